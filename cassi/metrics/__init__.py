@@ -1,0 +1,37 @@
+"""How close an estimated cube is to the reference: PSNR, SSIM, SAM, RMSE, ERGAS.
+
+Functions take ``(x, truth)``, cubes ``(B, C, H, W)`` or ``(C, H, W)`` of any floating dtype on any
+device with float64, and return one float64 number per cube. What PSNR and SSIM mean differs
+between papers, so both take a named `Preset`. `MetricSet` collects scenes.
+"""
+
+from cassi.metrics.error import ergas, psnr, rmse
+from cassi.metrics.presets import (
+    DEFAULT_PRESET,
+    PRESETS,
+    Preset,
+    SSIMRule,
+    get_preset,
+    list_presets,
+)
+from cassi.metrics.scores import METRICS, MetricSet, Scores, evaluate
+from cassi.metrics.spectral import sam
+from cassi.metrics.structural import ssim
+
+__all__ = [
+    "DEFAULT_PRESET",
+    "METRICS",
+    "PRESETS",
+    "MetricSet",
+    "Preset",
+    "SSIMRule",
+    "Scores",
+    "ergas",
+    "evaluate",
+    "get_preset",
+    "list_presets",
+    "psnr",
+    "rmse",
+    "sam",
+    "ssim",
+]

@@ -1,0 +1,140 @@
+"""Named presets: how published work turns two cubes into one PSNR and one SSIM.
+
+The papers differ in clipping, rounding, peak and averaging, which moves PSNR by more than the
+methods differ from each other. A figure therefore always carries the name of its preset.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+Prepare = Callable[[Tensor], Tensor]
+"""Elementwise map from cube values to the values that are compared."""
+
+
+def keep(x: Tensor) -> Tensor:
+    """Return the values as they are."""
+    return x
+
+
+def clamp_unit(x: Tensor) -> Tensor:
+    """Clamp to [0, 1]."""
+    return x.clamp(0, 1)
+
+
+def quantize_uint8(x: Tensor) -> Tensor:
+    """Clip to [0, 1] and round to the levels 0..255, as MATLAB's ``im2uint8`` does.
+
+    MATLAB rounds half away from zero, hence ``floor(255 x + 1/2)``; `torch.round` rounds half to
+    even.
+
+    Example:
+        >>> import torch
+        >>> quantize_uint8(torch.tensor([0.5 / 255, 2.5 / 255, 1.2], dtype=torch.float64)).tolist()
+        [1.0, 3.0, 255.0]
+    """
+    return (x.clamp(0, 1) * 255 + 0.5).floor()
+
+
+def quantize_256(x: Tensor) -> Tensor:
+    """Multiply by 256 and round half to even, without clipping."""
+    return (x * 256).round()
+
+
+@dataclass(frozen=True)
+class SSIMRule:
+    """How a preset measures SSIM.
+
+    Attributes:
+        prepare: applied to both cubes first.
+        data_range: L of the constants ``(0.01 L)²`` and ``(0.03 L)²``, unit of the prepared values.
+        zero_padding: the window also visits the border, where it sees zeros outside the image;
+            otherwise only positions where it lies inside the image count ("valid area").
+    """
+
+    prepare: Prepare
+    data_range: float
+    zero_padding: bool = False
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One published way to measure PSNR and SSIM.
+
+    Attributes:
+        name: what a config, a table or a figure calls it.
+        used_by: where it comes from.
+        prepare: applied to both cubes before PSNR.
+        peak: the peak of PSNR, unit of the prepared values; None is the maximum of the prepared
+            reference over all its bands.
+        pool_bands: one mean squared error over the cube; otherwise PSNR is measured per band and
+            averaged.
+        ssim: the rule for SSIM; None where the source defines none.
+    """
+
+    name: str
+    used_by: str
+    prepare: Prepare
+    peak: float | None
+    pool_bands: bool = False
+    ssim: SSIMRule | None = None
+
+
+_WANG = SSIMRule(quantize_uint8, data_range=255.0)
+
+PRESETS: dict[str, Preset] = {
+    preset.name: preset
+    for preset in (
+        Preset(
+            "matlab-uint8",
+            "the published tables (MATLAB, Cal_quality_assessment.m of TSA-Net, MST and others)",
+            prepare=quantize_uint8,
+            peak=255.0,
+            ssim=_WANG,
+        ),
+        Preset(
+            # The levels reach 256 while the peak is 255: that is what the logs contain.
+            "torch-256",
+            "the training logs of MST, RDLUF, PADUT, DERNN",
+            prepare=quantize_256,
+            peak=255.0,
+            ssim=SSIMRule(keep, data_range=1.0, zero_padding=True),
+        ),
+        Preset("unit", "DPU, SSR", prepare=clamp_unit, peak=1.0, ssim=_WANG),
+        Preset("ref-max", "TSA-Net, the first GAP-Net", prepare=keep, peak=None),
+        Preset("global", "PnP-CASSI", prepare=keep, peak=1.0, pool_bands=True),
+    )
+}
+"""Every preset by name, the default first."""
+
+DEFAULT_PRESET = "matlab-uint8"
+"""The preset of the published tables."""
+
+
+def list_presets() -> list[str]:
+    """Return the names of the presets, the default first.
+
+    Example:
+        >>> list_presets()
+        ['matlab-uint8', 'torch-256', 'unit', 'ref-max', 'global']
+    """
+    return list(PRESETS)
+
+
+def get_preset(preset: str | Preset) -> Preset:
+    """Return the preset of that name; a `Preset` is returned as it is.
+
+    Raises:
+        ValueError: no preset has that name.
+    """
+    if isinstance(preset, Preset):
+        return preset
+    if preset in PRESETS:
+        return PRESETS[preset]
+    near = difflib.get_close_matches(str(preset).lower(), PRESETS, n=3, cutoff=0.5)
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    raise ValueError(f"expected a metric preset among {list_presets()}, got {preset!r}{hint}")

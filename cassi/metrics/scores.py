@@ -1,0 +1,149 @@
+"""All metrics of a scene at once, and their mean over scenes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cassi.metrics.checks import check_pair
+from cassi.metrics.error import ergas, psnr, rmse
+from cassi.metrics.presets import DEFAULT_PRESET, Preset, get_preset
+from cassi.metrics.spectral import sam
+from cassi.metrics.structural import explain_undefined, ssim
+
+Scores = dict[str, float | None]
+"""Metric name to value; None where the metric is not defined."""
+
+METRICS = ("psnr", "ssim", "sam", "rmse", "ergas")
+"""The keys of `Scores`, in the order of a table: dB, 1, degrees, unit of the cube, per cent."""
+
+
+@torch.no_grad()
+def evaluate(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) -> Scores:
+    """Measure one cube with every metric.
+
+    Args:
+        x: estimate, ``(C, H, W)`` or ``(1, C, H, W)``, reflectance or radiance in [0, 1].
+        truth: reference, same shape.
+        preset: decides PSNR and SSIM; SAM, RMSE and ERGAS see the values as they are.
+
+    Returns:
+        One number for each of `METRICS`. SSIM is None where `ssim` would refuse: the preset
+        defines none, or the image is smaller than the window.
+
+    Raises:
+        TypeError: a cube is not a floating-point tensor.
+        ValueError: cubes that do not match, are not finite or are several; an unknown preset.
+
+    Example:
+        >>> truth = torch.full((4, 16, 16), 0.5)
+        >>> evaluate(truth + 0.25, truth, preset="global")["rmse"]
+        0.25
+    """
+    named = get_preset(preset)
+    cubes, references = check_pair(x, truth)
+    if len(cubes) != 1:
+        raise ValueError(f"expected one cube, got a batch of {len(cubes)}; use MetricSet")
+    cube, reference = cubes[0], references[0]
+    undefined = explain_undefined(named, cube.shape) is not None
+    return {
+        "psnr": psnr(cube, reference, named).item(),
+        "ssim": None if undefined else ssim(cube, reference, named).item(),
+        "sam": sam(cube, reference).item(),
+        "rmse": rmse(cube, reference).item(),
+        "ergas": ergas(cube, reference).item(),
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return None
+    # fsum is exact, so the order of the scenes does not matter; it keeps an infinity and refuses
+    # to add two of opposite sign, where a plain sum would return NaN.
+    return math.fsum(known) / len(known)
+
+
+class MetricSet:
+    """Every metric of every scene, and the mean over scenes of the per-scene values.
+
+    Args:
+        preset: a name of `list_presets`, or a `Preset`.
+
+    Raises:
+        ValueError: an unknown preset.
+
+    Example:
+        >>> scores = MetricSet("unit")
+        >>> for level in (0.25, 0.75):
+        ...     _ = scores.update(torch.full((2, 11, 11), level), torch.full((2, 11, 11), 0.5))
+        >>> scores.compute()["rmse"], list(scores.scenes)
+        (0.25, ['scene01', 'scene02'])
+    """
+
+    def __init__(self, preset: str | Preset = DEFAULT_PRESET) -> None:
+        self.preset = get_preset(preset)
+        self.scenes: dict[str, Scores] = {}
+
+    def __len__(self) -> int:
+        return len(self.scenes)
+
+    def update(
+        self, x: Tensor, truth: Tensor, name: str | Sequence[str] | None = None
+    ) -> list[Scores]:
+        """Measure one cube or a batch and keep the scores, each scene under its own name.
+
+        Args:
+            x: estimate, ``(B, C, H, W)`` or ``(C, H, W)``.
+            truth: reference, same shape.
+            name: one name a scene, a string for a single one; ``scene01``, ``scene02``, … by
+                default, counting on.
+
+        Returns:
+            The scores of these scenes, as `evaluate` gives them.
+
+        Raises:
+            TypeError: a cube is not a floating-point tensor.
+            ValueError: cubes that do not match or are not finite; names that are too many, too few
+                or taken. Nothing is kept then.
+        """
+        cubes, references = check_pair(x, truth)
+        names = self._names(name, len(cubes))
+        scores = [
+            evaluate(cube, reference, self.preset)
+            for cube, reference in zip(cubes, references, strict=True)
+        ]
+        self.scenes.update(zip(names, scores, strict=True))
+        return scores
+
+    def _names(self, name: str | Sequence[str] | None, count: int) -> list[str]:
+        if name is None:
+            name = [f"scene{len(self) + i:02d}" for i in range(1, count + 1)]
+        names = [name] if isinstance(name, str) else list(name)
+        if len(names) != count:
+            raise ValueError(f"expected one name for each of {count} scenes, got {names}")
+        taken = sorted({n for n in names if n in self.scenes or names.count(n) > 1})
+        if taken:
+            raise ValueError(f"expected names that are not taken yet, got {taken} again")
+        return names
+
+    def compute(self) -> Scores:
+        """Return the mean over scenes of each metric.
+
+        A mean is infinite where a scene is: `scenes` tells which. It is None where a scene has no
+        value.
+
+        Raises:
+            ValueError: no scene was added, or infinities of opposite sign.
+        """
+        if not self.scenes:
+            raise ValueError("expected at least one scene before compute(), got none")
+        rows = list(self.scenes.values())
+        return {metric: _mean([row[metric] for row in rows]) for metric in METRICS}
+
+    def reset(self) -> None:
+        """Forget every scene."""
+        self.scenes.clear()
