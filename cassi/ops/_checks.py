@@ -1,0 +1,129 @@
+"""Checks of the public boundary: canonical shapes, errors that say what was expected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def shape_of(tensor: Tensor) -> str:
+    """Format a shape for a message."""
+    return str(tuple(tensor.shape))
+
+
+def check_floating(name: str, value: Any) -> Tensor:
+    """Return the tensor when it is a strided one of a supported floating dtype."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name}: expected a torch.Tensor, got {type(value).__name__}")
+    if value.dtype not in FLOATING:
+        raise TypeError(
+            f"{name}: expected float32, float64, bfloat16 or float16, got {value.dtype}; "
+            f"convert it with {name}.float()"
+        )
+    if value.layout is not torch.strided:
+        raise TypeError(f"{name}: expected a dense tensor, got layout {value.layout}")
+    return value
+
+
+def check_same_device(**tensors: Tensor) -> None:
+    """Raise unless all tensors are on one device."""
+    devices = {name: tensor.device for name, tensor in tensors.items()}
+    if len(set(devices.values())) > 1:
+        listed = ", ".join(f"{name} on {device}" for name, device in devices.items())
+        raise ValueError(f"expected all tensors on one device, got {listed}")
+
+
+def check_int(name: str, value: Any, minimum: int | None = None) -> int:
+    """Return a Python or symbolic integer, at least `minimum`."""
+    if isinstance(value, bool) or not isinstance(value, int | torch.SymInt):
+        raise TypeError(f"{name}: expected an integer, got {value!r}")
+    if minimum is not None and value < minimum:
+        raise ValueError(f"{name}: expected at least {minimum}, got {value}")
+    return value  # type: ignore[return-value]
+
+
+def canonical_mask(mask: Any) -> Tensor:  # (1|B, K, 1|C, H, W)
+    """View a mask of any accepted shape in the kernels' shape."""
+    check_floating("mask", mask)
+    if mask.ndim not in (2, 3, 4, 5):
+        raise ValueError(
+            "mask: expected (H, W), (C, H, W), (K, 1 or C, H, W) or (B, K, 1 or C, H, W), "
+            f"got shape {shape_of(mask)}"
+        )
+    if mask.numel() == 0:
+        raise ValueError(f"mask: expected at least one pixel, got shape {shape_of(mask)}")
+    if mask.ndim == 2:
+        mask = mask[None]
+    return mask[(None,) * (5 - mask.ndim)]
+
+
+def canonical_batch(name: str, value: Any, meaning: str) -> tuple[Tensor, bool]:
+    """Return the tensor with a batch dimension, and whether that had to be added."""
+    check_floating(name, value)
+    if value.ndim not in (3, 4):
+        raise ValueError(f"{name}: expected {meaning}, got shape {shape_of(value)}")
+    return (value, False) if value.ndim == 4 else (value[None], True)
+
+
+def check_cube(name: str, x: Tensor, mask: Tensor) -> None:
+    """Raise unless a cube (B, C, H, W) fits a canonical mask."""
+    if x.shape[-2:] != mask.shape[-2:]:
+        raise ValueError(
+            f"{name}: expected the mask's height and width {tuple(mask.shape[-2:])}, "
+            f"got shape {shape_of(x)}"
+        )
+    check_bands(mask, x.shape[1])
+    check_samples(name, x, mask)
+
+
+def check_bands(mask: Tensor, bands: int) -> None:
+    """Raise unless a canonical mask serves this number of bands."""
+    check_int("bands", bands, minimum=1)
+    if mask.shape[2] not in (1, bands):
+        raise ValueError(
+            f"mask: expected 1 or {bands} bands, got {mask.shape[2]}; a 3-D mask is (C, H, W)"
+        )
+
+
+def check_measurement(y: Tensor, mask: Tensor, bands: int, step: int) -> None:
+    """Raise unless a measurement (B, K, H, W') fits mask, bands and step."""
+    check_bands(mask, bands)
+    height, width = mask.shape[-2:]
+    expected = (mask.shape[1], height, width + (bands - 1) * abs(step))
+    if tuple(y.shape[1:]) != expected:
+        raise ValueError(
+            f"y: expected (B, K, H, W') = (B, {expected[0]}, {expected[1]}, {expected[2]}) for a "
+            f"{height} x {width} mask, {bands} bands and step {step}, got shape {shape_of(y)}"
+        )
+    check_samples("y", y, mask)
+
+
+def check_samples(name: str, value: Tensor, mask: Tensor) -> None:
+    """Raise unless the mask is shared by the batch or has one entry per sample."""
+    if mask.shape[0] not in (1, value.shape[0]):
+        raise ValueError(
+            f"mask: expected one mask for all or one per sample of {name} ({value.shape[0]}), "
+            f"got {mask.shape[0]}"
+        )
+
+
+def per_sample(name: str, value: Any, like: Tensor) -> Tensor:  # (1|B,)
+    """Return a parameter (a number >= 0, or a tensor) with one entry, or one per sample."""
+    if isinstance(value, Tensor):
+        check_floating(name, value)
+        if value.numel() not in (1, like.shape[0]):
+            raise ValueError(
+                f"{name}: expected a number or one value per sample ({like.shape[0]}), "
+                f"got shape {shape_of(value)}"
+            )
+        return value.reshape(-1)
+    if isinstance(value, bool) or not isinstance(value, int | float | torch.SymFloat):
+        raise TypeError(f"{name}: expected a number or a tensor, got {value!r}")
+    if not value >= 0:
+        raise ValueError(f"{name}: expected a number >= 0, got {value}")
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    return torch.full((1,), float(value), dtype=dtype, device=like.device)
