@@ -1,0 +1,33 @@
+"""Checks of a mask before it is trusted."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def check_mask(mask: Tensor) -> None:
+    """Raise unless a mask can code a scene.
+
+    Args:
+        mask: transmission `(K, 1|C, H, W)`.
+
+    Raises:
+        ValueError: values outside [0, 1] (a rounding error of 1e-3 is let pass), or a row or column
+            that no shot lights: nothing there can be recovered, and it mostly means a wrong crop.
+    """
+    low, high = mask.min().item(), mask.max().item()
+    if low < -1e-3 or high > 1 + 1e-3:
+        raise ValueError(
+            f"mask: expected transmissions in [0, 1], got {low:.4g} to {high:.4g}; "
+            "divide the calibration frame by its flat field or maximum"
+        )
+    light = (mask > 0).flatten(0, 1).any(0)  # (H, W)
+    for name, dim in (("column", 0), ("row", 1)):
+        dark = torch.nonzero(~light.any(dim)).flatten().tolist()
+        if dark:
+            listed = ", ".join(map(str, dark[:5])) + (", …" if len(dark) > 5 else "")
+            raise ValueError(
+                f"mask: {len(dark)} all-dark {name}{'s' if len(dark) > 1 else ''} ({listed}); "
+                "crop the mask and the measurement to the coded area"
+            )
