@@ -1,0 +1,140 @@
+"""An algorithm, a prior and their schedules bound together: a reconstructor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from cassi.solvers.base import Algorithm, Callback, LinearSystem, Prior, Solution, iterate
+from cassi.solvers.gap import GAP
+from cassi.solvers.schedules import Geometric, Schedule, as_schedule
+
+_SAMPLES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Solver:
+    """Everything about an iterative reconstruction except the camera and the measurement.
+
+    Args:
+        prior: `(cube, sigma) -> cube`.
+        algorithm: `GAP`, `ADMM`, ….
+        iterations: at most this many.
+        sigma: strength of the prior, a number or a schedule, relative to the signal level (see
+            `signal_level`), so that a camera's unit does not matter.
+        rho: ρ of the data step, a number or a schedule; the algorithm's own if None.
+        tol: stop when the relative change of the cube falls to this; 0 never stops early.
+
+    Raises:
+        ValueError: fewer than one iteration, or a negative tolerance.
+    """
+
+    prior: Prior
+    algorithm: Algorithm = field(default_factory=GAP)
+    iterations: int = 100
+    sigma: float | Schedule = field(default_factory=lambda: Geometric(0.4, 0.1))
+    rho: float | Schedule | None = None
+    tol: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if isinstance(self.iterations, bool) or not isinstance(self.iterations, int):
+            raise TypeError(f"iterations: expected an integer, got {self.iterations!r}")
+        if self.iterations < 1:
+            raise ValueError(f"iterations: expected at least 1, got {self.iterations}")
+        if not self.tol >= 0:
+            raise ValueError(f"tol: expected a number >= 0, got {self.tol}")
+
+    @torch.no_grad()
+    def run(
+        self,
+        y: Tensor,
+        system: LinearSystem,
+        *,
+        x0: Tensor | None = None,
+        callback: Callback | None = None,
+    ) -> Solution:
+        """Reconstruct y and report how it went.
+
+        Args:
+            y: measurement `(B, K, H, W')`.
+            system: the camera.
+            x0: first cube `(B, C, H, W)`, in the units of the result.
+            callback: called after every iteration with statistics and cube; True stops.
+
+        Returns:
+            The cube, in the unit in which A x = y, and the statistics.
+        """
+        level = signal_level(y, system)
+        solution = iterate(
+            self.algorithm,
+            system,
+            y / level,
+            self.prior,
+            iterations=self.iterations,
+            sigma=as_schedule(self.sigma),
+            rho=None if self.rho is None else as_schedule(self.rho),
+            x0=None if x0 is None else x0 / level,
+            tol=self.tol,
+            callback=None
+            if callback is None
+            else lambda statistics, x: callback(statistics, x * level),
+        )
+        return Solution(solution.x * level, solution.history, solution.reason)
+
+    def __call__(self, y: Tensor, system: LinearSystem) -> Tensor:
+        """Reconstruct: `(B, K, H, W')` → `(B, C, H, W)`."""
+        return self.run(y, system).x
+
+
+def signal_level(y: Tensor, system: LinearSystem) -> Tensor:
+    """Estimate how bright the scene is, to make a solver's parameters independent of units.
+
+    The level is the 99.9 % quantile of |y| / A1 over the detector, the mean radiance behind a
+    pixel.
+
+    Args:
+        y: measurement `(B, K, H, W')`.
+        system: the camera.
+
+    Returns:
+        `(B, 1, 1, 1)`, 1 where the measurement is all zero.
+    """
+    with torch.no_grad():
+        flat = system(torch.ones_like(system.adjoint(y[:1])))
+        lit = flat > flat.amax() * 1e-3
+        mean = torch.where(lit, y.abs() / flat, 0).flatten(1).float()
+        mean = mean[:, :: max(1, mean.shape[1] // _SAMPLES)]
+        level = torch.quantile(mean, 0.999, dim=1).to(y.dtype).view(-1, 1, 1, 1)
+        return torch.where(level > 0, level, 1)
+
+
+def solve(
+    system: LinearSystem,
+    y: Tensor,
+    *,
+    prior: Prior,
+    algorithm: Algorithm | None = None,
+    iterations: int = 100,
+    sigma: float | Schedule | None = None,
+    rho: float | Schedule | None = None,
+    x0: Tensor | None = None,
+    tol: float = 0.0,
+    callback: Callback | None = None,
+) -> Tensor:
+    """Reconstruct a cube from a measurement in one call; see `Solver` for the arguments.
+
+    Returns:
+        Cube `(B, C, H, W)`.
+    """
+    solver = Solver(
+        prior,
+        algorithm=GAP() if algorithm is None else algorithm,
+        iterations=iterations,
+        rho=rho,
+        tol=tol,
+        **({} if sigma is None else {"sigma": sigma}),
+    )
+    return solver.run(y, system, x0=x0, callback=callback).x
