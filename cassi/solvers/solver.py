@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from cassi.solvers.base import Algorithm, Callback, LinearSystem, Prior, Solution, iterate
+from cassi.solvers.base import Algorithm, LinearSystem, Prior
 from cassi.solvers.gap import GAP
+from cassi.solvers.level import signal_level
+from cassi.solvers.loop import Callback, Solution, iterate
 from cassi.solvers.schedules import Geometric, Schedule, as_schedule
-
-_SAMPLES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -87,28 +87,6 @@ class Solver:
     def __call__(self, y: Tensor, system: LinearSystem) -> Tensor:
         """Reconstruct: `(B, K, H, W')` → `(B, C, H, W)`."""
         return self.run(y, system).x
-
-
-def signal_level(y: Tensor, system: LinearSystem) -> Tensor:
-    """Estimate how bright the scene is, to make a solver's parameters independent of units.
-
-    The level is the 99.9 % quantile of |y| / A1 over the detector, the mean radiance behind a
-    pixel.
-
-    Args:
-        y: measurement `(B, K, H, W')`.
-        system: the camera.
-
-    Returns:
-        `(B, 1, 1, 1)`, 1 where the measurement is all zero.
-    """
-    with torch.no_grad():
-        flat = system(torch.ones_like(system.adjoint(y[:1])))
-        lit = flat > flat.amax() * 1e-3
-        mean = torch.where(lit, y.abs() / flat, 0).flatten(1).float()
-        mean = mean[:, :: max(1, mean.shape[1] // _SAMPLES)]
-        level = torch.quantile(mean, 0.999, dim=1).to(y.dtype).view(-1, 1, 1, 1)
-        return torch.where(level > 0, level, 1)
 
 
 def solve(

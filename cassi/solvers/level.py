@@ -1,0 +1,32 @@
+"""How bright a scene is, judged by its measurement."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cassi.solvers.base import LinearSystem
+
+_SAMPLES = 1 << 20  # a quantile sorts: of a large detector every n-th pixel is enough
+
+
+def signal_level(y: Tensor, system: LinearSystem) -> Tensor:
+    """Estimate how bright the scene is, to make a solver's parameters independent of units.
+
+    The level is the 99.9 % quantile of |y| / A1 over the detector, the mean radiance behind a
+    pixel.
+
+    Args:
+        y: measurement `(B, K, H, W')`.
+        system: the camera.
+
+    Returns:
+        `(B, 1, 1, 1)`, 1 where the measurement is all zero.
+    """
+    with torch.no_grad():
+        flat = system(torch.ones_like(system.adjoint(y[:1])))
+        lit = flat > flat.amax() * 1e-3
+        mean = torch.where(lit, y.abs() / flat, 0).flatten(1).float()
+        mean = mean[:, :: max(1, mean.shape[1] // _SAMPLES)]
+        level = torch.quantile(mean, 0.999, dim=1).to(y.dtype).view(-1, 1, 1, 1)
+        return torch.where(level > 0, level, 1)

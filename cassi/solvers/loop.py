@@ -1,0 +1,117 @@
+"""The one loop that runs every algorithm."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from cassi.solvers.base import Algorithm, LinearSystem, Prior
+from cassi.solvers.schedules import Schedule
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """Statistics of one iteration."""
+
+    index: int
+    """Counts from 1."""
+    residual: float
+    """‖y − Ax‖/‖y‖"""
+    change: float
+    """‖x − x_previous‖/‖x‖"""
+    seconds: float
+    """Since the start, without the time spent in callbacks."""
+    sigma: float
+
+
+Callback = Callable[[Iteration, Tensor], bool | None]
+"""Called with the statistics and the cube after every iteration; returning True stops the loop."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A reconstructed cube and how the loop came to it."""
+
+    x: Tensor
+    history: list[Iteration]
+    reason: str
+    """Why the loop ended: `iterations`, `tolerance`, `callback` or `diverged`."""
+
+
+def iterate(
+    algorithm: Algorithm,
+    system: LinearSystem,
+    y: Tensor,
+    prior: Prior,
+    *,
+    iterations: int,
+    sigma: Schedule,
+    rho: Schedule | None = None,
+    x0: Tensor | None = None,
+    tol: float = 0.0,
+    callback: Callback | None = None,
+) -> Solution:
+    """Run an algorithm.
+
+    Args:
+        algorithm: gives `init` and `step`.
+        system: the camera A.
+        y: measurement `(B, K, H, W')`.
+        prior: the regulariser.
+        iterations: at most this many.
+        sigma: the prior's strength at each iteration.
+        rho: ρ of the data step at each iteration; the algorithm's own if None.
+        x0: first cube `(B, C, H, W)`.
+        tol: stop when ‖x − x_previous‖ <= tol·‖x‖; 0 never stops early.
+        callback: called after every iteration; returning True stops the loop.
+
+    Returns:
+        The last cube whose values are all finite, with the statistics of every iteration.
+    """
+    start = time.perf_counter()
+    norm = _norm(y)
+    state = algorithm.init(y, system, x0)
+    history: list[Iteration] = []
+    reason = "iterations"
+    for index in range(iterations):
+        strength = sigma(index, iterations)
+        damping = algorithm.rho if rho is None else rho(index, iterations)
+        following = algorithm.step(state, y, system, prior, strength, damping)
+        residual = y - system(following.x) if following.residual is None else following.residual
+        statistics = Iteration(
+            index=index + 1,
+            residual=_ratio(_norm(residual), norm),
+            change=_ratio(_norm(following.x - state.x), _norm(following.x)),
+            seconds=time.perf_counter() - start,
+            sigma=strength,
+        )
+        if not (math.isfinite(statistics.residual) and math.isfinite(statistics.change)):
+            reason = "diverged"
+            break
+        state = following
+        history.append(statistics)
+        if callback is not None:
+            pause = time.perf_counter()
+            stop = callback(statistics, state.x)
+            start += time.perf_counter() - pause
+            if stop:
+                reason = "callback"
+                break
+        if statistics.change <= tol and tol > 0:
+            reason = "tolerance"
+            break
+    return Solution(state.x, history, reason)
+
+
+def _norm(value: Tensor) -> float:
+    return value.float().norm().item() if value.dtype.itemsize < 4 else value.norm().item()
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    if denominator == 0:
+        return 0.0 if numerator == 0 else math.inf
+    return numerator / denominator
