@@ -203,12 +203,12 @@ def data_step(
     if gram is None:
         with torch.no_grad():
             g = kernels.gram(m, v.shape[1], step)
-    elif gram.requires_grad and torch.is_grad_enabled():
-        raise ValueError(
-            "gram: expected no gradient; leave it out, and it is derived from the mask"
-        )
     else:
         g = _canonical_gram(gram, y)
+        if g.requires_grad and torch.is_grad_enabled():
+            raise ValueError(
+                "gram: expected no gradient; leave it out, and it is derived from the mask"
+            )
     weight = _checks.per_sample("rho", rho, v)
     _checks.check_same_device(v=v, y=y, mask=m, gram=g, rho=weight)
     x = kernels.data_step(v, y, m, g, weight, step)
