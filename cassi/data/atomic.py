@@ -1,0 +1,99 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["atomic_path", "atomic_paths"]
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    r"""Yield a temporary path beside ``path`` that becomes ``path`` if the block succeeds.
+
+    The temporary name keeps the suffix (libraries choose a format by it) and is hidden. After the
+    block the file is flushed to the disk and renamed; after an exception it is removed and whatever
+    stood under ``path`` is untouched.
+
+    Args:
+        path: The final name. Its folder must exist; a link is followed, its target replaced.
+
+    Yields:
+        The name to write to. Nothing exists there yet.
+
+    Raises:
+        FileNotFoundError: The folder does not exist.
+        NotADirectoryError: The folder is a file.
+        IsADirectoryError: ``path`` is a folder.
+        OSError: Writing, flushing or renaming failed, for example because the disk is full.
+
+    Example:
+        >>> with atomic_path("table.csv") as temporary:  # doctest: +SKIP
+        ...     temporary.write_text("a,b\n")
+    """
+    with atomic_paths(path) as (temporary,):
+        yield temporary
+
+
+@contextlib.contextmanager
+def atomic_paths(*paths: str | os.PathLike[str]) -> Iterator[tuple[Path, ...]]:
+    """Yield one temporary path for each of several files that belong together.
+
+    The temporary names share their stem when the final names do, so a pair such as ``cube.img`` and
+    ``cube.hdr`` still finds itself. All files are flushed before the first is renamed; the renames
+    follow the order of the arguments, so put the file that announces the others last. Should a
+    rename fail, the files of this group already renamed are removed: none is better than a mixture.
+
+    Args:
+        *paths: The final names.
+
+    Yields:
+        The names to write to, in the same order.
+
+    Raises:
+        OSError: As for :func:`atomic_path`.
+    """
+    finals = [_checked(Path(path)) for path in paths]
+    token = secrets.token_hex(4)
+    # The stem is cut so that a name as long as the file system allows still has a temporary one.
+    temporaries = [f.with_name(f".{f.stem[:60]}.{token}{f.suffix}") for f in finals]
+    placed: list[Path] = []
+    try:
+        yield tuple(temporaries)
+        for temporary in temporaries:
+            _flush(temporary)
+        for temporary, final in zip(temporaries, finals, strict=True):
+            os.replace(temporary, final)  # noqa: PTH105
+            placed.append(final)
+    except BaseException:
+        for leftover in (*temporaries, *placed):
+            with contextlib.suppress(OSError):
+                leftover.unlink(missing_ok=True)
+        raise
+    # Some file systems refuse to flush a folder; the rename itself has already happened.
+    for folder in {final.parent for final in finals}:
+        with contextlib.suppress(OSError):
+            _flush(folder)
+
+
+def _checked(path: Path) -> Path:
+    path = Path(os.path.realpath(path.expanduser()))
+    if path.is_dir():
+        raise IsADirectoryError(f"cannot write {path}: it is a folder; expected a file name")
+    if not path.parent.exists():
+        raise FileNotFoundError(f"cannot write {path}: no folder {path.parent}; create it first")
+    if not path.parent.is_dir():
+        raise NotADirectoryError(f"cannot write {path}: {path.parent} is not a folder")
+    return path
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

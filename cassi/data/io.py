@@ -1,0 +1,298 @@
+"""Read cubes, masks and measurements from files; write cubes.
+
+================  ====  =====  ===================================================================
+suffix            read  write  what is written
+================  ====  =====  ===================================================================
+.tif .tiff        yes   yes    float32, one page a band; description with ``wavelengths_nm``
+.mat              yes   yes    v5: ``cube`` (H, W, C), ``wavelengths``; v7.3 is read too
+.npz              yes   yes    ``cube`` (C, H, W), ``wavelengths``
+.npy              yes   yes    (C, H, W), no wavelengths
+.h5 .hdf5         yes   yes    ``cube`` (C, H, W), ``wavelengths``
+.hdr + raw file   yes   yes    ENVI, band sequential, wavelengths in the header
+================  ====  =====  ===================================================================
+
+Nothing is unpickled or run. Whatever is wrong with a file comes out as one line: what was
+expected, what is there, what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cassi.data import containers, images
+from cassi.data.atomic import atomic_path, atomic_paths
+from cassi.data.formats import Source
+from cassi.data.selection import ROLES, find_axes, find_key, find_wavelengths, spare_axis
+from cassi.data.values import (
+    check_finite,
+    checked_wavelengths,
+    scale_integers,
+    to_float32,
+    to_nanometres,
+)
+
+__all__ = [
+    "READ_SUFFIXES",
+    "WRITE_SUFFIXES",
+    "Loaded",
+    "check_finite",
+    "load_cube",
+    "load_mask",
+    "load_measurement",
+    "read_cube",
+    "read_mask",
+    "read_measurement",
+    "write_cube",
+]
+
+PathLike = str | os.PathLike[str]
+
+_READERS = images.READERS | containers.READERS
+_WRITERS = images.WRITERS | containers.WRITERS
+READ_SUFFIXES = tuple(_READERS)
+WRITE_SUFFIXES = (*_WRITERS, ".hdr")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An array read from a file, and how it was understood.
+
+    Attributes:
+        data: float32, contiguous, finite; shape as the function that loaded it says.
+        wavelengths: One per band in nm, increasing; None if the file states none.
+        path: The file.
+        key: Name of the array in the file; None if the format has no names.
+        axes: Order of the axes in the file, for example "HWC".
+        note: One line for the user: key, axes, shapes, and every conversion made.
+    """
+
+    data: torch.Tensor
+    wavelengths: tuple[float, ...] | None
+    path: Path
+    key: str | None
+    axes: str
+    note: str
+
+
+def load_cube(
+    path: PathLike, *, key: str | None = None, axes: str | None = None, bands: int | None = None
+) -> Loaded:
+    """Read a cube.
+
+    Args:
+        path: File with one of the suffixes in ``READ_SUFFIXES``.
+        key: Name of the array; by default a usual name, else the only array that fits.
+        axes: Order of the axes in the file, such as "HWC". By default what the file states, else
+            the axis of length ``bands``, else the shortest axis is the bands.
+        bands: Number of bands expected, a hint for the order of the axes.
+
+    Returns:
+        ``data`` of shape (1, C, H, W), bands in order of increasing wavelength. Integers of TIFF
+        and ENVI images are scaled by what the file states, else to [0, 1] by the maximum of their
+        type; other values are taken as they are.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        IsADirectoryError: ``path`` is a folder.
+        ValueError: Unknown suffix; damaged file; no, several or unsuitable arrays; ambiguous axes;
+            complex, empty, not finite or not numeric values.
+    """
+    return _load("cube", path, key, axes, bands)
+
+
+def load_mask(
+    path: PathLike, *, key: str | None = None, axes: str | None = None, bands: int | None = None
+) -> Loaded:
+    """Read a mask.
+
+    Args:
+        path: As for :func:`load_cube`.
+        key: As for :func:`load_cube`.
+        axes: As for :func:`load_cube`; three axes may also be shots ("KHW"), four are "KCHW".
+        bands: As for :func:`load_cube`.
+
+    Returns:
+        ``data`` of shape (K, 1 or C, H, W): (1, 1, H, W) from two axes, (1, C, H, W) from three.
+        Integer images are scaled as by :func:`load_cube`, except those of zeros and ones.
+
+    Raises:
+        OSError: As for :func:`load_cube`.
+        ValueError: As for :func:`load_cube`.
+    """
+    return _load("mask", path, key, axes, bands)
+
+
+def load_measurement(path: PathLike, *, key: str | None = None, axes: str | None = None) -> Loaded:
+    """Read a measurement.
+
+    Args:
+        path: As for :func:`load_cube`.
+        key: As for :func:`load_cube`.
+        axes: Order of the axes in the file; K stands for the shots, by default the shortest axis.
+
+    Returns:
+        ``data`` of shape (1, K, H, W'); K = 1 from two axes. ``wavelengths`` is None.
+
+    Raises:
+        OSError: As for :func:`load_cube`.
+        ValueError: As for :func:`load_cube`.
+    """
+    return _load("measurement", path, key, axes, None)
+
+
+def read_cube(path: PathLike, key: str | None = None, axes: str | None = None) -> torch.Tensor:
+    """The cube alone, shape (1, C, H, W); see :func:`load_cube`."""
+    return load_cube(path, key=key, axes=axes).data
+
+
+def read_mask(path: PathLike, key: str | None = None, axes: str | None = None) -> torch.Tensor:
+    """The mask alone, shape (K, 1 or C, H, W); see :func:`load_mask`."""
+    return load_mask(path, key=key, axes=axes).data
+
+
+def read_measurement(
+    path: PathLike, key: str | None = None, axes: str | None = None
+) -> torch.Tensor:
+    """The measurement alone, shape (1, K, H, W'); see :func:`load_measurement`."""
+    return load_measurement(path, key=key, axes=axes).data
+
+
+def write_cube(
+    path: PathLike,
+    cube: torch.Tensor | np.ndarray,
+    wavelengths: Sequence[float] | np.ndarray | torch.Tensor | None = None,
+) -> None:
+    """Write a cube as float32 in the format of the suffix; the file appears whole or not at all.
+
+    Args:
+        path: Suffix as in ``WRITE_SUFFIXES``. ENVI (``.hdr``) writes a ``.img`` file beside it.
+        cube: Shape (C, H, W) or (1, C, H, W), bands in order of increasing wavelength.
+        wavelengths: One per band in nm, increasing.
+
+    Raises:
+        OSError: The folder does not exist, the disk is full, ….
+        ValueError: Unknown suffix, wrong shape, values that are not finite, or wavelengths that
+            do not fit the bands or the format.
+    """
+    path = Path(path).expanduser()
+    suffix = path.suffix.lower()
+    if suffix not in WRITE_SUFFIXES:
+        raise ValueError(
+            f"cannot write {path}: unknown suffix {suffix!r}; use {' '.join(WRITE_SUFFIXES)}"
+        )
+    if isinstance(cube, torch.Tensor):
+        cube = cube.detach().cpu()
+        cube = (cube.float() if cube.is_floating_point() else cube).numpy()
+    values = np.asarray(cube)
+    if values.ndim == 4 and values.shape[0] == 1:
+        values = values[0]
+    if values.ndim != 3 or 0 in values.shape or values.dtype.kind not in "biuf":
+        raise ValueError(
+            "expected a cube of real numbers (C, H, W) or (1, C, H, W), "
+            f"got {values.dtype} {tuple(values.shape)}"
+        )
+    values = to_float32(values)
+    check_finite("cube", torch.from_numpy(values))
+    nm = None if wavelengths is None else checked_wavelengths(wavelengths, len(values))
+    if suffix == ".hdr":
+        # The header announces the data, so it comes last.
+        with atomic_paths(path.with_suffix(".img"), path) as (data, header):
+            images.write_envi(header, data, values, nm)
+        return
+    with atomic_path(path) as temporary:
+        _WRITERS[suffix](temporary, values, nm)
+
+
+def _load(
+    role_name: str, path: PathLike, key: str | None, axes: str | None, bands: int | None
+) -> Loaded:
+    role = ROLES[role_name]
+    path = _existing(Path(path).expanduser())
+    with ExitStack() as stack:
+        with _blaming(f"cannot read {path} as {path.suffix.lower()}"):
+            source = stack.enter_context(_READERS[path.suffix.lower()](path))
+        with _blaming(str(path)):
+            key = find_key(role, source.shapes, source.others, key)
+            shape = tuple(map(int, source.shapes[key]))
+            if 0 in shape:
+                raise ValueError(f"the array {key!r} of shape {shape} is empty")
+            spare = spare_axis(role, shape)
+            shape = shape if spare is None else shape[:spare] + shape[spare + 1 :]
+            stated = source.axes.get(key, "") if spare is None else ""
+            order = find_axes(role, shape, axes=axes, stated=stated, bands=bands)
+        with _blaming(f"cannot read {path} as {path.suffix.lower()}"):
+            array = source.read(key)
+            listed = _listed_wavelengths(source, shape[order.index("C")]) if "C" in order else None
+        with _blaming(str(path)):
+            array, remark = scale_integers(array.reshape(shape), source, role_name)
+            remarks = [remark] if remark else []
+
+    target = "".join(letter for letter in "KCHW" if letter in order)
+    data = torch.from_numpy(to_float32(array.transpose([order.index(a) for a in target])))
+    # A mask of several shots has them first; whatever else has three axes is one sample.
+    data = data[:, None] if role_name == "mask" and target == "KHW" else data
+    data = data.reshape((1,) * (4 - data.ndim) + tuple(data.shape))
+    check_finite(f"{path}: {role_name}", data)
+
+    wavelengths = None
+    if listed is not None:
+        nm = to_nanometres(*listed)
+        if len(nm) != data.shape[1]:
+            remarks.append(f"wavelengths that do not fit {data.shape[1]} bands ignored")
+        else:
+            if (np.diff(nm) < 0).any():
+                falling = (np.diff(nm) <= 0).all()
+                remarks.append(f"bands {'reversed' if falling else 'sorted'} to rising wavelength")
+                rising = np.argsort(nm, kind="stable")
+                nm, data = nm[rising], data[:, torch.from_numpy(rising)].contiguous()
+            wavelengths = tuple(nm.tolist())
+
+    parts = [f"key {key!r}"] if key else []
+    parts += [f"axes {order} {shape} -> {tuple(data.shape)}", *remarks]
+    return Loaded(data, wavelengths, path, key or None, order, f"{path.name}: {', '.join(parts)}")
+
+
+def _existing(path: Path) -> Path:
+    suffix = path.suffix.lower()
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; expected a file {' '.join(READ_SUFFIXES)}")
+    if not path.exists():
+        there = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = difflib.get_close_matches(path.name, there, n=3, cutoff=0.6)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise FileNotFoundError(f"no file {path}{hint}")
+    if suffix not in READ_SUFFIXES:
+        raise ValueError(
+            f"cannot read {path}: unknown suffix {suffix!r}; expected {' '.join(READ_SUFFIXES)}"
+        )
+    if not path.is_file():
+        raise ValueError(f"cannot read {path}: it is not a regular file")
+    # Opening it says in one line if it may not be read.
+    with path.open("rb") as file:
+        if not file.read(1):
+            raise ValueError(f"cannot read {path}: the file is empty")
+    return path
+
+
+@contextmanager
+def _blaming(what: str) -> Iterator[None]:
+    """Turn whatever a library raises into a ValueError of one line that begins with ``what``."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ValueError(f"{what}: {reason}") from error
+
+
+def _listed_wavelengths(source: Source, bands: int) -> tuple[Any, str] | None:
+    name, unit = find_wavelengths(source.shapes, bands)
+    return (source.read(name), unit) if name else source.wavelengths

@@ -1,0 +1,205 @@
+"""Which array of a file is meant, and how its axes lie."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = [
+    "ROLES",
+    "Role",
+    "find_axes",
+    "find_key",
+    "find_wavelengths",
+    "spare_axis",
+]
+
+
+@dataclass(frozen=True)
+class Role:
+    """What an array is read as.
+
+    Attributes:
+        name: The noun used in messages.
+        ndims: Numbers of axes it may have.
+        axes: What three axes mean; the first letter is the one that may lie anywhere.
+        keys: Names it is known by in published files, in order of preference, lower case.
+    """
+
+    name: str
+    ndims: tuple[int, ...]
+    axes: str
+    keys: tuple[str, ...]
+
+
+ROLES = {
+    "cube": Role(
+        "cube",
+        (3,),
+        "CHW",
+        (
+            *("cube", "hypercube", "img", "hsi", "truth", "gt", "orig", "recon", "pred", "result"),
+            *("reflectance", "ref", "radiance", "rad", "x", "data"),
+        ),
+    ),
+    "mask": Role(
+        "mask",
+        (2, 3, 4),
+        "CHW",
+        (
+            *("mask", "mask3d", "mask_3d", "mask3d_shift", "mask_3d_shift", "phi", "code"),
+            *("aperture", "data"),
+        ),
+    ),
+    "measurement": Role(
+        "measurement",
+        (2, 3),
+        "KHW",
+        ("measurement", "meas_real", "meas", "snapshot", "meas_noise", "y", "data"),
+    ),
+}
+# Names that say nothing about the role, so a file may use them for anything.
+_VAGUE = {"x", "y", "data", "ref", "result", "code"}
+WAVELENGTH_NAMES = (
+    *("wavelengths_nm", "wavelengths", "wavelength", "wavelengths_um", "bands_nm"),
+    *("wl", "wls", "wvl", "lambda", "lambdas", "bands"),
+)
+_SHOWN = 8
+
+
+def find_key(
+    role: Role, shapes: Mapping[str, tuple[int, ...]], others: Mapping[str, str], key: str | None
+) -> str:
+    """Name of the array to read: the one asked for, else a known name, else the only one possible.
+
+    Args:
+        role: What the array is read as.
+        shapes: Shape of every numeric array there by name; "" is the name of a nameless one.
+        others: What else is there, in words.
+        key: The user's choice.
+
+    Raises:
+        ValueError: There is no such array, no suitable one, or more than one.
+    """
+    there = _describe(shapes)
+    if key is not None:
+        key = key.strip("/")
+        if key in shapes and key:
+            return key
+        if key in others:
+            raise ValueError(f"{key!r} is {others[key]}, not an array of numbers; it holds {there}")
+        if set(shapes) == {""}:
+            raise ValueError(f"key {key!r} given, but it holds one array without a name: drop key=")
+        near = difflib.get_close_matches(key, shapes, n=3, cutoff=0.5)
+        hint = f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
+        raise ValueError(f"no array {key!r}{hint}; it holds {there}")
+    if set(shapes) == {""}:
+        return ""
+
+    for known in role.keys:
+        named = [k for k in shapes if _leaf(k) == known and _ndim(role, shapes[k]) in role.ndims]
+        if len(named) == 1:
+            return named[0]
+        if named:
+            raise ValueError(f"{len(named)} arrays could be the {role.name}: {there}; pass key=")
+    # A file that holds only a mask is not a measurement.
+    taken = {k for other in ROLES.values() if other is not role for k in other.keys} - _VAGUE
+    fitting = [
+        k
+        for k, shape in shapes.items()
+        if _leaf(k) not in taken
+        and _leaf(k) not in WAVELENGTH_NAMES
+        and _ndim(role, shape) in role.ndims
+        and sum(n > 1 for n in shape) >= min(role.ndims)
+    ]
+    if len(fitting) == 1:
+        return fitting[0]
+    found = "more than one array" if fitting else "no array"
+    raise ValueError(f"{found} there could be the {role.name}: {there}; pass key=")
+
+
+def spare_axis(role: Role, shape: tuple[int, ...]) -> int | None:
+    """The first or last axis, if of length 1 and one too many: a batch of one."""
+    if len(shape) == max(role.ndims) + 1:
+        return 0 if shape[0] == 1 else len(shape) - 1 if shape[-1] == 1 else None
+    return None
+
+
+def find_axes(
+    role: Role,
+    shape: tuple[int, ...],
+    *,
+    axes: str | None = None,
+    stated: str = "",
+    bands: int | None = None,
+) -> str:
+    """One letter for each axis of an array, for example "HWC".
+
+    Args:
+        role: What the array is read as.
+        shape: Its shape.
+        axes: The user's choice; wins.
+        stated: What the file itself says; ignored where it does not fit.
+        bands: Number of bands expected; decides if exactly one axis has that length.
+
+    Raises:
+        ValueError: ``axes`` does not fit, the number of axes is wrong, or the order is ambiguous.
+    """
+    ndim = len(shape)
+    if ndim not in role.ndims:
+        allowed = " or ".join(map(str, role.ndims))
+        raise ValueError(f"a {role.name} has {allowed} axes, this array has shape {shape}")
+    band = role.axes[0]
+    full = {2: "HW", 3: role.axes, 4: "KCHW"}[ndim]
+    if axes is not None:
+        letters = axes.upper()
+        # The three axes of a mask may also be shots; those of a measurement are never bands.
+        if role.name == "mask" and ndim == 3:
+            full = full if "C" in letters else "KHW"
+        elif role.name == "measurement":
+            letters = letters.replace("C", "K")
+        if sorted(letters) != sorted(full):
+            raise ValueError(f"axes={axes!r} for shape {shape}; expected an order of {full!r}")
+        return letters
+    stated = stated.upper().replace("C", band) if ndim == 3 else stated.upper()
+    if sorted(stated) == sorted(full):
+        return stated
+    if ndim != 3:
+        return full
+    hits = [i for i, n in enumerate(shape) if n == bands]
+    if len(hits) != 1:
+        hits = [i for i, n in enumerate(shape) if n == min(shape)]
+    if len(hits) != 1:
+        example = f"HW{band}"
+        raise ValueError(
+            f"cannot tell which axis of {shape} is {band}: pass axes= such as {example!r}"
+        )
+    return "HW"[: hits[0]] + band + "HW"[hits[0] :]
+
+
+def find_wavelengths(shapes: Mapping[str, tuple[int, ...]], bands: int) -> tuple[str, str]:
+    """Name and unit of the array that lists one wavelength a band, ("", "") if there is none."""
+    for known in WAVELENGTH_NAMES:
+        for key, shape in shapes.items():
+            if _leaf(key) == known and math.prod(shape) == bands == max(shape, default=1):
+                # Arrays named "bands" are nanometres or count 1, 2, 3, …; never micrometres.
+                return key, "nm" if known == "bands" else known.rpartition("_")[2]
+    return "", ""
+
+
+def _leaf(key: str) -> str:
+    return key.rsplit("/", 1)[-1].lower()
+
+
+def _ndim(role: Role, shape: tuple[int, ...]) -> int:
+    return len(shape) - (spare_axis(role, shape) is not None)
+
+
+def _describe(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    if not shapes:
+        return "no array of numbers"
+    shown = [f"{k} {tuple(map(int, s))}".strip() for k, s in list(shapes.items())[:_SHOWN]]
+    more = [f"and {len(shapes) - _SHOWN} more"] if len(shapes) > _SHOWN else []
+    return ", ".join(shown + more)

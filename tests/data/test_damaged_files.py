@@ -1,0 +1,160 @@
+"""What cannot be read is refused in one line."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cassi.data import io
+
+h5py = pytest.importorskip("h5py")
+tifffile = pytest.importorskip("tifffile")
+scipy_io = pytest.importorskip("scipy.io")
+
+NM = (453.5, 457.5, 462.0, 466.125, 471.5)
+
+
+def test_no_such_file(tmp_path: Path, cube: torch.Tensor) -> None:
+    io.write_cube(tmp_path / "scene01.tif", cube)
+    with pytest.raises(FileNotFoundError, match=r"did you mean scene01\.tif\?"):
+        io.read_cube(tmp_path / "scene1.tif")
+    with pytest.raises(FileNotFoundError, match="no file"):
+        io.read_cube(tmp_path / "nowhere" / "a.tif")
+    with pytest.raises(IsADirectoryError, match="is a folder"):
+        io.read_cube(tmp_path)
+    (tmp_path / "a.jpg").write_bytes(b"x")
+    with pytest.raises(ValueError, match=r"unknown suffix '\.jpg'; expected \.tif"):
+        io.read_cube(tmp_path / "a.jpg")
+    with pytest.raises(ValueError, match=r"unknown suffix '\.jpg'; use \.tif"):
+        io.write_cube(tmp_path / "a.jpg", cube)
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.ones((6, 7, 3), complex), "complex numbers"),
+        (np.full((6, 7, 3), "a"), "expected numbers"),
+        (np.full((6, 7, 3), None), "never unpickled"),
+        (np.zeros((6, 7, 3), [("a", "f4")]), "expected numbers"),
+        (np.zeros((6, 0, 3)), "is empty"),
+        (np.zeros((6, 7)), "a cube has 3 axes"),
+        (np.zeros((2, 6, 7, 3)), "a cube has 3 axes"),
+        (np.full((6, 7, 3), np.inf), "126 values that are NaN or infinite, the first at"),
+        (np.full((6, 7, 3), 1e300), "NaN or infinite"),
+    ],
+)
+def test_unsuitable_arrays(tmp_path: Path, array: np.ndarray, message: str) -> None:
+    np.save(tmp_path / "a.npy", array, allow_pickle=True)
+    with pytest.raises(ValueError, match=message):
+        io.read_cube(tmp_path / "a.npy")
+
+
+def test_nothing_is_unpickled(tmp_path: Path) -> None:
+    marker = tmp_path / "run"
+
+    class Bomb:
+        def __reduce__(self) -> tuple[object, tuple[()]]:
+            return marker.touch, ()
+
+    np.savez(tmp_path / "a.npz", cube=np.array([Bomb()], dtype=object))
+    (tmp_path / "a.npy").write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(ValueError, match="'cube' is Python objects"):
+        io.read_cube(tmp_path / "a.npz", key="cube")
+    with pytest.raises(ValueError, match=r"cannot read .* as \.npy"):
+        io.read_cube(tmp_path / "a.npy")
+    assert not marker.exists()
+
+
+def test_matlab_things_that_are_not_arrays(tmp_path: Path) -> None:
+    things = {
+        "c": np.array([1, "a"], object),
+        "s": {"x": 1},
+        "t": "text",
+        "z": np.ones((6, 7)) * 1j,
+    }
+    scipy_io.savemat(tmp_path / "a.mat", things)
+    for key in "cst":
+        with pytest.raises(ValueError, match=f"'{key}' is a .* array, not an array of numbers"):
+            io.read_mask(tmp_path / "a.mat", key=key)
+    with pytest.raises(ValueError, match="complex"):
+        io.read_mask(tmp_path / "a.mat", key="z")
+
+
+def test_claims_beyond_the_file(tmp_path: Path) -> None:
+    huge = (1 << 20, 1 << 20, 3)
+    with (tmp_path / "a.npy").open("wb") as file:
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "<f4", "fortran_order": False, "shape": huge}
+        )
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("cube", huge, "f4", chunks=(1024, 1024, 3))
+    for name in ("a.npy", "a.h5"):
+        with pytest.raises(ValueError, match=r"cut short|claims \d+ bytes"):
+            io.read_cube(tmp_path / name, axes="HWC")
+
+
+@pytest.fixture
+def files(
+    tmp_path: Path, save_hdf5_as_matlab: Callable[..., None]
+) -> list[tuple[Path, torch.Tensor]]:
+    """The same cube in every format."""
+    cube = torch.rand(5, 16, 17, generator=torch.Generator().manual_seed(0))
+    for suffix in io.WRITE_SUFFIXES:
+        io.write_cube(tmp_path / f"a{suffix}", cube, None if suffix == ".npy" else NM)
+    save_hdf5_as_matlab(tmp_path / "v73.mat", cube=cube.numpy().transpose(1, 2, 0))
+    with tifffile.TiffWriter(tmp_path / "deflate.tif") as tiff:
+        tiff.write(cube.numpy(), photometric="minisblack", compression="zlib")
+    names = [f"a{s}" for s in io.WRITE_SUFFIXES] + ["a.img", "v73.mat", "deflate.tif"]
+    return [(tmp_path / name, cube[None]) for name in names]
+
+
+def _attempt(path: Path) -> tuple[torch.Tensor | None, str]:
+    try:
+        return io.read_cube(path), ""
+    except ValueError as error:
+        return None, str(error)
+
+
+def test_truncated_files(
+    files: list[tuple[Path, torch.Tensor]],
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Whatever is missing, the answer is one line or the whole cube, never a part of it."""
+    for path, cube in files:
+        whole = path.read_bytes()
+        cuts = {0, 1, 7, 100, 130, 400, 600, *(len(whole) * k // 8 for k in range(1, 8))}
+        for cut in sorted(c for c in {*cuts, len(whole) - 40, len(whole) - 1} if c < len(whole)):
+            path.write_bytes(whole[:cut])
+            read, message = _attempt(path)
+            if read is None:
+                assert str(path) in message, (path.name, cut)
+                assert "\n" not in message, (path.name, cut)
+            else:
+                assert torch.equal(read, cube), (path.name, cut)
+        path.write_bytes(whole)
+        assert torch.equal(io.read_cube(path), cube)
+    assert not caplog.records
+    assert capfd.readouterr().err == ""
+
+
+def test_random_bytes(files: list[tuple[Path, torch.Tensor]]) -> None:
+    generator = np.random.default_rng(0)
+    for path, _ in files:
+        whole = np.frombuffer(path.read_bytes(), np.uint8)
+        damaged = whole.copy()
+        damaged[: len(whole) // 2] = generator.integers(0, 256, len(whole) // 2, np.uint8)
+        noise = generator.integers(0, 256, len(whole) + 1, np.uint8)
+        for wrong in (noise, damaged):
+            path.write_bytes(wrong.tobytes())
+            if path.suffix == ".img" and wrong is damaged:
+                continue  # a raw file has no redundancy
+            with pytest.raises(ValueError, match=r"cannot read|NaN or infinite") as caught:
+                io.read_cube(path)
+            assert "\n" not in str(caught.value), path.name
+        path.write_bytes(whole.tobytes())

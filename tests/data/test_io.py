@@ -1,0 +1,175 @@
+"""Cubes go round through every format; published files are read."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cassi.data import io
+
+h5py = pytest.importorskip("h5py")
+tifffile = pytest.importorskip("tifffile")
+scipy_io = pytest.importorskip("scipy.io")
+
+NM = (453.5, 457.5, 462.0, 466.125, 471.5)
+DATA = Path(os.environ.get("CASSI_DATA", Path(__file__).parents[3] / "shared" / "data"))
+
+
+@pytest.mark.parametrize("suffix", io.WRITE_SUFFIXES)
+@pytest.mark.parametrize("stated", [NM, None])
+def test_round_trip(
+    tmp_path: Path, cube: torch.Tensor, suffix: str, stated: tuple[float, ...] | None
+) -> None:
+    path = tmp_path / f"my.cube{suffix}"
+    if suffix == ".npy" and stated:
+        with pytest.raises(ValueError, match="cannot hold wavelengths"):
+            io.write_cube(path, cube, stated)
+        assert not list(tmp_path.iterdir())
+        return
+    io.write_cube(path, cube[None].requires_grad_(), stated)
+    loaded = io.load_cube(path, axes="CHW" if suffix == ".npy" else None)
+    assert loaded.data.dtype == torch.float32
+    assert loaded.data.is_contiguous()
+    assert torch.equal(loaded.data, cube[None])
+    assert loaded.wavelengths == stated
+    assert loaded.path == path
+    assert loaded.note.startswith(f"{path.name}: ")
+    assert "\n" not in loaded.note
+    names = {path.name} | ({"my.cube.img"} if suffix == ".hdr" else set())
+    assert {p.name for p in tmp_path.iterdir()} == names
+
+
+@pytest.mark.parametrize("suffix", [s for s in io.WRITE_SUFFIXES if s != ".npy"])
+@pytest.mark.parametrize("shape", [(1, 4, 5), (3, 4, 3), (4, 4, 4), (6, 1, 5), (6, 5, 1)])
+def test_round_trip_of_awkward_shapes(tmp_path: Path, suffix: str, shape: tuple[int, ...]) -> None:
+    cube = torch.rand(shape)
+    io.write_cube(tmp_path / f"a{suffix}", cube.numpy().astype(np.float64))
+    assert torch.equal(io.read_cube(tmp_path / f"a{suffix}"), cube[None])
+
+
+@pytest.mark.parametrize("suffix", [".TIF", ".MAT", ".NPZ", ".NPY", ".H5", ".HDR"])
+def test_capital_suffix(tmp_path: Path, suffix: str) -> None:
+    cube = torch.rand(2, 6, 7)
+    io.write_cube(tmp_path / f"A{suffix}", cube)
+    assert torch.equal(io.read_cube(tmp_path / f"A{suffix}"), cube[None])
+
+
+def test_written_files_are_plain(tmp_path: Path, cube: torch.Tensor) -> None:
+    for suffix in (".tif", ".mat", ".npz", ".h5", ".hdr"):
+        io.write_cube(tmp_path / f"a{suffix}", cube, NM)
+    with tifffile.TiffFile(tmp_path / "a.tif") as tiff:
+        assert len(tiff.pages) == 5
+        assert tiff.pages[0].dtype == np.float32
+        about = json.loads(tiff.pages[0].description)
+    assert about["axes"] == "CYX"
+    assert about["wavelengths_nm"] == list(NM)
+    assert scipy_io.loadmat(tmp_path / "a.mat")["cube"].shape == (7, 4, 5)
+    assert np.load(tmp_path / "a.npz")["cube"].shape == (5, 7, 4)
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert file["cube"].compression == "gzip"
+    assert "wavelength units = Nanometers" in (tmp_path / "a.hdr").read_text()
+    assert (tmp_path / "a.tif").stat().st_mode & 0o777 == 0o666 & ~_umask()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@pytest.mark.parametrize(
+    ("cube", "wavelengths", "message"),
+    [
+        (torch.zeros(2, 3, 4, 5), None, "got float32 .2, 3, 4, 5."),
+        (torch.zeros(4, 5), None, "expected a cube"),
+        (torch.zeros(0, 4, 5), None, "expected a cube"),
+        (torch.zeros(2, 4, 5, dtype=torch.complex64), None, "real numbers"),
+        (torch.full((2, 4, 5), torch.nan), None, r"40 values .* first at index \(0, 0, 0\)"),
+        (torch.zeros(2, 4, 5), [500.0], "expected 2 wavelengths, one a band, got 1"),
+        (torch.zeros(2, 4, 5), [510.0, 500.0], "rising wavelengths"),
+        (torch.zeros(2, 4, 5), [0.5, 0.6], "in nm"),
+    ],
+)
+def test_write_refuses(
+    tmp_path: Path, cube: torch.Tensor, wavelengths: list[float] | None, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        io.write_cube(tmp_path / "a.tif", cube, wavelengths)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("suffix", io.WRITE_SUFFIXES)
+@pytest.mark.parametrize("function", ["fsync", "replace"])
+def test_failure_leaves_nothing(
+    tmp_path: Path, cube: torch.Tensor, suffix: str, function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, function, fail)
+        with pytest.raises(OSError, match="No space left"):
+            io.write_cube(tmp_path / f"a{suffix}", cube)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("suffix", io.WRITE_SUFFIXES)
+def test_failed_write_keeps_the_old_file(
+    tmp_path: Path, cube: torch.Tensor, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cassi.data import containers, images
+
+    path = tmp_path / f"a{suffix}"
+    io.write_cube(path, cube)
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+
+    def write_half(*args: object) -> None:
+        for target in (a for a in args if isinstance(a, Path)):
+            target.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(images, "write_envi", write_half)
+        for writers in (images.WRITERS, containers.WRITERS, io._WRITERS):
+            for known in writers:
+                patch.setitem(writers, known, write_half)
+        with pytest.raises(OSError, match="No space left"):
+            io.write_cube(path, cube + 1)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+    io.write_cube(path, cube + 1)
+    loaded = io.load_cube(path, axes="CHW" if suffix == ".npy" else None)
+    assert torch.equal(loaded.data[0], cube + 1)
+
+
+@pytest.mark.parametrize(
+    ("load", "name", "key", "shape"),
+    [
+        (io.load_mask, "tsa/mask.mat", "mask", (1, 1, 256, 256)),
+        (io.load_measurement, "tsa_real/scene1.mat", "meas_real", (1, 1, 660, 714)),
+        (io.load_measurement, "kaist_meas/scene01.npz", "y", (1, 1, 256, 310)),
+        (io.load_mask, "kaist_meas/scene01.npz", "mask", (1, 1, 256, 256)),
+        (io.load_cube, "cave_test/scene01.mat", "img", (1, 28, 256, 256)),
+        (io.load_cube, "cave_train/cd.tif", None, (1, 28, 512, 512)),
+    ],
+)
+def test_published_data(
+    load: Callable[..., io.Loaded], name: str, key: str | None, shape: tuple[int, ...]
+) -> None:
+    path = DATA / name
+    if not path.exists():
+        pytest.skip(f"no {path}; set CASSI_DATA to the folder that holds {name}")
+    loaded = load(path)
+    assert loaded.key == key
+    assert loaded.data.shape == shape
+    if load is not io.load_measurement:
+        assert 0 <= float(loaded.data.min()) <= float(loaded.data.max()) <= 1
+    if path.suffix == ".tif":
+        assert loaded.wavelengths is not None
+        assert (loaded.wavelengths[0], loaded.wavelengths[-1]) == (453.5, 648.0)
