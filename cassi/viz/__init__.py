@@ -1,0 +1,17 @@
+"""Pictures of cubes: sRGB renderings, band montages and spectra, written as PNG files."""
+
+from cassi.viz.bands import save_bands
+from cassi.viz.color import band_colors, exposure_of, srgb
+from cassi.viz.points import choose_points
+from cassi.viz.rgb import save_rgb
+from cassi.viz.spectra import save_spectra
+
+__all__ = [
+    "band_colors",
+    "choose_points",
+    "exposure_of",
+    "save_bands",
+    "save_rgb",
+    "save_spectra",
+    "srgb",
+]

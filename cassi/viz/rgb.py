@@ -1,0 +1,54 @@
+"""The colour picture of a cube."""
+
+from __future__ import annotations
+
+import os
+
+from cassi.viz.checks import Array, Wavelengths, as_cube, as_truth
+from cassi.viz.color import exposure_of, srgb
+from cassi.viz.sheet import Sheet, save_picture
+
+_PANEL = 480  # pixels; smaller pictures are enlarged by a whole factor to about this
+_MARGIN, _GAP, _CAPTION = 16, 14, 34
+
+
+def save_rgb(
+    path: str | os.PathLike[str],
+    cube: Array,  # (C, H, W)
+    wavelengths: Wavelengths,  # (C,), nm
+    truth: Array | None = None,  # (C, H, W)
+    illuminant: str | None = "D65",
+) -> None:
+    """Writes a cube's sRGB rendering as PNG; see ``srgb``.
+
+    Alone, the picture has one pixel a pixel and nothing around it. With the truth, estimate and
+    truth stand side by side, labelled, both at the truth's exposure.
+
+    Args:
+        path: the PNG to write; it appears whole or not at all.
+        cube: (C, H, W), any scale.
+        wavelengths: (C,), nm, increasing; None for false colours.
+        truth: (C, H, W), on the cube's scale, or None.
+        illuminant: as for ``srgb``: the light on a cube of reflectances, or None for radiance.
+
+    Raises:
+        OSError: if the folder is missing or cannot be written.
+        TypeError: if a cube is not of real numbers.
+        ValueError: if a shape or the wavelengths do not fit, or a cube holds a NaN.
+    """
+    estimate = as_cube(cube)
+    true = as_truth(truth, estimate)
+    if true is None:
+        save_picture(path, srgb(estimate, wavelengths, illuminant))
+        return
+    exposure = exposure_of(true, wavelengths, illuminant)
+    height, width = estimate.shape[1:]
+    factor = max(1, round(_PANEL / max(height, width)))
+    height, width = factor * height, factor * width
+    sheet = Sheet(2 * _MARGIN + _GAP + 2 * width, 2 * _MARGIN + _CAPTION + height)
+    for index, (name, picture) in enumerate((("estimate", estimate), ("truth", true))):
+        left = _MARGIN + index * (width + _GAP)
+        sheet.text(name, left + width / 2, _MARGIN + _CAPTION - 13, ha="center", size=14)
+        rendered = srgb(picture, wavelengths, illuminant, exposure)
+        sheet.image(rendered, left, _MARGIN + _CAPTION, width, height)
+    sheet.save(path)

@@ -1,0 +1,161 @@
+"""Spectra at chosen points, beside the picture that shows where they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cassi.viz.checks import Array, Wavelengths, as_cube, as_points, as_truth, as_wavelengths
+from cassi.viz.color import band_colors, encode, exposure_of, srgb
+from cassi.viz.points import choose_points
+from cassi.viz.sheet import INK, LIGHT, Sheet
+
+_PANEL = 460  # longer side of the picture, pixels
+_CURVES = 660  # width of the axes, pixels
+_MARGIN, _STRIP = 20, 12
+_ACROSS, _LINE = 3, 21  # legend entries in a line, and its height
+_HALF = 2  # a point's spectrum is the mean of 5×5 pixels
+# Okabe and Ito's palette for all kinds of colour vision, without its yellow and black.
+_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+
+
+def save_spectra(
+    path: str | os.PathLike[str],
+    cube: Array,  # (C, H, W)
+    wavelengths: Wavelengths,  # (C,), nm
+    points: Sequence[Sequence[int]] | None = None,
+    truth: Array | None = None,  # (C, H, W)
+    illuminant: str | None = "D65",
+) -> None:
+    """Writes the spectra at some points as PNG, beside a picture with the points marked.
+
+    A point's spectrum is the mean of the 5×5 pixels around it, cut at the border. With the truth,
+    its spectra are dashed and the legend gives each point's correlation coefficient
+
+        r = Σ(e−ē)(t−t̄) / (‖e−ē‖ ‖t−t̄‖)
+
+    over the bands of estimate e and truth t.
+
+    Args:
+        path: the PNG to write; it appears whole or not at all.
+        cube: (C, H, W), any scale.
+        wavelengths: (C,), nm, increasing; None numbers the bands.
+        points: (row, column) pairs, pixels from 0; None for ``choose_points`` of the truth, or of
+            the cube where there is none.
+        truth: (C, H, W), on the cube's scale, or None.
+        illuminant: as for ``srgb``: the light on a cube of reflectances, or None for radiance.
+
+    Raises:
+        OSError: if the folder is missing or cannot be written.
+        TypeError: if a cube is not of real numbers.
+        ValueError: if a shape, the wavelengths or a point does not fit, or a cube holds a NaN.
+    """
+    estimate = as_cube(cube)
+    true = as_truth(truth, estimate)
+    bands, height, width = estimate.shape
+    values = as_wavelengths(wavelengths, bands)
+    clear = estimate if true is None else true
+    if points is None:
+        places = choose_points(clear, min(4, height * width))
+    else:
+        places = as_points(points, height, width)
+
+    factor = _PANEL / max(height, width)
+    high, wide = max(1, round(factor * height)), max(1, round(factor * width))
+    tall = max(high, 300 + _LINE * (len(places) // _ACROSS))
+    sheet = Sheet(wide + _CURVES + 2 * _MARGIN + 92, tall + 2 * _MARGIN)
+    picture = srgb(estimate, values, illuminant, exposure_of(clear, values, illuminant))
+    top = _MARGIN + (tall - high) / 2
+    sheet.image(picture, _MARGIN, top, wide, high)
+    left, below = _MARGIN + wide + 78, _MARGIN + tall - 44  # room for the axis labels
+    above = _MARGIN + _LINE * -(-(len(places) + 2 * (true is not None)) // _ACROSS) + 6
+    axes = sheet.axes(left, above, _CURVES, below - _STRIP - above)
+    x = np.arange(1.0, bands + 1) if values is None else values
+    marker = "o" if bands == 1 else None
+    for index, (row, column) in enumerate(places):
+        color = _COLORS[index % len(_COLORS)]
+        across, down = _MARGIN + factor * (column + 0.5), top + factor * (row + 0.5)
+        aside = 17 if across < _MARGIN + wide - 40 else -17
+        _mark(sheet, str(index + 1), color, across, down, aside)
+        spectrum = _spectrum(estimate, row, column)
+        label = f"{index + 1}  ({row}, {column})"
+        if true is not None:
+            reference = _spectrum(true, row, column)
+            axes.plot(x, reference, "--", color=color, lw=1.5, marker=marker)
+            label += _correlation(spectrum, reference)
+        axes.plot(x, spectrum, "-", color=color, lw=2.2, marker=marker, label=label)
+    _finish(axes, compared=true is not None)
+    strip = sheet.axes(left, below - _STRIP, _CURVES, _STRIP)
+    _draw_strip(strip, axes.get_xlim(), values)
+    sheet.save(path)
+
+
+def _spectrum(cube: np.ndarray, row: int, column: int) -> np.ndarray:
+    rows = slice(max(0, row - _HALF), row + _HALF + 1)
+    columns = slice(max(0, column - _HALF), column + _HALF + 1)
+    return cube[:, rows, columns].mean(axis=(1, 2), dtype=np.float64)
+
+
+def _correlation(estimate: np.ndarray, truth: np.ndarray) -> str:
+    """Words r for the legend; a flat spectrum has none."""
+    e, t = estimate - estimate.mean(), truth - truth.mean()
+    norm = float(np.linalg.norm(e) * np.linalg.norm(t))
+    return f"  r = {float(e @ t) / norm:.4f}" if norm > 1e-12 else ""
+
+
+def _mark(sheet: Sheet, name: str, color: str, x: float, y: float, aside: int) -> None:
+    """Rings the point, with its number on a disc ``aside`` pixels to the right."""
+    page = sheet.page
+    page.plot([x], [y], "o", ms=10, mfc="none", mec=LIGHT, mew=3.2)
+    page.plot([x], [y], "o", ms=10, mfc="none", mec=color, mew=1.8)
+    up = -13 if y > _MARGIN + 40 else 13
+    disc = {"boxstyle": "circle,pad=0.25", "fc": color, "ec": LIGHT, "lw": 1.0}
+    style = {"ha": "center", "va": "center", "color": LIGHT, "size": 10, "weight": "bold"}
+    sheet.text(name, x + aside, y + up, bbox=disc, **style)
+
+
+def _finish(axes: Any, compared: bool) -> None:
+    for side in ("top", "right", "bottom"):
+        axes.spines[side].set_visible(False)
+    axes.spines["left"].set_color(INK)
+    axes.margins(x=0.01, y=0.06)
+    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    axes.grid(axis="y", color="#e3e6ea", lw=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="y", labelsize=10, colors=INK)
+    axes.tick_params(axis="x", bottom=False, labelbottom=False)
+    axes.set_ylabel("value in the cube", fontsize=11, color=INK)
+    if compared:
+        axes.plot([], [], "-", color="#7a828c", lw=2.2, label="estimate")
+        axes.plot([], [], "--", color="#7a828c", lw=1.5, label="truth")
+    axes.legend(
+        fontsize=10,
+        labelcolor=INK,
+        frameon=False,
+        ncols=_ACROSS,
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.0),
+        borderaxespad=0.0,
+        columnspacing=1.2,
+        handlelength=1.8,
+        labelspacing=0.4,
+    )
+
+
+def _draw_strip(axes: Any, limits: tuple[float, float], values: np.ndarray | None) -> None:
+    """Draws the horizontal axis as a strip in the colours of the wavelengths."""
+    axes.set_xlim(*limits)
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.tick_params(axis="x", labelsize=10, colors=INK)
+    if values is None:
+        axes.set_xlabel("band", fontsize=11, color=INK)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        return
+    ramp = encode(band_colors(np.linspace(max(limits[0], 1.0), limits[1], 256), 256))
+    axes.imshow(ramp[None], extent=(*limits, 0, 1), aspect="auto", interpolation="bilinear")
+    axes.set_xlabel("wavelength / nm", fontsize=11, color=INK)

@@ -1,0 +1,136 @@
+import subprocess
+import sys
+import threading
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.image import imread
+
+from cassi import viz
+from cassi.viz import sheet
+
+SAVERS = {
+    "rgb": viz.save_rgb,
+    "rgb, truth": lambda path, cube, w: viz.save_rgb(path, cube, w, truth=0.9 * cube),
+    "bands": viz.save_bands,
+    "bands, truth": lambda path, cube, w: viz.save_bands(path, cube, w, truth=0.9 * cube),
+    "bands, measurement": lambda path, cube, w: viz.save_bands(path, cube, w, measurement=cube[:1]),
+    "bands, all": lambda path, cube, w: viz.save_bands(path, cube, w, cube, cube[0]),
+    "spectra": viz.save_spectra,
+    "spectra, truth": lambda path, cube, w: viz.save_spectra(path, cube, w, truth=0.9 * cube),
+}
+
+
+def _read(path):
+    assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    return imread(path)[..., :3]
+
+
+@pytest.mark.parametrize("saver", SAVERS)
+@pytest.mark.parametrize("bands", [1, 3, 28])
+def test_every_figure_is_a_picture_of_something(saver, bands, cube, wavelengths, tmp_path):
+    SAVERS[saver](tmp_path / "a.png", cube[:bands], wavelengths[:bands])
+    picture = _read(tmp_path / "a.png")
+    assert picture.std() > 0.02
+    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
+
+
+@pytest.mark.parametrize("saver", SAVERS)
+def test_every_figure_goes_without_wavelengths(saver, cube, tmp_path):
+    SAVERS[saver](tmp_path / "a.png", torch.from_numpy(cube), None)
+    assert _read(tmp_path / "a.png").std() > 0.02
+
+
+@pytest.mark.parametrize("saver", SAVERS)
+@pytest.mark.parametrize("shape", [(2, 1, 1), (2, 3, 90), (2, 90, 3)])
+def test_every_figure_takes_extreme_shapes(saver, shape, tmp_path):
+    SAVERS[saver](tmp_path / "a.png", np.zeros(shape), [500.0, 600.0])
+    assert _read(tmp_path / "a.png").size
+
+
+def test_rgb_alone_is_the_rendering_pixel_for_pixel(cube, wavelengths, tmp_path):
+    viz.save_rgb(tmp_path / "a.png", cube, wavelengths)
+    picture = np.rint(255 * _read(tmp_path / "a.png"))
+    np.testing.assert_array_equal(picture, viz.srgb(cube, wavelengths))
+
+
+def test_rgb_beside_the_truth_shares_its_exposure(cube, wavelengths, tmp_path):
+    viz.save_rgb(tmp_path / "a.png", 0.25 * cube, wavelengths, truth=cube)
+    picture = _read(tmp_path / "a.png")
+    height, width = picture.shape[:2]
+    assert height > 37 * 9
+    assert width > 2 * 53 * 9
+    middle = slice(height // 3, height - 30)
+    dim, bright = picture[middle, 40 : width // 2 - 40], picture[middle, width // 2 + 40 : -40]
+    assert dim.mean() < 0.75 * bright.mean()
+
+
+@pytest.mark.parametrize(("bands", "expected"), [(28, 28), (32, 32), (33, 28), (200, 28), (5, 5)])
+def test_montage_shows_all_bands_or_an_even_choice(bands, expected):
+    from cassi.viz.bands import _choose_bands
+
+    shown = _choose_bands(bands, None, beside_truth=False)
+    assert len(set(shown)) == expected
+    assert (shown[0], shown[-1]) == (0, bands - 1)
+    assert len(_choose_bands(bands, None, beside_truth=True)) == min(8, bands)
+
+
+def test_figures_are_the_same_from_every_thread(cube, wavelengths, tmp_path):
+    def work(index):
+        viz.save_spectra(tmp_path / f"{index}.png", cube, wavelengths, truth=cube)
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+BAD = {
+    "truth": (partial(viz.save_rgb, truth=np.ones((28, 5, 5))), r"truth of the cube's shape"),
+    "truth, bands": (partial(viz.save_bands, truth=np.ones((28, 5, 5))), r"got \(28, 5, 5\)"),
+    "measurement": (partial(viz.save_bands, measurement=np.ones((1, 1, 5, 5))), "take one scene"),
+    "count": (partial(viz.save_bands, count=29), "count of 1 to 28 bands, got 29"),
+    "no points": (partial(viz.save_spectra, points=[]), "at least one point"),
+    "outside": (partial(viz.save_spectra, points=[(37, 0)]), r"inside 37×53 pixels, got \(37, 0\)"),
+    "below": (partial(viz.save_spectra, points=[(1, -1)]), r"got \(1, -1\)"),
+    "triple": (partial(viz.save_spectra, points=[(1, 2, 3)]), r"two whole numbers"),
+    "fraction": (partial(viz.save_spectra, points=[(1.5, 2)]), r"two whole numbers"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_named_and_nothing_is_left(case, cube, wavelengths, tmp_path):
+    save, message = BAD[case]
+    with pytest.raises(ValueError, match=message) as error:
+        save(tmp_path / "a.png", cube, wavelengths)
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failed_write_leaves_nothing_and_keeps_the_old(tmp_path, monkeypatch):
+    path = tmp_path / "a.png"
+    path.write_bytes(b"old")
+
+    def fail(handle):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(sheet.os, "fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        sheet.write_bytes(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_missing_folder_is_an_error(cube, wavelengths, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        viz.save_rgb(tmp_path / "none" / "a.png", cube, wavelengths)
+
+
+def test_import_brings_neither_matplotlib_nor_colour():
+    code = "import sys, cassi.viz; sys.exit(bool({'matplotlib', 'colour'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
