@@ -1,0 +1,33 @@
+"""Recover a hyperspectral cube from one coded-aperture snapshot (CASSI)."""
+
+from typing import Any
+
+from cassi import metrics, ops
+from cassi.data.io import read_cube, read_mask, read_measurement, write_cube
+from cassi.priors import TV
+from cassi.solvers import ADMM, GAP, Solver, solve
+from cassi.systems import SDCassi, dot_test
+
+__all__ = [
+    "ADMM",
+    "GAP",
+    "TV",
+    "SDCassi",
+    "Solver",
+    "dot_test",
+    "metrics",
+    "ops",
+    "read_cube",
+    "read_mask",
+    "read_measurement",
+    "solve",
+    "write_cube",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":  # read when asked for: importlib.metadata searches the whole path
+        from importlib.metadata import version
+
+        return version("cassi")
+    raise AttributeError(f"module 'cassi' has no attribute {name!r}")

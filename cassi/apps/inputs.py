@@ -1,0 +1,160 @@
+"""From a config to the camera, the measurement and, where known, the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor
+
+from cassi.config import build, plain
+from cassi.data import io
+from cassi.data.bundled import bundled_path
+from cassi.systems import System, check_mask, infer_bands
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Everything a reconstruction starts from, on its device."""
+
+    system: System
+    measurement: Tensor
+    """(1, K, H', W'), already scaled."""
+    truth: Tensor | None
+    """(1, C, H, W), on the CPU."""
+    wavelengths: tuple[float, ...] | None
+    """nm, one per band"""
+    notes: list[str]
+    """How each file was understood, one line each."""
+
+
+def load_inputs(config: DictConfig, device: torch.device) -> Inputs:
+    """Read and check the files that a config names.
+
+    Raises:
+        OSError: a file is missing or cannot be read.
+        ValueError: files, camera and wavelengths do not fit; the message says what would.
+    """
+    files = _choose_files(config)
+    given = _given_wavelengths(config)
+    bands = _agreed_bands(config.system.get("bands"), given)
+    notes: list[str] = []
+
+    def load(role: str, reader: Callable[..., io.Loaded], **hints: Any) -> io.Loaded | None:
+        if role not in files:
+            return None
+        chosen = {"key": config["keys"][role], "axes": config["axes"][role]}
+        loaded = reader(files[role], **chosen, **hints)
+        notes.append(loaded.note)
+        return loaded
+
+    truth = load("truth", io.load_cube, bands=bands)
+    if truth is not None:
+        bands = bands or truth.data.shape[1]
+    mask = cast("io.Loaded", load("mask", io.load_mask, bands=bands)).data
+    check_mask(mask)
+    measured = load("measurement", io.load_measurement)
+    if measured is not None:
+        bands = _fit_bands(config.system, mask, measured.data, bands)
+
+    system: System = build(config.system, mask=mask, bands=bands)
+    if truth is not None:
+        _check_shape("truth", files["truth"], "(C, H, W)", truth.data, system.cube_shape)
+    if measured is not None:
+        measurement = measured.data * _scale(config)
+        _check_shape(
+            "measurement",
+            files["measurement"],
+            "(K, H', W')",
+            measurement,
+            system.measurement_shape,
+        )
+    else:
+        measurement = system(cast("io.Loaded", truth).data)
+        notes.append(f"measurement: simulated from the truth, {tuple(measurement.shape)}")
+    wavelengths = given or next((f.wavelengths for f in (truth, measured) if f), None)
+    return Inputs(
+        system.to(device),
+        measurement.to(device),
+        None if truth is None else truth.data,
+        wavelengths,
+        notes,
+    )
+
+
+def _choose_files(config: DictConfig) -> dict[str, Path]:
+    roles = ("measurement", "mask", "truth")
+    files = {role: Path(str(config[role])) for role in roles if config[role] is not None}
+    if not files:
+        return {"mask": bundled_path("mask.tif"), "truth": bundled_path("scene.tif")}
+    root = Path(config.paths.data_dir)
+    if not root.is_dir() and any(root in file.parents for file in files.values()):
+        raise ValueError(f"paths.data_dir: no folder {root}; set paths.data_dir=DIR or $CASSI_DATA")
+    if "mask" not in files:
+        raise ValueError("mask: expected a file, got none; give mask=FILE")
+    if "measurement" not in files and "truth" not in files:
+        raise ValueError(
+            "measurement: expected a file, got none; give measurement=FILE, or truth=FILE to "
+            "simulate one"
+        )
+    return files
+
+
+def _check_shape(
+    role: str, file: Path, letters: str, data: Tensor, expected: tuple[int, int, int]
+) -> None:
+    if tuple(data.shape[1:]) != expected:
+        raise ValueError(
+            f"{role}: expected {letters} = {expected} as the mask and the system say, "
+            f"got {tuple(data.shape[1:])} in {file}"
+        )
+
+
+def _given_wavelengths(config: DictConfig) -> tuple[float, ...] | None:
+    values = plain(config.wavelengths)
+    if values is None:
+        return None
+    if not isinstance(values, list) or not all(isinstance(v, int | float) for v in values):
+        raise ValueError(f"wavelengths: expected a list of numbers in nm, got {values!r}")
+    if any(b <= a for a, b in pairwise(values)) or not values:
+        raise ValueError("wavelengths: expected increasing values in nm, one per band")
+    return tuple(float(value) for value in values)
+
+
+def _agreed_bands(bands: Any, wavelengths: tuple[float, ...] | None) -> int | None:
+    if bands is not None and (isinstance(bands, bool) or not isinstance(bands, int) or bands < 1):
+        raise ValueError(f"system.bands: expected an integer of at least 1, got {bands!r}")
+    if wavelengths is not None and bands not in (None, len(wavelengths)):
+        raise ValueError(
+            f"wavelengths: expected {bands} values as system.bands says, got {len(wavelengths)}"
+        )
+    return len(wavelengths) if wavelengths is not None else bands
+
+
+def _fit_bands(system: DictConfig, mask: Tensor, measurement: Tensor, bands: int | None) -> int:
+    step, axis = system.get("step", 0), system.get("axis", -1)
+    if isinstance(step, bool) or not isinstance(step, int):
+        raise ValueError(f"system.step: expected a whole number of pixels per band, got {step!r}")
+    if axis not in (-1, -2):
+        raise ValueError(f"system.axis: expected -1 (columns) or -2 (rows), got {axis!r}")
+    across = -3 - axis  # the other axis
+    if measurement.shape[across] != mask.shape[across]:
+        side = {-1: "width", -2: "height"}
+        raise ValueError(
+            f"mask: expected a {side[across]} of {measurement.shape[across]} as the measurement's, "
+            f"got {mask.shape[across]} (mask {tuple(mask.shape[-2:])}, measurement "
+            f"{tuple(measurement.shape[-2:])}, dispersion along the {side[axis]})"
+        )
+    return infer_bands(mask.shape[axis], measurement.shape[axis], step, bands)
+
+
+def _scale(config: DictConfig) -> float:
+    scale = config.scale
+    if isinstance(scale, bool) or not isinstance(scale, int | float) or not scale > 0:
+        raise ValueError(f"scale: expected a number > 0, got {scale!r}")
+    return float(scale)

@@ -1,0 +1,150 @@
+"""Write the results of a reconstruction, all of them or none."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import platform
+import resource
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor
+
+from cassi import metrics
+from cassi.apps.inputs import Inputs
+from cassi.config import plain
+from cassi.solvers import Solution
+
+
+@contextmanager
+def staged_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder whose files move into `folder` when the block succeeds.
+
+    After an exception the temporary folder is gone and `folder` is as it was.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    stage = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder))
+    try:
+        yield stage
+        files = sorted(stage.iterdir())
+        for file in files:
+            with file.open("rb") as stream:
+                os.fsync(stream.fileno())
+        for file in files:
+            file.replace(folder / file.name)
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows with equal keys as CSV."""
+    with path.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, fieldnames=list(rows[0]) if rows else [])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write strict JSON; an infinite or undefined number becomes null."""
+    path.write_text(json.dumps(_strict(value), indent=2, allow_nan=False) + "\n")
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def save_pictures(
+    folder: Path,
+    output: DictConfig,
+    cube: Tensor,
+    wavelengths: Sequence[float] | None,
+    truth: Tensor | None,
+) -> None:
+    """Draw rgb.png, bands.png and spectra.png of a cube `(C, H, W)`."""
+    from cassi import viz
+
+    viz.save_rgb(folder / "rgb.png", cube, wavelengths, truth, output.illuminant)
+    viz.save_bands(folder / "bands.png", cube, wavelengths, truth=truth)
+    points = plain(output.points)
+    viz.save_spectra(folder / "spectra.png", cube, wavelengths, points, truth, output.illuminant)
+
+
+def summarize(inputs: Inputs, solution: Solution) -> dict[str, Any]:
+    """Collect the numbers of metrics.json that belong to the reconstruction itself."""
+    y = inputs.measurement
+    residual = (y - inputs.system(solution.x)).norm() / y.norm().clamp_min(
+        torch.finfo(y.dtype).tiny
+    )
+    results: dict[str, Any] = {
+        "seconds": solution.history[-1].seconds,
+        "iterations": len(solution.history),
+        "stopped_by": solution.reason,
+        "relative_residual": residual.item(),
+        "cube_shape": list(inputs.system.cube_shape),
+        "measurement_shape": list(inputs.system.measurement_shape),
+        "peak_memory_bytes": peak_memory(y.device),
+    }
+    if inputs.truth is not None:
+        results["metrics"] = score(solution.x[0].cpu(), inputs.truth[0])
+    return results
+
+
+def score(cube: Tensor, truth: Tensor) -> dict[str, dict[str, float | None]]:
+    """Compute every metric of a cube `(C, H, W)` under every preset."""
+    return {name: metrics.evaluate(cube, truth, name) for name in metrics.list_presets()}
+
+
+def environment(device: torch.device, backend: str) -> dict[str, Any]:
+    """Describe what the numbers were made with."""
+    from importlib.metadata import version
+
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
+    return {
+        "backend": backend,
+        "device": str(device),
+        "device_name": name or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "versions": {
+            "python": platform.python_version(),
+            **{package: version(package) for package in ("cassi", "torch", "numpy", "hydra-core")},
+        },
+    }
+
+
+def peak_memory(device: torch.device) -> int:
+    """Return the peak memory in bytes: of the device's allocator, or of this process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if platform.system() == "Darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def one_line(results: dict[str, Any]) -> str:
+    """Say the result in one line."""
+    text = (
+        f"{results['iterations']} iterations in {results['seconds']:.1f} s, "
+        f"relative residual {results['relative_residual']:.2e}"
+    )
+    if "metrics" in results:
+        scores = results["metrics"][metrics.DEFAULT_PRESET]
+        text += "".join(
+            f", {name.upper()} {scores[name]:.{digits}f}{unit}"
+            for name, digits, unit in (("psnr", 2, " dB"), ("ssim", 4, ""), ("sam", 2, "°"))
+            if scores[name] is not None
+        )
+    return text

@@ -1,0 +1,41 @@
+"""Show how a reconstruction goes, and remember it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from torch import Tensor
+from tqdm import tqdm
+
+from cassi import metrics
+from cassi.apps.inputs import Inputs
+from cassi.solvers import Iteration
+
+
+class Progress:
+    """Shows residual and PSNR on a progress bar and keeps the rows of convergence.csv."""
+
+    def __init__(self, inputs: Inputs, iterations: int, visible: bool) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.truth = None if inputs.truth is None else inputs.truth.to(inputs.measurement.device)
+        # A log file gets a line now and then, a terminal a moving bar.
+        pause = 0.1 if sys.stderr.isatty() else 10.0
+        self.bar = tqdm(total=iterations, unit="it", disable=not visible, mininterval=pause)
+
+    def __call__(self, iteration: Iteration, x: Tensor) -> None:
+        """Record one iteration; the callback of the solver."""
+        row: dict[str, Any] = {
+            "iteration": iteration.index,
+            "residual": iteration.residual,
+            "seconds": iteration.seconds,
+            "change": iteration.change,
+            "sigma": iteration.sigma,
+        }
+        shown = {"residual": f"{iteration.residual:.2e}"}
+        if self.truth is not None:
+            row["psnr"] = metrics.psnr(x, self.truth).mean().item()
+            shown["PSNR"] = f"{row['psnr']:.2f} dB"
+        self.rows.append(row)
+        self.bar.set_postfix(shown, refresh=False)
+        self.bar.update()

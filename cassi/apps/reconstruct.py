@@ -1,0 +1,93 @@
+"""cassi-reconstruct: one measurement and one mask in, a cube, pictures and numbers out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+
+from cassi import ops
+from cassi.apps import outputs
+from cassi.apps.command import choose_device, run_command, whole_number
+from cassi.apps.inputs import Inputs, load_inputs
+from cassi.apps.progress import Progress
+from cassi.config import build
+from cassi.data.io import WRITE_SUFFIXES, write_cube
+from cassi.solvers import Solution, Solver
+
+
+def main() -> None:
+    """Run the command."""
+    run_command("cassi-reconstruct", "reconstruct", reconstruct)
+
+
+def reconstruct(config: DictConfig) -> float:
+    """Reconstruct what the config names and write the results into Hydra's output folder.
+
+    Returns:
+        The relative residual, for sweeps that minimise something.
+    """
+    from hydra.core.hydra_config import HydraConfig
+
+    hydra = HydraConfig.get()
+    folder = Path(hydra.runtime.output_dir)
+    _check_output(config)
+    device = choose_device(config.device)
+    if config.threads is not None:
+        torch.set_num_threads(whole_number("threads", config.threads, minimum=1))
+    torch.manual_seed(whole_number("seed", config.seed, minimum=0))
+
+    solver: Solver = build(config.solver, prior=build(config.prior))
+    inputs = load_inputs(config, device)
+    for note in inputs.notes:
+        print(note)
+    progress = Progress(inputs, solver.iterations, visible=config.output.progress)
+    with progress.bar:
+        solution = solver.run(inputs.measurement, inputs.system, callback=progress)
+    if not solution.history:
+        raise ValueError("the solver diverged at its first iteration; check scale, rho and sigma")
+    if solution.reason == "diverged":
+        print(
+            "warning: stopped before values became infinite; see convergence.csv", file=sys.stderr
+        )
+    results = outputs.summarize(inputs, solution)
+    results |= outputs.environment(device, ops.backend(device))
+    results |= {"scale": float(config.scale), "inputs": inputs.notes}
+    write_results(folder, config, inputs, solution, results, progress.rows)
+    print(outputs.one_line(results), f"-> {folder}", sep="\n")
+    return float(results["relative_residual"])
+
+
+def write_results(
+    folder: Path,
+    config: DictConfig,
+    inputs: Inputs,
+    solution: Solution,
+    results: dict[str, Any],
+    rows: list[dict[str, Any]],
+) -> None:
+    """Write all files of DESIGN's list, or none."""
+    cube = solution.x[0].cpu()
+    truth = None if inputs.truth is None else inputs.truth[0]
+    with outputs.staged_folder(folder) as stage:
+        write_cube(stage / config.output.cube, cube, inputs.wavelengths)
+        outputs.write_table(stage / "convergence.csv", rows)
+        if config.output.pictures:
+            outputs.save_pictures(stage, config.output, cube, inputs.wavelengths, truth)
+        outputs.write_json(stage / "metrics.json", results)
+
+
+def _check_output(config: DictConfig) -> None:
+    # Before minutes of work, not after them.
+    name = Path(config.output.cube)
+    if name.suffix.lower() not in WRITE_SUFFIXES or name.name != str(name):
+        raise ValueError(
+            f"output.cube: expected a file name ending in {' '.join(WRITE_SUFFIXES)}, got {name}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""The rules between the parts, checked on the source, and what importing the package costs."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "cassi"
+PARTS = {
+    # part: the parts of cassi it may import, itself aside
+    "ops": set(),
+    "systems": {"ops"},
+    "priors": {"ops"},
+    "solvers": set(),
+    "models": {"solvers", "priors", "ops"},
+    "data": {"systems"},
+    "metrics": set(),
+    "losses": set(),
+    "training": {"ops", "systems", "solvers", "data", "metrics"},
+    "viz": set(),
+    "config": set(),
+}
+CONFIG_LIBRARIES = {"hydra", "omegaconf"}
+SLOW = {"matplotlib", "h5py", "lightning", "colour", "spectral", "scipy", "tifffile", "skimage"}
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def imports(path: Path, top_level: bool = False) -> set[str]:
+    """Return the dotted names a file imports; `from a import b` gives both a and a.b."""
+    tree = ast.parse(path.read_text())
+    found: set[str] = set()
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
+        if top_level and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found |= {node.module or ""} | {f"{node.module}.{alias.name}" for alias in node.names}
+        pending.extend(ast.iter_child_nodes(node))
+    return found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_import_rules(path):
+    part = part_of(path)
+    names = imports(path)
+    inner = {name.split(".")[1] for name in names if name.startswith("cassi.")}
+    if part in PARTS:
+        known = {entry.stem for entry in PACKAGE.iterdir()}
+        assert inner & known <= PARTS[part] | {part}
+    if part not in ("config", "apps"):
+        assert not {name.split(".")[0] for name in names} & CONFIG_LIBRARIES
+    if path != PACKAGE / "ops" / "_library.py":
+        assert "load_library" not in path.read_text()
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_slow_libraries_are_imported_inside_functions(path):
+    tops = {name.split(".")[0] for name in imports(path, top_level=True)}
+    assert not tops & SLOW
+
+
+def test_every_part_has_a_rule():
+    parts = {part_of(path) for path in SOURCES} - {"__init__", "apps"}
+    assert parts <= set(PARTS)
+
+
+@pytest.mark.parametrize(("folder", "limit"), [("", 300), ("solvers", 120), ("apps", 170)])
+def test_files_stay_short(folder, limit):
+    for path in (PACKAGE / folder).rglob("*.py"):
+        assert len(path.read_text().splitlines()) <= limit, path
+
+
+def test_import_is_cheap():
+    # Best of several: what the import costs, not what else the machine was doing.
+    code = (
+        "import time, torch; start = time.perf_counter(); import cassi; "
+        "print(time.perf_counter() - start)"
+    )
+    costs = []
+    for _ in range(5):
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        costs.append(float(done.stdout))
+        if min(costs) < 0.3:
+            break
+    assert min(costs) < 0.3
+
+
+def test_import_loads_no_slow_library():
+    names = SLOW | CONFIG_LIBRARIES
+    code = f"import sys, cassi; print([name for name in {names} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
