@@ -76,6 +76,7 @@ def adjoint(y: Tensor, mask: Tensor, bands: int, step: int) -> Tensor:
         TypeError: an argument is not a floating tensor, or `bands`, `step` are not integers.
         ValueError: shapes or devices do not fit each other.
     """
+    bands, step = _checks.check_int("bands", bands, 1), _checks.check_int("step", step)
     y, m, squeeze = _measurement_and_mask(y, mask, bands, step)
     x = kernels.adjoint(y, m, bands, step)
     return x[0] if squeeze else x
@@ -103,6 +104,7 @@ def ratio_inverse(y: Tensor, mask: Tensor, bands: int, step: int) -> Tensor:
         ValueError: shapes or devices do not fit, or the mask has several shots, for which no such
             inverse exists.
     """
+    bands, step = _checks.check_int("bands", bands, 1), _checks.check_int("step", step)
     y, m, squeeze = _measurement_and_mask(y, mask, bands, step)
     if m.shape[1] != 1:
         raise ValueError(
@@ -125,15 +127,16 @@ def gram(mask: Tensor, bands: int, step: int) -> Tensor:
         step: dispersion, pixels per band.
 
     Returns:
-        `(K, K, H, W')`, or `(B, K, K, H, W')` for a mask per sample.
+        `(K, K, H, W')`, or `(B, K, K, H, W')` for a mask per sample; float32 at least.
 
     Raises:
         TypeError: the mask is not a floating tensor, or `bands`, `step` are not integers.
         ValueError: the mask has another number of bands.
     """
+    bands, step = _checks.check_int("bands", bands, 1), _checks.check_int("step", step)
     m = _checks.canonical_mask(mask)
     _checks.check_bands(m, bands)
-    g = kernels.gram(m, bands, _checks.check_int("step", step))
+    g = kernels.gram(m, bands, step)
     return g if mask.ndim == 5 else g[0]
 
 
@@ -146,7 +149,7 @@ def gram_solve(r: Tensor, gram: Tensor, rho: float | Tensor = 0.0) -> Tensor:
     Args:
         r: measurement-shaped right-hand side `(B, K, H, W')` or `(K, H, W')`.
         gram: `(K, K, H, W')` or `(B, K, K, H, W')`, from `gram`.
-        rho: ρ >= 0, a number or one value per sample.
+        rho: ρ >= 0, a number or one value per sample; a tensor's values are not checked.
 
     Returns:
         The solution, shaped like r.
@@ -181,7 +184,7 @@ def data_step(
         y: measurement `(B, K, H, W')` or `(K, H, W')`.
         mask: transmission, see the module's shapes.
         step: dispersion, pixels per band.
-        rho: ρ >= 0, a number or one value per sample.
+        rho: ρ >= 0, a number or one value per sample; a tensor's values are not checked.
         gram: `gram(mask, C, step)` when it is known already. It saves time and must equal that
             value: gradients with respect to the mask always include the path through the gram.
 
@@ -195,7 +198,7 @@ def data_step(
     m = _checks.canonical_mask(mask)
     v, squeeze = _checks.canonical_batch("v", v, "a cube (B, C, H, W) or (C, H, W)")
     y, _ = _checks.canonical_batch("y", y, "a measurement (B, K, H, W') or (K, H, W')")
-    _checks.check_int("step", step)
+    step = _checks.check_int("step", step)
     _checks.check_cube("v", v, m)
     _checks.check_measurement(y, m, v.shape[1], step)
     if y.shape[0] != v.shape[0]:
@@ -245,7 +248,6 @@ def _measurement_and_mask(
 ) -> tuple[Tensor, Tensor, bool]:
     m = _checks.canonical_mask(mask)
     y, squeeze = _checks.canonical_batch("y", y, "a measurement (B, K, H, W') or (K, H, W')")
-    _checks.check_int("step", step)
     _checks.check_same_device(y=y, mask=m)
     _checks.check_measurement(y, m, bands, step)
     return y, m, squeeze
@@ -260,5 +262,5 @@ def _canonical_gram(gram: Tensor, y: Tensor) -> Tensor:  # (1|B, K, K, H, W')
             f"gram: expected (K, K, H, W') = ({shots}, {shots}, {height}, {width}), "
             f"got shape {_checks.shape_of(gram)}"
         )
-    _checks.check_samples("y", y, g)
+    _checks.check_samples("y", y, g, "gram")
     return g

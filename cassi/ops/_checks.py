@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -39,11 +40,11 @@ def check_same_device(**tensors: Tensor) -> None:
 
 def check_int(name: str, value: Any, minimum: int | None = None) -> int:
     """Return a Python or symbolic integer, at least `minimum`."""
-    if isinstance(value, bool) or not isinstance(value, int | torch.SymInt):
+    if isinstance(value, bool) or not isinstance(value, Integral | torch.SymInt):
         raise TypeError(f"{name}: expected an integer, got {value!r}")
     if minimum is not None and value < minimum:
         raise ValueError(f"{name}: expected at least {minimum}, got {value}")
-    return value  # type: ignore[return-value]
+    return value if isinstance(value, int | torch.SymInt) else int(value)  # type: ignore[return-value]
 
 
 def canonical_mask(mask: Any) -> Tensor:  # (1|B, K, 1|C, H, W)
@@ -102,17 +103,20 @@ def check_measurement(y: Tensor, mask: Tensor, bands: int, step: int) -> None:
     check_samples("y", y, mask)
 
 
-def check_samples(name: str, value: Tensor, mask: Tensor) -> None:
-    """Raise unless the mask is shared by the batch or has one entry per sample."""
-    if mask.shape[0] not in (1, value.shape[0]):
+def check_samples(name: str, value: Tensor, shared: Tensor, shared_name: str = "mask") -> None:
+    """Raise unless a mask or gram is shared by the batch or has one entry per sample."""
+    if shared.shape[0] not in (1, value.shape[0]):
         raise ValueError(
-            f"mask: expected one mask for all or one per sample of {name} ({value.shape[0]}), "
-            f"got {mask.shape[0]}"
+            f"{shared_name}: expected one for all or one per sample of {name} ({value.shape[0]}), "
+            f"got {shared.shape[0]}"
         )
 
 
 def per_sample(name: str, value: Any, like: Tensor) -> Tensor:  # (1|B,)
-    """Return a parameter (a number >= 0, or a tensor) with one entry, or one per sample."""
+    """Return a parameter (a number >= 0, or a tensor) with one entry, or one per sample.
+
+    The values of a tensor are not looked at: on a GPU that would wait for it.
+    """
     if isinstance(value, Tensor):
         check_floating(name, value)
         if value.numel() not in (1, like.shape[0]):
@@ -121,9 +125,9 @@ def per_sample(name: str, value: Any, like: Tensor) -> Tensor:  # (1|B,)
                 f"got shape {shape_of(value)}"
             )
         return value.reshape(-1)
-    if isinstance(value, bool) or not isinstance(value, int | float | torch.SymFloat):
+    if isinstance(value, bool) or not isinstance(value, Real | torch.SymInt | torch.SymFloat):
         raise TypeError(f"{name}: expected a number or a tensor, got {value!r}")
-    if not value >= 0:
+    if not value >= 0:  # type: ignore[operator]
         raise ValueError(f"{name}: expected a number >= 0, got {value}")
     dtype = torch.promote_types(like.dtype, torch.float32)
     return torch.full((1,), float(value), dtype=dtype, device=like.device)

@@ -64,13 +64,17 @@ def _fake_adjoint(y: Tensor, mask: Tensor, bands: int, step: int) -> Tensor:
 def _fake_mask_adjoint(x: Tensor, y: Tensor, step: int, per_sample: bool, per_band: bool) -> Tensor:
     batch, bands, height, width = x.shape
     return x.new_empty(
-        (batch if per_sample else 1, y.shape[1], bands if per_band else 1, height, width)
+        (batch if per_sample else 1, y.shape[1], bands if per_band else 1, height, width),
+        dtype=_reference.accumulation_dtype(x, y),
     )
 
 
 def _fake_gram(mask: Tensor, bands: int, step: int) -> Tensor:
     samples, shots, _, height, width = mask.shape
-    return mask.new_empty((samples, shots, shots, height, width + (bands - 1) * abs(step)))
+    return mask.new_empty(
+        (samples, shots, shots, height, width + (bands - 1) * abs(step)),
+        dtype=_reference.accumulation_dtype(mask),
+    )
 
 
 def _fake_gram_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
@@ -131,13 +135,16 @@ def _backward_ratio_inverse(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     # ratio_inverse(y, m) = adjoint(y / n, 1 / m): its gradient follows from the adjoint's.
     y, mask = ctx.saved_tensors
     bands, step = ctx.constants
-    share = 1 / _reference.band_count(mask.shape[-1], bands, step, y.device).to(y.dtype)
-    inverse = mask.clamp_min(_reference.RATIO_FLOOR).reciprocal()
-    grad_y = kernels.forward(g, inverse, step) * share if ctx.needs_input_grad[0] else None
-    grad_mask = None
+    dtype = _reference.accumulation_dtype(y, mask)  # the floor is zero in half precision
+    g, m = g.to(dtype), mask.to(dtype)
+    share = 1 / _reference.band_count(mask.shape[-1], bands, step, y.device).to(dtype)
+    inverse = m.clamp_min(_reference.RATIO_FLOOR).reciprocal()
+    grad_y = grad_mask = None
+    if ctx.needs_input_grad[0]:
+        grad_y = (kernels.forward(g, inverse, step) * share).to(y.dtype)
     if ctx.needs_input_grad[1]:
-        grad_mask = -_mask_gradient(g, y * share, mask, step) * inverse.square()
-        grad_mask = grad_mask * (mask >= _reference.RATIO_FLOOR)
+        grad = -_mask_gradient(g, y * share, m, step) * inverse.square()
+        grad_mask = torch.where(m >= _reference.RATIO_FLOOR, grad, 0).to(mask.dtype)
     return grad_y, grad_mask, None, None
 
 
@@ -149,7 +156,7 @@ def _backward_gram(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     symmetric = (g + g.transpose(1, 2)).reshape(samples * shots, shots, height, g.shape[-1])
     rows = mask.repeat_interleave(shots, 0)
     grad = kernels.adjoint(symmetric, rows, bands, step)
-    grad = grad.reshape(samples, shots, bands, height, width)
+    grad = grad.reshape(samples, shots, bands, height, width).to(mask.dtype)
     return grad.sum(2, keepdim=True) if mask_bands == 1 else grad, None, None
 
 

@@ -15,7 +15,9 @@ The first three functions are the partial derivatives of one trilinear form
     T(x, m, y) = Σ_{b,k,c,h,w} m[k,c,h,w] x[b,c,h,w] y[b,k,h,w + o(c)]
 
 with respect to y (`forward`), x (`adjoint`) and m (`mask_adjoint`), so the gradient of each is made
-of the other two. Sums run in float32 at least, results have the dtype of the first argument.
+of the other two. Sums run in float32 at least. Cubes and measurements come back in the dtype of the
+first argument, grams and mask gradients in the dtype of the sums: rounding them to bfloat16 before
+they divide would cost three digits.
 """
 
 from __future__ import annotations
@@ -76,9 +78,12 @@ def adjoint(y: Tensor, mask: Tensor, bands: int, step: int) -> Tensor:
     x = y.new_empty((batch, bands, height, width), dtype=dtype)
     for c in range(bands):
         offset = band_offset(c, bands, step)
-        torch.mul(_band(mask, 0, c), _window(y, 0, offset, width), out=x[:, c])
-        for k in range(1, shots):
-            x[:, c].addcmul_(_band(mask, k, c).to(dtype), _window(y, k, offset, width).to(dtype))
+        for k in range(shots):
+            m, window = _band(mask, k, c).to(dtype), _window(y, k, offset, width).to(dtype)
+            if k == 0:
+                torch.mul(m, window, out=x[:, c])
+            else:
+                x[:, c].addcmul_(m, window)
     return x.to(y.dtype)
 
 
@@ -94,7 +99,7 @@ def mask_adjoint(x: Tensor, y: Tensor, step: int, per_sample: bool, per_band: bo
         for k in range(shots):
             product = band * _window(y, k, band_offset(c, bands, step), width).to(dtype)
             _band(m, k, c).add_(product if per_sample else product.sum(0, keepdim=True))
-    return m.to(x.dtype)
+    return m
 
 
 def ratio_inverse(y: Tensor, mask: Tensor, bands: int, step: int) -> Tensor:
@@ -128,7 +133,7 @@ def gram(mask: Tensor, bands: int, step: int) -> Tensor:
             for j in range(shots):
                 product = _band(mask, k, c).to(dtype) * _band(mask, j, c).to(dtype)
                 g[:, k, j, :, offset : offset + width] += product
-    return g.to(mask.dtype)
+    return g
 
 
 def gram_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
@@ -137,12 +142,12 @@ def gram_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
     g = gram.to(dtype)
     if gram.shape[1] == 1:
         damped = g[:, 0] + rho.to(dtype).view(-1, 1, 1, 1)
-        z = torch.where(damped > 0, r.to(dtype) / damped, 0)
+        z = torch.where(damped == 0, 0, r.to(dtype) / damped)
         return z.to(r.dtype)
     values, vectors = torch.linalg.eigh(g.permute(0, 3, 4, 1, 2))  # (1|B, H, W', K[, K])
-    damped = values + rho.to(dtype).view(-1, 1, 1, 1)
     floor = values.amax(-1, keepdim=True) * gram.shape[1] * torch.finfo(gram.dtype).eps
-    inverse = torch.where(damped > floor, damped.reciprocal(), 0)
+    damped = torch.where(values <= floor, 0, values) + rho.to(dtype).view(-1, 1, 1, 1)
+    inverse = torch.where(damped == 0, 0, damped.reciprocal())
     z = vectors.mT @ r.to(dtype).permute(0, 2, 3, 1).unsqueeze(-1)
     z = vectors @ (inverse.unsqueeze(-1) * z)
     return z.squeeze(-1).permute(0, 3, 1, 2).to(r.dtype).contiguous()
@@ -158,9 +163,17 @@ def data_step(v: Tensor, y: Tensor, mask: Tensor, gram: Tensor, rho: Tensor, ste
 
 def tv_prox(x: Tensor, weight: Tensor, iterations: int) -> Tensor:
     """Take projected-gradient steps on the dual of min_u ½‖u − x‖² + weight·TV(u), per band."""
+    if x.numel() == 0:
+        return x.clone()
     dtype = accumulation_dtype(x)
     batch, bands, height, width = x.shape
-    w = weight.to(dtype).expand(batch).repeat_interleave(bands).view(-1, 1, 1)
+    w = (
+        weight.to(dtype)
+        .clamp_max(torch.finfo(dtype).max)
+        .expand(batch)
+        .repeat_interleave(bands)
+        .view(-1, 1, 1)
+    )
     # A few planes at a time, so that all iterations on them stay in a core's cache.
     chunk = max(1, _TV_CHUNK // (height * width))
     planes = x.reshape(-1, height, width).split(chunk)

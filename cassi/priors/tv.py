@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 from torch import Tensor
 
@@ -33,10 +34,12 @@ class TV:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        if not self.weight >= 0:
-            raise ValueError(f"TV weight: expected a number >= 0, got {self.weight}")
-        if self.iterations < 1:
-            raise ValueError(f"TV iterations: expected at least 1, got {self.iterations}")
+        if not isinstance(self.weight, Real) or not self.weight >= 0:
+            raise ValueError(f"TV weight: expected a number >= 0, got {self.weight!r}")
+        if not isinstance(self.iterations, Integral) or self.iterations < 1:
+            raise ValueError(
+                f"TV iterations: expected a whole number of at least 1, got {self.iterations!r}"
+            )
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Denoise a cube `(B, C, H, W)`; σ is in the units of the cube."""

@@ -33,6 +33,11 @@ class ADMM:
 
     rho: float = 0.01
 
+    def __post_init__(self) -> None:
+        """Check ρ."""
+        if not self.rho > 0:
+            raise ValueError(f"ADMM rho: expected a number > 0, got {self.rho}")
+
     def init(self, y: Tensor, system: LinearSystem, x0: Tensor | None = None) -> AdmmState:
         """Start from `x0`, or from the shortest cube that explains y, with a zero multiplier."""
         x = system.pinv(y) if x0 is None else x0

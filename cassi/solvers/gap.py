@@ -37,6 +37,11 @@ class GAP:
     accelerated: bool = True
     rho: float = 0.0
 
+    def __post_init__(self) -> None:
+        """Check ρ."""
+        if not self.rho >= 0:
+            raise ValueError(f"GAP rho: expected a number >= 0, got {self.rho}")
+
     def init(self, y: Tensor, system: LinearSystem, x0: Tensor | None = None) -> GapState:
         """Start from `x0`, or from the shortest cube that explains y."""
         return GapState(system.pinv(y) if x0 is None else x0, y)

@@ -82,16 +82,17 @@ def iterate(
         damping = algorithm.rho if rho is None else rho(index, iterations)
         following = algorithm.step(state, y, system, prior, strength, damping)
         residual = y - system(following.x) if following.residual is None else following.residual
+        misfit, size = _norm(residual), _norm(following.x)
+        if not (math.isfinite(misfit) and math.isfinite(size)):
+            reason = "diverged"
+            break
         statistics = Iteration(
             index=index + 1,
-            residual=_ratio(_norm(residual), norm),
-            change=_ratio(_norm(following.x - state.x), _norm(following.x)),
+            residual=_ratio(misfit, norm),
+            change=_ratio(_norm(following.x - state.x), size),
             seconds=time.perf_counter() - start,
             sigma=strength,
         )
-        if not (math.isfinite(statistics.residual) and math.isfinite(statistics.change)):
-            reason = "diverged"
-            break
         state = following
         history.append(statistics)
         if callback is not None:

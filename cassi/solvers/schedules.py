@@ -11,9 +11,14 @@ Schedule = Callable[[int, int], float]
 
 @dataclass(frozen=True)
 class Constant:
-    """The same value at every iteration."""
+    """The same value, >= 0, at every iteration."""
 
     value: float
+
+    def __post_init__(self) -> None:
+        """Check the value."""
+        if not self.value >= 0:
+            raise ValueError(f"schedule: expected a value >= 0, got {self.value}")
 
     def __call__(self, iteration: int, iterations: int) -> float:
         """Return the value."""

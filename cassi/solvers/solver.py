@@ -66,7 +66,14 @@ class Solver:
 
         Returns:
             The cube, in the unit in which A x = y, and the statistics.
+
+        Raises:
+            ValueError: y is not `(B, K, H', W')`, does not fit the system, or holds NaN.
         """
+        if y.ndim != 4:
+            raise ValueError(f"y: expected (B, K, H', W'), got shape {tuple(y.shape)}")
+        if not torch.isfinite(y).all():
+            raise ValueError("y: expected finite values, got NaN or infinity")
         level = signal_level(y, system)
         solution = iterate(
             self.algorithm,

@@ -27,6 +27,8 @@ def infer_bands(mask_length: int, detector_length: int, step: int, bands: int | 
         ValueError: no number of bands fits this step, or `bands` is not the one that does; the
             message lists what would fit.
     """
+    if bands is not None and bands < 1:
+        raise ValueError(f"system.bands: expected at least 1, got {bands}")
     extra = detector_length - mask_length
     fits = fitting_dispersions(mask_length, detector_length)
     found = {size: count for count, size in fits}.get(abs(step))

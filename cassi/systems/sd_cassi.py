@@ -51,7 +51,7 @@ class SDCassi(System):
         self.register_buffer("mask", mask)
         # Derived from the mask: refreshed, not stored, with the state dict.
         self.register_buffer("gram", self._gram(), persistent=False)
-        self.register_load_state_dict_post_hook(lambda module, _: module.refresh())
+        self.register_load_state_dict_post_hook(_refresh)
 
     @property
     def shots(self) -> int:
@@ -84,13 +84,19 @@ class SDCassi(System):
 
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve (AAᵀ + ρI) z = r at every detector pixel."""
-        return self._turn(ops.gram_solve(self._turn(r), self.gram, rho))
+        if tuple(r.shape[-3:]) != self.measurement_shape:
+            raise ValueError(
+                f"y: expected (B, K, H', W') = (B, {', '.join(map(str, self.measurement_shape))}), "
+                f"got shape {tuple(r.shape)}"
+            )
+        gram = self._gram() if self.mask.requires_grad else self.gram
+        return self._turn(ops.gram_solve(self._turn(r), gram, rho))
 
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖² in closed form, see `cassi.ops.data_step`."""
-        x = ops.data_step(
-            self._turn(v), self._turn(y), self._turn(self.mask), self.step, rho, self.gram
-        )
+        # A mask that is being learned changes from call to call, and its gram with it.
+        gram = None if self.mask.requires_grad else self.gram
+        x = ops.data_step(self._turn(v), self._turn(y), self._turn(self.mask), self.step, rho, gram)
         return self._turn(x)
 
     def ratio_inverse(self, y: Tensor) -> Tensor:
@@ -101,6 +107,11 @@ class SDCassi(System):
     def refresh(self) -> None:
         """Derive the gram again after the mask's values were changed in place."""
         self.gram = self._gram()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)
+        self.refresh()  # the gram keeps float32 at least, whatever the mask is converted to
+        return self
 
     def extra_repr(self) -> str:
         """Describe the camera in one line."""
@@ -118,12 +129,19 @@ class SDCassi(System):
         return value if self.axis == -1 else value.mT
 
 
+def _refresh(system: SDCassi, _: Any) -> None:
+    system.refresh()
+
+
 def _as_mask(mask: Any) -> Tensor:  # (K, 1|C, H, W)
     if not isinstance(mask, Tensor):
         array = np.asarray(mask)
         if array.dtype.kind not in "fiub":
             raise TypeError(f"mask: expected numbers, got dtype {array.dtype}")
-        mask = torch.from_numpy(np.ascontiguousarray(array))
+        native = array.dtype.newbyteorder("=")
+        mask = torch.from_numpy(np.ascontiguousarray(array, dtype=native))
+    if mask.is_complex():
+        raise TypeError(f"mask: expected real numbers, got {mask.dtype}")
     if not mask.is_floating_point():
         mask = mask.to(torch.get_default_dtype())
     if mask.ndim not in (2, 3, 4):

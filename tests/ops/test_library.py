@@ -1,0 +1,171 @@
+"""What torch asks of an operator: schema, fake kernel, autograd, compilation, determinism."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cassi import ops
+from cassi.ops import _library
+from cassi.ops._library import kernels
+
+B, C, H, W, STEP = 2, 3, 4, 5, -2
+WIDE = W + (C - 1) * abs(STEP)
+
+
+def _rand(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return (torch.rand(shape, generator=generator, dtype=torch.float64) + 0.1).to(dtype)
+
+
+def _turned(value: Tensor) -> Tensor:
+    """Equal values, other strides."""
+    return value.movedim(1, -1).contiguous().movedim(-1, 1)
+
+
+def _cases(k: int, samples: int, bands: int, dtype: torch.dtype) -> dict[str, tuple[Any, ...]]:
+    """Arguments of every kernel, for K shots and one way to share the mask."""
+    x, y, m = _rand(B, C, H, W), _rand(B, k, H, WIDE), _rand(samples, k, bands, H, W)
+    g = ops.gram(m, C, STEP)
+    x, y, m, g = (_turned(value).to(dtype) for value in (x, y, m, g))
+    rho = _rand(B, dtype=torch.float32 if dtype.itemsize < 8 else dtype)
+    return {
+        "forward": (x, m, STEP),
+        "adjoint": (y, m, C, STEP),
+        "mask_adjoint": (x, y, STEP, samples > 1, bands > 1),
+        "ratio_inverse": (y[:, :1], m[:, :1], C, STEP),
+        "gram": (m, C, STEP),
+        "gram_solve": (y, g, rho),
+        "data_step": (x, y, m, g, rho, STEP),
+        "tv_prox": (x, rho * 0.1, 2),
+    }
+
+
+@pytest.mark.parametrize("name", sorted(_library._SCHEMAS))
+@pytest.mark.parametrize(
+    ("k", "samples", "bands", "dtype"),
+    [(1, 1, 1, torch.float64), (2, B, C, torch.float64), (1, 1, C, torch.bfloat16)],
+)
+def test_opcheck(name: str, k: int, samples: int, bands: int, dtype: torch.dtype) -> None:
+    """A new op without arguments in `_cases` fails here."""
+    arguments = _cases(k, samples, bands, dtype)[name]
+    if dtype == torch.float64:
+        floating = (a.requires_grad_() if isinstance(a, Tensor) else a for a in arguments)
+        # The gram of a data step is a function of the mask and never a leaf.
+        arguments = tuple(
+            a.detach() if name == "data_step" and i == 3 else a for i, a in enumerate(floating)
+        )
+    tests = ["test_schema", "test_faketensor"]
+    if dtype == torch.float64:
+        tests += ["test_autograd_registration", "test_aot_dispatch_dynamic"]
+    torch.library.opcheck(getattr(kernels, name).default, arguments, test_utils=tests)
+
+
+@pytest.mark.parametrize("name", sorted(_library._SCHEMAS))
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_fake_kernel_foretells_shape_dtype_and_strides(name: str, dtype: torch.dtype) -> None:
+    for k, samples, bands in ((1, 1, 1), (3, B, C)):
+        arguments = _cases(k, samples, bands, dtype)[name]
+        kernel = getattr(kernels, name)
+        real = kernel(*arguments)
+        with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            fakes = (mode.from_tensor(a) if isinstance(a, Tensor) else a for a in arguments)
+            fake = kernel(*fakes)
+        assert (fake.shape, fake.dtype, fake.stride()) == (real.shape, real.dtype, real.stride())
+
+
+PUBLIC: dict[str, Callable[[dict[str, Tensor]], Tensor]] = {
+    "forward": lambda t: ops.forward(t["x"], t["m"], STEP),
+    "adjoint": lambda t: ops.adjoint(t["y"], t["m"], C, STEP),
+    "ratio_inverse": lambda t: ops.ratio_inverse(t["y"][:, :1], t["m"][:1], C, STEP),
+    "gram": lambda t: ops.gram(t["m"], C, STEP),
+    "gram_solve": lambda t: ops.gram_solve(t["y"], t["g"], t["rho"]),
+    "data_step": lambda t: ops.data_step(t["x"], t["y"], t["m"], STEP, t["rho"]),
+    "tv_prox": lambda t: ops.tv_prox(t["x"], t["rho"], 3),
+}
+PUBLIC_NAMES = sorted(set(ops.__all__) - {"backend"})
+
+
+@pytest.fixture
+def dynamo() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def _tensors(batch: int) -> dict[str, Tensor]:
+    shapes = {"x": (batch, C, H, W), "y": (batch, 2, H, WIDE), "m": (2, 1, H, W), "rho": (batch,)}
+    tensors = {name: _rand(*shape) for name, shape in shapes.items()}
+    return tensors | {"g": ops.gram(tensors["m"], C, STEP)}
+
+
+def _gradients(function: Callable[[dict[str, Tensor]], Tensor], batch: int) -> list[Tensor]:
+    tensors = {name: value.requires_grad_() for name, value in _tensors(batch).items()}
+    result = function(tensors)
+    leaves = [value for value in tensors.values() if value.requires_grad]
+    gradients = torch.autograd.grad(result.square().sum(), leaves, allow_unused=True)
+    return [result, *(g for g in gradients if g is not None)]
+
+
+@pytest.mark.usefixtures("dynamo")
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", PUBLIC_NAMES)
+def test_compiles_whole(name: str, dynamic: bool) -> None:
+    """A new public op without an entry in `PUBLIC` fails here."""
+    function = PUBLIC[name]
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for batch in (2, 3) if dynamic else (2,):
+        pairs = zip(_gradients(compiled, batch), _gradients(function, batch), strict=True)
+        for got, expected in pairs:
+            torch.testing.assert_close(got, expected, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", PUBLIC_NAMES)
+def test_same_bits_for_every_thread_count_and_run(name: str) -> None:
+    height, width, bands, shots = 61, 83, 9, 2
+    wide = width + (bands - 1) * abs(STEP)
+    tensors = {
+        "x": _rand(2, bands, height, width, dtype=torch.float32),
+        "y": _rand(2, shots, height, wide, dtype=torch.float32),
+        "m": _rand(shots, 1, height, width, dtype=torch.float32),
+        "rho": _rand(2, dtype=torch.float32),
+    }
+    tensors["g"] = ops.gram(tensors["m"], bands, STEP)
+    function = {
+        "adjoint": lambda t: ops.adjoint(t["y"], t["m"], bands, STEP),
+        "ratio_inverse": lambda t: ops.ratio_inverse(t["y"][:, :1], t["m"][:1], bands, STEP),
+        "gram": lambda t: ops.gram(t["m"], bands, STEP),
+    }.get(name, PUBLIC[name])
+
+    def run() -> list[Tensor]:
+        leaves = [value.clone().requires_grad_() for value in tensors.values()]
+        result = function(dict(zip(tensors, leaves, strict=True)))
+        gradients = torch.autograd.grad(result.square().sum(), leaves, allow_unused=True)
+        return [result, *(g for g in gradients if g is not None)]
+
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        first = run()
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            assert all(torch.equal(a, b) for a, b in zip(first, run(), strict=True)), threads
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_backend_is_named() -> None:
+    assert ops.backend(torch.device("cpu")) in ("compiled", "reference")
+    assert ops.backend(torch.device("meta")) == "reference"
+
+
+def test_meta_tensors_give_shapes() -> None:
+    x, m = torch.empty(B, C, H, W, device="meta"), torch.empty(2, 1, H, W, device="meta")
+    y = ops.forward(x, m, STEP)
+    assert (y.shape, y.device.type) == ((B, 2, H, WIDE), "meta")
+    assert ops.adjoint(y, m, C, STEP).shape == x.shape
+    assert ops.data_step(x, y, m, STEP, 0.1).shape == x.shape

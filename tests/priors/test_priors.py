@@ -1,0 +1,119 @@
+"""Every exported prior: what it keeps, what it lowers, what it refuses."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import cassi.priors
+from cassi import ops
+from cassi.priors import TV
+
+PRIORS = {
+    name: value
+    for name, value in ((name, getattr(cassi.priors, name)) for name in cassi.priors.__all__)
+    if inspect.isclass(value) and callable(value)
+}
+every_prior = pytest.mark.parametrize("name", PRIORS)
+
+
+def _total_variation(x: Tensor) -> Tensor:
+    down, right = torch.zeros_like(x), torch.zeros_like(x)
+    down[..., :-1, :] = x[..., 1:, :] - x[..., :-1, :]
+    right[..., :-1] = x[..., 1:] - x[..., :-1]
+    return (down**2 + right**2).sqrt().sum()
+
+
+# Name → R of the priors that are a proximal map: prior(x, σ) lowers ½‖u − x‖² + R(u, σ).
+REGULARISERS: dict[str, Callable[[Any, Tensor, float], Tensor]] = {
+    "TV": lambda prior, u, sigma: prior.weight * sigma * _total_variation(u),
+}
+
+
+def _noisy(dtype: torch.dtype = torch.float64, noise: float = 0.1) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    clean = torch.zeros(2, 4, 16, 20, dtype=torch.float64)
+    clean[..., 4:12, 5:13] = torch.rand((2, 4, 1, 1), generator=generator, dtype=torch.float64)
+    disturbance = noise * torch.randn(clean.shape, generator=generator, dtype=torch.float64)
+    return (clean + disturbance).to(dtype), clean.to(dtype)
+
+
+@every_prior
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_keeps_shape_dtype_and_its_argument(name: str, dtype: torch.dtype) -> None:
+    x, _ = _noisy(dtype)
+    before = x.clone()
+    u = PRIORS[name]()(x, 0.1)
+    assert (u.shape, u.dtype) == (x.shape, dtype)
+    assert u.isfinite().all()
+    assert torch.equal(x, before)
+    assert torch.equal(u, PRIORS[name]()(x, 0.1))
+
+
+@every_prior
+def test_removes_noise(name: str) -> None:
+    x, clean = _noisy()
+    u = PRIORS[name]()(x, 0.1)
+    assert (u - clean).norm() < 0.7 * (x - clean).norm()
+
+
+@every_prior
+def test_samples_do_not_meet(name: str) -> None:
+    x, _ = _noisy()
+    prior = PRIORS[name]()
+    torch.testing.assert_close(prior(x[1:], 0.1), prior(x, 0.1)[1:], rtol=1e-12, atol=1e-14)
+
+
+@every_prior
+def test_a_stronger_sigma_changes_more(name: str) -> None:
+    x, _ = _noisy()
+    prior = PRIORS[name]()
+    changes = [(prior(x, sigma) - x).norm().item() for sigma in (0.01, 0.05, 0.2)]
+    assert changes == sorted(changes)
+    assert changes[0] < changes[-1]
+
+
+@pytest.mark.parametrize("name", REGULARISERS)
+@pytest.mark.parametrize("sigma", [0.0, 0.02, 0.1, 0.5])
+def test_lowers_its_objective(name: str, sigma: float) -> None:
+    x, _ = _noisy()
+    prior = PRIORS[name]()
+    u = prior(x, sigma)
+    before = REGULARISERS[name](prior, x, sigma).item()
+    after = (0.5 * (u - x).square().sum() + REGULARISERS[name](prior, u, sigma)).item()
+    assert after <= before
+    if sigma >= 0.1:
+        assert after < 0.8 * before
+
+
+def test_tv_is_the_operator_with_its_parameters() -> None:
+    x, _ = _noisy()
+    assert torch.equal(TV()(x, 0.1), ops.tv_prox(x, 0.1, 5))
+    assert torch.equal(TV(weight=2.0, iterations=3)(x, 0.1), ops.tv_prox(x, 0.2, 3))
+    sigma = torch.tensor([0.1, 0.3], dtype=x.dtype)
+    assert torch.equal(TV(0.5)(x, sigma)[1], ops.tv_prox(x[1], 0.15, 5))
+    assert torch.equal(TV(0.0)(x, 0.1), x)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"weight": -0.1}, r"TV weight: expected a number >= 0, got -0\.1"),
+        ({"weight": math.nan}, "TV weight: expected a number >= 0, got nan"),
+        ({"iterations": 0}, "TV iterations: expected at least 1, got 0"),
+    ],
+)
+def test_tv_refuses(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TV(**arguments)
+
+
+def test_tv_refuses_a_negative_sigma() -> None:
+    with pytest.raises(ValueError, match="weight: expected a number >= 0"):
+        TV()(_noisy()[0], -0.1)

@@ -1,0 +1,174 @@
+"""The loop: when it stops, what it reports, what it leaves alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cassi import ADMM, GAP, SDCassi
+from cassi.solvers import Constant, Iteration, Solution, iterate, loop
+
+ALGORITHMS = {"gap": GAP(), "plain": GAP(accelerated=False), "admm": ADMM()}
+
+
+def _camera() -> tuple[SDCassi, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.rand((6, 7), generator=generator, dtype=torch.float64)
+    system = SDCassi(mask, bands=3, step=1)
+    return system, torch.rand((1, 1, 6, 9), generator=generator, dtype=torch.float64)
+
+
+def _smooth(x: Tensor, sigma: Any) -> Tensor:
+    return (1 - sigma) * x + sigma * (x.roll(1, -1) + x.roll(1, -2)) / 2
+
+
+def _run(algorithm: Any, prior: Any = _smooth, **options: Any) -> Solution:
+    system, y = _camera()
+    options = {"iterations": 5, "sigma": Constant(0.3)} | options
+    return iterate(algorithm, system, y, prior, **options)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_statistics_are_those_of_the_cubes(name: str) -> None:
+    system, y = _camera()
+    cubes: list[Tensor] = [ALGORITHMS[name].init(y, system).x]
+    seen: list[Iteration] = []
+
+    def callback(statistics: Iteration, x: Tensor) -> None:
+        seen.append(statistics)
+        cubes.append(x.clone())
+
+    solution = _run(ALGORITHMS[name], callback=callback, sigma=lambda i, n: (i + 1) / n)
+    assert solution.reason == "iterations"
+    assert solution.history == seen
+    assert torch.equal(solution.x, cubes[-1])
+    assert [s.index for s in seen] == [1, 2, 3, 4, 5]
+    assert [s.sigma for s in seen] == [0.2, 0.4, 0.6, 0.8, 1.0]
+    for before, after, s in zip(cubes, cubes[1:], seen, strict=False):
+        assert s.residual == pytest.approx(((y - system(after)).norm() / y.norm()).item())
+        assert s.change == pytest.approx(((after - before).norm() / after.norm()).item())
+    seconds = [s.seconds for s in seen]
+    assert seconds[0] > 0
+    assert seconds == sorted(seconds)
+
+
+def test_seconds_leave_out_the_callback(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+
+    def prior(x: Tensor, sigma: float) -> Tensor:
+        clock.now += 1
+        return x
+
+    def callback(statistics: Iteration, x: Tensor) -> None:
+        clock.now += 100
+
+    history = _run(GAP(), prior, callback=callback).history
+    assert [s.seconds for s in history] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("answer", [True, 1])
+def test_callback_stops(answer: Any) -> None:
+    solution = _run(GAP(), callback=lambda s, _: answer if s.index == 2 else None)
+    assert solution.reason == "callback"
+    assert len(solution.history) == 2
+    assert torch.equal(solution.x, _run(GAP(), iterations=2).x)
+
+
+def test_tolerance_stops() -> None:
+    full = _run(GAP(), iterations=40)
+    assert full.reason == "iterations"
+    changes = [s.change for s in full.history]
+    wanted = next(i for i, change in enumerate(changes) if change <= 0.05)
+    assert 0 < wanted < 39
+    for tol in (0.05, changes[wanted]):  # equality stops too
+        solution = _run(GAP(), iterations=40, tol=tol)
+        assert solution.reason == "tolerance"
+        assert [s.change for s in solution.history] == changes[: wanted + 1]
+
+
+def test_zero_tolerance_goes_on_when_nothing_changes() -> None:
+    solution = _run(GAP(), lambda x, sigma: torch.ones_like(x))
+    assert [s.change for s in solution.history][1:] == [0, 0, 0, 0]
+    assert solution.reason == "iterations"
+    assert _run(GAP(), lambda x, sigma: torch.ones_like(x), tol=1e-9).reason == "tolerance"
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_divergence_returns_the_last_finite_cube(name: str, bad: float) -> None:
+    calls: list[int] = []
+    seen: list[int] = []
+
+    def prior(x: Tensor, sigma: float) -> Tensor:
+        calls.append(1)
+        x = _smooth(x, sigma)
+        if len(calls) == 3:
+            x[..., 2, 3] = bad
+        return x
+
+    solution = _run(ALGORITHMS[name], prior, callback=lambda s, _: seen.append(s.index))
+    assert solution.reason == "diverged"
+    assert len(calls) == 3
+    assert [s.index for s in solution.history] == seen == [1, 2]
+    assert torch.equal(solution.x, _run(ALGORITHMS[name], iterations=2).x)
+
+
+@pytest.mark.xfail(reason="‖x − x_previous‖/0 is taken for divergence", strict=True)
+def test_a_cube_of_zeros_is_no_divergence() -> None:
+    solution = _run(GAP(), lambda x, sigma: torch.zeros_like(x))
+    assert solution.reason == "iterations"
+    assert not solution.x.any()
+
+
+def test_an_all_dark_measurement_gives_a_dark_cube() -> None:
+    system, y = _camera()
+    for algorithm in ALGORITHMS.values():
+        solution = iterate(
+            algorithm, system, 0 * y, _smooth, iterations=3, sigma=Constant(0.3), tol=0.0
+        )
+        assert solution.reason == "iterations"
+        assert not solution.x.any()
+        assert [s.residual for s in solution.history] == [0, 0, 0]
+
+
+def test_rho_is_the_algorithms_own_unless_a_schedule_is_given() -> None:
+    seen: list[float] = []
+
+    class Recorder(ADMM):
+        def step(self, *arguments: Any) -> Any:
+            seen.append(arguments[-1])
+            return super().step(*arguments)
+
+    _run(Recorder(rho=0.7), iterations=2)
+    _run(Recorder(rho=0.7), iterations=2, rho=lambda i, n: 10 * n + i)
+    assert seen == [0.7, 0.7, 20, 21]
+
+
+def test_gradients_flow_through_the_loop() -> None:
+    system, y = _camera()
+    y.requires_grad_()
+    x = iterate(GAP(False), system, y, _smooth, iterations=3, sigma=Constant(0.3)).x
+    (gradient,) = torch.autograd.grad(x.sum(), y)
+    # All is linear in y, so the derivative along y is the value itself.
+    assert (gradient * y).sum().item() == pytest.approx(x.sum().item(), rel=1e-12)
+
+
+def test_no_iterations_return_the_first_cube() -> None:
+    system, y = _camera()
+    solution = _run(GAP(), iterations=0)
+    assert torch.equal(solution.x, system.pinv(y))
+    assert (solution.history, solution.reason) == ([], "iterations")
+
+
+@pytest.mark.parametrize("kind", [Iteration, Solution])
+def test_reports_are_frozen(kind: type) -> None:
+    fields = {field.name: 0 for field in dataclasses.fields(kind)}
+    report = kind(**fields)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(report, next(iter(fields)), 1)

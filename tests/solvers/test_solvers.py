@@ -1,0 +1,199 @@
+"""Every exported algorithm on one small scene, and what `Solver` and `solve` promise."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import cassi
+import cassi.solvers
+from cassi import GAP, TV, SDCassi, Solver, solve
+from cassi.metrics import psnr
+from cassi.solvers import Algorithm, Constant, Geometric, signal_level
+
+ALGORITHMS: dict[str, Callable[[], Algorithm]] = {
+    name: value
+    for name, value in ((name, getattr(cassi.solvers, name)) for name in cassi.solvers.__all__)
+    if inspect.isclass(value)
+    and hasattr(value, "init")
+    and hasattr(value, "step")
+    and not getattr(value, "_is_protocol", False)
+}
+ALGORITHMS["GAP plain"] = lambda: GAP(accelerated=False)
+every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+
+
+def _identity(x: Tensor, sigma: float) -> Tensor:
+    return x
+
+
+def _scene(dtype: torch.dtype = torch.float64) -> tuple[SDCassi, Tensor, Tensor]:
+    """A camera, two piecewise-constant scenes of six bands, and their measurements."""
+    generator = torch.Generator().manual_seed(0)
+    mask = (torch.rand((16, 20), generator=generator) > 0.5).to(dtype)
+    spectra = 0.2 + 0.8 * torch.rand((2, 3, 6, 1, 1), generator=generator, dtype=torch.float64)
+    x = torch.zeros((2, 6, 16, 20), dtype=torch.float64)
+    x += spectra[:, 0]
+    x[..., 3:12, 4:13] = spectra[:, 1]
+    x[..., 8:, 10:18] = spectra[:, 2]
+    system = SDCassi(mask, bands=6, step=1)
+    return system, x.to(dtype), system(x.to(dtype))
+
+
+def test_the_list_of_algorithms_is_found() -> None:
+    assert {"GAP", "ADMM", "GAP plain"} <= set(ALGORITHMS)
+    assert "Algorithm" not in ALGORITHMS
+
+
+@every_algorithm
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_recovers_a_piecewise_constant_scene(name: str, dtype: torch.dtype) -> None:
+    system, truth, y = _scene(dtype)
+    solution = Solver(TV(), ALGORITHMS[name](), iterations=60).run(y, system)
+    assert solution.x.dtype == dtype
+    assert solution.x.shape == truth.shape
+    gain = psnr(solution.x, truth, "unit") - psnr(system.pinv(y), truth, "unit")
+    assert (gain > 6).all(), gain
+    residuals = [iteration.residual for iteration in solution.history]
+    assert residuals[-1] < residuals[0] / 2
+    assert residuals[-1] < 0.15  # plain GAP keeps the prior's bias
+    assert solution.reason == "iterations"
+
+
+@every_algorithm
+def test_more_iterations_do_not_leave_the_solution(name: str) -> None:
+    system, truth, y = _scene()
+    short, long = (
+        Solver(TV(), ALGORITHMS[name](), iterations=n, sigma=0.1).run(y, system) for n in (40, 160)
+    )
+    assert long.history[-1].change < short.history[-1].change < short.history[0].change
+    assert (psnr(long.x, truth, "unit") > psnr(short.x, truth, "unit") - 0.5).all()
+
+
+@every_algorithm
+def test_scale_of_the_measurement_does_not_matter(name: str) -> None:
+    system, _, y = _scene()
+    solver = Solver(TV(), ALGORITHMS[name](), iterations=8)
+    x = solver(y, system)
+    assert torch.equal(solver(64 * y, system), 64 * x)
+    torch.testing.assert_close(solver(7 * y, system), 7 * x, rtol=1e-5, atol=1e-6)
+    each = solver(y * torch.tensor([1.0, 1024.0], dtype=y.dtype).view(2, 1, 1, 1), system)
+    torch.testing.assert_close(each[1], 1024 * x[1], rtol=1e-12, atol=0)
+
+
+@every_algorithm
+def test_samples_of_a_batch_do_not_meet(name: str) -> None:
+    system, _, y = _scene()
+    solver = Solver(TV(), ALGORITHMS[name](), iterations=5)
+    torch.testing.assert_close(solver(y, system)[1:], solver(y[1:], system), rtol=1e-12, atol=1e-14)
+
+
+@every_algorithm
+def test_first_cube_is_honoured(name: str) -> None:
+    system, truth, y = _scene()
+    start = 0.5 * truth
+    one = Solver(_identity, ALGORITHMS[name](), iterations=1)
+    for x0, expected in ((start, start), (None, system.pinv(y))):
+        rho = one.algorithm.rho
+        x = one.run(y, system, x0=x0).x
+        torch.testing.assert_close(x, system.data_step(expected, y, rho), rtol=1e-6, atol=1e-9)
+    same = solve(
+        system, y, prior=_identity, algorithm=one.algorithm, iterations=1, x0=start, sigma=0.3
+    )
+    assert torch.equal(same, one.run(y, system, x0=start).x)
+
+
+def test_solver_equals_solve_and_has_the_documented_defaults() -> None:
+    system, _, y = _scene()
+    solver = Solver(TV(), iterations=3)
+    assert solver.algorithm == GAP()
+    assert (solver.sigma, solver.rho, solver.tol) == (Geometric(0.4, 0.1), None, 0.0)
+    x = solver(y, system)
+    assert torch.equal(x, solve(system, y, prior=TV(), iterations=3))
+    assert torch.equal(x, solver.run(y, system).x)
+    assert not torch.equal(x, solve(system, y, prior=TV(), iterations=3, sigma=0.3))
+    seen: list[int] = []
+    solve(system, y, prior=TV(), tol=1e9, callback=lambda i, _: seen.append(i.index))
+    assert seen == [1]
+
+
+@pytest.mark.parametrize("sigma", [0.2, Constant(0.2), lambda i, n: 0.2])
+def test_sigma_reaches_the_prior_and_rho_the_data_step(sigma: Any) -> None:
+    system, _, y = _scene()
+    seen: list[float] = []
+
+    def prior(x: Tensor, strength: float) -> Tensor:
+        seen.append(strength)
+        return x
+
+    x = Solver(prior, GAP(accelerated=False), 1, sigma=sigma, rho=lambda i, n: 0.3).run(y, system).x
+    assert seen == [0.2]
+    expected = system.data_step(system.pinv(y), y, 0.3)
+    torch.testing.assert_close(x, expected)
+    torch.testing.assert_close(solve(system, y, prior=_identity, iterations=1, rho=0.3), expected)
+    softened = solve(system, y, prior=_identity, iterations=1, algorithm=GAP(rho=0.3))
+    torch.testing.assert_close(softened, expected)
+
+
+def test_callback_sees_the_cube_in_the_unit_of_the_result() -> None:
+    system, _, y = _scene()
+    cubes: list[Tensor] = []
+    x = solve(system, 64 * y, prior=TV(), iterations=3, callback=lambda _, x: cubes.append(x))
+    assert len(cubes) == 3
+    assert torch.equal(cubes[-1], x)
+
+
+def test_keeps_no_graph() -> None:
+    system, _, y = _scene()
+    system.mask.requires_grad_()
+    solution = Solver(TV(), iterations=2).run(y.requires_grad_(), system)
+    assert not solution.x.requires_grad
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"iterations": 0}, ValueError, "iterations: expected at least 1, got 0"),
+        ({"iterations": 2.0}, TypeError, r"iterations: expected an integer, got 2\.0"),
+        ({"iterations": True}, TypeError, "iterations: expected an integer, got True"),
+        ({"tol": -1e-3}, ValueError, r"tol: expected a number >= 0, got -0\.001"),
+        ({"tol": math.nan}, ValueError, "tol: expected a number >= 0, got nan"),
+    ],
+)
+def test_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Solver(TV(), **arguments)
+    system, _, y = _scene()
+    with pytest.raises(error, match=message):
+        solve(system, y, prior=TV(), **arguments)
+
+
+@pytest.mark.parametrize("step", [1, -2, 0])
+@pytest.mark.parametrize("shots", [1, 2])
+def test_level_of_an_even_scene_is_its_radiance(shots: int, step: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    mask = torch.rand((shots, 1, 9, 8), generator=generator, dtype=torch.float64)
+    system = SDCassi(mask, bands=4, step=step)
+    radiance = torch.tensor([0.5, 3.0, 0.0], dtype=torch.float64).view(3, 1, 1, 1)
+    level = signal_level(system(radiance.expand(3, *system.cube_shape)), system)
+    assert level.shape == (3, 1, 1, 1)
+    assert level.flatten().tolist() == pytest.approx([0.5, 3.0, 1.0], rel=1e-6)
+
+
+def test_level_is_of_the_bright_pixels_and_blind_to_dark_ones() -> None:
+    mask = torch.ones(40, 50)
+    mask[0, :] = 1e-5  # a division by almost nothing must not decide
+    system = SDCassi(mask, bands=1)
+    y = torch.full((1, 1, 40, 50), 0.1)
+    y[0, 0, 20] = 2.0
+    y[0, 0, 30, 0] = 1e6  # one hot pixel of 2000
+    assert signal_level(y, system).item() == pytest.approx(2.0)
+    assert signal_level(-y, system).item() == pytest.approx(2.0)
+    assert signal_level(y, system).dtype == y.dtype
