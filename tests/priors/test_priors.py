@@ -106,7 +106,7 @@ def test_tv_is_the_operator_with_its_parameters() -> None:
     [
         ({"weight": -0.1}, r"TV weight: expected a number >= 0, got -0\.1"),
         ({"weight": math.nan}, "TV weight: expected a number >= 0, got nan"),
-        ({"iterations": 0}, "TV iterations: expected at least 1, got 0"),
+        ({"iterations": 0}, "TV iterations: expected a whole number of at least 1, got 0"),
     ],
 )
 def test_tv_refuses(arguments: dict[str, Any], message: str) -> None:

@@ -194,7 +194,6 @@ def test_deepcopy_is_independent(name: str) -> None:
         assert torch.equal(a, b)
 
 
-@pytest.mark.xfail(reason="the load hook is a lambda", raises=AttributeError, strict=True)
 @every_system
 def test_pickle(name: str) -> None:
     system = EXAMPLES[name]()
