@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from omegaconf import DictConfig
 
 USAGE_ERROR = 2
@@ -134,26 +133,3 @@ def _first_line(error: BaseException) -> str:
 def _fail(name: str, message: str, status: int) -> None:
     print(f"{name}: error: {message}", file=sys.stderr)
     sys.exit(status)
-
-
-def choose_device(name: str) -> torch.device:
-    """Return the device of that name; `auto` takes a GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"device: expected auto, cpu, cuda or cuda:N, got {name!r}") from None
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(
-            f"device: {name} is not there (CUDA devices: {torch.cuda.device_count()}); "
-            "use device=auto or device=cpu"
-        )
-    return device
-
-
-def whole_number(name: str, value: Any, minimum: int) -> int:
-    """Return an integer from a config, at least `minimum`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise ValueError(f"{name}: expected a whole number of at least {minimum}, got {value!r}")
-    return value

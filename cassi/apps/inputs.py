@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +11,8 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor
 
-from cassi.config import build, plain
+from cassi.apps import settings
+from cassi.config import build
 from cassi.data import io
 from cassi.data.bundled import bundled_path
 from cassi.systems import System, check_mask, infer_bands
@@ -41,8 +41,8 @@ def load_inputs(config: DictConfig, device: torch.device) -> Inputs:
         ValueError: files, camera and wavelengths do not fit; the message says what would.
     """
     files = _choose_files(config)
-    given = _given_wavelengths(config)
-    bands = _agreed_bands(config.system.get("bands"), given)
+    given = settings.given_wavelengths(config)
+    bands = settings.agreed_bands(config.system.get("bands"), given)
     notes: list[str] = []
 
     def load(role: str, reader: Callable[..., io.Loaded], **hints: Any) -> io.Loaded | None:
@@ -66,7 +66,10 @@ def load_inputs(config: DictConfig, device: torch.device) -> Inputs:
     if truth is not None:
         _check_shape("truth", files["truth"], "(C, H, W)", truth.data, system.cube_shape)
     if measured is not None:
-        measurement = measured.data * _scale(config)
+        dark, scale = settings.dark_level(config, measured.data), settings.scale(config)
+        measurement = (measured.data - dark) * scale
+        if dark != 0 or scale != 1:
+            notes.append(f"measurement: dark level {dark:.4g} subtracted, then times {scale:.4g}")
         _check_shape(
             "measurement",
             files["measurement"],
@@ -115,27 +118,6 @@ def _check_shape(
         )
 
 
-def _given_wavelengths(config: DictConfig) -> tuple[float, ...] | None:
-    values = plain(config.wavelengths)
-    if values is None:
-        return None
-    if not isinstance(values, list) or not all(isinstance(v, int | float) for v in values):
-        raise ValueError(f"wavelengths: expected a list of numbers in nm, got {values!r}")
-    if any(b <= a for a, b in pairwise(values)) or not values:
-        raise ValueError("wavelengths: expected increasing values in nm, one per band")
-    return tuple(float(value) for value in values)
-
-
-def _agreed_bands(bands: Any, wavelengths: tuple[float, ...] | None) -> int | None:
-    if bands is not None and (isinstance(bands, bool) or not isinstance(bands, int) or bands < 1):
-        raise ValueError(f"system.bands: expected an integer of at least 1, got {bands!r}")
-    if wavelengths is not None and bands not in (None, len(wavelengths)):
-        raise ValueError(
-            f"wavelengths: expected {bands} values as system.bands says, got {len(wavelengths)}"
-        )
-    return len(wavelengths) if wavelengths is not None else bands
-
-
 def _fit_bands(system: DictConfig, mask: Tensor, measurement: Tensor, bands: int | None) -> int:
     step, axis = system.get("step", 0), system.get("axis", -1)
     if isinstance(step, bool) or not isinstance(step, int):
@@ -151,10 +133,3 @@ def _fit_bands(system: DictConfig, mask: Tensor, measurement: Tensor, bands: int
             f"{tuple(measurement.shape[-2:])}, dispersion along the {side[axis]})"
         )
     return infer_bands(mask.shape[axis], measurement.shape[axis], step, bands)
-
-
-def _scale(config: DictConfig) -> float:
-    scale = config.scale
-    if isinstance(scale, bool) or not isinstance(scale, int | float) or not scale > 0:
-        raise ValueError(f"scale: expected a number > 0, got {scale!r}")
-    return float(scale)

@@ -11,9 +11,10 @@ from omegaconf import DictConfig
 
 from cassi import ops
 from cassi.apps import outputs
-from cassi.apps.command import choose_device, run_command, whole_number
+from cassi.apps.command import run_command
 from cassi.apps.inputs import Inputs, load_inputs
 from cassi.apps.progress import Progress
+from cassi.apps.settings import choose_device, whole_number
 from cassi.config import build
 from cassi.data.io import WRITE_SUFFIXES, write_cube
 from cassi.solvers import Solution, Solver

@@ -22,7 +22,14 @@ def signal_level(y: Tensor, system: LinearSystem) -> Tensor:
 
     Returns:
         `(B, 1, 1, 1)`, 1 where the measurement is all zero.
+
+    Raises:
+        ValueError: y is not `(B, K, H', W')`, or holds NaN.
     """
+    if y.ndim != 4:
+        raise ValueError(f"y: expected (B, K, H', W'), got shape {tuple(y.shape)}")
+    if not torch.isfinite(y).all():
+        raise ValueError("y: expected finite values, got NaN or infinity")
     with torch.no_grad():
         flat = system(torch.ones_like(system.adjoint(y[:1])))
         lit = flat > flat.amax() * 1e-3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,6 +12,9 @@ from cassi.solvers.gap import GAP
 from cassi.solvers.level import signal_level
 from cassi.solvers.loop import Callback, Solution, iterate
 from cassi.solvers.schedules import Geometric, Schedule, as_schedule
+
+ALGORITHM = GAP()
+SIGMA = Geometric(0.4, 0.1)
 
 
 @dataclass(frozen=True)
@@ -32,9 +35,9 @@ class Solver:
     """
 
     prior: Prior
-    algorithm: Algorithm = field(default_factory=GAP)
+    algorithm: Algorithm = ALGORITHM
     iterations: int = 100
-    sigma: float | Schedule = field(default_factory=lambda: Geometric(0.4, 0.1))
+    sigma: float | Schedule = SIGMA
     rho: float | Schedule | None = None
     tol: float = 0.0
 
@@ -70,10 +73,6 @@ class Solver:
         Raises:
             ValueError: y is not `(B, K, H', W')`, does not fit the system, or holds NaN.
         """
-        if y.ndim != 4:
-            raise ValueError(f"y: expected (B, K, H', W'), got shape {tuple(y.shape)}")
-        if not torch.isfinite(y).all():
-            raise ValueError("y: expected finite values, got NaN or infinity")
         level = signal_level(y, system)
         solution = iterate(
             self.algorithm,
@@ -101,9 +100,9 @@ def solve(
     y: Tensor,
     *,
     prior: Prior,
-    algorithm: Algorithm | None = None,
+    algorithm: Algorithm = ALGORITHM,
     iterations: int = 100,
-    sigma: float | Schedule | None = None,
+    sigma: float | Schedule = SIGMA,
     rho: float | Schedule | None = None,
     x0: Tensor | None = None,
     tol: float = 0.0,
@@ -114,12 +113,5 @@ def solve(
     Returns:
         Cube `(B, C, H, W)`.
     """
-    solver = Solver(
-        prior,
-        algorithm=GAP() if algorithm is None else algorithm,
-        iterations=iterations,
-        rho=rho,
-        tol=tol,
-        **({} if sigma is None else {"sigma": sigma}),
-    )
+    solver = Solver(prior, algorithm, iterations, sigma, rho, tol)
     return solver.run(y, system, x0=x0, callback=callback).x

@@ -12,6 +12,7 @@ import torch
 
 import cassi
 from cassi.data import io
+from cassi.data.frames import edge_level
 
 TINY = ("solver.iterations=3", "system.step=-1")
 FILES = {"cube.tif", "rgb.png", "bands.png", "spectra.png", "convergence.csv", "metrics.json"}
@@ -89,6 +90,24 @@ def test_scale_multiplies_the_measurement(reconstruct, camera, tmp_path):
     plain = io.read_cube(tmp_path / "run" / "cube.tif")
     reconstruct(*given(camera), *TINY, "scale=4")
     torch.testing.assert_close(io.read_cube(tmp_path / "run" / "cube.tif"), 4 * plain)
+
+
+def test_dark_level_is_subtracted(reconstruct, camera, tmp_path):
+    reconstruct(*given(camera), *TINY)
+    plain = io.read_cube(tmp_path / "run" / "cube.tif")
+    np.save(camera.measurement, np.load(camera.measurement) + 3)
+    reconstruct(*given(camera), *TINY, "dark=3")
+    torch.testing.assert_close(
+        io.read_cube(tmp_path / "run" / "cube.tif"), plain, atol=1e-5, rtol=0
+    )
+    assert "dark level 3" in strict_json(tmp_path / "run" / "metrics.json")["inputs"][-1]
+
+
+def test_dark_level_from_the_edges():
+    frame = torch.zeros(1, 1, 4, 12)
+    frame[..., 3:9] = 5
+    assert edge_level(frame + 0.25, step=2) == 0.25
+    assert edge_level(frame.mT + 0.25, step=-2, axis=-2) == 0.25
 
 
 @pytest.mark.parametrize("name", ["cube.mat", "cube.npz", "cube.h5", "cube.hdr", "cube.npy"])

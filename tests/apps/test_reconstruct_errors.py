@@ -76,6 +76,8 @@ def test_mask_of_another_height(refused, tmp_path):
         (["wavelengths=[450,500,490,510,520]"], "increasing"),
         (["wavelengths=red"], "list of numbers"),
         (["scale=0"], "scale"),
+        (["scale=much"], "scale"),
+        (["dark=night"], "dark"),
         (["threads=0"], "threads"),
         (["device=tpu"], "device"),
         (["device=cuda:99"], "device"),

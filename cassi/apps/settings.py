@@ -1,0 +1,76 @@
+"""Values of a config, checked."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor
+
+from cassi.config import plain
+from cassi.data.frames import edge_level
+
+
+def given_wavelengths(config: DictConfig) -> tuple[float, ...] | None:
+    """Return the wavelengths of the config, increasing, in nm."""
+    values = plain(config.wavelengths)
+    if values is None:
+        return None
+    if not isinstance(values, list) or not all(isinstance(v, int | float) for v in values):
+        raise ValueError(f"wavelengths: expected a list of numbers in nm, got {values!r}")
+    if any(b <= a for a, b in pairwise(values)) or not values:
+        raise ValueError("wavelengths: expected increasing values in nm, one per band")
+    return tuple(float(value) for value in values)
+
+
+def agreed_bands(bands: Any, wavelengths: tuple[float, ...] | None) -> int | None:
+    """Return the number of bands that config and wavelengths state together, if any."""
+    if bands is not None and (isinstance(bands, bool) or not isinstance(bands, int) or bands < 1):
+        raise ValueError(f"system.bands: expected an integer of at least 1, got {bands!r}")
+    if wavelengths is not None and bands not in (None, len(wavelengths)):
+        raise ValueError(
+            f"wavelengths: expected {bands} values as system.bands says, got {len(wavelengths)}"
+        )
+    return len(wavelengths) if wavelengths is not None else bands
+
+
+def dark_level(config: DictConfig, measurement: Tensor) -> float:
+    """Return the dark level, in the unit of the file."""
+    if config.dark == "auto":
+        return edge_level(measurement, config.system.get("step", 1), config.system.get("axis", -1))
+    if isinstance(config.dark, bool) or not isinstance(config.dark, int | float):
+        raise ValueError(f"dark: expected a number or auto, got {config.dark!r}")
+    return float(config.dark)
+
+
+def scale(config: DictConfig) -> float:
+    """Return the factor of the measurement."""
+    value = config.scale
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ValueError(f"scale: expected a number > 0, got {value!r}")
+    return float(value)
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device of that name; `auto` takes a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"device: expected auto, cpu, cuda or cuda:N, got {name!r}") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(
+            f"device: {name} is not there (CUDA devices: {torch.cuda.device_count()}); "
+            "use device=auto or device=cpu"
+        )
+    return device
+
+
+def whole_number(name: str, value: Any, minimum: int) -> int:
+    """Return an integer from a config, at least `minimum`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ValueError(f"{name}: expected a whole number of at least {minimum}, got {value!r}")
+    return value
