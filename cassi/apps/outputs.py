@@ -5,13 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import math
-import os
 import platform
 import resource
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +19,6 @@ from cassi import metrics
 from cassi.apps.inputs import Inputs
 from cassi.config import plain
 from cassi.solvers import Solution
-
-
-@contextmanager
-def staged_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder whose files move into `folder` when the block succeeds.
-
-    After an exception the temporary folder is gone and `folder` is as it was.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    stage = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder))
-    try:
-        yield stage
-        files = sorted(stage.iterdir())
-        for file in files:
-            with file.open("rb") as stream:
-                os.fsync(stream.fileno())
-        for file in files:
-            file.replace(folder / file.name)
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

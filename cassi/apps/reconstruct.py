@@ -16,6 +16,7 @@ from cassi.apps.inputs import Inputs, load_inputs
 from cassi.apps.progress import Progress
 from cassi.apps.settings import choose_device, whole_number
 from cassi.config import build
+from cassi.data.atomic import atomic_folder
 from cassi.data.io import WRITE_SUFFIXES, write_cube
 from cassi.solvers import Solution, Solver
 
@@ -73,7 +74,7 @@ def write_results(
     """Write all files of DESIGN's list, or none."""
     cube = solution.x[0].cpu()
     truth = None if inputs.truth is None else inputs.truth[0]
-    with outputs.staged_folder(folder) as stage:
+    with atomic_folder(folder) as stage:
         write_cube(stage / config.output.cube, cube, inputs.wavelengths)
         outputs.write_table(stage / "convergence.csv", rows)
         if config.output.pictures:

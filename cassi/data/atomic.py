@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-__all__ = ["atomic_path", "atomic_paths"]
+__all__ = ["atomic_folder", "atomic_path", "atomic_paths"]
 
 
 @contextlib.contextmanager
@@ -61,23 +62,63 @@ def atomic_paths(*paths: str | os.PathLike[str]) -> Iterator[tuple[Path, ...]]:
     token = secrets.token_hex(4)
     # The stem is cut so that a name as long as the file system allows still has a temporary one.
     temporaries = [f.with_name(f".{f.stem[:60]}.{token}{f.suffix}") for f in finals]
-    placed: list[Path] = []
     try:
         yield tuple(temporaries)
-        for temporary in temporaries:
-            _flush(temporary)
+        _publish(temporaries, finals)
+    except BaseException:
+        _remove(temporaries)
+        raise
+
+
+@contextlib.contextmanager
+def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary folder whose files move into ``folder`` if the block succeeds.
+
+    After an exception the temporary folder is gone and no file of the block is in ``folder``.
+
+    Args:
+        folder: Where the files go, made if it is not there. Files of other names in it stay.
+
+    Yields:
+        The hidden folder, inside ``folder``, to write to.
+
+    Raises:
+        OSError: As for :func:`atomic_path`.
+    """
+    final = Path(folder)
+    final.mkdir(parents=True, exist_ok=True)
+    stage = final / f".{secrets.token_hex(4)}"
+    stage.mkdir()
+    try:
+        yield stage
+        written = sorted(stage.iterdir())
+        _publish(written, [final / file.name for file in written])
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def _publish(temporaries: Sequence[Path], finals: Sequence[Path]) -> None:
+    """Flush all files, then rename them in order; if that fails, leave none of them."""
+    for temporary in temporaries:
+        _flush(temporary)
+    placed: list[Path] = []
+    try:
         for temporary, final in zip(temporaries, finals, strict=True):
             os.replace(temporary, final)  # noqa: PTH105
             placed.append(final)
     except BaseException:
-        for leftover in (*temporaries, *placed):
-            with contextlib.suppress(OSError):
-                leftover.unlink(missing_ok=True)
+        _remove(placed)
         raise
     # Some file systems refuse to flush a folder; the rename itself has already happened.
     for folder in {final.parent for final in finals}:
         with contextlib.suppress(OSError):
             _flush(folder)
+
+
+def _remove(files: Sequence[Path]) -> None:
+    for file in files:
+        with contextlib.suppress(OSError):
+            file.unlink(missing_ok=True)
 
 
 def _checked(path: Path) -> Path:

@@ -149,7 +149,7 @@ def test_full_disk_leaves_nothing(refused, monkeypatch, moment):
     target = {
         "write": "cassi.apps.reconstruct.write_cube",
         "picture": "cassi.viz.save_spectra",
-        "rename": "pathlib.Path.replace",
+        "rename": "os.replace",
     }[moment]
     monkeypatch.setattr(target, fail)
     assert "No space left on device" in refused()

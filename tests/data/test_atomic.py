@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cassi.data.atomic import atomic_path, atomic_paths
+from cassi.data.atomic import atomic_folder, atomic_path, atomic_paths
 
 
 def test_second_rename_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,3 +59,36 @@ def test_atomic_path_needs_a_folder(tmp_path: Path) -> None:
             pass
     with pytest.raises(IsADirectoryError, match="it is a folder"), atomic_path(tmp_path):
         pass
+
+
+def test_folder_appears_whole(tmp_path):
+    with atomic_folder(tmp_path / "new") as stage:
+        (stage / "a.txt").write_text("a")
+        (stage / "b.txt").write_text("b")
+        assert not (tmp_path / "new" / "a.txt").exists()
+    assert {file.name for file in (tmp_path / "new").iterdir()} == {"a.txt", "b.txt"}
+
+
+@pytest.mark.parametrize("moment", ["write", "second rename"])
+def test_folder_stays_as_it_was(tmp_path, monkeypatch, moment):
+    (tmp_path / "kept.txt").write_text("kept")
+    replace, calls = os.replace, []
+
+    def fail_second(source, target):
+        calls.append(target)
+        if len(calls) == 2:
+            raise OSError("no space")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", fail_second)
+
+    def write():
+        with atomic_folder(tmp_path) as stage:
+            (stage / "a.txt").write_text("a")
+            if moment == "write":
+                raise OSError("no space")
+            (stage / "b.txt").write_text("b")
+
+    with pytest.raises(OSError, match="no space"):
+        write()
+    assert [file.name for file in tmp_path.iterdir()] == ["kept.txt"]
