@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -65,8 +66,12 @@ def atomic_paths(*paths: str | os.PathLike[str]) -> Iterator[tuple[Path, ...]]:
     try:
         yield tuple(temporaries)
         _publish(temporaries, finals)
-    except BaseException:
+    except BaseException as error:
         _remove(temporaries)
+        if type(error) is OSError and error.errno is None:
+            # NumPy's word for a full disk is "1835008 requested and 783236 written".
+            reason = f"could not be written whole, is the disk full? ({error})"
+            raise OSError(errno.EIO, reason, str(finals[0])) from error
         raise
 
 

@@ -92,3 +92,13 @@ def test_folder_stays_as_it_was(tmp_path, monkeypatch, moment):
     with pytest.raises(OSError, match="no space"):
         write()
     assert [file.name for file in tmp_path.iterdir()] == ["kept.txt"]
+
+
+def test_a_failed_write_without_a_number_is_explained(tmp_path):
+    def write():
+        with atomic_path(tmp_path / "cube.tif"):
+            raise OSError("1835008 requested and 783236 written")
+
+    with pytest.raises(OSError, match="is the disk full") as caught:
+        write()
+    assert caught.value.filename == str(tmp_path / "cube.tif")
