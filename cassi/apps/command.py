@@ -72,17 +72,17 @@ def is_usage_error(error: BaseException) -> bool:
     """Tell what the user can mend (files, values, options) from a defect of the program."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
-    return isinstance(
-        error,
-        ValueError | TypeError | OSError | MemoryError | HydraException | OmegaConfBaseException,
-    )
+    mendable = (ValueError, TypeError, OSError, MemoryError)
+    return isinstance(error, (*mendable, HydraException, OmegaConfBaseException, YAMLError))
 
 
 def describe(error: BaseException) -> str:
     """Say in one line what was expected, what came and what to do."""
     from hydra.errors import MissingConfigException, OverrideParseException
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, wanted = str(error.missing_cfg_file).rpartition("/")
@@ -96,6 +96,8 @@ def describe(error: BaseException) -> str:
         return f"config value {error.full_key}: {_first_line(error)}"
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
+    if isinstance(error, YAMLError):
+        return "the config file is not valid YAML: " + " ".join(str(error).split())
     if isinstance(error, MemoryError):
         return "out of memory; crop the scene or use fewer bands"
     if isinstance(error, OverrideParseException):
@@ -122,7 +124,10 @@ def _unknown_key(error: BaseException) -> str | None:
     prefix = full.rpartition(".")[0]
     names = [f"{prefix}.{key}" if prefix else key for key in known]
     near = difflib.get_close_matches(full, names, n=3, cutoff=0.6) or names
-    return f"no config value {full!r}; " + (f"there is {', '.join(near)}" if near else "see --help")
+    hint = f"there is {', '.join(near)}" if near else "see --help"
+    if "measurement" not in known and not prefix:
+        hint = "a config of your own begins with defaults: [reconstruct, _self_]"
+    return f"no config value {full!r}; {hint}"
 
 
 def _first_line(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,11 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from cassi.apps import settings
+from cassi.apps.geometry import fit_bands
 from cassi.config import build
 from cassi.data import io
 from cassi.data.bundled import bundled_path
-from cassi.systems import System, check_mask, infer_bands
+from cassi.systems import System, check_mask
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,12 @@ def load_inputs(config: DictConfig, device: torch.device) -> Inputs:
         if role not in files:
             return None
         chosen = {"key": config["keys"][role], "axes": config["axes"][role]}
-        loaded = reader(files[role], **chosen, **hints)
+        try:
+            loaded = reader(files[role], **chosen, **hints)
+        except ValueError as error:
+            # The readers speak of their own arguments, the user of config values.
+            message = re.sub(r"\b(key|axes)=", rf"\1.{role}=", str(error))
+            raise ValueError(message.replace(f"key.{role}=", f"keys.{role}=")) from error
         notes.append(loaded.note)
         return loaded
 
@@ -60,9 +67,10 @@ def load_inputs(config: DictConfig, device: torch.device) -> Inputs:
     check_mask(mask)
     measured = load("measurement", io.load_measurement)
     if measured is not None:
-        bands = _fit_bands(config.system, mask, measured.data, bands)
+        bands = fit_bands(config.system, mask, measured.data, bands, given)
 
     system: System = build(config.system, mask=mask, bands=bands)
+    notes.append(f"system: {system}")
     if truth is not None:
         _check_shape("truth", files["truth"], "(C, H, W)", truth.data, system.cube_shape)
     if measured is not None:
@@ -70,6 +78,10 @@ def load_inputs(config: DictConfig, device: torch.device) -> Inputs:
         measurement = (measured.data - dark) * scale
         if dark != 0 or scale != 1:
             notes.append(f"measurement: dark level {dark:.4g} subtracted, then times {scale:.4g}")
+        if not measurement.any():
+            raise ValueError(
+                f"measurement: expected light, got only zeros in {files['measurement']}"
+            )
         _check_shape(
             "measurement",
             files["measurement"],
@@ -116,20 +128,3 @@ def _check_shape(
             f"{role}: expected {letters} = {expected} as the mask and the system say, "
             f"got {tuple(data.shape[1:])} in {file}"
         )
-
-
-def _fit_bands(system: DictConfig, mask: Tensor, measurement: Tensor, bands: int | None) -> int:
-    step, axis = system.get("step", 0), system.get("axis", -1)
-    if isinstance(step, bool) or not isinstance(step, int):
-        raise ValueError(f"system.step: expected a whole number of pixels per band, got {step!r}")
-    if axis not in (-1, -2):
-        raise ValueError(f"system.axis: expected -1 (columns) or -2 (rows), got {axis!r}")
-    across = -3 - axis  # the other axis
-    if measurement.shape[across] != mask.shape[across]:
-        side = {-1: "width", -2: "height"}
-        raise ValueError(
-            f"mask: expected a {side[across]} of {measurement.shape[across]} as the measurement's, "
-            f"got {mask.shape[across]} (mask {tuple(mask.shape[-2:])}, measurement "
-            f"{tuple(measurement.shape[-2:])}, dispersion along the {side[axis]})"
-        )
-    return infer_bands(mask.shape[axis], measurement.shape[axis], step, bands)

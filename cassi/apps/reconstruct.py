@@ -14,8 +14,8 @@ from cassi.apps import outputs
 from cassi.apps.command import run_command
 from cassi.apps.inputs import Inputs, load_inputs
 from cassi.apps.progress import Progress
-from cassi.apps.settings import choose_device, whole_number
-from cassi.config import build
+from cassi.apps.settings import check_keys, choose_device, whole_number
+from cassi.config import build, plain
 from cassi.data.atomic import atomic_folder
 from cassi.data.io import WRITE_SUFFIXES, write_cube
 from cassi.solvers import Solution, Solver
@@ -36,6 +36,7 @@ def reconstruct(config: DictConfig) -> float:
 
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
+    check_keys(config)
     _check_output(config)
     device = choose_device(config.device)
     if config.threads is not None:
@@ -74,12 +75,15 @@ def write_results(
     """Write all files of DESIGN's list, or none."""
     cube = solution.x[0].cpu()
     truth = None if inputs.truth is None else inputs.truth[0]
+    stale = {"rgb.png", "bands.png", "spectra.png"} if not config.output.pictures else set()
     with atomic_folder(folder) as stage:
         write_cube(stage / config.output.cube, cube, inputs.wavelengths)
         outputs.write_table(stage / "convergence.csv", rows)
         if config.output.pictures:
             outputs.save_pictures(stage, config.output, cube, inputs.wavelengths, truth)
         outputs.write_json(stage / "metrics.json", results)
+    for name in stale:  # of an earlier run into the same folder
+        (folder / name).unlink(missing_ok=True)
 
 
 def _check_output(config: DictConfig) -> None:
@@ -87,8 +91,13 @@ def _check_output(config: DictConfig) -> None:
     name = Path(config.output.cube)
     if name.suffix.lower() not in WRITE_SUFFIXES or name.name != str(name):
         raise ValueError(
-            f"output.cube: expected a file name ending in {' '.join(WRITE_SUFFIXES)}, got {name}"
+            "output.cube: expected a file name without a folder that ends in "
+            f"{' '.join(WRITE_SUFFIXES)}, got {name}"
         )
+    points = plain(config.output.points)
+    pairs = points if isinstance(points, list) else [points]
+    if points is not None and not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        raise ValueError(f"output.points: expected [[row, column], …], got {points!r}")
 
 
 if __name__ == "__main__":

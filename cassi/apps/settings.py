@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +12,24 @@ from torch import Tensor
 
 from cassi.config import plain
 from cassi.data.frames import edge_level
+
+VALUES = {
+    *("system", "solver", "prior", "output", "paths", "measurement", "mask", "truth", "keys"),
+    *("axes", "wavelengths", "dark", "scale", "seed", "device", "threads"),
+}
+OUTPUT_VALUES = {"cube", "pictures", "illuminant", "points", "progress"}
+
+
+def check_keys(config: DictConfig) -> None:
+    """Raise for a misspelt key of a config file; names of the user's own are welcome."""
+    for key in map(str, config):
+        near = difflib.get_close_matches(key, VALUES, n=1, cutoff=0.75)
+        if key not in VALUES and near:
+            raise ValueError(f"no config value {key!r}; did you mean {near[0]}?")
+    for key in map(str, config.output):
+        if key not in OUTPUT_VALUES:
+            listed = ", ".join(sorted(OUTPUT_VALUES))
+            raise ValueError(f"no config value 'output.{key}'; there is {listed}")
 
 
 def given_wavelengths(config: DictConfig) -> tuple[float, ...] | None:
@@ -22,6 +41,10 @@ def given_wavelengths(config: DictConfig) -> tuple[float, ...] | None:
         raise ValueError(f"wavelengths: expected a list of numbers in nm, got {values!r}")
     if any(b <= a for a, b in pairwise(values)) or not values:
         raise ValueError("wavelengths: expected increasing values in nm, one per band")
+    if not values[0] >= 10:
+        raise ValueError(
+            f"wavelengths: expected nm, got {values[0]} to {values[-1]}; are these micrometres?"
+        )
     return tuple(float(value) for value in values)
 
 

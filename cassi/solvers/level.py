@@ -24,8 +24,11 @@ def signal_level(y: Tensor, system: LinearSystem) -> Tensor:
         `(B, 1, 1, 1)`, 1 where the measurement is all zero.
 
     Raises:
+        TypeError: y is not a tensor.
         ValueError: y is not `(B, K, H', W')`, or holds NaN.
     """
+    if not isinstance(y, Tensor):
+        raise TypeError(f"y: expected a torch.Tensor, got {type(y).__name__}")
     if y.ndim != 4:
         raise ValueError(f"y: expected (B, K, H', W'), got shape {tuple(y.shape)}")
     if not torch.isfinite(y).all():

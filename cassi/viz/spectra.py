@@ -127,7 +127,7 @@ def _finish(axes: Any, compared: bool) -> None:
     axes.set_axisbelow(True)
     axes.tick_params(axis="y", labelsize=10, colors=INK)
     axes.tick_params(axis="x", bottom=False, labelbottom=False)
-    axes.set_ylabel("value in the cube", fontsize=11, color=INK)
+    axes.set_ylabel("value in the cube, mean of 5×5 pixels", fontsize=11, color=INK)
     if compared:
         axes.plot([], [], "-", color="#7a828c", lw=2.2, label="estimate")
         axes.plot([], [], "--", color="#7a828c", lw=1.5, label="truth")

@@ -117,6 +117,13 @@ def test_other_formats(reconstruct, camera, tmp_path, name):
     assert io.read_cube(tmp_path / "run" / name, axes=None).shape == (1, 5, 12, 17)
 
 
+def test_pictures_of_an_earlier_run_go(reconstruct, camera, tmp_path):
+    reconstruct(*given(camera), *TINY)
+    reconstruct(*given(camera), *TINY, "output.pictures=false")
+    left = {file.name for file in (tmp_path / "run").iterdir()}
+    assert left == {"cube.tif", "metrics.json", "convergence.csv", ".hydra"}
+
+
 def test_points_can_be_given(reconstruct, camera, tmp_path):
     assert reconstruct(*given(camera), *TINY, "output.points=[[3,4],[11,16]]").status == 0
     outcome = reconstruct(*given(camera), *TINY, "output.points=[[3,40]]")

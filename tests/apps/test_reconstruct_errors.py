@@ -78,6 +78,12 @@ def test_mask_of_another_height(refused, tmp_path):
         (["scale=0"], "scale"),
         (["scale=much"], "scale"),
         (["dark=night"], "dark"),
+        (["wavelengths=[0.45,0.5,0.55,0.6,0.65]"], "micrometres"),
+        (["wavelengths=[450,460]"], "wavelengths: expected 5 values"),
+        (["output.points=[5,5]"], "output.points"),
+        (["output.points=5"], "output.points"),
+        (["+output.pictres=false"], "output.pictres"),
+        (["+wavelenghts=[1,2]"], "did you mean wavelengths"),
         (["threads=0"], "threads"),
         (["device=tpu"], "device"),
         (["device=cuda:99"], "device"),
@@ -109,6 +115,31 @@ def test_nan(refused, camera, tmp_path, role):
     line = refused(f"{role}={tmp_path / 'nan.npy'}")
     assert re.search("nan|finite", line, re.IGNORECASE)
     assert role in line
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("defaults: [reconstruct, _self_]\nsystem: {bands: 5\n", "not valid YAML"),
+        ("defaults: [reconstruct, _self_]\n\tmask: a\n", "not valid YAML"),
+        ("mask: mask.npy\n", "defaults: [reconstruct, _self_]"),
+        ("defaults: [reconstruct, _self_]\nmasc: mask.npy\n", "did you mean mask"),
+    ],
+)
+def test_wrong_config_file(reconstruct, camera, tmp_path, text, said):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "broken.yaml").write_text(text)
+    outcome = reconstruct(
+        "--config-dir", "mine", "--config-name", "broken", f"measurement={camera.measurement}"
+    )
+    assert outcome.status == 2
+    assert said in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_dark_frame(refused, tmp_path):
+    np.save(tmp_path / "y.npy", np.zeros((12, 21)))
+    assert "only zeros" in refused(f"measurement={tmp_path / 'y.npy'}")
 
 
 def test_data_folder_that_is_not_there(reconstruct, tmp_path):
