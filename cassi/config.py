@@ -8,8 +8,11 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-ALLOWED_PACKAGES = ("cassi", "torch.nn", "torch.optim")
-"""Config nodes may build objects of these packages and of no others."""
+ALLOWED_PACKAGES = (
+    *("cassi.systems", "cassi.solvers", "cassi.priors"),
+    *("torch.nn", "torch.optim"),
+)
+"""Config nodes may build objects of classes in these packages, and nothing else."""
 
 
 def build(node: Any, *args: Any, **kwargs: Any) -> Any:
@@ -21,8 +24,8 @@ def build(node: Any, *args: Any, **kwargs: Any) -> Any:
         kwargs: further named arguments, which win over the node's.
 
     Raises:
-        ValueError: the node has no target, names something outside `ALLOWED_PACKAGES` or something
-            that does not exist, or the target does not take these arguments.
+        ValueError: the node has no target, names something that is no class in
+            `ALLOWED_PACKAGES` or does not exist, or the target does not take these arguments.
     """
     from hydra.errors import InstantiationException
     from hydra.utils import instantiate
@@ -69,8 +72,9 @@ def _check_target(target: Any) -> None:
         raise ValueError(f"config: _target_ {target!r} does not exist") from error
     # A dotted path can walk through an allowed module into one that it imports (`….io.os.system`).
     home = getattr(found, "__module__", None) or ""
-    if not (inspect.isclass(found) or inspect.isfunction(found)) or not _is_inside(home):
-        raise ValueError(f"config: _target_ {target!r} is not a class or function of its package")
+    # A function would be called with whatever arguments the config holds: classes only.
+    if not inspect.isclass(found) or not _is_inside(home):
+        raise ValueError(f"config: _target_ {target!r} is not a class of its package")
 
 
 def _is_inside(name: str) -> bool:

@@ -82,7 +82,12 @@ def test_experiments_do_not_hide_later_overrides(name):
         ({"a": 1}, "_target_"),
         ({"_target_": "subprocess.run"}, "not allowed"),
         ({"_target_": "cassi_evil.thing"}, "not allowed"),
-        ({"_target_": "cassi.config.inspect.os.system"}, "not a class or function"),
+        ({"_target_": "cassi.config.build"}, "not allowed"),
+        ({"_target_": "cassi.apps.outputs.write_table", "path": "x", "rows": []}, "not allowed"),
+        ({"_target_": "cassi.systems.dot_test"}, "not a class"),
+        ({"_target_": "cassi.solvers.Solver.run"}, "not a class"),
+        ({"_target_": "cassi.solvers.loop.time.sleep"}, "not a class"),
+        ({"_target_": "torch.nn.modules.module.register_module_forward_hook"}, "not a class"),
         ({"_target_": "cassi.solvers.Constant", "value": {"_target_": "os.getcwd"}}, "not allowed"),
         (
             {"_target_": "cassi.solvers.Constant", "value": [{"_target_": "os.getcwd"}]},

@@ -74,8 +74,15 @@ def is_usage_error(error: BaseException) -> bool:
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
+    if isinstance(error, RuntimeError) and _is_out_of_memory(error):
+        return True
     mendable = (ValueError, TypeError, OSError, MemoryError)
     return isinstance(error, (*mendable, HydraException, OmegaConfBaseException, YAMLError))
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    # torch raises a RuntimeError on the CPU, a subclass of it on a GPU.
+    return "can't allocate memory" in str(error) or type(error).__name__ == "OutOfMemoryError"
 
 
 def describe(error: BaseException) -> str:
@@ -98,7 +105,7 @@ def describe(error: BaseException) -> str:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, YAMLError):
         return "the config file is not valid YAML: " + " ".join(str(error).split())
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or _is_out_of_memory(error):
         return "out of memory; crop the scene or use fewer bands"
     if isinstance(error, OverrideParseException):
         return f"{_first_line(error)}; write key=value"

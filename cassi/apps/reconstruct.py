@@ -40,10 +40,12 @@ def reconstruct(config: DictConfig) -> float:
     _check_output(config)
     device = choose_device(config.device)
     if config.threads is not None:
-        torch.set_num_threads(whole_number("threads", config.threads, minimum=1))
-    torch.manual_seed(whole_number("seed", config.seed, minimum=0))
+        torch.set_num_threads(whole_number("threads", config.threads, 1, 1024))
+    torch.manual_seed(whole_number("seed", config.seed, 0, 2**63 - 1))
 
     solver: Solver = build(config.solver, prior=build(config.prior))
+    if not isinstance(solver, Solver):
+        raise ValueError(f"solver: expected cassi.solvers.Solver, got {type(solver).__name__}")
     inputs = load_inputs(config, device)
     for note in inputs.notes:
         print(note)
@@ -76,6 +78,9 @@ def write_results(
     cube = solution.x[0].cpu()
     truth = None if inputs.truth is None else inputs.truth[0]
     stale = {"rgb.png", "bands.png", "spectra.png"} if not config.output.pictures else set()
+    named = Path(config.output.cube)
+    kept = {named.suffix, ".img"} if named.suffix == ".hdr" else {named.suffix}
+    stale |= {f"{named.stem}{suffix}" for suffix in {*WRITE_SUFFIXES, ".img"} - kept}
     with atomic_folder(folder) as stage:
         write_cube(stage / config.output.cube, cube, inputs.wavelengths)
         outputs.write_table(stage / "convergence.csv", rows)
@@ -88,7 +93,7 @@ def write_results(
 
 def _check_output(config: DictConfig) -> None:
     # Before minutes of work, not after them.
-    name = Path(config.output.cube)
+    name = Path(str(config.output.cube))
     if name.suffix.lower() not in WRITE_SUFFIXES or name.name != str(name):
         raise ValueError(
             "output.cube: expected a file name without a folder that ends in "

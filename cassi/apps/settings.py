@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -30,6 +31,9 @@ def check_keys(config: DictConfig) -> None:
         if key not in OUTPUT_VALUES:
             listed = ", ".join(sorted(OUTPUT_VALUES))
             raise ValueError(f"no config value 'output.{key}'; there is {listed}")
+    for name in ("pictures", "progress"):
+        if not isinstance(config.output[name], bool):
+            raise ValueError(f"output.{name}: expected true or false, got {config.output[name]!r}")
 
 
 def given_wavelengths(config: DictConfig) -> tuple[float, ...] | None:
@@ -39,7 +43,7 @@ def given_wavelengths(config: DictConfig) -> tuple[float, ...] | None:
         return None
     if not isinstance(values, list) or not all(isinstance(v, int | float) for v in values):
         raise ValueError(f"wavelengths: expected a list of numbers in nm, got {values!r}")
-    if any(b <= a for a, b in pairwise(values)) or not values:
+    if not values or any(not b > a for a, b in pairwise(values)):
         raise ValueError("wavelengths: expected increasing values in nm, one per band")
     if not values[0] >= 10:
         raise ValueError(
@@ -63,7 +67,11 @@ def dark_level(config: DictConfig, measurement: Tensor) -> float:
     """Return the dark level, in the unit of the file."""
     if config.dark == "auto":
         return edge_level(measurement, config.system.get("step", 1), config.system.get("axis", -1))
-    if isinstance(config.dark, bool) or not isinstance(config.dark, int | float):
+    if (
+        isinstance(config.dark, bool)
+        or not isinstance(config.dark, int | float)
+        or (not math.isfinite(config.dark))
+    ):
         raise ValueError(f"dark: expected a number or auto, got {config.dark!r}")
     return float(config.dark)
 
@@ -71,19 +79,23 @@ def dark_level(config: DictConfig, measurement: Tensor) -> float:
 def scale(config: DictConfig) -> float:
     """Return the factor of the measurement."""
     value = config.scale
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise ValueError(f"scale: expected a number > 0, got {value!r}")
     return float(value)
 
 
 def choose_device(name: str) -> torch.device:
     """Return the device of that name; `auto` takes a GPU where there is one."""
+    if not isinstance(name, str):
+        raise ValueError(f"device: expected auto, cpu, cuda or cuda:N, got {name!r}")
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError:
         raise ValueError(f"device: expected auto, cpu, cuda or cuda:N, got {name!r}") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device: expected auto, cpu, cuda or cuda:N, got {name!r}")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(
             f"device: {name} is not there (CUDA devices: {torch.cuda.device_count()}); "
@@ -92,8 +104,10 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def whole_number(name: str, value: Any, minimum: int) -> int:
-    """Return an integer from a config, at least `minimum`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise ValueError(f"{name}: expected a whole number of at least {minimum}, got {value!r}")
+def whole_number(name: str, value: Any, minimum: int, maximum: int) -> int:
+    """Return an integer from a config, between `minimum` and `maximum`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+        raise ValueError(
+            f"{name}: expected a whole number from {minimum} to {maximum}, got {value!r}"
+        )
     return value

@@ -48,7 +48,7 @@ def atomic_paths(*paths: str | os.PathLike[str]) -> Iterator[tuple[Path, ...]]:
     The temporary names share their stem when the final names do, so a pair such as ``cube.img`` and
     ``cube.hdr`` still finds itself. All files are flushed before the first is renamed; the renames
     follow the order of the arguments, so put the file that announces the others last. Should a
-    rename fail, the files of this group already renamed are removed: none is better than a mixture.
+    rename fail, all is put back as it was.
 
     Args:
         *paths: The final names.
@@ -96,24 +96,33 @@ def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
     stage.mkdir()
     try:
         yield stage
-        written = sorted(stage.iterdir())
+        # In the order of writing: what announces the others is written, and appears, last.
+        written = sorted(stage.iterdir(), key=lambda file: file.stat().st_mtime_ns)
         _publish(written, [final / file.name for file in written])
     finally:
         shutil.rmtree(stage, ignore_errors=True)
 
 
 def _publish(temporaries: Sequence[Path], finals: Sequence[Path]) -> None:
-    """Flush all files, then rename them in order; if that fails, leave none of them."""
+    """Flush all files, then rename them in order; if that fails, all is as it was."""
     for temporary in temporaries:
         _flush(temporary)
-    placed: list[Path] = []
+    placed: list[tuple[Path, Path]] = []
     try:
         for temporary, final in zip(temporaries, finals, strict=True):
+            earlier = temporary.with_name(f"{temporary.name}.earlier")
+            with contextlib.suppress(OSError):  # nothing there yet, or no hard links here
+                os.link(final, earlier)
+            placed.append((final, earlier))
             os.replace(temporary, final)  # noqa: PTH105
-            placed.append(final)
     except BaseException:
-        _remove(placed)
+        for final, earlier in placed[:-1]:
+            _remove([final])
+            with contextlib.suppress(OSError):
+                earlier.rename(final)
         raise
+    finally:
+        _remove([earlier for _, earlier in placed])
     # Some file systems refuse to flush a folder; the rename itself has already happened.
     for folder in {final.parent for final in finals}:
         with contextlib.suppress(OSError):

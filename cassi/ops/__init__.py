@@ -10,8 +10,9 @@ has W' = W + (C-1)|step| columns. There is no hidden scale (no 1/C, no 2/C).
 Shapes: cube `(B, C, H, W)`, measurement `(B, K, H, W')`; the batch dimension may be left out of
 either. Mask `(H, W)`, `(C, H, W)` or `(K, 1|C, H, W)` for K shots, or `(B, K, 1|C, H, W)` for a
 mask per sample. Any floating dtype; sums run in float32 at least, the result has the dtype of the
-cube or measurement that went in. All functions have gradients, to any order, with respect to cube,
-measurement, mask and ρ, and run under `torch.compile(fullgraph=True)`.
+cube or measurement that went in. All functions have reverse-mode gradients, to any order, with
+respect to cube, measurement, mask and ρ (where A Aᵀ + ρI is invertible), and run under
+`torch.compile(fullgraph=True)`.
 """
 
 from __future__ import annotations

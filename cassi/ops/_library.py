@@ -33,7 +33,8 @@ _SCHEMAS = {
 _library = torch.library.Library(NAMESPACE, "DEF")
 for _name, _schema in _SCHEMAS.items():
     _library.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))
-    # The iterations of tv_prox are differentiated step by step, by torch itself.
+    # The iterations of tv_prox are differentiated step by step, by torch itself; a compiled kernel
+    # for it has to bring a backward of its own.
     _key = "CompositeImplicitAutograd" if _name == "tv_prox" else "CompositeExplicitAutograd"
     _library.impl(_name, getattr(_reference, _name), _key)
 

@@ -143,14 +143,15 @@ def gram_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
     if gram.shape[1] == 1:
         damped = g[:, 0] + rho.to(dtype).view(-1, 1, 1, 1)
         z = torch.where(damped == 0, 0, r.to(dtype) / damped)
-        return z.to(r.dtype)
+        return z.to(r.dtype).contiguous()
     values, vectors = torch.linalg.eigh(g.permute(0, 3, 4, 1, 2))  # (1|B, H, W', K[, K])
     floor = values.amax(-1, keepdim=True) * gram.shape[1] * torch.finfo(gram.dtype).eps
     damped = torch.where(values <= floor, 0, values) + rho.to(dtype).view(-1, 1, 1, 1)
     inverse = torch.where(damped == 0, 0, damped.reciprocal())
-    z = vectors.mT @ r.to(dtype).permute(0, 2, 3, 1).unsqueeze(-1)
-    z = vectors @ (inverse.unsqueeze(-1) * z)
-    return z.squeeze(-1).permute(0, 3, 1, 2).to(r.dtype).contiguous()
+    # Sums of products, not matrix products: autocast would run those in bfloat16.
+    z = (vectors * r.to(dtype).permute(0, 2, 3, 1).unsqueeze(-1)).sum(-2)
+    z = (vectors * (inverse * z).unsqueeze(-2)).sum(-1)
+    return z.permute(0, 3, 1, 2).to(r.dtype).contiguous()
 
 
 def data_step(v: Tensor, y: Tensor, mask: Tensor, gram: Tensor, rho: Tensor, step: int) -> Tensor:

@@ -49,5 +49,7 @@ class Geometric:
 
 
 def as_schedule(value: float | Schedule) -> Schedule:
-    """Return a schedule, constant if a number is given."""
+    """Return a schedule, constant if a number >= 0 is given."""
+    if not callable(value) and not isinstance(value, int | float):
+        raise TypeError(f"sigma, rho: expected a number or a schedule, got {value!r}")
     return value if callable(value) else Constant(float(value))

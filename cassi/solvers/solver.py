@@ -42,7 +42,11 @@ class Solver:
     tol: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check the numbers."""
+        """Check the parts and the numbers."""
+        if not callable(self.prior):
+            raise TypeError(f"prior: expected a callable, got {self.prior!r}")
+        if not (hasattr(self.algorithm, "init") and hasattr(self.algorithm, "step")):
+            raise TypeError(f"algorithm: expected GAP, ADMM, …, got {self.algorithm!r}")
         if isinstance(self.iterations, bool) or not isinstance(self.iterations, int):
             raise TypeError(f"iterations: expected an integer, got {self.iterations!r}")
         if self.iterations < 1:
@@ -84,9 +88,7 @@ class Solver:
             rho=None if self.rho is None else as_schedule(self.rho),
             x0=None if x0 is None else x0 / level,
             tol=self.tol,
-            callback=None
-            if callback is None
-            else lambda statistics, x: callback(statistics, x * level),
+            callback=callback and (lambda statistics, x: callback(statistics, x * level)),
         )
         return Solution(solution.x * level, solution.history, solution.reason)
 

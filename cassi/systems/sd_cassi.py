@@ -50,7 +50,8 @@ class SDCassi(System):
         self.bands, self.step, self.axis = bands, step, axis
         self.register_buffer("mask", mask)
         # Derived from the mask: refreshed, not stored, with the state dict.
-        self.register_buffer("gram", self._gram(), persistent=False)
+        self.register_buffer("gram", None, persistent=False)
+        self.refresh()
         self.register_load_state_dict_post_hook(_refresh)
 
     @property
@@ -89,13 +90,13 @@ class SDCassi(System):
                 f"y: expected (B, K, H', W') = (B, {', '.join(map(str, self.measurement_shape))}), "
                 f"got shape {tuple(r.shape)}"
             )
-        gram = self._gram() if self.mask.requires_grad else self.gram
+        gram = self._current_gram()
+        gram = self._gram() if gram is None else gram
         return self._turn(ops.gram_solve(self._turn(r), gram, rho))
 
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖² in closed form, see `cassi.ops.data_step`."""
-        # A mask that is being learned changes from call to call, and its gram with it.
-        gram = None if self.mask.requires_grad else self.gram
+        gram = self._current_gram()
         x = ops.data_step(self._turn(v), self._turn(y), self._turn(self.mask), self.step, rho, gram)
         return self._turn(x)
 
@@ -104,9 +105,19 @@ class SDCassi(System):
         mask = self._turn(self.mask)
         return self._turn(ops.ratio_inverse(self._turn(y), mask, self.bands, self.step))
 
+    @torch.no_grad()
     def refresh(self) -> None:
-        """Derive the gram again after the mask's values were changed in place."""
+        """Derive the gram from the mask again."""
         self.gram = self._gram()
+        self._mask_version = _version(self.mask)
+
+    def _current_gram(self) -> Tensor | None:
+        if self.mask.requires_grad:
+            return None  # it has a gradient of its own
+        # A mask changed in place is noticed, except in a compiled graph, where it is a constant.
+        if not torch.compiler.is_compiling() and _version(self.mask) != self._mask_version:
+            self.refresh()
+        return self.gram
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         super()._apply(fn, recurse)
@@ -127,6 +138,10 @@ class SDCassi(System):
     def _turn(self, value: Tensor) -> Tensor:
         # The operators disperse along the last axis and read transposed views in place.
         return value if self.axis == -1 else value.mT
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _refresh(system: SDCassi, _: Any) -> None:

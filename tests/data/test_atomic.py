@@ -72,6 +72,7 @@ def test_folder_appears_whole(tmp_path):
 @pytest.mark.parametrize("moment", ["write", "second rename"])
 def test_folder_stays_as_it_was(tmp_path, monkeypatch, moment):
     (tmp_path / "kept.txt").write_text("kept")
+    (tmp_path / "a.txt").write_text("earlier")
     replace, calls = os.replace, []
 
     def fail_second(source, target):
@@ -91,7 +92,8 @@ def test_folder_stays_as_it_was(tmp_path, monkeypatch, moment):
 
     with pytest.raises(OSError, match="no space"):
         write()
-    assert [file.name for file in tmp_path.iterdir()] == ["kept.txt"]
+    assert {file.name for file in tmp_path.iterdir()} == {"kept.txt", "a.txt"}
+    assert (tmp_path / "a.txt").read_text() == "earlier"
 
 
 def test_a_failed_write_without_a_number_is_explained(tmp_path):

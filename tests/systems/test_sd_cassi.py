@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -135,14 +136,41 @@ def test_the_mask_is_a_copy_and_keeps_no_graph() -> None:
         assert not system.mask.requires_grad
 
 
-def test_refresh_after_the_mask_was_changed() -> None:
+def test_a_mask_changed_in_place_is_noticed() -> None:
     system, y = SDCassi(_rand(5, 4), bands=3), _rand(1, 1, 5, 8)
     system.mask.mul_(0.5)
-    stale = system.pinv(y)
-    system.refresh()
-    torch.testing.assert_close(system.pinv(y), stale * 4)
-    assert torch.equal(system.pinv(y), SDCassi(_rand(5, 4) * 0.5, bands=3).pinv(y))
+    expected = SDCassi(_rand(5, 4) * 0.5, bands=3)
+    assert torch.equal(system.pinv(y), expected.pinv(y))
+    torch.testing.assert_close(system.data_step(expected.pinv(y), 2 * y), expected.pinv(2 * y))
     assert list(system.state_dict()) == ["mask"]
+
+
+def test_a_mask_that_was_learned_and_frozen() -> None:
+    system, y = SDCassi(_rand(5, 4), bands=3), _rand(1, 1, 5, 8)
+    system.mask.requires_grad_(True)
+    system.pinv(y).sum().backward()
+    with torch.no_grad():
+        system.mask.mul_(0.5)
+    system.mask.requires_grad_(False)
+    assert torch.equal(system.pinv(y), SDCassi(_rand(5, 4) * 0.5, bands=3).pinv(y))
+
+
+def test_a_learned_mask_moves_and_copies() -> None:
+    system = SDCassi(_rand(5, 4).float(), bands=3)
+    mask = torch.nn.Parameter(system.mask.clone())
+    del system.mask
+    system.mask = mask
+    copied = copy.deepcopy(system.double())
+    assert not copied.gram.requires_grad
+    assert copied.mask.requires_grad
+
+
+def test_autocast_keeps_the_precision_of_two_shots() -> None:
+    system = SDCassi(_rand(2, 1, 6, 5).float() + 0.1, bands=3, step=1)
+    y = system(_rand(1, 3, 6, 5).float())
+    with torch.autocast("cpu", torch.bfloat16):
+        x = system.data_step(torch.zeros(1, 3, 6, 5), y)
+    assert (system(x) - y).norm() <= 1e-5 * y.norm()
 
 
 @pytest.mark.parametrize(
