@@ -17,7 +17,8 @@ GROUPS = sorted(
     if not entry.name.startswith("_")
 )  # fmt: skip
 OPTIONS = [(group, file.stem) for group in GROUPS for file in sorted((CONF / group).glob("*.yaml"))]
-EXPERIMENTS = [name for group, name in OPTIONS if group == "experiment"]
+# Files whose names begin with an underscore are parts of others.
+EXPERIMENTS = [n for group, n in OPTIONS if group == "experiment" and not n.startswith("_")]
 
 
 @pytest.fixture(autouse=True)

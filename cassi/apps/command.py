@@ -93,9 +93,11 @@ def describe(error: BaseException) -> str:
 
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, wanted = str(error.missing_cfg_file).rpartition("/")
-        near = difflib.get_close_matches(wanted, error.options, n=3, cutoff=0.5)
+        # Files whose names begin with an underscore are parts of others.
+        options = [option for option in error.options if not option.startswith("_")]
+        near = difflib.get_close_matches(wanted, options, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
-        return f"no {group} named {wanted!r}; {hint}available: {', '.join(error.options)}"
+        return f"no {group} named {wanted!r}; {hint}available: {', '.join(options)}"
     unknown = _unknown_key(error)
     if unknown is not None:
         return unknown
