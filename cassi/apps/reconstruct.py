@@ -74,21 +74,19 @@ def write_results(
     results: dict[str, Any],
     rows: list[dict[str, Any]],
 ) -> None:
-    """Write all files of DESIGN's list, or none."""
+    """Write cube, convergence, pictures and metrics, all or none.
+
+    metrics.json names the files of its run: what else lies in the folder is not touched.
+    """
     cube = solution.x[0].cpu()
     truth = None if inputs.truth is None else inputs.truth[0]
-    stale = {"rgb.png", "bands.png", "spectra.png"} if not config.output.pictures else set()
-    named = Path(config.output.cube)
-    kept = {named.suffix, ".img"} if named.suffix == ".hdr" else {named.suffix}
-    stale |= {f"{named.stem}{suffix}" for suffix in {*WRITE_SUFFIXES, ".img"} - kept}
     with atomic_folder(folder) as stage:
         write_cube(stage / config.output.cube, cube, inputs.wavelengths)
         outputs.write_table(stage / "convergence.csv", rows)
         if config.output.pictures:
             outputs.save_pictures(stage, config.output, cube, inputs.wavelengths, truth)
+        results = results | {"files": sorted(file.name for file in stage.iterdir())}
         outputs.write_json(stage / "metrics.json", results)
-    for name in stale:  # of an earlier run into the same folder
-        (folder / name).unlink(missing_ok=True)
 
 
 def _check_output(config: DictConfig) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cassi.ops._reference import detector_width
+
 FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -94,7 +96,7 @@ def check_measurement(y: Tensor, mask: Tensor, bands: int, step: int) -> None:
     """Raise unless a measurement (B, K, H, W') fits mask, bands and step."""
     check_bands(mask, bands)
     height, width = mask.shape[-2:]
-    expected = (mask.shape[1], height, width + (bands - 1) * abs(step))
+    expected = (mask.shape[1], height, detector_width(width, bands, step))
     if tuple(y.shape[1:]) != expected:
         raise ValueError(
             f"y: expected (B, K, H, W') = (B, {expected[0]}, {expected[1]}, {expected[2]}) for a "

@@ -55,7 +55,9 @@ def backend(device: torch.device) -> str:
 
 def _fake_forward(x: Tensor, mask: Tensor, step: int) -> Tensor:
     batch, bands, height, width = x.shape
-    return x.new_empty((batch, mask.shape[1], height, width + (bands - 1) * abs(step)))
+    return x.new_empty(
+        (batch, mask.shape[1], height, _reference.detector_width(width, bands, step))
+    )
 
 
 def _fake_adjoint(y: Tensor, mask: Tensor, bands: int, step: int) -> Tensor:
@@ -73,7 +75,7 @@ def _fake_mask_adjoint(x: Tensor, y: Tensor, step: int, per_sample: bool, per_ba
 def _fake_gram(mask: Tensor, bands: int, step: int) -> Tensor:
     samples, shots, _, height, width = mask.shape
     return mask.new_empty(
-        (samples, shots, shots, height, width + (bands - 1) * abs(step)),
+        (samples, shots, shots, height, _reference.detector_width(width, bands, step)),
         dtype=_reference.accumulation_dtype(mask),
     )
 

@@ -117,11 +117,13 @@ def test_other_formats(reconstruct, camera, tmp_path, name):
     assert io.read_cube(tmp_path / "run" / name, axes=None).shape == (1, 5, 12, 17)
 
 
-def test_pictures_of_an_earlier_run_go(reconstruct, camera, tmp_path):
+def test_a_second_run_deletes_nothing_and_names_its_files(reconstruct, camera, tmp_path):
+    run = tmp_path / "run"
     reconstruct(*given(camera), *TINY)
-    reconstruct(*given(camera), *TINY, "output.pictures=false")
-    left = {file.name for file in (tmp_path / "run").iterdir()}
-    assert left == {"cube.tif", "metrics.json", "convergence.csv", ".hydra"}
+    assert set(strict_json(run / "metrics.json")["files"]) == FILES - {"metrics.json"}
+    reconstruct(*given(camera), *TINY, "output.pictures=false", "output.cube=cube.npz")
+    assert {file.name for file in run.iterdir()} == FILES | {"cube.npz", ".hydra"}
+    assert strict_json(run / "metrics.json")["files"] == ["convergence.csv", "cube.npz"]
 
 
 def test_points_can_be_given(reconstruct, camera, tmp_path):
