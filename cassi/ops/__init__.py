@@ -17,11 +17,15 @@ respect to cube, measurement, mask and ρ (where A Aᵀ + ρI is invertible), an
 
 from __future__ import annotations
 
+from typing import Literal, overload
+
 import torch
 from torch import Tensor
 
-from cassi.ops import _checks
-from cassi.ops._library import backend, kernels
+from cassi.ops import _camera, _checks, _tv  # noqa: F401  (they register the operators)
+from cassi.ops._library import backend, kernels, load_compiled
+
+load_compiled(__path__)
 
 __all__ = [
     "adjoint",
@@ -61,7 +65,9 @@ def forward(x: Tensor, mask: Tensor, step: int) -> Tensor:
     return y[0] if squeeze else y
 
 
-def adjoint(y: Tensor, mask: Tensor, bands: int, step: int) -> Tensor:
+def adjoint(
+    y: Tensor, mask: Tensor, bands: int, step: int, *, channels_last: bool = False
+) -> Tensor:
     """Apply the transpose: x[c, h, w] = Σ_k m[k, c, h, w] · y[k, h, w + o(c)].
 
     Args:
@@ -69,6 +75,7 @@ def adjoint(y: Tensor, mask: Tensor, bands: int, step: int) -> Tensor:
         mask: transmission, see the module's shapes.
         bands: number of bands C of the cube.
         step: dispersion, pixels per band.
+        channels_last: lay the cube out with its bands innermost, as convolutions like it.
 
     Returns:
         Cube `(B, C, H, W)`, without B if y has none.
@@ -79,11 +86,13 @@ def adjoint(y: Tensor, mask: Tensor, bands: int, step: int) -> Tensor:
     """
     bands, step = _checks.check_int("bands", bands, 1), _checks.check_int("step", step)
     y, m, squeeze = _measurement_and_mask(y, mask, bands, step)
-    x = kernels.adjoint(y, m, bands, step)
+    x = kernels.adjoint(y, m, bands, step, channels_last)
     return x[0] if squeeze else x
 
 
-def ratio_inverse(y: Tensor, mask: Tensor, bands: int, step: int) -> Tensor:
+def ratio_inverse(
+    y: Tensor, mask: Tensor, bands: int, step: int, *, channels_last: bool = False
+) -> Tensor:
     """Divide y by the number of bands n that reach each pixel, and each window by the mask.
 
         x[c, h, w] = y[h, w + o(c)] / n(w + o(c)) / max(m[c, h, w], 1e-12)
@@ -96,6 +105,7 @@ def ratio_inverse(y: Tensor, mask: Tensor, bands: int, step: int) -> Tensor:
         mask: transmission of one shot.
         bands: number of bands C of the cube.
         step: dispersion, pixels per band.
+        channels_last: lay the cube out with its bands innermost, as convolutions like it.
 
     Returns:
         Cube `(B, C, H, W)`, without B if y has none.
@@ -111,7 +121,7 @@ def ratio_inverse(y: Tensor, mask: Tensor, bands: int, step: int) -> Tensor:
         raise ValueError(
             f"ratio_inverse: expected a mask of one shot, got {m.shape[1]} shots; use pinv instead"
         )
-    x = kernels.ratio_inverse(y, m, bands, step)
+    x = kernels.ratio_inverse(y, m, bands, step, channels_last)
     return x[0] if squeeze else x
 
 
@@ -219,29 +229,78 @@ def data_step(
     return x[0] if squeeze else x
 
 
-def tv_prox(x: Tensor, weight: float | Tensor, iterations: int = 5) -> Tensor:
-    """Denoise each band by isotropic total variation: argmin_u ½‖u − x‖² + weight·Σ|∇u|.
+@overload
+def tv_prox(
+    x: Tensor,
+    weight: float | Tensor,
+    iterations: int = 5,
+    *,
+    coupled: bool = False,
+    dual: Tensor | None = None,
+    return_dual: Literal[False] = False,
+) -> Tensor: ...
+
+
+@overload
+def tv_prox(
+    x: Tensor,
+    weight: float | Tensor,
+    iterations: int = 5,
+    *,
+    coupled: bool = False,
+    dual: Tensor | None = None,
+    return_dual: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+
+
+def tv_prox(
+    x: Tensor,
+    weight: float | Tensor,
+    iterations: int = 5,
+    *,
+    coupled: bool = False,
+    dual: Tensor | None = None,
+    return_dual: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Denoise by isotropic total variation: argmin_u ½‖u − x‖² + weight·TV(u).
+
+        TV(u) = Σ_c Σ_{h,w} |∇u_c|,   or coupled across bands   Σ_{h,w} √(Σ_c |∇u_c|²).
 
     A fixed number of projected-gradient iterations on the dual problem with step 1/8 (Chambolle,
-    2005); differences are forward, with replicated borders.
+    2005; coupled: Bresson and Chan, 2008); differences are forward, with replicated borders. In an
+    iterative solver the dual of the last call is a good start for the next, and two or three
+    iterations then do the work of many.
 
     Args:
         x: cube `(B, C, H, W)` or `(C, H, W)`.
         weight: in the units of x, >= 0; a number or one value per sample.
         iterations: number of dual iterations, >= 0.
+        coupled: take one gradient norm for all bands of a pixel, which keeps edges in place across
+            bands, instead of one for each band.
+        dual: where to start, `(B, 2, C, H, W)` (without B if x has none) from an earlier call;
+            zero if left out.
+        return_dual: return the last dual as well.
 
     Returns:
-        Cube shaped like x.
+        Cube shaped like x; with `return_dual` also the dual, in float32 at least.
 
     Raises:
-        TypeError: x is not a floating tensor, or `iterations` is not an integer.
+        TypeError: x or dual is not a floating tensor, or `iterations` is not an integer.
         ValueError: wrong shape, or a negative weight or iteration count.
     """
     x, squeeze = _checks.canonical_batch("x", x, "a cube (B, C, H, W) or (C, H, W)")
     limit = _checks.per_sample("weight", weight, x)
-    _checks.check_same_device(x=x, weight=limit)
-    u = kernels.tv_prox(x, limit, _checks.check_int("iterations", iterations, minimum=0))
-    return u[0] if squeeze else u
+    iterations = _checks.check_int("iterations", iterations, minimum=0)
+    if dual is None and not return_dual:
+        _checks.check_same_device(x=x, weight=limit)
+        u = kernels.tv_prox(x, limit, iterations, coupled)
+        return u[0] if squeeze else u
+    start = _checks.canonical_dual(dual, x, squeeze)
+    _checks.check_same_device(x=x, weight=limit, dual=x if start is None else start)
+    u, last = kernels.tv_prox_dual(x, limit, start, iterations, coupled)
+    if squeeze:
+        u, last = u[0], last[0]
+    return (u, last) if return_dual else u
 
 
 def _measurement_and_mask(

@@ -133,3 +133,18 @@ def per_sample(name: str, value: Any, like: Tensor) -> Tensor:  # (1|B,)
         raise ValueError(f"{name}: expected a number >= 0, got {value}")
     dtype = torch.promote_types(like.dtype, torch.float32)
     return torch.full((1,), float(value), dtype=dtype, device=like.device)
+
+
+def canonical_dual(dual: Any, x: Tensor, squeezed: bool) -> Tensor | None:  # (B, 2, C, H, W)
+    """Check a dual variable of total variation against its cube (B, C, H, W)."""
+    if dual is None:
+        return None
+    check_floating("dual", dual)
+    start = dual[None] if squeezed else dual
+    batch, bands, height, width = x.shape
+    if tuple(start.shape) != (batch, 2, bands, height, width):
+        raise ValueError(
+            f"dual: expected (2, C, H, W) for every sample, ({batch}, 2, {bands}, {height}, "
+            f"{width}), got shape {shape_of(dual)}"
+        )
+    return start

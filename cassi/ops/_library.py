@@ -1,222 +1,160 @@
-"""Schemas, fake kernels and gradients of the operators, under the ``cassi`` namespace of torch.
+"""The ``cassi`` namespace of torch: how an operator is registered, and the compiled kernels loaded.
 
 The pure-torch reference is registered as ``CompositeExplicitAutograd``: it serves every backend
 until a compiled kernel is registered for the same op under ``CPU`` or ``CUDA``, which then wins by
-dispatch key. Gradients are written once, here, in terms of the ops themselves, so they hold for
-every backend and to any order.
+dispatch key. Gradients are written once, in terms of the ops themselves, so they hold for every
+backend and to any order.
+
+Rules that all operators share are written here, once:
+
+*autocast*
+    An op runs in the widest dtype among its tensors, as the arithmetic it stands for would:
+    measurements and masks are not rounded to bfloat16 because a network's cube is.
+*vmap*
+    The mapped dimension is folded into the leading (batch) dimension that every canonical tensor
+    has, so that the kernel runs once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cassi.ops import _reference
-
 NAMESPACE = "cassi"
-_SCHEMAS = {
-    "forward": "(Tensor x, Tensor mask, SymInt step) -> Tensor",
-    "adjoint": "(Tensor y, Tensor mask, SymInt bands, SymInt step) -> Tensor",
-    "mask_adjoint": "(Tensor x, Tensor y, SymInt step, bool per_sample, bool per_band) -> Tensor",
-    "ratio_inverse": "(Tensor y, Tensor mask, SymInt bands, SymInt step) -> Tensor",
-    "gram": "(Tensor mask, SymInt bands, SymInt step) -> Tensor",
-    "gram_solve": "(Tensor r, Tensor gram, Tensor rho) -> Tensor",
-    "data_step": (
-        "(Tensor v, Tensor y, Tensor mask, Tensor gram, Tensor rho, SymInt step) -> Tensor"
-    ),
-    "tv_prox": "(Tensor x, Tensor weight, SymInt iterations) -> Tensor",
-}
+# Tensors that one sample can share with all others: their leading dimension is 1 or B.
+SHAREABLE = frozenset({"mask", "gram", "rho", "weight"})
+SCHEMAS: dict[str, str] = {}
 
 _library = torch.library.Library(NAMESPACE, "DEF")
-for _name, _schema in _SCHEMAS.items():
-    _library.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))
-    # The iterations of tv_prox are differentiated step by step, by torch itself; a compiled kernel
-    # for it has to bring a backward of its own.
-    _key = "CompositeImplicitAutograd" if _name == "tv_prox" else "CompositeExplicitAutograd"
-    _library.impl(_name, getattr(_reference, _name), _key)
-
 kernels = getattr(torch.ops, NAMESPACE)
 
 
-def backend(device: torch.device) -> str:
-    """Return which kernel runs on a device: ``"compiled"`` or ``"reference"``."""
+def define(
+    name: str,
+    schema: str,
+    reference: Callable[..., Any],
+    fake: Callable[..., Any],
+    backward: Callable[..., Any] | None = None,
+    save: Callable[..., None] | None = None,
+    vmap: Callable[..., Any] | None = None,
+) -> None:
+    """Register an operator with everything torch asks of one.
+
+    Args:
+        name: its name in `torch.ops.cassi`.
+        schema: arguments and results; the leading dimension of every tensor is a batch.
+        reference: the pure-torch kernel.
+        fake: shapes, dtypes and strides of the results.
+        backward: `(ctx, *gradients)` → one gradient or None per argument; None for an op that is
+            only called where no gradient is recorded.
+        save: what `backward` needs, the tensors and constants among the arguments by default.
+        vmap: replaces the folding rule.
+    """
+    SCHEMAS[name] = schema
+    qualified = f"{NAMESPACE}::{name}"
+    _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+    _library.impl(name, reference, "CompositeExplicitAutograd")
+    torch.library.register_fake(qualified, fake, lib=_library)
+    if backward is not None:
+        torch.library.register_autograd(
+            qualified, backward, setup_context=save or save_inputs, lib=_library
+        )
+    op = getattr(kernels, name).default
+    for device in ("CPU", "CUDA"):
+        _library.impl(name, _autocast(op, device), f"Autocast{device}")
+    torch.library.register_vmap(qualified, vmap or _fold_batch(op), lib=_library)
+
+
+def save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Save all tensors, and the other arguments as `ctx.constants`."""
+    ctx.constants = [value for value in inputs if not isinstance(value, Tensor)]
+    ctx.save_for_backward(*(value for value in inputs if isinstance(value, Tensor)))
+
+
+def backend(device: torch.device, name: str = "forward") -> str:
+    """Return which kernel an operator runs on a device: ``"compiled"`` or ``"reference"``."""
     key = {"cpu": "CPU", "cuda": "CUDA"}.get(device.type)
     compiled = key is not None and torch._C._dispatch_has_kernel_for_dispatch_key(
-        f"{NAMESPACE}::forward", key
+        f"{NAMESPACE}::{name}", key
     )
     return "compiled" if compiled else "reference"
 
 
-# Fake kernels: shapes and dtypes only.
+def load_compiled(folders: Iterable[str]) -> None:
+    """Load the compiled kernels that lie in a package's folders, unless ``CASSI_COMPILED=0``.
+
+    The CUDA library is opened only where torch has CUDA. A library that does not load, built for
+    another platform perhaps, leaves the reference in charge and says so.
+    """
+    if os.environ.get("CASSI_COMPILED", "1") == "0":
+        return
+    names = ["_cpu.so"] + (["_cuda.so"] if torch.version.cuda else [])
+    for path in (Path(folder) / name for folder in folders for name in names):
+        if not path.is_file():
+            continue
+        try:
+            torch.ops.load_library(path)
+        except OSError as error:
+            warnings.warn(
+                f"{path} does not load ({error}); the operators run on their pure-torch reference",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
 
-def _fake_forward(x: Tensor, mask: Tensor, step: int) -> Tensor:
-    batch, bands, height, width = x.shape
-    return x.new_empty(
-        (batch, mask.shape[1], height, _reference.detector_width(width, bands, step))
-    )
+def _autocast(op: Any, device: str) -> Callable[..., Any]:
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{device}"))
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        tensors = [value for value in args if isinstance(value, Tensor)]
+        widest = tensors[0].dtype
+        for tensor in tensors[1:]:
+            widest = torch.promote_types(widest, tensor.dtype)
+        first = args[0].to(widest)
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            return op(first, *args[1:], **kwargs)
+
+    return run
 
 
-def _fake_adjoint(y: Tensor, mask: Tensor, bands: int, step: int) -> Tensor:
-    return y.new_empty((y.shape[0], bands, y.shape[2], mask.shape[-1]))
+def _fold_batch(op: Any) -> Callable[..., Any]:
+    names = [argument.name for argument in op._schema.arguments]
 
+    def run(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+        size = info.batch_size
+        mapped = [
+            value.movedim(dim, 0) if isinstance(value, Tensor) and dim is not None else value
+            for value, dim in zip(args, in_dims, strict=True)
+        ]
+        inner = [
+            value.shape[0 if dim is None else 1]
+            for value, dim in zip(mapped, in_dims, strict=True)
+            if isinstance(value, Tensor)
+        ]
+        batch = max(inner)
+        folded = []
+        for name, value, dim in zip(names, mapped, in_dims, strict=True):
+            if not isinstance(value, Tensor):
+                folded.append(value)
+                continue
+            if dim is None:
+                if name in SHAREABLE and value.shape[0] == 1:
+                    folded.append(value)
+                    continue
+                value = value.expand(size, *value.shape)
+            if value.shape[1] != batch:
+                value = value.expand(size, batch, *value.shape[2:])
+            folded.append(value.reshape(size * batch, *value.shape[2:]))
+        result = op(*folded)
+        if isinstance(result, Tensor):
+            return result.unflatten(0, (size, -1)), 0
+        return tuple(r.unflatten(0, (size, -1)) for r in result), (0,) * len(result)
 
-def _fake_mask_adjoint(x: Tensor, y: Tensor, step: int, per_sample: bool, per_band: bool) -> Tensor:
-    batch, bands, height, width = x.shape
-    return x.new_empty(
-        (batch if per_sample else 1, y.shape[1], bands if per_band else 1, height, width),
-        dtype=_reference.accumulation_dtype(x, y),
-    )
+    return run
 
-
-def _fake_gram(mask: Tensor, bands: int, step: int) -> Tensor:
-    samples, shots, _, height, width = mask.shape
-    return mask.new_empty(
-        (samples, shots, shots, height, _reference.detector_width(width, bands, step)),
-        dtype=_reference.accumulation_dtype(mask),
-    )
-
-
-def _fake_gram_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
-    return r.new_empty(r.shape)
-
-
-def _fake_data_step(
-    v: Tensor, y: Tensor, mask: Tensor, gram: Tensor, rho: Tensor, step: int
-) -> Tensor:
-    return v.new_empty(v.shape)
-
-
-# Gradients. `save` stores what `backward` needs; each returns one entry per schema argument.
-
-
-def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    tensors = [value for value in inputs if isinstance(value, Tensor)]
-    ctx.constants = [value for value in inputs if not isinstance(value, Tensor)]
-    ctx.save_for_backward(*tensors)
-
-
-def _mask_gradient(x: Tensor, y: Tensor, mask: Tensor, step: int) -> Tensor:
-    per_sample = mask.shape[0] > 1 or x.shape[0] == 1
-    return kernels.mask_adjoint(x, y, step, per_sample, mask.shape[2] > 1).to(mask.dtype)
-
-
-def _backward_forward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    x, mask = ctx.saved_tensors
-    (step,) = ctx.constants
-    grad_x = kernels.adjoint(g, mask, x.shape[1], step) if ctx.needs_input_grad[0] else None
-    grad_mask = _mask_gradient(x, g, mask, step) if ctx.needs_input_grad[1] else None
-    return grad_x, grad_mask, None
-
-
-def _backward_adjoint(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    y, mask = ctx.saved_tensors
-    _, step = ctx.constants
-    grad_y = kernels.forward(g, mask, step) if ctx.needs_input_grad[0] else None
-    grad_mask = _mask_gradient(g, y, mask, step) if ctx.needs_input_grad[1] else None
-    return grad_y, grad_mask, None, None
-
-
-def _backward_mask_adjoint(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    x, y = ctx.saved_tensors
-    step = ctx.constants[0]
-    grad_x = kernels.adjoint(y, g, x.shape[1], step) if ctx.needs_input_grad[0] else None
-    grad_y = kernels.forward(x, g, step) if ctx.needs_input_grad[1] else None
-    return (
-        None if grad_x is None else grad_x.to(x.dtype),
-        None if grad_y is None else grad_y.to(y.dtype),
-        None,
-        None,
-        None,
-    )
-
-
-def _backward_ratio_inverse(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    # ratio_inverse(y, m) = adjoint(y / n, 1 / m): its gradient follows from the adjoint's.
-    y, mask = ctx.saved_tensors
-    bands, step = ctx.constants
-    dtype = _reference.accumulation_dtype(y, mask)  # the floor is zero in half precision
-    g, m = g.to(dtype), mask.to(dtype)
-    share = 1 / _reference.band_count(mask.shape[-1], bands, step, y.device).to(dtype)
-    inverse = m.clamp_min(_reference.RATIO_FLOOR).reciprocal()
-    grad_y = grad_mask = None
-    if ctx.needs_input_grad[0]:
-        grad_y = (kernels.forward(g, inverse, step) * share).to(y.dtype)
-    if ctx.needs_input_grad[1]:
-        grad = -_mask_gradient(g, y * share, m, step) * inverse.square()
-        grad_mask = torch.where(m >= _reference.RATIO_FLOOR, grad, 0).to(mask.dtype)
-    return grad_y, grad_mask, None, None
-
-
-def _backward_gram(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    # G[k,l] = Σ_c m_k m_l, hence dm_k = Σ_l (g[k,l] + g[l,k]) m_l: an adjoint with shot k as batch.
-    (mask,) = ctx.saved_tensors
-    bands, step = ctx.constants
-    samples, shots, mask_bands, height, width = mask.shape
-    symmetric = (g + g.transpose(1, 2)).reshape(samples * shots, shots, height, g.shape[-1])
-    rows = mask.repeat_interleave(shots, 0)
-    grad = kernels.adjoint(symmetric, rows, bands, step)
-    grad = grad.reshape(samples, shots, bands, height, width).to(mask.dtype)
-    return grad.sum(2, keepdim=True) if mask_bands == 1 else grad, None, None
-
-
-def _sum_to_batch(value: Tensor, batch: int) -> Tensor:
-    return value.sum(0, keepdim=True) if batch == 1 else value
-
-
-def _backward_gram_solve(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    # z = S r with S = (G + ρ)⁻¹ symmetric: dz = S dr − S dG z − dρ S z.
-    r, gram, rho = ctx.saved_tensors
-    w = kernels.gram_solve(g, gram, rho)
-    grad_gram = grad_rho = None
-    if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-        z = kernels.gram_solve(r, gram, rho)
-        if ctx.needs_input_grad[1]:
-            grad_gram = -_sum_to_batch(w.unsqueeze(2) * z.unsqueeze(1), gram.shape[0])
-            grad_gram = grad_gram.to(gram.dtype)
-        if ctx.needs_input_grad[2]:
-            grad_rho = -_sum_to_batch((w * z).sum((1, 2, 3)), rho.shape[0]).to(rho.dtype)
-    return w, grad_gram, grad_rho
-
-
-def _backward_data_step(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    # With r = y − Av, z = S r, x = v + Aᵀz and w = S A g:
-    #   dv = g − Aᵀw,  dy = w,  dρ = −⟨w, z⟩,  dm = ∂T(dv, ·, z) − ∂T(x, ·, w).
-    # The last line already holds the path through the gram, which is a function of the mask and
-    # is therefore recomputed where a second derivative may need that path.
-    v, y, mask, gram, rho = ctx.saved_tensors
-    (step,) = ctx.constants
-    _, need_y, need_mask, _, need_rho = ctx.needs_input_grad[:5]
-    bands = v.shape[1]
-    if need_mask:
-        gram = kernels.gram(mask, bands, step)
-    w = kernels.gram_solve(kernels.forward(g, mask, step), gram, rho)
-    grad_v = g - kernels.adjoint(w, mask, bands, step)
-    grad_mask = grad_rho = None
-    if need_mask or need_rho:
-        z = kernels.gram_solve(y.to(v.dtype) - kernels.forward(v, mask, step), gram, rho)
-        if need_rho:
-            grad_rho = -_sum_to_batch((w * z).sum((1, 2, 3)), rho.shape[0]).to(rho.dtype)
-        if need_mask:
-            x = v + kernels.adjoint(z, mask, bands, step)
-            grad_mask = _mask_gradient(grad_v, z, mask, step) - _mask_gradient(x, w, mask, step)
-    return grad_v, w.to(y.dtype) if need_y else None, grad_mask, None, grad_rho, None
-
-
-_REGISTRY: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "forward": (_fake_forward, _backward_forward),
-    "adjoint": (_fake_adjoint, _backward_adjoint),
-    "mask_adjoint": (_fake_mask_adjoint, _backward_mask_adjoint),
-    "ratio_inverse": (_fake_adjoint, _backward_ratio_inverse),
-    "gram": (_fake_gram, _backward_gram),
-    "gram_solve": (_fake_gram_solve, _backward_gram_solve),
-    "data_step": (_fake_data_step, _backward_data_step),
-}
-for _name, (_fake, _backward) in _REGISTRY.items():
-    torch.library.register_fake(f"{NAMESPACE}::{_name}", _fake, lib=_library)
-    torch.library.register_autograd(
-        f"{NAMESPACE}::{_name}", _backward, setup_context=_save_inputs, lib=_library
-    )

@@ -24,10 +24,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 RATIO_FLOOR = 1e-12  # what mask zeros are raised to in `ratio_inverse`
-_TV_CHUNK = 1 << 16
 
 
 def band_offset(band: int, bands: int, step: int) -> int:
@@ -46,6 +44,11 @@ def accumulation_dtype(*tensors: Tensor) -> torch.dtype:
     for tensor in tensors:
         dtype = torch.promote_types(dtype, tensor.dtype)
     return dtype
+
+
+def layout(channels_last: bool) -> torch.memory_format:
+    """Return the memory format of a cube that an operator makes."""
+    return torch.channels_last if channels_last else torch.contiguous_format
 
 
 def _band(mask: Tensor, shot: int, band: int) -> Tensor:  # (1|B, H, W)
@@ -70,12 +73,19 @@ def forward(x: Tensor, mask: Tensor, step: int) -> Tensor:
     return y.to(x.dtype)
 
 
-def adjoint(y: Tensor, mask: Tensor, bands: int, step: int) -> Tensor:
+def adjoint(
+    y: Tensor, mask: Tensor, bands: int, step: int, channels_last: bool = False
+) -> Tensor:
     """Shift every band back and multiply by the mask: x[c,h,w] = Σ_k m[k,c,h,w] y[k,h,w+o(c)]."""
     batch, shots, height, _ = y.shape
     width = mask.shape[-1]
     dtype = accumulation_dtype(y, mask)
-    x = y.new_empty((batch, bands, height, width), dtype=dtype)
+    x = torch.empty(
+        (batch, bands, height, width),
+        dtype=dtype,
+        device=y.device,
+        memory_format=layout(channels_last),
+    )
     for c in range(bands):
         offset = band_offset(c, bands, step)
         for k in range(shots):
@@ -102,13 +112,14 @@ def mask_adjoint(x: Tensor, y: Tensor, step: int, per_sample: bool, per_band: bo
     return m
 
 
-def ratio_inverse(y: Tensor, mask: Tensor, bands: int, step: int) -> Tensor:
+def ratio_inverse(
+    y: Tensor, mask: Tensor, bands: int, step: int, channels_last: bool = False
+) -> Tensor:
     """Divide y by the number of bands that reach each pixel, and each band's window by the mask."""
     dtype = accumulation_dtype(y, mask)
     share = y.to(dtype) / band_count(mask.shape[-1], bands, step, y.device)
-    return adjoint(share, mask.to(dtype).clamp_min(RATIO_FLOOR).reciprocal(), bands, step).to(
-        y.dtype
-    )
+    inverse = mask.to(dtype).clamp_min(RATIO_FLOOR).reciprocal()
+    return adjoint(share, inverse, bands, step, channels_last).to(y.dtype)
 
 
 def band_count(width: int, bands: int, step: int, device: torch.device) -> Tensor:  # (W',)
@@ -155,46 +166,45 @@ def gram_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
 
 
 def data_step(v: Tensor, y: Tensor, mask: Tensor, gram: Tensor, rho: Tensor, step: int) -> Tensor:
-    """Compute v + Aᵀ(AAᵀ + ρI)⁺(y − Av)."""
+    """Compute v + Aᵀ(AAᵀ + ρI)⁺(y − Av), in the strides of v."""
     dtype = accumulation_dtype(v, y, mask)
     residual = y.to(dtype) - forward(v.to(dtype), mask, step)
     x = adjoint(gram_solve(residual, gram, rho), mask, v.shape[1], step)
-    return x.add_(v).to(v.dtype)
+    return torch.empty_like(v).copy_(x.add_(v))
 
 
-def tv_prox(x: Tensor, weight: Tensor, iterations: int) -> Tensor:
-    """Take projected-gradient steps on the dual of min_u ½‖u − x‖² + weight·TV(u), per band."""
-    if x.numel() == 0:
-        return x.clone()
-    dtype = accumulation_dtype(x)
-    batch, bands, height, width = x.shape
-    w = (
-        weight.to(dtype)
-        .clamp_max(torch.finfo(dtype).max)
-        .expand(batch)
-        .repeat_interleave(bands)
-        .view(-1, 1, 1)
-    )
-    # A few planes at a time, so that all iterations on them stay in a core's cache.
-    chunk = max(1, _TV_CHUNK // (height * width))
-    planes = x.reshape(-1, height, width).split(chunk)
-    solved = [
-        _tv_dual(plane.to(dtype), limit, iterations)
-        for plane, limit in zip(planes, w.split(chunk), strict=True)
-    ]
-    return torch.cat(solved).view(x.shape).to(x.dtype)
+def data_step_backward(
+    grad: Tensor,
+    v: Tensor,
+    y: Tensor,
+    mask: Tensor,
+    gram: Tensor,
+    rho: Tensor,
+    step: int,
+    need_mask: bool,
+    need_rho: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Differentiate `data_step`: gradients of v, y, mask, and of ρ summed over each row only.
 
+    With S = (AAᵀ + ρI)⁺, z = S(y − Av), x = v + Aᵀz and w = S A grad:
 
-def _tv_dual(image: Tensor, limit: Tensor, iterations: int) -> Tensor:
-    # The dual (p, q) lives on vertical and horizontal edges, |(p, q)| <= limit; u = x + div(p, q).
-    p = q = torch.zeros_like(image)
-    u = image
-    floor = torch.finfo(image.dtype).tiny
-    for _ in range(iterations):
-        # 1/8 bounds the inverse Lipschitz constant of the dual gradient in two dimensions.
-        p = p + 0.125 * pad(u.diff(dim=-2), (0, 0, 0, 1))
-        q = q + 0.125 * pad(u.diff(dim=-1), (0, 1))
-        shrink = limit / torch.maximum((p * p + q * q + floor).sqrt(), limit).clamp_min(floor)
-        p, q = p * shrink, q * shrink
-        u = image + (p - pad(p, (0, 0, 1, -1))) + (q - pad(q, (1, -1)))
-    return u
+        dv = grad − Aᵀw,  dy = w,  dρ = −⟨w, z⟩,  dm = ∂T(dv, ·, z) − ∂T(x, ·, w).
+
+    The last line holds the path through the gram, which is a function of the mask. Gradients that
+    are not needed come back empty.
+    """
+    dtype = accumulation_dtype(v, y, mask)
+    bands = v.shape[1]
+    w = gram_solve(forward(grad.to(dtype), mask, step), gram, rho)
+    grad_v = grad - adjoint(w, mask, bands, step)
+    grad_mask = grad_rho = v.new_empty(0, dtype=dtype)
+    if need_mask or need_rho:
+        z = gram_solve(y.to(dtype) - forward(v.to(dtype), mask, step), gram, rho)
+        if need_rho:
+            grad_rho = -(w * z).sum((1, 3))
+        if need_mask:
+            x = v + adjoint(z, mask, bands, step)
+            shared = (mask.shape[0] > 1 or v.shape[0] == 1, mask.shape[2] > 1)
+            grad_mask = mask_adjoint(grad_v, z, step, *shared)
+            grad_mask -= mask_adjoint(x, w, step, *shared)
+    return torch.empty_like(v).copy_(grad_v), w.to(y.dtype), grad_mask, grad_rho

@@ -1,0 +1,245 @@
+"""Find the operators at which a network silently leaves a memory format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from cassi.ops._checks import shape_of
+
+_DIMENSIONS = {torch.channels_last: 4, torch.channels_last_3d: 5}
+
+
+def assert_memory_format(
+    module: Callable[..., Any],
+    x: Tensor | tuple[Any, ...],
+    memory_format: torch.memory_format = torch.channels_last,
+    *,
+    ignore: Collection[str] = (),
+) -> Any:
+    """Run a module and raise if an operator in it silently leaves a memory format.
+
+    An operator is reported when it
+
+    - is given a tensor in the memory format and writes an image (4-D) in another one:
+      `.contiguous()`, a `reshape` that copies, `softmax`, a custom operator, …;
+    - lays out what later, seen as an image again, reaches a convolution or the module's output in
+      another format, as a matrix product between two reshapes does; a view (`transpose`) is
+      reported only where it alone is the reason.
+
+    Only the operator that leaves the format is reported, not those after it. Parameters and
+    buffers may have any format. A tensor with one channel or one pixel has both formats and
+    proves nothing.
+
+    The module runs once, without gradients and in the mode, training or not, that it is in. Its
+    parameters are not touched; its buffers (running statistics) are put back afterwards.
+
+    Args:
+        module: a module, or any function of tensors.
+        x: its argument, or a tuple of them; floating 4-D tensors (5-D for `channels_last_3d`) are
+            converted to the memory format first.
+        memory_format: `torch.channels_last` or `torch.channels_last_3d`.
+        ignore: operators that may leave the format, named as the report names them.
+
+    Returns:
+        What the module returned.
+
+    Raises:
+        AssertionError: with one line for every operator that leaves the format: its name, the
+            innermost submodule that ran it, and the shape it wrote.
+        ValueError: another memory format, or no argument that could have it.
+    """
+    dimensions = _DIMENSIONS.get(memory_format)
+    if dimensions is None:
+        raise ValueError(
+            "memory_format: expected torch.channels_last or torch.channels_last_3d, "
+            f"got {memory_format}"
+        )
+    arguments = x if isinstance(x, tuple) else (x,)
+    if not any(_is_floating(value) and value.ndim == dimensions for value in arguments):
+        listed = [shape_of(v) if isinstance(v, Tensor) else type(v).__name__ for v in arguments]
+        raise ValueError(
+            f"x: expected a floating tensor with {dimensions} dimensions, got {', '.join(listed)}"
+        )
+    arguments = tuple(
+        value.contiguous(memory_format=memory_format)
+        if _is_floating(value) and value.ndim == dimensions
+        else value
+        for value in arguments
+    )
+    watch = _Watch(module, dimensions, ignore)
+    with torch.no_grad(), _buffers_kept(module), watch.submodules(), watch:
+        result = module(*arguments)
+    for value in tree_leaves(result):
+        watch.consume(value)
+    if watch.reported:
+        name = str(memory_format).removeprefix("torch.")
+        lines = "".join(f"\n  {departure}" for departure in watch.reported)
+        raise AssertionError(f"{name}: expected in every operator, lost by{lines}")
+    return result
+
+
+@dataclass(frozen=True)
+class _Departure:
+    """The operator that decided how a tensor is laid out, after the format was left."""
+
+    operator: str
+    module: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.operator} in {self.module}, which wrote {self.shape}"
+
+
+class _Watch(TorchDispatchMode):
+    """Follow every tensor that descends from one in the memory format."""
+
+    def __init__(self, module: Any, dimensions: int, ignore: Collection[str]) -> None:
+        super().__init__()
+        self.reported: dict[_Departure, None] = {}  # in the order of execution
+        self._left: Any = WeakTensorKeyDictionary()  # tensor → departure
+        self._dimensions = dimensions
+        self._ignore = frozenset(ignore)
+        self._root = module
+        self._running: list[str] = []
+        self._constants: set[int] = set()
+        if isinstance(module, nn.Module):
+            self._constants = {id(t) for t in (*module.parameters(), *module.buffers())}
+
+    @contextmanager
+    def submodules(self) -> Iterator[None]:
+        """Keep track of the innermost submodule."""
+        handles = []
+        modules = self._root.named_modules() if isinstance(self._root, nn.Module) else ()
+        for name, module in modules:
+            label = f"{name} ({type(module).__name__})" if name else type(module).__name__
+
+            def enter(module: nn.Module, args: Any, label: str = label) -> None:
+                self._running.append(label)
+
+            def leave(module: nn.Module, args: Any, output: Any) -> None:
+                self._running.pop()
+
+            handles.append(module.register_forward_pre_hook(enter, prepend=True))
+            handles.append(module.register_forward_hook(leave, always_call=True))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        name = str(func.overloadpacket)
+        if name in self._ignore:
+            return result
+        sources = [
+            value
+            for value in tree_leaves((args, kwargs))
+            if _is_floating(value) and id(value) not in self._constants
+        ]
+        if name == "aten.convolution":
+            self.consume(args[0])
+        for value in tree_leaves(result):
+            if _is_floating(value):
+                self._follow(name, sources, value)
+        return result
+
+    def consume(self, value: Any) -> None:
+        """Report the departure of an image that is about to be read as one."""
+        if self._is_lost_image(value) and value in self._left:
+            self.reported[self._left[value]] = None
+
+    def _follow(self, name: str, sources: list[Tensor], value: Tensor) -> None:
+        if value.ndim == self._dimensions and _is_laid_out(value, _channels_last(value)):
+            self._left.pop(value, None)
+            return
+        module = self._running[-1] if self._running else getattr(self._root, "__name__", "x")
+        here = _Departure(name, module, tuple(value.shape))
+        departures = [(s, self._left[s]) for s in sources if s in self._left]
+        earlier = [departure for _, departure in departures if departure in self.reported]
+        kept = any(self._has_only_this_format(source) for source in sources)
+        base = None
+        if not any(value is source for source in sources):  # changed in place
+            base = next((source for source in sources if _share_memory(value, source)), None)
+        if base is not None:
+            if base not in self._left and not self._has_only_this_format(base):
+                return
+            departure = self._left.get(base, here)
+        elif earlier:
+            departure = earlier[0]
+        elif kept:
+            departure = here
+            if self._is_lost_image(value):
+                self.reported[here] = None
+        elif departures:
+            # Element by element, the layout is that of what came in; any other way is its own.
+            same = (departure for s, departure in departures if s.stride() == value.stride())
+            departure = next(same, here)
+        else:
+            return
+        self._left[value] = departure
+
+    def _is_lost_image(self, value: Any) -> bool:
+        return (
+            _is_floating(value)
+            and value.ndim == self._dimensions
+            and not _is_laid_out(value, _channels_last(value))
+        )
+
+    def _has_only_this_format(self, value: Tensor) -> bool:
+        return (
+            value.ndim == self._dimensions
+            and _is_laid_out(value, _channels_last(value))
+            and not _is_laid_out(value, range(value.ndim))
+        )
+
+
+@contextmanager
+def _buffers_kept(module: Any) -> Iterator[None]:
+    # A module may write into its buffers or put others in their place.
+    before = [
+        (owner, name, buffer, buffer.clone())
+        for owner in (module.modules() if isinstance(module, nn.Module) else ())
+        for name, buffer in owner._buffers.items()
+        if buffer is not None
+    ]
+    try:
+        yield
+    finally:
+        for owner, name, buffer, value in before:
+            owner._buffers[name] = buffer.copy_(value)
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _share_memory(value: Tensor, other: Tensor) -> bool:
+    return value.untyped_storage()._cdata == other.untyped_storage()._cdata
+
+
+def _channels_last(value: Tensor) -> tuple[int, ...]:
+    return (0, *range(2, value.ndim), 1)
+
+
+def _is_laid_out(value: Tensor, axes: Collection[int]) -> bool:
+    """Tell whether memory runs through the axes in this order; gaps, as in a slice, are allowed."""
+    minimum = 1
+    for axis in reversed(tuple(axes)):
+        if value.shape[axis] != 1:
+            if value.stride(axis) < minimum:
+                return False
+            minimum = value.stride(axis) * value.shape[axis]
+    return True

@@ -1,0 +1,143 @@
+"""Pure-torch total variation: the specification of the compiled kernels.
+
+The dual (p, q) lives on the vertical and horizontal edges of every band, and
+
+    u = x + div(p, q),   |(p, q)| ≤ weight,
+
+where the norm is taken at each pixel of each band, or over all bands of a pixel (coupled). One
+iteration is a projected gradient step of length 1/8, which bounds the inverse Lipschitz constant
+of the dual gradient in two dimensions. Canonical shapes: cube `(B, C, H, W)`, weight `(1|B,)`,
+dual `(B, 2, C, H, W)` in the dtype of the sums.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from cassi.ops._reference import accumulation_dtype
+
+STEP = 0.125
+_CHUNK = 1 << 16
+
+
+def tv_prox(x: Tensor, weight: Tensor, iterations: int, coupled: bool) -> Tensor:
+    """Take projected-gradient steps on the dual of min_u ½‖u − x‖² + weight·TV(u), from zero."""
+    if coupled:
+        return tv_prox_dual(x, weight, None, iterations, coupled)[0]
+    # A few planes at a time, so that all iterations on them stay in a core's cache.
+    dtype = accumulation_dtype(x)
+    batch, bands, height, width = x.shape
+    limit = _limit(weight, dtype).expand(batch, 1, 1, 1).repeat_interleave(bands, 0)
+    planes = x.reshape(batch * bands, 1, height, width)
+    chunk = max(1, _CHUNK // max(1, height * width))
+    solved = []
+    for plane, level in zip(planes.split(chunk), limit.split(chunk), strict=True):
+        image = plane.to(dtype)
+        zero = torch.zeros_like(image)
+        p, q = iterate(image, level, zero, zero, iterations, False)
+        solved.append(image + divergence(p, q))
+    u = torch.cat(solved) if solved else planes
+    return torch.empty_like(x).copy_(u.view(x.shape))
+
+
+def tv_prox_dual(
+    x: Tensor, weight: Tensor, dual: Tensor | None, iterations: int, coupled: bool
+) -> tuple[Tensor, Tensor]:
+    """Take the same steps from a given dual, and return the last one too."""
+    dtype = accumulation_dtype(x)
+    image = x.to(dtype)
+    p, q = (torch.zeros_like(image),) * 2 if dual is None else dual.to(dtype).unbind(1)
+    p, q = iterate(image, _limit(weight, dtype), p, q, iterations, coupled)
+    u = image + divergence(p, q)
+    return torch.empty_like(x).copy_(u), torch.stack((p, q), 1).contiguous()
+
+
+def tv_prox_backward(
+    grad: Tensor,
+    grad_dual: Tensor | None,
+    x: Tensor,
+    weight: Tensor,
+    dual: Tensor | None,
+    iterations: int,
+    coupled: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Differentiate the iterations of `tv_prox_dual`: gradients of x, weight (per sample), dual."""
+    dtype = accumulation_dtype(x)
+    image, limit = x.to(dtype), _limit(weight, dtype)
+    states = [(torch.zeros_like(image),) * 2 if dual is None else dual.to(dtype).unbind(1)]
+    for _ in range(iterations):
+        states.append(iterate(image, limit, *states[-1], 1, coupled))
+    grad_x = grad.to(dtype).clone()
+    dp, dq = _divergence_transpose(grad_x)
+    if grad_dual is not None:
+        dp, dq = dp + grad_dual[:, 0], dq + grad_dual[:, 1]
+    grad_limit = torch.zeros(x.shape[0], dtype=dtype, device=x.device)
+    floor = torch.finfo(dtype).tiny
+    for p, q in reversed(states[:-1]):
+        u = image + divergence(p, q)
+        a, b = p + STEP * _down(u), q + STEP * _right(u)
+        norm = _norm(a, b, coupled)
+        shrink = limit / torch.maximum(norm, limit).clamp_min(floor)
+        inner = dp * a + dq * b
+        inner = inner.sum(1, keepdim=True) if coupled else inner
+        outside = torch.where(norm > limit, inner / norm, 0)  # elsewhere the shrinkage is 1
+        grad_limit += outside.sum((1, 2, 3))
+        dp = dp * shrink - a * (outside * limit / norm.square())
+        dq = dq * shrink - b * (outside * limit / norm.square())
+        du = STEP * (_down_transpose(dp) + _right_transpose(dq))
+        grad_x += du
+        back_p, back_q = _divergence_transpose(du)
+        dp, dq = dp + back_p, dq + back_q
+    return torch.empty_like(x).copy_(grad_x), grad_limit, torch.stack((dp, dq), 1).contiguous()
+
+
+def iterate(
+    x: Tensor, limit: Tensor, p: Tensor, q: Tensor, iterations: int, coupled: bool
+) -> tuple[Tensor, Tensor]:
+    """Take projected gradient steps on the dual."""
+    floor = torch.finfo(x.dtype).tiny
+    for _ in range(iterations):
+        u = x + divergence(p, q)
+        p, q = p + STEP * _down(u), q + STEP * _right(u)
+        shrink = limit / torch.maximum(_norm(p, q, coupled), limit).clamp_min(floor)
+        p, q = p * shrink, q * shrink
+    return p, q
+
+
+def divergence(p: Tensor, q: Tensor) -> Tensor:
+    """Subtract from every edge the one before it."""
+    return (p - pad(p, (0, 0, 1, -1))) + (q - pad(q, (1, -1)))
+
+
+def _limit(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    return weight.to(dtype).clamp_max(torch.finfo(dtype).max).view(-1, 1, 1, 1)
+
+
+def _norm(p: Tensor, q: Tensor, coupled: bool) -> Tensor:
+    square = p * p + q * q
+    square = square.sum(1, keepdim=True) if coupled else square
+    return (square + torch.finfo(p.dtype).tiny).sqrt()
+
+
+def _down(u: Tensor) -> Tensor:
+    return pad(u.diff(dim=-2), (0, 0, 0, 1))
+
+
+def _right(u: Tensor) -> Tensor:
+    return pad(u.diff(dim=-1), (0, 1))
+
+
+def _down_transpose(p: Tensor) -> Tensor:
+    p = p[..., :-1, :]
+    return pad(p, (0, 0, 1, 0)) - pad(p, (0, 0, 0, 1))
+
+
+def _right_transpose(q: Tensor) -> Tensor:
+    q = q[..., :-1]
+    return pad(q, (1, 0)) - pad(q, (0, 1))
+
+
+def _divergence_transpose(u: Tensor) -> tuple[Tensor, Tensor]:
+    return u - pad(u, (0, 0, -1, 1)), u - pad(u, (-1, 1))

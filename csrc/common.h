@@ -1,0 +1,174 @@
+// What the CPU and the CUDA kernels share: geometry, views of tensors, the arithmetic of one
+// element. No torch header, no standard library beyond integers, no external linkage: this file is
+// compiled once per instruction set, and the linker must not mix those copies.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define CASSI_INLINE static __host__ __device__ __forceinline__
+#else
+#define CASSI_INLINE static inline
+#endif
+
+namespace cassi {
+
+enum class Dtype : int32_t { f32, f64, bf16, f16 };
+
+// A strided tensor in the operators' canonical shape, at most five dimensions, the last two (H, W).
+// A dimension that is shared (the batch of a mask, its bands) has stride 0.
+struct View {
+  void* data;
+  Dtype dtype;
+  int64_t stride[5];
+};
+
+// The sizes of one call. The bands of a cube are `bands` everywhere.
+struct Geometry {
+  int64_t batch, shots, bands, height, width, step;
+};
+
+CASSI_INLINE int64_t detector_width(const Geometry& g) {
+  return g.width + (g.bands - 1) * (g.step < 0 ? -g.step : g.step);
+}
+
+// The detector column where a band starts; the leftmost band starts at 0.
+CASSI_INLINE int64_t band_offset(const Geometry& g, int64_t band) {
+  return g.step >= 0 ? band * g.step : (g.bands - 1 - band) * -g.step;
+}
+
+// The bands that reach detector column w are those whose offset o satisfies w-W < o <= w. In order
+// of rising offset (rank = o / |step|) they are an interval [first, last).
+struct Ranks {
+  int64_t first, last;
+};
+
+CASSI_INLINE Ranks ranks_at(const Geometry& g, int64_t w) {
+  const int64_t d = g.step < 0 ? -g.step : g.step;
+  if (d == 0) return {0, g.bands};
+  const int64_t first = w < g.width ? 0 : (w - g.width) / d + 1;
+  const int64_t last = w / d + 1;
+  return {first, last < g.bands ? last : g.bands};
+}
+
+CASSI_INLINE int64_t band_of_rank(const Geometry& g, int64_t rank) {
+  return g.step >= 0 ? rank : g.bands - 1 - rank;
+}
+
+// What mask zeros are raised to before `ratio_inverse` divides by them.
+constexpr double kRatioFloor = 1e-12;
+
+template <class T>
+CASSI_INLINE T inverse_mask(T mask) {
+  const T floor = static_cast<T>(kRatioFloor);
+  return T(1) / (mask < floor ? floor : mask);  // a NaN stays a NaN
+}
+
+// (g + rho)⁺ r of one shot: nothing comes back from a pixel that no light reaches.
+template <class T>
+CASSI_INLINE T damped_solve(T r, T g, T rho) {
+  const T damped = g + rho;
+  return damped == T(0) ? T(0) : r / damped;
+}
+
+template <class T>
+CASSI_INLINE T magnitude(T a) {
+  return a < T(0) ? -a : a;
+}
+
+#if defined(__CUDACC__)
+template <class T>
+CASSI_INLINE T square_root(T a) {
+  return sqrt(a);
+}
+#else
+CASSI_INLINE float square_root(float a) { return __builtin_sqrtf(a); }
+CASSI_INLINE double square_root(double a) { return __builtin_sqrt(a); }
+#endif
+
+template <class T>
+struct Precision;
+template <>
+struct Precision<float> {
+  static constexpr float epsilon = 1.1920928955078125e-07f, tiny = 1.1754943508222875e-38f;
+  static constexpr float largest = 3.4028234663852886e+38f;
+};
+template <>
+struct Precision<double> {
+  static constexpr double epsilon = 2.220446049250313e-16, tiny = 2.2250738585072014e-308;
+  static constexpr double largest = 1.7976931348623157e+308;
+};
+
+// z = (G + rho I)⁺ r for the symmetric K×K matrix of one pixel, by cyclic Jacobi rotations, which
+// diagonalise G to machine precision for any K. Eigenvalues below K·eps·largest count as zero, as in
+// the reference. `a` (K·K) holds G and `q` (K·K) is scratch, both with `pitch` between elements so
+// that neighbouring threads can interleave; r and z may be the same.
+template <class T>
+CASSI_INLINE void solve_symmetric(int64_t K, T* a, T* q, int64_t pitch, const T* r, int64_t r_pitch,
+                                  T* z, int64_t z_pitch, T rho, T epsilon) {
+#define A_(i, j) a[((i) * K + (j)) * pitch]
+#define Q_(i, j) q[((i) * K + (j)) * pitch]
+  for (int64_t i = 0; i < K; ++i)
+    for (int64_t j = 0; j < K; ++j) Q_(i, j) = i == j ? T(1) : T(0);
+  for (int sweep = 0; sweep < 30; ++sweep) {
+    T off = 0, diagonal = 0;
+    for (int64_t i = 0; i < K; ++i) {
+      diagonal += A_(i, i) * A_(i, i);
+      for (int64_t j = 0; j < i; ++j) off += A_(i, j) * A_(i, j);
+    }
+    if (!(off > diagonal * epsilon * epsilon * T(0.01))) break;  // also leaves on NaN
+    for (int64_t i = 0; i + 1 < K; ++i)
+      for (int64_t j = i + 1; j < K; ++j) {
+        const T apq = A_(i, j);
+        if (apq == T(0)) continue;
+        const T theta = (A_(j, j) - A_(i, i)) / (T(2) * apq);
+        const T t = (theta < T(0) ? T(-1) : T(1)) /
+                    (magnitude(theta) + square_root(theta * theta + T(1)));
+        const T c = T(1) / square_root(t * t + T(1)), s = t * c;
+        for (int64_t k = 0; k < K; ++k) {
+          const T x = A_(k, i), y = A_(k, j);
+          A_(k, i) = c * x - s * y;
+          A_(k, j) = s * x + c * y;
+        }
+        for (int64_t k = 0; k < K; ++k) {
+          const T x = A_(i, k), y = A_(j, k);
+          A_(i, k) = c * x - s * y;
+          A_(j, k) = s * x + c * y;
+        }
+        for (int64_t k = 0; k < K; ++k) {
+          const T x = Q_(k, i), y = Q_(k, j);
+          Q_(k, i) = c * x - s * y;
+          Q_(k, j) = s * x + c * y;
+        }
+      }
+  }
+  T largest = A_(0, 0);
+  for (int64_t i = 1; i < K; ++i) largest = A_(i, i) > largest ? A_(i, i) : largest;
+  const T floor = largest * T(K) * epsilon;
+  // Coefficients take the place of the diagonal, which they need no longer.
+  for (int64_t i = 0; i < K; ++i) {
+    const T value = A_(i, i), damped = (value <= floor ? T(0) : value) + rho;
+    T sum = 0;
+    for (int64_t k = 0; k < K; ++k) sum += Q_(k, i) * r[k * r_pitch];
+    A_(i, i) = damped == T(0) ? T(0) : sum / damped;
+  }
+  for (int64_t k = 0; k < K; ++k) {
+    T sum = 0;
+    for (int64_t i = 0; i < K; ++i) sum += Q_(k, i) * A_(i, i);
+    z[k * z_pitch] = sum;
+  }
+#undef A_
+#undef Q_
+}
+
+// The step of the dual iterations of total variation, see ops/_reference_tv.py.
+constexpr double kTvStep = 0.125;
+
+// Corner weights of a unit cell, index 4i + 2j + k for corner (i, j, k), u = (p + 1) / 2.
+template <class T>
+CASSI_INLINE T corner_weight(int corner, T u, T v, T w) {
+  return ((corner & 4) ? u : T(1) - u) * ((corner & 2) ? v : T(1) - v) *
+         ((corner & 1) ? w : T(1) - w);
+}
+
+}  // namespace cassi

@@ -1,0 +1,105 @@
+// Chooses the kernels for this processor, shares their tiles among torch's threads, and holds the
+// scratch memory of each.
+#include <torch/csrc/stable/ops.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "../kernels.h"
+
+#define CASSI_DECLARE(ISA, Args)                               \
+  namespace ISA {                                              \
+  int64_t work(const Args&);                                   \
+  void run(const Args&, int64_t begin, int64_t end);           \
+  }
+
+#if defined(CASSI_X86)
+#define CASSI_KERNEL(Args)         \
+  CASSI_DECLARE(avx512, Args)      \
+  CASSI_DECLARE(avx2, Args)        \
+  CASSI_DECLARE(baseline, Args)    \
+  CASSI_LAUNCH(Args)
+#else
+#define CASSI_KERNEL(Args) CASSI_DECLARE(baseline, Args) CASSI_LAUNCH(Args)
+#endif
+
+namespace cassi {
+
+namespace {
+
+struct Free {
+  void operator()(char* memory) const { std::free(memory); }
+};
+
+thread_local std::unique_ptr<char, Free> memory;
+thread_local int64_t available = 0;
+
+enum class Isa { baseline, avx2, avx512 };
+
+// CASSI_ISA=baseline or avx2 asks for less than the processor has, for tests and comparisons.
+Isa choose() {
+#if defined(CASSI_X86)
+  const char* wish = std::getenv("CASSI_ISA");
+  const bool low = wish && !std::strcmp(wish, "baseline");
+  const bool middle = wish && !std::strcmp(wish, "avx2");
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("f16c");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512bw");
+  if (avx512 && !low && !middle) return Isa::avx512;
+  if (avx2 && !low) return Isa::avx2;
+#endif
+  return Isa::baseline;
+}
+
+template <class Args>
+using Run = void (*)(const Args&, int64_t, int64_t);
+
+template <class Args>
+void share(const Args& args, int64_t work, Run<Args> run) {
+  torch::stable::parallel_for(0, work, 1, [&](int64_t begin, int64_t end) {
+    run(args, begin, end);
+  });
+}
+
+}  // namespace
+
+char* scratch(int64_t bytes) {
+  if (bytes > available) {
+    const int64_t rounded = (bytes + 4095) / 4096 * 4096;
+    char* fresh = static_cast<char*>(std::aligned_alloc(4096, rounded));
+    STD_TORCH_CHECK(fresh != nullptr, "cassi: no memory for ", rounded, " bytes of scratch");
+    memory.reset(fresh);
+    available = rounded;
+  }
+  return memory.get();
+}
+
+#if defined(CASSI_X86)
+#define CASSI_LAUNCH(Args)                                                         \
+  void launch(const Args& args, void*) {                                           \
+    static const Isa isa = choose();                                               \
+    if (isa == Isa::avx512) return share<Args>(args, avx512::work(args), avx512::run); \
+    if (isa == Isa::avx2) return share<Args>(args, avx2::work(args), avx2::run);   \
+    share<Args>(args, baseline::work(args), baseline::run);                        \
+  }
+#else
+#define CASSI_LAUNCH(Args)                                  \
+  void launch(const Args& args, void*) {                    \
+    share<Args>(args, baseline::work(args), baseline::run); \
+  }
+#endif
+
+CASSI_KERNEL(Forward)
+CASSI_KERNEL(Adjoint)
+CASSI_KERNEL(MaskAdjoint)
+CASSI_KERNEL(Gram)
+CASSI_KERNEL(GramSolve)
+CASSI_KERNEL(DataStep)
+CASSI_KERNEL(DataStepBackward)
+CASSI_KERNEL(TvProx)
+
+}  // namespace cassi

@@ -1,0 +1,134 @@
+// Vectors of the instruction set that this translation unit is compiled for.
+//
+// Arithmetic is written with the compiler's vector types; what they cannot say (a shift across two
+// registers by a number known at run time, a reciprocal square root) is below, once per set.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX512F__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+#define CASSI_ISA avx512
+#define CASSI_BYTES 64
+#elif defined(__AVX2__)
+#define CASSI_ISA avx2
+#define CASSI_BYTES 32
+#else
+#define CASSI_ISA baseline
+#define CASSI_BYTES 16
+#endif
+
+namespace cassi {
+namespace CASSI_ISA {
+
+template <class T>
+struct Vec {
+  typedef T type __attribute__((vector_size(CASSI_BYTES)));
+  static constexpr int64_t lanes = CASSI_BYTES / sizeof(T);
+};
+
+template <class T>
+static inline typename Vec<T>::type load(const T* from) {
+  typename Vec<T>::type v;
+  __builtin_memcpy(&v, from, sizeof v);
+  return v;
+}
+
+template <class T>
+static inline void store(T* to, typename Vec<T>::type v) {
+  __builtin_memcpy(to, &v, sizeof v);
+}
+
+// The first n lanes; the others are zero, and memory behind them is not touched.
+template <class T>
+static inline typename Vec<T>::type load_part(const T* from, int64_t n) {
+  T lanes[Vec<T>::lanes] = {};
+  for (int64_t i = 0; i < n; ++i) lanes[i] = from[i];
+  return load(lanes);
+}
+
+template <class T>
+static inline void store_part(T* to, typename Vec<T>::type v, int64_t n) {
+  T lanes[Vec<T>::lanes];
+  store(lanes, v);
+  for (int64_t i = 0; i < n; ++i) to[i] = lanes[i];
+}
+
+template <class T>
+static inline typename Vec<T>::type splat(T a) {
+  return typename Vec<T>::type{} + a;
+}
+
+// Moves the sequence (previous, current) right by `shift` lanes and returns where current was.
+template <class T>
+struct Shift {
+  int64_t lanes;
+  explicit Shift(int64_t shift) : lanes(shift) {}
+  typename Vec<T>::type operator()(typename Vec<T>::type previous,
+                                   typename Vec<T>::type current) const {
+    T both[2 * Vec<T>::lanes];
+    store(both, previous);
+    store(both + Vec<T>::lanes, current);
+    return load(both + Vec<T>::lanes - lanes);
+  }
+};
+
+#if defined(__AVX512F__)
+template <>
+struct Shift<float> {
+  __m512i index;
+  explicit Shift(int64_t shift)
+      : index(_mm512_add_epi32(
+            _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+            _mm512_set1_epi32(16 - static_cast<int>(shift)))) {}
+  Vec<float>::type operator()(Vec<float>::type previous, Vec<float>::type current) const {
+    return (Vec<float>::type)_mm512_permutex2var_ps((__m512)previous, index, (__m512)current);
+  }
+};
+#elif defined(__AVX2__)
+template <>
+struct Shift<float> {
+  __m256i index;
+  __m256 from_current;
+  explicit Shift(int64_t shift) {
+    const __m256i lane = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0);
+    const __m256i s = _mm256_set1_epi32(static_cast<int>(shift));
+    index = _mm256_and_si256(_mm256_sub_epi32(lane, s), _mm256_set1_epi32(7));
+    from_current = _mm256_castsi256_ps(
+        _mm256_cmpgt_epi32(_mm256_add_epi32(lane, _mm256_set1_epi32(1)), s));
+  }
+  Vec<float>::type operator()(Vec<float>::type previous, Vec<float>::type current) const {
+    return (Vec<float>::type)_mm256_blendv_ps(
+        _mm256_permutevar8x32_ps((__m256)previous, index),
+        _mm256_permutevar8x32_ps((__m256)current, index), from_current);
+  }
+};
+#endif
+
+// 1 / √a to the last digit or two, for a > 0.
+template <class T>
+static inline typename Vec<T>::type reciprocal_root(typename Vec<T>::type a) {
+  typename Vec<T>::type out;
+  for (int64_t i = 0; i < Vec<T>::lanes; ++i) out[i] = T(1) / __builtin_sqrt(a[i]);
+  return out;
+}
+
+#if defined(__AVX512F__) || defined(__AVX2__)
+template <>
+inline __attribute__((always_inline)) Vec<float>::type reciprocal_root<float>(
+    Vec<float>::type a) {
+#if defined(__AVX512F__)
+  const Vec<float>::type y = (Vec<float>::type)_mm512_rsqrt14_ps((__m512)a);
+#else
+  const Vec<float>::type y = (Vec<float>::type)_mm256_rsqrt_ps((__m256)a);
+#endif
+  return y * (1.5f - 0.5f * a * y * y);  // one Newton step
+}
+#endif
+
+}  // namespace CASSI_ISA
+}  // namespace cassi

@@ -1,0 +1,244 @@
+// Projected-gradient iterations on the dual of total variation, see ops/_reference_tv.py:
+//
+//   u = x + p − p↑ + q − q←,   (p, q) ← s·((p, q) + STEP·∇u),   s = min(1, limit / |·|)
+//
+// All iterations of a tile run in one sweep over its image rows. Iteration t works one row behind
+// iteration t-1, so a few rows per iteration are alive, and they stay in cache: x is read once, u is
+// written once. A tile starts `iterations` rows and columns outside what it writes; the values made
+// up at that border need more iterations than there are to reach what is written.
+#include "rows.h"
+
+namespace cassi {
+namespace CASSI_ISA {
+namespace {
+
+constexpr int64_t kBudget = 448 << 10;
+
+struct Plan {
+  int64_t bands;          // bands that a tile works on together
+  int64_t rows, columns;  // what a tile writes
+  int64_t groups, row_tiles, column_tiles;
+};
+
+template <class T>
+Plan plan(const TvProx& a) {
+  const Geometry& g = a.g;
+  Plan p;
+  // With the bands innermost in memory, working on all of them reads every cache line once.
+  const bool together = a.coupled || (a.x.stride[1] == 1 && a.x.stride[3] != 1);
+  p.bands = together ? g.bands : 1;
+  p.groups = together ? 1 : g.bands;
+  const int64_t row_bytes = kBudget / ((6 * a.iterations + 4) * p.bands);
+  p.columns = row_bytes / static_cast<int64_t>(sizeof(T)) - 2 * a.iterations - 48;
+  p.columns = p.columns < 64 ? 64 : p.columns;
+  p.column_tiles = (g.width + p.columns - 1) / p.columns;
+  p.columns = (g.width + p.column_tiles - 1) / p.column_tiles;
+  // Split the rows only where there are few tiles to share among threads.
+  const int64_t tiles = g.batch * p.groups * p.column_tiles;
+  p.row_tiles = tiles >= 16 ? 1 : (16 + tiles - 1) / tiles;
+  const int64_t most = g.height / 32 + 1;
+  p.row_tiles = p.row_tiles < most ? p.row_tiles : most;
+  p.rows = (g.height + p.row_tiles - 1) / p.row_tiles;
+  p.row_tiles = (g.height + p.rows - 1) / p.rows;
+  return p;
+}
+
+// The rows of one iteration, for `bands` bands each: u of the last row; p, q of the last row and of
+// this one. A row has one vector of padding in front.
+template <class T>
+struct Stage {
+  T *u, *p[2], *q[2];
+};
+
+template <class T>
+struct Sweep {
+  using V = typename Vec<T>::type;
+  static constexpr int64_t L = Vec<T>::lanes;
+  int64_t bands, width, pitch;
+  V limit;
+  bool coupled;
+  T *norm;
+
+  // s = min(1, limit / √square), where square + tiny is never zero.
+  V shrinkage(V square) const {
+    const V s = limit * reciprocal_root<T>(square + Precision<T>::tiny);
+    return s < V{} + T(1) ? s : V{} + T(1);
+  }
+
+  // u(h), and from it (p, q)(h-1) of the next iteration. Virtual: h is below the image, where no
+  // difference is taken.
+  template <bool Virtual, bool Coupled>
+  void advance(const Stage<T>& s, int now, const T* x, T* next_p, T* next_q, bool first) const {
+    for (int64_t c = 0; c < bands; ++c) {
+      const int64_t o = c * pitch;
+      T* u = s.u + o;
+      const T *p = s.p[now] + o, *q = s.q[now] + o;
+      const T *p_last = s.p[1 - now] + o, *q_last = s.q[1 - now] + o;
+      T *to_p = next_p + o, *to_q = next_q + o;
+      const T* image = x + o;
+      for (int64_t w = 0; w < width; w += L) {
+        const V above = load(u + w), right = load(u + w + 1);
+        V here = above;
+        if (!Virtual) {
+          here = load(image + w) + (load(p + w) - load(p_last + w)) +
+                 (load(q + w) - load(q + w - 1));
+          store(u + w, here);
+        }
+        if (first) continue;
+        const V a = Virtual ? load(p_last + w)
+                            : load(p_last + w) + T(kTvStep) * (here - above);
+        const V b = load(q_last + w) + T(kTvStep) * (right - above);
+        const V square = a * a + b * b;
+        if (Coupled) {
+          store(norm + w, c == 0 ? square : load(norm + w) + square);
+          store(to_p + w, a);
+          store(to_q + w, b);
+        } else {
+          const V s = shrinkage(square);
+          store(to_p + w, a * s);
+          store(to_q + w, b * s);
+        }
+      }
+      if (!Virtual) u[width] = u[width - 1];
+    }
+    if (!Coupled || first) return;
+    for (int64_t w = 0; w < width; w += L) store(norm + w, shrinkage(load(norm + w)));
+    for (int64_t c = 0; c < bands; ++c)
+      for (int64_t w = 0; w < width; w += L) {
+        const V s = load(norm + w);
+        store(next_p + c * pitch + w, load(next_p + c * pitch + w) * s);
+        store(next_q + c * pitch + w, load(next_q + c * pitch + w) * s);
+      }
+  }
+
+  void advance(const Stage<T>& s, int now, const T* x, T* next_p, T* next_q, bool first,
+               bool below) const {
+    if (coupled)
+      below ? advance<true, true>(s, now, x, next_p, next_q, first)
+            : advance<false, true>(s, now, x, next_p, next_q, first);
+    else
+      below ? advance<true, false>(s, now, x, next_p, next_q, first)
+            : advance<false, false>(s, now, x, next_p, next_q, first);
+  }
+};
+
+template <class T>
+Part dual_part(const View& dual, int64_t b, int64_t which, int64_t c, int64_t h, int64_t w) {
+  Part part = mask_part(dual, b, which, h);
+  part.data += (c * part.band + w * part.column) * size_of(part.dtype);
+  return part;
+}
+
+template <class T>
+void run_as(const TvProx& a, int64_t begin, int64_t end) {
+  constexpr int64_t L = Vec<T>::lanes;
+  const Geometry& g = a.g;
+  const Plan plan = CASSI_ISA::plan<T>(a);
+  const int64_t iterations = a.iterations, stages = iterations + 1;
+  const int64_t pitch = padded<T>(plan.columns + 2 * iterations + 1) + 2 * L;
+  const int64_t row = plan.bands * pitch;
+  const int64_t bytes = (5 * stages * row + stages * row + row + pitch) * sizeof(T) +
+                        stages * sizeof(Stage<T>);
+  char* memory = scratch(bytes);
+  T* space = reinterpret_cast<T*>(memory);
+  Stage<T>* stage = reinterpret_cast<Stage<T>*>(space + 6 * stages * row + row + pitch);
+  for (int64_t t = begin; t < end; ++t) {
+    // Where the tile lies.
+    int64_t rest = t;
+    const int64_t column_tile = rest % plan.column_tiles;
+    rest /= plan.column_tiles;
+    const int64_t row_tile = rest % plan.row_tiles;
+    rest /= plan.row_tiles;
+    const int64_t c0 = rest % plan.groups, b = rest / plan.groups;
+    const int64_t h0 = row_tile * plan.rows, w0 = column_tile * plan.columns;
+    const int64_t h1 = h0 + plan.rows < g.height ? h0 + plan.rows : g.height;
+    const int64_t w1 = w0 + plan.columns < g.width ? w0 + plan.columns : g.width;
+    if (h0 >= g.height || w0 >= g.width) continue;
+    const int64_t top = h0 > iterations ? h0 - iterations : 0;
+    const int64_t left = w0 > iterations ? w0 - iterations : 0;
+    const int64_t right = w1 + iterations < g.width ? w1 + iterations : g.width;
+    const int64_t width = right - left;
+
+    __builtin_memset(space, 0, (6 * stages * row + row + pitch) * sizeof(T));
+    T* at = space + L;
+    for (int64_t i = 0; i < stages; ++i) {
+      stage[i].u = at;
+      for (int k = 0; k < 2; ++k) {
+        stage[i].p[k] = at + (1 + k) * row;
+        stage[i].q[k] = at + (3 + k) * row;
+      }
+      at += 5 * row;
+    }
+    T* ring = at;  // the last `stages` rows of x
+    T* result = ring + stages * row;
+    T limit = scalar_at<T>(a.weight, b);
+    limit = limit > Precision<T>::largest ? Precision<T>::largest : limit;
+    Sweep<T> sweep = {plan.bands, width, pitch, splat<T>(limit), a.coupled, result + row};
+
+    const auto read_dual = [&](int64_t which, int64_t h, T* to) {
+      // One more column on the left, whose q is subtracted in the first.
+      const int64_t extra = left > 0 ? 1 : 0;
+      read_block(Block<T>{to - extra, pitch, pitch},
+                 dual_part<T>(a.dual_in, b, which, c0, h, left - extra), plan.bands, 1,
+                 width + extra);
+    };
+    if (a.dual_in.data && top > 0) {
+      read_dual(0, top - 1, stage[0].p[(top - 1) & 1]);
+      read_dual(1, top - 1, stage[0].q[(top - 1) & 1]);
+    }
+    for (int64_t front = top; front < h1 + iterations; ++front) {
+      if (front < g.height) {
+        Part part = cube_part(a.x, b, front);
+        part.data += (c0 * part.band + left * part.column) * size_of(part.dtype);
+        read_block(Block<T>{ring + front % stages * row, pitch, pitch}, part, plan.bands, 1, width);
+        if (a.dual_in.data) {
+          read_dual(0, front, stage[0].p[front & 1]);
+          read_dual(1, front, stage[0].q[front & 1]);
+        }
+      }
+      for (int64_t i = 0; i < iterations; ++i) {
+        const int64_t h = front - i;
+        if (h < top) break;
+        if (h > g.height) continue;
+        sweep.advance(stage[i], h & 1, ring + h % stages * row, stage[i + 1].p[(h - 1) & 1],
+                      stage[i + 1].q[(h - 1) & 1], h == top, h == g.height);
+      }
+      const int64_t h = front - iterations;
+      if (h < h0) continue;
+      const Stage<T>& last = stage[iterations];
+      const T *p = last.p[h & 1], *p_last = last.p[1 - (h & 1)], *q = last.q[h & 1];
+      const T* x = ring + h % stages * row;
+      for (int64_t c = 0; c < plan.bands; ++c)
+        for (int64_t w = 0; w < width; w += L) {
+          const int64_t o = c * pitch + w;
+          store(result + o, load(x + o) + (load(p + o) - load(p_last + o)) +
+                                (load(q + o) - load(q + o - 1)));
+        }
+      const int64_t skip = w0 - left;
+      if (a.u.data) {
+        Part out = cube_part(a.u, b, h);
+        out.data += (c0 * out.band + w0 * out.column) * size_of(out.dtype);
+        write_block(out, Block<T>{result + skip, pitch, pitch}, plan.bands, 1, w1 - w0);
+      }
+      if (a.dual_out.data)
+        for (int which = 0; which < 2; ++which)
+          write_block(dual_part<T>(a.dual_out, b, which, c0, h, w0),
+                      Block<T>{const_cast<T*>(which ? q : p) + skip, pitch, pitch}, plan.bands, 1,
+                      w1 - w0);
+    }
+  }
+}
+
+}  // namespace
+
+int64_t work(const TvProx& a) {
+  const Plan p = a.sums == Dtype::f64 ? plan<double>(a) : plan<float>(a);
+  return a.g.batch * p.groups * p.row_tiles * p.column_tiles;
+}
+
+void run(const TvProx& a, int64_t begin, int64_t end) {
+  a.sums == Dtype::f64 ? run_as<double>(a, begin, end) : run_as<float>(a, begin, end);
+}
+
+}  // namespace CASSI_ISA
+}  // namespace cassi

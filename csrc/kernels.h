@@ -1,0 +1,98 @@
+// The arguments of every kernel, filled and checked by ops.cpp, launched by cpu/ or cuda/.
+#pragma once
+
+#include "common.h"
+
+namespace cassi {
+
+// `sums` is the dtype that sums run in, f32 or f64. Views of read-only tensors are not written.
+struct Forward {
+  Geometry g;
+  Dtype sums;
+  View x, mask, y;
+};
+
+struct Adjoint {
+  Geometry g;
+  Dtype sums;
+  View y, mask, x;
+  bool ratio;  // divide by band count and mask instead of multiplying by the mask
+};
+
+struct MaskAdjoint {
+  Geometry g;
+  Dtype sums;
+  View x, y, mask;  // mask: (1|B, K, 1|C, H, W), contiguous, in the dtype of the sums
+  bool per_sample, per_band;
+};
+
+struct Gram {
+  Geometry g;
+  Dtype sums;
+  View mask, gram;
+};
+
+struct GramSolve {
+  Geometry g;  // without bands and step: width is the detector's
+  Dtype sums;
+  View r, gram, rho, z;
+};
+
+struct DataStep {
+  Geometry g;
+  Dtype sums;
+  View v, y, mask, gram, rho, x;
+};
+
+struct DataStepBackward {
+  Geometry g;
+  Dtype sums;
+  View grad, v, y, mask, gram, rho;
+  View grad_v, grad_y;
+  View grad_mask;  // like MaskAdjoint's
+  View grad_rho;   // (B, H), contiguous, in the dtype of the sums
+  bool need_mask, need_rho, per_sample, per_band;
+};
+
+struct TvProx {
+  Geometry g;  // without shots and step
+  Dtype sums;
+  View x, weight, u;
+  View dual_in, dual_out;  // (B, 2, C, H, W); data is null where there is none
+  int64_t iterations;
+  bool coupled;
+};
+
+struct Convolve {
+  int64_t rows, n, m;  // n: length of a (convolve) or of g (correlate); m: length of v
+  Dtype sums;
+  View a, v, out;  // (rows, length)
+  bool correlate;
+};
+
+struct Trilinear {
+  int64_t cells, channels;
+  Dtype sums;
+  View features, points, out;
+};
+
+struct TrilinearBackward {
+  int64_t cells, channels;
+  Dtype sums;
+  View grad, features, points, grad_features, grad_points;
+};
+
+// Launchers. `stream` is the CUDA stream, unused on the CPU.
+void launch(const Forward&, void* stream);
+void launch(const Adjoint&, void* stream);
+void launch(const MaskAdjoint&, void* stream);
+void launch(const Gram&, void* stream);
+void launch(const GramSolve&, void* stream);
+void launch(const DataStep&, void* stream);
+void launch(const DataStepBackward&, void* stream);
+void launch(const TvProx&, void* stream);
+void launch(const Convolve&, void* stream);
+void launch(const Trilinear&, void* stream);
+void launch(const TrilinearBackward&, void* stream);
+
+}  // namespace cassi

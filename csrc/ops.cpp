@@ -1,0 +1,347 @@
+// The operators as torch sees them, written once for both devices: check, allocate, launch.
+// Compiled with CASSI_DEVICE=CPU or CUDA. The public Python functions have already said in words
+// what does not fit; the checks here keep direct calls from reading outside of memory.
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "kernels.h"
+
+#if defined(USE_CUDA)
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#endif
+
+namespace cassi {
+namespace {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+Dtype dtype_of(const Tensor& t, const char* name) {
+  switch (t.scalar_type()) {
+    case ScalarType::Float: return Dtype::f32;
+    case ScalarType::Double: return Dtype::f64;
+    case ScalarType::BFloat16: return Dtype::bf16;
+    case ScalarType::Half: return Dtype::f16;
+    default: break;
+  }
+  STD_TORCH_CHECK(false, name, ": expected float32, float64, bfloat16 or float16");
+  return Dtype::f32;
+}
+
+ScalarType scalar_type(Dtype sums) {
+  return sums == Dtype::f64 ? ScalarType::Double : ScalarType::Float;
+}
+
+Dtype sums_of(std::initializer_list<const Tensor*> tensors) {
+  for (const Tensor* t : tensors)
+    if (t->scalar_type() == ScalarType::Double) return Dtype::f64;
+  return Dtype::f32;
+}
+
+void check_device(const Tensor& t, const Tensor& like, const char* name) {
+#if defined(USE_CUDA)
+  STD_TORCH_CHECK(t.is_cuda() && t.get_device() == like.get_device(), name,
+                  ": expected a tensor on CUDA device ", static_cast<int>(like.get_device()));
+#else
+  STD_TORCH_CHECK(t.is_cpu(), name, ": expected a tensor on the CPU");
+#endif
+}
+
+// A view of a tensor with these sizes; where `shared`, a size of 1 serves any expected size.
+View view(const Tensor& t, const char* name, std::initializer_list<int64_t> sizes,
+          std::initializer_list<bool> shared = {}) {
+  STD_TORCH_CHECK(t.dim() == static_cast<int64_t>(sizes.size()), name, ": expected ",
+                  sizes.size(), " dimensions, got ", t.dim());
+  View v = {t.mutable_data_ptr(), dtype_of(t, name), {0, 0, 0, 0, 0}};
+  int64_t i = 0;
+  for (const int64_t size : sizes) {
+    const bool may_share = shared.size() > 0 && shared.begin()[i];
+    STD_TORCH_CHECK(t.size(i) == size || (may_share && t.size(i) == 1), name,
+                    ": expected size ", size, " in dimension ", i, ", got ", t.size(i));
+    v.stride[i] = may_share && t.size(i) == 1 ? 0 : t.stride(i);
+    ++i;
+  }
+  return v;
+}
+
+View read(const Tensor& t, const Tensor& like, const char* name,
+          std::initializer_list<int64_t> sizes, std::initializer_list<bool> shared = {}) {
+  check_device(t, like, name);
+  return view(t, name, sizes, shared);
+}
+
+void* stream_of(const Tensor& t) {
+#if defined(USE_CUDA)
+  void* stream = nullptr;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(t.get_device(), &stream));
+  return stream;
+#else
+  return nullptr;
+#endif
+}
+
+// Launches run on the device of their tensors, whichever is current.
+#if defined(USE_CUDA)
+struct DeviceGuard {
+  CUDAGuardHandle handle;
+  explicit DeviceGuard(const Tensor& t) {
+    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_create_cuda_guard(t.get_device(), &handle));
+  }
+  ~DeviceGuard() { aoti_torch_delete_cuda_guard(handle); }
+};
+#else
+struct DeviceGuard {
+  explicit DeviceGuard(const Tensor&) {}
+};
+#endif
+
+template <class Args>
+void start(const Args& args, const Tensor& output, bool something = true) {
+  if (output.numel() == 0 || !something) return;
+  const DeviceGuard guard(output);
+  launch(args, stream_of(output));
+}
+
+Tensor empty(const Tensor& like, std::vector<int64_t> sizes, ScalarType dtype) {
+  return torch::stable::new_empty(like, sizes, dtype);
+}
+
+Tensor empty_cube(const Tensor& like, std::vector<int64_t> sizes, bool channels_last) {
+  if (!channels_last) return empty(like, sizes, like.scalar_type());
+  return torch::stable::empty(sizes, like.scalar_type(), std::nullopt, like.device(),
+                              std::nullopt, torch::headeronly::MemoryFormat::ChannelsLast);
+}
+
+Geometry geometry(int64_t batch, int64_t shots, int64_t bands, int64_t height, int64_t width,
+                  int64_t step) {
+  STD_TORCH_CHECK(bands >= 1 && shots >= 1 && width >= 1, "expected at least one band, shot and ",
+                  "column, got ", bands, ", ", shots, " and ", width);
+  const int64_t most = int64_t{1} << 31;
+  STD_TORCH_CHECK(step > -most && step < most && bands < most && width < most,
+                  "step, bands or width are out of range");
+  return {batch, shots, bands, height, width, step};
+}
+
+// Mask (1|B, K, 1|C, H, W) of a call over B samples and C bands.
+View mask_view(const Tensor& mask, const Tensor& like, const Geometry& g) {
+  return read(mask, like, "mask", {g.batch, g.shots, g.bands, g.height, g.width},
+              {true, false, true, false, false});
+}
+
+View gram_view(const Tensor& gram, const Tensor& like, const Geometry& g, int64_t wide) {
+  return read(gram, like, "gram", {g.batch, g.shots, g.shots, g.height, wide},
+              {true, false, false, false, false});
+}
+
+void check_rank(const Tensor& t, const char* name, int64_t rank) {
+  STD_TORCH_CHECK(t.dim() == rank, name, ": expected ", rank, " dimensions, got ", t.dim());
+}
+
+Tensor forward(const Tensor& x, const Tensor& mask, int64_t step) {
+  check_rank(x, "x", 4);
+  check_rank(mask, "mask", 5);
+  const Geometry g = geometry(x.size(0), mask.size(1), x.size(1), x.size(2), x.size(3), step);
+  const int64_t wide = detector_width(g);
+  Tensor y = empty(x, {g.batch, g.shots, g.height, wide}, x.scalar_type());
+  start(Forward{g, sums_of({&x, &mask}),
+                read(x, x, "x", {g.batch, g.bands, g.height, g.width}), mask_view(mask, x, g),
+                view(y, "y", {g.batch, g.shots, g.height, wide})},
+        y);
+  return y;
+}
+
+Tensor backproject(const Tensor& y, const Tensor& mask, int64_t bands, int64_t step,
+                   bool channels_last, bool ratio) {
+  check_rank(y, "y", 4);
+  check_rank(mask, "mask", 5);
+  const Geometry g = geometry(y.size(0), y.size(1), bands, y.size(2), mask.size(4), step);
+  STD_TORCH_CHECK(!ratio || g.shots == 1, "ratio_inverse: expected one shot, got ", g.shots);
+  Tensor x = empty_cube(y, {g.batch, bands, g.height, g.width}, channels_last);
+  start(Adjoint{g, sums_of({&y, &mask}),
+                read(y, y, "y", {g.batch, g.shots, g.height, detector_width(g)}),
+                mask_view(mask, y, g), view(x, "x", {g.batch, bands, g.height, g.width}), ratio},
+        x);
+  return x;
+}
+
+Tensor adjoint(const Tensor& y, const Tensor& mask, int64_t bands, int64_t step,
+               bool channels_last) {
+  return backproject(y, mask, bands, step, channels_last, false);
+}
+
+Tensor ratio_inverse(const Tensor& y, const Tensor& mask, int64_t bands, int64_t step,
+                     bool channels_last) {
+  return backproject(y, mask, bands, step, channels_last, true);
+}
+
+Tensor mask_adjoint(const Tensor& x, const Tensor& y, int64_t step, bool per_sample,
+                    bool per_band) {
+  check_rank(x, "x", 4);
+  check_rank(y, "y", 4);
+  const Geometry g = geometry(x.size(0), y.size(1), x.size(1), x.size(2), x.size(3), step);
+  const Dtype sums = sums_of({&x, &y});
+  const int64_t samples = per_sample ? g.batch : 1, bands = per_band ? g.bands : 1;
+  Tensor m = empty(x, {samples, g.shots, bands, g.height, g.width}, scalar_type(sums));
+  if (g.batch == 0) return torch::stable::zero_(m);
+  start(MaskAdjoint{g, sums, read(x, x, "x", {g.batch, g.bands, g.height, g.width}),
+                    read(y, x, "y", {g.batch, g.shots, g.height, detector_width(g)}),
+                    view(m, "mask", {samples, g.shots, bands, g.height, g.width}), per_sample,
+                    per_band},
+        m);
+  return m;
+}
+
+Tensor gram(const Tensor& mask, int64_t bands, int64_t step) {
+  check_rank(mask, "mask", 5);
+  const Geometry g = geometry(mask.size(0), mask.size(1), bands, mask.size(3), mask.size(4), step);
+  const int64_t wide = detector_width(g);
+  const Dtype sums = sums_of({&mask});
+  Tensor out = empty(mask, {g.batch, g.shots, g.shots, g.height, wide}, scalar_type(sums));
+  start(Gram{g, sums, mask_view(mask, mask, g),
+             view(out, "gram", {g.batch, g.shots, g.shots, g.height, wide})},
+        out);
+  return out;
+}
+
+Tensor gram_solve(const Tensor& r, const Tensor& gram, const Tensor& rho) {
+  check_rank(r, "r", 4);
+  const Geometry g = geometry(r.size(0), r.size(1), 1, r.size(2), r.size(3), 0);
+  Tensor z = empty(r, {g.batch, g.shots, g.height, g.width}, r.scalar_type());
+  const std::initializer_list<int64_t> sizes = {g.batch, g.shots, g.height, g.width};
+  start(GramSolve{g, sums_of({&r, &gram, &rho}), read(r, r, "r", sizes),
+                  gram_view(gram, r, g, g.width), read(rho, r, "rho", {g.batch}, {true}),
+                  view(z, "z", sizes)},
+        z);
+  return z;
+}
+
+Tensor data_step(const Tensor& v, const Tensor& y, const Tensor& mask, const Tensor& gram,
+                 const Tensor& rho, int64_t step) {
+  check_rank(v, "v", 4);
+  check_rank(mask, "mask", 5);
+  const Geometry g = geometry(v.size(0), mask.size(1), v.size(1), v.size(2), v.size(3), step);
+  const int64_t wide = detector_width(g);
+  const std::initializer_list<int64_t> cube = {g.batch, g.bands, g.height, g.width};
+  Tensor x = torch::stable::empty_like(v);
+  start(DataStep{g, sums_of({&v, &y, &mask}), read(v, v, "v", cube),
+                 read(y, v, "y", {g.batch, g.shots, g.height, wide}), mask_view(mask, v, g),
+                 gram_view(gram, v, g, wide), read(rho, v, "rho", {g.batch}, {true}),
+                 view(x, "x", cube)},
+        x);
+  return x;
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> data_step_backward(
+    const Tensor& grad, const Tensor& v, const Tensor& y, const Tensor& mask, const Tensor& gram,
+    const Tensor& rho, int64_t step, bool need_mask, bool need_rho) {
+  check_rank(v, "v", 4);
+  check_rank(mask, "mask", 5);
+  const Geometry g = geometry(v.size(0), mask.size(1), v.size(1), v.size(2), v.size(3), step);
+  const int64_t wide = detector_width(g);
+  const Dtype sums = sums_of({&v, &y, &mask});
+  const ScalarType type = scalar_type(sums);
+  const std::initializer_list<int64_t> cube = {g.batch, g.bands, g.height, g.width};
+  const std::initializer_list<int64_t> measurement = {g.batch, g.shots, g.height, wide};
+  const bool per_sample = mask.size(0) > 1 || g.batch == 1, per_band = mask.size(2) > 1;
+  Tensor grad_v = torch::stable::empty_like(v);
+  Tensor grad_y = empty(y, measurement, y.scalar_type());
+  std::vector<int64_t> mask_sizes = {0};
+  if (need_mask)
+    mask_sizes = {mask.size(0), mask.size(1), mask.size(2), mask.size(3), mask.size(4)};
+  Tensor grad_mask = empty(mask, mask_sizes, type);
+  if (need_mask && g.batch == 0) torch::stable::zero_(grad_mask);
+  std::vector<int64_t> rho_sizes = {0};
+  if (need_rho) rho_sizes = {g.batch, g.height};
+  Tensor grad_rho = empty(v, rho_sizes, type);
+  DataStepBackward args = {g, sums, read(grad, v, "grad", cube), read(v, v, "v", cube),
+                           read(y, v, "y", measurement), mask_view(mask, v, g),
+                           gram_view(gram, v, g, wide), read(rho, v, "rho", {g.batch}, {true}),
+                           view(grad_v, "grad_v", cube), view(grad_y, "grad_y", measurement),
+                           {}, {}, need_mask, need_rho, per_sample, per_band};
+  if (need_mask)
+    args.grad_mask = view(grad_mask, "grad_mask",
+                          {per_sample ? g.batch : 1, g.shots, per_band ? g.bands : 1, g.height,
+                           g.width});
+  if (need_rho) args.grad_rho = view(grad_rho, "grad_rho", {g.batch, g.height});
+  start(args, grad_v);
+  return {grad_v, grad_y, grad_mask, grad_rho};
+}
+
+// How many iterations one sweep takes; the dual passes through memory between sweeps.
+constexpr int64_t kTvSweep = 8;
+
+struct TvResult {
+  Tensor u, dual;
+};
+
+TvResult tv(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& dual,
+            int64_t iterations, bool coupled, bool keep) {
+  check_rank(x, "x", 4);
+  STD_TORCH_CHECK(iterations >= 0, "iterations: expected at least 0, got ", iterations);
+  const int64_t batch = x.size(0), bands = x.size(1), height = x.size(2), width = x.size(3);
+  const Geometry g = {batch, 1, bands, height, width, 0};
+  const Dtype sums = sums_of({&x});
+  const ScalarType type = scalar_type(sums);
+  const std::initializer_list<int64_t> cube = {batch, bands, height, width};
+  const std::initializer_list<int64_t> pair = {batch, 2, bands, height, width};
+  const int64_t sweeps = iterations > kTvSweep ? (iterations + kTvSweep - 1) / kTvSweep : 1;
+  Tensor u = torch::stable::empty_like(x);
+  TvProx args = {g, sums, read(x, x, "x", cube), read(weight, x, "weight", {batch}, {true}), {},
+                 {}, {}, 0, coupled};
+  if (dual) args.dual_in = read(*dual, x, "dual", pair);
+  // Two buffers in turn: a tile reads what its neighbours must not overwrite yet.
+  std::vector<Tensor> buffers;
+  for (int64_t i = 0; i < 2 && i < sweeps - 1 + (keep ? 1 : 0); ++i)
+    buffers.push_back(empty(x, pair, type));
+  int64_t left = iterations;
+  int64_t slot = 0;
+  for (int64_t i = 0; i < sweeps; ++i) {
+    const bool last = i + 1 == sweeps;
+    args.iterations = last ? left : kTvSweep;
+    left -= args.iterations;
+    args.u = last ? view(u, "u", cube) : View{};
+    args.dual_out = View{};
+    if (!last || keep) {
+      args.dual_out = view(buffers[slot], "dual", pair);
+    }
+    start(args, u);
+    if (!last) {
+      args.dual_in = args.dual_out;
+      slot = 1 - slot;
+    }
+  }
+  return {u, keep ? buffers[slot] : u};
+}
+
+Tensor tv_prox(const Tensor& x, const Tensor& weight, int64_t iterations, bool coupled) {
+  return tv(x, weight, std::nullopt, iterations, coupled, false).u;
+}
+
+std::tuple<Tensor, Tensor> tv_prox_dual(const Tensor& x, const Tensor& weight,
+                                        std::optional<Tensor> dual, int64_t iterations,
+                                        bool coupled) {
+  TvResult result = tv(x, weight, dual, iterations, coupled, true);
+  return {result.u, result.dual};
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(cassi, CASSI_DEVICE, library) {
+  library.impl("forward", TORCH_BOX(&forward));
+  library.impl("adjoint", TORCH_BOX(&adjoint));
+  library.impl("mask_adjoint", TORCH_BOX(&mask_adjoint));
+  library.impl("ratio_inverse", TORCH_BOX(&ratio_inverse));
+  library.impl("gram", TORCH_BOX(&gram));
+  library.impl("gram_solve", TORCH_BOX(&gram_solve));
+  library.impl("data_step", TORCH_BOX(&data_step));
+  library.impl("data_step_backward", TORCH_BOX(&data_step_backward));
+  library.impl("tv_prox", TORCH_BOX(&tv_prox));
+  library.impl("tv_prox_dual", TORCH_BOX(&tv_prox_dual));
+}
+
+}  // namespace cassi
