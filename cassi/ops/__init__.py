@@ -1,4 +1,4 @@
-r"""The linear operators of a single-disperser CASSI camera, as functions of tensors.
+"""The linear operators of a single-disperser CASSI camera, as functions of tensors.
 
 Band c of the cube is multiplied by the mask, moved by o(c) pixels and summed on the detector:
 
@@ -15,312 +15,32 @@ respect to cube, measurement, mask and ρ (where A Aᵀ + ρI is invertible), an
 `torch.compile(fullgraph=True)`.
 """
 
-from __future__ import annotations
-
-from typing import Literal, overload
-
-import torch
-from torch import Tensor
-
-from cassi.ops import _camera, _checks, _tv  # noqa: F401  (they register the operators)
-from cassi.ops._library import backend, kernels, load_compiled
-
-load_compiled(__path__)
+from cassi.ops._camera_api import (
+    adjoint,
+    data_step,
+    forward,
+    gram,
+    gram_solve,
+    ratio_inverse,
+)
+from cassi.ops._layout import assert_memory_format
+from cassi.ops._library import backend, load_compiled
+from cassi.ops._signal_api import convolve1d, sample_volume, trilinear
+from cassi.ops._tv_api import tv_prox
 
 __all__ = [
     "adjoint",
+    "assert_memory_format",
     "backend",
+    "convolve1d",
     "data_step",
     "forward",
     "gram",
     "gram_solve",
     "ratio_inverse",
+    "sample_volume",
+    "trilinear",
     "tv_prox",
 ]
 
-
-def forward(x: Tensor, mask: Tensor, step: int) -> Tensor:
-    """Apply the camera: y = A x.
-
-    Args:
-        x: cube `(B, C, H, W)` or `(C, H, W)`.
-        mask: transmission, see the module's shapes.
-        step: dispersion, pixels per band; negative moves the last band least.
-
-    Returns:
-        Measurement `(B, K, H, W + (C-1)|step|)`, without B if x has none.
-
-    Raises:
-        TypeError: an argument is not a floating tensor, or `step` is not an integer.
-        ValueError: shapes or devices do not fit each other.
-
-    >>> forward(torch.ones(3, 1, 2), torch.ones(1, 2), step=1)
-    tensor([[[1., 2., 2., 1.]]])
-    """
-    m = _checks.canonical_mask(mask)
-    x, squeeze = _checks.canonical_batch("x", x, "a cube (B, C, H, W) or (C, H, W)")
-    _checks.check_same_device(x=x, mask=m)
-    _checks.check_cube("x", x, m)
-    y = kernels.forward(x, m, _checks.check_int("step", step))
-    return y[0] if squeeze else y
-
-
-def adjoint(
-    y: Tensor, mask: Tensor, bands: int, step: int, *, channels_last: bool = False
-) -> Tensor:
-    """Apply the transpose: x[c, h, w] = Σ_k m[k, c, h, w] · y[k, h, w + o(c)].
-
-    Args:
-        y: measurement `(B, K, H, W')` or `(K, H, W')`.
-        mask: transmission, see the module's shapes.
-        bands: number of bands C of the cube.
-        step: dispersion, pixels per band.
-        channels_last: lay the cube out with its bands innermost, as convolutions like it.
-
-    Returns:
-        Cube `(B, C, H, W)`, without B if y has none.
-
-    Raises:
-        TypeError: an argument is not a floating tensor, or `bands`, `step` are not integers.
-        ValueError: shapes or devices do not fit each other.
-    """
-    bands, step = _checks.check_int("bands", bands, 1), _checks.check_int("step", step)
-    y, m, squeeze = _measurement_and_mask(y, mask, bands, step)
-    x = kernels.adjoint(y, m, bands, step, channels_last)
-    return x[0] if squeeze else x
-
-
-def ratio_inverse(
-    y: Tensor, mask: Tensor, bands: int, step: int, *, channels_last: bool = False
-) -> Tensor:
-    """Divide y by the number of bands n that reach each pixel, and each window by the mask.
-
-        x[c, h, w] = y[h, w + o(c)] / n(w + o(c)) / max(m[c, h, w], 1e-12)
-
-    It satisfies A x = y wherever the mask is above 1e-12, but is longer than `A⁺y` and amplifies
-    noise where the mask is dark.
-
-    Args:
-        y: measurement `(B, 1, H, W')` or `(1, H, W')`.
-        mask: transmission of one shot.
-        bands: number of bands C of the cube.
-        step: dispersion, pixels per band.
-        channels_last: lay the cube out with its bands innermost, as convolutions like it.
-
-    Returns:
-        Cube `(B, C, H, W)`, without B if y has none.
-
-    Raises:
-        TypeError: an argument is not a floating tensor, or `bands`, `step` are not integers.
-        ValueError: shapes or devices do not fit, or the mask has several shots, for which no such
-            inverse exists.
-    """
-    bands, step = _checks.check_int("bands", bands, 1), _checks.check_int("step", step)
-    y, m, squeeze = _measurement_and_mask(y, mask, bands, step)
-    if m.shape[1] != 1:
-        raise ValueError(
-            f"ratio_inverse: expected a mask of one shot, got {m.shape[1]} shots; use pinv instead"
-        )
-    x = kernels.ratio_inverse(y, m, bands, step, channels_last)
-    return x[0] if squeeze else x
-
-
-def gram(mask: Tensor, bands: int, step: int) -> Tensor:
-    """Compute A Aᵀ, which couples only the K shots at one detector pixel.
-
-        G[k, l, h, w'] = Σ_c m[k, c, h, w' - o(c)] · m[l, c, h, w' - o(c)]
-
-    For one shot this is the Σ of squared shifted masks that the literature calls Φs.
-
-    Args:
-        mask: transmission, see the module's shapes.
-        bands: number of bands C.
-        step: dispersion, pixels per band.
-
-    Returns:
-        `(K, K, H, W')`, or `(B, K, K, H, W')` for a mask per sample; float32 at least.
-
-    Raises:
-        TypeError: the mask is not a floating tensor, or `bands`, `step` are not integers.
-        ValueError: the mask has another number of bands.
-    """
-    bands, step = _checks.check_int("bands", bands, 1), _checks.check_int("step", step)
-    m = _checks.canonical_mask(mask)
-    _checks.check_bands(m, bands)
-    g = kernels.gram(m, bands, step)
-    return g if mask.ndim == 5 else g[0]
-
-
-def gram_solve(r: Tensor, gram: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-    """Compute (G + ρI)⁺ r at every detector pixel.
-
-    The Moore–Penrose inverse is taken where the K×K matrix is singular; with one shot that means
-    zero where no light arrives.
-
-    Args:
-        r: measurement-shaped right-hand side `(B, K, H, W')` or `(K, H, W')`.
-        gram: `(K, K, H, W')` or `(B, K, K, H, W')`, from `gram`.
-        rho: ρ >= 0, a number or one value per sample; a tensor's values are not checked.
-
-    Returns:
-        The solution, shaped like r.
-
-    Raises:
-        TypeError: an argument is not a floating tensor (ρ: or a number).
-        ValueError: shapes or devices do not fit, or ρ is negative.
-    """
-    r, squeeze = _checks.canonical_batch("r", r, "(B, K, H, W') or (K, H, W')")
-    g = _canonical_gram(gram, r)
-    weight = _checks.per_sample("rho", rho, r)
-    _checks.check_same_device(r=r, gram=g, rho=weight)
-    z = kernels.gram_solve(r, g, weight)
-    return z[0] if squeeze else z
-
-
-def data_step(
-    v: Tensor,
-    y: Tensor,
-    mask: Tensor,
-    step: int,
-    rho: float | Tensor = 0.0,
-    gram: Tensor | None = None,
-) -> Tensor:
-    """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖² = v + Aᵀ(AAᵀ + ρI)⁻¹(y − Av) in closed form.
-
-    ρ = 0 gives the Euclidean projection onto {x : Ax = y}, the step of GAP (Liao, Li, Carin, 2014);
-    ρ > 0 the x-update of ADMM.
-
-    Args:
-        v: cube `(B, C, H, W)` or `(C, H, W)`.
-        y: measurement `(B, K, H, W')` or `(K, H, W')`.
-        mask: transmission, see the module's shapes.
-        step: dispersion, pixels per band.
-        rho: ρ >= 0, a number or one value per sample; a tensor's values are not checked.
-        gram: `gram(mask, C, step)` when it is known already. It saves time and must equal that
-            value: gradients with respect to the mask always include the path through the gram.
-
-    Returns:
-        Cube shaped like v.
-
-    Raises:
-        TypeError: an argument is not a floating tensor (ρ: or a number).
-        ValueError: shapes or devices do not fit, ρ is negative, or `gram` requires a gradient.
-    """
-    m = _checks.canonical_mask(mask)
-    v, squeeze = _checks.canonical_batch("v", v, "a cube (B, C, H, W) or (C, H, W)")
-    y, _ = _checks.canonical_batch("y", y, "a measurement (B, K, H, W') or (K, H, W')")
-    step = _checks.check_int("step", step)
-    _checks.check_cube("v", v, m)
-    _checks.check_measurement(y, m, v.shape[1], step)
-    if y.shape[0] != v.shape[0]:
-        raise ValueError(f"y: expected a batch of {v.shape[0]} as in v, got {y.shape[0]}")
-    if gram is None:
-        with torch.no_grad():
-            g = kernels.gram(m, v.shape[1], step)
-    else:
-        g = _canonical_gram(gram, y)
-        if g.requires_grad and torch.is_grad_enabled():
-            raise ValueError(
-                "gram: expected no gradient; leave it out, and it is derived from the mask"
-            )
-    weight = _checks.per_sample("rho", rho, v)
-    _checks.check_same_device(v=v, y=y, mask=m, gram=g, rho=weight)
-    x = kernels.data_step(v, y, m, g, weight, step)
-    return x[0] if squeeze else x
-
-
-@overload
-def tv_prox(
-    x: Tensor,
-    weight: float | Tensor,
-    iterations: int = 5,
-    *,
-    coupled: bool = False,
-    dual: Tensor | None = None,
-    return_dual: Literal[False] = False,
-) -> Tensor: ...
-
-
-@overload
-def tv_prox(
-    x: Tensor,
-    weight: float | Tensor,
-    iterations: int = 5,
-    *,
-    coupled: bool = False,
-    dual: Tensor | None = None,
-    return_dual: Literal[True],
-) -> tuple[Tensor, Tensor]: ...
-
-
-def tv_prox(
-    x: Tensor,
-    weight: float | Tensor,
-    iterations: int = 5,
-    *,
-    coupled: bool = False,
-    dual: Tensor | None = None,
-    return_dual: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
-    """Denoise by isotropic total variation: argmin_u ½‖u − x‖² + weight·TV(u).
-
-        TV(u) = Σ_c Σ_{h,w} |∇u_c|,   or coupled across bands   Σ_{h,w} √(Σ_c |∇u_c|²).
-
-    A fixed number of projected-gradient iterations on the dual problem with step 1/8 (Chambolle,
-    2005; coupled: Bresson and Chan, 2008); differences are forward, with replicated borders. In an
-    iterative solver the dual of the last call is a good start for the next, and two or three
-    iterations then do the work of many.
-
-    Args:
-        x: cube `(B, C, H, W)` or `(C, H, W)`.
-        weight: in the units of x, >= 0; a number or one value per sample.
-        iterations: number of dual iterations, >= 0.
-        coupled: take one gradient norm for all bands of a pixel, which keeps edges in place across
-            bands, instead of one for each band.
-        dual: where to start, `(B, 2, C, H, W)` (without B if x has none) from an earlier call;
-            zero if left out.
-        return_dual: return the last dual as well.
-
-    Returns:
-        Cube shaped like x; with `return_dual` also the dual, in float32 at least.
-
-    Raises:
-        TypeError: x or dual is not a floating tensor, or `iterations` is not an integer.
-        ValueError: wrong shape, or a negative weight or iteration count.
-    """
-    x, squeeze = _checks.canonical_batch("x", x, "a cube (B, C, H, W) or (C, H, W)")
-    limit = _checks.per_sample("weight", weight, x)
-    iterations = _checks.check_int("iterations", iterations, minimum=0)
-    if dual is None and not return_dual:
-        _checks.check_same_device(x=x, weight=limit)
-        u = kernels.tv_prox(x, limit, iterations, coupled)
-        return u[0] if squeeze else u
-    start = _checks.canonical_dual(dual, x, squeeze)
-    _checks.check_same_device(x=x, weight=limit, dual=x if start is None else start)
-    u, last = kernels.tv_prox_dual(x, limit, start, iterations, coupled)
-    if squeeze:
-        u, last = u[0], last[0]
-    return (u, last) if return_dual else u
-
-
-def _measurement_and_mask(
-    y: Tensor, mask: Tensor, bands: int, step: int
-) -> tuple[Tensor, Tensor, bool]:
-    m = _checks.canonical_mask(mask)
-    y, squeeze = _checks.canonical_batch("y", y, "a measurement (B, K, H, W') or (K, H, W')")
-    _checks.check_same_device(y=y, mask=m)
-    _checks.check_measurement(y, m, bands, step)
-    return y, m, squeeze
-
-
-def _canonical_gram(gram: Tensor, y: Tensor) -> Tensor:  # (1|B, K, K, H, W')
-    _checks.check_floating("gram", gram)
-    g = gram[None] if gram.ndim == 4 else gram
-    _, shots, height, width = y.shape
-    if g.ndim != 5 or tuple(g.shape[1:]) != (shots, shots, height, width):
-        raise ValueError(
-            f"gram: expected (K, K, H, W') = ({shots}, {shots}, {height}, {width}), "
-            f"got shape {_checks.shape_of(gram)}"
-        )
-    _checks.check_samples("y", y, g, "gram")
-    return g
+load_compiled(__path__)

@@ -172,15 +172,18 @@ def _backward_data_step(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     (step,) = ctx.constants
     _, need_y, need_mask, _, need_rho = ctx.needs_input_grad[:5]
     gradient = _composed_gradient if torch.is_grad_enabled() else kernels.data_step_backward
-    grad_v, w, grad_mask, grad_rho = gradient(
+    grad_v, grad_y, grad_mask, grad_rho = gradient(
         g, v, y, mask, gram, rho, step, need_mask, need_rho
     )
+    grad_mask = grad_mask.to(mask.dtype) if need_mask else None
+    if need_rho:
+        grad_rho = _sum_to_batch(grad_rho.sum(1), rho.shape[0]).to(rho.dtype)
     return (
         grad_v,
-        w if need_y else None,
-        grad_mask.to(mask.dtype) if need_mask else None,
+        grad_y if need_y else None,
+        grad_mask,
         None,
-        _sum_to_batch(grad_rho.sum(1), rho.shape[0]).to(rho.dtype) if need_rho else None,
+        grad_rho if need_rho else None,
         None,
     )
 
@@ -195,7 +198,7 @@ def _composed_gradient(
     step: int,
     need_mask: bool,
     need_rho: bool,
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+) -> tuple[Tensor, Tensor, Any, Any]:
     # As in the reference of data_step_backward. The gram is a function of the mask and is
     # therefore recomputed where a second derivative may need that path.
     bands = v.shape[1]

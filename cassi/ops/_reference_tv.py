@@ -66,9 +66,12 @@ def tv_prox_backward(
     """Differentiate the iterations of `tv_prox_dual`: gradients of x, weight (per sample), dual."""
     dtype = accumulation_dtype(x)
     image, limit = x.to(dtype), _limit(weight, dtype)
-    states = [(torch.zeros_like(image),) * 2 if dual is None else dual.to(dtype).unbind(1)]
+    zero = torch.zeros_like(image)
+    p, q = (zero, zero) if dual is None else dual.to(dtype).unbind(1)
+    states = [(p, q)]
     for _ in range(iterations):
-        states.append(iterate(image, limit, *states[-1], 1, coupled))
+        p, q = iterate(image, limit, p, q, 1, coupled)
+        states.append((p, q))
     grad_x = grad.to(dtype).clone()
     dp, dq = _divergence_transpose(grad_x)
     if grad_dual is not None:

@@ -40,7 +40,7 @@ static void run_as(const Adjoint& a, int64_t begin, int64_t end) {
     Block<T> y = as_block(cube_part(a.y, tile.sample, tile.h), g.shots, tile.rows, wide, y_space);
     for (int64_t k = 0; k < g.shots; ++k) {
       const Block<T> space = {m_space.at(k * g.bands, 0), m_space.band, m_space.row};
-      m[k] = as_block(mask_part(a.mask, tile.sample, k, tile.h), g.bands, tile.rows, g.width,
+      m[k] = as_mask(mask_part(a.mask, tile.sample, k, tile.h), g.bands, tile.rows, g.width,
                       space);
       if (a.ratio) {
         const Block<T> inverse = {space.base, m[k].band == 0 ? 0 : space.band, space.row};

@@ -31,8 +31,8 @@ struct Walk {
   int64_t pitch() const { return padded<T>(detector_width(g)) + 3 * lanes; }
 };
 
-template <class T, int N, bool Keep>
-static inline void accumulate_row(T* y, const T* const* x, const T* const* m, T* const* keep,
+template <class T, int N>
+static inline void accumulate_row(T* y, const T* const* x, const T* const* m,
                                   const Shift<T>& shift, int64_t width, int64_t stride) {
   using V = typename Vec<T>::type;
   constexpr int64_t L = Vec<T>::lanes;
@@ -46,7 +46,6 @@ static inline void accumulate_row(T* y, const T* const* x, const T* const* m, T*
       if (q < 0 || q >= blocks) continue;
       const V a = q < whole ? load(x[i] + q * L) : load_part(x[i] + q * L, rest);
       const V b = q < whole ? load(m[i] + q * L) : load_part(m[i] + q * L, rest);
-      if (Keep) store(keep[i] + q * L, a);
       sum += a * b;
     }
     store(y + j * L, load(y + j * L) + shift(previous, sum));
@@ -58,9 +57,7 @@ static inline void accumulate_row(T* y, const T* const* x, const T* const* m, T*
     V sum = {};
     for (int i = 0; i < N; ++i) {
       const int64_t q = (j - i * stride) * L;
-      const V a = load(x[i] + q);
-      if (Keep) store(keep[i] + q, a);
-      sum += a * load(m[i] + q);
+      sum += load(x[i] + q) * load(m[i] + q);
     }
     store(y + j * L, load(y + j * L) + shift(previous, sum));
     previous = sum;
@@ -68,44 +65,41 @@ static inline void accumulate_row(T* y, const T* const* x, const T* const* m, T*
   for (; j <= blocks + lag; ++j) edge(j);
 }
 
-template <class T, bool Keep>
+template <class T>
 static inline void accumulate_class(const Walk<T>& walk, int64_t first, int count,
                                     const Block<T>& y, const Block<T>& x, const Block<T>& m,
-                                    const Block<T>& keep, int64_t rows) {
+                                    int64_t rows) {
   constexpr int64_t L = Vec<T>::lanes;
   const Geometry& g = walk.g;
   const int64_t offset = band_offset(g, band_of_rank(g, first));
   const Shift<T> shift(offset % L);
   for (int64_t r = 0; r < rows; ++r) {
     const T *xs[4], *ms[4];
-    T* keeps[4] = {};
     for (int i = 0; i < count; ++i) {
       const int64_t c = band_of_rank(g, first + i * walk.period);
       xs[i] = x.at(c, r);
       ms[i] = m.at(c, r);
-      if (Keep) keeps[i] = keep.at(c, r);
     }
     T* to = y.at(0, r) + offset / L * L;
     switch (count) {
-      case 4: accumulate_row<T, 4, Keep>(to, xs, ms, keeps, shift, g.width, walk.stride); break;
-      case 3: accumulate_row<T, 3, Keep>(to, xs, ms, keeps, shift, g.width, walk.stride); break;
-      case 2: accumulate_row<T, 2, Keep>(to, xs, ms, keeps, shift, g.width, walk.stride); break;
-      default: accumulate_row<T, 1, Keep>(to, xs, ms, keeps, shift, g.width, walk.stride);
+      case 4: accumulate_row<T, 4>(to, xs, ms, shift, g.width, walk.stride); break;
+      case 3: accumulate_row<T, 3>(to, xs, ms, shift, g.width, walk.stride); break;
+      case 2: accumulate_row<T, 2>(to, xs, ms, shift, g.width, walk.stride); break;
+      default: accumulate_row<T, 1>(to, xs, ms, shift, g.width, walk.stride);
     }
   }
 }
 
-// y is zeroed by the caller; its rows have walk.pitch() elements. With Keep, x is copied to `keep`
-// on the way, whose rows hold whole vectors.
-template <class T, bool Keep = false>
+// y is zeroed by the caller; its rows have walk.pitch() elements.
+template <class T>
 static inline void accumulate(const Walk<T>& walk, const Block<T>& y, const Block<T>& x,
-                              const Block<T>& m, int64_t rows, const Block<T>& keep = {}) {
+                              const Block<T>& m, int64_t rows) {
   const int64_t bands = walk.g.bands;
   for (int64_t start = 0; start < walk.period && start < bands; ++start)
     for (int64_t first = start; first < bands; first += walk.together * walk.period) {
       int64_t count = (bands - first + walk.period - 1) / walk.period;
       if (count > walk.together) count = walk.together;
-      accumulate_class<T, Keep>(walk, first, static_cast<int>(count), y, x, m, keep, rows);
+      accumulate_class(walk, first, static_cast<int>(count), y, x, m, rows);
     }
 }
 

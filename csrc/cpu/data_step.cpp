@@ -1,4 +1,4 @@
-// x = v + Aᵀ(AAᵀ + ρI)⁺(y − Av) and its gradients, one tile of rows at a time: the cube is read from
+// x = v + Aᵀ(AAᵀ + ρI)⁺(y − Av) and its gradients, a few image rows at a time: the cube is read from
 // memory once, the second sweep finds it in cache.
 #include "solve.h"
 
@@ -7,7 +7,7 @@ namespace CASSI_ISA {
 
 template <class T>
 static int64_t rows_of(const Geometry& g) {
-  return rows_per_tile(g, sizeof(T), kTileBytes, 8);
+  return rows_per_tile(g, sizeof(T), kTileBytes, 4);
 }
 
 // Scratch that one cube's sweeps need.
@@ -28,26 +28,18 @@ template <class T>
 static void read_masks(const View& mask, const Geometry& g, const Tile& tile,
                        const Block<T>& space, Block<T>* m) {
   for (int64_t k = 0; k < g.shots; ++k)
-    m[k] = as_block(mask_part(mask, tile.sample, k, tile.h), g.bands, tile.rows, g.width,
+    m[k] = as_mask(mask_part(mask, tile.sample, k, tile.h), g.bands, tile.rows, g.width,
                     Block<T>{space.at(k * g.bands, 0), space.band, space.row});
 }
 
-// sum ← A x for a tile, and a copy of x's rows in `keep`.
+// sum ← A x for a tile.
 template <class T>
-static void project(const Workspace<T>& ws, const View& x, const Block<T>* m, const Tile& tile,
-                    const Block<T>& keep, const Block<T>& sum) {
-  const Geometry& g = ws.walk.g;
-  const Part part = cube_part(x, tile.sample, tile.h);
-  for (int64_t k = 0; k < g.shots; ++k) {
+static void project(const Workspace<T>& ws, const Block<T>& x, const Block<T>* m, const Tile& tile,
+                    const Block<T>& sum) {
+  for (int64_t k = 0; k < ws.walk.g.shots; ++k) {
     const Block<T> row = {sum.at(k, 0), sum.band, sum.row};
     clear(row, tile.rows, ws.pitch);
-    if (k == 0 && in_place<T>(part, g.width)) {
-      const Block<T> direct = {reinterpret_cast<T*>(part.data), part.band, part.row};
-      accumulate<T, true>(ws.walk, row, direct, m[0], tile.rows, keep);
-    } else {
-      if (k == 0) read_block(keep, part, g.bands, tile.rows, g.width);
-      accumulate<T>(ws.walk, row, keep, m[k], tile.rows);
-    }
+    accumulate(ws.walk, row, x, m[k], tile.rows);
   }
 }
 
@@ -66,17 +58,17 @@ static void subtract_from(const View& y, const Geometry& g, const Tile& tile,
     }
 }
 
-// out ← v ± Aᵀz for a tile, where v lies in `keep`, which may be overwritten.
+// out ← v ± Aᵀz for a tile. `space` may be where v lies, and is overwritten.
 template <class T, int Sign>
-static void write_back(const Geometry& g, const View& out, const Tile& tile, const Block<T>& keep,
-                       const Block<T>* m, const Block<T>& z) {
+static void write_back(const Geometry& g, const View& out, const Tile& tile, const Block<T>& v,
+                       const Block<T>* m, const Block<T>& z, const Block<T>& space) {
   const Part part = cube_part(out, tile.sample, tile.h);
   if (in_place<T>(part, g.width)) {
-    emit<T, true, Sign>(g, {reinterpret_cast<T*>(part.data), part.band, part.row}, keep, m, z,
+    emit<T, true, Sign>(g, {reinterpret_cast<T*>(part.data), part.band, part.row}, v, m, z,
                         tile.rows);
   } else {
-    emit<T, true, Sign>(g, keep, keep, m, z, tile.rows);
-    write_block(part, keep, g.bands, tile.rows, g.width);
+    emit<T, true, Sign>(g, space, v, m, z, tile.rows);
+    write_block(part, space, g.bands, tile.rows, g.width);
   }
 }
 
@@ -87,7 +79,7 @@ static void run_as(const DataStep& a, int64_t begin, int64_t end) {
   const int64_t wide = detector_width(g);
   Arena arena = {scratch((ws.cube() * (1 + g.shots) + 2 * ws.measurement()) * sizeof(T) +
                          Solver<T>::bytes(g.shots, wide) + g.shots * sizeof(Block<T>) + 64)};
-  const Block<T> keep = arena.block<T>(g.bands, ws.rows, ws.line);
+  const Block<T> v_space = arena.block<T>(g.bands, ws.rows, ws.line);
   const Block<T> m_space = arena.block<T>(g.shots * g.bands, ws.rows, ws.line);
   const Block<T> z = arena.block<T>(g.shots, ws.rows, ws.pitch);
   const Block<T> y_space = arena.block<T>(g.shots, ws.rows, ws.pitch);
@@ -96,10 +88,13 @@ static void run_as(const DataStep& a, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
     const Tile tile = tile_at(g, ws.rows, t);
     read_masks(a.mask, g, tile, m_space, m);
-    project(ws, a.v, m, tile, keep, z);
+    // The second sweep reads the rows again: they are still in cache, and a copy would cost more.
+    const Block<T> v =
+        as_block(cube_part(a.v, tile.sample, tile.h), g.bands, tile.rows, g.width, v_space);
+    project(ws, v, m, tile, z);
     subtract_from(a.y, g, tile, y_space, z);
     solver.solve(z, tile);
-    write_back<T, 1>(g, a.x, tile, keep, m, z);
+    write_back<T, 1>(g, a.x, tile, v, m, z, v_space);
   }
 }
 
@@ -145,8 +140,8 @@ static void run_as(const DataStepBackward& a, int64_t begin, int64_t end) {
   const bool both = a.need_mask || a.need_rho;
   Arena arena = {scratch((ws.cube() * (2 + g.shots) + 3 * ws.measurement()) * sizeof(T) +
                          Solver<T>::bytes(g.shots, wide) + g.shots * sizeof(Block<T>) + 64)};
-  const Block<T> keep_g = arena.block<T>(g.bands, ws.rows, ws.line);
-  const Block<T> keep_v = arena.block<T>(g.bands, ws.rows, ws.line);
+  const Block<T> grad_space = arena.block<T>(g.bands, ws.rows, ws.line);
+  const Block<T> v_space = arena.block<T>(g.bands, ws.rows, ws.line);
   const Block<T> m_space = arena.block<T>(g.shots * g.bands, ws.rows, ws.line);
   const Block<T> w = arena.block<T>(g.shots, ws.rows, ws.pitch);
   const Block<T> z = arena.block<T>(g.shots, ws.rows, ws.pitch);
@@ -161,11 +156,15 @@ static void run_as(const DataStepBackward& a, int64_t begin, int64_t end) {
     const int64_t first = tile.sample;
     for (; tile.sample < last; ++tile.sample) {
       read_masks(a.mask, g, tile, m_space, m);
-      project(ws, a.grad, m, tile, keep_g, w);
+      const Block<T> grad = as_block(cube_part(a.grad, tile.sample, tile.h), g.bands, tile.rows,
+                                     g.width, grad_space);
+      Block<T> v = {};
+      project(ws, grad, m, tile, w);
       solver.solve(w, tile);
       write_block(cube_part(a.grad_y, tile.sample, tile.h), w, g.shots, tile.rows, wide);
       if (both) {
-        project(ws, a.v, m, tile, keep_v, z);
+        v = as_block(cube_part(a.v, tile.sample, tile.h), g.bands, tile.rows, g.width, v_space);
+        project(ws, v, m, tile, z);
         subtract_from(a.y, g, tile, y_space, z);
         solver.solve(z, tile);
       }
@@ -181,9 +180,9 @@ static void run_as(const DataStepBackward& a, int64_t begin, int64_t end) {
           const Part part = mask_part(a.grad_mask, a.per_sample ? tile.sample : 0, k, tile.h);
           const Block<T> out = {reinterpret_cast<T*>(part.data), a.per_band ? part.band : 0,
                                 part.row};
-          mask_gradient(g, k, keep_g, keep_v, m, z, w, out, tile.sample == first, tile.rows);
+          mask_gradient(g, k, grad, v, m, z, w, out, tile.sample == first, tile.rows);
         }
-      write_back<T, -1>(g, a.grad_v, tile, keep_g, m, w);
+      write_back<T, -1>(g, a.grad_v, tile, grad, m, w, grad_space);
     }
   }
 }

@@ -24,7 +24,7 @@ static void run_as(const Forward& a, int64_t begin, int64_t end) {
     const Block<T> x = as_block(cube_part(a.x, tile.sample, tile.h), g.bands, tile.rows, g.width,
                                 x_space);
     for (int64_t k = 0; k < g.shots; ++k) {
-      const Block<T> m = as_block(mask_part(a.mask, tile.sample, k, tile.h), g.bands, tile.rows,
+      const Block<T> m = as_mask(mask_part(a.mask, tile.sample, k, tile.h), g.bands, tile.rows,
                                   g.width, m_space);
       clear(y, tile.rows, pitch);
       accumulate(walk, y, x, m, tile.rows);

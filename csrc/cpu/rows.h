@@ -276,15 +276,22 @@ static inline bool in_place(const Part& p, int64_t width) {
   return p.dtype == own && (p.column == 1 || width == 1);
 }
 
-// A part as a block: itself where its rows can be used in place, else a copy in `space`. Bands that
-// are shared (stride 0) are read once.
+// A part as a block: itself where its rows can be used in place, else a copy in `space`.
 template <class T>
 static inline Block<T> as_block(const Part& p, int64_t bands, int64_t rows, int64_t width,
                                 const Block<T>& space) {
   if (in_place<T>(p, width)) return {reinterpret_cast<T*>(p.data), p.band, p.row};
-  const bool shared = p.band == 0;
-  const Block<T> block = {space.base, shared ? 0 : space.band, space.row};
-  read_block(block, p, shared ? 1 : bands, rows, width);
+  read_block(space, p, bands, rows, width);
+  return space;
+}
+
+// The same for a mask, of which bands that share one (stride 0) are read once.
+template <class T>
+static inline Block<T> as_mask(const Part& p, int64_t bands, int64_t rows, int64_t width,
+                               const Block<T>& space) {
+  if (p.band != 0) return as_block(p, bands, rows, width, space);
+  Block<T> block = as_block(p, 1, rows, width, space);
+  block.band = 0;
   return block;
 }
 

@@ -42,6 +42,14 @@ def _cases(k: int, samples: int, bands: int, dtype: torch.dtype) -> dict[str, tu
         "gram": (m, C, STEP),
         "gram_solve": (y, g, rho),
         "data_step": (x, y, m, g, rho, STEP),
+        "convolve1d": (_rand(6, 4, dtype=dtype).mT, _rand(4, 3, dtype=dtype)),
+        "correlate1d": (_rand(6, 4, dtype=dtype).mT, _rand(4, 3, dtype=dtype)),
+        "trilinear": (_rand(4, 2, 8, dtype=dtype).mT, _rand(4, 3, dtype=dtype)),
+        "trilinear_backward": (
+            _rand(2, 4, dtype=dtype).mT,
+            _rand(4, 2, 8, dtype=dtype).mT,
+            _rand(4, 3, dtype=dtype),
+        ),
         "data_step_backward": (x * 0.5, x, y, m, g, rho, STEP, True, True),
         "tv_prox": (x, rho * 0.1, 2, samples > 1),
         "tv_prox_dual": (x, rho * 0.1, dual, 2, samples > 1),
@@ -89,6 +97,16 @@ def test_fake_kernel_foretells_shape_dtype_and_strides(name: str, dtype: torch.d
             assert (f.shape, f.dtype, f.stride()) == (r.shape, r.dtype, r.stride())
 
 
+def _cells(x: Tensor) -> tuple[Tensor, Tensor]:  # (N, 8, F), (N, 3)
+    """Eight different corners for every row of a cube, and a point in each cell."""
+    rows = x.flatten(0, 2)
+    return torch.stack([rows.roll(i, 1) for i in range(8)], 1), rows[:, :3]
+
+
+def _points(y: Tensor) -> Tensor:  # (B, K, H, W', 3)
+    return torch.stack((y, y.flip(-1), y.flip(-2)), -1) * 2 - 1
+
+
 PUBLIC: dict[str, Callable[[dict[str, Tensor]], Tensor]] = {
     "forward": lambda t: ops.forward(t["x"], t["m"], STEP),
     "adjoint": lambda t: ops.adjoint(t["y"], t["m"], C, STEP),
@@ -97,8 +115,11 @@ PUBLIC: dict[str, Callable[[dict[str, Tensor]], Tensor]] = {
     "gram_solve": lambda t: ops.gram_solve(t["y"], t["g"], t["rho"]),
     "data_step": lambda t: ops.data_step(t["x"], t["y"], t["m"], STEP, t["rho"]),
     "tv_prox": lambda t: ops.tv_prox(t["x"], t["rho"], 3),
+    "convolve1d": lambda t: ops.convolve1d(t["x"], t["m"][0, 0, :, :3]),
+    "trilinear": lambda t: ops.trilinear(*_cells(t["x"])),
+    "sample_volume": lambda t: ops.sample_volume(t["x"][:, None], _points(t["y"])),
 }
-PUBLIC_NAMES = sorted(set(ops.__all__) - {"backend"})
+PUBLIC_NAMES = sorted(set(ops.__all__) - {"assert_memory_format", "backend"})
 
 
 @pytest.fixture

@@ -1,0 +1,244 @@
+"""convolve1d, trilinear, sample_volume: values against NumPy and grid_sample, and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from cassi.ops._library import kernels
+from cassi.ops._signal_api import convolve1d, sample_volume, trilinear
+
+SIZES = [(1, 1), (7, 1), (1, 4), (6, 3), (3, 6), (5, 5)]
+
+
+def _rand(*shape: int, low: float = -1.0, dtype: torch.dtype = torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape) + len(shape))
+    values = torch.rand(shape, generator=generator, dtype=torch.float64)
+    return (low + (1 - low) * values).to(dtype)
+
+
+def _turned(value: Tensor) -> Tensor:
+    """Equal values, other strides, with gaps."""
+    return value.mT.repeat_interleave(2, 0)[::2].mT
+
+
+def _convolved(a: Tensor, v: Tensor) -> Tensor:
+    rows = zip(a.double().numpy(), v.double().numpy(), strict=True)
+    return torch.from_numpy(np.stack([np.convolve(x, k) for x, k in rows]))
+
+
+def _interpolated(features: Tensor, points: Tensor) -> Tensor:
+    """The polynomial, corner by corner."""
+    f, u = features.double().numpy(), (points.double().numpy() + 1) / 2
+    out = np.zeros((f.shape[0], f.shape[2]))
+    for corner in np.ndindex(2, 2, 2):
+        weight = np.prod([u[:, a] if corner[a] else 1 - u[:, a] for a in range(3)], axis=0)
+        out += weight[:, None] * f[:, 4 * corner[0] + 2 * corner[1] + corner[2]]
+    return torch.from_numpy(out)
+
+
+def _sampled(volume: Tensor, points: Tensor) -> Tensor:
+    grid = points.flip(-1).reshape(points.shape[0], 1, 1, -1, 3)
+    out = torch.nn.functional.grid_sample(volume, grid, padding_mode="border", align_corners=True)
+    return out.flatten(2).mT.reshape(*points.shape[:-1], volume.shape[1])
+
+
+# Values
+
+
+@pytest.mark.parametrize(("n", "m"), SIZES)
+@pytest.mark.parametrize("layout", [lambda value: value, _turned])
+def test_convolution_against_numpy(n: int, m: int, layout: Callable[[Tensor], Tensor]) -> None:
+    a, v = layout(_rand(4, n)), layout(_rand(4, m))
+    before = a.clone(), v.clone()
+    got = convolve1d(a, v)
+    torch.testing.assert_close(got, _convolved(a, v), rtol=1e-14, atol=1e-14)
+    torch.testing.assert_close(got, convolve1d(v, a), rtol=1e-14, atol=1e-14)
+    assert torch.equal(a, before[0])
+    assert torch.equal(v, before[1])
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (7, 1), (6, 3), (7, 6), (5, 5)])
+def test_correlation_is_the_adjoint_of_convolution(n: int, m: int) -> None:
+    g, v = _rand(4, n), _rand(4, m)
+    got = kernels.correlate1d(_turned(g), _turned(v))
+    expected = np.stack(
+        [np.correlate(x, k, "valid") for x, k in zip(g.numpy(), v.numpy(), strict=True)]
+    )
+    torch.testing.assert_close(got, torch.from_numpy(expected), rtol=1e-14, atol=1e-14)
+    a = _rand(4, n - m + 1)
+    left, right = (convolve1d(a, v) * g).sum(), (a * got).sum()
+    assert left.item() == pytest.approx(right.item(), rel=1e-13)
+
+
+def test_leading_dimensions_broadcast() -> None:
+    a, v = _rand(3, 1, 5), _rand(2, 3)
+    got = convolve1d(a, v)
+    assert got.shape == (3, 2, 7)
+    for i, j in np.ndindex(3, 2):
+        torch.testing.assert_close(got[i, j], convolve1d(a[i, 0], v[j]))
+    assert convolve1d(a[0, 0], v).shape == (2, 7)
+
+
+def test_corners_of_a_cell_are_exact_and_in_order() -> None:
+    features = _rand(8, 8, 3)
+    corners = torch.tensor(list(np.ndindex(2, 2, 2)), dtype=torch.float64) * 2 - 1
+    got = trilinear(features, corners)
+    assert torch.equal(got, features[torch.arange(8), torch.arange(8)])
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 3), (9, 1)])
+def test_trilinear_against_the_formula(shape: tuple[int, int]) -> None:
+    features, points = _rand(shape[0], 8, shape[1]), 1.5 * _rand(shape[0], 3)
+    got = trilinear(_turned(features), _turned(points))
+    torch.testing.assert_close(got, _interpolated(features, points), rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("sizes", [(3, 4, 5), (1, 4, 5), (3, 1, 2), (1, 1, 1)])
+def test_sample_volume_against_grid_sample(sizes: tuple[int, int, int]) -> None:
+    volume, points = _rand(2, 4, *sizes), 1.3 * _rand(2, 3, 5, 3)
+    leaves = [volume.requires_grad_(), points.requires_grad_()]
+    got, expected = sample_volume(volume, points), _sampled(volume, points)
+    torch.testing.assert_close(got, expected, rtol=1e-13, atol=1e-13)
+    upstream = torch.linspace(-1, 1, got.numel(), dtype=torch.float64).reshape(got.shape)
+    gradients = zip(
+        torch.autograd.grad(got, leaves, upstream),
+        torch.autograd.grad(expected, leaves, upstream),
+        strict=True,
+    )
+    for ours, theirs in gradients:
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    alone = sample_volume(volume[1], points[1])
+    torch.testing.assert_close(alone, expected[1], rtol=1e-13, atol=1e-13)
+
+
+def test_samples_of_a_volume_are_exact_at_their_centres() -> None:
+    volume = _rand(2, 3, 2, 5)
+    axes = [torch.linspace(-1, 1, n, dtype=torch.float64) for n in (3, 2, 5)]
+    points = torch.cartesian_prod(*axes).reshape(3, 2, 5, 3)
+    assert torch.equal(sample_volume(volume, points).movedim(-1, 0), volume)
+
+
+def test_outside_a_volume_is_its_border() -> None:
+    volume = _rand(2, 3, 4, 5)
+    points = torch.tensor([[-7.0, 1.2, 0.3]], dtype=torch.float64, requires_grad=True)
+    got = sample_volume(volume, points)
+    inside = points.detach().clamp(-1, 1)
+    torch.testing.assert_close(got, sample_volume(volume, inside))
+    (gradient,) = torch.autograd.grad(got.sum(), points)
+    assert gradient[0, :2].tolist() == [0, 0]
+    assert gradient[0, 2] != 0
+
+
+def test_a_point_that_is_not_a_number_gives_none() -> None:
+    volume = _rand(2, 3, 4, 5).float()
+    points = torch.tensor([[float("nan"), 0, 0], [0, float("inf"), 0]])
+    got = sample_volume(volume, points)
+    assert got[0].isnan().all()
+    assert got[1].isfinite().all()
+
+
+def test_empty_inputs() -> None:
+    assert convolve1d(torch.empty(0, 5), torch.empty(0, 3)).shape == (0, 7)
+    assert convolve1d(torch.empty(2, 0, 5), torch.empty(3)).shape == (2, 0, 7)
+    assert trilinear(torch.empty(0, 8, 2), torch.empty(0, 3)).shape == (0, 2)
+    assert sample_volume(torch.rand(2, 3, 4, 5), torch.empty(0, 6, 3)).shape == (0, 6, 2)
+    assert sample_volume(torch.rand(0, 2, 3, 4, 5), torch.empty(0, 6, 3)).shape == (0, 6, 2)
+
+
+# Errors
+
+A, V = torch.rand(2, 5), torch.rand(2, 3)
+CELLS, POINTS, VOLUME = torch.rand(4, 8, 2), torch.rand(4, 3), torch.rand(2, 3, 4, 5)
+WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "list": (lambda: convolve1d([1.0], V), TypeError, "a: expected a torch.Tensor, got list"),
+    "integers": (lambda: convolve1d(A, V.int()), TypeError, "v: expected float32, .*torch.int32"),
+    "scalar": (
+        lambda: convolve1d(A, A[0, 0]),
+        ValueError,
+        r"v: expected at least one value along the last dimension, got shape \(\)",
+    ),
+    "empty row": (
+        lambda: convolve1d(A[:, :0], V),
+        ValueError,
+        r"a: expected at least one value along the last dimension, got shape \(2, 0\)",
+    ),
+    "rows": (
+        lambda: convolve1d(A, torch.rand(3, 3)),
+        ValueError,
+        r"v: expected leading dimensions that broadcast with those of a, \(2,\), "
+        r"got shape \(3, 3\)",
+    ),
+    "rows further left": (
+        lambda: convolve1d(torch.rand(3, 2, 5), torch.rand(2, 1, 3)),
+        ValueError,
+        r"v: expected leading dimensions .* \(3, 2\), got shape \(2, 1, 3\)",
+    ),
+    "device": (
+        lambda: convolve1d(A, V.to("meta")),
+        ValueError,
+        "expected all tensors on one device, got a on cpu, v on meta",
+    ),
+    "features type": (lambda: trilinear(None, POINTS), TypeError, "features: expected a torch.Ten"),
+    "points type": (lambda: trilinear(CELLS, POINTS.long()), TypeError, "points: expected float32"),
+    "corners": (
+        lambda: trilinear(CELLS[:, :7], POINTS),
+        ValueError,
+        r"features: expected \(N, 8, F\), got shape \(4, 7, 2\)",
+    ),
+    "cells 2-D": (lambda: trilinear(CELLS[0], POINTS), ValueError, r"features: .*\(8, 2\)"),
+    "number of points": (
+        lambda: trilinear(CELLS, POINTS[:3]),
+        ValueError,
+        r"points: expected \(N, 3\) = \(4, 3\), got shape \(3, 3\)",
+    ),
+    "volume type": (lambda: sample_volume(3, POINTS), TypeError, "volume: expected a torch.Tensor"),
+    "volume 3-D": (
+        lambda: sample_volume(VOLUME[0], POINTS),
+        ValueError,
+        r"volume: expected \(F, D, H, W\) or \(B, F, D, H, W\), got shape \(3, 4, 5\)",
+    ),
+    "volume empty": (
+        lambda: sample_volume(VOLUME[:, :, :0], POINTS),
+        ValueError,
+        r"volume: expected at least one sample along every axis, got shape \(2, 3, 0, 5\)",
+    ),
+    "points 2-D": (
+        lambda: sample_volume(VOLUME, POINTS[:, :2]),
+        ValueError,
+        r"points: expected \(\.\.\., 3\), got shape \(4, 2\)",
+    ),
+    "points scalar": (lambda: sample_volume(VOLUME, POINTS[0, 0]), ValueError, r"points: .*\(\)"),
+    "points batch": (
+        lambda: sample_volume(VOLUME[None], POINTS),
+        ValueError,
+        r"points: expected \(B, \.\.\., 3\) with the volume's batch of 1, got shape \(4, 3\)",
+    ),
+    "points without batch": (
+        lambda: sample_volume(VOLUME.expand(3, 2, 3, 4, 5), POINTS[0]),
+        ValueError,
+        r"points: expected \(B, \.\.\., 3\) with the volume's batch of 3, got shape \(3,\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_errors_say_what_was_expected(name: str) -> None:
+    call, error, message = WRONG[name]
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_examples_in_the_documentation() -> None:
+    import doctest
+
+    from cassi.ops import _signal_api
+
+    done = doctest.testmod(_signal_api)
+    assert done.attempted == 4
+    assert done.failed == 0
