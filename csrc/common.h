@@ -164,11 +164,38 @@ CASSI_INLINE void solve_symmetric(int64_t K, T* a, T* q, int64_t pitch, const T*
 // The step of the dual iterations of total variation, see ops/_reference_tv.py.
 constexpr double kTvStep = 0.125;
 
-// Corner weights of a unit cell, index 4i + 2j + k for corner (i, j, k), u = (p + 1) / 2.
+// Trilinear interpolation in a unit cell, corner 4i + 2j + k, u = (p + 1) / 2: exact at the corners.
+template <class T>
+CASSI_INLINE T lerp(T a, T b, T t) {
+  return (T(1) - t) * a + t * b;
+}
+
+template <class T>
+CASSI_INLINE T trilinear_value(const T* corner, T u, T v, T w) {
+  const T c00 = lerp(corner[0], corner[4], u), c01 = lerp(corner[1], corner[5], u);
+  const T c10 = lerp(corner[2], corner[6], u), c11 = lerp(corner[3], corner[7], u);
+  return lerp(lerp(c00, c10, v), lerp(c01, c11, v), w);
+}
+
 template <class T>
 CASSI_INLINE T corner_weight(int corner, T u, T v, T w) {
   return ((corner & 4) ? u : T(1) - u) * ((corner & 2) ? v : T(1) - v) *
          ((corner & 1) ? w : T(1) - w);
+}
+
+// The gradient of the point, from the products of upstream gradient and corner features, summed
+// over the channels. A half, because u = (p + 1) / 2.
+template <class T>
+CASSI_INLINE void point_gradient(const T* share, T u, T v, T w, T* out) {
+  out[0] = out[1] = out[2] = T(0);
+  for (int corner = 0; corner < 8; ++corner) {
+    const T wu = (corner & 4) ? u : T(1) - u, wv = (corner & 2) ? v : T(1) - v;
+    const T ww = (corner & 1) ? w : T(1) - w;
+    out[0] += ((corner & 4) ? share[corner] : -share[corner]) * wv * ww;
+    out[1] += ((corner & 2) ? share[corner] : -share[corner]) * wu * ww;
+    out[2] += ((corner & 1) ? share[corner] : -share[corner]) * wu * wv;
+  }
+  for (int axis = 0; axis < 3; ++axis) out[axis] /= T(2);
 }
 
 }  // namespace cassi

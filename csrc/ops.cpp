@@ -101,8 +101,8 @@ struct DeviceGuard {
 #endif
 
 template <class Args>
-void start(const Args& args, const Tensor& output, bool something = true) {
-  if (output.numel() == 0 || !something) return;
+void start(const Args& args, const Tensor& output) {
+  if (output.numel() == 0) return;
   const DeviceGuard guard(output);
   launch(args, stream_of(output));
 }
@@ -329,6 +329,52 @@ std::tuple<Tensor, Tensor> tv_prox_dual(const Tensor& x, const Tensor& weight,
   return {result.u, result.dual};
 }
 
+Tensor convolve(const Tensor& a, const Tensor& v, bool correlate) {
+  check_rank(a, "a", 2);
+  check_rank(v, "v", 2);
+  const int64_t rows = a.size(0), n = a.size(1), m = v.size(1);
+  STD_TORCH_CHECK(n >= 1 && m >= 1, "expected rows of at least one element, got ", n, " and ", m);
+  STD_TORCH_CHECK(!correlate || n >= m, "g: expected at least ", m, " elements, got ", n);
+  const int64_t length = correlate ? n - m + 1 : n + m - 1;
+  Tensor out = empty(a, {rows, length}, a.scalar_type());
+  start(Convolve{rows, n, m, sums_of({&a, &v}), read(a, a, "a", {rows, n}),
+                 read(v, a, "v", {rows, m}), view(out, "out", {rows, length}), correlate},
+        out);
+  return out;
+}
+
+Tensor convolve1d(const Tensor& a, const Tensor& v) { return convolve(a, v, false); }
+
+Tensor correlate1d(const Tensor& g, const Tensor& v) { return convolve(g, v, true); }
+
+Tensor trilinear(const Tensor& features, const Tensor& points) {
+  check_rank(features, "features", 3);
+  const int64_t cells = features.size(0), channels = features.size(2);
+  Tensor out = empty(features, {cells, channels}, features.scalar_type());
+  start(Trilinear{cells, channels, sums_of({&features, &points}),
+                  read(features, features, "features", {cells, 8, channels}),
+                  read(points, features, "points", {cells, 3}),
+                  view(out, "out", {cells, channels})},
+        out);
+  return out;
+}
+
+std::tuple<Tensor, Tensor> trilinear_backward(const Tensor& grad, const Tensor& features,
+                                              const Tensor& points) {
+  check_rank(features, "features", 3);
+  const int64_t cells = features.size(0), channels = features.size(2);
+  Tensor grad_features = empty(features, {cells, 8, channels}, features.scalar_type());
+  Tensor grad_points = empty(points, {cells, 3}, points.scalar_type());
+  start(TrilinearBackward{cells, channels, sums_of({&features, &points}),
+                          read(grad, features, "grad", {cells, channels}),
+                          read(features, features, "features", {cells, 8, channels}),
+                          read(points, features, "points", {cells, 3}),
+                          view(grad_features, "grad_features", {cells, 8, channels}),
+                          view(grad_points, "grad_points", {cells, 3})},
+        grad_points);
+  return {grad_features, grad_points};
+}
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(cassi, CASSI_DEVICE, library) {
@@ -342,6 +388,10 @@ STABLE_TORCH_LIBRARY_IMPL(cassi, CASSI_DEVICE, library) {
   library.impl("data_step_backward", TORCH_BOX(&data_step_backward));
   library.impl("tv_prox", TORCH_BOX(&tv_prox));
   library.impl("tv_prox_dual", TORCH_BOX(&tv_prox_dual));
+  library.impl("convolve1d", TORCH_BOX(&convolve1d));
+  library.impl("correlate1d", TORCH_BOX(&correlate1d));
+  library.impl("trilinear", TORCH_BOX(&trilinear));
+  library.impl("trilinear_backward", TORCH_BOX(&trilinear_backward));
 }
 
 }  // namespace cassi

@@ -101,5 +101,8 @@ CASSI_KERNEL(GramSolve)
 CASSI_KERNEL(DataStep)
 CASSI_KERNEL(DataStepBackward)
 CASSI_KERNEL(TvProx)
+CASSI_KERNEL(Convolve)
+CASSI_KERNEL(Trilinear)
+CASSI_KERNEL(TrilinearBackward)
 
 }  // namespace cassi

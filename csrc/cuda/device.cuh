@@ -150,7 +150,8 @@ struct Lines {
 };
 
 template <class... P>
-void run(void (*kernel)(P...), const Lines& lines, void* stream, typename Same<P>::type... args) {
+void run_lines(void (*kernel)(P...), const Lines& lines, void* stream,
+               typename Same<P>::type... args) {
   run<P...>(kernel, lines.blocks(), lines.threads(), 0, stream, args...);
 }
 

@@ -1,0 +1,110 @@
+// y[b,k,h,w'] = Σ_c m[k,c,h,w'-o(c)] x[b,c,h,w'-o(c)]
+#include "rows.cuh"
+
+namespace cassi {
+namespace cuda {
+namespace {
+
+// Some bands at a time come into shared memory; where they are not all of them, the sums wait there
+// for the next ones.
+template <class D, class T, class E>
+__global__ void __launch_bounds__(kThreads, 3)
+    forward_rows(const __grid_constant__ Forward a, const __grid_constant__ Rows r,
+                 const __grid_constant__ Tile tile) {
+  const Geometry& g = a.g;
+  const int bands = static_cast<int>(g.bands), shots = static_cast<int>(g.shots);
+  const int d = static_cast<int>(g.step < 0 ? -g.step : g.step);
+  const bool once = r.chunk >= bands;
+  char* memory = row_memory(r);
+  D* x = reinterpret_cast<D*>(memory);
+  T* staged = reinterpret_cast<T*>(memory + r.mask);
+  T* sums = reinterpret_cast<T*>(memory + r.first_line);
+  for (int64_t block = blockIdx.x; block < r.count; block += gridDim.x) {
+    const Place at = place(r, g, block);
+    if (at.inside && std::is_same_v<E, Staged>) stage_mask(a.mask, at, shots, r.width, staged);
+    if (at.inside && !once)
+      for (int i = threadIdx.x; i < shots * r.wide; i += blockDim.x) sums[i] = T(0);
+    for (int first = 0; first < bands; first += r.chunk) {
+      const int last = first + r.chunk < bands ? first + r.chunk : bands;
+      const int c0 = first_band(g, first, last);
+      if (at.inside) copy_in(tile, x, row_of<D>(a.x, at, c0), last - first, r.width);
+      await_copies();
+      __syncthreads();
+      // The detector columns between those that these bands reach are zero unless this is all.
+      const int begin = once ? 0 : first * d, end = once ? r.wide : (last - 1) * d + r.width;
+      for (int k = 0; at.inside && k < shots; ++k) {
+        const MaskRow<T, E> mask = mask_row<T, E>(a.mask, at, k, staged, r.width);
+        for (int w = begin + threadIdx.x; w < end; w += blockDim.x) {
+          T& sum = sums[k * r.wide + w];
+          const T y = gather(once ? T(0) : sum, g, tile, x, c0, mask, first, last, w);
+          if (once)
+            store(a.y, index(a.y, at.b, k, at.h, w), y);
+          else
+            sum = y;
+        }
+      }
+      __syncthreads();
+    }
+    if (at.inside && !once)
+      for (int k = 0; k < shots; ++k)
+        for (int w = threadIdx.x; w < r.wide; w += blockDim.x)
+          store(a.y, index(a.y, at.b, k, at.h, w), sums[k * r.wide + w]);
+    if (!once) __syncthreads();
+  }
+}
+
+// Any dtype and any size, straight from global memory.
+template <class T>
+__global__ void __launch_bounds__(256)
+    forward_direct(const __grid_constant__ Forward a, int64_t rows, int64_t wide) {
+  const Geometry& g = a.g;
+  const int64_t d = g.step < 0 ? -g.step : g.step;
+  for (int64_t row = first_row(); row < rows; row += rows_apart()) {
+    const int64_t h = row % g.height, k = row / g.height % g.shots, b = row / g.height / g.shots;
+    for (int64_t w = threadIdx.x; w < wide; w += blockDim.x) {
+      const Ranks reach = ranks_at(g, w);
+      T sum = 0;
+      for (int64_t rank = reach.first; rank < reach.last; ++rank) {
+        const int64_t c = band_of_rank(g, rank), column = w - rank * d;
+        sum += load<T>(a.mask, index(a.mask, b, k, c, h, column)) *
+               load<T>(a.x, index(a.x, b, c, h, column));
+      }
+      store(a.y, index(a.y, b, k, h, w), sum);
+    }
+  }
+}
+
+template <class D, class T>
+bool launch_rows(const Forward& a, void* stream) {
+  const Geometry& g = a.g;
+  if (!is_small(g)) return false;
+  const int64_t chunk = bands_at_once(g, sizeof(D)), size = sizeof(T);
+  const bool staged = a.mask.stride[2] == 0, once = chunk == g.bands;
+  const Tile tile = tile_of(a.x, g, chunk, g.width);
+  Rows r;
+  if (!arrange(r, g, chunk, tile.bytes(chunk, g.width), 0, staged ? g.shots * g.width * size : 0,
+               once ? 0 : g.shots * detector_width(g) * size, 0))
+    return false;
+  with_mask<D>(a.mask, a.x.dtype, [&](auto e) {
+    run(forward_rows<D, T, decltype(e)>, r.count, r.threads, r.shared(), stream, a, r, tile);
+  });
+  return true;
+}
+
+}  // namespace
+}  // namespace cuda
+
+void launch(const Forward& a, void* stream) {
+  using namespace cuda;
+  if (with_types(a.x.dtype, a.sums, [&](auto d, auto t) {
+        return launch_rows<decltype(d), decltype(t)>(a, stream);
+      }))
+    return;
+  const int64_t wide = detector_width(a.g);
+  const Lines lines = {a.g.batch * a.g.shots * a.g.height, wide};
+  with_sums(a.sums, [&](auto t) {
+    run_lines(forward_direct<decltype(t)>, lines, stream, a, lines.rows, wide);
+  });
+}
+
+}  // namespace cassi

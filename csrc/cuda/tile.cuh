@@ -1,0 +1,194 @@
+// Rows of a cube in shared memory: some bands of one image row, in the dtype of the cube.
+//
+// Global memory is read and written in runs, along the columns or, where the bands are innermost
+// (channels_last), along the bands; the kernels in between walk along the columns either way.
+#pragma once
+
+#include "device.cuh"
+
+namespace cassi {
+namespace cuda {
+
+// How a tile is copied: "lines" of adjacent units of 2 to 16 bytes. A line is a band where columns
+// are innermost, and a pixel where bands are.
+struct Tile {
+  int64_t line, next;  // bytes in global memory between lines, and between the units of one
+  int pitch, unit;     // bytes in shared memory between lines, and of one unit
+  int band, column;    // elements in shared memory between neighbours
+  bool bands_inner;
+
+  __host__ __device__ int64_t bytes(int64_t bands, int64_t columns) const {
+    return ((bands_inner ? columns : bands) * pitch + 15) / 16 * 16;
+  }
+};
+
+// `chunk` bands × `columns`, both the most that is copied at a time: with 16-byte units, what is
+// copied must begin at multiples of them. The tile must be small enough for int offsets.
+inline Tile tile_of(const View& v, const Geometry& g, int64_t chunk, int64_t columns) {
+  const int64_t size = size_of(v.dtype);
+  Tile t = {};
+  t.bands_inner = v.stride[1] == 1 && v.stride[3] != 1 && g.bands > 1;
+  // What a unit must divide.
+  int64_t multiples = static_cast<int64_t>(reinterpret_cast<uintptr_t>(v.data));
+  multiples |= (g.batch > 1 ? v.stride[0] : 0) * size | (g.height > 1 ? v.stride[2] : 0) * size;
+  int64_t most = size;
+  if (t.bands_inner) {
+    multiples |= (v.stride[3] | chunk | g.bands) * size;
+    most = size > 4 ? size : 4;
+  } else if (v.stride[3] == 1) {
+    multiples |= ((g.bands > 1 ? v.stride[1] : 0) | columns | g.width) * size;
+    most = 16;
+  }
+  int64_t unit = most;
+  while (unit > size && multiples % unit != 0) unit /= 2;
+  t.unit = static_cast<int>(unit);
+  if (t.bands_inner) {
+    // An odd number of words between pixels: threads along the columns meet different banks.
+    const int64_t words = (chunk * size + most - 1) / most;
+    t.pitch = static_cast<int>((words | 1) * most);
+    t.band = 1;
+    t.column = t.pitch / static_cast<int>(size);
+    t.line = v.stride[3] * size;
+    t.next = unit;
+  } else {
+    t.pitch = static_cast<int>((columns * size + 15) / 16 * 16);
+    t.band = t.pitch / static_cast<int>(size);
+    t.column = 1;
+    t.line = v.stride[1] * size;
+    t.next = v.stride[3] == 1 ? unit : v.stride[3] * size;
+  }
+  return t;
+}
+
+template <int Bytes>
+struct Unit;
+template <>
+struct Unit<2> {
+  using type = unsigned short;
+};
+template <>
+struct Unit<4> {
+  using type = unsigned;
+};
+template <>
+struct Unit<8> {
+  using type = uint2;
+};
+template <>
+struct Unit<16> {
+  using type = uint4;
+};
+
+// A copy that the thread does not wait for, see `await_copies`. Two bytes are copied at once.
+template <int Bytes>
+CASSI_DEVICE_INLINE void copy_async(char* to, const char* from) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  if constexpr (Bytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
+    return;
+  } else if constexpr (Bytes >= 4) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(from), "n"(Bytes)
+                 : "memory");
+    return;
+  }
+#endif
+  using U = typename Unit<Bytes>::type;
+  *reinterpret_cast<U*>(to) = __ldg(reinterpret_cast<const U*>(from));
+}
+
+// The calling thread's copies have arrived; a barrier makes them visible to the others.
+CASSI_DEVICE_INLINE void await_copies() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+// The threads of a row walk over its units: (line, unit) without a division in the loop.
+struct Walk {
+  int line, unit, units, lines_on, units_on;
+  __host__ __device__ Walk(int thread, int threads, int units)
+      : line(thread / units),
+        unit(thread % units),
+        units(units),
+        lines_on(threads / units),
+        units_on(threads % units) {}
+  __host__ __device__ void advance() {
+    line += lines_on;
+    unit += units_on;
+    if (unit >= units) {
+      unit -= units;
+      ++line;
+    }
+  }
+};
+
+template <int Bytes>
+CASSI_DEVICE_INLINE void copy_in_units(const Tile& t, char* to, const char* from, int lines,
+                                       int units) {
+  Walk at(threadIdx.x, blockDim.x, units);
+  if constexpr (Bytes == 2) {  // not asynchronous: keep several loads in flight
+    while (at.line < lines) {
+      unsigned short value[4];
+      char* place[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        place[i] = nullptr;
+        if (at.line < lines) {
+          place[i] = to + at.line * t.pitch + at.unit * Bytes;
+          value[i] = __ldg(reinterpret_cast<const unsigned short*>(from + at.line * t.line +
+                                                                   at.unit * t.next));
+        }
+        at.advance();
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (place[i]) *reinterpret_cast<unsigned short*>(place[i]) = value[i];
+    }
+  } else {
+    for (; at.line < lines; at.advance())
+      copy_async<Bytes>(to + at.line * t.pitch + at.unit * Bytes,
+                        from + at.line * t.line + at.unit * t.next);
+  }
+}
+
+template <int Bytes>
+CASSI_DEVICE_INLINE void copy_out_units(const Tile& t, char* to, const char* from, int lines,
+                                        int units) {
+  using U = typename Unit<Bytes>::type;
+  for (Walk at(threadIdx.x, blockDim.x, units); at.line < lines; at.advance())
+    *reinterpret_cast<U*>(to + at.line * t.line + at.unit * t.next) =
+        *reinterpret_cast<const U*>(from + at.line * t.pitch + at.unit * Bytes);
+}
+
+// By the threads of one row, threadIdx.x: `tile` ← cube, whose first element is at `from`.
+template <class D>
+CASSI_DEVICE_INLINE void copy_in(const Tile& t, D* tile, const D* from, int bands, int columns) {
+  char* to = reinterpret_cast<char*>(tile);
+  const char* source = reinterpret_cast<const char*>(from);
+  const int lines = t.bands_inner ? columns : bands;
+  const int units = (t.bands_inner ? bands : columns) * static_cast<int>(sizeof(D)) / t.unit;
+  switch (t.unit) {
+    case 16: copy_in_units<16>(t, to, source, lines, units); break;
+    case 8: copy_in_units<8>(t, to, source, lines, units); break;
+    case 4: copy_in_units<4>(t, to, source, lines, units); break;
+    default: copy_in_units<2>(t, to, source, lines, units);
+  }
+}
+
+// Cube, whose first element is at `to`, ← `tile`; only where the bands are innermost, as kernels
+// write along the columns themselves.
+template <class D>
+CASSI_DEVICE_INLINE void copy_out(const Tile& t, D* to, const D* tile, int bands, int columns) {
+  char* target = reinterpret_cast<char*>(to);
+  const char* from = reinterpret_cast<const char*>(tile);
+  const int units = bands * static_cast<int>(sizeof(D)) / t.unit;
+  switch (t.unit) {
+    case 8: copy_out_units<8>(t, target, from, columns, units); break;
+    case 4: copy_out_units<4>(t, target, from, columns, units); break;
+    default: copy_out_units<2>(t, target, from, columns, units);
+  }
+}
+
+}  // namespace cuda
+}  // namespace cassi
