@@ -15,6 +15,7 @@ respect to cube, measurement, mask and ρ (where A Aᵀ + ρI is invertible), an
 `torch.compile(fullgraph=True)`.
 """
 
+from cassi.ops import _camera, _signal, _tv  # noqa: F401  (they define the operators)
 from cassi.ops._camera_api import (
     adjoint,
     data_step,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from cassi.ops import _checks
-from cassi.ops._camera import kernels
+from cassi.ops._library import call, kernels
 
 
 def forward(x: Tensor, mask: Tensor, step: int) -> Tensor:
@@ -31,7 +31,7 @@ def forward(x: Tensor, mask: Tensor, step: int) -> Tensor:
     x, squeeze = _checks.canonical_batch("x", x, "a cube (B, C, H, W) or (C, H, W)")
     _checks.check_same_device(x=x, mask=m)
     _checks.check_cube("x", x, m)
-    y = kernels.forward(x, m, _checks.check_int("step", step))
+    y = call(kernels.forward.default, x, m, _checks.check_int("step", step))
     return y[0] if squeeze else y
 
 
@@ -56,7 +56,7 @@ def adjoint(
     """
     bands, step = _checks.check_int("bands", bands, 1), _checks.check_int("step", step)
     y, m, squeeze = _measurement_and_mask(y, mask, bands, step)
-    x = kernels.adjoint(y, m, bands, step, channels_last)
+    x = call(kernels.adjoint.default, y, m, bands, step, channels_last)
     return x[0] if squeeze else x
 
 
@@ -91,7 +91,7 @@ def ratio_inverse(
         raise ValueError(
             f"ratio_inverse: expected a mask of one shot, got {m.shape[1]} shots; use pinv instead"
         )
-    x = kernels.ratio_inverse(y, m, bands, step, channels_last)
+    x = call(kernels.ratio_inverse.default, y, m, bands, step, channels_last)
     return x[0] if squeeze else x
 
 
@@ -117,7 +117,7 @@ def gram(mask: Tensor, bands: int, step: int) -> Tensor:
     bands, step = _checks.check_int("bands", bands, 1), _checks.check_int("step", step)
     m = _checks.canonical_mask(mask)
     _checks.check_bands(m, bands)
-    g = kernels.gram(m, bands, step)
+    g = call(kernels.gram.default, m, bands, step)
     return g if mask.ndim == 5 else g[0]
 
 
@@ -143,7 +143,7 @@ def gram_solve(r: Tensor, gram: Tensor, rho: float | Tensor = 0.0) -> Tensor:
     g = _canonical_gram(gram, r)
     weight = _checks.per_sample("rho", rho, r)
     _checks.check_same_device(r=r, gram=g, rho=weight)
-    z = kernels.gram_solve(r, g, weight)
+    z = call(kernels.gram_solve.default, r, g, weight)
     return z[0] if squeeze else z
 
 
@@ -186,7 +186,7 @@ def data_step(
         raise ValueError(f"y: expected a batch of {v.shape[0]} as in v, got {y.shape[0]}")
     if gram is None:
         with torch.no_grad():
-            g = kernels.gram(m, v.shape[1], step)
+            g = call(kernels.gram.default, m, v.shape[1], step)
     else:
         g = _canonical_gram(gram, y)
         if g.requires_grad and torch.is_grad_enabled():
@@ -195,7 +195,7 @@ def data_step(
             )
     weight = _checks.per_sample("rho", rho, v)
     _checks.check_same_device(v=v, y=y, mask=m, gram=g, rho=weight)
-    x = kernels.data_step(v, y, m, g, weight, step)
+    x = call(kernels.data_step.default, v, y, m, g, weight, step)
     return x[0] if squeeze else x
 
 

@@ -34,14 +34,19 @@ def check_floating(name: str, value: Any) -> Tensor:
 
 def check_same_device(**tensors: Tensor) -> None:
     """Raise unless all tensors are on one device."""
+    values = iter(tensors.values())
+    first = next(values).device
+    if all(value.device == first for value in values):
+        return
     devices = {name: tensor.device for name, tensor in tensors.items()}
-    if len(set(devices.values())) > 1:
-        listed = ", ".join(f"{name} on {device}" for name, device in devices.items())
-        raise ValueError(f"expected all tensors on one device, got {listed}")
+    listed = ", ".join(f"{name} on {device}" for name, device in devices.items())
+    raise ValueError(f"expected all tensors on one device, got {listed}")
 
 
 def check_int(name: str, value: Any, minimum: int | None = None) -> int:
     """Return a Python or symbolic integer, at least `minimum`."""
+    if type(value) is int and (minimum is None or value >= minimum):
+        return value
     if isinstance(value, bool) or not isinstance(value, Integral | torch.SymInt):
         raise TypeError(f"{name}: expected an integer, got {value!r}")
     if minimum is not None and value < minimum:
@@ -61,7 +66,7 @@ def canonical_mask(mask: Any) -> Tensor:  # (1|B, K, 1|C, H, W)
         raise ValueError(f"mask: expected at least one pixel, got shape {shape_of(mask)}")
     if mask.ndim == 2:
         mask = mask[None]
-    return mask[(None,) * (5 - mask.ndim)]
+    return mask.expand(*(1,) * (5 - mask.ndim), *mask.shape)
 
 
 def canonical_batch(name: str, value: Any, meaning: str) -> tuple[Tensor, bool]:

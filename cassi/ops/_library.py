@@ -30,6 +30,7 @@ NAMESPACE = "cassi"
 # Tensors that one sample can share with all others: their leading dimension is 1 or B.
 SHAREABLE = frozenset({"mask", "gram", "rho", "weight"})
 SCHEMAS: dict[str, str] = {}
+_PLAIN = (Tensor, torch.nn.Parameter)
 
 _library = torch.library.Library(NAMESPACE, "DEF")
 kernels = getattr(torch.ops, NAMESPACE)
@@ -69,6 +70,24 @@ def define(
     for device in ("CPU", "CUDA"):
         _library.impl(name, _autocast(op, device), f"Autocast{device}")
     torch.library.register_vmap(qualified, vmap or _fold_batch(op), lib=_library)
+
+
+def call(op: Any, *args: Any) -> Any:
+    """Call an operator, past the layer of autograd where there is nothing to record.
+
+    That layer is Python for an operator defined in Python, and takes as long as a small cube. It is
+    passed only by plain tensors, since wrapped ones need not say what they require.
+    """
+    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return op(*args)
+    record = torch.is_grad_enabled()
+    for value in args:
+        if isinstance(value, Tensor) and (
+            type(value) not in _PLAIN or (record and value.requires_grad)
+        ):
+            return op(*args)
+    with torch._C._AutoDispatchBelowAutograd():
+        return op(*args)
 
 
 def save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -139,7 +158,7 @@ def _fold_batch(op: Any) -> Callable[..., Any]:
         ]
         batch = max(inner)
         folded = []
-        for name, value, dim in zip(names, mapped, in_dims, strict=True):
+        for name, value, dim in zip(names, mapped, in_dims, strict=False):  # without defaults
             if not isinstance(value, Tensor):
                 folded.append(value)
                 continue
@@ -157,4 +176,3 @@ def _fold_batch(op: Any) -> Callable[..., Any]:
         return tuple(r.unflatten(0, (size, -1)) for r in result), (0,) * len(result)
 
     return run
-

@@ -73,9 +73,7 @@ def forward(x: Tensor, mask: Tensor, step: int) -> Tensor:
     return y.to(x.dtype)
 
 
-def adjoint(
-    y: Tensor, mask: Tensor, bands: int, step: int, channels_last: bool = False
-) -> Tensor:
+def adjoint(y: Tensor, mask: Tensor, bands: int, step: int, channels_last: bool = False) -> Tensor:
     """Shift every band back and multiply by the mask: x[c,h,w] = Σ_k m[k,c,h,w] y[k,h,w+o(c)]."""
     batch, shots, height, _ = y.shape
     width = mask.shape[-1]

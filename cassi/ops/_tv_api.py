@@ -7,7 +7,7 @@ from typing import Literal, overload
 from torch import Tensor
 
 from cassi.ops import _checks
-from cassi.ops._tv import kernels
+from cassi.ops._library import call, kernels
 
 
 @overload
@@ -74,11 +74,11 @@ def tv_prox(
     iterations = _checks.check_int("iterations", iterations, minimum=0)
     if dual is None and not return_dual:
         _checks.check_same_device(x=x, weight=limit)
-        u = kernels.tv_prox(x, limit, iterations, coupled)
+        u = call(kernels.tv_prox.default, x, limit, iterations, coupled)
         return u[0] if squeeze else u
     start = _checks.canonical_dual(dual, x, squeeze)
     _checks.check_same_device(x=x, weight=limit, dual=x if start is None else start)
-    u, last = kernels.tv_prox_dual(x, limit, start, iterations, coupled)
+    u, last = call(kernels.tv_prox_dual.default, x, limit, start, iterations, coupled)
     if squeeze:
         u, last = u[0], last[0]
     return (u, last) if return_dual else u

@@ -1,0 +1,138 @@
+"""What wraps an operator: vmap over the batch, autocast, export."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import cassi
+from cassi import ops
+from cassi.ops import _library
+from cassi.ops._library import kernels
+
+N, B, C, H, W, STEP = 3, 2, 3, 4, 5, 1
+WIDE = W + (C - 1) * STEP
+
+
+def _rand(*shape: int) -> Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(sum(shape))) + 0.1
+
+
+X, Y, M, RHO = _rand(N, B, C, H, W), _rand(N, B, 2, H, WIDE), _rand(N, 1, 2, 1, H, W), _rand(N, B)
+G = torch.stack([kernels.gram(m, C, STEP) for m in M])
+DUAL = _rand(N, B, 2, C, H, W) * 0.01
+# op: a call on one entry's tensors, tensors with N entries each
+MAPPED: dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]] = {
+    "forward": (lambda x, m: kernels.forward(x, m, STEP), (X, M)),
+    "adjoint": (lambda y, m: kernels.adjoint(y, m, C, STEP), (Y, M)),
+    "mask_adjoint": (lambda x, y: kernels.mask_adjoint(x, y, STEP, False, True), (X, Y)),
+    "ratio_inverse": (
+        lambda y, m: kernels.ratio_inverse(y, m, C, STEP),
+        (Y[:, :, :1], M[:, :, :1]),
+    ),
+    "gram": (lambda m: kernels.gram(m, C, STEP), (M,)),
+    "gram_solve": (lambda y, g, r: kernels.gram_solve(y, g, r), (Y, G, RHO)),
+    "data_step": (
+        lambda x, y, m, g, r: kernels.data_step(x, y, m, g, r, STEP),
+        (X, Y, M, G, RHO),
+    ),
+    "tv_prox": (lambda x, w: kernels.tv_prox(x, w, 3, True), (X, RHO)),
+    "tv_prox_dual": (lambda x, w, d: kernels.tv_prox_dual(x, w, d, 3, False), (X, RHO, DUAL)),
+    "convolve1d": (lambda a, v: kernels.convolve1d(a, v), (X[:, 0, 0], Y[:, 0, 0])),
+    "correlate1d": (lambda a, v: kernels.correlate1d(a, v), (Y[:, 0, 0], X[:, 0, 0])),
+    "trilinear": (
+        lambda f, p: kernels.trilinear(f, p),
+        (_rand(N, 4, 8, 2), _rand(N, 4, 3)),
+    ),
+}
+
+
+def test_every_differentiable_op_is_here() -> None:
+    assert set(MAPPED) == {name for name in _library.SCHEMAS if not name.endswith("_backward")}
+
+
+@pytest.mark.parametrize("name", sorted(MAPPED))
+def test_vmap_equals_a_loop(name: str) -> None:
+    function, tensors = MAPPED[name]
+    for shared in range(-1, len(tensors) - 1):  # one tensor at a time is not mapped
+        arguments = [t[0] if i == shared else t for i, t in enumerate(tensors)]
+        dims = tuple(None if i == shared else 0 for i in range(len(tensors)))
+        mapped = torch.vmap(function, in_dims=dims)(*arguments)
+        rows = [
+            function(*(a if i == shared else a[n] for i, a in enumerate(arguments)))
+            for n in range(N)
+        ]
+        if isinstance(mapped, tuple):
+            for part, expected in zip(mapped, zip(*rows, strict=True), strict=True):
+                torch.testing.assert_close(part, torch.stack(expected))
+        else:
+            torch.testing.assert_close(mapped, torch.stack(rows))
+
+
+def test_vmap_over_another_dimension_and_nested() -> None:
+    x = X.movedim(0, 3)
+    got = torch.vmap(lambda v: ops.forward(v, M[0, 0], STEP), in_dims=3, out_dims=1)(x)
+    torch.testing.assert_close(
+        got.movedim(1, 0), ops.forward(X.flatten(0, 1), M[0, 0], STEP).unflatten(0, (N, B))
+    )
+    nested = torch.vmap(torch.vmap(lambda v: ops.forward(v, M[0, 0], STEP)))(X)
+    torch.testing.assert_close(nested, got.movedim(1, 0))
+
+
+def test_vmap_carries_gradients() -> None:
+    x = X.clone().requires_grad_()
+    torch.vmap(lambda v, y: ops.data_step(v, y, M[0, 0], STEP, 0.1))(x, Y).square().sum().backward()
+    expected = X.clone().requires_grad_()
+    flat = ops.data_step(expected.flatten(0, 1), Y.flatten(0, 1), M[0, 0], STEP, 0.1)
+    flat.square().sum().backward()
+    torch.testing.assert_close(x.grad, expected.grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_autocast_runs_in_the_widest_dtype(dtype: torch.dtype) -> None:
+    x = X[0].bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        y = ops.forward(x, M[0, 0].to(dtype), STEP)
+        u = ops.data_step(x, Y[0].to(dtype), M[0, 0].to(dtype), STEP, 0.1)
+    assert (y.dtype, u.dtype) == (dtype, torch.float32)  # the gram has float32 at least
+    torch.testing.assert_close(
+        y.float(), ops.forward(x.float(), M[0, 0].to(dtype).float(), STEP), rtol=1e-2, atol=1e-2
+    )
+
+
+def test_autocast_reaches_no_sum() -> None:
+    x = X[0].clone().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        u = ops.data_step(x, Y[0], M[0, 0], STEP, 0.1)
+    u.sum().backward()
+    plain = X[0].clone().requires_grad_()
+    ops.data_step(plain, Y[0], M[0, 0], STEP, 0.1).sum().backward()
+    assert torch.equal(u, ops.data_step(X[0], Y[0], M[0, 0], STEP, 0.1))
+    assert torch.equal(x.grad, plain.grad)
+
+
+class _Stage(nn.Module):
+    def __init__(self, system: cassi.SDCassi) -> None:
+        super().__init__()
+        self.system = system
+        self.weight = nn.Parameter(torch.tensor(0.05))
+
+    def forward(self, v: Tensor, y: Tensor) -> Tensor:
+        return ops.tv_prox(self.system.data_step(v, y, 0.1), self.weight, 2)
+
+
+def test_export() -> None:
+    stage = _Stage(cassi.SDCassi(M[0, 0, 0, 0], bands=C, step=STEP))
+    v, y = X[0], Y[0, :, :1]
+    batch = torch.export.Dim("batch", min=2)
+    program = torch.export.export(stage, (v, y), dynamic_shapes=({0: batch}, {0: batch}))
+    names = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    assert {"cassi.data_step.default", "cassi.tv_prox.default"} <= names
+    for n in (2, 4):
+        torch.testing.assert_close(
+            program.module()(v[:1].expand(n, -1, -1, -1), y[:1].expand(n, -1, -1, -1)),
+            stage(v[:1].expand(n, -1, -1, -1), y[:1].expand(n, -1, -1, -1)),
+        )
