@@ -100,9 +100,9 @@ struct Precision<double> {
 };
 
 // z = (G + rho I)⁺ r for the symmetric K×K matrix of one pixel, by cyclic Jacobi rotations, which
-// diagonalise G to machine precision for any K. Eigenvalues below K·eps·largest count as zero, as in
-// the reference. `a` (K·K) holds G and `q` (K·K) is scratch, both with `pitch` between elements so
-// that neighbouring threads can interleave; r and z may be the same.
+// diagonalise G to machine precision for any K. Eigenvalues below K·eps·largest count as zero, as
+// in the reference. `a` (K·K) holds G and `q` (K·K) is scratch, both with `pitch` between elements
+// so that neighbouring threads can interleave; r and z may be the same.
 template <class T>
 CASSI_INLINE void solve_symmetric(int64_t K, T* a, T* q, int64_t pitch, const T* r, int64_t r_pitch,
                                   T* z, int64_t z_pitch, T rho, T epsilon) {
@@ -122,8 +122,8 @@ CASSI_INLINE void solve_symmetric(int64_t K, T* a, T* q, int64_t pitch, const T*
         const T apq = A_(i, j);
         if (apq == T(0)) continue;
         const T theta = (A_(j, j) - A_(i, i)) / (T(2) * apq);
-        const T t = (theta < T(0) ? T(-1) : T(1)) /
-                    (magnitude(theta) + square_root(theta * theta + T(1)));
+        const T t =
+            (theta < T(0) ? T(-1) : T(1)) / (magnitude(theta) + square_root(theta * theta + T(1)));
         const T c = T(1) / square_root(t * t + T(1)), s = t * c;
         for (int64_t k = 0; k < K; ++k) {
           const T x = A_(k, i), y = A_(k, j);
@@ -164,7 +164,8 @@ CASSI_INLINE void solve_symmetric(int64_t K, T* a, T* q, int64_t pitch, const T*
 // The step of the dual iterations of total variation, see ops/_reference_tv.py.
 constexpr double kTvStep = 0.125;
 
-// Trilinear interpolation in a unit cell, corner 4i + 2j + k, u = (p + 1) / 2: exact at the corners.
+// Trilinear interpolation in a unit cell, corner 4i + 2j + k, u = (p + 1) / 2: exact at the
+// corners.
 template <class T>
 CASSI_INLINE T lerp(T a, T b, T t) {
   return (T(1) - t) * a + t * b;

@@ -61,6 +61,7 @@ struct TvProx {
   View dual_in, dual_out;  // (B, 2, C, H, W); data is null where there is none
   int64_t iterations;
   bool coupled;
+  int64_t threads;  // to share tiles among; results do not depend on it
 };
 
 struct Convolve {

@@ -23,11 +23,16 @@ using torch::stable::Tensor;
 
 Dtype dtype_of(const Tensor& t, const char* name) {
   switch (t.scalar_type()) {
-    case ScalarType::Float: return Dtype::f32;
-    case ScalarType::Double: return Dtype::f64;
-    case ScalarType::BFloat16: return Dtype::bf16;
-    case ScalarType::Half: return Dtype::f16;
-    default: break;
+    case ScalarType::Float:
+      return Dtype::f32;
+    case ScalarType::Double:
+      return Dtype::f64;
+    case ScalarType::BFloat16:
+      return Dtype::bf16;
+    case ScalarType::Half:
+      return Dtype::f16;
+    default:
+      break;
   }
   STD_TORCH_CHECK(false, name, ": expected float32, float64, bfloat16 or float16");
   return Dtype::f32;
@@ -55,14 +60,14 @@ void check_device(const Tensor& t, const Tensor& like, const char* name) {
 // A view of a tensor with these sizes; where `shared`, a size of 1 serves any expected size.
 View view(const Tensor& t, const char* name, std::initializer_list<int64_t> sizes,
           std::initializer_list<bool> shared = {}) {
-  STD_TORCH_CHECK(t.dim() == static_cast<int64_t>(sizes.size()), name, ": expected ",
-                  sizes.size(), " dimensions, got ", t.dim());
+  STD_TORCH_CHECK(t.dim() == static_cast<int64_t>(sizes.size()), name, ": expected ", sizes.size(),
+                  " dimensions, got ", t.dim());
   View v = {t.mutable_data_ptr(), dtype_of(t, name), {0, 0, 0, 0, 0}};
   int64_t i = 0;
   for (const int64_t size : sizes) {
     const bool may_share = shared.size() > 0 && shared.begin()[i];
-    STD_TORCH_CHECK(t.size(i) == size || (may_share && t.size(i) == 1), name,
-                    ": expected size ", size, " in dimension ", i, ", got ", t.size(i));
+    STD_TORCH_CHECK(t.size(i) == size || (may_share && t.size(i) == 1), name, ": expected size ",
+                    size, " in dimension ", i, ", got ", t.size(i));
     v.stride[i] = may_share && t.size(i) == 1 ? 0 : t.stride(i);
     ++i;
   }
@@ -113,8 +118,8 @@ Tensor empty(const Tensor& like, std::vector<int64_t> sizes, ScalarType dtype) {
 
 Tensor empty_cube(const Tensor& like, std::vector<int64_t> sizes, bool channels_last) {
   if (!channels_last) return empty(like, sizes, like.scalar_type());
-  return torch::stable::empty(sizes, like.scalar_type(), std::nullopt, like.device(),
-                              std::nullopt, torch::headeronly::MemoryFormat::ChannelsLast);
+  return torch::stable::empty(sizes, like.scalar_type(), std::nullopt, like.device(), std::nullopt,
+                              torch::headeronly::MemoryFormat::ChannelsLast);
 }
 
 Geometry geometry(int64_t batch, int64_t shots, int64_t bands, int64_t height, int64_t width,
@@ -148,9 +153,8 @@ Tensor forward(const Tensor& x, const Tensor& mask, int64_t step) {
   const Geometry g = geometry(x.size(0), mask.size(1), x.size(1), x.size(2), x.size(3), step);
   const int64_t wide = detector_width(g);
   Tensor y = empty(x, {g.batch, g.shots, g.height, wide}, x.scalar_type());
-  start(Forward{g, sums_of({&x, &mask}),
-                read(x, x, "x", {g.batch, g.bands, g.height, g.width}), mask_view(mask, x, g),
-                view(y, "y", {g.batch, g.shots, g.height, wide})},
+  start(Forward{g, sums_of({&x, &mask}), read(x, x, "x", {g.batch, g.bands, g.height, g.width}),
+                mask_view(mask, x, g), view(y, "y", {g.batch, g.shots, g.height, wide})},
         y);
   return y;
 }
@@ -236,9 +240,11 @@ Tensor data_step(const Tensor& v, const Tensor& y, const Tensor& mask, const Ten
   return x;
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> data_step_backward(
-    const Tensor& grad, const Tensor& v, const Tensor& y, const Tensor& mask, const Tensor& gram,
-    const Tensor& rho, int64_t step, bool need_mask, bool need_rho) {
+std::tuple<Tensor, Tensor, Tensor, Tensor> data_step_backward(const Tensor& grad, const Tensor& v,
+                                                              const Tensor& y, const Tensor& mask,
+                                                              const Tensor& gram, const Tensor& rho,
+                                                              int64_t step, bool need_mask,
+                                                              bool need_rho) {
   check_rank(v, "v", 4);
   check_rank(mask, "mask", 5);
   const Geometry g = geometry(v.size(0), mask.size(1), v.size(1), v.size(2), v.size(3), step);
@@ -258,15 +264,26 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> data_step_backward(
   std::vector<int64_t> rho_sizes = {0};
   if (need_rho) rho_sizes = {g.batch, g.height};
   Tensor grad_rho = empty(v, rho_sizes, type);
-  DataStepBackward args = {g, sums, read(grad, v, "grad", cube), read(v, v, "v", cube),
-                           read(y, v, "y", measurement), mask_view(mask, v, g),
-                           gram_view(gram, v, g, wide), read(rho, v, "rho", {g.batch}, {true}),
-                           view(grad_v, "grad_v", cube), view(grad_y, "grad_y", measurement),
-                           {}, {}, need_mask, need_rho, per_sample, per_band};
+  DataStepBackward args = {g,
+                           sums,
+                           read(grad, v, "grad", cube),
+                           read(v, v, "v", cube),
+                           read(y, v, "y", measurement),
+                           mask_view(mask, v, g),
+                           gram_view(gram, v, g, wide),
+                           read(rho, v, "rho", {g.batch}, {true}),
+                           view(grad_v, "grad_v", cube),
+                           view(grad_y, "grad_y", measurement),
+                           {},
+                           {},
+                           need_mask,
+                           need_rho,
+                           per_sample,
+                           per_band};
   if (need_mask)
-    args.grad_mask = view(grad_mask, "grad_mask",
-                          {per_sample ? g.batch : 1, g.shots, per_band ? g.bands : 1, g.height,
-                           g.width});
+    args.grad_mask =
+        view(grad_mask, "grad_mask",
+             {per_sample ? g.batch : 1, g.shots, per_band ? g.bands : 1, g.height, g.width});
   if (need_rho) args.grad_rho = view(grad_rho, "grad_rho", {g.batch, g.height});
   start(args, grad_v);
   return {grad_v, grad_y, grad_mask, grad_rho};
@@ -291,8 +308,16 @@ TvResult tv(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& 
   const std::initializer_list<int64_t> pair = {batch, 2, bands, height, width};
   const int64_t sweeps = iterations > kTvSweep ? (iterations + kTvSweep - 1) / kTvSweep : 1;
   Tensor u = torch::stable::empty_like(x);
-  TvProx args = {g, sums, read(x, x, "x", cube), read(weight, x, "weight", {batch}, {true}), {},
-                 {}, {}, 0, coupled};
+  TvProx args = {g,
+                 sums,
+                 read(x, x, "x", cube),
+                 read(weight, x, "weight", {batch}, {true}),
+                 {},
+                 {},
+                 {},
+                 0,
+                 coupled,
+                 torch::stable::get_num_threads()};
   if (dual) args.dual_in = read(*dual, x, "dual", pair);
   // Two buffers in turn: a tile reads what its neighbours must not overwrite yet.
   std::vector<Tensor> buffers;
@@ -351,11 +376,11 @@ Tensor trilinear(const Tensor& features, const Tensor& points) {
   check_rank(features, "features", 3);
   const int64_t cells = features.size(0), channels = features.size(2);
   Tensor out = empty(features, {cells, channels}, features.scalar_type());
-  start(Trilinear{cells, channels, sums_of({&features, &points}),
-                  read(features, features, "features", {cells, 8, channels}),
-                  read(points, features, "points", {cells, 3}),
-                  view(out, "out", {cells, channels})},
-        out);
+  start(
+      Trilinear{cells, channels, sums_of({&features, &points}),
+                read(features, features, "features", {cells, 8, channels}),
+                read(points, features, "points", {cells, 3}), view(out, "out", {cells, channels})},
+      out);
   return out;
 }
 

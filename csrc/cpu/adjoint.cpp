@@ -40,8 +40,7 @@ static void run_as(const Adjoint& a, int64_t begin, int64_t end) {
     Block<T> y = as_block(cube_part(a.y, tile.sample, tile.h), g.shots, tile.rows, wide, y_space);
     for (int64_t k = 0; k < g.shots; ++k) {
       const Block<T> space = {m_space.at(k * g.bands, 0), m_space.band, m_space.row};
-      m[k] = as_mask(mask_part(a.mask, tile.sample, k, tile.h), g.bands, tile.rows, g.width,
-                      space);
+      m[k] = as_mask(mask_part(a.mask, tile.sample, k, tile.h), g.bands, tile.rows, g.width, space);
       if (a.ratio) {
         const Block<T> inverse = {space.base, m[k].band == 0 ? 0 : space.band, space.row};
         invert(m[k], inverse, inverse.band == 0 ? 1 : g.bands, tile.rows, g.width);
@@ -51,17 +50,12 @@ static void run_as(const Adjoint& a, int64_t begin, int64_t end) {
     if (a.ratio) {
       for (int64_t k = 0; k < g.shots; ++k)
         for (int64_t r = 0; r < tile.rows; ++r)
-          for (int64_t w = 0; w < wide; ++w)
-            y_space.at(k, r)[w] = y.at(k, r)[w] / share.base[w];
+          for (int64_t w = 0; w < wide; ++w) y_space.at(k, r)[w] = y.at(k, r)[w] / share.base[w];
       y = y_space;
     }
-    const Part out = cube_part(a.x, tile.sample, tile.h);
-    const bool direct = in_place<T>(out, g.width);
-    const Block<T> x =
-        direct ? Block<T>{reinterpret_cast<T*>(out.data), out.band, out.row} : x_space;
-    emit<T, false>(g, x, x, m, y, tile.rows);
-    if (!direct) write_block(out, x, g.bands, tile.rows, g.width);
+    emit_into<T, false, 1>(g, a.x, tile.sample, tile.h, x_space, m, y, tile.rows, x_space);
   }
+  drain();
 }
 
 int64_t work(const Adjoint& a) {

@@ -1,5 +1,5 @@
-// x = v + Aᵀ(AAᵀ + ρI)⁺(y − Av) and its gradients, a few image rows at a time: the cube is read from
-// memory once, the second sweep finds it in cache.
+// x = v + Aᵀ(AAᵀ + ρI)⁺(y − Av) and its gradients, a few image rows at a time: the cube is read
+// from memory once, the second sweep finds it in cache.
 #include "solve.h"
 
 namespace cassi {
@@ -25,11 +25,11 @@ struct Workspace {
 
 // m[k] for all shots of a tile.
 template <class T>
-static void read_masks(const View& mask, const Geometry& g, const Tile& tile,
-                       const Block<T>& space, Block<T>* m) {
+static void read_masks(const View& mask, const Geometry& g, const Tile& tile, const Block<T>& space,
+                       Block<T>* m) {
   for (int64_t k = 0; k < g.shots; ++k)
     m[k] = as_mask(mask_part(mask, tile.sample, k, tile.h), g.bands, tile.rows, g.width,
-                    Block<T>{space.at(k * g.bands, 0), space.band, space.row});
+                   Block<T>{space.at(k * g.bands, 0), space.band, space.row});
 }
 
 // sum ← A x for a tile.
@@ -45,8 +45,8 @@ static void project(const Workspace<T>& ws, const Block<T>& x, const Block<T>* m
 
 // sum ← y − sum
 template <class T>
-static void subtract_from(const View& y, const Geometry& g, const Tile& tile,
-                          const Block<T>& space, const Block<T>& sum) {
+static void subtract_from(const View& y, const Geometry& g, const Tile& tile, const Block<T>& space,
+                          const Block<T>& sum) {
   const int64_t wide = detector_width(g);
   const Block<T> rows =
       as_block(cube_part(y, tile.sample, tile.h), g.shots, tile.rows, wide, space);
@@ -56,20 +56,6 @@ static void subtract_from(const View& y, const Geometry& g, const Tile& tile,
       const T* from = rows.at(k, r);
       for (int64_t w = 0; w < wide; ++w) to[w] = from[w] - to[w];
     }
-}
-
-// out ← v ± Aᵀz for a tile. `space` may be where v lies, and is overwritten.
-template <class T, int Sign>
-static void write_back(const Geometry& g, const View& out, const Tile& tile, const Block<T>& v,
-                       const Block<T>* m, const Block<T>& z, const Block<T>& space) {
-  const Part part = cube_part(out, tile.sample, tile.h);
-  if (in_place<T>(part, g.width)) {
-    emit<T, true, Sign>(g, {reinterpret_cast<T*>(part.data), part.band, part.row}, v, m, z,
-                        tile.rows);
-  } else {
-    emit<T, true, Sign>(g, space, v, m, z, tile.rows);
-    write_block(part, space, g.bands, tile.rows, g.width);
-  }
 }
 
 template <class T>
@@ -94,15 +80,16 @@ static void run_as(const DataStep& a, int64_t begin, int64_t end) {
     project(ws, v, m, tile, z);
     subtract_from(a.y, g, tile, y_space, z);
     solver.solve(z, tile);
-    write_back<T, 1>(g, a.x, tile, v, m, z, v_space);
+    emit_into<T, true, 1>(g, a.x, tile.sample, tile.h, v, m, z, tile.rows, v_space);
   }
+  drain();
 }
 
 // gm[w] += Σ_c (dv[c][w] z[w+o] − x[c][w] w̄[w+o]) with dv = g − m w̄, x = v + m z (all shots).
 template <class T>
-static void mask_gradient(const Geometry& g, int64_t shot, const Block<T>& grad,
-                          const Block<T>& v, const Block<T>* m, const Block<T>& z,
-                          const Block<T>& w, const Block<T>& out, bool fresh, int64_t rows) {
+static void mask_gradient(const Geometry& g, int64_t shot, const Block<T>& grad, const Block<T>& v,
+                          const Block<T>* m, const Block<T>& z, const Block<T>& w,
+                          const Block<T>& out, bool fresh, int64_t rows) {
   const bool shared = out.band == 0;
   for (int64_t c = 0; c < g.bands; ++c) {
     const int64_t o = band_offset(g, c);
@@ -156,8 +143,8 @@ static void run_as(const DataStepBackward& a, int64_t begin, int64_t end) {
     const int64_t first = tile.sample;
     for (; tile.sample < last; ++tile.sample) {
       read_masks(a.mask, g, tile, m_space, m);
-      const Block<T> grad = as_block(cube_part(a.grad, tile.sample, tile.h), g.bands, tile.rows,
-                                     g.width, grad_space);
+      const Block<T> grad =
+          as_block(cube_part(a.grad, tile.sample, tile.h), g.bands, tile.rows, g.width, grad_space);
       Block<T> v = {};
       project(ws, grad, m, tile, w);
       solver.solve(w, tile);
@@ -182,9 +169,10 @@ static void run_as(const DataStepBackward& a, int64_t begin, int64_t end) {
                                 part.row};
           mask_gradient(g, k, grad, v, m, z, w, out, tile.sample == first, tile.rows);
         }
-      write_back<T, -1>(g, a.grad_v, tile, grad, m, w, grad_space);
+      emit_into<T, true, -1>(g, a.grad_v, tile.sample, tile.h, grad, m, w, tile.rows, grad_space);
     }
   }
+  drain();
 }
 
 int64_t work(const DataStep& a) {

@@ -8,17 +8,17 @@
 
 #include "../kernels.h"
 
-#define CASSI_DECLARE(ISA, Args)                               \
-  namespace ISA {                                              \
-  int64_t work(const Args&);                                   \
-  void run(const Args&, int64_t begin, int64_t end);           \
+#define CASSI_DECLARE(ISA, Args)                     \
+  namespace ISA {                                    \
+  int64_t work(const Args&);                         \
+  void run(const Args&, int64_t begin, int64_t end); \
   }
 
 #if defined(CASSI_X86)
-#define CASSI_KERNEL(Args)         \
-  CASSI_DECLARE(avx512, Args)      \
-  CASSI_DECLARE(avx2, Args)        \
-  CASSI_DECLARE(baseline, Args)    \
+#define CASSI_KERNEL(Args)      \
+  CASSI_DECLARE(avx512, Args)   \
+  CASSI_DECLARE(avx2, Args)     \
+  CASSI_DECLARE(baseline, Args) \
   CASSI_LAUNCH(Args)
 #else
 #define CASSI_KERNEL(Args) CASSI_DECLARE(baseline, Args) CASSI_LAUNCH(Args)
@@ -60,9 +60,8 @@ using Run = void (*)(const Args&, int64_t, int64_t);
 
 template <class Args>
 void share(const Args& args, int64_t work, Run<Args> run) {
-  torch::stable::parallel_for(0, work, 1, [&](int64_t begin, int64_t end) {
-    run(args, begin, end);
-  });
+  torch::stable::parallel_for(0, work, 1,
+                              [&](int64_t begin, int64_t end) { run(args, begin, end); });
 }
 
 }  // namespace
@@ -79,18 +78,16 @@ char* scratch(int64_t bytes) {
 }
 
 #if defined(CASSI_X86)
-#define CASSI_LAUNCH(Args)                                                         \
-  void launch(const Args& args, void*) {                                           \
-    static const Isa isa = choose();                                               \
+#define CASSI_LAUNCH(Args)                                                             \
+  void launch(const Args& args, void*) {                                               \
+    static const Isa isa = choose();                                                   \
     if (isa == Isa::avx512) return share<Args>(args, avx512::work(args), avx512::run); \
-    if (isa == Isa::avx2) return share<Args>(args, avx2::work(args), avx2::run);   \
-    share<Args>(args, baseline::work(args), baseline::run);                        \
+    if (isa == Isa::avx2) return share<Args>(args, avx2::work(args), avx2::run);       \
+    share<Args>(args, baseline::work(args), baseline::run);                            \
   }
 #else
-#define CASSI_LAUNCH(Args)                                  \
-  void launch(const Args& args, void*) {                    \
-    share<Args>(args, baseline::work(args), baseline::run); \
-  }
+#define CASSI_LAUNCH(Args) \
+  void launch(const Args& args, void*) { share<Args>(args, baseline::work(args), baseline::run); }
 #endif
 
 CASSI_KERNEL(Forward)

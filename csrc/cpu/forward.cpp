@@ -6,7 +6,7 @@ namespace CASSI_ISA {
 
 template <class T>
 static int64_t rows_of(const Geometry& g) {
-  return rows_per_tile(g, sizeof(T), kTileBytes, 16);
+  return rows_per_tile(g, sizeof(T), kTileBytes, 4);
 }
 
 template <class T>
@@ -19,15 +19,17 @@ static void run_as(const Forward& a, int64_t begin, int64_t end) {
   const Block<T> y = arena.block<T>(1, R, pitch);
   const Block<T> x_space = arena.block<T>(g.bands, R, line);
   const Block<T> m_space = arena.block<T>(g.bands, R, line);
+  const bool far = is_far<T>(g);  // what lies in cache is only slowed down by fetching it
   for (int64_t t = begin; t < end; ++t) {
     const Tile tile = tile_at(g, R, t);
-    const Block<T> x = as_block(cube_part(a.x, tile.sample, tile.h), g.bands, tile.rows, g.width,
-                                x_space);
+    const Block<T> x =
+        as_block(cube_part(a.x, tile.sample, tile.h), g.bands, tile.rows, g.width, x_space);
     for (int64_t k = 0; k < g.shots; ++k) {
-      const Block<T> m = as_mask(mask_part(a.mask, tile.sample, k, tile.h), g.bands, tile.rows,
-                                  g.width, m_space);
+      const Block<T> m =
+          as_mask(mask_part(a.mask, tile.sample, k, tile.h), g.bands, tile.rows, g.width, m_space);
       clear(y, tile.rows, pitch);
-      accumulate(walk, y, x, m, tile.rows);
+      far ? accumulate<T, true>(walk, y, x, m, tile.rows)
+          : accumulate<T, false>(walk, y, x, m, tile.rows);
       Part out = cube_part(a.y, tile.sample, tile.h);
       out.data += k * a.y.stride[1] * size_of(a.y.dtype);
       write_block(out, y, 1, tile.rows, wide);

@@ -22,11 +22,11 @@ static void run_as(const Gram& a, int64_t begin, int64_t end) {
   for (int64_t t = begin; t < end; ++t) {
     const Tile tile = tile_at(g, R, t);
     for (int64_t k = 0; k < g.shots; ++k) {
-      const Block<T> mk = as_mask(mask_part(a.mask, tile.sample, k, tile.h), g.bands, tile.rows,
-                                   g.width, k_space);
+      const Block<T> mk =
+          as_mask(mask_part(a.mask, tile.sample, k, tile.h), g.bands, tile.rows, g.width, k_space);
       for (int64_t l = 0; l < g.shots; ++l) {
-        const Block<T> ml = as_mask(mask_part(a.mask, tile.sample, l, tile.h), g.bands,
-                                     tile.rows, g.width, l_space);
+        const Block<T> ml = as_mask(mask_part(a.mask, tile.sample, l, tile.h), g.bands, tile.rows,
+                                    g.width, l_space);
         clear(sum, tile.rows, pitch);
         accumulate(walk, sum, mk, ml, tile.rows);
         Part out = mask_part(a.gram, tile.sample, k, tile.h);

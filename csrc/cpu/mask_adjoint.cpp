@@ -21,8 +21,8 @@ static void run_as(const MaskAdjoint& a, int64_t begin, int64_t end) {
     Tile tile = tile_at(g, R, t);
     const int64_t first = tile.sample, last = a.per_sample ? first + 1 : g.batch;
     for (; tile.sample < last; ++tile.sample) {
-      const Block<T> x = as_block(cube_part(a.x, tile.sample, tile.h), g.bands, tile.rows, g.width,
-                                  x_space);
+      const Block<T> x =
+          as_block(cube_part(a.x, tile.sample, tile.h), g.bands, tile.rows, g.width, x_space);
       const Block<T> y =
           as_block(cube_part(a.y, tile.sample, tile.h), g.shots, tile.rows, wide, y_space);
       for (int64_t k = 0; k < g.shots; ++k) {
@@ -32,8 +32,10 @@ static void run_as(const MaskAdjoint& a, int64_t begin, int64_t end) {
           const bool fresh = tile.sample == first && (c == 0 || a.per_band);
           const int64_t o = band_offset(g, c);
           for (int64_t r = 0; r < tile.rows; ++r)
-            fresh ? emit_row<T, 0, 1>(m.at(c, r), nullptr, x.at(c, r), y.at(k, r) + o, g.width)
-                  : emit_row<T, 1, 1>(m.at(c, r), m.at(c, r), x.at(c, r), y.at(k, r) + o, g.width);
+            fresh ? emit_row<T, false, 1, Reach::near>(m.at(c, r), nullptr, x.at(c, r),
+                                                       y.at(k, r) + o, g.width, 0)
+                  : emit_row<T, true, 1, Reach::near>(m.at(c, r), m.at(c, r), x.at(c, r),
+                                                      y.at(k, r) + o, g.width, 0);
         }
       }
     }

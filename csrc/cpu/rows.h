@@ -1,7 +1,8 @@
 // Rows of strided tensors in any dtype, as contiguous rows of the dtype that sums run in.
 //
 // A block is C bands × R image rows. Where a tensor already has such rows they are used in place;
-// otherwise they are converted and transposed into scratch memory that fits a core's cache, and back.
+// otherwise they are converted and transposed into scratch memory that fits a core's cache, and
+// back.
 #pragma once
 
 #include "../kernels.h"
@@ -32,14 +33,14 @@ static inline int64_t size_of(Dtype d) { return d == Dtype::f64 ? 8 : d == Dtype
 
 static inline Part cube_part(const View& v, int64_t b, int64_t h) {
   const int64_t offset = b * v.stride[0] + h * v.stride[2];
-  return {static_cast<char*>(v.data) + offset * size_of(v.dtype), v.dtype, v.stride[1],
-          v.stride[2], v.stride[3]};
+  return {static_cast<char*>(v.data) + offset * size_of(v.dtype), v.dtype, v.stride[1], v.stride[2],
+          v.stride[3]};
 }
 
 static inline Part mask_part(const View& v, int64_t b, int64_t k, int64_t h) {
   const int64_t offset = b * v.stride[0] + k * v.stride[1] + h * v.stride[3];
-  return {static_cast<char*>(v.data) + offset * size_of(v.dtype), v.dtype, v.stride[2],
-          v.stride[3], v.stride[4]};
+  return {static_cast<char*>(v.data) + offset * size_of(v.dtype), v.dtype, v.stride[2], v.stride[3],
+          v.stride[4]};
 }
 
 // Storage types. Half precision is kept as bits.
@@ -252,10 +253,14 @@ template <class T>
 static inline void read_block(const Block<T>& to, const Part& p, int64_t bands, int64_t rows,
                               int64_t width) {
   switch (p.dtype) {
-    case Dtype::f32: return read_block_as<float, T>(to, p, bands, rows, width);
-    case Dtype::f64: return read_block_as<double, T>(to, p, bands, rows, width);
-    case Dtype::bf16: return read_block_as<Bf16, T>(to, p, bands, rows, width);
-    case Dtype::f16: return read_block_as<F16, T>(to, p, bands, rows, width);
+    case Dtype::f32:
+      return read_block_as<float, T>(to, p, bands, rows, width);
+    case Dtype::f64:
+      return read_block_as<double, T>(to, p, bands, rows, width);
+    case Dtype::bf16:
+      return read_block_as<Bf16, T>(to, p, bands, rows, width);
+    case Dtype::f16:
+      return read_block_as<F16, T>(to, p, bands, rows, width);
   }
 }
 
@@ -263,10 +268,14 @@ template <class T>
 static inline void write_block(const Part& p, const Block<T>& from, int64_t bands, int64_t rows,
                                int64_t width) {
   switch (p.dtype) {
-    case Dtype::f32: return write_block_as<float, T>(p, from, bands, rows, width);
-    case Dtype::f64: return write_block_as<double, T>(p, from, bands, rows, width);
-    case Dtype::bf16: return write_block_as<Bf16, T>(p, from, bands, rows, width);
-    case Dtype::f16: return write_block_as<F16, T>(p, from, bands, rows, width);
+    case Dtype::f32:
+      return write_block_as<float, T>(p, from, bands, rows, width);
+    case Dtype::f64:
+      return write_block_as<double, T>(p, from, bands, rows, width);
+    case Dtype::bf16:
+      return write_block_as<Bf16, T>(p, from, bands, rows, width);
+    case Dtype::f16:
+      return write_block_as<F16, T>(p, from, bands, rows, width);
   }
 }
 
@@ -298,10 +307,14 @@ static inline Block<T> as_mask(const Part& p, int64_t bands, int64_t rows, int64
 template <class T>
 static inline T scalar_at(const View& v, int64_t index) {
   switch (v.dtype) {
-    case Dtype::f32: return static_cast<T>(static_cast<const float*>(v.data)[index * v.stride[0]]);
-    case Dtype::f64: return static_cast<T>(static_cast<const double*>(v.data)[index * v.stride[0]]);
-    case Dtype::bf16: return widen(static_cast<const Bf16*>(v.data)[index * v.stride[0]]);
-    default: return widen(static_cast<const F16*>(v.data)[index * v.stride[0]]);
+    case Dtype::f32:
+      return static_cast<T>(static_cast<const float*>(v.data)[index * v.stride[0]]);
+    case Dtype::f64:
+      return static_cast<T>(static_cast<const double*>(v.data)[index * v.stride[0]]);
+    case Dtype::bf16:
+      return widen(static_cast<const Bf16*>(v.data)[index * v.stride[0]]);
+    default:
+      return widen(static_cast<const F16*>(v.data)[index * v.stride[0]]);
   }
 }
 

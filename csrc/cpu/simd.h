@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX512F__) || defined(__AVX2__)
+#if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
@@ -41,6 +41,26 @@ static inline typename Vec<T>::type load(const T* from) {
 template <class T>
 static inline void store(T* to, typename Vec<T>::type v) {
   __builtin_memcpy(to, &v, sizeof v);
+}
+
+// A store that bypasses the caches, to an aligned address; `drain` makes such stores visible.
+template <class T>
+static inline void stream(T* to, typename Vec<T>::type v) {
+#if defined(__AVX512F__)
+  _mm512_stream_ps(reinterpret_cast<float*>(to), (__m512)v);
+#elif defined(__AVX2__)
+  _mm256_stream_ps(reinterpret_cast<float*>(to), (__m256)v);
+#elif defined(__x86_64__)
+  _mm_stream_ps(reinterpret_cast<float*>(to), (__m128)v);
+#else
+  store(to, v);
+#endif
+}
+
+static inline void drain() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
 }
 
 // The first n lanes; the others are zero, and memory behind them is not touched.
@@ -82,9 +102,9 @@ template <>
 struct Shift<float> {
   __m512i index;
   explicit Shift(int64_t shift)
-      : index(_mm512_add_epi32(
-            _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
-            _mm512_set1_epi32(16 - static_cast<int>(shift)))) {}
+      : index(
+            _mm512_add_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+                             _mm512_set1_epi32(16 - static_cast<int>(shift)))) {}
   Vec<float>::type operator()(Vec<float>::type previous, Vec<float>::type current) const {
     return (Vec<float>::type)_mm512_permutex2var_ps((__m512)previous, index, (__m512)current);
   }
@@ -98,13 +118,13 @@ struct Shift<float> {
     const __m256i lane = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0);
     const __m256i s = _mm256_set1_epi32(static_cast<int>(shift));
     index = _mm256_and_si256(_mm256_sub_epi32(lane, s), _mm256_set1_epi32(7));
-    from_current = _mm256_castsi256_ps(
-        _mm256_cmpgt_epi32(_mm256_add_epi32(lane, _mm256_set1_epi32(1)), s));
+    from_current =
+        _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_add_epi32(lane, _mm256_set1_epi32(1)), s));
   }
   Vec<float>::type operator()(Vec<float>::type previous, Vec<float>::type current) const {
-    return (Vec<float>::type)_mm256_blendv_ps(
-        _mm256_permutevar8x32_ps((__m256)previous, index),
-        _mm256_permutevar8x32_ps((__m256)current, index), from_current);
+    return (Vec<float>::type)_mm256_blendv_ps(_mm256_permutevar8x32_ps((__m256)previous, index),
+                                              _mm256_permutevar8x32_ps((__m256)current, index),
+                                              from_current);
   }
 };
 #endif
@@ -119,8 +139,7 @@ static inline typename Vec<T>::type reciprocal_root(typename Vec<T>::type a) {
 
 #if defined(__AVX512F__) || defined(__AVX2__)
 template <>
-inline __attribute__((always_inline)) Vec<float>::type reciprocal_root<float>(
-    Vec<float>::type a) {
+inline __attribute__((always_inline)) Vec<float>::type reciprocal_root<float>(Vec<float>::type a) {
 #if defined(__AVX512F__)
   const Vec<float>::type y = (Vec<float>::type)_mm512_rsqrt14_ps((__m512)a);
 #else

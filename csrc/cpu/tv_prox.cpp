@@ -3,16 +3,16 @@
 //   u = x + p − p↑ + q − q←,   (p, q) ← s·((p, q) + STEP·∇u),   s = min(1, limit / |·|)
 //
 // All iterations of a tile run in one sweep over its image rows. Iteration t works one row behind
-// iteration t-1, so a few rows per iteration are alive, and they stay in cache: x is read once, u is
-// written once. A tile starts `iterations` rows and columns outside what it writes; the values made
-// up at that border need more iterations than there are to reach what is written.
+// iteration t-1, so a few rows per iteration are alive, and they stay in cache: x is read once, u
+// is written once. A tile starts `iterations` rows and columns outside what it writes; the values
+// made up at that border need more iterations than there are to reach what is written.
 #include "rows.h"
 
 namespace cassi {
 namespace CASSI_ISA {
 namespace {
 
-constexpr int64_t kBudget = 448 << 10;
+constexpr int64_t kBudget = 640 << 10;  // of a core's second-level cache
 
 struct Plan {
   int64_t bands;          // bands that a tile works on together
@@ -33,11 +33,12 @@ Plan plan(const TvProx& a) {
   p.columns = p.columns < 64 ? 64 : p.columns;
   p.column_tiles = (g.width + p.columns - 1) / p.columns;
   p.columns = (g.width + p.column_tiles - 1) / p.column_tiles;
-  // Split the rows only where there are few tiles to share among threads.
-  const int64_t tiles = g.batch * p.groups * p.column_tiles;
-  p.row_tiles = tiles >= 16 ? 1 : (16 + tiles - 1) / tiles;
-  const int64_t most = g.height / 32 + 1;
-  p.row_tiles = p.row_tiles < most ? p.row_tiles : most;
+  // Split the rows only where there are few tiles to share among threads, and evenly.
+  const int64_t tiles = g.batch * p.groups * p.column_tiles, most = g.height / 32 + 1;
+  p.row_tiles = 1;
+  while (p.row_tiles < most && tiles * p.row_tiles < 8 * a.threads &&
+         tiles * p.row_tiles % a.threads != 0)
+    ++p.row_tiles;
   p.rows = (g.height + p.row_tiles - 1) / p.row_tiles;
   p.row_tiles = (g.height + p.rows - 1) / p.rows;
   return p;
@@ -57,7 +58,7 @@ struct Sweep {
   int64_t bands, width, pitch;
   V limit;
   bool coupled;
-  T *norm;
+  T* norm;
 
   // s = min(1, limit / √square), where square + tiny is never zero.
   V shrinkage(V square) const {
@@ -80,13 +81,12 @@ struct Sweep {
         const V above = load(u + w), right = load(u + w + 1);
         V here = above;
         if (!Virtual) {
-          here = load(image + w) + (load(p + w) - load(p_last + w)) +
-                 (load(q + w) - load(q + w - 1));
+          here =
+              load(image + w) + (load(p + w) - load(p_last + w)) + (load(q + w) - load(q + w - 1));
           store(u + w, here);
         }
         if (first) continue;
-        const V a = Virtual ? load(p_last + w)
-                            : load(p_last + w) + T(kTvStep) * (here - above);
+        const V a = Virtual ? load(p_last + w) : load(p_last + w) + T(kTvStep) * (here - above);
         const V b = load(q_last + w) + T(kTvStep) * (right - above);
         const V square = a * a + b * b;
         if (Coupled) {
@@ -137,8 +137,8 @@ void run_as(const TvProx& a, int64_t begin, int64_t end) {
   const int64_t iterations = a.iterations, stages = iterations + 1;
   const int64_t pitch = padded<T>(plan.columns + 2 * iterations + 1) + 2 * L;
   const int64_t row = plan.bands * pitch;
-  const int64_t bytes = (5 * stages * row + stages * row + row + pitch) * sizeof(T) +
-                        stages * sizeof(Stage<T>);
+  const int64_t bytes =
+      (5 * stages * row + stages * row + row + pitch) * sizeof(T) + stages * sizeof(Stage<T>);
   char* memory = scratch(bytes);
   T* space = reinterpret_cast<T*>(memory);
   Stage<T>* stage = reinterpret_cast<Stage<T>*>(space + 6 * stages * row + row + pitch);
@@ -211,8 +211,8 @@ void run_as(const TvProx& a, int64_t begin, int64_t end) {
       for (int64_t c = 0; c < plan.bands; ++c)
         for (int64_t w = 0; w < width; w += L) {
           const int64_t o = c * pitch + w;
-          store(result + o, load(x + o) + (load(p + o) - load(p_last + o)) +
-                                (load(q + o) - load(q + o - 1)));
+          store(result + o,
+                load(x + o) + (load(p + o) - load(p_last + o)) + (load(q + o) - load(q + o - 1)));
         }
       const int64_t skip = w0 - left;
       if (a.u.data) {
