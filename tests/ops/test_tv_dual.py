@@ -1,0 +1,146 @@
+"""tv_prox coupled across bands, and with a dual that is passed from call to call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+from cassi import ops
+
+
+def _noisy(*shape: int) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    x = torch.zeros(shape, dtype=torch.float64)
+    x[..., shape[-2] // 2 :, shape[-1] // 3 :] = 1
+    return x + 0.2 * torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def _coupled_by_loops(image: np.ndarray, weight: float, iterations: int) -> np.ndarray:
+    """Iterate u = x − Dᵀp, p ← project(p + Du/8), the length of p over all bands of a pixel."""
+    bands, height, width = image.shape
+    p = np.zeros((height, width, bands, 2))
+    u = image.copy()
+    for _ in range(iterations):
+        for i, j in np.ndindex(height, width):
+            if i + 1 < height:
+                p[i, j, :, 0] += (u[:, i + 1, j] - u[:, i, j]) / 8
+            if j + 1 < width:
+                p[i, j, :, 1] += (u[:, i, j + 1] - u[:, i, j]) / 8
+            length = np.sqrt((p[i, j] ** 2).sum())
+            if length > weight:
+                p[i, j] *= weight / length
+        u = image.copy()
+        for i, j in np.ndindex(height, width):
+            if i + 1 < height:
+                u[:, i, j] += p[i, j, :, 0]
+                u[:, i + 1, j] -= p[i, j, :, 0]
+            if j + 1 < width:
+                u[:, i, j] += p[i, j, :, 1]
+                u[:, i, j + 1] -= p[i, j, :, 1]
+    return u
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 7), (7, 1), (5, 6)])
+@pytest.mark.parametrize("iterations", [0, 1, 2, 9])
+def test_coupled_against_loops(size: tuple[int, int], iterations: int) -> None:
+    x = _noisy(2, 3, *size)
+    weight = torch.tensor([0.11, 0.3], dtype=torch.float64)
+    got = ops.tv_prox(x, weight, iterations, coupled=True)
+    for b in range(2):
+        expected = _coupled_by_loops(x[b].numpy(), weight[b].item(), iterations)
+        np.testing.assert_allclose(got[b].numpy(), expected, rtol=1e-12, atol=1e-13)
+
+
+def test_coupling_one_band_changes_nothing() -> None:
+    x = _noisy(2, 1, 8, 9)
+    torch.testing.assert_close(ops.tv_prox(x, 0.1, 7, coupled=True), ops.tv_prox(x, 0.1, 7))
+
+
+def test_coupled_turns_with_the_bands() -> None:
+    """A rotation of the spectra commutes with a norm over all bands."""
+    x = _noisy(1, 3, 8, 9)
+    q = torch.linalg.qr(torch.rand(3, 3, dtype=torch.float64))[0]
+    turned = torch.einsum("ij,bjhw->bihw", q, x)
+    expected = torch.einsum("ij,bjhw->bihw", q, ops.tv_prox(x, 0.2, 6, coupled=True))
+    torch.testing.assert_close(ops.tv_prox(turned, 0.2, 6, coupled=True), expected)
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+@pytest.mark.parametrize("parts", [(1, 1, 1), (2, 5), (0, 3), (9, 20)])
+def test_warm_dual_continues_where_the_last_call_stopped(
+    coupled: bool, parts: tuple[int, ...]
+) -> None:
+    x = _noisy(2, 3, 11, 13)
+    dual = None
+    for part in parts:
+        u, dual = ops.tv_prox(x, 0.2, part, coupled=coupled, dual=dual, return_dual=True)
+    whole, last = ops.tv_prox(x, 0.2, sum(parts), coupled=coupled, return_dual=True)
+    torch.testing.assert_close(u, whole, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(dual, last, rtol=1e-12, atol=1e-13)
+    assert last.shape == (2, 2, 3, 11, 13)
+    norm = last.square().sum((1, 2) if coupled else 1).sqrt()
+    assert norm.max() <= 0.2 * (1 + 1e-12)
+    torch.testing.assert_close(
+        ops.tv_prox(x, 0.2, parts[-1], coupled=coupled, dual=dual).mean((-1, -2)), x.mean((-1, -2))
+    )
+
+
+def test_dual_without_a_batch() -> None:
+    x = _noisy(3, 6, 5)
+    u, dual = ops.tv_prox(x, 0.1, 3, return_dual=True)
+    assert (u.shape, dual.shape) == ((3, 6, 5), (2, 3, 6, 5))
+    again = ops.tv_prox(x[None], 0.1, 3, dual=dual[None])
+    assert torch.equal(ops.tv_prox(x, 0.1, 3, dual=dual), again[0])
+
+
+def test_half_precision_keeps_its_dual_in_float32() -> None:
+    u, dual = ops.tv_prox(_noisy(1, 2, 6, 5).bfloat16(), 0.1, 3, return_dual=True)
+    assert (u.dtype, dual.dtype) == (torch.bfloat16, torch.float32)
+
+
+def test_warm_dual_of_another_shape_is_refused() -> None:
+    x = _noisy(1, 2, 6, 5)
+    with pytest.raises(ValueError, match="dual: expected"):
+        ops.tv_prox(x, 0.1, 3, dual=torch.zeros(1, 2, 2, 6, 4))
+    with pytest.raises(TypeError, match="dual: expected"):
+        ops.tv_prox(x, 0.1, 3, dual=[0.0])  # type: ignore[call-overload]
+
+
+FUNCTIONS: dict[str, Callable[..., object]] = {
+    "cold": lambda x, w, d, c: ops.tv_prox(x, w, 3, coupled=c),
+    "warm": lambda x, w, d, c: ops.tv_prox(x, w, 2, coupled=c, dual=d, return_dual=True),
+    "dual only": lambda x, w, d, c: ops.tv_prox(x, w, 2, coupled=c, dual=d, return_dual=True)[1],
+    "none": lambda x, w, d, c: ops.tv_prox(x, w, 0, coupled=c, dual=d),
+}
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+@pytest.mark.parametrize("scalar", [False, True])
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_gradients(name: str, coupled: bool, scalar: bool) -> None:
+    x = _noisy(2, 2, 3, 4).requires_grad_()
+    weight = torch.tensor(0.11 if scalar else [0.07, 0.15], dtype=torch.float64).requires_grad_()
+    dual = (0.05 * torch.randn(2, 2, 2, 3, 4, dtype=torch.float64)).requires_grad_()
+
+    def function(*tensors: Tensor) -> object:
+        return FUNCTIONS[name](*tensors, coupled)
+
+    assert gradcheck(function, (x, weight, dual), fast_mode=True)
+    assert gradgradcheck(function, (x, weight, dual), fast_mode=True)
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_fused_gradient_equals_that_of_the_iterations(coupled: bool) -> None:
+    """The gradient that records nothing, against torch's own through the same iterations."""
+    grads = []
+    for create_graph in (False, True):
+        x, w = _noisy(2, 3, 9, 8).requires_grad_(), torch.tensor(0.1).double().requires_grad_()
+        u = ops.tv_prox(x, w, 11, coupled=coupled)
+        grads.append(torch.autograd.grad(u.square().sum(), (x, w), create_graph=create_graph))
+    for got, expected in zip(*grads, strict=True):
+        torch.testing.assert_close(got, expected)
