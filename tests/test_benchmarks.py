@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import importlib
 import importlib.util
+import io
 import sys
 from pathlib import Path
 
@@ -33,18 +35,28 @@ def workloads(benchmark):
     return importlib.import_module("scripts.operator_workloads")
 
 
-@pytest.fixture(autouse=True)
-def settings_of_torch(monkeypatch):
-    """Keep what the script sets, and run its compiled loop uncompiled: compilers take minutes."""
+@pytest.fixture(scope="module", autouse=True)
+def _torch():
+    """Restore what the script sets; its compiled loop runs uncompiled, compilers take minutes."""
     threads, algorithms = torch.get_num_threads(), torch.backends.cudnn.benchmark
-    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "compile", lambda function, **options: function)
+        yield
     torch.set_num_threads(threads)
     torch.backends.cudnn.benchmark = algorithms
 
 
-def test_all_workloads(benchmark, workloads, tmp_path, capsys):
-    results = benchmark.main([*TINY, "--csv", str(tmp_path / "ops.csv")])
+@pytest.fixture(scope="module")
+def everything(benchmark, tmp_path_factory):
+    """Results, printed text and CSV of one run of all workloads."""
+    path = tmp_path_factory.mktemp("benchmark") / "ops.csv"
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        results = benchmark.main([*TINY, "--csv", str(path)])
+    return results, text.getvalue(), path
+
+
+def test_all_workloads(benchmark, workloads, everything):
+    results, printed, path = everything
     assert not results.left_out
     found = {(row.operator, row.implementation) for row in results.rows}
     for kind in [*workloads.IMPLEMENTATIONS, workloads.Ours]:
@@ -57,10 +69,9 @@ def test_all_workloads(benchmark, workloads, tmp_path, capsys):
     assert len(errors) == 4
     assert max(errors) < 1e-6
 
-    printed = capsys.readouterr().out
     assert f"torch: {torch.__version__}" in printed
     assert "### goals" in printed
-    with (tmp_path / "ops.csv").open() as stream:
+    with path.open() as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == len(results.rows)
     assert {"device", "torch", "threads", "date", "kernels", "case", "ms"} <= set(rows[0])
@@ -100,10 +111,10 @@ def test_what_does_not_run_is_left_out_with_a_note(benchmark, workloads, monkeyp
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_goals_find_their_rows(benchmark, device):
+def test_goals_find_their_rows(everything, device):
     module = importlib.import_module("scripts.benchmark_results")
     assert "not measured" in module.format_goals(module.Results(), device)
-    rows = benchmark.main(TINY).rows
+    rows = everything[0].rows
     cases = ["28x256x256", *(f"{batch}x28x256x256" for batch in (1, 4, 16))]
     results = module.Results(
         [

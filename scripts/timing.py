@@ -1,0 +1,152 @@
+"""Time implementations side by side."""
+
+from __future__ import annotations
+
+import gc
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TypeVar
+
+import torch
+
+Result = TypeVar("Result")
+MIN_ROUNDS, MAX_ROUNDS = 15, 200
+SLOW = 0.05  # seconds; what takes longer leaves no trace of what the caches held before
+FEWEST_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Something to time: its result is kept until the clock has stopped."""
+
+    name: str
+    call: Callable[[], object]
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What was measured of a candidate.
+
+    On a GPU `ms` is the time between two events on a stream that never runs dry, the work of the
+    device alone, and `wall_ms` the time from an idle device to an idle device, which includes that
+    of Python and of the launches. On a CPU the two are the same.
+    """
+
+    ms: float
+    wall_ms: float
+    rounds: int
+    peak_bytes: int | None = None
+    """Memory the call takes at its peak, results included; CUDA only."""
+
+
+def measure(
+    candidates: Sequence[Candidate], rounds: int | None = None, seconds: float = 1.0
+) -> dict[str, Timing]:
+    """Time candidates in turn and take medians.
+
+    Every round visits the candidates in another random order, so that what disturbs the machine
+    disturbs all alike. Fast ones run once untimed before they are timed: what another candidate
+    left in the caches must not count.
+
+    Args:
+        candidates: with different names.
+        rounds: visits of every candidate; by default at least 15, or as many as fit in `seconds`,
+            but only 5 of one that takes that long.
+        seconds: time to spend on a candidate.
+    """
+    costs = {candidate.name: _warm_up(candidate) for candidate in candidates}
+    visits = {name: rounds or _visits(cost, seconds) for name, cost in costs.items()}
+    peaks = {candidate.name: _peak_bytes(candidate) for candidate in candidates}
+    total = max(visits.values())
+    samples: dict[str, list[tuple[float, float]]] = {name: [] for name in costs}
+    order = list(candidates)
+    shuffle = random.Random(0).shuffle
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for turn in range(total):
+            shuffle(order)
+            for candidate in order:
+                name = candidate.name
+                count = visits[name]
+                if turn * count // total == (turn - 1) * count // total:
+                    continue  # fewer visits, spread evenly over the rounds
+                if costs[name] < SLOW:
+                    candidate.call()
+                samples[name].append(_time(candidate, costs[name]))
+    finally:
+        if collecting:
+            gc.enable()
+    return {
+        name: Timing(
+            1e3 * median(inner for inner, _ in times),
+            1e3 * median(wall for _, wall in times),
+            len(times),
+            peaks[name],
+        )
+        for name, times in samples.items()
+    }
+
+
+def stopwatch(call: Callable[[], Result], device: torch.device) -> tuple[Result, float]:
+    """Run a call once; return its result and the seconds until the device was idle again."""
+    _synchronize(device)
+    start = time.perf_counter()
+    result = call()
+    _synchronize(device)
+    return result, time.perf_counter() - start
+
+
+def _warm_up(candidate: Candidate) -> float:
+    _, cost = stopwatch(candidate.call, candidate.device)  # compiles, chooses algorithms
+    for _ in range(4):
+        _, cost = stopwatch(candidate.call, candidate.device)
+        if cost > 0.1:
+            break
+    return cost
+
+
+def _visits(cost: float, seconds: float) -> int:
+    wanted = math.ceil(seconds / max(cost, 1e-9))
+    fewest = FEWEST_ROUNDS if cost * MIN_ROUNDS > 2 * seconds else MIN_ROUNDS
+    return min(MAX_ROUNDS, max(fewest, wanted))
+
+
+def _time(candidate: Candidate, cost: float) -> tuple[float, float]:
+    if candidate.device.type != "cuda":
+        _, wall = stopwatch(candidate.call, candidate.device)
+        return wall, wall
+    _, wall = stopwatch(candidate.call, candidate.device)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    # The device sleeps while the launches queue up, or the time of a short kernel would be theirs.
+    # `cost` is at least as long as the queueing takes; at 2 GHz or less, twice that is ample.
+    torch.cuda._sleep(int(2e9 * min(2 * cost + 1e-4, 0.1)))
+    start.record()
+    result = candidate.call()
+    end.record()
+    _synchronize(candidate.device)
+    del result
+    return start.elapsed_time(end) / 1e3, wall
+
+
+def _peak_bytes(candidate: Candidate) -> int | None:
+    if candidate.device.type != "cuda":
+        return None
+    _synchronize(candidate.device)
+    torch.cuda.reset_peak_memory_stats(candidate.device)
+    before = torch.cuda.memory_allocated(candidate.device)
+    result = candidate.call()
+    _synchronize(candidate.device)
+    peak = torch.cuda.max_memory_allocated(candidate.device) - before
+    del result
+    return peak
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
