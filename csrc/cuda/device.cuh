@@ -5,12 +5,12 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
 
 #include "../kernels.h"
+#include "memory.h"
 
 #define CASSI_DEVICE_INLINE static __device__ __forceinline__
 
@@ -44,10 +44,14 @@ CASSI_DEVICE_INLINE D narrow(T a) {
 template <class T>
 CASSI_DEVICE_INLINE T load(const void* data, Dtype dtype, int64_t i) {
   switch (dtype) {
-    case Dtype::f32: return static_cast<T>(static_cast<const float*>(data)[i]);
-    case Dtype::f64: return static_cast<T>(static_cast<const double*>(data)[i]);
-    case Dtype::bf16: return widen<T>(static_cast<const __nv_bfloat16*>(data)[i]);
-    default: return widen<T>(static_cast<const __half*>(data)[i]);
+    case Dtype::f32:
+      return static_cast<T>(static_cast<const float*>(data)[i]);
+    case Dtype::f64:
+      return static_cast<T>(static_cast<const double*>(data)[i]);
+    case Dtype::bf16:
+      return widen<T>(static_cast<const __nv_bfloat16*>(data)[i]);
+    default:
+      return widen<T>(static_cast<const __half*>(data)[i]);
   }
 }
 
@@ -59,10 +63,17 @@ CASSI_DEVICE_INLINE T load(const View& v, int64_t i) {
 template <class T>
 CASSI_DEVICE_INLINE void store(const View& v, int64_t i, T a) {
   switch (v.dtype) {
-    case Dtype::f32: static_cast<float*>(v.data)[i] = static_cast<float>(a); return;
-    case Dtype::f64: static_cast<double*>(v.data)[i] = static_cast<double>(a); return;
-    case Dtype::bf16: static_cast<__nv_bfloat16*>(v.data)[i] = narrow<__nv_bfloat16>(a); return;
-    default: static_cast<__half*>(v.data)[i] = narrow<__half>(a);
+    case Dtype::f32:
+      static_cast<float*>(v.data)[i] = static_cast<float>(a);
+      return;
+    case Dtype::f64:
+      static_cast<double*>(v.data)[i] = static_cast<double>(a);
+      return;
+    case Dtype::bf16:
+      static_cast<__nv_bfloat16*>(v.data)[i] = narrow<__nv_bfloat16>(a);
+      return;
+    default:
+      static_cast<__half*>(v.data)[i] = narrow<__half>(a);
   }
 }
 
@@ -129,10 +140,10 @@ void run(void (*kernel)(P...), int64_t blocks, dim3 threads, int64_t shared, voi
                                static_cast<int>(shared)),
           "shared memory");
   void* pointers[] = {static_cast<void*>(&args)...};
-  check(cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(blocks < most ? blocks : most)),
-                         threads, pointers, static_cast<size_t>(shared),
-                         static_cast<cudaStream_t>(stream)),
-        "kernel launch");
+  check(
+      cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(blocks < most ? blocks : most)), threads,
+                       pointers, static_cast<size_t>(shared), static_cast<cudaStream_t>(stream)),
+      "kernel launch");
 }
 
 // Rows of `width` elements, one warp or more to a row: for kernels that need no shared memory.
@@ -160,14 +171,6 @@ CASSI_DEVICE_INLINE int64_t first_row() {
 }
 CASSI_DEVICE_INLINE int64_t rows_apart() { return static_cast<int64_t>(gridDim.x) * blockDim.y; }
 
-// Memory of torch's allocator on the current device, for kernels queued on the current stream: once
-// given back, it is only handed out to what is queued behind them. (scratch.cpp)
-struct Memory {
-  std::shared_ptr<void> owner;
-  void* data;
-};
-Memory allocate(int64_t bytes, int device);
-
 inline Memory scratch(int64_t bytes) {
   int device = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
@@ -179,8 +182,8 @@ inline View scratch_view(const Memory& memory, Dtype sums, int64_t c, int64_t h,
   return {memory.data, sums, {c * h * w, h * w, w, 1, 0}};
 }
 
-// Calls f with the storage type of a cube and the type of the sums, as values of them, where a typed
-// kernel exists; a narrower cube summed in double precision is rare and has none.
+// Calls f with the storage type of a cube and the type of the sums, as values of them, where a
+// typed kernel exists; a narrower cube summed in double precision is rare and has none.
 template <class F>
 bool with_types(Dtype cube, Dtype sums, F f) {
   if (cube == Dtype::f64) return f(double(), double());

@@ -8,7 +8,7 @@ namespace {
 // Some bands at a time come into shared memory; where they are not all of them, the sums wait there
 // for the next ones.
 template <class D, class T, class E>
-__global__ void __launch_bounds__(kThreads, 3)
+__global__ void __launch_bounds__(kThreads, kBlocks<T, E>)
     forward_rows(const __grid_constant__ Forward a, const __grid_constant__ Rows r,
                  const __grid_constant__ Tile tile) {
   const Geometry& g = a.g;
@@ -21,7 +21,8 @@ __global__ void __launch_bounds__(kThreads, 3)
   T* sums = reinterpret_cast<T*>(memory + r.first_line);
   for (int64_t block = blockIdx.x; block < r.count; block += gridDim.x) {
     const Place at = place(r, g, block);
-    if (at.inside && std::is_same_v<E, Staged>) stage_mask(a.mask, at, shots, r.width, staged);
+    if (at.inside && std::is_same_v<E, Staged>)
+      stage_mask(a.mask, at, shots, r.width, false, staged);
     if (at.inside && !once)
       for (int i = threadIdx.x; i < shots * r.wide; i += blockDim.x) sums[i] = T(0);
     for (int first = 0; first < bands; first += r.chunk) {
@@ -35,12 +36,12 @@ __global__ void __launch_bounds__(kThreads, 3)
       for (int k = 0; at.inside && k < shots; ++k) {
         const MaskRow<T, E> mask = mask_row<T, E>(a.mask, at, k, staged, r.width);
         for (int w = begin + threadIdx.x; w < end; w += blockDim.x) {
-          T& sum = sums[k * r.wide + w];
-          const T y = gather(once ? T(0) : sum, g, tile, x, c0, mask, first, last, w);
+          const T before = once ? T(0) : sums[k * r.wide + w];
+          const T sum = gather(before, g, tile, x, c0, mask, first, last, w);
           if (once)
-            store(a.y, index(a.y, at.b, k, at.h, w), y);
+            store(a.y, index(a.y, at.b, k, at.h, w), sum);
           else
-            sum = y;
+            sums[k * r.wide + w] = sum;
         }
       }
       __syncthreads();
@@ -64,6 +65,7 @@ __global__ void __launch_bounds__(256)
     for (int64_t w = threadIdx.x; w < wide; w += blockDim.x) {
       const Ranks reach = ranks_at(g, w);
       T sum = 0;
+#pragma unroll 1
       for (int64_t rank = reach.first; rank < reach.last; ++rank) {
         const int64_t c = band_of_rank(g, rank), column = w - rank * d;
         sum += load<T>(a.mask, index(a.mask, b, k, c, h, column)) *
@@ -96,9 +98,8 @@ bool launch_rows(const Forward& a, void* stream) {
 
 void launch(const Forward& a, void* stream) {
   using namespace cuda;
-  if (with_types(a.x.dtype, a.sums, [&](auto d, auto t) {
-        return launch_rows<decltype(d), decltype(t)>(a, stream);
-      }))
+  if (with_types(a.x.dtype, a.sums,
+                 [&](auto d, auto t) { return launch_rows<decltype(d), decltype(t)>(a, stream); }))
     return;
   const int64_t wide = detector_width(a.g);
   const Lines lines = {a.g.batch * a.g.shots * a.g.height, wide};

@@ -7,8 +7,7 @@
 namespace cassi {
 namespace cuda {
 
-// Threads of a block at most, so that registers are not what limits the blocks of a multiprocessor.
-constexpr int kThreads = 512;
+constexpr int kThreads = 512;  // of a block at most
 
 // How a call is shared among blocks, and what the shared memory of one row holds: the tile (or
 // tiles), then rows of T, at these offsets in bytes.
@@ -24,7 +23,7 @@ struct Rows {
 
 // Sizes within which offsets in shared memory are ints, with room for sums of them.
 inline bool is_small(const Geometry& g) {
-  constexpr int64_t most = 1 << 28;
+  constexpr int64_t most = 1 << 24;
   const int64_t step = g.step < 0 ? -g.step : g.step;
   return g.width <= most && g.bands <= most && g.shots <= most && g.bands * step <= most;
 }
@@ -90,17 +89,26 @@ CASSI_DEVICE_INLINE D* row_of(const View& cube, const Place& at, int c) {
 // converted; else it is read from global memory, mostly from cache, in storage E or Any.
 struct Staged {};
 
+// How many blocks of kThreads must fit a multiprocessor's registers. More hide more of memory's
+// latency, but doubles, and a mask that is read from global memory, need registers.
+template <class T, class E>
+constexpr int kBlocks = std::is_same_v<E, Staged> && sizeof(T) == 4 ? 3 : 2;
+
 template <class T, class E>
 struct MaskRow {
+  static constexpr bool staged = std::is_same_v<E, Staged>;
+  using Offset = std::conditional_t<staged, int, int64_t>;
   const void* data;
   Dtype dtype;
-  int64_t band, column;
-  __device__ __forceinline__ T operator()(int c, int w) const {
-    if constexpr (std::is_same_v<E, Staged>)
-      return static_cast<const T*>(data)[w];
+  Offset band, column;
+  __device__ __forceinline__ Offset offset(int c, int w) const { return c * band + w * column; }
+  __device__ __forceinline__ T at(Offset i) const {
+    if constexpr (staged)
+      return static_cast<const T*>(data)[i];
     else
-      return fetch<T, E>(data, dtype, c * band + w * column);
+      return fetch<T, E>(data, dtype, i);
   }
+  __device__ __forceinline__ T operator()(int c, int w) const { return at(offset(c, w)); }
 };
 
 template <class T, class E>
@@ -108,16 +116,19 @@ CASSI_DEVICE_INLINE MaskRow<T, E> mask_row(const View& m, const Place& at, int64
                                            const T* staged, int width) {
   if constexpr (std::is_same_v<E, Staged>) return {staged + k * width, m.dtype, 0, 1};
   const int64_t start = index(m, at.b, k, 0, at.h, 0);
-  return {static_cast<const char*>(m.data) + start * size_of(m.dtype), m.dtype, m.stride[2],
-          m.stride[4]};
+  return {static_cast<const char*>(m.data) + start * size_of(m.dtype), m.dtype,
+          static_cast<typename MaskRow<T, E>::Offset>(m.stride[2]),
+          static_cast<typename MaskRow<T, E>::Offset>(m.stride[4])};
 }
 
 template <class T>
 CASSI_DEVICE_INLINE void stage_mask(const View& m, const Place& at, int64_t shots, int width,
-                                    T* staged) {
+                                    bool inverse, T* staged) {
   for (int64_t k = 0; k < shots; ++k)
-    for (int w = threadIdx.x; w < width; w += blockDim.x)
-      staged[k * width + w] = load<T>(m, index(m, at.b, k, 0, at.h, w));
+    for (int w = threadIdx.x; w < width; w += blockDim.x) {
+      const T value = load<T>(m, index(m, at.b, k, 0, at.h, w));
+      staged[k * width + w] = inverse ? inverse_mask(value) : value;
+    }
 }
 
 // Calls f with the way a mask is read by a kernel whose cube is stored as D.
@@ -131,26 +142,87 @@ void with_mask(const View& mask, Dtype cube, F f) {
     f(Any());
 }
 
-// The bands of ranks [first, last) that reach detector column w, summed onto `sum` in order of rank.
-// `tile` holds bands from `c0` on.
+// The bands of ranks [first, last) that reach detector column w, summed onto `sum` in order of
+// rank. `tile` holds bands from `c0` on.
 template <class T, class D, class E>
 CASSI_DEVICE_INLINE T gather(T sum, const Geometry& g, const Tile& t, const D* tile, int c0,
                              const MaskRow<T, E>& mask, int first, int last, int w) {
   const Ranks reach = ranks_at(g, w);
   const int from = reach.first > first ? static_cast<int>(reach.first) : first;
   const int to = reach.last < last ? static_cast<int>(reach.last) : last;
-  const int d = static_cast<int>(g.step < 0 ? -g.step : g.step);
+  // From one rank to the next, the band moves by one and the column by -d.
+  const int d = static_cast<int>(g.step < 0 ? -g.step : g.step), on = g.step >= 0 ? 1 : -1;
+  const int c = static_cast<int>(band_of_rank(g, from)), column = w - from * d;
+  const D* x = tile + (c - c0) * t.band + column * t.column;
+  typename MaskRow<T, E>::Offset m = mask.offset(c, column);
+  const int x_on = on * t.band - d * t.column;
+  const auto m_on = on * mask.band - d * mask.column;
 #pragma unroll 4
-  for (int rank = from; rank < to; ++rank) {
-    const int c = static_cast<int>(band_of_rank(g, rank)), column = w - rank * d;
-    sum += mask(c, column) * widen<T>(tile[(c - c0) * t.band + column * t.column]);
-  }
+  for (int rank = from; rank < to; ++rank, x += x_on, m += m_on) sum += mask.at(m) * widen<T>(*x);
   return sum;
 }
 
 // The first of the bands whose ranks are [first, last): they are adjacent.
 CASSI_DEVICE_INLINE int first_band(const Geometry& g, int first, int last) {
   return static_cast<int>(band_of_rank(g, g.step >= 0 ? first : last - 1));
+}
+
+// What `emit` multiplies: the masks of an image row, and the detector rows z, `wide` apart.
+template <class T, class E>
+struct Factors {
+  const View& mask;
+  const Place& at;
+  const T* staged;
+  const T* z;
+  int width, wide, shots, step;
+  T sign;
+  bool inverse;  // divide by the mask; staged masks are inverse already
+};
+
+// Column w of bands [first, last), which lie `v_on` and `x_on` apart: x = v ± Σ_k m_k z_k, or
+// without v if not Add. A few bands are read before any is written: several loads are in flight.
+template <bool Add, class T, class E, class D>
+CASSI_DEVICE_INLINE void emit(const Factors<T, E>& f, int first, int last, int offset, int w,
+                              const D* v, int64_t v_on, D* x, int64_t x_on) {
+  const MaskRow<T, E> mask = mask_row<T, E>(f.mask, f.at, 0, f.staged, f.width);
+  typename MaskRow<T, E>::Offset m = mask.offset(first, w);
+  const T fixed = MaskRow<T, E>::staged ? f.sign * mask.at(m) : T(0);
+  const T* z = f.z + offset + w;
+  int c = first;
+  const auto some = [&](auto count) {
+    constexpr int n = decltype(count)::value;
+    T value[n];
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      value[i] = Add ? widen<T>(*v) : T(0);
+      if (Add) v += v_on;
+    }
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      T factor = fixed;
+      if constexpr (!MaskRow<T, E>::staged) {
+        factor = mask.at(m);
+        m += mask.band;
+        factor = f.sign * (f.inverse ? inverse_mask(factor) : factor);
+      }
+      value[i] = Add ? value[i] + factor * z[i * f.step] : factor * z[i * f.step];
+    }
+#pragma unroll 1
+    for (int k = 1; k < f.shots; ++k) {
+      const MaskRow<T, E> other = mask_row<T, E>(f.mask, f.at, k, f.staged, f.width);
+#pragma unroll
+      for (int i = 0; i < n; ++i) value[i] += f.sign * other(c + i, w) * z[k * f.wide + i * f.step];
+    }
+#pragma unroll
+    for (int i = 0; i < n; ++i) {
+      *x = narrow<D>(value[i]);
+      x += x_on;
+    }
+    z += n * f.step;
+    c += n;
+  };
+  while (c + 4 <= last) some(std::integral_constant<int, 4>());
+  while (c < last) some(std::integral_constant<int, 1>());
 }
 
 }  // namespace cuda

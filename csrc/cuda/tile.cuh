@@ -136,8 +136,8 @@ CASSI_DEVICE_INLINE void copy_in_units(const Tile& t, char* to, const char* from
         place[i] = nullptr;
         if (at.line < lines) {
           place[i] = to + at.line * t.pitch + at.unit * Bytes;
-          value[i] = __ldg(reinterpret_cast<const unsigned short*>(from + at.line * t.line +
-                                                                   at.unit * t.next));
+          value[i] = __ldg(
+              reinterpret_cast<const unsigned short*>(from + at.line * t.line + at.unit * t.next));
         }
         at.advance();
       }
@@ -169,10 +169,17 @@ CASSI_DEVICE_INLINE void copy_in(const Tile& t, D* tile, const D* from, int band
   const int lines = t.bands_inner ? columns : bands;
   const int units = (t.bands_inner ? bands : columns) * static_cast<int>(sizeof(D)) / t.unit;
   switch (t.unit) {
-    case 16: copy_in_units<16>(t, to, source, lines, units); break;
-    case 8: copy_in_units<8>(t, to, source, lines, units); break;
-    case 4: copy_in_units<4>(t, to, source, lines, units); break;
-    default: copy_in_units<2>(t, to, source, lines, units);
+    case 16:
+      copy_in_units<16>(t, to, source, lines, units);
+      break;
+    case 8:
+      copy_in_units<8>(t, to, source, lines, units);
+      break;
+    case 4:
+      copy_in_units<4>(t, to, source, lines, units);
+      break;
+    default:
+      copy_in_units<2>(t, to, source, lines, units);
   }
 }
 
@@ -184,9 +191,14 @@ CASSI_DEVICE_INLINE void copy_out(const Tile& t, D* to, const D* tile, int bands
   const char* from = reinterpret_cast<const char*>(tile);
   const int units = bands * static_cast<int>(sizeof(D)) / t.unit;
   switch (t.unit) {
-    case 8: copy_out_units<8>(t, target, from, columns, units); break;
-    case 4: copy_out_units<4>(t, target, from, columns, units); break;
-    default: copy_out_units<2>(t, target, from, columns, units);
+    case 8:
+      copy_out_units<8>(t, target, from, columns, units);
+      break;
+    case 4:
+      copy_out_units<4>(t, target, from, columns, units);
+      break;
+    default:
+      copy_out_units<2>(t, target, from, columns, units);
   }
 }
 

@@ -1,0 +1,139 @@
+// x[b,c,h,w] = Σ_k m[k,c,h,w] y[b,k,h,w+o(c)], and the ratio inverse
+// x[b,c,h,w] = y[b,h,w+o(c)] / n(w+o(c)) / max(m[c,h,w], 1e-12), n the number of bands there.
+#include "parts.cuh"
+#include "rows.cuh"
+
+namespace cassi {
+namespace cuda {
+namespace {
+
+// y of all shots at one detector column, divided by the number of bands there for the ratio
+// inverse.
+template <class T>
+CASSI_DEVICE_INLINE T measured(const Adjoint& a, int64_t b, int64_t k, int64_t h, int64_t w) {
+  const T y = load<T>(a.y, index(a.y, b, k, h, w));
+  if (!a.ratio) return y;
+  const Ranks reach = ranks_at(a.g, w);
+  return y / static_cast<T>(reach.last > reach.first ? reach.last - reach.first : 1);
+}
+
+// The detector rows come into shared memory; the cube goes there too where its bands are innermost,
+// some at a time, and from there to global memory.
+template <class D, class T, class E>
+__global__ void __launch_bounds__(kThreads, kBlocks<T, E>)
+    adjoint_rows(const __grid_constant__ Backproject p, const __grid_constant__ Rows r,
+                 const __grid_constant__ Tile tile, const __grid_constant__ Tile v_tile) {
+  const Adjoint& a = p.a;
+  const Geometry& g = a.g;
+  const int bands = static_cast<int>(g.bands), shots = static_cast<int>(g.shots);
+  const int step = static_cast<int>(g.step);
+  const T sign = p.subtract ? T(-1) : T(1);
+  const bool through = tile.bands_inner, add = p.v.data != nullptr;
+  char* memory = row_memory(r);
+  D* rows = reinterpret_cast<D*>(memory);
+  T* staged = reinterpret_cast<T*>(memory + r.mask);
+  T* y = reinterpret_cast<T*>(memory + r.first_line);
+  for (int64_t block = blockIdx.x; block < r.count; block += gridDim.x) {
+    const Place at = place(r, g, block);
+    for (int k = 0; at.inside && k < shots; ++k)
+      for (int w = threadIdx.x; w < r.wide; w += blockDim.x)
+        y[k * r.wide + w] = measured<T>(a, at.b, k, at.h, w);
+    if (at.inside && std::is_same_v<E, Staged>)
+      stage_mask(a.mask, at, shots, r.width, a.ratio, staged);
+    const Factors<T, E> factors = {a.mask, at,    staged, y,    r.width,
+                                   r.wide, shots, step,   sign, a.ratio};
+    for (int first = 0; first < bands; first += r.chunk) {
+      const int last = first + r.chunk < bands ? first + r.chunk : bands;
+      const int offset = static_cast<int>(band_offset(g, first));
+      if (at.inside && through && add)
+        copy_in(v_tile, rows, row_of<const D>(p.v, at, first), last - first, r.width);
+      await_copies();
+      __syncthreads();
+      for (int w = threadIdx.x; at.inside && w < r.width; w += blockDim.x) {
+        D* here = rows + w * tile.column;
+        D* x = through ? nullptr : row_of<D>(a.x, at, first) + w * a.x.stride[3];
+        const D* v =
+            through || !add ? nullptr : row_of<const D>(p.v, at, first) + w * p.v.stride[3];
+        if (through && add)
+          emit<true>(factors, first, last, offset, w, here, tile.band, here, tile.band);
+        else if (through)
+          emit<false>(factors, first, last, offset, w, here, tile.band, here, tile.band);
+        else if (add)
+          emit<true>(factors, first, last, offset, w, v, p.v.stride[1], x, a.x.stride[1]);
+        else
+          emit<false>(factors, first, last, offset, w, v, 0, x, a.x.stride[1]);
+      }
+      __syncthreads();
+      if (at.inside && through)
+        copy_out(tile, row_of<D>(a.x, at, first), rows, last - first, r.width);
+      if (through) __syncthreads();
+    }
+  }
+}
+
+// Any dtype and any size.
+template <class T>
+__global__ void __launch_bounds__(256)
+    adjoint_direct(const __grid_constant__ Backproject p, int64_t rows) {
+  const Adjoint& a = p.a;
+  const Geometry& g = a.g;
+  const T sign = p.subtract ? T(-1) : T(1);
+  for (int64_t row = first_row(); row < rows; row += rows_apart()) {
+    const int64_t h = row % g.height, c = row / g.height % g.bands, b = row / g.height / g.bands;
+    const int64_t o = band_offset(g, c);
+    for (int64_t w = threadIdx.x; w < g.width; w += blockDim.x) {
+      T value = p.v.data ? load<T>(p.v, index(p.v, b, c, h, w)) : T(0);
+#pragma unroll 1
+      for (int64_t k = 0; k < g.shots; ++k) {
+        T factor = load<T>(a.mask, index(a.mask, b, k, c, h, w));
+        if (a.ratio) factor = inverse_mask(factor);
+        value += sign * factor * measured<T>(a, b, k, h, w + o);
+      }
+      store(a.x, index(a.x, b, c, h, w), value);
+    }
+  }
+}
+
+template <class D, class T>
+bool launch_rows(const Backproject& p, void* stream) {
+  const Adjoint& a = p.a;
+  const Geometry& g = a.g;
+  if (!is_small(g) || (p.v.data && p.v.dtype != a.x.dtype)) return false;
+  // Without a tile, all bands at once.
+  const int64_t chunk = bands_at_once(g, sizeof(D)), size = sizeof(T);
+  const Tile tile = tile_of(a.x, g, chunk, g.width);
+  const bool staged = a.mask.stride[2] == 0, through = tile.bands_inner;
+  // v comes through the tile of x where its bands are innermost too.
+  Tile v_tile = tile;
+  if (p.v.data && through) {
+    v_tile = tile_of(p.v, g, chunk, g.width);
+    if (!v_tile.bands_inner) return false;
+  }
+  Rows r;
+  if (!arrange(r, g, through ? chunk : g.bands, through ? tile.bytes(chunk, g.width) : 0, 0,
+               staged ? g.shots * g.width * size : 0, g.shots * detector_width(g) * size, 0))
+    return false;
+  with_mask<D>(a.mask, a.x.dtype, [&](auto e) {
+    run(adjoint_rows<D, T, decltype(e)>, r.count, r.threads, r.shared(), stream, p, r, tile,
+        v_tile);
+  });
+  return true;
+}
+
+}  // namespace
+
+void backproject(const Backproject& p, void* stream) {
+  const Geometry& g = p.a.g;
+  if (with_types(p.a.x.dtype, p.a.sums,
+                 [&](auto d, auto t) { return launch_rows<decltype(d), decltype(t)>(p, stream); }))
+    return;
+  const Lines lines = {g.batch * g.bands * g.height, g.width};
+  with_sums(p.a.sums,
+            [&](auto t) { run_lines(adjoint_direct<decltype(t)>, lines, stream, p, lines.rows); });
+}
+
+}  // namespace cuda
+
+void launch(const Adjoint& a, void* stream) { cuda::backproject({a, {}, false}, stream); }
+
+}  // namespace cassi

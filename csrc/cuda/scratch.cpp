@@ -1,0 +1,22 @@
+// Scratch memory from torch's allocator, kept out of the files that nvcc compiles: torch's headers
+// would be most of what it reads.
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <memory>
+
+#include "memory.h"
+
+namespace cassi {
+namespace cuda {
+
+Memory allocate(int64_t bytes, int device) {
+  using torch::stable::Tensor;
+  const auto tensor = std::make_shared<Tensor>(
+      torch::stable::empty({bytes}, torch::headeronly::ScalarType::Byte, std::nullopt,
+                           torch::stable::Device(torch::headeronly::DeviceType::CUDA, device)));
+  return {tensor, tensor->mutable_data_ptr()};
+}
+
+}  // namespace cuda
+}  // namespace cassi
