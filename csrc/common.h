@@ -99,10 +99,21 @@ struct Precision<double> {
   static constexpr double largest = 1.7976931348623157e+308;
 };
 
+// How well numbers that were stored in a dtype are known where sums run in T.
+template <class T>
+CASSI_INLINE T resolution(Dtype stored) {
+  const T own = stored == Dtype::bf16  ? T(0.0078125)
+                : stored == Dtype::f16 ? T(0.0009765625)
+                : stored == Dtype::f32 ? T(1.1920928955078125e-07)
+                                       : T(2.220446049250313e-16);
+  return own > Precision<T>::epsilon ? own : Precision<T>::epsilon;
+}
+
 // z = (G + rho I)⁺ r for the symmetric K×K matrix of one pixel, by cyclic Jacobi rotations, which
-// diagonalise G to machine precision for any K. Eigenvalues below K·eps·largest count as zero, as
-// in the reference. `a` (K·K) holds G and `q` (K·K) is scratch, both with `pitch` between elements
-// so that neighbouring threads can interleave; r and z may be the same.
+// diagonalise G to machine precision for any K. Eigenvalues below K·epsilon·largest count as zero,
+// epsilon being the resolution of G, as in the reference. `a` (K·K) holds G and `q` (K·K) is
+// scratch, both with `pitch` between elements so that neighbouring threads can interleave; r and z
+// may be the same.
 template <class T>
 CASSI_INLINE void solve_symmetric(int64_t K, T* a, T* q, int64_t pitch, const T* r, int64_t r_pitch,
                                   T* z, int64_t z_pitch, T rho, T epsilon) {
@@ -116,7 +127,8 @@ CASSI_INLINE void solve_symmetric(int64_t K, T* a, T* q, int64_t pitch, const T*
       diagonal += A_(i, i) * A_(i, i);
       for (int64_t j = 0; j < i; ++j) off += A_(i, j) * A_(i, j);
     }
-    if (!(off > diagonal * epsilon * epsilon * T(0.01))) break;  // also leaves on NaN
+    const T precise = Precision<T>::epsilon;
+    if (!(off > diagonal * precise * precise * T(0.01))) break;  // also leaves on NaN
     for (int64_t i = 0; i + 1 < K; ++i)
       for (int64_t j = i + 1; j < K; ++j) {
         const T apq = A_(i, j);

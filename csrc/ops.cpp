@@ -122,6 +122,9 @@ Tensor empty_cube(const Tensor& like, std::vector<int64_t> sizes, bool channels_
                               torch::headeronly::MemoryFormat::ChannelsLast);
 }
 
+// Of one image row; far from where sizes in bytes overflow.
+constexpr double kMostElements = 1e15;
+
 Geometry geometry(int64_t batch, int64_t shots, int64_t bands, int64_t height, int64_t width,
                   int64_t step) {
   STD_TORCH_CHECK(bands >= 1 && shots >= 1 && width >= 1, "expected at least one band, shot and ",
@@ -129,7 +132,13 @@ Geometry geometry(int64_t batch, int64_t shots, int64_t bands, int64_t height, i
   const int64_t most = int64_t{1} << 31;
   STD_TORCH_CHECK(step > -most && step < most && bands < most && width < most,
                   "step, bands or width are out of range");
-  return {batch, shots, bands, height, width, step};
+  const Geometry g = {batch, shots, bands, height, width, step};
+  // Rows of all bands and shots must be countable, even where strides of 0 need no memory for them.
+  const double cube = static_cast<double>(bands) * static_cast<double>(width);
+  const double rows = static_cast<double>(shots + 2) * static_cast<double>(detector_width(g));
+  STD_TORCH_CHECK(static_cast<double>(shots) * (cube + rows) < kMostElements,
+                  "a row of all bands and shots is too large");
+  return g;
 }
 
 // Mask (1|B, K, 1|C, H, W) of a call over B samples and C bands.
@@ -191,12 +200,15 @@ Tensor mask_adjoint(const Tensor& x, const Tensor& y, int64_t step, bool per_sam
   const Dtype sums = sums_of({&x, &y});
   const int64_t samples = per_sample ? g.batch : 1, bands = per_band ? g.bands : 1;
   Tensor m = empty(x, {samples, g.shots, bands, g.height, g.width}, scalar_type(sums));
+  const MaskAdjoint args = {g,
+                            sums,
+                            read(x, x, "x", {g.batch, g.bands, g.height, g.width}),
+                            read(y, x, "y", {g.batch, g.shots, g.height, detector_width(g)}),
+                            view(m, "mask", {samples, g.shots, bands, g.height, g.width}),
+                            per_sample,
+                            per_band};
   if (g.batch == 0) return torch::stable::zero_(m);
-  start(MaskAdjoint{g, sums, read(x, x, "x", {g.batch, g.bands, g.height, g.width}),
-                    read(y, x, "y", {g.batch, g.shots, g.height, detector_width(g)}),
-                    view(m, "mask", {samples, g.shots, bands, g.height, g.width}), per_sample,
-                    per_band},
-        m);
+  start(args, m);
   return m;
 }
 
@@ -306,8 +318,9 @@ TvResult tv(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& 
   const ScalarType type = scalar_type(sums);
   const std::initializer_list<int64_t> cube = {batch, bands, height, width};
   const std::initializer_list<int64_t> pair = {batch, 2, bands, height, width};
-  const int64_t sweeps = iterations > kTvSweep ? (iterations + kTvSweep - 1) / kTvSweep : 1;
   Tensor u = torch::stable::empty_like(x);
+  const bool several = iterations > kTvSweep && u.numel() > 0;
+  const int64_t sweeps = several ? (iterations - 1) / kTvSweep + 1 : 1;
   TvProx args = {g,
                  sums,
                  read(x, x, "x", cube),
@@ -359,6 +372,8 @@ Tensor convolve(const Tensor& a, const Tensor& v, bool correlate) {
   check_rank(v, "v", 2);
   const int64_t rows = a.size(0), n = a.size(1), m = v.size(1);
   STD_TORCH_CHECK(n >= 1 && m >= 1, "expected rows of at least one element, got ", n, " and ", m);
+  STD_TORCH_CHECK(static_cast<double>(n) + static_cast<double>(m) < kMostElements, "rows of ", n,
+                  " and ", m, " elements are too long");
   STD_TORCH_CHECK(!correlate || n >= m, "g: expected at least ", m, " elements, got ", n);
   const int64_t length = correlate ? n - m + 1 : n + m - 1;
   Tensor out = empty(a, {rows, length}, a.scalar_type());

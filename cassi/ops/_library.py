@@ -108,11 +108,14 @@ def backend(device: torch.device, name: str = "forward") -> str:
 def load_compiled(folders: Iterable[str]) -> None:
     """Load the compiled kernels that lie in a package's folders, unless ``CASSI_COMPILED=0``.
 
-    The CUDA library is opened only where torch has CUDA. A library that does not load, built for
-    another platform perhaps, leaves the reference in charge and says so.
+    ``CASSI_LIBRARY_DIR`` names another folder, whose libraries are loaded instead. The CUDA library
+    is opened only where torch has CUDA. A library that does not load, built for another platform
+    perhaps, leaves the reference in charge and says so.
     """
     if os.environ.get("CASSI_COMPILED", "1") == "0":
         return
+    if instead := os.environ.get("CASSI_LIBRARY_DIR"):
+        folders = [instead]
     names = ["_cpu.so"] + (["_cuda.so"] if torch.version.cuda else [])
     for path in (Path(folder) / name for folder in folders for name in names):
         if not path.is_file():

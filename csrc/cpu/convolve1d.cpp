@@ -43,7 +43,16 @@ void run_as(const Convolve& a, int64_t begin, int64_t end) {
         kernel.base[i] = kernel.base[j];
         kernel.base[j] = swap;
       }
-    for (int64_t i = 0; i < count; i += 4 * L) {
+    // A tap that is not finite must not meet the zeros outside of a: these are no elements.
+    bool finite = true;
+    for (int64_t m = 0; m < a.m; ++m) finite &= kernel.base[m] - kernel.base[m] == T(0);
+    for (int64_t i = 0; i < count && !finite; ++i) {
+      T sum = 0;
+      for (int64_t m = 0; m < a.m; ++m)
+        if (start + i + m >= 0 && start + i + m < a.n) sum += kernel.base[m] * signal.base[i + m];
+      out.base[i] = sum;
+    }
+    for (int64_t i = 0; i < count && finite; i += 4 * L) {
       V sum[4] = {};
       for (int64_t m = 0; m < a.m; ++m) {
         const V tap = splat<T>(kernel.base[m]);

@@ -66,13 +66,21 @@ void share(const Args& args, int64_t work, Run<Args> run) {
 
 }  // namespace
 
+// The sanitizer sees what is touched behind exactly as many bytes as were asked for.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kExact = true;
+#else
+constexpr bool kExact = false;
+#endif
+
 char* scratch(int64_t bytes) {
-  if (bytes > available) {
-    const int64_t rounded = (bytes + 4095) / 4096 * 4096;
-    char* fresh = static_cast<char*>(std::aligned_alloc(4096, rounded));
-    STD_TORCH_CHECK(fresh != nullptr, "cassi: no memory for ", rounded, " bytes of scratch");
-    memory.reset(fresh);
-    available = rounded;
+  if (bytes > available || (kExact && bytes < available)) {
+    const int64_t size = kExact ? bytes : (bytes + 4095) / 4096 * 4096;
+    void* fresh = nullptr;
+    STD_TORCH_CHECK(posix_memalign(&fresh, 4096, size) == 0, "cassi: no memory for ", size,
+                    " bytes of scratch");
+    memory.reset(static_cast<char*>(fresh));
+    available = size;
   }
   return memory.get();
 }

@@ -46,7 +46,7 @@ struct Solver {
         for (int64_t e = 0; e < shots * shots; ++e) matrix[e] = rows.at(e, 0)[w];
         for (int64_t k = 0; k < shots; ++k) right[k] = r.at(k, i)[w];
         solve_symmetric(shots, matrix, vectors, 1, right, 1, right + shots, 1, damping,
-                        Precision<T>::epsilon);
+                        resolution<T>(gram.dtype));
         for (int64_t k = 0; k < shots; ++k) r.at(k, i)[w] = right[shots + k];
       }
     }

@@ -63,7 +63,7 @@ struct Sweep {
   // s = min(1, limit / √square), where square + tiny is never zero.
   V shrinkage(V square) const {
     const V s = limit * reciprocal_root<T>(square + Precision<T>::tiny);
-    return s < V{} + T(1) ? s : V{} + T(1);
+    return s > V{} + T(1) ? V{} + T(1) : s;  // a NaN stays a NaN
   }
 
   // u(h), and from it (p, q)(h-1) of the next iteration. Virtual: h is below the image, where no
