@@ -1,14 +1,35 @@
-"""The oracle of the operators: the camera as a dense matrix, filled element by element."""
+"""The oracles of the operators.
+
+The camera as a dense matrix, filled element by element; and the pure-torch reference in float64,
+which compiled kernels are held against.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+
+from cassi import ops
+from cassi.ops import _reference, _reference_signal, _reference_tv
+from cassi.ops._library import kernels
 
 Array = NDArray[np.float64]
+# Sums of products, whose rounding errors are relative to the same sum of absolute values.
+LINEAR = (
+    "forward",
+    "adjoint",
+    "mask_adjoint",
+    "ratio_inverse",
+    "gram",
+    "convolve1d",
+    "correlate1d",
+)
 
 
 def full_mask(mask: Array, batch: int, bands: int) -> Array:  # (B, K, C, H, W)
@@ -46,3 +67,160 @@ def camera_matrices() -> Callable[[Array, int, int, int], list[Array]]:
 def full_masks() -> Callable[[Array, int, int], Array]:
     """`full_mask`, for tests that loop themselves."""
     return full_mask
+
+
+def reference(name: str) -> Callable[..., Any]:
+    """Find the pure-torch kernel of an operator."""
+    modules = (_reference, _reference_tv, _reference_signal)
+    return next(getattr(module, name) for module in modules if hasattr(module, name))
+
+
+def schema(name: str) -> torch.FunctionSchema:
+    """Return the names of an operator's arguments, among others."""
+    return getattr(kernels, name).default._schema
+
+
+def _results(value: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return (value,) if isinstance(value, Tensor) else value
+
+
+def _scales(name: str, args: list[Any], expected: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Estimate what rounding errors of the sums are relative to."""
+    tensors = [a for a in args if isinstance(a, Tensor)]
+    if name in LINEAR:
+        positive = [a.abs() if isinstance(a, Tensor) else a for a in args]
+        if name == "ratio_inverse":  # divides by the mask
+            positive[1] = args[1]
+        return _results(reference(name)(*positive))
+    largest = max(_peak(value) for value in tensors) * _condition(name, args)
+    return tuple(torch.tensor(max(_peak(value), largest)) for value in expected)
+
+
+def _condition(name: str, args: list[Any]) -> float:
+    """Bound the condition number of G + ρI, which multiplies errors where shots are mixed."""
+    named = dict(zip((a.name for a in schema(name).arguments), args, strict=True))
+    if "gram" not in named or named["gram"].shape[1] == 1:
+        return 1.0
+    gram, rho = named["gram"], named["rho"]
+    return 1.0 + gram.shape[1] * _peak(gram) / max(rho.min().item(), 1e-3)
+
+
+def _peak(value: Tensor) -> float:
+    finite = value[value.isfinite()].abs()
+    return finite.max().item() if finite.numel() else 0.0
+
+
+def _assert_close(name: str, args: tuple[Any, ...], got: tuple[Tensor, ...], ulps: float) -> None:
+    names = [argument.name for argument in schema(name).arguments]
+    exact, sums = [], torch.float32
+    for argument, value in zip(names, args, strict=True):
+        if not isinstance(value, Tensor):
+            exact.append(value)
+            continue
+        # The dtype of a gram says which of its eigenvalues are rounding errors.
+        exact.append(value if argument == "gram" else value.double())
+        if argument not in ("weight", "rho", "dual", "grad"):
+            sums = torch.promote_types(sums, value.dtype)
+    expected = _results(reference(name)(*exact))
+    for g, e, scale in zip(got, expected, _scales(name, exact, expected), strict=True):
+        assert g.shape == e.shape
+        if g.numel() == 0:
+            continue
+        own = torch.finfo(g.dtype)
+        rounded = e.to(g.dtype).double()  # infinite where the result is out of range
+        allowed = 0.51 * own.eps * e.abs() + own.smallest_normal * own.eps
+        allowed += ulps * torch.finfo(sums).eps * scale.nan_to_num(0, 0, 0)
+        wrong = ~((g.double() - e).abs() <= allowed) & (g.double() != rounded)
+        wrong &= ~(g.isnan() & e.isnan())
+        if wrong.any():
+            at = tuple(wrong.nonzero()[0].tolist())
+            pytest.fail(
+                f"{name}: {int(wrong.sum())} of {g.numel()} values differ, the first at {at}: "
+                f"got {g[at].item()}, expected {e[at].item()}"
+            )
+
+
+@pytest.fixture(scope="session")
+def compiled() -> None:
+    """Skip where there is nothing to compare with the reference."""
+    if ops.backend(torch.device("cpu")) != "compiled":
+        pytest.skip("the operators are not compiled for the CPU")
+
+
+@pytest.fixture(scope="session")
+def parity(compiled: None) -> Callable[..., tuple[Tensor, ...]]:
+    """`(name, *arguments)` → results, checked against the reference in float64.
+
+    Checked as well: the fake kernel foretold shape, dtype and strides, and no argument has changed.
+    """
+
+    def run(name: str, *args: Any, ulps: float | None = None) -> tuple[Tensor, ...]:
+        tensors = [value for value in args if isinstance(value, Tensor)]
+        before = [(value, value._version, value.clone()) for value in tensors]
+        kernel = getattr(kernels, name)
+        got = _results(kernel(*args))
+        for value, version, copy in before:
+            assert value._version == version
+            assert torch.equal(value.nan_to_num(7.0), copy.nan_to_num(7.0))
+        foretold = _results(
+            kernel(*(_on_meta(value) if isinstance(value, Tensor) else value for value in args))
+        )
+        for g, f in zip(got, foretold, strict=True):
+            assert (g.shape, g.dtype, g.stride()) == (f.shape, f.dtype, f.stride())
+        _assert_close(name, args, got, ulps or (4.0 if name in LINEAR else 16.0))
+        return got
+
+    return run
+
+
+def _on_meta(value: Tensor) -> Tensor:
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+
+@pytest.fixture(scope="session")
+def camera_arguments() -> Callable[..., list[Any]]:
+    """`(name, ...)` → arguments of one of the camera's operators, by the names in its schema."""
+
+    def build(
+        name: str,
+        size: tuple[int, int, int, int] = (2, 5, 9, 33),
+        step: int = 2,
+        shots: int = 1,
+        samples: int = 1,
+        mask_bands: int = 1,
+        dtypes: tuple[torch.dtype, torch.dtype, torch.dtype] = (torch.float32,) * 3,
+        rho: tuple[float, ...] = (0.1,),
+    ) -> list[Any]:
+        batch, bands, height, width = size
+        wide = _reference.detector_width(width, bands, step)
+        generator = torch.Generator().manual_seed(batch + 3 * bands + 5 * height + 7 * width)
+
+        def rand(*shape: int) -> Tensor:
+            return torch.rand(shape, generator=generator, dtype=torch.float64)
+
+        cube, measurement, transmission = dtypes
+        x, v, grad = ((rand(*size) - 0.5).to(cube) for _ in range(3))
+        y = (rand(batch, shots, height, wide) - 0.5).to(measurement)
+        mask = 0.3 + 0.7 * rand(samples, shots, mask_bands, height, width)
+        mask[..., ::3, 1::4] = 0
+        mask = mask.to(transmission)
+        values = {
+            "x": x,
+            "v": v,
+            "grad": grad,
+            "y": y,
+            "r": y,
+            "mask": mask,
+            "gram": _reference.gram(mask, bands, step),
+            "rho": torch.tensor(rho, dtype=torch.promote_types(cube, torch.float32)),
+            "step": step,
+            "bands": bands,
+            "channels_last": False,
+            "per_sample": samples > 1,
+            "per_band": mask_bands > 1,
+            "need_mask": True,
+            "need_rho": True,
+        }
+        return [values[argument.name] for argument in schema(name).arguments]
+
+    return build

@@ -1,0 +1,228 @@
+"""What every compiled operator keeps: any layout, any dtype, any thread count, any processor."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cassi import ops
+from cassi.ops._library import SCHEMAS, kernels
+
+Parity = Callable[..., tuple[Tensor, ...]]
+View = Callable[[Tensor], Tensor]
+HERE = Path(__file__).resolve().parent
+
+CAMERA = ["forward", "adjoint", "mask_adjoint", "ratio_inverse", "gram", "gram_solve"]
+CAMERA += ["data_step", "data_step_backward"]
+# Arguments of the other operators, in float32.
+OTHERS: dict[str, Callable[[], list[Any]]] = {
+    "tv_prox": lambda: [_rand(2, 5, 9, 33), torch.tensor([0.1, 0.2]), 3, True],
+    "tv_prox_dual": lambda: [
+        _rand(2, 5, 9, 33),
+        torch.tensor([0.1]),
+        0.1 * _rand(2, 2, 5, 9, 33),
+        9,
+        False,
+    ],
+    "convolve1d": lambda: [_rand(7, 31), _rand(7, 5)],
+    "correlate1d": lambda: [_rand(7, 31), _rand(7, 5)],
+    "trilinear": lambda: [_rand(9, 8, 33), _rand(9, 3)],
+    "trilinear_backward": lambda: [_rand(9, 33), _rand(9, 8, 33), _rand(9, 3)],
+}
+# The same, of which every thread gets a part.
+LARGE: dict[str, Callable[[], list[list[Any]]]] = {
+    "tv_prox": lambda: [
+        [_rand(1, 3, 100, 130), torch.tensor([0.1]), iterations, coupled]
+        for iterations, coupled in ((5, False), (9, True))
+    ],
+    "tv_prox_dual": lambda: [
+        [_rand(1, 3, 100, 130), torch.tensor([0.1]), 0.1 * _rand(1, 2, 3, 100, 130), 9, coupled]
+        for coupled in (False, True)
+    ],
+    "convolve1d": lambda: [[_rand(3, 3000), _rand(3, 65)]],
+    "correlate1d": lambda: [[_rand(3, 3000), _rand(3, 65)]],
+    "trilinear": lambda: [[_rand(2000, 8, 5), _rand(2000, 3)]],
+    "trilinear_backward": lambda: [[_rand(2000, 5), _rand(2000, 8, 5), _rand(2000, 3)]],
+}
+NAMES = [*CAMERA, *OTHERS]
+ONLY_REFERENCE = {"tv_prox_backward"}
+every_op = pytest.mark.parametrize("name", NAMES)
+
+
+def _rand(*shape: int) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return 2 * torch.rand(shape, generator=generator) - 1
+
+
+@pytest.fixture
+def arguments(camera_arguments: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    def build(name: str, **options: Any) -> list[Any]:
+        if name in OTHERS:
+            return OTHERS[name]()
+        return camera_arguments(name, **options)
+
+    return build
+
+
+def _tensors(args: list[Any]) -> Iterator[int]:
+    return (i for i, value in enumerate(args) if isinstance(value, Tensor))
+
+
+def _convert(args: list[Any], change: Callable[[Tensor], Tensor]) -> list[Any]:
+    return [change(value) if isinstance(value, Tensor) else value for value in args]
+
+
+@pytest.mark.usefixtures("compiled")
+def test_every_operator_is_here() -> None:
+    """A new operator must get a case, in `CAMERA` or `OTHERS`, and a kernel."""
+    assert set(NAMES) == set(SCHEMAS) - ONLY_REFERENCE
+    cpu = torch.device("cpu")
+    assert {name for name in SCHEMAS if ops.backend(cpu, name) == "compiled"} == set(NAMES)
+
+
+def _sliced(value: Tensor) -> Tensor:
+    """Equal values in every third column of a larger tensor, between values that must not count."""
+    wide = torch.full((*value.shape[:-1], 3 * value.shape[-1] + 2), torch.nan, dtype=value.dtype)
+    wide[..., 2::3] = value
+    return wide[..., 2::3]
+
+
+def _narrowed(value: Tensor) -> Tensor:
+    large = torch.full([size + 2 for size in value.shape], torch.nan, dtype=value.dtype)
+    for dim, size in enumerate(value.shape):
+        large = large.narrow(dim, 1, size)
+    return large.copy_(value)
+
+
+# Applied to every tensor with two dimensions or more.
+LAYOUTS: dict[str, View] = {
+    "channels_last": lambda t: t.movedim(-3, -1).contiguous().movedim(-1, -3) if t.ndim > 2 else t,
+    "transposed": lambda t: t.mT.contiguous().mT,
+    "first_innermost": lambda t: t.movedim(0, -1).contiguous().movedim(-1, 0),
+    "sliced": _sliced,
+    "narrowed": _narrowed,
+    "expanded_first": lambda t: t[:1].expand_as(t),
+    "expanded_last": lambda t: t[..., :1].expand_as(t),
+    "one_value": lambda t: t.flatten()[0].expand_as(t),
+}
+
+
+@every_op
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layouts(
+    name: str, layout: str, parity: Parity, arguments: Callable[..., list[Any]]
+) -> None:
+    """All tensors in a layout, one of them, all but one; in float32 and converted."""
+    options = {"shots": 1 if name == "ratio_inverse" else 2, "samples": 2, "mask_bands": 5}
+    plain = arguments(name, **options)
+    turned = _convert(plain, lambda t: LAYOUTS[layout](t) if t.ndim > 1 else t)
+    if layout.startswith("expanded") or layout == "one_value":
+        for i in _tensors(plain):  # a gram that is one
+            if plain[i].ndim == 5 and plain[i].shape[1] == plain[i].shape[2]:
+                turned[i] = plain[i]
+    cases = [turned]
+    for i in _tensors(plain):
+        cases.append([*plain[:i], turned[i], *plain[i + 1 :]])
+        cases.append([*turned[:i], plain[i], *turned[i + 1 :]])
+    for case in cases:
+        parity(name, *case)
+    for dtype in (torch.bfloat16, torch.float16, torch.float64):
+        parity(name, *_convert(turned, lambda t, d=dtype: _keep_strides(t, d)))
+
+
+def _keep_strides(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Convert a tensor with all memory it lies in."""
+    storage = torch.empty(0, dtype=value.dtype).set_(value.untyped_storage())
+    return torch.as_strided(storage.to(dtype), value.shape, value.stride(), value.storage_offset())
+
+
+@every_op
+def test_one_mask_and_gram_for_all(
+    name: str, parity: Parity, arguments: Callable[..., list[Any]]
+) -> None:
+    """Of one sample and band, in every layout."""
+    for turn in LAYOUTS.values():
+        args = arguments(name)
+        parity(name, *_convert(args, lambda t, f=turn: f(t) if t.ndim == 5 else t))
+
+
+@every_op
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.usefixtures("compiled")
+def test_fake_tensors_have_the_strides_of_results(
+    name: str, layout: str, arguments: Callable[..., list[Any]]
+) -> None:
+    args = _convert(arguments(name), lambda t: LAYOUTS[layout](t) if t.ndim > 1 else t)
+    real = getattr(kernels, name)(*args)
+    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        fake = getattr(kernels, name)(*_convert(args, mode.from_tensor))
+    pairs = zip(fake, real, strict=True) if isinstance(real, tuple) else [(fake, real)]
+    for f, r in pairs:
+        assert (f.shape, f.dtype, f.stride()) == (r.shape, r.dtype, r.stride())
+
+
+@every_op
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_not_a_number_stays_where_it_belongs(
+    name: str, value: float, parity: Parity, arguments: Callable[..., list[Any]]
+) -> None:
+    """The same results are spoilt as in the reference; for total variation see its own test."""
+    if name.startswith("tv_"):
+        return
+    for i in _tensors(arguments(name)):
+        for place in (0.0, 0.4, 1.0):
+            args = arguments(name)
+            args[i].view(-1)[round(place * (args[i].numel() - 1))] = value
+            parity(name, *args)
+
+
+@every_op
+@pytest.mark.usefixtures("compiled")
+def test_same_bits_for_every_thread_count(
+    name: str, camera_arguments: Callable[..., list[Any]]
+) -> None:
+    shares = [(1, 1), (1, 3)] if name == "ratio_inverse" else [(1, 1), (1, 3), (3, 1)]
+    cases = (
+        LARGE[name]()
+        if name in LARGE
+        else [camera_arguments(name, (3, 9, 37, 133), 2, *share) for share in shares]
+    )
+    before = torch.get_num_threads()
+    try:
+        for args in cases:
+            found = []
+            for threads in (1, 1, 2, 3):
+                torch.set_num_threads(threads)
+                result = getattr(kernels, name)(*args)
+                found.append(result if isinstance(result, tuple) else (result,))
+            for other in found[1:]:
+                assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("isa", ["baseline", "avx2"])
+@pytest.mark.usefixtures("compiled")
+def test_other_instruction_sets(isa: str) -> None:
+    """What this processor does not choose by itself, in a process of its own."""
+    chosen = "geometry or mixed_dtypes or sizes or tiles or lengths or cells or channels_last"
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    command += [str(path) for path in sorted(HERE.glob("test_compiled*.py"))]
+    result = subprocess.run(
+        [*command, "-k", f"({chosen}) and not instruction"],
+        cwd=HERE.parents[1],
+        env=os.environ | {"CASSI_ISA": isa, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]

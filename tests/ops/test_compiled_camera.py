@@ -1,0 +1,175 @@
+"""The camera's compiled kernels against their reference: sizes, steps, shots, masks, dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+Parity = Callable[..., tuple[Tensor, ...]]
+Arguments = Callable[..., list[Any]]
+
+OPS = [
+    "forward",
+    "adjoint",
+    "mask_adjoint",
+    "ratio_inverse",
+    "gram",
+    "gram_solve",
+    "data_step",
+    "data_step_backward",
+]
+MANY_SHOTS = [name for name in OPS if name != "ratio_inverse"]
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+STEPS = [0, 1, -1, 2, -2, 3, -5, 16, 17, -40]
+# (B, C, H, W): rows shorter than a vector, of whole vectors, and with a rest.
+SIZES = [
+    (1, 1, 1, 1),
+    (2, 5, 3, 1),
+    (1, 2, 1, 7),
+    (1, 28, 2, 16),
+    (2, 33, 5, 17),
+    (1, 9, 3, 31),
+    (1, 28, 9, 100),
+    (3, 3, 2, 259),
+    (1, 4, 17, 40),
+]
+every_op = pytest.mark.parametrize("name", OPS)
+
+
+@every_op
+@pytest.mark.parametrize("step", STEPS)
+def test_geometry(name: str, step: int, parity: Parity, camera_arguments: Arguments) -> None:
+    for size in SIZES:
+        parity(name, *camera_arguments(name, size, step))
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_geometry_of_row_sums(
+    step: int, dtype: torch.dtype, parity: Parity, camera_arguments: Arguments
+) -> None:
+    """Every remainder of the width, and every number of bands that are summed together."""
+    for width, bands in product((1, 4, 7, 8, 13, 16, 17, 31, 33, 47, 64, 81), (1, 3, 17, 28, 70)):
+        for mask_bands in {1, bands}:
+            size = (1, bands, 1, width)
+            parity(
+                "forward",
+                *camera_arguments("forward", size, step, mask_bands=mask_bands, dtypes=[dtype] * 3),
+            )
+
+
+@every_op
+@pytest.mark.parametrize("batch", [0, 1, 2, 3])
+def test_masks(name: str, batch: int, parity: Parity, camera_arguments: Arguments) -> None:
+    """Of one shot or several, shared by samples, by bands, by both, by none."""
+    for shots, step in ((1, 2), (1, -1), (2, -1), (3, 2), (5, 1)):
+        if shots > 1 and name == "ratio_inverse":
+            continue
+        for samples, mask_bands in product({1, max(batch, 1)}, (1, 5)):
+            args = camera_arguments(name, (batch, 5, 5, 19), step, shots, samples, mask_bands)
+            parity(name, *args)
+
+
+@every_op
+@pytest.mark.parametrize("cube", DTYPES)
+def test_mixed_dtypes(
+    name: str, cube: torch.dtype, parity: Parity, camera_arguments: Arguments
+) -> None:
+    """Results are the exact ones, rounded once."""
+    for measurement, mask in product(DTYPES, DTYPES):
+        for shots in (1, 2) if name in MANY_SHOTS else (1,):
+            dtypes = (cube, measurement, mask)
+            parity(name, *camera_arguments(name, (2, 5, 3, 19), 2, shots, dtypes=dtypes))
+
+
+@pytest.mark.parametrize("name", ["gram_solve", "data_step", "data_step_backward"])
+@pytest.mark.parametrize("shots", [1, 2])
+def test_rho(name: str, shots: int, parity: Parity, camera_arguments: Arguments) -> None:
+    for rho in ((0.3, 2.0, 1e-3), (1e30,), (float("inf"),)):
+        parity(name, *camera_arguments(name, (3, 5, 3, 19), -2, shots, rho=rho))
+
+
+@pytest.mark.parametrize("name", ["gram_solve", "data_step", "data_step_backward"])
+def test_detector_pixels_without_light(
+    name: str, parity: Parity, camera_arguments: Arguments
+) -> None:
+    """Between bands that are further apart than they are wide, and behind a dark mask."""
+    for size, step, rho in product([(2, 5, 3, 4), (1, 4, 2, 40)], (7, -45), ((0.0,), (0.2,))):
+        args = camera_arguments(name, size, step, rho=rho)
+        z = parity(name, *args)[0]
+        assert z.isfinite().all()
+    dark = camera_arguments(name, (2, 5, 3, 19), 2, rho=(0.0,))
+    for value in dark:
+        if isinstance(value, Tensor) and value.ndim == 5:  # mask and gram
+            value.zero_()
+    parity(name, *dark)
+
+
+@pytest.mark.parametrize("need_mask", [False, True])
+@pytest.mark.parametrize("need_rho", [False, True])
+def test_gradients_that_are_needed(
+    need_mask: bool, need_rho: bool, parity: Parity, camera_arguments: Arguments
+) -> None:
+    for shots, samples, mask_bands in product((1, 3), (1, 2), (1, 5)):
+        args = camera_arguments(
+            "data_step_backward", (2, 5, 9, 33), 2, shots, samples, mask_bands, rho=(0.1, 0.4)
+        )
+        results = parity("data_step_backward", *args[:-2], need_mask, need_rho)
+        assert [r.numel() > 0 for r in results] == [True, True, need_mask, need_rho]
+
+
+def test_sums_over_parts_of_a_mask(parity: Parity, camera_arguments: Arguments) -> None:
+    args = camera_arguments("mask_adjoint", (3, 5, 9, 33), 2, shots=2)[:3]
+    for per_sample, per_band in product((False, True), (False, True)):
+        parity("mask_adjoint", *args, per_sample, per_band)
+
+
+@pytest.mark.parametrize("name", ["adjoint", "ratio_inverse"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_channels_last_results(
+    name: str, dtype: torch.dtype, parity: Parity, camera_arguments: Arguments
+) -> None:
+    for size in SIZES:
+        args = camera_arguments(name, size, -2, dtypes=(dtype, dtype, torch.float32))
+        parity(name, *args[:-1], True)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("forward", torch.float32),
+        ("adjoint", torch.float32),
+        ("ratio_inverse", torch.float64),
+        ("data_step", torch.float32),
+        ("data_step_backward", torch.float64),
+    ],
+)
+def test_larger_than_the_caches(
+    name: str, dtype: torch.dtype, parity: Parity, camera_arguments: Arguments
+) -> None:
+    """More than 16 MiB, with rows that begin at any address."""
+    height = 390 * 4 // dtype.itemsize
+    parity(name, *camera_arguments(name, (1, 28, height, 397), 2, dtypes=(dtype,) * 3))
+
+
+@pytest.mark.parametrize("y_dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("gram_dtype", [torch.float32, torch.float64])
+@pytest.mark.usefixtures("compiled")
+def test_singular_grams(y_dtype: torch.dtype, gram_dtype: torch.dtype) -> None:
+    """Shots through one mask, dimmed: what they disagree in is rounding error, of the gram's dtype.
+
+    With G = s·aaᵀ the shortest solution of G z = r is a (a·r) / (s |a|⁴).
+    """
+    generator = torch.Generator().manual_seed(0)
+    r, level = (torch.rand(s, generator=generator).double() for s in ((2, 3, 9, 33), (9, 33)))
+    a = torch.tensor([1.0, 0.7, 0.3], dtype=torch.float64)
+    gram = (a.view(3, 1, 1, 1) * a.view(1, 3, 1, 1) * (level + 0.1)).unsqueeze(0)
+    share = (a.view(3, 1, 1) * r).sum(1, keepdim=True) / (level + 0.1) / a.square().sum().square()
+    args = (r.to(y_dtype), gram.to(gram_dtype), torch.zeros(1, dtype=y_dtype))
+    z = torch.ops.cassi.gram_solve(*args)
+    torch.testing.assert_close(z.double(), a.view(3, 1, 1) * share, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,72 @@
+"""Compiled convolution and trilinear interpolation against their reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+Parity = Callable[..., tuple[Tensor, ...]]
+View = Callable[[Tensor], Tensor]
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+VIEWS: dict[str, View] = {
+    "contiguous": lambda t: t,
+    "transposed": lambda t: t.mT.contiguous().mT,
+    "strided": lambda t: t.repeat_interleave(3, -1)[..., 1::3],
+    "offset": lambda t: torch.cat([t[:1] * torch.nan, t])[1:],
+    "expanded": lambda t: t[:1].expand_as(t),
+    "one_value": lambda t: t.flatten()[0].expand_as(t),
+}
+
+
+def _rand(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return (2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1).to(dtype)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3])
+@pytest.mark.parametrize("taps", [1, 2, 7, 64, 1025])
+def test_lengths_of_convolutions(rows: int, taps: int, parity: Parity) -> None:
+    ulps = 4 + taps / 16  # the error of a sum grows with its length
+    for n in (1, 2, 17, 1023, 1024, 1025, 3000):
+        parity("convolve1d", _rand(rows, n), _rand(rows, taps), ulps=ulps)
+        if n >= taps:
+            parity("correlate1d", _rand(rows, n), _rand(rows, taps), ulps=ulps)
+
+
+@pytest.mark.parametrize("cells", [0, 1, 255, 256, 600])
+@pytest.mark.parametrize("channels", [0, 1, 7, 16, 33])
+def test_cells_and_channels(cells: int, channels: int, parity: Parity) -> None:
+    features, points = _rand(cells, 8, channels), _rand(cells, 3)
+    parity("trilinear", features, points)
+    parity("trilinear_backward", _rand(cells, channels), features, points)
+
+
+@pytest.mark.parametrize("first", DTYPES)
+@pytest.mark.parametrize("second", DTYPES)
+def test_mixed_dtypes(first: torch.dtype, second: torch.dtype, parity: Parity) -> None:
+    for name in ("convolve1d", "correlate1d"):
+        parity(name, _rand(3, 40, dtype=first), _rand(3, 9, dtype=second))
+    features, points = _rand(5, 8, 19, dtype=first), _rand(5, 3, dtype=second)
+    parity("trilinear", features, points)
+    for grad in DTYPES:
+        parity("trilinear_backward", _rand(5, 19, dtype=grad), features, points)
+
+
+@pytest.mark.parametrize("one", VIEWS)
+@pytest.mark.parametrize("two", VIEWS)
+def test_layouts(one: str, two: str, parity: Parity) -> None:
+    first, second = VIEWS[one], VIEWS[two]
+    for name in ("convolve1d", "correlate1d"):
+        parity(name, first(_rand(3, 40)), second(_rand(3, 9)))
+    parity("trilinear", first(_rand(5, 8, 19)), second(_rand(5, 3)))
+    parity("trilinear_backward", second(_rand(5, 19)), first(_rand(5, 8, 19)), _rand(5, 3))
+
+
+def test_points_outside_the_cell(parity: Parity) -> None:
+    features, points = _rand(5, 8, 19), 5 * _rand(5, 3)
+    parity("trilinear", features, points, ulps=512)
+    parity("trilinear_backward", _rand(5, 19), features, points, ulps=512)
