@@ -12,8 +12,8 @@ either. Mask `(H, W)`, `(C, H, W)` or `(K, 1|C, H, W)` for K shots, or `(B, K, 1
 mask per sample. Any floating dtype; sums run in float32 at least, the result has the dtype of the
 cube or measurement that went in. All functions have reverse-mode gradients, to any order, with
 respect to cube, measurement, mask and ρ (where A Aᵀ + ρI is invertible), run under
-`torch.compile(fullgraph=True)`, `torch.export` and `torch.vmap`, and take any strides: channels_last
-cubes stay channels_last. `backend(device)` says whether the compiled kernels are in use.
+`torch.compile(fullgraph=True)`, `torch.export` and `torch.vmap`, and take any strides: cubes in
+channels_last stay so. `backend(device)` says whether the compiled kernels are in use.
 """
 
 from cassi.ops import _camera, _signal, _tv  # noqa: F401  (they define the operators)

@@ -45,20 +45,19 @@ Plan plan(const TvProx& a) {
 }
 
 // The rows of one iteration, for `bands` bands each: u of the last row; p, q of the last row and of
-// this one. A row has one vector of padding in front.
+// this one. A row has one vector of padding in front. Where the bands are coupled, p and q are
+// still to be multiplied by s, one row for all bands, which saves a pass over them.
 template <class T>
 struct Stage {
-  T *u, *p[2], *q[2];
+  T *u, *p[2], *q[2], *s[2];
 };
 
-template <class T>
+template <class T, bool Coupled>
 struct Sweep {
   using V = typename Vec<T>::type;
   static constexpr int64_t L = Vec<T>::lanes;
   int64_t bands, width, pitch;
   V limit;
-  bool coupled;
-  T* norm;
 
   // s = min(1, limit / √square), where square + tiny is never zero.
   V shrinkage(V square) const {
@@ -66,28 +65,42 @@ struct Sweep {
     return s > V{} + T(1) ? V{} + T(1) : s;  // a NaN stays a NaN
   }
 
-  // u(h), and from it (p, q)(h-1) of the next iteration. Virtual: h is below the image, where no
-  // difference is taken.
-  template <bool Virtual, bool Coupled>
-  void advance(const Stage<T>& s, int now, const T* x, T* next_p, T* next_q, bool first) const {
+  static V dual(const T* row, const T* s) { return Coupled ? load(row) * load(s) : load(row); }
+
+  // u(h) of a stage, at one vector of one band.
+  static V primal(const Stage<T>& stage, int now, const T* x, int64_t o, int64_t w) {
+    const T *p = stage.p[now] + o + w, *p_last = stage.p[1 - now] + o + w;
+    const T* q = stage.q[now] + o + w;
+    const T *s = stage.s[now] + w, *s_last = stage.s[1 - now] + w;
+    return load(x + o + w) + (dual(p, s) - dual(p_last, s_last)) +
+           (dual(q, s) - dual(q - 1, s - 1));
+  }
+
+  // u(h), and from it (p, q)(h-1) of the next stage. Virtual: h is below the image, where no
+  // difference is taken. Cold: p and q are zero. First: there is no row h-1.
+  template <bool Virtual, bool Cold>
+  void advance(const Stage<T>& stage, int now, const T* x, const Stage<T>& next, bool first) const {
+    const T* s_last = stage.s[1 - now];
+    T* norm = next.s[1 - now];
     for (int64_t c = 0; c < bands; ++c) {
       const int64_t o = c * pitch;
-      T* u = s.u + o;
-      const T *p = s.p[now] + o, *q = s.q[now] + o;
-      const T *p_last = s.p[1 - now] + o, *q_last = s.q[1 - now] + o;
-      T *to_p = next_p + o, *to_q = next_q + o;
-      const T* image = x + o;
+      T* u = stage.u + o;
+      const T *p_last = stage.p[1 - now] + o, *q_last = stage.q[1 - now] + o;
+      T *to_p = next.p[1 - now] + o, *to_q = next.q[1 - now] + o;
       for (int64_t w = 0; w < width; w += L) {
         const V above = load(u + w), right = load(u + w + 1);
         V here = above;
         if (!Virtual) {
-          here =
-              load(image + w) + (load(p + w) - load(p_last + w)) + (load(q + w) - load(q + w - 1));
+          here = Cold ? load(x + o + w) : primal(stage, now, x, o, w);
           store(u + w, here);
         }
         if (first) continue;
-        const V a = Virtual ? load(p_last + w) : load(p_last + w) + T(kTvStep) * (here - above);
-        const V b = load(q_last + w) + T(kTvStep) * (right - above);
+        V a = Virtual ? V{} : T(kTvStep) * (here - above);
+        V b = T(kTvStep) * (right - above);
+        if (!Cold) {
+          a = dual(p_last + w, s_last + w) + a;
+          b = dual(q_last + w, s_last + w) + b;
+        }
         const V square = a * a + b * b;
         if (Coupled) {
           store(norm + w, c == 0 ? square : load(norm + w) + square);
@@ -101,24 +114,18 @@ struct Sweep {
       }
       if (!Virtual) u[width] = u[width - 1];
     }
-    if (!Coupled || first) return;
-    for (int64_t w = 0; w < width; w += L) store(norm + w, shrinkage(load(norm + w)));
-    for (int64_t c = 0; c < bands; ++c)
-      for (int64_t w = 0; w < width; w += L) {
-        const V s = load(norm + w);
-        store(next_p + c * pitch + w, load(next_p + c * pitch + w) * s);
-        store(next_q + c * pitch + w, load(next_q + c * pitch + w) * s);
-      }
+    if (Coupled && !first)
+      for (int64_t w = 0; w < width; w += L) store(norm + w, shrinkage(load(norm + w)));
   }
 
-  void advance(const Stage<T>& s, int now, const T* x, T* next_p, T* next_q, bool first,
-               bool below) const {
-    if (coupled)
-      below ? advance<true, true>(s, now, x, next_p, next_q, first)
-            : advance<false, true>(s, now, x, next_p, next_q, first);
+  void advance(const Stage<T>& stage, int now, const T* x, const Stage<T>& next, bool first,
+               bool below, bool cold) const {
+    if (below)
+      cold ? advance<true, true>(stage, now, x, next, first)
+           : advance<true, false>(stage, now, x, next, first);
     else
-      below ? advance<true, false>(s, now, x, next_p, next_q, first)
-            : advance<false, false>(s, now, x, next_p, next_q, first);
+      cold ? advance<false, true>(stage, now, x, next, first)
+           : advance<false, false>(stage, now, x, next, first);
   }
 };
 
@@ -129,7 +136,7 @@ Part dual_part(const View& dual, int64_t b, int64_t which, int64_t c, int64_t h,
   return part;
 }
 
-template <class T>
+template <class T, bool Coupled>
 void run_as(const TvProx& a, int64_t begin, int64_t end) {
   constexpr int64_t L = Vec<T>::lanes;
   const Geometry& g = a.g;
@@ -137,11 +144,10 @@ void run_as(const TvProx& a, int64_t begin, int64_t end) {
   const int64_t iterations = a.iterations, stages = iterations + 1;
   const int64_t pitch = padded<T>(plan.columns + 2 * iterations + 1) + 2 * L;
   const int64_t row = plan.bands * pitch;
-  const int64_t bytes =
-      (5 * stages * row + stages * row + row + pitch) * sizeof(T) + stages * sizeof(Stage<T>);
-  char* memory = scratch(bytes);
-  T* space = reinterpret_cast<T*>(memory);
-  Stage<T>* stage = reinterpret_cast<Stage<T>*>(space + 6 * stages * row + row + pitch);
+  const int64_t elements = 6 * stages * row + row + 2 * stages * pitch;
+  T* space = reinterpret_cast<T*>(scratch(elements * sizeof(T) + stages * sizeof(Stage<T>)));
+  Stage<T>* stage = reinterpret_cast<Stage<T>*>(space + elements);
+  const bool cold = !a.dual_in.data;
   for (int64_t t = begin; t < end; ++t) {
     // Where the tile lies.
     int64_t rest = t;
@@ -159,7 +165,7 @@ void run_as(const TvProx& a, int64_t begin, int64_t end) {
     const int64_t right = w1 + iterations < g.width ? w1 + iterations : g.width;
     const int64_t width = right - left;
 
-    __builtin_memset(space, 0, (6 * stages * row + row + pitch) * sizeof(T));
+    __builtin_memset(space, 0, elements * sizeof(T));
     T* at = space + L;
     for (int64_t i = 0; i < stages; ++i) {
       stage[i].u = at;
@@ -171,9 +177,14 @@ void run_as(const TvProx& a, int64_t begin, int64_t end) {
     }
     T* ring = at;  // the last `stages` rows of x
     T* result = ring + stages * row;
+    T* scale = result + row;
+    for (int64_t i = 0; i < stages; ++i)
+      for (int k = 0; k < 2; ++k) stage[i].s[k] = scale + (2 * i + k) * pitch;
+    for (int64_t w = -L; w < pitch - L; ++w) stage[0].s[0][w] = stage[0].s[1][w] = T(1);
     T limit = scalar_at<T>(a.weight, b);
     limit = limit > Precision<T>::largest ? Precision<T>::largest : limit;
-    Sweep<T> sweep = {plan.bands, width, pitch, splat<T>(limit), a.coupled, result + row};
+    using Steps = Sweep<T, Coupled>;
+    const Steps sweep = {plan.bands, width, pitch, splat<T>(limit)};
 
     const auto read_dual = [&](int64_t which, int64_t h, T* to) {
       // One more column on the left, whose q is subtracted in the first.
@@ -200,31 +211,30 @@ void run_as(const TvProx& a, int64_t begin, int64_t end) {
         const int64_t h = front - i;
         if (h < top) break;
         if (h > g.height) continue;
-        sweep.advance(stage[i], h & 1, ring + h % stages * row, stage[i + 1].p[(h - 1) & 1],
-                      stage[i + 1].q[(h - 1) & 1], h == top, h == g.height);
+        sweep.advance(stage[i], h & 1, ring + h % stages * row, stage[i + 1], h == top,
+                      h == g.height, cold && i == 0);
       }
       const int64_t h = front - iterations;
       if (h < h0) continue;
       const Stage<T>& last = stage[iterations];
-      const T *p = last.p[h & 1], *p_last = last.p[1 - (h & 1)], *q = last.q[h & 1];
       const T* x = ring + h % stages * row;
-      for (int64_t c = 0; c < plan.bands; ++c)
-        for (int64_t w = 0; w < width; w += L) {
-          const int64_t o = c * pitch + w;
-          store(result + o,
-                load(x + o) + (load(p + o) - load(p_last + o)) + (load(q + o) - load(q + o - 1)));
-        }
       const int64_t skip = w0 - left;
+      const auto write = [&](const Part& out, auto value) {
+        for (int64_t c = 0; c < plan.bands; ++c)
+          for (int64_t w = 0; w < width; w += L) store(result + c * pitch + w, value(c * pitch, w));
+        write_block(out, Block<T>{result + skip, pitch, pitch}, plan.bands, 1, w1 - w0);
+      };
       if (a.u.data) {
         Part out = cube_part(a.u, b, h);
         out.data += (c0 * out.band + w0 * out.column) * size_of(out.dtype);
-        write_block(out, Block<T>{result + skip, pitch, pitch}, plan.bands, 1, w1 - w0);
+        write(out, [&](int64_t o, int64_t w) { return Steps::primal(last, h & 1, x, o, w); });
       }
       if (a.dual_out.data)
-        for (int which = 0; which < 2; ++which)
-          write_block(dual_part<T>(a.dual_out, b, which, c0, h, w0),
-                      Block<T>{const_cast<T*>(which ? q : p) + skip, pitch, pitch}, plan.bands, 1,
-                      w1 - w0);
+        for (int which = 0; which < 2; ++which) {
+          const T *from = (which ? last.q : last.p)[h & 1], *s = last.s[h & 1];
+          write(dual_part<T>(a.dual_out, b, which, c0, h, w0),
+                [&](int64_t o, int64_t w) { return Steps::dual(from + o + w, s + w); });
+        }
     }
   }
 }
@@ -237,7 +247,10 @@ int64_t work(const TvProx& a) {
 }
 
 void run(const TvProx& a, int64_t begin, int64_t end) {
-  a.sums == Dtype::f64 ? run_as<double>(a, begin, end) : run_as<float>(a, begin, end);
+  if (a.sums == Dtype::f64)
+    a.coupled ? run_as<double, true>(a, begin, end) : run_as<double, false>(a, begin, end);
+  else
+    a.coupled ? run_as<float, true>(a, begin, end) : run_as<float, false>(a, begin, end);
 }
 
 }  // namespace CASSI_ISA

@@ -22,41 +22,37 @@ struct Tile {
   }
 };
 
-// `chunk` bands × `columns`, both the most that is copied at a time: with 16-byte units, what is
-// copied must begin at multiples of them. The tile must be small enough for int offsets.
+// `chunk` bands × `columns`, both the most that is copied at a time: what is copied must begin at
+// multiples of them. The tile must be small enough for int offsets.
 inline Tile tile_of(const View& v, const Geometry& g, int64_t chunk, int64_t columns) {
   const int64_t size = size_of(v.dtype);
   Tile t = {};
   t.bands_inner = v.stride[1] == 1 && v.stride[3] != 1 && g.bands > 1;
-  // What a unit must divide.
-  int64_t multiples = static_cast<int64_t>(reinterpret_cast<uintptr_t>(v.data));
-  multiples |= (g.batch > 1 ? v.stride[0] : 0) * size | (g.height > 1 ? v.stride[2] : 0) * size;
-  int64_t most = size;
-  if (t.bands_inner) {
-    multiples |= (v.stride[3] | chunk | g.bands) * size;
-    most = size > 4 ? size : 4;
-  } else if (v.stride[3] == 1) {
-    multiples |= ((g.bands > 1 ? v.stride[1] : 0) | columns | g.width) * size;
-    most = 16;
-  }
-  int64_t unit = most;
-  while (unit > size && multiples % unit != 0) unit /= 2;
-  t.unit = static_cast<int>(unit);
+  // All that a unit must divide, in bytes.
+  int64_t all = (g.batch > 1 ? v.stride[0] : 0) | (g.height > 1 ? v.stride[2] : 0);
+  if (t.bands_inner)
+    all |= v.stride[3] | chunk | g.bands;
+  else
+    all |= (g.bands > 1 ? v.stride[1] : 0) | columns | g.width;
+  all = all * size | static_cast<int64_t>(reinterpret_cast<uintptr_t>(v.data));
+  int64_t unit = t.bands_inner || v.stride[3] == 1 ? 16 : size;
+  while (unit > size && all % unit != 0) unit /= 2;
   if (t.bands_inner) {
     // An odd number of words between pixels: threads along the columns meet different banks.
-    const int64_t words = (chunk * size + most - 1) / most;
-    t.pitch = static_cast<int>((words | 1) * most);
+    const int64_t word = size > 4 ? size : 4, words = (chunk * size + word - 1) / word;
+    if (unit < 16 && unit > word) unit = word;
+    t.pitch = static_cast<int>((words | 1) * word);
     t.band = 1;
     t.column = t.pitch / static_cast<int>(size);
     t.line = v.stride[3] * size;
-    t.next = unit;
   } else {
     t.pitch = static_cast<int>((columns * size + 15) / 16 * 16);
     t.band = t.pitch / static_cast<int>(size);
     t.column = 1;
     t.line = v.stride[1] * size;
-    t.next = v.stride[3] == 1 ? unit : v.stride[3] * size;
   }
+  t.unit = static_cast<int>(unit);
+  t.next = t.bands_inner || v.stride[3] == 1 ? unit : v.stride[3] * size;
   return t;
 }
 
@@ -79,7 +75,7 @@ struct Unit<16> {
   using type = uint4;
 };
 
-// A copy that the thread does not wait for, see `await_copies`. Two bytes are copied at once.
+// A copy of 4, 8 or 16 bytes that the thread does not wait for, see `await_copies`.
 template <int Bytes>
 CASSI_DEVICE_INLINE void copy_async(char* to, const char* from) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -87,7 +83,7 @@ CASSI_DEVICE_INLINE void copy_async(char* to, const char* from) {
   if constexpr (Bytes == 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
     return;
-  } else if constexpr (Bytes >= 4) {
+  } else {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(from), "n"(Bytes)
                  : "memory");
     return;
@@ -123,42 +119,61 @@ struct Walk {
   }
 };
 
+// Units that a thread carries through registers: four at a time, all loaded before any is stored.
+// Those of 16 bytes are stored word by word, as a pixel need not begin at a multiple of 16 there.
+template <int Bytes>
+CASSI_DEVICE_INLINE void copy_in_held(const Tile& t, char* to, const char* from, int lines,
+                                      int units) {
+  using U = typename Unit<Bytes>::type;
+  for (Walk at(threadIdx.x, blockDim.x, units); at.line < lines;) {
+    U value[4] = {};
+    char* place[4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (at.line < lines) {
+        place[i] = to + at.line * t.pitch + at.unit * Bytes;
+        value[i] = __ldg(reinterpret_cast<const U*>(from + at.line * t.line + at.unit * t.next));
+      }
+      at.advance();
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (!place[i]) continue;
+      if constexpr (Bytes == 16) {
+        unsigned* words = reinterpret_cast<unsigned*>(place[i]);
+        words[0] = value[i].x;
+        words[1] = value[i].y;
+        words[2] = value[i].z;
+        words[3] = value[i].w;
+      } else {
+        *reinterpret_cast<U*>(place[i]) = value[i];
+      }
+    }
+  }
+}
+
 template <int Bytes>
 CASSI_DEVICE_INLINE void copy_in_units(const Tile& t, char* to, const char* from, int lines,
                                        int units) {
-  Walk at(threadIdx.x, blockDim.x, units);
-  if constexpr (Bytes == 2) {  // not asynchronous: keep several loads in flight
-    while (at.line < lines) {
-      unsigned short value[4];
-      char* place[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        place[i] = nullptr;
-        if (at.line < lines) {
-          place[i] = to + at.line * t.pitch + at.unit * Bytes;
-          value[i] = __ldg(
-              reinterpret_cast<const unsigned short*>(from + at.line * t.line + at.unit * t.next));
-        }
-        at.advance();
-      }
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        if (place[i]) *reinterpret_cast<unsigned short*>(place[i]) = value[i];
-    }
-  } else {
-    for (; at.line < lines; at.advance())
-      copy_async<Bytes>(to + at.line * t.pitch + at.unit * Bytes,
-                        from + at.line * t.line + at.unit * t.next);
-  }
+  for (Walk at(threadIdx.x, blockDim.x, units); at.line < lines; at.advance())
+    copy_async<Bytes>(to + at.line * t.pitch + at.unit * Bytes,
+                      from + at.line * t.line + at.unit * t.next);
 }
 
 template <int Bytes>
 CASSI_DEVICE_INLINE void copy_out_units(const Tile& t, char* to, const char* from, int lines,
                                         int units) {
   using U = typename Unit<Bytes>::type;
-  for (Walk at(threadIdx.x, blockDim.x, units); at.line < lines; at.advance())
-    *reinterpret_cast<U*>(to + at.line * t.line + at.unit * t.next) =
-        *reinterpret_cast<const U*>(from + at.line * t.pitch + at.unit * Bytes);
+  for (Walk at(threadIdx.x, blockDim.x, units); at.line < lines; at.advance()) {
+    U* place = reinterpret_cast<U*>(to + at.line * t.line + at.unit * t.next);
+    const char* source = from + at.line * t.pitch + at.unit * Bytes;
+    if constexpr (Bytes == 16) {
+      const unsigned* words = reinterpret_cast<const unsigned*>(source);
+      *place = {words[0], words[1], words[2], words[3]};
+    } else {
+      *place = *reinterpret_cast<const U*>(source);
+    }
+  }
 }
 
 // By the threads of one row, threadIdx.x: `tile` ← cube, whose first element is at `from`.
@@ -170,7 +185,10 @@ CASSI_DEVICE_INLINE void copy_in(const Tile& t, D* tile, const D* from, int band
   const int units = (t.bands_inner ? bands : columns) * static_cast<int>(sizeof(D)) / t.unit;
   switch (t.unit) {
     case 16:
-      copy_in_units<16>(t, to, source, lines, units);
+      if (t.bands_inner)
+        copy_in_held<16>(t, to, source, lines, units);
+      else
+        copy_in_units<16>(t, to, source, lines, units);
       break;
     case 8:
       copy_in_units<8>(t, to, source, lines, units);
@@ -179,7 +197,7 @@ CASSI_DEVICE_INLINE void copy_in(const Tile& t, D* tile, const D* from, int band
       copy_in_units<4>(t, to, source, lines, units);
       break;
     default:
-      copy_in_units<2>(t, to, source, lines, units);
+      copy_in_held<2>(t, to, source, lines, units);
   }
 }
 
@@ -191,6 +209,9 @@ CASSI_DEVICE_INLINE void copy_out(const Tile& t, D* to, const D* tile, int bands
   const char* from = reinterpret_cast<const char*>(tile);
   const int units = bands * static_cast<int>(sizeof(D)) / t.unit;
   switch (t.unit) {
+    case 16:
+      copy_out_units<16>(t, target, from, columns, units);
+      break;
     case 8:
       copy_out_units<8>(t, target, from, columns, units);
       break;
