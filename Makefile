@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test lint format wheel clean
+.PHONY: install demo test sanitize lint format wheel clean
 
 install: $(STAMP)
 
@@ -25,6 +25,18 @@ demo: install
 
 test: install
 	$(BIN)/python -m pytest
+
+# The CPU library with AddressSanitizer and UBSan, in a folder of its own, under the tests that reach
+# into every corner of it.
+sanitize: install
+	CASSI_SANITIZE=1 FORCE_CUDA=0 $(BIN)/cmake -S . -B build/sanitize -G Ninja \
+	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DPython_EXECUTABLE=$(abspath $(BIN)/python)
+	$(BIN)/cmake --build build/sanitize
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
+	  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
+	  UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+	  CASSI_LIBRARY_DIR=$(abspath build/sanitize) \
+	  $(BIN)/python -m pytest tests/ops/test_compiled*.py tests/ops/test_robustness.py
 
 lint: install
 	$(BIN)/ruff check .

@@ -1,0 +1,295 @@
+"""Direct calls of operators that do not fit, are empty or enormous: an error, never a crash."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cassi.ops._library import kernels
+
+pytestmark = pytest.mark.usefixtures("compiled")
+B, C, K, H, W, STEP = 2, 3, 2, 4, 5, 2
+WIDE = W + (C - 1) * STEP
+
+FITTING: dict[str, tuple[Any, ...]] = {
+    "forward": (torch.ones(B, C, H, W), torch.ones(B, K, C, H, W), STEP),
+    "adjoint": (torch.ones(B, K, H, WIDE), torch.ones(B, K, C, H, W), C, STEP),
+    "mask_adjoint": (torch.ones(B, C, H, W), torch.ones(B, K, H, WIDE), STEP, False, True),
+    "ratio_inverse": (torch.ones(B, 1, H, WIDE), torch.ones(B, 1, C, H, W), C, STEP),
+    "gram": (torch.ones(B, K, C, H, W), C, STEP),
+    "gram_solve": (torch.ones(B, K, H, WIDE), torch.ones(B, K, K, H, WIDE), torch.ones(B)),
+    "data_step": (
+        torch.ones(B, C, H, W),
+        torch.ones(B, K, H, WIDE),
+        torch.ones(B, K, C, H, W),
+        torch.ones(B, K, K, H, WIDE),
+        torch.ones(B),
+        STEP,
+    ),
+    "data_step_backward": (
+        torch.ones(B, C, H, W),
+        torch.ones(B, C, H, W),
+        torch.ones(B, K, H, WIDE),
+        torch.ones(B, K, C, H, W),
+        torch.ones(B, K, K, H, WIDE),
+        torch.ones(B),
+        STEP,
+        True,
+        True,
+    ),
+    "tv_prox": (torch.ones(B, C, H, W), torch.ones(B), 3, False),
+    "tv_prox_dual": (torch.ones(B, C, H, W), torch.ones(B), torch.ones(B, 2, C, H, W), 3, True),
+    "convolve1d": (torch.ones(B, W), torch.ones(B, H)),
+    "correlate1d": (torch.ones(B, W), torch.ones(B, H)),
+    "trilinear": (torch.ones(B, 8, C), torch.ones(B, 3)),
+    "trilinear_backward": (torch.ones(B, C), torch.ones(B, 8, C), torch.ones(B, 3)),
+}
+every_op = pytest.mark.parametrize("name", FITTING)
+# Sizes that an operator takes as they are, since another argument has none to compare them with.
+FREE = {
+    ("forward", 1, 1),  # shots
+    ("gram", 0, 0),
+    ("gram", 0, 1),
+    ("gram", 0, 3),
+    ("gram", 0, 4),
+    ("tv_prox", 0, 1),
+    ("tv_prox", 0, 2),
+    ("tv_prox", 0, 3),
+    ("convolve1d", 0, 1),
+    ("convolve1d", 1, 1),
+    ("correlate1d", 0, 1),
+    ("correlate1d", 1, 1),
+    ("trilinear", 0, 2),
+    ("mask_adjoint", 1, 1),  # shots
+}
+
+
+def _call(name: str, *args: Any) -> Any:
+    return getattr(kernels, name)(*args)
+
+
+def _replaced(name: str, change: Callable[[Tensor], Any]) -> list[tuple[int, tuple[Any, ...]]]:
+    args = FITTING[name]
+    return [
+        (i, (*args[:i], change(value), *args[i + 1 :]))
+        for i, value in enumerate(args)
+        if isinstance(value, Tensor)
+    ]
+
+
+@every_op
+def test_these_fit(name: str) -> None:
+    _call(name, *FITTING[name])
+
+
+@every_op
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: t[0],
+        lambda t: t[None],
+        lambda t: t.flatten()[0],
+        lambda t: t.int(),
+        lambda t: t.bool(),
+        lambda t: t.to(torch.complex64),
+        lambda t: t.to(torch.float8_e4m3fn),
+        lambda t: None,
+    ],
+    ids=["one_less", "one_more", "scalar", "int", "bool", "complex", "float8", "none"],
+)
+def test_wrong_ranks_and_dtypes(name: str, change: Callable[[Tensor], Any]) -> None:
+    for i, args in _replaced(name, change):
+        if name == "tv_prox_dual" and i == 2 and args[2] is None:
+            continue  # this one is optional
+        with pytest.raises((RuntimeError, TypeError, AttributeError)):
+            _call(name, *args)
+
+
+@every_op
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: t.to("meta"),
+        lambda t: t.to_sparse(),
+        lambda t: t.to_mkldnn(),
+        lambda t: torch._efficientzerotensor(t.shape),
+        lambda t: torch._neg_view(t),
+    ],
+    ids=["meta", "sparse", "mkldnn", "zero", "negative"],
+)
+def test_other_kinds_of_tensors(name: str, change: Callable[[Tensor], Tensor]) -> None:
+    """Refused, or handed to another kernel; they have no elements that ours could read."""
+    for _, args in _replaced(name, change):
+        with contextlib.suppress(RuntimeError):
+            _call(name, *args)
+
+
+@every_op
+def test_wrong_sizes(name: str) -> None:
+    """One element more or less in every dimension of every tensor."""
+    for i, value in enumerate(FITTING[name]):
+        if not isinstance(value, Tensor):
+            continue
+        for dim in range(value.ndim):
+            if (name, i, dim) in FREE:
+                continue
+            longer = torch.cat([value, value.narrow(dim, 0, 1)], dim)
+            shorter = value.narrow(dim, 0, value.shape[dim] - 1)
+            for wrong in (longer, shorter) if value.shape[dim] != 2 else (longer,):
+                with pytest.raises(RuntimeError, match="expected"):
+                    _call(name, *FITTING[name][:i], wrong, *FITTING[name][i + 1 :])
+
+
+@every_op
+def test_without_elements(name: str) -> None:
+    """Each dimension of each tensor in turn is empty: an error, or an empty or zero result."""
+    for i, value in enumerate(FITTING[name]):
+        if not isinstance(value, Tensor):
+            continue
+        for dim in range(value.ndim):
+            try:
+                _call(name, *FITTING[name][:i], value.narrow(dim, 0, 0), *FITTING[name][i + 1 :])
+            except RuntimeError:
+                continue
+            assert (name, i, dim) in FREE
+
+
+@every_op
+@pytest.mark.parametrize("number", [0, -1, -(2**31), 2**31, 2**40, -(2**63), 2**63 - 1])
+def test_wrong_numbers(name: str, number: int) -> None:
+    """A step, number of bands or number of iterations that does not fit the tensors."""
+    for i, value in enumerate(FITTING[name]):
+        if type(value) is not int or (name.startswith("tv_") and number >= 0):
+            continue
+        args = (*FITTING[name][:i], number, *FITTING[name][i + 1 :])
+        if number in (0, -1) and name in ("forward", "gram") and i == len(args) - 1:
+            continue  # a small step fits everything
+        with pytest.raises(RuntimeError):
+            _call(name, *args)
+
+
+def test_gradient_without_samples() -> None:
+    args = list(FITTING["data_step_backward"])
+    args[:6] = [args[0][:0], args[1][:0], args[2][:0], args[3][:1], args[4][:1], args[5][:1]]
+    *grads, grad_mask, grad_rho = kernels.data_step_backward(*args)
+    assert [tuple(g.shape) for g in grads] == [(0, C, H, W), (0, K, H, WIDE)]
+    assert torch.equal(grad_mask, torch.zeros(1, K, C, H, W))
+    assert tuple(grad_rho.shape) == (0, H)
+    m = kernels.mask_adjoint(args[0], args[2], STEP, False, True)
+    assert torch.equal(m, torch.zeros(1, K, C, H, W))
+
+
+# No memory can hold these, or what they need: strides of 0 make them cheap to ask for.
+HUGE = """
+forward(ones(1, 2**31 - 1, 1, 2**31 - 1), ones(1, 1, 1, 1, 2**31 - 1), 0)
+forward(ones(1, 2**30, 1, 2**19), ones(1, 1, 1, 1, 2**19), 0)
+forward(ones(1, 2**30, 64, 2**19), ones(1, 1, 1, 64, 2**19), 0)
+forward(ones(1, 2**20, 1, 8), ones(1, 1, 1, 1, 8), 2**28)
+forward(ones(1, 2, 1, 1), ones(1, 2**60, 1, 1, 1), 0)
+adjoint(ones(1, 1, 1, 1 + (2**31 - 2) * (2**31 - 1)), ones(1, 1, 1, 1, 1), 2**31 - 1, 2**31 - 1)
+ratio_inverse(ones(1, 1, 1, 2**31 - 1), ones(1, 1, 1, 1, 2**31 - 1), 2**31 - 1, 0)
+mask_adjoint(ones(1, 2**30, 1, 2**19), ones(1, 1, 1, 2**19), 0, False, False)
+mask_adjoint(ones(1, 1, 1, 1), ones(1, 2**60, 1, 1), 0, True, True)
+gram(ones(1, 1, 1, 1, 8), 2**31 - 1, 2**31 - 1)
+gram(ones(1, 1, 1, 1, 2**19), 2**30, 0)
+gram_solve(ones(1, 2**24, 1, 1), ones(1, 2**24, 2**24, 1, 1), ones(1))
+gram_solve(ones(1, 2**31 - 1, 1, 1), ones(1, 2**31 - 1, 2**31 - 1, 1, 1), ones(1))
+data_step(ones(1, 2**30, 1, 2**19), *[ones(*s, 1, 2**19) for s in ((1, 1), U, U)], ones(1), 0)
+tv_prox(ones(1, 2**30, 1, 2**19), ones(1), 3, True)
+tv_prox(ones(1, 1, 2**60, 1), ones(1), 20, False)
+convolve1d(ones(1, 2**48), ones(1, 2**48))
+convolve1d(ones(1, 2**62), ones(1, 2**62 + 5))
+correlate1d(ones(1, 2**48), ones(1, 2**48))
+correlate1d(ones(2**4, 2**48), ones(2**4, 2**48))
+correlate1d(ones(1, 2**62 + 5), ones(1, 2**62))
+trilinear(ones(2**40, 8, 2**19), ones(2**40, 3))
+trilinear_backward(ones(2**40, 2**19), ones(2**40, 8, 2**19), ones(2**40, 3))
+""".strip().splitlines()
+
+SCRIPT = """
+import sys, torch, cassi
+names = {name: getattr(torch.ops.cassi, name) for name in cassi.ops._library.SCHEMAS}
+names |= {"ones": lambda *shape: torch.ones(()).expand(shape), "U": (1, 1, 1)}
+for line in sys.stdin.read().splitlines():
+    try:
+        eval(line, names)
+    except RuntimeError:
+        print(line, flush=True)
+"""
+
+
+def test_huge_calls_fail_softly() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        input="\n".join(HUGE),
+        env=os.environ | {"OMP_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    failed = result.stdout.splitlines()
+    assert failed == HUGE, [line for line in HUGE if line not in failed]
+    assert result.returncode == 0, result.stderr[-2000:]
+
+
+@pytest.mark.parametrize("iterations", [2**40, 2**63 - 1])
+def test_iterations_on_nothing(iterations: int) -> None:
+    x = torch.ones(0, C, H, W)
+    assert kernels.tv_prox(x, torch.ones(1), iterations, False).shape == x.shape
+
+
+@pytest.fixture
+def sparse_memory(tmp_path: Path) -> Callable[[torch.dtype], Tensor]:
+    """Six thousand million elements, of which only those that are written exist."""
+    count = 6_000_000_000
+
+    def open_file(dtype: torch.dtype) -> Tensor:
+        path = tmp_path / "holes"
+        try:
+            with path.open("wb") as file:
+                file.truncate(count * dtype.itemsize)
+            elements = torch.from_file(str(path), shared=True, size=count, dtype=dtype)
+        except (OSError, RuntimeError) as error:
+            pytest.skip(f"no sparse files in {tmp_path}: {error}")
+        blocks = path.stat().st_blocks
+        path.unlink()
+        if blocks > 2048:
+            pytest.skip(f"no sparse files in {tmp_path}: a hole takes space")
+        return elements
+
+    return open_file
+
+
+@pytest.mark.parametrize("name", ["forward", "data_step", "data_step_backward", "tv_prox_dual"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_addresses_beyond_32_bits(
+    name: str,
+    dtype: torch.dtype,
+    sparse_memory: Callable[[torch.dtype], Tensor],
+    parity: Callable[..., tuple[Tensor, ...]],
+) -> None:
+    """Elements of one tensor lie up to 5·10⁹ elements apart, along every dimension but the last."""
+    memory = sparse_memory(dtype)
+    strides = {4: (3_000_000_019, 900_000_011, 200_000_003, 1)}
+    strides[5] = (2_500_000_019, 1_200_000_007, 500_000_003, 100_000_007, 1)
+    args, start = [], 0
+    for value in FITTING[name]:
+        if isinstance(value, Tensor) and value.ndim in strides:
+            view = memory.as_strided(value.shape, strides[value.ndim], start)
+            rising = torch.linspace(0.1, 1, value.numel()).reshape(value.shape)
+            is_gram = value.ndim == 5 and value.shape[1] == value.shape[2]
+            args.append(view.copy_(value if is_gram else rising))
+            start += 64
+        else:
+            args.append(value)
+    parity(name, *args)
