@@ -11,7 +11,7 @@ install: $(STAMP)
 
 # torch comes first and pinned, so that no other package pulls in another build of it; the package is
 # then built against what is installed.
-$(STAMP): pyproject.toml constraints.txt CMakeLists.txt
+$(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/* csrc/*/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -q --upgrade -c constraints.txt pip setuptools
 	$(PIP) install -q -c constraints.txt torch

@@ -23,6 +23,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, E>)
     if (at.inside) {
       copy_in(tile, v, row_of<const D>(a.v, at, 0), bands, r.width);
       if (std::is_same_v<E, Staged>) stage_mask(a.mask, at, 1, r.width, false, staged);
+      for (int w = threadIdx.x; w < r.wide; w += blockDim.x)  // while the copies are under way
+        z[w] = load<T>(a.y, index(a.y, at.b, 0, at.h, w));
     }
     await_copies();
     __syncthreads();
@@ -30,10 +32,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, E>)
       const MaskRow<T, E> mask = mask_row<T, E>(a.mask, at, 0, staged, r.width);
       const T rho = load<T>(a.rho, at.b * a.rho.stride[0]);
       for (int w = threadIdx.x; w < r.wide; w += blockDim.x) {
-        const T y = load<T>(a.y, index(a.y, at.b, 0, at.h, w));
         const T gram = load<T>(a.gram, index(a.gram, at.b, 0, 0, at.h, w));
         const T sum = gather(T(0), g, tile, v, 0, mask, 0, bands, w);
-        z[w] = damped_solve(y - sum, gram, rho);
+        z[w] = damped_solve(z[w] - sum, gram, rho);
       }
     }
     __syncthreads();

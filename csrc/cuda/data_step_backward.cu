@@ -105,6 +105,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, E>)
       copy_in(p.grad, grad, row_of<const D>(a.grad, at, 0), bands, r.width);
       if (both) copy_in(p.v, v, row_of<const D>(a.v, at, 0), bands, r.width);
       if (std::is_same_v<E, Staged>) stage_mask(a.mask, at, 1, r.width, false, staged);
+      for (int i = threadIdx.x; both && i < r.wide; i += blockDim.x)  // copies are under way
+        z[i] = load<T>(a.y, index(a.y, at.b, 0, at.h, i));
     }
     await_copies();
     __syncthreads();
@@ -119,8 +121,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, E>)
         store(a.grad_y, index(a.grad_y, at.b, 0, at.h, i), wi);
         if (p.w.data) store(p.w, index(p.w, at.b, 0, at.h, i), wi);
         if (!both) continue;
-        const T y = load<T>(a.y, index(a.y, at.b, 0, at.h, i));
-        const T zi = damped_solve(y - gather(T(0), g, p.v, v, 0, mask, 0, bands, i), gram, rho);
+        const T zi = damped_solve(z[i] - gather(T(0), g, p.v, v, 0, mask, 0, bands, i), gram, rho);
         z[i] = zi;
         if (p.z.data) store(p.z, index(p.z, at.b, 0, at.h, i), zi);
         product += wi * zi;
