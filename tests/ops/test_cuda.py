@@ -1,0 +1,77 @@
+"""The CUDA kernels against those of the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cassi.ops._library import kernels
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
+]
+CAMERA = ("forward", "adjoint", "mask_adjoint", "gram", "gram_solve", "data_step")
+SIZES = [((2, 28, 5, 64), 2), ((3, 5, 3, 33), -3), ((1, 1, 1, 1), 0), ((2, 33, 7, 5), 17)]
+
+
+def _on_cuda(value: Any) -> Any:
+    return value.cuda() if isinstance(value, Tensor) else value
+
+
+def _compare(name: str, args: list[Any], layout: Callable[[Tensor], Tensor] = lambda t: t) -> None:
+    kernel = getattr(kernels, name)
+    args = [layout(value) if isinstance(value, Tensor) else value for value in args]
+    expected, got = kernel(*args), kernel(*map(_on_cuda, args))
+    again = kernel(*map(_on_cuda, args))
+    results = [r if isinstance(r, tuple) else (r,) for r in (expected, got, again)]
+    for e, g, a in zip(*results, strict=True):
+        assert torch.equal(g, a)
+        loose = {"rtol": 1e-4, "atol": 1e-4} if g.dtype == torch.float32 else {}
+        torch.testing.assert_close(g.cpu(), e, **loose)
+
+
+@pytest.mark.parametrize("name", [*CAMERA, "data_step_backward"])
+@pytest.mark.parametrize(("size", "step"), SIZES)
+@pytest.mark.parametrize(
+    ("shots", "samples", "mask_bands"), [(1, 1, 1), (2, 1, 1), (1, None, None), (3, None, 1)]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_camera(
+    camera_arguments: Callable[..., list[Any]],
+    name: str,
+    size: tuple[int, int, int, int],
+    step: int,
+    shots: int,
+    samples: int | None,
+    mask_bands: int | None,
+    dtype: torch.dtype,
+) -> None:
+    arguments = camera_arguments(
+        name, size, step, shots, samples or size[0], mask_bands or size[1], (dtype,) * 3
+    )
+    _compare(name, arguments)
+    _compare(name, arguments, lambda t: t.movedim(1, -1).contiguous().movedim(-1, 1))
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+@pytest.mark.parametrize("iterations", [0, 1, 5, 20])
+@pytest.mark.parametrize("shape", [(2, 3, 40, 70), (1, 28, 9, 5), (1, 1, 1, 1)])
+def test_tv_prox(coupled: bool, iterations: int, shape: tuple[int, ...]) -> None:
+    x, weight = torch.rand(shape), torch.tensor([0.1])
+    dual = 0.05 * torch.rand(shape[0], 2, *shape[1:])
+    _compare("tv_prox", [x, weight, iterations, coupled])
+    _compare("tv_prox_dual", [x, weight, dual, iterations, coupled])
+
+
+def test_signal() -> None:
+    a, v = torch.rand(5, 300), torch.rand(5, 7)
+    _compare("convolve1d", [a, v])
+    _compare("correlate1d", [a, v])
+    features, points = torch.rand(9, 8, 5), 2 * torch.rand(9, 3) - 1
+    _compare("trilinear", [features, points])
+    _compare("trilinear_backward", [torch.rand(9, 5), features, points])
