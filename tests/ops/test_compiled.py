@@ -214,6 +214,7 @@ def test_same_bits_for_every_thread_count(
 def test_other_instruction_sets(isa: str) -> None:
     """What this processor does not choose by itself, in a process of its own."""
     chosen = "geometry or mixed_dtypes or sizes or tiles or lengths or cells or channels_last"
+    chosen += " or conversions"
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
     command += [str(path) for path in sorted(HERE.glob("test_compiled*.py"))]
     result = subprocess.run(

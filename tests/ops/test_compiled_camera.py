@@ -87,6 +87,36 @@ def test_mixed_dtypes(
             parity(name, *camera_arguments(name, (2, 5, 3, 19), 2, shots, dtypes=dtypes))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.usefixtures("compiled")
+def test_conversions_of_every_half(dtype: torch.dtype) -> None:
+    """All numbers of half precision, those in the middle between two, and the neighbours of these.
+
+    With an operand of ones, operators do nothing but convert.
+    """
+    kernels = torch.ops.cassi
+    halves = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(dtype).float()
+    finite = halves[halves.isfinite()].unique()
+    middles = (finite[1:] + finite[:-1]) / 2
+    around = [torch.nextafter(middles, torch.full_like(middles, end)) for end in (-1e38, 1e38)]
+    large = torch.tensor([65519.996, 65520.0, 3.4e38, torch.nan, torch.inf, -torch.inf])
+    values = torch.cat([halves, middles, *around, large, -large]).view(1, 1, 1, 1, -1)
+    expected = values[0].to(dtype)
+    ones = torch.ones_like(expected)
+    for got in (
+        kernels.forward(ones, values, 0),
+        kernels.adjoint(ones, values, 2, 0, False),
+        kernels.adjoint(ones, values, 2, 0, True),  # read and written along the other axis
+    ):
+        torch.testing.assert_close(got, expected.expand_as(got), rtol=0, atol=0, equal_nan=True)
+    x = halves.to(dtype).view(1, 1, 1, -1)
+    for cube in (x, x.expand(1, 2, 1, -1).contiguous(memory_format=torch.channels_last)):
+        wide = kernels.mask_adjoint(cube, torch.ones(1, 1, 1, x.numel()), 0, True, True)
+        torch.testing.assert_close(
+            wide[:, 0], cube.float().expand_as(wide[:, 0]), rtol=0, atol=0, equal_nan=True
+        )
+
+
 @pytest.mark.parametrize("name", ["gram_solve", "data_step", "data_step_backward"])
 @pytest.mark.parametrize("shots", [1, 2])
 def test_rho(name: str, shots: int, parity: Parity, camera_arguments: Arguments) -> None:
