@@ -23,6 +23,10 @@ def _on_cuda(value: Any) -> Any:
     return value.cuda() if isinstance(value, Tensor) else value
 
 
+def _channels_last(value: Tensor) -> Tensor:
+    return value.movedim(1, -1).contiguous().movedim(-1, 1) if value.ndim > 1 else value
+
+
 def _compare(name: str, args: list[Any], layout: Callable[[Tensor], Tensor] = lambda t: t) -> None:
     kernel = getattr(kernels, name)
     args = [layout(value) if isinstance(value, Tensor) else value for value in args]
@@ -55,7 +59,7 @@ def test_camera(
         name, size, step, shots, samples or size[0], mask_bands or size[1], (dtype,) * 3
     )
     _compare(name, arguments)
-    _compare(name, arguments, lambda t: t.movedim(1, -1).contiguous().movedim(-1, 1))
+    _compare(name, arguments, _channels_last)
 
 
 @pytest.mark.parametrize("coupled", [False, True])
