@@ -1,7 +1,7 @@
 """Iterative reconstruction: algorithms as pure steps, one loop, and their binding to a prior."""
 
 from cassi.solvers.admm import ADMM
-from cassi.solvers.base import Algorithm, LinearSystem, Prior, State
+from cassi.solvers.base import Algorithm, LinearSystem, Prior, Remembering, State, begin
 from cassi.solvers.gap import GAP
 from cassi.solvers.level import signal_level
 from cassi.solvers.loop import Iteration, Solution, iterate
@@ -17,9 +17,11 @@ __all__ = [
     "Iteration",
     "LinearSystem",
     "Prior",
+    "Remembering",
     "Solution",
     "Solver",
     "State",
+    "begin",
     "iterate",
     "signal_level",
     "solve",

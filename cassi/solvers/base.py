@@ -12,6 +12,19 @@ Prior = Callable[[Tensor, float], Tensor]
 """(cube, sigma) → cube: removes disturbance of standard deviation sigma from the cube."""
 
 
+class Remembering(Protocol):
+    """A prior that learns from call to call within one run: a warm start, a fitted network."""
+
+    def begin(self) -> Prior:
+        """Return the prior of one run, with an empty memory of its own."""
+        ...
+
+
+def begin(prior: Prior) -> Prior:
+    """Return the prior for one run: what `prior.begin()` gives where there is one, else itself."""
+    return prior.begin() if hasattr(prior, "begin") else prior
+
+
 class LinearSystem(Protocol):
     """What a solver needs of a camera; see `cassi.systems.System`."""
 

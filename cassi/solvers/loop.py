@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from cassi.solvers.base import Algorithm, LinearSystem, Prior
+from cassi.solvers.base import Algorithm, LinearSystem, Prior, begin
 from cassi.solvers.schedules import Schedule
 
 
@@ -61,7 +61,7 @@ def iterate(
         algorithm: gives `init` and `step`.
         system: the camera A.
         y: measurement `(B, K, H, W')`.
-        prior: the regulariser.
+        prior: the regulariser; one with a `begin` starts with an empty memory.
         iterations: at most this many.
         sigma: the prior's strength at each iteration.
         rho: ρ of the data step at each iteration; the algorithm's own if None.
@@ -74,6 +74,7 @@ def iterate(
     """
     start = time.perf_counter()
     norm = _norm(y)
+    prior = begin(prior)
     state = algorithm.init(y, system, x0)
     history: list[Iteration] = []
     reason = "iterations"
