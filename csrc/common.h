@@ -176,6 +176,30 @@ CASSI_INLINE void solve_symmetric(int64_t K, T* a, T* q, int64_t pitch, const T*
 // The step of the dual iterations of total variation, see ops/_reference_tv.py.
 constexpr double kTvStep = 0.125;
 
+// What projects a 2×C matrix P onto the ball of spectral norm `limit`: M P, where M is the
+// symmetric 2×2 function f(S) = min(1, limit / √S) of S = P Pᵀ = [[a, b], [b, c]]. `root` is 1 / √.
+template <class T>
+struct Symmetric {
+  T a, b, c;
+};
+
+template <class T, class V, class Root, class Clamp>
+CASSI_INLINE Symmetric<V> spectral_shrinkage(V limit, Symmetric<V> s, V tiny, Root root,
+                                             Clamp at_most_one) {
+  // In units of the trace, whose square might overflow.
+  const V trace = s.a + s.c + tiny, unit = T(1) / trace;
+  const V half = T(0.5) * (s.a - s.c) * unit, off = s.b * unit;
+  const V square = half * half + off * off + tiny, inverse = root(square);
+  const V radius = square * inverse;  // of the eigenvalues about their mean, 1/2
+  const V small = T(0.5) - radius;
+  const V f1 = at_most_one(limit * root(trace * (T(0.5) + radius)));
+  const V f2 = at_most_one(limit * root(trace * (small > V{} ? small : V{}) + tiny));
+  const V slope = T(0.5) * (f1 - f2) * inverse;
+  // f(S) = (f1 + f2)/2 I + slope (S − I/2)
+  const V middle = T(0.5) * (f1 + f2);
+  return {middle + slope * half, slope * off, middle - slope * half};
+}
+
 // Trilinear interpolation in a unit cell, corner 4i + 2j + k, u = (p + 1) / 2: exact at the
 // corners.
 template <class T>

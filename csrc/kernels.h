@@ -54,13 +54,16 @@ struct DataStepBackward {
   bool need_mask, need_rho, per_sample, per_band;
 };
 
+// The norm of the gradient at a pixel: of each band by itself, or of the 2×C Jacobian of all bands.
+enum class Norm : int32_t { band, frobenius, nuclear };
+
 struct TvProx {
   Geometry g;  // without shots and step
   Dtype sums;
   View x, weight, u;
   View dual_in, dual_out;  // (B, 2, C, H, W); data is null where there is none
   int64_t iterations;
-  bool coupled;
+  Norm norm;
   int64_t threads;  // to share tiles among; results do not depend on it
 };
 

@@ -309,9 +309,10 @@ struct TvResult {
 };
 
 TvResult tv(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& dual,
-            int64_t iterations, bool coupled, bool keep) {
+            int64_t iterations, int64_t norm, bool keep) {
   check_rank(x, "x", 4);
   STD_TORCH_CHECK(iterations >= 0, "iterations: expected at least 0, got ", iterations);
+  STD_TORCH_CHECK(norm >= 0 && norm <= 2, "norm: expected 0, 1 or 2, got ", norm);
   const int64_t batch = x.size(0), bands = x.size(1), height = x.size(2), width = x.size(3);
   const Geometry g = {batch, 1, bands, height, width, 0};
   const Dtype sums = sums_of({&x});
@@ -329,7 +330,7 @@ TvResult tv(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& 
                  {},
                  {},
                  0,
-                 coupled,
+                 static_cast<Norm>(norm),
                  torch::stable::get_num_threads()};
   if (dual) args.dual_in = read(*dual, x, "dual", pair);
   // Two buffers in turn: a tile reads what its neighbours must not overwrite yet.
@@ -356,14 +357,14 @@ TvResult tv(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& 
   return {u, keep ? buffers[slot] : u};
 }
 
-Tensor tv_prox(const Tensor& x, const Tensor& weight, int64_t iterations, bool coupled) {
-  return tv(x, weight, std::nullopt, iterations, coupled, false).u;
+Tensor tv_prox(const Tensor& x, const Tensor& weight, int64_t iterations, int64_t norm) {
+  return tv(x, weight, std::nullopt, iterations, norm, false).u;
 }
 
 std::tuple<Tensor, Tensor> tv_prox_dual(const Tensor& x, const Tensor& weight,
                                         std::optional<Tensor> dual, int64_t iterations,
-                                        bool coupled) {
-  TvResult result = tv(x, weight, dual, iterations, coupled, true);
+                                        int64_t norm) {
+  TvResult result = tv(x, weight, dual, iterations, norm, true);
   return {result.u, result.dual};
 }
 

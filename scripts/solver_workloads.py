@@ -34,20 +34,20 @@ def measure_tv(settings: Settings, shape: CubeShape, results: Results) -> None:
     device = settings.device
     x = cube.to(device)[None]
 
-    def ours(coupled: bool) -> Callable[[], Tensor]:
-        return lambda: cassi.ops.tv_prox(x, WEIGHT, ITERATIONS, coupled=coupled)
+    def ours(norm: cassi.ops.Norm) -> Callable[[], Tensor]:
+        return lambda: cassi.ops.tv_prox(x, WEIGHT, ITERATIONS, norm=norm)
 
-    def warm(coupled: bool) -> Callable[[], tuple[Tensor, Tensor]]:
-        _, dual = cassi.ops.tv_prox(x, WEIGHT, ITERATIONS, coupled=coupled, return_dual=True)
+    def warm(norm: cassi.ops.Norm) -> Callable[[], tuple[Tensor, Tensor]]:
+        _, dual = cassi.ops.tv_prox(x, WEIGHT, ITERATIONS, norm=norm, return_dual=True)
         return lambda: cassi.ops.tv_prox(
-            x, WEIGHT, ITERATIONS, coupled=coupled, dual=dual, return_dual=True
+            x, WEIGHT, ITERATIONS, norm=norm, dual=dual, return_dual=True
         )
 
     candidates = [
-        Candidate(TV, ours(False), device),
-        Candidate(TV_COUPLED, ours(True), device),
-        Candidate(f"{TV}, dual in and out", warm(False), device),
-        Candidate(f"{TV_COUPLED}, dual in and out", warm(True), device),
+        Candidate(TV, ours("band"), device),
+        Candidate(TV_COUPLED, ours("frobenius"), device),
+        Candidate(f"{TV}, dual in and out", warm("band"), device),
+        Candidate(f"{TV_COUPLED}, dual in and out", warm("frobenius"), device),
     ]
     try:
         verify_tv(cube[:2, :24, :24])

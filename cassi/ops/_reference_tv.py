@@ -4,8 +4,8 @@ The dual (p, q) lives on the vertical and horizontal edges of every band, and
 
     u = x + div(p, q),   |(p, q)| ≤ weight,
 
-where the norm is taken at each pixel of each band, or over all bands of a pixel (coupled). One
-iteration is a projected gradient step of length 1/8, which bounds the inverse Lipschitz constant
+where the norm is taken at each pixel: of each band (BAND), or of the 2×C matrix of all bands
+(FROBENIUS; or the spectral norm, which is dual to NUCLEAR). One iteration is a projected gradient step of length 1/8, which bounds the inverse Lipschitz constant
 of the dual gradient in two dimensions. Canonical shapes: cube `(B, C, H, W)`, weight `(1|B,)`,
 dual `(B, 2, C, H, W)` in the dtype of the sums.
 """
@@ -19,13 +19,14 @@ from torch.nn.functional import pad
 from cassi.ops._reference import accumulation_dtype
 
 STEP = 0.125
+BAND, FROBENIUS, NUCLEAR = range(3)
 _CHUNK = 1 << 16
 
 
-def tv_prox(x: Tensor, weight: Tensor, iterations: int, coupled: bool) -> Tensor:
+def tv_prox(x: Tensor, weight: Tensor, iterations: int, norm: int) -> Tensor:
     """Take projected-gradient steps on the dual of min_u ½‖u − x‖² + weight·TV(u), from zero."""
-    if coupled:
-        return tv_prox_dual(x, weight, None, iterations, coupled)[0]
+    if norm != BAND:
+        return tv_prox_dual(x, weight, None, iterations, norm)[0]
     # A few planes at a time, so that all iterations on them stay in a core's cache.
     dtype = accumulation_dtype(x)
     batch, bands, height, width = x.shape
@@ -36,20 +37,20 @@ def tv_prox(x: Tensor, weight: Tensor, iterations: int, coupled: bool) -> Tensor
     for plane, level in zip(planes.split(chunk), limit.split(chunk), strict=True):
         image = plane.to(dtype)
         zero = torch.zeros_like(image)
-        p, q = iterate(image, level, zero, zero, iterations, False)
+        p, q = iterate(image, level, zero, zero, iterations, BAND)
         solved.append(image + divergence(p, q))
     u = torch.cat(solved) if solved else planes
     return torch.empty_like(x).copy_(u.view(x.shape))
 
 
 def tv_prox_dual(
-    x: Tensor, weight: Tensor, dual: Tensor | None, iterations: int, coupled: bool
+    x: Tensor, weight: Tensor, dual: Tensor | None, iterations: int, norm: int
 ) -> tuple[Tensor, Tensor]:
     """Take the same steps from a given dual, and return the last one too."""
     dtype = accumulation_dtype(x)
     image = x.to(dtype)
     p, q = (torch.zeros_like(image),) * 2 if dual is None else dual.to(dtype).unbind(1)
-    p, q = iterate(image, _limit(weight, dtype), p, q, iterations, coupled)
+    p, q = iterate(image, _limit(weight, dtype), p, q, iterations, norm)
     u = image + divergence(p, q)
     return torch.empty_like(x).copy_(u), torch.stack((p, q), 1).contiguous()
 
@@ -61,16 +62,18 @@ def tv_prox_backward(
     weight: Tensor,
     dual: Tensor | None,
     iterations: int,
-    coupled: bool,
+    norm: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Differentiate the iterations of `tv_prox_dual`: gradients of x, weight (per sample), dual."""
+    if norm == NUCLEAR:
+        return _recorded_backward(grad, grad_dual, x, weight, dual, iterations, norm)
     dtype = accumulation_dtype(x)
     image, limit = x.to(dtype), _limit(weight, dtype)
     zero = torch.zeros_like(image)
     p, q = (zero, zero) if dual is None else dual.to(dtype).unbind(1)
     states = [(p, q)]
     for _ in range(iterations):
-        p, q = iterate(image, limit, p, q, 1, coupled)
+        p, q = iterate(image, limit, p, q, 1, norm)
         states.append((p, q))
     grad_x = grad.to(dtype).clone()
     dp, dq = _divergence_transpose(grad_x)
@@ -81,14 +84,14 @@ def tv_prox_backward(
     for p, q in reversed(states[:-1]):
         u = image + divergence(p, q)
         a, b = p + STEP * _down(u), q + STEP * _right(u)
-        norm = _norm(a, b, coupled)
-        shrink = limit / torch.maximum(norm, limit).clamp_min(floor)
+        size = _size(a, b, norm)
+        shrink = limit / torch.maximum(size, limit).clamp_min(floor)
         inner = dp * a + dq * b
-        inner = inner.sum(1, keepdim=True) if coupled else inner
-        outside = torch.where(norm > limit, inner / norm, 0)  # elsewhere the shrinkage is 1
+        inner = inner if norm == BAND else inner.sum(1, keepdim=True)
+        outside = torch.where(size > limit, inner / size, 0)  # elsewhere the shrinkage is 1
         grad_limit += outside.sum((1, 2, 3))
-        dp = dp * shrink - a * (outside * limit / norm.square())
-        dq = dq * shrink - b * (outside * limit / norm.square())
+        dp = dp * shrink - a * (outside * limit / size.square())
+        dq = dq * shrink - b * (outside * limit / size.square())
         du = STEP * (_down_transpose(dp) + _right_transpose(dq))
         grad_x += du
         back_p, back_q = _divergence_transpose(du)
@@ -97,16 +100,66 @@ def tv_prox_backward(
 
 
 def iterate(
-    x: Tensor, limit: Tensor, p: Tensor, q: Tensor, iterations: int, coupled: bool
+    x: Tensor, limit: Tensor, p: Tensor, q: Tensor, iterations: int, norm: int
 ) -> tuple[Tensor, Tensor]:
     """Take projected gradient steps on the dual."""
     floor = torch.finfo(x.dtype).tiny
     for _ in range(iterations):
         u = x + divergence(p, q)
         p, q = p + STEP * _down(u), q + STEP * _right(u)
-        shrink = limit / torch.maximum(_norm(p, q, coupled), limit).clamp_min(floor)
+        if norm == NUCLEAR:
+            p, q = _project_spectral(p, q, limit)
+            continue
+        shrink = limit / torch.maximum(_size(p, q, norm), limit).clamp_min(floor)
         p, q = p * shrink, q * shrink
     return p, q
+
+
+def _project_spectral(p: Tensor, q: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
+    """Project the 2×C matrix (p; q) of every pixel onto the ball of spectral norm `limit`.
+
+    That is M (p; q) with M = f(S), f(s) = min(1, limit/√s), of S = (p; q)(p; q)ᵀ, and a function
+    of a symmetric 2×2 matrix is linear in it between its two eigenvalues.
+    """
+    floor = torch.finfo(p.dtype).tiny
+
+    def shrinkage(eigenvalue: Tensor) -> Tensor:
+        size = (eigenvalue + floor).sqrt()
+        return limit / torch.maximum(size, limit).clamp_min(floor)
+
+    a, b, c = ((s * t).sum(1, keepdim=True) for s, t in ((p, p), (p, q), (q, q)))
+    trace = a + c + floor
+    half, off = 0.5 * (a - c) / trace, b / trace
+    radius = (half.square() + off.square() + floor).sqrt()
+    large, small = shrinkage(trace * (0.5 + radius)), shrinkage(trace * (0.5 - radius).clamp_min(0))
+    middle, slope = 0.5 * (large + small), 0.5 * (large - small) / radius
+    across = slope * off
+    return (middle + slope * half) * p + across * q, across * p + (middle - slope * half) * q
+
+
+def _recorded_backward(
+    grad: Tensor,
+    grad_dual: Tensor | None,
+    x: Tensor,
+    weight: Tensor,
+    dual: Tensor | None,
+    iterations: int,
+    norm: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Differentiate by recording the iterations."""
+    dtype = accumulation_dtype(x)
+    batch, bands, height, width = x.shape
+    with torch.enable_grad():
+        image = x.detach().to(dtype).requires_grad_()
+        limit = weight.detach().to(dtype).expand(batch).clone().requires_grad_()
+        start = x.new_zeros((batch, 2, bands, height, width), dtype=dtype)
+        start = (start if dual is None else dual.detach().to(dtype)).clone().requires_grad_()
+        u, last = tv_prox_dual(image, limit, start, iterations, norm)
+        upstream = [grad.to(dtype), torch.zeros_like(last) if grad_dual is None else grad_dual]
+        found = torch.autograd.grad(
+            (u, last), (image, limit, start), upstream, materialize_grads=True
+        )
+    return torch.empty_like(x).copy_(found[0]), found[1], found[2]
 
 
 def divergence(p: Tensor, q: Tensor) -> Tensor:
@@ -118,9 +171,9 @@ def _limit(weight: Tensor, dtype: torch.dtype) -> Tensor:
     return weight.to(dtype).clamp_max(torch.finfo(dtype).max).view(-1, 1, 1, 1)
 
 
-def _norm(p: Tensor, q: Tensor, coupled: bool) -> Tensor:
+def _size(p: Tensor, q: Tensor, norm: int) -> Tensor:
     square = p * p + q * q
-    square = square.sum(1, keepdim=True) if coupled else square
+    square = square if norm == BAND else square.sum(1, keepdim=True)
     return (square + torch.finfo(p.dtype).tiny).sqrt()
 
 

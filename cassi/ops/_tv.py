@@ -12,7 +12,7 @@ from cassi.ops._library import define, kernels
 from cassi.ops._reference import accumulation_dtype
 
 
-def _fake_prox(x: Tensor, weight: Tensor, iterations: int, coupled: bool) -> Tensor:
+def _fake_prox(x: Tensor, weight: Tensor, iterations: int, norm: int) -> Tensor:
     return torch.empty_like(x)
 
 
@@ -22,7 +22,7 @@ def _fake_dual(x: Tensor) -> Tensor:
 
 
 def _fake_prox_dual(
-    x: Tensor, weight: Tensor, dual: Tensor | None, iterations: int, coupled: bool
+    x: Tensor, weight: Tensor, dual: Tensor | None, iterations: int, norm: int
 ) -> tuple[Tensor, Tensor]:
     return torch.empty_like(x), _fake_dual(x)
 
@@ -34,19 +34,19 @@ def _fake_backward(
     weight: Tensor,
     dual: Tensor | None,
     iterations: int,
-    coupled: bool,
+    norm: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     sums = accumulation_dtype(x)
     return torch.empty_like(x), x.new_empty(x.shape[0], dtype=sums), _fake_dual(x)
 
 
 def _save_prox(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, weight, ctx.iterations, ctx.coupled = inputs
+    x, weight, ctx.iterations, ctx.norm = inputs
     ctx.save_for_backward(x, weight)
 
 
 def _save_prox_dual(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, weight, dual, ctx.iterations, ctx.coupled = inputs
+    x, weight, dual, ctx.iterations, ctx.norm = inputs
     ctx.save_for_backward(x, weight, dual)
 
 
@@ -55,12 +55,12 @@ def _gradients(
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     if not torch.is_grad_enabled():
         dx, dlimit, ddual = kernels.tv_prox_backward(
-            grad, grad_dual, x, weight, dual, ctx.iterations, ctx.coupled
+            grad, grad_dual, x, weight, dual, ctx.iterations, ctx.norm
         )
         dlimit = dlimit.sum(0, keepdim=True) if weight.numel() == 1 else dlimit
         return dx, dlimit.to(weight.dtype), None if dual is None else ddual.to(dual.dtype)
     # A second derivative is recorded: differentiate the iterations themselves.
-    results = _reference_tv.tv_prox_dual(x, weight, dual, ctx.iterations, ctx.coupled)
+    results = _reference_tv.tv_prox_dual(x, weight, dual, ctx.iterations, ctx.norm)
     upstream = [grad, torch.zeros_like(results[1]) if grad_dual is None else grad_dual]
     inputs = [value for value in (x, weight, dual) if value is not None and value.requires_grad]
     found = iter(
@@ -85,7 +85,7 @@ def _backward_prox_dual(ctx: Any, grad: Tensor, grad_dual: Tensor) -> tuple[Tens
 
 define(
     "tv_prox",
-    "(Tensor x, Tensor weight, SymInt iterations, bool coupled) -> Tensor",
+    "(Tensor x, Tensor weight, SymInt iterations, int norm) -> Tensor",
     _reference_tv.tv_prox,
     _fake_prox,
     _backward_prox,
@@ -93,7 +93,7 @@ define(
 )
 define(
     "tv_prox_dual",
-    "(Tensor x, Tensor weight, Tensor? dual, SymInt iterations, bool coupled) -> (Tensor, Tensor)",
+    "(Tensor x, Tensor weight, Tensor? dual, SymInt iterations, int norm) -> (Tensor, Tensor)",
     _reference_tv.tv_prox_dual,
     _fake_prox_dual,
     _backward_prox_dual,
@@ -102,7 +102,7 @@ define(
 define(
     "tv_prox_backward",
     "(Tensor grad, Tensor? grad_dual, Tensor x, Tensor weight, Tensor? dual, SymInt iterations,"
-    " bool coupled) -> (Tensor, Tensor, Tensor)",
+    " int norm) -> (Tensor, Tensor, Tensor)",
     _reference_tv.tv_prox_backward,
     _fake_backward,
 )

@@ -9,6 +9,9 @@ from torch import Tensor
 from cassi.ops import _checks
 from cassi.ops._library import call, kernels
 
+Norm = Literal["band", "frobenius", "nuclear"]
+NORMS: tuple[Norm, ...] = ("band", "frobenius", "nuclear")  # as the kernels number them
+
 
 @overload
 def tv_prox(
@@ -16,7 +19,7 @@ def tv_prox(
     weight: float | Tensor,
     iterations: int = 5,
     *,
-    coupled: bool = False,
+    norm: Norm = "band",
     dual: Tensor | None = None,
     return_dual: Literal[False] = False,
 ) -> Tensor: ...
@@ -28,7 +31,7 @@ def tv_prox(
     weight: float | Tensor,
     iterations: int = 5,
     *,
-    coupled: bool = False,
+    norm: Norm = "band",
     dual: Tensor | None = None,
     return_dual: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...
@@ -39,16 +42,21 @@ def tv_prox(
     weight: float | Tensor,
     iterations: int = 5,
     *,
-    coupled: bool = False,
+    norm: Norm = "band",
     dual: Tensor | None = None,
     return_dual: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Denoise by isotropic total variation: argmin_u ½‖u − x‖² + weight·TV(u).
 
-        TV(u) = Σ_c Σ_{h,w} |∇u_c|,   or coupled across bands   Σ_{h,w} √(Σ_c |∇u_c|²).
+        TV(u) = Σ_{h,w} ‖J‖,   J = (∇u_1 … ∇u_C), the 2×C Jacobian at a pixel
+
+    with ‖J‖ = Σ_c |∇u_c| (`band`: every band by itself), the Frobenius norm √(Σ_c |∇u_c|²)
+    (vectorial TV: bands share the places of their edges) or the nuclear norm, the sum of the two
+    singular values (total nuclear variation: bands share also the edges' directions). The last two
+    do not change when the bands are rotated, u → Ru with RᵀR = I.
 
     A fixed number of projected-gradient iterations on the dual problem with step 1/8 (Chambolle,
-    2005; coupled: Bresson and Chan, 2008); differences are forward, with replicated borders. In an
+    2005; Frobenius: Bresson and Chan, 2008; nuclear: Holt, 2014); differences are forward, with replicated borders. In an
     iterative solver the dual of the last call is a good start for the next, and two or three
     iterations then do the work of many.
 
@@ -56,8 +64,7 @@ def tv_prox(
         x: cube `(B, C, H, W)` or `(C, H, W)`.
         weight: in the units of x, >= 0; a number or one value per sample.
         iterations: number of dual iterations, >= 0.
-        coupled: take one gradient norm for all bands of a pixel, which keeps edges in place across
-            bands, instead of one for each band.
+        norm: `band`, `frobenius` or `nuclear`, see above.
         dual: where to start, `(B, 2, C, H, W)` (without B if x has none) from an earlier call;
             zero if left out.
         return_dual: return the last dual as well.
@@ -67,18 +74,21 @@ def tv_prox(
 
     Raises:
         TypeError: x or dual is not a floating tensor, or `iterations` is not an integer.
-        ValueError: wrong shape, or a negative weight or iteration count.
+        ValueError: wrong shape, a negative weight or iteration count, or an unknown norm.
     """
     x, squeeze = _checks.canonical_batch("x", x, "a cube (B, C, H, W) or (C, H, W)")
     limit = _checks.per_sample("weight", weight, x)
     iterations = _checks.check_int("iterations", iterations, minimum=0)
+    if norm not in NORMS:
+        raise ValueError(f"norm: expected one of {', '.join(NORMS)}, got {norm!r}")
+    kind = NORMS.index(norm)
     if dual is None and not return_dual:
         _checks.check_same_device(x=x, weight=limit)
-        u = call(kernels.tv_prox.default, x, limit, iterations, coupled)
+        u = call(kernels.tv_prox.default, x, limit, iterations, kind)
         return u[0] if squeeze else u
     start = _checks.canonical_dual(dual, x, squeeze)
     _checks.check_same_device(x=x, weight=limit, dual=x if start is None else start)
-    u, last = call(kernels.tv_prox_dual.default, x, limit, start, iterations, coupled)
+    u, last = call(kernels.tv_prox_dual.default, x, limit, start, iterations, kind)
     if squeeze:
         u, last = u[0], last[0]
     return (u, last) if return_dual else u

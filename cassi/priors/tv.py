@@ -9,14 +9,15 @@ from numbers import Integral, Real
 from torch import Tensor
 
 from cassi import ops
+from cassi.ops import NORMS, Norm
 
 
 @dataclass(frozen=True)
 class TV:
-    """Isotropic total variation, of each band or coupled across bands.
+    """Isotropic total variation, of each band or of all bands together.
 
         prior(x, σ) = argmin_u ½‖u − x‖² + weight·σ·TV(u)
-        TV(u) = Σ_{c,h,w} |∇u_c|,   or coupled   Σ_{h,w} √(Σ_c |∇u_c|²)
+        TV(u) = Σ_{h,w} ‖(∇u_1 … ∇u_C)‖
 
     The threshold grows with σ as that of other shrinkage denoisers does, so that TV and a learned
     denoiser can share a schedule.
@@ -24,7 +25,8 @@ class TV:
     Args:
         weight: threshold per unit of σ, >= 0.
         iterations: dual iterations per call.
-        coupled: one gradient norm for all bands of a pixel, so that bands share their edges.
+        norm: of the gradients at a pixel: `band` takes every band by itself, with `frobenius` bands
+            share their edges, with `nuclear` the edges' directions too; see `cassi.ops.tv_prox`.
         warm: within a run, start each call from the dual variable of the call before; 2 iterations
             are then enough.
 
@@ -32,12 +34,12 @@ class TV:
         ValueError: a negative weight, or less than one iteration.
 
     Source: Rudin, Osher, Fatemi, 1992; solved on the dual as in Chambolle, 2005;
-    coupled: Bresson, Chan, 2008.
+    Frobenius: Bresson, Chan, 2008; nuclear: Holt, 2014.
     """
 
     weight: float = 1.0
     iterations: int = 5
-    coupled: bool = False
+    norm: Norm = "band"
     warm: bool = False
 
     def __post_init__(self) -> None:
@@ -49,9 +51,12 @@ class TV:
                 f"TV iterations: expected a whole number of at least 1, got {self.iterations!r}"
             )
 
+        if self.norm not in NORMS:
+            raise ValueError(f"TV norm: expected one of {', '.join(NORMS)}, got {self.norm!r}")
+
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Denoise a cube `(B, C, H, W)`; σ is in the units of the cube."""
-        return ops.tv_prox(x, self.weight * sigma, self.iterations, coupled=self.coupled)
+        return ops.tv_prox(x, self.weight * sigma, self.iterations, norm=self.norm)
 
     def begin(self) -> Callable[[Tensor, float | Tensor], Tensor]:
         """Return the prior of one run, which keeps its dual variable from call to call if warm."""
@@ -65,7 +70,7 @@ class TV:
                 x,
                 self.weight * sigma,
                 self.iterations,
-                coupled=self.coupled,
+                norm=self.norm,
                 dual=dual,
                 return_dual=True,
             )

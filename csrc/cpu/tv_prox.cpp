@@ -25,7 +25,7 @@ Plan plan(const TvProx& a) {
   const Geometry& g = a.g;
   Plan p;
   // With the bands innermost in memory, working on all of them reads every cache line once.
-  const bool together = a.coupled || (a.x.stride[1] == 1 && a.x.stride[3] != 1);
+  const bool together = a.norm != Norm::band || (a.x.stride[1] == 1 && a.x.stride[3] != 1);
   p.bands = together ? g.bands : 1;
   p.groups = together ? 1 : g.bands;
   const int64_t row_bytes = kBudget / ((6 * a.iterations + 4) * p.bands);
@@ -45,27 +45,32 @@ Plan plan(const TvProx& a) {
 }
 
 // The rows of one iteration, for `bands` bands each: u of the last row; p, q of the last row and of
-// this one. A row has one vector of padding in front. Where the bands are coupled, p and q are
-// still to be multiplied by s, one row for all bands, which saves a pass over them.
+// this one. A row has one vector of padding in front. With the Frobenius norm p and q are still to
+// be multiplied by s, one row for all bands, which saves a pass over them.
 template <class T>
 struct Stage {
   T *u, *p[2], *q[2], *s[2];
 };
 
-template <class T, bool Coupled>
+template <class T, Norm N>
 struct Sweep {
   using V = typename Vec<T>::type;
   static constexpr int64_t L = Vec<T>::lanes;
   int64_t bands, width, pitch;
   V limit;
+  T* square;  // three rows: P Pᵀ of the nuclear norm
 
   // s = min(1, limit / √square), where square + tiny is never zero.
   V shrinkage(V square) const {
     const V s = limit * reciprocal_root<T>(square + Precision<T>::tiny);
-    return s > V{} + T(1) ? V{} + T(1) : s;  // a NaN stays a NaN
+    return at_most_one(s);
   }
 
-  static V dual(const T* row, const T* s) { return Coupled ? load(row) * load(s) : load(row); }
+  static V at_most_one(V s) { return s > V{} + T(1) ? V{} + T(1) : s; }  // a NaN stays a NaN
+
+  static V dual(const T* row, const T* s) {
+    return N == Norm::frobenius ? load(row) * load(s) : load(row);
+  }
 
   // u(h) of a stage, at one vector of one band.
   static V primal(const Stage<T>& stage, int now, const T* x, int64_t o, int64_t w) {
@@ -102,20 +107,41 @@ struct Sweep {
           b = dual(q_last + w, s_last + w) + b;
         }
         const V square = a * a + b * b;
-        if (Coupled) {
-          store(norm + w, c == 0 ? square : load(norm + w) + square);
-          store(to_p + w, a);
-          store(to_q + w, b);
-        } else {
-          const V s = shrinkage(square);
-          store(to_p + w, a * s);
-          store(to_q + w, b * s);
+        const V s = N == Norm::band ? shrinkage(square) : V{} + T(1);
+        if (N == Norm::frobenius) store(norm + w, c == 0 ? square : load(norm + w) + square);
+        if (N == Norm::nuclear) {
+          const auto add = [&](T* row, V value) {
+            store(row + w, c == 0 ? value : load(row + w) + value);
+          };
+          add(this->square, a * a);
+          add(this->square + pitch, a * b);
+          add(this->square + 2 * pitch, b * b);
         }
+        store(to_p + w, a * s);
+        store(to_q + w, b * s);
       }
       if (!Virtual) u[width] = u[width - 1];
     }
-    if (Coupled && !first)
+    if (N == Norm::frobenius && !first)
       for (int64_t w = 0; w < width; w += L) store(norm + w, shrinkage(load(norm + w)));
+    if (N == Norm::nuclear && !first) project(next, 1 - now);
+  }
+
+  // Multiplies all bands of a row by f(P Pᵀ).
+  void project(const Stage<T>& stage, int row) const {
+    for (int64_t w = 0; w < width; w += L) {
+      const Symmetric<V> s = {load(square + w), load(square + pitch + w),
+                              load(square + 2 * pitch + w)};
+      const Symmetric<V> f = spectral_shrinkage<T>(
+          limit, s, V{} + Precision<T>::tiny, [](V v) { return reciprocal_root<T>(v); },
+          at_most_one);
+      for (int64_t c = 0; c < bands; ++c) {
+        T *p = stage.p[row] + c * pitch + w, *q = stage.q[row] + c * pitch + w;
+        const V a = load(p), b = load(q);
+        store(p, f.a * a + f.b * b);
+        store(q, f.b * a + f.c * b);
+      }
+    }
   }
 
   void advance(const Stage<T>& stage, int now, const T* x, const Stage<T>& next, bool first,
@@ -136,7 +162,7 @@ Part dual_part(const View& dual, int64_t b, int64_t which, int64_t c, int64_t h,
   return part;
 }
 
-template <class T, bool Coupled>
+template <class T, Norm N>
 void run_as(const TvProx& a, int64_t begin, int64_t end) {
   constexpr int64_t L = Vec<T>::lanes;
   const Geometry& g = a.g;
@@ -144,7 +170,7 @@ void run_as(const TvProx& a, int64_t begin, int64_t end) {
   const int64_t iterations = a.iterations, stages = iterations + 1;
   const int64_t pitch = padded<T>(plan.columns + 2 * iterations + 1) + 2 * L;
   const int64_t row = plan.bands * pitch;
-  const int64_t elements = 6 * stages * row + row + 2 * stages * pitch;
+  const int64_t elements = 6 * stages * row + row + (2 * stages + 3) * pitch;
   T* space = reinterpret_cast<T*>(scratch(elements * sizeof(T) + stages * sizeof(Stage<T>)));
   Stage<T>* stage = reinterpret_cast<Stage<T>*>(space + elements);
   const bool cold = !a.dual_in.data;
@@ -183,8 +209,8 @@ void run_as(const TvProx& a, int64_t begin, int64_t end) {
     for (int64_t w = -L; w < pitch - L; ++w) stage[0].s[0][w] = stage[0].s[1][w] = T(1);
     T limit = scalar_at<T>(a.weight, b);
     limit = limit > Precision<T>::largest ? Precision<T>::largest : limit;
-    using Steps = Sweep<T, Coupled>;
-    const Steps sweep = {plan.bands, width, pitch, splat<T>(limit)};
+    using Steps = Sweep<T, N>;
+    const Steps sweep = {plan.bands, width, pitch, splat<T>(limit), scale + 2 * stages * pitch};
 
     const auto read_dual = [&](int64_t which, int64_t h, T* to) {
       // One more column on the left, whose q is subtracted in the first.
@@ -239,6 +265,18 @@ void run_as(const TvProx& a, int64_t begin, int64_t end) {
   }
 }
 
+template <class T>
+void run_with(const TvProx& a, int64_t begin, int64_t end) {
+  switch (a.norm) {
+    case Norm::band:
+      return run_as<T, Norm::band>(a, begin, end);
+    case Norm::frobenius:
+      return run_as<T, Norm::frobenius>(a, begin, end);
+    case Norm::nuclear:
+      return run_as<T, Norm::nuclear>(a, begin, end);
+  }
+}
+
 }  // namespace
 
 int64_t work(const TvProx& a) {
@@ -247,10 +285,7 @@ int64_t work(const TvProx& a) {
 }
 
 void run(const TvProx& a, int64_t begin, int64_t end) {
-  if (a.sums == Dtype::f64)
-    a.coupled ? run_as<double, true>(a, begin, end) : run_as<double, false>(a, begin, end);
-  else
-    a.coupled ? run_as<float, true>(a, begin, end) : run_as<float, false>(a, begin, end);
+  a.sums == Dtype::f64 ? run_with<double>(a, begin, end) : run_with<float>(a, begin, end);
 }
 
 }  // namespace CASSI_ISA

@@ -22,5 +22,18 @@ CASSI_DEVICE_INLINE T shrinkage(T limit, T square) {
   return s >= T(1) ? T(1) : s;
 }
 
+template <class T>
+CASSI_DEVICE_INLINE Symmetric<T> frobenius_shrinkage(T limit, Symmetric<T> square) {
+  const T s = shrinkage(limit, square.a + square.c);
+  return {s, T(0), s};
+}
+
+template <class T>
+CASSI_DEVICE_INLINE Symmetric<T> nuclear_shrinkage(T limit, Symmetric<T> square) {
+  return spectral_shrinkage<T>(
+      limit, square, Precision<T>::tiny, [](T v) { return reciprocal_root(v); },
+      [](T s) { return s >= T(1) ? T(1) : s; });
+}
+
 }  // namespace cuda
 }  // namespace cassi

@@ -137,7 +137,7 @@ void launch(const TvProx& a, void* stream) {
   using namespace cuda;
   if (a.sums != (a.x.dtype == Dtype::f64 ? Dtype::f64 : Dtype::f32))
     throw std::runtime_error("cassi: tv_prox sums in the dtype of x, float32 at least");
-  if (a.coupled) return tv_coupled(a, stream);
+  if (a.norm != Norm::band) return tv_coupled(a, stream);
   with_types(a.x.dtype, a.sums, [&](auto d, auto t) {
     launch_bands<decltype(d), decltype(t)>(a, stream);
     return true;

@@ -1,5 +1,5 @@
-// The iterations of tv_prox with one norm for all bands of a pixel: one at a time, through global
-// memory, as the pixels of all bands are more than a block can hold.
+// The iterations of tv_prox with one norm for all bands of a pixel (Frobenius or nuclear): one at a
+// time, through global memory, as the pixels of all bands are more than a block can hold.
 #include "parts.cuh"
 #include "tv.cuh"
 
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(256) iterate(const __grid_constant__ TvProx a,
         first.left = w > 0;
       }
       T* to = static_cast<T*>(out.data) + index(out, b, 0, 0, h, w);
-      T square = 0, shrink = 0;
+      Symmetric<T> square = {}, shrink = {};  // P Pᵀ of the 2×C dual P, and what P is multiplied by
       for (int pass = 0; pass < 2; ++pass) {
         Pixel<D, T> here = first;
 #pragma unroll 1
@@ -66,14 +66,17 @@ __global__ void __launch_bounds__(256) iterate(const __grid_constant__ TvProx a,
             here.q += in.stride[2];
           }
           if (pass == 0) {
-            square += down * down + across * across;
+            square.a += down * down;
+            square.b += down * across;
+            square.c += across * across;
           } else {
-            to[0] = down * shrink;
-            to[out.stride[1]] = across * shrink;
+            to[0] = shrink.a * down + shrink.b * across;
+            to[out.stride[1]] = shrink.b * down + shrink.c * across;
             to += out.stride[2];
           }
         }
-        shrink = shrinkage(limit, square);
+        shrink = a.norm == Norm::nuclear ? nuclear_shrinkage(limit, square)
+                                         : frobenius_shrinkage(limit, square);
       }
     }
   }

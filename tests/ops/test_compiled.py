@@ -40,12 +40,12 @@ OTHERS: dict[str, Callable[[], list[Any]]] = {
 # The same, of which every thread gets a part.
 LARGE: dict[str, Callable[[], list[list[Any]]]] = {
     "tv_prox": lambda: [
-        [_rand(1, 3, 100, 130), torch.tensor([0.1]), iterations, coupled]
-        for iterations, coupled in ((5, False), (9, True))
+        [_rand(1, 3, 100, 130), torch.tensor([0.1]), iterations, norm]
+        for iterations, norm in ((5, 0), (9, 1), (4, 2))
     ],
     "tv_prox_dual": lambda: [
-        [_rand(1, 3, 100, 130), torch.tensor([0.1]), 0.1 * _rand(1, 2, 3, 100, 130), 9, coupled]
-        for coupled in (False, True)
+        [_rand(1, 3, 100, 130), torch.tensor([0.1]), 0.1 * _rand(1, 2, 3, 100, 130), 9, norm]
+        for norm in range(3)
     ],
     "convolve1d": lambda: [[_rand(3, 3000), _rand(3, 65)]],
     "correlate1d": lambda: [[_rand(3, 3000), _rand(3, 65)]],

@@ -62,14 +62,14 @@ def test_camera(
     _compare(name, arguments, _channels_last)
 
 
-@pytest.mark.parametrize("coupled", [False, True])
+@pytest.mark.parametrize("norm", range(3))
 @pytest.mark.parametrize("iterations", [0, 1, 5, 20])
 @pytest.mark.parametrize("shape", [(2, 3, 40, 70), (1, 28, 9, 5), (1, 1, 1, 1)])
-def test_tv_prox(coupled: bool, iterations: int, shape: tuple[int, ...]) -> None:
+def test_tv_prox(norm: int, iterations: int, shape: tuple[int, ...]) -> None:
     x, weight = torch.rand(shape), torch.tensor([0.1])
     dual = 0.05 * torch.rand(shape[0], 2, *shape[1:])
-    _compare("tv_prox", [x, weight, iterations, coupled])
-    _compare("tv_prox_dual", [x, weight, dual, iterations, coupled])
+    _compare("tv_prox", [x, weight, iterations, norm])
+    _compare("tv_prox_dual", [x, weight, dual, iterations, norm])
 
 
 def test_signal() -> None:

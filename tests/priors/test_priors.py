@@ -119,14 +119,14 @@ def test_tv_refuses_a_negative_sigma() -> None:
         TV()(_noisy()[0], -0.1)
 
 
-@pytest.mark.parametrize("coupled", [False, True])
-def test_warm_tv_continues_where_the_call_before_stopped(coupled: bool) -> None:
+@pytest.mark.parametrize("norm", ops.NORMS)
+def test_warm_tv_continues_where_the_call_before_stopped(norm: ops.Norm) -> None:
     x, _ = _noisy()
-    prior = TV(iterations=3, coupled=coupled, warm=True)
+    prior = TV(iterations=3, norm=norm, warm=True)
     run = prior.begin()
     first, second = run(x, 0.1), run(x, 0.1)
-    assert torch.equal(first, ops.tv_prox(x, 0.1, 3, coupled=coupled))
-    torch.testing.assert_close(second, ops.tv_prox(x, 0.1, 6, coupled=coupled))
+    assert torch.equal(first, ops.tv_prox(x, 0.1, 3, norm=norm))
+    torch.testing.assert_close(second, ops.tv_prox(x, 0.1, 6, norm=norm))
     assert torch.equal(prior.begin()(x, 0.1), first)  # a run of its own
     assert torch.equal(prior(x, 0.1), first)  # without a run there is no memory
     cold = TV()
