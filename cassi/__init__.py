@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cassi import metrics, ops
+from cassi import metrics, models, ops
 from cassi.data.io import read_cube, read_mask, read_measurement, write_cube
 from cassi.priors import TV
 from cassi.solvers import ADMM, GAP, Solver, solve
@@ -16,6 +16,7 @@ __all__ = [
     "Solver",
     "dot_test",
     "metrics",
+    "models",
     "ops",
     "read_cube",
     "read_mask",

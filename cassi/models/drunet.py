@@ -1,0 +1,123 @@
+"""DRUNet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cassi.models._layers import check_counts, check_images, level_map, pad_to_multiple
+
+
+class ResidualBlock(nn.Module):
+    """x + conv(ReLU(conv(x)))."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.res = nn.Sequential(
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `(N, width, H, W)`."""
+        residual: Tensor = self.res(x)
+        return x + residual
+
+
+class DRUNet(nn.Module):
+    """A U-Net of residual blocks without any bias, told the noise level by one more channel.
+
+        net(x, σ) = U([x, σ]),   or with `residual`   x − σ·U([x, σ])
+
+    Without biases, net(c·x, c·σ) = c·net(x, σ): one network serves noise far beyond that of its
+    training. Any height and width: images are padded to a multiple of 8 (of 8·`shuffle`) by
+    repeating the last row and column, and cropped.
+
+    Args:
+        channels: of an image: 1 and 3 in `drunet_gray.pth` and `drunet_color.pth`.
+        widths: channels at each of the four resolutions.
+        blocks: residual blocks per resolution and direction.
+        shuffle: blocks of this many pixels squared become channels first; 2 makes the network four
+            times as fast.
+        residual: predict the noise in units of σ, so that σ = 0 returns x.
+
+    Raises:
+        ValueError: a count below 1, or not four widths.
+
+    Source: Zhang et al., "Plug-and-play image restoration with deep denoiser prior", TPAMI 2021,
+    section 3; names of the weights as in KAIR's `drunet_*.pth`.
+    """
+
+    def __init__(
+        self,
+        channels: int = 1,
+        widths: Sequence[int] = (64, 128, 256, 512),
+        blocks: int = 4,
+        shuffle: int = 1,
+        residual: bool = False,
+    ) -> None:
+        super().__init__()
+        check_counts("DRUNet", channels=channels, blocks=blocks, shuffle=shuffle)
+        if len(widths) != 4:
+            raise ValueError(f"DRUNet widths: expected four, got {list(widths)}")
+        check_counts("DRUNet", **{f"widths[{i}]": width for i, width in enumerate(widths)})
+        self.channels, self.shuffle, self.residual = channels, shuffle, residual
+        one, two, three, four = widths
+        pixels = channels * shuffle**2
+
+        def body(width: int) -> list[nn.Module]:
+            return [ResidualBlock(width) for _ in range(blocks)]
+
+        def down(width: int, wider: int) -> nn.Sequential:
+            return nn.Sequential(*body(width), nn.Conv2d(width, wider, 2, stride=2, bias=False))
+
+        def up(wider: int, width: int) -> nn.Sequential:
+            grow = nn.ConvTranspose2d(wider, width, 2, stride=2, bias=False)
+            return nn.Sequential(grow, *body(width))
+
+        self.m_head = nn.Conv2d(pixels + 1, one, 3, padding=1, bias=False)
+        self.m_down1 = down(one, two)
+        self.m_down2 = down(two, three)
+        self.m_down3 = down(three, four)
+        self.m_body = nn.Sequential(*body(four))
+        self.m_up3 = up(four, three)
+        self.m_up2 = up(three, two)
+        self.m_up1 = up(two, one)
+        self.m_tail = nn.Conv2d(one, pixels, 3, padding=1, bias=False)
+
+    def forward(self, x: Tensor, sigma: float | Tensor) -> Tensor:
+        """Denoise images `(N, channels, H, W)` in [0, 1].
+
+        Args:
+            x: noisy images.
+            sigma: standard deviation of the noise, in the unit of x: a number, or `(N,)`.
+
+        Returns:
+            `(N, channels, H, W)`.
+
+        Raises:
+            ValueError: another shape of x or σ.
+        """
+        check_images("DRUNet", x, self.channels)
+        height, width = x.shape[-2:]
+        level = level_map("DRUNet", sigma, x)
+        padded = pad_to_multiple(x, 8 * self.shuffle)
+        if self.shuffle > 1:
+            padded = F.pixel_unshuffle(padded, self.shuffle)
+        # Constant over an image, so that any pixel of it tells the level.
+        plane = level[..., :1, :1].expand(-1, -1, *padded.shape[-2:])
+        x1 = self.m_head(torch.cat((padded, plane), 1))
+        x2 = self.m_down1(x1)
+        x3 = self.m_down2(x2)
+        x4 = self.m_down3(x3)
+        u = self.m_up3(self.m_body(x4) + x4)
+        u = self.m_up2(u + x3)
+        u = self.m_tail(self.m_up1(u + x2) + x1)
+        if self.shuffle > 1:
+            u = F.pixel_shuffle(u, self.shuffle)
+        u = u[..., :height, :width]
+        return x - level * u if self.residual else u

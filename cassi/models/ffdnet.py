@@ -1,0 +1,70 @@
+"""FFDNet."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cassi.models._layers import check_counts, check_images, level_map, pad_to_multiple
+from cassi.models.dncnn import conv_stack
+
+
+class FFDNet(nn.Module):
+    """Convolutions at half resolution, told the noise level by one more channel.
+
+        net(x, σ) = shuffle(R([unshuffle(x), σ]))
+
+    `unshuffle` turns each 2×2 block of pixels into channels. Odd sizes are padded by repeating the
+    last row and column, and cropped.
+
+    Args:
+        channels: of the input: 1 and 3 in `ffdnet_gray.pth` and `ffdnet_color.pth`.
+        outputs: channels of the output, as many if None. With 7 and 1, a width of 128, this is
+            HSI-SDeCNN: neighbouring bands in, the middle one out.
+        width: channels between the layers, 64 (grey) or 96 (colour).
+        depth: convolutions, 15 (grey) or 12 (colour).
+        batch_norm: normalize after each inner convolution; the published files hold none.
+
+    Raises:
+        ValueError: a count below 1, or a depth below 2.
+
+    Source: Zhang, Zuo, Zhang, "FFDNet: toward a fast and flexible solution for CNN-based image
+    denoising", TIP 2018; names of the weights as in KAIR's `ffdnet_*.pth`. Maffei et al., "A single
+    model CNN for hyperspectral image denoising", TGRS 2020.
+    """
+
+    def __init__(
+        self,
+        channels: int = 1,
+        outputs: int | None = None,
+        width: int = 64,
+        depth: int = 15,
+        batch_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        outputs = channels if outputs is None else outputs
+        check_counts("FFDNet", channels=channels, outputs=outputs, width=width, depth=depth)
+        if depth < 2:
+            raise ValueError(f"FFDNet depth: expected at least 2, got {depth}")
+        self.channels = channels
+        self.model = conv_stack(4 * channels + 1, 4 * outputs, width, depth, batch_norm)
+
+    def forward(self, x: Tensor, sigma: float | Tensor) -> Tensor:
+        """Denoise images `(N, channels, H, W)` in [0, 1].
+
+        Args:
+            x: noisy images.
+            sigma: standard deviation of the noise, in the unit of x: a number, or `(N,)`.
+
+        Returns:
+            `(N, outputs, H, W)`.
+
+        Raises:
+            ValueError: another shape of x or σ.
+        """
+        check_images("FFDNet", x, self.channels)
+        height, width = x.shape[-2:]
+        blocks = F.pixel_unshuffle(pad_to_multiple(x, 2), 2)
+        residual = self.model(torch.cat((blocks, level_map("FFDNet", sigma, blocks)), 1))
+        return F.pixel_shuffle(residual, 2)[..., :height, :width]

@@ -1,0 +1,167 @@
+"""The networks: published names and shapes of weights, any size of image, what they refuse."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from cassi.models import DnCNN, DRUNet, FFDNet, Hourglass
+
+TINY = {
+    "DnCNN": DnCNN(width=4, depth=3),
+    "DnCNN with batch normalization": DnCNN(width=4, depth=3, batch_norm=True),
+    "FFDNet": FFDNet(width=4, depth=3),
+    "DRUNet": DRUNet(widths=(4, 4, 6, 6), blocks=1),
+    "DRUNet, shuffled": DRUNet(widths=(4, 4, 6, 6), blocks=1, shuffle=2, residual=True),
+}
+every_network = pytest.mark.parametrize("net", TINY.values(), ids=TINY.keys())
+
+
+def _layout(net: nn.Module) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in net.state_dict().items()}
+
+
+def _stack(channels: list[int]) -> dict[str, tuple[int, ...]]:
+    """Convolutions with activations, and nothing else, between them."""
+    found: dict[str, tuple[int, ...]] = {}
+    for i, (c, k) in enumerate(pairwise(channels)):
+        found |= {f"model.{2 * i}.weight": (k, c, 3, 3), f"model.{2 * i}.bias": (k,)}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("net", "channels"),
+    [
+        (DnCNN(), [1] + [64] * 16 + [1]),  # dncnn_15, _25, _50
+        (DnCNN(depth=20), [1] + [64] * 19 + [1]),  # dncnn_gray_blind
+        (DnCNN(channels=3, depth=20), [3] + [64] * 19 + [3]),  # dncnn_color_blind
+        (FFDNet(), [5] + [64] * 14 + [4]),  # ffdnet_gray
+        (FFDNet(channels=3, width=96, depth=12), [13] + [96] * 11 + [12]),  # ffdnet_color
+        (FFDNet(channels=7, outputs=1, width=128), [29] + [128] * 14 + [4]),  # HSI-SDeCNN
+    ],
+)
+def test_stacks_have_the_published_layout(net: nn.Module, channels: list[int]) -> None:
+    assert _layout(net) == _stack(channels)
+
+
+def test_dncnn_with_batch_normalization_has_the_layout_of_its_training() -> None:
+    layout = _layout(DnCNN(batch_norm=True))
+    assert layout["model.0.weight"] == (64, 1, 3, 3)
+    for i in range(15):
+        assert layout[f"model.{2 + 3 * i}.weight"] == (64, 64, 3, 3)
+        assert layout[f"model.{3 + 3 * i}.running_var"] == (64,)
+    assert layout["model.47.weight"] == (1, 64, 3, 3)
+    assert len(layout) == 2 * 17 + 5 * 15
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_drunet_has_the_published_layout(channels: int) -> None:
+    expected: dict[str, tuple[int, ...]] = {"m_head.weight": (64, channels + 1, 3, 3)}
+    widths = [64, 128, 256, 512]
+
+    def block(name: str, width: int) -> None:
+        expected[f"{name}.res.0.weight"] = expected[f"{name}.res.2.weight"] = (width, width, 3, 3)
+
+    for level in range(3):
+        for i in range(4):
+            block(f"m_down{level + 1}.{i}", widths[level])
+            block(f"m_up{level + 1}.{i + 1}", widths[level])
+        narrow, wide = widths[level], widths[level + 1]
+        expected[f"m_down{level + 1}.4.weight"] = (wide, narrow, 2, 2)
+        expected[f"m_up{level + 1}.0.weight"] = (wide, narrow, 2, 2)
+    for i in range(4):
+        block(f"m_body.{i}", 512)
+    expected["m_tail.weight"] = (channels, 64, 3, 3)
+    assert _layout(DRUNet(channels)) == expected
+
+
+@every_network
+@pytest.mark.parametrize("size", [(16, 16), (13, 9), (1, 1), (2, 31)])
+def test_takes_any_size(net: nn.Module, size: tuple[int, int]) -> None:
+    x = torch.rand(2, 1, *size)
+    u = net.eval()(x, 0.1)
+    assert u.shape == x.shape
+    assert u.isfinite().all()
+
+
+@every_network
+def test_sigma_is_a_number_or_one_per_image(net: nn.Module) -> None:
+    x = torch.rand(3, 1, 8, 12)
+    u = net.eval()(x, 0.1)
+    for sigma in (torch.tensor(0.1), torch.full((3,), 0.1), torch.full((3, 1, 1, 1), 0.1)):
+        torch.testing.assert_close(net(x, sigma), u)
+    torch.testing.assert_close(net(x, torch.tensor([0.3, 0.1, 0.2]))[1], u[1])
+
+
+@every_network
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_takes_other_dtypes(net: nn.Module, dtype: torch.dtype) -> None:
+    x = torch.rand(1, 1, 9, 8, dtype=dtype)
+    assert net.to(dtype)(x, 0.1).dtype == dtype
+    net.float()
+
+
+@every_network
+def test_refuses_another_number_of_channels(net: nn.Module) -> None:
+    with pytest.raises(ValueError, match=r"expected images \(N, 1, H, W\), got \(2, 3, 8, 8\)"):
+        net(torch.rand(2, 3, 8, 8), 0.1)
+    with pytest.raises(ValueError, match=r"expected images \(N, 1, H, W\), got \(8, 8\)"):
+        net(torch.rand(8, 8), 0.1)
+
+
+@pytest.mark.parametrize("net", [TINY["FFDNet"], TINY["DRUNet"]])
+def test_refuses_sigmas_of_other_images(net: nn.Module) -> None:
+    with pytest.raises(ValueError, match=r"one per image \(2\), got shape \(3,\)"):
+        net(torch.rand(2, 1, 8, 8), torch.rand(3))
+
+
+@pytest.mark.parametrize("shuffle", [1, 2])
+def test_drunet_scales_with_its_input(shuffle: int) -> None:
+    net = DRUNet(widths=(4, 4, 6, 6), blocks=1, shuffle=shuffle).double()
+    x = torch.rand(1, 1, 16, 16, dtype=torch.float64)
+    torch.testing.assert_close(net(7 * x, 0.7), 7 * net(x, 0.1))
+
+
+def test_a_residual_drunet_keeps_what_has_no_noise() -> None:
+    x = torch.rand(2, 1, 11, 16)
+    assert torch.equal(TINY["DRUNet, shuffled"](x, 0.0), x)
+
+
+def test_ffdnet_takes_neighbours_and_returns_one() -> None:
+    assert FFDNet(channels=7, outputs=1, width=4, depth=2)(torch.rand(2, 7, 5, 6), 0.1).shape == (
+        *(2, 1, 5, 6),
+    )
+
+
+@pytest.mark.parametrize("skip", [0, 3])
+@pytest.mark.parametrize("size", [(16, 16), (33, 7), (1, 1)])
+def test_hourglass_takes_any_size(skip: int, size: tuple[int, int]) -> None:
+    z = torch.rand(1, 5, *size)
+    net = Hourglass(5, width=6, depth=3, skip=skip)
+    u = net(z)
+    assert u.shape == z.shape
+    assert u.isfinite().all()
+    u.sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DnCNN(channels=0), "DnCNN channels: expected a whole number of at least 1, got 0"),
+        (lambda: DnCNN(depth=1), "DnCNN depth: expected at least 2, got 1"),
+        (lambda: FFDNet(width=2.5), r"FFDNet width: expected a whole number .* got 2\.5"),
+        (lambda: FFDNet(depth=1), "FFDNet depth: expected at least 2, got 1"),
+        (lambda: DRUNet(widths=(4, 4)), r"DRUNet widths: expected four, got \[4, 4\]"),
+        (lambda: DRUNet(widths=(4, 4, 0, 4)), r"DRUNet widths\[2\]: expected a whole number"),
+        (lambda: DRUNet(shuffle=0), "DRUNet shuffle: expected a whole number"),
+        (lambda: Hourglass(3, skip=-1), "Hourglass skip: expected a whole number >= 0, got -1"),
+        (lambda: Hourglass(0), "Hourglass bands: expected a whole number of at least 1, got 0"),
+    ],
+)
+def test_refuses(make, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
