@@ -48,6 +48,29 @@ class Geometric:
         return self.start * (self.end / self.start) ** (iteration / max(1, iterations - 1))
 
 
+@dataclass(frozen=True)
+class Linear:
+    """From `start` to `end` by equal differences: start + (end − start)·i/(n-1); both >= 0.
+
+    >>> [Linear(1.0, 0.0)(i, 3) for i in range(3)]
+    [1.0, 0.5, 0.0]
+    """
+
+    start: float
+    end: float
+
+    def __post_init__(self) -> None:
+        """Check both ends."""
+        if not (self.start >= 0 and self.end >= 0):
+            raise ValueError(
+                f"schedule: expected a start and an end >= 0, got {self.start} and {self.end}"
+            )
+
+    def __call__(self, iteration: int, iterations: int) -> float:
+        """Return the value at one iteration."""
+        return self.start + (self.end - self.start) * (iteration / max(1, iterations - 1))
+
+
 def as_schedule(value: float | Schedule) -> Schedule:
     """Return a schedule, constant if a number >= 0 is given."""
     if not callable(value) and not isinstance(value, int | float):
