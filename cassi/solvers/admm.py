@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cassi.solvers.base import LinearSystem, Prior, State
+from cassi.solvers.objective import data_misfit
 
 
 @dataclass(frozen=True)
@@ -56,3 +57,9 @@ class ADMM:
         total = system.data_step(state.x - state.dual, y, rho) + state.dual
         x = prior(total, sigma)
         return AdmmState(x, total - x)
+
+    def objective(
+        self, state: AdmmState, y: Tensor, system: LinearSystem, penalty: Tensor, rho: Any
+    ) -> Tensor:
+        """Return ½‖Ax − y‖² + ρR(x), per sample: `(B,)`."""
+        return data_misfit(state.x, y, system) + rho * penalty

@@ -20,9 +20,23 @@ class Remembering(Protocol):
         ...
 
 
+class Proximal(Protocol):
+    """A prior that is a proximal map: prior(v, σ) = argmin_u ½‖u − v‖² + R(u)."""
+
+    def penalty(self, x: Tensor, sigma: Any) -> Tensor | None:
+        """Return R(x) of each sample, `(B,)`; None where these parameters have no R."""
+        ...
+
+
 def begin(prior: Prior) -> Prior:
-    """Return the prior for one run: what `prior.begin()` gives where there is one, else itself."""
-    return prior.begin() if hasattr(prior, "begin") else prior
+    """Return the prior for one run: what `prior.begin()` gives where there is one, else itself.
+
+    It has the `penalty` of the prior, if that has one.
+    """
+    run: Any = prior.begin() if hasattr(prior, "begin") else prior
+    if hasattr(prior, "penalty") and not hasattr(run, "penalty"):
+        run.penalty = prior.penalty  # a function made for this run alone
+    return run
 
 
 class LinearSystem(Protocol):

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from cassi.solvers.base import LinearSystem, Prior, State
+from cassi.solvers.objective import data_misfit, half_square
 
 
 @dataclass(frozen=True)
@@ -61,3 +62,17 @@ class GAP:
             return GapState(x, y)
         residual = y - system(x)
         return GapState(x, state.target + residual, residual=residual)
+
+    def objective(
+        self, state: GapState, y: Tensor, system: LinearSystem, penalty: Tensor, rho: Any
+    ) -> Tensor:
+        """Return ½(y − Ax)ᵀ(AAᵀ + ρI)⁻¹(y − Ax) + R(x), per sample: `(B,)`.
+
+        Plain GAP minimises it; accelerated GAP tends to the least R(x) of all x that explain y,
+        where the first term is zero.
+        """
+        v = system.data_step(state.x, y, rho)
+        distance = half_square(v - state.x)
+        if isinstance(rho, int | float) and rho == 0:
+            return distance + penalty
+        return distance + data_misfit(v, y, system) / rho + penalty

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from cassi.solvers.base import Algorithm, LinearSystem, Prior, begin
+from cassi.solvers.objective import evaluate_objective
 from cassi.solvers.schedules import Schedule
 
 
@@ -24,8 +25,10 @@ class Iteration:
     change: float
     """‖x − x_previous‖/‖x‖"""
     seconds: float
-    """Since the start, without the time spent in callbacks."""
+    """Since the start, without the time spent in callbacks and on the objective."""
     sigma: float
+    objective: float | None = None
+    """What algorithm and prior minimise, where it was asked for and there is such a thing."""
 
 
 Callback = Callable[[Iteration, Tensor], bool | None]
@@ -54,6 +57,7 @@ def iterate(
     x0: Tensor | None = None,
     tol: float = 0.0,
     callback: Callback | None = None,
+    objective: bool = False,
 ) -> Solution:
     """Run an algorithm.
 
@@ -68,6 +72,7 @@ def iterate(
         x0: first cube `(B, C, H, W)`.
         tol: stop when ‖x − x_previous‖ <= tol·‖x‖; 0 never stops early.
         callback: called after every iteration; returning True stops the loop.
+        objective: record the objective of every iteration, see `evaluate_objective`.
 
     Returns:
         The last cube whose values are all finite, with the statistics of every iteration.
@@ -87,22 +92,18 @@ def iterate(
         if not (math.isfinite(misfit) and math.isfinite(size)):
             reason = "diverged"
             break
-        statistics = Iteration(
-            index=index + 1,
-            residual=_ratio(misfit, norm),
-            change=_ratio(_norm(following.x - state.x), size),
-            seconds=time.perf_counter() - start,
-            sigma=strength,
-        )
+        misfit, change = _ratio(misfit, norm), _ratio(_norm(following.x - state.x), size)
+        pause, value = time.perf_counter(), None
+        if objective:
+            value = evaluate_objective(algorithm, prior, following, y, system, strength, damping)
+        statistics = Iteration(index + 1, misfit, change, pause - start, strength, value)
         state = following
         history.append(statistics)
-        if callback is not None:
-            pause = time.perf_counter()
-            stop = callback(statistics, state.x)
-            start += time.perf_counter() - pause
-            if stop:
-                reason = "callback"
-                break
+        stop = callback is not None and callback(statistics, state.x)
+        start += time.perf_counter() - pause
+        if stop:
+            reason = "callback"
+            break
         if statistics.change <= tol and tol > 0:
             reason = "tolerance"
             break

@@ -62,6 +62,7 @@ class Solver:
         *,
         x0: Tensor | None = None,
         callback: Callback | None = None,
+        objective: bool = False,
     ) -> Solution:
         """Reconstruct y and report how it went.
 
@@ -70,6 +71,7 @@ class Solver:
             system: the camera.
             x0: first cube `(B, C, H, W)`, in the units of the result.
             callback: called after every iteration with statistics and cube; True stops.
+            objective: record the objective, in units of the squared signal level.
 
         Returns:
             The cube, in the unit in which A x = y, and the statistics.
@@ -89,6 +91,7 @@ class Solver:
             x0=None if x0 is None else x0 / level,
             tol=self.tol,
             callback=callback and (lambda statistics, x: callback(statistics, x * level)),
+            objective=objective,
         )
         return Solution(solution.x * level, solution.history, solution.reason)
 
@@ -110,10 +113,6 @@ def solve(
     tol: float = 0.0,
     callback: Callback | None = None,
 ) -> Tensor:
-    """Reconstruct a cube from a measurement in one call; see `Solver` for the arguments.
-
-    Returns:
-        Cube `(B, C, H, W)`.
-    """
+    """Reconstruct a cube `(B, C, H, W)` in one call; see `Solver` for the arguments."""
     solver = Solver(prior, algorithm, iterations, sigma, rho, tol)
     return solver.run(y, system, x0=x0, callback=callback).x

@@ -13,8 +13,9 @@ from torch import Tensor
 
 import cassi.solvers
 from cassi import ADMM, GAP, SDCassi
-from cassi.solvers import Constant, Geometric, iterate
+from cassi.solvers import FISTA, HQS, Constant, Geometric, Linear, Phases, Steps, TwIST, iterate
 from cassi.solvers.schedules import as_schedule
+from cassi.solvers.spectrum import largest_eigenvalue
 
 CLASSES = {
     name: value
@@ -125,6 +126,120 @@ def test_accelerated_gap_explains_the_measurement_where_plain_gap_does_not() -> 
     assert residuals[1] > 0.1
 
 
+def test_hqs() -> None:
+    _, y_tensor, a = _camera()
+    y, rho = y_tensor.flatten().numpy(), 0.3
+    x = a.T @ np.linalg.solve(a @ a.T, y)
+    expected = []
+    for sigma in SIGMA:
+        v = np.linalg.solve(a.T @ a + rho * np.eye(60), a.T @ y + rho * x)
+        x = v - sigma * np.tanh(v)
+        expected.append(x)
+    np.testing.assert_allclose(_cubes(HQS(rho)), expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_fista(restart: bool) -> None:
+    _, y_tensor, a = _camera()
+    y, rho = y_tensor.flatten().numpy(), 0.3
+    length = np.linalg.norm(a, 2) ** 2 + rho
+    x = a.T @ np.linalg.solve(a @ a.T, y)
+    z, t = x, 1.0
+    expected = []
+    for sigma in SIGMA:
+        v = z + a.T @ (y - a @ z) / length
+        last, x = x, v - sigma * np.tanh(v)
+        if restart and (z - x) @ (x - last) > 0:
+            t = 1.0
+        following = (1 + np.sqrt(1 + 4 * t**2)) / 2
+        z = x + (t - 1) / following * (x - last)
+        t = following
+        expected.append(x)
+    np.testing.assert_allclose(_cubes(FISTA(rho, restart)), expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("monotone", [False, True])
+@pytest.mark.parametrize("penalised", [False, True])
+def test_twist(monotone: bool, penalised: bool) -> None:
+    """With an overshooting two-step move, so that the safeguard has something to do."""
+    system, y_tensor, a = _camera()
+    y, rho, least = y_tensor.flatten().numpy(), 0.3, 1e-3
+    sigmas = [0.5 if i % 4 < 2 else 0.0 for i in range(12)]
+    length = np.linalg.norm(a, 2) ** 2 + rho
+    r = (1 - np.sqrt(least)) / (1 + np.sqrt(least))
+    alpha = r**2 + 1
+    beta = 2 * alpha / (1 + least)
+
+    def shrink(v: Any, sigma: Any) -> Any:  # R(x) = σ/2‖x‖², or no proximal map at all
+        return v / (1 + sigma) if penalised else v * (1 - 3 * sigma)
+
+    def objective(x: Any, sigma: float) -> Any:
+        return ((a @ x - y) ** 2).sum() / 2 + length * sigma / 2 * (x**2).sum()
+
+    x = a.T @ np.linalg.solve(a @ a.T, y)
+    expected, guarded = [x, shrink(x + a.T @ (y - a @ x) / length, sigmas[0])], 0
+    for sigma in sigmas[1:]:
+        before, x = expected[-2:]
+        plain = shrink(x + a.T @ (y - a @ x) / length, sigma)
+        following = (1 - alpha) * before + (alpha - beta) * x + beta * plain
+        worse = (following - x) @ (plain - x) < 0
+        worse = objective(following, sigma) > objective(x, sigma) if penalised else worse
+        guarded += int(worse)
+        expected.append(plain if monotone and worse else following)
+
+    def prior(v: Tensor, s: Any) -> Tensor:
+        return shrink(v, s)
+
+    if penalised:
+        prior.penalty = lambda v, s: s / 2 * v.square().sum((1, 2, 3))  # type: ignore[attr-defined]
+    cubes: list[np.ndarray] = []
+    iterate(
+        TwIST(rho, least, monotone),
+        system,
+        y_tensor,
+        prior,
+        iterations=12,
+        sigma=lambda i, n: sigmas[i],
+        callback=lambda _, x: cubes.append(x.flatten().numpy().copy()),
+    )
+    assert guarded > 0
+    np.testing.assert_allclose(cubes, expected[1:], rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["FISTA", "TwIST"])
+@pytest.mark.parametrize("rho", [0.0, 0.3])
+def test_gradient_methods_solve_the_regularised_problem(name: str, rho: float) -> None:
+    """With prior(z) = z/(1+σ) they minimise ½‖Ax − y‖² + (L+ρ)σ/2‖x‖²."""
+    system, y, a = _camera()
+    sigma = 0.05
+    solution = iterate(
+        CLASSES[name](rho),
+        system,
+        y,
+        lambda z, s: z / (1 + s),
+        iterations=400,
+        sigma=Constant(sigma),
+    )
+    weight = (np.linalg.norm(a, 2) ** 2 + rho) * sigma
+    expected = np.linalg.solve(a.T @ a + weight * np.eye(60), a.T @ y.flatten().numpy())
+    np.testing.assert_allclose(solution.x.flatten().numpy(), expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("shots", [1, 2, 3])
+def test_bound_of_the_largest_eigenvalue(shots: int) -> None:
+    """Exact for one shot, and otherwise never below the truth."""
+    generator = torch.Generator().manual_seed(shots)
+    mask = torch.rand((shots, 1, 6, 7), generator=generator, dtype=torch.float64)
+    mask[..., :2] = 0  # dark columns
+    system = SDCassi(mask, bands=4, step=1)
+    truth = torch.linalg.eigvalsh(system.gram.permute(2, 3, 0, 1)).max().item()
+    bound = largest_eigenvalue(torch.zeros(2, *system.measurement_shape).double(), system).item()
+    assert bound >= truth * (1 - 1e-12)
+    assert bound <= truth * (1 + 1e-9 if shots == 1 else 1.05)
+    dark = SDCassi(torch.zeros(4, 5), bands=2, step=1)
+    assert largest_eigenvalue(torch.ones(1, 1, 4, 6), dark) == 1
+
+
 def _tensors(state: Any) -> dict[str, Tensor]:
     values = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
     return {name: value for name, value in values.items() if isinstance(value, Tensor)}
@@ -223,3 +338,22 @@ def test_constant_and_what_becomes_a_schedule() -> None:
     assert as_schedule(2) == Constant(2.0)
     schedule = Geometric(1.0, 0.1)
     assert as_schedule(schedule) is schedule
+
+
+def test_linear() -> None:
+    assert [Linear(1.0, 0.0)(i, 3) for i in range(3)] == [1.0, 0.5, 0.0]
+    assert Linear(0.3, 0.1)(0, 1) == 0.3
+    with pytest.raises(ValueError, match="schedule: expected a start and an end >= 0, got -1"):
+        Linear(-1.0, 1.0)
+
+
+def test_phases_and_steps() -> None:
+    steps = Steps([0.5, 0.2], [2, 1])
+    assert [steps(i, 9) for i in range(5)] == [0.5, 0.5, 0.2, 0.2, 0.2]
+    two = Phases([steps, Linear(1.0, 3.0)], [1, 3])
+    assert [two(i, 9) for i in range(6)] == [0.5, 1.0, 2.0, 3.0, 3.0, 3.0]
+    for values, counts in (([0.1], [1, 2]), ([], []), ([0.1], [0]), ([0.1], [1.5])):
+        with pytest.raises(ValueError, match="schedule: expected"):
+            Steps(values, counts)
+    with pytest.raises(ValueError, match="schedule: expected a value >= 0, got -1"):
+        Steps([-1.0], [2])

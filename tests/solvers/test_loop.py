@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from cassi import ADMM, GAP, SDCassi
-from cassi.solvers import Constant, Iteration, Solution, iterate, loop
+from cassi.solvers import FISTA, HQS, Constant, Iteration, Solution, TwIST, iterate, loop
+from cassi.solvers.objective import evaluate_objective
 
 ALGORITHMS = {"gap": GAP(), "plain": GAP(accelerated=False), "admm": ADMM()}
+ALGORITHMS |= {"hqs": HQS(), "fista": FISTA(), "twist": TwIST()}
 
 
 def _camera() -> tuple[SDCassi, Tensor]:
@@ -163,6 +165,78 @@ def test_no_iterations_return_the_first_cube() -> None:
     solution = _run(GAP(), iterations=0)
     assert torch.equal(solution.x, system.pinv(y))
     assert (solution.history, solution.reason) == ([], "iterations")
+
+
+class _Ridge:
+    """prior(v, σ) = argmin ½‖u − v‖² + σ/2‖u‖²."""
+
+    def __call__(self, v: Tensor, sigma: float) -> Tensor:
+        return v / (1 + sigma)
+
+    def penalty(self, x: Tensor, sigma: float) -> Tensor:
+        return sigma / 2 * x.square().sum((1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [GAP(False), GAP(False, 0.2), GAP(True), ADMM(0.3), HQS(0.3), FISTA(0.1), TwIST(0.1)],
+    ids=str,
+)
+def test_objective_is_least_at_the_limit(algorithm: Any) -> None:
+    """No cube near the limit has a smaller one; accelerated GAP: none that explains y."""
+    system, y = _camera()
+    sigma = 0.2
+    state, prior = algorithm.init(y, system), _Ridge()
+    for _ in range(2000):
+        state = algorithm.step(state, y, system, prior, sigma, algorithm.rho)
+
+    def value(x: Tensor) -> float:
+        moved = dataclasses.replace(state, x=x, residual=y - system(x))
+        found = evaluate_objective(algorithm, prior, moved, y, system, sigma, algorithm.rho)
+        assert found is not None
+        return found
+
+    least = value(state.x)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(10):
+        direction = torch.randn(state.x.shape, generator=generator, dtype=torch.float64)
+        if algorithm == GAP(True):
+            direction = direction - system.pinv(system(direction))
+        for length in (-1e-2, 1e-2):
+            assert value(state.x + length * direction) > least
+
+
+def test_objective_is_recorded_when_asked_for() -> None:
+    algorithm, system_y = ADMM(0.3), _camera()
+    system, y = system_y
+    assert {s.objective for s in _run(algorithm, _Ridge()).history} == {None}
+    assert {s.objective for s in _run(algorithm, objective=True).history} == {None}
+    solution = _run(algorithm, _Ridge(), objective=True, iterations=1)
+    x = solution.x
+    expected = (system(x) - y).square().sum() / 2 + 0.3 * 0.3 / 2 * x.square().sum()
+    assert solution.history[0].objective == pytest.approx(expected.item())
+
+
+def test_a_run_of_a_remembering_prior_has_its_penalty() -> None:
+    class Remembering(_Ridge):
+        def begin(self) -> Any:
+            return lambda v, sigma: self(v, sigma)
+
+    history = _run(ADMM(0.3), Remembering(), objective=True).history
+    expected = _run(ADMM(0.3), _Ridge(), objective=True).history
+    assert [s.objective for s in history] == [s.objective for s in expected]
+
+
+def test_seconds_leave_out_the_objective(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+
+    class Slow(_Ridge):
+        def penalty(self, x: Tensor, sigma: float) -> Tensor:
+            clock.now += 100
+            return super().penalty(x, sigma)
+
+    assert [s.seconds for s in _run(ADMM(), Slow(), objective=True).history] == [0] * 5
 
 
 @pytest.mark.parametrize("kind", [Iteration, Solution])

@@ -1,0 +1,58 @@
+"""Half-quadratic splitting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from cassi.solvers.base import LinearSystem, Prior, State
+from cassi.solvers.objective import data_misfit, half_square
+
+
+@dataclass(frozen=True)
+class HQS:
+    """Half-quadratic splitting: fit the measurement near the last cube, then apply the prior.
+
+        v = argmin ½‖Av − y‖² + ρ/2‖v − x‖²,   x ← prior(v, σ)
+
+    It alternates over both variables of ½‖Av − y‖² + ρ/2‖v − x‖² + ρR(x). The two agree in the
+    limit of a large ρ, so ρ usually grows from iteration to iteration while σ falls.
+
+    Args:
+        rho: ρ > 0; small values trust the measurement.
+
+    Source: Geman, Yang, "Nonlinear image recovery with half-quadratic regularization", IEEE TIP
+    4(7), 1995; with a denoiser: Zhang et al., "Learning deep CNN denoiser prior", CVPR 2017.
+    """
+
+    rho: float = 0.01
+
+    def __post_init__(self) -> None:
+        """Check ρ."""
+        if not self.rho > 0:
+            raise ValueError(f"HQS rho: expected a number > 0, got {self.rho}")
+
+    def init(self, y: Tensor, system: LinearSystem, x0: Tensor | None = None) -> State:
+        """Start from `x0`, or from the shortest cube that explains y."""
+        return State(system.pinv(y) if x0 is None else x0)
+
+    def step(
+        self,
+        state: State,
+        y: Tensor,
+        system: LinearSystem,
+        prior: Prior,
+        sigma: Any,
+        rho: Any = 0.01,
+    ) -> State:
+        """Fit the measurement, denoise."""
+        return State(prior(system.data_step(state.x, y, rho), sigma))
+
+    def objective(
+        self, state: State, y: Tensor, system: LinearSystem, penalty: Tensor, rho: Any
+    ) -> Tensor:
+        """Return min_v ½‖Av − y‖² + ρ/2‖v − x‖² + ρR(x), per sample: `(B,)`."""
+        v = system.data_step(state.x, y, rho)
+        return data_misfit(v, y, system) + rho * (half_square(v - state.x) + penalty)

@@ -1,0 +1,55 @@
+"""What an algorithm minimises, as a number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from cassi.solvers.base import Algorithm, LinearSystem, Prior
+
+
+def inner(a: Tensor, b: Tensor) -> Tensor:
+    """Return the inner product of each sample: `(B, …)` twice → `(B,)`."""
+    return (a * b).flatten(1).sum(1)
+
+
+def half_square(a: Tensor) -> Tensor:
+    """Return ½‖a‖² of each sample: `(B, …)` → `(B,)`."""
+    return inner(a, a) / 2
+
+
+def data_misfit(x: Tensor, y: Tensor, system: LinearSystem) -> Tensor:
+    """Return ½‖Ax − y‖² of each sample: `(B,)`."""
+    return half_square(system(x) - y)
+
+
+def evaluate_objective(
+    algorithm: Algorithm,
+    prior: Prior,
+    state: Any,
+    y: Tensor,
+    system: LinearSystem,
+    sigma: Any,
+    rho: Any,
+) -> float | None:
+    """Return what algorithm and prior minimise together, summed over the samples.
+
+    Args:
+        algorithm: with a method `objective(state, y, system, penalty, rho)`.
+        prior: with a method `penalty(x, sigma)`: R of prior(v, σ) = argmin ½‖u − v‖² + R(u).
+        state: of the algorithm.
+        y: measurement `(B, K, H', W')`.
+        system: the camera.
+        sigma: strength of the prior.
+        rho: ρ of the data step.
+
+    Returns:
+        The objective; None where the algorithm has none or the prior is no proximal map.
+    """
+    if not (hasattr(prior, "penalty") and hasattr(algorithm, "objective")):
+        return None
+    penalty = prior.penalty(state.x, sigma)
+    if penalty is None:
+        return None
+    return float(algorithm.objective(state, y, system, penalty, rho).sum())
