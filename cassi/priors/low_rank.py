@@ -1,0 +1,63 @@
+"""Low rank: the spectra of a scene lie near a subspace of few dimensions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from cassi.priors.checks import check_count, check_weight
+from cassi.priors.subspace import from_subspace, spectral_eigen, to_subspace
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """Projection of all spectra onto their leading subspace, found anew in every call.
+
+        prior(x, σ) = E Eᵀx,   E the r eigenvectors of Σ s sᵀ with the largest eigenvalues
+
+    With `rank="auto"`, r is the number of eigenvalues λ of the second moment Σ s sᵀ/HW that noise
+    alone does not reach,
+
+        λ > (weight·σ)²·(1 + √(C/HW))²,
+
+    the upper edge of the Marchenko–Pastur law; each sample has its own r, at least 1. With a fixed
+    rank σ has no influence.
+
+    Args:
+        rank: r, at most C, or "auto".
+        weight: noise level per unit of σ, >= 0.
+
+    Raises:
+        ValueError: a rank that is neither "auto" nor at least 1, or a negative weight.
+
+    Source: Bioucas-Dias, Nascimento, "Hyperspectral subspace identification", IEEE TGRS 46(8),
+    2008; the threshold: Johnstone, "On the distribution of the largest eigenvalue in principal
+    components analysis", Annals of Statistics 29(2), 2001.
+    """
+
+    rank: int | Literal["auto"] = "auto"
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if self.rank != "auto":
+            check_count("LowRank rank", self.rank)
+        check_weight("LowRank weight", self.weight)
+
+    def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
+        """Project a cube `(B, C, H, W)`; σ, in its units, is a number or one per sample."""
+        values, vectors = spectral_eigen(x)
+        bands, pixels = x.shape[1], x.shape[2] * x.shape[3]
+        if self.rank == "auto":
+            noise = self.weight * torch.as_tensor(sigma, dtype=values.dtype, device=x.device)
+            edge = (noise * (1 + math.sqrt(bands / pixels))).square().reshape(-1, 1)
+            kept = values > edge
+            kept[:, 0] = True
+        else:
+            kept = (torch.arange(bands, device=x.device) < self.rank).expand_as(values)
+        basis = vectors * kept[:, None]
+        return from_subspace(to_subspace(x, basis), basis).to(x.dtype)

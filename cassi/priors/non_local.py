@@ -1,0 +1,129 @@
+"""Non-local low rank: similar patches, stacked, have few singular values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cassi.priors.checks import check_count, check_weight
+from cassi.priors.patches import match_patches, patch_pixels
+from cassi.priors.subspace import from_subspace, spectral_basis, to_subspace
+
+_GUIDE = 3  # spectral components that patches are compared in: they hold nearly all the energy
+_CHUNK = 1 << 22  # numbers in the groups that are in memory at a time
+
+
+@dataclass(frozen=True)
+class NonLocalLowRank:
+    """Weighted nuclear norm shrinkage of groups of similar patches, all bands together.
+
+    Each reference patch and the patches most like it are the rows of a matrix Y `(M, patch²·C)`.
+    Less their mean, its singular values s are shrunk to
+
+        ŝ = (s + √(s² − 4k))/2  where s² >= 4k, else 0,   √(4k) = weight·σ·(√M + √(patch²·C)),
+
+    the fixed point of the weighted nuclear norm with weights k/ŝ: a singular value above the
+    largest one of noise of standard deviation σ is kept the better the larger it is. The groups are
+    put back where they came from; pixels that several patches cover get the mean.
+
+    Args:
+        weight: threshold in units of the largest singular value of noise, >= 0.
+        patch: side of a patch, pixels; at most that of the cube.
+        stride: distance of reference patches, pixels; at most `patch`, so that they cover the cube.
+        matches: patches of a group.
+        radius: a match begins at most so many rows and columns from its reference.
+        rank: project onto so many spectral components first, and work on those: few are faster;
+            null works on all bands.
+        refresh: within a run, search for matches anew every so many calls.
+
+    Raises:
+        ValueError: a negative weight, a number below 1, or a stride beyond the patch.
+
+    Source: Liu, Yuan, Suo, Brady, Dai, "Rank minimization for snapshot compressive imaging"
+    (DeSCI), TPAMI 41(12), 2019; Gu et al., "Weighted nuclear norm minimization", CVPR 2014, whose
+    c·√n·σ² is about this threshold at the sizes of its patches.
+    """
+
+    weight: float = 1.0
+    patch: int = 6
+    stride: int = 4
+    matches: int = 32
+    radius: int = 10
+    rank: int | None = None
+    refresh: int = 10
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        check_weight("NonLocalLowRank weight", self.weight)
+        for name in ("patch", "stride", "matches", "radius", "refresh"):
+            check_count(f"NonLocalLowRank {name}", getattr(self, name))
+        if self.rank is not None:
+            check_count("NonLocalLowRank rank", self.rank)
+        if self.stride > self.patch:
+            raise ValueError(
+                f"NonLocalLowRank stride: expected at most patch = {self.patch}, got {self.stride}"
+            )
+
+    def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
+        """Denoise a cube `(B, C, H, W)`; σ, in its units, is a number or one per sample."""
+        return self.begin()(x, sigma)
+
+    def begin(self) -> Callable[[Tensor, float | Tensor], Tensor]:
+        """Return the prior of one run, which keeps its matches for `refresh` calls."""
+        calls = 0
+        groups: list[Tensor] = []
+
+        def denoise(x: Tensor, sigma: float | Tensor) -> Tensor:
+            nonlocal calls, groups
+            basis = spectral_basis(x, self.rank or x.shape[1])
+            image = to_subspace(x, basis)
+            if calls % self.refresh == 0:
+                groups = [self._match(sample) for sample in image]
+            calls += 1
+            strength = torch.as_tensor(sigma, dtype=image.dtype, device=x.device)
+            levels = strength.reshape(-1).expand(x.shape[0])
+            samples = zip(image, groups, levels, strict=True)
+            clean = torch.stack([self._shrink(*sample) for sample in samples])
+            return from_subspace(clean, basis).to(x.dtype)
+
+        return denoise
+
+    def _match(self, image: Tensor) -> Tensor:  # (R, H, W) → (N, M)
+        guide = image[:_GUIDE]
+        return match_patches(guide, self._side(image), self.stride, self.matches, self.radius)
+
+    def _side(self, image: Tensor) -> int:
+        return min(self.patch, *image.shape[-2:])
+
+    def _shrink(self, image: Tensor, groups: Tensor, sigma: Tensor) -> Tensor:
+        channels, _, width = image.shape
+        side = self._side(image)
+        within = patch_pixels(side, width).to(image.device)
+        source = image.flatten(1).mT.contiguous()
+        total, cover = torch.zeros_like(source), torch.zeros_like(source[:, :1])
+        matches, numbers = groups.shape[1], side * side * channels
+        noise = self.weight * sigma * (math.sqrt(matches) + math.sqrt(numbers))
+        for some in groups.split(max(1, _CHUNK // (matches * numbers))):
+            pixels = (some[..., None] + within).flatten()
+            stack = source[pixels].view(-1, matches, numbers)
+            mean = stack.mean(1, keepdim=True)
+            clean = _shrink_singular_values(stack - mean, noise) + mean
+            total.index_add_(0, pixels, clean.view(-1, channels))
+            cover.index_add_(0, pixels, torch.ones_like(cover[:1]).expand(len(pixels), 1))
+        return (total / cover).mT.reshape(image.shape)
+
+
+def _shrink_singular_values(stack: Tensor, threshold: Tensor) -> Tensor:
+    """Scale the singular directions of matrices `(N, M, D)` by ŝ/s, see `NonLocalLowRank`."""
+    wide = stack.shape[1] <= stack.shape[2]
+    # The eigenvectors of the smaller Gram matrix are all it takes, and much faster than an SVD.
+    gram = stack @ stack.mT if wide else stack.mT @ stack
+    values, vectors = torch.linalg.eigh(gram)
+    ratio = threshold.square() / values.clamp_min(torch.finfo(values.dtype).tiny)
+    factor = torch.where(ratio < 1, (1 + (1 - ratio.clamp_max(1)).sqrt()) / 2, 0)
+    scale = (vectors * factor[:, None]) @ vectors.mT
+    return scale @ stack if wide else stack @ scale
