@@ -1,0 +1,112 @@
+"""Priors made of other priors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from cassi.priors.checks import check_count
+from cassi.priors.low_rank import LowRank
+from cassi.priors.tv import TV
+
+Parts = Sequence[Any] | Mapping[str, Any]
+"""Priors in their order; names, where they have some, are for configs."""
+
+
+@dataclass(frozen=True)
+class Compose:
+    """One prior after another in every call: prior(x, σ) = p_n(… p_2(p_1(x, σ), σ) …, σ).
+
+    Each part has a weight of its own to turn σ into its strength.
+
+    Args:
+        priors: at least one; a list, or a mapping whose names do not matter.
+
+    Raises:
+        ValueError: no prior.
+        TypeError: one that cannot be called.
+    """
+
+    priors: Parts = (TV(), LowRank())
+
+    def __post_init__(self) -> None:
+        """Check the parts."""
+        _parts("Compose", self.priors)
+
+    def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
+        """Apply all to a cube `(B, C, H, W)`."""
+        for prior in _parts("Compose", self.priors):
+            x = prior(x, sigma)
+        return x
+
+    def begin(self) -> Compose:
+        """Return the prior of one run: that of every part."""
+        return Compose([_begin(prior) for prior in _parts("Compose", self.priors)])
+
+
+@dataclass(frozen=True)
+class Stages:
+    """One prior for the first iterations of a run, another for the next, and so on.
+
+    A cheap prior brings the cube near, a strong and slow one finishes. The state of the algorithm
+    goes on through all stages. Give σ its own course in every stage with
+    `cassi.solvers.Phases`. Without a run, called by itself, it is its last prior.
+
+    Args:
+        priors: at least one; a list, or a mapping whose names do not matter.
+        counts: iterations of each; the last prior goes on after its own.
+
+    Raises:
+        ValueError: no prior, another number of counts, or a count below 1.
+        TypeError: a prior that cannot be called.
+    """
+
+    priors: Parts = (TV(),)
+    counts: Sequence[int] = (1,)
+
+    def __post_init__(self) -> None:
+        """Check the parts."""
+        parts = _parts("Stages", self.priors)
+        if len(self.counts) != len(parts):
+            raise ValueError(
+                f"Stages counts: expected one for each of {len(parts)} priors, "
+                f"got {list(self.counts)}"
+            )
+        for count in self.counts:
+            check_count("Stages counts", count)
+
+    def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
+        """Apply the last prior to a cube `(B, C, H, W)`."""
+        u: Tensor = _parts("Stages", self.priors)[-1](x, sigma)
+        return u
+
+    def begin(self) -> Callable[[Tensor, float | Tensor], Tensor]:
+        """Return the prior of one run, which counts its calls."""
+        pairs = zip(_parts("Stages", self.priors), self.counts, strict=True)
+        order = [run for prior, count in pairs for run in [_begin(prior)] * count]
+        calls = 0
+
+        def denoise(x: Tensor, sigma: float | Tensor) -> Tensor:
+            nonlocal calls
+            u: Tensor = order[min(calls, len(order) - 1)](x, sigma)
+            calls += 1
+            return u
+
+        return denoise
+
+
+def _begin(prior: Any) -> Any:
+    return prior.begin() if hasattr(prior, "begin") else prior
+
+
+def _parts(name: str, priors: Parts) -> list[Any]:
+    parts = list(priors.values() if isinstance(priors, Mapping) else priors)
+    if not parts:
+        raise ValueError(f"{name} priors: expected at least one, got none")
+    for part in parts:
+        if not callable(part):
+            raise TypeError(f"{name} priors: expected callables (x, sigma) -> x, got {part!r}")
+    return parts
