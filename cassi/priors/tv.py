@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 
 from torch import Tensor
+from torch.nn.functional import pad
 
 from cassi import ops
 from cassi.ops import NORMS, Norm
@@ -77,3 +78,14 @@ class TV:
             return u
 
         return denoise
+
+    def penalty(self, x: Tensor, sigma: float | Tensor) -> Tensor:
+        """Return weight·σ·TV(x) of each sample: `(B,)`."""
+        down, right = pad(x.diff(dim=-2), (0, 0, 0, 1)), pad(x.diff(dim=-1), (0, 1))
+        a, b, c = down * down, down * right, right * right
+        if self.norm != "band":
+            a, b, c = (product.sum(1) for product in (a, b, c))
+        squares = a + c
+        if self.norm == "nuclear":  # (s₁ + s₂)² = s₁² + s₂² + 2s₁s₂ of the 2 × C gradient
+            squares = squares + 2 * (a * c - b * b).clamp_min(0).sqrt()
+        return self.weight * sigma * squares.sqrt().flatten(1).sum(1)
