@@ -31,6 +31,7 @@ class Progress:
             "seconds": iteration.seconds,
             "change": iteration.change,
             "sigma": iteration.sigma,
+            "objective": iteration.objective,  # None is written as an empty field
         }
         shown = {"residual": f"{iteration.residual:.2e}"}
         if self.truth is not None:
