@@ -1,5 +1,18 @@
 """Priors: callables `(cube, sigma) -> cube`."""
 
+from cassi.priors.low_rank import LowRank
+from cassi.priors.non_local import NonLocalLowRank
+from cassi.priors.sequence import Compose, Stages
+from cassi.priors.spectral_tv import SpectralTV
 from cassi.priors.tv import TV
+from cassi.priors.wavelet import Wavelet
 
-__all__ = ["TV"]
+__all__ = [
+    "TV",
+    "Compose",
+    "LowRank",
+    "NonLocalLowRank",
+    "SpectralTV",
+    "Stages",
+    "Wavelet",
+]

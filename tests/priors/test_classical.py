@@ -1,0 +1,212 @@
+"""The priors that need no training, each against loops in NumPy or a property that pins it down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from cassi.priors import TV, Compose, LowRank, NonLocalLowRank, SpectralTV, Stages, Wavelet
+from cassi.priors.non_local import _shrink_singular_values
+from cassi.priors.patches import match_patches, patch_grid
+from cassi.priors.subspace import from_subspace, spectral_basis, to_subspace
+
+
+def _cube(*shape: int, seed: int = 0) -> Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_basis_is_that_of_the_singular_vectors() -> None:
+    x = _cube(2, 5, 6, 7)
+    basis = spectral_basis(x, 3)
+    assert basis.shape == (2, 5, 3)
+    u, _, _ = np.linalg.svd(x[1].flatten(1).numpy(), full_matrices=False)
+    np.testing.assert_allclose(np.abs(u[:, :3].T @ basis[1].numpy()), np.eye(3), atol=1e-9)
+    whole = spectral_basis(x, 9)
+    torch.testing.assert_close(from_subspace(to_subspace(x, whole), whole), x)
+    assert spectral_basis(x.bfloat16(), 2).dtype == torch.float32
+    with pytest.raises(ValueError, match="rank: expected at least 1, got 0"):
+        spectral_basis(x, 0)
+
+
+def test_low_rank_is_the_truncated_svd() -> None:
+    x = _cube(2, 5, 6, 7)
+    u, s, v = np.linalg.svd(x[0].flatten(1).numpy(), full_matrices=False)
+    expected = (u[:, :2] * s[:2]) @ v[:2]
+    got = LowRank(2)(x, 0.3)[0].flatten(1).numpy()
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-9)
+    torch.testing.assert_close(LowRank(7)(x, 0.3), x)
+
+
+def test_automatic_rank_is_each_samples_own() -> None:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.zeros(3, 8, 40, 50, dtype=torch.float64)
+    for index, rank in enumerate((1, 2, 4)):
+        spectra, maps = _cube(8, rank, seed=index), _cube(rank, 2000, seed=9)
+        x[index] = (spectra @ maps).view(8, 40, 50)
+    x += 0.01 * torch.randn(x.shape, generator=generator, dtype=torch.float64)
+    u = LowRank()(x, 0.011)
+    ranks = [torch.linalg.matrix_rank(sample.flatten(1)).item() for sample in u]
+    assert ranks == [1, 2, 4]
+    each = LowRank()(x, torch.tensor([1e9, 0.011, 0.0]))
+    ranks = [torch.linalg.matrix_rank(sample.flatten(1)).item() for sample in each]
+    assert ranks == [1, 2, 8]
+
+
+def test_spectral_tv_of_one_band_or_without_a_spectral_weight_is_tv() -> None:
+    x = _cube(2, 3, 6, 7)
+    spatial = SpectralTV(spectral=0.0, iterations=4000)(x, 0.1)
+    torch.testing.assert_close(spatial, TV(iterations=4000)(x, 0.1), rtol=0, atol=1e-4)
+    one = x[:, :1]
+    expected = TV(iterations=4000)(one, 0.1)
+    torch.testing.assert_close(SpectralTV(iterations=4000)(one, 0.1), expected, rtol=0, atol=1e-4)
+
+
+def test_spectral_tv_tends_to_the_minimum() -> None:
+    x = _cube(1, 3, 5, 4)
+    prior = SpectralTV(iterations=5000)
+    u = prior(x, 0.1)
+
+    def objective(v: Tensor) -> float:
+        return (0.5 * (v - x).square().sum() + prior.penalty(v, 0.1).sum()).item()
+
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(30):
+        direction = torch.randn(x.shape, generator=generator, dtype=torch.float64)
+        for length in (-1e-2, 1e-2):
+            assert objective(u + length * direction) > objective(u)
+    run = SpectralTV(iterations=100, warm=True).begin()
+    for _ in range(50):
+        warm = run(x, 0.1)
+    torch.testing.assert_close(warm, u)
+    strong = SpectralTV(spectral=100.0, iterations=20000)(x, 0.01)
+    torch.testing.assert_close(strong[:, 0], strong[:, 2], rtol=0, atol=1e-2)
+
+
+def test_wavelet_of_haar_is_the_threshold_of_differences() -> None:
+    x = _cube(1, 1, 2, 2)
+    a, b, c, d = x.flatten().tolist()
+    details = np.array([a + b - c - d, a - b + c - d, a - b - c + d]) / 2
+    h, v, g = np.sign(details) * np.maximum(np.abs(details) - 0.1, 0)
+    mean = (a + b + c + d) / 2
+    expected = np.array([mean + h + v + g, mean + h - v - g, mean - h + v - g, mean - h - v + g])
+    got = Wavelet(wavelet="haar")(x, 0.1).flatten().numpy()
+    np.testing.assert_allclose(got, expected / 2, rtol=1e-12)
+
+
+@pytest.mark.parametrize("wavelet", ["haar", "db2", "sym4"])
+@pytest.mark.parametrize("shape", [(1, 2, 16, 32), (2, 3, 7, 9), (1, 1, 1, 5), (1, 2, 3, 1)])
+def test_wavelet_of_any_size(wavelet: str, shape: tuple[int, ...]) -> None:
+    x = _cube(*shape)
+    prior = Wavelet(wavelet=wavelet, shifts=2)
+    torch.testing.assert_close(prior(x, 0.0), x)
+    assert prior.penalty(x, 0.1) is None
+    once = Wavelet(wavelet=wavelet)
+    u = once(x, 0.05)
+    assert (once.penalty(u, 0.05) <= once.penalty(x, 0.05) + 1e-12).all()
+    flat = torch.full(shape, 0.3, dtype=torch.float64)
+    torch.testing.assert_close(Wavelet(wavelet="haar")(flat, 0.05), flat)
+
+
+def test_matches_are_those_of_a_search() -> None:
+    image = _cube(2, 9, 11)
+    patch, stride, matches, radius = 3, 2, 4, 3
+    groups = match_patches(image, patch, stride, matches, radius)
+    rows, columns = patch_grid(9, patch, stride).tolist(), patch_grid(11, patch, stride).tolist()
+    assert (rows, columns) == ([0, 2, 4, 6], [0, 2, 4, 6, 8])
+    assert groups.shape == (20, 4)
+    pixels = image.numpy()
+
+    def at(r: int, c: int) -> np.ndarray:
+        return pixels[:, r : r + patch, c : c + patch]
+
+    references = [(r, c) for r in rows for c in columns]
+    for (r, c), group in zip(references, groups.tolist(), strict=True):
+        distances = {
+            s * 11 + t: ((at(r, c) - at(s, t)) ** 2).sum()
+            for s in range(max(0, r - radius), min(6, r + radius) + 1)
+            for t in range(max(0, c - radius), min(8, c + radius) + 1)
+        }
+        assert group[0] == r * 11 + c
+        assert set(group) == set(sorted(distances, key=distances.__getitem__)[:matches])
+
+
+@pytest.mark.parametrize("shape", [(5, 4, 9), (5, 9, 4)])
+def test_singular_values_are_shrunk(shape: tuple[int, int, int]) -> None:
+    stack = _cube(*shape)
+    threshold = 0.7
+    u, s, v = np.linalg.svd(stack.numpy(), full_matrices=False)
+    kept = s > threshold
+    root = np.sqrt(np.where(kept, s**2 - threshold**2, 0))
+    expected = (u * np.where(kept, (s + root) / 2, 0)[:, None]) @ v
+    got = _shrink_singular_values(stack, torch.tensor(threshold, dtype=torch.float64))
+    np.testing.assert_allclose(got.numpy(), expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("rank", [None, 4])
+def test_non_local_keeps_a_cube_without_noise_and_searches_seldom(rank: int | None) -> None:
+    x = _cube(2, 4, 12, 13)
+    torch.testing.assert_close(NonLocalLowRank(rank=rank)(x, 0.0), x)
+    run = NonLocalLowRank(rank=rank, refresh=2).begin()
+    first = run(x, 0.1)
+    other = _cube(2, 4, 12, 13, seed=1)
+    assert not torch.equal(run(other, 0.1), NonLocalLowRank(rank=rank)(other, 0.1))
+    assert torch.equal(run(x, 0.1), first)
+
+
+def test_non_local_takes_a_sigma_per_sample() -> None:
+    x = _cube(2, 4, 12, 13)
+    prior = NonLocalLowRank()
+    both = prior(x, torch.tensor([0.0, 0.2], dtype=torch.float64))
+    torch.testing.assert_close(both[0], x[0])
+    torch.testing.assert_close(both[1:], prior(x[1:], 0.2))
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_compose_applies_all_and_remembers(named: bool) -> None:
+    x = _cube(1, 4, 6, 7)
+    warm = TV(iterations=2, warm=True)
+    parts: Any = {"tv": warm, "low": LowRank(2)} if named else [warm, LowRank(2)]
+    prior = Compose(parts)
+    assert torch.equal(prior(x, 0.1), LowRank(2)(TV(iterations=2)(x, 0.1), 0.1))
+    run, alone = prior.begin(), warm.begin()
+    for _ in range(2):
+        got, expected = run(x, 0.1), LowRank(2)(alone(x, 0.1), 0.1)
+    assert torch.equal(got, expected)
+
+
+def test_stages_follow_each_other() -> None:
+    x = torch.zeros(1, 1, 2, 2)
+    run = Stages([lambda v, s: v + 1, lambda v, s: v - 1], [2, 1]).begin()
+    assert [run(x, 0.1).max().item() for _ in range(4)] == [1, 1, -1, -1]
+    assert Stages({"a": lambda v, s: v, "b": lambda v, s: v + 5}, [1, 1])(x, 0.1).max() == 5
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: LowRank(0), "LowRank rank: expected a whole number of at least 1, got 0"),
+        (lambda: LowRank("all"), "LowRank rank: expected a whole number"),
+        (lambda: LowRank(weight=-1), "LowRank weight: expected a number >= 0, got -1"),
+        (lambda: SpectralTV(spectral=-1), "SpectralTV spectral: expected a number >= 0, got -1"),
+        (lambda: Wavelet(levels=0), "Wavelet levels: expected a whole number"),
+        (lambda: Wavelet(wavelet="bior2.2"), "Wavelet wavelet: expected an orthogonal one"),
+        (lambda: Wavelet(wavelet="nothing"), "Wavelet wavelet: expected an orthogonal one"),
+        (lambda: NonLocalLowRank(matches=0), "NonLocalLowRank matches: expected a whole number"),
+        (lambda: NonLocalLowRank(stride=7), "stride: expected at most patch = 6, got 7"),
+        (lambda: Compose([]), "Compose priors: expected at least one, got none"),
+        (lambda: Stages([TV()], [1, 2]), "Stages counts: expected one for each of 1 priors"),
+        (lambda: Stages([TV()], [0]), "Stages counts: expected a whole number of at least 1"),
+    ],
+)
+def test_refused(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_what_cannot_be_called_is_no_prior() -> None:
+    with pytest.raises(TypeError, match="Compose priors: expected callables"):
+        Compose([1.0])
