@@ -3,6 +3,7 @@
     python scripts/benchmark_reconstruct.py                       # GAP-TV on the five CAVE scenes
     python scripts/benchmark_reconstruct.py solver=admm
     python scripts/benchmark_reconstruct.py experiment=tsa_real   # no truth: residual, time, memory
+    python scripts/benchmark_reconstruct.py "experiment=[cave_test,desci]"    # data and a method
 
 Arguments are overrides of `cassi-reconstruct`. Every scene runs in a process of its own, so that
 its peak memory is its own; the results of each run stay in the folder that is printed first.
@@ -60,12 +61,14 @@ def main() -> None:
             experiment = override.partition("=")[2]
         else:
             overrides.append(override)
-    if experiment not in SCENES:
+    named = experiment.strip("[]").replace(" ", "").split(",")
+    data = next((name for name in named if name in SCENES), None)
+    if data is None:
         parser.error(f"experiment: expected one of {', '.join(SCENES)}, got {experiment}")
 
     print(f"results in {folder}")
     rows: list[dict[str, float | str]] = []
-    for scene in SCENES[experiment]:
+    for scene in SCENES[data]:
         row = reconstruct(experiment, scene, overrides, folder / scene)
         rows.append({"scene": scene, **row})
         if len(rows) == 1:
@@ -74,7 +77,7 @@ def main() -> None:
     numbers = [name for name in rows[0] if name != "scene"]
     average = {name: mean(float(row[name]) for row in rows) for name in numbers}
     print(format_row({"scene": "mean", **average}))
-    with (folder / f"{experiment}.csv").open("w", newline="") as stream:
+    with (folder / f"{'-'.join(named)}.csv").open("w", newline="") as stream:
         writer = csv.DictWriter(stream, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
