@@ -31,7 +31,7 @@ class ResidualBlock(nn.Module):
 class DRUNet(nn.Module):
     """A U-Net of residual blocks without any bias, told the noise level by one more channel.
 
-        net(x, σ) = U([x, σ]),   or with `residual`   x − σ·U([x, σ])
+        net(x, σ) = U([x, σ]),   or with `residual`   x − U([x, σ])
 
     Without biases, net(c·x, c·σ) = c·net(x, σ): one network serves noise far beyond that of its
     training. Any height and width: images are padded to a multiple of 8 (of 8·`shuffle`) by
@@ -43,7 +43,7 @@ class DRUNet(nn.Module):
         blocks: residual blocks per resolution and direction.
         shuffle: blocks of this many pixels squared become channels first; 2 makes the network four
             times as fast.
-        residual: predict the noise in units of σ, so that σ = 0 returns x.
+        residual: predict the noise instead of the image.
 
     Raises:
         ValueError: a count below 1, or not four widths.
@@ -120,4 +120,4 @@ class DRUNet(nn.Module):
         if self.shuffle > 1:
             u = F.pixel_shuffle(u, self.shuffle)
         u = u[..., :height, :width]
-        return x - level * u if self.residual else u
+        return x - u if self.residual else u

@@ -119,15 +119,18 @@ def test_refuses_sigmas_of_other_images(net: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("shuffle", [1, 2])
-def test_drunet_scales_with_its_input(shuffle: int) -> None:
-    net = DRUNet(widths=(4, 4, 6, 6), blocks=1, shuffle=shuffle).double()
+@pytest.mark.parametrize("residual", [False, True])
+def test_drunet_scales_with_its_input(shuffle: int, residual: bool) -> None:
+    net = DRUNet(widths=(4, 4, 6, 6), blocks=1, shuffle=shuffle, residual=residual).double()
     x = torch.rand(1, 1, 16, 16, dtype=torch.float64)
     torch.testing.assert_close(net(7 * x, 0.7), 7 * net(x, 0.1))
 
 
-def test_a_residual_drunet_keeps_what_has_no_noise() -> None:
+def test_a_residual_is_subtracted() -> None:
+    plain, residual = (DRUNet(widths=(4, 4, 6, 6), blocks=1, residual=r) for r in (False, True))
+    residual.load_state_dict(plain.state_dict())
     x = torch.rand(2, 1, 11, 16)
-    assert torch.equal(TINY["DRUNet, shuffled"](x, 0.0), x)
+    torch.testing.assert_close(residual(x, 0.1), x - plain(x, 0.1))
 
 
 def test_ffdnet_takes_neighbours_and_returns_one() -> None:
