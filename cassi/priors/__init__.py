@@ -1,5 +1,7 @@
 """Priors: callables `(cube, sigma) -> cube`."""
 
+from cassi.priors.deep_image import DeepImage
+from cassi.priors.denoiser import Denoiser
 from cassi.priors.low_rank import LowRank
 from cassi.priors.non_local import NonLocalLowRank
 from cassi.priors.sequence import Compose, Stages
@@ -10,6 +12,8 @@ from cassi.priors.wavelet import Wavelet
 __all__ = [
     "TV",
     "Compose",
+    "DeepImage",
+    "Denoiser",
     "LowRank",
     "NonLocalLowRank",
     "SpectralTV",

@@ -1,0 +1,240 @@
+"""Denoising networks as priors."""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cassi.priors.checks import check_count, check_weight
+from cassi.priors.subspace import from_subspace, spectral_basis, to_subspace
+from cassi.priors.weights import load_weights
+
+Network = Callable[[Tensor, Tensor], Tensor]
+"""(images `(N, c, H, W)`, standard deviations `(N,)`) → images."""
+
+DOMAINS = ("band", "subspace", "window", "cube")
+
+
+@dataclass(frozen=True, eq=False)
+class Denoiser:
+    """Any denoiser of images, applied to a cube.
+
+        prior(x, σ) = s·net((x − o)/s, strength·σ/s) + o
+
+    What the network is given, an image of N:
+
+    - `band`: each band as a grey image, one channel in and out;
+    - `subspace`: the `rank` leading spectral components of each sample, each as a grey image that
+      is moved and scaled to [0, 1]. What lies outside their span is dropped. Few images, and less
+      noisy ones: the fastest choice;
+    - `window`: each band between its neighbours, `window` channels in and one out; beyond the first
+      and the last band these are repeated;
+    - `cube`: all bands at once, C channels in and out.
+
+    `sigma_range` is where the network was trained. Below it, σ is raised to its lower end; above
+    it, the image is scaled down until σ fits, s = strength·σ/upper end (denoiser scaling). DnCNN,
+    trained at one level, has a range of width zero.
+
+    Samples do not influence each other. The network runs in float32, without gradients, on the
+    device of x; its own copy is made here, in evaluation mode. Of the CPU's time the convolutions
+    in `bfloat16` take about half, at a relative error of 1/256: right for networks that predict
+    the noise.
+
+    Args:
+        network: `net(x, σ) -> x`: a module of `cassi.models`, any other module or function, or the
+            path of a TorchScript file. A TorchScript file is a program: load only what you trust.
+        weights: file for `load_weights`; None where the network has its weights.
+        domain: what an image is, see above.
+        rank: components of the subspace; at most C.
+        window: neighbours, the band itself included; odd.
+        strength: σ of the network per σ of the schedule, >= 0.
+        sigma_range: least and largest standard deviation of the training, images in [0, 1].
+        pixels: at most so many pixels, and at least one image, per call of the network: bounds the
+            memory.
+        bfloat16: convolve in bfloat16.
+
+    Raises:
+        TypeError: the network cannot be called, or has no weights to load.
+        ValueError: a number or domain out of range, or weights that do not fit.
+        OSError: a file cannot be read.
+
+    Source: Venkatakrishnan, Bouman, Wohlberg, "Plug-and-play priors", GlobalSIP 2013; Zheng et al.,
+    "Deep plug-and-play priors for spectral snapshot compressive imaging", Photonics Research 2021
+    (window); Zhuang, Bioucas-Dias, "Fast hyperspectral image denoising", JSTARS 2018 (subspace);
+    Xu et al., "Boosting the performance of plug-and-play priors via denoiser scaling", 2020.
+    """
+
+    network: Network | str | os.PathLike[str]
+    weights: str | os.PathLike[str] | None = None
+    domain: str = "band"
+    rank: int = 8
+    window: int = 7
+    strength: float = 1.0
+    sigma_range: Sequence[float] = (0.0, 50 / 255)
+    pixels: int = 1 << 19
+    bfloat16: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the numbers, take a copy of the network, load its weights."""
+        if self.domain not in DOMAINS:
+            raise ValueError(f"Denoiser domain: expected {_listed(DOMAINS)}, got {self.domain!r}")
+        check_count("Denoiser rank", self.rank)
+        check_count("Denoiser window", self.window)
+        if self.window % 2 == 0:
+            raise ValueError(f"Denoiser window: expected an odd number, got {self.window}")
+        check_count("Denoiser pixels", self.pixels)
+        check_weight("Denoiser strength", self.strength)
+        low, high = _range(self.sigma_range)
+        object.__setattr__(self, "sigma_range", (low, high))
+        object.__setattr__(self, "network", _prepare(self.network, self.weights))
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
+        """Denoise a cube `(B, C, H, W)`.
+
+        Args:
+            x: cube, any floating dtype, about [0, 1].
+            sigma: in the units of the cube, >= 0: one number, or one per sample.
+
+        Raises:
+            ValueError: σ is negative or of another shape, or the network returns another shape.
+        """
+        batch, bands, height, width = x.shape
+        cube = x.float()
+        level = self.strength * torch.as_tensor(sigma, dtype=torch.float32, device=x.device)
+        if level.numel() not in (1, batch):
+            raise ValueError(
+                f"sigma: expected one number or one per sample ({batch}), got {tuple(level.shape)}"
+            )
+        if not (level >= 0).all():
+            raise ValueError(f"sigma: expected a number >= 0, got {sigma}")
+        level = level.reshape(-1, 1).expand(batch, 1)
+        if self.domain == "cube":
+            u = self._run(cube, level.flatten())
+        elif self.domain == "band":
+            u = self._run(_images(cube), level.expand(-1, bands).flatten())
+        elif self.domain == "window":
+            reach = self.window // 2
+            # Replicating pads the last dimensions only; depth is one of them in five.
+            padded = F.pad(cube[:, None], (0, 0, 0, 0, reach, reach), mode="replicate")[:, 0]
+            windows = padded.unfold(1, self.window, 1).movedim(-1, 2).flatten(0, 1)
+            u = self._run(windows, level.expand(-1, bands).flatten(), outputs=1)
+        else:
+            u = self._subspace(cube, level)
+        return u.reshape(batch, bands, height, width).to(x.dtype)
+
+    def _subspace(self, cube: Tensor, level: Tensor) -> Tensor:
+        if not cube.isfinite().all():
+            return cube  # has no eigenvectors; the solver stops at such a cube
+        basis = spectral_basis(cube, self.rank)
+        # Of the two signs, that with the larger sum: the image of a component is mostly positive.
+        basis = torch.where(basis.sum(1, keepdim=True) < 0, -basis, basis)
+        components = to_subspace(cube, basis)
+        images = _images(components)
+        low, high = images.amin((1, 2, 3)), images.amax((1, 2, 3))
+        levels = level.expand(-1, components.shape[1]).flatten()
+        u = self._run(images, levels, offset=low, scale=high - low)
+        return from_subspace(u.view_as(components), basis)
+
+    def _run(
+        self,
+        images: Tensor,  # (N, c, H, W)
+        level: Tensor,  # (N,)
+        *,
+        offset: Tensor | None = None,  # (N,)
+        scale: Tensor | None = None,  # (N,)
+        outputs: int | None = None,
+    ) -> Tensor:
+        low, high = self.sigma_range
+        scale = torch.ones_like(level) if scale is None else scale
+        # A constant image has no scale of its own.
+        scale = torch.maximum(scale, level / high).clamp_min(torch.finfo(torch.float32).tiny)
+        level = (level / scale).clamp(low, high)
+        scale = scale.view(-1, 1, 1, 1)
+        offset = torch.zeros_like(scale) if offset is None else offset.view(-1, 1, 1, 1)
+        network = self._network_on(images.device)
+        count = max(1, self.pixels // (images.shape[-2] * images.shape[-1]))
+        parts = []
+        for first in range(0, len(images), count):
+            part = slice(first, first + count)
+            given = (images[part] - offset[part]) / scale[part]
+            with torch.autocast(images.device.type, torch.bfloat16, enabled=self.bfloat16):
+                u = network(given, level[part])
+            expected = (len(given), outputs or given.shape[1], *given.shape[2:])
+            if not isinstance(u, Tensor) or u.shape != expected:
+                got = tuple(u.shape) if isinstance(u, Tensor) else type(u).__name__
+                raise ValueError(f"Denoiser network: expected it to return {expected}, got {got}")
+            parts.append(u.float() * scale[part] + offset[part])
+        return torch.cat(parts)
+
+    def _network_on(self, device: torch.device) -> Network:
+        network: Any = self.network
+        if isinstance(network, nn.Module):
+            first = next(network.parameters(), next(network.buffers(), None))
+            if first is not None and first.device != device:
+                network.to(device)
+        return network
+
+
+def _images(cube: Tensor) -> Tensor:
+    return cube.flatten(0, 1)[:, None]
+
+
+def _prepare(network: Any, weights: str | os.PathLike[str] | None) -> Network:
+    if isinstance(network, str | os.PathLike):
+        network = _read_program(Path(network).expanduser())
+        if weights is not None:
+            raise TypeError("Denoiser weights: a TorchScript file holds its own")
+        return network
+    if not callable(network):
+        raise TypeError(f"Denoiser network: expected a module, function or file, got {network!r}")
+    if not isinstance(network, nn.Module):
+        if weights is not None:
+            raise TypeError(f"Denoiser weights: a {type(network).__name__} cannot load any")
+        return network
+    network = copy.deepcopy(network)
+    if weights is not None:
+        load_weights(network, weights)
+    network.eval().requires_grad_(False).float()
+    # The layout of images that convolutions are fastest in: half the time on a CPU.
+    return network.to(memory_format=torch.channels_last)
+
+
+def _read_program(file: Path) -> nn.Module:
+    if not file.is_file():
+        raise FileNotFoundError(f"Denoiser network: no file {file}")
+    try:
+        with warnings.catch_warnings():
+            # torch prefers torch.export, whose files it cannot read without unpickling.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return torch.jit.load(file, map_location="cpu").eval()
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0][:120]
+        raise ValueError(
+            f"Denoiser network: {file} is not TorchScript ({reason}); weights go into `weights`"
+        ) from None
+
+
+def _range(value: Any) -> tuple[float, float]:
+    try:
+        low, high = (float(end) for end in value)
+    except (TypeError, ValueError):
+        raise ValueError(f"Denoiser sigma_range: expected two numbers, got {value!r}") from None
+    if not 0 <= low <= high or not high > 0:
+        raise ValueError(
+            f"Denoiser sigma_range: expected 0 <= least <= largest > 0, got {low} and {high}"
+        )
+    return low, high
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"

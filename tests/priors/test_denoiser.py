@@ -1,0 +1,276 @@
+"""Denoiser: what the network is given, how noise levels are scaled, weights from files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cassi.models import DnCNN, DRUNet, FFDNet
+from cassi.priors import Denoiser
+from cassi.priors.denoiser import DOMAINS
+
+
+def _identity(x: Tensor, sigma: Tensor) -> Tensor:
+    return x
+
+
+def _middle(x: Tensor, sigma: Tensor) -> Tensor:
+    return x[:, x.shape[1] // 2 : x.shape[1] // 2 + 1]
+
+
+def _cube(batch: int = 2, bands: int = 5) -> Tensor:
+    return torch.rand(batch, bands, 9, 12, generator=torch.Generator().manual_seed(3))
+
+
+def _network(domain: str, bands: int = 5) -> nn.Module:
+    torch.manual_seed(0)
+    return {
+        "band": FFDNet(width=4, depth=3),
+        "subspace": FFDNet(width=4, depth=3),
+        "window": FFDNet(channels=7, outputs=1, width=4, depth=3),
+        "cube": DRUNet(channels=bands, widths=(4, 4, 4, 4), blocks=1),
+    }[domain]
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_an_identity_changes_nothing(domain: str) -> None:
+    network = _middle if domain == "window" else _identity
+    x = _cube()
+    for sigma in (0.0, 0.1, 3.0):
+        u = Denoiser(network, domain=domain, rank=5)(x, sigma)
+        torch.testing.assert_close(u, x)
+    assert Denoiser(network, domain=domain, rank=5)(x.double(), 0.1).dtype == torch.float64
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_samples_do_not_meet(domain: str) -> None:
+    prior = Denoiser(_network(domain), domain=domain, rank=3)
+    x = _cube()
+    torch.testing.assert_close(prior(x[1:], 0.1), prior(x, 0.1)[1:])
+    sigma = torch.tensor([0.3, 0.1])
+    torch.testing.assert_close(prior(x[1:], 0.1), prior(x, sigma)[1:])
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+@pytest.mark.parametrize("pixels", [1, 250, 400])
+def test_chunks_make_no_difference(domain: str, pixels: int) -> None:
+    x, network = _cube(), _network(domain)
+    u = Denoiser(network, domain=domain)(x, 0.1)
+    torch.testing.assert_close(Denoiser(network, domain=domain, pixels=pixels)(x, 0.1), u)
+
+
+def test_chunks_bound_what_the_network_is_given() -> None:
+    sizes = []
+
+    def network(x: Tensor, sigma: Tensor) -> Tensor:
+        assert len(x) == len(sigma)
+        sizes.append(len(x))
+        return x
+
+    Denoiser(network, pixels=3 * 9 * 12 + 5)(_cube(), 0.1)
+    assert sizes == [3, 3, 3, 1]
+
+
+def test_each_band_is_a_grey_image_of_its_own() -> None:
+    x, network = _cube(), _network("band")
+    with torch.no_grad():
+        expected = torch.stack([network(x[:, c : c + 1], 0.1)[:, 0] for c in range(5)], 1)
+    torch.testing.assert_close(Denoiser(network)(x, 0.1), expected)
+
+
+def test_a_window_repeats_the_first_and_last_band() -> None:
+    given = []
+
+    def network(x: Tensor, sigma: Tensor) -> Tensor:
+        given.append(x)
+        return _middle(x, sigma)
+
+    x = _cube(batch=1)
+    Denoiser(network, domain="window", window=5)(x, 0.1)
+    windows = [[0, 0, 0, 1, 2], [0, 0, 1, 2, 3], [0, 1, 2, 3, 4], [1, 2, 3, 4, 4], [2, 3, 4, 4, 4]]
+    torch.testing.assert_close(torch.cat(given), torch.stack([x[0, w] for w in windows]))
+
+
+def test_a_subspace_keeps_its_components_and_drops_the_rest() -> None:
+    low = torch.einsum("cr,brhw->bchw", torch.rand(5, 2), torch.rand(2, 2, 9, 12))
+    prior = Denoiser(_identity, domain="subspace", rank=2)
+    torch.testing.assert_close(prior(low, 0.1), low)
+    noise = _cube()
+    u = prior(noise, 0.1)
+    assert all(torch.linalg.matrix_rank(sample.flatten(1)) == 2 for sample in u)
+    residual = (noise - u).flatten(2)
+    torch.testing.assert_close(u.flatten(2) @ residual.mT, torch.zeros(2, 5, 5), atol=1e-4, rtol=0)
+
+
+def test_components_are_given_between_zero_and_one_with_the_noise_of_that_scale() -> None:
+    seen = []
+
+    def network(x: Tensor, sigma: Tensor) -> Tensor:
+        seen.append((x, sigma))
+        return x
+
+    Denoiser(network, domain="subspace", rank=3, sigma_range=(0, 10))(5 * _cube(), 0.1)
+    (images, sigma) = seen[0]
+    assert images.shape == (6, 1, 9, 12)
+    torch.testing.assert_close(images.amin((1, 2, 3)), torch.zeros(6))
+    torch.testing.assert_close(images.amax((1, 2, 3)), torch.ones(6))
+    assert (sigma < 0.1).all()
+    Denoiser(network, domain="subspace", rank=3, sigma_range=(0, 10))(50 * _cube(), 1.0)
+    torch.testing.assert_close(seen[1][1], sigma)
+
+
+def test_sigma_is_told_within_the_range_of_the_training() -> None:
+    told = []
+
+    def network(x: Tensor, sigma: Tensor) -> Tensor:
+        told.append((sigma[0].item(), x.amax().item()))
+        return x
+
+    x = torch.ones(1, 1, 4, 4)
+    prior = Denoiser(network, strength=2.0, sigma_range=(0.05, 0.2))
+    for sigma in (0.0, 0.02, 0.05, 0.1, 0.4):
+        torch.testing.assert_close(prior(x, sigma), x)
+    expected = [(0.05, 1), (0.05, 1), (0.1, 1), (0.2, 1), (0.2, 0.25)]
+    torch.testing.assert_close(torch.tensor(told), torch.tensor(expected))
+
+
+def test_bfloat16_is_close() -> None:
+    network = DRUNet(widths=(4, 4, 4, 4), blocks=1, residual=True)
+    x = _cube()
+    u = Denoiser(network, bfloat16=True)(x, 0.1)
+    assert u.dtype == torch.float32
+    torch.testing.assert_close(u, Denoiser(network)(x, 0.1), atol=5e-3, rtol=0)
+
+
+def test_the_network_stays_as_it_was() -> None:
+    network = DnCNN(width=4, depth=3, batch_norm=True).double()
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    x = _cube().double().requires_grad_()
+    u = Denoiser(network)(x, 0.1)
+    assert not u.requires_grad
+    assert network.training
+    assert all(p.requires_grad and p.dtype == torch.float64 for p in network.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+def test_a_cube_that_is_not_finite_stays_so() -> None:
+    x = _cube()
+    x[0, 0, 0, 0] = torch.nan
+    for domain in DOMAINS:
+        assert not Denoiser(_network(domain), domain=domain)(x, 0.1).isfinite().all()
+
+
+def _write(state: dict[str, Any], path: Path) -> Path:
+    if path.suffix == ".safetensors":
+        from safetensors.torch import save_file
+
+        save_file(state, path)
+    else:
+        torch.save(state, path)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "bare", "params", "state_dict", "model", "module"])
+def test_weights_are_read(kind: str, tmp_path: Path) -> None:
+    network = FFDNet(width=4, depth=3)
+    state = network.state_dict()
+    if kind == "module":
+        content: Any = {"model": {f"module.{name}": value for name, value in state.items()}}
+    else:
+        content = state if kind in ("safetensors", "bare") else {kind: state, "epoch": 3}
+    suffix = ".safetensors" if kind == "safetensors" else ".pth"
+    file = _write(content, tmp_path / f"weights{suffix}")
+    x = _cube()
+    u = Denoiser(FFDNet(width=4, depth=3), weights=str(file))(x, 0.1)
+    torch.testing.assert_close(u, Denoiser(network)(x, 0.1))
+
+
+class Blur(nn.Module):
+    def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
+        return x - sigma.view(-1, 1, 1, 1) * x.roll(1, -1)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_torchscript_is_a_network(tmp_path: Path) -> None:
+    file = tmp_path / "network.pt"
+    torch.jit.save(torch.jit.script(Blur()), file)
+    x = _cube()
+    torch.testing.assert_close(Denoiser(str(file))(x, 0.1), Denoiser(Blur())(x, 0.1))
+    with pytest.raises(TypeError, match="a TorchScript file holds its own"):
+        Denoiser(file, weights="more.pth")
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_files_that_are_no_weights_are_refused(suffix: str, tmp_path: Path) -> None:
+    network = FFDNet(width=4, depth=3)
+    state = network.state_dict()
+    file = tmp_path / f"weights{suffix}"
+    with pytest.raises(OSError, match=f"weights: no file {re.escape(str(file))}"):
+        Denoiser(network, file)
+    file.write_bytes(b"no weights at all, whatever the name of the file says")
+    with pytest.raises(ValueError, match=f"^weights {re.escape(str(file))}: .*$"):
+        Denoiser(network, file)
+    _write({**state, "model.9.weight": torch.ones(1)}, file)
+    with pytest.raises(ValueError, match=r"not those of this FFDNet: model\.9\.weight unknown"):
+        Denoiser(network, file)
+    _write({"model.9.weight": torch.ones(1)}, file)
+    with pytest.raises(
+        ValueError,
+        match=r"model\.0\.weight, model\.0\.bias, model\.2\.weight and 3 more missing; model\.9",
+    ):
+        Denoiser(network, file)
+    _write(FFDNet(channels=3, width=4, depth=3).state_dict(), file)
+    with pytest.raises(ValueError, match=r"model\.0\.weight has the shape \(4, 13, 3, 3\), exp"):
+        Denoiser(network, file)
+
+
+def test_pickled_objects_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "network.pth"
+    torch.save(DnCNN(width=4, depth=3), file)
+    with pytest.raises(ValueError, match="expected a file of tensors") as caught:
+        Denoiser(DnCNN(width=4, depth=3), file)
+    assert "\n" not in str(caught.value)
+    torch.save([1, 2], file)
+    with pytest.raises(ValueError, match="expected names and tensors"):
+        Denoiser(DnCNN(width=4, depth=3), file)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"domain": "bands"}, ValueError, "expected band, subspace, window or cube, got 'bands'"),
+        ({"rank": 0}, ValueError, "Denoiser rank: expected a whole number of at least 1, got 0"),
+        ({"window": 4}, ValueError, "Denoiser window: expected an odd number, got 4"),
+        ({"strength": -1.0}, ValueError, r"Denoiser strength: expected a number >= 0, got -1\.0"),
+        ({"pixels": 0.5}, ValueError, "Denoiser pixels: expected a whole number"),
+        ({"sigma_range": (0.2, 0.1)}, ValueError, "sigma_range: expected 0 <= least <= largest"),
+        ({"sigma_range": (0.0, 0.0)}, ValueError, "sigma_range: expected 0 <= least <= largest"),
+        ({"sigma_range": 3}, ValueError, "sigma_range: expected two numbers, got 3"),
+        ({"network": 3}, TypeError, "expected a module, function or file, got 3"),
+        ({"network": "no/file.pt"}, OSError, "Denoiser network: no file no/file.pt"),
+        ({"network": __file__}, ValueError, "is not TorchScript .*weights go into `weights`"),
+        ({"weights": "w.pth"}, TypeError, "Denoiser weights: a function cannot load any"),
+    ],
+)
+def test_refuses(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Denoiser(**{"network": _identity, **arguments})
+
+
+def test_refuses_calls_that_do_not_fit() -> None:
+    x = _cube()
+    with pytest.raises(ValueError, match=r"sigma: expected a number >= 0, got -0\.1"):
+        Denoiser(_identity)(x, -0.1)
+    with pytest.raises(ValueError, match=r"one per sample \(2\), got \(3,\)"):
+        Denoiser(_identity)(x, torch.rand(3))
+    with pytest.raises(ValueError, match=r"expected it to return \(10, 1, 9, 12\), got \(10, 1, 8"):
+        Denoiser(lambda x, sigma: x[..., 1:, :])(x, 0.1)
+    with pytest.raises(ValueError, match=r"expected it to return .*, got tuple"):
+        Denoiser(lambda x, sigma: (x, sigma))(x, 0.1)
+    with pytest.raises(ValueError, match=r"FFDNet: expected images \(N, 1, H, W\)"):
+        Denoiser(_network("band"), domain="cube")(x, 0.1)
