@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 ALLOWED_PACKAGES = (
-    *("cassi.systems", "cassi.solvers", "cassi.priors"),
+    *("cassi.systems", "cassi.solvers", "cassi.priors", "cassi.models"),
     *("torch.nn", "torch.optim"),
 )
 """Config nodes may build objects of classes in these packages, and nothing else."""
@@ -24,8 +24,9 @@ def build(node: Any, *args: Any, **kwargs: Any) -> Any:
         kwargs: further named arguments, which win over the node's.
 
     Raises:
-        ValueError: the node has no target, names something that is no class in
-            `ALLOWED_PACKAGES` or does not exist, or the target does not take these arguments.
+        ValueError: the node has no target or a value is missing (`???`), it names something that
+            is no class in `ALLOWED_PACKAGES` or does not exist, or the target does not take these
+            arguments.
     """
     from hydra.errors import InstantiationException
     from hydra.utils import instantiate
@@ -35,6 +36,9 @@ def build(node: Any, *args: Any, **kwargs: Any) -> Any:
         raise ValueError(f"config: expected a node with _target_, got {plain!r}")
     for target in _targets(plain):
         _check_target(target)
+    missing = sorted(OmegaConf.missing_keys(node)) if OmegaConf.is_config(node) else []
+    if missing:
+        raise ValueError(f"config: {missing[0]} has no value; give it one, {missing[0]}=…")
     try:
         # As a partial, because Hydra turns a dataclass among the named arguments into a config.
         make = instantiate(plain, _partial_=True, _convert_="all")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import warnings
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,8 @@ import torch
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
-from cassi.config import build
+from cassi.config import build, plain
+from cassi.solvers import Constant, Geometric
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 GROUPS = sorted(
@@ -18,7 +21,10 @@ GROUPS = sorted(
 )  # fmt: skip
 OPTIONS = [(group, file.stem) for group in GROUPS for file in sorted((CONF / group).glob("*.yaml"))]
 # Files whose names begin with an underscore are parts of others.
-EXPERIMENTS = [n for group, n in OPTIONS if group == "experiment" and not n.startswith("_")]
+NAMED = [n for group, n in OPTIONS if group == "experiment" and not n.startswith("_")]
+# Those that name a scene are data; the others are methods, to be combined with data.
+EXPERIMENTS = [n for n in NAMED if "scene" in OmegaConf.load(CONF / "experiment" / f"{n}.yaml")]
+METHODS = [n for n in NAMED if n not in EXPERIMENTS]
 
 
 @pytest.fixture(autouse=True)
@@ -27,9 +33,38 @@ def config_module():
         yield
 
 
+@pytest.fixture(scope="session")
+def networks(tmp_path_factory):
+    """Give a config the files that its prior asks for: untrained networks."""
+    folder = tmp_path_factory.mktemp("networks")
+
+    def fill(config):
+        missing = {key.rpartition(".")[2] for key in OmegaConf.missing_keys(config.prior)}
+        if "network" in missing:
+            config.prior.network, config.prior.weights = str(folder / "network.pt"), None
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                torch.jit.save(torch.jit.script(Blur()), config.prior.network)
+        elif "weights" in missing:
+            network = plain(config.prior.network)
+            file = folder / f"{hashlib.sha256(repr(network).encode()).hexdigest()[:16]}.pth"
+            if not file.exists():
+                torch.save(build(config.prior.network).state_dict(), file)
+            config.prior.weights = str(file)
+        return config
+
+    return fill
+
+
+class Blur(torch.nn.Module):
+    def forward(self, x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.avg_pool2d(x, 3, stride=1, padding=1, count_include_pad=False)
+
+
 @pytest.mark.parametrize(("group", "name"), OPTIONS)
-def test_every_file_composes_and_builds(group, name):
-    config = compose("reconstruct", overrides=[f"{group}={name}"])
+def test_every_file_composes_and_builds(group, name, networks):
+    place = "schedule@solver.sigma" if group == "schedule" else group
+    config = networks(compose("reconstruct", overrides=[f"{place}={name}"]))
     build(config.solver, prior=build(config.prior))
     mask = torch.ones(4, 5)
     system = build(config.system, mask=mask, bands=3)
@@ -44,8 +79,8 @@ def test_every_file_is_reached():
 
 @pytest.mark.parametrize("name", [name for group, name in OPTIONS if group == "prior"])
 @pytest.mark.parametrize("solver", [name for group, name in OPTIONS if group == "solver"])
-def test_every_solver_runs_with_every_prior(solver, name):
-    config = compose("reconstruct", overrides=[f"solver={solver}", f"prior={name}"])
+def test_every_solver_runs_with_every_prior(solver, name, networks):
+    config = networks(compose("reconstruct", overrides=[f"solver={solver}", f"prior={name}"]))
     solver = build(config.solver, prior=build(config.prior), iterations=2)
     system = build(config.system, mask=torch.rand(6, 7) + 0.1, bands=3)
     y = system(torch.rand(1, 3, 6, 7))
@@ -68,6 +103,48 @@ def test_every_experiment_runs_a_step_on_its_data(name, data_dir, tmp_path):
     )
     assert solution.x.isfinite().all()
     assert solution.history[0].residual < 0.5
+
+
+def _identity(x, sigma):
+    return x
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("data", EXPERIMENTS)
+def test_every_method_goes_with_every_data_set(data, method):
+    alone = compose("reconstruct", overrides=[f"experiment={method}"])
+    config = compose("reconstruct", overrides=[f"experiment=[{data},{method}]"])
+    assert config.scene
+    assert config.prior == alone.prior
+    assert config.solver.iterations == alone.solver.iterations
+    assert config.solver.algorithm._target_ == alone.solver.algorithm._target_
+    build(config.solver, prior=_identity)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_runs_on_a_small_scene(name, networks):
+    config = networks(compose("reconstruct", overrides=[f"experiment={name}"]))
+    if "steps" in config.prior:
+        config.prior.steps = 1
+    solver = build(config.solver, prior=build(config.prior), iterations=2)
+    system = build(config.system, mask=torch.rand(6, 7) + 0.1, bands=3)
+    solution = solver.run(system(torch.rand(1, 3, 6, 7)), system, objective=True)
+    assert solution.x.isfinite().all()
+
+
+def test_gap_tv_is_the_default():
+    default, named = (compose("reconstruct", overrides=o) for o in ([], ["experiment=gap_tv"]))
+    assert (named.solver, named.prior) == (default.solver, default.prior)
+
+
+@pytest.mark.parametrize("schedule", ["0.3", "{_target_: cassi.solvers.Constant, value: 0.3}"])
+def test_rho_is_a_number_or_a_schedule(schedule):
+    config = compose("reconstruct", overrides=[f"solver.rho={schedule}", "solver=admm"])
+    solver = build(config.solver, prior=build(config.prior))
+    assert solver.rho in (0.3, Constant(0.3))
+    overrides = ["schedule@solver.rho=geometric", "solver.rho.start=0.1"]
+    solver = build(compose("reconstruct", overrides=overrides).solver, prior=build(config.prior))
+    assert solver.rho == Geometric(0.1, 0.1)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -103,6 +180,15 @@ def test_experiments_do_not_hide_later_overrides(name):
 def test_build_refuses(node, said):
     with pytest.raises(ValueError, match=said):
         build(OmegaConf.create(node))
+
+
+def test_build_names_what_has_no_value():
+    config = compose("reconstruct", overrides=["prior=drunet"])
+    with pytest.raises(ValueError, match=r"prior\.weights has no value; give it one"):
+        build(config.prior)
+    config.prior.weights = "nowhere.pth"
+    with pytest.raises(OSError, match=r"weights: no file nowhere\.pth"):
+        build(config.prior)
 
 
 def test_build_takes_objects_and_inner_nodes():
