@@ -50,10 +50,10 @@ class NonLocalLowRank:
 
     weight: float = 1.0
     patch: int = 6
-    stride: int = 4
+    stride: int = 5
     matches: int = 32
     radius: int = 10
-    rank: int | None = None
+    rank: int | None = 8
     refresh: int = 10
 
     def __post_init__(self) -> None:
