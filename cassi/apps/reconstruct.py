@@ -51,9 +51,7 @@ def reconstruct(config: DictConfig) -> float:
         print(note)
     progress = Progress(inputs, solver.iterations, visible=config.output.progress)
     with progress.bar:
-        solution = solver.run(
-            inputs.measurement, inputs.system, callback=progress, objective=True
-        )
+        solution = solver.run(inputs.measurement, inputs.system, callback=progress, objective=True)
     if not solution.history:
         raise ValueError("the solver diverged at its first iteration; check scale, rho and sigma")
     if solution.reason == "diverged":

@@ -60,6 +60,13 @@ def test_writes_every_file(reconstruct, camera, tmp_path):
     assert float(rows[-1]["psnr"]) == pytest.approx(scores["psnr"], rel=1e-4)
     seconds = [float(row["seconds"]) for row in rows]
     assert seconds == sorted(seconds)
+    assert all(float(row["objective"]) > 0 for row in rows)
+
+
+def test_objective_is_empty_where_a_prior_has_none(reconstruct, camera, tmp_path):
+    assert reconstruct(*given(camera), *TINY, "prior=low_rank").status == 0
+    rows = list(csv.DictReader((tmp_path / "run" / "convergence.csv").open()))
+    assert [row["objective"] for row in rows] == [""] * 3
 
 
 def test_progress_shows_residual_and_psnr(reconstruct, camera):
