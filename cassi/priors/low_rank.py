@@ -50,6 +50,8 @@ class LowRank:
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Project a cube `(B, C, H, W)`; σ, in its units, is a number or one per sample."""
+        if not x.isfinite().all():
+            return x  # has no eigenvectors; the solver stops at such a cube
         values, vectors = spectral_eigen(x)
         bands, pixels = x.shape[1], x.shape[2] * x.shape[3]
         if self.rank == "auto":

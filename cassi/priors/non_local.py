@@ -79,6 +79,8 @@ class NonLocalLowRank:
 
         def denoise(x: Tensor, sigma: float | Tensor) -> Tensor:
             nonlocal calls, groups
+            if not x.isfinite().all():
+                return x  # has no eigenvectors; the solver stops at such a cube
             basis = spectral_basis(x, self.rank or x.shape[1])
             image = to_subspace(x, basis)
             if calls % self.refresh == 0:
@@ -93,8 +95,9 @@ class NonLocalLowRank:
         return denoise
 
     def _match(self, image: Tensor) -> Tensor:  # (R, H, W) → (N, M)
-        guide = image[:_GUIDE]
-        return match_patches(guide, self._side(image), self.stride, self.matches, self.radius)
+        side = self._side(image)
+        stride = min(self.stride, side)
+        return match_patches(image[:_GUIDE], side, stride, self.matches, self.radius)
 
     def _side(self, image: Tensor) -> int:
         return min(self.patch, *image.shape[-2:])

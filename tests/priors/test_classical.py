@@ -157,6 +157,20 @@ def test_non_local_keeps_a_cube_without_noise_and_searches_seldom(rank: int | No
     assert torch.equal(run(x, 0.1), first)
 
 
+@pytest.mark.parametrize("shape", [(1, 3, 2, 19), (2, 1, 19, 3), (1, 2, 1, 1)])
+def test_non_local_of_any_size(shape: tuple[int, ...]) -> None:
+    x = _cube(*shape)
+    torch.testing.assert_close(NonLocalLowRank()(x, 0.0), x)
+    assert NonLocalLowRank()(x, 0.3).isfinite().all()
+
+
+@pytest.mark.parametrize("prior", [LowRank(), NonLocalLowRank()])
+def test_what_is_not_finite_is_left_to_the_solver(prior: Any) -> None:
+    x = _cube(1, 4, 12, 13)
+    x[0, 1, 2, 3] = torch.nan
+    assert not prior(x, 0.1).isfinite().all()
+
+
 def test_non_local_takes_a_sigma_per_sample() -> None:
     x = _cube(2, 4, 12, 13)
     prior = NonLocalLowRank()
