@@ -6,6 +6,7 @@ from cassi.priors.low_rank import LowRank
 from cassi.priors.non_local import NonLocalLowRank
 from cassi.priors.sequence import Compose, Stages
 from cassi.priors.spectral_tv import SpectralTV
+from cassi.priors.subspace import Subspace
 from cassi.priors.tv import TV
 from cassi.priors.wavelet import Wavelet
 
@@ -18,5 +19,6 @@ __all__ = [
     "NonLocalLowRank",
     "SpectralTV",
     "Stages",
+    "Subspace",
     "Wavelet",
 ]

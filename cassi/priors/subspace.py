@@ -2,8 +2,112 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.nn.functional import avg_pool2d
+
+from cassi.priors.checks import check_count, check_weight
+from cassi.priors.tv import TV
+
+PRIOR = TV(norm="nuclear", warm=True)
+
+
+@dataclass(frozen=True)
+class Subspace:
+    """A prior on the components of a cube in its spectral subspace, found anew in every call.
+
+        prior(x, σ) = E p(Eᵀx, σ),   E the leading eigenvectors of Σ s̄ s̄ᵀ
+
+    s̄ are the mean spectra of blocks of `pool` × `pool` pixels: what a snapshot leaves undecided
+    moves light between bands from pixel to pixel, and averages out, while materials stay. On
+    simulated snapshots the subspace found so is nearly as good as the true one.
+
+    The rank comes from the data. A run starts with `rank` components and, as soon as σ has fallen
+    to `settled`, gives up those whose energy in the block means is less than `energy` times that of
+    the first, for good; each sample has a rank of its own, at least 2.
+
+    A prior with a memory of components, such as TV's dual variable, is told how the basis turns.
+
+    Args:
+        prior: p, sees `(B, R, H, W)`.
+        rank: number of components, at most C.
+        pool: side of a block, in pixels; smaller where an image has fewer than 4·C blocks.
+        energy: relative energy of a component that stays, >= 0; 0 keeps all.
+        settled: σ from which on components are given up, in the units of the cube.
+
+    Raises:
+        ValueError: a rank or pool below 1, or a negative number.
+        TypeError: a prior that cannot be called.
+    """
+
+    prior: Any = PRIOR
+    rank: int = 6
+    pool: int = 16
+    energy: float = 1.5e-3
+    settled: float = 0.4
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if not callable(self.prior):
+            raise TypeError(f"Subspace prior: expected a callable, got {self.prior!r}")
+        check_count("Subspace rank", self.rank)
+        check_count("Subspace pool", self.pool)
+        check_weight("Subspace energy", self.energy)
+        check_weight("Subspace settled", self.settled)
+
+    def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
+        """Apply the prior to a cube `(B, C, H, W)`; σ is in the units of the cube."""
+        return self.begin()(x, sigma)
+
+    def begin(self) -> Callable[[Tensor, float | Tensor], Tensor]:
+        """Return the prior of one run, which remembers basis and rank."""
+        run: Any = self.prior.begin() if hasattr(self.prior, "begin") else self.prior
+        basis: Tensor | None = None
+        ranks: Tensor | None = None  # (B,), those of the next call
+
+        def denoise(x: Tensor, sigma: float | Tensor) -> Tensor:
+            nonlocal basis, ranks
+            if not x.isfinite().all():
+                return x  # has no eigenvectors; the solver stops at such a cube
+            last, count = basis, self.rank if ranks is None else int(ranks.max())
+            basis = spectral_basis(block_means(x, self.pool), count)
+            if ranks is not None:
+                basis = basis * (torch.arange(count, device=x.device) < ranks[:, None])[:, None]
+            if last is not None and hasattr(run, "turn"):
+                run.turn(last.mT @ basis)
+            components = run(to_subspace(x, basis), sigma)
+            if self.energy > 0 and bool(torch.as_tensor(sigma <= self.settled).all()):
+                kept = self._count(components)
+                ranks = kept if ranks is None else torch.minimum(ranks, kept)
+            return from_subspace(components, basis).to(x.dtype)
+
+        return denoise
+
+    def _count(self, components: Tensor) -> Tensor:
+        values, _ = spectral_eigen(block_means(components, self.pool))
+        return (values > self.energy * values[:, :1]).sum(1).clamp_min(2)
+
+
+def block_means(x: Tensor, side: int) -> Tensor:
+    """Return the means over blocks of side × side pixels, at least 4·C of them if x has so many.
+
+    Args:
+        x: cube `(B, C, H, W)`.
+        side: of a block, in pixels; blocks at the border are cut.
+
+    Returns:
+        `(B, C, ⌈H/side⌉, ⌈W/side⌉)`.
+    """
+    most = math.isqrt(x.shape[-2] * x.shape[-1] // (4 * x.shape[1]))
+    side = max(1, min(side, most))
+    if side == 1:
+        return x
+    return avg_pool2d(x, side, ceil_mode=True, count_include_pad=False)
 
 
 def spectral_eigen(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -46,9 +150,11 @@ def spectral_basis(x: Tensor, rank: int) -> Tensor:
 
 def to_subspace(x: Tensor, basis: Tensor) -> Tensor:
     """Return the components Eᵀx: `(B, C, H, W)` and `(B, C, R)` → `(B, R, H, W)`."""
-    return torch.einsum("bcr,bchw->brhw", basis, x.to(basis.dtype))
+    components = basis.mT @ x.to(basis.dtype).flatten(2)
+    return components.view(-1, basis.shape[2], *x.shape[2:])
 
 
 def from_subspace(components: Tensor, basis: Tensor) -> Tensor:
     """Return the cube E a: `(B, R, H, W)` and `(B, C, R)` → `(B, C, H, W)`."""
-    return torch.einsum("bcr,brhw->bchw", basis, components)
+    cube = basis @ components.flatten(2)
+    return cube.view(-1, basis.shape[1], *components.shape[2:])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral, Real
 
@@ -51,7 +50,6 @@ class TV:
             raise ValueError(
                 f"TV iterations: expected a whole number of at least 1, got {self.iterations!r}"
             )
-
         if self.norm not in NORMS:
             raise ValueError(f"TV norm: expected one of {', '.join(NORMS)}, got {self.norm!r}")
 
@@ -59,25 +57,9 @@ class TV:
         """Denoise a cube `(B, C, H, W)`; σ is in the units of the cube."""
         return ops.tv_prox(x, self.weight * sigma, self.iterations, norm=self.norm)
 
-    def begin(self) -> Callable[[Tensor, float | Tensor], Tensor]:
+    def begin(self) -> TV | _Warm:
         """Return the prior of one run, which keeps its dual variable from call to call if warm."""
-        if not self.warm:
-            return self
-        dual: Tensor | None = None
-
-        def denoise(x: Tensor, sigma: float | Tensor) -> Tensor:
-            nonlocal dual
-            u, dual = ops.tv_prox(
-                x,
-                self.weight * sigma,
-                self.iterations,
-                norm=self.norm,
-                dual=dual,
-                return_dual=True,
-            )
-            return u
-
-        return denoise
+        return _Warm(self) if self.warm else self
 
     def penalty(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Return weight·σ·TV(x) of each sample: `(B,)`."""
@@ -89,3 +71,24 @@ class TV:
         if self.norm == "nuclear":  # (s₁ + s₂)² = s₁² + s₂² + 2s₁s₂ of the 2 × C gradient
             squares = squares + 2 * (a * c - b * b).clamp_min(0).sqrt()
         return self.weight * sigma * squares.sqrt().flatten(1).sum(1)
+
+
+class _Warm:
+    """One run of a warm TV."""
+
+    def __init__(self, tv: TV) -> None:
+        self.tv = tv
+        self.dual: Tensor | None = None  # (B, 2, C, H, W)
+
+    def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
+        tv = self.tv
+        u, self.dual = ops.tv_prox(
+            x, tv.weight * sigma, tv.iterations, norm=tv.norm, dual=self.dual, return_dual=True
+        )
+        return u
+
+    def turn(self, rotation: Tensor) -> None:
+        """Follow a change of the basis in which x is given: x ← Rᵀx, R `(B, C, C')`."""
+        if self.dual is not None:
+            dual = rotation.mT[:, None] @ self.dual.flatten(3)
+            self.dual = dual.view(*dual.shape[:3], *self.dual.shape[3:])

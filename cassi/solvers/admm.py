@@ -23,21 +23,28 @@ class AdmmState(State):
 class ADMM:
     """Alternating direction method of multipliers, with the prior as the second proximal step.
 
-        v = argmin ½‖Av − y‖² + ρ/2‖v − (x − u)‖²,   x ← prior(v + u, σ),   u ← u + v − x
+        v = argmin ½‖Av − y‖² + ρ/2‖v − (x − u)‖²,   v ← r·v + (1 − r)·x
+        x ← prior(v + u, σ),   u ← u + v − x
 
     Args:
         rho: ρ > 0; small values trust the measurement.
+        relaxation: r in (0, 2); 1 is the plain algorithm, 1.5 to 1.8 need fewer iterations.
 
     Source: Boyd et al., "Distributed optimization and statistical learning via the alternating
-    direction method of multipliers", 2011, section 3.1.1; Chan et al., "Plug-and-play ADMM", 2017.
+    direction method of multipliers", 2011, sections 3.1.1 and 3.4.3; Chan et al., "Plug-and-play ADMM", 2017.
     """
 
     rho: float = 0.01
+    relaxation: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check ρ."""
+        """Check the numbers."""
         if not self.rho > 0:
             raise ValueError(f"ADMM rho: expected a number > 0, got {self.rho}")
+        if not 0 < self.relaxation < 2:
+            raise ValueError(
+                f"ADMM relaxation: expected a number between 0 and 2, got {self.relaxation}"
+            )
 
     def init(self, y: Tensor, system: LinearSystem, x0: Tensor | None = None) -> AdmmState:
         """Start from `x0`, or from the shortest cube that explains y, with a zero multiplier."""
@@ -54,7 +61,10 @@ class ADMM:
         rho: Any = 0.01,
     ) -> AdmmState:
         """Fit the measurement, denoise, update the multiplier."""
-        total = system.data_step(state.x - state.dual, y, rho) + state.dual
+        v = system.data_step(state.x - state.dual, y, rho)
+        if self.relaxation != 1:
+            v = torch.lerp(state.x, v, self.relaxation)
+        total = v + state.dual
         x = prior(total, sigma)
         return AdmmState(x, total - x)
 

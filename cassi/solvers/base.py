@@ -16,7 +16,11 @@ class Remembering(Protocol):
     """A prior that learns from call to call within one run: a warm start, a fitted network."""
 
     def begin(self) -> Prior:
-        """Return the prior of one run, with an empty memory of its own."""
+        """Return the prior of one run, with an empty memory of its own.
+
+        Where that remembers something per band, it may have a method `turn(R)`, which is called
+        before its bands change to Rᵀx, R `(B, C, C')`; see `cassi.priors.Subspace`.
+        """
         ...
 
 

@@ -357,3 +357,24 @@ def test_phases_and_steps() -> None:
             Steps(values, counts)
     with pytest.raises(ValueError, match="schedule: expected a value >= 0, got -1"):
         Steps([-1.0], [2])
+
+
+@pytest.mark.parametrize("relaxation", [0.5, 1.6])
+def test_relaxed_admm(relaxation: float) -> None:
+    system, y_tensor, a = _camera()
+    y, rho = y_tensor.flatten().numpy(), 0.3
+    x = a.T @ np.linalg.solve(a @ a.T, y)
+    u = np.zeros_like(x)
+    expected = []
+    for sigma in SIGMA:
+        v = np.linalg.solve(a.T @ a + rho * np.eye(60), a.T @ y + rho * (x - u))
+        v = relaxation * v + (1 - relaxation) * x
+        x = (v + u) - sigma * np.tanh(v + u)
+        u = u + v - x
+        expected.append(x)
+    np.testing.assert_allclose(
+        _cubes(ADMM(rho, relaxation=relaxation)), expected, rtol=1e-10, atol=1e-12
+    )
+    for wrong in (0.0, 2.0, float("nan")):
+        with pytest.raises(ValueError, match="ADMM relaxation: expected a number between 0 and 2"):
+            ADMM(relaxation=wrong)

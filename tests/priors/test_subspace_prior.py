@@ -1,0 +1,104 @@
+"""Subspace: the basis it finds, the rank it keeps, what a memory of components is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cassi.priors import TV, Subspace
+from cassi.priors.subspace import block_means
+
+
+def _scene(rank: int = 3, bands: int = 8, noise: float = 0.0) -> Tensor:
+    """Piecewise-constant mixtures of `rank` spectra, each with its own strength."""
+    generator = torch.Generator().manual_seed(0)
+    spectra = torch.linalg.qr(torch.rand(bands, rank, generator=generator).double())[0]
+    amounts = torch.rand(2, rank, 4, 5, generator=generator).double()
+    amounts = amounts.repeat_interleave(16, -2).repeat_interleave(16, -1)
+    cube = torch.einsum("cr,brhw->bchw", spectra, amounts)
+    return cube + noise * torch.randn(cube.shape, generator=generator, dtype=cube.dtype)
+
+
+def _identity(x: Tensor, sigma: Any) -> Tensor:
+    return x
+
+
+@pytest.mark.parametrize("pool", [1, 8])
+def test_projects_onto_the_subspace(pool: int) -> None:
+    x = _scene()
+    kept = Subspace(_identity, rank=3, pool=pool)(x, 0.1)
+    torch.testing.assert_close(kept, x)
+    assert (Subspace(_identity, rank=2, pool=pool)(x, 0.1) - x).norm() > 0.01 * x.norm()
+
+
+def test_block_means_find_the_subspace_under_noise() -> None:
+    clean, noisy = _scene(), _scene(noise=0.5)
+    errors = [
+        (Subspace(_identity, rank=3, pool=pool, energy=0.0)(noisy, 0.1) - clean).norm()
+        for pool in (1, 8)
+    ]
+    assert errors[1] < errors[0]
+
+
+def test_rank_comes_from_the_data_once_sigma_has_settled() -> None:
+    seen: list[int] = []
+
+    def count(x: Tensor, sigma: Any) -> Tensor:
+        seen.append(int((x.flatten(2).norm(dim=2) > 1e-9).sum(1).max()))
+        return x
+
+    x = _scene(rank=3, noise=1e-3)
+    run = Subspace(count, rank=6, settled=0.3).begin()
+    for sigma in (1.0, 0.5, 0.3, 0.1):
+        u = run(x, sigma)
+    assert seen == [6, 6, 6, 3]
+    torch.testing.assert_close(u, x, rtol=0, atol=1e-2)
+
+
+def test_each_sample_has_its_own_rank() -> None:
+    two, four = _scene(rank=2)[:1], _scene(rank=4)[:1]
+    run = Subspace(_identity, rank=6).begin()
+    for _ in range(2):
+        both = run(torch.cat((two, four)), 0.1)
+    for index, x in enumerate((two, four)):
+        alone = Subspace(_identity, rank=6).begin()
+        for _ in range(2):
+            u = alone(x, 0.1)
+        torch.testing.assert_close(both[index], u[0], rtol=1e-12, atol=1e-12)
+
+
+def test_total_variation_follows_the_basis() -> None:
+    """In all directions, a memory that turns with the basis makes the basis invisible."""
+    x = _scene(noise=0.1)
+    tv = TV(norm="nuclear", warm=True, iterations=2)
+    inside, outside = Subspace(tv, rank=8, energy=0.0).begin(), tv.begin()
+    for shift in range(4):
+        cube = x * (1 + 0.5 * shift * torch.rand(8, 1, 1, dtype=x.dtype))
+        torch.testing.assert_close(inside(cube, 0.2), outside(cube, 0.2), rtol=1e-9, atol=1e-9)
+
+
+def test_block_means() -> None:
+    x = torch.arange(2 * 40 * 50, dtype=torch.float64).view(1, 2, 40, 50)
+    means = block_means(x, 8)
+    assert means.shape == (1, 2, 5, 7)
+    assert means[0, 1, 0, 0] == x[0, 1, :8, :8].mean()
+    assert means[0, 0, 4, 6] == x[0, 0, 32:, 48:].mean()
+    assert block_means(x[..., :3, :3], 8).shape == (1, 2, 3, 3)  # too few pixels to average
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "said"),
+    [
+        ({"prior": 3}, TypeError, "Subspace prior: expected a callable, got 3"),
+        ({"rank": 0}, ValueError, "Subspace rank: expected a whole number of at least 1, got 0"),
+        ({"pool": 0}, ValueError, "Subspace pool"),
+        ({"energy": -1.0}, ValueError, "Subspace energy: expected a number >= 0"),
+        ({"settled": -1.0}, ValueError, "Subspace settled"),
+    ],
+)
+def test_refuses(arguments: dict[str, Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        Subspace(**arguments)
