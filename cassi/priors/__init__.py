@@ -1,6 +1,5 @@
 """Priors: callables `(cube, sigma) -> cube`."""
 
-from cassi.priors.deep_image import DeepImage
 from cassi.priors.denoiser import Denoiser
 from cassi.priors.low_rank import LowRank
 from cassi.priors.non_local import NonLocalLowRank
@@ -13,7 +12,6 @@ from cassi.priors.wavelet import Wavelet
 __all__ = [
     "TV",
     "Compose",
-    "DeepImage",
     "Denoiser",
     "LowRank",
     "NonLocalLowRank",

@@ -2,6 +2,7 @@
 
 from cassi.solvers.admm import ADMM
 from cassi.solvers.base import Algorithm, LinearSystem, Prior, Proximal, Remembering, State, begin
+from cassi.solvers.dip import DIP
 from cassi.solvers.fista import FISTA
 from cassi.solvers.gap import GAP
 from cassi.solvers.hqs import HQS
@@ -14,6 +15,7 @@ from cassi.solvers.twist import TwIST
 
 __all__ = [
     "ADMM",
+    "DIP",
     "FISTA",
     "GAP",
     "HQS",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -14,21 +13,15 @@ from torch import Tensor
 
 import cassi.priors
 from cassi import ops
-from cassi.models import Hourglass
-from cassi.priors import TV, DeepImage, Denoiser
+from cassi.priors import TV, Denoiser
 
 PRIORS: dict[str, Callable[[], Any]] = {
     name: value
     for name, value in ((name, getattr(cassi.priors, name)) for name in cassi.priors.__all__)
     if inspect.isclass(value) and callable(value)
 }
-# Those that are made of a network.
-PRIORS |= {
-    "Denoiser": lambda: Denoiser(lambda x, sigma: ops.tv_prox(x, sigma, 8)),
-    "DeepImage": lambda: DeepImage(
-        partial(Hourglass, width=8, depth=2), iterations=100, learning_rate=0.01, strength=1.0
-    ),
-}
+# Made of a network.
+PRIORS["Denoiser"] = lambda: Denoiser(lambda x, sigma: ops.tv_prox(x, sigma, 8))
 every_prior = pytest.mark.parametrize("name", PRIORS)
 
 
