@@ -132,8 +132,8 @@ def test_every_method_runs_on_a_small_scene(name, networks):
     assert solution.x.isfinite().all()
 
 
-def test_gap_tv_is_the_default():
-    default, named = (compose("reconstruct", overrides=o) for o in ([], ["experiment=gap_tv"]))
+def test_auto_is_the_default():
+    default, named = (compose("reconstruct", overrides=o) for o in ([], ["experiment=auto"]))
     assert (named.solver, named.prior) == (default.solver, default.prior)
 
 

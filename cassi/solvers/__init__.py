@@ -8,8 +8,10 @@ from cassi.solvers.gap import GAP
 from cassi.solvers.hqs import HQS
 from cassi.solvers.level import signal_level
 from cassi.solvers.loop import Iteration, Solution, iterate
+from cassi.solvers.noise import noise_level
 from cassi.solvers.phases import Phases, Steps
 from cassi.solvers.schedules import Constant, Geometric, Linear
+from cassi.solvers.softening import softening
 from cassi.solvers.solver import Solver, solve
 from cassi.solvers.twist import TwIST
 
@@ -36,6 +38,8 @@ __all__ = [
     "TwIST",
     "begin",
     "iterate",
+    "noise_level",
     "signal_level",
+    "softening",
     "solve",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -31,11 +31,13 @@ class ADMM:
         relaxation: r in (0, 2); 1 is the plain algorithm, 1.5 to 1.8 need fewer iterations.
 
     Source: Boyd et al., "Distributed optimization and statistical learning via the alternating
-    direction method of multipliers", 2011, sections 3.1.1 and 3.4.3; Chan et al., "Plug-and-play ADMM", 2017.
+    direction method of multipliers", 2011, sections 3.1.1 and 3.4.3; Chan et
+    al., "Plug-and-play ADMM", 2017.
     """
 
     rho: float = 0.01
     relaxation: float = 1.0
+    softens: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the numbers."""

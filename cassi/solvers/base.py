@@ -75,7 +75,11 @@ class State:
 
 
 class Algorithm(Protocol):
-    """Two pure functions; an algorithm owns no loop, no tensors and no schedule."""
+    """Two pure functions; an algorithm owns no loop, no tensors and no schedule.
+
+    With a class attribute `softens = True` it says that its ρ is that of a data step, to be raised
+    for noisy measurements.
+    """
 
     @property
     def rho(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -37,6 +37,7 @@ class GAP:
 
     accelerated: bool = True
     rho: float = 0.0
+    softens: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check ρ."""

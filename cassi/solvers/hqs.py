@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -28,6 +28,7 @@ class HQS:
     """
 
     rho: float = 0.01
+    softens: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check ρ."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from cassi.solvers.base import Algorithm, LinearSystem, Prior
+from cassi.solvers.checks import check_iterations, check_numbers
 from cassi.solvers.gap import GAP
 from cassi.solvers.level import signal_level
 from cassi.solvers.loop import Callback, Solution, iterate
 from cassi.solvers.schedules import Geometric, Schedule, as_schedule
+from cassi.solvers.softening import softened
 
 ALGORITHM = GAP()
 SIGMA = Geometric(0.4, 0.1)
@@ -19,19 +22,20 @@ SIGMA = Geometric(0.4, 0.1)
 
 @dataclass(frozen=True)
 class Solver:
-    """Everything about an iterative reconstruction except the camera and the measurement.
+    """Everything about an iterative reconstruction except camera and measurement.
 
     Args:
         prior: `(cube, sigma) -> cube`.
         algorithm: `GAP`, `ADMM`, ….
         iterations: at most this many.
-        sigma: strength of the prior, a number or a schedule, relative to the signal level (see
-            `signal_level`), so that a camera's unit does not matter.
+        sigma: strength of the prior, a number or a schedule, relative to the `signal_level`.
         rho: ρ of the data step, a number or a schedule; the algorithm's own if None.
         tol: stop when the relative change of the cube falls to this; 0 never stops early.
+        noise: of the measurement, relative to its root mean square; ρ rises with it, see
+            `softening`. "auto" estimates it, 0 trusts the measurement.
 
     Raises:
-        ValueError: fewer than one iteration, or a negative tolerance.
+        ValueError: fewer than one iteration, a negative tolerance or noise.
     """
 
     prior: Prior
@@ -40,6 +44,7 @@ class Solver:
     sigma: float | Schedule = SIGMA
     rho: float | Schedule | None = None
     tol: float = 0.0
+    noise: float | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
         """Check the parts and the numbers."""
@@ -47,12 +52,8 @@ class Solver:
             raise TypeError(f"prior: expected a callable, got {self.prior!r}")
         if not (hasattr(self.algorithm, "init") and hasattr(self.algorithm, "step")):
             raise TypeError(f"algorithm: expected GAP, ADMM, …, got {self.algorithm!r}")
-        if isinstance(self.iterations, bool) or not isinstance(self.iterations, int):
-            raise TypeError(f"iterations: expected an integer, got {self.iterations!r}")
-        if self.iterations < 1:
-            raise ValueError(f"iterations: expected at least 1, got {self.iterations}")
-        if not self.tol >= 0:
-            raise ValueError(f"tol: expected a number >= 0, got {self.tol}")
+        check_iterations(self.iterations)
+        check_numbers(self.tol, self.noise)
 
     @torch.no_grad()
     def run(
@@ -74,12 +75,12 @@ class Solver:
             objective: record the objective, in units of the squared signal level.
 
         Returns:
-            The cube, in the unit in which A x = y, and the statistics.
-
-        Raises:
-            ValueError: y is not `(B, K, H', W')`, does not fit the system, or holds NaN.
+            The cube, in the unit in which A x = y, and the statistics; ValueError if y is unfit.
         """
         level = signal_level(y, system)
+        rho = as_schedule(self.algorithm.rho if self.rho is None else self.rho)
+        if getattr(self.algorithm, "softens", False):
+            rho = softened(rho, self.noise, y / level, system)
         solution = iterate(
             self.algorithm,
             system,
@@ -87,7 +88,7 @@ class Solver:
             self.prior,
             iterations=self.iterations,
             sigma=as_schedule(self.sigma),
-            rho=None if self.rho is None else as_schedule(self.rho),
+            rho=rho,
             x0=None if x0 is None else x0 / level,
             tol=self.tol,
             callback=callback and (lambda statistics, x: callback(statistics, x * level)),
@@ -111,8 +112,9 @@ def solve(
     rho: float | Schedule | None = None,
     x0: Tensor | None = None,
     tol: float = 0.0,
+    noise: float | Literal["auto"] = "auto",
     callback: Callback | None = None,
 ) -> Tensor:
     """Reconstruct a cube `(B, C, H, W)` in one call; see `Solver` for the arguments."""
-    solver = Solver(prior, algorithm, iterations, sigma, rho, tol)
+    solver = Solver(prior, algorithm, iterations, sigma, rho, tol, noise)
     return solver.run(y, system, x0=x0, callback=callback).x

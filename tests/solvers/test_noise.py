@@ -1,0 +1,86 @@
+"""How noisy a measurement is taken to be, and how the data step answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cassi import ADMM, GAP, TV, SDCassi, Solver
+from cassi.metrics import psnr
+from cassi.solvers import noise_level, softening
+
+
+def _scene(shots: int = 1) -> tuple[SDCassi, Tensor, Tensor]:
+    """Large plain areas of smooth spectra, as most scenes have somewhere."""
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.rand((shots, 1, 96, 112), generator=generator, dtype=torch.float64)
+    system = SDCassi(mask, bands=8, step=2)
+    t = torch.linspace(0, 1, 8, dtype=torch.float64).view(8, 1, 1)
+    x = torch.ones((2, 8, 96, 112), dtype=torch.float64)
+    x[0, :, :, :60] = 0.5 + 0.4 * t
+    x[1, :, 40:, :] = 1.2 - t
+    return system, x, system(x)
+
+
+def _disturbed(y: Tensor, relative: float) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    size = y.square().flatten(1).mean(1).sqrt().view(-1, 1, 1, 1)
+    return y + relative * size * torch.randn(y.shape, generator=generator, dtype=y.dtype)
+
+
+@pytest.mark.parametrize("shots", [1, 2])
+@pytest.mark.parametrize("relative", [0.01, 0.03, 0.1, 0.3])
+def test_level_is_that_of_the_noise(relative: float, shots: int) -> None:
+    system, _, y = _scene(shots)
+    size = y.square().flatten(1).mean(1).sqrt()
+    found = noise_level(_disturbed(y, relative), system) / size
+    assert found.tolist() == pytest.approx([relative] * 2, rel=0.15)
+
+
+def test_level_of_a_clean_or_a_small_measurement_is_nothing() -> None:
+    system, _, y = _scene()
+    assert (noise_level(y, system) < 2e-3 * y.std()).all()
+    small = SDCassi(torch.rand(20, 20), bands=3)
+    assert noise_level(torch.rand(2, 1, 20, 24), small).tolist() == [0.0, 0.0]
+
+
+def test_level_has_the_unit_of_the_measurement() -> None:
+    system, _, y = _scene()
+    y = _disturbed(y, 0.05)
+    torch.testing.assert_close(noise_level(1000 * y, system), 1000 * noise_level(y, system))
+    each = noise_level(y[:1], system)
+    torch.testing.assert_close(noise_level(y, system)[:1], each)
+
+
+def test_softening_rises_with_noise_and_gram() -> None:
+    system, _, y = _scene()
+    values = [softening(y, system, n)[0].item() for n in (0.0, 0.003, 0.01, 0.1, 1.0)]
+    assert values[:2] == [0.0, 0.0]
+    assert values == sorted(values)
+    twice = SDCassi(2 * system.mask, bands=8, step=2)
+    torch.testing.assert_close(softening(y, twice, 0.1), 4 * softening(y, system, 0.1))
+
+
+@pytest.mark.parametrize("algorithm", [ADMM(), GAP()])
+def test_a_noisy_snapshot_is_followed_less_closely(algorithm: Any) -> None:
+    system, truth, y = _scene()
+    noisy = _disturbed(y, 0.1)
+    scores, residuals = [], []
+    for noise in (0.0, "auto", 0.1):
+        solution = Solver(TV(), algorithm, iterations=30, noise=noise).run(noisy, system)
+        scores.append(psnr(solution.x, truth, "unit").mean().item())
+        residuals.append(solution.history[-1].residual)
+    assert residuals[1] > residuals[0]
+    assert residuals[1] == pytest.approx(residuals[2], rel=0.1)
+    assert scores[1] > scores[0]
+    clean = [Solver(TV(), algorithm, iterations=3, noise=n)(y, system) for n in (0.0, "auto")]
+    assert torch.equal(*clean)
+
+
+@pytest.mark.parametrize("noise", [-0.1, "much", True, float("nan"), None])
+def test_refuses(noise: Any) -> None:
+    with pytest.raises(ValueError, match="noise: expected auto or a number >= 0"):
+        Solver(TV(), noise=noise)
