@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,10 @@ class Compose:
         """Return the prior of one run: that of every part."""
         return Compose([_begin(prior) for prior in _parts("Compose", self.priors)])
 
+    def turn(self, rotation: Tensor) -> None:
+        """Tell every part with a memory of components how their basis turns."""
+        _turn(_parts("Compose", self.priors), rotation)
+
 
 @dataclass(frozen=True)
 class Stages:
@@ -83,23 +87,39 @@ class Stages:
         u: Tensor = _parts("Stages", self.priors)[-1](x, sigma)
         return u
 
-    def begin(self) -> Callable[[Tensor, float | Tensor], Tensor]:
+    def begin(self) -> _Stage:
         """Return the prior of one run, which counts its calls."""
-        pairs = zip(_parts("Stages", self.priors), self.counts, strict=True)
-        order = [run for prior, count in pairs for run in [_begin(prior)] * count]
-        calls = 0
+        parts = [_begin(prior) for prior in _parts("Stages", self.priors)]
+        return _Stage(
+            parts, [part for part, n in zip(parts, self.counts, strict=True) for _ in range(n)]
+        )
 
-        def denoise(x: Tensor, sigma: float | Tensor) -> Tensor:
-            nonlocal calls
-            u: Tensor = order[min(calls, len(order) - 1)](x, sigma)
-            calls += 1
-            return u
 
-        return denoise
+class _Stage:
+    """One run of Stages."""
+
+    def __init__(self, parts: list[Any], order: list[Any]) -> None:
+        self.parts, self.order, self.calls = parts, order, 0
+
+    def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
+        u: Tensor = self.order[min(self.calls, len(self.order) - 1)](x, sigma)
+        self.calls += 1
+        return u
+
+    def turn(self, rotation: Tensor) -> None:
+        """Tell the stages that still have calls before them."""
+        ahead = self.order[min(self.calls, len(self.order) - 1) :]
+        _turn([part for part in self.parts if part in ahead], rotation)
 
 
 def _begin(prior: Any) -> Any:
     return prior.begin() if hasattr(prior, "begin") else prior
+
+
+def _turn(parts: Sequence[Any], rotation: Tensor) -> None:
+    for part in parts:
+        if hasattr(part, "turn"):
+            part.turn(rotation)
 
 
 def _parts(name: str, priors: Parts) -> list[Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from cassi.priors import TV, Subspace
+from cassi.priors import TV, Compose, Stages, Subspace
 from cassi.priors.subspace import block_means
 
 
@@ -70,10 +71,13 @@ def test_each_sample_has_its_own_rank() -> None:
         torch.testing.assert_close(both[index], u[0], rtol=1e-12, atol=1e-12)
 
 
-def test_total_variation_follows_the_basis() -> None:
+@pytest.mark.parametrize(
+    "wrap", [lambda p: p, lambda p: Compose([p]), lambda p: Stages([p, p], [2, 1])]
+)
+def test_total_variation_follows_the_basis(wrap: Callable[[Any], Any]) -> None:
     """In all directions, a memory that turns with the basis makes the basis invisible."""
     x = _scene(noise=0.1)
-    tv = TV(norm="nuclear", warm=True, iterations=2)
+    tv = wrap(TV(norm="nuclear", warm=True, iterations=2))
     inside, outside = Subspace(tv, rank=8, energy=0.0).begin(), tv.begin()
     for shift in range(4):
         cube = x * (1 + 0.5 * shift * torch.rand(8, 1, 1, dtype=x.dtype))
