@@ -37,6 +37,7 @@ def build(node: Any, *args: Any, **kwargs: Any) -> Any:
     for target in _targets(plain):
         _check_target(target)
     missing = sorted(OmegaConf.missing_keys(node)) if OmegaConf.is_config(node) else []
+    missing += [path for path, value in _leaves(plain) if value == "???"]  # behind ${…}
     if missing:
         raise ValueError(f"config: {missing[0]} has no value; give it one, {missing[0]}=…")
     try:
@@ -60,6 +61,19 @@ def _targets(node: Any) -> Iterator[Any]:
     elif isinstance(node, list | tuple):
         for value in node:
             yield from _targets(value)
+
+
+def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    items = (
+        node.items()
+        if isinstance(node, dict)
+        else enumerate(node)
+        if isinstance(node, list)
+        else ()
+    )
+    for key, value in items:
+        yield f"{path}{key}", value
+        yield from _leaves(value, f"{path}{key}.")
 
 
 def _check_target(target: Any) -> None:

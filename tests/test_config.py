@@ -38,19 +38,25 @@ def networks(tmp_path_factory):
     """Give a config the files that its prior asks for: untrained networks."""
     folder = tmp_path_factory.mktemp("networks")
 
-    def fill(config):
-        missing = {key.rpartition(".")[2] for key in OmegaConf.missing_keys(config.prior)}
+    def complete(node):
+        if not node._target_.endswith("Denoiser"):
+            return
+        missing = {key.rpartition(".")[2] for key in OmegaConf.missing_keys(node)}
         if "network" in missing:
-            config.prior.network, config.prior.weights = str(folder / "network.pt"), None
+            node.network, node.weights = str(folder / "network.pt"), None
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
-                torch.jit.save(torch.jit.script(Blur()), config.prior.network)
+                torch.jit.save(torch.jit.script(Blur()), node.network)
         elif "weights" in missing:
-            network = plain(config.prior.network)
+            network = plain(node.network)
             file = folder / f"{hashlib.sha256(repr(network).encode()).hexdigest()[:16]}.pth"
             if not file.exists():
-                torch.save(build(config.prior.network).state_dict(), file)
-            config.prior.weights = str(file)
+                torch.save(build(node.network).state_dict(), file)
+            node.weights = str(file)
+
+    def fill(config):
+        complete(config.prior)
+        complete(config.denoiser)
         return config
 
     return fill

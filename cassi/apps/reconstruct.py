@@ -14,7 +14,7 @@ from cassi.apps import outputs
 from cassi.apps.command import run_command
 from cassi.apps.inputs import Inputs, load_inputs
 from cassi.apps.progress import Progress
-from cassi.apps.settings import check_keys, choose_device, whole_number
+from cassi.apps.settings import check_denoiser, check_keys, choose_device, whole_number
 from cassi.config import build, plain
 from cassi.data.atomic import atomic_folder
 from cassi.data.io import WRITE_SUFFIXES, write_cube
@@ -37,6 +37,7 @@ def reconstruct(config: DictConfig) -> float:
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
     check_keys(config)
+    check_denoiser(config)
     _check_output(config)
     device = choose_device(config.device)
     if config.threads is not None:

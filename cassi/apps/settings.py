@@ -8,14 +8,25 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from cassi.config import plain
 from cassi.data.frames import edge_level
 
 VALUES = {
-    *("system", "solver", "prior", "output", "paths", "measurement", "mask", "truth", "keys"),
+    *(
+        "system",
+        "solver",
+        "prior",
+        "denoiser",
+        "output",
+        "paths",
+        "measurement",
+        "mask",
+        "truth",
+        "keys",
+    ),
     *("axes", "wavelengths", "dark", "scale", "seed", "device", "threads"),
 }
 OUTPUT_VALUES = {"cube", "pictures", "illuminant", "points", "progress"}
@@ -34,6 +45,14 @@ def check_keys(config: DictConfig) -> None:
     for name in ("pictures", "progress"):
         if not isinstance(config.output[name], bool):
             raise ValueError(f"output.{name}: expected true or false, got {config.output[name]!r}")
+
+
+def check_denoiser(config: DictConfig) -> None:
+    """Raise where the prior takes the config's denoiser, and that is not complete."""
+    missing = sorted(OmegaConf.missing_keys(config.denoiser)) if config.get("denoiser") else []
+    if missing and "${denoiser}" in OmegaConf.to_yaml(config.prior):
+        key = f"denoiser.{missing[0].removeprefix('denoiser.')}"
+        raise ValueError(f"config: {key} has no value; give it one, {key}=…")
 
 
 def given_wavelengths(config: DictConfig) -> tuple[float, ...] | None:

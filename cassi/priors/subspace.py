@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,33 +63,46 @@ class Subspace:
         """Apply the prior to a cube `(B, C, H, W)`; σ is in the units of the cube."""
         return self.begin()(x, sigma)
 
-    def begin(self) -> Callable[[Tensor, float | Tensor], Tensor]:
+    def begin(self) -> _Run:
         """Return the prior of one run, which remembers basis and rank."""
-        run: Any = self.prior.begin() if hasattr(self.prior, "begin") else self.prior
-        basis: Tensor | None = None
-        ranks: Tensor | None = None  # (B,), those of the next call
+        return _Run(self, self.prior.begin() if hasattr(self.prior, "begin") else self.prior)
 
-        def denoise(x: Tensor, sigma: float | Tensor) -> Tensor:
-            nonlocal basis, ranks
-            if not x.isfinite().all():
-                return x  # has no eigenvectors; the solver stops at such a cube
-            last, count = basis, self.rank if ranks is None else int(ranks.max())
-            basis = spectral_basis(block_means(x, self.pool), count)
-            if ranks is not None:
-                basis = basis * (torch.arange(count, device=x.device) < ranks[:, None])[:, None]
-            if last is not None and hasattr(run, "turn"):
-                run.turn(last.mT @ basis)
-            components = run(to_subspace(x, basis), sigma)
-            if self.energy > 0 and bool(torch.as_tensor(sigma <= self.settled).all()):
-                kept = self._count(components)
-                ranks = kept if ranks is None else torch.minimum(ranks, kept)
-            return from_subspace(components, basis).to(x.dtype)
 
-        return denoise
+class _Run:
+    """One run of a Subspace."""
 
-    def _count(self, components: Tensor) -> Tensor:
-        values, _ = spectral_eigen(block_means(components, self.pool))
-        return (values > self.energy * values[:, :1]).sum(1).clamp_min(2)
+    def __init__(self, of: Subspace, prior: Any) -> None:
+        self.of, self.prior = of, prior
+        self.basis: Tensor | None = None  # (B, C, R)
+        self.ranks: Tensor | None = None  # (B,), those of the next call
+
+    def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
+        if not x.isfinite().all():
+            return x  # has no eigenvectors; the solver stops at such a cube
+        count = self.of.rank if self.ranks is None else int(self.ranks.max())
+        basis = spectral_basis(block_means(x, self.of.pool), count)
+        if self.ranks is not None:
+            kept = torch.arange(basis.shape[2], device=x.device) < self.ranks[:, None]
+            basis = basis * kept[:, None]
+        if self.basis is not None and hasattr(self.prior, "turn"):
+            self.prior.turn(self.basis.mT @ basis)
+        self.basis = basis
+        components = self.prior(to_subspace(x, basis), sigma)
+        if self.of.energy > 0 and bool(torch.as_tensor(sigma <= self.of.settled).all()):
+            self._give_up(components)
+        return from_subspace(components, basis).to(x.dtype)
+
+    def _give_up(self, components: Tensor) -> None:
+        values, _ = spectral_eigen(block_means(components, self.of.pool))
+        kept = (values > self.of.energy * values[:, :1]).sum(1).clamp_min(2)
+        self.ranks = kept if self.ranks is None else torch.minimum(self.ranks, kept)
+
+    def penalty(self, x: Tensor, sigma: float | Tensor) -> Tensor | None:
+        """Return R(Eᵀx) of each sample, with the basis of the last call."""
+        if self.basis is None or not hasattr(self.prior, "penalty"):
+            return None
+        value: Tensor | None = self.prior.penalty(to_subspace(x, self.basis), sigma)
+        return value
 
 
 def block_means(x: Tensor, side: int) -> Tensor:
@@ -121,11 +133,11 @@ def spectral_eigen(x: Tensor) -> tuple[Tensor, Tensor]:
         `(B, C, C)` as columns; in float32 at least.
     """
     dtype = torch.promote_types(x.dtype, torch.float32)
-    spectra = x.flatten(2).to(dtype)
+    spectra = x.flatten(2).double()
     # One product per sample: a batched one may sum in another order than that of a single sample.
     moments = [sample @ sample.mT / sample.shape[1] for sample in spectra]
     values, vectors = torch.linalg.eigh(torch.stack(moments))
-    return values.flip(-1).clamp_min(0), vectors.flip(-1)
+    return values.flip(-1).clamp_min(0).to(dtype), vectors.flip(-1).to(dtype)
 
 
 def spectral_basis(x: Tensor, rank: int) -> Tensor:

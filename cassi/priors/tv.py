@@ -92,3 +92,7 @@ class _Warm:
         if self.dual is not None:
             dual = rotation.mT[:, None] @ self.dual.flatten(3)
             self.dual = dual.view(*dual.shape[:3], *self.dual.shape[3:])
+
+    def penalty(self, x: Tensor, sigma: float | Tensor) -> Tensor:
+        """Return weight·σ·TV(x) of each sample: `(B,)`."""
+        return self.tv.penalty(x, sigma)

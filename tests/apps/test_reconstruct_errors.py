@@ -225,4 +225,4 @@ def test_diverging_prior_is_reported(refused, monkeypatch):
     import torch
 
     monkeypatch.setattr("cassi.priors.TV.__call__", lambda self, x, sigma: x * torch.nan)
-    assert "diverged" in refused()
+    assert "diverged" in refused("solver=gap")

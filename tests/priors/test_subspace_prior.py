@@ -106,3 +106,15 @@ def test_block_means() -> None:
 def test_refuses(arguments: dict[str, Any], error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         Subspace(**arguments)
+
+
+def test_objective_is_that_of_the_components() -> None:
+    x = _scene()
+    tv = TV(norm="nuclear", warm=True)
+    run = Subspace(tv, rank=3, energy=0.0).begin()
+    assert run.penalty(x, 0.1) is None
+    run(x, 0.1)
+    value = run.penalty(x, 0.1)
+    assert value is not None
+    torch.testing.assert_close(value, tv.penalty(x, 0.1))
+    assert Subspace(_identity).begin().penalty(x, 0.1) is None

@@ -362,7 +362,7 @@ def test_phases_and_steps() -> None:
 
 @pytest.mark.parametrize("relaxation", [0.5, 1.6])
 def test_relaxed_admm(relaxation: float) -> None:
-    system, y_tensor, a = _camera()
+    _, y_tensor, a = _camera()
     y, rho = y_tensor.flatten().numpy(), 0.3
     x = a.T @ np.linalg.solve(a @ a.T, y)
     u = np.zeros_like(x)
