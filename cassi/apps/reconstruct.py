@@ -13,6 +13,7 @@ from cassi import ops
 from cassi.apps import outputs
 from cassi.apps.command import run_command
 from cassi.apps.inputs import Inputs, load_inputs
+from cassi.apps.memory import keep_freed_memory
 from cassi.apps.progress import Progress
 from cassi.apps.settings import check_denoiser, check_keys, choose_device, whole_number
 from cassi.config import build, plain
@@ -40,6 +41,7 @@ def reconstruct(config: DictConfig) -> float:
     check_denoiser(config)
     _check_output(config)
     device = choose_device(config.device)
+    keep_freed_memory()
     if config.threads is not None:
         torch.set_num_threads(whole_number("threads", config.threads, 1, 1024))
     torch.manual_seed(whole_number("seed", config.seed, 0, 2**63 - 1))

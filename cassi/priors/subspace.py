@@ -77,10 +77,11 @@ class _Run:
         self.ranks: Tensor | None = None  # (B,), those of the next call
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        if not x.isfinite().all():
+        means = block_means(x, self.of.pool)
+        if not means.isfinite().all():
             return x  # has no eigenvectors; the solver stops at such a cube
         count = self.of.rank if self.ranks is None else int(self.ranks.max())
-        basis = spectral_basis(block_means(x, self.of.pool), count)
+        basis = spectral_basis(means, count)
         if self.ranks is not None:
             kept = torch.arange(basis.shape[2], device=x.device) < self.ranks[:, None]
             basis = basis * kept[:, None]

@@ -67,6 +67,7 @@ class ADMM:
         if self.relaxation != 1:
             v = torch.lerp(state.x, v, self.relaxation)
         total = v + state.dual
+        del v  # large cubes are worth freeing early
         x = prior(total, sigma)
         return AdmmState(x, total - x)
 

@@ -13,7 +13,7 @@ _SIDE = 16  # of a window: enough pixels for the unknowns, few enough for a scen
 _SPECTRA = 6  # smooth spectra, cosines
 _WINDOWS = 600  # more do not make the estimate better
 _BINS = 4  # of brightness
-_SHARE = 0.05  # of the windows show plain parts of the scene, in nearly every scene
+_SHARE, _NORMAL = 0.02, 2.054  # of the windows show plain parts of nearly every scene; its quantile
 
 
 def noise_level(y: Tensor, system: LinearSystem) -> Tensor:
@@ -22,7 +22,7 @@ def noise_level(y: Tensor, system: LinearSystem) -> Tensor:
     In a window of 16×16 pixels where the scene is plain, the measurement is a combination of a few
     known images: A of six smooth spectra, each constant, rising downwards and to the right. What
     such a fit leaves is noise. Windows where it leaves more show edges or texture as well; so the
-    level is that which the best 5 % of the windows have, corrected for being the best. It is a mean
+    level is that which the best 2 % of the windows have, corrected for being the best. It is a mean
     over the detector: of shot noise, where dark and bright windows differ, a line of variance over
     brightness through the best of dark, middle and bright windows gives the level at the mean
     brightness. A scene without any plain part reads as a few per cent of noise.
@@ -47,7 +47,7 @@ def noise_level(y: Tensor, system: LinearSystem) -> Tensor:
         variance = rest.square().sum(1) / freedom  # (P, B)
         # The quantile of a χ² variable over its mean (Wilson, Hilferty, 1931).
         spread = 2 / (9 * freedom)
-        best = (1 - spread - 1.645 * math.sqrt(spread)) ** 3
+        best = (1 - spread - _NORMAL * math.sqrt(spread)) ** 3
         return _at_mean_brightness(variance / best, data.mean(2)).to(y.dtype)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ class Solver:
         tol: stop when the relative change of the cube falls to this; 0 never stops early.
         noise: of the measurement, relative to its root mean square; ρ rises with it, see
             `softening`. "auto" estimates it, 0 trusts the measurement.
+        consistent: end with a data step, so that the cube explains what the measurement shows.
 
     Raises:
         ValueError: fewer than one iteration, a negative tolerance or noise.
@@ -45,6 +46,7 @@ class Solver:
     rho: float | Schedule | None = None
     tol: float = 0.0
     noise: float | Literal["auto"] = "auto"
+    consistent: bool = False
 
     def __post_init__(self) -> None:
         """Check the parts and the numbers."""
@@ -94,7 +96,10 @@ class Solver:
             callback=callback and (lambda statistics, x: callback(statistics, x * level)),
             objective=objective,
         )
-        return Solution(solution.x * level, solution.history, solution.reason)
+        x = solution.x
+        if self.consistent:
+            x = system.data_step(x, y / level, rho(self.iterations - 1, self.iterations))
+        return Solution(x * level, solution.history, solution.reason)
 
     def __call__(self, y: Tensor, system: LinearSystem) -> Tensor:
         """Reconstruct: `(B, K, H, W')` → `(B, C, H, W)`."""
@@ -106,15 +111,9 @@ def solve(
     y: Tensor,
     *,
     prior: Prior,
-    algorithm: Algorithm = ALGORITHM,
-    iterations: int = 100,
-    sigma: float | Schedule = SIGMA,
-    rho: float | Schedule | None = None,
     x0: Tensor | None = None,
-    tol: float = 0.0,
-    noise: float | Literal["auto"] = "auto",
     callback: Callback | None = None,
+    **settings: Any,
 ) -> Tensor:
-    """Reconstruct a cube `(B, C, H, W)` in one call; see `Solver` for the arguments."""
-    solver = Solver(prior, algorithm, iterations, sigma, rho, tol, noise)
-    return solver.run(y, system, x0=x0, callback=callback).x
+    """Reconstruct a cube `(B, C, H, W)` in one call; further arguments as for `Solver`."""
+    return Solver(prior, **settings).run(y, system, x0=x0, callback=callback).x
