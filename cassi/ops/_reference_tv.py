@@ -5,8 +5,9 @@ The dual (p, q) lives on the vertical and horizontal edges of every band, and
     u = x + div(p, q),   |(p, q)| ≤ weight,
 
 where the norm is taken at each pixel: of each band (BAND), or of the 2×C matrix of all bands
-(FROBENIUS; or the spectral norm, which is dual to NUCLEAR). One iteration is a projected gradient step of length 1/8, which bounds the inverse Lipschitz constant
-of the dual gradient in two dimensions. Canonical shapes: cube `(B, C, H, W)`, weight `(1|B,)`,
+(FROBENIUS; or the spectral norm, which is dual to NUCLEAR). One iteration is a projected gradient
+step of length 1/8, which bounds the inverse Lipschitz constant of the dual gradient in two
+dimensions. Canonical shapes: cube `(B, C, H, W)`, weight `(1|B,)`,
 dual `(B, 2, C, H, W)` in the dtype of the sums.
 """
 

@@ -56,9 +56,9 @@ def tv_prox(
     do not change when the bands are rotated, u → Ru with RᵀR = I.
 
     A fixed number of projected-gradient iterations on the dual problem with step 1/8 (Chambolle,
-    2005; Frobenius: Bresson and Chan, 2008; nuclear: Holt, 2014); differences are forward, with replicated borders. In an
-    iterative solver the dual of the last call is a good start for the next, and two or three
-    iterations then do the work of many.
+    2005; Frobenius: Bresson and Chan, 2008; nuclear: Holt, 2014); differences are forward, with
+    replicated borders. In an iterative solver the dual of the last call is a good start for the
+    next, and two or three iterations then do the work of many.
 
     Args:
         x: cube `(B, C, H, W)` or `(C, H, W)`.
