@@ -192,7 +192,7 @@ CASSI_INLINE Symmetric<V> spectral_shrinkage(V limit, Symmetric<V> s, V tiny, Ro
   const V square = half * half + off * off + tiny, inverse = root(square);
   const V radius = square * inverse;  // of the eigenvalues about their mean, 1/2
   const V small = T(0.5) - radius;
-  const V f1 = at_most_one(limit * root(trace * (T(0.5) + radius)));
+  const V f1 = at_most_one(limit * root(trace * (T(0.5) + radius) + tiny));
   const V f2 = at_most_one(limit * root(trace * (small > V{} ? small : V{}) + tiny));
   const V slope = T(0.5) * (f1 - f2) * inverse;
   // f(S) = (f1 + f2)/2 I + slope (S − I/2)

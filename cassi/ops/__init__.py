@@ -28,11 +28,11 @@ from cassi.ops._camera_api import (
 from cassi.ops._layout import assert_memory_format
 from cassi.ops._library import backend, load_compiled
 from cassi.ops._signal_api import convolve1d, sample_volume, trilinear
-from cassi.ops._tv_api import NORMS, Norm, tv_prox
+from cassi.ops._tv_api import NORMS as NORMS
+from cassi.ops._tv_api import Norm as Norm
+from cassi.ops._tv_api import tv_prox
 
 __all__ = [
-    "NORMS",
-    "Norm",
     "adjoint",
     "assert_memory_format",
     "backend",

@@ -14,7 +14,7 @@ import cassi
 from cassi.data import io
 from cassi.data.frames import edge_level
 
-TINY = ("solver.iterations=3", "system.step=-1")
+TINY = ("solver.iterations=3", "system.step=-1", "solver.consistent=false")
 FILES = {"cube.tif", "rgb.png", "bands.png", "spectra.png", "convergence.csv", "metrics.json"}
 
 
