@@ -1,0 +1,87 @@
+"""Networks by name."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from torch import nn
+
+Class = TypeVar("Class", bound=type[nn.Module])
+
+
+class Entry(NamedTuple):
+    """A registered network: its class, and the arguments that make it the named one."""
+
+    cls: type[nn.Module]
+    settings: dict[str, Any]
+
+
+_ENTRIES: dict[str, Entry] = {}
+
+
+def register(name: str, **settings: Any) -> Callable[[Class], Class]:
+    """Give a class of `Reconstructor` a name; several names with other settings may be stacked.
+
+    Args:
+        name: as `create_model` takes it, lower case.
+        settings: arguments of the class, which a caller of `create_model` may override.
+    """
+
+    def enter(cls: Class) -> Class:
+        if name in _ENTRIES:
+            raise ValueError(f"register: the name {name!r} is taken by {_ENTRIES[name].cls}")
+        _ENTRIES[name] = Entry(cls, settings)
+        return cls
+
+    return enter
+
+
+def create_model(
+    name: str, *, bands: int = 28, weights: str | os.PathLike[str] | None = None, **settings: Any
+) -> Any:
+    """Make a network `net(y, system) -> x` by its name.
+
+    Args:
+        name: one of `list_models()`.
+        bands: number C of bands.
+        weights: file of its weights, see `cassi.priors.load_weights`; without one they are random.
+        settings: further arguments of the network's class.
+
+    Returns:
+        The network, in evaluation mode where weights were loaded.
+
+    Raises:
+        ValueError: there is no such name, a setting is unknown or unfit, or the weights belong to
+            another network.
+
+    >>> net = create_model("gap_net", bands=5, stages=2)
+    """
+    entry = find_model(name)
+    try:
+        network = entry.cls(bands=bands, **entry.settings | settings)
+    except TypeError as error:
+        raise ValueError(f"model {name}: {error}") from None
+    if weights is not None:
+        from cassi.priors.weights import load_weights
+
+        load_weights(network, weights)
+        network.eval()
+    return network
+
+
+def list_models(pattern: str = "*") -> list[str]:
+    """Return the names of the networks, sorted; a pattern as of the shell, `dauhst*`, selects."""
+    return sorted(fnmatch.filter(_ENTRIES, pattern))
+
+
+def find_model(name: str) -> Entry:
+    """Return what is registered under a name; raise a ValueError that names the nearest."""
+    if name in _ENTRIES:
+        return _ENTRIES[name]
+    near = difflib.get_close_matches(str(name), _ENTRIES, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(list_models())}"
+    raise ValueError(f"no model named {name!r}; {hint}")
