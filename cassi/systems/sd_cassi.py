@@ -21,8 +21,8 @@ class SDCassi(System):
     W' = W + (C-1)|step| columns, or H' = H + (C-1)|step| rows for `axis=-2`.
 
     Args:
-        mask: transmission in [0, 1], `(H, W)`, `(C, H, W)` or `(K, 1|C, H, W)` for K shots; a
-            tensor or anything NumPy understands.
+        mask: transmission in [0, 1], `(H, W)`, `(C, H, W)`, `(K, 1|C, H, W)` for K shots, or
+            `(B, K, 1|C, H, W)` for a mask per sample; a tensor or anything NumPy understands.
         bands: number of bands C, in order of increasing wavelength.
         step: dispersion in whole pixels per band; the sign is the direction.
         axis: -1 disperses along columns, -2 along rows.
@@ -57,7 +57,7 @@ class SDCassi(System):
     @property
     def shots(self) -> int:
         """Number K of masks, that is of channels of the measurement."""
-        return self.mask.shape[0]
+        return self.mask.shape[-4]
 
     @property
     def cube_shape(self) -> tuple[int, int, int]:
@@ -132,7 +132,7 @@ class SDCassi(System):
             f"axis={self.axis}"
         )
 
-    def _gram(self) -> Tensor:  # (K, K, H, W'), dispersion along the last axis
+    def _gram(self) -> Tensor:  # ([B,] K, K, H, W'), dispersion along the last axis
         return ops.gram(self._turn(self.mask), self.bands, self.step)
 
     def _turn(self, value: Tensor) -> Tensor:
@@ -148,7 +148,7 @@ def _refresh(system: SDCassi, _: Any) -> None:
     system.refresh()
 
 
-def _as_mask(mask: Any) -> Tensor:  # (K, 1|C, H, W)
+def _as_mask(mask: Any) -> Tensor:  # ([B,] K, 1|C, H, W)
     if not isinstance(mask, Tensor):
         array = np.asarray(mask)
         if array.dtype.kind not in "fiub":
@@ -159,10 +159,11 @@ def _as_mask(mask: Any) -> Tensor:  # (K, 1|C, H, W)
         raise TypeError(f"mask: expected real numbers, got {mask.dtype}")
     if not mask.is_floating_point():
         mask = mask.to(torch.get_default_dtype())
-    if mask.ndim not in (2, 3, 4):
+    if mask.ndim not in (2, 3, 4, 5):
         raise ValueError(
-            f"mask: expected (H, W), (C, H, W) or (K, 1 or C, H, W), got shape {tuple(mask.shape)}"
+            "mask: expected (H, W), (C, H, W), (K, 1 or C, H, W) or (B, K, 1 or C, H, W), "
+            f"got shape {tuple(mask.shape)}"
         )
     if not torch.isfinite(mask).all():
         raise ValueError("mask: expected finite numbers, got NaN or infinity")
-    return mask.detach().clone()[(None,) * (4 - mask.ndim)]
+    return mask.detach().clone()[(None,) * max(4 - mask.ndim, 0)]

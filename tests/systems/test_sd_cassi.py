@@ -220,7 +220,7 @@ def test_ratio_inverse_explains_the_measurement() -> None:
         ((MASK, 0), ValueError, "bands: expected at least 1, got 0"),
         ((MASK, 2, 1.5), TypeError, r"step: expected an integer, got 1\.5"),
         ((MASK[0], 2), ValueError, r"mask: expected \(H, W\), .*, got shape \(2,\)"),
-        ((_rand(1, 1, 1, 2, 2), 2), ValueError, r"mask: expected .* \(1, 1, 1, 2, 2\)"),
+        ((_rand(1, 1, 1, 1, 2, 2), 2), ValueError, r"mask: expected .* \(1, 1, 1, 1, 2, 2\)"),
         ((MASK[:0], 2), ValueError, "mask: expected at least one pixel"),
         ((_rand(3, 2, 2), 2), ValueError, "mask: expected 1 or 2 bands, got 3"),
         ((MASK * float("nan"), 2), ValueError, "mask: expected finite numbers, got NaN or inf"),
