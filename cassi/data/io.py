@@ -73,6 +73,7 @@ class Loaded:
         key: Name of the array in the file; None if the format has no names.
         axes: Order of the axes in the file, for example "HWC".
         note: One line for the user: key, axes, shapes, and every conversion made.
+        counts: The file holds integers and states no full scale.
     """
 
     data: torch.Tensor
@@ -81,6 +82,7 @@ class Loaded:
     key: str | None
     axes: str
     note: str
+    counts: bool = False
 
 
 def load_cube(
@@ -233,6 +235,7 @@ def _load(
             array = source.read(key)
             listed = _listed_wavelengths(source, shape[order.index("C")]) if "C" in order else None
         with _blaming(str(path)):
+            counts = array.dtype.kind in "iu" and source.scale is None
             array, remark = scale_integers(array.reshape(shape), source, role_name)
             remarks = [remark] if remark else []
 
@@ -258,7 +261,8 @@ def _load(
 
     parts = [f"key {key!r}"] if key else []
     parts += [f"axes {order} {shape} -> {tuple(data.shape)}", *remarks]
-    return Loaded(data, wavelengths, path, key or None, order, f"{path.name}: {', '.join(parts)}")
+    note = f"{path.name}: {', '.join(parts)}"
+    return Loaded(data, wavelengths, path, key or None, order, note, counts)
 
 
 def _existing(path: Path) -> Path:

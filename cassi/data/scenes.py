@@ -1,0 +1,256 @@
+"""Scenes as data sets ship them: folders of PNGs, MATLAB files, TIFF stacks."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cassi.data.io import READ_SUFFIXES, check_finite, load_cube
+from cassi.data.resample import resample
+from cassi.data.values import checked_wavelengths
+
+__all__ = ["Scene", "find_scenes", "load_scene", "scene_name"]
+
+Scale = Literal["auto", "maximum"] | float
+
+_PAGE = re.compile(r"(?P<stem>.*?)[_-]?(?P<number>\d+)\.png", re.IGNORECASE)
+# CAVE (Yasuma et al., "Generalized assorted pixel camera", 2008): 400 nm to 700 nm by 10 nm.
+_CAVE_NM = tuple(400.0 + 10.0 * band for band in range(31))
+# A raw ENVI file is found by its header, and the suffixes it may have mean other things elsewhere.
+_SUFFIXES = {".tif", ".tiff", ".mat", ".npz", ".npy", ".h5", ".hdf5", ".hdr"}
+
+FULL_SCALE = 65535
+"""What stands for 1 in a compact cube."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A cube with a name.
+
+    Attributes:
+        name: what the file or folder is called, without suffix and without CAVE's `_ms`.
+        cube: `(C, H, W)` in [0, 1], float32; after `compact` uint16 that counts 65535ths.
+        wavelengths: one a band, nm, rising.
+        note: how the file was understood, for the user.
+    """
+
+    name: str
+    cube: Tensor
+    wavelengths: tuple[float, ...]
+    note: str = ""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+        bands, height, width = self.cube.shape
+        return bands, height, width
+
+    def values(
+        self, top: int = 0, left: int = 0, height: int | None = None, width: int | None = None
+    ) -> Tensor:
+        """Read a window of the cube, by default all of it.
+
+        Args:
+            top: first row.
+            left: first column.
+            height: rows, by default up to the last.
+            width: columns, by default up to the last.
+
+        Returns:
+            float32 `(C, height, width)`, contiguous; the caller may write to it.
+
+        Raises:
+            ValueError: the window is not inside the scene.
+        """
+        _, rows, columns = self.shape
+        height = rows - top if height is None else height
+        width = columns - left if width is None else width
+        if not (0 <= top <= rows - height < rows and 0 <= left <= columns - width < columns):
+            raise ValueError(
+                f"{self.name}: expected a window inside {rows} x {columns}, got {height} x {width} "
+                f"at ({top}, {left})"
+            )
+        window = self.cube[:, top : top + height, left : left + width]
+        if window.dtype != torch.uint16:
+            return window.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
+        return torch.empty(window.shape).copy_(window).mul_(1 / FULL_SCALE)
+
+    def compact(self) -> Scene:
+        """Halve the memory: uint16 has steps of 1.5e-5, float16 of 4.9e-4 near 1.
+
+        The sources have 8, 10, 12 or 16 bits, so nothing that was measured is lost.
+        """
+        if self.cube.dtype == torch.uint16:
+            return self
+        levels = self.cube.mul(FULL_SCALE).round_().clamp_(0, FULL_SCALE)
+        return replace(self, cube=levels.to(torch.uint16))
+
+
+def find_scenes(root: str | os.PathLike[str]) -> list[Path]:
+    """List the scenes in a folder and all folders below it.
+
+    A scene is a file that `cassi.data.io` reads, or a folder of PNGs that end in a number, one a
+    band. Hidden files, pictures and texts beside them are passed over.
+
+    Args:
+        root: a folder, or one scene.
+
+    Returns:
+        Files and PNG folders, sorted.
+
+    Raises:
+        FileNotFoundError: there is nothing of that name.
+    """
+    root = Path(root).expanduser()
+    if root.is_file():
+        return [root]
+    if not root.is_dir():
+        raise FileNotFoundError(f"no file or folder {root}; expected scenes there")
+    found: set[Path] = set()
+    for folder, inner, files in os.walk(root, followlinks=True):
+        inner[:] = [name for name in inner if not name.startswith(".")]
+        shown = [name for name in files if not name.startswith(".")]
+        if sum(_PAGE.fullmatch(name) is not None for name in shown) > 1:
+            found.add(Path(folder))
+        found |= {Path(folder, name) for name in shown if Path(name).suffix.lower() in _SUFFIXES}
+    return sorted(found)
+
+
+def scene_name(path: str | os.PathLike[str]) -> str:
+    """What a scene is called, however it is stored: no suffix, no `_ms`, lower case.
+
+    >>> scene_name("CAVE/flowers_ms/Flowers_ms"), scene_name("cave_train/flowers.tif")
+    ('flowers', 'flowers')
+    """
+    path = Path(path)
+    stem = path.stem if path.suffix.lower() in READ_SUFFIXES else path.name
+    return stem.lower().removesuffix("_ms")
+
+
+def load_scene(
+    path: str | os.PathLike[str], wavelengths: Sequence[float], *, scale: Scale = "auto"
+) -> Scene:
+    """Read a scene and bring it to the wanted bands and to [0, 1].
+
+    Bands are interpolated first, then scaled. A file that states no wavelengths but has the wanted
+    number of bands is taken as it is, which the note says. Negative values become 0.
+
+    Args:
+        path: a file, or a folder of PNGs as CAVE ships them: 31 pages, 400 nm to 700 nm, 8 or 16
+            bits, grey or with equal colour channels.
+        wavelengths: wanted bands, nm, rising.
+        scale: what is divided by. "maximum": the largest value of the scene. "auto": the same for
+            digital counts (PNG folders, integer images that state no full scale, and whatever
+            exceeds 1); other files in [0, 1] have been scaled already, and test scenes must keep
+            their truth. A number: a full scale, such as the 65536 that MST's public training code
+            divides `cave_1024_28` by; larger values are clipped to 1.
+
+    Returns:
+        The scene, float32.
+
+    Raises:
+        OSError: the file or folder is not there.
+        ValueError: too few bands, wavelengths that do not cover the wanted ones, pages that are
+            missing or of different sizes, NaN, an all-dark scene, or a file that cannot be read.
+    """
+    path = Path(path).expanduser()
+    wanted = checked_wavelengths(wavelengths, len(wavelengths))
+    counts = path.is_dir()
+    source: tuple[float, ...] | None = _CAVE_NM
+    if counts:
+        cube, note = _read_pages(path)
+    else:
+        loaded = load_cube(path, bands=len(wanted))
+        cube, source, note = loaded.data[0], loaded.wavelengths, loaded.note
+        counts = loaded.counts
+    bands = len(cube)
+    if source is None and bands != len(wanted):
+        few = "too few bands" if bands < len(wanted) else "unknown bands"
+        raise ValueError(
+            f"{path}: {few}: expected {len(wanted)}, or a file that states its wavelengths, got "
+            f"{bands} without wavelengths"
+        )
+    if source is None:
+        note += f", no wavelengths stated, its {bands} bands taken as the wanted ones"
+    else:
+        try:
+            cube = resample(cube, source, wanted)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+        if bands != len(wanted) or not np.allclose(source, wanted):
+            note += f", {bands} bands interpolated to {len(wanted)}"
+    cube = cube.clamp_(min=0)
+    top = cube.max().item()
+    if top == 0:
+        raise ValueError(f"{path}: expected a scene with light in it, all values are 0 or less")
+    if scale == "maximum" or (scale == "auto" and (counts or top > 1)):
+        cube = cube.div_(top).clamp_(max=1)
+        note += f", divided by its maximum {top:.6g}"
+    elif scale != "auto":
+        if not float(scale) > 0:
+            raise ValueError(f"scale: expected 'auto', 'maximum' or a number > 0, got {scale!r}")
+        cube = cube.div_(float(scale)).clamp_(max=1)
+        note += f", divided by {scale:g}"
+    return Scene(path.stem.removesuffix("_ms"), cube, wanted, note)
+
+
+def _read_pages(folder: Path) -> tuple[Tensor, str]:
+    from PIL import Image
+
+    pages = _pages(folder)
+    images: list[np.ndarray] = []
+    remark = ""
+    for file in pages:
+        try:
+            with Image.open(file) as opened:
+                values = np.asarray(opened)
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            raise ValueError(f"cannot read {file} as PNG: {error}") from error
+        if values.dtype.kind not in "ui":
+            raise ValueError(f"{file}: expected 8 or 16 bits a pixel, got {values.dtype}")
+        # Pillow reads 16-bit greys as uint16 or, in some releases, as int32.
+        full = 255 if values.dtype == np.uint8 else 65535
+        if values.ndim == 3:
+            colours = values[..., : 3 if values.shape[2] > 2 else 1]
+            if (colours != colours[..., :1]).any():
+                raise ValueError(f"{file}: expected a grey image or equal colour channels")
+            values, remark = colours[..., 0], f" of {values.shape[2]} equal channels"
+        if images and values.shape != images[0].shape:
+            raise ValueError(
+                f"{folder}: expected pages of one size, got {images[0].shape} in {pages[0].name} "
+                f"and {values.shape} in {file.name}"
+            )
+        images.append(values.astype(np.float32) / np.float32(full))
+    cube = torch.from_numpy(np.stack(images))
+    check_finite(str(folder), cube)
+    return cube, f"{folder.name}: {len(pages)} PNG pages{remark}"
+
+
+def _pages(folder: Path) -> list[Path]:
+    """One file a band, in order; what is not numbered is passed over."""
+    by_stem: dict[str, dict[int, Path]] = {}
+    for file in sorted(folder.iterdir()):
+        if (found := _PAGE.fullmatch(file.name)) and not file.name.startswith("."):
+            by_stem.setdefault(found["stem"], {})[int(found["number"])] = file
+    if not by_stem:
+        raise ValueError(f"{folder}: expected PNG pages such as NAME_01.png, got none")
+    numbered = max(by_stem.values(), key=len)
+    expected = range(1, len(_CAVE_NM) + 1)
+    missing = [str(number) for number in expected if number not in numbered]
+    surplus = [numbered[number].name for number in sorted(numbered) if number not in expected]
+    if missing or surplus:
+        wrong = [f"missing {', '.join(missing[:5])}"] * bool(missing)
+        wrong += [f"not expected {', '.join(surplus[:5])}"] * bool(surplus)
+        raise ValueError(
+            f"{folder}: expected {len(_CAVE_NM)} pages numbered 1 to {len(_CAVE_NM)}, one each "
+            f"10 nm from 400 nm to 700 nm, got {len(numbered)}; {'; '.join(wrong)}"
+        )
+    return [numbered[number] for number in expected]
