@@ -186,8 +186,7 @@ def write_cube(
             do not fit the bands or the format.
     """
     path = Path(path).expanduser()
-    suffix = path.suffix.lower()
-    if suffix not in WRITE_SUFFIXES:
+    if (suffix := path.suffix.lower()) not in WRITE_SUFFIXES:
         raise ValueError(
             f"cannot write {path}: unknown suffix {suffix!r}; use {' '.join(WRITE_SUFFIXES)}"
         )
@@ -253,8 +252,8 @@ def _load(
             remarks.append(f"wavelengths that do not fit {data.shape[1]} bands ignored")
         else:
             if (np.diff(nm) < 0).any():
-                falling = (np.diff(nm) <= 0).all()
-                remarks.append(f"bands {'reversed' if falling else 'sorted'} to rising wavelength")
+                how = "reversed" if (np.diff(nm) <= 0).all() else "sorted"
+                remarks.append(f"bands {how} to rising wavelength")
                 rising = np.argsort(nm, kind="stable")
                 nm, data = nm[rising], data[:, torch.from_numpy(rising)].contiguous()
             wavelengths = tuple(nm.tolist())
@@ -266,7 +265,6 @@ def _load(
 
 
 def _existing(path: Path) -> Path:
-    suffix = path.suffix.lower()
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; expected a file {' '.join(READ_SUFFIXES)}")
     if not path.exists():
@@ -274,7 +272,7 @@ def _existing(path: Path) -> Path:
         near = difflib.get_close_matches(path.name, there, n=3, cutoff=0.6)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         raise FileNotFoundError(f"no file {path}{hint}")
-    if suffix not in READ_SUFFIXES:
+    if (suffix := path.suffix.lower()) not in READ_SUFFIXES:
         raise ValueError(
             f"cannot read {path}: unknown suffix {suffix!r}; expected {' '.join(READ_SUFFIXES)}"
         )

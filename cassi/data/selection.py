@@ -40,20 +40,8 @@ ROLES = {
         (3,),
         "CHW",
         (
-            *(
-                "cube",
-                "hypercube",
-                "img_expand",
-                "img",
-                "hsi",
-                "truth",
-                "gt",
-                "orig",
-                "recon",
-                "pred",
-                "result",
-            ),
-            *("reflectance", "ref", "radiance", "rad", "x", "data"),
+            *("cube", "hypercube", "img_expand", "img", "hsi", "truth", "gt", "orig", "recon"),
+            *("pred", "result", "reflectance", "ref", "radiance", "rad", "x", "data"),
         ),
     ),
     "mask": Role(

@@ -1,0 +1,247 @@
+"""Which files a network is trained, selected and tested on, and proof that they are those."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cassi.data.bundled import bundled_path
+from cassi.data.scenes import find_scenes, scene_name
+from cassi.data.values import checked_wavelengths
+
+__all__ = [
+    "SPLITS",
+    "CheckedSplit",
+    "Manifest",
+    "check_split",
+    "checksum",
+    "read_manifest",
+]
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The files of each split with their checksums.
+
+    Attributes:
+        wavelengths: bands that everything is brought to, nm, rising.
+        train: checksum (SHA-256, hexadecimal) of each file or PNG folder by its path relative to
+            the data root, with forward slashes.
+        validation: the same; weights are selected by these.
+        test: the same; nothing is selected by these.
+        aliases: path → what the scene is called elsewhere, where its file name does not tell.
+    """
+
+    wavelengths: tuple[float, ...]
+    train: Mapping[str, str] = field(default_factory=dict)
+    validation: Mapping[str, str] = field(default_factory=dict)
+    test: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    def files(self, split: str) -> Mapping[str, str]:
+        """Path → checksum of one split.
+
+        Raises:
+            ValueError: there is no split of that name.
+        """
+        if split not in SPLITS:
+            raise ValueError(f"split: expected {', '.join(SPLITS)}, got {split!r}")
+        return {"train": self.train, "validation": self.validation, "test": self.test}[split]
+
+    def scene_name(self, path: str) -> str:
+        """What a listed scene is called: its alias, else by its file name."""
+        return scene_name(self.aliases.get(path, path))
+
+
+@dataclass(frozen=True)
+class CheckedSplit:
+    """What `check_split` found.
+
+    Attributes:
+        paths: the scenes of the split, in the manifest's order.
+        unlisted: scenes that lie beside them and that the manifest does not name.
+    """
+
+    paths: tuple[Path, ...]
+    unlisted: tuple[Path, ...]
+
+
+def checksum(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of a file, or of the names and contents of the PNGs in a folder.
+
+    Args:
+        path: a file, or a PNG folder; thumbnails and texts that lie in it do not count.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return _digest(path)
+    total = hashlib.sha256()
+    for file in sorted(path.iterdir(), key=lambda file: file.name):
+        if file.suffix.lower() == ".png" and not file.name.startswith("."):
+            total.update(f"{file.name}\0{_digest(file)}\n".encode())
+    return total.hexdigest()
+
+
+def read_manifest(path: str | os.PathLike[str]) -> Manifest:
+    """Read a manifest.
+
+    Args:
+        path: a JSON file, or the name of a bundled one, such as "cave".
+
+    Raises:
+        FileNotFoundError: there is no such file and no bundled one of that name.
+        ValueError: it is no JSON, or an entry is missing, unknown or not of the expected kind.
+    """
+    file = Path(path).expanduser()
+    bundled = bundled_path(f"manifests/{file.name}.json")
+    if not file.is_file() and file.parent == Path() and bundled.is_file():
+        file = bundled
+    if not file.is_file():
+        raise FileNotFoundError(f"no manifest {file}; write one with scripts/write_manifest.py")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file}: expected a manifest in JSON: {error}") from error
+    try:
+        return _manifest(content)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+
+
+def check_split(
+    manifest: Manifest, split: str, root: str | os.PathLike[str], *, checksums: bool = True
+) -> CheckedSplit:
+    """Verify that the files of a split are there, are the ones named, and hold no test scene.
+
+    A scene counts as a test scene if it has a test file's checksum, or its name once suffix, case
+    and `_ms` are dropped. That is asked of every scene that lies in the folders of the training
+    and validation splits, listed or not; in the training split of validation scenes too.
+
+    Args:
+        manifest: from `read_manifest`.
+        split: "train", "validation" or "test".
+        root: the data root, which the manifest's paths are relative to.
+        checksums: read every file; without it only names are compared.
+
+    Raises:
+        FileNotFoundError: files are missing.
+        ValueError: an unknown or empty split, a file with another checksum, a test scene outside
+            the test split, or a validation scene in training.
+    """
+    root = Path(root).expanduser()
+    listed = manifest.files(split)
+    if not listed:
+        raise ValueError(f"the manifest names no {split} scenes")
+    missing = [name for name in listed if not (root / name).exists()]
+    if missing:
+        raise FileNotFoundError(
+            f"{len(missing)} of {len(listed)} {split} scenes are missing in {root}: "
+            f"{_some(missing)}; is this the data root?"
+        )
+    _refuse_judges(manifest, split, [(n, manifest.scene_name(n)) for n in listed], listed)
+    known = {(root / name).resolve() for part in SPLITS for name in manifest.files(part)}
+    folders = {root / name.split("/")[0] if "/" in name else root for name in listed}
+    beside = sorted({path for folder in folders for path in find_scenes(folder)})
+    unlisted = [path for path in beside if path.resolve() not in known]
+    names = [(path.relative_to(root).as_posix(), scene_name(path)) for path in unlisted]
+    found = dict(listed)
+    if checksums:
+        found = {name: checksum(root / name) for name in [*listed, *(name for name, _ in names)]}
+        changed = [name for name, digest in listed.items() if found[name] != digest]
+        if changed:
+            raise ValueError(
+                f"{len(changed)} of {len(listed)} {split} scenes have another checksum than the "
+                f"manifest: {_some(changed)}; get the original files or write a new manifest"
+            )
+    _refuse_judges(manifest, split, names, found)
+    return CheckedSplit(tuple(root / name for name in listed), tuple(unlisted))
+
+
+def refuse_shared(training: Iterable[Path], test: Iterable[Path]) -> None:
+    """Raise if a scene is in training (or validation) and test, for data without a manifest.
+
+    Equal content is refused, and equal names, except numbers such as `scene01`, which every data
+    set uses.
+
+    Raises:
+        ValueError: names the scenes.
+    """
+    digests, names = {}, {}
+    for path in test:
+        digests[checksum(path)] = path
+        if any(letter.isalpha() for letter in scene_name(path).removeprefix("scene")):
+            names[scene_name(path)] = path
+    for path in training:
+        twin = names.get(scene_name(path)) or digests.get(checksum(path))
+        if twin is not None:
+            raise ValueError(
+                f"{path} is the test scene {twin}; take it out of the training data, or the test "
+                "means nothing"
+            )
+
+
+def _refuse_judges(
+    manifest: Manifest, split: str, names: Iterable[tuple[str, str]], digests: Mapping[str, str]
+) -> None:
+    # Later splits judge earlier ones: the test all, the validation split the training.
+    for judge in SPLITS[: SPLITS.index(split) : -1]:
+        twins = {manifest.scene_name(path): path for path in manifest.files(judge)}
+        contents = {digest: path for path, digest in manifest.files(judge).items()}
+        leaked = [
+            f"{path} (is {twins.get(name) or contents[digests[path]]})"
+            for path, name in names
+            if name in twins or digests.get(path) in contents
+        ]
+        if leaked:
+            raise ValueError(
+                f"{len(leaked)} {judge} scenes lie in the {split} data: {_some(leaked)}; take "
+                f"them out, or the {judge} figures mean nothing"
+            )
+
+
+def _manifest(content: Any) -> Manifest:
+    if not isinstance(content, dict):
+        raise ValueError(f"expected a JSON object, got {type(content).__name__}")
+    unknown = set(content) - {"wavelengths", "aliases", *SPLITS}
+    if unknown or "wavelengths" not in content:
+        raise ValueError(
+            f"expected wavelengths, {', '.join(SPLITS)} and aliases, got {sorted(content)}"
+        )
+    tables: dict[str, dict[str, str]] = {}
+    for name in (*SPLITS, "aliases"):
+        table = content.get(name, {})
+        if not isinstance(table, dict) or not all(isinstance(v, str) for v in table.values()):
+            raise ValueError(f"{name}: expected an object of texts")
+        outside = [path for path in table if Path(path).is_absolute() or ".." in Path(path).parts]
+        if outside:
+            raise ValueError(f"{name}: expected paths inside the data root, got {_some(outside)}")
+        tables[name] = table
+    wavelengths = content["wavelengths"]
+    try:
+        values = checked_wavelengths(wavelengths, len(wavelengths))
+    except TypeError:
+        raise ValueError(f"wavelengths: expected a list of nm, got {wavelengths!r}") from None
+    return Manifest(values, **tables)
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        total = hashlib.sha256()
+        while block := stream.read(1 << 20):
+            total.update(block)
+    return total.hexdigest()
+
+
+def _some(names: list[str], shown: int = 3) -> str:
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
