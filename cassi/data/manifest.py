@@ -21,6 +21,7 @@ __all__ = [
     "check_split",
     "checksum",
     "read_manifest",
+    "refuse_shared",
 ]
 
 SPLITS = ("train", "validation", "test")
@@ -167,26 +168,32 @@ def check_split(
     return CheckedSplit(tuple(root / name for name in listed), tuple(unlisted))
 
 
-def refuse_shared(training: Iterable[Path], test: Iterable[Path]) -> None:
-    """Raise if a scene is in training (or validation) and test, for data without a manifest.
+def refuse_shared(paths: Iterable[Path], judges: Iterable[Path], split: str, judge: str) -> None:
+    """Raise if a scene lies in two splits, for data without a manifest.
 
     Equal content is refused, and equal names, except numbers such as `scene01`, which every data
     set uses.
 
+    Args:
+        paths: scenes of the earlier split.
+        judges: scenes of the later split, which judges the earlier one.
+        split: name of the earlier split.
+        judge: name of the later split.
+
     Raises:
-        ValueError: names the scenes.
+        ValueError: names the scene.
     """
     digests, names = {}, {}
-    for path in test:
+    for path in judges:
         digests[checksum(path)] = path
         if any(letter.isalpha() for letter in scene_name(path).removeprefix("scene")):
             names[scene_name(path)] = path
-    for path in training:
+    for path in paths:
         twin = names.get(scene_name(path)) or digests.get(checksum(path))
         if twin is not None:
             raise ValueError(
-                f"{path} is the test scene {twin}; take it out of the training data, or the test "
-                "means nothing"
+                f"{path} is the {judge} scene {twin}; take it out of the {split} data, or the "
+                f"{judge} figures mean nothing"
             )
 
 

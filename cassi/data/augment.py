@@ -1,0 +1,175 @@
+"""Random variations of training samples: pure functions of scenes and a generator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from cassi.data.scenes import Scene
+
+__all__ = ["Augment", "augmented_crop", "random_crop", "turn"]
+
+
+@dataclass(frozen=True)
+class Augment:
+    """What is varied; with everything off a sample is a crop at a random place.
+
+    Attributes:
+        flip: mirror rows and columns, each half of the time.
+        rotate: turn by a random number of right angles.
+        splice: probability that a sample is a 2 x 2 splice of four half-size crops, from scenes
+            drawn anew (Cai et al., "Mask-guided spectral-wise transformer", 2022, use 0.5).
+        mix: probability that a sample is a·x1 + (1-a)·x2 of two samples, a uniform in [0, 1].
+        scale: range of the ratio by which each crop is resampled in space, log-uniform; below 1 by
+            means over areas, which makes detail finer, above 1 bilinear. None: not at all.
+        brightness: range of a factor on the whole sample, uniform. Nothing is clipped: that would
+            change spectra. None: not at all.
+
+    Raises:
+        ValueError: a probability outside [0, 1], or a range that is not 0 < low <= high.
+    """
+
+    flip: bool = True
+    rotate: bool = True
+    splice: float = 0.5
+    mix: float = 0.0
+    scale: Sequence[float] | None = None
+    brightness: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("splice", "mix"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}: expected 0 to 1, got {getattr(self, name)!r}")
+        for name in ("scale", "brightness"):
+            limits = getattr(self, name)
+            if limits is None:
+                continue
+            limits = tuple(float(limit) for limit in limits)
+            if len(limits) != 2 or not 0 < limits[0] <= limits[1] < math.inf:
+                raise ValueError(f"{name}: expected (low, high) with 0 < low <= high, got {limits}")
+            object.__setattr__(self, name, limits)
+
+    def source_size(self, height: int, width: int) -> tuple[int, int]:
+        """Rows and columns that a scene must have for crops of this size."""
+        low = self.scale[0] if self.scale else 1.0
+        if self.rotate and height != width:
+            height = width = max(height, width)
+        return math.ceil(height / low), math.ceil(width / low)
+
+
+def random_crop(
+    scene: Scene, height: int, width: int, augment: Augment, generator: torch.Generator
+) -> Tensor:
+    """Cut a window at a random place, resampled in space, mirrored and turned as asked.
+
+    Args:
+        scene: what is cut; at least `augment.source_size` large.
+        height: rows of the result.
+        width: its columns.
+        augment: `flip`, `rotate` and `scale` of it.
+        generator: of all random numbers.
+
+    Returns:
+        float32 `(C, height, width)`.
+
+    Raises:
+        ValueError: the scene is too small.
+    """
+    turns = _integer(4, generator) if augment.rotate else 0
+    rows, columns = (width, height) if turns % 2 else (height, width)
+    ratio = 1.0
+    if augment.scale:
+        low, high = augment.scale
+        ratio = low * (high / low) ** _uniform(generator)
+    tall, wide = math.ceil(rows / ratio), math.ceil(columns / ratio)
+    _, scene_rows, scene_columns = scene.shape
+    if tall > scene_rows or wide > scene_columns:
+        raise ValueError(
+            f"{scene.name}: expected a crop inside {scene_rows} x {scene_columns}, got {tall} x "
+            f"{wide}; choose a smaller size"
+        )
+    top = _integer(scene_rows - tall + 1, generator)
+    left = _integer(scene_columns - wide + 1, generator)
+    window = scene.values(top, left, tall, wide)
+    if (tall, wide) != (rows, columns):
+        window = _resize(window, rows, columns)
+    flips = (_integer(2, generator), _integer(2, generator)) if augment.flip else (0, 0)
+    return turn(window, turns, bool(flips[0]), bool(flips[1]))
+
+
+def augmented_crop(
+    scenes: Sequence[Scene], height: int, width: int, augment: Augment, generator: torch.Generator
+) -> Tensor:
+    """Draw one training sample: scenes, windows and all variations.
+
+    Args:
+        scenes: each has the same chance.
+        height: rows of the sample.
+        width: its columns.
+        augment: what is varied.
+        generator: of all random numbers.
+
+    Returns:
+        float32 `(C, height, width)`.
+
+    Raises:
+        ValueError: a scene is too small.
+    """
+    sample = _plain_or_spliced(scenes, height, width, augment, generator)
+    if augment.mix and _uniform(generator) < augment.mix:
+        other = _plain_or_spliced(scenes, height, width, augment, generator)
+        sample = torch.lerp(other, sample, _uniform(generator))
+    if augment.brightness:
+        low, high = augment.brightness
+        sample.mul_(low + (high - low) * _uniform(generator))
+    return sample
+
+
+def turn(cube: Tensor, turns: int, flip_rows: bool = False, flip_columns: bool = False) -> Tensor:
+    """Turn `(…, H, W)` by right angles, counterclockwise, then mirror it; contiguous.
+
+    Two mirrors and two turns undo each other, so at most one copy is made of each kind.
+    """
+    if flip_rows and flip_columns:
+        turns, flip_rows, flip_columns = turns + 2, False, False
+    turned = torch.rot90(cube, turns % 4, (-2, -1)) if turns % 4 else cube
+    if flip_rows or flip_columns:
+        turned = turned.flip(-2 if flip_rows else -1)
+    return turned.contiguous()
+
+
+def _plain_or_spliced(
+    scenes: Sequence[Scene], height: int, width: int, augment: Augment, generator: torch.Generator
+) -> Tensor:
+    if not (augment.splice and _uniform(generator) < augment.splice) or min(height, width) < 2:
+        scene = scenes[_integer(len(scenes), generator)]
+        return random_crop(scene, height, width, augment, generator)
+    whole = torch.empty(scenes[0].shape[0], height, width)
+    middle, centre = height // 2, width // 2
+    for rows in (slice(0, middle), slice(middle, height)):
+        for columns in (slice(0, centre), slice(centre, width)):
+            part = whole[:, rows, columns]
+            scene = scenes[_integer(len(scenes), generator)]
+            part.copy_(random_crop(scene, part.shape[1], part.shape[2], augment, generator))
+    return whole
+
+
+def _resize(cube: Tensor, height: int, width: int) -> Tensor:
+    if height <= cube.shape[-2] and width <= cube.shape[-1]:
+        return functional.interpolate(cube[None], (height, width), mode="area")[0]
+    size = (height, width)
+    return functional.interpolate(cube[None], size, mode="bilinear", align_corners=False)[0]
+
+
+def _integer(limit: int, generator: torch.Generator) -> int:
+    return int(torch.randint(limit, (), generator=generator))
+
+
+def _uniform(generator: torch.Generator) -> float:
+    # float64, so that 1 is never reached.
+    return float(torch.rand((), generator=generator, dtype=torch.float64))

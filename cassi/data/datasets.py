@@ -1,0 +1,258 @@
+"""Data sets of training crops and of whole scenes, and how the scenes get into memory."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.data import Dataset
+
+from cassi.data.atomic import atomic_path
+from cassi.data.augment import Augment, augmented_crop
+from cassi.data.manifest import SPLITS, Manifest, check_split, read_manifest, refuse_shared
+from cassi.data.scenes import Scale, Scene, find_scenes, load_scene
+
+__all__ = ["TrainingCrops", "WholeScenes", "load_split"]
+
+PathLike = str | os.PathLike[str]
+
+_log = logging.getLogger(__name__)
+# Raised whenever a converted copy would hold other values than before.
+_CACHE_VERSION = 1
+
+
+def load_split(
+    root: PathLike | Sequence[PathLike],
+    split: str,
+    *,
+    wavelengths: Sequence[float],
+    manifest: Manifest | PathLike | None = None,
+    cache: PathLike | None = None,
+    scale: Scale = "auto",
+    workers: int = 2,
+) -> list[Scene]:
+    """Load all scenes of a split, compact: 2 bytes a value, see `Scene.compact`.
+
+    Args:
+        root: the data root. Without a manifest it has subfolders `train`, `validation` and `test`;
+            or it is a list of files and folders, all of which belong to the split.
+        split: "train", "validation" or "test".
+        wavelengths: wanted bands, nm, rising.
+        manifest: from `read_manifest`, a JSON file, or the name of a bundled one, such as "cave".
+        cache: folder for converted copies, made if it is not there. They are mapped, not read, so
+            several processes share one copy and a set may be larger than the memory. A changed
+            file or another list of wavelengths makes a new copy.
+        scale: see `load_scene`.
+        workers: threads that read files.
+
+    Returns:
+        The scenes, in the manifest's order, or sorted by path.
+
+    Raises:
+        OSError: something is not there.
+        ValueError: no scenes; data that are not the manifest's; a test scene in training; or what
+            `load_scene` refuses.
+    """
+    if split not in SPLITS:
+        raise ValueError(f"split: expected {', '.join(SPLITS)}, got {split!r}")
+    if manifest is not None:
+        if not isinstance(root, str | os.PathLike):
+            raise TypeError(f"root: expected the manifest's data root, one folder, got {root!r}")
+        manifest = manifest if isinstance(manifest, Manifest) else read_manifest(manifest)
+        checked = check_split(manifest, split, root)
+        paths = list(checked.paths)
+        if checked.unlisted:
+            _log.warning(
+                "%d scenes beside the %s data are not in the manifest and are left out: %s",
+                len(checked.unlisted),
+                split,
+                ", ".join(path.name for path in checked.unlisted[:5]),
+            )
+    else:
+        paths = _unlisted_paths(root, split)
+    if cache is not None:
+        Path(cache).expanduser().mkdir(parents=True, exist_ok=True)
+
+    def load(path: Path) -> Scene:
+        if cache is None:
+            return load_scene(path, wavelengths, scale=scale).compact()
+        return _load_cached(path, wavelengths, scale, Path(cache).expanduser())
+
+    with ThreadPoolExecutor(max(workers, 1)) as pool:
+        return list(pool.map(load, paths))
+
+
+class TrainingCrops(Dataset[Tensor]):
+    """Random samples of scenes; sample i depends on nothing but the seed and i.
+
+    So any number of workers and processes gives the same samples, and training goes on after a
+    stop as if there had been none. Every i >= 0 may be asked for, also beyond `length`: a sampler
+    that counts on over epochs never repeats a sample.
+
+    Args:
+        scenes: all with the same number of bands.
+        size: of the samples, pixels, one number or (height, width).
+        length: number of samples of an epoch.
+        seed: of all samples.
+        augment: what is varied; `Augment()` by default.
+
+    Raises:
+        ValueError: no scenes, different numbers of bands, or a crop larger than a scene.
+    """
+
+    def __init__(
+        self,
+        scenes: Sequence[Scene],
+        *,
+        size: int | Sequence[int],
+        length: int,
+        seed: int = 0,
+        augment: Augment | None = None,
+    ) -> None:
+        self.scenes, self.length, self.seed = _checked(scenes), int(length), int(seed)
+        self.augment = Augment() if augment is None else augment
+        self.size = _pair("size", size)
+        if self.length < 1:
+            raise ValueError(f"length: expected at least 1, got {length}")
+        height, width = self.augment.source_size(*self.size)
+        for scene in self.scenes:
+            if scene.shape[1] < height or scene.shape[2] < width:
+                raise ValueError(
+                    f"size: a crop of {self.size[0]} x {self.size[1]} needs scenes of at least "
+                    f"{height} x {width}, {scene.name} is {scene.shape[1]} x {scene.shape[2]}; "
+                    "choose a smaller size"
+                )
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Tensor:
+        """Draw sample `index`: float32 `(C, height, width)`."""
+        if index < 0:
+            raise IndexError(f"expected an index >= 0, got {index}")
+        state = np.random.SeedSequence([self.seed % 2**64, int(index)]).generate_state(1, np.uint64)
+        generator = torch.Generator().manual_seed(int(state[0]) >> 1)
+        return augmented_crop(self.scenes, *self.size, self.augment, generator)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[index] for index in range(self.length))
+
+
+class WholeScenes(Dataset[Tensor]):
+    """Scenes as they are, for validation and tests: float32 `(C, H, W)`.
+
+    Args:
+        scenes: all with the same number of bands.
+        crop: size of the part in the centre that is kept, pixels of the scene, one number or
+            (height, width); None keeps all.
+        downsample: side of the blocks that are then averaged; rows and columns that fill no block
+            are cut off.
+
+    Raises:
+        ValueError: no scenes, different numbers of bands, or a crop larger than a scene.
+    """
+
+    def __init__(
+        self,
+        scenes: Sequence[Scene],
+        *,
+        crop: int | Sequence[int] | None = None,
+        downsample: int = 1,
+    ) -> None:
+        self.scenes, self.downsample = _checked(scenes), int(downsample)
+        self.crop = None if crop is None else _pair("crop", crop)
+        if self.downsample < 1:
+            raise ValueError(f"downsample: expected at least 1, got {downsample}")
+        for scene in self.scenes:
+            height, width = self.crop or scene.shape[1:]
+            if height > scene.shape[1] or width > scene.shape[2]:
+                raise ValueError(
+                    f"crop: expected at most {scene.shape[1]} x {scene.shape[2]}, the size of "
+                    f"{scene.name}, got {height} x {width}"
+                )
+            if self.downsample > min(height, width):
+                raise ValueError(
+                    f"downsample: expected at most {min(height, width)}, the size of "
+                    f"{scene.name}, got {downsample}"
+                )
+
+    @property
+    def names(self) -> list[str]:
+        """Name of each scene."""
+        return [scene.name for scene in self.scenes]
+
+    def __len__(self) -> int:
+        return len(self.scenes)
+
+    def __getitem__(self, index: int) -> Tensor:
+        """Read scene `index`."""
+        scene = self.scenes[index]
+        rows, columns = scene.shape[1:]
+        height, width = self.crop or (rows, columns)
+        cube = scene.values((rows - height) // 2, (columns - width) // 2, height, width)
+        return functional.avg_pool2d(cube, self.downsample) if self.downsample > 1 else cube
+
+
+def _unlisted_paths(root: PathLike | Sequence[PathLike], split: str) -> list[Path]:
+    if not isinstance(root, str | os.PathLike):
+        paths = [path for item in root for path in find_scenes(item)]
+        if not paths:
+            raise ValueError(f"expected scenes for {split}, found none in {list(map(str, root))}")
+        return paths
+    folders = {name: Path(root).expanduser() / name for name in SPLITS}
+    if not folders[split].is_dir():
+        raise FileNotFoundError(
+            f"no folder {folders[split]}; expected {', '.join(SPLITS)} in the data root, or give a "
+            "manifest or a list of folders"
+        )
+    paths = find_scenes(folders[split])
+    if not paths:
+        raise ValueError(f"expected scenes, found none in {folders[split]}")
+    for judge in SPLITS[SPLITS.index(split) + 1 :]:
+        if folders[judge].is_dir():
+            refuse_shared(paths, find_scenes(folders[judge]), split, judge)
+    return paths
+
+
+def _load_cached(path: Path, wavelengths: Sequence[float], scale: Scale, cache: Path) -> Scene:
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    stamps = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    wanted = tuple(map(float, wavelengths))
+    identity = repr((_CACHE_VERSION, str(path.resolve()), stamps, wanted, scale))
+    key = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    copy = cache / f"{path.stem[:60]}-{key}.npy"
+    if not copy.is_file():
+        scene = load_scene(path, wavelengths, scale=scale).compact()
+        with atomic_path(copy) as temporary:
+            np.save(temporary, scene.cube.numpy())
+    # Copy on write: torch takes no read-only memory, and nobody can harm the file.
+    cube = torch.from_numpy(np.load(copy, mmap_mode="c", allow_pickle=False))
+    return Scene(path.stem.removesuffix("_ms"), cube, wanted, f"{path.name}: from {copy.name}")
+
+
+def _checked(scenes: Sequence[Scene]) -> list[Scene]:
+    scenes = list(scenes)
+    if not scenes:
+        raise ValueError("scenes: expected at least one, got none")
+    for scene in scenes:
+        if scene.shape[0] != scenes[0].shape[0]:
+            raise ValueError(
+                f"scenes: expected one number of bands, got {scenes[0].shape[0]} in "
+                f"{scenes[0].name} and {scene.shape[0]} in {scene.name}"
+            )
+    return scenes
+
+
+def _pair(name: str, size: int | Sequence[int]) -> tuple[int, int]:
+    pair = (size, size) if isinstance(size, int) else tuple(size)
+    if len(pair) != 2 or not all(isinstance(n, int) and n > 0 for n in pair):
+        raise ValueError(f"{name}: expected a positive number or (height, width), got {size!r}")
+    return pair[0], pair[1]
