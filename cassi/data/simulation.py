@@ -1,0 +1,203 @@
+"""Measurements of training cubes: random masks, dispersions and noise, on the cubes' device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from cassi.data.masks import FixedMask, MaskCrops, MaskSource, MixedMasks, RandomMasks
+from cassi.systems import SDCassi
+
+__all__ = [
+    "FixedMask",
+    "MaskCrops",
+    "MaskSource",
+    "MixedMasks",
+    "Noise",
+    "RandomMasks",
+    "ShotNoise",
+    "Simulator",
+    "WhiteNoise",
+]
+
+
+class Noise(Protocol):
+    """What a sensor adds to a measurement."""
+
+    def __call__(self, y: Tensor, bands: int, generator: torch.Generator) -> Tensor:
+        """Return the noisy measurement, shaped like y `(B, K, H', W')`, in the same unit."""
+        ...
+
+
+class WhiteNoise:
+    """Gaussian noise of one standard deviation at every pixel; nothing is clipped.
+
+    Args:
+        snr_db: signal-to-noise ratio, 10·log10(mean(y²)/σ²), one number or a range (low, high), of
+            which each sample draws its own.
+        sigma: σ in units of y (a cube in [0, 1] gives y up to the number of bands), one number or
+            a range.
+
+    Raises:
+        ValueError: not exactly one of the two is given, or it is no number and no range.
+    """
+
+    def __init__(
+        self,
+        snr_db: float | Sequence[float] | None = None,
+        sigma: float | Sequence[float] | None = None,
+    ) -> None:
+        if (snr_db is None) == (sigma is None):
+            raise ValueError(f"expected snr_db or sigma, got snr_db={snr_db!r}, sigma={sigma!r}")
+        self.snr_db = None if snr_db is None else _range("snr_db", snr_db)
+        self.sigma = None if sigma is None else _range("sigma", sigma)
+        if self.sigma is not None and self.sigma[0] < 0:
+            raise ValueError(f"sigma: expected at least 0, got {sigma!r}")
+
+    def __call__(self, y: Tensor, bands: int, generator: torch.Generator) -> Tensor:
+        """Add noise to y `(B, K, H', W')`."""
+        low, high = self.sigma or self.snr_db or (0.0, 0.0)
+        random = generator_on(y.device, generator)
+        drawn = torch.rand((len(y), 1, 1, 1), generator=random, device=y.device, dtype=y.dtype)
+        sigma = low + (high - low) * drawn
+        if self.snr_db is not None:
+            power = y.square().mean((1, 2, 3), keepdim=True)
+            sigma = (power * 10 ** (-sigma / 10)).sqrt()
+        noise = torch.randn(y.shape, generator=random, device=y.device, dtype=y.dtype)
+        return torch.addcmul(y, noise, sigma)
+
+
+class ShotNoise:
+    r"""The sensor that the papers on real data train with: photons counted to a few bits.
+
+        n = ⌊s y · 2^bits / qe⌋,  y' = Binomial(n, qe) / (2^bits · s),  s = exposure · 2 / C
+
+    The scale s brings y near [0, 1], as a sensor's exposure does, and is taken out again.
+
+    Args:
+        qe: quantum efficiency, the probability that a photon is counted.
+        bits: of the sensor; 2^bits electrons at level 1.
+        exposure: of the scale s.
+
+    Raises:
+        ValueError: a value outside its range.
+
+    Source: Meng, Ma, Yuan, "End-to-end low cost compressive spectral imaging with spatial-spectral
+    self-attention", 2020, and its public code: qe 0.4, 11 bits, 1.2·2/28.
+    """
+
+    def __init__(self, qe: float = 0.4, bits: int = 11, exposure: float = 1.2) -> None:
+        if not 0 < qe <= 1:
+            raise ValueError(f"qe: expected a quantum efficiency in (0, 1], got {qe!r}")
+        if not 1 <= bits <= 20:
+            raise ValueError(f"bits: expected 1 to 20, got {bits!r}")
+        if not exposure > 0:
+            raise ValueError(f"exposure: expected more than 0, got {exposure!r}")
+        self.qe, self.bits, self.exposure = qe, bits, exposure
+
+    def __call__(self, y: Tensor, bands: int, generator: torch.Generator) -> Tensor:
+        """Count the photons of y `(B, K, H', W')`."""
+        electrons = self.exposure * 2 / bands * 2**self.bits  # at y = 1
+        photons = y.float().clamp(min=0).mul(electrons / self.qe).floor_()
+        chance = torch.full_like(photons, self.qe)
+        counted = torch.binomial(photons, chance, generator=generator_on(y.device, generator))
+        return counted.div_(electrons).to(y.dtype)
+
+
+class Simulator:
+    """Measures cubes as a camera would that has a mask of the source.
+
+    Args:
+        masks: where masks come from, or one mask for all.
+        step: dispersion in pixels per band, or several of which each batch draws one.
+        axis: -1 disperses along columns, -2 along rows.
+        noise: what the sensor adds; nothing by default.
+
+    Raises:
+        TypeError: a step is not an integer.
+        ValueError: no step, or an unknown axis.
+
+    >>> simulator = Simulator(torch.ones(4, 6), step=[1, 2])
+    >>> y, system = simulator(torch.ones(2, 3, 4, 6), torch.Generator().manual_seed(0))
+    >>> y.shape == (2, *system.measurement_shape)
+    True
+    """
+
+    def __init__(
+        self,
+        masks: MaskSource | Tensor,
+        *,
+        step: int | Sequence[int] = 2,
+        axis: int = -1,
+        noise: Noise | None = None,
+    ) -> None:
+        self.masks: MaskSource = FixedMask(masks) if isinstance(masks, Tensor) else masks
+        self.steps = (step,) if isinstance(step, int) else tuple(step)
+        if not self.steps:
+            raise ValueError("step: expected at least one, got none")
+        if not all(isinstance(one, int) and not isinstance(one, bool) for one in self.steps):
+            raise TypeError(f"step: expected integers, pixels per band, got {step!r}")
+        if axis not in (-1, -2):
+            raise ValueError(f"axis: expected -1 (columns) or -2 (rows), got {axis!r}")
+        self.axis, self.noise = axis, noise
+        self._kept: dict[object, SDCassi] = {}
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, SDCassi]:
+        """Measure cubes.
+
+        Args:
+            x: `(B, C, H, W)`, on any device.
+            generator: of all random numbers; the same state gives the same bits. One on the CPU
+                serves every device.
+
+        Returns:
+            y `(B, K, H', W')` and the camera that made it, both on x's device. The camera has a
+            mask per sample, `(B, K, 1|C, H, W)`, if the source draws one.
+
+        Raises:
+            ValueError: the mask does not fit the cubes.
+        """
+        if x.ndim != 4:
+            raise ValueError(f"x: expected cubes (B, C, H, W), got shape {tuple(x.shape)}")
+        step = self.steps[0]
+        if len(self.steps) > 1:
+            where = generator.device
+            chosen = torch.randint(len(self.steps), (), generator=generator, device=where)
+            step = self.steps[int(chosen)]
+        system = self._system(x, step, generator)
+        y = system(x)
+        return (y if self.noise is None else self.noise(y, x.shape[1], generator)), system
+
+    def _system(self, x: Tensor, step: int, generator: torch.Generator) -> SDCassi:
+        batch, bands, height, width = x.shape
+        key = (step, bands, height, width, x.dtype, x.device)
+        if key in self._kept:
+            return self._kept[key]
+        # A camera that validation made in inference mode must serve training too.
+        with torch.inference_mode(False), torch.no_grad():
+            # Made on the CPU and then moved: the camera's check of its mask would wait for a GPU.
+            mask = self.masks.draw(batch, height, width, generator, "cpu").to(x.dtype)
+            mask = mask[0] if len(mask) == 1 else mask
+            system = SDCassi(mask, bands, step, self.axis).to(x.device)
+        if isinstance(self.masks, FixedMask):
+            self._kept[key] = system
+        return system
+
+
+def generator_on(device: torch.device, generator: torch.Generator) -> torch.Generator:
+    """The generator itself on its own device, elsewhere one that is seeded by it."""
+    if generator.device == device:
+        return generator
+    seed = torch.randint(2**62, (), generator=generator, device=generator.device)
+    return torch.Generator(device).manual_seed(int(seed))
+
+
+def _range(name: str, value: float | Sequence[float]) -> tuple[float, float]:
+    limits = (value, value) if isinstance(value, int | float) else tuple(value)
+    if len(limits) != 2 or not limits[0] <= limits[1]:
+        raise ValueError(f"{name}: expected a number or (low, high), got {value!r}")
+    return float(limits[0]), float(limits[1])
