@@ -1,0 +1,238 @@
+"""DAUHST: an unrolled network with half-shuffle transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cassi.models._layers import check_counts
+from cassi.models.attention import WINDOW, HalfShuffleAttention
+from cassi.models.base import Camera, camera_mask, offsets
+from cassi.models.registry import register
+from cassi.models.unrolled import Unrolled
+from cassi.models.wide import Wide, place_bands, reflect_to_multiple, roll_bands
+from cassi.solvers import HQS
+
+SCALES = 3
+"""Resolutions of a denoiser, each half of the one before."""
+MULTIPLE = WINDOW * 2 ** (SCALES - 1)
+
+
+class Normed(nn.Module):
+    """fn(LayerNorm(x)), over the last axis."""
+
+    def __init__(self, width: int, fn: nn.Module) -> None:
+        super().__init__()
+        self.fn = fn
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `(B, H, W, width)`."""
+        result: Tensor = self.fn(self.norm(x))
+        return result
+
+
+class FeedForward(nn.Module):
+    """1×1, 3×3 depthwise and 1×1 convolution, with GELU between them."""
+
+    def __init__(self, width: int, mult: int = 4) -> None:
+        super().__init__()
+        inner = width * mult
+        self.net = nn.Sequential(
+            nn.Conv2d(width, inner, 1, bias=False),
+            nn.GELU(),
+            nn.Conv2d(inner, inner, 3, padding=1, bias=False, groups=inner),
+            nn.GELU(),
+            nn.Conv2d(inner, width, 1, bias=False),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `(B, H, W, width)`."""
+        result: Tensor = self.net(x.permute(0, 3, 1, 2))
+        return result.permute(0, 2, 3, 1)
+
+
+class HalfShuffleBlock(nn.Module):
+    """x + attention(x), then x + feed_forward(x), on images `(B, c, H, W)`."""
+
+    def __init__(self, dim: int, heads: int, size: tuple[int, int]) -> None:
+        super().__init__()
+        width = dim * heads
+        parts = (HalfShuffleAttention(dim, heads, size), FeedForward(width))
+        self.blocks = nn.ModuleList([nn.ModuleList(Normed(width, part) for part in parts)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `(B, c, H, W)` in channels_last, the layout in which nothing needs to be moved."""
+        x = x.permute(0, 2, 3, 1)
+        for part in cast(nn.ModuleList, self.blocks[0]):
+            x = part(x) + x
+        return x.permute(0, 3, 1, 2)
+
+
+class HalfShuffleTransformer(nn.Module):
+    """A U-Net of half-shuffle blocks, told the noise level by one more channel.
+
+    Any height and width: reflected to a multiple of 32, and cropped.
+
+    Args:
+        bands: number C of bands, also the channels per head.
+        size: rows and columns of the padded image for which the tables of positions are made.
+
+    Source: Cai et al., NeurIPS 2022, figure 3; names of the weights as there.
+    """
+
+    def __init__(self, bands: int, size: tuple[int, int]) -> None:
+        super().__init__()
+
+        def block(scale: int) -> HalfShuffleBlock:
+            return HalfShuffleBlock(bands, 2**scale, (size[0] >> scale, size[1] >> scale))
+
+        self.embedding = nn.Conv2d(bands + 1, bands, 3, padding=1, bias=False)
+        self.encoder_layers = nn.ModuleList()
+        self.decoder_layers = nn.ModuleList()
+        for scale in range(SCALES - 1):
+            width = bands * 2**scale
+            down = nn.Conv2d(width, 2 * width, 4, stride=2, padding=1, bias=False)
+            self.encoder_layers.append(nn.ModuleList([block(scale), down]))
+        self.bottleneck = block(SCALES - 1)
+        for scale in reversed(range(SCALES - 1)):
+            width = bands * 2**scale
+            up = nn.ConvTranspose2d(2 * width, width, kernel_size=2, stride=2)
+            fuse = nn.Conv2d(2 * width, width, 1, bias=False)
+            self.decoder_layers.append(nn.ModuleList([up, fuse, block(scale)]))
+        self.mapping = nn.Conv2d(bands, bands, 3, padding=1, bias=False)
+        self.apply(_initialize)
+
+    def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
+        """Denoise.
+
+        Args:
+            x: `(B, C, H, W)`.
+            sigma: noise level of each sample, `(B, 1, 1, 1)`.
+
+        Returns:
+            `(B, C, H, W)`.
+        """
+        height, width = x.shape[-2:]
+        padded = reflect_to_multiple(x, MULTIPLE).contiguous(memory_format=torch.channels_last)
+        plane = sigma.to(padded.dtype).expand(-1, -1, *padded.shape[-2:])
+        features = self.embedding(torch.cat((padded, plane), 1))
+        kept = []
+        for block, down in _groups(self.encoder_layers):
+            features = block(features)
+            kept.append(features)
+            features = down(features)
+        features = self.bottleneck(features)
+        for up, fuse, block in _groups(self.decoder_layers):
+            features = block(fuse(torch.cat((up(features), kept.pop()), 1)))
+        denoised: Tensor = self.mapping(features) + padded
+        return denoised[..., :height, :width]
+
+
+class ParameterNet(nn.Module):
+    """Estimate positive numbers from an image, one pair (α, β) per stage.
+
+    Source: Cai et al., NeurIPS 2022, section 3.1; names of the weights as there.
+    """
+
+    def __init__(self, bands: int, stages: int, width: int = 64) -> None:
+        super().__init__()
+        self.fution = nn.Conv2d(bands, width, 1)
+        self.down_sample = nn.Conv2d(width, width, 3, stride=2, padding=1)
+        self.mlp = nn.Sequential(
+            nn.Conv2d(width, width, 1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(width, width, 1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(width, 2 * stages, 1),
+            nn.Softplus(),
+        )
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return α and β `(B, stages, 1, 1)` of images `(B, C, H, W)`."""
+        features = self.down_sample(F.relu(self.fution(x)))
+        # Not zero: ρ = α divides.
+        alpha, beta = (self.mlp(features.mean((2, 3), keepdim=True)) + 1e-6).chunk(2, 1)
+        return alpha, beta
+
+
+@register("dauhst_2stg", stages=2)
+@register("dauhst_3stg", stages=3)
+@register("dauhst_5stg", stages=5)
+@register("dauhst_9stg", stages=9)
+class DAUHST(Unrolled):
+    """Unrolled half-quadratic splitting; ρ and σ of every stage are estimated from y and the mask.
+
+        v = x + Aᵀ(AAᵀ + α_i I)⁻¹(y − Ax),   x ← HST_i(v, β_i)
+
+    Args:
+        bands: number C of bands.
+        stages: number of iterations.
+        size: rows and columns of the detector for which the tables of positions are made; rounded
+            up to multiples of 32. Others are served by interpolation. (256, 320) is the published.
+        checkpointing: spend time to save memory in training, see `Unrolled`.
+
+    Raises:
+        ValueError: a count or size below 1.
+
+    Source: Cai et al., "Degradation-aware unfolding half-shuffle transformer for spectral
+    compressive imaging", NeurIPS 2022; names of the weights as there.
+    """
+
+    def __init__(
+        self,
+        bands: int = 28,
+        stages: int = 2,
+        size: tuple[int, int] = (256, 320),
+        checkpointing: bool = False,
+    ) -> None:
+        super().__init__(bands, stages, checkpointing)
+        height, width = size
+        check_counts("DAUHST size", height=height, width=width)
+        padded = (height + -height % MULTIPLE, width + -width % MULTIPLE)
+        self.para_estimator = ParameterNet(bands, stages)
+        self.fution = nn.Conv2d(2 * bands, bands, 1)
+        self.denoisers = nn.ModuleList(HalfShuffleTransformer(bands, padded) for _ in range(stages))
+
+    def recover(self, y: Tensor, system: Camera) -> Tensor:
+        """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        wide, algorithm = Wide(system), HQS()
+        guess = self._guess(y, system)
+        alpha, beta = self.para_estimator(guess)
+        state = algorithm.init(y, wide, roll_bands(guess, [-shift for shift in offsets(system)]))
+        for i, denoiser in enumerate(self.denoisers):
+            prior = self.prior(denoiser)
+            rho, sigma = alpha[:, i, 0, 0], beta[:, i : i + 1]
+            state = algorithm.step(state, y, wide, prior, sigma, rho)
+        return state.x[..., : wide.width]
+
+    def _guess(self, y: Tensor, system: Camera) -> Tensor:
+        """Mix the measurement and the mask into a first cube, its bands still apart.
+
+        A 1×1 convolution of the 2C channels (y·2/C where band c falls, mask moved to there). Of the
+        first C channels it needs no image: y is the same in all of them, so what is left is one
+        weight per band and column.
+        """
+        shifts, extra = offsets(system), (self.bands - 1) * abs(system.step)
+        mask = camera_mask(system).to(y.dtype)
+        mask = mask.expand(-1, self.bands, -1, -1)
+        reached = place_bands(mask.new_ones(1, self.bands, 1, mask.shape[-1]), shifts, extra)
+        of_y, of_mask = self.fution.weight.chunk(2, 1)
+        per_column = F.conv2d(reached, of_y) * (2 / self.bands)
+        moved = place_bands(mask, shifts, extra)
+        return y * per_column + F.conv2d(moved, of_mask, self.fution.bias)
+
+
+def _groups(layers: nn.ModuleList) -> Iterator[nn.ModuleList]:
+    return (cast(nn.ModuleList, group) for group in layers)
+
+
+def _initialize(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

@@ -1,0 +1,160 @@
+"""Registered networks compute what their authors' public code computes, as recorded vectors say.
+
+Weights and input of a vector follow from rules, so a file holds the output only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import cassi
+from cassi.models.registry import create_model, list_models
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = Path(os.environ.get("CASSI_DATA") or ROOT.parent / "shared" / "data")
+VECTORS = DATA.parent / "vectors"
+BANDS, STEP = 28, 2
+SLOW_MS = 4000
+"""The authors' forward pass on two cores, from which on a vector is checked on request only."""
+DISCONTINUOUS = {"dpu_5stg", "cst_s", "bisrnet"}
+"""Networks that sort or threshold: what rounding decides differs from machine to machine."""
+WANTED = {"gap_net", "admm_net", "dauhst_2stg", "dauhst_3stg"}
+
+
+def _model_name(file: Path) -> str:
+    stem = file.name.removesuffix(".npz").rsplit(".", 1)[0]
+    return stem.lower().replace("++", "_plus_plus").replace("-", "_")
+
+
+def _vectors() -> list[Any]:
+    files = [file for file in sorted(VECTORS.glob("*.npz")) if _model_name(file) in list_models()]
+    if not files:
+        skip = pytest.mark.skip(reason=f"no vectors of published networks in {VECTORS}")
+        return [pytest.param(None, marks=skip)]
+    return [
+        pytest.param(file, id=file.stem, marks=[pytest.mark.slow] if _is_slow(file) else [])
+        for file in files
+    ]
+
+
+def _is_slow(file: Path) -> bool:
+    with np.load(file) as vector:
+        return not float(vector["forward_ms"]) < SLOW_MS
+
+
+def _set_weights(net: nn.Module, vector: Any) -> None:
+    """Fill every floating entry of the state dict from its name, shape and the seed."""
+    overrides = json.loads(str(vector["weight_overrides"]))
+    pattern, gain, seed = (
+        str(vector["unit_std_pattern"]),
+        float(vector["gain"]),
+        int(vector["seed"]),
+    )
+    state = net.state_dict()
+    for key, old in state.items():
+        if not old.is_floating_point():
+            continue
+        generator = torch.Generator().manual_seed(
+            (zlib.crc32(key.encode()) ^ (seed * 2654435761)) & 0x7FFFFFFF
+        )
+        shape = old.shape
+        value = torch.randn(shape or (1,), generator=generator, dtype=torch.float64).reshape(shape)
+        if len(shape) >= 2:
+            if not (pattern and pattern in key):
+                value *= gain / math.sqrt(math.prod(shape[1:]))
+        elif key.endswith(small):
+            value *= 0.1
+        else:
+            value = 1 + 0.1 * value
+        if key.endswith("running_var"):
+            value = value.abs()
+        state[key] = (value * overrides.get(key, 1.0)).to(old.dtype)
+    net.load_state_dict(state)
+
+
+@cache
+def _scene(name: str, flip: bool) -> tuple[Tensor, Tensor]:
+    """Return mask `(H, W)` and measurement `(1, 1, H, W')`, rounded to float32."""
+    from scipy.io import loadmat
+
+    mask = torch.from_numpy(loadmat(DATA / "tsa" / "mask.mat")["mask"].astype(np.float32))
+    cube = torch.from_numpy(loadmat(DATA / "cave_test" / f"{name}.mat")["img"].astype(np.float32))
+    mask = mask.flip(-1) if flip else mask
+    camera = cassi.SDCassi(mask.double(), bands=BANDS, step=STEP)
+    return mask, camera(cube.permute(2, 0, 1)[None].double()).float()
+
+
+def _run(net: nn.Module, vector: Any, dtype: torch.dtype = torch.float32) -> Tensor:
+    mask, y = _scene(str(vector["scene"]), bool(vector["mask_flip"]))
+    camera = cassi.SDCassi(mask.to(dtype), bands=BANDS, step=STEP)
+    torch.manual_seed(0)  # for networks that draw random numbers
+    with torch.no_grad():
+        x: Tensor = net.to(dtype).eval()(y.to(dtype), camera)
+    assert x.shape == (1, BANDS, 256, 256)
+    return x[0]
+
+
+def _recorded(x: Tensor, vector: Any, prefix: str) -> tuple[Tensor, Tensor]:
+    """Return the part of x that a vector holds, and what it holds, both flat."""
+    parts = {"sub": x[:, ::8, ::8], "b0": x[0], "b13": x[13], "b27": x[27]}
+    parts = {name: part for name, part in parts.items() if f"{prefix}_{name}" in vector.files}
+    wanted = [torch.from_numpy(vector[f"{prefix}_{name}"]).flatten() for name in parts]
+    return torch.cat([part.flatten() for part in parts.values()]), torch.cat(wanted)
+
+
+def _off(got: Tensor, wanted: Tensor) -> Tensor:
+    return (got - wanted).abs() / wanted.abs().max()
+
+
+@pytest.mark.parametrize("file", _vectors())
+def test_equals_the_authors_code(file: Path, data_dir: Path) -> None:
+    name = _model_name(file)
+    vector = np.load(file)
+    net = create_model(name)
+    layout = {key: str(tuple(value.shape)) for key, value in net.state_dict().items()}
+    assert layout == dict(zip(vector["keys"].tolist(), vector["shapes"].tolist(), strict=True))
+    parameters = {key: p.numel() for key, p in net.named_parameters()}
+    assert sum(parameters.values()) == int(vector["n_params"])
+    _set_weights(net, vector)
+
+    off = _off(*_recorded(_run(net, vector), vector, "out"))
+    if name not in DISCONTINUOUS:
+        assert off.max() <= 1e-4
+        return
+    assert (off > 1e-4).float().mean() <= 0.03
+    exact, wanted = _recorded(_run(net, vector, torch.float64), vector, "out64")
+    # Files that hold float32 cannot say more than that.
+    assert _off(exact.to(wanted.dtype).double(), wanted.double()).max() <= max(
+        1e-9, torch.finfo(wanted.dtype).eps
+    )
+
+
+@pytest.mark.skipif(not VECTORS.is_dir(), reason=f"no vectors of published networks in {VECTORS}")
+def test_the_vectors_of_the_networks_that_must_have_one_are_there() -> None:
+    assert {_model_name(file) for file in VECTORS.glob("*.npz")} >= WANTED
+    assert set(list_models()) >= WANTED
+
+
+def test_a_flipped_mask_is_another_mask_and_the_network_depends_on_it() -> None:
+    torch.manual_seed(0)
+    net = create_model("dauhst_2stg", bands=4, size=(32, 32)).eval()
+    mask, x = torch.rand(16, 20), torch.rand(1, 4, 16, 20)
+    camera, flipped = (cassi.SDCassi(m, bands=4, step=2) for m in (mask, mask.flip(-1)))
+    with torch.no_grad():
+        right, wrong = (net(flipped(x), system) for system in (flipped, camera))
+        # The mirrored scene seen through the mirrored mask the other way round is the mirrored y.
+        back = cassi.SDCassi(mask.flip(-1), bands=4, step=-2)
+        torch.testing.assert_close(back(x.flip(-1)), camera(x).flip(-1))
+    assert right.isfinite().all()
+    assert (right - wrong).abs().max() > 1e-3
