@@ -56,11 +56,9 @@ def _is_slow(file: Path) -> bool:
 def _set_weights(net: nn.Module, vector: Any) -> None:
     """Fill every floating entry of the state dict from its name, shape and the seed."""
     overrides = json.loads(str(vector["weight_overrides"]))
-    pattern, gain, seed = (
-        str(vector["unit_std_pattern"]),
-        float(vector["gain"]),
-        int(vector["seed"]),
-    )
+    pattern, mean_rule = str(vector["unit_std_pattern"]), str(vector["running_mean_rule"])
+    gain, seed = float(vector["gain"]), int(vector["seed"])
+    small = ("bias", "running_mean") if mean_rule == "0.1*t" else ("bias",)
     state = net.state_dict()
     for key, old in state.items():
         if not old.is_floating_point():
