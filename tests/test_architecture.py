@@ -19,13 +19,15 @@ PARTS = {
     "models": {"solvers", "priors", "ops"},
     "data": {"systems"},
     "metrics": set(),
-    "losses": set(),
     "training": {"ops", "systems", "solvers", "data", "metrics"},
     "viz": set(),
     "config": set(),
 }
 CONFIG_LIBRARIES = {"hydra", "omegaconf"}
-SLOW = {"matplotlib", "h5py", "lightning", "colour", "spectral", "scipy", "tifffile", "skimage"}
+SLOW = {
+    *("matplotlib", "h5py", "lightning", "colour", "spectral", "scipy", "tifffile", "skimage"),
+    *("tensorboard", "torchmetrics", "PIL"),
+}
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -68,7 +70,9 @@ def test_import_rules(path):
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_slow_libraries_are_imported_inside_functions(path):
     tops = {name.split(".")[0] for name in imports(path, top_level=True)}
-    assert not tops & SLOW
+    # Its classes derive from Lightning's; nothing that `import cassi` reaches imports them.
+    allowed = {"lightning"} if part_of(path) == "training" else set()
+    assert not tops & (SLOW - allowed)
 
 
 def test_every_part_has_a_rule():

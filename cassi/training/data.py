@@ -1,0 +1,127 @@
+"""Which samples a step of a training sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningDataModule
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+
+class StepSampler(Sampler[list[int]]):
+    """The samples of each step, by the number of the step.
+
+    Step s, counted from the start of the training, sees the samples s·B … s·B + B − 1, of which
+    process r of R gets the r-th part. Iteration starts at the step that `position` tells and ends
+    with the epoch that this step lies in: a resumed run goes on with the next sample.
+
+    Args:
+        batch_size: B, over all processes.
+        steps: steps per epoch.
+        rank: r.
+        world: R.
+        position: tells how many steps are done.
+
+    Raises:
+        ValueError: B cannot be shared equally.
+    """
+
+    def __init__(
+        self, batch_size: int, steps: int, rank: int, world: int, position: Callable[[], int]
+    ) -> None:
+        if batch_size < 1 or batch_size % world:
+            raise ValueError(
+                f"data.batch_size: expected a multiple of the {world} processes, got {batch_size}"
+            )
+        self.batch_size, self.steps, self.position = batch_size, steps, position
+        share = batch_size // world
+        self.part = range(rank * share, (rank + 1) * share)
+
+    def __len__(self) -> int:
+        """Steps per epoch, also where less than an epoch is left."""
+        return self.steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield the samples of one step after the other."""
+        first = self.position()
+        for step in range(first, (first // self.steps + 1) * self.steps):
+            yield [step * self.batch_size + i for i in self.part]
+
+
+class StepLoader(DataLoader):
+    """A loader that finds its place by the number of the step.
+
+    That it has a state, though an empty one, tells Lightning that it can be resumed anywhere.
+    """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: the Trainer knows the step."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take nothing."""
+
+
+class TrainingData(LightningDataModule):
+    """Samples of a training by step, and the scenes that validate it.
+
+    Args:
+        samples: map-style; item i is a cube `(C, h, w)` that depends on i alone. It has as many
+            items as the training has samples, or is unlimited.
+        scenes: map-style, whole cubes `(C, H, W)`.
+        batch_size: cubes per step, over all processes.
+        steps_per_epoch: after so many steps the scenes are reconstructed.
+        workers: processes that load; 0 loads in the training's own.
+
+    Raises:
+        ValueError: a count is below its minimum.
+    """
+
+    def __init__(
+        self,
+        samples: Dataset[Any],
+        scenes: Dataset[Any],
+        *,
+        batch_size: int,
+        steps_per_epoch: int,
+        workers: int = 0,
+    ) -> None:
+        super().__init__()
+        counts = {"batch_size": (batch_size, 1), "steps_per_epoch": (steps_per_epoch, 1)}
+        for name, (count, least) in (counts | {"workers": (workers, 0)}).items():
+            if isinstance(count, bool) or not isinstance(count, int) or count < least:
+                raise ValueError(
+                    f"data.{name}: expected a whole number of at least {least}, got {count!r}"
+                )
+        self.samples, self.scenes = samples, scenes
+        self.batch_size, self.steps_per_epoch = batch_size, steps_per_epoch
+        self.workers = workers
+
+    def train_dataloader(self) -> DataLoader:
+        """Return the batches of an epoch, `(b, C, h, w)` each."""
+        trainer: Any = self.trainer
+        if self.steps_per_epoch % trainer.accumulate_grad_batches:
+            raise ValueError(
+                "data.steps_per_epoch: expected a multiple of trainer.accumulate_grad_batches="
+                f"{trainer.accumulate_grad_batches}, got {self.steps_per_epoch}"
+            )
+
+        def position() -> int:
+            return int(trainer.global_step * trainer.accumulate_grad_batches)
+
+        sampler = StepSampler(
+            self.batch_size, self.steps_per_epoch, trainer.global_rank, trainer.world_size, position
+        )
+        return StepLoader(
+            self.samples,
+            batch_sampler=sampler,
+            num_workers=self.workers,
+            persistent_workers=self.workers > 0,
+            pin_memory=torch.cuda.is_available(),
+        )
+
+    def val_dataloader(self) -> DataLoader:
+        """Return the scenes one by one, to every process all of them."""
+        return DataLoader(self.scenes, batch_size=1, shuffle=False)

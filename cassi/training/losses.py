@@ -1,0 +1,97 @@
+"""What a training minimises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class RMSE(nn.Module):
+    """Root mean square error, of each cube or of the whole batch.
+
+        mean_b √(mean_chw (x_b − t_b)²)   or   √(mean_bchw (x − t)²)
+
+    The first does not depend on how a batch is shared among devices. The second is what the public
+    code of MST and DAUHST minimises; with one cube per batch they are the same.
+
+    Args:
+        batch: take the mean over the batch before the root.
+    """
+
+    def __init__(self, batch: bool = False) -> None:
+        super().__init__()
+        self.batch = batch
+
+    def forward(self, x: Tensor, truth: Tensor) -> Tensor:
+        """Compare `(B, C, H, W)` with the truth of the same shape; returns one number."""
+        _check(x, truth)
+        error = (x.float() - truth).square()
+        mean = error.mean() if self.batch else error.mean((1, 2, 3))
+        # The root has no finite slope at zero; below the smallest normal number none is asked for.
+        return mean.clamp_min(torch.finfo(mean.dtype).tiny).sqrt().mean()
+
+
+class Charbonnier(nn.Module):
+    """A smooth absolute error, mean √((x − t)² + ε²).
+
+    Args:
+        eps: ε, where the error turns from squared to absolute.
+
+    Raises:
+        ValueError: eps is not > 0.
+    """
+
+    def __init__(self, eps: float = 1e-3) -> None:
+        super().__init__()
+        if not eps > 0:
+            raise ValueError(f"Charbonnier eps: expected a number > 0, got {eps!r}")
+        self.eps = eps
+
+    def forward(self, x: Tensor, truth: Tensor) -> Tensor:
+        """Compare `(B, C, H, W)` with the truth of the same shape; returns one number."""
+        _check(x, truth)
+        return ((x.float() - truth).square() + self.eps**2).sqrt().mean()
+
+
+class MultiStage(nn.Module):
+    """A loss on what the last stages of an unrolled network return: Σ_i w_i · base(x_i, t).
+
+    A network that offers `outputs(y, system)`, the cubes of its stages, the last stage first, is
+    asked for those; of any other the one output is compared.
+
+    Args:
+        weights: w_i, of the last stage first; further stages do not count.
+        base: the loss of one stage, by default `RMSE`.
+
+    Raises:
+        ValueError: no weight, or one that is negative.
+
+    Source: DPU and SSR train with (1, 0.7, 0.5, 0.3).
+    """
+
+    def __init__(
+        self, weights: Sequence[float] = (1.0, 0.7, 0.5, 0.3), base: nn.Module | None = None
+    ) -> None:
+        super().__init__()
+        if not weights or min(weights) < 0:
+            raise ValueError(f"MultiStage weights: expected numbers >= 0, got {weights!r}")
+        self.weights = tuple(float(weight) for weight in weights)
+        self.base = RMSE() if base is None else base
+
+    def forward(self, outputs: Sequence[Tensor] | Tensor, truth: Tensor) -> Tensor:
+        """Compare cubes `(B, C, H, W)`, the last stage first, with the truth."""
+        cubes = [outputs] if isinstance(outputs, Tensor) else list(outputs)
+        terms = [
+            weight * self.base(x, truth) for weight, x in zip(self.weights, cubes, strict=False)
+        ]
+        return torch.stack(terms).sum()
+
+
+def _check(x: Tensor, truth: Tensor) -> None:
+    if x.shape != truth.shape or x.ndim != 4:
+        raise ValueError(
+            f"loss: expected two cubes (B, C, H, W) of one shape, got {tuple(x.shape)} and "
+            f"{tuple(truth.shape)}"
+        )

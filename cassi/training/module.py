@@ -1,0 +1,150 @@
+"""The step of a training, as Lightning's Trainer takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from cassi import metrics
+from cassi.training.losses import MultiStage
+
+Picture = Callable[[Tensor], np.ndarray]
+"""(C, H, W) → 8-bit RGB (H, W, 3)."""
+
+
+class Simulate(Protocol):
+    """Measures cubes; see `cassi.data.simulation.Simulator`."""
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Any]:
+        """Return the measurement of `(B, C, H, W)` and the camera that made it."""
+        ...
+
+
+class Training(LightningModule):
+    """Trains a network `net(y, system) -> x` on measurements simulated from cubes.
+
+    Every random number of a step is drawn from a seed made of the run's seed, the number of the
+    step and the process, so that a resumed run draws the same ones.
+
+    Args:
+        net: the network.
+        simulate: makes measurement and camera of a batch of cubes, on their device.
+        loss: takes cubes and truth, `(B, C, H, W)`; `MultiStage` gets the cubes of all stages.
+        optimizer: makes an optimizer of parameters.
+        scheduler: makes a schedule, stepped once per optimizer step, of an optimizer.
+        validate: the same for the validation scenes; None measures them like the others.
+        seed: of masks, noise and dropout.
+        picture: renders a cube for TensorBoard; None shows nothing.
+        channels_last: keep weights and cubes with the bands last in memory, which convolutions of
+            CPUs and tensor cores prefer.
+
+    Source of the validation score: PSNR as in the published tables, preset `matlab-uint8`.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        simulate: Simulate,
+        loss: nn.Module,
+        optimizer: Callable[[Iterable[nn.Parameter]], Optimizer],
+        scheduler: Callable[[Optimizer], LRScheduler] | None = None,
+        *,
+        validate: Simulate | None = None,
+        seed: int = 0,
+        picture: Picture | None = None,
+        channels_last: bool = False,
+    ) -> None:
+        super().__init__()
+        self.layout = torch.channels_last if channels_last else torch.contiguous_format
+        if channels_last:
+            net.to(memory_format=self.layout)  # type: ignore[call-overload]
+        self.net = net
+        self.simulate, self.loss = simulate, loss
+        self.validate = validate or simulate
+        self.optimizer_of, self.scheduler_of = optimizer, scheduler
+        self.seed, self.picture = seed, picture
+        self.scores: list[Tensor] = []
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        """Return the loss of a batch of cubes `(B, C, H, W)` in [0, 1]."""
+        # Not the number of optimizer steps: with accumulated gradients that stands still.
+        step = self.trainer.fit_loop.epoch_loop.total_batch_idx
+        seed = combine_seeds(self.seed, step, self.global_rank)
+        torch.manual_seed(seed)
+        truth, y, system = self._measure(self.simulate, batch, seed)
+        outputs = self._outputs(y, system)
+        loss: Tensor = self.loss(outputs, truth)
+        self.log("loss", loss.detach(), prog_bar=True, on_step=True, batch_size=len(batch))
+        return loss
+
+    def on_train_batch_end(self, outputs: Any, batch: Tensor, batch_idx: int) -> None:
+        """End the epoch with the last step, so that what the run ends with is validated."""
+        if self.trainer.global_step >= self.trainer.max_steps > 0:
+            self.trainer.should_stop = True
+
+    def on_validation_epoch_start(self) -> None:
+        """Forget earlier scores."""
+        self.scores = []
+
+    def validation_step(self, batch: Tensor, batch_idx: int) -> None:
+        """Reconstruct one scene `(1, C, H, W)` from the same measurement every time."""
+        seed = combine_seeds(self.seed, batch_idx)
+        torch.manual_seed(seed)
+        truth, y, system = self._measure(self.validate, batch, seed)
+        x = self.net(y, system).float()
+        self.scores.append(metrics.psnr(x, truth).mean())
+        if batch_idx == 0:
+            self._show(x[0], truth[0])
+
+    def on_validation_epoch_end(self) -> None:
+        """Report the mean PSNR over the scenes."""
+        score = torch.stack(self.scores).mean().float()
+        if self.trainer.world_size > 1:
+            # Every process has seen every scene; one number for all, to choose the same step.
+            score = self.trainer.strategy.broadcast(score)
+        self.log("val_psnr", score, prog_bar=True, batch_size=1)
+
+    def configure_optimizers(self) -> Any:
+        """Make the optimizer, and the schedule of each of its steps."""
+        parameters = [p for p in self.net.parameters() if p.requires_grad]
+        optimizer = self.optimizer_of(parameters)
+        if self.scheduler_of is None:
+            return optimizer
+        schedule = {"scheduler": self.scheduler_of(optimizer), "interval": "step"}
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
+
+    def _measure(self, simulate: Simulate, batch: Tensor, seed: int) -> tuple[Tensor, Tensor, Any]:
+        truth = batch.contiguous(memory_format=self.layout)
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            y, system = simulate(truth, generator)
+        return truth, y, system
+
+    def _outputs(self, y: Tensor, system: Any) -> Any:
+        if isinstance(self.loss, MultiStage) and hasattr(self.net, "outputs"):
+            return self.net.outputs(y, system)  # type: ignore[operator]
+        return self.net(y, system)
+
+    def _show(self, x: Tensor, truth: Tensor) -> None:
+        if self.picture is None or not self.trainer.is_global_zero:
+            return
+        for logger in self.trainer.loggers:
+            add_image = getattr(getattr(logger, "experiment", None), "add_image", None)
+            if add_image is not None:
+                pair = [self.picture(cube.detach().cpu()) for cube in (x, truth)]
+                image = np.concatenate(pair, axis=1)
+                name = "validation (estimate, truth)"
+                add_image(name, image, self.trainer.global_step, dataformats="HWC")
+
+
+def combine_seeds(*parts: int) -> int:
+    """Hash whole numbers into one seed of 63 bits."""
+    state = np.random.SeedSequence(parts).generate_state(1, np.uint64)
+    return int(state[0] >> np.uint64(1))

@@ -1,0 +1,60 @@
+"""How the learning rate goes from step to step."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+
+class WarmupCosine(LRScheduler):
+    """A linear rise, then half a cosine down, one value per optimizer step.
+
+        lr · (s + 1)/(w + 1)                                     for s < w
+        eta_min + (lr − eta_min)/2 · (1 + cos(π (s − w)/(S − w)))  for w <= s <= S, then eta_min
+
+    Args:
+        optimizer: its learning rates are the lr above.
+        steps: S, where the cosine ends.
+        warmup: w, steps of the rise.
+        eta_min: the last learning rate.
+        last_epoch: the step to start after; -1 starts anew.
+
+    Raises:
+        ValueError: the rise does not end before the cosine, or `eta_min` is negative.
+
+    >>> from torch import nn, optim
+    >>> adam = optim.Adam(nn.Linear(1, 1).parameters(), lr=0.1)
+    >>> schedule = WarmupCosine(adam, steps=10, warmup=1)
+    >>> schedule.get_last_lr()
+    [0.05]
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        steps: int,
+        warmup: int = 0,
+        eta_min: float = 0.0,
+        last_epoch: int = -1,
+    ) -> None:
+        if not 0 <= warmup < steps:
+            raise ValueError(
+                f"WarmupCosine: expected 0 <= warmup < steps, got warmup={warmup}, steps={steps}; "
+                "set trainer.max_steps, or scheduler.steps where a time limit ends the training"
+            )
+        if not eta_min >= 0:
+            raise ValueError(f"WarmupCosine eta_min: expected a number >= 0, got {eta_min!r}")
+        self.steps, self.warmup, self.eta_min = steps, warmup, eta_min
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float | Tensor]:
+        """Return the learning rate of each group at the current step."""
+        step = self.last_epoch
+        if step < self.warmup:
+            return [lr * (step + 1) / (self.warmup + 1) for lr in self.base_lrs]
+        done = min(1.0, (step - self.warmup) / (self.steps - self.warmup))
+        fraction = (1 + math.cos(math.pi * done)) / 2
+        return [self.eta_min + (lr - self.eta_min) * fraction for lr in self.base_lrs]
