@@ -1,0 +1,103 @@
+"""A trained network in one file: its weights, and what they are the weights of."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from cassi.models.registry import create_model
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a file of weights says about itself.
+
+    Attributes:
+        name: of the network, as `create_model` takes it.
+        settings: further arguments of `create_model`.
+        bands: number C of bands.
+        wavelengths: nm, one per band, or None.
+        training: how the weights came about, for people to read.
+    """
+
+    name: str
+    bands: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    wavelengths: tuple[float, ...] | None = None
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+
+def save_model(path: str | os.PathLike[str], weights: Mapping[str, Tensor], card: Card) -> None:
+    """Write weights as safetensors with their card in the file's metadata.
+
+    Args:
+        path: ends in `.safetensors`; overwritten.
+        weights: the network's `state_dict`.
+        card: what they belong to.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    from safetensors.torch import save_file
+
+    metadata = {
+        "format": "pt",  # other tools ask for it
+        "model": json.dumps({"name": card.name, "settings": dict(card.settings)}),
+        "bands": json.dumps(card.bands),
+        "wavelengths": json.dumps(card.wavelengths),
+        "training": json.dumps(dict(card.training)),
+    }
+    # Stages that share weights name the same memory twice, which the format does not have.
+    tensors = {key: value.detach().cpu().contiguous().clone() for key, value in weights.items()}
+    save_file(tensors, path, metadata)
+
+
+def read_card(path: str | os.PathLike[str]) -> Card:
+    """Read what a file of weights says about itself.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: it is not one that `save_model` wrote.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise FileNotFoundError(f"model: no file {file}")
+    try:
+        with safe_open(file, framework="pt") as content:
+            metadata = content.metadata() or {}
+        model = json.loads(metadata["model"])
+        wavelengths = json.loads(metadata["wavelengths"])
+        return Card(
+            name=str(model["name"]),
+            bands=json.loads(metadata["bands"]),
+            settings=dict(model["settings"]),
+            wavelengths=None if wavelengths is None else tuple(map(float, wavelengths)),
+            training=json.loads(metadata.get("training", "{}")),
+        )
+    except SafetensorError as error:
+        raise ValueError(f"model {file}: not a safetensors file ({error})") from None
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(
+            f"model {file}: it does not say what network it holds; give model=NAME "
+            f"model.weights={file}"
+        ) from None
+
+
+def load_model(path: str | os.PathLike[str]) -> tuple[nn.Module, Card]:
+    """Make the network of a file that `save_model` wrote, in evaluation mode.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: it was not written by `save_model`, or its network is not registered here.
+    """
+    card = read_card(path)
+    network = create_model(card.name, bands=card.bands, weights=path, **card.settings)
+    return network, card
