@@ -1,0 +1,88 @@
+"""Networks in configs: every registered one is an option of the group `model`."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+from torch import nn
+
+from cassi.config import plain
+from cassi.models.registry import Entry, create_model, find_model, list_models
+from cassi.models.saved import Card, load_model
+
+FILE_SUFFIX = ".safetensors"
+
+
+def store_models() -> None:
+    """Enter every registered network, and `file`, into Hydra's group `model`."""
+    store = ConfigStore.instance()
+    for name in list_models():
+        store.store(group="model", name=name, node=model_node(name), provider="cassi.models")
+    store.store(group="model", name="file", node={"path": "???"}, provider="cassi.models")
+
+
+def model_node(name: str) -> dict[str, Any]:
+    """Return the config of a registered network: its name, weights and settings."""
+    return {"name": name, "weights": None} | _settings(find_model(name))
+
+
+def _settings(entry: Entry) -> dict[str, Any]:
+    parameters = list(inspect.signature(entry.cls).parameters.values())
+    missing = inspect.Parameter.empty
+    settings = {
+        p.name: "???" if p.default is missing else p.default
+        for p in parameters
+        if p.name != "bands" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }
+    return settings | entry.settings
+
+
+def build_model(node: DictConfig, bands: int) -> tuple[nn.Module, Card]:
+    """Make the network of a `model` node.
+
+    Args:
+        node: with the name of a network, a file of weights or null or `random`, and settings; or
+            with the path of a file that a training exported.
+        bands: number C of bands of the camera.
+
+    Returns:
+        The network and what it is.
+
+    Raises:
+        OSError: a file is missing.
+        ValueError: name, settings, weights and bands do not fit.
+    """
+    missing = sorted(OmegaConf.missing_keys(node))
+    if missing:
+        raise ValueError(f"config: model.{missing[0]} has no value; give it one")
+    settings = plain(node)
+    path = settings.pop("path", None)
+    if path is not None:
+        network, card = load_model(path)
+        if card.bands != bands:
+            raise ValueError(
+                f"model {path}: made for {card.bands} bands, but the camera has {bands}"
+            )
+        return network, card
+    name, weights = settings.pop("name"), settings.pop("weights")
+    # Lists of a config are tuples in Python; a network may unpack or hash them.
+    settings = {key: tuple(v) if isinstance(v, list) else v for key, v in settings.items()}
+    given = None if weights in (None, "random") else weights
+    network = create_model(name, bands=bands, weights=given, **settings)
+    return network, Card(name=name, bands=bands, settings=settings)
+
+
+def rewrite_model_path(arguments: list[str]) -> list[str]:
+    """Turn `model=FILE.safetensors` into options of the group: `model=file model.path=FILE`."""
+    result: list[str] = []
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        if key == "model" and value.strip("'\"").endswith(FILE_SUFFIX):
+            path = value.strip("'\"").replace("\\", "\\\\").replace("'", "\\'")
+            result += ["model=file", f"model.path='{path}'"]
+        else:
+            result.append(argument)
+    return result

@@ -1,0 +1,113 @@
+"""From a config to what a training is given: data, camera, callbacks, loggers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+
+from cassi.apps.settings import given_wavelengths
+from cassi.config import build, plain
+from cassi.data.bundled import bundled_path
+from cassi.data.datasets import TrainingCrops, WholeScenes, load_split
+from cassi.data.io import load_mask
+from cassi.data.scenes import Scene, load_scene
+
+UNLIMITED = 2**40
+"""Samples of a training that only a time limit ends."""
+
+
+def load_scenes(node: DictConfig, split: str, wavelengths: tuple[float, ...]) -> list[Scene]:
+    """Read the scenes of a split; without `data.root`, the bundled one, whatever the split.
+
+    Raises:
+        OSError: a file is missing.
+        ValueError: a file is not fit, or belongs to another split.
+    """
+    if node.root is None:
+        return [load_scene(bundled_path("scene.tif"), wavelengths)]
+    root = plain(node.root)
+    if isinstance(root, str) and not Path(root).expanduser().is_dir():
+        raise ValueError(f"data.root: no folder {root}; give data.root=DIR or set $CASSI_DATA")
+    return load_split(
+        root, split, wavelengths=wavelengths, manifest=node.manifest, cache=node.cache
+    )
+
+
+def load_data(config: DictConfig) -> Any:
+    """Make the `TrainingData` of a config.
+
+    Raises:
+        OSError: a file is missing.
+        ValueError: a value is not fit; or what the scenes hold is not.
+    """
+    from cassi.training.data import TrainingData
+
+    node = config.data
+    wavelengths = data_wavelengths(config)
+    scenes = load_scenes(node, "train", wavelengths)
+    judges = load_scenes(node, "validation", wavelengths)
+    steps = config.trainer.max_steps
+    samples = TrainingCrops(
+        scenes,
+        size=plain(node.crop),
+        length=steps * node.batch_size if steps > 0 else UNLIMITED,
+        seed=config.seed,
+        augment=build(node.augment),
+    )
+    checks = WholeScenes(
+        judges, crop=plain(node.validation.crop), downsample=node.validation.downsample
+    )
+    print(f"{len(scenes)} training and {len(judges)} validation scenes, {len(wavelengths)} bands")
+    return TrainingData(
+        samples,
+        checks,
+        batch_size=node.batch_size,
+        steps_per_epoch=node.steps_per_epoch,
+        workers=node.workers,
+    )
+
+
+def data_wavelengths(config: DictConfig) -> tuple[float, ...]:
+    """Return the wavelengths of the training data, nm."""
+    wavelengths = given_wavelengths(config.data)
+    if wavelengths is None:
+        raise ValueError("data.wavelengths: expected a list in nm, got none")
+    return wavelengths
+
+
+def build_simulator(node: DictConfig, bands: int) -> Any:
+    """Make the simulator of a config node; the masks' files are read."""
+    settings = plain(node)
+    masks = _build_masks(settings.pop("masks"), bands)
+    return build(settings, masks=masks)
+
+
+def _build_masks(node: dict[str, Any], bands: int) -> Any:
+    if "sources" in node:  # a mixture of others
+        inner = [_build_masks(source, bands) for source in node["sources"]]
+        return build({key: v for key, v in node.items() if key != "sources"}, sources=inner)
+    if "mask" not in node:
+        return build(node)
+    if node["mask"] == "???":
+        raise ValueError("data.simulator.masks.mask: expected a file; give it one")
+    path = bundled_path("mask.tif") if node["mask"] is None else Path(str(node["mask"]))
+    mask: torch.Tensor = load_mask(path, bands=bands).data
+    return build({key: v for key, v in node.items() if key != "mask"}, mask=mask)
+
+
+def build_callbacks(config: DictConfig) -> list[Any]:
+    """Make the callbacks, those without a name of null."""
+    nodes = [node for node in config.callbacks.values() if node is not None]
+    if not config.trainer.get("enable_progress_bar", True):
+        nodes = [node for node in nodes if not node._target_.endswith("ProgressBar")]
+    return [build(node) for node in nodes]
+
+
+def build_loggers(config: DictConfig, resumed: int | None) -> list[Any]:
+    """Make the loggers; the table of numbers goes on from the step of a resumed run."""
+    nodes = [node for node in config.logger.values() if node is not None]
+    more = {"cassi.training.loggers.MetricsTable": {"resumed": resumed}}
+    return [build(node, **more.get(node._target_, {})) for node in nodes]
