@@ -1,0 +1,158 @@
+"""Variations of training samples: each does what it says and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cassi.data.augment import Augment, augmented_crop, random_crop, turn
+from cassi.data.scenes import Scene
+
+OFF = Augment(flip=False, rotate=False, splice=0.0)
+BANDS = (450.0, 550.0)
+
+
+def _generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _scene(rows: int = 12, columns: int = 15, base: float = 0.0) -> Scene:
+    """Every pixel tells where it is: 16·row + column, in the second band one more half."""
+    index = 16.0 * torch.arange(rows)[:, None] + torch.arange(columns)
+    return Scene("a", base + torch.stack([index, index + 0.5]), BANDS)
+
+
+def _all_turns(cube: Tensor) -> list[Tensor]:
+    turned = [torch.rot90(cube, k, (-2, -1)) for k in range(4)]
+    return [*turned, *(one.flip(-1) for one in turned)]
+
+
+def test_everything_off_is_a_crop() -> None:
+    scene, places = _scene(), set()
+    for seed in range(300):
+        crop = augmented_crop([scene], 5, 6, OFF, _generator(seed))
+        top, left = divmod(int(crop[0, 0, 0]), 16)
+        assert torch.equal(crop, scene.values(top, left, 5, 6))
+        places.add((top, left))
+    assert {top for top, _ in places} == set(range(8))
+    assert {left for _, left in places} == set(range(10))
+
+
+def test_flips_and_turns_are_all_drawn() -> None:
+    scene = _scene(5, 5)
+    views = [tuple(view.flatten().tolist()) for view in _all_turns(scene.cube)]
+    for augment, expected in (
+        (replace(OFF, flip=True, rotate=True), set(views)),
+        (replace(OFF, rotate=True), set(views[:4])),
+        (replace(OFF, flip=True), {views[0], views[2], views[4], views[6]}),
+    ):
+        drawn = {
+            tuple(random_crop(scene, 5, 5, augment, _generator(seed)).flatten().tolist())
+            for seed in range(200)
+        }
+        assert drawn == expected
+
+
+@pytest.mark.parametrize("turns", range(4))
+@pytest.mark.parametrize("flips", [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_turn(turns: int, flips: tuple[int, int]) -> None:
+    cube = _scene(4, 6).cube
+    dims = [dim for dim, flip in zip((-2, -1), flips, strict=True) if flip]
+    got = turn(cube, turns, *map(bool, flips))
+    assert torch.equal(got, torch.rot90(cube, turns, (-2, -1)).flip(dims))
+    assert got.is_contiguous()
+
+
+def test_turned_crops_have_the_size_asked_for() -> None:
+    for seed in range(20):
+        crop = random_crop(_scene(), 4, 9, replace(OFF, rotate=True), _generator(seed))
+        assert crop.shape == (2, 4, 9)
+
+
+@pytest.mark.parametrize("size", [(6, 8), (5, 7), (1, 7)])
+def test_splice_is_made_of_four_crops(size: tuple[int, int]) -> None:
+    scenes = [_scene(base=1000.0 * k) for k in range(4)]
+    height, width = size
+    used = set()
+    for seed in range(40):
+        sample = augmented_crop(scenes, height, width, replace(OFF, splice=1.0), _generator(seed))
+        assert sample.shape == (2, height, width)
+        rows = [slice(0, height // 2), slice(height // 2, None)] if height > 1 else [slice(0, 1)]
+        columns = [slice(0, width // 2), slice(width // 2, None)]
+        for part in (sample[:, r, c] for r in rows for c in columns):
+            k, place = divmod(int(part[0, 0, 0]), 1000)
+            top, left = divmod(place, 16)
+            assert torch.equal(part, scenes[k].values(top, left, *part.shape[1:]))
+            used.add(k)
+    assert used == set(range(4))
+
+
+def test_mix_is_a_convex_combination() -> None:
+    scenes = [Scene("a", torch.zeros(2, 6, 6), BANDS), Scene("b", torch.ones(2, 6, 6), BANDS)]
+    values = []
+    for seed in range(200):
+        sample = augmented_crop(scenes, 3, 3, replace(OFF, mix=1.0), _generator(seed))
+        assert sample.min() == sample.max()
+        values.append(sample.max().item())
+    inner = [value for value in values if 0 < value < 1]
+    assert 60 < len(inner) < 140
+    assert min(inner) < 0.1
+    assert max(inner) > 0.9
+
+
+def test_scale_keeps_means_and_sizes() -> None:
+    scene = Scene("a", torch.full((2, 12, 15), 0.25), BANDS)
+    for seed in range(20):
+        crop = random_crop(scene, 6, 6, replace(OFF, scale=(0.5, 2.0)), _generator(seed))
+        torch.testing.assert_close(crop, torch.full((2, 6, 6), 0.25))
+    half = replace(OFF, scale=(0.5, 0.5))
+    crop = random_crop(_scene(12, 12), 6, 6, half, _generator())
+    expected = torch.nn.functional.avg_pool2d(_scene(12, 12).cube, 2)
+    torch.testing.assert_close(crop, expected)
+    assert half.source_size(6, 8) == (12, 16)
+    assert Augment(scale=(0.8, 1.0)).source_size(6, 8) == (10, 10)
+
+
+def test_brightness_is_one_factor() -> None:
+    scene = Scene("a", torch.rand(2, 6, 6, generator=_generator()), BANDS)
+    factors = []
+    for seed in range(100):
+        sample = augmented_crop([scene], 6, 6, replace(OFF, brightness=(0.5, 2)), _generator(seed))
+        ratio = sample / scene.cube
+        torch.testing.assert_close(ratio, ratio[0, 0, 0].expand_as(ratio))
+        factors.append(ratio[0, 0, 0].item())
+    assert 0.5 <= min(factors) < 0.6
+    assert 1.9 < max(factors) <= 2
+
+
+def test_same_generator_same_bits() -> None:
+    everything = Augment(splice=0.5, mix=0.5, scale=(0.7, 1.5), brightness=(0.5, 1.0))
+    scenes = [_scene(), _scene(base=1000.0)]
+    for seed in range(10):
+        one, other = (augmented_crop(scenes, 6, 6, everything, _generator(seed)) for _ in range(2))
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"splice": 1.5}, "splice: expected 0 to 1, got 1.5"),
+        ({"mix": -0.1}, "mix: expected 0 to 1"),
+        ({"scale": (0, 1)}, "scale: expected .low, high."),
+        ({"scale": (1, 0.5)}, "scale: expected"),
+        ({"brightness": (1,)}, "brightness: expected"),
+        ({"brightness": (1, float("nan"))}, "brightness: expected"),
+    ],
+)
+def test_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Augment(**arguments)
+
+
+def test_crop_larger_than_the_scene() -> None:
+    with pytest.raises(ValueError, match="a: expected a crop inside 12 x 15, got 13 x 3"):
+        random_crop(_scene(), 13, 3, OFF, _generator())

@@ -1,0 +1,184 @@
+"""Data sets: the same samples for any number of workers; splits from folders and manifests."""
+
+from __future__ import annotations
+
+import logging
+import os
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+import cassi
+from cassi.data.augment import Augment
+from cassi.data.datasets import TrainingCrops, WholeScenes, load_split
+from cassi.data.manifest import Manifest, checksum
+from cassi.data.resample import BENCHMARK_WAVELENGTHS
+from cassi.data.scenes import Scene
+
+BANDS = (450.0, 550.0)
+EVERYTHING = Augment(splice=0.5, mix=0.5, scale=(0.8, 1.2), brightness=(0.5, 1.0))
+
+
+def _cube(*shape: int, seed: int = 0) -> Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture
+def scenes() -> list[Scene]:
+    return [Scene(f"s{k}", _cube(2, 12, 14, seed=k), BANDS).compact() for k in range(3)]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    for seed, name in enumerate(("train/b", "train/a", "validation/c", "test/d")):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        cassi.write_cube(folder / f"{name}.tif", _cube(3, 8, 9, seed=seed), [450, 500, 550])
+    return folder
+
+
+def test_a_sample_depends_on_seed_and_index_alone(scenes: list[Scene]) -> None:
+    data = TrainingCrops(scenes, size=6, length=8, seed=1, augment=EVERYTHING)
+    samples = list(data)
+    assert len(samples) == len(data) == 8
+    assert all(s.shape == (2, 6, 6) and s.dtype == torch.float32 for s in samples)
+    assert len({sample.sum().item() for sample in samples}) == 8
+    torch.manual_seed(5)
+    again = TrainingCrops(scenes, size=6, length=100, seed=1, augment=EVERYTHING)
+    for index in (7, 0, 3):
+        assert torch.equal(again[index], samples[index])
+    other = TrainingCrops(scenes, size=6, length=8, seed=2, augment=EVERYTHING)
+    assert not torch.equal(other[0], samples[0])
+    assert again[10**9].shape == (2, 6, 6)
+    with pytest.raises(IndexError):
+        data[-1]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_give_the_same_batches(scenes: list[Scene], workers: int) -> None:
+    data = TrainingCrops(scenes, size=(6, 4), length=8, seed=1, augment=EVERYTHING)
+    loader = DataLoader(data, batch_size=2, num_workers=workers, multiprocessing_context="fork")
+    for batch, expected in zip(loader, DataLoader(data, batch_size=2), strict=True):
+        assert torch.equal(batch, expected)
+
+
+def test_crops_that_are_refused(scenes: list[Scene]) -> None:
+    with pytest.raises(ValueError, match=r"13 x 13 needs .* at least 13 x 13, s0 is 12 x 14"):
+        TrainingCrops(scenes, size=13, length=1)
+    with pytest.raises(ValueError, match="8 x 8 needs scenes of at least 16 x 16"):
+        TrainingCrops(scenes, size=8, length=1, augment=Augment(scale=(0.5, 1)))
+    for size in (0, (1, 2, 3), (2, -1), "ab"):
+        with pytest.raises(ValueError, match="size: expected a positive number"):
+            TrainingCrops(scenes, size=size, length=1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="length: expected at least 1"):
+        TrainingCrops(scenes, size=4, length=0)
+    with pytest.raises(ValueError, match="at least one, got none"):
+        TrainingCrops([], size=4, length=1)
+    odd = Scene("odd", torch.ones(3, 12, 12), (1.0, 2.0, 3.0))
+    with pytest.raises(ValueError, match="one number of bands, got 2 in s0 and 3 in odd"):
+        TrainingCrops([*scenes, odd], size=4, length=1)
+
+
+def test_whole_scenes(scenes: list[Scene]) -> None:
+    assert WholeScenes(scenes).names == ["s0", "s1", "s2"]
+    assert [cube.shape for cube in islice(WholeScenes(scenes), 3)] == [(2, 12, 14)] * 3
+    assert torch.equal(WholeScenes(scenes)[1], scenes[1].values())
+    cropped = WholeScenes(scenes, crop=(6, 8))[2]
+    assert torch.equal(cropped, scenes[2].values(3, 3, 6, 8))
+    small = WholeScenes(scenes, crop=(6, 8), downsample=2)[2]
+    torch.testing.assert_close(small, cropped.view(2, 3, 2, 4, 2).mean((2, 4)))
+    with pytest.raises(ValueError, match="crop: expected at most 12 x 14, the size of s0"):
+        WholeScenes(scenes, crop=13)
+    for downsample in (0, 13):
+        with pytest.raises(ValueError, match="downsample: expected at"):
+            WholeScenes(scenes, downsample=downsample)
+
+
+def test_split_from_folders(root: Path) -> None:
+    scenes = load_split(root, "train", wavelengths=BANDS)
+    assert [scene.name for scene in scenes] == ["a", "b"]
+    assert all(scene.cube.dtype == torch.uint16 for scene in scenes)
+    torch.testing.assert_close(
+        scenes[0].values(), _cube(3, 8, 9, seed=1)[[0, 2]], rtol=0, atol=1e-5
+    )
+    listed = load_split([root / "test", root / "train" / "a.tif"], "train", wavelengths=BANDS)
+    assert [scene.name for scene in listed] == ["d", "a"]
+
+
+def test_test_scene_in_a_training_folder(root: Path) -> None:
+    (root / "train" / "x.tif").write_bytes((root / "test" / "d.tif").read_bytes())
+    with pytest.raises(ValueError, match=r"x\.tif is the test scene .*d\.tif; take it out of the"):
+        load_split(root, "train", wavelengths=BANDS)
+    assert load_split(root, "validation", wavelengths=BANDS)
+    (root / "train" / "x.tif").rename(root / "train" / "D_ms.tif")
+    cassi.write_cube(root / "test" / "d.tif", _cube(3, 8, 9, seed=8), [450, 500, 550])
+    with pytest.raises(ValueError, match=r"D_ms\.tif is the test scene"):
+        load_split(root, "train", wavelengths=BANDS)
+
+
+def test_numbers_are_no_names(root: Path) -> None:
+    (root / "train" / "a.tif").rename(root / "train" / "scene01.tif")
+    (root / "test" / "d.tif").rename(root / "test" / "scene01.tif")
+    assert len(load_split(root, "train", wavelengths=BANDS)) == 2
+
+
+def test_split_from_a_manifest(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    name = "train/b.tif"
+    manifest = Manifest(BANDS, train={name: checksum(root / name)})
+    with caplog.at_level(logging.WARNING):
+        scenes = load_split(root, "train", wavelengths=BANDS, manifest=manifest)
+    assert [scene.name for scene in scenes] == ["b"]
+    assert "1 scenes beside the train data are not in the manifest and are left out: a.tif" in (
+        caplog.text
+    )
+    with pytest.raises(TypeError, match="one folder"):
+        load_split([root], "train", wavelengths=BANDS, manifest=manifest)
+
+
+def test_cache(root: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "deep" / "cache"
+    plain = load_split(root, "train", wavelengths=BANDS)
+    for _ in range(2):
+        mapped = load_split(root, "train", wavelengths=BANDS, cache=cache)
+        assert len(list(cache.iterdir())) == 2
+        for one, other in zip(plain, mapped, strict=True):
+            assert one.name == other.name
+            assert torch.equal(one.cube, other.cube)
+    copies = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
+    mapped[0].cube.zero_()  # writes to memory alone
+    assert load_split(root, "train", wavelengths=BANDS, cache=cache)[0].cube.any()
+    assert {path: path.stat().st_mtime_ns for path in cache.iterdir()} == copies
+    load_split(root, "train", wavelengths=BANDS[:1], cache=cache)
+    assert len(list(cache.iterdir())) == 4
+    os.utime(root / "train" / "a.tif", ns=(1, 1))
+    load_split(root, "train", wavelengths=BANDS, cache=cache)
+    assert len(list(cache.iterdir())) == 5
+
+
+def test_splits_that_are_refused(root: Path) -> None:
+    with pytest.raises(ValueError, match="split: expected train, validation, test, got 'val'"):
+        load_split(root, "val", wavelengths=BANDS)
+    with pytest.raises(FileNotFoundError, match="expected train, validation, test in the data"):
+        load_split(root / "train", "train", wavelengths=BANDS)
+    (root / "validation" / "c.tif").unlink()
+    with pytest.raises(ValueError, match="expected scenes, found none in"):
+        load_split(root, "validation", wavelengths=BANDS)
+    with pytest.raises(ValueError, match="expected scenes for test, found none"):
+        load_split([root / "validation"], "test", wavelengths=BANDS)
+    with pytest.raises(ValueError, match="440 nm would be extrapolated"):
+        load_split(root, "train", wavelengths=[440, 500])
+
+
+def test_real_splits(data_dir: Path) -> None:
+    scenes = load_split(data_dir, "validation", wavelengths=BENCHMARK_WAVELENGTHS, manifest="cave")
+    assert [scene.name for scene in scenes] == ["cloth", "paints", "real_and_fake_apples"]
+    crop = TrainingCrops(scenes, size=256, length=1)[0]
+    assert crop.shape == (28, 256, 256)
+    assert np.isfinite(crop.numpy()).all()
+    whole = WholeScenes(scenes, downsample=2)[0]
+    assert whole.shape == (28, 256, 256)

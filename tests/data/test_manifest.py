@@ -1,0 +1,163 @@
+"""Manifests: proof that the files are those, and that no test scene is in training."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cassi.data.manifest import SPLITS, Manifest, check_split, checksum, read_manifest
+from cassi.data.resample import BENCHMARK_WAVELENGTHS
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "write_manifest.py"
+
+
+def _save(path: Path, seed: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.save(path, np.random.default_rng(seed).random((2, 6, 6), np.float32))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for seed, name in enumerate(("train/apple", "train/pear", "validation/plum", "test/scene01")):
+        _save(tmp_path / f"{name}.npy", seed)
+    return tmp_path
+
+
+@pytest.fixture
+def manifest(root: Path) -> Manifest:
+    files = {
+        split: {p.relative_to(root).as_posix(): checksum(p) for p in (root / split).iterdir()}
+        for split in SPLITS
+    }
+    return Manifest((500.0, 600.0), **files, aliases={"test/scene01.npy": "fig_ms"})
+
+
+def test_all_there(manifest: Manifest, root: Path) -> None:
+    found = check_split(manifest, "train", root)
+    assert {path.name for path in found.paths} == {"apple.npy", "pear.npy"}
+    assert found.unlisted == ()
+    _save(root / "train" / "more.npy", 9)
+    assert [path.name for path in check_split(manifest, "train", root).unlisted] == ["more.npy"]
+
+
+def test_missing_and_changed(manifest: Manifest, root: Path) -> None:
+    _save(root / "train" / "pear.npy", 7)
+    with pytest.raises(ValueError, match=r"1 of 2 train scenes have another .*: train/pear\.npy"):
+        check_split(manifest, "train", root)
+    assert len(check_split(manifest, "train", root, checksums=False).paths) == 2
+    (root / "train" / "pear.npy").unlink()
+    with pytest.raises(FileNotFoundError, match=r"1 of 2 train scenes are missing in .*pear\.npy"):
+        check_split(manifest, "train", root)
+
+
+@pytest.mark.parametrize("name", ["FIG_MS", "fig"])
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_a_test_scene_by_name(manifest: Manifest, root: Path, name: str, split: str) -> None:
+    _save(root / split / f"{name}.npy", 9)
+    with pytest.raises(ValueError, match=rf"1 test scenes lie in the {split} data: .*scene01\.npy"):
+        check_split(manifest, split, root)
+    assert check_split(manifest, "test", root).paths
+
+
+def test_a_test_scene_by_content(manifest: Manifest, root: Path) -> None:
+    _save(root / "train" / "innocent.npy", 3)
+    with pytest.raises(ValueError, match=r"test scenes lie in the train data: train/innocent\.npy"):
+        check_split(manifest, "train", root)
+
+
+def test_a_validation_scene_in_training(manifest: Manifest, root: Path) -> None:
+    _save(root / "train" / "plum_ms.npy", 9)
+    with pytest.raises(ValueError, match="1 validation scenes lie in the train data"):
+        check_split(manifest, "train", root)
+
+
+def test_a_manifest_that_lists_a_test_scene_for_training(manifest: Manifest, root: Path) -> None:
+    digest = manifest.test["test/scene01.npy"]
+    for name in ("train/fig.npy", "train/other.npy"):
+        wrong = Manifest((500.0,), {name: digest}, {}, manifest.test, manifest.aliases)
+        _save(root / name, 3)
+        with pytest.raises(ValueError, match="test scenes lie in the train data"):
+            check_split(wrong, "train", root, checksums=False)
+
+
+def test_checksum_of_a_folder(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x_01.png").write_bytes(b"1")
+        (tmp_path / name / "x_02.png").write_bytes(b"2")
+    (tmp_path / "b" / "Thumbs.db").write_bytes(b"3")
+    assert checksum(tmp_path / "a") == checksum(tmp_path / "b")
+    (tmp_path / "b" / "x_02.png").rename(tmp_path / "b" / "x_03.png")
+    assert checksum(tmp_path / "a") != checksum(tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "expected a manifest in JSON"),
+        ("[]", "expected a JSON object, got list"),
+        ('{"train": {}}', "expected wavelengths, train"),
+        ('{"wavelengths": [500], "trian": {}}', "got .*trian"),
+        ('{"wavelengths": [600, 500]}', "rising wavelengths"),
+        ('{"wavelengths": 5}', "expected a list of nm, got 5"),
+        ('{"wavelengths": [500], "train": ["a"]}', "train: expected an object of texts"),
+        ('{"wavelengths": [500], "train": {"../a": "b"}}', "paths inside the data root"),
+        ('{"wavelengths": [500], "test": {"/a": "b"}}', "paths inside the data root"),
+    ],
+)
+def test_damaged_manifests(tmp_path: Path, content: str, message: str) -> None:
+    file = tmp_path / "manifest.json"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        read_manifest(file)
+    assert str(file) in str(caught.value)
+
+
+def test_other_refusals(manifest: Manifest, root: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no manifest nothing"):
+        read_manifest("nothing")
+    with pytest.raises(ValueError, match="split: expected train, validation, test, got 'val'"):
+        check_split(manifest, "val", root)
+    with pytest.raises(ValueError, match="names no train scenes"):
+        check_split(Manifest((500.0,)), "train", root)
+
+
+def test_script_writes_what_is_read(root: Path) -> None:
+    alias = "test/scene01.npy=fig"
+    command = [sys.executable, str(SCRIPT), str(root), "--alias", alias, "--wavelengths", "500"]
+    subprocess.run(command, check=True, capture_output=True)
+    manifest = read_manifest(root / "manifest.json")
+    assert manifest.wavelengths == (500.0,)
+    assert manifest.aliases == {"test/scene01.npy": "fig"}
+    for split in SPLITS:
+        assert check_split(manifest, split, root).unlisted == ()
+
+
+def test_bundled_manifest() -> None:
+    manifest = read_manifest("cave")
+    assert manifest.wavelengths == BENCHMARK_WAVELENGTHS
+    assert [len(manifest.files(split)) for split in SPLITS] == [20, 3, 5]
+    names = [manifest.scene_name(path) for split in SPLITS for path in manifest.files(split)]
+    assert len(set(names)) == 28
+    assert {"flowers", "paints", "watercolors"} <= set(names)
+
+
+def test_real_data(data_dir: Path) -> None:
+    manifest = read_manifest("cave")
+    for split in SPLITS:
+        found = check_split(manifest, split, data_dir)
+        assert len(found.paths) == len(manifest.files(split))
+        assert found.unlisted == ()
+
+
+def test_raw_test_scene_beside_the_training_data(manifest: Manifest, root: Path) -> None:
+    folder = root / "train" / "fig_ms" / "fig_ms"
+    folder.mkdir(parents=True)
+    for number in (1, 2):
+        (folder / f"fig_ms_{number:02d}.png").write_bytes(b"")
+    with pytest.raises(ValueError, match="test scenes lie in the train data: train/fig_ms/fig_ms"):
+        check_split(manifest, "train", root)

@@ -1,0 +1,106 @@
+"""Sources of masks: shapes, ranges, and that every part of a mask is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cassi.data.masks import FixedMask, MaskCrops, MaskSource, MixedMasks, RandomMasks
+
+
+def _generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _mask(*shape: int) -> Tensor:
+    return torch.rand(shape, generator=_generator()) * 0.9 + 0.05
+
+
+SOURCES: dict[str, Callable[[], MaskSource]] = {
+    "fixed": lambda: FixedMask(_mask(6, 8)),
+    "crops": lambda: MaskCrops(_mask(9, 9)),
+    "small": lambda: MaskCrops(_mask(3, 2)),
+    "random": RandomMasks,
+    "mixed": lambda: MixedMasks([FixedMask(_mask(6, 8)), RandomMasks()], [1, 3]),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_shape_range_and_repetition(name: str) -> None:
+    source = SOURCES[name]()
+    masks = source.draw(4, 6, 8, _generator())
+    assert masks.shape in ((4, 1, 1, 6, 8), (1, 1, 1, 6, 8))
+    assert masks.min() >= 0
+    assert masks.max() <= 1
+    assert torch.equal(masks, source.draw(4, 6, 8, _generator()))
+    if len(masks) > 1:
+        assert not torch.equal(masks, source.draw(4, 6, 8, _generator(1)))
+
+
+@pytest.mark.parametrize("shape", [(6, 8), (4, 6, 8), (2, 1, 6, 8), (2, 4, 6, 8)])
+def test_fixed(shape: tuple[int, ...]) -> None:
+    mask = _mask(*shape)
+    drawn = FixedMask(mask).draw(3, 6, 8, _generator())
+    assert torch.equal(drawn.view(shape), mask)
+    assert drawn.ndim == 5
+    with pytest.raises(ValueError, match=r"the mask's size \(6, 8\), got \(6, 6\)"):
+        FixedMask(mask).draw(3, 6, 6, _generator())
+
+
+def test_crops_are_windows() -> None:
+    mask = _mask(7, 8)
+    windows = {tuple(mask[t : t + 5, s : s + 6].flatten().tolist()) for t in range(3)
+               for s in range(3)}  # fmt: skip
+    drawn = MaskCrops(mask, flip=False).draw(200, 5, 6, _generator())
+    assert {tuple(one.flatten().tolist()) for one in drawn} == windows
+    flipped = MaskCrops(mask).draw(400, 5, 6, _generator())
+    assert len({tuple(one.flatten().tolist()) for one in flipped}) == 36
+
+
+def test_small_masks_are_mirrored() -> None:
+    mask = torch.tensor([[0.1, 0.2, 0.3]])
+    rows = {
+        tuple(MaskCrops(mask, flip=False).draw(1, 2, 5, _generator(seed))[0, 0, 0, 0].tolist())
+        for seed in range(60)
+    }
+    line = torch.tensor([0.1, 0.2, 0.3, 0.3, 0.2, 0.1] * 2)
+    assert rows == {tuple(line[start : start + 5].tolist()) for start in range(6)}
+
+
+def test_random_densities() -> None:
+    for kind in ("binary", "grey"):
+        for density in (0.2, 0.7):
+            masks = RandomMasks([kind], (density, density)).draw(2, 128, 128, _generator())
+            assert abs(masks.mean().item() - density) < 0.02
+            assert (((masks == 0) | (masks == 1)).all().item()) == (kind == "binary")
+
+
+def test_mixed_draws_from_all() -> None:
+    ones, half = FixedMask(torch.ones(4, 4)), FixedMask(torch.full((4, 4), 0.5))
+    masks = MixedMasks([ones, half], [3, 1]).draw(400, 4, 4, _generator())
+    assert 0.65 < (masks[:, 0, 0, 0, 0] == 1).float().mean() < 0.85
+    wrong = MixedMasks([ones, FixedMask(torch.ones(2, 1, 4, 4))])
+    with pytest.raises(ValueError, match="masks of one number of shots and bands"):
+        wrong.draw(20, 4, 4, _generator())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FixedMask(torch.ones(4)), r"mask: expected \(H, W\), .*, got \(4,\)"),
+        (lambda: FixedMask(torch.full((4, 4), 2.0)), "transmissions in"),
+        (lambda: MaskCrops(torch.eye(4)[:3]), "1 all-dark column"),
+        (lambda: RandomMasks(["gray"]), "kinds: expected 'binary' and 'grey'"),
+        (lambda: RandomMasks(density=(0, 1)), "density: expected"),
+        (lambda: MixedMasks([]), "at least one, got none"),
+        (lambda: MixedMasks([RandomMasks()], [0]), "weights: expected 1 numbers"),
+        (lambda: MixedMasks([RandomMasks()], [1, 2]), "weights: expected 1 numbers"),
+    ],
+)
+def test_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

@@ -1,0 +1,203 @@
+"""Scenes in every layout that data sets ship, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy.io import savemat
+from torch import Tensor
+
+import cassi
+from cassi.data.resample import BENCHMARK_WAVELENGTHS, resample
+from cassi.data.scenes import Scene, find_scenes, load_scene, scene_name
+
+BANDS = (450.0, 555.0, 700.0)
+CAVE = [400.0 + 10 * band for band in range(31)]
+
+
+def _rand(*shape: int, seed: int = 0) -> Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _pages(folder: Path, levels: np.ndarray, channels: int = 0) -> Path:
+    """Write pages as CAVE names them; `channels` equal ones, the fourth opaque."""
+    folder.mkdir(parents=True)
+    for number, page in enumerate(levels, start=1):
+        if channels:
+            page = np.stack([page] * channels, -1)
+            page[..., 3:] = 255
+        Image.fromarray(page).save(folder / f"{folder.name}_{number:02d}.png")
+    Image.fromarray(np.zeros((2, 2, 3), np.uint8)).save(folder / "preview_RGB.bmp")
+    (folder / "readme.txt").write_text("31 bands")
+    return folder
+
+
+@pytest.fixture
+def levels() -> np.ndarray:
+    return np.random.default_rng(0).integers(100, 40000, (31, 6, 5)).astype(np.uint16)
+
+
+def test_folder_of_16_bit_pages(tmp_path: Path, levels: np.ndarray) -> None:
+    folder = _pages(tmp_path / "flowers_ms" / "flowers_ms", levels)
+    assert find_scenes(tmp_path) == [folder]
+    assert find_scenes(folder) == [folder]
+    scene = load_scene(folder, BANDS)
+    expected = resample(torch.from_numpy(levels.astype(np.float64)), CAVE, BANDS)
+    torch.testing.assert_close(scene.cube.double(), expected / expected.max(), rtol=0, atol=1e-6)
+    assert scene.cube.dtype == torch.float32
+    assert scene.cube.max() == 1
+    assert (scene.name, scene.wavelengths) == ("flowers", BANDS)
+    assert "31 bands interpolated to 3, divided by its maximum" in scene.note
+
+
+@pytest.mark.parametrize("channels", [0, 2, 3, 4])
+def test_folder_of_8_bit_pages_with_equal_channels(tmp_path: Path, channels: int) -> None:
+    levels = np.random.default_rng(0).integers(0, 200, (31, 6, 5)).astype(np.uint8)
+    scene = load_scene(_pages(tmp_path / "watercolors_ms", levels, channels), CAVE)
+    expected = torch.from_numpy(levels) / float(levels.max())
+    torch.testing.assert_close(scene.cube, expected, rtol=0, atol=1e-6)
+
+
+def test_damaged_folders(tmp_path: Path, levels: np.ndarray) -> None:
+    folder = _pages(tmp_path / "a_ms", levels)
+    page = folder / "a_ms_07.png"
+    content = page.read_bytes()
+    page.write_bytes(content[:60])
+    with pytest.raises(ValueError, match=r"cannot read .*a_ms_07\.png as PNG"):
+        load_scene(folder, BANDS)
+    page.unlink()
+    with pytest.raises(ValueError, match=r"31 pages .* 400 nm to 700 nm, got 30; missing 7"):
+        load_scene(folder, BANDS)
+    Image.fromarray(levels[0, :4]).save(page)
+    with pytest.raises(ValueError, match=r"one size, got \(6, 5\) in a_ms_01\.png and \(4, 5\)"):
+        load_scene(folder, BANDS)
+    colours = np.zeros((6, 5, 3), np.uint8)
+    colours[0, 0, 1] = 1
+    Image.fromarray(colours).save(page)
+    with pytest.raises(ValueError, match="expected a grey image or equal colour channels"):
+        load_scene(folder, BANDS)
+    page.write_bytes(content)
+    (folder / "a_ms_32.png").write_bytes(content)
+    with pytest.raises(ValueError, match=r"got 32; not expected a_ms_32\.png"):
+        load_scene(folder, BANDS)
+    with pytest.raises(ValueError, match="such as NAME_01"):
+        load_scene(tmp_path, BANDS)
+
+
+def test_wanted_bands_outside(tmp_path: Path, levels: np.ndarray) -> None:
+    folder = _pages(tmp_path / "a_ms", levels)
+    with pytest.raises(ValueError, match=r"a_ms: .* 705 nm would be extrapolated"):
+        load_scene(folder, [650, 705])
+
+
+@pytest.mark.parametrize("key", ["img", "img_expand", "HSI"])
+def test_matlab_counts_and_fractions(tmp_path: Path, key: str) -> None:
+    cube = _rand(3, 6, 5) * 0.8
+    counts = (cube * 65536).round()
+    savemat(tmp_path / "scene1.mat", {key: counts.permute(1, 2, 0).numpy()})
+    torch.testing.assert_close(
+        load_scene(tmp_path / "scene1.mat", BANDS).cube, counts / counts.max(), rtol=0, atol=1e-6
+    )
+    published = load_scene(tmp_path / "scene1.mat", BANDS, scale=65536)
+    torch.testing.assert_close(published.cube, counts / 65536, rtol=0, atol=1e-6)
+    savemat(tmp_path / "scene01.mat", {key: cube.permute(1, 2, 0).numpy()})
+    fractions = load_scene(tmp_path / "scene01.mat", BANDS)
+    assert torch.equal(fractions.cube, cube)
+    assert "no wavelengths stated" in fractions.note
+    brightest = load_scene(tmp_path / "scene01.mat", BANDS, scale="maximum")
+    assert brightest.cube.max() == 1
+    assert [path.name for path in find_scenes(tmp_path)] == ["scene01.mat", "scene1.mat"]
+
+
+def test_matlab_73(tmp_path: Path, save_hdf5_as_matlab: Callable[..., None]) -> None:
+    cube = _rand(3, 6, 5)
+    save_hdf5_as_matlab(tmp_path / "a.mat", img_expand=cube.permute(1, 2, 0).numpy())
+    assert torch.equal(load_scene(tmp_path / "a.mat", BANDS).cube, cube)
+
+
+def test_tiff_states_its_wavelengths(tmp_path: Path) -> None:
+    cube = _rand(5, 6, 4)
+    cassi.write_cube(tmp_path / "a.tif", cube, [440, 500, 560, 620, 700])
+    got = load_scene(tmp_path / "a.tif", BANDS).cube
+    torch.testing.assert_close(got, resample(cube, [440, 500, 560, 620, 700], BANDS))
+    with pytest.raises(ValueError, match=r"a\.tif: .* 430 nm would be extrapolated"):
+        load_scene(tmp_path / "a.tif", [430, 500])
+
+
+def test_integers_without_full_scale_are_counts(tmp_path: Path) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    levels = np.random.default_rng(0).integers(0, 4096, (3, 6, 5)).astype(np.uint16)
+    tifffile.imwrite(tmp_path / "a.tif", levels, photometric="minisblack")
+    assert load_scene(tmp_path / "a.tif", BANDS).cube.max() == 1
+
+
+def test_refused_files(tmp_path: Path) -> None:
+    np.save(tmp_path / "few.npy", np.ones((2, 6, 5), np.float32))
+    with pytest.raises(
+        ValueError, match=r"too few bands: expected 3, .* got 2 without wavelengths"
+    ):
+        load_scene(tmp_path / "few.npy", BANDS)
+    np.save(tmp_path / "many.npy", np.ones((4, 6, 5), np.float32))
+    with pytest.raises(ValueError, match="unknown bands: expected 3"):
+        load_scene(tmp_path / "many.npy", BANDS)
+    bad = np.ones((3, 6, 5), np.float32)
+    bad[1, 2, 3] = np.nan
+    np.save(tmp_path / "nan.npy", bad)
+    with pytest.raises(ValueError, match="NaN"):
+        load_scene(tmp_path / "nan.npy", BANDS)
+    np.save(tmp_path / "dark.npy", np.zeros((3, 6, 5), np.float32))
+    with pytest.raises(ValueError, match="with light in it"):
+        load_scene(tmp_path / "dark.npy", BANDS)
+    with pytest.raises(ValueError, match="scale: expected"):
+        load_scene(tmp_path / "few.npy", BANDS[:2], scale=-1)
+    with pytest.raises(FileNotFoundError):
+        load_scene(tmp_path / "none.npy", BANDS)
+    with pytest.raises(FileNotFoundError, match="no file or folder"):
+        find_scenes(tmp_path / "none")
+
+
+def test_hidden_files_are_passed_over(tmp_path: Path) -> None:
+    for name in (".a.npy", "a.npy", ".hidden/b.npy", "c/d.npy", "mask.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    assert find_scenes(tmp_path) == [tmp_path / "a.npy", tmp_path / "c" / "d.npy"]
+
+
+def test_names() -> None:
+    for path in ("flowers_ms", "x/Flowers_ms", "flowers.tif", "FLOWERS.MAT", "flowers_ms.npz"):
+        assert scene_name(path) == "flowers"
+
+
+def test_compact_keeps_half_a_step() -> None:
+    scene = Scene("a", _rand(3, 6, 5), BANDS)
+    scene.cube[0, 0, :2] = torch.tensor([0.0, 1.0])
+    small = scene.compact()
+    assert small.cube.dtype == torch.uint16
+    assert small.compact() is small
+    torch.testing.assert_close(small.values(), scene.cube, rtol=0, atol=0.5 / 65535 + 1e-7)
+    assert small.values()[0, 0, :2].tolist() == [0, 1]
+    for one in (scene, small):
+        part = one.values(1, 2, 3, 2)
+        assert torch.equal(part, one.values()[:, 1:4, 2:4])
+        assert part.is_contiguous()
+        part.zero_()
+        assert one.values(1, 2, 3, 2).max() > 0
+    for window in ((0, 0, 7, 5), (-1, 0, 2, 2), (5, 0, 2, 2), (0, 0, 0, 1)):
+        with pytest.raises(ValueError, match="a: expected a window inside 6 x 5"):
+            scene.values(*window)
+
+
+@pytest.mark.parametrize("folder", ["cave_raw", "cave_test", "cave_train"])
+def test_real_scenes(data_dir: Path, folder: str) -> None:
+    paths = find_scenes(data_dir / folder)
+    assert len(paths) == {"cave_raw": 3, "cave_test": 5, "cave_train": 20}[folder]
+    scene = load_scene(paths[0], BENCHMARK_WAVELENGTHS)
+    side = 256 if folder == "cave_test" else 512
+    assert scene.shape == (28, side, side)
+    assert scene.cube.min() >= 0
+    assert 0.95 < scene.cube.max() <= 1

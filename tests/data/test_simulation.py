@@ -1,0 +1,133 @@
+"""Simulated measurements: the camera's own, reproducible, with the noise asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cassi import SDCassi
+from cassi.data.masks import FixedMask, MaskCrops, RandomMasks
+from cassi.data.simulation import ShotNoise, Simulator, WhiteNoise
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+
+
+def _generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _rand(*shape: int, seed: int = 0) -> Tensor:
+    return torch.rand(shape, generator=_generator(seed))
+
+
+def test_fixed_mask() -> None:
+    x, mask = _rand(2, 3, 6, 8), _rand(6, 8, seed=1)
+    for step, axis in ((2, -1), (-1, -1), (1, -2)):
+        simulator = Simulator(mask, step=step, axis=axis)
+        y, system = simulator(x, _generator())
+        assert torch.equal(y, SDCassi(mask, bands=3, step=step, axis=axis)(x))
+        assert torch.equal(y, system(x))
+        assert simulator(x, _generator())[1] is system
+        assert simulator(x[:, :2], _generator())[1].bands == 2
+
+
+def test_a_mask_per_sample() -> None:
+    x = _rand(3, 4, 6, 8)
+    y, system = Simulator(RandomMasks())(x, _generator())
+    assert system.mask.shape == (3, 1, 1, 6, 8)
+    for b in range(3):
+        alone = SDCassi(system.mask[b], bands=4, step=2)
+        torch.testing.assert_close(y[b : b + 1], alone(x[b : b + 1]))
+    assert not torch.equal(system.mask[0], system.mask[1])
+    _, single = Simulator(RandomMasks())(x[:1], _generator())
+    assert single.mask.shape == (1, 1, 6, 8)
+
+
+def test_steps_are_drawn() -> None:
+    simulator = Simulator(_rand(6, 8), step=[1, 2, -2])
+    steps = {simulator(_rand(1, 3, 6, 8), _generator(seed))[1].step for seed in range(30)}
+    assert steps == {1, 2, -2}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("noise", [None, WhiteNoise(snr_db=(20, 30)), ShotNoise()])
+def test_same_state_same_bits(noise: Any, device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    simulator = Simulator(MaskCrops(_rand(20, 20)), step=[1, 2], noise=noise)
+    x, generator = _rand(2, 3, 6, 8).to(device), _generator()
+    first = simulator(x, generator)[0]
+    second = simulator(x, generator)[0]
+    again = _generator()
+    assert torch.equal(simulator(x, again)[0], first)
+    assert torch.equal(simulator(x, again)[0], second)
+    assert first.shape != second.shape or not torch.equal(first, second)
+    assert first.device.type == device
+
+
+def test_white_noise() -> None:
+    y = _rand(4, 1, 200, 200) + 0.5
+    noisy = WhiteNoise(sigma=0.1)(y, 3, _generator()) - y
+    assert noisy.std().item() == pytest.approx(0.1, rel=0.02)
+    assert abs(noisy.mean().item()) < 1e-3
+    noisy = WhiteNoise(snr_db=30)(y, 3, _generator()) - y
+    ratio = 10 * torch.log10(y.square().mean((1, 2, 3)) / noisy.square().mean((1, 2, 3)))
+    torch.testing.assert_close(ratio, torch.full((4,), 30.0), rtol=0, atol=0.1)
+    noisy = WhiteNoise(snr_db=(20, 40))(y, 3, _generator()) - y
+    assert noisy.std((1, 2, 3)).unique().numel() == 4
+    assert torch.equal(WhiteNoise(sigma=0)(y, 3, _generator()), y)
+
+
+def test_shot_noise() -> None:
+    """Mean y and variance (1 - qe) y / electrons, electrons = 1.2·2/C·2^bits at y = 1."""
+    y = torch.full((1, 1, 300, 300), 8.0)
+    noisy = ShotNoise()(y, 28, _generator())
+    electrons = 1.2 * 2 / 28 * 2**11
+    assert noisy.mean().item() == pytest.approx(8.0, abs=0.01)
+    assert noisy.var().item() == pytest.approx(0.6 * 8 / electrons, rel=0.03)
+    counts = noisy * electrons
+    torch.testing.assert_close(counts, counts.round(), rtol=0, atol=1e-2)
+    assert ShotNoise()(torch.zeros(1, 1, 4, 4), 28, _generator()).max() == 0
+
+
+def test_camera_of_validation_serves_training() -> None:
+    simulator = Simulator(_rand(6, 8))
+    x = _rand(1, 3, 6, 8)
+    with torch.inference_mode():
+        simulator(x, _generator())
+    y, system = simulator(x, _generator())
+    v = torch.zeros_like(x, requires_grad=True)
+    system.data_step(v, y).sum().backward()
+    assert v.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: WhiteNoise(), ValueError, "expected snr_db or sigma"),
+        (lambda: WhiteNoise(20, 0.1), ValueError, "expected snr_db or sigma"),
+        (lambda: WhiteNoise(snr_db=(3, 2)), ValueError, "snr_db: expected a number or"),
+        (lambda: WhiteNoise(sigma=-1), ValueError, "sigma: expected at least 0"),
+        (lambda: ShotNoise(qe=0), ValueError, "qe: expected"),
+        (lambda: ShotNoise(bits=0), ValueError, "bits: expected"),
+        (lambda: ShotNoise(exposure=0), ValueError, "exposure: expected"),
+        (lambda: Simulator(torch.ones(2, 2), step=[]), ValueError, "step: expected at least one"),
+        (lambda: Simulator(torch.ones(2, 2), step=[1.5]), TypeError, "step: expected integers"),
+        (lambda: Simulator(torch.ones(2, 2), axis=0), ValueError, "axis: expected -1"),
+    ],
+)
+def test_refused(make: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_cubes_that_do_not_fit() -> None:
+    simulator = Simulator(FixedMask(torch.ones(4, 4)))
+    with pytest.raises(ValueError, match=r"the mask's size \(4, 4\), got \(6, 8\)"):
+        simulator(_rand(1, 3, 6, 8), _generator())
+    with pytest.raises(ValueError, match=r"expected cubes \(B, C, H, W\)"):
+        simulator(_rand(3, 4, 4), _generator())
