@@ -56,6 +56,7 @@ def test_other_refusals() -> None:
         resample(torch.ones(3, 2, 2, dtype=torch.int16), [500, 510, 520], [505])
 
 
-def test_benchmark_bands_are_those_of_the_experiments() -> None:
-    file = Path(__file__).parents[2] / "conf" / "experiment" / "_28_bands.yaml"
+@pytest.mark.parametrize("group", ["data", "experiment"])
+def test_benchmark_bands_are_those_of_the_configs(group: str) -> None:
+    file = Path(__file__).parents[2] / "conf" / group / "_28_bands.yaml"
     assert tuple(yaml.safe_load(file.read_text())["wavelengths"]) == BENCHMARK_WAVELENGTHS
