@@ -34,7 +34,7 @@ def signal_level(y: Tensor, system: LinearSystem) -> Tensor:
     if not torch.isfinite(y).all():
         raise ValueError("y: expected finite values, got NaN or infinity")
     with torch.no_grad():
-        flat = system(torch.ones_like(system.adjoint(y[:1])))
+        flat = system(torch.ones_like(system.adjoint(y)))
         lit = flat > flat.amax() * 1e-3
         mean = torch.where(lit, y.abs() / flat, 0).flatten(1).float()
         mean = mean[:, :: max(1, mean.shape[1] // _SAMPLES)]

@@ -38,27 +38,30 @@ def noise_level(y: Tensor, system: LinearSystem) -> Tensor:
         data = _cut(y)  # (P, B, pixels)
         if len(data) < 20:
             return y.new_zeros(len(y))
-        columns = torch.cat([_cut(image) for image in _plain_images(y, system)], 1)
-        freedom = columns.shape[2] - columns.shape[1]
+        # (P, B, images, pixels): the camera may have a mask of its own for every sample
+        columns = torch.stack([_cut(image) for image in _plain_images(y, system)], 2)
+        freedom = columns.shape[3] - columns.shape[2]
         if freedom < 32:
             return y.new_zeros(len(y))
         q, _ = torch.linalg.qr(columns.mT)
-        rest = data.mT - q @ (q.mT @ data.mT)
-        variance = rest.square().sum(1) / freedom  # (P, B)
+        data = data[..., None]
+        rest = data - q @ (q.mT @ data)
+        variance = rest.square().sum((2, 3)) / freedom  # (P, B)
         # The quantile of a χ² variable over its mean (Wilson, Hilferty, 1931).
         spread = 2 / (9 * freedom)
         best = (1 - spread - _NORMAL * math.sqrt(spread)) ** 3
-        return _at_mean_brightness(variance / best, data.mean(2)).to(y.dtype)
+        return _at_mean_brightness(variance / best, data.mean((2, 3))).to(y.dtype)
 
 
 def _plain_images(y: Tensor, system: LinearSystem) -> list[Tensor]:
-    _, bands, height, width = system.adjoint(y[:1]).shape
+    batch, bands, height, width = system.adjoint(y).shape
     at = (torch.arange(bands, device=y.device, dtype=y.dtype) + 0.5) / bands
     down = torch.linspace(-1, 1, height, device=y.device, dtype=y.dtype).view(-1, 1)
     right = torch.linspace(-1, 1, width, device=y.device, dtype=y.dtype)
     maps = [torch.ones_like(down + right), down.expand(-1, width), right.expand(height, -1)]
     spectra = [torch.cos(math.pi * k * at) for k in range(min(_SPECTRA, bands))]
-    return [system((s.view(1, -1, 1, 1) * m).contiguous()) for s in spectra for m in maps]
+    cubes = (s.view(1, -1, 1, 1) * m for s in spectra for m in maps)
+    return [system(cube.expand(batch, -1, -1, -1).contiguous()) for cube in cubes]
 
 
 def _cut(image: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ def softening(y: Tensor, system: LinearSystem, noise: Tensor | float) -> Tensor:
         `(B,)`.
     """
     with torch.no_grad():
-        gram = system(system.adjoint(torch.ones_like(y[:1]))).mean()
+        gram = system(system.adjoint(torch.ones_like(y))).flatten(1).mean(1)
         n = torch.as_tensor(noise, dtype=y.dtype, device=y.device).expand(len(y))
         return 0.46 * (n - 0.003).clamp_min(0) ** 0.63 * gram
 

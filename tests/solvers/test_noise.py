@@ -84,3 +84,13 @@ def test_a_noisy_snapshot_is_followed_less_closely(algorithm: Any) -> None:
 def test_refuses(noise: Any) -> None:
     with pytest.raises(ValueError, match="noise: expected auto or a number >= 0"):
         Solver(TV(), noise=noise)
+
+
+def test_samples_with_masks_of_their_own_are_judged_alone() -> None:
+    generator = torch.Generator().manual_seed(3)
+    masks = torch.rand(2, 1, 1, 96, 96, generator=generator)
+    x = torch.rand(2, 6, 1, 1, generator=generator).expand(-1, -1, 96, 96).contiguous()
+    y = SDCassi(masks, bands=6, step=2)(x)
+    y = y + 0.05 * torch.randn(y.shape, generator=generator)
+    alone = [noise_level(y[i : i + 1], SDCassi(masks[i], bands=6, step=2)) for i in range(2)]
+    torch.testing.assert_close(noise_level(y, SDCassi(masks, bands=6, step=2)), torch.cat(alone))
