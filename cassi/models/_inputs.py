@@ -17,8 +17,7 @@ def initial_cube(y: Tensor, system: Camera) -> Tensor:
 
     Source: Cai et al., "Mask-guided spectral-wise transformer", CVPR 2022, equation 4.
     """
-    scaled = y * (2 / system.bands)
-    return windows(scaled, system).contiguous(memory_format=torch.channels_last)
+    return windows(y * 2 / system.bands, system).contiguous(memory_format=torch.channels_last)
 
 
 def band_masks(y: Tensor, system: Camera) -> Tensor:
