@@ -1,0 +1,138 @@
+"""HDNet: residual convolutions around attention over pixels and over bands."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from cassi.models._inputs import initial_cube
+from cassi.models._layers import check_counts
+from cassi.models.base import Camera, Reconstructor
+from cassi.models.registry import register
+
+
+class Residual(nn.Module):
+    """Two 3×3 convolutions with a skip."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(width, width, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(width, width, 3, padding=1),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, width, H, W)` to the same."""
+        return cast(Tensor, self.body(x)) + x
+
+
+class DomainAttention(nn.Module):
+    """A weight per channel and a weight per pixel, each from the whole image.
+
+        out = x ⊙ sigmoid(W_up W_v X s) + x ⊙ sigmoid(softmax(tᵀX)),
+        s = softmax(w_qX),   t = W_v'ᵀ W_q' mean(X)
+
+    X is `(C, H·W)`. The 1×1 convolutions are taken of sums over pixels, or folded into one vector,
+    never of images.
+
+    Source: Hu et al., "HDNet: high-resolution dual-domain learning for spectral compressive
+    imaging", CVPR 2022, section 3.2.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv_q_right = nn.Conv2d(width, 1, 1, bias=False)
+        self.conv_v_right = nn.Conv2d(width, width // 2, 1, bias=False)
+        self.conv_up = nn.Conv2d(width // 2, width, 1, bias=False)
+        self.conv_q_left = nn.Conv2d(width, width // 2, 1, bias=False)
+        self.conv_v_left = nn.Conv2d(width, width // 2, 1, bias=False)
+        for layer in (self.conv_q_right, self.conv_v_right, self.conv_q_left, self.conv_v_left):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, C, H, W)` to the same."""
+        pixels = x.permute(0, 2, 3, 1).flatten(1, 2)  # (B, HW, C)
+        focus = self.conv_q_right(x).flatten(2).softmax(-1)  # (B, 1, HW)
+        seen = (focus.to(pixels.dtype) @ pixels).mT.unsqueeze(-1)  # (B, C, 1, 1)
+        channels = self.conv_up(self.conv_v_right(seen)).sigmoid()
+        probe = self.conv_q_left(x.mean((2, 3), keepdim=True))
+        probe = nn.functional.conv_transpose2d(probe, self.conv_v_left.weight)  # (B, C, 1, 1)
+        match = (pixels @ probe.flatten(1).unsqueeze(-1).to(pixels.dtype)).mT.softmax(-1)
+        positions = match.unflatten(-1, x.shape[-2:]).sigmoid()
+        return x * (channels + positions)
+
+
+class PixelAttention(nn.Module):
+    """A weight per pixel, from a few channels: x ⊙ (1 + softmax(relu(norm(w·maxpool(…)))))."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv_dws = nn.Conv2d(width, width, 1, groups=width)
+        self.bn_dws = nn.BatchNorm2d(width, momentum=0.9)
+        self.maxpool = nn.MaxPool2d(3, 1, 1)
+        self.conv_point = nn.Conv2d(width, 1, 1)
+        self.bn_point = nn.BatchNorm2d(1, momentum=0.9)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, C, H, W)` to the same."""
+        scores = self.maxpool(self.bn_dws(self.conv_dws(x)).relu())
+        scores = self.bn_point(self.conv_point(scores)).relu()
+        weights = scores.flatten(2).softmax(-1).view_as(scores)
+        return torch.addcmul(x, x, weights.to(x.dtype))
+
+
+class FeatureFusion(nn.Module):
+    """Attention over pixels for each group of channels alone."""
+
+    def __init__(self, width: int, groups: int) -> None:
+        super().__init__()
+        self.subspaces = nn.ModuleList(PixelAttention(width // groups) for _ in range(groups))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, C, H, W)` to the same."""
+        parts = x.chunk(len(self.subspaces), 1)
+        fused = [attend(part) for attend, part in zip(self.subspaces, parts, strict=True)]
+        return torch.cat(fused, 1)
+
+
+@register("hdnet")
+class HDNet(Reconstructor):
+    """The high-resolution dual-domain network, with the published names of weights.
+
+    It does not see the mask. Its batch normalization uses stored statistics in evaluation mode.
+
+    Args:
+        bands: number C of bands.
+        width: channels inside, a multiple of `groups` and of 2.
+        blocks: residual blocks before the attention; one less come after.
+        groups: of channels with an attention of their own.
+
+    Raises:
+        ValueError: a count below 1, or a width that is no such multiple.
+
+    Source: Hu et al., "HDNet: high-resolution dual-domain learning for spectral compressive
+    imaging", CVPR 2022.
+    """
+
+    def __init__(self, bands: int = 28, width: int = 64, blocks: int = 16, groups: int = 4) -> None:
+        super().__init__(bands)
+        check_counts("HDNet", width=width, blocks=blocks, groups=groups)
+        if width % groups or width % 2:
+            raise ValueError(f"HDNet width: expected a multiple of {groups} and 2, got {width}")
+        self.head = nn.Sequential(nn.Conv2d(bands, width, 3, padding=1))
+        self.body = nn.Sequential(
+            *(Residual(width) for _ in range(blocks)),
+            DomainAttention(width),
+            FeatureFusion(width, groups),
+            *(Residual(width) for _ in range(blocks - 1)),
+            nn.Conv2d(width, width, 3, padding=1),
+        )
+        self.tail = nn.Sequential(nn.Conv2d(width, bands, 3, padding=1))
+
+    def recover(self, y: Tensor, system: Camera) -> Tensor:
+        """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        features = self.head(initial_cube(y, system))
+        return cast(Tensor, self.tail(self.body(features) + features))
