@@ -1,10 +1,32 @@
 """Networks: denoisers `net(x, sigma) -> x`, with the published names of their weights."""
 
+from cassi.models.bisrnet import BiSRNet
+from cassi.models.cst import CST
 from cassi.models.dauhst import DAUHST
+from cassi.models.dgsmp import DGSMP
 from cassi.models.dncnn import DnCNN
 from cassi.models.drunet import DRUNet
 from cassi.models.ffdnet import FFDNet
+from cassi.models.hdnet import HDNet
 from cassi.models.hourglass import Hourglass
+from cassi.models.mst import MST
+from cassi.models.mst_plus_plus import MSTPlusPlus
+from cassi.models.tsa_net import TSANet
 from cassi.models.unet_stages import ADMMNet, GAPNet
 
-__all__ = ["DAUHST", "ADMMNet", "DRUNet", "DnCNN", "FFDNet", "GAPNet", "Hourglass"]
+__all__ = [
+    "CST",
+    "DAUHST",
+    "DGSMP",
+    "MST",
+    "ADMMNet",
+    "BiSRNet",
+    "DRUNet",
+    "DnCNN",
+    "FFDNet",
+    "GAPNet",
+    "HDNet",
+    "Hourglass",
+    "MSTPlusPlus",
+    "TSANet",
+]
