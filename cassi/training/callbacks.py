@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -30,26 +31,37 @@ class EMA(WeightAveraging):
 
 
 class LastCheckpoint(ModelCheckpoint):
-    """Overwrites one checkpoint now and then, at the last step, and when the process is to end.
+    """Overwrites one checkpoint now and then, after validations, and when the run is to end.
 
     Args:
         dirpath: folder.
         filename: without suffix.
-        every_n_train_steps: how often; 0 leaves it to the time.
+        every_n_train_steps: how often, in steps; None leaves it to the clock.
+        every_minutes: how often, by the clock; None leaves it to the steps.
         settings: further ones of Lightning's class.
+
+    Raises:
+        ValueError: not exactly one of the two says how often.
     """
 
     def __init__(
         self,
         dirpath: str,
         filename: str = "last",
-        every_n_train_steps: int = 500,
+        every_n_train_steps: int | None = None,
+        every_minutes: float | None = None,
         **settings: Any,
     ) -> None:
+        if (every_n_train_steps is None) == (every_minutes is None):
+            raise ValueError(
+                "LastCheckpoint: expected every_n_train_steps or every_minutes, got "
+                f"{every_n_train_steps!r} and {every_minutes!r}; set the other to null"
+            )
         super().__init__(
             dirpath=dirpath,
             filename=filename,
             every_n_train_steps=every_n_train_steps,
+            train_time_interval=None if every_minutes is None else timedelta(minutes=every_minutes),
             save_top_k=1,
             save_on_train_epoch_end=False,
             enable_version_counter=False,
@@ -58,14 +70,17 @@ class LastCheckpoint(ModelCheckpoint):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *rest: Any) -> None:
         """Save where it is time to."""
+        loop = trainer.fit_loop.epoch_loop
+        fetcher: Any = trainer.fit_loop._data_fetcher
+        if trainer.enable_validation and loop._should_check_val_fx(fetcher):
+            return  # a run that goes on from here would leave out the validation
         super().on_train_batch_end(trainer, pl_module, *rest)
         # The signal may have reached one process of many, and saving takes all of them.
-        ends = trainer.received_sigterm and trainer.world_size == 1
-        ends |= trainer.should_stop or trainer.global_step >= trainer.max_steps > 0
+        ends = trainer.should_stop or (trainer.received_sigterm and trainer.world_size == 1)
         if ends and not self._should_skip_saving_checkpoint(trainer):
             self._save_topk_checkpoint(trainer, self._monitor_candidates(trainer))
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save after the last validation, which may have changed the best score."""
-        if trainer.should_stop and trainer.state.fn == "fit":
+        """Save with the new score."""
+        if not self._should_skip_saving_checkpoint(trainer):
             self._save_topk_checkpoint(trainer, self._monitor_candidates(trainer))

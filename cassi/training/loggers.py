@@ -17,11 +17,11 @@ class MetricsTable(CSVLogger):
         folder: where the table goes.
         resumed: the step from which a resumed run goes on: what an earlier run logged for later
             steps is dropped, for it comes again. None starts a new table.
-        flush_logs_every_n_steps: rows that are written together.
+        flush_logs_every_n_steps: steps whose rows are written together.
     """
 
     def __init__(
-        self, folder: str, resumed: int | None = None, flush_logs_every_n_steps: int = 50
+        self, folder: str, resumed: int | None = None, flush_logs_every_n_steps: int = 1
     ) -> None:
         super().__init__(
             folder, name="", version="", flush_logs_every_n_steps=flush_logs_every_n_steps

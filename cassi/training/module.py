@@ -84,9 +84,9 @@ class Training(LightningModule):
         self.log("loss", loss.detach(), prog_bar=True, on_step=True, batch_size=len(batch))
         return loss
 
-    def on_train_batch_end(self, outputs: Any, batch: Tensor, batch_idx: int) -> None:
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """End the epoch with the last step, so that what the run ends with is validated."""
-        if self.trainer.global_step >= self.trainer.max_steps > 0:
+        if self.trainer.global_step + 1 >= self.trainer.max_steps > 0:
             self.trainer.should_stop = True
 
     def on_validation_epoch_start(self) -> None:
