@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,14 +52,17 @@ def train(config: DictConfig) -> float:
 
     wavelengths = training_inputs.data_wavelengths(config)
     net, card = build_model(config.model, len(wavelengths))
-    card = training_files.replace(card, wavelengths=wavelengths)
+    card = replace(card, wavelengths=wavelengths)
     data = training_inputs.load_data(config)
     module = make_module(config, net, wavelengths)
     trainer = make_trainer(config, folder, resumed)
     count = sum(p.numel() for p in net.parameters() if p.requires_grad)
     if first:
+        scenes = f"{len(data.samples.scenes)} training and {len(data.scenes)} validation scenes"
+        print(f"{scenes}, {len(wavelengths)} bands")
         begun = "" if resumed is None else f", going on after step {resumed}"
         print(f"{card.name}: {count / 1e6:.2f} M parameters{begun}", flush=True)
+        training_files.save_options(folder, HydraConfig.get().overrides.task)
     fit(trainer, module, data, start)
 
     best = trainer.callback_metrics.get("val_psnr")

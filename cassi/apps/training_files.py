@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from cassi.data.atomic import atomic_paths
+from cassi.data.atomic import atomic_path, atomic_paths
 from cassi.models.saved import Card, save_model
 
 PREFIX = "net."
 """Of the network's weights in a checkpoint of the training."""
+OPTIONS = "options.yaml"
 
 
 def checkpoint_folder(folder: Path) -> Path:
@@ -104,17 +105,27 @@ def export(folder: Path, config: DictConfig, card: Card, best: Mapping[str, Any]
     return [file for file, _, _ in files]
 
 
+def save_options(folder: Path, options: Sequence[str]) -> None:
+    """Keep the options of a run beside its checkpoints, for those that go on with it.
+
+    Hydra's own copy would not do: a run that is refused overwrites it.
+    """
+    checkpoint_folder(folder).mkdir(parents=True, exist_ok=True)
+    with atomic_path(checkpoint_folder(folder) / OPTIONS) as temporary:
+        OmegaConf.save(OmegaConf.create(list(options)), temporary)
+
+
 def add_earlier_options(arguments: list[str]) -> list[str]:
     """Put the options that a training was started with before those that resume it.
 
-    Hydra keeps them in the run's `.hydra/overrides.yaml`. An option given again wins.
+    An option given again wins.
 
     Args:
         arguments: of the command, with `ckpt=last` and `hydra.run.dir=DIR` where a run goes on.
     """
     given = {_key(argument): argument for argument in arguments if _is_option(argument)}
     folder = given.get("hydra.run.dir", "").partition("=")[2].strip("'\"")
-    saved = Path(folder) / ".hydra" / "overrides.yaml"
+    saved = checkpoint_folder(Path(folder)) / OPTIONS
     if given.get("ckpt") != "ckpt=last" or not folder or not saved.is_file():
         return arguments
     earlier = [str(item) for item in OmegaConf.to_container(OmegaConf.load(saved)) or []]

@@ -60,7 +60,6 @@ def load_data(config: DictConfig) -> Any:
     checks = WholeScenes(
         judges, crop=plain(node.validation.crop), downsample=node.validation.downsample
     )
-    print(f"{len(scenes)} training and {len(judges)} validation scenes, {len(wavelengths)} bands")
     return TrainingData(
         samples,
         checks,
