@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -108,26 +108,26 @@ class HalfShuffleAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Attend: `(B, H, W, c)` → `(B, H, W, c)`, c = dim·heads, H and W multiples of 8."""
         _, height, width, _ = x.shape
+        weights = (self.to_q.weight, *self.to_kv.weight.chunk(2))
         cut = to_windows(x)
-        weight = torch.cat((self.to_q.weight, self.to_kv.weight))
-        # (3, B, windows, heads, pixels, dim)
-        qkv = F.linear(cut, weight).unflatten(-1, (3, self.heads, self.dim))
-        qkv = qkv.permute(3, 0, 1, 4, 2, 5)
         if self.heads == 1:
-            q, k, v = qkv
-            out = attend(q, k, v, self.pos_emb[0])
+            out = self._attend(cut, weights, self.pos_emb[0])
         else:
-            near, far = qkv.chunk(2, 3)
-            q, k, v = near
-            inside = attend(q, k, v, self.pos_emb1[0, 0])
-            q, k, v = far.transpose(2, 4)
+            near, far = zip(*(weight.chunk(2) for weight in weights), strict=True)
+            inside = self._attend(cut, near, self.pos_emb1[0, 0])
             grid = (height // WINDOW, width // WINDOW)
             table = resize_table(self.pos_emb2[0, 0], self.grid, grid)
-            among = attend(q, k, v, table).transpose(1, 3)
-            out = torch.cat((inside, among), 2)
-        # (B, windows, heads, pixels, dim) → (B, windows, pixels, c)
-        out = self.to_out(out.transpose(2, 3).flatten(3))
+            among = self._attend(cut.transpose(1, 2).contiguous(), far, table).transpose(1, 2)
+            out = torch.cat((inside, among), -1)
+        out = self.to_out(out)
         return from_windows(out, height, width)
+
+    def _attend(self, x: Tensor, weights: Sequence[Tensor], table: Tensor) -> Tensor:
+        # Three products instead of one: what each gives is compact, which the next products like.
+        q, k, v = (
+            F.linear(x, weight).unflatten(-1, (-1, self.dim)).transpose(2, 3) for weight in weights
+        )
+        return attend(q, k, v, table).transpose(2, 3).flatten(3)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         # `.to(memory_format=torch.channels_last)` refuses modules that hold 5-D tensors, which the
