@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 
 from cassi.apps import training_files, training_inputs
 from cassi.apps.command import run_command
-from cassi.apps.networks import build_model, store_models
+from cassi.apps.networks import build_model, rewrite_model_path, store_models
 from cassi.apps.settings import whole_number
 from cassi.config import build
 
@@ -25,7 +25,8 @@ TERMINATED = 143
 def main() -> None:
     """Run the command."""
     store_models()
-    sys.argv[1:] = training_files.add_earlier_options(sys.argv[1:])
+    arguments = training_files.add_earlier_options(sys.argv[1:])
+    sys.argv[1:] = rewrite_model_path(arguments)
     run_command("cassi-train", "train", train)
 
 
@@ -81,6 +82,10 @@ def make_module(config: DictConfig, net: Any, wavelengths: tuple[float, ...]) ->
     from cassi.training.module import Training
 
     bands = len(wavelengths)
+    judge = config.data.validation.simulator or config.data.simulator
+    for name in ("compile", "channels_last"):
+        if not isinstance(config[name], bool):
+            raise ValueError(f"{name}: expected true or false, got {config[name]!r}")
     if config.compile:
         net.compile()
     return Training(
@@ -89,10 +94,10 @@ def make_module(config: DictConfig, net: Any, wavelengths: tuple[float, ...]) ->
         build(config.loss),
         partial(build, config.optimizer),
         None if config.scheduler is None else partial(build, config.scheduler),
-        validate=training_inputs.build_simulator(config.data.validation.simulator, bands),
+        validate=training_inputs.build_simulator(judge, bands),
         seed=config.seed,
         picture=lambda cube: viz.srgb(cube, wavelengths),
-        channels_last=bool(config.channels_last),
+        channels_last=config.channels_last,
     )
 
 

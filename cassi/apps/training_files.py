@@ -61,8 +61,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         return {key: content[key] for key in ("state_dict", "global_step", *content)}
     except OSError:
         raise
-    except Exception as error:  # torch.load fails in many ways on what is no checkpoint
-        raise ValueError(f"ckpt: {path} is no checkpoint of cassi-train ({error})") from None
+    except Exception:  # torch.load fails in many ways on what is no checkpoint
+        raise ValueError(f"ckpt: {path} is no checkpoint of cassi-train") from None
 
 
 def network_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from cassi.apps.settings import given_wavelengths
+from cassi.apps.settings import given_wavelengths, whole_number
 from cassi.config import build, plain
 from cassi.data.bundled import bundled_path
 from cassi.data.datasets import TrainingCrops, WholeScenes, load_split
@@ -46,6 +46,7 @@ def load_data(config: DictConfig) -> Any:
     from cassi.training.data import TrainingData
 
     node = config.data
+    batch_size = whole_number("data.batch_size", node.batch_size, 1, 2**20)
     wavelengths = data_wavelengths(config)
     scenes = load_scenes(node, "train", wavelengths)
     judges = load_scenes(node, "validation", wavelengths)
@@ -53,7 +54,7 @@ def load_data(config: DictConfig) -> Any:
     samples = TrainingCrops(
         scenes,
         size=plain(node.crop),
-        length=steps * node.batch_size if steps > 0 else UNLIMITED,
+        length=steps * batch_size if steps > 0 else UNLIMITED,
         seed=config.seed,
         augment=build(node.augment),
     )
@@ -63,7 +64,7 @@ def load_data(config: DictConfig) -> Any:
     return TrainingData(
         samples,
         checks,
-        batch_size=node.batch_size,
+        batch_size=batch_size,
         steps_per_epoch=node.steps_per_epoch,
         workers=node.workers,
     )
@@ -87,7 +88,8 @@ def build_simulator(node: DictConfig, bands: int) -> Any:
 def _build_masks(node: dict[str, Any], bands: int) -> Any:
     if "sources" in node:  # a mixture of others
         inner = [_build_masks(source, bands) for source in node["sources"]]
-        return build({key: v for key, v in node.items() if key != "sources"}, sources=inner)
+        # A file may be left over from the mask that the mixture stands in for.
+        return build({k: v for k, v in node.items() if k not in ("sources", "mask")}, sources=inner)
     if "mask" not in node:
         return build(node)
     if node["mask"] == "???":
@@ -98,7 +100,7 @@ def _build_masks(node: dict[str, Any], bands: int) -> Any:
 
 
 def build_callbacks(config: DictConfig) -> list[Any]:
-    """Make the callbacks, those without a name of null."""
+    """Make the callbacks of a config; null in place of one switches it off."""
     nodes = [node for node in config.callbacks.values() if node is not None]
     if not config.trainer.get("enable_progress_bar", True):
         nodes = [node for node in nodes if not node._target_.endswith("ProgressBar")]

@@ -94,11 +94,20 @@ class Training(LightningModule):
         self.scores = []
 
     def validation_step(self, batch: Tensor, batch_idx: int) -> None:
-        """Reconstruct one scene `(1, C, H, W)` from the same measurement every time."""
+        """Reconstruct one scene `(1, C, H, W)` from the same measurement every time.
+
+        Raises:
+            ValueError: the result is not finite: there is nothing left to train.
+        """
         seed = combine_seeds(self.seed, batch_idx)
         torch.manual_seed(seed)
         truth, y, system = self._measure(self.validate, batch, seed)
         x = self.net(y, system).float()
+        if not x.isfinite().all():
+            raise ValueError(
+                f"the network's output is not finite after step {self.trainer.global_step}; lower "
+                "optimizer.lr, set trainer.gradient_clip_val, or leave 16-mixed"
+            )
         self.scores.append(metrics.psnr(x, truth).mean())
         if batch_idx == 0:
             self._show(x[0], truth[0])

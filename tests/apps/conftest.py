@@ -23,27 +23,49 @@ class Outcome:
     err: str
 
 
+Command = Callable[..., Outcome]
+
+
 @pytest.fixture
-def reconstruct(
+def command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Outcome]:
-    """Run cassi-reconstruct with arguments; results go to ``tmp_path / "run"``."""
+) -> Callable[[Callable[[], None], str], Command]:
+    """Run a command with arguments; results go to ``tmp_path / "run"`` if not told otherwise."""
+
+    def bind(main: Callable[[], None], name: str) -> Command:
+        def run(*arguments: str) -> Outcome:
+            monkeypatch.chdir(tmp_path)
+            told = "--multirun" in arguments or any("run.dir=" in item for item in arguments)
+            chosen = [] if told else [f"hydra.run.dir={tmp_path / 'run'}"]
+            monkeypatch.setattr(sys, "argv", [name, *arguments, *chosen])
+            capsys.readouterr()
+            try:
+                main()
+                status = 0
+            except SystemExit as stop:
+                status = int(stop.code or 0)
+            captured = capsys.readouterr()
+            return Outcome(status, captured.out, captured.err)
+
+        return run
+
+    return bind
+
+
+@pytest.fixture
+def reconstruct(command: Callable[[Callable[[], None], str], Command]) -> Command:
+    """Run cassi-reconstruct."""
     from cassi.apps.reconstruct import main
 
-    def run(*arguments: str) -> Outcome:
-        monkeypatch.chdir(tmp_path)
-        chosen = [] if "--multirun" in arguments else [f"hydra.run.dir={tmp_path / 'run'}"]
-        monkeypatch.setattr(sys, "argv", ["cassi-reconstruct", *arguments, *chosen])
-        capsys.readouterr()
-        try:
-            main()
-            status = 0
-        except SystemExit as stop:
-            status = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return Outcome(status, captured.out, captured.err)
+    return command(main, "cassi-reconstruct")
 
-    return run
+
+@pytest.fixture
+def train(command: Callable[[Callable[[], None], str], Command]) -> Command:
+    """Run cassi-train."""
+    from cassi.apps.train import main
+
+    return command(main, "cassi-train")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,171 @@
+"""cassi-train from end to end on the bundled scene, with the smallest network there is."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from cassi.apps.training_files import add_earlier_options, read_checkpoint
+from cassi.models.saved import load_model
+
+TINY = (
+    *("model=gap_net", "model.stages=1", "data.crop=16", "data.validation.crop=32"),
+    *("trainer.enable_progress_bar=false", "trainer.accelerator=cpu"),
+)
+
+
+def rows(folder):
+    with (folder / "metrics.csv").open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def losses(folder):
+    return [float(row["loss"]) for row in rows(folder) if row["loss"]]
+
+
+def equal(a, b):
+    """Compare what two checkpoints hold, paths aside."""
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        paths = {"dirpath", "best_model_path", "kth_best_model_path", "best_k_models"}
+        return a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a.keys() - paths)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(equal(x, y) for x, y in zip(a, b, strict=True))
+    return a == b
+
+
+def test_end_to_end(train, tmp_path):
+    outcome = train(
+        *TINY, "data.crop=32", "data.batch_size=4", "data.steps_per_epoch=10", "optimizer.lr=5e-3",
+        "trainer.max_steps=40", "trainer.log_every_n_steps=1", "callbacks=ema",
+    )  # fmt: skip
+    assert outcome.status == 0, outcome.err
+    folder = tmp_path / "run"
+    assert {file.name for file in folder.iterdir()} == {
+        *("checkpoints", "tensorboard", "metrics.csv", "model.safetensors", "model.yaml"),
+        *("ema.safetensors", ".hydra"),
+    }
+    seen = losses(folder)
+    assert len(seen) == 40
+    assert np.mean(seen[-10:]) < 0.9 * np.mean(seen[:10])
+
+    scores = [float(row["val_psnr"]) for row in rows(folder) if row["val_psnr"]]
+    assert len(scores) == 4
+    network, card = load_model(folder / "model.safetensors")
+    assert not network.training
+    assert (card.name, card.settings["stages"], card.bands) == ("gap_net", 1, 28)
+    assert card.wavelengths is not None
+    assert card.wavelengths[0] == 453.5
+    assert card.training["val_psnr"] == pytest.approx(max(scores), abs=1e-3)
+    assert f"{max(scores):.2f} dB" in outcome.out
+
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    assert len(events.Images("validation (estimate, truth)")) == 4
+    assert {"loss", "val_psnr", "lr-Adam"} <= set(events.Tags()["scalars"])
+
+
+def test_kill_and_resume_is_as_if_nothing_had_happened(train, tmp_path):
+    options = (
+        *TINY, "data.steps_per_epoch=5", "trainer.max_steps=12", "callbacks=ema",
+        "callbacks.last.every_minutes=null", "callbacks.last.every_n_train_steps=2",
+    )  # fmt: skip
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert train(*options, f"hydra.run.dir={whole}").status == 0
+
+    command = [sys.executable, "-m", "cassi.apps.train", *options, f"hydra.run.dir={killed}"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    last = killed / "checkpoints" / "last.ckpt"
+    deadline = time.monotonic() + 120
+    while not last.exists() or read_checkpoint(last)["global_step"] < 4:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert 4 <= read_checkpoint(last)["global_step"] < 12
+    assert not (killed / "model.safetensors").exists()
+
+    # All other options are those of the first run.
+    outcome = train("ckpt=last", f"hydra.run.dir={killed}")
+    assert outcome.status == 0, outcome.err
+    assert "going on after step" in outcome.out
+    ends = [read_checkpoint(folder / "checkpoints" / "last.ckpt") for folder in (whole, killed)]
+    for key in ("state_dict", "current_model_state", "averaging_state", "optimizer_states"):
+        assert equal(ends[0][key], ends[1][key]), key
+    assert equal(*ends)
+    for name in ("model.safetensors", "ema.safetensors"):
+        assert equal(load_file(whole / name), load_file(killed / name))
+    scores = [[row["val_psnr"] for row in rows(f) if row["val_psnr"]] for f in (whole, killed)]
+    assert scores[0] == scores[1]
+
+
+def test_two_processes_give_the_gradient_of_one(train, tmp_path):
+    # One step of plain descent at rate 1 moves the weights by the gradient.
+    np.save(tmp_path / "mask.npy", np.random.default_rng(0).random((16, 16)).astype(np.float32))
+    options = (
+        *TINY, "data.batch_size=4", "trainer.max_steps=1", "optimizer._target_=torch.optim.SGD",
+        "optimizer.lr=1", "~optimizer.betas", "scheduler=constant", "data.validation.crop=16",
+        "data.simulator.masks._target_=cassi.data.masks.FixedMask",
+        f"data.simulator.masks.mask={tmp_path / 'mask.npy'}",
+    )  # fmt: skip
+    one, two = tmp_path / "one", tmp_path / "two"
+    outcome = train(*options, f"hydra.run.dir={one}")
+    assert outcome.status == 0, outcome.err
+    command = [sys.executable, "-m", "cassi.apps.train", *options, "trainer=ddp_cpu"]
+    command.append(f"hydra.run.dir={two}")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr
+    a, b = (load_file(folder / "model.safetensors") for folder in (one, two))
+    assert max((a[key] - b[key]).abs().max() for key in a) <= 1e-6
+
+
+def test_a_folder_that_holds_a_training_is_not_overwritten(train, tmp_path):
+    assert train(*TINY, "trainer.max_steps=1").status == 0
+    outcome = train(*TINY, "trainer.max_steps=1")
+    assert outcome.status == 2
+    assert "go on with ckpt=last" in outcome.err
+    # It has not touched the options either: those of the first run still hold.
+    assert add_earlier_options(["ckpt=last", f"hydra.run.dir={tmp_path / 'run'}"]) == [
+        *TINY, "trainer.max_steps=1", "ckpt=last", f"hydra.run.dir={tmp_path / 'run'}",
+    ]  # fmt: skip
+    # A finished training gives its result again, a longer one goes on.
+    assert "1 steps" in train("ckpt=last").out
+    assert "3 steps" in train("ckpt=last", "trainer.max_steps=3").out
+
+
+def test_training_goes_on_from_exported_weights(train, tmp_path):
+    assert train(*TINY, "trainer.max_steps=1", f"hydra.run.dir={tmp_path / 'a'}").status == 0
+    file = tmp_path / "a" / "model.safetensors"
+    others = [option for option in TINY if not option.startswith("model")]
+    outcome = train(f"model={file}", *others, "trainer.max_steps=1", "optimizer.lr=0",
+                    "scheduler=constant")  # fmt: skip
+    assert outcome.status == 0, outcome.err
+    assert equal(load_file(file), load_file(tmp_path / "run" / "model.safetensors"))
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_end_in_a_line(tmp_path, number, status):
+    options = (*TINY, "data.steps_per_epoch=2", "trainer.max_steps=100000")
+    command = [sys.executable, "-m", "cassi.apps.train", *options, f"hydra.run.dir={tmp_path}"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "checkpoints" / "last.ckpt").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert f"go on with: cassi-train ckpt=last hydra.run.dir={tmp_path}" in err
+    assert "Traceback" not in err

@@ -1,0 +1,106 @@
+"""Bad input to cassi-train: one clear line, exit status 2."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import cassi
+
+TINY = (
+    *("model=gap_net", "model.stages=1", "data.crop=16", "data.validation.crop=16"),
+    *("trainer.max_steps=1", "trainer.enable_progress_bar=false", "trainer.accelerator=cpu"),
+)
+
+
+@pytest.fixture
+def refused(train, tmp_path):
+    """Return the one line of the error."""
+
+    def run(*overrides):
+        outcome = train(*TINY, *overrides)
+        assert outcome.status == 2, outcome.err
+        lines = [line for line in outcome.err.splitlines() if line.strip()]
+        assert len(lines) == 1, outcome.err
+        assert lines[0].startswith("cassi-train: error: ")
+        assert not (tmp_path / "run" / "model.safetensors").exists()
+        return lines[0]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["data.crop=300"], "needs scenes of at least 300 x 300"),
+        (["data.crop=abc"], "size"),
+        (["data.validation.crop=300"], "crop: expected at most 256 x 256"),
+        (["data.wavelengths=[400,500]"], "cover the wanted 400-500 nm"),
+        (["data.wavelengths=[500,400]"], "increasing"),
+        (["data.wavelengths=null"], "data.wavelengths"),
+        (["data.batch_size=0"], "data.batch_size"),
+        (["data.workers=-1"], "data.workers"),
+        (["data.steps_per_epoch=0"], "data.steps_per_epoch"),
+        (["data.augment.splice=2"], "splice"),
+        (["data.simulator.step=[]"], "step"),
+        (["data.simulator.masks.mask=none.mat"], "none.mat"),
+        (["data.simulator.masks._target_=cassi.data.masks.FixedMask"], "take MaskCrops"),
+        (["data.step_per_epoch=3"], "data.steps_per_epoch"),
+        (["data=folder"], "data.root"),
+        (["data=cave", "paths.data_dir=nowhere"], "no folder nowhere; give data.root=DIR"),
+        (["data=kave"], "did you mean cave"),
+        (["model=gap"], "did you mean gap_net"),
+        (["model.stages=0"], "stages"),
+        (["model.stage=2"], "model.stages"),
+        (["model.weights=none.pth"], "no file none.pth"),
+        (["loss=multi"], "did you mean multi_stage"),
+        (["optimizer.lr=-1"], "learning rate"),
+        (["scheduler.warmup=9"], "0 <= warmup < steps"),
+        (["trainer.max_steps=-1"], "set trainer.max_steps"),
+        (["trainer.precision=3"], "Precision 3"),
+        (["trainer.max_time=soon"], "DD:HH:MM:SS"),
+        (["trainer.accumulate_grad_batches=3"], "data.steps_per_epoch: expected a multiple of"),
+        (["+trainer.precison=1"], "precison"),
+        (["callbacks.last._target_=os.system"], "not allowed"),
+        (["callbacks.last.every_n_train_steps=3"], "every_minutes"),
+        (["logger.csv._target_=lightning.pytorch.loggers.WandbLogger"], "not allowed"),
+        (["ckpt=none.ckpt"], "no file none.ckpt"),
+        (["seed=-1"], "seed"),
+        (["threads=0"], "threads"),
+        (["compile=perhaps"], "compile"),
+    ],
+)
+def test_wrong_values(refused, overrides, said):
+    assert said in refused(*overrides)
+
+
+def test_what_is_no_checkpoint(refused, tmp_path):
+    (tmp_path / "a.ckpt").write_text("words")
+    assert "is no checkpoint of cassi-train" in refused("ckpt=a.ckpt")
+
+
+@pytest.mark.parametrize(("name", "value"), [("train", 0.5), ("validation", np.nan)])
+def test_scenes_with_holes(refused, tmp_path, name, value):
+    for split in ("train", "validation"):
+        (tmp_path / split).mkdir()
+        cube = np.random.default_rng(len(split)).random((3, 20, 20)).astype(np.float32)
+        cube[1, 2, 3] = np.nan if split == name else cube[1, 2, 3]
+        np.savez(tmp_path / split / f"{split}_a.npz", img=cube)
+    line = refused(
+        "data=folder", f"data.root={tmp_path}", "data.wavelengths=[500,550,600]",
+        "data.simulator.masks.mask=null",
+    )  # fmt: skip
+    assert "NaN" in line
+    assert f"{name}_a.npz" in line
+
+
+def test_a_validation_scene_in_the_training_data(refused, tmp_path):
+    cube = np.random.default_rng(0).random((1, 3, 20, 20)).astype(np.float32)
+    for split in ("train", "validation"):
+        (tmp_path / split).mkdir()
+        cassi.write_cube(tmp_path / split / "apples.tif", cube[0], [500, 550, 600])
+    line = refused(
+        "data=folder", f"data.root={tmp_path}", "data.wavelengths=[500,550,600]",
+        "data.simulator.masks.mask=null",
+    )  # fmt: skip
+    assert "apples" in line
