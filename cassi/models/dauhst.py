@@ -156,7 +156,9 @@ class ParameterNet(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return α and β `(B, stages, 1, 1)` of images `(B, C, H, W)`."""
-        features = self.down_sample(F.relu(self.fution(x)))
+        weight = self.fution.weight.flatten(1)
+        mixed = F.relu_(F.linear(x.permute(0, 2, 3, 1), weight, self.fution.bias))
+        features = self.down_sample(mixed.permute(0, 3, 1, 2))
         # Not zero: ρ = α divides.
         alpha, beta = (self.mlp(features.mean((2, 3), keepdim=True)) + 1e-6).chunk(2, 1)
         return alpha, beta
@@ -225,8 +227,9 @@ class DAUHST(Unrolled):
         reached = place_bands(mask.new_ones(1, self.bands, 1, mask.shape[-1]), shifts, extra)
         of_y, of_mask = self.fution.weight.chunk(2, 1)
         per_column = F.conv2d(reached, of_y) * (2 / self.bands)
-        moved = place_bands(mask, shifts, extra)
-        return y * per_column + F.conv2d(moved, of_mask, self.fution.bias)
+        moved = place_bands(mask, shifts, extra).permute(0, 2, 3, 1)
+        guess = F.linear(moved, of_mask.flatten(1), self.fution.bias)
+        return guess.permute(0, 3, 1, 2) + per_column * y
 
 
 def _fuse(coarse: Tensor, fine: Tensor, layer: nn.Conv2d) -> Tensor:
