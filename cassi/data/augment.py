@@ -29,6 +29,8 @@ class Augment:
             means over areas, which makes detail finer, above 1 bilinear. None: not at all.
         brightness: range of a factor on the whole sample, uniform. Nothing is clipped: that would
             change spectra. None: not at all.
+        illumination: standard deviation of the logarithm of a smooth factor over the bands, as
+            another light would give: three cosines; 0: not at all.
 
     Raises:
         ValueError: a probability outside [0, 1], or a range that is not 0 < low <= high.
@@ -40,11 +42,14 @@ class Augment:
     mix: float = 0.0
     scale: Sequence[float] | None = None
     brightness: Sequence[float] | None = None
+    illumination: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("splice", "mix"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}: expected 0 to 1, got {getattr(self, name)!r}")
+        if not 0 <= self.illumination < math.inf:
+            raise ValueError(f"illumination: expected at least 0, got {self.illumination!r}")
         for name in ("scale", "brightness"):
             limits = getattr(self, name)
             if limits is None:
@@ -127,6 +132,9 @@ def augmented_crop(
     if augment.brightness:
         low, high = augment.brightness
         sample.mul_(low + (high - low) * _uniform(generator))
+    if augment.illumination:
+        curve = _smooth_curve(len(sample), generator).mul_(augment.illumination).exp_()
+        sample.mul_(curve[:, None, None])
     return sample
 
 
@@ -157,6 +165,15 @@ def _plain_or_spliced(
             scene = scenes[_integer(len(scenes), generator)]
             part.copy_(random_crop(scene, part.shape[1], part.shape[2], augment, generator))
     return whole
+
+
+def _smooth_curve(bands: int, generator: torch.Generator) -> Tensor:
+    # Three half waves and their multiples, of variance 1 on average over the bands.
+    at = (torch.arange(bands) + 0.5) * (math.pi / bands)
+    weights = torch.randn(3, generator=generator) * torch.tensor([1.2, 0.6, 0.4])
+    return torch.stack([weight * torch.cos((k + 1) * at) for k, weight in enumerate(weights)]).sum(
+        0
+    )
 
 
 def _resize(cube: Tensor, height: int, width: int) -> Tensor:

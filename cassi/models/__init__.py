@@ -1,6 +1,7 @@
 """Networks: denoisers `net(x, sigma) -> x`, with the published names of their weights."""
 
 from cassi.models.bisrnet import BiSRNet
+from cassi.models.cassi_net import CassiNet
 from cassi.models.cst import CST
 from cassi.models.dauhst import DAUHST
 from cassi.models.dgsmp import DGSMP
@@ -21,6 +22,7 @@ __all__ = [
     "MST",
     "ADMMNet",
     "BiSRNet",
+    "CassiNet",
     "DRUNet",
     "DnCNN",
     "FFDNet",

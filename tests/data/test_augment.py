@@ -129,8 +129,23 @@ def test_brightness_is_one_factor() -> None:
     assert 1.9 < max(factors) <= 2
 
 
+def test_illumination_is_one_smooth_factor_per_band() -> None:
+    scene = Scene("a", torch.rand(28, 6, 6, generator=_generator()) + 0.1, tuple(range(28)))
+    logs = []
+    for seed in range(200):
+        sample = augmented_crop([scene], 6, 6, replace(OFF, illumination=0.3), _generator(seed))
+        ratio = sample / scene.cube
+        torch.testing.assert_close(ratio, ratio[:, :1, :1].expand_as(ratio))
+        logs.append(ratio[:, 0, 0].log())
+    curves = torch.stack(logs)
+    assert curves.std() == pytest.approx(0.3, rel=0.15)
+    assert curves.diff(dim=1).abs().max() < 0.4
+
+
 def test_same_generator_same_bits() -> None:
-    everything = Augment(splice=0.5, mix=0.5, scale=(0.7, 1.5), brightness=(0.5, 1.0))
+    everything = Augment(
+        splice=0.5, mix=0.5, scale=(0.7, 1.5), brightness=(0.5, 1.0), illumination=0.2
+    )
     scenes = [_scene(), _scene(base=1000.0)]
     for seed in range(10):
         one, other = (augmented_crop(scenes, 6, 6, everything, _generator(seed)) for _ in range(2))
@@ -144,6 +159,7 @@ def test_same_generator_same_bits() -> None:
         ({"mix": -0.1}, "mix: expected 0 to 1"),
         ({"scale": (0, 1)}, "scale: expected .low, high."),
         ({"scale": (1, 0.5)}, "scale: expected"),
+        ({"illumination": -1.0}, "illumination: expected at least 0"),
         ({"brightness": (1,)}, "brightness: expected"),
         ({"brightness": (1, float("nan"))}, "brightness: expected"),
     ],

@@ -1,0 +1,264 @@
+"""CassiNet: total variation first, then learned stages, on components of a spectral subspace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from cassi.models._layers import check_counts, level_map, pad_to_multiple
+from cassi.models.registry import register
+from cassi.priors.subspace import (
+    Subspace,
+    block_means,
+    from_subspace,
+    spectral_basis,
+    to_subspace,
+)
+from cassi.solvers import ADMM, Geometric, noise_level, signal_level, softening
+
+POOL = 16
+"""Side of the blocks whose mean spectra give the subspace, see `Subspace`."""
+START = Geometric(2.0, 0.06)
+"""Strength of total variation during the start, relative to the signal level."""
+
+
+class Residual(nn.Module):
+    """x + conv(relu(conv(x))), both 3×3."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(width, width, 3, padding=1)
+        self.second = nn.Conv2d(width, width, 3, padding=1)
+        with torch.no_grad():
+            self.second.weight.mul_(0.2)  # deep stacks start near the identity
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return images shaped like x."""
+        result: Tensor = x + self.second(F.relu(self.first(x)))
+        return result
+
+
+class ComponentNet(nn.Module):
+    """A U-Net of plain convolutions at a half, a quarter and an eighth of the resolution.
+
+    Args:
+        inputs: planes that come in, of which the first `outputs + 1` count from the beginning; the
+            weights of the others start at zero.
+        outputs: planes of the correction.
+        widths: channels at the three resolutions.
+        blocks: residual blocks at each of them.
+        carries: take the features of an earlier stage.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        widths: Sequence[int],
+        blocks: Sequence[int],
+        carries: bool,
+    ) -> None:
+        super().__init__()
+        fine, middle, coarse = widths
+
+        def stack(width: int, count: int) -> nn.Sequential:
+            return nn.Sequential(*(Residual(width) for _ in range(count)))
+
+        self.enter = nn.Conv2d(inputs, fine, 4, stride=2, padding=1)
+        self.carry = nn.Conv2d(fine, fine, 3, padding=1, bias=False) if carries else None
+        self.down = nn.ModuleList([nn.Conv2d(fine, middle, 2, 2), nn.Conv2d(middle, coarse, 2, 2)])
+        self.encoder = nn.ModuleList([stack(fine, blocks[0]), stack(middle, blocks[1])])
+        self.bottom = stack(coarse, blocks[2])
+        up = [nn.ConvTranspose2d(middle, fine, 2, 2), nn.ConvTranspose2d(coarse, middle, 2, 2)]
+        self.up = nn.ModuleList(up)
+        decoder = [stack(w, max(1, n - 1)) for w, n in zip(widths[:2], blocks[:2], strict=True)]
+        self.decoder = nn.ModuleList(decoder)
+        self.leave = nn.ConvTranspose2d(fine, outputs, 4, stride=2, padding=1)
+        with torch.no_grad():
+            self.enter.weight[:, outputs + 1 :] = 0
+            if self.carry is not None:
+                self.carry.weight.zero_()
+            self.leave.weight.mul_(0.1)
+
+    def forward(self, planes: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return a correction and the features that the next stage takes.
+
+        Args:
+            planes: `(B, inputs, H, W)`, H and W multiples of 8.
+            features: `(B, widths[0], H/2, W/2)` of the stage before.
+        """
+        x = self.enter(planes)
+        if self.carry is not None and features is not None:
+            x = x + self.carry(features)
+        fine = self.encoder[0](F.relu(x))
+        middle = self.encoder[1](self.down[0](fine))
+        x = self.bottom(self.down[1](middle))
+        x = self.decoder[1](middle + self.up[1](x))
+        features = self.decoder[0](fine + self.up[0](x))
+        return self.leave(features), features
+
+
+@register("cassi_net")
+class CassiNet(nn.Module):
+    """ADMM whose prior is total nuclear variation at first, and then learned, stage by stage.
+
+    Both work on the leading components of the cube's own spectral subspace, found anew in every
+    iteration (`cassi.priors.Subspace`), so the network sees images, never bands: it takes any
+    number and any list of them, and any mask, size, step and direction, whatever it was trained
+    with. Its strength and the softness of the data step follow the noise of the measurement.
+
+        v = argmin ½‖Av − y‖² + ρ_k/2‖v − (x − u)‖²
+        a = Eᵀ(v + u),  x ← E(a − f_k(a, σ_k, Eᵀx, Aᵀ1)),  u ← u + v − x
+
+    Args:
+        bands: of the cameras it is meant for; others are taken too.
+        stages: learned stages.
+        rank: components R.
+        widths: channels of f at a half, a quarter and an eighth of the resolution.
+        blocks: residual blocks there.
+        start: iterations of total variation before the first learned stage.
+        shared: all stages have the same f.
+        checkpointing: compute f again for its gradient instead of keeping what is within: less
+            memory, about a third more time.
+
+    Raises:
+        ValueError: a number that is no count.
+
+    >>> net = CassiNet(stages=1, widths=(4, 4, 4), start=2)
+    """
+
+    def __init__(
+        self,
+        bands: int = 28,
+        stages: int = 5,
+        rank: int = 6,
+        widths: Sequence[int] = (32, 64, 96),
+        blocks: Sequence[int] = (2, 2, 2),
+        start: int = 40,
+        shared: bool = False,
+        checkpointing: bool = False,
+    ) -> None:
+        super().__init__()
+        check_counts("CassiNet", bands=bands, stages=stages, rank=rank, start=start + 1)
+        if len(widths) != 3 or len(blocks) != 3:
+            raise ValueError(f"CassiNet: expected 3 widths and 3 blocks, got {widths}, {blocks}")
+        self.bands, self.rank, self.start = bands, rank, start
+        self.checkpointing = checkpointing
+        carries = [stages > 1] if shared else [k > 0 for k in range(stages)]
+        self.nets = nn.ModuleList(
+            ComponentNet(2 * rank + 2, rank, widths, blocks, carry) for carry in carries
+        )
+        self.log_sigma = nn.Parameter(torch.linspace(0.2, 0.05, stages).log())
+        self.log_rho = nn.Parameter(torch.full((stages,), 0.05).log())
+
+    def forward(self, y: Tensor, system: Any) -> Tensor:
+        """Reconstruct: measurement `(B, K, H', W')` → cube `(B, C, H, W)`."""
+        return self.outputs(y, system)[0]
+
+    def outputs(self, y: Tensor, system: Any) -> list[Tensor]:
+        """Return the cubes of all stages, the last stage first.
+
+        Raises:
+            ValueError: y is not `(B, K, H', W')`, holds NaN, or does not fit the camera.
+        """
+        device = y.device.type
+        precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        # Subspaces and data steps need more than bfloat16.
+        with torch.autocast(device, enabled=False):
+            y = y.float()
+            level = signal_level(y, system)
+            y = y / level
+            noise = noise_level(y, system) / y.square().flatten(1).mean(1).sqrt().clamp_min(1e-30)
+            soft = softening(y, system, noise)
+            x = self._begin(y, system, soft)
+            prior = _Components(self, x, system.adjoint(torch.ones_like(y)), system, precision)
+            algorithm = ADMM()
+            cubes: list[Tensor] = []
+            state = algorithm.init(y, system, x)
+            for k, (sigma, rho) in enumerate(
+                zip(self.log_sigma.exp(), self.log_rho.exp(), strict=True)
+            ):
+                prior.net = self.nets[k % len(self.nets)]
+                state = algorithm.step(state, y, system, prior, sigma + noise, rho + soft)
+                cubes.insert(0, state.x * level)
+        return cubes
+
+    @torch.no_grad()
+    def _begin(self, y: Tensor, system: Any, soft: Tensor) -> Tensor:
+        algorithm, prior = ADMM(relaxation=1.6), Subspace(rank=self.rank).begin()
+        state = algorithm.init(y, system)
+        for i in range(self.start):
+            strength = START(i, self.start)
+            state = algorithm.step(state, y, system, prior, strength, soft.clamp_min(0.05))
+        return state.x
+
+
+class _Components:
+    """The learned prior of one run: it remembers the last cube and the last features."""
+
+    def __init__(
+        self, of: CassiNet, x: Tensor, light: Tensor, system: Any, precision: torch.dtype | None
+    ) -> None:
+        self.of, self.x, self.precision = of, x, precision
+        self.light = light.mean(1, keepdim=True)  # the mask, for a camera of one shot
+        self.turned = getattr(system, "axis", -1) == -2
+        self.mirrored = getattr(system, "step", 1) < 0
+        self.features: Tensor | None = None
+        self.net: nn.Module = nn.Identity()
+
+    def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
+        basis = oriented_basis(x, self.of.rank)
+        components, before = to_subspace(x, basis), to_subspace(self.x, basis)
+        planes = join_planes(components, sigma, before, self.light, self.of.rank)
+        correction = self._turn(self._apply(self._turn(planes)))
+        components = components - correction[:, : components.shape[1]]
+        self.x = from_subspace(components.contiguous(), basis)
+        return self.x
+
+    def _apply(self, planes: Tensor) -> Tensor:
+        height, width = planes.shape[-2:]
+        planes = pad_to_multiple(planes, 8).contiguous(memory_format=torch.channels_last)
+        with torch.autocast(planes.device.type, self.precision, enabled=self.precision is not None):
+            if self.of.checkpointing and torch.is_grad_enabled():
+                pair = checkpoint(self.net, planes, self.features, use_reentrant=False)
+            else:
+                pair = self.net(planes, self.features)
+        correction, self.features = pair
+        return correction[..., :height, :width].float()
+
+    def _turn(self, planes: Tensor) -> Tensor:
+        # The network sees dispersion to the right only.
+        # Each of these four maps is its own inverse.
+        if not self.turned:
+            return planes.flip(-1) if self.mirrored else planes
+        return planes.mT.flip(-2, -1) if self.mirrored else planes.mT
+
+
+@torch.no_grad()
+def oriented_basis(x: Tensor, rank: int) -> Tensor:
+    """Return the leading spectral directions of a cube, such that no component is dark on average.
+
+    Args:
+        x: `(B, C, H, W)`.
+        rank: at most so many.
+
+    Returns:
+        `(B, C, min(rank, C))`.
+    """
+    basis = spectral_basis(block_means(x, POOL), rank)
+    mean = x.mean((-2, -1)).to(basis.dtype)
+    return torch.where((mean[:, None] @ basis) < 0, -basis, basis)
+
+
+def join_planes(
+    a: Tensor, sigma: float | Tensor, before: Tensor, light: Tensor, rank: int
+) -> Tensor:
+    """Stack components, noise level, earlier components and light: `(B, 2·rank + 2, H, W)`."""
+    spare = (0, 0, 0, 0, 0, rank - a.shape[1])
+    plane = level_map("CassiNet", sigma, a)
+    return torch.cat((F.pad(a, spare), plane, F.pad(before, spare), light), 1)
