@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import time
 from typing import Any
 
+import torch
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
-from torch import nn
+from torch import Tensor, nn
 
 from cassi.config import plain
 from cassi.models.registry import Entry, create_model, find_model, list_models
-from cassi.models.saved import Card, load_model
+from cassi.models.saved import Card, load_model, read_card
+from cassi.solvers import Iteration, Solution
+from cassi.solvers.loop import Callback
+from cassi.systems import System
 
 FILE_SUFFIX = ".safetensors"
 
@@ -61,18 +66,69 @@ def build_model(node: DictConfig, bands: int) -> tuple[nn.Module, Card]:
     settings = plain(node)
     path = settings.pop("path", None)
     if path is not None:
-        network, card = load_model(path)
-        if card.bands != bands:
-            raise ValueError(
-                f"model {path}: made for {card.bands} bands, but the camera has {bands}"
-            )
-        return network, card
+        made_for = read_card(path).bands
+        if made_for != bands:
+            raise ValueError(f"model {path}: made for {made_for} bands, but the camera has {bands}")
+        return load_model(path)
     name, weights = settings.pop("name"), settings.pop("weights")
     # Lists of a config are tuples in Python; a network may unpack or hash them.
     settings = {key: tuple(v) if isinstance(v, list) else v for key, v in settings.items()}
     given = None if weights in (None, "random") else weights
     network = create_model(name, bands=bands, weights=given, **settings)
     return network, Card(name=name, bands=bands, settings=settings)
+
+
+def check_model(node: DictConfig) -> Card | None:
+    """Look at a `model` node before anything is read that it is needed for.
+
+    Returns:
+        What the file of an exported network says about itself; None for a network by name.
+
+    Raises:
+        OSError: the file is missing.
+        ValueError: it is no such file; or a network is named and no weights are.
+    """
+    if "path" in node:
+        return read_card(node.path)
+    if node.weights is None:
+        raise ValueError(
+            f"model.weights: expected a file, got none: an untrained {node.name} recovers nothing; "
+            "give model.weights=FILE, or model=FILE.safetensors, or model.weights=random to time it"
+        )
+    return None
+
+
+class NetworkSolver:
+    """A network in the place of a solver, with one iteration.
+
+    Args:
+        network: `net(y, system) -> x`.
+    """
+
+    iterations = 1
+
+    def __init__(self, network: nn.Module) -> None:
+        self.network = network.eval()
+
+    @torch.no_grad()
+    def run(
+        self, y: Tensor, system: System, *, callback: Callback, objective: bool = False
+    ) -> Solution:
+        """Reconstruct `(B, C, H, W)` from y `(B, 1, H', W')`; see `cassi.solvers.Solver.run`.
+
+        Raises:
+            ValueError: the camera does not fit the network, or the cube is not finite.
+        """
+        start = time.perf_counter()
+        x = self.network(y, system).float()
+        # Reading a number also waits for a GPU to be done.
+        if not bool(x.isfinite().all()):
+            raise ValueError("the network's cube is not finite; check scale, dark and the mask")
+        seconds = time.perf_counter() - start
+        residual = float((y - system(x)).norm() / y.norm().clamp_min(torch.finfo(y.dtype).tiny))
+        step = Iteration(index=1, residual=residual, change=1.0, seconds=seconds, sigma=0.0)
+        callback(step, x)
+        return Solution(x, [step], "iterations")
 
 
 def rewrite_model_path(arguments: list[str]) -> list[str]:

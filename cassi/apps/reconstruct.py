@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,13 @@ from cassi.apps import outputs
 from cassi.apps.command import run_command
 from cassi.apps.inputs import Inputs, load_inputs
 from cassi.apps.memory import keep_freed_memory
+from cassi.apps.networks import (
+    NetworkSolver,
+    build_model,
+    check_model,
+    rewrite_model_path,
+    store_models,
+)
 from cassi.apps.progress import Progress
 from cassi.apps.settings import check_denoiser, check_keys, choose_device, whole_number
 from cassi.config import build, plain
@@ -24,6 +32,8 @@ from cassi.solvers import Solution, Solver
 
 def main() -> None:
     """Run the command."""
+    store_models()
+    sys.argv[1:] = rewrite_model_path(sys.argv[1:])
     run_command("cassi-reconstruct", "reconstruct", reconstruct)
 
 
@@ -46,10 +56,7 @@ def reconstruct(config: DictConfig) -> float:
         torch.set_num_threads(whole_number("threads", config.threads, 1, 1024))
     torch.manual_seed(whole_number("seed", config.seed, 0, 2**63 - 1))
 
-    solver: Solver = build(config.solver, prior=build(config.prior))
-    if not isinstance(solver, Solver):
-        raise ValueError(f"solver: expected cassi.solvers.Solver, got {type(solver).__name__}")
-    inputs = load_inputs(config, device)
+    inputs, solver = load_problem(config, device)
     for note in inputs.notes:
         print(note)
     progress = Progress(inputs, solver.iterations, visible=config.output.progress)
@@ -67,6 +74,32 @@ def reconstruct(config: DictConfig) -> float:
     write_results(folder, config, inputs, solution, results, progress.rows)
     print(outputs.one_line(results), f"-> {folder}", sep="\n")
     return float(results["relative_residual"])
+
+
+def load_problem(config: DictConfig, device: torch.device) -> tuple[Inputs, Any]:
+    """Read what is to be reconstructed, and make the solver or network that does it.
+
+    Raises:
+        OSError: a file is missing or cannot be read.
+        ValueError: files, camera, solver and network do not fit.
+    """
+    node = config.get("model")
+    if node is None:
+        solver: Solver = build(config.solver, prior=build(config.prior))
+        if not isinstance(solver, Solver):
+            raise ValueError(f"solver: expected cassi.solvers.Solver, got {type(solver).__name__}")
+        return load_inputs(config, device), solver
+    card = check_model(node)
+    if card is not None and config.wavelengths is None and config.system.bands is None:
+        config.system.bands = card.bands
+    inputs = load_inputs(config, device)
+    network, made = build_model(node, inputs.system.cube_shape[0])
+    note = f"network: {made.name}"
+    if made.wavelengths is not None:
+        note += f", trained for {made.wavelengths[0]:g} to {made.wavelengths[-1]:g} nm"
+    wavelengths = inputs.wavelengths or made.wavelengths
+    inputs = replace(inputs, notes=[*inputs.notes, note], wavelengths=wavelengths)
+    return inputs, NetworkSolver(network.to(device))
 
 
 def write_results(

@@ -1,0 +1,97 @@
+"""cassi-reconstruct by a network."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+import torch
+
+from cassi.data import io
+from cassi.models.registry import create_model
+from cassi.models.saved import Card, save_model
+
+TINY = ("system.step=-1", "output.pictures=false")
+NANOMETRES = (450.0, 500.0, 550.0, 600.0, 650.0)
+
+
+@pytest.fixture
+def network():
+    torch.manual_seed(0)
+    return create_model("gap_net", bands=5, stages=1)
+
+
+@pytest.fixture
+def exported(network, tmp_path):
+    (tmp_path / "a folder").mkdir()
+    path = tmp_path / "a folder" / "model.safetensors"
+    card = Card("gap_net", 5, {"stages": 1}, NANOMETRES, {"step": 3})
+    save_model(path, network.state_dict(), card)
+    return path
+
+
+def given(camera, *roles):
+    return [f"{role}={getattr(camera, role)}" for role in roles or ("measurement", "mask")]
+
+
+def test_an_exported_network_recovers_a_scene(reconstruct, camera, network, exported, tmp_path):
+    files = given(camera, "measurement", "mask", "truth")
+    outcome = reconstruct(f"model={exported}", *files, "system.step=-1")
+    assert outcome.status == 0, outcome.err
+    cube = io.load_cube(tmp_path / "run" / "cube.tif")
+    with torch.no_grad():
+        expected = network.eval()(camera.system(camera.cube), camera.system)
+    torch.testing.assert_close(cube.data, expected, atol=1e-4, rtol=1e-4)
+    assert cube.wavelengths == NANOMETRES
+    assert (tmp_path / "run" / "rgb.png").exists()
+    rows = list(csv.DictReader((tmp_path / "run" / "convergence.csv").open()))
+    assert [row["iteration"] for row in rows] == ["1"]
+    results = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert results["iterations"] == 1
+    assert any("gap_net" in note for note in results["inputs"])
+
+
+def test_its_wavelengths_stand_in_for_those_of_the_files(reconstruct, camera, exported, tmp_path):
+    assert reconstruct(f"model={exported}", *given(camera), *TINY).status == 0
+    assert io.load_cube(tmp_path / "run" / "cube.tif").wavelengths == NANOMETRES
+
+
+def test_weights_for_a_network_by_name(reconstruct, camera, network, tmp_path):
+    torch.save(network.state_dict(), tmp_path / "w.pth")
+    options = ("model=gap_net", "model.stages=1", "model.weights=w.pth")
+    assert reconstruct(*options, *given(camera), *TINY).status == 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["model=gap_net"], "model.weights: expected a file, got none"),
+        (["model=gap_ned"], "did you mean gap_net"),
+        (["model=none.safetensors"], "no file none.safetensors"),
+        (["model=gap_net", "model.weights=w.safetensors"], "not those of this GAPNet"),
+        (["model=w.safetensors"], "does not say what network it holds"),
+        (["model=words.safetensors"], "not a safetensors file"),
+        (["model=other.safetensors"], "made for 7 bands, but the camera has 5"),
+        (["model=infinite.safetensors"], "not finite"),
+    ],
+)
+def test_refusals(reconstruct, camera, network, tmp_path, overrides, said):
+    from safetensors.torch import save_file
+
+    state = network.state_dict()
+    save_file({"a": torch.ones(1)}, tmp_path / "w.safetensors")
+    (tmp_path / "words.safetensors").write_text("words")
+    save_model(tmp_path / "other.safetensors", state, Card("gap_net", 7, {"stages": 1}))
+    broken = {key: torch.full_like(value, torch.inf) for key, value in state.items()}
+    save_model(tmp_path / "infinite.safetensors", broken, Card("gap_net", 5, {"stages": 1}))
+    outcome = reconstruct(*overrides, *given(camera), *TINY, "wavelengths=[450,500,550,600,650]")
+    assert outcome.status == 2
+    line = outcome.err.splitlines()[-1]
+    assert line.startswith("cassi-reconstruct: error: ")
+    assert said in line
+
+
+def test_random_weights_may_be_asked_for(reconstruct, camera):
+    options = ("model=gap_net", "model.weights=random", "model.stages=1")
+    assert reconstruct(*options, *given(camera), *TINY).status == 0
