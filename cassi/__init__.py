@@ -4,6 +4,7 @@ from typing import Any
 
 from cassi import metrics, models, ops
 from cassi.data.io import read_cube, read_mask, read_measurement, write_cube
+from cassi.models.registry import create_model, list_models
 from cassi.priors import TV
 from cassi.solvers import ADMM, GAP, Solver, solve
 from cassi.systems import SDCassi, dot_test
@@ -14,7 +15,9 @@ __all__ = [
     "TV",
     "SDCassi",
     "Solver",
+    "create_model",
     "dot_test",
+    "list_models",
     "metrics",
     "models",
     "ops",

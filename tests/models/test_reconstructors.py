@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 import cassi
+from cassi.models.base import Reconstructor
 from cassi.models.registry import create_model, find_model, list_models
 from cassi.models.wide import Wide, reflect_to_multiple
 
 BANDS = 5
-SMALL: dict[str, Any] = {"stages": 2, "size": (64, 64)}
+SMALL: dict[str, Any] = {"stages": 2, "size": (64, 64), "start": 3}
 """Settings that make a network small, used where its class knows them."""
 NO_GRADIENT: dict[str, set[str]] = {}
 """Parameters that the published arithmetic leaves unused, by network."""
@@ -155,11 +156,12 @@ def test_checkpointing_changes_no_gradient(name: str) -> None:
 def test_refuses_cameras_and_measurements_that_do_not_fit(name: str) -> None:
     net = _make(name)
     y, system = _shoot()
-    with pytest.raises(ValueError, match="expected a camera of 5 bands, got 4"):
-        net(y, cassi.SDCassi(torch.rand(24, 36), bands=4, step=2))
-    with pytest.raises(ValueError, match="one shot, got 2 shots"):
-        net(y, cassi.SDCassi(torch.rand(2, 1, 24, 36), bands=BANDS, step=2))
-    with pytest.raises(ValueError, match=r"expected \(B, 1, 24, 44\)"):
+    if isinstance(net, Reconstructor):  # others take any camera
+        with pytest.raises(ValueError, match="expected a camera of 5 bands, got 4"):
+            net(y, cassi.SDCassi(torch.rand(24, 36), bands=4, step=2))
+        with pytest.raises(ValueError, match="one shot, got 2 shots"):
+            net(y, cassi.SDCassi(torch.rand(2, 1, 24, 36), bands=BANDS, step=2))
+    with pytest.raises(ValueError, match=r"expected \(B, .*24, 44\)"):
         net(y[..., 1:], system)
     with pytest.raises(ValueError, match="bands: expected a whole number"):
         create_model(name, bands=0)
