@@ -1,0 +1,112 @@
+"""cassi_net: its start is the solver's, and it sees neither bands nor directions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import cassi
+from cassi.metrics import psnr
+from cassi.models import CassiNet
+from cassi.models.cassi_net import oriented_basis
+from cassi.priors import Subspace
+from cassi.solvers import Geometric
+
+
+def _net(**settings: object) -> CassiNet:
+    torch.manual_seed(0)
+    known: dict[str, object] = {"stages": 2, "widths": (4, 6, 8), "start": 0}
+    return CassiNet(**known | settings).eval()  # type: ignore[arg-type]
+
+
+def _scene(bands: int = 6, size: int = 48) -> Tensor:
+    at = torch.linspace(0, 1, bands).view(-1, 1, 1)
+    rows, columns = torch.arange(size).view(-1, 1), torch.arange(size)
+    inside = ((rows - size / 2).square() + (columns - size / 3).square()) < (size / 4) ** 2
+    return torch.where(inside, 0.3 + 0.7 * at, 0.8 - 0.6 * at)[None]
+
+
+def test_knows_neither_axis_nor_direction() -> None:
+    net, x, mask = _net(), torch.rand(2, 4, 32, 32), torch.rand(32, 32)
+    plain = cassi.SDCassi(mask, bands=4, step=2)
+    rows = cassi.SDCassi(mask.mT, bands=4, step=2, axis=-2)
+    back = cassi.SDCassi(mask.flip(-1), bands=4, step=-2)
+    back_rows = cassi.SDCassi(mask.flip(-1, -2).mT, bands=4, step=-2, axis=-2)
+    with torch.no_grad():
+        wanted = net(plain(x), plain)
+        torch.testing.assert_close(net(rows(x.mT.contiguous()), rows).mT, wanted)
+        torch.testing.assert_close(net(back(x.flip(-1)), back).flip(-1), wanted)
+        turned = net(back_rows(x.flip(-1, -2).mT.contiguous()), back_rows).mT.flip(-1, -2)
+        torch.testing.assert_close(turned, wanted)
+
+
+@pytest.mark.parametrize("bands", [2, 5, 31])
+def test_one_set_of_weights_serves_any_number_of_bands_and_shots(bands: int) -> None:
+    net, x = _net(), torch.rand(1, bands, 17, 23)
+    for shots in (1, 3):
+        system = cassi.SDCassi(torch.rand(shots, 1, 17, 23), bands=bands, step=1)
+        assert net(system(x), system).shape == x.shape
+
+
+def test_follows_the_brightness_of_the_scene() -> None:
+    net, system = _net(start=3), cassi.SDCassi(torch.rand(48, 48), bands=6, step=1)
+    y = system(_scene())
+    with torch.no_grad():
+        torch.testing.assert_close(net(1000 * y, system), 1000 * net(y, system), rtol=1e-3, atol=1)
+
+
+def test_starts_as_the_solver_with_total_nuclear_variation() -> None:
+    net, system = _net(start=30, stages=1), cassi.SDCassi(torch.rand(48, 48), bands=6, step=1)
+    with torch.no_grad():
+        for parameter in net.nets.parameters():
+            parameter.zero_()
+    x = _scene()
+    y = system(x)
+    solved = cassi.solve(
+        system,
+        y,
+        prior=Subspace(),
+        algorithm=cassi.ADMM(0.05, 1.6),
+        iterations=30,
+        sigma=Geometric(2.0, 0.06),
+    )
+    # The one stage then is a data step, projected onto the subspace.
+    with torch.no_grad():
+        estimate = net(y, system)
+    assert psnr(solved, x) > 30
+    assert psnr(estimate, solved) > psnr(solved, x)
+
+
+def test_components_are_never_dark_on_average() -> None:
+    x = torch.randn(3, 7, 20, 20)
+    basis = oriented_basis(x, 4)
+    assert basis.shape == (3, 7, 4)
+    components = basis.mT @ x.flatten(2)
+    assert (components.mean(2) >= -1e-5).all()
+
+
+def test_outputs_are_those_of_the_stages_the_last_first() -> None:
+    net, system = _net(), cassi.SDCassi(torch.rand(24, 24), bands=4, step=1)
+    y = system(torch.rand(1, 4, 24, 24))
+    with torch.no_grad():
+        outputs = net.outputs(y, system)
+        assert len(outputs) == 2
+        assert torch.equal(outputs[0], net(y, system))
+        torch.testing.assert_close(_net(stages=1)(y, system), _net(stages=1).outputs(y, system)[0])
+
+
+def test_a_shared_stage_is_smaller() -> None:
+    counts = [
+        sum(p.numel() for p in CassiNet(shared=shared).parameters()) for shared in (True, False)
+    ]
+    assert 0.5e6 < counts[0] < counts[1] < 4e6
+    assert counts[1] > 4.9 * (counts[0] - 32 * 32 * 9)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"stages": 0}, {"rank": 0}, {"start": -1}, {"widths": (8, 8)}, {"bands": 1.5}]
+)
+def test_refuses_what_is_no_count(settings: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        _net(**settings)
