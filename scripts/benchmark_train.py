@@ -124,7 +124,8 @@ def measure(cases: list[Case], options: argparse.Namespace) -> list[Result]:
 
 def work(pipe: Connection, case: Case, options: argparse.Namespace) -> None:
     """Take a training step whenever told to; the last message asks for memory and the profile."""
-    keep_freed_memory()  # as the commands do
+    if case.original is None:
+        keep_freed_memory()  # as cassi-train does; the authors' scripts do not
     torch.set_num_threads(options.threads)
     step = make_step(case, options)
     for _ in range(2):

@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 
 from cassi.apps import training_files, training_inputs
 from cassi.apps.command import run_command
+from cassi.apps.memory import keep_freed_memory
 from cassi.apps.networks import build_model, rewrite_model_path, store_models
 from cassi.apps.settings import whole_number
 from cassi.config import build
@@ -40,6 +41,7 @@ def train(config: DictConfig) -> float:
 
     folder = Path(HydraConfig.get().runtime.output_dir).resolve()
     config.folder = str(folder)
+    keep_freed_memory()
     if config.threads is not None:
         torch.set_num_threads(whole_number("threads", config.threads, 1, 1024))
     torch.manual_seed(whole_number("seed", config.seed, 0, 2**63 - 1))
