@@ -1,0 +1,185 @@
+"""One self-contained page to look at reconstructions with: table, pictures and spectra."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import html
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cassi.viz.checks import Array, Wavelengths, as_wavelengths
+from cassi.viz.color import band_colors, encode, rendering_matrix
+from cassi.viz.points import choose_points
+from cassi.viz.report_codec import block_size, compress, confine, load_cube, shrink
+from cassi.viz.sheet import write_bytes
+
+_SCRIPTS = (
+    "report_scene.js",
+    "report_picture.js",
+    "report_curves.js",
+    "report_table.js",
+    "report.js",
+)
+_MARKED = 3  # points marked when the page opens
+_ERROR_CELLS = 4000  # pixels per method that the scale of the difference view is taken from
+
+
+def encode_scene(
+    name: str,
+    cubes: Mapping[str, Array],  # (C, H, W) each
+    truth: Array | None,  # (C, H, W)
+    metrics: Mapping[str, Mapping[str, float | None]],
+) -> bytes:
+    """Packs one scene for ``write_report``: some 200 kB a cube of 256×256×28.
+
+    The pictures and spectra of the page come from these packed cubes, with an error of 0.2 to 0.4 %
+    of the scene's maximum (root mean square, see ``report_codec.compress``); the metrics are those
+    given. Cubes of more than 400×400 pixels are averaged over 2×2, 3×3, … pixels.
+
+    Args:
+        name: of the scene.
+        cubes: reconstruction (C, H, W) of each method, in the order of the page.
+        truth: (C, H, W), on the cubes' scale, or None.
+        metrics: numbers of each method, by name; None or NaN for one that is not known. Methods
+            without a cube, for example one that failed, are in the table only.
+
+    Returns:
+        JSON, UTF-8.
+
+    Raises:
+        TypeError: if a cube is not of real numbers.
+        ValueError: if shapes differ, a NaN is found, or there is nothing to show.
+    """
+    true = None if truth is None else load_cube(truth, "truth")
+    shape = None if true is None else true.shape
+    arrays: dict[str, np.ndarray] = {}
+    for method, cube in cubes.items():
+        arrays[method] = load_cube(cube, f"cube of {method}", shape)
+        shape = arrays[method].shape
+    if shape is None:
+        raise ValueError(f"expected a cube or a truth of scene {name}, got none: leave it out")
+    block = block_size(*shape[1:])
+    clear = shrink(true if true is not None else next(iter(arrays.values())), block)
+    peak = float(np.abs(clear).max()) or 1.0
+    small = {
+        method: confine(shrink(array, block), None if true is None else clear)
+        for method, array in arrays.items()
+    }
+    page: dict[str, Any] = {
+        "name": name,
+        "shape": list(clear.shape),
+        "full": list(shape[1:]),
+        "block": block,
+        "truth": None if true is None else compress(clear, peak),
+        # A list: JavaScript moves names that look like whole numbers to the front of an object.
+        "methods": [[method, compress(cube, peak)] for method, cube in small.items()],
+        "points": choose_points(clear, min(_MARKED, clear[0].size)),
+        "error": _error_scale(small, clear) if true is not None else None,
+        "metrics": [
+            [method, [[key, _finite(value)] for key, value in values.items()]]
+            for method, values in metrics.items()
+        ],
+    }
+    return json.dumps(page, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def write_report(
+    path: str | os.PathLike[str],
+    scenes: Sequence[bytes],
+    wavelengths: Wavelengths,  # (C,), nm
+    *,
+    title: str,
+    preset: str = "matlab-uint8",
+    illuminant: str | None = None,
+) -> None:
+    """Writes a page that shows scenes to a person: no server, no network, one file.
+
+    It has a table of the metrics, true colour, single bands and differences of any two of truth and
+    methods, and the spectra of all at the pixel under the pointer. It is decoded by the browser
+    (any since 2023) and draws curves by plotly.js, which is inside, compressed.
+
+    Args:
+        path: the HTML file to write; it appears whole or not at all.
+        scenes: what ``encode_scene`` gave, one or more.
+        wavelengths: (C,), nm, increasing, of all scenes; None numbers the bands.
+        title: of the page.
+        preset: what PSNR and SSIM in the metrics mean, named under the table.
+        illuminant: as for ``srgb``: the light on a cube of reflectances, or None for radiance.
+
+    Raises:
+        OSError: if the folder is missing or cannot be written.
+        ValueError: if there is no scene, or the wavelengths do not fit a scene or the illuminant
+            is unknown.
+    """
+    if not scenes:
+        raise ValueError("expected at least one scene, got none: pass what encode_scene gave")
+    bands = [json.loads(scene)["shape"][0] for scene in scenes]
+    values = None
+    for count in sorted(set(bands)):
+        values = as_wavelengths(wavelengths, count)
+    settings = {
+        "wavelengths": None if values is None else values.tolist(),
+        "rendering": {
+            str(count): np.round(rendering_matrix(values, count, illuminant), 6).tolist()
+            for count in set(bands)
+        },
+        "tints": {str(count): encode(band_colors(values, count)).tolist() for count in set(bands)},
+        "notes": f"PSNR and SSIM as preset {preset}, from the full data. Pictures and spectra are "
+        "compressed: about 0.3 % of the maximum (root mean square).",
+    }
+    folder = Path(__file__).parent
+    parts = {
+        "title": html.escape(title),
+        "style": (folder / "report.css").read_text(encoding="utf-8"),
+        "script": "\n".join((folder / name).read_text(encoding="utf-8") for name in _SCRIPTS),
+        "plotly": _plotly(),
+        "settings": _inline(json.dumps(settings).encode()),
+        "scenes": "\n".join(
+            f'<script type="application/json" class="scene">{_inline(scene)}</script>'
+            for scene in scenes
+        ),
+    }
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    for key, text in parts.items():
+        page = page.replace(f"<!--{key}-->", text)
+    write_bytes(path, page.encode())
+
+
+def _error_scale(cubes: Mapping[str, np.ndarray], truth: np.ndarray) -> float | None:
+    """Gives the difference shown as brightest: 99.5 % of those of all methods are below."""
+    pixels = truth[0].size
+    every = max(1, pixels // _ERROR_CELLS)
+    true = truth.reshape(len(truth), -1)[:, ::every]
+    errors = [np.abs(cube.reshape(len(cube), -1)[:, ::every] - true) for cube in cubes.values()]
+    return float(np.percentile(np.concatenate(errors), 99.5)) or None if errors else None
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
+def _inline(content: bytes) -> str:
+    """Makes JSON safe inside a script element: no tag can open or end there."""
+    return content.decode().replace("<", "\\u003c")
+
+
+@lru_cache(maxsize=1)
+def _plotly() -> str:
+    """Gives plotly.js, gzip in base64: 4.8 MB become 2."""
+    from importlib.util import find_spec
+
+    # The module itself is not imported, that would take a third of a second for one file in it.
+    found = find_spec("plotly")
+    if found is None or found.origin is None:
+        raise ImportError("the report needs plotly: pip install plotly")
+    library = Path(found.origin).parent / "package_data" / "plotly.min.js"
+    packed = gzip.compress(library.read_bytes(), compresslevel=6, mtime=0)
+    return base64.b64encode(packed).decode("ascii")

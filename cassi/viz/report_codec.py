@@ -1,0 +1,146 @@
+"""Cubes small enough for a web page: principal components over wavelength, one JPEG each."""
+
+from __future__ import annotations
+
+import base64
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+
+from cassi.viz.checks import as_cube
+
+STEP = 0.012  # of the scene's maximum: the finest quantization worth its bytes
+BYTES_PER_PIXEL = 2.6  # of a cube: 170 kB at 256×256, 55 of them in 12.5 MB of base64
+MOST_PIXELS = 400 * 400  # larger cubes are averaged over blocks
+
+
+def block_size(height: int, width: int) -> int:
+    """Gives the side of the blocks that a cube of this size is averaged over, 1 for none."""
+    return max(1, int(np.ceil(np.sqrt(height * width / MOST_PIXELS))))
+
+
+def shrink(cube: np.ndarray, block: int) -> np.ndarray:
+    """Averages a cube (C, H, W) over blocks; rows and columns short of a block are left out."""
+    if block == 1:
+        return cube
+    bands, height, width = cube.shape
+    block_h, block_w = min(block, height), min(block, width)
+    rows, columns = height // block_h, width // block_w
+    whole = cube[:, : rows * block_h, : columns * block_w]
+    return whole.reshape(bands, rows, block_h, columns, block_w).mean(axis=(2, 4))
+
+
+def compress(cube: np.ndarray, peak: float) -> dict[str, Any]:
+    """Packs a cube for a page that decodes JPEG by a canvas.
+
+    With the orthonormal principal components E (C, k) of the spectra and their mean m, the cube is
+
+        x = m + Σᵢ Eᵢ (lowᵢ + stepᵢ · planeᵢ),
+
+    where a plane is an 8-bit greyscale JPEG whose quantization is the same for all frequencies and,
+    in units of x, for all components: the allocation of least squared error for an orthonormal
+    transform (Goyal, IEEE Signal Processing Magazine 18(5), 2001). Components whose variance is
+    below that of the rounding are left out. The step is 1.2 % of ``peak``, or what keeps the planes
+    within 2.6 bytes a pixel. On scenes of 256×256×28 the error is 0.2 to 0.4 % of the peak (root
+    mean square), and 99 % of all values are within 1 % for a method that smooths as most do.
+
+    Args:
+        cube: (C, H, W), finite.
+        peak: maximum of the scene, > 0, which the step is relative to.
+
+    Returns:
+        What JSON holds of it: ``mean`` (C), ``basis`` (k, C), ``low`` (k), ``step`` (k) and
+        ``planes``, k JPEG files in base64.
+    """
+    bands, height, width = cube.shape
+    spectra = cube.reshape(bands, -1).astype(np.float32)
+    mean = _short(spectra.mean(axis=1))
+    spectra -= mean[:, None].astype(np.float32)
+    # eigh in float64: small components would otherwise be those of rounding.
+    gram = (spectra @ spectra.T).astype(np.float64) / spectra.shape[1]
+    variance, vectors = np.linalg.eigh(gram)
+    order = np.argsort(variance)[::-1]
+    variance, basis = variance[order], _short(vectors[:, order].T)
+    budget = BYTES_PER_PIXEL * height * width + 4096  # headers weigh in small pictures
+    step = STEP * peak
+    while True:
+        kept = int(np.count_nonzero(variance > step**2 / 12))
+        planes = (basis[:kept].astype(np.float32) @ spectra).reshape(kept, height, width)
+        packed = [_plane(plane, step) for plane in planes]
+        size = sum(len(data) for _, _, data in packed)
+        if size <= budget:
+            break
+        step *= max(1.1, size / budget)
+    return {
+        "mean": mean.tolist(),
+        "basis": basis[:kept].tolist(),
+        "low": [low for low, _, _ in packed],
+        "step": [unit for _, unit, _ in packed],
+        "planes": [base64.b64encode(data).decode("ascii") for _, _, data in packed],
+    }
+
+
+def decompress(packed: dict[str, Any], height: int, width: int) -> np.ndarray:
+    """Unpacks what ``compress`` gave, as the page does: (C, H, W), float32."""
+    from PIL import Image
+
+    cube = np.repeat(np.asarray(packed["mean"], np.float32)[:, None], height * width, axis=1)
+    for vector, low, step, data in zip(
+        packed["basis"], packed["low"], packed["step"], packed["planes"], strict=True
+    ):
+        plane = np.asarray(Image.open(BytesIO(base64.b64decode(data))), np.float32)
+        cube += np.asarray(vector, np.float32)[:, None] * (low + step * plane.reshape(1, -1))
+    return cube.reshape(-1, height, width)
+
+
+def confine(cube: np.ndarray, truth: np.ndarray | None) -> np.ndarray:
+    """Clips values far outside the scene, so that a few of them do not take all 256 levels.
+
+    What lies further than the truth's range outside of it is clipped there; without a truth, what
+    exceeds ten times the 99.9 % quantile of |x|.
+    """
+    if truth is not None:
+        low, high = float(truth.min()), float(truth.max())
+        span = high - low or abs(high) or 1.0
+        return np.clip(cube, low - span, high + span)
+    limit = 10 * float(np.quantile(np.abs(cube), 0.999))
+    return np.clip(cube, -limit, limit) if limit > 0 else cube
+
+
+def load_cube(cube: Any, name: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
+    """Checks a cube (C, H, W), also against the shape of the scene's others.
+
+    Raises:
+        TypeError: if it is not of real numbers.
+        ValueError: if the shape does not fit or it holds a NaN.
+    """
+    array = as_cube(cube, name)
+    if shape is not None and array.shape != shape:
+        raise ValueError(
+            f"expected a {name} of the scene's shape {shape}, got {array.shape}: "
+            "crop or resample one of them"
+        )
+    return array
+
+
+def _plane(plane: np.ndarray, step: float) -> tuple[float, float, bytes]:
+    """Gives a plane's lowest value, its unit, and the JPEG."""
+    from PIL import Image
+
+    low, high = float(plane.min()), float(plane.max())
+    finest = max(high - low, 1e-12) / 255
+    # One entry for the whole table; JPEG has whole numbers there, the unit makes up for that.
+    entry = min(255, max(1, int(step / finest)))
+    unit = max(finest, step / entry)
+    levels = np.rint((plane - low) / unit).astype(np.uint8)
+    buffer = BytesIO()
+    Image.fromarray(levels).save(buffer, "JPEG", qtables=[[entry] * 64], optimize=True)
+    return low, unit, buffer.getvalue()
+
+
+def _short(values: np.ndarray) -> np.ndarray:
+    """Rounds to six digits of the largest; packing and unpacking then use the same numbers."""
+    largest = float(np.abs(values).max())
+    digits = 6 - int(np.ceil(np.log10(largest))) if largest > 0 else 6
+    return np.round(values.astype(np.float64), digits)

@@ -1,0 +1,87 @@
+// What stands in a picture panel: true colour, one band, or a difference in false colour.
+
+// Dark blue to pale yellow, evenly growing in lightness, so that greater always looks brighter.
+const HEAT = [[0, 0, 4], [31, 12, 72], [85, 15, 109], [136, 34, 106], [186, 54, 85],
+  [227, 89, 51], [249, 140, 10], [249, 201, 50], [252, 255, 164]];
+
+const CURVE = Uint8Array.from({ length: 4097 }, (_, i) => {
+  const linear = i / 4096;
+  return Math.round(255 * (linear <= 0.0031308 ? 12.92 * linear : 1.055 * linear ** (1 / 2.4) - 0.055));
+});
+
+const encode = (linear) => CURVE[Math.max(0, Math.min(4096, Math.round(4096 * linear)))];
+
+function heat(level) {
+  const place = Math.max(0, Math.min(1, level)) * (HEAT.length - 1);
+  const below = Math.min(HEAT.length - 2, Math.floor(place));
+  return HEAT[below].map((value, i) => value + (place - below) * (HEAT[below + 1][i] - value));
+}
+
+const HEAT_TABLE = Array.from({ length: 256 }, (_, i) => heat(i / 255));
+
+function paint(canvas, width, height, color) {
+  canvas.width = width;
+  canvas.height = height;
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(width, height);
+  const pixel = [0, 0, 0];
+  for (let i = 0; i < width * height; i++) {
+    color(i, pixel);
+    image.data.set(pixel, 4 * i);
+    image.data[4 * i + 3] = 255;
+  }
+  context.putImageData(image, 0, 0);
+}
+
+function paintGrey(canvas, scene, values, white) {
+  paint(canvas, scene.width, scene.height, (i, pixel) => pixel.fill(encode(values[i] / white)));
+}
+
+function paintHeat(canvas, scene, values, white) {
+  paint(canvas, scene.width, scene.height, (i, pixel) => {
+    const color = HEAT_TABLE[Math.max(0, Math.min(255, Math.round((255 * values[i]) / white)))];
+    [pixel[0], pixel[1], pixel[2]] = color;
+  });
+}
+
+// Draws one source (a method or the truth) of a scene; the truth has no difference, its band stays.
+function drawPicture(canvas, scene, key, view, band) {
+  if (view === "color") {
+    const [exposure, [r, g, b]] = [scene.exposure(), scene.color(key)];
+    paint(canvas, scene.width, scene.height, (i, pixel) => {
+      pixel[0] = encode(exposure * r[i]);
+      pixel[1] = encode(exposure * g[i]);
+      pixel[2] = encode(exposure * b[i]);
+    });
+  } else if (view === "band" || key === TRUTH) {
+    paintGrey(canvas, scene, scene.band(key, band), scene.white(band));
+  } else if (view === "difference") {
+    paintHeat(canvas, scene, scene.difference(key, band), scene.error ?? 1);
+  } else {
+    paintHeat(canvas, scene, scene.rootMeanSquare(key), scene.error ?? 1);
+  }
+}
+
+const sensible = (value) => (value === 0 ? "0" : String(Number(value.toPrecision(3))));
+
+function drawScale(element, scene, view, band) {
+  const heatmap = view === "difference" || view === "rms";
+  const words = {
+    color: scene.truth ? "True colour, all at the exposure of the truth" : "True colour, one exposure",
+    band: `Value at ${bandName(band)}, one scale for all`,
+    difference: `|x − truth| at ${bandName(band)}, one scale for all`,
+    rms: "√ mean over bands of (x − truth)², one scale for all",
+  };
+  element.replaceChildren();
+  if (view !== "color") {
+    const ramp = document.createElement("canvas");
+    paint(ramp, 256, 1, (i, pixel) => {
+      [pixel[0], pixel[1], pixel[2]] = heatmap ? HEAT_TABLE[i] : new Array(3).fill(encode(i / 255));
+    });
+    const white = heatmap ? scene.error ?? 1 : scene.white(band);
+    element.append("0", ramp, sensible(white), " ");
+  }
+  const text = document.createElement("span");
+  text.textContent = words[view];
+  element.append(text);
+}

@@ -1,0 +1,157 @@
+// Scenes as cassi.viz.report_codec packed them: x = mean + sum of basis * (low + step * plane).
+
+const settings = JSON.parse(document.getElementById("settings").textContent);
+
+async function decodePlane(base64, width, height) {
+  const image = new Image();
+  image.src = `data:image/jpeg;base64,${base64}`;
+  await image.decode();
+  const canvas = document.createElement("canvas");
+  canvas.width = width;
+  canvas.height = height;
+  const context = canvas.getContext("2d", { willReadFrequently: true });
+  context.drawImage(image, 0, 0);
+  const pixels = context.getImageData(0, 0, width, height).data;
+  const plane = new Uint8Array(width * height);
+  for (let i = 0; i < plane.length; i++) plane[i] = pixels[4 * i];
+  return plane;
+}
+
+class Cube {
+  constructor(packed, bands, height, width) {
+    Object.assign(this, { packed, bands, height, width, planes: null });
+  }
+
+  async load() {
+    const { planes } = this.packed;
+    this.planes ??= await Promise.all(planes.map((p) => decodePlane(p, this.width, this.height)));
+  }
+
+  // A weighted sum of the bands at every pixel.
+  project(weights) {
+    const { mean, basis, low, step } = this.packed;
+    const dot = (vector) => vector.reduce((sum, value, b) => sum + value * weights[b], 0);
+    let constant = dot(mean);
+    const factors = basis.map(dot);
+    factors.forEach((factor, i) => { constant += factor * low[i]; });
+    const sum = new Float32Array(this.width * this.height).fill(constant);
+    this.planes.forEach((plane, i) => {
+      const factor = factors[i] * step[i];
+      if (factor !== 0) for (let p = 0; p < sum.length; p++) sum[p] += factor * plane[p];
+    });
+    return sum;
+  }
+
+  band(index) {
+    const weights = new Array(this.bands).fill(0);
+    weights[index] = 1;
+    return this.project(weights);
+  }
+
+  spectrum(pixel) {
+    const { mean, basis, low, step } = this.packed;
+    const values = mean.slice();
+    this.planes.forEach((plane, i) => {
+      const amount = low[i] + step[i] * plane[pixel];
+      for (let b = 0; b < values.length; b++) values[b] += amount * basis[i][b];
+    });
+    return values;
+  }
+}
+
+const TRUTH = ""; // the key of the truth among the methods' names, which are never empty
+
+class Scene {
+  constructor(element) {
+    const page = JSON.parse(element.textContent);
+    const [bands, height, width] = page.shape;
+    Object.assign(this, { name: page.name, bands, height, width, block: page.block });
+    Object.assign(this, { full: page.full, error: page.error, metrics: page.metrics });
+    this.cubes = new Map();
+    const add = (key, packed) => this.cubes.set(key, new Cube(packed, bands, height, width));
+    if (page.truth) add(TRUTH, page.truth);
+    page.methods.forEach(([method, packed]) => add(method, packed));
+    this.marks = page.points.map(([row, column]) => row * width + column);
+    this.cache = new Map();
+  }
+
+  get truth() { return this.cubes.get(TRUTH); }
+  get methods() { return [...this.cubes.keys()].filter((key) => key !== TRUTH); }
+  get reference() { return this.truth ?? this.cubes.values().next().value; }
+
+  async load() { await Promise.all([...this.cubes.values()].map((cube) => cube.load())); }
+
+  forget() {
+    for (const cube of this.cubes.values()) cube.planes = null;
+    this.cache.clear();
+  }
+
+  cached(key, compute) {
+    if (!this.cache.has(key)) {
+      if (this.cache.size > 60) this.cache.delete(this.cache.keys().next().value);
+      this.cache.set(key, compute());
+    }
+    return this.cache.get(key);
+  }
+
+  band(key, index) {
+    return this.cached(`band ${index} ${key}`, () => this.cubes.get(key).band(index));
+  }
+
+  color(key) {
+    const weights = settings.rendering[this.bands];
+    return this.cached(`color ${key}`, () => weights.map((w) => this.cubes.get(key).project(w)));
+  }
+
+  // One exposure for all pictures of the scene: 99.5 % of the reference are below 95 % of white.
+  exposure() {
+    return this.cached("exposure", () => {
+      const key = this.truth ? TRUTH : this.methods[0];
+      const [r, g, b] = this.color(key);
+      return 0.95 / (quantile(r.map((value, i) => Math.max(value, g[i], b[i])), 0.995) || 1);
+    });
+  }
+
+  white(index) {
+    const key = this.truth ? TRUTH : this.methods[0];
+    return this.cached(`white ${index}`, () => quantile(this.band(key, index), 0.995) || 1);
+  }
+
+  difference(key, index) {
+    const [x, t] = [this.band(key, index), this.band(TRUTH, index)];
+    return x.map((value, i) => Math.abs(value - t[i]));
+  }
+
+  rootMeanSquare(key) {
+    return this.cached(`rms ${key}`, () => {
+      const sum = new Float32Array(this.width * this.height);
+      for (let b = 0; b < this.bands; b++) {
+        const [x, t] = [this.cubes.get(key).band(b), this.truth.band(b)];
+        for (let i = 0; i < sum.length; i++) sum[i] += (x[i] - t[i]) ** 2;
+      }
+      return sum.map((value) => Math.sqrt(value / this.bands));
+    });
+  }
+}
+
+function quantile(values, fraction) {
+  const sorted = Float32Array.from(values).sort();
+  return Math.max(0, sorted[Math.min(sorted.length - 1, Math.round(fraction * sorted.length))]);
+}
+
+// Pearson's coefficient of two spectra; null where one is flat.
+function correlation(a, b) {
+  const mean = (v) => v.reduce((sum, value) => sum + value, 0) / v.length;
+  const [ma, mb] = [mean(a), mean(b)];
+  let [ab, aa, bb] = [0, 0, 0];
+  a.forEach((value, i) => {
+    ab += (value - ma) * (b[i] - mb);
+    aa += (value - ma) ** 2;
+    bb += (b[i] - mb) ** 2;
+  });
+  return aa * bb > 0 ? ab / Math.sqrt(aa * bb) : null;
+}
+
+function bandName(index) {
+  return settings.wavelengths ? `${settings.wavelengths[index]} nm` : `band ${index + 1}`;
+}
