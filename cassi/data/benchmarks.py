@@ -1,0 +1,257 @@
+"""Data sets to evaluate on: cubes to be measured, or measurements that a camera took."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from torch import Tensor
+
+from cassi.data.datasets import WholeScenes
+from cassi.data.frames import edge_level
+from cassi.data.io import load_cube, load_mask, load_measurement
+from cassi.data.manifest import checksum
+from cassi.data.scenes import Scene, find_scenes, load_scene, scene_name
+from cassi.systems import check_mask
+
+__all__ = ["Benchmark", "Item"]
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One scene of a data set.
+
+    Attributes:
+        name: unique in the data set.
+        truth: `(C, H, W)` in [0, 1], or None where it is not known.
+        measurement: `(K, H', W')`, dark level and scale applied, or None: to be simulated.
+        mask: `(K, 1|C, H, W)`, transmission in [0, 1].
+        wavelengths: nm, one per band, or None where neither user nor file states them.
+        note: how the files were understood, for the user.
+    """
+
+    name: str
+    truth: Tensor | None
+    measurement: Tensor | None
+    mask: Tensor
+    wavelengths: tuple[float, ...] | None
+    note: str
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Scenes in files, listed at once and read one by one.
+
+    Cubes and measurements that have the same name belong to the same scene. Names are those of the
+    files, as `scene_name` gives them.
+
+    Args:
+        cubes: a folder, or files, or None.
+        measurements: a folder, or files, or None.
+        mask: one file for all; a folder of files named like the scenes; None where the files of the
+            measurements hold the mask too.
+        wavelengths: bands that cubes are brought to, nm; None takes the bands of the files.
+        names: choose among the scenes, in this order; None takes all.
+        expected: names that must all be there, those of a published data set; None for any.
+        shape: (C, H, W) of every cube, else any.
+        measurement_shape: (H', W') of every measurement, else any.
+        key: name of the array in the files of the cubes (or, without cubes, of the measurements).
+        unit_range: take cubes as they are and refuse values outside [0, 1]; otherwise see
+            `load_scene`.
+        checksums: SHA-256 by name of the scene; a file that has another is refused.
+        mask_checksum: the same for a mask that serves all.
+        crop: middle part of the cubes (and of the mask) that is kept, pixels.
+        downsample: side of the blocks that are then averaged, cubes only.
+        dark: level that is subtracted from measurements; "auto" takes it from the edges.
+        scale: then they are multiplied by this.
+        step: dispersion, pixels per band: tells what an edge is.
+        axis: of the dispersion.
+
+    Raises:
+        OSError: a folder or a file is missing.
+        ValueError: nothing is there, a name is unknown or given twice, or values do not fit.
+    """
+
+    cubes: PathLike | Sequence[PathLike] | None = None
+    measurements: PathLike | Sequence[PathLike] | None = None
+    mask: PathLike | None = None
+    wavelengths: tuple[float, ...] | None = None
+    names: Sequence[str] | None = None
+    expected: Sequence[str] | None = None
+    shape: Sequence[int] | None = None
+    measurement_shape: Sequence[int] | None = None
+    key: str | None = None
+    unit_range: bool = False
+    checksums: Mapping[str, str] = field(default_factory=dict)
+    mask_checksum: str | None = None
+    crop: int | Sequence[int] | None = None
+    downsample: int = 1
+    dark: float | Literal["auto"] = 0.0
+    scale: float = 1.0
+    step: int = 2
+    axis: int = -1
+
+    def __post_init__(self) -> None:
+        """List the scenes and check that what is asked for is there."""
+        if self.cubes is None and self.measurements is None:
+            raise ValueError("data: expected cubes or measurements, got neither; give a folder")
+        if self.mask is None and self.measurements is None:
+            raise ValueError("mask: expected a file, got none; give mask=FILE")
+        if self.mask is not None and not Path(self.mask).expanduser().exists():
+            raise FileNotFoundError(f"mask: no file or folder {self.mask}")
+        if self.measurements is not None and (self.crop is not None or self.downsample != 1):
+            raise ValueError("crop, downsample: expected none, a measurement is taken whole")
+        cubes, measured = _listed(self.cubes), _listed(self.measurements)
+        there = sorted(cubes | measured if self.measurements is None else measured)
+        if missing := [name for name in self.expected or () if name not in there]:
+            where = self.cubes if self.measurements is None else self.measurements
+            raise FileNotFoundError(
+                f"data: {len(missing)} of {len(self.expected or ())} scenes are missing in "
+                f"{where}: {', '.join(missing[:3])}; is this the data set?"
+            )
+        chosen = list(self.names if self.names is not None else self.expected or there)
+        for name in chosen:
+            if name not in there or chosen.count(name) > 1:
+                problem = "given twice" if name in there else "not there"
+                near = difflib.get_close_matches(str(name), there, n=3, cutoff=0.5) or there[:5]
+                raise ValueError(f"scenes: {name!r} is {problem}; there is {', '.join(near)}, …")
+        if not chosen:
+            raise ValueError("scenes: expected at least one, got none")
+        files = {name: (cubes.get(name), measured.get(name)) for name in chosen}
+        object.__setattr__(self, "files", files)
+
+    files: dict[str, tuple[Path | None, Path | None]] = field(init=False, repr=False)
+    """Cube and measurement of each scene, in order."""
+
+    @property
+    def scenes(self) -> list[str]:
+        """Names of the scenes, in order."""
+        return list(self.files)
+
+    def load(self, name: str) -> Item:
+        """Read a scene.
+
+        Raises:
+            OSError: a file cannot be read.
+            ValueError: its content is not what the data set holds; says what was expected.
+        """
+        cube, measured = self.files[name]
+        first = cube or measured
+        if first is not None and (wanted := self.checksums.get(name)) is not None:
+            _check_digest(first, wanted)
+        scene = None if cube is None else self._load_cube(cube)
+        notes = [] if scene is None else [scene.note]
+        measurement = None
+        if measured is not None:
+            measurement, note = self._load_measurement(measured)
+            notes.append(note)
+        mask, note = self._load_mask(name, measured)
+        truth = None
+        if scene is not None:
+            truth = WholeScenes([scene], crop=self.crop, downsample=self.downsample)[0]
+            mask = mask if self.crop is None else _middle(mask, truth.shape[-2:])
+            if truth.shape[-2:] != mask.shape[-2:]:
+                raise ValueError(
+                    f"{cube}: expected a cube of the mask's size {tuple(mask.shape[-2:])}, got "
+                    f"{tuple(truth.shape[-2:])}; give another mask, or crop or downsample"
+                )
+        wavelengths = self.wavelengths
+        if wavelengths is None and scene is not None:
+            wavelengths = scene.wavelengths or None
+        return Item(name, truth, measurement, mask, wavelengths, "; ".join([*notes, note]))
+
+    def _load_cube(self, path: Path) -> Scene:
+        bands = None if self.wavelengths is None else len(self.wavelengths)
+        if self.wavelengths is not None and not self.unit_range:
+            scene = load_scene(path, self.wavelengths)
+        else:
+            if path.is_dir():
+                raise ValueError(
+                    f"{path}: expected a file; give wavelengths to read a folder of pages"
+                )
+            loaded = load_cube(path, key=self.key, bands=bands)
+            nm = loaded.wavelengths or self.wavelengths or ()
+            scene = Scene(scene_name(path), loaded.data[0], nm, loaded.note)
+        if self.shape is not None and scene.shape != tuple(self.shape):
+            raise ValueError(
+                f"{path}: expected a cube (C, H, W) of {tuple(self.shape)}, got {scene.shape}"
+            )
+        low, high = scene.cube.min().item(), scene.cube.max().item()
+        if self.unit_range and not (low >= 0 and 0 < high <= 1):
+            raise ValueError(
+                f"{path}: expected values in [0, 1], got {low:.4g} to {high:.4g}; "
+                "get the original file"
+            )
+        return scene
+
+    def _load_measurement(self, path: Path) -> tuple[Tensor, str]:
+        loaded = load_measurement(path, key=self.key if self.cubes is None else None)
+        y = loaded.data[0]
+        if self.measurement_shape is not None and tuple(y.shape[-2:]) != tuple(
+            self.measurement_shape
+        ):
+            raise ValueError(
+                f"{path}: expected a measurement (H', W') of {tuple(self.measurement_shape)}, got "
+                f"{tuple(y.shape[-2:])}"
+            )
+        dark = edge_level(loaded.data, self.step, self.axis) if self.dark == "auto" else self.dark
+        y = (y - dark) * self.scale
+        if not y.any():
+            raise ValueError(f"{path}: expected light, the measurement holds only zeros")
+        return y, loaded.note
+
+    def _load_mask(self, name: str, measured: Path | None) -> tuple[Tensor, str]:
+        path = measured if self.mask is None else Path(self.mask).expanduser()
+        if path is not None and path.is_dir() and self.mask is not None:
+            path = _listed(path).get(name)
+        if path is None:
+            raise FileNotFoundError(f"mask: no file for the scene {name} in {self.mask}")
+        if self.mask_checksum is not None:
+            _check_digest(path, self.mask_checksum)
+        bands = None if self.wavelengths is None else len(self.wavelengths)
+        loaded = load_mask(path, bands=bands)
+        check_mask(loaded.data)
+        return loaded.data, loaded.note
+
+
+def _listed(source: PathLike | Sequence[PathLike] | None) -> dict[str, Path]:
+    """Scenes by name; two files of one name cannot be told apart."""
+    if source is None:
+        return {}
+    roots = [source] if isinstance(source, str | os.PathLike) else list(source)
+    paths = [path for root in roots for path in find_scenes(root)]
+    if not paths:
+        raise ValueError(f"data: expected scenes, found none in {', '.join(map(str, roots))}")
+    found: dict[str, Path] = {}
+    for path in paths:
+        name = scene_name(path)
+        if name in found:
+            raise ValueError(f"data: two scenes are called {name}: {found[name]} and {path}")
+        # A mask that lies beside the scenes it belongs to is none of them.
+        if name != "mask":
+            found[name] = path
+    return found
+
+
+def _check_digest(path: Path, expected: str) -> None:
+    digest = checksum(path)
+    if digest != expected:
+        raise ValueError(
+            f"{path}: expected the published file, with checksum {expected[:12]}…, got "
+            f"{digest[:12]}…; get the original"
+        )
+
+
+def _middle(mask: Tensor, size: Sequence[int]) -> Tensor:
+    """The middle `(…, h, w)` of a mask `(…, H, W)`; a smaller mask is left as it is."""
+    rows, columns = mask.shape[-2] - size[0], mask.shape[-1] - size[1]
+    if min(rows, columns) < 0:
+        return mask
+    top, left = rows // 2, columns // 2
+    return mask[..., top : top + size[0], left : left + size[1]].contiguous()
