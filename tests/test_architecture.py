@@ -20,6 +20,7 @@ PARTS = {
     "data": {"systems"},
     "metrics": set(),
     "training": {"ops", "systems", "solvers", "data", "metrics"},
+    "evaluation": {"ops", "systems", "solvers", "data", "metrics"},
     "viz": set(),
     "config": set(),
 }

@@ -1,0 +1,29 @@
+"""Run reconstructors over data sets: jobs, records that survive a stop, tables, sweeps."""
+
+from cassi.evaluation.jobs import Job, LocalQueue, SharedQueue, join_processes
+from cassi.evaluation.methods import Method, NetworkRun, SolverRun
+from cassi.evaluation.mismatch import Mismatch
+from cassi.evaluation.problems import Problem, make_problem, scene_generator
+from cassi.evaluation.records import Record, RecordFolder
+from cassi.evaluation.runner import run_jobs
+from cassi.evaluation.sweeps import write_sweep
+from cassi.evaluation.tables import write_results
+
+__all__ = [
+    "Job",
+    "LocalQueue",
+    "Method",
+    "Mismatch",
+    "NetworkRun",
+    "Problem",
+    "Record",
+    "RecordFolder",
+    "SharedQueue",
+    "SolverRun",
+    "join_processes",
+    "make_problem",
+    "run_jobs",
+    "scene_generator",
+    "write_results",
+    "write_sweep",
+]

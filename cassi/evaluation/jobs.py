@@ -1,0 +1,87 @@
+"""Which process does what."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import NamedTuple, Protocol
+
+import torch.distributed as dist
+
+
+class Job(NamedTuple):
+    """One method on one scene, at one point of a sweep ("" where nothing is swept)."""
+
+    point: str
+    scene: str
+    method: str
+
+
+class Queue(Protocol):
+    """Shares numbered jobs among processes."""
+
+    rank: int
+    world: int
+
+    def take(self, count: int) -> Iterator[int]:
+        """Yield the numbers, of 0 … count − 1, that this process shall do."""
+        ...
+
+    def wait(self) -> None:
+        """Return when every process has come here, in the process of rank 0; others go on."""
+        ...
+
+
+class LocalQueue:
+    """All jobs to the one process."""
+
+    rank, world = 0, 1
+
+    def take(self, count: int) -> Iterator[int]:
+        """Yield every number."""
+        yield from range(count)
+
+    def wait(self) -> None:
+        """Return at once."""
+
+
+class SharedQueue:
+    """Each job to whichever process asks next, so that a slow one delays nobody.
+
+    Nothing is kept on a disk: a run that was killed leaves no claim behind.
+
+    Args:
+        store: counts for all processes.
+        rank: of this process.
+        world: number of processes.
+    """
+
+    def __init__(self, store: dist.Store, rank: int, world: int) -> None:
+        self.store, self.rank, self.world = store, rank, world
+
+    def take(self, count: int) -> Iterator[int]:
+        """Yield numbers that no other process has been given."""
+        while (number := self.store.add("next", 1) - 1) < count:
+            yield number
+
+    def wait(self) -> None:
+        """Wait, in the process of rank 0, until all have come."""
+        self.store.add("arrived", 1)
+        while self.rank == 0 and self.store.add("arrived", 0) < self.world:
+            time.sleep(0.05)
+
+
+def join_processes() -> Queue:
+    """Return the queue of the processes that torchrun started, or a local one.
+
+    Raises:
+        RuntimeError: the other processes cannot be reached.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "MASTER_ADDR" not in os.environ:
+        return LocalQueue()
+    # The meeting of env:// without a process group: counters are all that is shared.
+    meeting = dist.rendezvous("env://", timeout=timedelta(minutes=5))
+    store, rank, world = next(iter(meeting))
+    return SharedQueue(dist.PrefixStore("cassi-evaluate", store), rank, world)

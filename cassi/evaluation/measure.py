@@ -1,0 +1,142 @@
+"""Run one method once, and measure what it costs."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cassi import metrics
+from cassi.evaluation.methods import Method
+from cassi.evaluation.problems import Problem
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A cube `(C, H, W)` on the CPU and what it cost."""
+
+    cube: Tensor
+    seconds: float
+    peak_memory: int | None
+    curve: list[tuple[float, float]]
+
+
+def warm_up(method: Method, problem: Problem) -> int | None:
+    """Run once what the first run pays for: kernels, caches, allocations.
+
+    A solver does one iteration; a network the whole cube, while its operations are counted.
+
+    Returns:
+        Floating-point operations of the network, two per multiply-add, those of matrix products,
+        convolutions and attention only, as `torch.utils.flop_counter` counts; None for a solver.
+    """
+    if method.network is None:
+        method.run(problem.y, problem.system, lambda *_: True)
+        return None
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        method.run(problem.y, problem.system)
+    return int(counter.get_total_flops())
+
+
+def measure(method: Method, problem: Problem, points: int = 0) -> Measured:
+    """Reconstruct, and measure time and memory.
+
+    Seconds are wall-clock time between two points at which the device has nothing left to do, less
+    what the curve took. The peak memory is, on a GPU, what torch allocated beyond what was there
+    before. On a CPU it is by how much the resident memory of this process rose at its peak, as
+    Linux counts it, after freed memory was given back: all that the run touched, libraries and
+    torch's caches included; None where the system does not tell.
+
+    Args:
+        method: what to run.
+        problem: on what.
+        points: about how many (seconds, PSNR) to take during the iterations; 0 for none.
+
+    Raises:
+        ValueError: the cube has another shape, or is not finite.
+    """
+    device = problem.y.device
+    curve: list[tuple[float, float]] = []
+    pause = 0.0
+    stride = max(1, method.iterations // points) if points else 0
+    memory = PeakMemory(device)
+    _wait(device)
+    start = time.perf_counter()
+
+    def follow(statistics: Any, x: Tensor) -> None:
+        nonlocal pause
+        if statistics.index % stride and statistics.index not in (1, method.iterations):
+            return
+        _wait(device)
+        begin = time.perf_counter()
+        if problem.truth is not None:
+            value = metrics.psnr(x[0].float().cpu(), problem.truth).item()
+            curve.append((begin - start - pause, value))
+        pause += time.perf_counter() - begin
+
+    follows = bool(points) and problem.truth is not None and method.network is None
+    cube = method.run(problem.y, problem.system, follow if follows else None)
+    _wait(device)
+    seconds = time.perf_counter() - start - pause
+    peak = memory.read()
+    if tuple(cube.shape) != (1, *problem.system.cube_shape):
+        raise ValueError(
+            f"{method.name}: expected a cube of {(1, *problem.system.cube_shape)}, got "
+            f"{tuple(cube.shape)}"
+        )
+    if not bool(cube.isfinite().all()):
+        raise ValueError(f"{method.name}: the cube is not finite; it diverged")
+    return Measured(cube[0].detach().float().cpu(), seconds, peak, curve)
+
+
+class PeakMemory:
+    """The highest memory from now on, beyond what is in use now."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            self.before: int | None = torch.cuda.memory_allocated(device)
+            return
+        _give_back()
+        self.before = None
+        try:
+            Path("/proc/self/clear_refs").write_text("5")  # resets the peak of the resident memory
+            self.before = _status("VmRSS")
+        except OSError:
+            pass  # no Linux, or not allowed
+
+    def read(self) -> int | None:
+        """Return the rise in bytes, or None where the system does not tell."""
+        if self.before is None:
+            return None
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device) - self.before
+        return max(_status("VmHWM") - self.before, 0)
+
+
+def _status(name: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"/proc/self/status: no {name}")
+
+
+def _give_back() -> None:
+    # Else a run that reuses what an earlier one freed would seem to need nothing.
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError):
+        return
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

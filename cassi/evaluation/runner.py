@@ -1,0 +1,148 @@
+"""Do the jobs that are not done yet."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cassi import metrics
+from cassi.evaluation.jobs import Job, Queue
+from cassi.evaluation.measure import measure, warm_up
+from cassi.evaluation.methods import Method
+from cassi.evaluation.problems import Problem
+from cassi.evaluation.records import Record, RecordFolder, Values, hash_key
+
+Prepare = Callable[[str, str], Problem]
+"""(point of the sweep, scene) → what every method starts from."""
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    queue: Queue,
+    prepare: Prepare,
+    methods: Mapping[str, Method],
+    records: RecordFolder,
+    *,
+    settings: Mapping[str, Any],
+    seed: int = 0,
+    points: int = 0,
+    report: Callable[[Record], None] = lambda _: None,
+) -> None:
+    """Run this process's share of the jobs and keep a record of each.
+
+    A job whose record holds is not done again. One that fails leaves a record that says why, and
+    the others go on.
+
+    Args:
+        jobs: in order; those of one scene should follow each other.
+        queue: which of them are this process's.
+        prepare: makes the problem of a scene.
+        methods: by name.
+        records: where records are read and written.
+        settings: whatever else results depend on; a record made under others does not hold.
+        seed: of torch's random numbers before each job.
+        points: see `measure`.
+        report: called after each job, done or found done.
+    """
+    runner = _Runner(prepare, methods, records, settings, seed, points)
+    for number in queue.take(len(jobs)):
+        report(runner.run(jobs[number]))
+
+
+@dataclass
+class _Runner:
+    prepare: Prepare
+    methods: Mapping[str, Method]
+    records: RecordFolder
+    settings: Mapping[str, Any]
+    seed: int
+    points: int
+    problem: tuple[str, str, Problem | Exception] | None = None
+    flops: dict[tuple[str, tuple[int, ...]], int | None] = field(default_factory=dict)
+
+    def run(self, job: Job) -> Record:
+        method = self.methods[job.method]
+        problem = self._problem(job)
+        if isinstance(problem, Exception):
+            return self._failed(job, "", problem)
+        key = hash_key(
+            {
+                "settings": self.settings,
+                "seed": self.seed,
+                "problem": problem.digest,
+                "method": method.identity,
+                "curve": self.points > 0,
+            }
+        )
+        if self.records.is_done(job, key):
+            found = self.records.read(job, key)
+            if found is not None:
+                return found
+        try:
+            return self._do(job, key, method, problem)
+        except Exception as error:
+            return self._failed(job, key, error)
+
+    def _do(self, job: Job, key: str, method: Method, problem: Problem) -> Record:
+        shape = (job.method, tuple(problem.y.shape))
+        with torch.no_grad():
+            if shape not in self.flops:
+                self.flops[shape] = warm_up(method, problem)
+            torch.manual_seed(self.seed)
+            measured = measure(method, problem, self.points)
+        record = Record(
+            *job,
+            key=key,
+            metrics=score(measured.cube, problem),
+            timing={"seconds": measured.seconds, "peak_memory_bytes": measured.peak_memory},
+            about={"parameters": method.parameters, "flops": self.flops[shape]},
+            curve=measured.curve,
+        )
+        self.records.write(record, measured.cube)
+        return record
+
+    def _failed(self, job: Job, key: str, error: Exception) -> Record:
+        message = " ".join(str(error).split()) or type(error).__name__
+        if not isinstance(error, ValueError | OSError | MemoryError):
+            # Maybe a defect of the program: whoever looks for it needs to know where.
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            message = f"{type(error).__name__}: {message} ({place.filename}:{place.lineno})"
+        record = Record(*job, key=key, error=message)
+        self.records.write(record)
+        return record
+
+    def _problem(self, job: Job) -> Problem | Exception:
+        if self.problem is None or self.problem[:2] != (job.point, job.scene):
+            found: Problem | Exception
+            try:
+                found = self.prepare(job.point, job.scene)
+            except Exception as error:
+                found = error
+            self.problem = (job.point, job.scene, found)
+        return self.problem[2]
+
+
+@torch.no_grad()
+def score(cube: Tensor, problem: Problem) -> Values:
+    """Compute every metric of a cube `(C, H, W)`.
+
+    Returns:
+        `psnr/PRESET` in dB and `ssim/PRESET` for every preset, `sam` in degrees, `rmse` in units of
+        the cube, `ergas` in per cent where the truth is known, and always the relative `residual`
+        ‖y − Ax‖/‖y‖. None where a metric is not defined.
+    """
+    values: Values = {}
+    if problem.truth is not None:
+        for preset in metrics.list_presets():
+            scores = metrics.evaluate(cube, problem.truth, preset)
+            values |= {f"{name}/{preset}": scores[name] for name in ("psnr", "ssim")}
+            values |= {name: scores[name] for name in ("sam", "rmse", "ergas")}
+    y = problem.y
+    misfit = (y - problem.system(cube[None].to(y.device, y.dtype))).double().norm()
+    values["residual"] = (misfit / y.double().norm().clamp_min(1e-300)).item()
+    return values

@@ -1,0 +1,121 @@
+"""How methods take a change of the camera or its noise: a table and a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cassi.data.atomic import atomic_path
+from cassi.evaluation.jobs import Job
+from cassi.evaluation.records import Record
+from cassi.evaluation.tables import MEAN, average, csv_text, strict_json, values_of
+
+
+def write_sweep(
+    folder: Path,
+    records: Sequence[Record],
+    points: Mapping[str, float],
+    scenes: Sequence[str],
+    methods: Sequence[str],
+    *,
+    parameter: str,
+    label: str,
+    preset: str,
+    settings: Mapping[str, Any],
+    environment: Mapping[str, Any],
+) -> None:
+    """Write sweep.csv, sweep.json, sweep.png, sweep.pdf and timing.json.
+
+    Args:
+        folder: where they go.
+        records: one per point, method and scene.
+        points: name → value of the parameter.
+        scenes: in the order of the table.
+        methods: in the order of table and legend.
+        parameter: its column in the table.
+        label: what the axis says, with the unit.
+        preset: of the PSNR that is drawn.
+        settings: of the evaluation, written into sweep.json.
+        environment: device, versions, ….
+    """
+    found = {record.job: record for record in records}
+    rows: list[dict[str, Any]] = []
+    means: dict[str, dict[str, Any]] = {}
+    timing: dict[str, dict[str, Any]] = {}
+    for point, value in points.items():
+        here = [r for r in found.values() if r.point == point]
+        means[point] = average(here, methods)
+        for method in methods:
+            known = [found.get(Job(point, scene, method)) for scene in scenes]
+            for record in (r for r in known if r is not None):
+                head = {parameter: value, "method": method, "scene": record.scene}
+                rows.append({**head, **values_of(record), "error": record.error})
+            head = {parameter: value, "method": method, "scene": MEAN}
+            rows.append({**head, **means[point][method]})
+        timed = {name for r in here for name in r.timing}
+        timing[point] = _only(means[point], timed, True)
+        means[point] = _only(means[point], timed, False)
+    texts = {
+        "sweep.csv": csv_text(rows),
+        "timing.json": strict_json({"environment": environment, "timing": timing}),
+        "sweep.json": strict_json(
+            {
+                "parameter": parameter,
+                "values": points,
+                "preset": preset,
+                "settings": settings,
+                "metrics": means,
+                "errors": [
+                    {"point": r.point, "method": r.method, "scene": r.scene, "error": r.error}
+                    for r in sorted(found.values(), key=lambda r: r.job)
+                    if r.error
+                ],
+            }
+        ),
+    }
+    for name, text in texts.items():
+        with atomic_path(folder / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    name = f"psnr/{preset}"
+    curves = {
+        method: [(value, means[point][method].get(name)) for point, value in points.items()]
+        for method in methods
+    }
+    count = f"{len(scenes)} scene{'s' if len(scenes) > 1 else ''}"
+    _plot(folder, curves, label, f"mean of {count}, {preset}")
+
+
+def _only(means: Mapping[str, Mapping[str, Any]], names: set[str], inside: bool) -> dict[str, Any]:
+    return {
+        method: {name: value for name, value in values.items() if (name in names) == inside}
+        for method, values in means.items()
+    }
+
+
+def _plot(
+    folder: Path, curves: Mapping[str, Sequence[tuple[float, Any]]], label: str, title: str
+) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    markers = "osD^vP*X<>"
+    for index, (method, curve) in enumerate(curves.items()):
+        known = [(x, y) for x, y in curve if y is not None]
+        if known:
+            marker = markers[index % len(markers)]
+            axes.plot(*zip(*known, strict=True), marker=marker, markersize=4, label=method)
+    axes.set_xlabel(label)
+    axes.set_ylabel("PSNR (dB)")
+    axes.set_title(title, fontsize="small")
+    axes.grid(alpha=0.3)
+    if axes.lines:
+        axes.legend(fontsize="small")
+    for suffix in (".png", ".pdf"):
+        with atomic_path(folder / f"sweep{suffix}") as temporary:
+            # No date: the same numbers make the same file.
+            metadata = {"CreationDate": None} if suffix == ".pdf" else None
+            figure.savefig(temporary, dpi=200, metadata=metadata)
