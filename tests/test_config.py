@@ -17,9 +17,11 @@ from cassi.solvers import Constant, Geometric
 CONF = Path(__file__).resolve().parents[1] / "conf"
 # tests/apps/test_train_config.py covers these, and the experiments called train_….
 TRAINING = {"data", "optimizer", "scheduler", "loss", "trainer", "logger", "callbacks"}
+# tests/apps/test_evaluate_config.py covers these.
+EVALUATION = {"noise", "sweep"}
 GROUPS = sorted(
     entry.name for entry in CONF.iterdir() if entry.is_dir() and entry.name not in ("hydra",)
-    if not entry.name.startswith("_") and entry.name not in TRAINING
+    if not entry.name.startswith("_") and entry.name not in TRAINING | EVALUATION
 )  # fmt: skip
 OPTIONS = [
     (group, file.stem)
@@ -87,8 +89,8 @@ def test_every_file_composes_and_builds(group, name, networks):
 def test_every_file_is_reached():
     reached = {CONF / group / f"{name}.yaml" for group, name in OPTIONS}
     reached |= set((CONF / "hydra").rglob("*.yaml"))
-    reached |= {CONF / "reconstruct.yaml", CONF / "train.yaml"}
-    reached |= {file for group in TRAINING for file in (CONF / group).glob("*.yaml")}
+    reached |= {CONF / f"{name}.yaml" for name in ("reconstruct", "train", "evaluate")}
+    reached |= {file for group in TRAINING | EVALUATION for file in (CONF / group).glob("*.yaml")}
     reached |= set((CONF / "experiment").glob("*train_*.yaml"))
     assert set(CONF.rglob("*.yaml")) == reached
 

@@ -72,6 +72,9 @@ def load_data(config: DictConfig) -> Any:
 
 def data_wavelengths(config: DictConfig) -> tuple[float, ...]:
     """Return the wavelengths of the training data, nm."""
+    if "simulator" not in config.data:
+        # The scenes that published tables are made of must not choose a network.
+        raise ValueError(f"data={config.data.get('name')} cannot train: it is there to evaluate on")
     wavelengths = given_wavelengths(config.data)
     if wavelengths is None:
         raise ValueError("data.wavelengths: expected a list in nm, got none")

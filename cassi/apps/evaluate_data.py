@@ -1,0 +1,127 @@
+"""From the `data` node of a config to a data set, and from its scenes to problems."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from cassi.apps.geometry import fit_bands
+from cassi.apps.settings import given_wavelengths
+from cassi.config import build, plain
+from cassi.data.benchmarks import Benchmark, Item
+from cassi.data.bundled import bundled_path
+from cassi.data.manifest import read_manifest
+from cassi.data.scenes import scene_name
+from cassi.evaluation import Mismatch, Problem, make_problem
+from cassi.systems import System
+
+
+def load_benchmark(config: DictConfig) -> Benchmark:
+    """List the scenes that a config evaluates on.
+
+    Raises:
+        OSError: a folder or file is missing.
+        ValueError: the node is none of evaluation, or its values do not fit.
+    """
+    node = config.data
+    if "evaluation" not in node:
+        raise ValueError("data: expected a data set to evaluate on, such as data=cave_test")
+    if OmegaConf.is_missing(node, "root"):
+        raise ValueError("data.root: expected a folder of cubes, got none; give data.root=DIR")
+    settings: dict[str, Any] = plain(node.evaluation)
+    _check_folder(config, settings)
+    if settings.pop("bundled", False):
+        settings["cubes"] = bundled_path("scene.tif")
+        settings["mask"] = settings.get("mask") or bundled_path("mask.tif")
+    manifest, split = settings.pop("manifest", None), settings.pop("split", "test")
+    if manifest is not None:
+        settings |= _listed(Path(str(settings["cubes"])).expanduser(), manifest, split)
+    elif isinstance(settings.get("cubes"), list):
+        # A published data set lies in folders of several names; the first that exists counts.
+        candidates = settings["cubes"]
+        there = [path for path in candidates if Path(path).expanduser().exists()]
+        settings["cubes"] = [*there, *candidates][0]
+    if config.mask is not None:
+        settings |= {"mask": config.mask, "mask_checksum": None}
+    names = plain(config.scenes)
+    names = [names] if isinstance(names, str) else names
+    if names is not None and not all(isinstance(name, str) for name in names):
+        raise ValueError(f"scenes: expected a list of names, got {names!r}")
+    camera = {"step": config.system.get("step", 1), "axis": config.system.get("axis", -1)}
+    wavelengths = given_wavelengths(config.data)
+    try:
+        return Benchmark(**settings, **camera, names=names, wavelengths=wavelengths)
+    except TypeError as error:
+        raise ValueError(f"data.evaluation: {error}") from None
+
+
+def find_bands(config: DictConfig, benchmark: Benchmark) -> int:
+    """Return C: of the config, of the wavelengths, or of the first scene."""
+    if benchmark.wavelengths is not None:
+        return len(benchmark.wavelengths)
+    return _bands(config, benchmark.load(benchmark.scenes[0]))
+
+
+def preparation(
+    config: DictConfig, benchmark: Benchmark, device: torch.device
+) -> Callable[[DictConfig, str], Problem]:
+    """Return what makes the problem of a scene under a config, that of a sweep's point."""
+
+    def prepare(here: DictConfig, scene: str) -> Problem:
+        item = benchmark.load(scene)
+        bands = _bands(here, item)
+
+        def make_camera(mask: torch.Tensor, bands: int) -> System:
+            system: System = build(here.system, mask=mask, bands=bands)
+            return system
+
+        return make_problem(
+            item,
+            make_camera,
+            bands=bands,
+            noise=None if here.get("noise") is None else build(here.noise),
+            mismatch=Mismatch(**plain(here.mismatch)),
+            seed=here.seed,
+            device=device,
+        )
+
+    return prepare
+
+
+def _bands(config: DictConfig, item: Item) -> int:
+    stated = config.system.get("bands")
+    if item.truth is not None:
+        return int(stated or len(item.truth))
+    known = None if item.wavelengths is None else len(item.wavelengths)
+    if item.measurement is None:
+        raise ValueError(f"{item.name}: expected a cube or a measurement, got neither")
+    measurement = item.measurement[None]
+    return fit_bands(config.system, item.mask, measurement, stated or known, item.wavelengths)
+
+
+def _listed(root: Path, manifest: Any, split: str) -> dict[str, Any]:
+    files = read_manifest(manifest).files(split)
+    absent = [name for name in files if not (root / name).exists()]
+    if absent:
+        raise FileNotFoundError(
+            f"data: {len(absent)} of {len(files)} {split} scenes are missing in {root}: "
+            f"{', '.join(absent[:3])}; set paths.data_dir=DIR or $CASSI_DATA"
+        )
+    return {
+        "cubes": [root / name for name in files],
+        "checksums": {scene_name(name): digest for name, digest in files.items()},
+    }
+
+
+def _check_folder(config: DictConfig, settings: dict[str, Any]) -> None:
+    root = Path(str(config.paths.data_dir)).expanduser()
+    used = [settings.get(name) for name in ("cubes", "measurements", "mask")]
+    flat = [path for value in used for path in (value if isinstance(value, list) else [value])]
+    if not root.is_dir() and any(path and str(path).startswith(str(root)) for path in flat):
+        raise FileNotFoundError(
+            f"paths.data_dir: no folder {root}; set paths.data_dir=DIR or $CASSI_DATA"
+        )

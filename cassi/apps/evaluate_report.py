@@ -1,0 +1,126 @@
+"""Pictures and the interactive report of an evaluation, from its records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import torch
+from torch import Tensor
+
+from cassi.data.atomic import atomic_path
+from cassi.data.benchmarks import Item
+from cassi.evaluation import Job, Record, RecordFolder
+from cassi.evaluation.records import Values, hash_key
+
+LoadItem = Callable[[str], Item]
+
+
+class Pictures:
+    """Draws what is finished, once: a resumed run finds it again.
+
+    Args:
+        folder: of the results; pictures go into `figures`, the report beside them.
+        records: what is known, and the cubes.
+        methods: in the order of the pictures.
+        load: reads a scene, for its truth.
+        preset: of the PSNR and SSIM that are shown.
+        figures: write files for a paper.
+        report: write report.html.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        records: RecordFolder,
+        methods: Sequence[str],
+        load: LoadItem,
+        *,
+        preset: str,
+        figures: bool,
+        report: bool,
+    ) -> None:
+        self.folder, self.records, self.methods, self.load = folder, records, methods, load
+        self.preset, self.figures, self.report = preset, figures, report
+
+    def finish_scene(self, scene: str, found: Iterable[Record]) -> bytes | None:
+        """Draw a scene and encode it for the report, if all its methods are done or have failed.
+
+        Args:
+            scene: its name.
+            found: the records of the scene.
+
+        Returns:
+            What the report takes; None where there is none.
+        """
+        known = {record.method: record for record in found if not record.error}
+        done = {name: known[name] for name in self.methods if name in known}
+        if not (self.figures or self.report) or not done:
+            return None
+        # Whatever the pictures show decides their names: they are made again when that changes.
+        shown = [(name, record.key, self._shown(record)) for name, record in done.items()]
+        key = hash_key({"scene": scene, "preset": self.preset, "shown": shown})
+        store = self.records.root / "report"
+        code = store / f"{quote(scene, safe='')}-{key}.bin"
+        drawn = store / f"{quote(scene, safe='')}-{key}.drawn"
+        if (code.exists() or not self.report) and (drawn.exists() or not self.figures):
+            return code.read_bytes() if self.report else None
+        store.mkdir(parents=True, exist_ok=True)
+        item = self.load(scene)
+        cubes = self._cubes(done.values())
+        metrics = {name: self._shown(record) for name, record in done.items()}
+        if self.figures and not drawn.exists():
+            self._draw(scene, item, cubes, metrics, done.values())
+            drawn.touch()
+        if not self.report:
+            return None
+        from cassi.viz.report import encode_scene
+
+        encoded = encode_scene(scene, cubes, item.truth, metrics)
+        with atomic_path(code) as temporary:
+            temporary.write_bytes(encoded)
+        return encoded
+
+    def write_report(
+        self, scenes: Sequence[bytes], wavelengths: Sequence[float] | None, title: str
+    ) -> None:
+        """Write report.html."""
+        from cassi.viz.report import write_report
+
+        path = self.folder / "report.html"
+        write_report(path, list(scenes), wavelengths, title=title, preset=self.preset)
+
+    def _draw(
+        self,
+        scene: str,
+        item: Item,
+        cubes: dict[str, Tensor],
+        metrics: dict[str, Values],
+        records: Iterable[Record],
+    ) -> None:
+        from cassi.viz.figures import save_comparison, save_convergence
+
+        name = quote(scene, safe=" ")
+        folder = self.folder / "figures"
+        folder.mkdir(parents=True, exist_ok=True)
+        save_comparison(folder, name, cubes, item.truth, item.wavelengths, metrics)
+        curves = {record.method: list(map(tuple, record.curve)) for record in records}
+        curves = {method: curve for method, curve in curves.items() if len(curve) > 1}
+        if curves:
+            place = folder / f"{name}_convergence"
+            place.mkdir(exist_ok=True)
+            save_convergence(place, curves)
+
+    def _cubes(self, records: Iterable[Record]) -> dict[str, Tensor]:
+        cubes: dict[str, Tensor] = {}
+        for record in records:
+            cube = self.records.read_cube(Job(record.point, record.scene, record.method))
+            cubes[record.method] = torch.empty(0) if cube is None else cube
+        return cubes
+
+    def _shown(self, record: Record) -> Values:
+        values = record.metrics
+        shown = {name: values.get(f"{name}/{self.preset}") for name in ("psnr", "ssim")}
+        rest = {name: values.get(name) for name in ("sam", "rmse", "ergas", "residual")}
+        return {**shown, **rest, "seconds": record.timing.get("seconds")}
