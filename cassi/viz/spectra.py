@@ -11,15 +11,13 @@ import numpy as np
 from cassi.viz.checks import Array, Wavelengths, as_cube, as_points, as_truth, as_wavelengths
 from cassi.viz.color import band_colors, encode, exposure_of, srgb
 from cassi.viz.points import choose_points
+from cassi.viz.regions import COLORS, correlation, region_spectrum
 from cassi.viz.sheet import INK, LIGHT, Sheet
 
 _PANEL = 460  # longer side of the picture, pixels
 _CURVES = 660  # width of the axes, pixels
 _MARGIN, _STRIP = 20, 12
 _ACROSS, _LINE = 3, 21  # legend entries in a line, and its height
-_HALF = 2  # a point's spectrum is the mean of 5×5 pixels
-# Okabe and Ito's palette for all kinds of colour vision, without its yellow and black.
-_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 
 def save_spectra(
@@ -76,34 +74,22 @@ def save_spectra(
     x = np.arange(1.0, bands + 1) if values is None else values
     marker = "o" if bands == 1 else None
     for index, (row, column) in enumerate(places):
-        color = _COLORS[index % len(_COLORS)]
+        color = COLORS[index % len(COLORS)]
         across, down = _MARGIN + factor * (column + 0.5), top + factor * (row + 0.5)
         aside = 17 if across < _MARGIN + wide - 40 else -17
         _mark(sheet, str(index + 1), color, across, down, aside)
-        spectrum = _spectrum(estimate, row, column)
+        spectrum = region_spectrum(estimate, row, column)
         label = f"{index + 1}  ({row}, {column})"
         if true is not None:
-            reference = _spectrum(true, row, column)
+            reference = region_spectrum(true, row, column)
             axes.plot(x, reference, "--", color=color, lw=1.5, marker=marker)
-            label += _correlation(spectrum, reference)
+            r = correlation(spectrum, reference)
+            label += "" if r is None else f"  r = {r:.4f}"
         axes.plot(x, spectrum, "-", color=color, lw=2.2, marker=marker, label=label)
     _finish(axes, compared=true is not None)
     strip = sheet.axes(left, below - _STRIP, _CURVES, _STRIP)
     _draw_strip(strip, axes.get_xlim(), values)
     sheet.save(path)
-
-
-def _spectrum(cube: np.ndarray, row: int, column: int) -> np.ndarray:
-    rows = slice(max(0, row - _HALF), row + _HALF + 1)
-    columns = slice(max(0, column - _HALF), column + _HALF + 1)
-    return cube[:, rows, columns].mean(axis=(1, 2), dtype=np.float64)
-
-
-def _correlation(estimate: np.ndarray, truth: np.ndarray) -> str:
-    """Words r for the legend; a flat spectrum has none."""
-    e, t = estimate - estimate.mean(), truth - truth.mean()
-    norm = float(np.linalg.norm(e) * np.linalg.norm(t))
-    return f"  r = {float(e @ t) / norm:.4f}" if norm > 1e-12 else ""
 
 
 def _mark(sheet: Sheet, name: str, color: str, x: float, y: float, aside: int) -> None:
