@@ -122,6 +122,7 @@ class CassiNet(nn.Module):
         widths: channels of f at a half, a quarter and an eighth of the resolution.
         blocks: residual blocks there.
         start: iterations of total variation before the first learned stage.
+        training_start: the same while training; fewer leave the stages more to learn, and cost less.
         shared: all stages have the same f.
         checkpointing: compute f again for its gradient instead of keeping what is within: less
             memory, about a third more time.
@@ -129,7 +130,7 @@ class CassiNet(nn.Module):
     Raises:
         ValueError: a number that is no count.
 
-    >>> net = CassiNet(stages=1, widths=(4, 4, 4), start=2)
+    >>> net = CassiNet(stages=1, widths=(4, 4, 4))
     """
 
     def __init__(
@@ -139,15 +140,21 @@ class CassiNet(nn.Module):
         rank: int = 6,
         widths: Sequence[int] = (32, 64, 96),
         blocks: Sequence[int] = (2, 2, 2),
-        start: int = 40,
+        start: int = 100,
+        training_start: int = 40,
         shared: bool = False,
         checkpointing: bool = False,
     ) -> None:
         super().__init__()
-        check_counts("CassiNet", bands=bands, stages=stages, rank=rank, start=start + 1)
+        check_counts("CassiNet", bands=bands, stages=stages, rank=rank)
+        if min(start, training_start) < 0:
+            raise ValueError(
+                f"CassiNet start: expected at least 0, got {start} and {training_start} in training"
+            )
         if len(widths) != 3 or len(blocks) != 3:
             raise ValueError(f"CassiNet: expected 3 widths and 3 blocks, got {widths}, {blocks}")
-        self.bands, self.rank, self.start = bands, rank, start
+        self.bands, self.rank = bands, rank
+        self.start, self.training_start = start, training_start
         self.checkpointing = checkpointing
         carries = [stages > 1] if shared else [k > 0 for k in range(stages)]
         self.nets = nn.ModuleList(
@@ -192,8 +199,9 @@ class CassiNet(nn.Module):
     def _begin(self, y: Tensor, system: Any, soft: Tensor) -> Tensor:
         algorithm, prior = ADMM(relaxation=1.6), Subspace(rank=self.rank).begin()
         state = algorithm.init(y, system)
-        for i in range(self.start):
-            strength = START(i, self.start)
+        count = self.training_start if self.training else self.start
+        for i in range(count):
+            strength = START(i, count)
             state = algorithm.step(state, y, system, prior, strength, soft.clamp_min(0.05))
         return state.x
 

@@ -15,7 +15,7 @@ from cassi.models.registry import create_model, find_model, list_models
 from cassi.models.wide import Wide, reflect_to_multiple
 
 BANDS = 5
-SMALL: dict[str, Any] = {"stages": 2, "size": (64, 64), "start": 3}
+SMALL: dict[str, Any] = {"stages": 2, "size": (64, 64), "start": 3, "training_start": 3}
 """Settings that make a network small, used where its class knows them."""
 NO_GRADIENT: dict[str, set[str]] = {}
 """Parameters that the published arithmetic leaves unused, by network."""
