@@ -122,7 +122,7 @@ class CassiNet(nn.Module):
         widths: channels of f at a half, a quarter and an eighth of the resolution.
         blocks: residual blocks there.
         start: iterations of total variation before the first learned stage.
-        training_start: the same while training; fewer leave the stages more to learn, and cost less.
+        training_start: the same while training; fewer leave more to learn, and cost less.
         shared: all stages have the same f.
         checkpointing: compute f again for its gradient instead of keeping what is within: less
             memory, about a third more time.
