@@ -40,7 +40,7 @@ def encode_scene(
 ) -> bytes:
     """Packs one scene for ``write_report``: some 200 kB a cube of 256×256×28.
 
-    The pictures and spectra of the page come from these packed cubes, with an error of 0.2 to 0.4 %
+    The pictures and spectra of the page come from these packed cubes, with an error of 0.2 to 0.5 %
     of the scene's maximum (root mean square, see ``report_codec.compress``); the metrics are those
     given. Cubes of more than 400×400 pixels are averaged over 2×2, 3×3, … pixels.
 
@@ -62,6 +62,8 @@ def encode_scene(
     shape = None if true is None else true.shape
     arrays: dict[str, np.ndarray] = {}
     for method, cube in cubes.items():
+        if not method:
+            raise ValueError("expected a name for every method, got an empty one: name it")
         arrays[method] = load_cube(cube, f"cube of {method}", shape)
         shape = arrays[method].shape
     if shape is None:

@@ -9,7 +9,7 @@ import torch
 from matplotlib.image import imread
 
 from cassi import viz
-from cassi.viz import sheet
+from cassi.viz import figures, sheet
 
 SAVERS = {
     "rgb": viz.save_rgb,
@@ -134,3 +134,63 @@ def test_a_missing_folder_is_an_error(cube, wavelengths, tmp_path):
 def test_import_brings_neither_matplotlib_nor_colour():
     code = "import sys, cassi.viz; sys.exit(bool({'matplotlib', 'colour'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+METRICS = {"gap_tv": {"psnr": 24.1, "ssim": 0.7}, "net": {"psnr": None}}
+
+
+def _files(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("bands", [1, 28])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_comparison_is_written_as_png_and_pdf(bands, known, cube, wavelengths, tmp_path):
+    truth = cube[:bands]
+    cubes = {"gap_tv": 0.9 * truth, "net": torch.from_numpy(0.8 * truth)}
+    nm = wavelengths[:bands] if known else None
+    figures.save_comparison(tmp_path, "a", cubes, truth if known else None, nm, METRICS)
+    assert _files(tmp_path) == ["a.pdf", "a.png"]
+    assert _read(tmp_path / "a.png").std() > 0.02
+    assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_the_comparison_with_the_truth_has_a_row_of_errors(cube, wavelengths, tmp_path):
+    cubes = {"gap_tv": 0.9 * cube}
+    figures.save_comparison(tmp_path, "with", cubes, cube, wavelengths, {})
+    figures.save_comparison(tmp_path, "without", cubes, None, wavelengths, {})
+    assert len(_read(tmp_path / "with.png")) > len(_read(tmp_path / "without.png"))
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 1), (2, 3, 90), (2, 90, 3), (2, 500, 420)])
+def test_a_comparison_takes_extreme_shapes_and_black(shape, tmp_path):
+    black = np.zeros(shape)
+    figures.save_comparison(tmp_path, "a", {"$x_": black, "_y": black}, black, [500.0, 600.0], {})
+    assert _files(tmp_path) == ["a.pdf", "a.png"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"name": "../a"}, "file name without a folder"),
+        ({"cubes": {}}, "at least one method"),
+        ({"cubes": {"a": np.zeros((3, 4, 5)), "b": np.zeros((3, 5, 4))}}, "of b"),
+        ({"truth": np.zeros((3, 5, 4))}, "truth of the cube's shape"),
+        ({"wavelengths": [500.0]}, "3 wavelengths"),
+        ({"cubes": {"a": np.full((3, 4, 5), np.nan)}}, "cube of a"),
+    ],
+)
+def test_a_comparison_says_what_does_not_fit(change, words, tmp_path):
+    given = {"name": "a", "cubes": {"a": np.zeros((3, 4, 5))}, "truth": None, "wavelengths": None}
+    with pytest.raises(ValueError, match=words):
+        figures.save_comparison(tmp_path, metrics={}, **(given | change))
+    assert _files(tmp_path) == []
+
+
+def test_convergence_draws_curves_and_dots_and_leaves_out_what_is_not_finite(tmp_path):
+    curve = [(0.1 * i, 20 + i) for i in range(1, 50)] + [(6.0, float("nan"))]
+    figures.save_convergence(tmp_path, {"gap_tv": curve, "_net$": [(0.3, 30.0)], "none": []})
+    assert _files(tmp_path) == ["convergence.pdf", "convergence.png"]
+    assert _read(tmp_path / "convergence.png").std() > 0.02
+    with pytest.raises(ValueError, match="at least one method"):
+        figures.save_convergence(tmp_path, {"none": [(1.0, float("inf"))]})

@@ -1,0 +1,137 @@
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from cassi.viz import report_codec
+from cassi.viz.report import encode_scene, write_report
+
+HOSTILE = '</script><img src=x onerror="alert(1)">'
+
+
+@pytest.fixture(scope="module")
+def scene():
+    """A scene (28, 256, 256) with texture, edges, smooth spectra and sensor noise."""
+    generator = np.random.default_rng(0)
+    axis = np.linspace(0, 1, 256)
+    y, x = np.meshgrid(axis, axis, indexing="ij")
+    bands = np.arange(28)[:, None, None] / 27
+    truth = np.zeros((28, 256, 256))
+    for _ in range(24):
+        cy, cx, radius, hue, broad = generator.random(5)
+        disc = (y - cy) ** 2 + (x - cx) ** 2 < (0.03 + 0.15 * radius) ** 2
+        texture = 0.6 + 0.4 * np.sin(60 * (cx * x + cy * y)) ** 2
+        spectrum = np.exp(-(((bands - hue) / (0.1 + 0.4 * broad)) ** 2))
+        truth = np.where(disc, spectrum * texture, truth)
+    truth += 0.004 * generator.standard_normal(truth.shape)
+    return (truth / truth.max()).astype(np.float32)
+
+
+def _unpacked(page, key):
+    _, height, width = page["shape"]
+    packed = page["truth"] if key is None else dict(page["methods"])[key]
+    return report_codec.decompress(packed, height, width)
+
+
+def test_a_packed_scene_comes_back_within_the_stated_error(scene):
+    page = json.loads(encode_scene("a", {"x": 0.8 * scene}, scene, {}))
+    for key, cube in ((None, scene), ("x", 0.8 * scene)):
+        error = np.abs(_unpacked(page, key) - cube) / scene.max()
+        assert np.sqrt((error**2).mean()) < 0.005
+        assert np.quantile(error, 0.99) < 0.015
+
+
+def test_ten_scenes_with_four_methods_stay_below_fifteen_megabytes(scene, tmp_path):
+    generator = np.random.default_rng(1)
+    cubes = {"a": 0.9 * scene, "b": scene[::-1].copy()}
+    for method, sigma in (("c", 0.05), ("d", 0.2)):  # noise is what compresses worst
+        noise = sigma * generator.standard_normal(scene.shape).astype(np.float32)
+        cubes[method] = scene + noise
+    packed = encode_scene("a", cubes, scene, {})
+    write_report(tmp_path / "r.html", [packed], None, title="a")
+    page = (tmp_path / "r.html").stat().st_size
+    assert page + 9 * len(packed) < 15e6
+    assert page - len(packed) < 2.5e6
+
+
+def test_large_scenes_are_averaged(scene):
+    large = np.tile(scene[:4], (1, 3, 3))[:, :660, :661]
+    page = json.loads(encode_scene("a", {"x": large}, None, {}))
+    assert (page["block"], page["full"], page["shape"]) == (2, [660, 661], [4, 330, 330])
+    assert page["truth"] is None
+    assert page["error"] is None
+    want = large[:, :, :660].reshape(4, 330, 2, 330, 2).mean(axis=(2, 4))
+    assert np.sqrt(((_unpacked(page, "x") - want) ** 2).mean()) < 0.005
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 4e4])
+def test_the_error_is_relative_to_the_scene(scale, scene):
+    page = json.loads(encode_scene("a", {"x": scale * scene[:5, :64, :48]}, None, {}))
+    error = _unpacked(page, "x") - scale * scene[:5, :64, :48]
+    assert np.sqrt((error**2).mean()) < 0.005 * scale
+
+
+def test_a_few_wild_values_do_not_spoil_the_rest(scene):
+    wild = scene.copy()
+    wild[3, 10, 10] = 1e6
+    page = json.loads(encode_scene("a", {"x": wild}, scene, {}))
+    error = np.abs(_unpacked(page, "x") - scene)
+    assert np.median(error) < 0.01
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 9, 7), (40, 3, 90), (2, 1, 300)])
+@pytest.mark.parametrize("value", [0.0, 0.7])
+def test_extreme_shapes_and_flat_cubes(shape, value, tmp_path):
+    cube = torch.full(shape, value)
+    packed = encode_scene("a", {"x": cube, "y": cube}, cube, {"x": {"psnr": float("inf")}})
+    page = json.loads(packed)
+    assert dict(dict(page["metrics"])["x"]) == {"psnr": None}
+    np.testing.assert_allclose(_unpacked(page, "x"), cube.numpy(), atol=1e-5)
+    write_report(tmp_path / "r.html", [packed], None, title="a")
+
+
+def test_methods_keep_their_order_even_if_called_by_numbers():
+    cube = np.zeros((2, 4, 4))
+    page = json.loads(encode_scene("a", {"9": cube, "b": cube, "1": cube}, None, {}))
+    assert [method for method, _ in page["methods"]] == ["9", "b", "1"]
+
+
+def test_no_name_becomes_markup(tmp_path):
+    cube = np.zeros((2, 4, 4))
+    packed = encode_scene(HOSTILE, {HOSTILE: cube}, None, {HOSTILE: {HOSTILE: 1.0}})
+    write_report(tmp_path / "r.html", [packed], None, title=HOSTILE, preset=HOSTILE)
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "<img" not in page
+    inside = re.search(r'class="scene">(.*?)</script>', page, re.DOTALL)
+    assert json.loads(inside[1])["name"] == HOSTILE
+
+
+def test_the_page_asks_for_nothing_from_a_network(tmp_path):
+    packed = encode_scene("a", {"x": np.zeros((2, 4, 4))}, None, {})
+    write_report(tmp_path / "r.html", [packed], [500.0, 600.0], title="a")
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "default-src 'none'" in page
+    assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", page)
+    assert not re.search(r"<!--\w+-->", page)
+    assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
+
+
+def test_what_does_not_fit_is_said(tmp_path):
+    cube = np.zeros((2, 4, 4))
+    with pytest.raises(ValueError, match="cube of x of the scene's shape"):
+        encode_scene("a", {"x": cube}, np.zeros((2, 4, 5)), {})
+    with pytest.raises(ValueError, match="a cube or a truth of scene a"):
+        encode_scene("a", {}, None, {})
+    with pytest.raises(ValueError, match="cube of x"):
+        encode_scene("a", {"x": cube * np.nan}, None, {})
+    with pytest.raises(ValueError, match="name"):
+        encode_scene("a", {"": cube}, None, {})
+    with pytest.raises(ValueError, match="at least one scene"):
+        write_report(tmp_path / "r.html", [], None, title="a")
+    with pytest.raises(ValueError, match="2 wavelengths"):
+        write_report(
+            tmp_path / "r.html", [encode_scene("a", {"x": cube}, None, {})], [500.0], title=""
+        )
+    assert list(tmp_path.iterdir()) == []

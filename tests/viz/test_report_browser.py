@@ -1,0 +1,212 @@
+"""What a person does with the report, done in a headless Chromium."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from cassi.viz.report import encode_scene, write_report
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+CHROMIUM = next((path for path in map(shutil.which, NAMES) if path), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=f"none of {', '.join(NAMES)} is installed")
+
+HOSTILE = "<b onclick=alert(1)>&amp;"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as play:
+        options = ["--no-sandbox", "--disable-gpu"]
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=options)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two scenes with truth and two methods, one capture with a single method, three pages."""
+    folder = tmp_path_factory.mktemp("report")
+    bands = np.linspace(0, 1, 6)[:, None, None]
+    y, x = np.mgrid[0:40, 0:60] / 60
+    truth = (0.2 + 0.6 * np.exp(-(((bands - x) / 0.4) ** 2)) * (0.5 + y)).astype(np.float32)
+    cubes = {"good": truth + 0.02 * np.sin(20 * y), HOSTILE: 0.7 * truth}
+    metrics = {
+        "good": {"psnr": 35.0, "ssim": 0.91, "seconds": 9.0},
+        HOSTILE: {"psnr": 20.0, "ssim": 0.6, "seconds": 1.5},
+        "failed": {"psnr": None, "ssim": None, "seconds": None},
+    }
+    flipped = {method: 0.5 * cube[:, ::-1] for method, cube in cubes.items()}
+    worse = {
+        method: {key: v and v / 2 for key, v in row.items()} for method, row in metrics.items()
+    }
+    first = encode_scene("first", cubes, truth, metrics)
+    second = encode_scene("second", flipped, 0.5 * truth[:, ::-1], worse)
+    capture = encode_scene("capture", {"good": truth}, None, {"good": {"seconds": 1.0}})
+    nm = np.linspace(450, 650, 6)
+    write_report(folder / "both.html", [first, second], nm, title=f"Two {HOSTILE}")
+    write_report(folder / "capture.html", [capture], None, title="Capture")
+    return folder
+
+
+@pytest.fixture
+def open_page(browser, folder):
+    """Opens a page; at the end, nothing may have been said on the console or asked of a network."""
+    complaints, pages = [], []
+
+    def open_page(name, **options):
+        page = browser.new_page(viewport={"width": 1366, "height": 800}, **options)
+        pages.append(page)
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: asked(request.url))
+        page.goto((folder / name).as_uri())
+        page.wait_for_selector("body[data-ready]", timeout=60_000)
+        return page
+
+    def asked(url):
+        if not url.startswith(("file:", "data:", "blob:")):
+            complaints.append(url)
+
+    yield open_page
+    for page in pages:
+        page.close()
+    assert complaints == []
+
+
+def _picture(page, panel=1):
+    return page.locator(".frame > canvas").nth(panel).evaluate("canvas => canvas.toDataURL()")
+
+
+def _spectrum(page):
+    return page.evaluate("document.getElementById('spectrum').data.map((d) => Array.from(d.y))")
+
+
+def _column(page, number):
+    return page.locator(f"#table tbody td:nth-child({number})").all_inner_texts()
+
+
+def _click(page, x, y, panel=0):
+    canvas = page.locator(".frame > canvas").nth(panel)
+    box = canvas.bounding_box()
+    canvas.click(position={"x": x * box["width"], "y": y * box["height"]})
+    page.wait_for_timeout(100)
+
+
+def test_pictures_and_spectra_are_those_of_the_cubes(open_page):
+    page = open_page("both.html")
+    expression = "Array.from(scenes[0].cubes.get('good').spectrum(20 * 60 + 30))"
+    bands = np.linspace(0, 1, 6)
+    truth = 0.2 + 0.6 * np.exp(-(((bands - 0.5) / 0.4) ** 2)) * (0.5 + 20 / 60)
+    np.testing.assert_allclose(
+        page.evaluate(expression), truth + 0.02 * np.sin(20 * 20 / 60), atol=0.012
+    )
+    red, _, blue = page.evaluate(
+        "[...document.querySelector('.frame > canvas').getContext('2d')"
+        ".getImageData(55, 20, 1, 1).data].slice(0, 3)"
+    )
+    assert red > blue  # the right of the scene is bright at long wavelengths
+
+
+def test_a_click_changes_the_spectrum_and_keeps_the_point(open_page):
+    page = open_page("both.html")
+    before, marked = _spectrum(page), page.locator(".card").count()
+    _click(page, 0.93, 0.93)
+    after = _spectrum(page)
+    assert len(after) == 3  # two methods and the truth
+    assert not np.allclose(before, after)
+    assert page.locator(".card").count() == marked + 1
+    page.locator(".card button").last.click()
+    assert page.locator(".card").count() == marked
+
+
+def test_the_pointer_alone_shows_the_spectrum_under_it(open_page):
+    page = open_page("both.html")
+    page.locator(".frame > canvas").first.hover(position={"x": 5, "y": 5})
+    page.wait_for_timeout(100)
+    first, marked = _spectrum(page), page.locator(".card").count()
+    page.locator(".frame > canvas").first.hover(position={"x": 300, "y": 5})
+    page.wait_for_timeout(100)
+    assert not np.allclose(first, _spectrum(page))
+    assert page.locator(".card").count() == marked
+
+
+def test_the_slider_and_the_arrow_keys_change_the_picture(open_page):
+    page = open_page("both.html")
+    color = _picture(page)
+    page.locator("#band").fill("1")
+    second = _picture(page)
+    assert second != color
+    assert "490 nm" in page.locator("#band-name").inner_text()
+    page.locator("body").press("ArrowRight")
+    page.locator("body").press("ArrowRight")
+    assert "570 nm" in page.locator("#band-name").inner_text()
+    assert _picture(page) != second
+
+
+def test_the_difference_has_one_scale_for_all_methods(open_page):
+    page = open_page("both.html")
+    page.click("#view [data-key=difference]")
+    scale, good = page.locator("#scale").inner_text(), _picture(page)
+    page.locator(".panel select").nth(1).select_option(HOSTILE)
+    assert page.locator("#scale").inner_text() == scale
+    assert _picture(page) != good
+    page.click("#view [data-key=rms]")
+    assert "mean over bands" in page.locator("#scale").inner_text()
+
+
+def test_the_pickers_change_scene_and_method(open_page):
+    page = open_page("both.html")
+    first, spectrum = _picture(page), _spectrum(page)
+    page.locator(".panel select").nth(1).select_option(HOSTILE)
+    other = _picture(page)
+    assert other != first
+    page.locator("#scene").select_option(label="second")
+    page.wait_for_timeout(300)
+    assert _picture(page) not in (first, other)
+    assert not np.allclose(spectrum, _spectrum(page))
+    assert page.locator(".panel select").nth(1).input_value() == HOSTILE
+
+
+def test_the_table_sorts_by_any_column(open_page):
+    page = open_page("both.html")
+    assert [text.strip() for text in _column(page, 2)] == ["26.25", "15.00", "–"]
+    page.click("#table th[data-key=seconds] button")
+    assert [text.strip() for text in _column(page, 4)] == ["1.13", "6.75", "–"]
+    page.click("#table th[data-key=seconds] button")
+    assert [text.strip() for text in _column(page, 4)] == ["6.75", "1.13", "–"]
+    page.click("#table th[data-key=method] button")
+    assert _column(page, 1)[-1] == "good"
+    page.click("#rows [data-key=every]")
+    assert len(_column(page, 1)) == 6
+    page.click("#table th[data-key=psnr] button")
+    assert [text.strip() for text in _column(page, 3)][:2] == ["35.00", "20.00"]
+    page.locator("#table tbody tr", has_text="second").first.click()
+    page.wait_for_timeout(300)
+    assert page.locator("#scene").input_value() == "1"
+
+
+def test_names_stay_text(open_page):
+    page = open_page("both.html")
+    assert page.locator("h1").inner_text() == f"Two {HOSTILE}"
+    assert page.locator("b").count() == 0
+    assert HOSTILE in " ".join(page.locator("#spectrum .legendtext").all_text_contents())
+
+
+def test_a_capture_without_truth_and_wavelengths(open_page):
+    page = open_page("capture.html", color_scheme="dark")
+    assert page.locator("#view button").all_inner_texts() == ["Colour", "Band"]
+    assert page.locator(".panel:visible").count() == 1
+    assert "band 4 of 6" in page.locator("#band-name").inner_text()
+    before = _picture(page, 0)
+    page.locator("body").press("ArrowLeft")
+    assert _picture(page, 0) != before
+    assert len(_spectrum(page)) == 1
+
+
+@pytest.mark.parametrize("width", [1366, 800, 420])
+def test_nothing_stands_over_the_edge(width, open_page):
+    page = open_page("both.html")
+    page.set_viewport_size({"width": width, "height": 700})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
