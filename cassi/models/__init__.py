@@ -12,6 +12,7 @@ from cassi.models.hdnet import HDNet
 from cassi.models.hourglass import Hourglass
 from cassi.models.mst import MST
 from cassi.models.mst_plus_plus import MSTPlusPlus
+from cassi.models.padut import PADUT
 from cassi.models.tsa_net import TSANet
 from cassi.models.unet_stages import ADMMNet, GAPNet
 
@@ -20,6 +21,7 @@ __all__ = [
     "DAUHST",
     "DGSMP",
     "MST",
+    "PADUT",
     "ADMMNet",
     "BiSRNet",
     "CassiNet",

@@ -1,0 +1,66 @@
+"""Attention among the channels of images, or of windows of them."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cassi.models.pixelwise import PixelNorm, widen
+
+
+class ChannelAttention(nn.Module):
+    """Attention whose tokens are channels.
+
+    With q, k, v = depthwise(W x), flattened to `(h·w, c)`, and per head
+
+        A = softmax(τ (q/|q|)ᵀ(k/|k|)),   out = v Aᵀ W_p
+
+    where |·| are norms of columns. Aᵀ W_p is one small matrix per image.
+
+    Args:
+        dim: channels c, a multiple of `heads`.
+        heads: groups of channels that attend to each other.
+        norm: whether x is normalized first, and its mean kept, see `PixelNorm`.
+
+    Source: Zamir et al., "Restormer", CVPR 2022, equations 1 and 2; names of the weights as there.
+    """
+
+    norm: PixelNorm | None
+
+    def __init__(self, dim: int, heads: int, norm: bool = False) -> None:
+        super().__init__()
+        self.heads = heads
+        self.temperature = nn.Parameter(torch.ones(heads, 1, 1))
+        self.norm = PixelNorm(dim, centred=False) if norm else None
+        self.qkv = nn.Conv2d(dim, 3 * dim, 1, bias=False)
+        self.qkv_dwconv = nn.Conv2d(3 * dim, 3 * dim, 3, padding=1, groups=3 * dim, bias=False)
+        self.project_out = nn.Conv2d(dim, dim, 1, bias=False)
+
+    def forward(self, x: Tensor, factor: Tensor | None = None) -> Tensor:
+        """Attend within each image.
+
+        Args:
+            x: `(N, h, w, c)`.
+            factor: `(N, h, w, 1)`, multiplies q, k and v.
+
+        Returns:
+            `(N, h, w, c)`.
+        """
+        x = x if self.norm is None else self.norm(x)
+        parts = widen(x, self.qkv, self.qkv_dwconv, 3)
+        if factor is not None:
+            parts = [part * factor for part in parts]
+        q, k, v = (part.flatten(1, 2) for part in parts)
+        return torch.bmm(v, self._mixture(q, k).to(v.dtype)).view(x.shape)
+
+    def _mixture(self, q: Tensor, k: Tensor) -> Tensor:  # (N, n, c) → Aᵀ W_p (N, c, c)
+        # Rows of pixels: norms and products read memory in its order, and heads are views.
+        q, k = (
+            F.normalize(part.mT.reshape(-1, part.shape[2] // self.heads, part.shape[1]), dim=-1)
+            for part in (q, k)
+        )
+        cosine = torch.bmm(q, k.mT).unflatten(0, (-1, self.heads))
+        attention = (cosine * self.temperature).softmax(-1)
+        weight = self.project_out.weight.flatten(1).mT  # (c, c), rows in the order of v
+        return (attention.mT @ weight.unflatten(0, (self.heads, -1))).flatten(1, 2)
