@@ -13,6 +13,7 @@ from cassi.models.hourglass import Hourglass
 from cassi.models.mst import MST
 from cassi.models.mst_plus_plus import MSTPlusPlus
 from cassi.models.padut import PADUT
+from cassi.models.rdluf_mixs2 import RDLUFMixS2
 from cassi.models.tsa_net import TSANet
 from cassi.models.unet_stages import ADMMNet, GAPNet
 
@@ -32,5 +33,6 @@ __all__ = [
     "HDNet",
     "Hourglass",
     "MSTPlusPlus",
+    "RDLUFMixS2",
     "TSANet",
 ]

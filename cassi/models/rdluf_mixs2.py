@@ -1,0 +1,200 @@
+"""RDLUF-MixS²: an unrolled network that learns its own sensing matrix."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from cassi import ops
+from cassi.models.base import Camera, offsets
+from cassi.models.mix_block import BlockInteraction, MixBlock, Resampling, StageInteraction, rescale
+from cassi.models.passing import Passing
+from cassi.models.pixelwise import convolve, mix
+from cassi.models.registry import register
+from cassi.models.shifted import moved_masks
+from cassi.models.wide import reflect_to_multiple, roll_bands
+
+SCALES = 3
+MULTIPLE = 2**SCALES
+
+
+class Features(NamedTuple):
+    """What a stage leaves to the next."""
+
+    encoded: tuple[Tensor, Tensor]
+    coarsest: Tensor
+    decoded: tuple[Tensor, Tensor]
+
+
+class MixTransformer(nn.Module):
+    """A U-Net of three scales, told what the stage before found at each.
+
+    Any height and width: reflected to a multiple of 8, and cropped.
+
+    Args:
+        bands: number C of bands.
+        first: whether no stage comes before; the layers that would listen to it stay unused.
+
+    Source: Dong et al., CVPR 2023, figure 3; names of the weights as in its code.
+    """
+
+    def __init__(self, bands: int, first: bool = False) -> None:
+        super().__init__()
+        # The inception has quarters of the channels, sixths inside, and eighths weight them.
+        dim = max(16, bands + -bands % 4)
+        self.embedding = nn.Conv2d(bands, dim, 1, bias=False)
+        self.Encoder = nn.ModuleList(MixBlock(dim << i, 1 << i) for i in (0, 1))
+        self.BottleNeck = MixBlock(dim << 2, 1 << 2)
+        self.Decoder = nn.ModuleList(MixBlock(dim << i, 1 << i) for i in (1, 0))
+        self.BlockInteractions = nn.ModuleList(BlockInteraction(7 * dim, dim << i) for i in (0, 1))
+        self.Downs = nn.ModuleList(Resampling(dim << i, dim << i + 1, 0.5, "down") for i in (0, 1))
+        self.Ups = nn.ModuleList(Resampling(dim << i, dim << i - 1, 2, "up") for i in (2, 1))
+        self.fusions = nn.ModuleList(
+            nn.Conv2d(dim << i + 1, dim << i, 3, padding=1, bias=False) for i in (1, 0)
+        )
+        self.stage_interactions = nn.ModuleList(StageInteraction(dim << i) for i in (0, 1, 2, 1, 0))
+        if first:
+            # Without a gradient they would stop distributed training.
+            self.stage_interactions.requires_grad_(False)
+        self.mapping = nn.Conv2d(dim, bands, 1, bias=False)
+
+    def forward(self, x: Tensor, before: Features | None) -> tuple[Tensor, Features]:
+        """Denoise `(B, C, H, W)`, with the features of the stage before; return its own."""
+        height, width = x.shape[-2:]
+        padded = reflect_to_multiple(x, MULTIPLE).permute(0, 2, 3, 1).contiguous()
+        fine = mix(self.embedding, padded)
+        fine = self._listen(0, self.Encoder[0](fine), before)
+        middle = self._listen(1, self.Encoder[1](self.Downs[0](fine)), before)
+        coarse = self._listen(2, self.BottleNeck(self.Downs[1](middle)), before)
+        of_coarse = rescale(coarse, 2)
+        encoded = (
+            self.BlockInteractions[0](fine, rescale(middle, 2), rescale(of_coarse, 2)),
+            self.BlockInteractions[1](rescale(fine, 0.5), middle, of_coarse),
+        )
+        middle = torch.cat((self.Ups[0](coarse), encoded[1]), -1)
+        middle = self._listen(3, self.Decoder[0](convolve(self.fusions[0], middle)), before)
+        fine = torch.cat((self.Ups[1](middle), encoded[0]), -1)
+        fine = self._listen(4, self.Decoder[1](convolve(self.fusions[1], fine)), before)
+        cube = (mix(self.mapping, fine) + padded).permute(0, 3, 1, 2)
+        return cube[..., :height, :width], Features(encoded, coarse, (fine, middle))
+
+    def _listen(self, place: int, x: Tensor, before: Features | None) -> Tensor:
+        if before is None:
+            return x
+        scale = (0, 1, 2, 1, 0)[place]
+        pair = (
+            (before.coarsest, before.coarsest)
+            if scale == SCALES - 1
+            else (before.encoded[scale], before.decoded[scale])
+        )
+        return cast(Tensor, self.stage_interactions[place](x, *pair))
+
+
+def spread_pixels(inputs: int, outputs: int, bias: bool = False, width: int = 64) -> nn.Sequential:
+    """Return 1×1, 3×3 depthwise and 1×1 convolutions with GELU between them."""
+    return nn.Sequential(
+        nn.Conv2d(inputs, width, 1, bias=bias),
+        nn.GELU(),
+        nn.Conv2d(width, width, 3, padding=1, groups=width, bias=bias),
+        nn.GELU(),
+        nn.Conv2d(width, outputs, 1, bias=False),
+    )
+
+
+class LearnedDescent(nn.Module):
+    """A gradient step with a sensing matrix corrected by what y and the masks tell.
+
+        Φ ← Φ + DL(y, Φ),   v = x + r·Φᵀ(y − Φx)
+
+    Source: Dong et al., CVPR 2023, section 3.2; names of the weights as in its code.
+    """
+
+    def __init__(self, bands: int) -> None:
+        super().__init__()
+        self.r = nn.Parameter(torch.tensor([0.5]))
+        self.DL = nn.Sequential(spread_pixels(bands + 1, bands), spread_pixels(bands, bands))
+
+    def matrix(self, y: Tensor, masks: Tensor) -> Tensor:
+        """Return Φ `(B, C, H, W')` of y `(B, 1, H, W')` and masks `(1|B, C, H, W')`."""
+        correction = self.DL(torch.cat((y, masks.expand(len(y), -1, -1, -1)), 1))
+        return cast(Tensor, correction + masks)
+
+    def forward(self, x: Tensor, y: Tensor, matrix: Tensor, scale: float) -> Tensor:
+        """Step: x `(B, C, H, W')` → v; Φ is a camera whose bands already lie where they fall."""
+        camera = matrix.unsqueeze(1)
+        residual = y - ops.forward(x, camera, 0)
+        return x + (scale * self.r) * ops.adjoint(residual, camera, x.shape[1], 0)
+
+
+@register("rdluf_mixs2_3stg", stages=3, shared=False)
+@register("rdluf_mixs2_5stg", stages=5)
+@register("rdluf_mixs2_7stg", stages=7)
+@register("rdluf_mixs2_9stg", stages=9)
+class RDLUFMixS2(Passing):
+    """Unrolled gradient descent whose sensing matrix and denoisers are learned.
+
+        v = x + 2/C·r_i Φ_iᵀ(y − Φ_i x),   x ← PM_i(v)
+
+    Φ_i is as wide as the detector and, unlike the mask, open everywhere on it: x is a wide cube,
+    whose bands are rolled to where they fall.
+
+    Args:
+        bands: number C of bands.
+        stages: number of iterations, at least 2.
+        shared: whether all stages but the first and the last are one.
+        checkpointing: spend time to save memory in training, see `Unrolled`.
+
+    Raises:
+        ValueError: a count below 1, or one stage only.
+
+    Source: Dong et al., "Residual degradation learning unfolding framework with mixing priors
+    across spectral and spatial for compressive spectral imaging", CVPR 2023; names of the weights
+    as in its code.
+    """
+
+    def __init__(
+        self, bands: int = 28, stages: int = 5, shared: bool = True, checkpointing: bool = False
+    ) -> None:
+        super().__init__(bands, stages, checkpointing)
+        if stages < 2:
+            raise ValueError(f"RDLUFMixS2 stages: expected at least 2, got {stages}")
+        self.shared = shared
+        self.head_GD = LearnedDescent(bands)
+        self.head_PM = MixTransformer(bands, first=True)
+        inner = range(stages - 2)
+        self.body_GD: nn.Module
+        self.body_PM: nn.Module
+        if shared:
+            self.body_GD, self.body_PM = LearnedDescent(bands), MixTransformer(bands)
+        else:
+            self.body_GD = nn.ModuleList(LearnedDescent(bands) for _ in inner)
+            self.body_PM = nn.ModuleList(MixTransformer(bands) for _ in inner)
+        self.tail_GD = LearnedDescent(bands)
+        self.tail_PM = MixTransformer(bands)
+
+    def recover(self, y: Tensor, system: Camera) -> Tensor:
+        """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        scale, shifts = 2 / self.bands, offsets(system)
+        masks = moved_masks(y, system)
+        features: list[Features] = []
+        moved = (y * scale).expand(-1, self.bands, -1, -1)
+        x, known, matrix = moved, None, masks
+        for descent, denoiser in self._stages():
+            if descent is not known:  # a stage that is shared has the same Φ each time
+                known, matrix = descent, descent.matrix(y * scale, masks)
+            moved = descent(moved, y, matrix, scale)
+            together = roll_bands(moved, [-shift for shift in shifts])
+            x = self.chain(denoiser, features)(together, 0.0)
+            moved = roll_bands(x, shifts)
+        return x[..., : system.mask.shape[-1]]
+
+    def _stages(self) -> list[tuple[LearnedDescent, nn.Module]]:
+        if self.shared:
+            body = [(self.body_GD, self.body_PM)] * (self.stages - 2)
+        else:
+            lists = cast("tuple[nn.ModuleList, nn.ModuleList]", (self.body_GD, self.body_PM))
+            body = list(zip(*lists, strict=True))
+        pairs = [(self.head_GD, self.head_PM), *body, (self.tail_GD, self.tail_PM)]
+        return cast("list[tuple[LearnedDescent, nn.Module]]", pairs)
