@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,13 @@ from cassi import metrics
 from cassi.apps.command import run_command
 from cassi.apps.evaluate_data import find_bands, load_benchmark, preparation
 from cassi.apps.evaluate_methods import make_methods
-from cassi.apps.evaluate_results import Plan, finish, finish_scene
+from cassi.apps.evaluate_results import FAILED, Plan, finish, finish_scene
 from cassi.apps.memory import keep_freed_memory
 from cassi.apps.networks import store_models
 from cassi.apps.settings import choose_device, whole_number
 from cassi.config import plain
 from cassi.evaluation import Record, RecordFolder, join_processes, run_jobs
 
-FAILED = 1
-"""Exit status where a scene failed and the rest is done."""
 POINTS = 40
 """Of a convergence curve: as many as a plot shows, and few beside the iterations' time."""
 
@@ -32,6 +31,9 @@ POINTS = 40
 def main() -> None:
     """Run the command."""
     store_models()
+    if int(os.environ.get("RANK", "0")) > 0:
+        # Results go where the first process says, which for this one may be a second ago.
+        sys.argv += ["hydra.run.dir=.", "hydra.output_subdir=null"]
     run_command("cassi-evaluate", "evaluate", evaluate)
 
 
@@ -45,36 +47,37 @@ def evaluate(config: DictConfig) -> float:
     from hydra.types import RunMode
 
     hydra = HydraConfig.get()
-    shared = hydra.mode == RunMode.MULTIRUN
-    folder = Path(hydra.runtime.output_dir).resolve()
-    # The jobs of a multirun work on one table: they share records.
-    root = Path(hydra.sweep.dir).resolve() if shared else folder
+    queue = join_processes()
+    folder = Path(queue.share(str(Path(hydra.runtime.output_dir).resolve())))
     device = _check(config)
     benchmark = load_benchmark(config)
     points = sweep_points(config)
     methods = make_methods(config, find_bands(config, benchmark), device)
-    prepare = preparation(config, benchmark, device)
+    prepare = preparation(points, benchmark, device)
     plan = Plan(
         list(points), benchmark.scenes, list(methods), swept=config.get("sweep") is not None
     )
     cubes = bool(config.cubes or config.report or config.figures) and not plan.swept
-    records = RecordFolder(root / "records", keep_cubes=cubes)
+    records = RecordFolder(folder / "records", keep_cubes=cubes)
     jobs = plan.jobs()
-    queue = join_processes()
     bar = tqdm(total=len(jobs), unit="run", disable=not config.progress or queue.rank > 0)
+
+    seen: Counter[str] = Counter()
 
     def report(record: Record) -> None:
         bar.update()
+        seen[record.scene] += 1
         if record.error:
             print(f"{_label(record)} failed: {record.error}", file=sys.stderr, flush=True)
-        if not plan.swept and not shared:
-            finish_scene(config, root, benchmark, plan, records, record.scene)
+        # Now rather than at the end, so that a long run can be looked at.
+        if seen[record.scene] == len(methods) and not plan.swept:
+            finish_scene(config, folder, benchmark, plan, records, record.scene)
 
     with bar:
         run_jobs(
             jobs,
             queue,
-            lambda point, scene: prepare(points[point], scene),
+            prepare,
             methods,
             records,
             settings=_settings(device),
@@ -83,9 +86,11 @@ def evaluate(config: DictConfig) -> float:
             report=report,
         )
     queue.wait()
-    if shared or queue.rank > 0:
+    if queue.rank > 0:
         return float("nan")
-    return finish(config, root, benchmark, plan, records, device, fail=FAILED)
+    # A job of a multirun must not end the others; MergeJobs ends the command.
+    fail = FAILED if hydra.mode != RunMode.MULTIRUN else None
+    return finish(config, folder, benchmark, plan, records, device, fail)
 
 
 def sweep_points(config: DictConfig) -> dict[str, DictConfig]:

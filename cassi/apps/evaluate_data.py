@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,25 +67,38 @@ def find_bands(config: DictConfig, benchmark: Benchmark) -> int:
 
 
 def preparation(
-    config: DictConfig, benchmark: Benchmark, device: torch.device
-) -> Callable[[DictConfig, str], Problem]:
-    """Return what makes the problem of a scene under a config, that of a sweep's point."""
+    points: Mapping[str, DictConfig], benchmark: Benchmark, device: torch.device
+) -> Callable[[str, str], Problem]:
+    """Return what makes the problem of a scene at a point of a sweep.
 
-    def prepare(here: DictConfig, scene: str) -> Problem:
-        item = benchmark.load(scene)
-        bands = _bands(here, item)
+    Args:
+        points: the config of each point.
+        benchmark: the scenes.
+        device: where methods run.
+
+    Raises:
+        ValueError: noise or mismatch are not fit, or the measurements are given.
+    """
+    noises = {p: build(c.noise) if c.get("noise") else None for p, c in points.items()}
+    mismatches = {point: Mismatch(**plain(config.mismatch)) for point, config in points.items()}
+    changed = any(noises.values()) or any(mismatch.exists for mismatch in mismatches.values())
+    if changed and benchmark.measurements is not None:
+        raise ValueError("noise, mismatch: expected none, the measurements are not simulated")
+
+    def prepare(point: str, scene: str) -> Problem:
+        config, item = points[point], benchmark.load(scene)
 
         def make_camera(mask: torch.Tensor, bands: int) -> System:
-            system: System = build(here.system, mask=mask, bands=bands)
+            system: System = build(config.system, mask=mask, bands=bands)
             return system
 
         return make_problem(
             item,
             make_camera,
-            bands=bands,
-            noise=None if here.get("noise") is None else build(here.noise),
-            mismatch=Mismatch(**plain(here.mismatch)),
-            seed=here.seed,
+            bands=_bands(config, item),
+            noise=noises[point],
+            mismatch=mismatches[point],
+            seed=config.seed,
             device=device,
         )
 

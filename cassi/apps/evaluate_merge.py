@@ -2,35 +2,55 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
+from cassi.apps.evaluate import sweep_points
 from cassi.apps.evaluate_data import load_benchmark
 from cassi.apps.evaluate_results import Plan, finish
 from cassi.apps.settings import choose_device
-from cassi.evaluation import RecordFolder
-
-FAILED = 1
+from cassi.evaluation import Record, RecordFolder
 
 
 class MergeJobs(Callback):
-    """Writes into the sweep's folder what a single run would have written."""
+    """Writes into the folder of a multirun what a single run would have written.
+
+    Jobs that differ in scenes and reconstructors make one table. Others, of which two have the same
+    method on the same scene, have their own tables only.
+    """
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
-        """Read the records of all jobs."""
+        """Put the records of all jobs together."""
         root = Path(config.hydra.sweep.dir).resolve()
-        records = RecordFolder(root / "records")
-        found = records.all()
-        if not found:
+        sources = [RecordFolder(path) for path in sorted(root.glob("*/records"))]
+        found = [(record, source) for source in sources for record in source.all()]
+        if not found or len({record.job for record, _ in found}) < len(found):
             return
         mine = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
         assert isinstance(mine, DictConfig)
-        mine.scenes = sorted({record.scene for record in found})
-        points = list(dict.fromkeys(record.point for record in found))
-        methods = list(dict.fromkeys(record.method for record in found))
-        benchmark = load_benchmark(mine)
-        plan = Plan(points, benchmark.scenes, methods)
-        finish(mine, root, benchmark, plan, records, choose_device(mine.device), fail=FAILED)
+        records = RecordFolder(root / "records", keep_cubes=mine.cubes)
+        for record, source in found:
+            _copy(record, source, records)
+        scenes = {record.scene for record, _ in found}
+        mine.scenes = [name for name in load_benchmark(mine).scenes if name in scenes]
+        methods = list(dict.fromkeys(record.method for record, _ in found))
+        swept = mine.get("sweep") is not None
+        plan = Plan(list(sweep_points(mine)), mine.scenes, methods, swept)
+        finish(mine, root, load_benchmark(mine), plan, records, choose_device(mine.device))
+
+
+def _copy(record: Record, source: RecordFolder, target: RecordFolder) -> None:
+    cube = source.path(record.job, ".npy")
+    if cube.is_file():
+        place = target.path(record.job, ".npy")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.unlink(missing_ok=True)
+        try:
+            place.hardlink_to(cube)  # cubes are large
+        except OSError:
+            shutil.copyfile(cube, place)
+    target.write(record)

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_module
-from hydra.core.global_hydra import GlobalHydra
+from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
-from cassi.apps.networks import FILE_SUFFIX, build_model, check_model, rewrite_model_path
+from cassi.apps.evaluate_names import config_search, understand
+from cassi.apps.networks import build_model, check_model, rewrite_model_path
 from cassi.apps.settings import check_denoiser
 from cassi.config import build, plain
 from cassi.data.manifest import checksum
 from cassi.evaluation import Method, NetworkRun, SolverRun
-from cassi.models.registry import list_models
 from cassi.solvers import Solver
-
-KEYS = {"name", "method", "model", "weights", "overrides"}
 
 
 def make_methods(config: DictConfig, bands: int, device: torch.device) -> dict[str, Method]:
@@ -48,7 +42,7 @@ def make_methods(config: DictConfig, bands: int, device: torch.device) -> dict[s
     more = plain(config.data.get("overrides")) or []
     methods: dict[str, Method] = {}
     for item in listed:
-        spec = _understood(item)
+        spec = understand(item)
         if spec["name"] in methods:
             raise ValueError(
                 f"reconstructors: two are called {spec['name']!r}; write {{name: OTHER, …}}"
@@ -58,37 +52,6 @@ def make_methods(config: DictConfig, bands: int, device: torch.device) -> dict[s
         except (ValueError, TypeError) as error:
             raise ValueError(f"reconstructors: {spec['name']}: {error}") from error
     return methods
-
-
-def list_experiments() -> list[str]:
-    """Return the experiments that are methods: those that neither name a scene nor train."""
-    with _configs():
-        loader = GlobalHydra.instance().config_loader()
-        names = [n for n in loader.get_group_options("experiment") if not n.startswith("_")]
-        return [n for n in names if not n.startswith("train_") and not _names_a_scene(n)]
-
-
-def _understood(item: Any) -> dict[str, Any]:
-    if isinstance(item, str):
-        networks, methods = list_models(), list_experiments()
-        if item.endswith(FILE_SUFFIX) or item in networks:
-            return {"name": _short(item), "model": item}
-        if item not in methods:
-            near = difflib.get_close_matches(item, [*methods, *networks], n=3, cutoff=0.5)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"there is {_some(methods)}"
-            raise ValueError(
-                f"reconstructors: no method, network or {FILE_SUFFIX} file {item!r}; {hint}"
-            )
-        return {"name": item, "method": item}
-    if not isinstance(item, dict) or ("method" in item) == ("model" in item):
-        raise ValueError(
-            f"reconstructors: expected a name, or a mapping with method or model, got {item!r}"
-        )
-    if unknown := sorted(set(map(str, item)) - KEYS):
-        raise ValueError(f"reconstructors: no key {unknown[0]!r}; there is {_some(sorted(KEYS))}")
-    what = item.get("method", item.get("model"))
-    name = item.get("name") or ("+".join(what) if isinstance(what, list) else _short(str(what)))
-    return {**item, "name": str(name)}
 
 
 def _make(
@@ -122,25 +85,10 @@ def _make(
 
 
 def _compose(overrides: list[str], config: DictConfig) -> DictConfig:
-    with _configs():
+    with config_search():
         composed = compose("reconstruct", overrides=overrides)
     OmegaConf.update(composed, "paths.data_dir", config.paths.data_dir)
     return composed
-
-
-def _configs() -> Any:
-    # Inside a command Hydra is set up, with the config folders of the user; elsewhere it is not.
-    if GlobalHydra.instance().is_initialized():
-        return nullcontext()
-    return initialize_config_module("cassi.conf", version_base="1.3")
-
-
-def _names_a_scene(name: str) -> bool:
-    loaded = GlobalHydra.instance().config_loader().get_sources()
-    for source in loaded:
-        if source.available() and source.is_config(f"experiment/{name}"):
-            return "scene" in source.load_config(f"experiment/{name}").config
-    return False
 
 
 def _identity(node: Any) -> Any:
@@ -154,15 +102,3 @@ def _identity(node: Any) -> Any:
     if isinstance(node, str) and "." in node and Path(node).expanduser().is_file():
         return f"sha256:{checksum(Path(node).expanduser())}"
     return node
-
-
-def _short(item: str) -> str:
-    path = Path(item)
-    if path.suffix != FILE_SUFFIX:
-        return item
-    # A training calls every file model.safetensors, and its folder tells which.
-    return path.parent.name if path.stem == "model" and path.parent.name else path.stem
-
-
-def _some(names: Iterable[str]) -> str:
-    return ", ".join(names)

@@ -105,7 +105,7 @@ class Pictures:
         folder = self.folder / "figures"
         folder.mkdir(parents=True, exist_ok=True)
         save_comparison(folder, name, cubes, item.truth, item.wavelengths, metrics)
-        curves = {record.method: list(map(tuple, record.curve)) for record in records}
+        curves = {record.method: [(s, p) for s, p in record.curve] for record in records}
         curves = {method: curve for method, curve in curves.items() if len(curve) > 1}
         if curves:
             place = folder / f"{name}_convergence"

@@ -18,6 +18,9 @@ from cassi.config import plain
 from cassi.data.benchmarks import Benchmark
 from cassi.evaluation import Job, Record, RecordFolder, write_results, write_sweep
 
+FAILED = 1
+"""Exit status where a scene failed and the rest is done."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -61,7 +64,7 @@ def finish(
     plan: Plan,
     records: RecordFolder,
     device: torch.device,
-    fail: int,
+    fail: int | None = FAILED,
 ) -> float:
     """Write tables, pictures and report.
 
@@ -72,7 +75,7 @@ def finish(
         plan: what was evaluated.
         records: what was found.
         device: where methods ran.
-        fail: exit status where a scene failed.
+        fail: exit status where a scene failed; None returns all the same.
 
     Returns:
         The mean PSNR of the first method, dB; NaN where it is not known.
@@ -103,7 +106,8 @@ def finish(
     failed = [record for record in found if record.error]
     if failed:
         print(f"cassi-evaluate: {len(failed)} of {len(found)} runs failed", file=sys.stderr)
-        sys.exit(fail)
+        if fail is not None:
+            sys.exit(fail)
     first = [r.metrics.get(f"psnr/{config.preset}") for r in found if r.method == plan.methods[0]]
     known = [value for value in first if value is not None]
     return sum(known) / len(known) if known else float("nan")

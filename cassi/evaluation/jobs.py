@@ -29,6 +29,10 @@ class Queue(Protocol):
         """Yield the numbers, of 0 … count − 1, that this process shall do."""
         ...
 
+    def share(self, text: str) -> str:
+        """Return the text of the process of rank 0."""
+        ...
+
     def wait(self) -> None:
         """Return when every process has come here, in the process of rank 0; others go on."""
         ...
@@ -42,6 +46,10 @@ class LocalQueue:
     def take(self, count: int) -> Iterator[int]:
         """Yield every number."""
         yield from range(count)
+
+    def share(self, text: str) -> str:
+        """Return the text itself."""
+        return text
 
     def wait(self) -> None:
         """Return at once."""
@@ -65,6 +73,12 @@ class SharedQueue:
         """Yield numbers that no other process has been given."""
         while (number := self.store.add("next", 1) - 1) < count:
             yield number
+
+    def share(self, text: str) -> str:
+        """Return the text of the process of rank 0, once that has given it."""
+        if self.rank == 0:
+            self.store.set("text", text)
+        return self.store.get("text").decode()
 
     def wait(self) -> None:
         """Wait, in the process of rank 0, until all have come."""

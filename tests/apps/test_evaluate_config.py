@@ -11,7 +11,8 @@ from omegaconf import OmegaConf
 
 from cassi.apps.evaluate import sweep_points
 from cassi.apps.evaluate_data import find_bands, load_benchmark
-from cassi.apps.evaluate_methods import list_experiments, make_methods
+from cassi.apps.evaluate_methods import make_methods
+from cassi.apps.evaluate_names import list_experiments
 from cassi.apps.networks import store_models
 from cassi.config import build
 from cassi.evaluation import Mismatch

@@ -1,0 +1,251 @@
+"""cassi-evaluate from end to end on three tiny scenes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+import cassi
+from cassi.apps.evaluate import main
+from cassi.models.registry import create_model
+from cassi.models.saved import Card, save_model
+
+NANOMETRES = [450, 500, 550, 600, 650]
+PLAIN = ("report=false", "figures=false", "progress=false")
+SHORT = "{name: gap, method: gap_tv, overrides: {solver.iterations: 4}}"
+OTHER = "{name: longer, method: gap_tv, overrides: {solver.iterations: 6}}"
+NETWORK = "{model: gap_net, weights: random, overrides: {model.stages: 1}}"
+
+
+@pytest.fixture
+def evaluate(command):
+    return command(main, "cassi-evaluate")
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Options that name three scenes of 16 x 18 with 5 bands."""
+    generator = torch.Generator().manual_seed(3)
+    folder = tmp_path / "cubes"
+    folder.mkdir()
+    ramp = torch.linspace(0.1, 0.9, 18).expand(16, 18)
+    for name in ("one", "three", "two"):
+        shape = torch.rand(5, 4, 6, generator=generator).repeat_interleave(4, 1)
+        cube = ramp * shape.repeat_interleave(3, 2)
+        cassi.write_cube(folder / f"{name}.npz", cube, NANOMETRES)
+    mask = (torch.rand(16, 18, generator=generator) > 0.5).float() * 0.9 + 0.1
+    np.save(tmp_path / "mask.npy", mask.numpy())
+    nm = ",".join(map(str, NANOMETRES))
+    return (
+        *("data=folder", f"data.root={folder}", f"mask={tmp_path / 'mask.npy'}"),
+        *(f"data.wavelengths=[{nm}]", "system.step=1"),
+    )
+
+
+def reconstructors(*specs):
+    return f"reconstructors=[{','.join(specs)}]"
+
+
+def results(folder):
+    return json.loads((folder / "results.json").read_text())
+
+
+def stamps(folder):
+    return {f.relative_to(folder): f.stat().st_mtime_ns for f in folder.rglob("*.json")}
+
+
+def start(*arguments, launcher=()):
+    """Run the command as a process of its own."""
+    module = [*(launcher or (sys.executable,)), "-m", "cassi.apps.evaluate"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [*module, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+def test_tables_of_solvers_and_a_network(evaluate, data, tmp_path):
+    outcome = evaluate(*data, *PLAIN, reconstructors(SHORT, NETWORK))
+    assert outcome.status == 0, outcome.err
+    folder = tmp_path / "run"
+    names = ("csv", "json", "md", "tex")
+    assert all((folder / f"results.{suffix}").is_file() for suffix in names)
+    found = results(folder)
+    assert list(found["metrics"]["gap"]["scenes"]) == ["one", "three", "two"]
+    assert found["about"]["gap"] == {"flops": None, "parameters": None}
+    assert found["about"]["gap_net"]["flops"] > found["about"]["gap_net"]["parameters"] > 0
+    # The same numbers as by hand.
+    mask = np.load(tmp_path / "mask.npy")
+    system = cassi.SDCassi(mask, bands=5, step=1)
+    truth = cassi.read_cube(tmp_path / "cubes" / "two.npz")
+    cube = torch.from_numpy(np.load(folder / "records" / "two" / "gap.npy"))
+    scores = found["metrics"]["gap"]["scenes"]["two"]
+    for preset in cassi.metrics.list_presets():
+        assert scores[f"psnr/{preset}"] == cassi.metrics.psnr(cube, truth[0], preset).item()
+    y = system(truth)
+    assert scores["residual"] == pytest.approx(
+        ((y - system(cube[None])).norm() / y.norm()).item(), rel=1e-5
+    )
+    values = [s["psnr/unit"] for s in found["metrics"]["gap"]["scenes"].values()]
+    assert found["metrics"]["gap"]["mean"]["psnr/unit"] == pytest.approx(np.mean(values))
+    rows = list(csv.DictReader((folder / "results.csv").open()))
+    assert [(r["method"], r["scene"]) for r in rows[:4]] == [
+        ("gap", "one"), ("gap", "three"), ("gap", "two"), ("gap_net", "one"),
+    ]  # fmt: skip
+    timing = json.loads((folder / "timing.json").read_text())
+    assert timing["timing"]["gap"]["mean"]["seconds"] > 0
+    assert r"gap\_net & " in (folder / "results.tex").read_text()
+    assert "| gap_net |" in outcome.out
+
+
+def test_a_file_of_a_training_is_a_reconstructor(evaluate, data, tmp_path):
+    network = create_model("gap_net", bands=5, stages=1)
+    (tmp_path / "tiny").mkdir()
+    path = tmp_path / "tiny" / "model.safetensors"
+    save_model(path, network.state_dict(), Card("gap_net", 5, {"stages": 1}))
+    outcome = evaluate(*data, *PLAIN, reconstructors(str(path)), "scenes=[two]")
+    assert outcome.status == 0, outcome.err
+    assert list(results(tmp_path / "run")["metrics"]) == ["tiny"]
+
+
+def test_only_what_changed_is_done_again(evaluate, data, tmp_path):
+    records = tmp_path / "run" / "records"
+    assert evaluate(*data, *PLAIN, reconstructors(SHORT)).status == 0
+    first, whole = stamps(records), (tmp_path / "run" / "results.json").read_bytes()
+    assert evaluate(*data, *PLAIN, reconstructors(SHORT)).status == 0
+    assert stamps(records) == first
+    assert (tmp_path / "run" / "results.json").read_bytes() == whole
+    # Another method leaves the first one's records alone.
+    assert evaluate(*data, *PLAIN, reconstructors(SHORT, OTHER)).status == 0
+    assert first.items() <= stamps(records).items()
+    # Noise, and a longer run under the same name, change results.
+    assert evaluate(*data, *PLAIN, reconstructors(SHORT), "noise=white").status == 0
+    noisy = stamps(records)
+    assert all(noisy[path] != first[path] for path in first)
+    again = SHORT.replace("4", "5")
+    assert evaluate(*data, *PLAIN, reconstructors(again), "noise=white").status == 0
+    assert all(stamps(records)[path] != noisy[path] for path in first)
+
+
+def test_a_scene_that_fails_is_reported_and_the_rest_goes_on(evaluate, data, tmp_path):
+    (tmp_path / "cubes" / "three.npz").write_bytes(b"damaged")
+    outcome = evaluate(*data, *PLAIN, reconstructors(SHORT))
+    assert outcome.status == 1
+    assert "gap, three failed: " in outcome.err
+    assert "Traceback" not in outcome.err
+    found = results(tmp_path / "run")
+    assert list(found["metrics"]["gap"]["scenes"]) == ["one", "two"]
+    assert found["metrics"]["gap"]["mean"]["sam"] is None
+    assert [error["scene"] for error in found["errors"]] == ["three"]
+    assert "failed" in (tmp_path / "run" / "results.md").read_text()
+    # Mended, it is made up for.
+    cube = torch.rand(5, 16, 18, generator=torch.Generator().manual_seed(0))
+    cassi.write_cube(tmp_path / "cubes" / "three.npz", cube, NANOMETRES)
+    assert evaluate(*data, *PLAIN, reconstructors(SHORT)).status == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["reconstructors=[gap_tw]"], "did you mean gap_tv"),
+        (["scenes=[four]"], "'four' is not there; there is"),
+        (["preset=mathlab"], "expected a metric preset among"),
+        (["data=bundle"], "did you mean bundled"),
+        (["threads=0"], "threads: expected a whole number from 1"),
+        (["report=maybe"], "report: expected true or false"),
+        (["sweep=nois"], "did you mean noise"),
+        (["mask=none.npy"], "mask: no file or folder none.npy"),
+        (["mismatch.rotation=much"], "mismatch: expected numbers"),
+    ],
+)
+def test_what_the_user_can_mend_is_one_line(evaluate, data, options, said):
+    outcome = evaluate(*data, *PLAIN, reconstructors(SHORT), *options)
+    assert outcome.status == 2
+    line = outcome.err.splitlines()[-1]
+    assert line.startswith("cassi-evaluate: error: ")
+    assert said in line
+
+
+def test_a_killed_run_loses_the_scene_in_hand_only(evaluate, data, tmp_path):
+    slow = "{name: slow, method: gap_tv, overrides: {solver.iterations: 1200}}"
+    options = (*data, *PLAIN, reconstructors(slow))
+    folder = tmp_path / "killed"
+    process = start(*options, f"hydra.run.dir={folder}")
+    record = folder / "records" / "one" / "slow.json"
+    deadline = time.monotonic() + 120
+    while not record.exists():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not (folder / "results.json").exists()
+    done = stamps(folder / "records")
+    assert done
+    assert evaluate(*options, f"hydra.run.dir={folder}").status == 0
+    assert done.items() <= stamps(folder / "records").items()
+    assert evaluate(*options, f"hydra.run.dir={tmp_path / 'whole'}").status == 0
+    whole = (tmp_path / "whole" / "results.json").read_bytes()
+    assert (folder / "results.json").read_bytes() == whole
+
+
+def test_two_processes_give_the_bytes_of_one(evaluate, data, tmp_path):
+    options = (*data, *PLAIN, reconstructors(SHORT, NETWORK), "noise=shot")
+    assert evaluate(*options, f"hydra.run.dir={tmp_path / 'one'}").status == 0
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+    process = start(
+        *options, f"hydra.run.dir={tmp_path / 'two'}", launcher=(*launcher, "--nproc-per-node=2")
+    )
+    _, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
+    first, second = ((tmp_path / name / "results.json").read_bytes() for name in ("one", "two"))
+    assert first == second
+
+
+def test_a_multirun_makes_one_table(evaluate, data, tmp_path):
+    options = (*data, *PLAIN, reconstructors(SHORT, NETWORK))
+    assert evaluate(*options, f"hydra.run.dir={tmp_path / 'one'}").status == 0
+    outcome = evaluate(
+        "--multirun", *options, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2",
+        "scenes=[one],[two,three]", f"hydra.sweep.dir={tmp_path / 'many'}",
+    )  # fmt: skip
+    assert outcome.status == 0, outcome.err
+    one, many = (results(tmp_path / name) for name in ("one", "many"))
+    assert one["metrics"] == many["metrics"]
+    assert one["about"] == many["about"]
+
+
+def test_a_sweep_makes_a_table_and_a_plot(evaluate, data, tmp_path):
+    options = (*data, *PLAIN, reconstructors(SHORT), "sweep=mask_shift", "sweep.values=[0,0.5]")
+    outcome = evaluate(*options, "scenes=[one,two]")
+    assert outcome.status == 0, outcome.err
+    folder = tmp_path / "run"
+    rows = list(csv.DictReader((folder / "sweep.csv").open()))
+    means = {float(r["mismatch.shift[1]"]): r for r in rows if r["scene"] == "mean"}
+    assert float(means[0]["psnr/unit"]) > float(means[0.5]["psnr/unit"])
+    assert len(rows) == 2 * 3
+    assert all((folder / f"sweep{suffix}").stat().st_size > 1000 for suffix in (".png", ".pdf"))
+    assert not list((folder / "records").rglob("*.npy"))
+
+
+def test_pictures_and_report(evaluate, data, tmp_path):
+    options = (*data, "progress=false", "scenes=[one]", "cubes=false")
+    outcome = evaluate(*options, reconstructors(SHORT, NETWORK))
+    assert outcome.status == 0, outcome.err
+    folder = tmp_path / "run"
+    assert "one" in (folder / "report.html").read_text()
+    assert (folder / "figures" / "one.png").is_file()
+    assert list((folder / "figures" / "one_convergence").glob("*.png"))
+    assert not list((folder / "records").rglob("*.npy"))
