@@ -1,0 +1,250 @@
+"""DPU: an unrolled network with a prior of the image and one of the degradation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cassi.models._inputs import band_masks, initial_cube
+from cassi.models.attention import WINDOW
+from cassi.models.base import Camera, windows
+from cassi.models.filtered_attention import FilteredAttentionBlock
+from cassi.models.mixing import (
+    initialize_convolution,
+    initialize_linear,
+    mix,
+    normalize,
+    pool_rectified,
+    pooled_mlp,
+    weights_of,
+)
+from cassi.models.registry import register
+from cassi.models.spectral_attention import convolve
+from cassi.models.staged import Staged
+from cassi.models.wide import reflect_to_multiple
+from cassi.solvers import HQS
+from cassi.solvers.base import State
+
+MULTIPLE = WINDOW * 4
+"""The smallest of three resolutions is a quarter, cut into windows."""
+
+
+class Blend(nn.Module):
+    """What the networks of two images share: the weights with which these are added.
+
+    The published layers see the channels of both interleaved: 0 of the first, 0 of the second, 1 of
+    the first, …
+    """
+
+    def __init__(self, bands: int) -> None:
+        super().__init__()
+        weights = torch.cat((torch.ones(bands, 1, 1, 1), torch.zeros(bands, 1, 1, 1)), 1)
+        self.shuffle_conv = nn.Parameter(weights)
+
+    def blend(self, first: Tensor, second: Tensor) -> Tensor:
+        """Add two images `(B, H, W, C)` with a weight per channel."""
+        one, other = self.shuffle_conv[..., 0, 0].to(first.dtype).unbind(1)
+        return first * one + second * other
+
+
+class ImagePrior(Blend):
+    """A U-Net of blocks with filtered attention, which sees two cubes and adds to their blend.
+
+    Any height and width: reflected to a multiple of 32, and cropped.
+
+    Args:
+        bands: number C of bands, also the channels at full size.
+
+    Source: Zhang et al., CVPR 2024, figure 3; names of the weights as in the authors' code.
+    """
+
+    def __init__(self, bands: int) -> None:
+        super().__init__(bands)
+        block = partial(FilteredAttentionBlock, head=bands)
+        self.conv_in = nn.Conv2d(2 * bands, bands, 3, padding=1, bias=False)
+        self.down1 = block(bands)
+        self.downsample1 = nn.Conv2d(bands, 2 * bands, 4, 2, 1, bias=False)
+        self.down2 = block(2 * bands)
+        self.downsample2 = nn.Conv2d(2 * bands, 4 * bands, 4, 2, 1, bias=False)
+        self.bottleneck_local = block(2 * bands)
+        self.bottleneck_swin = block(2 * bands, shift=True)
+        self.upsample2 = nn.ConvTranspose2d(4 * bands, 2 * bands, 2, 2)
+        self.fusion2 = nn.Conv2d(4 * bands, 2 * bands, 1, bias=False)
+        self.up2 = block(2 * bands, shift=True)
+        self.upsample1 = nn.ConvTranspose2d(2 * bands, bands, 2, 2)
+        self.fusion1 = nn.Conv2d(2 * bands, bands, 1, bias=False)
+        self.up1 = block(bands, shift=True)
+        self.conv_out = nn.Conv2d(bands, bands, 3, padding=1, bias=False)
+        self.apply(initialize_linear)
+
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        """Denoise: two cubes `(B, C, H, W)` → one."""
+        height, width = first.shape[-2:]
+        first, second = (
+            reflect_to_multiple(x, MULTIPLE).permute(0, 2, 3, 1) for x in (first, second)
+        )
+        side_by_side = torch.cat((first, second), -1).permute(0, 3, 1, 2)
+        weight = self.conv_in.weight.unflatten(1, (-1, 2)).transpose(1, 2).flatten(1, 2)
+        fine = self.down1(F.conv2d(side_by_side, weight, padding=1).permute(0, 2, 3, 1))
+        middle = self.down2(convolve(self.downsample1, fine))
+        near, far = convolve(self.downsample2, middle).chunk(2, -1)
+        near = self.bottleneck_local(near)
+        coarse = torch.cat((near, self.bottleneck_swin(far + near)), -1)
+        doubled = convolve(self.upsample2, coarse)
+        doubled = self.up2(middle + mix((doubled, middle), weights_of(self.fusion2)))
+        doubled = convolve(self.upsample1, doubled)
+        doubled = self.up1(fine + mix((doubled, fine), weights_of(self.fusion1)))
+        result = convolve(self.conv_out, doubled) + self.blend(first, second)
+        return result[:, :height, :width].permute(0, 3, 1, 2)
+
+
+class DegradationPrior(nn.Module):
+    """Estimate what the image prior has added, pixel by pixel, with weights made of the mask.
+
+    Args:
+        bands: number C of bands.
+
+    Source: Zhang et al., CVPR 2024, section 3.2; names of the weights as in the authors' code.
+    """
+
+    def __init__(self, bands: int) -> None:
+        super().__init__()
+        self.norm_n = nn.LayerNorm(2 * bands)
+        self.norm_mask = nn.LayerNorm(2 * bands)
+        self.fusion = nn.Sequential(nn.Conv2d(2 * bands, bands, 1, bias=False), nn.GELU())
+        self.weight = nn.Sequential(nn.Conv2d(2 * bands, bands, 1, bias=False), nn.Sigmoid())
+        self.out = nn.Sequential(nn.Conv2d(bands, bands, 1, bias=False))
+        self.apply(initialize_convolution)
+
+    def forward(self, residual: Tensor, x: Tensor, optics: Tensor) -> Tensor:
+        """Estimate.
+
+        Args:
+            residual: `(B, C, H, W)`.
+            x: the cube, likewise.
+            optics: mask and light that reach each pixel of each band, `(1|B, H, W, 2C)`.
+
+        Returns:
+            `(B, C, H, W)`.
+        """
+        images = torch.cat((residual, x), 1).permute(0, 2, 3, 1)
+        features = F.gelu(self._map(self.fusion, normalize(self.norm_n, images)))
+        weights = torch.sigmoid(self._map(self.weight, normalize(self.norm_mask, optics)))
+        return self._map(self.out, features * weights).permute(0, 3, 1, 2)
+
+    def _map(self, part: nn.Sequential, x: Tensor) -> Tensor:
+        return F.linear(x, cast(nn.Conv2d, part[0]).weight.flatten(1))
+
+
+class Fusion(Blend):
+    """Two maps of the channels with instance norms, added to the blend of two cubes.
+
+    Args:
+        bands: number C of bands.
+
+    Source: Zhang et al., CVPR 2024, figure 2; names of the weights as in the authors' code.
+    """
+
+    def __init__(self, bands: int) -> None:
+        super().__init__(bands)
+        self.out = nn.Sequential(
+            nn.Conv2d(2 * bands, bands, 1),
+            nn.GroupNorm(bands, bands),
+            nn.LeakyReLU(0.1, inplace=True),
+            nn.Conv2d(bands, bands, 1),
+            nn.GroupNorm(bands, bands),
+            nn.LeakyReLU(0.1, inplace=True),
+        )
+        for i in (0, 3):
+            nn.init.normal_(cast(Tensor, self.out[i].weight), std=0.01)
+            nn.init.normal_(cast(Tensor, self.out[i + 1].weight), std=0.01)
+            nn.init.normal_(cast(Tensor, self.out[i + 1].bias), std=0.01)
+
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        """Fuse: two cubes `(B, C, H, W)` → one."""
+        first, second = first.permute(0, 2, 3, 1), second.permute(0, 2, 3, 1)
+        one, other = (cast(nn.Conv2d, self.out[i]) for i in (0, 3))
+        weight = one.weight.flatten(1)
+        features = mix((first, second), (weight[:, ::2], weight[:, 1::2]), one.bias)
+        features = F.leaky_relu(normalize(cast(nn.GroupNorm, self.out[1]), features), 0.1)
+        features = F.linear(features, other.weight.flatten(1), other.bias)
+        features = F.leaky_relu(normalize(cast(nn.GroupNorm, self.out[4]), features), 0.1)
+        return (self.blend(first, second) + features).permute(0, 3, 1, 2)
+
+
+class PenaltyNet(nn.Module):
+    """Estimate one positive number from a cube.
+
+    Source: Zhang et al., CVPR 2024; names of the weights as in the authors' code.
+    """
+
+    def __init__(self, bands: int, width: int = 32) -> None:
+        super().__init__()
+        self.conv = nn.Sequential(nn.Conv2d(bands, width, 1), nn.ReLU(inplace=True))
+        self.mlp = pooled_mlp(width, 1, bias=True).append(nn.Softplus())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `(B, 1, 1, 1)` of cubes `(B, C, H, W)`."""
+        # Not zero: it divides.
+        return cast(Tensor, self.mlp(pool_rectified(cast(nn.Conv2d, self.conv[0]), x))) + 1e-6
+
+
+@register("dpu_5stg", stages=5)
+@register("dpu_9stg", stages=9)
+class DPU(Staged):
+    """Unrolled multiplier method with two priors: x = z − r, an image less its degradation.
+
+        z ← Z_i(x + u + r, x),   r ← R_i(z' − u − x, x),   u = λ/μ_i
+        x ← F_i(argmin_v ½‖Av − y‖² + μ_i/2‖v − (z − r − u)‖², z − r),   λ ← λ + μ_i(x − z + r)
+
+    where z' is the z of the stage before and μ_i is estimated from x.
+
+    Args:
+        bands: number C of bands.
+        stages: number of iterations.
+        checkpointing: spend time to save memory in training, see `Unrolled`.
+
+    Raises:
+        ValueError: a count below 1.
+
+    Source: Zhang et al., "Dual prior unfolding for snapshot compressive imaging", CVPR 2024; names
+    of the weights as in the authors' code.
+    """
+
+    def __init__(self, bands: int = 28, stages: int = 5, checkpointing: bool = False) -> None:
+        super().__init__(bands, stages, checkpointing)
+        self.conv = nn.Conv2d(2 * bands, bands, 1)
+        self.mu = nn.ModuleList(PenaltyNet(bands) for _ in range(stages))
+        self.net_stage = nn.ModuleList(
+            part(bands) for _ in range(stages) for part in (ImagePrior, DegradationPrior, Fusion)
+        )
+
+    def iterates(self, y: Tensor, system: Camera) -> Iterator[Tensor]:
+        """Yield the cube `(B, C, H, W)` of each stage, of y `(B, 1, H, W')`."""
+        masks = band_masks(y, system)
+        light = windows(system(torch.ones_like(masks)) * (2 / self.bands), system)
+        mask, light = masks.permute(0, 2, 3, 1), light.permute(0, 2, 3, 1)
+        optics = torch.cat((mask, light), -1)
+        guess = initial_cube(y, system).permute(0, 2, 3, 1)
+        x = mix((guess, mask), weights_of(self.conv), self.conv.bias).permute(0, 3, 1, 2)
+        z, r, dual = x, torch.zeros_like(x), torch.zeros_like(x)
+        for i, net in enumerate(self.mu):
+            restore, degrade, fuse = self.net_stage[3 * i : 3 * i + 3]
+            mu = net(x).to(x.dtype)
+            u = dual / mu
+            previous, z = z, self.run(restore, x + u + r, x)
+            r = self.run(degrade, previous - u - x, x, optics)
+            target = z - r
+
+            def prior(v: Tensor, second: Any, part: nn.Module = fuse) -> Tensor:
+                return self.run(part, v, second)
+
+            state = HQS().step(State(target - u), y, system, prior, target, mu[:, 0, 0, 0])
+            x = state.x
+            dual = dual + mu * (x - target)
+            yield x

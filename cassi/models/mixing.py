@@ -1,0 +1,87 @@
+"""Maps of the channels of each pixel, and their normalization, on images `(B, H, W, c)`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def mix(images: Sequence[Tensor], weights: Sequence[Tensor], bias: Tensor | None = None) -> Tensor:
+    """Map the channels of images laid side by side, without laying them so: Σ_i W_i x_i + b.
+
+    Args:
+        images: each `(1|B, H, W, c_i)`.
+        weights: each `(c', c_i)`.
+        bias: `(c',)`.
+
+    Returns:
+        `(B, H, W, c')`.
+    """
+    result = F.linear(images[0], weights[0], bias)
+    for image, weight in zip(images[1:], weights[1:], strict=True):
+        result = result + F.linear(image, weight)
+    return result
+
+
+def weights_of(layer: nn.Conv2d, *channels: int) -> Sequence[Tensor]:
+    """Return the weights of a 1×1 convolution for images side by side, as `mix` wants them.
+
+    Args:
+        layer: the convolution.
+        channels: of each image; two equal halves where none are given.
+    """
+    weight = layer.weight.flatten(1)
+    return weight.split(list(channels), 1) if channels else weight.chunk(2, 1)
+
+
+def normalize(norm: nn.LayerNorm | nn.GroupNorm, x: Tensor) -> Tensor:
+    """Apply a norm in the dtype of its weights, and return to that of x.
+
+    `LayerNorm` sees the channels of a pixel, `GroupNorm` those of an image, which with one channel
+    per group are those of an instance norm.
+    """
+    wide = x.to(norm.weight.dtype)
+    if isinstance(norm, nn.GroupNorm):
+        normed: Tensor = norm(wide.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+    else:
+        normed = norm(wide)
+    return normed.to(x.dtype)
+
+
+def initialize_linear(module: nn.Module) -> None:
+    """Draw the weights of a linear map from a narrow normal distribution, with no bias.
+
+    Taken by `nn.Module.apply`; layers of other kinds stay as they are.
+    """
+    if isinstance(module, nn.Linear):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+def initialize_convolution(module: nn.Module) -> None:
+    """Draw the weights of a convolution from a narrow normal distribution, with no bias."""
+    if isinstance(module, nn.Conv2d):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+def pooled_mlp(width: int, outputs: int, bias: bool) -> nn.Sequential:
+    """Return the maps of pooled features `(B, width, 1, 1)` that end a net of parameters."""
+    return nn.Sequential(
+        nn.Conv2d(width, width, 1),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(width, width, 1),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(width, outputs, 1, bias=bias),
+    )
+
+
+def pool_rectified(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    """Return the mean over all pixels of relu(1×1 convolution): `(B, C, H, W)` → `(B, c, 1, 1)`."""
+    mixed = torch.relu_(F.linear(x.permute(0, 2, 3, 1), layer.weight.flatten(1), layer.bias))
+    return mixed.mean((1, 2))[..., None, None]
