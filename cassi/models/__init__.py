@@ -6,6 +6,7 @@ from cassi.models.cst import CST
 from cassi.models.dauhst import DAUHST
 from cassi.models.dgsmp import DGSMP
 from cassi.models.dncnn import DnCNN
+from cassi.models.dpu import DPU
 from cassi.models.drunet import DRUNet
 from cassi.models.ffdnet import FFDNet
 from cassi.models.hdnet import HDNet
@@ -21,6 +22,7 @@ __all__ = [
     "CST",
     "DAUHST",
     "DGSMP",
+    "DPU",
     "MST",
     "PADUT",
     "ADMMNet",
