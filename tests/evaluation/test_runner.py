@@ -1,0 +1,129 @@
+"""Running methods on problems."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cassi.data.benchmarks import Item
+from cassi.data.simulation import WhiteNoise
+from cassi.evaluation import (
+    Job,
+    LocalQueue,
+    Method,
+    Mismatch,
+    RecordFolder,
+    make_problem,
+    run_jobs,
+    scene_generator,
+)  # fmt: skip
+from cassi.evaluation.measure import PeakMemory, measure, warm_up
+from cassi.systems import SDCassi
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def item():
+    random = torch.Generator().manual_seed(0)
+    mask = torch.rand(1, 1, 12, 14, generator=random)
+    return Item("one", torch.rand(3, 12, 14, generator=random), None, mask, None, "")
+
+
+def camera(mask, bands):
+    return SDCassi(mask, bands, 1)
+
+
+def pinv(y, system, callback=None):
+    return system.pinv(y)
+
+
+def test_noise_is_the_scenes_own(item):
+    def noisy(seed=0, name="one"):
+        named = Item(name, item.truth, None, item.mask, None, "")
+        return make_problem(named, camera, bands=3, noise=WhiteNoise(snr_db=20), seed=seed)
+
+    assert torch.equal(noisy().y, noisy().y)
+    assert noisy().digest == noisy().digest
+    assert not torch.equal(noisy().y, noisy(seed=1).y)
+    assert not torch.equal(noisy().y, noisy(name="two").y)
+    first, again = (torch.rand(3, generator=scene_generator(5, "x")) for _ in range(2))
+    assert torch.equal(first, again)
+
+
+def test_a_mismatch_is_measured_and_not_told(item):
+    problem = make_problem(item, camera, bands=3, mismatch=Mismatch(shift=(0, 1)))
+    nominal = make_problem(item, camera, bands=3)
+    assert torch.equal(problem.system.mask, nominal.system.mask)
+    assert not torch.equal(problem.y, nominal.y)
+    assert problem.digest != nominal.digest
+
+
+def test_a_given_measurement_is_taken(item):
+    y = torch.rand(1, 12, 16)
+    given = Item("one", None, y, item.mask, None, "")
+    problem = make_problem(given, camera, bands=3)
+    assert torch.equal(problem.y[0], y)
+    with pytest.raises(ValueError, match="the measurement is not simulated"):
+        make_problem(given, camera, bands=3, noise=WhiteNoise(snr_db=20))
+    with pytest.raises(ValueError, match=r"expected a measurement \(K, H', W'\) = \(1, 12, 17\)"):
+        make_problem(given, camera, bands=4)
+
+
+def test_memory_and_time_are_of_the_run(item):
+    problem = make_problem(item, camera, bands=3)
+
+    def hungry(y, system, callback=None):
+        block = torch.ones(1 << 24)  # 64 MiB, touched
+        return system.pinv(y) + 0 * block[0]
+
+    small = measure(Method("small", pinv), problem)
+    large = measure(Method("large", hungry), problem)
+    assert small.seconds > 0
+    if PeakMemory(CPU).before is None:
+        assert large.peak_memory is None
+    else:
+        assert large.peak_memory > 60 << 20 > small.peak_memory
+
+
+def test_operations_of_a_network_are_counted(item):
+    problem = make_problem(item, camera, bands=3)
+    conv = torch.nn.Conv2d(3, 3, 3, padding=1)
+    method = Method("conv", lambda y, system, callback=None: conv(system.pinv(y)), network=conv)
+    assert warm_up(method, problem) == 2 * 12 * 14 * 3 * 3 * 9
+    assert method.parameters == 3 * 3 * 9 + 3
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        (lambda y, system, callback=None: system.pinv(y)[:, :2], "expected a cube of"),
+        (lambda y, system, callback=None: system.pinv(y) * torch.nan, "not finite"),
+    ],
+)
+def test_unfit_cubes_are_refused(item, run, said):
+    with pytest.raises(ValueError, match=said):
+        measure(Method("bad", run), make_problem(item, camera, bands=3))
+
+
+def test_a_failure_is_a_record_and_the_rest_goes_on(item, tmp_path):
+    def prepare(point, scene):
+        if scene == "lost":
+            raise FileNotFoundError("no file lost")
+        return make_problem(item, camera, bands=3)
+
+    def broken(y, system, callback=None):
+        raise KeyError("a defect")
+
+    methods = {"pinv": Method("pinv", pinv), "broken": Method("broken", broken)}
+    jobs = [Job("", s, m) for s in ("lost", "one") for m in methods]
+    records = RecordFolder(tmp_path)
+    seen = []
+    run_jobs(
+        jobs, LocalQueue(), prepare, methods, records, settings={}, report=seen.append
+    )  # fmt: skip
+    assert [record.job for record in seen] == jobs
+    assert [record.error is None for record in seen] == [False, False, True, False]
+    assert seen[0].error == "no file lost"
+    assert seen[3].error.startswith("KeyError: ")
+    assert seen[2].metrics["residual"] < 1e-5
