@@ -4,6 +4,7 @@ from cassi.models.bisrnet import BiSRNet
 from cassi.models.cassi_net import CassiNet
 from cassi.models.cst import CST
 from cassi.models.dauhst import DAUHST
+from cassi.models.dernn_lnlt import DERNNLNLT
 from cassi.models.dgsmp import DGSMP
 from cassi.models.dncnn import DnCNN
 from cassi.models.dpu import DPU
@@ -21,6 +22,7 @@ from cassi.models.unet_stages import ADMMNet, GAPNet
 __all__ = [
     "CST",
     "DAUHST",
+    "DERNNLNLT",
     "DGSMP",
     "DPU",
     "MST",

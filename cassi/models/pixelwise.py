@@ -94,6 +94,17 @@ def widen(x: Tensor, point: nn.Conv2d, spread: nn.Conv2d, parts: int) -> list[Te
     return results
 
 
+def spread_pixels(inputs: int, outputs: int, bias: bool = False, width: int = 64) -> nn.Sequential:
+    """Return 1×1, 3×3 depthwise and 1×1 convolutions with GELU between them."""
+    return nn.Sequential(
+        nn.Conv2d(inputs, width, 1, bias=bias),
+        nn.GELU(),
+        nn.Conv2d(width, width, 3, padding=1, groups=width, bias=bias),
+        nn.GELU(),
+        nn.Conv2d(width, outputs, 1, bias=False),
+    )
+
+
 class GatedFeedForward(nn.Module):
     """W₂(GELU(a) ⊙ b), where a and b are halves of depthwise(W₁x).
 

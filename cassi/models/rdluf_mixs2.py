@@ -7,13 +7,12 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from cassi import ops
 from cassi.models.base import Camera, offsets
 from cassi.models.mix_block import BlockInteraction, MixBlock, Resampling, StageInteraction, rescale
 from cassi.models.passing import Passing
-from cassi.models.pixelwise import convolve, mix
+from cassi.models.pixelwise import convolve, mix, spread_pixels
 from cassi.models.registry import register
-from cassi.models.shifted import moved_masks
+from cassi.models.shifted import Sensing, moved_masks
 from cassi.models.wide import reflect_to_multiple, roll_bands
 
 SCALES = 3
@@ -92,17 +91,6 @@ class MixTransformer(nn.Module):
         return cast(Tensor, self.stage_interactions[place](x, *pair))
 
 
-def spread_pixels(inputs: int, outputs: int, bias: bool = False, width: int = 64) -> nn.Sequential:
-    """Return 1×1, 3×3 depthwise and 1×1 convolutions with GELU between them."""
-    return nn.Sequential(
-        nn.Conv2d(inputs, width, 1, bias=bias),
-        nn.GELU(),
-        nn.Conv2d(width, width, 3, padding=1, groups=width, bias=bias),
-        nn.GELU(),
-        nn.Conv2d(width, outputs, 1, bias=False),
-    )
-
-
 class LearnedDescent(nn.Module):
     """A gradient step with a sensing matrix corrected by what y and the masks tell.
 
@@ -122,10 +110,9 @@ class LearnedDescent(nn.Module):
         return cast(Tensor, correction + masks)
 
     def forward(self, x: Tensor, y: Tensor, matrix: Tensor, scale: float) -> Tensor:
-        """Step: x `(B, C, H, W')` → v; Φ is a camera whose bands already lie where they fall."""
-        camera = matrix.unsqueeze(1)
-        residual = y - ops.forward(x, camera, 0)
-        return x + (scale * self.r) * ops.adjoint(residual, camera, x.shape[1], 0)
+        """Step: x `(B, C, H, W')` → v, the bands of both where they fall."""
+        camera = Sensing(matrix)
+        return x + (scale * self.r) * camera.adjoint(y - camera(x))
 
 
 @register("rdluf_mixs2_3stg", stages=3, shared=False)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cassi import ops
 from cassi.models._inputs import band_masks
 from cassi.models.base import Camera, offsets
 from cassi.models.wide import place_bands
@@ -16,6 +18,35 @@ from cassi.models.wide import place_bands
 def moved_masks(y: Tensor, system: Camera) -> Tensor:
     """Return the mask of each band where it falls, zeros around it: `(1|B, C, H, W')`."""
     return place_bands(band_masks(y, system), offsets(system), y.shape[-1] - system.mask.shape[-1])
+
+
+class Sensing:
+    """A camera whose bands already lie where they fall, and whose mask is any matrix Φ.
+
+        A x = Σ_c Φ_c ⊙ x_c
+
+    Args:
+        matrix: `(B, C, H, W')`.
+    """
+
+    def __init__(self, matrix: Tensor) -> None:
+        self.matrix = matrix.unsqueeze(1)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Simulate the measurement: `(B, C, H, W')` → `(B, 1, H, W')`."""
+        return ops.forward(x, self.matrix, 0)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Apply the transpose: `(B, 1, H, W')` → `(B, C, H, W')`."""
+        return ops.adjoint(y, self.matrix, self.matrix.shape[2], 0)
+
+    def pinv(self, y: Tensor) -> Tensor:
+        """Apply the Moore–Penrose inverse: `(B, 1, H, W')` → `(B, C, H, W')`."""
+        return self.data_step(torch.zeros_like(self.matrix[:, 0]), y)
+
+    def data_step(self, v: Tensor, y: Tensor, rho: Any = 0.0) -> Tensor:
+        """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖²."""
+        return ops.data_step(v, y, self.matrix, 0, rho)
 
 
 def gather_bands(x: Tensor, shifts: Sequence[int], width: int) -> Tensor:

@@ -1,0 +1,235 @@
+"""DERNN-LNLT: one stage, applied again and again, that estimates what degrades the cube."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from cassi.models._layers import check_counts
+from cassi.models.base import Camera, offsets
+from cassi.models.local_attention import PARTS, LocalAttention, NonLocalAttention
+from cassi.models.pixelwise import GatedFeedForward, PixelNorm, convolve, mix, spread_pixels
+from cassi.models.registry import register
+from cassi.models.shifted import Sensing, gather_bands, mix_measurement, moved_masks
+from cassi.models.unrolled import Unrolled
+from cassi.models.wide import place_bands, reflect_to_multiple
+from cassi.solvers import HQS
+
+SCALES = 3
+"""Resolutions of the denoiser, each half of the one before."""
+MULTIPLE = PARTS * 2 ** (SCALES - 1)
+
+
+class Normed(nn.Module):
+    """fn(LayerNorm(x)), over the channels of each pixel."""
+
+    def __init__(self, dim: int, fn: nn.Module) -> None:
+        super().__init__()
+        self.fn = fn
+        self.norm = PixelNorm(dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, H, W, c)` to the same."""
+        return cast(Tensor, self.fn(self.norm(x)))
+
+
+class LocalNonLocalBlock(nn.Module):
+    """Local attention, non-local attention and a feed-forward network, each with a skip."""
+
+    def __init__(self, dim: int, heads: int, count: int) -> None:
+        super().__init__()
+
+        def block() -> nn.ModuleList:
+            parts = (
+                LocalAttention(dim, heads),
+                NonLocalAttention(dim, heads),
+                GatedFeedForward(dim, bias=True),
+            )
+            return nn.ModuleList(Normed(dim, part) for part in parts)
+
+        self.blocks = nn.ModuleList(block() for _ in range(count))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, H, W, c)` to the same."""
+        for parts in self.blocks:
+            for part in cast(nn.ModuleList, parts):
+                x = x + part(x)
+        return x
+
+
+class Resampling(nn.Module):
+    """A convolution that halves or doubles the resolution."""
+
+    def __init__(self, name: str, layer: nn.Module) -> None:
+        super().__init__()
+        self.add_module(name, nn.Sequential(layer))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, H, W, c)` to `(B, H', W', c')`."""
+        for layers in self.children():
+            x = convolve(layers, x)
+        return x
+
+
+class LocalNonLocalTransformer(nn.Module):
+    """A U-Net of three scales, told the noise level by one more channel.
+
+    Any height and width: reflected to a multiple of 32, and cropped.
+
+    Args:
+        bands: number C of bands.
+        blocks: how many at each scale, on the way down and on the way up.
+
+    Source: Dong et al., AAAI 2024, figure 3; names of the weights as in its code.
+    """
+
+    def __init__(self, bands: int, blocks: int) -> None:
+        super().__init__()
+
+        def at(scale: int) -> LocalNonLocalBlock:
+            return LocalNonLocalBlock(bands << scale, 1 << scale, blocks)
+
+        def down(dim: int) -> Resampling:
+            return Resampling("down", nn.Conv2d(dim, 2 * dim, 4, 2, 1, bias=False))
+
+        def up(dim: int) -> Resampling:
+            return Resampling("up", nn.ConvTranspose2d(dim, dim // 2, 2, 2))
+
+        fine, middle, coarse = (bands << scale for scale in range(SCALES))
+        self.embedding = nn.Conv2d(bands + 1, bands, 3, padding=1, bias=False)
+        self.Encoder = nn.ModuleList((at(0), at(1)))
+        self.BottleNeck = at(2)
+        self.Decoder = nn.ModuleList((at(1), at(0)))
+        self.Downs = nn.ModuleList((down(fine), down(middle)))
+        self.Ups = nn.ModuleList((up(coarse), up(middle)))
+        self.fusions = nn.ModuleList(
+            (nn.Conv2d(coarse, middle, 1, bias=False), nn.Conv2d(middle, fine, 1, bias=False))
+        )
+        self.mapping = nn.Conv2d(bands, bands, 3, padding=1, bias=False)
+
+    def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
+        """Denoise.
+
+        Args:
+            x: `(B, C, H, W)`.
+            sigma: noise level of each sample, `(B, 1, 1, 1)`.
+
+        Returns:
+            `(B, C, H, W)`.
+        """
+        height, width = x.shape[-2:]
+        padded = reflect_to_multiple(x, MULTIPLE).permute(0, 2, 3, 1)
+        plane = sigma.to(x.dtype).expand(-1, *padded.shape[1:3], -1)
+        features = convolve(self.embedding, torch.cat((plane, padded), -1))
+        kept = []
+        for encoder, down in zip(self.Encoder, self.Downs, strict=True):
+            features = encoder(features)
+            kept.append(features)
+            features = down(features)
+        features = self.BottleNeck(features)
+        for up, fusion, decoder in zip(self.Ups, self.fusions, self.Decoder, strict=True):
+            features = decoder(mix(cast(nn.Conv2d, fusion), up(features), kept.pop()))
+        cube = (convolve(self.mapping, features) + padded).permute(0, 3, 1, 2)
+        return cube[..., :height, :width]
+
+
+class DegradationEstimation(nn.Module):
+    """Estimate the sensing matrix, ρ and σ from the cube and the masks.
+
+        Φ = masks + DL(masks, z)
+
+    Source: Dong et al., AAAI 2024, section 3.2; names of the weights as in its code.
+    """
+
+    def __init__(self, bands: int) -> None:
+        super().__init__()
+        wide = 2 * bands
+        self.DL = nn.Sequential(
+            spread_pixels(wide, wide, bias=True), spread_pixels(wide, bands, bias=True)
+        )
+        self.down_sample = nn.Conv2d(bands, wide, 3, stride=2, padding=1)
+        self.mlp = nn.Sequential(
+            nn.Conv2d(wide, wide, 1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(wide, wide, 1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(wide, 2, 1),
+            nn.Softplus(),
+        )
+
+    def forward(self, z: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Estimate.
+
+        Args:
+            z: cube, `(B, C, H, W')`, its bands where they fall.
+            masks: likewise, `(1|B, C, H, W')`.
+
+        Returns:
+            Φ `(B, C, H, W')`, ρ `(B,)`, σ `(B, 1, 1, 1)`.
+        """
+        change = self.DL(torch.cat((masks.expand(len(z), -1, -1, -1), z), 1))
+        features = self.down_sample(change.relu()).mean((2, 3), keepdim=True)
+        # Not zero: ρ divides.
+        both = self.mlp(features) + 1e-6
+        return masks + change, both[:, 0, 0, 0], both[:, 1:]
+
+
+@register("dernn_lnlt_5stg", stages=5)
+@register("dernn_lnlt_7stg", stages=7)
+@register("dernn_lnlt_9stg", stages=9)
+@register("dernn_lnlt_9stg_star", stages=9, blocks=2)
+class DERNNLNLT(Unrolled):
+    """Unrolled half-quadratic splitting with one set of weights for all stages.
+
+        v = z + Φᵀ(ΦΦᵀ + ρI)⁻¹(y − Φz),   z ← LNLT(v, σ),   Φ, ρ, σ estimated from z
+
+    Between stages the bands lie where they fall on the detector; the denoiser sees them together.
+
+    Args:
+        bands: number C of bands.
+        stages: number of iterations.
+        blocks: of the denoiser, at each scale.
+        checkpointing: spend time to save memory in training, see `Unrolled`.
+
+    Raises:
+        ValueError: a count below 1.
+
+    Source: Dong et al., "Degradation estimation recurrent neural network with local and non-local
+    priors for compressive spectral imaging", AAAI 2024; names of the weights as in its code.
+    """
+
+    def __init__(
+        self, bands: int = 28, stages: int = 5, blocks: int = 1, checkpointing: bool = False
+    ) -> None:
+        super().__init__(bands, stages, checkpointing)
+        check_counts("DERNNLNLT", blocks=blocks)
+        self.fusion = nn.Conv2d(2 * bands, bands, 1)
+        self.DP = DegradationEstimation(bands)
+        self.PP = LocalNonLocalTransformer(bands, blocks)
+        self.apply(_initialize)
+
+    def recover(self, y: Tensor, system: Camera) -> Tensor:
+        """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        shifts, width = offsets(system), system.mask.shape[-1]
+        masks, denoise = moved_masks(y, system), self.prior(self.PP)
+
+        def prior(v: Tensor, sigma: Any) -> Tensor:
+            cube = denoise(gather_bands(v, shifts, width), sigma)
+            return place_bands(cube, shifts, y.shape[-1] - width)
+
+        algorithm = HQS()
+        guess = mix_measurement(self.fusion, y, masks, system)
+        state = algorithm.init(y, Sensing(masks), guess)
+        for _ in range(self.stages):
+            matrix, rho, sigma = self.DP(state.x, masks)
+            state = algorithm.step(state, y, Sensing(matrix), prior, sigma, rho)
+        return gather_bands(state.x, shifts, width)
+
+
+def _initialize(module: nn.Module) -> None:
+    if isinstance(module, nn.Conv2d):
+        nn.init.trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
