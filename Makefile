@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/* csrc/*
 
 demo: install
 	$(BIN)/cassi-reconstruct hydra.run.dir=outputs/demo
-	@echo "Look at outputs/demo/rgb.png, bands.png and spectra.png."
+	@echo "Look at outputs/demo/rgb.png, bands.png, spectra.png and report.html."
 
 test: install
 	$(BIN)/python -m pytest

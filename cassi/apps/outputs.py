@@ -60,6 +60,24 @@ def save_pictures(
     viz.save_spectra(folder / "spectra.png", cube, wavelengths, points, truth, output.illuminant)
 
 
+def save_report(
+    path: Path,
+    output: DictConfig,
+    name: str,
+    cube: Tensor,
+    wavelengths: Sequence[float] | None,
+    truth: Tensor | None,
+    results: Mapping[str, Any],
+) -> None:
+    """Write the page to look at a cube `(C, H, W)` with, beside the truth where it is known."""
+    from cassi.viz.report import encode_scene, write_report
+
+    shown = dict(results.get("metrics", {}).get(metrics.DEFAULT_PRESET, {}))
+    shown |= {key: results[key] for key in ("seconds", "relative_residual")}
+    scene = encode_scene(name, {"reconstruction": cube}, truth, {"reconstruction": shown})
+    write_report(path, [scene], wavelengths, title=name, illuminant=output.illuminant)
+
+
 def summarize(inputs: Inputs, solution: Solution) -> dict[str, Any]:
     """Collect the numbers of metrics.json that belong to the reconstruction itself."""
     y = inputs.measurement

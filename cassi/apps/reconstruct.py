@@ -121,6 +121,11 @@ def write_results(
         outputs.write_table(stage / "convergence.csv", rows)
         if config.output.pictures:
             outputs.save_pictures(stage, config.output, cube, inputs.wavelengths, truth)
+        if config.output.pictures and config.output.report:
+            name = Path(str(config.truth or config.measurement or "bundled scene")).stem
+            outputs.save_report(
+                stage / "report.html", config.output, name, cube, inputs.wavelengths, truth, results
+            )
         results = results | {"files": sorted(file.name for file in stage.iterdir())}
         outputs.write_json(stage / "metrics.json", results)
 

@@ -29,7 +29,7 @@ VALUES = {
     ),
     *("axes", "wavelengths", "dark", "scale", "seed", "device", "threads"),
 }
-OUTPUT_VALUES = {"cube", "pictures", "illuminant", "points", "progress"}
+OUTPUT_VALUES = {"cube", "pictures", "report", "illuminant", "points", "progress"}
 
 
 def check_keys(config: DictConfig) -> None:
@@ -42,7 +42,7 @@ def check_keys(config: DictConfig) -> None:
         if key not in OUTPUT_VALUES:
             listed = ", ".join(sorted(OUTPUT_VALUES))
             raise ValueError(f"no config value 'output.{key}'; there is {listed}")
-    for name in ("pictures", "progress"):
+    for name in ("pictures", "report", "progress"):
         if not isinstance(config.output[name], bool):
             raise ValueError(f"output.{name}: expected true or false, got {config.output[name]!r}")
 

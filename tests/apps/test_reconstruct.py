@@ -15,7 +15,8 @@ from cassi.data import io
 from cassi.data.frames import edge_level
 
 TINY = ("solver.iterations=3", "system.step=-1", "solver.consistent=false")
-FILES = {"cube.tif", "rgb.png", "bands.png", "spectra.png", "convergence.csv", "metrics.json"}
+PICTURES = {"rgb.png", "bands.png", "spectra.png", "report.html"}
+FILES = PICTURES | {"cube.tif", "convergence.csv", "metrics.json"}
 
 
 def given(camera, *roles):
@@ -128,6 +129,11 @@ def test_a_second_run_deletes_nothing_and_names_its_files(reconstruct, camera, t
     run = tmp_path / "run"
     reconstruct(*given(camera), *TINY)
     assert set(strict_json(run / "metrics.json")["files"]) == FILES - {"metrics.json"}
+    reconstruct(*given(camera), *TINY, "output.report=false")
+    assert set(strict_json(run / "metrics.json")["files"]) == FILES - {
+        "metrics.json",
+        "report.html",
+    }
     reconstruct(*given(camera), *TINY, "output.pictures=false", "output.cube=cube.npz")
     assert {file.name for file in run.iterdir()} == FILES | {"cube.npz", ".hydra"}
     assert strict_json(run / "metrics.json")["files"] == ["convergence.csv", "cube.npz"]

@@ -209,4 +209,5 @@ def test_a_capture_without_truth_and_wavelengths(open_page):
 def test_nothing_stands_over_the_edge(width, open_page):
     page = open_page("both.html")
     page.set_viewport_size({"width": width, "height": 700})
+    page.wait_for_timeout(300)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
