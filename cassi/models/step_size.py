@@ -33,7 +33,7 @@ class _StepWeights(nn.Module):
     def __init__(self, bands: int) -> None:
         super().__init__()
         # Fewer units than the published 3 may all be silent, from the first step of training on.
-        few = bands // REDUCTION if bands >= 3 * REDUCTION else bands
+        few = bands // REDUCTION if bands >= 3 * REDUCTION else 8
         self.conv1 = nn.Conv2d(bands, bands, 3, padding=1)
         self.conv2 = nn.Conv2d(bands, bands, 1)
         self.conv3 = nn.Conv2d(2 * bands, bands, 1)
