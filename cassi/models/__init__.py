@@ -16,6 +16,7 @@ from cassi.models.mst import MST
 from cassi.models.mst_plus_plus import MSTPlusPlus
 from cassi.models.padut import PADUT
 from cassi.models.rdluf_mixs2 import RDLUFMixS2
+from cassi.models.ssr import SSR
 from cassi.models.tsa_net import TSANet
 from cassi.models.unet_stages import ADMMNet, GAPNet
 
@@ -26,6 +27,7 @@ __all__ = [
     "DGSMP",
     "DPU",
     "MST",
+    "SSR",
     "PADUT",
     "ADMMNet",
     "BiSRNet",
