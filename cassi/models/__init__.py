@@ -12,6 +12,7 @@ from cassi.models.drunet import DRUNet
 from cassi.models.ffdnet import FFDNet
 from cassi.models.hdnet import HDNet
 from cassi.models.hourglass import Hourglass
+from cassi.models.lrdun import LRDUN
 from cassi.models.mst import MST
 from cassi.models.mst_plus_plus import MSTPlusPlus
 from cassi.models.padut import PADUT
@@ -26,9 +27,10 @@ __all__ = [
     "DERNNLNLT",
     "DGSMP",
     "DPU",
+    "LRDUN",
     "MST",
-    "SSR",
     "PADUT",
+    "SSR",
     "ADMMNet",
     "BiSRNet",
     "CassiNet",

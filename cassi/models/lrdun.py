@@ -1,0 +1,237 @@
+"""LRDUN: an unrolled network on two factors of the cube, spectra and images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from cassi.models._inputs import initial_cube
+from cassi.models._layers import check_counts
+from cassi.models.base import Camera, camera_mask
+from cassi.models.pixelwise import convolve, mix
+from cassi.models.rectification import (
+    HALVINGS,
+    FeedForward,
+    Modulation,
+    PreNorm,
+    RectifyingUNet,
+)
+from cassi.models.registry import register
+from cassi.models.ssr import RelaxationNet
+from cassi.models.staged import Staged
+from cassi.models.wide import reflect_to_multiple
+
+
+class ModulationBlock(nn.Module):
+    """Twice: x + modulation(x), then x + feed_forward(x)."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.WSA = PreNorm(dim, Modulation(dim))
+        self.FFN_1 = PreNorm(dim, FeedForward(dim, 2.66), over_pixels=True)
+        self.SWSA = PreNorm(dim, Modulation(dim))
+        self.FFN_2 = PreNorm(dim, FeedForward(dim, 2.66), over_pixels=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, H, W, c)` to the same."""
+        for part in (self.WSA, self.FFN_1, self.SWSA, self.FFN_2):
+            x = x + part(x)
+        return x
+
+
+class ImageNet(RectifyingUNet):
+    """A U-Net on the images of the factorization.
+
+    Any height and width: reflected to a multiple of 4, and cropped.
+
+    Args:
+        dim: number of images.
+
+    Source: Huang et al., CVPR 2026, section 3.4; names of the weights as in the authors' code.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.embedding = nn.Conv2d(dim, dim, 3, padding=1, bias=False)
+        self.build(dim, dim, ModulationBlock)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Denoise `(B, H, W, dim)`."""
+        height, width = x.shape[1:3]
+        x = reflect_to_multiple(x.permute(0, 3, 1, 2), 2**HALVINGS).permute(0, 2, 3, 1)
+        x = self.pass_through(convolve(self.embedding, x)) + x
+        return x[:, :height, :width]
+
+
+class SpectraNet(nn.Module):
+    """Convolutions along the bands of the spectra of the factorization.
+
+    Args:
+        bands: number C of bands.
+        dim: number of spectra.
+
+    Source: Huang et al., CVPR 2026, section 3.4; names of the weights as in the authors' code.
+    """
+
+    def __init__(self, bands: int, dim: int) -> None:
+        super().__init__()
+        inner = 2 * dim
+        self.net = nn.Sequential(
+            nn.LayerNorm(bands),
+            nn.Conv1d(dim, inner, 3, padding=1, bias=False),
+            nn.GELU(),
+            nn.Conv1d(inner, inner, 5, padding=2, groups=inner, bias=False),
+            nn.GELU(),
+            nn.Conv1d(inner, dim, 3, padding=1, bias=False),
+        )
+
+    def forward(self, spectra: Tensor) -> Tensor:
+        """Denoise `(B, dim, C)`."""
+        return spectra + cast(Tensor, self.net(spectra))
+
+
+class FirstSpectra(nn.Module):
+    """Orthonormal spectra made of the mean of each band.
+
+    Args:
+        bands: number C of bands.
+        dim: number of spectra, not above C.
+
+    Source: Huang et al., CVPR 2026; names of the weights as in the authors' code.
+    """
+
+    def __init__(self, bands: int, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+        self.conv = nn.Sequential(
+            nn.Conv2d(bands, bands, 1), nn.GELU(), nn.Conv2d(bands, dim * bands, 1)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `(B, dim, C)` of a cube `(B, H, W, C)`."""
+        means = x.mean((1, 2))[..., None, None]
+        return orthonormalize(
+            cast(Tensor, self.conv(means)).unflatten(1, (self.dim, -1))[..., 0, 0]
+        )
+
+
+class FirstImages(nn.Module):
+    """Images mixed of the bands, each blurred first.
+
+    Args:
+        bands: number C of bands.
+        dim: number of images.
+
+    Source: Huang et al., CVPR 2026; names of the weights as in the authors' code.
+    """
+
+    def __init__(self, bands: int, dim: int) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Conv2d(bands, bands, 3, padding=1, groups=bands),
+            nn.GELU(),
+            nn.Conv2d(bands, dim, 1),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return `(B, H, W, dim)` of a cube `(B, H, W, C)`."""
+        spread, act, point = self.net
+        return mix(cast(nn.Conv2d, point), act(convolve(spread, x)))
+
+
+def orthonormalize(spectra: Tensor) -> Tensor:
+    """Return an orthonormal basis of the rows of `(B, k, C)`, k <= C.
+
+    The signs are those of Householder's method, as LAPACK gives them: weights are trained for them.
+    """
+    with torch.autocast(spectra.device.type, enabled=False):
+        wide = spectra.to(torch.promote_types(spectra.dtype, torch.float32))
+        return torch.linalg.qr(wide.mT)[0].mT
+
+
+@register("lrdun_3stg", stages=3)
+@register("lrdun_6stg", stages=6)
+@register("lrdun_9stg", stages=9)
+class LRDUN(Staged):
+    """Unrolled proximal gradient descent on x = Σ_k a_k e_k, images a_k times spectra e_k.
+
+        E ← P_i(E − η_i ∂/∂E ½‖A(aE) − y‖²),   a ← Q_i(a − ν_i ∂/∂a ½‖A(aE) − y‖²)
+
+    `rank` of the factors enter the physics; `dim` of them pass through the networks P_i, Q_i, so
+    that these hand more to the next stage than the cube shows. A mask per band is averaged over the
+    bands where the first guess sees it.
+
+    Args:
+        bands: number C of bands.
+        stages: number of iterations.
+        rank: terms of the sum; at most `dim`.
+        dim: factors in the networks; at most C: what is above is cut.
+        checkpointing: spend time to save memory in training, see `Unrolled`.
+
+    Raises:
+        ValueError: a count below 1.
+
+    Source: Huang, Guo, He, "LRDUN: A low-rank deep unfolding network for efficient spectral
+    compressive imaging", CVPR 2026; names of the weights as in the authors' code.
+    """
+
+    def __init__(
+        self,
+        bands: int = 28,
+        stages: int = 3,
+        rank: int = 11,
+        dim: int = 16,
+        checkpointing: bool = False,
+    ) -> None:
+        super().__init__(bands, stages, checkpointing)
+        check_counts("LRDUN", rank=rank, dim=dim)
+        # More than C spectra cannot be orthonormal.
+        dim = min(dim, bands)
+        self.rank = min(rank, dim)
+        self.init_x = nn.Conv2d(bands + 1, bands, 1)
+        self.init_E = FirstSpectra(bands, dim)
+        self.init_A = FirstImages(bands, dim)
+        self.eta_As = nn.Parameter(torch.full((stages,), 1e-4))
+        self.eta_Es = nn.Parameter(torch.full((stages,), 1e-4))
+        self.proxy_net_As = nn.ModuleList(ImageNet(dim) for _ in range(stages))
+        self.proxy_net_Es = nn.ModuleList(SpectraNet(bands, dim) for _ in range(stages))
+        # Published weights have them, the published arithmetic does not use them.
+        self.para_nets = nn.ModuleList(RelaxationNet(bands, 2) for _ in range(stages))
+        self.para_nets.requires_grad_(False)
+
+    def iterates(self, y: Tensor, system: Camera) -> Iterator[Tensor]:
+        """Yield the cube `(B, C, H, W)` of each stage, of y `(B, 1, H, W')`."""
+        mask = camera_mask(system).to(y.dtype).mean(1, keepdim=True)
+        guess, mask = (x.permute(0, 2, 3, 1) for x in (initial_cube(y, system), mask))
+        x = mix(self.init_x, guess, mask)
+        spectra, images = self.init_E(x), self.init_A(x)
+        e, more_e = self._parts(spectra, 1)
+        a, more_a = self._parts(images, -1)
+        cube = self._cube(a, e)
+        for i, (restore_e, restore_a) in enumerate(
+            zip(self.proxy_net_Es, self.proxy_net_As, strict=True)
+        ):
+            back = self._gradient(cube, y, system)  # (B, H·W, C)
+            e = e - self.eta_Es[i] * (a.flatten(1, 2).mT @ back)
+            e, more_e = self._parts(self.run(restore_e, torch.cat((e, more_e), 1)), 1)
+            e = orthonormalize(e)
+            back = self._gradient(self._cube(a, e), y, system)
+            a = a - self.eta_As[i] * (back @ e.mT).view(a.shape)
+            a, more_a = self._parts(self.run(restore_a, torch.cat((a, more_a), -1)), -1)
+            cube = self._cube(a, e)
+            yield cube
+
+    def _parts(self, factors: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+        rest = factors.shape[axis] - self.rank
+        first, other = factors.split((self.rank, rest), axis)
+        return first, other
+
+    def _cube(self, a: Tensor, e: Tensor) -> Tensor:  # (B, H, W, k), (B, k, C) → (B, C, H, W)
+        x = a.flatten(1, 2) @ e.to(a.dtype)
+        return x.unflatten(1, a.shape[1:3]).permute(0, 3, 1, 2)
+
+    def _gradient(self, x: Tensor, y: Tensor, system: Camera) -> Tensor:  # (B, H·W, C)
+        return system.adjoint(system(x) - y).flatten(2).mT
