@@ -2,6 +2,7 @@
 
 // Okabe and Ito's palette for all kinds of colour vision, without its black.
 const PALETTE = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#b8a800"];
+const ON_DARK = ["#4ea6dd", "#f08a4b", "#35c79b", "#dd9bbf", "#efb84a", "#8fd0f5", "#e0d24a"];
 const DASHES = ["solid", "dot", "dashdot", "longdash"];
 
 async function startPlotly() {
@@ -21,11 +22,13 @@ function curves(scene, pixel) {
   const x = settings.wavelengths ?? Array.from({ length: scene.bands }, (_, b) => b + 1);
   const truth = scene.truth?.spectrum(pixel);
   const mode = scene.bands === 1 ? "markers" : "lines";
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const palette = dark ? ON_DARK : PALETTE;
   const lines = scene.methods.map((method, i) => {
     const y = scene.cubes.get(method).spectrum(pixel);
     const r = truth && correlation(y, truth);
     const line = {
-      color: PALETTE[i % PALETTE.length],
+      color: palette[i % palette.length],
       dash: DASHES[Math.floor(i / PALETTE.length) % DASHES.length],
       width: 2,
     };

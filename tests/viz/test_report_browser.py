@@ -198,6 +198,7 @@ def test_a_capture_without_truth_and_wavelengths(open_page):
     page = open_page("capture.html", color_scheme="dark")
     assert page.locator("#view button").all_inner_texts() == ["Colour", "Band"]
     assert page.locator(".panel:visible").count() == 1
+    assert page.locator("#rows, #scene").locator("visible=true").count() == 0
     assert "band 4 of 6" in page.locator("#band-name").inner_text()
     before = _picture(page, 0)
     page.locator("body").press("ArrowLeft")
