@@ -183,9 +183,14 @@ def restore(
 ) -> tuple[Tensor, Features]:
     """Denoise `(B, C, H, W)` of any height and width; return the features of this stage too."""
     height, width = x.shape[-2:]
-    padded = reflect_to_multiple(x, WINDOW << (len(encoder.body) - 1)).permute(0, 2, 3, 1)
-    padded = padded.contiguous()
-    entered, coarsest = encoder(padded if shallow is None else convolve(shallow, padded), features)
+    rows = reflect_to_multiple(x, WINDOW << (len(encoder.body) - 1))
+    padded = rows.permute(0, 2, 3, 1).contiguous()
+    first = padded
+    if shallow is not None:
+        # On rows a convolution rounds a quarter less than on channels. That matters to phases near
+        # ±π: one that ends up on the other side is seen in all pixels.
+        first = shallow(rows.contiguous()).permute(0, 2, 3, 1).contiguous()
+    entered, coarsest = encoder(first, features)
     left = decoder(coarsest, entered)
     cube = (left[0] + padded).permute(0, 3, 1, 2)
     return cube[..., :height, :width], (entered, left)
