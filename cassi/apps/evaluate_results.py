@@ -98,7 +98,8 @@ def finish(
             pictures = _pictures(config, root, benchmark, plan, records)
             scenes = [item for item in encoded if item is not None]
             title = f"cassi-evaluate: {config.data.get('name') or 'scenes'}"
-            pictures.write_report(scenes, benchmark.wavelengths, title)
+            drawn = next(s for s, e in zip(plan.scenes, encoded, strict=True) if e is not None)
+            pictures.write_report(scenes, benchmark.load(drawn).wavelengths, title)
         if not config.cubes:
             for record in found:
                 records.path(record.job, ".npy").unlink(missing_ok=True)

@@ -142,7 +142,11 @@ def _markdown_scenes(records: Sequence[Record], preset: str) -> str:
             record = found.get((method, scene))
             values = {} if record is None else values_of(record)
             name = f"psnr/{preset}" if f"psnr/{preset}" in values else "residual"
-            cells.append("failed" if record and record.error else _number(values.get(name), 2))
+            cells.append(
+                "failed"
+                if record and record.error
+                else _number(values.get(name), 4 if name == "residual" else 2)
+            )
         rows.append([scene, *cells])
     known = any(f"psnr/{preset}" in record.metrics for record in records)
     text = f"\n{'PSNR (dB)' if known else 'Relative residual'} by scene\n\n{_markdown(rows)}"
