@@ -214,12 +214,12 @@ class LRDUN(Staged):
         for i, (restore_e, restore_a) in enumerate(
             zip(self.proxy_net_Es, self.proxy_net_As, strict=True)
         ):
-            back = self._gradient(cube, y, system)  # (B, H·W, C)
-            e = e - self.eta_Es[i] * (a.flatten(1, 2).mT @ back)
+            back = self._gradient(cube, y, system)
+            e = e - self.eta_Es[i] * (a.flatten(1, 2).mT @ back.mT)
             e, more_e = self._parts(self.run(restore_e, torch.cat((e, more_e), 1)), 1)
             e = orthonormalize(e)
             back = self._gradient(self._cube(a, e), y, system)
-            a = a - self.eta_As[i] * (back @ e.mT).view(a.shape)
+            a = a - self.eta_As[i] * (e @ back).mT.view(a.shape)
             a, more_a = self._parts(self.run(restore_a, torch.cat((a, more_a), -1)), -1)
             cube = self._cube(a, e)
             yield cube
@@ -233,5 +233,5 @@ class LRDUN(Staged):
         x = a.flatten(1, 2) @ e.to(a.dtype)
         return x.unflatten(1, a.shape[1:3]).permute(0, 3, 1, 2)
 
-    def _gradient(self, x: Tensor, y: Tensor, system: Camera) -> Tensor:  # (B, H·W, C)
-        return system.adjoint(system(x) - y).flatten(2).mT
+    def _gradient(self, x: Tensor, y: Tensor, system: Camera) -> Tensor:  # (B, C, H·W)
+        return system.adjoint(system(x) - y).flatten(2)
