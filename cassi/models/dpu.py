@@ -17,14 +17,12 @@ from cassi.models.filtered_attention import FilteredAttentionBlock
 from cassi.models.mixing import (
     initialize_convolution,
     initialize_linear,
-    mix,
     normalize,
     pool_rectified,
     pooled_mlp,
-    weights_of,
 )
+from cassi.models.pixelwise import convolve, mix
 from cassi.models.registry import register
-from cassi.models.spectral_attention import convolve
 from cassi.models.staged import Staged
 from cassi.models.wide import reflect_to_multiple
 from cassi.solvers import HQS
@@ -96,9 +94,9 @@ class ImagePrior(Blend):
         near = self.bottleneck_local(near)
         coarse = torch.cat((near, self.bottleneck_swin(far + near)), -1)
         doubled = convolve(self.upsample2, coarse)
-        doubled = self.up2(middle + mix((doubled, middle), weights_of(self.fusion2)))
+        doubled = self.up2(middle + mix(self.fusion2, doubled, middle))
         doubled = convolve(self.upsample1, doubled)
-        doubled = self.up1(fine + mix((doubled, fine), weights_of(self.fusion1)))
+        doubled = self.up1(fine + mix(self.fusion1, doubled, fine))
         result = convolve(self.conv_out, doubled) + self.blend(first, second)
         return result[:, :height, :width].permute(0, 3, 1, 2)
 
@@ -170,7 +168,7 @@ class Fusion(Blend):
         first, second = first.permute(0, 2, 3, 1), second.permute(0, 2, 3, 1)
         one, other = (cast(nn.Conv2d, self.out[i]) for i in (0, 3))
         weight = one.weight.flatten(1)
-        features = mix((first, second), (weight[:, ::2], weight[:, 1::2]), one.bias)
+        features = F.linear(first, weight[:, ::2], one.bias) + F.linear(second, weight[:, 1::2])
         features = F.leaky_relu(normalize(cast(nn.GroupNorm, self.out[1]), features), 0.1)
         features = F.linear(features, other.weight.flatten(1), other.bias)
         features = F.leaky_relu(normalize(cast(nn.GroupNorm, self.out[4]), features), 0.1)
@@ -231,7 +229,7 @@ class DPU(Staged):
         mask, light = masks.permute(0, 2, 3, 1), light.permute(0, 2, 3, 1)
         optics = torch.cat((mask, light), -1)
         guess = initial_cube(y, system).permute(0, 2, 3, 1)
-        x = mix((guess, mask), weights_of(self.conv), self.conv.bias).permute(0, 3, 1, 2)
+        x = mix(self.conv, guess, mask).permute(0, 3, 1, 2)
         z, r, dual = x, torch.zeros_like(x), torch.zeros_like(x)
         for i, net in enumerate(self.mu):
             restore, degrade, fuse = self.net_stage[3 * i : 3 * i + 3]

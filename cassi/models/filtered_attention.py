@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cassi.models.attention import WINDOW, from_windows, to_windows
 from cassi.models.mixing import normalize
-from cassi.models.spectral_attention import convolve
+from cassi.models.pixelwise import convolve
 
 
 class Filter(nn.Module):

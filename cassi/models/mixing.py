@@ -1,40 +1,10 @@
-"""Maps of the channels of each pixel, and their normalization, on images `(B, H, W, c)`."""
+"""How layers of unrolled networks start, normalize, and shrink an image to a few numbers."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-
-def mix(images: Sequence[Tensor], weights: Sequence[Tensor], bias: Tensor | None = None) -> Tensor:
-    """Map the channels of images laid side by side, without laying them so: Σ_i W_i x_i + b.
-
-    Args:
-        images: each `(1|B, H, W, c_i)`.
-        weights: each `(c', c_i)`.
-        bias: `(c',)`.
-
-    Returns:
-        `(B, H, W, c')`.
-    """
-    result = F.linear(images[0], weights[0], bias)
-    for image, weight in zip(images[1:], weights[1:], strict=True):
-        result = result + F.linear(image, weight)
-    return result
-
-
-def weights_of(layer: nn.Conv2d, *channels: int) -> Sequence[Tensor]:
-    """Return the weights of a 1×1 convolution for images side by side, as `mix` wants them.
-
-    Args:
-        layer: the convolution.
-        channels: of each image; two equal halves where none are given.
-    """
-    weight = layer.weight.flatten(1)
-    return weight.split(list(channels), 1) if channels else weight.chunk(2, 1)
 
 
 def normalize(norm: nn.LayerNorm | nn.GroupNorm, x: Tensor) -> Tensor:
