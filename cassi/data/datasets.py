@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,7 +24,6 @@ __all__ = ["TrainingCrops", "WholeScenes", "load_split"]
 
 PathLike = str | os.PathLike[str]
 
-_log = logging.getLogger(__name__)
 # Raised whenever a converted copy would hold other values than before.
 _CACHE_VERSION = 1
 
@@ -70,11 +69,12 @@ def load_split(
         checked = check_split(manifest, split, root)
         paths = list(checked.paths)
         if checked.unlisted:
-            _log.warning(
-                "%d scenes beside the %s data are not in the manifest and are left out: %s",
-                len(checked.unlisted),
-                split,
-                ", ".join(path.name for path in checked.unlisted[:5]),
+            names = ", ".join(path.name for path in checked.unlisted[:5])
+            # Not by logging, which Hydra switches off in the commands.
+            warnings.warn(
+                f"{len(checked.unlisted)} scenes beside the {split} data are not in the manifest "
+                f"and are left out: {names}",
+                stacklevel=2,
             )
     else:
         paths = _unlisted_paths(root, split)
