@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import platform
 import resource
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from torch import Tensor
 from cassi import metrics
 from cassi.apps.inputs import Inputs
 from cassi.config import plain
+from cassi.evaluation.tables import strict
 from cassi.solvers import Solution
 
 
@@ -31,17 +31,7 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write strict JSON; an infinite or undefined number becomes null."""
-    path.write_text(json.dumps(_strict(value), indent=2, allow_nan=False) + "\n")
-
-
-def _strict(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _strict(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_strict(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    path.write_text(json.dumps(strict(value), indent=2, allow_nan=False) + "\n")
 
 
 def save_pictures(

@@ -113,7 +113,7 @@ def write_results(
 
 def strict_json(value: Any) -> str:
     """Return JSON with sorted keys; an infinite or undefined number becomes null."""
-    return json.dumps(_strict(value), indent=2, sort_keys=True, allow_nan=False) + "\n"
+    return json.dumps(strict(value), indent=2, sort_keys=True, allow_nan=False) + "\n"
 
 
 def markdown_means(means: Mapping[str, Values], preset: str) -> str:
@@ -259,11 +259,12 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return math.fsum(known) / len(known) if known and len(known) == len(values) else None
 
 
-def _strict(value: Any) -> Any:
+def strict(value: Any) -> Any:
+    """Return a value that strict JSON can hold: numbers that are not finite become null."""
     if isinstance(value, Mapping):
-        return {str(key): _strict(item) for key, item in value.items()}
+        return {str(key): strict(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_strict(item) for item in value]
+        return [strict(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from cassi.models._layers import check_counts
 from cassi.models.attention import WINDOW, HalfShuffleAttention
 from cassi.models.base import Camera, camera_mask, offsets
+from cassi.models.mixing import initialize_linear
+from cassi.models.rectification import FeedForward
 from cassi.models.registry import register
 from cassi.models.unrolled import Unrolled
 from cassi.models.wide import Wide, place_bands, reflect_to_multiple, roll_bands
@@ -36,35 +38,13 @@ class Normed(nn.Module):
         return result
 
 
-class FeedForward(nn.Module):
-    """1×1, 3×3 depthwise and 1×1 convolution, with GELU between them."""
-
-    def __init__(self, width: int, mult: int = 4) -> None:
-        super().__init__()
-        inner = width * mult
-        self.net = nn.Sequential(
-            nn.Conv2d(width, inner, 1, bias=False),
-            nn.GELU(),
-            nn.Conv2d(inner, inner, 3, padding=1, bias=False, groups=inner),
-            nn.GELU(),
-            nn.Conv2d(inner, width, 1, bias=False),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return `(B, H, W, width)`."""
-        widen, spread, narrow = (cast(nn.Conv2d, self.net[i]) for i in (0, 2, 4))
-        x = F.gelu(F.linear(x, widen.weight.flatten(1)))
-        x = F.gelu(spread(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1))
-        return F.linear(x, narrow.weight.flatten(1))
-
-
 class HalfShuffleBlock(nn.Module):
     """x + attention(x), then x + feed_forward(x), on images `(B, c, H, W)`."""
 
     def __init__(self, dim: int, heads: int, size: tuple[int, int]) -> None:
         super().__init__()
         width = dim * heads
-        parts = (HalfShuffleAttention(dim, heads, size), FeedForward(width))
+        parts = (HalfShuffleAttention(dim, heads, size), FeedForward(width, 4))
         self.blocks = nn.ModuleList([nn.ModuleList(Normed(width, part) for part in parts)])
 
     def forward(self, x: Tensor) -> Tensor:
@@ -107,7 +87,7 @@ class HalfShuffleTransformer(nn.Module):
             fuse = nn.Conv2d(2 * width, width, 1, bias=False)
             self.decoder_layers.append(nn.ModuleList([up, fuse, block(scale)]))
         self.mapping = nn.Conv2d(bands, bands, 3, padding=1, bias=False)
-        self.apply(_initialize)
+        self.apply(initialize_linear)
 
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
         """Denoise.
@@ -241,10 +221,3 @@ def _fuse(coarse: Tensor, fine: Tensor, layer: nn.Conv2d) -> Tensor:
 
 def _groups(layers: nn.ModuleList) -> Iterator[nn.ModuleList]:
     return (cast(nn.ModuleList, group) for group in layers)
-
-
-def _initialize(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        nn.init.trunc_normal_(module.weight, std=0.02)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from cassi.models._layers import check_counts
 from cassi.models.base import Camera, offsets
 from cassi.models.local_attention import PARTS, LocalAttention, NonLocalAttention
+from cassi.models.mixing import initialize_convolution
 from cassi.models.pixelwise import GatedFeedForward, PixelNorm, convolve, mix, spread_pixels
 from cassi.models.registry import register
 from cassi.models.shifted import Sensing, gather_bands, mix_measurement, moved_masks
@@ -208,7 +209,7 @@ class DERNNLNLT(Unrolled):
         self.fusion = nn.Conv2d(2 * bands, bands, 1)
         self.DP = DegradationEstimation(bands)
         self.PP = LocalNonLocalTransformer(bands, blocks)
-        self.apply(_initialize)
+        self.apply(initialize_convolution)
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
         """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
@@ -226,10 +227,3 @@ class DERNNLNLT(Unrolled):
             matrix, rho, sigma = self.DP(state.x, masks)
             state = algorithm.step(state, y, Sensing(matrix), prior, sigma, rho)
         return gather_bands(state.x, shifts, width)
-
-
-def _initialize(module: nn.Module) -> None:
-    if isinstance(module, nn.Conv2d):
-        nn.init.trunc_normal_(module.weight, std=0.02)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from cassi.models._inputs import band_masks, initial_cube, pad_reflect
 from cassi.models._layers import check_counts
 from cassi.models.base import Camera, Reconstructor
+from cassi.models.mixing import initialize_linear
 from cassi.models.registry import register
 from cassi.models.spectral_attention import SpectralUNet
 
@@ -51,7 +52,7 @@ class MSTPlusPlus(Reconstructor):
         self.fution = nn.Conv2d(2 * bands, bands, 1)
         self.body = nn.Sequential(*(Stage(bands, (1, 1, 1)) for _ in range(stages)))
         self.conv_out = nn.Conv2d(bands, bands, 3, padding=1, bias=False)
-        self.apply(_initialize)
+        self.apply(initialize_linear)
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
         """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`."""
@@ -60,10 +61,3 @@ class MSTPlusPlus(Reconstructor):
         x = self.fution(torch.cat((initial_cube(y, system), masks), 1))
         x = self.conv_in(pad_reflect(x, 8))
         return cast(Tensor, self.conv_out(self.body(x)) + x)[..., :height, :width]
-
-
-def _initialize(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        nn.init.trunc_normal_(module.weight, std=0.02)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)

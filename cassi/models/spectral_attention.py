@@ -10,12 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models._layers import check_counts
-
-
-def convolve(layer: nn.Module, x: Tensor) -> Tensor:
-    """Apply a layer of `(B, C, H, W)` to `(B, H, W, C)`; no element moves."""
-    moved: Tensor = layer(x.permute(0, 3, 1, 2))
-    return moved.permute(0, 2, 3, 1)
+from cassi.models.pixelwise import convolve
 
 
 class SpectralAttention(nn.Module):
