@@ -18,7 +18,6 @@ import argparse
 import contextlib
 import csv
 import resource
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
@@ -55,7 +54,9 @@ def main(arguments: list[str] | None = None) -> list[Row]:
     """Measure, print a row as soon as it is known, and write the CSV file."""
     options = make_parser().parse_args(arguments)
     if unknown := [name for name in options.models if name not in list_models()]:
-        raise SystemExit(f"--models: no network {unknown[0]!r}; there is {', '.join(list_models())}")
+        raise SystemExit(
+            f"--models: no network {unknown[0]!r}; there is {', '.join(list_models())}"
+        )
     recorded = read_vectors(options.vectors) if options.vectors else {}
     print(
         "| network | size | precision | parameters (M) | GFLOPs | ms | × authors | peak MB | note |"
