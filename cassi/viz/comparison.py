@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cassi.viz.color import band_colors, encode, exposure_of, srgb
-from cassi.viz.paper import BODY, SMALL, literal, make_figure, tidy
+from cassi.viz.paper import BODY, SMALL, fitting, literal, make_figure, tidy
 from cassi.viz.points import choose_points
 from cassi.viz.regions import COLORS, correlation, region_spectrum
 from cassi.viz.report_codec import block_size, shrink
@@ -18,6 +18,7 @@ TRUTH = " "  # the key of the truth among the methods: none can be called that
 _CELL = 1.45  # width of a picture, inches: five fit across two columns of a journal
 _GAP, _SIDE, _HEAD, _MARGIN = 0.05, 0.28, 0.42, 0.08
 _CURVE, _CURVE_HIGH, _ENTRY = 1.5, 1.35, 0.125  # axes of a region; a line of its legend
+_HANDLE = 2.4  # line and space before a name in a legend, in units of the letters' size
 _BRIGHT = 99.5  # percentile shown as full brightness
 
 
@@ -100,6 +101,7 @@ class Comparison:
         x = np.arange(1.0, len(self.clear) + 1) if self.wavelengths is None else self.wavelengths
         reference = None if self.truth is None else region_spectrum(self.truth, *point)
         marker = "o" if len(x) == 1 else None
+        room = 72 * (pitch - 0.3) - _HANDLE * SMALL  # up to the legend of the next region, points
         color = 0
         for key, cube in self.shown.items():
             spectrum = region_spectrum(cube, *point)
@@ -109,7 +111,8 @@ class Comparison:
                 )
                 continue
             r = None if reference is None else correlation(spectrum, reference)
-            label = literal(key) + ("" if r is None else f",  r = {r:.4f}".replace("-", "−"))
+            tail = "" if r is None else f"  {r:.3f}".replace("-", "−")
+            label = literal(fitting(key, tail, room))
             own = COLORS[color % len(COLORS)]
             axes.plot(x, spectrum, color=own, lw=1.2, marker=marker, label=label)
             color += 1
@@ -119,7 +122,7 @@ class Comparison:
         unit = "band" if self.wavelengths is None else "wavelength / nm"
         axes.set_xlabel(unit, fontsize=SMALL, labelpad=1)
         axes.legend(
-            title=f"region {index + 1}",
+            title=f"region {index + 1}" + (", r to the truth" if self.truth is not None else ""),
             title_fontsize=SMALL + 0.5,
             alignment="left",
             fontsize=SMALL,
@@ -129,7 +132,8 @@ class Comparison:
             bbox_to_anchor=(-0.04, 1.0),
             borderaxespad=0.0,
             labelspacing=0.15,
-            handlelength=1.6,
+            handlelength=_HANDLE - 0.8,
+            handletextpad=0.8,
         )
 
     def _mark(self, axes: Any) -> None:
@@ -160,7 +164,7 @@ class Comparison:
         psnr, ssim = known.get("psnr"), known.get("ssim")
         words = [] if psnr is None else [f"{psnr:.2f} dB"]
         words += [] if ssim is None else [f"{ssim:.4f}"]
-        return f"{key}\n{' / '.join(words)}"
+        return f"{fitting(key, '', 72 * _CELL, BODY)}\n{' / '.join(words)}"
 
     def _band(self, band: int) -> str:
         return f"band {band + 1}" if self.wavelengths is None else f"{self.wavelengths[band]:g} nm"

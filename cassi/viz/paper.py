@@ -18,6 +18,18 @@ def literal(text: str) -> str:
     return f"\u200b{text}" if text.startswith("_") else text
 
 
+def fitting(name: str, tail: str, room: float, size: float = SMALL) -> str:
+    """Shortens a name in the middle until it fits, with what follows it, into ``room`` points."""
+    from matplotlib.textpath import TextPath
+
+    kept = name
+    for length in range(len(name) - 2, 1, -1):
+        if TextPath((0, 0), kept + tail, size=size).get_extents().width <= room:
+            break
+        kept = f"{name[: (length + 1) // 2]}…{name[len(name) - length // 2 :]}"
+    return kept + tail
+
+
 def tidy(axes: Any) -> None:
     """Takes away what is no data: two spines, heavy ticks."""
     for side in ("top", "right"):

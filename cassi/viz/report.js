@@ -12,6 +12,7 @@ const panels = [...document.querySelectorAll(".panel")].map((element) => ({
 }));
 const table = new Table(scenes, (index, method) => {
   if (method !== undefined) state.wanted = method;
+  bringUp();
   show(index ?? state.scene);
 });
 const current = () => scenes[state.scene];
@@ -86,6 +87,13 @@ function best(scene) {
   return scored[0]?.[0] ?? scene.methods[0] ?? TRUTH;
 }
 
+// To the viewer, where a row of the table was clicked that stands far below it.
+function bringUp() {
+  const quiet = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  if (find("#viewer").getBoundingClientRect().top >= 0) return;
+  find("#viewer").scrollIntoView({ behavior: quiet ? "auto" : "smooth" });
+}
+
 function range() {
   const nm = settings.wavelengths;
   return nm ? `, ${nm[0]} to ${nm[nm.length - 1]} nm` : "";
@@ -109,9 +117,10 @@ function drawPictures() {
     canvas.setAttribute("role", "img");
     canvas.setAttribute("aria-label", `${label(key)}, ${view}`);
     const metrics = new Map(scene.metrics.find(([method]) => method === key)?.[1]);
-    const known = ["psnr", "ssim"].filter((name) => Number.isFinite(metrics.get(name)));
-    score.textContent = known
-      .map((name) => formatMetric(name, metrics.get(name)) + (name === "psnr" ? " dB" : ""))
+    const words = { psnr: (text) => `${text} dB`, ssim: (text) => `SSIM ${text}` };
+    score.textContent = Object.keys(words)
+      .filter((name) => Number.isFinite(metrics.get(name)))
+      .map((name) => words[name](formatMetric(name, metrics.get(name))))
       .join(" · ");
   });
   drawScale(find("#scale"), scene, view, band);
@@ -238,12 +247,13 @@ async function start() {
   find("#scene").replaceChildren(...scenes.map((scene, i) => option(i, scene.name)));
   find("#scene").parentElement.hidden = scenes.length === 1;
   find("#rows").hidden = scenes.length === 1;
-  segments(find("#rows"), [["mean", "Mean over scenes"], ["every", "Every scene"]], table.mode,
-    (mode) => { table.mode = mode; table.draw(); });
+  const kinds = [["mean", "Mean over scenes"], ["own", ""], ["every", "Every scene"]];
+  segments(find("#rows"), kinds, table.mode, (mode) => { table.mode = mode; table.draw(); });
   find("#notes").textContent = `${settings.notes} Click a row to see it above.`;
   state.band = Math.floor(scenes[0].bands / 2);
   listen();
   await show(0);
+  followHidden(find("#spectrum"), drawCards);
   find("#spectrum").on("plotly_click", ({ points }) => setBand(points[0].pointIndex));
   document.body.dataset.ready = "true";
 }

@@ -18,6 +18,9 @@ async function startPlotly() {
 const plain = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 const themed = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
+// Methods whose curve a click on their name has hidden, in every scene.
+const hidden = new Set();
+
 function curves(scene, pixel) {
   const x = settings.wavelengths ?? Array.from({ length: scene.bands }, (_, b) => b + 1);
   const truth = scene.truth?.spectrum(pixel);
@@ -36,7 +39,7 @@ function curves(scene, pixel) {
   });
   if (truth) {
     const line = { color: themed("--ink"), width: 2, dash: "dash" };
-    lines.push({ method: "truth", r: null, trace: { x, y: truth, mode, line, name: "truth" } });
+    lines.push({ method: TRUTH, r: null, trace: { x, y: truth, mode, line, name: "truth" } });
   }
   return lines;
 }
@@ -63,21 +66,35 @@ function layout(band, small) {
   };
 }
 
+// Plotly shows and hides curves by itself, but only until they are drawn anew.
+function followHidden(element, draw) {
+  element.on("plotly_restyle", () => {
+    hidden.clear();
+    for (const { meta, visible } of element.data) if (visible === "legendonly") hidden.add(meta);
+    draw();
+  });
+}
+
 const coefficient = (r) => r.toFixed(3).replace("-", "−");
 
 function drawSpectrum(element, scene, pixel, band) {
-  const traces = curves(scene, pixel).map(({ trace, r }) => ({
+  const traces = curves(scene, pixel).map(({ method, trace, r }) => ({
     ...trace,
+    meta: method,
+    visible: hidden.has(method) ? "legendonly" : true,
     name: r === null || r === undefined ? trace.name : `${trace.name}  r = ${coefficient(r)}`,
     hovertemplate: "%{y:.4f}",
   }));
   const buttons = ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d", "pan2d"];
-  const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: buttons };
+  // The page has its own words; plotly's would lie over the names.
+  const config = {
+    responsive: true, displaylogo: false, showTips: false, modeBarButtonsToRemove: buttons,
+  };
   return Plotly.react(element, traces, layout(band, false), config);
 }
 
 function drawCard(element, scene, pixel, band) {
-  const lines = curves(scene, pixel);
+  const lines = curves(scene, pixel).filter(({ method }) => !hidden.has(method));
   const config = { responsive: true, staticPlot: true };
   Plotly.react(element, lines.map(({ trace }) => trace), layout(band, true), config);
   const known = lines.filter(({ r }) => r !== null && r !== undefined);

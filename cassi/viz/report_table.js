@@ -1,6 +1,6 @@
 // The table of metrics: one row a method, its mean over scenes, or one row a method and scene.
 
-const LABELS = { psnr: "PSNR / dB", ssim: "SSIM", sam: "SAM / °", rmse: "RMSE", ergas: "ERGAS",
+const LABELS = { psnr: "PSNR / dB", ssim: "SSIM", sam: "SAM / °", rmse: "RMSE", ergas: "ERGAS / %",
   seconds: "seconds", relative_residual: "residual ‖y − Ax‖/‖y‖" };
 const DIGITS = { psnr: 2, ssim: 4, sam: 2, rmse: 4, ergas: 2, seconds: 2 };
 const GREATER_IS_BETTER = /psnr|ssim/i;
@@ -14,6 +14,7 @@ class Table {
     const first = this.keys.find((key) => GREATER_IS_BETTER.test(key));
     this.sorted = first ? { column: first, sign: -1 } : { column: "method", sign: 1 };
     this.chosen = {};
+    this.method = scenes[0].metrics[0]?.[0];
     document.getElementById("table").hidden = this.keys.length === 0;
   }
 
@@ -21,6 +22,7 @@ class Table {
     const every = this.scenes.flatMap((scene, index) => scene.metrics.map(([method, pairs]) =>
       ({ index, scene: scene.name, method, values: new Map(pairs), counts: new Map() })));
     if (this.mode === "every") return every;
+    if (this.mode === "own") return every.filter((row) => row.method === this.method);
     return [...new Set(every.map((row) => row.method))].map((method) => {
       const own = every.filter((row) => row.method === method);
       const mean = { method, values: new Map(), counts: new Map() };
@@ -34,7 +36,7 @@ class Table {
   }
 
   draw() {
-    const names = this.mode === "every" && this.scenes.length > 1 ? ["scene", "method"] : ["method"];
+    const names = this.mode !== "mean" && this.scenes.length > 1 ? ["scene", "method"] : ["method"];
     const columns = [...names, ...this.keys];
     const rows = this.rows();
     const best = new Map(this.keys.map((key) => {
@@ -51,7 +53,7 @@ class Table {
     const head = document.createElement("tr");
     head.append(...columns.map((key) => this.header(key, names)));
     this.element.tHead.replaceChildren(head);
-    const bold = this.mode !== "every" || this.scenes.length === 1;
+    const bold = this.mode === "mean" || this.scenes.length === 1;
     this.element.tBodies[0].replaceChildren(
       ...rows.map((row) => this.line(row, names, bold && rows.length > 1 ? best : new Map())));
   }
@@ -102,6 +104,9 @@ class Table {
 
   choosing(index, method) {
     this.chosen = { index, method };
+    this.method = method || this.method; // the truth is in no row: the method seen last stays
+    const button = document.querySelector("#rows [data-key=own]");
+    if (button) button.textContent = `Scenes of ${this.method}`;
     this.draw();
   }
 }

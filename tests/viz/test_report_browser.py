@@ -187,6 +187,40 @@ def test_the_table_sorts_by_any_column(open_page):
     assert page.locator("#scene").input_value() == "1"
 
 
+def test_the_worst_scene_of_the_best_method_is_two_clicks_away(open_page):
+    page = open_page("both.html")
+    assert page.locator("#rows button").nth(1).inner_text() == "Scenes of good"
+    page.click("#rows [data-key=own]")
+    assert _column(page, 2) == ["good", "good"]
+    page.click("#table th[data-key=psnr] button")
+    assert _column(page, 1) == ["second", "first"]
+    page.locator("#table tbody tr").first.click()
+    page.wait_for_timeout(800)
+    assert page.locator("#scene").input_value() == "1"
+    assert page.locator("#viewer").bounding_box()["y"] >= -1  # brought into sight
+    page.locator(".panel select").nth(1).select_option(HOSTILE)
+    assert page.locator("#rows button").nth(1).inner_text() == f"Scenes of {HOSTILE}"
+    assert _column(page, 2) == [HOSTILE, HOSTILE]
+
+
+def test_a_hidden_curve_stays_hidden(open_page):
+    page = open_page("both.html")
+    names = page.locator(".card p").first.inner_text()
+    assert HOSTILE in names
+    page.locator("#spectrum .legendtoggle").nth(1).click()
+    page.wait_for_timeout(700)  # plotly waits for a double click
+    shown = "document.getElementById('spectrum').data.map((d) => d.visible)"
+    assert page.evaluate(shown) == [True, "legendonly", True]
+    _click(page, 0.9, 0.9)
+    page.locator("#scene").select_option(label="second")
+    page.wait_for_timeout(300)
+    assert page.evaluate(shown) == [True, "legendonly", True]
+    assert HOSTILE not in page.locator(".card p").first.inner_text()
+    page.locator("#spectrum .legendtoggle").nth(1).click()
+    page.wait_for_timeout(700)
+    assert page.evaluate(shown) == [True, True, True]
+
+
 def test_names_stay_text(open_page):
     page = open_page("both.html")
     assert page.locator("h1").inner_text() == f"Two {HOSTILE}"
