@@ -65,6 +65,7 @@ def evaluate(config: DictConfig) -> float:
     seen: Counter[str] = Counter()
 
     def report(record: Record) -> None:
+        bar.set_postfix_str(_label(record), refresh=False)
         bar.update()
         seen[record.scene] += 1
         if record.error:
@@ -126,12 +127,9 @@ def _check(config: DictConfig) -> torch.device:
     device = choose_device(config.device)
     if device.type == "cuda" and device.index is None:
         # torchrun gives each process of a machine a number: one GPU for each.
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % _gpus())
+        gpus = max(torch.cuda.device_count(), 1)
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % gpus)
     return device
-
-
-def _gpus() -> int:
-    return max(torch.cuda.device_count(), 1)
 
 
 def _settings(device: torch.device) -> dict[str, Any]:

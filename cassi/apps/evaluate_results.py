@@ -104,6 +104,8 @@ def finish(
             for record in found:
                 records.path(record.job, ".npy").unlink(missing_ok=True)
         print(f"-> {root}")
+        if config.report and any(encoded):
+            print(f"Open {root / 'report.html'} in a browser.")
     failed = [record for record in found if record.error]
     if failed:
         print(f"cassi-evaluate: {len(failed)} of {len(found)} runs failed", file=sys.stderr)
