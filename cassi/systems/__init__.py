@@ -3,19 +3,27 @@
 from cassi.systems.base import System, dot_test
 from cassi.systems.curves import Curve, Dispersion, Linear, Polynomial, Prism
 from cassi.systems.dispersion import fitting_dispersions, infer_bands
+from cassi.systems.learnable import LearnableMask
 from cassi.systems.masks import check_mask
+from cassi.systems.patterns import BlueNoiseMask, MaskPattern, RandomMask
 from cassi.systems.sd_cassi import SDCassi
+from cassi.systems.shifted_masks import unshift_masks
 
 __all__ = [
+    "BlueNoiseMask",
     "Curve",
     "Dispersion",
+    "LearnableMask",
     "Linear",
+    "MaskPattern",
     "Polynomial",
     "Prism",
+    "RandomMask",
     "SDCassi",
     "System",
     "check_mask",
     "dot_test",
     "fitting_dispersions",
     "infer_bands",
+    "unshift_masks",
 ]
