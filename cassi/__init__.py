@@ -4,20 +4,25 @@ from typing import Any
 
 from cassi import metrics, models, ops
 from cassi.data.io import read_cube, read_mask, read_measurement, write_cube
+from cassi.models.published import load_published
 from cassi.models.registry import create_model, list_models
+from cassi.models.saved import load_model
 from cassi.priors import TV
 from cassi.solvers import ADMM, GAP, Solver, solve
-from cassi.systems import SDCassi, dot_test
+from cassi.systems import DDCassi, SDCassi, dot_test
 
 __all__ = [
     "ADMM",
     "GAP",
     "TV",
+    "DDCassi",
     "SDCassi",
     "Solver",
     "create_model",
     "dot_test",
     "list_models",
+    "load_model",
+    "load_published",
     "metrics",
     "models",
     "ops",

@@ -2,6 +2,7 @@
 
 from cassi.systems.base import System, dot_test
 from cassi.systems.curves import Curve, Dispersion, Linear, Polynomial, Prism
+from cassi.systems.dd_cassi import DDCassi
 from cassi.systems.dispersion import fitting_dispersions, infer_bands
 from cassi.systems.learnable import LearnableMask
 from cassi.systems.masks import check_mask
@@ -12,6 +13,7 @@ from cassi.systems.shifted_masks import unshift_masks
 __all__ = [
     "BlueNoiseMask",
     "Curve",
+    "DDCassi",
     "Dispersion",
     "LearnableMask",
     "Linear",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from cassi.systems.base import System
+from cassi.systems.dd_cassi import DDCassi
 from cassi.systems.sd_cassi import SDCassi
 
 
@@ -32,5 +33,10 @@ EXAMPLES: dict[str, Callable[[], System]] = {
     "sd_two_shots": lambda: SDCassi(_mask(2, 1, 5, 6), bands=6, step=1),
     "sd_three_shots_rows": lambda: SDCassi(_mask(3, 4, 6, 5), bands=4, step=-1, axis=-2),
     "sd_equal_shots": lambda: SDCassi(_mask(1, 1, 4, 5).expand(2, -1, -1, -1), bands=3, step=1),
+    "dd": lambda: DDCassi(_mask(5, 15), bands=5, step=2, width=7),
+    "dd_repeated": lambda: DDCassi(_mask(5, 7), bands=4, step=-3),
+    "dd_rows_three_shots": lambda: DDCassi(_mask(3, 1, 9, 5), bands=3, step=1, axis=-2, width=7),
+    "dd_mask_per_band": lambda: DDCassi(_mask(2, 3, 4, 9), bands=3, step=-2, width=5),
+    "dd_offsets": lambda: DDCassi(_mask(4, 9), bands=3, offsets=[0.0, 1.25, 3.5], width=5),
 }
 """Name → maker of a float64 system on the CPU."""

@@ -1,0 +1,122 @@
+"""The dual-disperser CASSI camera."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cassi.systems.sd_cassi import SDCassi, _as_mask
+
+
+class DDCassi(SDCassi):
+    r"""Dual disperser: dispersion, mask, the opposite dispersion, then the sum over bands.
+
+        y[k, h, w] = Σ_c m[k, h, w + o(c)] · x[c, h, w],  o(c) = c·step  (step >= 0)
+
+    For step < 0 the bands move the other way, o(c) = (C-1-c)·|step|. The second disperser undoes
+    the shift of the first, so the measurement is as large as the cube, `(B, K, H, W)`, and not
+    smeared. To the operators, the solvers and the networks this is a camera of step 0 with a mask
+    per band: `mask` is `(K, C, H, W)`, `step` is 0, and the dispersion across the mask is
+    `mask_step`.
+
+    Args:
+        mask: transmission in [0, 1], `(H, Wm)`, `(C, H, Wm)` or `(K, 1|C, H, Wm)`, or
+            `(B, K, 1|C, H, Wm)` for a mask per sample.
+        bands: number of bands C, in order of increasing wavelength.
+        step: dispersion across the mask, pixels per band; the sign is the direction.
+        axis: -1 disperses along columns, -2 along rows.
+        width: columns W of the cube (rows for `axis=-2`); the mask's own by default. A mask of
+            W + (C-1)|step| columns codes every band everywhere; a narrower one is repeated, a
+            wider one is cut.
+        offsets: o(c) in pixels instead of `step`, one per band, >= 0; between two pixels the mask
+            is interpolated linearly.
+
+    Raises:
+        TypeError: the mask is not numeric, or `bands` or `step` is not an integer.
+        ValueError: the mask's shape or bands, the offsets or the width do not fit.
+
+    Source: Gehm et al., "Single-shot compressive spectral imaging with a dual-disperser
+    architecture", Optics Express 15(21), 2007.
+
+    >>> system = DDCassi(torch.ones(4, 10), bands=3, step=2, width=6)
+    >>> system(torch.ones(1, 3, 4, 6)).shape
+    torch.Size([1, 1, 4, 6])
+    """
+
+    def __init__(
+        self,
+        mask: Any,
+        bands: int = 28,
+        step: int = 2,
+        axis: int = -1,
+        width: int | None = None,
+        offsets: Sequence[float] | None = None,
+    ) -> None:
+        if axis not in (-1, -2):
+            raise ValueError(f"axis: expected -1 (columns) or -2 (rows), got {axis!r}")
+        for name, value in (("bands", bands), ("step", step), ("width", width)):
+            if isinstance(value, bool) or not isinstance(value, int | None):
+                raise TypeError(f"{name}: expected an integer, got {value!r}")
+        if bands < 1 or (width is not None and width < 1):
+            raise ValueError(f"bands, width: expected at least 1, got {bands} and {width}")
+        if offsets is None:
+            offsets = [(c if step >= 0 else c - bands + 1) * step for c in range(bands)]
+        coded = code_bands(_as_mask(mask), bands, offsets, axis, width)
+        super().__init__(coded, bands, step=0, axis=axis)
+        self.mask_step = step
+        self.mask_offsets = tuple(offsets)
+
+    def extra_repr(self) -> str:
+        """Describe the camera in one line."""
+        height, width = self.mask.shape[-2:]
+        moved = [c if self.mask_step >= 0 else self.bands - 1 - c for c in range(self.bands)]
+        regular = self.mask_offsets == tuple(c * abs(self.mask_step) for c in moved)
+        how = f"step={self.mask_step}" if regular else f"offsets={list(self.mask_offsets)}"
+        return (
+            f"cube={height}x{width}, shots={self.shots}, bands={self.bands}, "
+            f"{how} across the mask, axis={self.axis}"
+        )
+
+
+def code_bands(
+    mask: Tensor, bands: int, offsets: Sequence[float], axis: int = -1, width: int | None = None
+) -> Tensor:
+    """Return the part of a mask that each band meets: m[…, c, h, w + o(c)].
+
+    Differentiable in the mask. What lies beyond its end is its beginning again.
+
+    Args:
+        mask: `(…, 1|C, H, Wm)`.
+        bands: C.
+        offsets: o(c) >= 0, pixels.
+        axis: of the dispersion.
+        width: of the result along the axis; the mask's own by default.
+
+    Returns:
+        `(…, C, H, W)`, or `(…, C, H', Wm)` for `axis=-2`.
+
+    Raises:
+        ValueError: the mask is of another number of bands, or the offsets do not fit.
+    """
+    if mask.shape[-3] not in (1, bands):
+        raise ValueError(f"mask: expected 1 or {bands} bands, got {mask.shape[-3]}")
+    shifts = [float(offset) for offset in offsets]
+    if len(shifts) != bands or not all(0 <= shift < math.inf for shift in shifts):
+        raise ValueError(f"offsets: expected {bands} numbers >= 0, one per band, got {shifts}")
+    length = mask.shape[axis]
+    places = torch.arange(length if width is None else width, device=mask.device)
+    coded = []
+    for band, shift in enumerate(shifts):
+        plane = mask[..., min(band, mask.shape[-3] - 1), :, :]
+        left, share = math.floor(shift), shift - math.floor(shift)
+        part = plane.index_select(axis, (places + left) % length)
+        if share:
+            part = (1 - share) * part + share * plane.index_select(
+                axis, (places + left + 1) % length
+            )
+        coded.append(part)
+    return torch.stack(coded, -3)
