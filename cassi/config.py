@@ -11,7 +11,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 ALLOWED_PACKAGES = (
     *("cassi.systems", "cassi.solvers", "cassi.priors", "cassi.models"),
     *("cassi.training", "cassi.data.augment", "cassi.data.masks"),
-    "cassi.data.simulation",
+    *("cassi.data.simulation", "cassi.data.sensor"),
     *("torch.nn", "torch.optim"),
 )
 ALLOWED_CLASSES = (

@@ -18,7 +18,6 @@ __all__ = [
     "MixedMasks",
     "Noise",
     "RandomMasks",
-    "ShotNoise",
     "Simulator",
     "WhiteNoise",
 ]
@@ -68,43 +67,6 @@ class WhiteNoise:
             sigma = (power * 10 ** (-sigma / 10)).sqrt()
         noise = torch.randn(y.shape, generator=random, device=y.device, dtype=y.dtype)
         return torch.addcmul(y, noise, sigma)
-
-
-class ShotNoise:
-    r"""The sensor that the papers on real data train with: photons counted to a few bits.
-
-        n = ⌊s y · 2^bits / qe⌋,  y' = Binomial(n, qe) / (2^bits · s),  s = exposure · 2 / C
-
-    The scale s brings y near [0, 1], as a sensor's exposure does, and is taken out again.
-
-    Args:
-        qe: quantum efficiency, the probability that a photon is counted.
-        bits: of the sensor; 2^bits electrons at level 1.
-        exposure: of the scale s.
-
-    Raises:
-        ValueError: a value outside its range.
-
-    Source: Meng, Ma, Yuan, "End-to-end low cost compressive spectral imaging with spatial-spectral
-    self-attention", 2020, and its public code: qe 0.4, 11 bits, 1.2·2/28.
-    """
-
-    def __init__(self, qe: float = 0.4, bits: int = 11, exposure: float = 1.2) -> None:
-        if not 0 < qe <= 1:
-            raise ValueError(f"qe: expected a quantum efficiency in (0, 1], got {qe!r}")
-        if not 1 <= bits <= 20:
-            raise ValueError(f"bits: expected 1 to 20, got {bits!r}")
-        if not exposure > 0:
-            raise ValueError(f"exposure: expected more than 0, got {exposure!r}")
-        self.qe, self.bits, self.exposure = qe, bits, exposure
-
-    def __call__(self, y: Tensor, bands: int, generator: torch.Generator) -> Tensor:
-        """Count the photons of y `(B, K, H', W')`."""
-        electrons = self.exposure * 2 / bands * 2**self.bits  # at y = 1
-        photons = y.float().clamp(min=0).mul(electrons / self.qe).floor_()
-        chance = torch.full_like(photons, self.qe)
-        counted = torch.binomial(photons, chance, generator=generator_on(y.device, generator))
-        return counted.div_(electrons).to(y.dtype)
 
 
 class Simulator:

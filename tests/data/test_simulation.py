@@ -11,7 +11,8 @@ from torch import Tensor
 
 from cassi import SDCassi
 from cassi.data.masks import FixedMask, MaskCrops, RandomMasks
-from cassi.data.simulation import ShotNoise, Simulator, WhiteNoise
+from cassi.data.sensor import Sensor
+from cassi.data.simulation import Simulator, WhiteNoise
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 
@@ -54,7 +55,7 @@ def test_steps_are_drawn() -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("noise", [None, WhiteNoise(snr_db=(20, 30)), ShotNoise()])
+@pytest.mark.parametrize("noise", [None, WhiteNoise(snr_db=(20, 30)), Sensor()])
 def test_same_state_same_bits(noise: Any, device: str) -> None:
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA device")
@@ -82,18 +83,6 @@ def test_white_noise() -> None:
     assert torch.equal(WhiteNoise(sigma=0)(y, 3, _generator()), y)
 
 
-def test_shot_noise() -> None:
-    """Mean y and variance (1 - qe) y / electrons, electrons = 1.2·2/C·2^bits at y = 1."""
-    y = torch.full((1, 1, 300, 300), 8.0)
-    noisy = ShotNoise()(y, 28, _generator())
-    electrons = 1.2 * 2 / 28 * 2**11
-    assert noisy.mean().item() == pytest.approx(8.0, abs=0.01)
-    assert noisy.var().item() == pytest.approx(0.6 * 8 / electrons, rel=0.03)
-    counts = noisy * electrons
-    torch.testing.assert_close(counts, counts.round(), rtol=0, atol=1e-2)
-    assert ShotNoise()(torch.zeros(1, 1, 4, 4), 28, _generator()).max() == 0
-
-
 def test_camera_of_validation_serves_training() -> None:
     simulator = Simulator(_rand(6, 8))
     x = _rand(1, 3, 6, 8)
@@ -112,9 +101,6 @@ def test_camera_of_validation_serves_training() -> None:
         (lambda: WhiteNoise(20, 0.1), ValueError, "expected snr_db or sigma"),
         (lambda: WhiteNoise(snr_db=(3, 2)), ValueError, "snr_db: expected a number or"),
         (lambda: WhiteNoise(sigma=-1), ValueError, "sigma: expected at least 0"),
-        (lambda: ShotNoise(qe=0), ValueError, "qe: expected"),
-        (lambda: ShotNoise(bits=0), ValueError, "bits: expected"),
-        (lambda: ShotNoise(exposure=0), ValueError, "exposure: expected"),
         (lambda: Simulator(torch.ones(2, 2), step=[]), ValueError, "step: expected at least one"),
         (lambda: Simulator(torch.ones(2, 2), step=[1.5]), TypeError, "step: expected integers"),
         (lambda: Simulator(torch.ones(2, 2), axis=0), ValueError, "axis: expected -1"),

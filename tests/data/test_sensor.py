@@ -1,0 +1,165 @@
+"""A sensor: means and variances of its equation, its bits, and that every part can be off."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cassi.data.sensor import Sensor
+
+BANDS = 28
+IDEAL: dict[str, Any] = {"shot": None, "bits": None, "full_well": 1e4}
+CAMERA: dict[str, Any] = {"shot": "poisson", "full_well": 1e4, "gain": 2.5, "bits": 12}
+
+
+def _generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _expose(sensor: Sensor, level: float, seed: int = 0) -> Tensor:
+    """A frame of 400 x 400 pixels in electrons, of light that makes `level` full wells."""
+    y = torch.full((1, 1, 400, 400), level * sensor.electrons / sensor.unit(BANDS))
+    return sensor(y, BANDS, _generator(seed)).double() * sensor.unit(BANDS)
+
+
+def test_the_papers_model_to_the_bit() -> None:
+    """Binomial(int(y·2048/0.4), 0.4)/2048 of y scaled by 1.2·2/28, the scale taken out again."""
+    y = torch.rand(2, 1, 30, 40, generator=_generator(1)) * 12
+    electrons = 1.2 * 2 / BANDS * 2**11
+    photons = (y * (electrons / 0.4)).floor()
+    chance = torch.full_like(photons, 0.4)
+    expected = torch.binomial(photons, chance, generator=_generator()) / electrons
+    assert torch.equal(Sensor()(y, BANDS, _generator()), expected)
+
+
+def test_everything_can_be_off() -> None:
+    y = torch.rand(2, 1, 30, 40) * 30
+    torch.testing.assert_close(Sensor(**IDEAL)(y, BANDS, _generator()), y)
+    assert Sensor(**IDEAL)(y.double(), BANDS, _generator()).dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("options", "variance"),
+    [
+        ({"shot": "poisson"}, 3000.0),
+        ({"shot": "binomial", "qe": 0.4}, 0.6 * 3000),
+        ({"shot": "binomial", "qe": 1.0}, 0.0),
+        ({"read": 20.0}, 400.0),
+        ({"shot": "poisson", "dark": 500.0}, 3500.0),
+        ({"bits": 12, "gain": 40.0, "read": 30.0}, 900 + 40**2 / 12),
+        (CAMERA | {"read": 5.0, "dark": 100.0, "offset": 64.0}, 3100 + 25 + 2.5**2 / 12),
+        ({"prnu": 0.02}, 60.0**2),
+    ],
+)
+def test_mean_and_variance(options: dict[str, Any], variance: float) -> None:
+    e = _expose(Sensor(**IDEAL | options), 0.3)
+    spread = math.sqrt(variance / e.numel())
+    # Binomial counts whole photons: on average half a photon less, qe/2 electrons.
+    assert e.mean().item() == pytest.approx(3000, abs=5 * spread + 0.5 + 1e-2)
+    assert e.var().item() == pytest.approx(variance, rel=0.02, abs=1e-3)
+
+
+def test_saturation_at_full_well_and_at_the_converter() -> None:
+    sensor = Sensor(**CAMERA, saturate=True)
+    full = torch.full((1, 1, 400, 400), 1e4).double()
+    torch.testing.assert_close(_expose(sensor, 5.0), full, rtol=1e-6, atol=0)
+    low = Sensor(**CAMERA | {"gain": 1.0}, saturate=True, offset=95.0)
+    assert _expose(low, 5.0).max().item() == pytest.approx(4000, rel=1e-6)
+    assert _expose(Sensor(**CAMERA), 5.0).mean().item() == pytest.approx(5e4, rel=1e-3)
+    # Read noise around zero: clipped without an offset, hence too bright; not with one.
+    dark = _expose(Sensor(**CAMERA | {"read": 10.0}, saturate=True), 0.0)
+    assert dark.min() == 0
+    assert dark.mean() > 1
+    dark = _expose(Sensor(**CAMERA | {"read": 10.0}, saturate=True, offset=64.0), 0.0)
+    assert dark.mean().abs() < 0.2
+
+
+def test_frames_are_whole_counts() -> None:
+    sensor = Sensor(**CAMERA, read=3.0, offset=64.0, raw=True)
+    counts = _expose(sensor, 0.3) / 2.5
+    torch.testing.assert_close(counts, counts.round(), rtol=0, atol=1e-3)
+    assert counts.mean().item() == pytest.approx(0.3 * 4000 + 64, rel=1e-3)
+
+
+def test_a_raw_frame_keeps_the_dark_level() -> None:
+    options = CAMERA | {"dark": 200.0, "offset": 64.0}
+    raw, corrected = (_expose(Sensor(**options, raw=raw), 0.1) for raw in (True, False))
+    level = torch.full_like(raw, 64 * 2.5 + 200)
+    torch.testing.assert_close(raw - corrected, level, rtol=1e-5, atol=0)
+
+
+def test_hot_pixels_stay_where_they_are() -> None:
+    sensor = Sensor(**CAMERA, hot=0.01, hot_level=0.8)
+    first, second = _expose(sensor, 0.0, seed=1), _expose(sensor, 0.0, seed=2)
+    hot = first > 4000
+    assert hot.sum() == 1600
+    assert torch.equal(hot, second > 4000)
+    assert not torch.equal(first, second)
+    assert first[hot].mean().item() == pytest.approx(8000, rel=0.01)
+    assert torch.equal(hot, _expose(Sensor(**CAMERA, hot=0.01, prnu=0.1), 0.0) > 4000)
+    other = _expose(Sensor(**CAMERA, hot=0.01, seed=1), 0.0) > 4000
+    assert (hot & other).sum() < 100
+    listed = _expose(Sensor(**CAMERA, hot=[[3, 4], [399, 0]]), 0.0) > 4000
+    assert listed.nonzero()[:, 2:].tolist() == [[3, 4], [399, 0]]
+
+
+def test_every_shot_and_sample_meets_the_same_pixels() -> None:
+    sensor = Sensor(**IDEAL, prnu=0.1, hot=0.05)
+    frame = sensor(torch.ones(2, 3, 20, 30), BANDS, _generator())
+    assert torch.equal(frame, frame[:1, :1].expand_as(frame))
+
+
+def test_the_same_state_gives_the_same_bits() -> None:
+    options = CAMERA | {"read": 2.0, "dark": 5.0, "hot": 0.01, "prnu": 0.01, "saturate": True}
+    y = torch.rand(1, 2, 20, 30) * 10
+    first = Sensor(**options)(y, BANDS, _generator(5))
+    assert torch.equal(Sensor(**options)(y, BANDS, _generator(5)), first)
+    assert not torch.equal(Sensor(**options)(y, BANDS, _generator(6)), first)
+
+
+@pytest.mark.cuda
+def test_a_gpu_has_the_same_sensor() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    sensor = Sensor(**IDEAL, prnu=0.1, hot=0.05)
+    y = torch.rand(2, 1, 20, 30)
+    there = sensor(y.cuda(), BANDS, _generator())
+    torch.testing.assert_close(there.cpu(), sensor(y, BANDS, _generator()))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"exposure": 0}, "exposure: expected a number > 0, got 0"),
+        ({"gain": -1.0}, "gain: expected a number > 0"),
+        ({"gain": math.inf}, "gain: expected"),
+        ({"full_well": 0}, "full_well: expected a number > 0, or null"),
+        ({"qe": 0}, r"qe: expected a quantum efficiency in \(0, 1\], got 0"),
+        ({"qe": 1.1}, "qe: expected"),
+        ({"qe": "high"}, "qe: expected"),
+        ({"shot": "gauss"}, "shot: expected poisson, binomial or null, got 'gauss'"),
+        ({"bits": 0}, "bits: expected 1 to 24, or null, got 0"),
+        ({"bits": 8.0}, "bits: expected"),
+        ({"bits": None}, "full_well: expected electrons where bits is null"),
+        ({"read": -1}, "read: expected a number of at least 0"),
+        ({"dark": math.nan}, "dark: expected"),
+        ({"hot": 1.0}, r"hot: expected a fraction in \[0, 1\) or"),
+        ({"hot": [3, 4]}, "hot: expected"),
+        ({"hot": [[-1, 4]]}, "hot: expected"),
+        ({"hot": "all"}, "hot: expected"),
+        ({"saturate": 1}, "saturate: expected true or false, got 1"),
+        ({"seed": -1}, "seed: expected a whole number"),
+    ],
+)
+def test_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Sensor(**options)
+
+
+def test_a_hot_pixel_outside_the_frame() -> None:
+    with pytest.raises(ValueError, match=r"inside \(20, 30\), got \[20, 0\]"):
+        Sensor(hot=[[20, 0]])(torch.ones(1, 1, 20, 30), BANDS, _generator())
