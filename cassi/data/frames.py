@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+CODE_CONTRAST = 0.3
+"""Of the contrast among its neighbours, what a pixel must exceed them by for each sigma."""
 
-def edge_level(measurement: Tensor, step: int, axis: int = -1) -> float:
+
+def edge_level(measurement: Tensor, step: float, axis: int = -1) -> float:
     """Estimate a sensor's dark level from the edges of one snapshot.
 
     The outermost |step| columns on either side are reached by a single band, so what they show of
@@ -21,7 +28,90 @@ def edge_level(measurement: Tensor, step: int, axis: int = -1) -> float:
         The level in the unit of the measurement.
     """
     length = measurement.shape[axis]
-    count = min(max(1, abs(step)), length)
+    count = min(max(1, math.floor(abs(step))), length)
     left = measurement.narrow(axis, 0, count).flatten()
     right = measurement.narrow(axis, length - count, count).flatten()
     return left.new_tensor([left.median().item(), right.median().item()]).mean().item()
+
+
+def find_outliers(frame: Tensor, threshold: float) -> Tensor:
+    r"""Find the pixels of a smooth frame, dark or flat, that are far from their neighbours.
+
+        |d| > threshold · σ,  d = pixel − median of its 8 neighbours
+
+    with the robust standard deviation of d over the frame, σ = 1.4826 · median |d − median d|.
+    Where most pixels equal their neighbours, the standard deviation of d stands for σ.
+
+    Args:
+        frame: `(H, W)`.
+        threshold: in robust standard deviations.
+
+    Returns:
+        True at outliers, `(H, W)`.
+    """
+    excess = frame - torch.stack(_neighbours(frame, math.nan)).nanmedian(0).values
+    sigma = _robust_sigma(excess) or excess.std().item()
+    return excess.abs() > threshold * sigma
+
+
+def find_hot_in_snapshot(frame: Tensor, threshold: float) -> Tensor:
+    r"""Find hot pixels where the mask gives every pixel another light than its neighbours.
+
+        d > threshold · (σ + 0.3 · (max − min)),  d = pixel − max
+
+    with the maximum and the minimum of the pixel's 8 neighbours and σ as in `find_outliers`.
+    Contrast among the neighbours is the code's, and is not held against the pixel. Clean snapshots
+    of 15 scenes with grey masks, five of them real captures, stay below 6.4, those of a binary mask
+    below 10. Of two hot pixels side by side only the brighter may be found, and a dead pixel never
+    is: a frame taken in the dark, or a map, is better.
+
+    Args:
+        frame: `(H, W)`.
+        threshold: see above.
+
+    Returns:
+        True at hot pixels, `(H, W)`.
+    """
+    highest = torch.stack(_neighbours(frame, -math.inf)).amax(0)
+    lowest = torch.stack(_neighbours(frame, math.inf)).amin(0)
+    excess = frame - highest
+    return excess > threshold * (_robust_sigma(excess) + CODE_CONTRAST * (highest - lowest))
+
+
+def repair(frame: Tensor, bad: Tensor) -> Tensor:
+    """Replace pixels by the mean of their valid neighbours.
+
+    Pixels without any are filled from those that have been, inwards.
+
+    Args:
+        frame: `(..., H, W)`.
+        bad: True at pixels to be replaced, `(H, W)`.
+
+    Raises:
+        ValueError: no pixel is valid.
+    """
+    if bool(bad.all()):
+        raise ValueError("hot_pixels: expected some good pixels, all are to be repaired")
+    shape, bad = frame.shape, bad.clone()
+    values = torch.where(bad, 0, frame).reshape(-1, 1, *shape[-2:])
+    around = values.new_ones(1, 1, 3, 3)  # the middle is bad, hence zero
+    while bool(bad.any()):
+        valid = (~bad).to(values.dtype)[None, None]
+        count = F.conv2d(valid, around, padding=1)
+        mean = F.conv2d(values, around, padding=1) / count.clamp(min=1)
+        ready = bad & (count[0, 0] > 0)
+        values = torch.where(ready, mean, values)
+        bad &= ~ready
+    return values.reshape(shape)
+
+
+def _neighbours(frame: Tensor, outside: float) -> list[Tensor]:
+    """The 8 neighbours of every pixel, each `(H, W)`."""
+    height, width = frame.shape
+    padded = F.pad(frame, (1, 1, 1, 1), value=outside)
+    places = [(row, column) for row in range(3) for column in range(3) if (row, column) != (1, 1)]
+    return [padded[r : r + height, c : c + width] for r, c in places]
+
+
+def _robust_sigma(values: Tensor) -> float:
+    return 1.4826 * (values - values.median()).abs().median().item()
