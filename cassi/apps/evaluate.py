@@ -52,8 +52,9 @@ def evaluate(config: DictConfig) -> float:
     device = _check(config)
     benchmark = load_benchmark(config)
     points = sweep_points(config)
-    methods = make_methods(config, find_bands(config, benchmark), device)
     prepare = preparation(points, benchmark, device)
+    bands = find_bands(prepare, next(iter(points)), benchmark.scenes)
+    methods = make_methods(config, bands, device)
     plan = Plan(
         list(points), benchmark.scenes, list(methods), swept=config.get("sweep") is not None
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +37,16 @@ def load_benchmark(config: DictConfig) -> Benchmark:
     if settings.pop("bundled", False):
         settings["cubes"] = bundled_path("scene.tif")
         settings["mask"] = settings.get("mask") or bundled_path("mask.tif")
+    if config.mask is not None:
+        settings |= {"mask": config.mask, "mask_checksum": None}
     manifest, split = settings.pop("manifest", None), settings.pop("split", "test")
     if manifest is not None:
         settings |= _listed(Path(str(settings["cubes"])).expanduser(), manifest, split)
-    elif isinstance(settings.get("cubes"), list):
-        # A published data set lies in folders of several names; the first that exists counts.
-        candidates = settings["cubes"]
-        there = [path for path in candidates if Path(path).expanduser().exists()]
-        settings["cubes"] = [*there, *candidates][0]
-    if config.mask is not None:
-        settings |= {"mask": config.mask, "mask_checksum": None}
+    settings |= {
+        name: _first_that_exists(name, settings[name])
+        for name in ("cubes", "measurements", "mask")
+        if isinstance(settings.get(name), list) and not (name == "cubes" and manifest is not None)
+    }
     names = plain(config.scenes)
     names = [names] if isinstance(names, str) else names
     if names is not None and not all(isinstance(name, str) for name in names):
@@ -59,11 +59,28 @@ def load_benchmark(config: DictConfig) -> Benchmark:
         raise ValueError(f"data.evaluation: {error}") from None
 
 
-def find_bands(config: DictConfig, benchmark: Benchmark) -> int:
-    """Return C: of the config, of the wavelengths, or of the first scene."""
-    if benchmark.wavelengths is not None:
-        return len(benchmark.wavelengths)
-    return _bands(config, benchmark.load(benchmark.scenes[0]))
+def find_bands(prepare: Callable[[str, str], Problem], point: str, scenes: Sequence[str]) -> int:
+    """Return C of the first scene that can be prepared.
+
+    Whatever is wrong with all scenes, such as another mask or shape, is so found before anything
+    runs; a single damaged one is not in the way of the others.
+
+    Args:
+        prepare: from `preparation`.
+        point: of a sweep.
+        scenes: names.
+
+    Raises:
+        OSError: a file of every scene is missing.
+        ValueError: no scene is fit; the message is about the first.
+    """
+    first: Exception | None = None
+    for scene in scenes:
+        try:
+            return prepare(point, scene).system.cube_shape[0]
+        except Exception as error:
+            first = first or error
+    raise first or ValueError("scenes: expected at least one, got none")
 
 
 def preparation(
@@ -114,6 +131,14 @@ def _bands(config: DictConfig, item: Item) -> int:
         raise ValueError(f"{item.name}: expected a cube or a measurement, got neither")
     measurement = item.measurement[None]
     return fit_bands(config.system, item.mask, measurement, stated or known, item.wavelengths)
+
+
+def _first_that_exists(name: str, candidates: Sequence[str]) -> str:
+    """A published data set lies where we say, or where its authors' archives put it."""
+    for path in candidates:
+        if Path(path).expanduser().exists():
+            return path
+    raise FileNotFoundError(f"data: no {name} at {' nor at '.join(candidates)}")
 
 
 def _listed(root: Path, manifest: Any, split: str) -> dict[str, Any]:

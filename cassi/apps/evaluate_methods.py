@@ -66,6 +66,11 @@ def _make(
         node = composed.model
         if "weights" in spec:
             OmegaConf.update(node, "weights", spec["weights"])
+        if node.get("weights", "") is None:
+            raise ValueError(
+                f"expected weights, got none: write {{model: {spec['model']}, weights: FILE}}, or "
+                "weights: random, which recovers nothing but takes as long"
+            )
         check_model(node)
         torch.manual_seed(config.seed)  # random weights do not depend on what else is made
         network, card = build_model(node, bands)

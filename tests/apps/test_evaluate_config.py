@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
 from cassi.apps.evaluate import sweep_points
-from cassi.apps.evaluate_data import find_bands, load_benchmark
+from cassi.apps.evaluate_data import find_bands, load_benchmark, preparation
 from cassi.apps.evaluate_methods import make_methods
 from cassi.apps.evaluate_names import list_experiments
 from cassi.apps.networks import store_models
@@ -39,12 +39,13 @@ def test_every_data_set_is_found_or_said_to_be_missing(name, data_dir):
             load_benchmark(config)
         config.data.root, config.mask = str(data_dir / "cave_test"), str(data_dir / "tsa/mask.mat")
     if name == "kaist" and not (data_dir / "kaist").exists():
-        with pytest.raises(FileNotFoundError, match="no file or folder"):
+        with pytest.raises(FileNotFoundError, match=r"no cubes at .*kaist nor at .*Truth"):
             load_benchmark(config)
         return
     benchmark = load_benchmark(config)
     item = benchmark.load(benchmark.scenes[0])
-    assert find_bands(config, benchmark) == 28
+    prepare = preparation({"": config}, benchmark, CPU)
+    assert find_bands(prepare, "", benchmark.scenes) == 28
     assert (item.truth is None) == (name in ("kaist_snapshot", "tsa_real"))
     assert item.mask.shape[0] == 1
     assert item.wavelengths is not None
@@ -126,7 +127,10 @@ def test_overrides_of_the_data_reach_methods():
     [
         (["gap_tw"], "did you mean gap_tv"),
         (["gap_tv", "gap_tv"], "two are called 'gap_tv'"),
-        (["gap_net"], r"gap_net: model\.weights: expected a file, got none"),
+        (
+            ["gap_net"],
+            r"gap_net: expected weights, got none: write \{model: gap_net, ",
+        ),
         (["pnp_gap"], r"pnp_gap: config: weights has no value|pnp_gap: config: "),
         ([{"method": "gap_tv", "wieghts": 1}], "no key 'wieghts'"),
         ([{"name": "x"}], "a mapping with method or model"),

@@ -125,7 +125,10 @@ def test_a_mask_beside_the_scenes_is_none_of_them(pairs):
         ({"names": ["scene03"]}, "'scene03' is not there; there is scene0"),
         ({"names": ["scene01", "scene01"]}, "'scene01' is given twice"),
         ({"names": []}, "expected at least one"),
-        ({"expected": ["scene01", "scene09"]}, "1 of 2 scenes are missing in .*: scene09"),
+        (
+            {"expected": ["scene01", "scene09"]},
+            "1 of 2 scenes are missing .* expected scene09, there",
+        ),
         ({"shape": (3, 10, 8)}, r"expected a cube \(C, H, W\) of \(3, 10, 8\), got \(3, 8, 10\)"),
         ({"checksums": {"scene01": "0" * 64}}, "expected the published file, with checksum 0000"),
         ({"mask_checksum": "0" * 64}, r"mask\.npy: expected the published file"),
@@ -155,6 +158,23 @@ def test_values_beyond_1_are_refused_in_published_scenes(tmp_path, mask):
     data = Benchmark(cubes=tmp_path / "s.mat", mask=mask, wavelengths=NM, unit_range=True)
     with pytest.raises(ValueError, match=r"expected values in \[0, 1\]"):
         data.load("s")
+
+
+def test_a_published_scene_may_go_a_little_beyond_its_range(tmp_path, mask):
+    cube = np.linspace(-0.01, 1.02, 240).reshape(8, 10, 3)
+    savemat(tmp_path / "s.mat", {"img": cube})
+    item = Benchmark(cubes=tmp_path / "s.mat", mask=mask, wavelengths=NM, unit_range=True).load("s")
+    assert item.truth.min().item() == pytest.approx(-0.01)  # neither clipped nor scaled
+    assert item.truth.max().item() == pytest.approx(1.02)
+
+
+def test_some_scenes_of_a_data_set_are_enough_if_they_are_chosen(cubes, mask):
+    published = {"cubes": cubes, "mask": mask, "expected": ["scene01", "scene09"]}
+    assert Benchmark(**published, names=["scene01"]).scenes == ["scene01"]
+    with pytest.raises(FileNotFoundError, match=r"1 of 1 scenes are missing .* expected scene09"):
+        Benchmark(**published, names=["scene09"])
+    with pytest.raises(ValueError, match="'scene02' is not there; there is scene0"):
+        Benchmark(**published, names=["scene02"])
 
 
 @pytest.mark.parametrize(

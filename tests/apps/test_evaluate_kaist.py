@@ -1,0 +1,147 @@
+"""cassi-evaluate on ten files as KAIST's test scenes are distributed, with other content."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+from scipy.io import savemat
+
+from cassi.apps.evaluate import main
+
+NAMES = [f"scene{number:02d}" for number in range(1, 11)]
+QUICK = "reconstructors=[{name: gap, method: gap_tv, overrides: {solver.iterations: 2}}]"
+PLAIN = ("data=kaist", QUICK, "report=false", "figures=false", "progress=false")
+
+
+def scene(number, size=256):
+    """A cube (H, W, 28) that, as interpolated ones do, goes a little below 0."""
+    rows, columns, bands = np.ogrid[0:size, 0:size, 0:28]
+    cube = np.sin(rows / (9 + number)) * np.cos(columns / 17) * np.exp(-(((bands - 14) / 9) ** 2))
+    return 0.49 * (1 + cube) - 0.002
+
+
+def write(path, cube, key="img", version=5):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if version == 5:
+        savemat(path, {key: cube})
+        return
+    # MATLAB 7.3 is HDF5 with the axes in reverse, behind a header of 512 bytes.
+    with h5py.File(path, "w", userblock_size=512) as file:
+        file[key] = cube.T
+        file[key].attrs["MATLAB_class"] = np.bytes_("double")
+    with path.open("r+b") as file:
+        file.write(b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM")
+
+
+@pytest.fixture
+def evaluate(command, tmp_path):
+    """Run the command on the folder `tmp_path`, with a mask of this test."""
+    run = command(main, "cassi-evaluate")
+    mask = np.random.default_rng(0).random((256, 256)).astype(np.float32)
+    savemat(tmp_path / "mask.mat", {"mask": mask})
+
+    def start(*options):
+        paths = (f"paths.data_dir={tmp_path}", f"mask={tmp_path / 'mask.mat'}")
+        return run(*PLAIN, *paths, *options)
+
+    return start
+
+
+def refused(outcome):
+    """The one line of a refusal."""
+    assert outcome.status == 2, outcome.err
+    assert "Traceback" not in outcome.err
+    lines = outcome.err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("cassi-evaluate: error: ")
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("folder", "dtype", "version"),
+    [("kaist", "float64", 5), ("kaist", "float32", 7.3), ("TSA_simu_data/Truth", "float64", 5)],
+)
+def test_all_ten_scenes_are_evaluated(evaluate, tmp_path, folder, dtype, version):
+    for number, name in enumerate(NAMES):
+        write(tmp_path / folder / f"{name}.mat", scene(number).astype(dtype), version=version)
+    outcome = evaluate("scenes=[scene10,scene02]")
+    assert outcome.status == 0, outcome.err
+    rows = (tmp_path / "run" / "results.csv").read_text().splitlines()
+    assert [row.split(",")[:2] for row in rows[1:]] == [
+        ["gap", "scene10"], ["gap", "scene02"], ["gap", "mean"],
+    ]  # fmt: skip
+    # Neither axes nor values were changed on the way.
+    from hydra import compose, initialize_config_module
+
+    from cassi.apps.evaluate_data import load_benchmark
+
+    with initialize_config_module("cassi.conf", version_base="1.3"):
+        options = ["data=kaist", f"paths.data_dir={tmp_path}", f"mask={tmp_path / 'mask.mat'}"]
+        data = load_benchmark(compose("evaluate", overrides=options))
+    assert data.scenes == NAMES
+    truth = data.load("scene03").truth.numpy()
+    np.testing.assert_array_equal(truth, scene(2).transpose(2, 0, 1).astype(np.float32))
+
+
+def test_scenes_that_are_missing(evaluate, tmp_path):
+    for number, name in enumerate(NAMES[:7]):
+        write(tmp_path / "kaist" / f"{name}.mat", scene(number))
+    line = refused(evaluate())
+    assert "3 of 10 scenes are missing in " in line
+    assert "expected scene08, scene09, scene10, there is scene01, scene02, scene03, …" in line
+
+
+def test_scenes_of_other_names(evaluate, tmp_path):
+    write(tmp_path / "kaist" / "1.mat", scene(0))
+    line = refused(evaluate())
+    assert "10 of 10 scenes are missing in " in line
+    assert line.endswith("expected scene01, scene02, scene03, …, there is 1")
+
+
+def test_no_folder(evaluate):
+    line = refused(evaluate())
+    assert "no cubes at " in line
+    assert "kaist nor at " in line
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda cube: cube[:200],
+            "expected a cube (C, H, W) of (28, 256, 256), got (28, 200, 256)",
+        ),
+        (lambda cube: 255 * cube, "expected values in [0, 1], got -0.5088 to 249.4"),
+        (lambda cube: np.where(cube > 0.9, np.nan, cube), "values that are NaN or infinite"),
+    ],
+)
+def test_scenes_of_another_shape_or_range(evaluate, tmp_path, change, said):
+    for number, name in enumerate(NAMES):
+        write(tmp_path / "kaist" / f"{name}.mat", change(scene(number)))
+    line = refused(evaluate())
+    assert "scene01.mat" in line
+    assert said in line
+
+
+def test_scenes_under_another_key(evaluate, tmp_path):
+    for number, name in enumerate(NAMES):
+        write(tmp_path / "kaist" / f"{name}.mat", scene(number), key="truth")
+    assert "no array 'img'" in refused(evaluate())
+
+
+def test_one_scene_of_another_shape_does_not_stop_the_others(evaluate, tmp_path):
+    for number, name in enumerate(NAMES[:2]):
+        write(tmp_path / "kaist" / f"{name}.mat", scene(number, 256 - 16 * number))
+    outcome = evaluate("scenes=[scene02,scene01]")
+    assert outcome.status == 1
+    assert "gap, scene02 failed: " in outcome.err
+    assert "scene01,0" not in outcome.err
+
+
+def test_another_mask_than_the_published_one(evaluate, tmp_path):
+    write(tmp_path / "kaist" / "scene01.mat", scene(0))
+    (tmp_path / "tsa").mkdir()
+    (tmp_path / "mask.mat").rename(tmp_path / "tsa" / "mask.mat")
+    line = refused(evaluate("scenes=[scene01]", "mask=null"))
+    assert "expected the published file, with checksum 29f528668225" in line
