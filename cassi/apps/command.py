@@ -15,7 +15,7 @@ INTERRUPTED = 130
 
 
 class JobError(Exception):
-    """A job of a sweep failed; its message has been printed."""
+    """A job of a sweep failed."""
 
 
 def run_command(name: str, config_name: str, job: Callable[[DictConfig], Any]) -> None:
@@ -37,8 +37,9 @@ def run_command(name: str, config_name: str, job: Callable[[DictConfig], Any]) -
         decorate(_Job(name, job))()
     except KeyboardInterrupt:
         _fail(name, "interrupted", INTERRUPTED)
-    except JobError:
-        sys.exit(USAGE_ERROR)
+    except JobError as error:
+        # Printed where the job ran, which may be another machine's log.
+        _fail(name, f"a job failed: {error}", USAGE_ERROR)
     except Exception as error:
         if not is_usage_error(error):
             raise
@@ -110,7 +111,7 @@ def describe(error: BaseException) -> str:
     if isinstance(error, MemoryError) or _is_out_of_memory(error):
         return "out of memory; crop the scene or use fewer bands"
     if isinstance(error, OverrideParseException):
-        return f"{_first_line(error)}; write key=value"
+        return f"{_first_line(error)}; write key=value, in quotes if there are spaces in it"
     return _first_line(error)
 
 

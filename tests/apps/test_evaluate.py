@@ -214,17 +214,32 @@ def test_two_processes_give_the_bytes_of_one(evaluate, data, tmp_path):
     assert first == second
 
 
-def test_a_multirun_makes_one_table(evaluate, data, tmp_path):
+def launcher(name):
+    """Options that choose one of Hydra's launchers, or a skip."""
+    if name == "joblib":
+        return ("--multirun", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="needs the extra slurm")
+    return ("--multirun", "hydra/launcher=submitit_local")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["joblib", "submitit"])
+def test_a_multirun_makes_one_table(name, evaluate, data, tmp_path):
     options = (*data, *PLAIN, reconstructors(SHORT, NETWORK))
+    many = (*launcher(name), f"hydra.sweep.dir={tmp_path / 'many'}")
     assert evaluate(*options, f"hydra.run.dir={tmp_path / 'one'}").status == 0
-    outcome = evaluate(
-        "--multirun", *options, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2",
-        "scenes=[one],[two,three]", f"hydra.sweep.dir={tmp_path / 'many'}",
-    )  # fmt: skip
+    # Names that are not there: the message comes, and mended, the command makes up for it.
+    outcome = evaluate(*many, *options, "scenes=[one],[two,tree]")
+    assert outcome.status == 2
+    last = outcome.err.splitlines()[-1]
+    assert last.startswith("cassi-evaluate: error: a job failed: scenes: 'tree' is not there")
+    done = stamps(tmp_path / "many" / "job0" / "records")
+    outcome = evaluate(*many, *options, "scenes=[one],[two,three]")
     assert outcome.status == 0, outcome.err
-    one, many = (results(tmp_path / name) for name in ("one", "many"))
-    assert one["metrics"] == many["metrics"]
-    assert one["about"] == many["about"]
+    assert stamps(tmp_path / "many" / "job0" / "records") == done
+    one, both = (results(tmp_path / folder) for folder in ("one", "many"))
+    assert one["metrics"] == both["metrics"]
+    assert one["about"] == both["about"]
 
 
 def test_a_sweep_makes_a_table_and_a_plot(evaluate, data, tmp_path):
