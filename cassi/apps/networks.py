@@ -30,8 +30,8 @@ def store_models() -> None:
 
 
 def model_node(name: str) -> dict[str, Any]:
-    """Return the config of a registered network: its name, weights and settings."""
-    return {"name": name, "weights": None} | _settings(find_model(name))
+    """Return the config of a registered network: its name, weights, which of them, and settings."""
+    return {"name": name, "weights": None, "ema": None} | _settings(find_model(name))
 
 
 def _settings(entry: Entry) -> dict[str, Any]:
@@ -70,11 +70,13 @@ def build_model(node: DictConfig, bands: int) -> tuple[nn.Module, Card]:
         if made_for != bands:
             raise ValueError(f"model {path}: made for {made_for} bands, but the camera has {bands}")
         return load_model(path)
-    name, weights = settings.pop("name"), settings.pop("weights")
+    name, weights, ema = settings.pop("name"), settings.pop("weights"), settings.pop("ema", None)
+    if ema not in (None, True, False):
+        raise ValueError(f"model.ema: expected true, false or null, got {ema!r}")
     # Lists of a config are tuples in Python; a network may unpack or hash them.
     settings = {key: tuple(v) if isinstance(v, list) else v for key, v in settings.items()}
     given = None if weights in (None, "random") else weights
-    network = create_model(name, bands=bands, weights=given, **settings)
+    network = create_model(name, bands=bands, weights=given, ema=ema, **settings)
     return network, Card(name=name, bands=bands, settings=settings)
 
 

@@ -75,12 +75,12 @@ class HalfShuffleTransformer(nn.Module):
 
         self.embedding = nn.Conv2d(bands + 1, bands, 3, padding=1, bias=False)
         self.encoder_layers = nn.ModuleList()
-        self.decoder_layers = nn.ModuleList()
         for scale in range(SCALES - 1):
             width = bands * 2**scale
             down = nn.Conv2d(width, 2 * width, 4, stride=2, padding=1, bias=False)
             self.encoder_layers.append(nn.ModuleList([block(scale), down]))
         self.bottleneck = block(SCALES - 1)
+        self.decoder_layers = nn.ModuleList()
         for scale in reversed(range(SCALES - 1)):
             width = bands * 2**scale
             up = nn.ConvTranspose2d(2 * width, width, kernel_size=2, stride=2)

@@ -196,8 +196,8 @@ class LRDUN(Staged):
         self.init_A = FirstImages(bands, dim)
         self.eta_As = nn.Parameter(torch.full((stages,), 1e-4))
         self.eta_Es = nn.Parameter(torch.full((stages,), 1e-4))
-        self.proxy_net_As = nn.ModuleList(ImageNet(dim) for _ in range(stages))
         self.proxy_net_Es = nn.ModuleList(SpectraNet(bands, dim) for _ in range(stages))
+        self.proxy_net_As = nn.ModuleList(ImageNet(dim) for _ in range(stages))
         # Published weights have them, the published arithmetic does not use them.
         self.para_nets = nn.ModuleList(RelaxationNet(bands, 2) for _ in range(stages))
         self.para_nets.requires_grad_(False)

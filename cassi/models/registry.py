@@ -41,14 +41,20 @@ def register(name: str, **settings: Any) -> Callable[[Class], Class]:
 
 
 def create_model(
-    name: str, *, bands: int = 28, weights: str | os.PathLike[str] | None = None, **settings: Any
+    name: str,
+    *,
+    bands: int = 28,
+    weights: str | os.PathLike[str] | None = None,
+    ema: bool | None = None,
+    **settings: Any,
 ) -> Any:
     """Make a network `net(y, system) -> x` by its name.
 
     Args:
         name: one of `list_models()`.
         bands: number C of bands.
-        weights: file of its weights, see `cassi.priors.load_weights`; without one they are random.
+        weights: file of its weights, see `load_published`; without one they are random.
+        ema: which weights of a file that holds two kinds, see `load_published`.
         settings: further arguments of the network's class.
 
     Returns:
@@ -66,10 +72,9 @@ def create_model(
     except TypeError as error:
         raise ValueError(f"model {name}: {error}") from None
     if weights is not None:
-        from cassi.priors.weights import load_weights
+        from cassi.models.published import load_into
 
-        load_weights(network, weights)
-        network.eval()
+        load_into(network, name, weights, ema)
     return network
 
 

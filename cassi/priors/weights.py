@@ -2,51 +2,110 @@
 
 from __future__ import annotations
 
+import argparse
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-_NESTS = ("params_ema", "params", "state_dict", "model_state_dict", "model", "net")
-_PREFIX = "module."
+_PLAIN = (
+    "state_dict",
+    "model_state_dict",
+    "model",
+    "net",
+    "network",
+    "params",
+    "weights",
+    "module",
+)
+"""Keys under which checkpoints keep the weights as the optimizer left them."""
+_AVERAGED = ("ema", "params_ema", "ema_state_dict", "state_dict_ema", "model_ema", "ema_model")
+"""Keys under which they keep the moving average of those."""
+_PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "network.")
+"""What parallel training, `torch.compile` and training modules put before every name."""
+_COUNTERS = ("n_averaged", "total_ops", "total_params")
+"""Entries that averages and profilers leave among the weights."""
+_DISPENSABLE = "num_batches_tracked"
+"""Written since torch 0.4.1; nothing is computed from it."""
+SHOWN = 4
+"""Names that a message gives of each kind."""
 
 
-def load_weights(network: nn.Module, path: str | os.PathLike[str]) -> None:
+class MisfitError(ValueError):
+    """Weights of another network.
+
+    Args:
+        message: one line.
+        shapes: shape of every tensor of the file, by name.
+    """
+
+    def __init__(self, message: str, shapes: Mapping[str, torch.Size]) -> None:
+        super().__init__(message)
+        self.shapes = dict(shapes)
+
+
+def load_weights(
+    network: nn.Module, path: str | os.PathLike[str], *, ema: bool | None = None
+) -> None:
     """Put the weights of a file into a network; every name and shape must agree.
+
+    The file is `.safetensors`, or what `torch.save` wrote of one of these:
+
+    - a `state_dict`;
+    - a checkpoint that holds one under `state_dict`, `model_state_dict`, `model`, `net`, `network`,
+      `params`, `weights` or `module`, the first of these that is there, and perhaps its moving
+      average under `ema`, `params_ema`, `ema_state_dict`, `state_dict_ema`, `model_ema` or
+      `ema_model`;
+    - a moving average alone. By name, or as a list in the order of `network.parameters()`, as
+      `torch_ema` writes it (`shadow_params`). Of buffers there is no average: they come from the
+      weights beside it;
+    - a checkpoint of cassi-train, `.ckpt`.
+
+    Names may carry `module.`, `_orig_mod.`, `model.`, `net.` or `network.` before all of them.
+    Nothing in a file is executed, and nothing is loaded where anything does not fit.
 
     Args:
         network: changed in place.
-        path: `.safetensors`, or what `torch.save` wrote of a `state_dict`: bare, or under one of
-            the usual keys of a checkpoint (`params`, `state_dict`, `model`, …), with or without the
-            prefix `module.` of parallel training. Nothing in it is executed.
+        path: the file.
+        ema: None takes the moving average where the file holds one, since published figures are
+            those of the average; True insists on it; False takes the weights as the optimizer left
+            them.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is not of these kinds, or does not fit the network.
+        ValueError: the file is not of these kinds, or lacks what `ema` asks for.
+        MisfitError: a `ValueError`: names or shapes do not fit.
     """
     file = Path(path).expanduser()
-    state = _tensors(_read(file), file)
+    plain, average = _find(read_file(file))
+    if plain is None and average is None:
+        raise ValueError(f"weights {file}: expected names and tensors, a state_dict")
+    if ema and average is None:
+        raise ValueError(f"weights {file}: it holds no moving average; leave out ema=True")
+    if plain is None and ema is False:
+        raise ValueError(f"weights {file}: it holds a moving average only; leave out ema=False")
     expected = network.state_dict()
-    name = type(network).__name__
-    missing = [key for key in expected if key not in state]
-    spare = [key for key in state if key not in expected]
-    if missing or spare:
-        parts = [f"{_some(missing)} missing"] if missing else []
-        parts += [f"{_some(spare)} unknown"] if spare else []
-        raise ValueError(f"weights {file}: not those of this {name}: {'; '.join(parts)}")
+    state = {} if plain is None else _unwrap(plain, expected)
+    if average is not None and ema is not False:
+        state |= _average(network, average, expected, file)
     for key, value in expected.items():
-        if state[key].shape != value.shape:
-            raise ValueError(
-                f"weights {file}: not those of this {name}: {key} has the shape "
-                f"{tuple(state[key].shape)}, expected {tuple(value.shape)}"
-            )
+        if key.endswith(_DISPENSABLE):
+            state.setdefault(key, value)
+    _check(state, expected, f"weights {file}: not those of this {type(network).__name__}: ")
     network.load_state_dict(state)
 
 
-def _read(file: Path) -> Any:
+def read_file(file: Path) -> Any:
+    """Read what a file of tensors holds, executing nothing.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no such file, or holds objects that need code.
+    """
     if not file.is_file():
         raise FileNotFoundError(f"weights: no file {file}")
     if file.suffix == ".safetensors":
@@ -58,27 +117,147 @@ def _read(file: Path) -> Any:
         except SafetensorError as error:
             raise ValueError(f"weights {file}: not a safetensors file ({error})") from None
     try:
-        return torch.load(file, map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals(_harmless()):
+            return torch.load(file, map_location="cpu", weights_only=True)
     except OSError:
         raise
     except Exception as error:  # torch.load fails in many ways on what is no checkpoint
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        text = str(error)
+        if needs := re.search(r"GLOBAL (\S+)", text):
+            raise ValueError(
+                f"weights {file}: holds a Python object ({needs[1]}), and to make one may run any "
+                "code; if you trust the file, where its code is at hand, run torch.save(torch.load("
+                f"{file.name!r}, weights_only=False).state_dict(), 'weights.pth')"
+            ) from None
+        reason = text.splitlines()[0] if text else type(error).__name__
         raise ValueError(
             f"weights {file}: expected a file of tensors written by torch.save ({reason[:120]})"
         ) from None
 
 
-def _tensors(content: Any, file: Path) -> dict[str, Tensor]:
-    for key in _NESTS:
-        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
-            content = content[key]
-            break
-    if not isinstance(content, Mapping) or not all(
-        isinstance(key, str) and isinstance(value, Tensor) for key, value in content.items()
-    ):
-        raise ValueError(f"weights {file}: expected names and tensors, a state_dict")
-    return {key.removeprefix(_PREFIX): value for key, value in content.items()}
+def _harmless() -> list[Any]:
+    # Scores and options lie beside the weights in many checkpoints: numbers of NumPy, in whose
+    # releases the module that makes them had two names, and Namespaces, which only hold values.
+    import numpy as np
+
+    make = np.float64(0).__reduce__()[0]
+    kinds = {type(np.dtype(kind)) for kind in "?bhilqBHILQefd"}
+    names = ("numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar")
+    return [*((make, name) for name in names), np.dtype, *kinds, argparse.Namespace]
 
 
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+def _find(content: Any) -> tuple[Mapping[str, Tensor] | None, Any]:
+    """Return the weights of a file and their moving average, each None where it has none."""
+    if _is_list(content):
+        return None, content
+    if not isinstance(content, Mapping):
+        return None, None
+    if _is_state(content):
+        return content, None
+    for key in ("shadow_params", "shadow"):
+        if _is_list(content.get(key)) or _is_state(content.get(key)):
+            return None, content[key]
+    if "averaging_state" in content and "current_model_state" in content:  # Lightning's
+        return content["current_model_state"], content.get("state_dict")
+    plain = average = None
+    for key in _AVERAGED:
+        own, averaged = _find(content.get(key))
+        average = average if average is not None else averaged if averaged is not None else own
+    for key in _PLAIN:
+        own, averaged = _find(content.get(key))
+        plain = plain if plain is not None else own
+        average = average if average is not None else averaged
+    return plain, average
+
+
+def _is_state(content: Any) -> bool:
+    return (
+        isinstance(content, Mapping)
+        and len(content) > 0
+        and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in content.items())
+    )
+
+
+def _is_list(content: Any) -> bool:
+    return (
+        isinstance(content, list | tuple)
+        and len(content) > 0
+        and all(isinstance(value, Tensor) for value in content)
+    )
+
+
+def _unwrap(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights under the names that they had before anything was wrapped around them."""
+    result = {
+        key: value
+        for key, value in state.items()
+        if key in expected or key.rpartition(".")[2] not in _COUNTERS
+    }
+    while result and (prefix := _common_prefix(result)) and _common_prefix(expected) != prefix:
+        result = {key.removeprefix(prefix): value for key, value in result.items()}
+    for key in [key for key in result if key not in expected]:
+        # A part of the network may have been wrapped, not all of it.
+        inner = key.replace("_orig_mod.", "")
+        # There are networks with a part that is named so, hence not always.
+        for name in (inner, inner.replace("module.", "")):
+            if name in expected and name not in result:
+                result[name] = result.pop(key)
+                break
+    return result
+
+
+def _common_prefix(names: Mapping[str, Tensor]) -> str | None:
+    return next((p for p in _PREFIXES if all(name.startswith(p) for name in names)), None)
+
+
+def _average(
+    network: nn.Module,
+    average: Mapping[str, Tensor] | Sequence[Tensor],
+    expected: Mapping[str, Tensor],
+    file: Path,
+) -> dict[str, Tensor]:
+    parameters = dict(network.named_parameters())
+    trained = [key for key, value in parameters.items() if value.requires_grad]
+    if isinstance(average, Mapping):
+        result = _unwrap(average, expected)
+        # Weights beside it could stand in, and nobody would see that two networks were mixed.
+        if missing := [key for key in trained if key not in result]:
+            raise ValueError(
+                f"weights {file}: the moving average lacks {_list_names(missing, expected)}; "
+                "take the other weights with ema=False"
+            )
+        return result
+    for names in (list(parameters), trained):
+        if len(names) == len(average):
+            return dict(zip(names, average, strict=True))
+    raise ValueError(
+        f"weights {file}: expected a moving average of {len(parameters)} tensors, the parameters "
+        f"of this {type(network).__name__}, got {len(average)}"
+    )
+
+
+def _check(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], prefix: str) -> None:
+    missing = [key for key in expected if key not in state]
+    unknown = [key for key in state if key not in expected]
+    other = [k for k in expected if k in state and state[k].shape != expected[k].shape]
+    parts = [f"{_list_names(missing, expected)} missing"] if missing else []
+    parts += [f"{_list_names(unknown, state)} unknown"] if unknown else []
+    parts += [f"{_list_names(other, state, expected)} of another shape"] if other else []
+    if parts:
+        raise MisfitError(
+            prefix + "; ".join(parts), {key: value.shape for key, value in state.items()}
+        )
+
+
+def _list_names(
+    names: Sequence[str],
+    tensors: Mapping[str, Tensor],
+    wanted: Mapping[str, Tensor] | None = None,
+) -> str:
+    shown = []
+    for name in names[:SHOWN]:
+        shape = f"{name} {tuple(tensors[name].shape)}"
+        shown.append(f"{shape} for {tuple(wanted[name].shape)}" if wanted else shape)
+    more = [f"and {len(names) - SHOWN} more"] if len(names) > SHOWN else []
+    noun = "tensor" if len(names) == 1 else "tensors"
+    return f"{len(names)} {noun} ({', '.join([*shown, *more])})"

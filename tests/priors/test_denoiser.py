@@ -216,23 +216,25 @@ def test_files_that_are_no_weights_are_refused(suffix: str, tmp_path: Path) -> N
     with pytest.raises(ValueError, match=f"^weights {re.escape(str(file))}: .*$"):
         Denoiser(network, file)
     _write({**state, "model.9.weight": torch.ones(1)}, file)
-    with pytest.raises(ValueError, match=r"not those of this FFDNet: model\.9\.weight unknown"):
+    with pytest.raises(ValueError, match=r"FFDNet: 1 tensor \(model\.9\.weight \(1,\)\) unknown"):
         Denoiser(network, file)
     _write({"model.9.weight": torch.ones(1)}, file)
     with pytest.raises(
         ValueError,
-        match=r"model\.0\.weight, model\.0\.bias, model\.2\.weight and 3 more missing; model\.9",
+        match=r"6 tensors \(model\.0\.weight \(4, 5, 3, 3\), .* and 2 more\) missing; 1 tensor",
     ):
         Denoiser(network, file)
     _write(FFDNet(channels=3, width=4, depth=3).state_dict(), file)
-    with pytest.raises(ValueError, match=r"model\.0\.weight has the shape \(4, 13, 3, 3\), exp"):
+    with pytest.raises(
+        ValueError, match=r"\(model\.0\.weight \(4, 13, 3, 3\) for \(4, 5, 3, 3\), .* of anot"
+    ):
         Denoiser(network, file)
 
 
 def test_pickled_objects_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "network.pth"
     torch.save(DnCNN(width=4, depth=3), file)
-    with pytest.raises(ValueError, match="expected a file of tensors") as caught:
+    with pytest.raises(ValueError, match="holds a Python object") as caught:
         Denoiser(DnCNN(width=4, depth=3), file)
     assert "\n" not in str(caught.value)
     torch.save([1, 2], file)

@@ -1,0 +1,113 @@
+"""Files of weights that are refused: what runs code, what does not fit; and how that is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from cassi.models.published import load_published
+from cassi.models.registry import create_model
+from cassi.priors.weights import SHOWN, load_weights
+
+BANDS = 4
+
+
+def _net() -> Any:
+    torch.manual_seed(0)
+    return create_model("gap_net", bands=BANDS, stages=2)
+
+
+def _load(file: Path) -> nn.Module:
+    return load_published("gap_net", file, BANDS, stages=2)
+
+
+def _save(content: Any, folder: Path) -> Path:
+    file = folder / "weights.pth"
+    torch.save(content, file)
+    return file
+
+
+class Malicious:
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return exec, (f"open({str(self.file)!r}, 'w').close()",)
+
+
+@pytest.mark.parametrize("old", [True, False], ids=["old container", "zip"])
+@pytest.mark.parametrize("where", ["alone", "beside weights"])
+def test_a_malicious_pickle_is_refused_and_not_run(old: bool, where: str, tmp_path: Path) -> None:
+    witness = tmp_path / "executed"
+    plain = _net().state_dict()
+    evil = Malicious(witness)
+    content = evil if where == "alone" else {"model": plain, "opt": evil}
+    file = tmp_path / "weights.pth"
+    torch.save(content, file, _use_new_zipfile_serialization=not old)
+    with pytest.raises(ValueError, match=r"Python object \(\S*exec\)") as caught:
+        _load(file)
+    assert "\n" not in str(caught.value)
+    assert not witness.exists()
+    torch.load(file, weights_only=False)
+    assert witness.exists()  # it would have done harm
+
+
+def test_a_pickled_network_is_refused_with_the_way_to_convert_it(tmp_path: Path) -> None:
+    net = _net()
+    file = _save(net, tmp_path)
+    with pytest.raises(ValueError, match=r"weights_only=False\)\.state_dict\(\)") as caught:
+        _load(file)
+    assert "\n" not in str(caught.value)
+    assert "cassi.models.unet_stages.GAPNet" in str(caught.value)
+    torch.save(torch.load(file, weights_only=False).state_dict(), file)
+    assert all(
+        torch.equal(a, b) for a, b in zip(_load(file).parameters(), net.parameters(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("content", [{}, [], {"epoch": 3}, {"model": {"a": 1}}, "words"], ids=str)
+def test_files_without_weights_are_refused(content: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="expected names and tensors"):
+        _load(_save(content, tmp_path))
+
+
+def test_all_that_does_not_fit_is_reported_and_nothing_is_loaded(tmp_path: Path) -> None:
+    plain = _net().state_dict()
+    keys = list(plain)
+    wrong = dict(plain)
+    for key in keys[:7]:
+        del wrong[key]
+    wrong |= {f"more.{i}": torch.zeros(i + 1) for i in range(3)}
+    wrong[keys[7]] = torch.zeros(2, 3)
+    net = _net()
+    before = {key: value.clone() for key, value in net.state_dict().items()}
+    with pytest.raises(ValueError, match="not those of this GAPNet") as caught:
+        load_weights(net, _save(wrong, tmp_path))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert f"7 tensors ({keys[0]} {tuple(plain[keys[0]].shape)}, " in message
+    assert f"and {7 - SHOWN} more) missing; " in message
+    assert "3 tensors (more.0 (1,), more.1 (2,), more.2 (3,)) unknown; " in message
+    assert f"1 tensor ({keys[7]} (2, 3) for {tuple(plain[keys[7]].shape)}) of another s" in message
+    assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())
+
+
+def test_the_network_that_would_fit_is_named(tmp_path: Path) -> None:
+    file = _save(create_model("mst_m").state_dict(), tmp_path)
+    with pytest.raises(ValueError, match=r"; they fit mst_m$"):
+        load_published("mst_s", file)
+
+
+def test_settings_and_names_are_checked(tmp_path: Path) -> None:
+    small = create_model("dauhst_2stg", bands=BANDS, stages=2, size=(64, 64))
+    file = _save(small.state_dict(), tmp_path)
+    with pytest.raises(ValueError, match=r"pos_emb\w* .* of another shape"):
+        load_published("dauhst_2stg", file, BANDS, stages=2)  # made for another size
+    with pytest.raises(ValueError, match="did you mean dauhst_2stg"):
+        load_published("dauhst_2st", file)
+    with pytest.raises(OSError, match="no file"):
+        load_published("dauhst_2stg", tmp_path / "none.pth")

@@ -1,0 +1,274 @@
+"""Files of weights as authors write them: every form gives the same network, others are refused."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import cassi
+from cassi.models.published import load_published
+from cassi.models.registry import create_model, find_model, list_models
+from cassi.models.saved import Card, load_model, save_model
+
+State = dict[str, Tensor]
+BANDS = 4
+SMALL: dict[str, Any] = {"stages": 2, "size": (64, 64)}
+EXAMPLE = "rdluf_mixs2_3stg"
+"""Has frozen parameters, which an average of the trained ones leaves out."""
+every_model = pytest.mark.parametrize("name", list_models())
+
+
+def _settings(name: str) -> dict[str, Any]:
+    known = inspect.signature(find_model(name).cls).parameters
+    return {key: value for key, value in SMALL.items() if key in known}
+
+
+@cache
+def _states(name: str) -> tuple[State, State]:
+    """Return the weights of a network as the optimizer left them, and as averaged."""
+    states: list[State] = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        net = create_model(name, bands=BANDS, **_settings(name))
+        for value in net.state_dict().values():
+            if value.is_floating_point():
+                value.copy_(torch.rand(value.shape))
+        states.append({key: value.clone() for key, value in net.state_dict().items()})
+    plain, average = states
+    parameters = {key for key, _ in net.named_parameters()}
+    # Buffers, such as running means, have no average.
+    return plain, {key: (average if key in parameters else plain)[key] for key in plain}
+
+
+def _parameters(name: str, trained: bool = False) -> list[str]:
+    net = create_model(name, bands=BANDS, **_settings(name))
+    return [key for key, p in net.named_parameters() if p.requires_grad or not trained]
+
+
+def _load(file: Path, name: str, **more: Any) -> State:
+    net = load_published(name, file, BANDS, **_settings(name), **more)
+    assert not net.training
+    return net.state_dict()
+
+
+def _save(content: Any, folder: Path, suffix: str = ".pth") -> Path:
+    file = folder / f"weights{suffix}"
+    torch.save(content, file)
+    return file
+
+
+def _assert_equal(got: State, wanted: State) -> None:
+    assert got.keys() == wanted.keys()
+    assert all(torch.equal(got[key], wanted[key]) for key in wanted)
+
+
+def _before(prefix: str, state: State) -> State:
+    return {prefix + key: value for key, value in state.items()}
+
+
+def _trained(plain: State) -> dict[str, Any]:
+    """Return what lies beside the weights in the checkpoint of a training."""
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.Adam([weight])
+    weight.sum().backward()
+    optimizer.step()
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.9**step)
+    return {
+        "model": plain,
+        "optimizer": optimizer.state_dict(),
+        "scheduler": scheduler.state_dict(),
+        "epoch": 3,
+        "psnr": np.float64(38.5),
+        "loss": [np.float32(0.5), torch.tensor(0.25)],
+        "opt": argparse.Namespace(stage=9, method="any"),
+    }
+
+
+def _averages(values: Iterable[Tensor]) -> dict[str, Any]:
+    """Return what the package torch_ema writes."""
+    shadow = list(values)
+    return {"decay": 0.999, "num_updates": 7, "shadow_params": shadow, "collected_params": None}
+
+
+@every_model
+def test_the_authors_form_of_every_network_gives_the_same_bits(name: str, tmp_path: Path) -> None:
+    plain, average = _states(name)
+    parallel = _save(_before("module.", plain), tmp_path)
+    _assert_equal(_load(parallel, name), plain)
+    listed = _trained(plain) | {"ema": _averages(average[key] for key in _parameters(name))}
+    file = _save(listed, tmp_path, ".pkl")
+    _assert_equal(_load(file, name), average)
+    _assert_equal(_load(file, name, ema=False), plain)
+
+
+PLAIN_FORMS: dict[str, Callable[[State], Any]] = {
+    "bare": lambda state: state,
+    **{
+        key: lambda state, key=key: {key: state, "epoch": 3}
+        for key in (
+            *("state_dict", "model_state_dict", "model", "net", "network", "params", "weights"),
+            "module",
+        )
+    },
+    "nested": lambda state: {"model": {"state_dict": state}, "epoch": 3},
+    "trained": _trained,
+    **{
+        prefix: lambda state, prefix=prefix: _before(prefix, state)
+        for prefix in ("module.", "model.", "net.", "_orig_mod.", "module._orig_mod.", "network.")
+    },
+    "part compiled": lambda state: {
+        key.replace(".", "._orig_mod.", 1): value for key, value in state.items()
+    },
+    "profiled": lambda state: (
+        state | {"total_ops": torch.zeros(1), "a.b.total_params": torch.ones(1)}
+    ),
+}
+
+
+@pytest.mark.parametrize("form", PLAIN_FORMS)
+def test_plain_weights(form: str, tmp_path: Path) -> None:
+    plain, _ = _states(EXAMPLE)
+    file = _save(PLAIN_FORMS[form](plain), tmp_path)
+    _assert_equal(_load(file, EXAMPLE), plain)
+    _assert_equal(_load(file, EXAMPLE, ema=False), plain)
+    with pytest.raises(ValueError, match=r"no moving average; leave out ema=True"):
+        _load(file, EXAMPLE, ema=True)
+
+
+AVERAGED_FORMS: dict[str, Callable[[State, State, list[Tensor], list[Tensor]], Any]] = {
+    **{
+        key: lambda plain, average, *_, key=key: {"model": plain, key: average}
+        for key in ("ema", "ema_state_dict", "state_dict_ema", "model_ema", "ema_model")
+    },
+    "params_ema": lambda plain, average, *_: {"params": plain, "params_ema": average},
+    "all": lambda plain, _, values, __: {"model": plain, "ema": _averages(values)},
+    "trained ones": lambda plain, _, __, values: {"model": plain, "ema": _averages(values)},
+    "list": lambda plain, _, values, __: {"state_dict": plain, "ema": values},
+    "by name": lambda plain, average, *_: {
+        "model": plain,
+        "ema": {"shadow": average, "decay": 0.9},
+    },
+    "averaged model": lambda plain, average, *_: {
+        "model": plain,
+        "ema": _before("module.", average) | {"n_averaged": torch.tensor(9)},
+    },
+    "inside": lambda plain, average, *_: {"model": {"state_dict": plain, "ema": average}},
+    "of Lightning": lambda plain, average, *_: {
+        "current_model_state": _before("net.", plain),
+        "state_dict": _before("net.", average),
+        "averaging_state": {"n_averaged": torch.tensor(9)},
+    },
+}
+
+
+@pytest.mark.parametrize("form", AVERAGED_FORMS)
+def test_the_moving_average_is_preferred(form: str, tmp_path: Path) -> None:
+    plain, average = _states(EXAMPLE)
+    values = [average[key] for key in _parameters(EXAMPLE)]
+    trained = [average[key] for key in _parameters(EXAMPLE, trained=True)]
+    assert len(trained) == len(values) - 20
+    file = _save(AVERAGED_FORMS[form](plain, average, values, trained), tmp_path)
+    frozen = set(_parameters(EXAMPLE)) - set(_parameters(EXAMPLE, trained=True))
+    if form == "trained ones":
+        average = average | {key: plain[key] for key in frozen}
+    _assert_equal(_load(file, EXAMPLE), average)
+    _assert_equal(_load(file, EXAMPLE, ema=True), average)
+    _assert_equal(_load(file, EXAMPLE, ema=False), plain)
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_a_moving_average_alone(wrapped: bool, tmp_path: Path) -> None:
+    _, average = _states("dauhst_2stg")
+    values = [average[key] for key in _parameters("dauhst_2stg")]
+    file = _save(_averages(values) if wrapped else values, tmp_path)
+    _assert_equal(_load(file, "dauhst_2stg"), average)
+    with pytest.raises(ValueError, match="it holds a moving average only"):
+        _load(file, "dauhst_2stg", ema=False)
+
+
+def test_a_list_without_buffers_beside_it_is_refused(tmp_path: Path) -> None:
+    _, average = _states("hdnet")
+    file = _save([average[key] for key in _parameters("hdnet")], tmp_path)
+    with pytest.raises(ValueError, match=r"16 tensors \(.*running_mean .* more\) missing$"):
+        _load(file, "hdnet")
+
+
+def test_a_list_of_another_length_is_refused(tmp_path: Path) -> None:
+    plain, average = _states(EXAMPLE)
+    file = _save({"model": plain, "ema": _averages(list(average.values())[1:])}, tmp_path)
+    with pytest.raises(ValueError, match=r"expected a moving average of \d+ tensors.*, got \d+$"):
+        _load(file, EXAMPLE)
+    _assert_equal(_load(file, EXAMPLE, ema=False), plain)
+
+
+def test_an_average_by_name_that_lacks_something_is_not_mixed(tmp_path: Path) -> None:
+    plain, average = _states(EXAMPLE)
+    key = _parameters(EXAMPLE, trained=True)[0]
+    lacking = {k: v for k, v in average.items() if k != key}
+    file = _save({"params": plain, "params_ema": lacking}, tmp_path)
+    with pytest.raises(ValueError, match=f"average lacks 1 tensor .{key}.*; take .* ema=False$"):
+        _load(file, EXAMPLE)
+
+
+def test_counters_of_batches_may_lack(tmp_path: Path) -> None:
+    plain, _ = _states("tsa_net")
+    lacking = {k: v for k, v in plain.items() if not k.endswith("num_batches_tracked")}
+    assert len(lacking) < len(plain)
+    _assert_equal(_load(_save(lacking, tmp_path), "tsa_net"), plain)
+
+
+@pytest.mark.parametrize("old", [True, False], ids=["old container", "zip"])
+def test_half_precision_and_both_containers(old: bool, tmp_path: Path) -> None:
+    plain, _ = _states(EXAMPLE)
+    half = {key: value.half() for key, value in plain.items()}
+    file = tmp_path / "weights.tar"
+    torch.save(half, file, _use_new_zipfile_serialization=not old)
+    _assert_equal(_load(file, EXAMPLE), {key: value.float() for key, value in half.items()})
+
+
+def test_safetensors_and_files_of_cassi_train(tmp_path: Path) -> None:
+    plain, _ = _states(EXAMPLE)
+    file = tmp_path / "weights.safetensors"
+    save_file(_before("module.", plain), file)
+    _assert_equal(_load(file, EXAMPLE), plain)
+    settings = _settings(EXAMPLE)
+    save_model(file, plain, Card(EXAMPLE, BANDS, settings))
+    _assert_equal(_load(file, EXAMPLE), plain)
+    net, card = load_model(file)
+    assert (card.name, card.bands) == (EXAMPLE, BANDS)
+    _assert_equal(net.state_dict(), plain)
+
+
+def test_numbers_of_earlier_numpy_releases(tmp_path: Path) -> None:
+    plain, _ = _states(EXAMPLE)
+    file = _save({"model": plain, "psnr": np.float64(1)}, tmp_path)
+    content = file.read_bytes()
+    module = b"numpy._core.multiarray" if b"numpy._core.multiarray" in content else b""
+    if not module:
+        pytest.skip("this NumPy has the earlier name")
+    old = tmp_path / "old.pth"
+    torch.save({"model": plain, "psnr": np.float64(1)}, old, _use_new_zipfile_serialization=False)
+    old.write_bytes(old.read_bytes().replace(module, b"numpy.core.multiarray"))
+    _assert_equal(_load(old, EXAMPLE), plain)
+
+
+def test_create_model_and_the_public_names_are_the_same_way(tmp_path: Path) -> None:
+    plain, average = _states(EXAMPLE)
+    file = _save({"model": plain, "ema": average}, tmp_path)
+    settings = _settings(EXAMPLE)
+    net = cassi.create_model(EXAMPLE, bands=BANDS, weights=file, **settings)
+    _assert_equal(net.state_dict(), average)
+    net = cassi.create_model(EXAMPLE, bands=BANDS, weights=file, ema=False, **settings)
+    _assert_equal(net.state_dict(), plain)
+    assert cassi.load_published is load_published
+    assert cassi.load_model is load_model
