@@ -235,4 +235,40 @@ CASSI_INLINE void point_gradient(const T* share, T u, T v, T w, T* out) {
   for (int axis = 0; axis < 3; ++axis) out[axis] /= T(2);
 }
 
+// A pivot this small beside its diagonal, as well as r is known, is a detector pixel that depends
+// on those before it.
+CASSI_INLINE double dependence(Dtype stored) { return stored == Dtype::f64 ? 1e-13 : 1e-6; }
+
+// (G + rho I) z = r for a symmetric band matrix, by L·D·Lᵀ: entry(u, j) is G[u, j] for j <= u, zero
+// where u - j > reach. z holds r. `lower` has size·reach elements, `inverse` size, `raw` reach, all
+// with `pitch` between elements. V is a number, or a vector of as many systems side by side.
+template <class V, class Entry>
+CASSI_INLINE void solve_band(int64_t size, int64_t reach, Entry entry, V rho, double dependent,
+                             V* lower, V* inverse, V* raw, V* z, int64_t pitch) {
+  for (int64_t u = 0; u < size; ++u) {
+    const int64_t first = u > reach ? u - reach : 0;
+    const V total = entry(u, u) + rho;
+    V pivot = total, value = z[u * pitch];
+    for (int64_t j = first; j < u; ++j) {
+      V rest = entry(u, j);
+      for (int64_t i = first; i < j; ++i)
+        rest -= raw[(u - i - 1) * pitch] * lower[(j * reach + j - i - 1) * pitch];
+      const V factor = rest * inverse[j * pitch];
+      raw[(u - j - 1) * pitch] = rest;
+      lower[(u * reach + u - j - 1) * pitch] = factor;
+      pivot -= factor * rest;
+      value -= factor * z[j * pitch];
+    }
+    inverse[u * pitch] = pivot <= dependent * total ? V{} : 1.0 / pivot;  // a NaN stays a NaN
+    z[u * pitch] = value;
+  }
+  for (int64_t u = size - 1; u >= 0; --u) {
+    V value = z[u * pitch] * inverse[u * pitch];
+    const int64_t last = u + reach < size - 1 ? u + reach : size - 1;
+    for (int64_t later = u + 1; later <= last; ++later)
+      value -= lower[(later * reach + later - u - 1) * pitch] * z[later * pitch];
+    z[u * pitch] = inverse[u * pitch] == V{} ? V{} : value;
+  }
+}
+
 }  // namespace cassi

@@ -86,6 +86,49 @@ struct TrilinearBackward {
   View grad, features, points, grad_features, grad_points;
 };
 
+// The camera that moves and spreads each band by itself: column w of band c is seen at the detector
+// columns start(c) + w + t, with the weights tap(c, t). `g` counts no detector columns.
+struct Taps {
+  View weights;                       // (1|B, C, T)
+  const int64_t* starts;              // (1|B, C)
+  int64_t starts_batch, starts_band;  // strides, that of a batch 0 where samples share them
+  int64_t count;                      // T
+};
+
+struct ForwardTaps {
+  Geometry g;
+  int64_t detector;
+  Dtype sums;
+  View x, mask;
+  Taps taps;
+  View y;
+};
+
+struct AdjointTaps {
+  Geometry g;
+  int64_t detector;
+  Dtype sums;
+  View y, mask;
+  Taps taps;
+  View x;
+};
+
+struct MaskAdjointTaps {
+  Geometry g;
+  int64_t detector;
+  Dtype sums;
+  View x, y;
+  Taps taps;
+  View mask;  // like MaskAdjoint's
+  bool per_sample, per_band;
+};
+
+struct BandSolve {
+  Geometry g;            // without bands and step: width is the detector's
+  int64_t couplings;     // T
+  View r, gram, rho, z;  // gram: (1|B, T·K, K, H, D)
+};
+
 // Launchers. `stream` is the CUDA stream, unused on the CPU.
 void launch(const Forward&, void* stream);
 void launch(const Adjoint&, void* stream);
@@ -98,5 +141,9 @@ void launch(const TvProx&, void* stream);
 void launch(const Convolve&, void* stream);
 void launch(const Trilinear&, void* stream);
 void launch(const TrilinearBackward&, void* stream);
+void launch(const ForwardTaps&, void* stream);
+void launch(const AdjointTaps&, void* stream);
+void launch(const MaskAdjointTaps&, void* stream);
+void launch(const BandSolve&, void* stream);
 
 }  // namespace cassi

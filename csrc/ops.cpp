@@ -416,6 +416,146 @@ std::tuple<Tensor, Tensor> trilinear_backward(const Tensor& grad, const Tensor& 
   return {grad_features, grad_points};
 }
 
+Taps taps_view(const Tensor& taps, const Tensor& starts, const Tensor& like, int64_t batch,
+               int64_t bands) {
+  check_rank(taps, "taps", 3);
+  STD_TORCH_CHECK(starts.scalar_type() == ScalarType::Long, "starts: expected int64");
+  check_device(starts, like, "starts");
+  STD_TORCH_CHECK(starts.dim() == 2 && starts.size(1) == bands &&
+                      (starts.size(0) == 1 || starts.size(0) == batch),
+                  "starts: expected (1 or ", batch, ", ", bands, ")");
+  STD_TORCH_CHECK(taps.size(2) >= 1 && taps.size(2) < int64_t{1} << 20,
+                  "taps: expected at least one tap and fewer than 2^20, got ", taps.size(2));
+  return {read(taps, like, "taps", {batch, bands, taps.size(2)}, {true, false, false}),
+          static_cast<const int64_t*>(starts.mutable_data_ptr()),
+          starts.size(0) == 1 ? 0 : starts.stride(0), starts.stride(1), taps.size(2)};
+}
+
+Geometry taps_geometry(int64_t batch, int64_t shots, int64_t bands, int64_t height, int64_t width,
+                       int64_t detector, int64_t taps) {
+  STD_TORCH_CHECK(detector >= 1 && detector < int64_t{1} << 31,
+                  "detector: expected 1 to 2^31 - 1 columns, got ", detector);
+  const double rows = static_cast<double>(shots + 2) *
+                      (static_cast<double>(detector) + 2.0 * static_cast<double>(width + taps));
+  STD_TORCH_CHECK(rows < kMostElements, "a row of all shots is too large");
+  return geometry(batch, shots, bands, height, width, 0);
+}
+
+// Where bands move by whole pixels, evenly, and are not spread: their step, the camera of
+// `forward`, whose kernels are faster; on the CPU, where the numbers can be looked at.
+std::optional<Geometry> as_step(const Taps& taps, const Geometry& g, int64_t detector) {
+#if !defined(USE_CUDA)
+  if (g.batch == 0) return std::nullopt;
+  const int64_t step = g.bands > 1 ? taps.starts[taps.starts_band] - taps.starts[0] : 0;
+  if (step <= -detector || step >= detector) return std::nullopt;
+  Geometry same = g;
+  same.step = step;
+  if (detector_width(same) != detector) return std::nullopt;
+  const View& v = taps.weights;
+  for (int64_t b = 0; b < g.batch; ++b) {
+    for (int64_t c = 0; c < g.bands; ++c) {
+      if (taps.starts[b * taps.starts_batch + c * taps.starts_band] != band_offset(same, c))
+        return std::nullopt;
+      for (int64_t t = 0; t < taps.count; ++t) {
+        const int64_t i = b * v.stride[0] + c * v.stride[1] + t * v.stride[2];
+        const double weight = v.dtype == Dtype::f64   ? static_cast<const double*>(v.data)[i]
+                              : v.dtype == Dtype::f32 ? static_cast<const float*>(v.data)[i]
+                                                      : -1.0;
+        if (weight != (t == 0 ? 1.0 : 0.0)) return std::nullopt;
+      }
+    }
+    if (v.stride[0] == 0 && taps.starts_batch == 0) break;
+  }
+  return same;
+#else
+  return std::nullopt;
+#endif
+}
+
+Tensor forward_taps(const Tensor& x, const Tensor& mask, const Tensor& taps, const Tensor& starts,
+                    int64_t detector) {
+  check_rank(x, "x", 4);
+  check_rank(mask, "mask", 5);
+  check_rank(taps, "taps", 3);
+  const Geometry g = taps_geometry(x.size(0), mask.size(1), x.size(1), x.size(2), x.size(3),
+                                   detector, taps.size(2));
+  const Taps t = taps_view(taps, starts, x, g.batch, g.bands);
+  const View from = read(x, x, "x", {g.batch, g.bands, g.height, g.width});
+  const View coded = mask_view(mask, x, g);
+  Tensor y = empty(x, {g.batch, g.shots, g.height, detector}, x.scalar_type());
+  const View to = view(y, "y", {g.batch, g.shots, g.height, detector});
+  const Dtype sums = sums_of({&x, &mask});
+  if (const auto same = as_step(t, g, detector))
+    start(Forward{*same, sums, from, coded, to}, y);
+  else
+    start(ForwardTaps{g, detector, sums, from, coded, t, to}, y);
+  return y;
+}
+
+Tensor adjoint_taps(const Tensor& y, const Tensor& mask, const Tensor& taps, const Tensor& starts,
+                    bool channels_last) {
+  check_rank(y, "y", 4);
+  check_rank(mask, "mask", 5);
+  check_rank(taps, "taps", 3);
+  const int64_t detector = y.size(3), bands = taps.size(1);
+  const Geometry g =
+      taps_geometry(y.size(0), y.size(1), bands, y.size(2), mask.size(4), detector, taps.size(2));
+  const Taps t = taps_view(taps, starts, y, g.batch, bands);
+  const View from = read(y, y, "y", {g.batch, g.shots, g.height, detector});
+  const View coded = mask_view(mask, y, g);
+  Tensor x = empty_cube(y, {g.batch, bands, g.height, g.width}, channels_last);
+  const View to = view(x, "x", {g.batch, bands, g.height, g.width});
+  const Dtype sums = sums_of({&y, &mask});
+  if (const auto same = as_step(t, g, detector))
+    start(Adjoint{*same, sums, from, coded, to, false}, x);
+  else
+    start(AdjointTaps{g, detector, sums, from, coded, t, to}, x);
+  return x;
+}
+
+Tensor mask_adjoint_taps(const Tensor& x, const Tensor& y, const Tensor& taps, const Tensor& starts,
+                         bool per_sample, bool per_band) {
+  check_rank(x, "x", 4);
+  check_rank(y, "y", 4);
+  check_rank(taps, "taps", 3);
+  const int64_t detector = y.size(3);
+  const Geometry g =
+      taps_geometry(x.size(0), y.size(1), x.size(1), x.size(2), x.size(3), detector, taps.size(2));
+  const Dtype sums = sums_of({&x, &y});
+  const int64_t samples = per_sample ? g.batch : 1, bands = per_band ? g.bands : 1;
+  const Taps t = taps_view(taps, starts, x, g.batch, g.bands);
+  const View cube = read(x, x, "x", {g.batch, g.bands, g.height, g.width});
+  const View measured = read(y, x, "y", {g.batch, g.shots, g.height, detector});
+  Tensor m = empty(x, {samples, g.shots, bands, g.height, g.width}, scalar_type(sums));
+  if (g.batch == 0) return torch::stable::zero_(m);
+  const View to = view(m, "mask", {samples, g.shots, bands, g.height, g.width});
+  if (const auto same = as_step(t, g, detector))
+    start(MaskAdjoint{*same, sums, cube, measured, to, per_sample, per_band}, m);
+  else
+    start(MaskAdjointTaps{g, detector, sums, cube, measured, t, to, per_sample, per_band}, m);
+  return m;
+}
+
+Tensor band_solve(const Tensor& r, const Tensor& gram, const Tensor& rho) {
+  check_rank(r, "r", 4);
+  check_rank(gram, "gram", 5);
+  const Geometry g = geometry(r.size(0), r.size(1), 1, r.size(2), r.size(3), 0);
+  const int64_t couplings = gram.size(1) / g.shots;
+  STD_TORCH_CHECK(couplings >= 1 && couplings * g.shots == gram.size(1),
+                  "gram: expected a multiple of ", g.shots, " in dimension 1, got ", gram.size(1));
+  const double elements = static_cast<double>(g.width) * static_cast<double>(g.shots) *
+                          (static_cast<double>(gram.size(1)) + 2);
+  STD_TORCH_CHECK(elements < kMostElements, "a row of all shots and couplings is too large");
+  const std::initializer_list<int64_t> sizes = {g.batch, g.shots, g.height, g.width};
+  const View from = read(r, r, "r", sizes);
+  const View matrix = read(gram, r, "gram", {g.batch, gram.size(1), g.shots, g.height, g.width},
+                           {true, false, false, false, false});
+  const View damping = read(rho, r, "rho", {g.batch}, {true});
+  Tensor z = empty(r, {g.batch, g.shots, g.height, g.width}, r.scalar_type());
+  start(BandSolve{g, couplings, from, matrix, damping, view(z, "z", sizes)}, z);
+  return z;
+}
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(cassi, CASSI_DEVICE, library) {
@@ -433,6 +573,10 @@ STABLE_TORCH_LIBRARY_IMPL(cassi, CASSI_DEVICE, library) {
   library.impl("correlate1d", TORCH_BOX(&correlate1d));
   library.impl("trilinear", TORCH_BOX(&trilinear));
   library.impl("trilinear_backward", TORCH_BOX(&trilinear_backward));
+  library.impl("forward_taps", TORCH_BOX(&forward_taps));
+  library.impl("adjoint_taps", TORCH_BOX(&adjoint_taps));
+  library.impl("mask_adjoint_taps", TORCH_BOX(&mask_adjoint_taps));
+  library.impl("band_solve", TORCH_BOX(&band_solve));
 }
 
 }  // namespace cassi

@@ -16,7 +16,7 @@ respect to cube, measurement, mask and ρ (where A Aᵀ + ρI is invertible), ru
 channels_last stay so. `backend(device)` says whether the compiled kernels are in use.
 """
 
-from cassi.ops import _camera, _signal, _tv  # noqa: F401  (they define the operators)
+from cassi.ops import _camera, _signal, _taps, _tv  # noqa: F401  (they define the operators)
 from cassi.ops._camera_api import (
     adjoint,
     data_step,
@@ -28,19 +28,33 @@ from cassi.ops._camera_api import (
 from cassi.ops._layout import assert_memory_format
 from cassi.ops._library import backend, load_compiled
 from cassi.ops._signal_api import convolve1d, sample_volume, trilinear
+from cassi.ops._taps_api import (
+    adjoint_taps,
+    band_solve,
+    detector_columns,
+    forward_taps,
+    gram_taps,
+    linear_taps,
+)
 from cassi.ops._tv_api import NORMS as NORMS
 from cassi.ops._tv_api import Norm as Norm
 from cassi.ops._tv_api import tv_prox
 
 __all__ = [
     "adjoint",
+    "adjoint_taps",
     "assert_memory_format",
     "backend",
+    "band_solve",
     "convolve1d",
     "data_step",
+    "detector_columns",
     "forward",
+    "forward_taps",
     "gram",
     "gram_solve",
+    "gram_taps",
+    "linear_taps",
     "ratio_inverse",
     "sample_volume",
     "trilinear",

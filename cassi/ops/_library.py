@@ -28,7 +28,7 @@ from torch import Tensor
 
 NAMESPACE = "cassi"
 # Tensors that one sample can share with all others: their leading dimension is 1 or B.
-SHAREABLE = frozenset({"mask", "gram", "rho", "weight"})
+SHAREABLE = frozenset({"mask", "gram", "rho", "weight", "taps", "starts"})
 SCHEMAS: dict[str, str] = {}
 _PLAIN = (Tensor, torch.nn.Parameter)
 

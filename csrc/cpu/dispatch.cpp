@@ -109,5 +109,9 @@ CASSI_KERNEL(TvProx)
 CASSI_KERNEL(Convolve)
 CASSI_KERNEL(Trilinear)
 CASSI_KERNEL(TrilinearBackward)
+CASSI_KERNEL(ForwardTaps)
+CASSI_KERNEL(AdjointTaps)
+CASSI_KERNEL(MaskAdjointTaps)
+CASSI_KERNEL(BandSolve)
 
 }  // namespace cassi

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cassi import ops
-from cassi.ops import _reference, _reference_signal, _reference_tv
+from cassi.ops import _reference, _reference_signal, _reference_taps, _reference_tv
 from cassi.ops._library import kernels
 
 Array = NDArray[np.float64]
@@ -29,6 +29,9 @@ LINEAR = (
     "gram",
     "convolve1d",
     "correlate1d",
+    "forward_taps",
+    "adjoint_taps",
+    "mask_adjoint_taps",
 )
 
 
@@ -71,7 +74,7 @@ def full_masks() -> Callable[[Array, int, int], Array]:
 
 def reference(name: str) -> Callable[..., Any]:
     """Find the pure-torch kernel of an operator."""
-    modules = (_reference, _reference_tv, _reference_signal)
+    modules = (_reference, _reference_tv, _reference_signal, _reference_taps)
     return next(getattr(module, name) for module in modules if hasattr(module, name))
 
 
@@ -86,9 +89,9 @@ def _results(value: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 def _scales(name: str, args: list[Any], expected: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Estimate what rounding errors of the sums are relative to."""
-    tensors = [a for a in args if isinstance(a, Tensor)]
+    tensors = [a for a in args if _is_floating(a)]
     if name in LINEAR:
-        positive = [a.abs() if isinstance(a, Tensor) else a for a in args]
+        positive = [a.abs() if _is_floating(a) else a for a in args]
         if name == "ratio_inverse":  # divides by the mask
             positive[1] = args[1]
         return _results(reference(name)(*positive))
@@ -105,6 +108,10 @@ def _condition(name: str, args: list[Any]) -> float:
     return 1.0 + gram.shape[1] * _peak(gram) / max(rho.min().item(), 1e-3)
 
 
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
 def _peak(value: Tensor) -> float:
     finite = value[value.isfinite()].abs()
     return finite.max().item() if finite.numel() else 0.0
@@ -114,12 +121,12 @@ def _assert_close(name: str, args: tuple[Any, ...], got: tuple[Tensor, ...], ulp
     names = [argument.name for argument in schema(name).arguments]
     exact, sums = [], torch.float32
     for argument, value in zip(names, args, strict=True):
-        if not isinstance(value, Tensor):
+        if not _is_floating(value):
             exact.append(value)
             continue
         # The dtype of a gram says which of its eigenvalues are rounding errors.
         exact.append(value if argument == "gram" else value.double())
-        if argument not in ("weight", "rho", "dual", "grad"):
+        if argument not in ("weight", "rho", "dual", "grad", "taps"):
             sums = torch.promote_types(sums, value.dtype)
     expected = _results(reference(name)(*exact))
     for g, e, scale in zip(got, expected, _scales(name, exact, expected), strict=True):

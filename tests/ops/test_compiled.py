@@ -36,6 +36,16 @@ OTHERS: dict[str, Callable[[], list[Any]]] = {
     "correlate1d": lambda: [_rand(7, 31), _rand(7, 5)],
     "trilinear": lambda: [_rand(9, 8, 33), _rand(9, 3)],
     "trilinear_backward": lambda: [_rand(9, 33), _rand(9, 8, 33), _rand(9, 3)],
+    "forward_taps": lambda: [_rand(2, 5, 9, 33), _rand(2, 2, 5, 9, 33), *_taps(5, 2), 41],
+    "adjoint_taps": lambda: [_rand(2, 2, 9, 41), _rand(2, 2, 5, 9, 33), *_taps(5, 3), False],
+    "mask_adjoint_taps": lambda: [
+        _rand(2, 5, 9, 33),
+        _rand(2, 2, 9, 41),
+        *_taps(5, 2),
+        True,
+        True,
+    ],
+    "band_solve": lambda: [_rand(2, 2, 9, 41), _band_gram(2, 9, 41), torch.tensor([0.3, 1.0])],
 }
 # The same, of which every thread gets a part.
 LARGE: dict[str, Callable[[], list[list[Any]]]] = {
@@ -51,6 +61,15 @@ LARGE: dict[str, Callable[[], list[list[Any]]]] = {
     "correlate1d": lambda: [[_rand(3, 3000), _rand(3, 65)]],
     "trilinear": lambda: [[_rand(2000, 8, 5), _rand(2000, 3)]],
     "trilinear_backward": lambda: [[_rand(2000, 5), _rand(2000, 8, 5), _rand(2000, 3)]],
+    "forward_taps": lambda: [
+        [_rand(3, 9, 37, 133), _rand(3, 1, shares, 37, 133), *_taps(9, 2), 171] for shares in (1, 9)
+    ],
+    "adjoint_taps": lambda: [[_rand(3, 1, 37, 171), _rand(1, 1, 1, 37, 133), *_taps(9, 2), False]],
+    "mask_adjoint_taps": lambda: [
+        [_rand(3, 9, 37, 133), _rand(3, 1, 37, 171), *_taps(9, 2), each, each]
+        for each in (False, True)
+    ],
+    "band_solve": lambda: [[_rand(3, 2, 37, 133), _band_gram(2, 37, 133), torch.tensor([0.1])]],
 }
 NAMES = [*CAMERA, *OTHERS]
 ONLY_REFERENCE = {"tv_prox_backward"}
@@ -60,6 +79,18 @@ every_op = pytest.mark.parametrize("name", NAMES)
 def _rand(*shape: int) -> Tensor:
     generator = torch.Generator().manual_seed(sum(shape))
     return 2 * torch.rand(shape, generator=generator) - 1
+
+
+def _taps(bands: int, count: int) -> tuple[Tensor, Tensor]:
+    """Weights for two samples or three, and starts that reach over both ends of a detector."""
+    samples = 2 if bands == 5 else 3
+    starts = torch.linspace(-4, 39 if bands == 9 else 11, bands).round().long()
+    return _rand(samples, bands, count), torch.stack([starts + i for i in range(samples)])
+
+
+def _band_gram(shots: int, height: int, detector: int) -> Tensor:
+    taps, starts = ops.linear_taps(torch.linspace(0.2, 7.7, 5))
+    return ops.gram_taps(_rand(shots, 5, height, detector - 8), taps, starts, detector).contiguous()
 
 
 @pytest.fixture
@@ -73,11 +104,15 @@ def arguments(camera_arguments: Callable[..., list[Any]]) -> Callable[..., list[
 
 
 def _tensors(args: list[Any]) -> Iterator[int]:
-    return (i for i, value in enumerate(args) if isinstance(value, Tensor))
+    return (i for i, value in enumerate(args) if _is_floating(value))
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _convert(args: list[Any], change: Callable[[Tensor], Tensor]) -> list[Any]:
-    return [change(value) if isinstance(value, Tensor) else value for value in args]
+    return [change(value) if _is_floating(value) else value for value in args]
 
 
 @pytest.mark.usefixtures("compiled")

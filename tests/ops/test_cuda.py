@@ -72,6 +72,29 @@ def test_tv_prox(norm: int, iterations: int, shape: tuple[int, ...]) -> None:
     _compare("tv_prox_dual", [x, weight, dual, iterations, norm])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("taps", [1, 2, 4])
+@pytest.mark.parametrize("shots", [1, 3])
+def test_taps(dtype: torch.dtype, taps: int, shots: int) -> None:
+    batch, bands, height, width, detector = 2, 5, 9, 33, 41
+    x, y = torch.rand(batch, bands, height, width), torch.rand(batch, shots, height, detector)
+    weights = torch.rand(batch, bands, taps)
+    starts = torch.tensor([[-3, 0, 2, 7, 30], [1, 2, 3, 4, 5]])
+    for mask in (
+        torch.rand(batch, shots, 1, height, width),
+        torch.rand(1, shots, 5, height, width),
+    ):
+        x, y, m, a = (value.to(dtype) for value in (x, y, mask, weights))
+        for layout in (lambda t: t, _channels_last):
+            _compare("forward_taps", [layout(x), layout(m), a, starts, detector])
+            _compare("adjoint_taps", [layout(y), layout(m), a, starts])
+            for each in (False, True):
+                _compare("mask_adjoint_taps", [layout(x), layout(y), a, starts, each, each])
+    gram = torch.rand(batch, taps * shots, shots, height, detector, dtype=torch.float64)
+    gram[:, torch.arange(shots), torch.arange(shots)] += 5 * taps * shots  # dominates: definite
+    _compare("band_solve", [y, gram, torch.tensor([0.1, 2.0])])
+
+
 def test_signal() -> None:
     a, v = torch.rand(5, 300), torch.rand(5, 7)
     _compare("convolve1d", [a, v])

@@ -34,6 +34,9 @@ def _cases(k: int, samples: int, bands: int, dtype: torch.dtype) -> dict[str, tu
     x, y, m, g = (_turned(value).to(dtype) for value in (x, y, m, g))
     rho = _rand(B, dtype=torch.float32 if dtype.itemsize < 8 else dtype)
     dual = (_rand(B, 2, C, H, W) * 0.01).to(rho.dtype)
+    taps = _rand(samples, C, 2).to(dtype)
+    starts = torch.tensor([[0, 1, 3]]).expand(samples, -1).contiguous()
+    band = ops.gram_taps(m[0].double(), taps[0].double(), starts[0], WIDE)
     return {
         "forward": (x, m, STEP),
         "adjoint": (y, m, C, STEP),
@@ -51,6 +54,10 @@ def _cases(k: int, samples: int, bands: int, dtype: torch.dtype) -> dict[str, tu
             _rand(4, 3, dtype=dtype),
         ),
         "data_step_backward": (x * 0.5, x, y, m, g, rho, STEP, True, True),
+        "forward_taps": (x, m, taps, starts, WIDE),
+        "adjoint_taps": (y, m, taps, starts),
+        "mask_adjoint_taps": (x, y, taps, starts, samples > 1, bands > 1),
+        "band_solve": (y, band, rho),
         "tv_prox": (x, rho * 0.1, 2, samples > 1),
         "tv_prox_dual": (x, rho * 0.1, dual, 2, samples > 1),
         "tv_prox_backward": (x, dual, x, rho * 0.1, dual, 2, samples > 1),
@@ -66,7 +73,10 @@ def test_opcheck(name: str, k: int, samples: int, bands: int, dtype: torch.dtype
     """A new op without arguments in `_cases` fails here."""
     arguments = _cases(k, samples, bands, dtype)[name]
     if dtype == torch.float64:
-        floating = (a.requires_grad_() if isinstance(a, Tensor) else a for a in arguments)
+        floating = (
+            a.requires_grad_() if isinstance(a, Tensor) and a.is_floating_point() else a
+            for a in arguments
+        )
         # The gram of a data step is a function of the mask and never a leaf; fused gradients are
         # only called where none is recorded.
         arguments = tuple(
@@ -107,6 +117,11 @@ def _points(y: Tensor) -> Tensor:  # (B, K, H, W', 3)
     return torch.stack((y, y.flip(-1), y.flip(-2)), -1) * 2 - 1
 
 
+def _shifts(t: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    bands = t["x"].shape[1]
+    return ops.linear_taps(t["m"][0, 0, 0, :1] + 1.3 * torch.arange(bands, dtype=t["m"].dtype))
+
+
 PUBLIC: dict[str, Callable[[dict[str, Tensor]], Tensor]] = {
     "forward": lambda t: ops.forward(t["x"], t["m"], STEP),
     "adjoint": lambda t: ops.adjoint(t["y"], t["m"], C, STEP),
@@ -115,11 +130,18 @@ PUBLIC: dict[str, Callable[[dict[str, Tensor]], Tensor]] = {
     "gram_solve": lambda t: ops.gram_solve(t["y"], t["g"], t["rho"]),
     "data_step": lambda t: ops.data_step(t["x"], t["y"], t["m"], STEP, t["rho"]),
     "tv_prox": lambda t: ops.tv_prox(t["x"], t["rho"], 3),
+    "linear_taps": lambda t: ops.linear_taps(t["rho"])[0],
+    "forward_taps": lambda t: ops.forward_taps(t["x"], t["m"], *_shifts(t), t["y"].shape[-1]),
+    "adjoint_taps": lambda t: ops.adjoint_taps(t["y"], t["m"], *_shifts(t)),
+    "gram_taps": lambda t: ops.gram_taps(t["m"], *_shifts(t), t["y"].shape[-1]),
+    "band_solve": lambda t: ops.band_solve(
+        t["y"], ops.gram_taps(t["m"], *_shifts(t), t["y"].shape[-1]), t["rho"]
+    ),
     "convolve1d": lambda t: ops.convolve1d(t["x"], t["m"][0, 0, :, :3]),
     "trilinear": lambda t: ops.trilinear(*_cells(t["x"])),
     "sample_volume": lambda t: ops.sample_volume(t["x"][:, None], _points(t["y"])),
 }
-PUBLIC_NAMES = sorted(set(ops.__all__) - {"assert_memory_format", "backend"})
+PUBLIC_NAMES = sorted(set(ops.__all__) - {"assert_memory_format", "backend", "detector_columns"})
 
 
 @pytest.fixture

@@ -53,6 +53,19 @@ FITTING: dict[str, tuple[Any, ...]] = {
     "trilinear": (torch.ones(B, 8, C), torch.ones(B, 3)),
     "trilinear_backward": (torch.ones(B, C), torch.ones(B, 8, C), torch.ones(B, 3)),
 }
+STARTS = torch.tensor([[0, 1, 3]] * B)
+FITTING |= {
+    "forward_taps": (*FITTING["forward"][:2], torch.ones(B, C, 2), STARTS, WIDE),
+    "adjoint_taps": (*FITTING["adjoint"][:2], torch.ones(B, C, 2), STARTS),
+    "mask_adjoint_taps": (
+        *FITTING["mask_adjoint"][:2],
+        torch.ones(B, C, 2),
+        STARTS,
+        False,
+        True,
+    ),
+    "band_solve": (torch.ones(B, K, H, WIDE), torch.ones(B, 2 * K, K, H, WIDE), torch.ones(B)),
+}
 every_op = pytest.mark.parametrize("name", FITTING)
 # Sizes that an operator takes as they are, since another argument has none to compare them with.
 FREE = {
@@ -70,6 +83,15 @@ FREE = {
     ("correlate1d", 1, 1),
     ("trilinear", 0, 2),
     ("mask_adjoint", 1, 1),  # shots
+    ("forward_taps", 1, 1),
+    ("forward_taps", 2, 2),  # taps
+    ("adjoint_taps", 0, 3),  # columns of the detector
+    ("adjoint_taps", 1, 4),
+    ("adjoint_taps", 2, 2),
+    ("mask_adjoint_taps", 0, 3),  # columns of the cube
+    ("mask_adjoint_taps", 1, 1),
+    ("mask_adjoint_taps", 1, 3),
+    ("mask_adjoint_taps", 2, 2),
 }
 
 
@@ -98,7 +120,7 @@ def test_these_fit(name: str) -> None:
         lambda t: t[0],
         lambda t: t[None],
         lambda t: t.flatten()[0],
-        lambda t: t.int(),
+        lambda t: t.short(),
         lambda t: t.bool(),
         lambda t: t.to(torch.complex64),
         lambda t: t.to(torch.float8_e4m3fn),
@@ -120,7 +142,7 @@ def test_wrong_ranks_and_dtypes(name: str, change: Callable[[Tensor], Any]) -> N
     [
         lambda t: t.to("meta"),
         lambda t: t.to_sparse(),
-        lambda t: t.to_mkldnn(),
+        lambda t: t.to_mkldnn() if t.is_floating_point() else t.to("meta"),
         lambda t: torch._efficientzerotensor(t.shape),
         lambda t: torch._neg_view(t),
     ],
@@ -212,6 +234,13 @@ correlate1d(ones(1, 2**48), ones(1, 2**48))
 correlate1d(ones(2**4, 2**48), ones(2**4, 2**48))
 correlate1d(ones(1, 2**62 + 5), ones(1, 2**62))
 trilinear(ones(2**40, 8, 2**19), ones(2**40, 3))
+forward_taps(ones(1, 2**30, 1, 2**19), ones(1, 1, 1, 1, 2**19), ones(1, 2**30, 1), S, 2**31 - 1)
+forward_taps(ones(1, 1, 1, 8), ones(1, 1, 1, 1, 8), ones(1, 1, 2**40), S, 8)
+forward_taps(ones(1, 1, 1, 8), ones(1, 1, 1, 1, 8), ones(1, 1, 1), S, 2**40)
+adjoint_taps(ones(1, 1, 1, 2**31 - 1), ones(1, 1, 1, 1, 2**31 - 1), ones(1, 2**30, 1), S)
+mask_adjoint_taps(ones(1, 1, 1, 1), ones(1, 2**60, 1, 1), ones(1, 1, 1), S, True, True)
+band_solve(ones(1, 2**24, 1, 1), ones(1, 2**24, 2**24, 1, 1), ones(1))
+band_solve(ones(1, 1, 1, 2**30), ones(1, 2**30, 1, 1, 2**30), ones(1))
 trilinear_backward(ones(2**40, 2**19), ones(2**40, 8, 2**19), ones(2**40, 3))
 """.strip().splitlines()
 
@@ -219,6 +248,7 @@ SCRIPT = """
 import sys, torch, cassi
 names = {name: getattr(torch.ops.cassi, name) for name in cassi.ops._library.SCHEMAS}
 names |= {"ones": lambda *shape: torch.ones(()).expand(shape), "U": (1, 1, 1)}
+names["S"] = torch.zeros(1, 1, dtype=torch.int64)
 for line in sys.stdin.read().splitlines():
     try:
         eval(line, names)

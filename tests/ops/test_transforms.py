@@ -24,6 +24,8 @@ def _rand(*shape: int) -> Tensor:
 X, Y, M, RHO = _rand(N, B, C, H, W), _rand(N, B, 2, H, WIDE), _rand(N, 1, 2, 1, H, W), _rand(N, B)
 G = torch.stack([kernels.gram(m, C, STEP) for m in M])
 DUAL = _rand(N, B, 2, C, H, W) * 0.01
+TAPS, STARTS = _rand(N, 1, C, 2), torch.tensor([[0, 1, 3]])
+BAND = torch.stack([ops.gram_taps(m[0], TAPS[0, 0], STARTS[0], WIDE) for m in M])
 # op: a call on one entry's tensors, tensors with N entries each
 MAPPED: dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]] = {
     "forward": (lambda x, m: kernels.forward(x, m, STEP), (X, M)),
@@ -39,6 +41,13 @@ MAPPED: dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]] = {
         lambda x, y, m, g, r: kernels.data_step(x, y, m, g, r, STEP),
         (X, Y, M, G, RHO),
     ),
+    "forward_taps": (lambda x, m, a: kernels.forward_taps(x, m, a, STARTS, WIDE), (X, M, TAPS)),
+    "adjoint_taps": (lambda y, m, a: kernels.adjoint_taps(y, m, a, STARTS), (Y, M, TAPS)),
+    "mask_adjoint_taps": (
+        lambda x, y, a: kernels.mask_adjoint_taps(x, y, a, STARTS, False, True),
+        (X, Y, TAPS),
+    ),
+    "band_solve": (lambda y, g, r: kernels.band_solve(y, g, r), (Y, BAND, RHO)),
     "tv_prox": (lambda x, w: kernels.tv_prox(x, w, 3, True), (X, RHO)),
     "tv_prox_dual": (lambda x, w, d: kernels.tv_prox_dual(x, w, d, 3, False), (X, RHO, DUAL)),
     "convolve1d": (lambda a, v: kernels.convolve1d(a, v), (X[:, 0, 0], Y[:, 0, 0])),

@@ -1,0 +1,138 @@
+"""Cameras whose disperser shifts each band by its own amount and spreads it: pure torch.
+
+Shapes are canonical: cubes (B, C, H, W), masks (1|B, K, 1|C, H, W), measurements (B, K, H, D), taps
+(1|B, C, T), starts (1|B, C), whole numbers, and grams (1|B, T·K, K, H, D).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from cassi.ops._reference import _band, accumulation_dtype, layout
+
+DEPENDENT = {torch.float64: 1e-13}
+"""A pivot this small beside its diagonal, as well as r is known (1e-6 for the other dtypes), is a
+detector pixel that depends on those before it."""
+
+
+def _overlaps(
+    taps: Tensor, starts: Tensor, width: int, detector: int
+) -> Iterator[tuple[slice, int, Tensor, slice, slice]]:
+    # (samples, band, tap, columns of the cube, columns of the detector), what meets the detector.
+    for s, row in enumerate(starts.tolist()):
+        samples = slice(None) if len(starts) == len(taps) == 1 else slice(s, s + 1)
+        for c, start in enumerate(row):
+            for t in range(taps.shape[-1]):
+                first, last = max(0, -start - t), min(width, detector - start - t)
+                if first < last:
+                    seen = slice(first + start + t, last + start + t)
+                    yield (
+                        samples,
+                        c,
+                        taps[s if len(taps) > 1 else 0, c, t],
+                        slice(first, last),
+                        seen,
+                    )
+
+
+def _per_sample(taps: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
+    samples = max(len(taps), len(starts))
+    return taps, starts.expand(samples, -1)
+
+
+def _of(mask: Tensor, samples: slice) -> Tensor:
+    return mask if len(mask) == 1 else mask[samples]
+
+
+def forward_taps(x: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, detector: int) -> Tensor:
+    """Mask, shift and spread, sum: y[k,h,w'] = Σ_c Σ_t a[c,t] (m·x)[c,h,w'-s(c)-t]."""
+    batch, _, height, width = x.shape
+    dtype = accumulation_dtype(x, mask)
+    y = x.new_zeros((batch, mask.shape[1], height, detector), dtype=dtype)
+    taps, starts = _per_sample(taps.to(dtype), starts)
+    for samples, c, tap, columns, seen in _overlaps(taps, starts, width, detector):
+        band = x[samples, c, :, columns].to(dtype)
+        for k in range(mask.shape[1]):
+            m = _band(_of(mask, samples), k, c)[..., columns].to(dtype)
+            y[samples, k, :, seen].addcmul_(tap * m, band)
+    return y.to(x.dtype)
+
+
+def adjoint_taps(
+    y: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, channels_last: bool = False
+) -> Tensor:
+    """Gather what each band spread: x[c,h,w] = Σ_k m[k,c,h,w] Σ_t a[c,t] y[k,h,w+s(c)+t]."""
+    batch, shots, height, detector = y.shape
+    width, bands = mask.shape[-1], taps.shape[1]
+    dtype = accumulation_dtype(y, mask)
+    x = torch.zeros((batch, bands, height, width), dtype=dtype, device=y.device)
+    x = x.to(memory_format=layout(channels_last))
+    taps, starts = _per_sample(taps.to(dtype), starts)
+    for samples, c, tap, columns, seen in _overlaps(taps, starts, width, detector):
+        for k in range(shots):
+            m = _band(_of(mask, samples), k, c)[..., columns].to(dtype)
+            x[samples, c, :, columns].addcmul_(tap * m, y[samples, k, :, seen].to(dtype))
+    return x.to(y.dtype)
+
+
+def mask_adjoint_taps(
+    x: Tensor, y: Tensor, taps: Tensor, starts: Tensor, per_sample: bool, per_band: bool
+) -> Tensor:
+    """Gather, multiply by the cube: m[k,c,h,w] = Σ_b x[b,c,h,w] Σ_t a[c,t] y[b,k,h,w+s(c)+t]."""
+    batch, bands, height, width = x.shape
+    shots, detector = y.shape[1], y.shape[-1]
+    dtype = accumulation_dtype(x, y)
+    rows = x.new_zeros((batch, shots, bands if per_band else 1, height, width), dtype=dtype)
+    taps, starts = _per_sample(taps.to(dtype), starts)
+    for samples, c, tap, columns, seen in _overlaps(taps, starts, width, detector):
+        band = tap * x[samples, c, :, columns].to(dtype)
+        for k in range(shots):
+            m = _band(rows[samples], k, c)[..., columns]
+            m.addcmul_(band, y[samples, k, :, seen].to(dtype))
+    return rows if per_sample else rows.sum(0, keepdim=True)
+
+
+def band_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
+    """Solve (G + ρI) z = r along each detector row by L·D·Lᵀ, in float64.
+
+    G couples pixels at most T − 1 apart, so L is a band of K·T − 1 below its diagonal.
+    """
+    batch, shots, height, detector = r.shape
+    couplings = gram.shape[1] // shots
+    dependent = DEPENDENT.get(r.dtype, 1e-6)
+    size, reach = shots * detector, shots * couplings - 1
+    # One system per sample and row; unknown u is shot u % K of pixel u // K.
+    g = gram.double().unflatten(1, (couplings, shots)).permute(1, 2, 3, 5, 0, 4)
+    g = g.expand(-1, -1, -1, -1, batch, -1)
+    right = r.double().permute(3, 1, 0, 2).reshape(size, batch, height)
+    damping = rho.double().view(-1, 1)
+    lower = right.new_zeros((size, reach + 1, batch, height))  # [u, d]: L[u, u - d]
+    pivots = torch.zeros_like(right)
+    inverse = torch.zeros_like(right)
+    z = torch.zeros_like(right)
+    for u in range(size):
+        pixel, k = divmod(u, shots)
+        total, value = g[0, k, k, pixel] + damping, right[u]
+        pivot = total
+        for j in range(max(0, u - reach), u):
+            before, shot = divmod(j, shots)
+            apart = pixel - before
+            entry = g[apart, shot, k, before] if apart < couplings else torch.zeros_like(value)
+            for i in range(max(0, u - reach, j - reach), j):
+                entry = entry - lower[u, u - i] * lower[j, j - i] * pivots[i]
+            lower[u, u - j] = factor = entry * inverse[j]
+            pivot = pivot - factor * entry
+            value = value - factor * z[j]
+        dark = pivot <= dependent * total  # a NaN stays a NaN
+        pivots[u] = torch.where(dark, 0, pivot)
+        inverse[u] = torch.where(dark, 0, 1 / pivot)
+        z[u] = value
+    for u in reversed(range(size)):
+        value = z[u] * inverse[u]
+        for later in range(u + 1, min(size, u + reach + 1)):
+            value = value - lower[later, later - u] * z[later]
+        z[u] = torch.where(inverse[u] == 0, 0, value)
+    return z.view(detector, shots, batch, height).permute(2, 1, 3, 0).to(r.dtype).contiguous()

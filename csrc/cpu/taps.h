@@ -1,0 +1,103 @@
+// Rows that are moved by any number of columns and spread by a few weights.
+#pragma once
+
+#include "camera.h"
+
+namespace cassi {
+namespace CASSI_ISA {
+
+// Where a band's first tap falls on the detector; how far it misses it does not matter.
+static inline int64_t start_of(const Taps& taps, int64_t sample, int64_t band, int64_t width,
+                               int64_t detector) {
+  const int64_t start = taps.starts[sample * taps.starts_batch + band * taps.starts_band];
+  const int64_t low = -(width + taps.count);
+  return start < low ? low : start > detector ? detector : start;
+}
+
+// The weights of one sample, (C, T) in the dtype of the sums.
+template <class T>
+static inline void read_weights(const Taps& taps, int64_t sample, int64_t bands, T* to) {
+  const View& v = taps.weights;
+  View at = v;
+  for (int64_t c = 0; c < bands; ++c)
+    for (int64_t t = 0; t < taps.count; ++t) {
+      at.stride[0] = 1;
+      to[c * taps.count + t] =
+          scalar_at<T>(at, sample * v.stride[0] + c * v.stride[1] + t * v.stride[2]);
+    }
+}
+
+// y[w + t] += a[t] · m[w] x[w]. Two taps, the shift by a fraction, in one pass, if they are finite:
+// it multiplies zeros beside the row by them.
+template <class T>
+static inline void spread_row(T* y, const T* x, const T* m, const T* a, int64_t count,
+                              int64_t width, int64_t ahead) {
+  using V = typename Vec<T>::type;
+  constexpr int64_t L = Vec<T>::lanes;
+  const int64_t whole = width / L, rest = width % L;
+  if (count == 2 && (a[0] - a[0]) + (a[1] - a[1]) == T(0)) {
+    const Shift<T> by_one(1);
+    const T first = a[0], second = a[1];
+    V previous = {};
+    const auto put = [&](int64_t j, V product) {
+      store(y + j * L, load(y + j * L) + first * product + second * by_one(previous, product));
+      previous = product;
+    };
+    for (int64_t j = 0; j < whole; ++j) {
+      if (ahead) __builtin_prefetch(x + j * L + ahead, 0, 2);
+      put(j, load(x + j * L) * load(m + j * L));
+    }
+    put(whole, load_part(x + whole * L, rest) * load_part(m + whole * L, rest));
+    return;
+  }
+  for (int64_t t = 0; t < count; ++t) {
+    T* const to = y + t;
+    for (int64_t j = 0; j < whole; ++j) {
+      if (ahead && t == 0) __builtin_prefetch(x + j * L + ahead, 0, 2);
+      store(to + j * L, load(to + j * L) + a[t] * (load(x + j * L) * load(m + j * L)));
+    }
+    for (int64_t w = whole * L; w < width; ++w) to[w] += a[t] * (m[w] * x[w]);
+  }
+}
+
+// x[w] = m[w] Σ_t a[t] z[w + t], added to x where Add; z is a detector row moved by the band's
+// start, and only columns of the detector count.
+template <class T, bool Add, Reach reach>
+static inline void collect_row(T* x, const T* m, const T* row, int64_t start, int64_t detector,
+                               const T* a, int64_t count, int64_t width) {
+  using V = typename Vec<T>::type;
+  constexpr int64_t L = Vec<T>::lanes;
+  const auto one = [&](int64_t w) {
+    T sum = T(0);
+    bool met = false;
+    for (int64_t t = 0; t < count; ++t) {
+      const int64_t at = w + start + t;
+      if (at < 0 || at >= detector) continue;
+      sum = met ? sum + a[t] * row[at] : a[t] * row[at];
+      met = true;
+    }
+    if (met)
+      x[w] = Add ? x[w] + m[w] * sum : m[w] * sum;
+    else if (!Add)
+      x[w] = T(0);
+  };
+  const auto within = [&](int64_t w) { return w < 0 ? 0 : w > width ? width : w; };
+  const int64_t inner = within(-start);  // from here on, all taps meet the detector
+  const int64_t outer =
+      detector - start - count + 1 < inner ? inner : within(detector - start - count + 1);
+  int64_t w = 0;
+  for (; w < inner; ++w) one(w);
+  if (reach == Reach::far)
+    for (; w < outer && reinterpret_cast<uintptr_t>(x + w) % CASSI_BYTES; ++w) one(w);
+  const T* const z = row + start;
+  for (; w + L <= outer; w += L) {
+    V sum = a[0] * load(z + w);
+    for (int64_t t = 1; t < count; ++t) sum += a[t] * load(z + w + t);
+    const V product = Add ? load(x + w) + load(m + w) * sum : load(m + w) * sum;
+    reach == Reach::far ? stream(x + w, product) : store(x + w, product);
+  }
+  for (; w < width; ++w) one(w);
+}
+
+}  // namespace CASSI_ISA
+}  // namespace cassi

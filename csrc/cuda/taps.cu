@@ -1,0 +1,123 @@
+// The camera that moves and spreads each band by itself: a thread gathers one element.
+#include "device.cuh"
+
+namespace cassi {
+namespace cuda {
+namespace {
+
+// Of one sample.
+template <class T>
+struct Spread {
+  const Taps& taps;
+  int64_t sample;
+  __device__ __forceinline__ int64_t start(int64_t c) const {
+    return taps.starts[sample * taps.starts_batch + c * taps.starts_band];
+  }
+  __device__ __forceinline__ T weight(int64_t c, int64_t t) const {
+    const View& v = taps.weights;
+    return load<T>(v, sample * v.stride[0] + c * v.stride[1] + t * v.stride[2]);
+  }
+};
+
+// Σ_t a[c,t] y[k, h, w + s(c) + t], over the columns that the detector has.
+template <class T>
+CASSI_DEVICE_INLINE T collect(const Spread<T>& spread, const View& y, int64_t detector, int64_t c,
+                              int64_t k, int64_t h, int64_t w) {
+  const int64_t at = w + spread.start(c);
+  T sum = T(0);
+  for (int64_t t = 0; t < spread.taps.count; ++t)
+    if (at + t >= 0 && at + t < detector)
+      sum += spread.weight(c, t) * load<T>(y, index(y, spread.sample, k, h, at + t));
+  return sum;
+}
+
+template <class T>
+__global__ void __launch_bounds__(256)
+    forward_kernel(const __grid_constant__ ForwardTaps a, int64_t rows) {
+  const Geometry& g = a.g;
+  for (int64_t row = first_row(); row < rows; row += rows_apart()) {
+    const int64_t h = row % g.height, k = row / g.height % g.shots;
+    const int64_t b = row / g.height / g.shots;
+    const Spread<T> spread = {a.taps, b};
+    for (int64_t column = threadIdx.x; column < a.detector; column += blockDim.x) {
+      T sum = T(0);
+      for (int64_t c = 0; c < g.bands; ++c) {
+        const int64_t from = column - spread.start(c);
+        for (int64_t t = 0; t < a.taps.count; ++t) {
+          const int64_t w = from - t;
+          if (w < 0 || w >= g.width) continue;
+          const T m = load<T>(a.mask, index(a.mask, b, k, c, h, w));
+          sum += spread.weight(c, t) * m * load<T>(a.x, index(a.x, b, c, h, w));
+        }
+      }
+      store(a.y, index(a.y, b, k, h, column), sum);
+    }
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(256)
+    adjoint_kernel(const __grid_constant__ AdjointTaps a, int64_t rows) {
+  const Geometry& g = a.g;
+  for (int64_t row = first_row(); row < rows; row += rows_apart()) {
+    const int64_t h = row % g.height, c = row / g.height % g.bands;
+    const int64_t b = row / g.height / g.bands;
+    const Spread<T> spread = {a.taps, b};
+    for (int64_t w = threadIdx.x; w < g.width; w += blockDim.x) {
+      T sum = T(0);
+      for (int64_t k = 0; k < g.shots; ++k)
+        sum += load<T>(a.mask, index(a.mask, b, k, c, h, w)) *
+               collect(spread, a.y, a.detector, c, k, h, w);
+      store(a.x, index(a.x, b, c, h, w), sum);
+    }
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(256)
+    mask_kernel(const __grid_constant__ MaskAdjointTaps a, int64_t rows) {
+  const Geometry& g = a.g;
+  const int64_t bands = a.per_band ? g.bands : 1;
+  for (int64_t row = first_row(); row < rows; row += rows_apart()) {
+    const int64_t h = row % g.height, c = row / g.height % bands;
+    const int64_t k = row / g.height / bands % g.shots, s = row / g.height / bands / g.shots;
+    const int64_t first = a.per_sample ? s : 0, last = a.per_sample ? s + 1 : g.batch;
+    for (int64_t w = threadIdx.x; w < g.width; w += blockDim.x) {
+      T sum = T(0);
+      for (int64_t b = first; b < last; ++b) {
+        const Spread<T> spread = {a.taps, b};
+        for (int64_t band = a.per_band ? c : 0; band < (a.per_band ? c + 1 : g.bands); ++band)
+          sum += load<T>(a.x, index(a.x, b, band, h, w)) *
+                 collect(spread, a.y, a.detector, band, k, h, w);
+      }
+      store(a.mask, index(a.mask, s, k, c, h, w), sum);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cuda
+
+void launch(const ForwardTaps& a, void* stream) {
+  using namespace cuda;
+  const Lines lines = {a.g.batch * a.g.shots * a.g.height, a.detector};
+  with_sums(a.sums,
+            [&](auto t) { run_lines(forward_kernel<decltype(t)>, lines, stream, a, lines.rows); });
+}
+
+void launch(const AdjointTaps& a, void* stream) {
+  using namespace cuda;
+  const Lines lines = {a.g.batch * a.g.bands * a.g.height, a.g.width};
+  with_sums(a.sums,
+            [&](auto t) { run_lines(adjoint_kernel<decltype(t)>, lines, stream, a, lines.rows); });
+}
+
+void launch(const MaskAdjointTaps& a, void* stream) {
+  using namespace cuda;
+  const int64_t samples = a.per_sample ? a.g.batch : 1, bands = a.per_band ? a.g.bands : 1;
+  const Lines lines = {samples * a.g.shots * bands * a.g.height, a.g.width};
+  with_sums(a.sums,
+            [&](auto t) { run_lines(mask_kernel<decltype(t)>, lines, stream, a, lines.rows); });
+}
+
+}  // namespace cassi

@@ -1,0 +1,203 @@
+"""Bands that move by fractions of pixels and are spread: against dense matrices, and by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cassi import ops
+from cassi.ops import _reference_taps
+from cassi.ops._library import kernels
+
+B, C, H, W = 2, 4, 3, 7
+
+
+def _rand(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.rand(shape, generator=generator, dtype=torch.float64)
+
+
+def _matrix(mask: Tensor, taps: Tensor, starts: Tensor, detector: int) -> Tensor:
+    """Fill A from y[k, h, s(c) + w + t] += a[c, t] m[k, c, h, w] x[c, h, w]."""
+    shots, bands, height, width = mask.shape
+    a = torch.zeros(shots, height, detector, bands, height, width, dtype=torch.float64)
+    for k, c, h, w in torch.cartesian_prod(*map(torch.arange, mask.shape)).tolist():
+        for t in range(taps.shape[-1]):
+            at = int(starts[c]) + w + t
+            if 0 <= at < detector:
+                a[k, h, at, c, h, w] += taps[c, t] * mask[k, c, h, w]
+    return a.reshape(shots * height * detector, -1)
+
+
+CASES: dict[str, tuple[list[float] | Tensor, int]] = {
+    "rising": ([0.0, 1.3, 2.9, 4.5], 12),
+    "falling": ([4.5, 3.1, 1.25, 0.0], 12),
+    "same": ([0.5, 0.5, 0.5, 0.5], 8),
+    "over_both_ends": ([-2.6, 0.0, 3.7, 6.2], 9),
+    "beside": ([-30.0, 0.4, 2.0, 50.5], 9),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("shots", [1, 3])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_dense(name: str, shots: int, count: int) -> None:
+    offsets, detector = CASES[name]
+    taps, starts = ops.linear_taps(torch.tensor(offsets, dtype=torch.float64))
+    if count != 2:
+        taps = _rand(C, count) - 0.3
+    mask = _rand(shots, C, H, W)
+    a = _matrix(mask, taps, starts, detector)
+    x, y = _rand(B, C, H, W), _rand(B, shots, H, detector, seed=1)
+    got = ops.forward_taps(x, mask, taps, starts, detector)
+    torch.testing.assert_close(got, (x.flatten(1) @ a.T).view_as(got))
+    got = ops.adjoint_taps(y, mask, taps, starts)
+    torch.testing.assert_close(got, (y.flatten(1) @ a).view_as(got))
+    gram = ops.gram_taps(mask, taps, starts, detector)
+    assert gram.shape == (1, count * shots, shots, H, detector)
+    rho = torch.tensor([0.2, 3.0], dtype=torch.float64)
+    z = ops.band_solve(y, gram, rho)
+    eye = torch.eye(len(a), dtype=torch.float64)
+    for b in range(B):
+        dense = torch.linalg.solve(a @ a.T + rho[b] * eye, y[b].flatten())
+        torch.testing.assert_close(z[b], dense.view_as(z[b]))
+    if shots > 1:
+        return
+    # Without damping: the shortest cube that explains what a cube has caused.
+    measured = (x.flatten(1) @ a.T).view_as(y)
+    back = ops.adjoint_taps(ops.band_solve(measured, gram), mask, taps, starts)
+    shortest = measured.flatten(1) @ torch.linalg.pinv(a, rtol=1e-10).T
+    torch.testing.assert_close(back.flatten(1), shortest, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shots", [1, 2, 3])
+@pytest.mark.parametrize("pitch", [0.55, 2.03])
+def test_dependent_pixels_do_no_harm(dtype: torch.dtype, shots: int, pitch: float) -> None:
+    """Several shots see the same few pixels of a cube at the ends of the detector."""
+    taps, starts = ops.linear_taps(pitch * torch.arange(9).double())
+    mask, x = _rand(shots, 1, 5, 40), _rand(1, 9, 5, 40)
+    detector = 40 + int(pitch * 8) + 1
+    gram = ops.gram_taps(mask, taps, starts, detector)
+    taps, mask, x = taps.to(dtype), mask.to(dtype), x.to(dtype)
+    y = ops.forward_taps(x, mask, taps, starts, detector)
+    back = ops.adjoint_taps(ops.band_solve(y, gram), mask, taps, starts)
+    error = ops.forward_taps(back, mask, taps, starts, detector) - y
+    assert error.norm() <= (5e-4 if dtype == torch.float32 else 1e-10) * y.norm()
+    assert back.norm() <= x.norm() * 1.001
+
+
+@pytest.mark.parametrize("step", [0, 1, 2, -3])
+@pytest.mark.parametrize("shots", [1, 2])
+@pytest.mark.parametrize("bands", [1, C])
+def test_whole_pixels_are_the_camera_with_a_step_to_the_bit(
+    step: int, shots: int, bands: int
+) -> None:
+    first = (bands - 1) * max(-step, 0)
+    offsets = torch.tensor([float(first + c * step) for c in range(bands)])
+    taps, starts = ops.linear_taps(offsets)
+    for weights in (taps, taps[:, :1]):
+        for dtype in (torch.float32, torch.float64, torch.bfloat16):
+            x, m = _rand(B, bands, H, 33).to(dtype), _rand(shots, bands, H, 33).to(dtype)
+            y = ops.forward(x, m, step)
+            detector = ops.detector_columns(offsets.tolist(), 33)
+            assert detector == y.shape[-1]
+            assert torch.equal(ops.forward_taps(x, m, weights, starts, detector), y)
+            back = ops.adjoint(y, m, bands, step)
+            assert torch.equal(ops.adjoint_taps(y, m, weights, starts), back)
+            for per_band in (False, True):
+                args = (True, per_band)
+                got = kernels.mask_adjoint_taps(x, y, weights[None], starts[None], *args)
+                assert torch.equal(got, kernels.mask_adjoint(x, y, step, *args))
+
+
+def test_reference_and_step_to_the_bit() -> None:
+    from cassi.ops import _reference
+
+    x, m = _rand(B, C, H, W), _rand(1, 1, C, H, W)
+    taps, starts = ops.linear_taps(2.0 * torch.arange(C).double())
+    arguments = (m, taps[None], starts[None])
+    y = _reference.forward(x, m, 2)
+    assert torch.equal(_reference_taps.forward_taps(x, *arguments, detector=y.shape[-1]), y)
+    assert torch.equal(_reference_taps.adjoint_taps(y, *arguments), _reference.adjoint(y, m, C, 2))
+
+
+def test_half_a_pixel_by_hand() -> None:
+    taps, starts = ops.linear_taps(torch.tensor([0.0, 1.25]))
+    x = torch.tensor([[[1.0, 2.0]], [[4.0, 8.0]]])
+    y = ops.forward_taps(x, torch.ones(1, 2), taps, starts, 4)
+    assert y.tolist() == [[[1.0, 2.0 + 3.0, 1.0 + 6.0, 2.0]]]
+
+
+@pytest.mark.parametrize("offsets", [[0.2, 1.3, 2.9, 4.5], [-1.4, 0.6, 3.7, 6.2]])
+def test_gradients(offsets: list[float]) -> None:
+    """Of the cube, the mask, the measurement and the offsets, to second order."""
+    o = torch.tensor(offsets, dtype=torch.float64, requires_grad=True)
+    x, m = _rand(1, C, 2, 3).requires_grad_(), _rand(2, 1, 2, 3).requires_grad_()
+    y = _rand(1, 2, 2, 8).requires_grad_()
+
+    def forward(x: Tensor, m: Tensor, o: Tensor) -> Tensor:
+        return ops.forward_taps(x, m, *ops.linear_taps(o), 8)
+
+    def adjoint(y: Tensor, m: Tensor, o: Tensor) -> Tensor:
+        return ops.adjoint_taps(y, m, *ops.linear_taps(o))
+
+    def solve(y: Tensor, m: Tensor, o: Tensor, rho: Tensor) -> Tensor:
+        return ops.band_solve(y, ops.gram_taps(m, *ops.linear_taps(o), 8), rho)
+
+    rho = torch.tensor([0.7], dtype=torch.float64, requires_grad=True)
+    for function, arguments in (
+        (forward, (x, m, o)),
+        (adjoint, (y, m, o)),
+        (solve, (y, m, o, rho)),
+    ):
+        assert torch.autograd.gradcheck(function, arguments)
+        assert torch.autograd.gradgradcheck(function, arguments)
+
+
+def test_offsets_and_masks_per_sample() -> None:
+    x, m = _rand(B, C, H, W), _rand(B, 1, C, H, W)
+    o = torch.tensor([[0.5, 1.5, 2.5, 3.25], [3.0, 2.0, 1.0, 0.0]], dtype=torch.float64)
+    taps, starts = ops.linear_taps(o)
+    y = ops.forward_taps(x, m, taps, starts, 11)
+    back, gram = ops.adjoint_taps(y, m, taps, starts), ops.gram_taps(m, taps, starts, 11)
+    for b in range(B):
+        one = ops.forward_taps(x[b], m[b], taps[b], starts[b], 11)
+        torch.testing.assert_close(y[b], one)
+        torch.testing.assert_close(back[b], ops.adjoint_taps(one, m[b], taps[b], starts[b]))
+        torch.testing.assert_close(gram[b : b + 1], ops.gram_taps(m[b], taps[b], starts[b], 11))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"starts": torch.zeros(C)}, "starts: expected an int64 tensor, got torch.float32"),
+        ({"starts": torch.zeros(3, dtype=torch.int64)}, r"expected \(C, T\) and \(C,\)"),
+        ({"taps": torch.ones(3, 2), "starts": torch.zeros(3, dtype=torch.int64)}, "4 bands"),
+        ({"taps": torch.ones(C, 0)}, "taps, starts"),
+        ({"detector": 0}, "detector: expected at least 1"),
+        ({"detector": 1.5}, "detector: expected an integer"),
+        ({"mask": torch.ones(H, W + 1)}, "height and width"),
+    ],
+)
+def test_what_does_not_fit(change: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {
+        "x": torch.ones(C, H, W),
+        "mask": torch.ones(H, W),
+        "taps": torch.ones(C, 2),
+        "starts": torch.zeros(C, dtype=torch.int64),
+        "detector": 9,
+    }
+    with pytest.raises((TypeError, ValueError), match=message):
+        ops.forward_taps(**(arguments | change))
+
+
+def test_grams_and_measurements_that_do_not_fit() -> None:
+    taps, starts = ops.linear_taps(torch.zeros(C))
+    with pytest.raises(ValueError, match=r"gram: expected \(1 or B, T·K, K, H, D\)"):
+        ops.band_solve(torch.ones(1, 2, H, W), torch.ones(1, 3, 2, H, W))
+    with pytest.raises(ValueError, match=r"y: expected \(B, K, H, D\) with K = 1 and H = 3"):
+        ops.adjoint_taps(torch.ones(1, 2, H, 9), torch.ones(H, W), taps, starts)
