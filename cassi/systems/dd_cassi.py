@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cassi.systems.sd_cassi import SDCassi, _as_mask
+from cassi.systems.arguments import as_mask
+from cassi.systems.sd_cassi import SDCassi
 
 
 class DDCassi(SDCassi):
@@ -65,7 +66,7 @@ class DDCassi(SDCassi):
             raise ValueError(f"bands, width: expected at least 1, got {bands} and {width}")
         if offsets is None:
             offsets = [(c if step >= 0 else c - bands + 1) * step for c in range(bands)]
-        coded = code_bands(_as_mask(mask), bands, offsets, axis, width)
+        coded = code_bands(as_mask(mask), bands, offsets, axis, width)
         super().__init__(coded, bands, step=0, axis=axis)
         self.mask_step = step
         self.mask_offsets = tuple(offsets)

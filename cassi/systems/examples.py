@@ -7,8 +7,10 @@ from collections.abc import Callable
 import torch
 
 from cassi.systems.base import System
+from cassi.systems.blurred import BlurredCassi
 from cassi.systems.dd_cassi import DDCassi
 from cassi.systems.sd_cassi import SDCassi
+from cassi.systems.warped import WarpedCassi
 
 
 def _mask(*shape: int) -> torch.Tensor:
@@ -18,6 +20,16 @@ def _mask(*shape: int) -> torch.Tensor:
 
 def _binary(*shape: int) -> torch.Tensor:
     return (_mask(*shape) > 0.5).double()
+
+
+def _bright(*shape: int) -> torch.Tensor:
+    return 0.4 + 0.6 * _mask(*shape)
+
+
+def _peak(*shape: int) -> torch.Tensor:
+    kernel = 0.1 * _mask(*shape)
+    kernel[..., shape[-1] // 2] += 0.6
+    return kernel
 
 
 EXAMPLES: dict[str, Callable[[], System]] = {
@@ -33,10 +45,58 @@ EXAMPLES: dict[str, Callable[[], System]] = {
     "sd_two_shots": lambda: SDCassi(_mask(2, 1, 5, 6), bands=6, step=1),
     "sd_three_shots_rows": lambda: SDCassi(_mask(3, 4, 6, 5), bands=4, step=-1, axis=-2),
     "sd_equal_shots": lambda: SDCassi(_mask(1, 1, 4, 5).expand(2, -1, -1, -1), bands=3, step=1),
+    "sd_offsets": lambda: SDCassi(_mask(5, 7), bands=4, offsets=[0.0, 1.3, 2.9, 4.25]),
+    "sd_offsets_falling": lambda: SDCassi(_mask(4, 5, 6), bands=4, offsets=[5.5, 4.0, 1.75, 0.2]),
+    "sd_offsets_rows": lambda: SDCassi(_mask(6, 5), bands=3, offsets=[0.5, 2.5, 4.5], axis=-2),
+    "sd_offsets_whole": lambda: SDCassi(_mask(2, 1, 5, 6), bands=4, offsets=[0, 1, 3, 4]),
+    "sd_offsets_detector": lambda: SDCassi(
+        _mask(5, 7), bands=3, offsets=[-1.25, 0.5, 2.75], detector=8
+    ),
+    "sd_offsets_two_shots": lambda: SDCassi(
+        _mask(2, 1, 4, 9), bands=5, offsets=[0.0, 0.6, 1.3, 1.9, 2.4]
+    ),
+    "sd_offsets_three_shots_rows": lambda: SDCassi(
+        _mask(3, 4, 9, 5), bands=4, offsets=[1.8, 1.1, 0.7, 0.0], axis=-2
+    ),
     "dd": lambda: DDCassi(_mask(5, 15), bands=5, step=2, width=7),
     "dd_repeated": lambda: DDCassi(_mask(5, 7), bands=4, step=-3),
     "dd_rows_three_shots": lambda: DDCassi(_mask(3, 1, 9, 5), bands=3, step=1, axis=-2, width=7),
     "dd_mask_per_band": lambda: DDCassi(_mask(2, 3, 4, 9), bands=3, step=-2, width=5),
     "dd_offsets": lambda: DDCassi(_mask(4, 9), bands=3, offsets=[0.0, 1.25, 3.5], width=5),
+    "blurred": lambda: BlurredCassi(
+        _bright(7, 9), bands=5, step=2, point_spread=0.4, line_spread=0.4
+    ),
+    "blurred_rows": lambda: BlurredCassi(
+        _bright(9, 5), bands=3, step=-2, axis=-2, line_spread=[0.3, 0.4, 0.5]
+    ),
+    "blurred_kernels": lambda: BlurredCassi(
+        _bright(4, 5, 8), bands=4, step=-1, point_spread=_peak(1, 5), line_spread=_peak(4, 3)
+    ),
+    "blurred_array": lambda: BlurredCassi(
+        _bright(6, 7), bands=3, step=1, point_spread=torch.eye(3).double() * 0.2 + _peak(3, 3) / 9
+    ),
+    "blurred_binary": lambda: BlurredCassi(_binary(7, 9), bands=4, step=1, point_spread=0.4),
+    "blurred_three_shots": lambda: BlurredCassi(
+        _mask(3, 6, 5, 6), bands=6, step=0, point_spread=0.4, iterations=1000
+    ),
+    "blurred_offsets": lambda: BlurredCassi(
+        _bright(5, 6), bands=3, offsets=[0.0, 1.3, 2.9], line_spread=0.3
+    ),
+    "warped": lambda: WarpedCassi(
+        _bright(7, 9), bands=5, step=2, rotation=3.0, smile=0.4, keystone=0.3
+    ),
+    "warped_rows": lambda: WarpedCassi(
+        _bright(9, 6), 3, step=-1, axis=-2, smile=[0.4, 0.3, 0.2], magnification=[1.1, 1, 0.9]
+    ),
+    "warped_free": lambda: WarpedCassi(
+        _bright(4, 6, 7),
+        bands=4,
+        step=1,
+        polynomial=0.2 * _mask(4, 2, 2, 2) - 0.1,
+        displacement=0.2 * _mask(2, 6, 10) - 0.1,
+    ),
+    "warped_three_shots": lambda: WarpedCassi(
+        _mask(3, 6, 6, 5), bands=6, step=0, smile=0.4, iterations=1000
+    ),
 }
 """Name → maker of a float64 system on the CPU."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cassi import ops
+from cassi.systems.arguments import as_mask, as_shifts, detector_pixels, even_step
 from cassi.systems.base import System
 
 
@@ -18,18 +19,33 @@ class SDCassi(System):
         y[k, h, w'] = Σ_c m[k, c, h, w' - o(c)] · x[c, h, w' - o(c)],  o(c) = c·step  (step >= 0)
 
     For step < 0 the bands move the other way, o(c) = (C-1-c)·|step|. The detector has
-    W' = W + (C-1)|step| columns, or H' = H + (C-1)|step| rows for `axis=-2`.
+    W' = W + (C-1)|step| columns, or H' = H + (C-1)|step| rows for `axis=-2`. Instead of a step
+    there can be any `offsets` o(c); between two pixels a band is interpolated linearly, with o = i
+    + f into (1 - f) of it moved by i and f of it moved by i + 1. A Aᵀ then couples neighbours, and
+    is still inverted exactly.
 
     Args:
         mask: transmission in [0, 1], `(H, W)`, `(C, H, W)`, `(K, 1|C, H, W)` for K shots, or
-            `(B, K, 1|C, H, W)` for a mask per sample; a tensor or anything NumPy understands.
+            `(B, K, 1|C, H, W)` for a mask per sample; a tensor or anything NumPy understands. An
+            `nn.Parameter` becomes a parameter of the camera, to be learned; all else is copied.
         bands: number of bands C, in order of increasing wavelength.
         step: dispersion in whole pixels per band; the sign is the direction.
         axis: -1 disperses along columns, -2 along rows.
+        offsets: one o(c) per band in pixels instead of `step`, whole or not: a list, a tensor, or
+            an `nn.Parameter` to be learned. Evenly spaced whole ones that start at 0 are a step.
+        detector: pixels of the detector along the axis, with `offsets` only;
+            W' = W + ⌈max o(c)⌉ by default. Offsets count from its first pixel, and what falls
+            beside it is lost.
+
+    Attributes:
+        offsets: o(c) as numbers, a tuple.
+        shifts: o(c) as a tensor, float64; None where the camera has a step.
+        step: where the camera has offsets, their mean distance, rounded.
 
     Raises:
         TypeError: the mask is not numeric, or `bands` or `step` is not an integer.
-        ValueError: the mask's shape or bands do not fit, it holds NaN, or `axis` is unknown.
+        ValueError: the mask's shape or bands do not fit, it holds NaN, `axis` is unknown, or there
+            is not one offset per band, or one is negative without a `detector`.
 
     Source: Wagadarikar et al., "Single disperser design for coded aperture snapshot spectral
     imaging", Applied Optics 47(10), 2008.
@@ -37,20 +53,54 @@ class SDCassi(System):
     >>> system = SDCassi(torch.ones(4, 6), bands=3, step=-2)
     >>> system(torch.ones(1, 3, 4, 6)).shape
     torch.Size([1, 1, 4, 10])
+    >>> SDCassi(torch.ones(4, 6), bands=3, offsets=[0, 1.5, 3.25]).measurement_shape
+    (1, 4, 10)
     """
 
     mask: Tensor
     gram: Tensor
+    shifts: Tensor | None
+    _taps: Tensor
+    _starts: Tensor
+    offsets: tuple[float, ...]
 
-    def __init__(self, mask: Any, bands: int, step: int = 2, axis: int = -1) -> None:
+    def __init__(
+        self,
+        mask: Any,
+        bands: int,
+        step: int = 2,
+        axis: int = -1,
+        offsets: Sequence[float] | Tensor | None = None,
+        detector: int | None = None,
+    ) -> None:
         super().__init__()
         if axis not in (-1, -2):
             raise ValueError(f"axis: expected -1 (columns) or -2 (rows), got {axis!r}")
-        mask = _as_mask(mask)
+        for name, value in (("bands", bands), ("step", step)):
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"{name}: expected an integer, got {value!r}")
         self.bands, self.step, self.axis = bands, step, axis
-        self.register_buffer("mask", mask)
-        # Derived from the mask: refreshed, not stored, with the state dict.
+        _register(self, "mask", as_mask(mask), mask)
+        width = self.mask.shape[axis]
+        if offsets is None:
+            if detector is not None:
+                raise ValueError("detector: expected offsets with it; a step says its size itself")
+            self.register_buffer("shifts", None)
+            self.detector = width + (bands - 1) * abs(step)
+        else:
+            shifts = as_shifts(offsets, bands)
+            self.detector = detector_pixels(shifts, width, detector)
+            even = None if isinstance(offsets, nn.Parameter) else even_step(shifts)
+            if even is not None and self.detector == width + (bands - 1) * abs(even):
+                self.step = even
+                self.register_buffer("shifts", None)
+            else:
+                self.step = round((shifts[-1] - shifts[0]).item() / max(bands - 1, 1))
+                _register(self, "shifts", shifts, offsets)
+        # Derived from mask and shifts: refreshed, not stored, with the state dict.
         self.register_buffer("gram", None, persistent=False)
+        self.register_buffer("_taps", None, persistent=False)
+        self.register_buffer("_starts", None, persistent=False)
         self.refresh()
         self.register_load_state_dict_post_hook(_refresh)
 
@@ -68,102 +118,153 @@ class SDCassi(System):
     def measurement_shape(self) -> tuple[int, int, int]:
         """(K, H', W')."""
         _, height, width = self.cube_shape
-        extra = (self.bands - 1) * abs(self.step)
-        return (
-            self.shots,
-            height + (extra if self.axis == -2 else 0),
-            width + (extra if self.axis == -1 else 0),
-        )
+        if self.axis == -2:
+            return self.shots, self.detector, width
+        return self.shots, height, self.detector
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
-        return self._turn(ops.forward(self._turn(x), self._turn(self.mask), self.step))
+        x, mask = self._turn(x), self._turn(self.mask)
+        if self.shifts is None:
+            return self._turn(ops.forward(x, mask, self.step))
+        return self._turn(ops.forward_taps(x, mask, *self._spread(), self.detector))
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
-        return self._turn(ops.adjoint(self._turn(y), self._turn(self.mask), self.bands, self.step))
+        y, mask = self._turn(y), self._turn(self.mask)
+        if self.shifts is None:
+            return self._turn(ops.adjoint(y, mask, self.bands, self.step))
+        if y.shape[-1] != self.detector:
+            self._refuse(self._turn(y))
+        return self._turn(ops.adjoint_taps(y, mask, *self._spread()))
 
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-        """Solve (AAᵀ + ρI) z = r at every detector pixel."""
+        """Solve (AAᵀ + ρI) z = r, in closed form.
+
+        At every detector pixel by itself, in the Moore–Penrose sense, where bands move by whole
+        pixels. Along every detector row otherwise, see `cassi.ops.band_solve`.
+        """
         if tuple(r.shape[-3:]) != self.measurement_shape:
-            raise ValueError(
-                f"y: expected (B, K, H', W') = (B, {', '.join(map(str, self.measurement_shape))}), "
-                f"got shape {tuple(r.shape)}"
-            )
+            self._refuse(r)
         gram = self._current_gram()
         gram = self._gram() if gram is None else gram
-        return self._turn(ops.gram_solve(self._turn(r), gram, rho))
+        solve = ops.gram_solve if gram.shape[-4] == gram.shape[-3] else ops.band_solve
+        return self._turn(solve(self._turn(r), gram, rho))
 
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖² in closed form, see `cassi.ops.data_step`."""
+        if self.shifts is not None:
+            return super().data_step(v, y, rho)
         gram = self._current_gram()
         x = ops.data_step(self._turn(v), self._turn(y), self._turn(self.mask), self.step, rho, gram)
         return self._turn(x)
 
     def ratio_inverse(self, y: Tensor) -> Tensor:
-        """Divide y by band count and mask, see `cassi.ops.ratio_inverse`."""
+        """Divide y by band count and mask, see `cassi.ops.ratio_inverse`.
+
+        Raises:
+            ValueError: the camera has offsets, or several shots; `pinv` serves those.
+        """
+        if self.shifts is not None:
+            raise ValueError("ratio_inverse: expected a camera with a step; use pinv instead")
         mask = self._turn(self.mask)
         return self._turn(ops.ratio_inverse(self._turn(y), mask, self.bands, self.step))
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Derive the gram from the mask again."""
+        """Derive from mask and shifts again what depends on them."""
+        if self.shifts is None:
+            extra = (self.bands - 1) * abs(self.step)
+            self.offsets = tuple(
+                float(c * self.step if self.step >= 0 else extra + c * self.step)
+                for c in range(self.bands)
+            )
+        else:
+            self.offsets = tuple(self.shifts.tolist())
+            self._taps, self._starts = self._linear_taps()
         self.gram = self._gram()
-        self._mask_version = _version(self.mask)
+        self._seen = self._versions()
+
+    def _spread(self) -> tuple[Tensor, Tensor]:
+        if self.shifts is not None and self.shifts.requires_grad:
+            return self._linear_taps()  # they have a gradient of their own
+        self._notice()
+        return self._taps, self._starts
+
+    def _linear_taps(self) -> tuple[Tensor, Tensor]:
+        assert self.shifts is not None
+        taps, starts = ops.linear_taps(self.shifts)
+        if not self.shifts.requires_grad and all(offset == int(offset) for offset in self.offsets):
+            taps = taps[:, :1]  # no band is spread
+        return taps.to(torch.promote_types(self.mask.dtype, torch.float32)), starts
 
     def _current_gram(self) -> Tensor | None:
-        if self.mask.requires_grad:
+        if self.mask.requires_grad or (self.shifts is not None and self.shifts.requires_grad):
             return None  # it has a gradient of its own
-        # A mask changed in place is noticed, except in a compiled graph, where it is a constant.
-        if not torch.compiler.is_compiling() and _version(self.mask) != self._mask_version:
-            self.refresh()
+        self._notice()
         return self.gram
 
+    def _notice(self) -> None:
+        # What was changed in place, or replaced, is noticed, except in a compiled graph, where it
+        # is a constant.
+        if torch.compiler.is_compiling():
+            return
+        for (before, version), now in zip(self._seen, (self.mask, self.shifts), strict=True):
+            if before is not now or version != _version(now):
+                self.refresh()
+                return
+
+    def _versions(self) -> tuple[tuple[Tensor | None, int], ...]:
+        return tuple((value, _version(value)) for value in (self.mask, self.shifts))
+
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        exact = None if self.shifts is None else self.shifts.detach()
         super()._apply(fn, recurse)
+        if self.shifts is not None and exact is not None:  # a half would move bands by pixels
+            self.shifts.data = exact.to(self.shifts.device)
         self.refresh()  # the gram keeps float32 at least, whatever the mask is converted to
         return self
 
     def extra_repr(self) -> str:
         """Describe the camera in one line."""
         height, width = self.mask.shape[-2:]
+        how = f"step={self.step}"
+        if self.shifts is not None:
+            first, last = (f"{self.offsets[i]:.4g}" for i in (0, -1))
+            how = f"offsets={first} to {last}, detector={self.detector}"
         return (
-            f"mask={height}x{width}, shots={self.shots}, bands={self.bands}, step={self.step}, "
+            f"mask={height}x{width}, shots={self.shots}, bands={self.bands}, {how}, "
             f"axis={self.axis}"
         )
 
-    def _gram(self) -> Tensor:  # ([B,] K, K, H, W'), dispersion along the last axis
-        return ops.gram(self._turn(self.mask), self.bands, self.step)
+    def _gram(self) -> Tensor:  # dispersion along the last axis, see the two operators
+        mask = self._turn(self.mask)
+        if self.shifts is None:
+            return ops.gram(mask, self.bands, self.step)  # ([B,] K, K, H, W')
+        gram = ops.gram_taps(mask, *self._linear_taps(), self.detector)  # (1|B, T·K, K, H, W')
+        return gram.to(self._taps) if gram.shape[1] == gram.shape[2] else gram
+
+    def _refuse(self, y: Tensor) -> None:
+        raise ValueError(
+            f"y: expected (B, K, H', W') = (B, {', '.join(map(str, self.measurement_shape))}), "
+            f"got shape {tuple(y.shape)}"
+        )
 
     def _turn(self, value: Tensor) -> Tensor:
         # The operators disperse along the last axis and read transposed views in place.
         return value if self.axis == -1 else value.mT
 
 
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
+def _register(module: nn.Module, name: str, value: Tensor, given: Any) -> None:
+    if isinstance(given, nn.Parameter):
+        module.register_parameter(name, nn.Parameter(value, requires_grad=given.requires_grad))
+    else:
+        module.register_buffer(name, value)
+
+
+def _version(tensor: Tensor | None) -> int:
+    return 0 if tensor is None or tensor.is_inference() else tensor._version
 
 
 def _refresh(system: SDCassi, _: Any) -> None:
     system.refresh()
-
-
-def _as_mask(mask: Any) -> Tensor:  # ([B,] K, 1|C, H, W)
-    if not isinstance(mask, Tensor):
-        array = np.asarray(mask)
-        if array.dtype.kind not in "fiub":
-            raise TypeError(f"mask: expected numbers, got dtype {array.dtype}")
-        native = array.dtype.newbyteorder("=")
-        mask = torch.from_numpy(np.ascontiguousarray(array, dtype=native))
-    if mask.is_complex():
-        raise TypeError(f"mask: expected real numbers, got {mask.dtype}")
-    if not mask.is_floating_point():
-        mask = mask.to(torch.get_default_dtype())
-    if mask.ndim not in (2, 3, 4, 5):
-        raise ValueError(
-            "mask: expected (H, W), (C, H, W), (K, 1 or C, H, W) or (B, K, 1 or C, H, W), "
-            f"got shape {tuple(mask.shape)}"
-        )
-    if not torch.isfinite(mask).all():
-        raise ValueError("mask: expected finite numbers, got NaN or infinity")
-    return mask.detach().clone()[(None,) * max(4 - mask.ndim, 0)]

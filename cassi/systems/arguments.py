@@ -1,0 +1,70 @@
+"""What the cameras are made of, checked and brought into one form."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def as_mask(mask: Any) -> Tensor:  # ([B,] K, 1|C, H, W)
+    """Copy a mask of any accepted kind into `([B,] K, 1|C, H, W)`, floating."""
+    if not isinstance(mask, Tensor):
+        array = np.asarray(mask)
+        if array.dtype.kind not in "fiub":
+            raise TypeError(f"mask: expected numbers, got dtype {array.dtype}")
+        native = array.dtype.newbyteorder("=")
+        mask = torch.from_numpy(np.ascontiguousarray(array, dtype=native))
+    if mask.is_complex():
+        raise TypeError(f"mask: expected real numbers, got {mask.dtype}")
+    if not mask.is_floating_point():
+        mask = mask.to(torch.get_default_dtype())
+    if mask.ndim not in (2, 3, 4, 5):
+        raise ValueError(
+            "mask: expected (H, W), (C, H, W), (K, 1 or C, H, W) or (B, K, 1 or C, H, W), "
+            f"got shape {tuple(mask.shape)}"
+        )
+    if not torch.isfinite(mask).all():
+        raise ValueError("mask: expected finite numbers, got NaN or infinity")
+    return mask.detach().clone()[(None,) * max(4 - mask.ndim, 0)]
+
+
+def as_shifts(offsets: Any, bands: int) -> Tensor:  # (C,)
+    """Copy one offset per band into `(C,)`, float64."""
+    try:
+        shifts = torch.as_tensor(offsets, dtype=torch.float64).detach().clone()
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"offsets: expected numbers, one per band, got {offsets!r}") from None
+    if tuple(shifts.shape) != (bands,):
+        raise ValueError(
+            f"offsets: expected {bands} numbers, one per band, got shape {tuple(shifts.shape)}"
+        )
+    if not bool(shifts.isfinite().all()) or bool((shifts.abs() >= 2**31).any()):
+        raise ValueError(f"offsets: expected finite numbers of pixels, got {shifts.tolist()}")
+    return shifts
+
+
+def detector_pixels(shifts: Tensor, width: int, detector: int | None) -> int:
+    """Return the pixels of the detector along the dispersion, those given or those needed."""
+    if detector is not None:
+        if isinstance(detector, bool) or not isinstance(detector, int) or detector < 1:
+            raise ValueError(f"detector: expected a number of pixels >= 1, got {detector!r}")
+        return detector
+    least = shifts.min().item()
+    if least < 0:
+        raise ValueError(
+            f"offsets: expected at least 0, got {least:g}; or give detector=, its pixels along "
+            "the axis, from the first of which offsets count"
+        )
+    return width + math.ceil(shifts.max().item())
+
+
+def even_step(shifts: Tensor) -> int | None:
+    """Return the step whose offsets these are, if there is one."""
+    values = shifts.tolist()
+    step = int(values[1] - values[0]) if len(values) > 1 else 0
+    first = max(-step, 0) * (len(values) - 1)
+    return step if values == [float(first + c * step) for c in range(len(values))] else None

@@ -1,0 +1,167 @@
+"""Cameras with one offset per band: fractions of pixels, any order, learned ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cassi import GAP, TV, SDCassi, solve
+
+
+def _rand(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.rand(shape, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+@pytest.mark.parametrize("step", [0, 1, 2, -3])
+def test_even_whole_offsets_are_a_step(step: int, axis: int) -> None:
+    mask, x = _rand(2, 1, 6, 7).float(), _rand(2, 4, 6, 7).float()
+    nominal = SDCassi(mask, 4, step, axis)
+    for offsets in (nominal.offsets, torch.tensor(nominal.offsets)):
+        system = SDCassi(mask, 4, offsets=offsets, axis=axis)
+        assert (system.step, system.shifts) == (step, None)
+        assert torch.equal(system(x), nominal(x))
+    # The same numbers as parameters go the way of fractions, and give the same bits.
+    learned = SDCassi(mask, 4, offsets=nn.Parameter(torch.tensor(nominal.offsets)), axis=axis)
+    assert learned.measurement_shape == nominal.measurement_shape
+    y = nominal(x)
+    assert torch.equal(learned(x), y)
+    assert torch.equal(learned.adjoint(y), nominal.adjoint(y))
+
+
+def test_by_hand() -> None:
+    system = SDCassi(torch.ones(1, 2), bands=2, offsets=[0, 1.25])
+    assert system.measurement_shape == (1, 1, 4)
+    assert system.offsets == (0.0, 1.25)
+    y = system(torch.tensor([[[[1.0, 2.0]], [[4.0, 8.0]]]]))
+    assert y.tolist() == [[[[1.0, 2.0 + 3.0, 1.0 + 6.0, 2.0]]]]
+    cut = SDCassi(torch.ones(1, 2), bands=2, offsets=[0, 1.25], detector=3)
+    assert torch.equal(cut(torch.tensor([[[[1.0, 2.0]], [[4.0, 8.0]]]])), y[..., :3])
+
+
+def test_offsets_keep_their_digits() -> None:
+    offsets = [0.0, 33.123456789]
+    system = SDCassi(_rand(3, 40), bands=2, offsets=offsets).bfloat16().float()
+    assert system.offsets == tuple(offsets)
+    assert system.shifts is not None
+    assert system.shifts.dtype == torch.float64
+
+
+def test_changed_offsets_are_noticed() -> None:
+    mask, x = _rand(4, 5), _rand(1, 3, 4, 5)
+    system = SDCassi(mask, 3, offsets=[0.0, 1.5, 3.0], detector=9)
+    system(x), system.pinv(system(x))
+    assert system.shifts is not None
+    system.shifts.add_(0.25)
+    other = SDCassi(mask, 3, offsets=[0.25, 1.75, 3.25], detector=9)
+    y = other(x)
+    assert torch.equal(system(x), y)
+    torch.testing.assert_close(system.pinv(y), other.pinv(y))
+    moved = {
+        "mask": (mask / 2)[None, None],
+        "shifts": torch.tensor([0.5, 1.5, 2.5], dtype=torch.float64),
+    }
+    other = SDCassi(moved["mask"], 3, offsets=moved["shifts"], detector=9)
+    for got, expected in (
+        (torch.func.functional_call(system, moved, (x,)), other(x)),
+        (_called(system, moved, "pinv", y), other.pinv(y)),
+    ):
+        torch.testing.assert_close(got, expected)
+
+
+def _called(system: SDCassi, values: dict[str, Tensor], method: str, *args: Tensor) -> Tensor:
+    class Call(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.system = system
+
+        def forward(self, *args: Tensor) -> Tensor:
+            result: Tensor = getattr(self.system, method)(*args)
+            return result
+
+    named = {f"system.{name}": value for name, value in values.items()}
+    result: Tensor = torch.func.functional_call(Call(), named, args)
+    return result
+
+
+def test_offsets_and_mask_can_be_learned() -> None:
+    mask, x = _rand(6, 24), _rand(2, 3, 6, 24)
+    true = [0.4, 2.1, 3.7]
+    y = SDCassi(mask, 3, offsets=true, detector=29)(x)
+    start = nn.Parameter(torch.tensor([0.2, 2.4, 3.4], dtype=torch.float64))
+    system = SDCassi(nn.Parameter(mask * 0.9), 3, offsets=start, detector=29)
+    assert {name for name, _ in system.named_parameters()} == {"mask", "shifts"}
+    optimizer = torch.optim.Adam(system.parameters(), lr=0.02)
+    for _ in range(250):
+        optimizer.zero_grad()
+        loss = (system(x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+    assert system.shifts is not None
+    torch.testing.assert_close(
+        system.shifts.detach(), torch.tensor(true).double(), atol=0.02, rtol=0
+    )
+    assert loss.item() < 1e-4
+    v = torch.zeros_like(x)
+    assert torch.autograd.gradcheck(
+        lambda o: torch.func.functional_call(_Step(system), {"system.shifts": o}, (v, y)),
+        torch.tensor([0.4, 2.1, 3.7], dtype=torch.float64, requires_grad=True),
+    )
+
+
+class _Step(nn.Module):
+    def __init__(self, system: SDCassi) -> None:
+        super().__init__()
+        self.system = system
+
+    def forward(self, v: Tensor, y: Tensor) -> Tensor:
+        return self.system.data_step(v, y, 0.3)
+
+
+@pytest.mark.parametrize("shots", [1, 2])
+def test_solvers_take_it(shots: int) -> None:
+    x = torch.linspace(0.2, 1, 5)[None, :, None, None] * torch.ones(1, 5, 12, 20)
+    x[..., 6:, 5:12] *= 0.4
+    system = SDCassi(_rand(shots, 1, 12, 20).float(), 5, offsets=[0, 1.2, 2.3, 3.5, 4.8])
+    y = system(x)
+    found = solve(system, y, algorithm=GAP(), prior=TV(), iterations=60)
+    assert (system(found) - y).norm() < 1e-2 * y.norm()
+    assert (found - x).norm() < 0.15 * x.norm()
+
+
+def test_compiles() -> None:
+    system = SDCassi(_rand(4, 5), 3, offsets=[0.0, 1.5, 3.0])
+    v, y = _rand(1, 3, 4, 5), _rand(1, *system.measurement_shape)
+    compiled = torch.compile(
+        lambda v, y: system.data_step(v, y, 0.3), fullgraph=True, backend="eager"
+    )
+    torch.testing.assert_close(compiled(v, y), system.data_step(v, y, 0.3))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"offsets": [0, 1]}, r"offsets: expected 3 numbers, one per band, got shape \(2,\)"),
+        ({"offsets": [-0.5, 1, 2]}, "offsets: expected at least 0, got -0.5; or give detector="),
+        ({"offsets": [0, 1, float("nan")]}, "offsets: expected finite numbers"),
+        ({"offsets": "abc"}, "offsets: expected numbers, one per band, got 'abc'"),
+        ({"offsets": [0, 1, 3], "detector": 0}, "detector: expected a number of pixels >= 1"),
+        ({"detector": 9}, "detector: expected offsets with it"),
+    ],
+)
+def test_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        SDCassi(torch.ones(4, 5), 3, **change)
+
+
+def test_ratio_inverse_and_other_sizes_are_refused() -> None:
+    system = SDCassi(torch.ones(4, 5), 3, offsets=[0, 1.5, 3])
+    with pytest.raises(ValueError, match="ratio_inverse: expected a camera with a step"):
+        system.ratio_inverse(torch.ones(1, *system.measurement_shape))
+    for method in (system.adjoint, system.pinv):
+        with pytest.raises(ValueError, match=r"y: expected \(B, K, H', W'\) = \(B, 1, 4, 8\)"):
+            method(torch.ones(1, 1, 4, 9))
