@@ -56,7 +56,8 @@ class Dispersion(ABC):
                 stacklevel=2,
             )
         start = 0.0 if self.absolute else min(places)
-        return tuple(place - start for place in places)
+        # Without the last digits a length of 54.000000000000007 pixels would need a 55th.
+        return tuple(round(place - start, 9) for place in places)
 
 
 @dataclass(frozen=True)
