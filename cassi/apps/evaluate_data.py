@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from cassi.apps.geometry import fit_bands
+from cassi.apps.geometry import build_camera, draw_mask, fit_bands
 from cassi.apps.settings import given_wavelengths
 from cassi.config import build, plain
 from cassi.data.benchmarks import Benchmark, Item
@@ -37,7 +38,7 @@ def load_benchmark(config: DictConfig) -> Benchmark:
     if settings.pop("bundled", False):
         settings["cubes"] = bundled_path("scene.tif")
         settings["mask"] = settings.get("mask") or bundled_path("mask.tif")
-    if config.mask is not None:
+    if config.mask is not None and not isinstance(config.mask, DictConfig):
         settings |= {"mask": config.mask, "mask_checksum": None}
     manifest, split = settings.pop("manifest", None), settings.pop("split", "test")
     if manifest is not None:
@@ -105,9 +106,15 @@ def preparation(
     def prepare(point: str, scene: str) -> Problem:
         config, item = points[point], benchmark.load(scene)
 
+        wavelengths = item.wavelengths
+        if isinstance(config.mask, DictConfig):
+            drawn = draw_mask(config.mask, config.system, item.truth, wavelengths)
+            item = replace(item, mask=drawn)
+        axis = config.system.get("axis", -1)
+        length = None if item.truth is None else item.truth.shape[-2 if axis == -2 else -1]
+
         def make_camera(mask: torch.Tensor, bands: int) -> System:
-            system: System = build(config.system, mask=mask, bands=bands)
-            return system
+            return build_camera(config.system, mask, bands, wavelengths, length)
 
         return make_problem(
             item,

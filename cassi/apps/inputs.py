@@ -13,8 +13,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from cassi.apps import settings
-from cassi.apps.geometry import fit_bands
-from cassi.config import build
+from cassi.apps.geometry import build_camera, dispersed, draw_mask, fit_bands, is_dual, move_back
 from cassi.data import io
 from cassi.data.bundled import bundled_path
 from cassi.systems import System, check_mask
@@ -63,13 +62,32 @@ def load_inputs(config: DictConfig, device: torch.device) -> Inputs:
     truth = load("truth", io.load_cube, bands=bands)
     if truth is not None:
         bands = bands or truth.data.shape[1]
-    mask = cast("io.Loaded", load("mask", io.load_mask, bands=bands)).data
-    check_mask(mask)
     measured = load("measurement", io.load_measurement)
-    if measured is not None:
+    wavelengths = given or next((f.wavelengths for f in (truth, measured) if f), None)
+    if "mask" in files:
+        mask = cast("io.Loaded", load("mask", io.load_mask, bands=bands)).data
+    else:
+        mask = draw_mask(
+            config.mask, config.system, None if truth is None else truth.data[0], wavelengths
+        )
+        notes.append(f"mask: drawn, {tuple(mask.shape)}, mean {mask.mean():.3f}")
+    axis = config.system.get("axis", -1)
+    length = None if truth is None or axis not in (-1, -2) else truth.data.shape[axis]
+    detector = None
+    if measured is not None and axis in (-1, -2):
+        detector = measured.data.shape[axis]
+        length = detector if is_dual(config.system) else length
+    elif length is not None:
+        detector = length + dispersed(config.system, bands or 1, wavelengths)
+    mask, more, note = move_back(config.system, mask, detector, wavelengths)
+    if note is not None:
+        notes.append(note)
+    check_mask(mask)
+    if measured is not None and not more:
         bands = fit_bands(config.system, mask, measured.data, bands, given)
 
-    system: System = build(config.system, mask=mask, bands=bands)
+    bands = bands or mask.shape[1]
+    system = build_camera(config.system, mask, bands, wavelengths, length, **more)
     notes.append(f"system: {system}")
     if truth is not None:
         _check_shape("truth", files["truth"], "(C, H, W)", truth.data, system.cube_shape)
@@ -92,7 +110,6 @@ def load_inputs(config: DictConfig, device: torch.device) -> Inputs:
     else:
         measurement = system(cast("io.Loaded", truth).data)
         notes.append(f"measurement: simulated from the truth, {tuple(measurement.shape)}")
-    wavelengths = given or next((f.wavelengths for f in (truth, measured) if f), None)
     return Inputs(
         system.to(device),
         measurement.to(device),
@@ -104,13 +121,16 @@ def load_inputs(config: DictConfig, device: torch.device) -> Inputs:
 
 def _choose_files(config: DictConfig) -> dict[str, Path]:
     roles = ("measurement", "mask", "truth")
-    files = {role: Path(str(config[role])) for role in roles if config[role] is not None}
+    given = {role: config[role] for role in roles if config[role] is not None}
+    drawn = isinstance(given.get("mask"), DictConfig)
+    files = {role: _path(value) for role, value in given.items() if not (drawn and role == "mask")}
     if not files:
-        return {"mask": bundled_path("mask.tif"), "truth": bundled_path("scene.tif")}
+        mask = {} if drawn else {"mask": bundled_path("mask.tif")}
+        return mask | {"truth": bundled_path("scene.tif")}
     root = Path(config.paths.data_dir)
     if not root.is_dir() and any(root in file.parents for file in files.values()):
         raise ValueError(f"paths.data_dir: no folder {root}; set paths.data_dir=DIR or $CASSI_DATA")
-    if "mask" not in files:
+    if "mask" not in files and not drawn:
         raise ValueError("mask: expected a file, got none; give mask=FILE")
     if "measurement" not in files and "truth" not in files:
         raise ValueError(
@@ -118,6 +138,11 @@ def _choose_files(config: DictConfig) -> dict[str, Path]:
             "simulate one"
         )
     return files
+
+
+def _path(value: Any) -> Path:
+    name = str(value)
+    return bundled_path(name[8:]) if name.startswith("bundled:") else Path(name)
 
 
 def _check_shape(
