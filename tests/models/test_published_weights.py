@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from omegaconf import OmegaConf
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import cassi
+from cassi.apps.networks import build_model, model_node
 from cassi.models.published import load_published
 from cassi.models.registry import create_model, find_model, list_models
 from cassi.models.saved import Card, load_model, save_model
@@ -272,3 +274,14 @@ def test_create_model_and_the_public_names_are_the_same_way(tmp_path: Path) -> N
     _assert_equal(net.state_dict(), plain)
     assert cassi.load_published is load_published
     assert cassi.load_model is load_model
+
+
+@pytest.mark.parametrize("ema", [None, True, False])
+def test_configs_say_which_weights(ema: bool | None, tmp_path: Path) -> None:
+    plain, average = _states(EXAMPLE)
+    file = _save({"model": plain, "ema": average}, tmp_path)
+    node = model_node(EXAMPLE) | _settings(EXAMPLE) | {"weights": str(file), "ema": ema}
+    net, _ = build_model(OmegaConf.create(node), BANDS)
+    _assert_equal(net.state_dict(), plain if ema is False else average)
+    with pytest.raises(ValueError, match=r"model\.ema: expected true, false or null, got 'maybe'"):
+        build_model(OmegaConf.create(node | {"ema": "maybe"}), BANDS)
