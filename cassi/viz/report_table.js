@@ -114,5 +114,6 @@ class Table {
 function formatMetric(key, value) {
   if (value === null || value === undefined) return "–";
   if (key in DIGITS) return value.toFixed(DIGITS[key]);
-  return Number.isInteger(value) ? value.toLocaleString("en") : value.toPrecision(4);
+  if (Number.isInteger(value)) return value.toLocaleString("en");
+  return Math.abs(value) < 0.001 ? value.toExponential(2).replaceAll("-", "−") : value.toPrecision(4);
 }
