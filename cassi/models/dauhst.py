@@ -201,7 +201,8 @@ class DAUHST(Unrolled):
         first C channels it needs no image: y is the same in all of them, so what is left is one
         weight per band and column.
         """
-        shifts, extra = offsets(system), (self.bands - 1) * abs(system.step)
+        shifts = offsets(system)
+        extra = max(shifts)
         mask = camera_mask(system).to(y.dtype)
         mask = mask.expand(-1, self.bands, -1, -1)
         reached = place_bands(mask.new_ones(1, self.bands, 1, mask.shape[-1]), shifts, extra)

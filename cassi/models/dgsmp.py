@@ -9,10 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi import ops
 from cassi.models._inputs import initial_cube, pad_reflect
 from cassi.models._layers import check_counts
-from cassi.models.base import Camera, Reconstructor, windows
+from cassi.models.base import Camera, Reconstructor, overlay, windows
 from cassi.models.registry import register
 
 
@@ -171,10 +170,9 @@ class DGSMP(Reconstructor):
         """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`."""
         x = initial_cube(y, system)
         y = y * 2 / system.bands
-        ones = y.new_ones(system.mask.shape[-2:])
         seen: list[Tensor] = []
         for stage in range(self.stages):
-            simulated = ops.forward(self.A(x).to(y.dtype), ones, system.step)
+            simulated = overlay(self.A(x).to(y.dtype), system)
             back = self.AT(windows(simulated - y, system))
             seen.append(self.conv(x))
             fused = self.get_submodule(f"Den_con{stage + 1}")(torch.cat(seen, 1))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from cassi.models.base import Camera, Turned
+from cassi.models.base import Camera
 from cassi.models.unrolled import Unrolled
 
 
@@ -43,12 +43,9 @@ class Staged(Unrolled):
         Raises:
             ValueError: camera or measurement do not fit, as for a reconstruction.
         """
-        self._check(y, system)
-        if system.axis == -2:
-            cubes = [x.mT for x in self.iterates(y.mT, Turned(system))]
-        else:
-            cubes = list(self.iterates(y, system))
-        return cubes[::-1]
+        y, camera = self.align(y, system)
+        cubes = list(self.iterates(y, camera))[::-1]
+        return [x.mT for x in cubes] if system.axis == -2 else cubes
 
     def run(self, part: nn.Module, *inputs: Any) -> Tensor:
         """Apply a part of a stage; with `checkpointing` its inside is computed again."""

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cassi.models.base import Camera
+from cassi.models.base import Camera, offsets
 
 
 class Wide:
@@ -27,7 +27,7 @@ class Wide:
     def __init__(self, system: Camera) -> None:
         self.system = system
         self.width = system.mask.shape[-1]
-        self.extra = (system.bands - 1) * abs(system.step)
+        self.extra = max(offsets(system))
 
     def __call__(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W')` → `(B, 1, H, W')`."""
