@@ -6,10 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from cassi import ops
 from cassi.systems import SDCassi
 from cassi.systems.moved_masks import move_mask
 
@@ -71,38 +69,9 @@ class Mismatch:
         mask = system.mask
         if any((*self.shift, self.rotation)):
             mask = move_mask(mask, self.shift, self.rotation)
-        if not self.dispersion:
-            return SDCassi(mask, system.bands, system.step, system.axis)(x)
-        turned = system.axis == -2
-        ones = mask.new_ones(mask.shape[-2:])
-        shots = []
-        for code in mask:  # (1|C, H, W)
-            coded = code * x
-            coded = coded.mT if turned else coded
-            moved = shift_bands(coded, self.dispersion)
-            shots.append(ops.forward(moved, ones.mT if turned else ones, system.step))
-        y = torch.cat(shots, 1)
-        return y.mT if turned else y
-
-
-def shift_bands(x: Tensor, error: float) -> Tensor:
-    """Shift band c by error·(c − (C − 1)/2) columns to the right.
-
-    Args:
-        x: `(B, C, H, W)`.
-        error: pixels per band.
-
-    Returns:
-        The moved bands, interpolated linearly, zero where nothing was.
-    """
-    bands, width = x.shape[1], x.shape[-1]
-    moved = torch.zeros_like(x)
-    for band in range(bands):
-        whole = math.floor(distance := error * (band - (bands - 1) / 2))
-        fraction = distance - whole
-        for offset, weight in ((whole, 1 - fraction), (whole + 1, fraction)):
-            start, stop = max(offset, 0), min(width + offset, width)
-            if weight > 0 and start < stop:
-                part = x[:, band, :, start - offset : stop - offset]
-                moved[:, band, :, start:stop] += weight * part
-    return moved
+        middle = (system.bands - 1) / 2
+        offsets = [o + self.dispersion * (c - middle) for c, o in enumerate(system.offsets)]
+        true = SDCassi(
+            mask, system.bands, axis=system.axis, offsets=offsets, detector=system.detector
+        )
+        return true(x)
