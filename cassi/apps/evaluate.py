@@ -15,8 +15,9 @@ from tqdm import tqdm
 
 from cassi import metrics
 from cassi.apps.command import run_command
-from cassi.apps.evaluate_data import find_bands, load_benchmark, preparation
+from cassi.apps.evaluate_data import load_benchmark
 from cassi.apps.evaluate_methods import make_methods
+from cassi.apps.evaluate_problems import find_bands, preparation
 from cassi.apps.evaluate_results import FAILED, Plan, finish, finish_scene
 from cassi.apps.memory import keep_freed_memory
 from cassi.apps.networks import store_models
