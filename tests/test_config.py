@@ -11,12 +11,13 @@ import torch
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
+from cassi.apps.geometry import build_camera
 from cassi.config import build, plain
 from cassi.solvers import Constant, Geometric
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 # tests/apps/test_train_config.py covers these, and the experiments called train_….
-TRAINING = {"data", "optimizer", "scheduler", "loss", "trainer", "logger", "callbacks"}
+TRAINING = {"data", "optimizer", "scheduler", "loss", "task", "trainer", "logger", "callbacks"}
 # tests/apps/test_evaluate_config.py covers these.
 EVALUATION = {"noise", "sweep"}
 GROUPS = sorted(
@@ -29,6 +30,7 @@ OPTIONS = [
     for file in sorted((CONF / group).glob("*.yaml"))
     if not file.stem.startswith(("train_", "_train_"))
 ]
+PLACES = {"schedule": "schedule@solver.sigma", "dispersion": "dispersion@system.offsets"}
 # Files whose names begin with an underscore are parts of others.
 NAMED = [n for group, n in OPTIONS if group == "experiment" and not n.startswith("_")]
 # Those that name a scene are data; the others are methods, to be combined with data.
@@ -78,18 +80,18 @@ class Blur(torch.nn.Module):
 
 @pytest.mark.parametrize(("group", "name"), OPTIONS)
 def test_every_file_composes_and_builds(group, name, networks):
-    place = "schedule@solver.sigma" if group == "schedule" else group
+    place = PLACES.get(group, group)
     config = networks(compose("reconstruct", overrides=[f"{place}={name}"]))
     build(config.solver, prior=build(config.prior))
     mask = torch.ones(4, 5)
-    system = build(config.system, mask=mask, bands=3)
+    system = build_camera(config.system, mask, 3, (500.0, 550.0, 600.0))
     assert system.cube_shape == (3, 4, 5)
 
 
 def test_every_file_is_reached():
     reached = {CONF / group / f"{name}.yaml" for group, name in OPTIONS}
     reached |= set((CONF / "hydra").rglob("*.yaml"))
-    reached |= {CONF / f"{name}.yaml" for name in ("reconstruct", "train", "evaluate")}
+    reached |= {CONF / f"{name}.yaml" for name in ("calibrate", "reconstruct", "train", "evaluate")}
     reached |= {file for group in TRAINING | EVALUATION for file in (CONF / group).glob("*.yaml")}
     reached |= set((CONF / "experiment").glob("*train_*.yaml"))
     assert set(CONF.rglob("*.yaml")) == reached
@@ -114,13 +116,14 @@ def test_every_experiment_runs_a_step_on_its_data(name, data_dir, tmp_path):
     overrides = [f"experiment={name}", f"paths.data_dir={data_dir}", "solver.iterations=1"]
     config = compose("reconstruct", overrides=overrides)
     inputs = load_inputs(config, torch.device("cpu"))
-    assert inputs.wavelengths is not None
-    assert len(inputs.wavelengths) == inputs.system.cube_shape[0]
+    if config.system.step != 0:  # frames of a video have no wavelengths
+        assert inputs.wavelengths is not None
+        assert len(inputs.wavelengths) == inputs.system.cube_shape[0]
     solution = build(config.solver, prior=build(config.prior)).run(
         inputs.measurement, inputs.system
     )
     assert solution.x.isfinite().all()
-    assert solution.history[0].residual < 0.5
+    assert solution.history[0].residual < 0.6
 
 
 def _identity(x, sigma):

@@ -18,11 +18,11 @@ KEYS = {"name", "method", "model", "weights", "overrides"}
 
 
 def list_experiments() -> list[str]:
-    """Return the experiments that are methods: those that neither name a scene nor train."""
+    """Return the experiments that are methods: those that neither name a scene or camera nor train."""
     with config_search():
         loader = GlobalHydra.instance().config_loader()
         names = [n for n in loader.get_group_options("experiment") if not n.startswith("_")]
-        return [n for n in names if not n.startswith("train_") and not _names_a_scene(n)]
+        return [n for n in names if not n.startswith("train_") and not _names_a_scene_or_camera(n)]
 
 
 def understand(item: Any) -> dict[str, Any]:
@@ -61,11 +61,11 @@ def config_search() -> Any:
     return initialize_config_module("cassi.conf", version_base="1.3")
 
 
-def _names_a_scene(name: str) -> bool:
+def _names_a_scene_or_camera(name: str) -> bool:
     loaded = GlobalHydra.instance().config_loader().get_sources()
     for source in loaded:
         if source.available() and source.is_config(f"experiment/{name}"):
-            return "scene" in source.load_config(f"experiment/{name}").config
+            return bool({"scene", "camera"} & set(source.load_config(f"experiment/{name}").config))
     return False
 
 

@@ -1,0 +1,161 @@
+"""Cameras of a config: offsets and curves, dual disperser, masks drawn or stored shifted."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import scipy.io
+import torch
+from omegaconf import OmegaConf
+
+import cassi
+from cassi.apps import evaluate as evaluate_command
+from cassi.apps import reconstruct as reconstruct_command
+from cassi.apps.geometry import build_camera, draw_mask, fit_bands, move_back
+
+SD = {"_target_": "cassi.systems.SDCassi", "bands": None, "step": 2, "axis": -1}
+DD = {"_target_": "cassi.systems.DDCassi", "bands": None, "step": 2, "axis": -1, "width": None}
+CURVE = {"_target_": "cassi.systems.Polynomial", "coefficients": [0.0, 0.05], "reference": 500}
+NM = (500.0, 530.0, 550.0)  # by CURVE: 0, 1.5, 2.5 pixels
+TINY = ("solver.iterations=2", "output.pictures=false", "output.progress=false")
+
+
+@pytest.fixture
+def reconstruct(command):
+    return command(reconstruct_command.main, "cassi-reconstruct")
+
+
+@pytest.fixture
+def evaluate(command):
+    return command(evaluate_command.main, "cassi-evaluate")
+
+
+def _system(base, **values):
+    return OmegaConf.create(base | values)
+
+
+def _sizes(mask_length, detector):
+    return torch.ones(1, 1, 4, mask_length), torch.ones(1, 1, 4, detector)
+
+
+@pytest.mark.parametrize(
+    ("system", "detector", "wavelengths"),
+    [
+        (_system(SD, offsets=[0, 1.5, 2.5]), 9, None),
+        (_system(SD, offsets=CURVE), 9, NM),
+        (_system(SD, offsets=[0, 1.5, 3.0]), 9, None),
+        (_system(SD, offsets=[-1.5, 0, 2.5], detector=7), 7, None),
+        (_system(SD, offsets=CURVE | {"absolute": True}, detector=12), 12, NM),
+        (_system(DD), 6, NM),
+        (_system(DD, bands=3), 4, None),
+        (_system(DD, offsets=CURVE), 6, NM),
+    ],
+)
+def test_fits(system, detector, wavelengths):
+    mask, measurement = _sizes(6, detector)
+    bands = fit_bands(system, mask, measurement, system.bands, wavelengths)
+    assert bands == 3
+    camera = build_camera(system, mask, bands, wavelengths, detector)
+    assert camera.measurement_shape == (1, 4, detector)
+
+
+@pytest.mark.parametrize(
+    ("system", "detector", "wavelengths", "message"),
+    [
+        (_system(SD, offsets=[0, 1.5, 2.5]), 8, None, "expected 9 pixels .* system.detector=8"),
+        (_system(SD, offsets=[0, 1], detector=7), 8, None, "got 8: system.detector says"),
+        (_system(SD, offsets=CURVE), 9, None, "expected the number of bands"),
+        (_system(SD, offsets=CURVE, bands=3), 9, None, "expected wavelengths for a dispersion"),
+        (_system(SD, offsets=[0, 1.5]), 9, NM, "expected 3 values, one per band, got 2"),
+        (_system(SD, offsets="wide"), 9, NM, "expected a list of pixels or a curve, got 'wide'"),
+        (_system(SD, offsets={"_target_": "cassi.priors.TV"}), 9, NM, "got TV"),
+        (_system(SD, step=2.03), 9, NM, "whole number of pixels per band, got 2.03; else give"),
+        (_system(DD), 6, None, "expected the number of bands"),
+        (_system(DD, width=5), 6, NM, "expected 5 pixels .* system.width says"),
+    ],
+)
+def test_does_not_fit(system, detector, wavelengths, message):
+    mask, measurement = _sizes(6, detector)
+    with pytest.raises(ValueError, match=message):
+        fit_bands(system, mask, measurement, system.bands, wavelengths)
+
+
+def test_masks_are_drawn_for_a_truth():
+    node = OmegaConf.create({"_target_": "cassi.systems.RandomMask", "shots": 2})
+    truth = torch.ones(3, 4, 6)
+    assert draw_mask(node, _system(SD), truth, None).shape == (2, 1, 4, 6)
+    assert draw_mask(node, _system(DD), truth, None).shape == (2, 1, 4, 10)
+    assert draw_mask(node, _system(DD, axis=-2), truth, None).shape == (2, 1, 8, 6)
+    assert draw_mask(node, _system(DD, offsets=CURVE), truth, NM).shape == (2, 1, 4, 9)
+    with pytest.raises(ValueError, match="expected the file of the mask"):
+        draw_mask(node, _system(SD), None, None)
+    with pytest.raises(ValueError, match="expected a mask to draw, got TV"):
+        draw_mask({"_target_": "cassi.priors.TV"}, _system(SD), truth, None)
+
+
+def test_only_masks_of_the_detectors_size_are_moved_back():
+    masks = torch.zeros(1, 3, 4, 10)
+    for band in range(3):
+        masks[:, band, :, 2 * band : 2 * band + 6] = 0.5
+    moved, more, note = move_back(_system(SD), masks, 10, None)
+    assert (moved.shape, more) == ((1, 1, 4, 6), {})
+    assert "moved back" in note
+    for system, detector in ((_system(SD), 14), (_system(SD, step=0), 10), (_system(DD), 10)):
+        assert move_back(system, masks, detector, None) == (masks, {}, None)
+
+
+@pytest.mark.parametrize("side", [0.0, 0.2])
+def test_mask_3d_shift_from_a_file(reconstruct, tmp_path, side):
+    """As published code stores it: (H, W', C), every band where it falls on the detector."""
+    random = np.random.default_rng(0)
+    mask, cube = random.random((7, 9)), random.random((3, 7, 9))
+    stored = np.full((7, 13, 3), side)
+    y = np.zeros((7, 13))
+    for band in range(3):
+        stored[:, 2 * band : 2 * band + 9, band] = mask
+        y[:, 2 * band : 2 * band + 9] += mask * cube[band]
+    scipy.io.savemat(tmp_path / "mask.mat", {"mask_3d_shift": stored})
+    np.save(tmp_path / "y.npy", y)
+    outcome = reconstruct("measurement=y.npy", "mask=mask.mat", "wavelengths=[500,550,600]", *TINY)
+    assert outcome.status == 0, outcome.err
+    assert "one per band as it falls on the detector" in outcome.out
+    result = cassi.read_cube(tmp_path / "run" / "cube.tif")
+    assert result.shape == (1, 3, 7, 17 if side else 9)
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["relative_residual"] < 0.3
+
+
+@pytest.mark.parametrize(
+    "experiment", ["two_shots", "dual_disperser", "cacti", "gap_tv,two_shots", "cacti,gap_tv"]
+)
+def test_camera_experiments_run(reconstruct, experiment):
+    outcome = reconstruct(f"experiment=[{experiment}]", *TINY)
+    assert outcome.status == 0, outcome.err
+
+
+def test_prism_by_name(reconstruct, tmp_path):
+    outcome = reconstruct(
+        "dispersion@system.offsets=prism", "system.offsets.focal_length=30", "solver=gap", *TINY
+    )
+    assert outcome.status == 0, outcome.err
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["measurement_shape"] == [1, 256, 256 + 44]
+
+
+def test_evaluation_draws_masks(evaluate, tmp_path):
+    outcome = evaluate(
+        "system=dd_cassi",
+        "mask={_target_: cassi.systems.RandomMask, shots: 2}",
+        "reconstructors=[{method: gap_tv, overrides: {solver.iterations: 2}}]",
+        *("figures=false", "report=false", "cubes=false", "progress=false"),
+    )
+    assert outcome.status == 0, outcome.err
+    assert "gap_tv" in (tmp_path / "run" / "results.csv").read_text()
+
+
+def test_cameras_are_no_methods(evaluate):
+    outcome = evaluate("reconstructors=[two_shots]")
+    assert outcome.status == 2
+    assert "no method" in outcome.err
