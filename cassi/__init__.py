@@ -9,15 +9,17 @@ from cassi.models.registry import create_model, list_models
 from cassi.models.saved import load_model
 from cassi.priors import TV
 from cassi.solvers import ADMM, GAP, Solver, solve
-from cassi.systems import DDCassi, SDCassi, dot_test
+from cassi.systems import BlurredCassi, DDCassi, SDCassi, WarpedCassi, dot_test
 
 __all__ = [
     "ADMM",
     "GAP",
     "TV",
+    "BlurredCassi",
     "DDCassi",
     "SDCassi",
     "Solver",
+    "WarpedCassi",
     "create_model",
     "dot_test",
     "list_models",

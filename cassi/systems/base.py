@@ -7,14 +7,25 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
+from cassi.ops._checks import per_sample
+from cassi.systems.conjugate import ConjugateGradients, SolveReport
+
 
 class System(nn.Module, ABC):
     """A linear camera model A from cube `(B, C, H, W)` to measurement `(B, K, H', W')`.
 
-    A subclass gives `forward`, `adjoint`, `gram_solve` and its two shapes; the inverse and the data
-    step follow. It is an `nn.Module`: `.to(device, dtype)` moves it, `state_dict` holds its
-    calibration.
+    A subclass gives `forward`, `adjoint` and its two shapes; the inverse and the data step follow,
+    by conjugate gradients where it does not give `gram_solve` in closed form. It is an
+    `nn.Module`: `.to(device, dtype)` moves it, `state_dict` holds its calibration.
+
+    Attributes:
+        conjugate: tolerance and number of iterations, where conjugate gradients are used.
+        last_solve: how far the latest solve by conjugate gradients came; None before the first. It
+            is a report and has no influence on any result.
     """
+
+    conjugate: ConjugateGradients = ConjugateGradients()
+    last_solve: SolveReport | None = None
 
     @property
     @abstractmethod
@@ -34,9 +45,28 @@ class System(nn.Module, ABC):
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose Aᵀ y: `(B, K, H', W')` → `(B, C, H, W)`."""
 
-    @abstractmethod
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-        """Solve (AAᵀ + ρI) z = r, in the Moore–Penrose sense: z is shaped like r."""
+        """Solve (AAᵀ + ρI) z = r by conjugate gradients, see `ConjugateGradients`.
+
+        Args:
+            r: measurement-shaped right-hand side `(B, K, H', W')`.
+            rho: ρ >= 0, a number or one value per sample.
+
+        Returns:
+            z, shaped like r, with the gradient of the exact solution. `last_solve` says how exact
+            it is itself.
+
+        Raises:
+            ValueError: r is not measurement-shaped, or ρ is negative.
+        """
+        if r.ndim != 4 or tuple(r.shape[1:]) != self.measurement_shape:
+            raise ValueError(
+                f"y: expected (B, K, H', W') = (B, {', '.join(map(str, self.measurement_shape))}), "
+                f"got shape {tuple(r.shape)}"
+            )
+        weight = per_sample("rho", rho, r)
+        z, self.last_solve = self.conjugate.solve(lambda z: self(self.adjoint(z)), r, weight)
+        return z
 
     def pinv(self, y: Tensor) -> Tensor:
         """Apply the Moore–Penrose inverse Aᵀ(AAᵀ)⁺ y: the shortest cube that explains y."""

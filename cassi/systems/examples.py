@@ -83,7 +83,7 @@ EXAMPLES: dict[str, Callable[[], System]] = {
         _bright(5, 6), bands=3, offsets=[0.0, 1.3, 2.9], line_spread=0.3
     ),
     "warped": lambda: WarpedCassi(
-        _bright(7, 9), bands=5, step=2, rotation=3.0, smile=0.4, keystone=0.3
+        _bright(7, 9), bands=5, step=2, rotation=1.5, smile=0.3, keystone=-0.2
     ),
     "warped_rows": lambda: WarpedCassi(
         _bright(9, 6), 3, step=-1, axis=-2, smile=[0.4, 0.3, 0.2], magnification=[1.1, 1, 0.9]

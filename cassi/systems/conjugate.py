@@ -1,0 +1,200 @@
+"""Conjugate gradients on the detector, for cameras whose A Aᵀ is not diagonal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+Apply = Callable[[Tensor], Tensor]
+"""z ↦ AAᵀz, measurement-shaped `(B, K, H', W')`."""
+
+_PIECE = 4096
+_TINY = 1e-300
+
+
+@dataclass(frozen=True)
+class SolveReport:
+    """How far a solve came, for each sample `(B,)`."""
+
+    iterations: Tensor
+    """Applications of AAᵀ, without the first."""
+    residual: Tensor
+    """‖r − (AAᵀ + ρI)z‖/‖r‖, by the recurrence."""
+    converged: Tensor
+    """Whether a tolerance was met: the residual's, or that of a least-squares solution."""
+
+
+@dataclass(frozen=True)
+class ConjugateGradients:
+    """Solve (AAᵀ + ρI) z = r by conjugate gradients, each sample for itself.
+
+    The form used is that of conjugate residuals. It applies AAᵀ once per iteration, as the common
+    one, but its residual never rises, and with ρ = 0 it is what conjugate gradients on the normal
+    equations of min_x ‖Ax − r‖ do to x = Aᵀz. So it converges for a singular AAᵀ as well, also for
+    an r that no cube explains (noise on pixels without light, or where more shots than bands
+    arrive): to the least-squares solution, z = (AAᵀ)⁺r. Where AAᵀ is nearly singular, few
+    iterations are a regularisation of their own.
+
+    Vectors have the dtype of r, float32 at least; inner products are summed in float64, in
+    an order that does not depend on the number of threads. A sample that has converged stays as it
+    is, so that its result does not depend on the rest of the batch.
+
+    Args:
+        tolerance: stop when ‖r − (AAᵀ + ρI)z‖ <= tolerance·‖r‖, or, where that cannot be, when the
+            residual is as small as it can be, by the same measure; None is 1e-6, in float64 1e-13.
+        iterations: at most this many.
+
+    Raises:
+        TypeError: the number of iterations is not an integer.
+        ValueError: a negative tolerance, or fewer than one iteration.
+
+    Source: Hestenes, Stiefel, "Methods of conjugate gradients for solving linear systems", J. Res.
+    NBS 49(6), 1952, section 10 (normal equations); Saad, "Iterative methods for sparse linear
+    systems", 2003, algorithm 6.20 (conjugate residuals); Liu, Milzarek, Roosta, "Obtaining
+    pseudo-inverse solutions with MINRES", 2023 (the shortest z).
+    """
+
+    tolerance: float | None = None
+    iterations: int = 200
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if self.tolerance is not None and not self.tolerance >= 0:
+            raise ValueError(f"tolerance: expected a number >= 0, got {self.tolerance}")
+        if isinstance(self.iterations, bool) or not isinstance(self.iterations, int):
+            raise TypeError(f"iterations: expected an integer, got {self.iterations!r}")
+        if self.iterations < 1:
+            raise ValueError(f"iterations: expected at least 1, got {self.iterations}")
+
+    def solve(self, gram: Apply, r: Tensor, rho: Tensor) -> tuple[Tensor, SolveReport]:
+        """Solve, with gradients.
+
+        The gradient is that of the exact solution, by implicit differentiation: with S = (AAᵀ +
+        ρI)⁻¹ and w = Sg, dr = w, dρ = −⟨w, z⟩, and for a parameter θ of A, dθ = −⟨w, ∂(AAᵀ)z⟩. It
+        costs one more solve, whatever the number of iterations, and can be differentiated again.
+
+        Args:
+            gram: applies AAᵀ, differentiable with respect to z and to what A is made of.
+            r: right-hand side `(B, K, H', W')`.
+            rho: ρ >= 0, `(1|B,)`.
+
+        Returns:
+            z, shaped like r, and the report.
+        """
+        wide = torch.promote_types(r.dtype, torch.float32)
+        weight = rho.to(wide).view(-1, 1, 1, 1)
+        with torch.no_grad():
+            z, report = self._iterate(gram, r.to(wide), weight)
+        if torch.is_grad_enabled():
+            z = self._attach(gram, r.to(wide), weight, z)
+        return z.to(r.dtype), report
+
+    def _attach(self, gram: Apply, r: Tensor, weight: Tensor, z: Tensor) -> Tensor:
+        # z + S(r − (AAᵀ + ρI)z) is z in value and has the derivative of the exact solution, at any
+        # z: the bracket is recorded, S is applied to gradients alone. One such correction gives
+        # first derivatives, the second one, a Newton step on the first, those of second order.
+        def again(g: Tensor) -> Tensor:
+            return self.solve(gram, g, weight)[0]
+
+        q = gram(z) + weight * z
+        if not q.requires_grad:  # linear in r, and nothing else to be differentiated
+            return _Correct.apply(r, z, again) if r.requires_grad else z
+        limit = 10 * self._limit(r.dtype)
+        value, z = _Branch.apply(_Correct.apply(r - q, z, again), limit)
+        return _Correct.apply(r - gram(z) - weight * z, value, again)
+
+    def _limit(self, dtype: torch.dtype) -> float:
+        if self.tolerance is not None:
+            return self.tolerance
+        return 1e-13 if dtype == torch.float64 else 1e-6
+
+    def _iterate(self, gram: Apply, r: Tensor, weight: Tensor) -> tuple[Tensor, SolveReport]:
+        tolerance = self._limit(r.dtype)
+        z = torch.zeros_like(r)
+        p, image = r, gram(r) + weight * r  # image = (AAᵀ + ρI) r
+        q = image  # (AAᵀ + ρI) p
+        norm = size = _inner(r, r).sqrt()
+        product = _inner(r, image)
+        largest = torch.zeros_like(norm)
+        # How much of what AAᵀ does not see, which stays in r, has come into p and z.
+        unseen_p, unseen_z = torch.ones_like(norm), torch.zeros_like(norm)
+        count = torch.zeros_like(norm, dtype=torch.int64)
+        explained, least = size <= 0, torch.zeros_like(norm, dtype=torch.bool)
+        active = ~explained
+        for _ in range(self.iterations):
+            slope = _inner(image, image).sqrt()
+            largest = torch.maximum(largest, slope / size.clamp_min(_TINY))
+            least = least | (active & (slope <= tolerance * largest * size))
+            active = active & ~least & (product > 0)
+            if not bool(active.any()):
+                break
+            alpha = torch.where(active, product / _inner(q, q), 0)
+            z, r = z + _expand(alpha, r) * p, r - _expand(alpha, r) * q
+            unseen_z = unseen_z + alpha * unseen_p
+            count = count + active
+            size = torch.where(active, _inner(r, r).sqrt(), size)
+            explained = explained | (active & (size <= tolerance * norm))
+            active = active & ~explained
+            image = gram(r) + weight * r
+            following = _inner(r, image)
+            beta = torch.where(active, following / product, 0)
+            p, q = r + _expand(beta, r) * p, image + _expand(beta, r) * q
+            unseen_p = 1 + beta * unseen_p
+            product = torch.where(active, following, product)
+        z = z - _expand(torch.where(least, unseen_z, 0), r) * r
+        residual = torch.where(norm > 0, size / norm, 0)
+        return z, SolveReport(count, residual, explained | least)
+
+
+class _Correct(torch.autograd.Function):
+    """z + S·residual, where the residual is zero but for its derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, residual: Tensor, z: Tensor, solve: Apply) -> Tensor:
+        ctx.solve = solve
+        return z.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        return ctx.solve(gradients[0]), gradients[0], None
+
+
+class _Branch(torch.autograd.Function):
+    """z and z, as the value to be corrected and as what the residual is made of.
+
+    A gradient that reaches the value reaches the residual with the opposite sign. Where nothing
+    else came along, as happens for a second derivative, the rest is an error of the solve, and is
+    not worth another one.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, limit: float) -> tuple[Tensor, Tensor]:
+        ctx.limit = limit
+        ctx.set_materialize_grads(False)
+        return z.clone(), z.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
+        value, residual = gradients
+        if value is None or residual is None:
+            return (residual if value is None else value), None
+        rest = value + residual
+        if not torch.is_grad_enabled() and bool(rest.norm() <= ctx.limit * value.norm()):
+            return None, None
+        return rest, None
+
+
+def _inner(a: Tensor, b: Tensor) -> Tensor:  # (B,), float64
+    # In pieces: torch divides one long sum among its threads, and their number changes its bits.
+    products = (a.double() * b.double()).flatten(1)
+    piece = min(_PIECE, products.shape[1])
+    return pad(products, (0, -products.shape[1] % piece)).unflatten(1, (-1, piece)).sum(2).sum(1)
+
+
+def _expand(value: Tensor, like: Tensor) -> Tensor:
+    return value.to(like.dtype).view(-1, 1, 1, 1)

@@ -1,0 +1,189 @@
+"""Conjugate gradients against dense algebra: solutions, gradients, reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+from cassi.systems import ConjugateGradients, System
+
+SHAPE = (1, 3, 4)  # of a measurement
+SIZE = 12
+
+
+def _rand(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.rand(shape, generator=generator, dtype=torch.float64) - 0.3
+
+
+class Dense(System):
+    """A camera given by any matrix `(12, 8)` or wider: forward, adjoint and shapes, no more."""
+
+    matrix: Tensor
+
+    def __init__(self, matrix: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("matrix", matrix)
+
+    @property
+    def cube_shape(self) -> tuple[int, int, int]:
+        return (1, 1, self.matrix.shape[1])
+
+    @property
+    def measurement_shape(self) -> tuple[int, int, int]:
+        return SHAPE
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.flatten(1) @ self.matrix.T.to(x.dtype)).view(-1, *SHAPE)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        return (y.flatten(1) @ self.matrix.to(y.dtype)).view(-1, *self.cube_shape)
+
+
+def _exact(matrix: Tensor, r: Tensor, rho: Tensor) -> Tensor:
+    eye = torch.eye(SIZE, dtype=torch.float64)
+    dense = matrix @ matrix.T + rho.view(-1, 1, 1) * eye
+    inverse = torch.linalg.pinv(dense, rtol=1e-11, hermitian=True)
+    return (inverse @ r.flatten(1)[..., None]).view_as(r)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-11), (torch.float32, 1e-5)])
+def test_every_sample_is_solved(dtype: torch.dtype, bound: float) -> None:
+    matrix, r = _rand(SIZE, 20), _rand(3, *SHAPE)
+    r[2] = 0
+    rho = torch.tensor([0.0, 0.7, 0.0], dtype=torch.float64)
+    system = Dense(matrix)
+    z = system.gram_solve(r.to(dtype), rho)
+    assert z.dtype == dtype
+    exact = _exact(matrix, r, rho)
+    assert (z - exact).norm() <= bound * 100 * exact.norm()
+    report = system.last_solve
+    assert report is not None
+    assert bool(report.converged.all())
+    assert report.iterations[2] == 0
+    assert report.iterations[1] <= report.iterations[0] <= 2 * SIZE
+    assert bool((report.residual <= (1e-13 if dtype == torch.float64 else 1e-6)).all())
+
+
+def test_singular_systems_have_the_shortest_least_squares_solution() -> None:
+    """Also for an r that no x explains."""
+    matrix, r = _rand(SIZE, 7), _rand(2, *SHAPE)
+    system = Dense(matrix)
+    z = system.gram_solve(r)
+    torch.testing.assert_close(z, _exact(matrix, r, torch.zeros(2)), rtol=1e-9, atol=1e-9)
+    exact = r.flatten(1) @ torch.linalg.pinv(matrix).T
+    torch.testing.assert_close(system.pinv(r).flatten(1), exact, rtol=1e-9, atol=1e-9)
+    report = system.last_solve
+    assert report is not None
+    assert bool(report.converged.all())
+    misfit = (r - system(system.pinv(r))).flatten(1).norm(dim=1) / r.flatten(1).norm(dim=1)
+    torch.testing.assert_close(report.residual, misfit)
+
+
+def test_samples_do_not_see_each_other() -> None:
+    system, r = Dense(_rand(SIZE, 20)), _rand(3, *SHAPE)
+    r[1] *= 1e3
+    together = system.gram_solve(r, 0.1)
+    for b in range(3):
+        alone = system.gram_solve(r[b : b + 1], 0.1)
+        torch.testing.assert_close(together[b : b + 1], alone, rtol=1e-12, atol=1e-12)
+
+
+def test_limits_are_kept_and_reported() -> None:
+    system, r = Dense(_rand(SIZE, 20)), _rand(2, *SHAPE)
+    system.conjugate = ConjugateGradients(tolerance=1e-2)
+    z = system.gram_solve(r)
+    report = system.last_solve
+    assert report is not None
+    misfit = (r - system(system.adjoint(z))).flatten(1).norm(dim=1) / r.flatten(1).norm(dim=1)
+    torch.testing.assert_close(report.residual, misfit)
+    assert bool((misfit <= 1e-2).all())
+    few = report.iterations
+    system.conjugate = ConjugateGradients(iterations=3)
+    system.gram_solve(r)
+    report = system.last_solve
+    assert report is not None
+    assert report.iterations.tolist() == [3, 3]
+    assert not report.converged.any()
+    assert bool((few > 3).all())
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.3])
+def test_gradients_are_those_of_the_exact_solution(rho: float) -> None:
+    def solve(matrix: Tensor, r: Tensor, weight: Tensor) -> Tensor:
+        return Dense(matrix).gram_solve(r, weight)
+
+    weight = torch.tensor([rho, 0.5], dtype=torch.float64)
+    inputs = tuple(v.requires_grad_() for v in (_rand(SIZE, 20) + 0.1, _rand(2, *SHAPE), weight))
+    matrix, r, weight = inputs
+    torch.testing.assert_close(solve(*inputs), _exact(matrix, r, weight), rtol=1e-8, atol=1e-8)
+    w = _rand(2, *SHAPE, seed=5)
+    got = torch.autograd.grad((solve(*inputs) * w).sum(), inputs)
+    eye = torch.eye(SIZE, dtype=torch.float64)
+    dense = matrix @ matrix.T + weight.view(-1, 1, 1) * eye
+    z = torch.linalg.solve(dense, r.flatten(1)[..., None]).view_as(r)
+    expected = torch.autograd.grad((z * w).sum(), inputs)
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-7 * b.abs().max().item())
+
+
+def test_gradients_of_every_order() -> None:
+    def solve(scale: Tensor, r: Tensor, weight: Tensor) -> Tensor:
+        return Dense(matrix * scale).gram_solve(r, weight)
+
+    matrix = _rand(SIZE, 20)
+    scale = 1 + 0.1 * _rand(SIZE, 1)
+    inputs = tuple(v.requires_grad_() for v in (scale, _rand(1, *SHAPE), torch.ones(1).double()))
+    assert gradcheck(solve, inputs, atol=1e-6)
+    assert gradgradcheck(solve, inputs, atol=1e-6)
+
+
+def test_a_gradient_of_r_alone_costs_one_solve() -> None:
+    calls = 0
+
+    class Counted(Dense):
+        def forward(self, x: Tensor) -> Tensor:
+            nonlocal calls
+            calls += 1
+            return super().forward(x)
+
+    system, r = Counted(_rand(SIZE, 20)), _rand(1, *SHAPE).requires_grad_()
+    z = system.gram_solve(r, 0.1)
+    ahead, calls = calls, 0
+    z.sum().backward()
+    assert 0 < calls <= ahead + 2
+    torch.testing.assert_close(r.grad, system.gram_solve(torch.ones_like(r), 0.1).detach())
+
+
+def test_the_report_changes_nothing() -> None:
+    system, r = Dense(_rand(SIZE, 20)), _rand(2, *SHAPE)
+    first = system.gram_solve(r, 0.1)
+    system.gram_solve(r * 7, 0.3)
+    assert torch.equal(system.gram_solve(r, 0.1), first)
+    with torch.no_grad():
+        assert torch.equal(system.gram_solve(r, 0.1), first)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"tolerance": -1.0}, ValueError, r"tolerance: expected a number >= 0, got -1\.0"),
+        ({"iterations": 0}, ValueError, "iterations: expected at least 1, got 0"),
+        ({"iterations": 2.0}, TypeError, r"iterations: expected an integer, got 2\.0"),
+    ],
+)
+def test_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        ConjugateGradients(**arguments)
+
+
+def test_a_measurement_that_does_not_fit_is_named() -> None:
+    system = Dense(_rand(SIZE, 20))
+    with pytest.raises(ValueError, match=r"y: expected .* \(B, 1, 3, 4\), got shape \(1, 3, 4\)"):
+        system.gram_solve(_rand(1, 3, 4))
+    with pytest.raises(ValueError, match="rho: expected a number >= 0, got -1"):
+        system.gram_solve(_rand(1, *SHAPE), -1)

@@ -1,0 +1,213 @@
+"""WarpedCassi by hand: directions of its parameters, gradients, determinism, what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cassi import SDCassi, WarpedCassi, create_model
+
+
+def _rand(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed + sum(shape))
+    return torch.rand(shape, generator=generator, dtype=torch.float64)
+
+
+def _place(image: Tensor) -> tuple[float, float]:
+    """Return the centre of gravity (row, column) of an image `(H, W)`."""
+    rows, columns = (torch.arange(n).double() for n in image.shape)
+    total = image.sum()
+    return ((image.sum(1) @ rows) / total).item(), ((image.sum(0) @ columns) / total).item()
+
+
+def _point(system: WarpedCassi, band: int, row: int, column: int) -> tuple[float, float]:
+    x = torch.zeros(1, *system.cube_shape, dtype=torch.float64)
+    x[0, band, row, column] = 1
+    return _place(system(x)[0, 0])
+
+
+@pytest.mark.parametrize(("step", "axis"), [(2, -1), (-1, -2), (0, -1)])
+@pytest.mark.parametrize("shots", [1, 3])
+def test_without_a_warp_it_is_the_plain_camera(step: int, axis: int, shots: int) -> None:
+    mask, x = _rand(shots, 4, 6, 5), _rand(2, 4, 6, 5)
+    warped, plain = (make(mask, 4, step, axis) for make in (WarpedCassi, SDCassi))
+    torch.testing.assert_close(warped(x), plain(x))
+    assert warped.offsets == plain.offsets
+    assert warped.measurement_shape == plain.measurement_shape
+    y = plain(x)
+    torch.testing.assert_close(warped.adjoint(y), plain.adjoint(y))
+
+
+def test_fractional_offsets_are_interpolated_as_by_the_plain_camera() -> None:
+    mask, x = _rand(6, 5), _rand(1, 3, 6, 5)
+    offsets = [0.25, 1.5, 3.0]
+    warped, plain = (make(mask, 3, offsets=offsets) for make in (WarpedCassi, SDCassi))
+    torch.testing.assert_close(warped(x), plain(x))
+    assert warped.offsets == pytest.approx(offsets)
+
+
+def test_directions_along_columns() -> None:
+    mask = torch.ones(21, 31).double()
+
+    def place(row: int, column: int, band: int = 0, **arguments: Any) -> tuple[float, float]:
+        return _point(WarpedCassi(mask, 3, 2, **arguments), band, row, column)
+
+    assert place(10, 15, band=1) == pytest.approx((10, 17))
+    # Clockwise on a screen: what is right of the middle goes down.
+    down, _ = place(10, 25, rotation=2)
+    assert down == pytest.approx(10 + 10 * 0.0349, abs=1e-2)
+    assert place(10, 25, magnification=1.05) == pytest.approx((10, 15 + 10 * 1.05), abs=0.05)
+    # The middle stays, the ends of the slit are bent; scene = detector + smile.
+    assert place(10, 15, smile=1) == pytest.approx((10, 15))
+    assert place(1, 15, smile=1)[1] == pytest.approx(15 - 0.81, abs=1e-6)
+    assert place(19, 15, smile=1)[1] == pytest.approx(15 - 0.81, abs=1e-6)
+    # The slit's image is longer in one outermost band than in the other.
+    first, middle, last = (place(1, 15, band=c, keystone=0.5)[0] for c in range(3))
+    assert middle == pytest.approx(1)
+    assert first == pytest.approx(1 - 0.45, abs=0.05)
+    assert last == pytest.approx(1 + 0.45, abs=0.05)
+
+
+def test_rows_and_columns_change_places_with_the_axis() -> None:
+    mask, x = _rand(7, 9), _rand(2, 3, 7, 9)
+    arguments: dict[str, Any] = {"smile": 0.6, "keystone": [0.2, 0.1, 0.3], "magnification": 1.05}
+    columns = WarpedCassi(mask, 3, -1, **arguments)
+    rows = WarpedCassi(mask.T, 3, -1, axis=-2, **arguments)
+    torch.testing.assert_close(columns(x), rows(x.mT).mT)
+
+
+def test_a_polynomial_and_a_displacement_can_say_the_same() -> None:
+    polynomial = torch.zeros(2, 2, 2)
+    polynomial[0, 0, 0], polynomial[1, 1, 0] = 0.4, 0.3
+    field = torch.full((2, 5, 9), 0.4).double()
+    field[1] = 0.3 * torch.linspace(-1, 1, 5).double()[:, None]
+    mask, x = _rand(5, 7), _rand(1, 3, 5, 7)
+    a = WarpedCassi(mask, 3, 1, polynomial=polynomial)
+    b = WarpedCassi(mask, 3, 1, displacement=field)
+    torch.testing.assert_close(a(x), b(x), rtol=1e-6, atol=1e-6)
+
+
+def test_offsets_follow_the_smile() -> None:
+    system = WarpedCassi(_rand(41, 30), 2, 3, smile=1.5)
+    assert system.offsets == pytest.approx((-0.5, 2.5), abs=0.05)  # the mean of a parabola
+    with torch.no_grad():
+        system.smile.zero_()
+    assert system.offsets == (0, 3)
+
+
+@pytest.mark.parametrize(
+    "name", ["rotation", "magnification", "smile", "keystone", "polynomial", "displacement"]
+)
+@pytest.mark.parametrize("method", ["forward", "adjoint", "data_step"])
+def test_gradients_of_the_map(name: str, method: str) -> None:
+    system = WarpedCassi(
+        _rand(2, 1, 5, 6) + 0.2,
+        2,
+        step=1,
+        rotation=1.3,
+        magnification=[1.02, 0.97],
+        smile=0.31,
+        keystone=0.17,
+        polynomial=0.1 * _rand(2, 2, 2),
+        displacement=0.1 * _rand(2, 2, 5, 7),
+    )
+    x, y = _rand(2, *system.cube_shape), _rand(2, *system.measurement_shape)
+    arguments = {"forward": (x,), "adjoint": (y,), "data_step": (x, y, 0.3)}[method]
+    value = getattr(system, name)
+    start, direction = value.clone(), _rand(*value.shape, seed=3)
+
+    def evaluate() -> Tensor:
+        return getattr(system, method)(*arguments).square().sum()
+
+    value.requires_grad_()
+    (gradient,) = torch.autograd.grad(evaluate(), value)
+    h = 1e-6
+    ends = []
+    with torch.no_grad():
+        for s in (1, -1):
+            value.copy_(start + s * h * direction)
+            ends.append(evaluate().item())
+    slope = (ends[0] - ends[1]) / (2 * h)
+    assert (gradient * direction).sum().item() == pytest.approx(slope, rel=1e-4)
+
+
+def test_gradients_of_the_map_come_with_those_of_cube_and_mask() -> None:
+    system = WarpedCassi(_rand(5, 6), 2, 1, smile=0.3)
+    x, y = _rand(1, 2, 5, 6).requires_grad_(), _rand(1, 1, 5, 7).requires_grad_()
+    system.mask.requires_grad_()
+
+    def gradients() -> list[Tensor]:
+        value = system(x).square().sum() + system.adjoint(y).square().sum()
+        return list(torch.autograd.grad(value, (x, y, system.mask)))
+
+    plain = gradients()
+    system.smile.requires_grad_()
+    for a, b in zip(gradients(), plain, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_bits_do_not_depend_on_threads() -> None:
+    system = WarpedCassi(_rand(40, 50).float(), 5, 2, smile=1.0, rotation=0.5)
+    x, y = _rand(2, *system.cube_shape).float(), _rand(2, *system.measurement_shape).float()
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 3, 2):
+            torch.set_num_threads(threads)
+            results.append((system(x), system.adjoint(y), system.data_step(x, y, 0.5)))
+    finally:
+        torch.set_num_threads(before)
+    for result in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(result, results[0], strict=True))
+
+
+def test_a_map_keeps_its_precision_and_is_derived_once() -> None:
+    system = WarpedCassi(_rand(5, 6).float(), 2, 1, smile=0.3, rotation=0.123456789)
+    taps = system._taps
+    assert system.float()._taps is taps
+    assert system.half().rotation.dtype == torch.float64
+    assert system.double().rotation.item() == 0.123456789
+
+
+def test_networks_run() -> None:
+    system = WarpedCassi(_rand(16, 16).float(), 4, 2, smile=0.5, tolerance=1e-3)
+    y = system(_rand(1, 4, 16, 16).float())
+    with torch.no_grad():
+        assert create_model("gap_net", bands=4)(y, system).shape == (1, 4, 16, 16)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"smile": [1.0, 2.0]}, ValueError, r"smile: expected one value or 3, .* shape \(2,\)"),
+        ({"rotation": "a"}, TypeError, "rotation: expected numbers, got dtype"),
+        ({"keystone": float("inf")}, ValueError, "keystone: expected finite numbers"),
+        ({"magnification": 0.0}, ValueError, r"magnification: expected numbers > 0, got 0\.0"),
+        ({"polynomial": _rand(2, 2, 3)}, ValueError, r"polynomial: expected \(C, 2, P, P\), got"),
+        (
+            {"displacement": _rand(2, 4, 5)},
+            ValueError,
+            r"displacement: expected \(C, 2, 4, 9\), got shape \(1, 2, 4, 5\)",
+        ),
+    ],
+)
+def test_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        WarpedCassi(_rand(4, 5), 3, **arguments)
+
+
+def test_inputs_that_do_not_fit_are_named() -> None:
+    system = WarpedCassi(_rand(4, 5), 3)
+    with pytest.raises(ValueError, match=r"x: expected \(B, C, H, W\) = \(B, 3, 4, 5\), got"):
+        system(_rand(1, 2, 4, 5))
+    with pytest.raises(ValueError, match=r"y: expected .* = \(B, 1, 4, 9\), got"):
+        system.adjoint(_rand(1, 1, 4, 5))
+
+
+def test_repr_names_what_is_warped() -> None:
+    text = repr(WarpedCassi(_rand(4, 5), 3, smile=0.5, keystone=[0, 1, 2]))
+    assert "mask=4x5, shots=1, bands=3, step=2, axis=-1, smile=0.5, keystone=(3,)" in text
+    assert "rotation" not in text
