@@ -8,11 +8,13 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from cassi.apps.frames import make_preprocessing
 from cassi.apps.settings import given_wavelengths
 from cassi.config import plain
 from cassi.data.benchmarks import Benchmark
 from cassi.data.bundled import bundled_path
 from cassi.data.manifest import read_manifest
+from cassi.data.preprocessing import STEPS
 from cassi.data.scenes import scene_name
 
 
@@ -47,10 +49,13 @@ def load_benchmark(config: DictConfig) -> Benchmark:
     names = [names] if isinstance(names, str) else names
     if names is not None and not all(isinstance(name, str) for name in names):
         raise ValueError(f"scenes: expected a list of names, got {names!r}")
-    camera = {"step": config.system.get("step", 1), "axis": config.system.get("axis", -1)}
-    wavelengths = given_wavelengths(config.data)
+    steps = {step: settings.pop(step) for step in STEPS if step in settings}
+    settings |= {
+        "preprocessing": make_preprocessing(steps, config.system),
+        "wavelengths": given_wavelengths(config.data),
+    }
     try:
-        return Benchmark(**settings, **camera, names=names, wavelengths=wavelengths)
+        return Benchmark(**settings, names=names)
     except TypeError as error:
         raise ValueError(f"data.evaluation: {error}") from None
 

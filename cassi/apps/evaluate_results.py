@@ -83,7 +83,7 @@ def finish(
     found = plan.found(records)
     more: dict[str, Any] = {
         "preset": config.preset,
-        "settings": describe(config),
+        "settings": describe(config) | preprocessed(benchmark, found),
         "environment": environment(device, ops.backend(device)),
     }
     if plan.swept:
@@ -120,6 +120,14 @@ def describe(config: DictConfig) -> dict[str, Any]:
     """Return what decides the numbers, without where files lie and how many processes there are."""
     parts = ("system", "noise", "mismatch", "seed", "threads", "reconstructors")
     return {name: plain(config.get(name)) for name in parts} | {"data": config.data.get("name")}
+
+
+def preprocessed(benchmark: Benchmark, found: Sequence[Record]) -> dict[str, Any]:
+    """Return what was done to the frames of measured scenes, by scene and step."""
+    if benchmark.measurements is None:
+        return {}
+    scenes = dict.fromkeys(record.scene for record in found if not record.error)
+    return {"preprocessing": {scene: benchmark.load(scene).preprocessing for scene in scenes}}
 
 
 def _pictures(

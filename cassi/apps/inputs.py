@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,9 +13,11 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from cassi.apps import settings
+from cassi.apps.frames import make_preprocessing, preprocess, simulate
 from cassi.apps.geometry import build_camera, dispersed, draw_mask, fit_bands, is_dual, move_back
 from cassi.data import io
 from cassi.data.bundled import bundled_path
+from cassi.data.scenes import scene_name
 from cassi.systems import System, check_mask
 
 
@@ -32,6 +34,8 @@ class Inputs:
     """nm, one per band"""
     notes: list[str]
     """How each file was understood, one line each."""
+    preprocessing: dict[str, Any] | None
+    """What was done to the frame, by step; None where it was simulated without noise."""
 
 
 def load_inputs(config: DictConfig, device: torch.device) -> Inputs:
@@ -62,7 +66,14 @@ def load_inputs(config: DictConfig, device: torch.device) -> Inputs:
     truth = load("truth", io.load_cube, bands=bands)
     if truth is not None:
         bands = bands or truth.data.shape[1]
-    measured = load("measurement", io.load_measurement)
+    measured, done = load("measurement", io.load_measurement), None
+    said: list[str] = []
+    chain = make_preprocessing(config, config.system)
+    if measured is not None:
+        if config.get("noise") is not None:
+            raise ValueError("noise: expected none, the measurement is not simulated")
+        measurement, done = preprocess(chain, measured.data, said)
+        measured = replace(measured, data=measurement)
     wavelengths = given or next((f.wavelengths for f in (truth, measured) if f), None)
     if "mask" in files:
         mask = cast("io.Loaded", load("mask", io.load_mask, bands=bands)).data
@@ -91,31 +102,25 @@ def load_inputs(config: DictConfig, device: torch.device) -> Inputs:
     notes.append(f"system: {system}")
     if truth is not None:
         _check_shape("truth", files["truth"], "(C, H, W)", truth.data, system.cube_shape)
-    if measured is not None:
-        dark, scale = settings.dark_level(config, measured.data), settings.scale(config)
-        measurement = (measured.data - dark) * scale
-        if dark != 0 or scale != 1:
-            notes.append(f"measurement: dark level {dark:.4g} subtracted, then times {scale:.4g}")
-        if not measurement.any():
-            raise ValueError(
-                f"measurement: expected light, got only zeros in {files['measurement']}"
-            )
-        _check_shape(
-            "measurement",
-            files["measurement"],
-            "(K, H', W')",
-            measurement,
-            system.measurement_shape,
-        )
-    else:
-        measurement = system(cast("io.Loaded", truth).data)
-        notes.append(f"measurement: simulated from the truth, {tuple(measurement.shape)}")
+    if measured is None:
+        where = scene_name(files["truth"])
+        measurement = simulate(config, system, cast("io.Loaded", truth).data, where, said)
+        if config.get("noise") is not None:
+            measurement, done = preprocess(chain, measurement, said)
+    _check_shape(
+        "measurement",
+        files.get("measurement", files.get("truth")),
+        "(K, H', W')",
+        measurement,
+        system.measurement_shape,
+    )
     return Inputs(
         system.to(device),
         measurement.to(device),
         None if truth is None else truth.data,
         wavelengths,
-        notes,
+        [*notes, *said],
+        done,
     )
 
 
@@ -146,7 +151,7 @@ def _path(value: Any) -> Path:
 
 
 def _check_shape(
-    role: str, file: Path, letters: str, data: Tensor, expected: tuple[int, int, int]
+    role: str, file: Path | None, letters: str, data: Tensor, expected: tuple[int, int, int]
 ) -> None:
     if tuple(data.shape[1:]) != expected:
         raise ValueError(

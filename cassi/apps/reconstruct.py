@@ -70,7 +70,7 @@ def reconstruct(config: DictConfig) -> float:
         )
     results = outputs.summarize(inputs, solution)
     results |= outputs.environment(device, ops.backend(device))
-    results |= {"scale": float(config.scale), "inputs": inputs.notes}
+    results |= {"preprocessing": inputs.preprocessing, "inputs": inputs.notes}
     write_results(folder, config, inputs, solution, results, progress.rows)
     print(outputs.one_line(results), f"-> {folder}", sep="\n")
     return float(results["relative_residual"])

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import math
 from itertools import pairwise
 from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor
 
 from cassi.config import plain
-from cassi.data.frames import edge_level
+from cassi.data.preprocessing import STEPS
 
 VALUES = {
     *(
@@ -27,7 +25,8 @@ VALUES = {
         "truth",
         "keys",
     ),
-    *("axes", "wavelengths", "dark", "scale", "seed", "device", "threads"),
+    *("axes", "wavelengths", "noise", "seed", "device", "threads"),
+    *STEPS,
 }
 OUTPUT_VALUES = {"cube", "pictures", "report", "illuminant", "points", "progress"}
 
@@ -80,27 +79,6 @@ def agreed_bands(bands: Any, wavelengths: tuple[float, ...] | None) -> int | Non
             f"wavelengths: expected {bands} values as system.bands says, got {len(wavelengths)}"
         )
     return len(wavelengths) if wavelengths is not None else bands
-
-
-def dark_level(config: DictConfig, measurement: Tensor) -> float:
-    """Return the dark level, in the unit of the file."""
-    if config.dark == "auto":
-        return edge_level(measurement, config.system.get("step", 1), config.system.get("axis", -1))
-    if (
-        isinstance(config.dark, bool)
-        or not isinstance(config.dark, int | float)
-        or (not math.isfinite(config.dark))
-    ):
-        raise ValueError(f"dark: expected a number or auto, got {config.dark!r}")
-    return float(config.dark)
-
-
-def scale(config: DictConfig) -> float:
-    """Return the factor of the measurement."""
-    value = config.scale
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ValueError(f"scale: expected a number > 0, got {value!r}")
-    return float(value)
 
 
 def choose_device(name: str) -> torch.device:

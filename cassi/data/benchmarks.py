@@ -7,14 +7,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from torch import Tensor
 
 from cassi.data.datasets import WholeScenes
-from cassi.data.frames import edge_level
 from cassi.data.io import load_cube, load_mask, load_measurement
 from cassi.data.manifest import checksum
+from cassi.data.preprocessing import Preprocessing, describe
 from cassi.data.scenes import Scene, find_scenes, load_scene, scene_name
 from cassi.systems import check_mask
 
@@ -34,10 +34,11 @@ class Item:
     Attributes:
         name: unique in the data set.
         truth: `(C, H, W)` in [0, 1], or None where it is not known.
-        measurement: `(K, H', W')`, dark level and scale applied, or None: to be simulated.
+        measurement: `(K, H', W')`, after preprocessing, or None: to be simulated.
         mask: `(K, 1|C, H, W)`, transmission in [0, 1].
         wavelengths: nm, one per band, or None where neither user nor file states them.
         note: how the files were understood, for the user.
+        preprocessing: what was done to the measurement, by step, or None.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Item:
     mask: Tensor
     wavelengths: tuple[float, ...] | None
     note: str
+    preprocessing: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -72,10 +74,7 @@ class Benchmark:
         mask_checksum: the same for a mask that serves all.
         crop: middle part of the cubes (and of the mask) that is kept, pixels.
         downsample: side of the blocks that are then averaged, cubes only.
-        dark: level that is subtracted from measurements; "auto" takes it from the edges.
-        scale: then they are multiplied by this.
-        step: dispersion, pixels per band: tells what an edge is.
-        axis: of the dispersion.
+        preprocessing: of the measurements.
 
     Raises:
         OSError: a folder or a file is missing.
@@ -96,10 +95,7 @@ class Benchmark:
     mask_checksum: str | None = None
     crop: int | Sequence[int] | None = None
     downsample: int = 1
-    dark: float | Literal["auto"] = 0.0
-    scale: float = 1.0
-    step: int = 2
-    axis: int = -1
+    preprocessing: Preprocessing = field(default_factory=Preprocessing)
 
     def __post_init__(self) -> None:
         """List the scenes and check that what is asked for is there."""
@@ -152,9 +148,9 @@ class Benchmark:
             _check_digest(first, wanted)
         scene = None if cube is None else self._load_cube(cube)
         notes = [] if scene is None else [scene.note]
-        measurement = None
+        measurement = done = None
         if measured is not None:
-            measurement, note = self._load_measurement(measured)
+            measurement, note, done = self._load_measurement(measured)
             notes.append(note)
         mask, note = self._load_mask(name, measured)
         truth = None
@@ -169,7 +165,8 @@ class Benchmark:
         wavelengths = self.wavelengths
         if wavelengths is None and scene is not None:
             wavelengths = scene.wavelengths or None
-        return Item(name, truth, measurement, mask, wavelengths, "; ".join([*notes, note]))
+        told = "; ".join([*notes, note])
+        return Item(name, truth, measurement, mask, wavelengths, told, done)
 
     def _load_cube(self, path: Path) -> Scene:
         bands = None if self.wavelengths is None else len(self.wavelengths)
@@ -195,7 +192,7 @@ class Benchmark:
             )
         return scene
 
-    def _load_measurement(self, path: Path) -> tuple[Tensor, str]:
+    def _load_measurement(self, path: Path) -> tuple[Tensor, str, dict[str, Any]]:
         loaded = load_measurement(path, key=self.key if self.cubes is None else None)
         y = loaded.data[0]
         if self.measurement_shape is not None and tuple(y.shape[-2:]) != tuple(
@@ -205,11 +202,10 @@ class Benchmark:
                 f"{path}: expected a measurement (H', W') of {tuple(self.measurement_shape)}, got "
                 f"{tuple(y.shape[-2:])}"
             )
-        dark = edge_level(loaded.data, self.step, self.axis) if self.dark == "auto" else self.dark
-        y = (y - dark) * self.scale
-        if not y.any():
+        frame, done = self.preprocessing.apply(loaded.data)
+        if not frame.any():
             raise ValueError(f"{path}: expected light, the measurement holds only zeros")
-        return y, loaded.note
+        return frame[0], ", ".join(filter(None, (loaded.note, describe(done)))), done
 
     def _load_mask(self, name: str, measured: Path | None) -> tuple[Tensor, str]:
         path = measured if self.mask is None else Path(self.mask).expanduser()

@@ -1,0 +1,187 @@
+"""Sensors and the preprocessing of frames, from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cassi import SDCassi
+from cassi.apps.evaluate import main as evaluate_main
+from cassi.apps.inputs import load_inputs
+from cassi.data import io
+from cassi.data.bundled import bundled_path
+from cassi.data.sensor import Sensor
+
+NOISES = sorted(f.stem for f in (Path(__file__).parents[2] / "conf/noise").glob("*.yaml"))
+QUIET = ("output.pictures=false", "output.progress=false")
+SHORT = ("solver=gap", "solver.iterations=4", *QUIET)
+CAMERA: dict[str, Any] = {"shot": "poisson", "full_well": 1e4, "gain": 2.5, "bits": 12}
+
+
+def metrics(folder: Path) -> Any:
+    return json.loads((folder / "metrics.json").read_text())
+
+
+def given(camera, *roles):
+    return [f"{role}={getattr(camera, role)}" for role in roles]
+
+
+@pytest.fixture
+def capture(tmp_path):
+    """Frames of the bundled scene by a camera: raw, dark, flat and a map of its hot pixels."""
+    truth = io.load_cube(bundled_path("scene.tif")).data
+    clean = SDCassi(io.load_mask(bundled_path("mask.tif")).data, bands=28, step=2)(truth)
+    options = CAMERA | {"read": 2.5, "offset": 64.0, "dark": 300.0, "saturate": True}
+    sensor = Sensor(**options, prnu=0.03, hot=0.002, hot_level=0.4, raw=True)
+    random, still = torch.Generator().manual_seed(0), torch.zeros(1, 16, 256, 310)
+    even = still + 0.5 * sensor.electrons / sensor.unit(28)
+    for name, y in (("raw", clean), ("dark", still), ("flat", even)):
+        np.save(tmp_path / f"{name}.npy", sensor(y, 28, random)[0].numpy())
+    noisy = Sensor(**options)(clean, 28, random)  # even response, no hot pixels, offset taken off
+    np.save(tmp_path / "noisy.npy", noisy[0].numpy())
+    return [f"mask={bundled_path('mask.tif')}", f"truth={bundled_path('scene.tif')}", *QUIET]
+
+
+def test_the_chain_undoes_a_sensor(reconstruct, capture, tmp_path):
+    def psnr(*options: str) -> float:
+        outcome = reconstruct(*capture, "solver.iterations=40", *options)
+        assert outcome.status == 0, outcome.err
+        return metrics(tmp_path / "run")["metrics"]["matlab-uint8"]["psnr"]
+
+    noisy, raw = psnr("measurement=noisy.npy"), psnr("measurement=raw.npy")
+    mended = psnr("measurement=raw.npy", "dark=dark.npy", "flat=flat.npy", "hot_pixels=8")
+    assert raw < noisy - 3
+    assert mended == pytest.approx(noisy, abs=0.4)
+    done = metrics(tmp_path / "run")["preprocessing"]
+    hot = round(0.002 * 256 * 310)
+    assert hot <= done["hot_pixels"]["repaired"] <= hot + 2
+    assert done["hot_pixels"]["source"] == "dark, flat"
+    assert done["dark"]["source"] == "dark.npy"
+    assert 0.85 < done["flat"]["lowest"] < 1 < done["flat"]["highest"] < 1.15
+    assert (done["saturation"], done["window"], done["scale"]) == (None, None, 1)
+    assert "hot" not in " ".join(metrics(tmp_path / "run")["files"])
+
+
+def test_every_step_is_in_metrics(reconstruct, camera, tmp_path):
+    frame = np.zeros((20, 30), np.float32)
+    frame[3:15, 4:25] = np.load(camera.measurement)
+    frame[5, 6] = 1e3
+    np.save(tmp_path / "y.npy", frame * 2 + 1)
+    steps = ("dark=1", "hot_pixels=[[5,6]]", "saturation=1e3", "window=[3,4,12,21]", "scale=0.5")
+    outcome = reconstruct(*given(camera, "measurement", "mask"), "system.step=-1", *SHORT, *steps)
+    assert outcome.status == 0, outcome.err
+    assert metrics(tmp_path / "run")["preprocessing"] == {
+        "dark": {"source": "number", "level": 1.0},
+        "flat": None,
+        "hot_pixels": {"source": "list", "threshold": None, "repaired": 1},
+        "saturation": {"level": 1000.0, "pixels": 0, "fraction": 0.0},
+        "window": [3, 4, 12, 21],
+        "scale": 0.5,
+    }
+    assert metrics(tmp_path / "run")["measurement_shape"] == [1, 12, 21]
+    assert "1 pixels repaired (list)" in outcome.out
+
+
+@pytest.mark.filterwarnings("default")
+def test_saturated_pixels_are_warned_of(reconstruct, camera, tmp_path):
+    with pytest.warns(UserWarning, match="are saturated, at 1 or more"):
+        reconstruct(*given(camera, "measurement", "mask"), "system.step=-1", *SHORT, "saturation=1")
+    done = metrics(tmp_path / "run")["preprocessing"]["saturation"]
+    count = int((np.load(camera.measurement) >= 1).sum())
+    assert (done["pixels"], done["fraction"]) == (count, pytest.approx(count / (12 * 21)))
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_every_noise_in_a_simulated_measurement(name, reconstruct, camera, tmp_path):
+    def cube(*options: str) -> torch.Tensor:
+        chosen = (*given(camera, "truth", "mask"), "system.step=-1", *SHORT, *options)
+        outcome = reconstruct(*chosen)
+        assert outcome.status == 0, outcome.err
+        return io.read_cube(tmp_path / "run" / "cube.tif")
+
+    noisy = cube(f"noise={name}")
+    assert any("simulated" in line for line in metrics(tmp_path / "run")["inputs"])
+    assert metrics(tmp_path / "run")["preprocessing"]["scale"] == 1
+    assert torch.equal(cube(f"noise={name}"), noisy)
+    assert not torch.equal(cube(f"noise={name}", "seed=1"), noisy)
+    assert not torch.equal(cube(), noisy)
+    assert metrics(tmp_path / "run")["preprocessing"] is None
+
+
+def test_hot_pixels_of_a_simulated_frame_are_repaired(reconstruct, tmp_path):
+    hot = ("noise=sensor", "noise.hot=0.001", "noise.hot_level=0.9")
+    scores = []
+    for more in ((), ("hot_pixels=8",)):
+        assert reconstruct("solver.iterations=40", *QUIET, *hot, *more).status == 0
+        scores.append(metrics(tmp_path / "run")["metrics"]["matlab-uint8"]["psnr"])
+    assert scores[1] > scores[0] + 1
+    assert 70 < metrics(tmp_path / "run")["preprocessing"]["hot_pixels"]["repaired"] < 90
+
+
+def test_both_commands_make_the_same_noise():
+    from hydra import compose, initialize_config_module
+
+    from cassi.apps.evaluate_data import load_benchmark
+    from cassi.apps.evaluate_problems import preparation
+
+    with initialize_config_module("cassi.conf", version_base="1.3"):
+        cpu, option = torch.device("cpu"), "noise=sensor"
+        here = load_inputs(compose("reconstruct", overrides=[option]), cpu).measurement
+        config = compose("evaluate", overrides=[option])
+        benchmark = load_benchmark(config)
+        prepare = preparation({"": config}, benchmark, cpu)
+        assert torch.equal(prepare("", benchmark.scenes[0]).y, here)
+
+
+def test_frames_of_a_folder_are_preprocessed(command, camera, tmp_path):
+    folder = tmp_path / "frames"
+    folder.mkdir()
+    clean = np.load(camera.measurement)
+    flat = np.random.default_rng(0).uniform(0.8, 1.2, clean.shape).astype(np.float32)
+    for name in ("a", "b"):
+        np.save(folder / f"{name}.npy", clean * flat + 1)
+    np.save(tmp_path / "flat.npy", flat + 1)
+    outcome = command(evaluate_main, "cassi-evaluate")(
+        *("data=folder", "data.root=null", f"data.measurements={folder}", f"mask={camera.mask}"),
+        *("data.wavelengths=[450,500,550,600,650]", "system.step=-1", "report=false"),
+        *("figures=false", "progress=false", "data.evaluation.dark=1"),
+        "data.evaluation.flat=flat.npy",
+        "reconstructors=[{name: gap, method: gap_tv, overrides: {solver.iterations: 2}}]",
+    )
+    assert outcome.status == 0, outcome.err
+    done = json.loads((tmp_path / "run" / "results.json").read_text())["settings"]["preprocessing"]
+    assert sorted(done) == ["a", "b"]
+    assert done["a"]["dark"] == {"source": "number", "level": 1.0}
+    assert done["a"]["flat"]["source"] == "flat.npy"
+    assert done["a"]["flat"]["lowest"] == pytest.approx(flat.min() / flat.mean(), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["dark=night.npy"], "dark: expected a number, auto or a file, got 'night.npy'"),
+        (["dark=small.npy"], "dark: expected a frame of (12, 21) as the measurement, got (3, 4)"),
+        (["flat=none.npy"], "flat: expected a file, got 'none.npy'"),
+        (["flat=zeros.npy"], "flat: expected more than the dark level everywhere"),
+        (["hot_pixels=many"], "hot_pixels: expected a number > 0"),
+        (["hot_pixels=[[90,0]]"], "hot_pixels: [90, 0] lies outside (12, 21)"),
+        (["saturation=full"], "saturation: expected a number or null"),
+        (["window=[0,0,13,21]"], "window: expected [top, left, height, width] inside (12, 21)"),
+        (["noise=shot"], "noise: expected none, the measurement is not simulated"),
+        (["hot_pixel=3"], "hot_pixels"),
+        (["truth=truth.npz", "measurement=null", "noise=sensor", "noise.qe=2"], "qe: expected"),
+        (["noise=shott"], "did you mean shot"),
+    ],
+)
+def test_refused_in_one_line(reconstruct, camera, tmp_path, options, said):
+    np.save(tmp_path / "small.npy", np.ones((3, 4), np.float32))
+    np.save(tmp_path / "zeros.npy", np.zeros((12, 21), np.float32))
+    outcome = reconstruct(*given(camera, "measurement", "mask"), "system.step=-1", *SHORT, *options)
+    assert outcome.status == 2
+    assert said in outcome.err.splitlines()[-1]
+    assert "Traceback" not in outcome.err
