@@ -81,7 +81,6 @@ def train(config: DictConfig) -> float:
 def make_module(config: DictConfig, net: Any, wavelengths: tuple[float, ...]) -> Any:
     """Make the LightningModule of a config."""
     from cassi import viz
-    from cassi.training.module import Training
 
     bands = len(wavelengths)
     judge = config.data.validation.simulator or config.data.simulator
@@ -90,7 +89,8 @@ def make_module(config: DictConfig, net: Any, wavelengths: tuple[float, ...]) ->
             raise ValueError(f"{name}: expected true or false, got {config[name]!r}")
     if config.compile:
         net.compile()
-    return Training(
+    return build(
+        config.task,
         net,
         training_inputs.build_simulator(config.data.simulator, bands),
         build(config.loss),
@@ -100,6 +100,7 @@ def make_module(config: DictConfig, net: Any, wavelengths: tuple[float, ...]) ->
         seed=config.seed,
         picture=lambda cube: viz.srgb(cube, wavelengths),
         channels_last=config.channels_last,
+        pool=config.data.pool,
     )
 
 

@@ -67,6 +67,7 @@ def load_data(config: DictConfig) -> Any:
         batch_size=batch_size,
         steps_per_epoch=node.steps_per_epoch,
         workers=node.workers,
+        pool=node.pool,
     )
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from cassi.models._layers import check_counts, level_map, pad_to_multiple
+from cassi.models.component_net import ComponentNet
 from cassi.models.registry import register
 from cassi.priors.subspace import (
     Subspace,
@@ -25,82 +26,6 @@ POOL = 16
 """Side of the blocks whose mean spectra give the subspace, see `Subspace`."""
 START = Geometric(2.0, 0.06)
 """Strength of total variation during the start, relative to the signal level."""
-
-
-class Residual(nn.Module):
-    """x + conv(relu(conv(x))), both 3×3."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(width, width, 3, padding=1)
-        self.second = nn.Conv2d(width, width, 3, padding=1)
-        with torch.no_grad():
-            self.second.weight.mul_(0.2)  # deep stacks start near the identity
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return images shaped like x."""
-        result: Tensor = x + self.second(F.relu(self.first(x)))
-        return result
-
-
-class ComponentNet(nn.Module):
-    """A U-Net of plain convolutions at a half, a quarter and an eighth of the resolution.
-
-    Args:
-        inputs: planes that come in, of which the first `outputs + 1` count from the beginning; the
-            weights of the others start at zero.
-        outputs: planes of the correction.
-        widths: channels at the three resolutions.
-        blocks: residual blocks at each of them.
-        carries: take the features of an earlier stage.
-    """
-
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        widths: Sequence[int],
-        blocks: Sequence[int],
-        carries: bool,
-    ) -> None:
-        super().__init__()
-        fine, middle, coarse = widths
-
-        def stack(width: int, count: int) -> nn.Sequential:
-            return nn.Sequential(*(Residual(width) for _ in range(count)))
-
-        self.enter = nn.Conv2d(inputs, fine, 4, stride=2, padding=1)
-        self.carry = nn.Conv2d(fine, fine, 3, padding=1, bias=False) if carries else None
-        self.down = nn.ModuleList([nn.Conv2d(fine, middle, 2, 2), nn.Conv2d(middle, coarse, 2, 2)])
-        self.encoder = nn.ModuleList([stack(fine, blocks[0]), stack(middle, blocks[1])])
-        self.bottom = stack(coarse, blocks[2])
-        up = [nn.ConvTranspose2d(middle, fine, 2, 2), nn.ConvTranspose2d(coarse, middle, 2, 2)]
-        self.up = nn.ModuleList(up)
-        decoder = [stack(w, max(1, n - 1)) for w, n in zip(widths[:2], blocks[:2], strict=True)]
-        self.decoder = nn.ModuleList(decoder)
-        self.leave = nn.ConvTranspose2d(fine, outputs, 4, stride=2, padding=1)
-        with torch.no_grad():
-            self.enter.weight[:, outputs + 1 :] = 0
-            if self.carry is not None:
-                self.carry.weight.zero_()
-            self.leave.weight.mul_(0.1)
-
-    def forward(self, planes: Tensor, features: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return a correction and the features that the next stage takes.
-
-        Args:
-            planes: `(B, inputs, H, W)`, H and W multiples of 8.
-            features: `(B, widths[0], H/2, W/2)` of the stage before.
-        """
-        x = self.enter(planes)
-        if self.carry is not None and features is not None:
-            x = x + self.carry(features)
-        fine = self.encoder[0](F.relu(x))
-        middle = self.encoder[1](self.down[0](fine))
-        x = self.bottom(self.down[1](middle))
-        x = self.decoder[1](middle + self.up[1](x))
-        features = self.decoder[0](fine + self.up[0](x))
-        return self.leave(features), features
 
 
 @register("cassi_net")
@@ -122,7 +47,8 @@ class CassiNet(nn.Module):
         widths: channels of f at a half, a quarter and an eighth of the resolution.
         blocks: residual blocks there.
         start: iterations of total variation before the first learned stage.
-        training_start: the same while training; fewer leave more to learn, and cost less.
+        training_start: while training every batch has a start of its own length, from so many
+            iterations to `start`, so that one set of weights serves any `start` between.
         shared: all stages have the same f.
         checkpointing: compute f again for its gradient instead of keeping what is within: less
             memory, about a third more time.
@@ -160,15 +86,20 @@ class CassiNet(nn.Module):
         self.nets = nn.ModuleList(
             ComponentNet(2 * rank + 2, rank, widths, blocks, carry) for carry in carries
         )
-        self.log_sigma = nn.Parameter(torch.linspace(0.2, 0.05, stages).log())
+        self.log_sigma = nn.Parameter(torch.linspace(0.15, 0.03, stages).log())
         self.log_rho = nn.Parameter(torch.full((stages,), 0.05).log())
 
     def forward(self, y: Tensor, system: Any) -> Tensor:
         """Reconstruct: measurement `(B, K, H', W')` → cube `(B, C, H, W)`."""
         return self.outputs(y, system)[0]
 
-    def outputs(self, y: Tensor, system: Any) -> list[Tensor]:
+    def outputs(self, y: Tensor, system: Any, start: Tensor | None = None) -> list[Tensor]:
         """Return the cubes of all stages, the last stage first.
+
+        Args:
+            y: measurement `(B, K, H', W')`.
+            system: the camera.
+            start: what `begin` returned for them, `(B, C, H, W)`; computed where it is not given.
 
         Raises:
             ValueError: y is not `(B, K, H', W')`, holds NaN, or does not fit the camera.
@@ -177,12 +108,8 @@ class CassiNet(nn.Module):
         precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         # Subspaces and data steps need more than bfloat16.
         with torch.autocast(device, enabled=False):
-            y = y.float()
-            level = signal_level(y, system)
-            y = y / level
-            noise = noise_level(y, system) / y.square().flatten(1).mean(1).sqrt().clamp_min(1e-30)
-            soft = softening(y, system, noise)
-            x = self._begin(y, system, soft)
+            y, level, noise, soft = _normalize(y, system)
+            x = self._start(y, system, soft) if start is None else start / level
             prior = _Components(self, x, system.adjoint(torch.ones_like(y)), system, precision)
             algorithm = ADMM()
             cubes: list[Tensor] = []
@@ -195,15 +122,65 @@ class CassiNet(nn.Module):
                 cubes.insert(0, state.x * level)
         return cubes
 
+    def begin(self, y: Tensor, system: Any) -> Tensor:
+        """Return the cube `(B, C, H, W)` from which the learned stages go on; nothing is learned.
+
+        Raises:
+            ValueError: y is not `(B, K, H', W')`, holds NaN, or does not fit the camera.
+        """
+        with torch.autocast(y.device.type, enabled=False):
+            y, level, _, soft = _normalize(y, system)
+            return self._start(y, system, soft) * level
+
+    def denoise(self, x: Tensor, sigma: float | Tensor) -> Tensor:
+        """Remove white noise from a cube by the first learned stage alone: its prior.
+
+            E(a − f(a, σ)),  a = Eᵀx,  E the leading spectral directions of x
+
+        Training this first teaches f what images look like, at a small part of the cost.
+
+        Args:
+            x: `(B, C, H, W)`, with noise.
+            sigma: standard deviation of the noise, one number or one per cube.
+
+        Returns:
+            `(B, C, H, W)`.
+        """
+        device = x.device.type
+        precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        with torch.autocast(device, enabled=False):
+            x = x.float()
+            mean = x.detach().abs().mean(1).flatten(1)
+            level = torch.quantile(mean[:, :: 1 + mean.shape[1] // 2**20], 0.999, dim=1)
+            level = level.clamp_min(1e-30).view(-1, 1, 1, 1)
+            prior = _Components(
+                self, torch.zeros_like(x), x.new_zeros(x[:, :1].shape), None, precision
+            )
+            prior.net = self.nets[0]
+            sigma = torch.as_tensor(sigma, dtype=x.dtype, device=x.device)
+            return prior(x / level, sigma.reshape(-1, 1, 1, 1) / level) * level
+
     @torch.no_grad()
-    def _begin(self, y: Tensor, system: Any, soft: Tensor) -> Tensor:
+    def _start(self, y: Tensor, system: Any, soft: Tensor) -> Tensor:
         algorithm, prior = ADMM(relaxation=1.6), Subspace(rank=self.rank).begin()
         state = algorithm.init(y, system)
-        count = self.training_start if self.training else self.start
+        count = self.start
+        if self.training:
+            low, high = sorted((self.training_start, self.start))
+            count = int(torch.randint(low, high + 1, ()))
         for i in range(count):
             strength = START(i, count)
             state = algorithm.step(state, y, system, prior, strength, soft.clamp_min(0.05))
         return state.x
+
+
+def _normalize(y: Tensor, system: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    # The measurement of a scene of unit brightness, that brightness, noise and softness.
+    y = y.float()
+    level = signal_level(y, system)
+    y = y / level
+    noise = noise_level(y, system) / y.square().flatten(1).mean(1).sqrt().clamp_min(1e-30)
+    return y, level, noise, softening(y, system, noise)
 
 
 class _Components:

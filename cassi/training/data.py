@@ -23,19 +23,27 @@ class StepSampler(Sampler[list[int]]):
         rank: r.
         world: R.
         position: tells how many steps are done.
+        pool: after so many steps the samples come again; None for never.
 
     Raises:
         ValueError: B cannot be shared equally.
     """
 
     def __init__(
-        self, batch_size: int, steps: int, rank: int, world: int, position: Callable[[], int]
+        self,
+        batch_size: int,
+        steps: int,
+        rank: int,
+        world: int,
+        position: Callable[[], int],
+        pool: int | None = None,
     ) -> None:
         if batch_size < 1 or batch_size % world:
             raise ValueError(
                 f"data.batch_size: expected a multiple of the {world} processes, got {batch_size}"
             )
         self.batch_size, self.steps, self.position = batch_size, steps, position
+        self.pool = pool
         share = batch_size // world
         self.part = range(rank * share, (rank + 1) * share)
 
@@ -47,7 +55,8 @@ class StepSampler(Sampler[list[int]]):
         """Yield the samples of one step after the other."""
         first = self.position()
         for step in range(first, (first // self.steps + 1) * self.steps):
-            yield [step * self.batch_size + i for i in self.part]
+            place = step if self.pool is None else step % self.pool
+            yield [place * self.batch_size + i for i in self.part]
 
 
 class StepLoader(DataLoader):
@@ -74,6 +83,7 @@ class TrainingData(LightningDataModule):
         batch_size: cubes per step, over all processes.
         steps_per_epoch: after so many steps the scenes are reconstructed.
         workers: processes that load; 0 loads in the training's own.
+        pool: number of batches that come again and again; None for always new ones.
 
     Raises:
         ValueError: a count is below its minimum.
@@ -87,9 +97,12 @@ class TrainingData(LightningDataModule):
         batch_size: int,
         steps_per_epoch: int,
         workers: int = 0,
+        pool: int | None = None,
     ) -> None:
         super().__init__()
         counts = {"batch_size": (batch_size, 1), "steps_per_epoch": (steps_per_epoch, 1)}
+        if pool is not None:
+            counts["pool"] = (pool, 1)
         for name, (count, least) in (counts | {"workers": (workers, 0)}).items():
             if isinstance(count, bool) or not isinstance(count, int) or count < least:
                 raise ValueError(
@@ -97,7 +110,7 @@ class TrainingData(LightningDataModule):
                 )
         self.samples, self.scenes = samples, scenes
         self.batch_size, self.steps_per_epoch = batch_size, steps_per_epoch
-        self.workers = workers
+        self.workers, self.pool = workers, pool
 
     def train_dataloader(self) -> DataLoader:
         """Return the batches of an epoch, `(b, C, h, w)` each."""
@@ -112,7 +125,12 @@ class TrainingData(LightningDataModule):
             return int(trainer.global_step * trainer.accumulate_grad_batches)
 
         sampler = StepSampler(
-            self.batch_size, self.steps_per_epoch, trainer.global_rank, trainer.world_size, position
+            self.batch_size,
+            self.steps_per_epoch,
+            trainer.global_rank,
+            trainer.world_size,
+            position,
+            self.pool,
         )
         return StepLoader(
             self.samples,

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from cassi import metrics
 from cassi.training.losses import MultiStage
+from cassi.training.starts import Starts
 
 Picture = Callable[[Tensor], np.ndarray]
 """(C, H, W) → 8-bit RGB (H, W, 3)."""
@@ -31,7 +32,8 @@ class Training(LightningModule):
     """Trains a network `net(y, system) -> x` on measurements simulated from cubes.
 
     Every random number of a step is drawn from a seed made of the run's seed, the number of the
-    step and the process, so that a resumed run draws the same ones.
+    step and the process, so that a resumed run draws the same ones. Where the batches of the data
+    come again after a number of steps, so do mask and noise.
 
     Args:
         net: the network.
@@ -44,6 +46,13 @@ class Training(LightningModule):
         picture: renders a cube for TensorBoard; None shows nothing.
         channels_last: keep weights and cubes with the bands last in memory, which convolutions of
             CPUs and tensor cores prefer.
+        pool: the number of steps after which batches come again; None for never. `TrainingData`
+            has to have the same.
+        starts: a folder, in which the starts of these batches are kept: the cubes that
+            `net.begin(y, system)` returns and `net.outputs(y, system, start)` takes.
+
+    Raises:
+        ValueError: starts of batches that never come again, or of a network that has none.
 
     Source of the validation score: PSNR as in the published tables, preset `matlab-uint8`.
     """
@@ -60,8 +69,16 @@ class Training(LightningModule):
         seed: int = 0,
         picture: Picture | None = None,
         channels_last: bool = False,
+        pool: int | None = None,
+        starts: str | None = None,
     ) -> None:
         super().__init__()
+        if starts is not None and (pool is None or not hasattr(net, "begin")):
+            raise ValueError(
+                "starts: expected batches that come again and a network with a start to keep; got "
+                f"data.pool={pool} and {type(net).__name__}"
+            )
+        self.pool, self.starts = pool, None if starts is None else Starts(starts)
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
         if channels_last:
             net.to(memory_format=self.layout)  # type: ignore[call-overload]
@@ -76,10 +93,11 @@ class Training(LightningModule):
         """Return the loss of a batch of cubes `(B, C, H, W)` in [0, 1]."""
         # Not the number of optimizer steps: with accumulated gradients that stands still.
         step = self.trainer.fit_loop.epoch_loop.total_batch_idx
+        step = step if self.pool is None else step % self.pool
         seed = combine_seeds(self.seed, step, self.global_rank)
         torch.manual_seed(seed)
         truth, y, system = self._measure(self.simulate, batch, seed)
-        outputs = self._outputs(y, system)
+        outputs = self._outputs(y, system, f"{step}-{self.global_rank}")
         loss: Tensor = self.loss(outputs, truth)
         self.log("loss", loss.detach(), prog_bar=True, on_step=True, batch_size=len(batch))
         return loss
@@ -102,7 +120,7 @@ class Training(LightningModule):
         seed = combine_seeds(self.seed, batch_idx)
         torch.manual_seed(seed)
         truth, y, system = self._measure(self.validate, batch, seed)
-        x = self.net(y, system).float()
+        x = self._reconstruct(y, system).float()
         if not x.isfinite().all():
             raise ValueError(
                 f"the network's output is not finite after step {self.trainer.global_step}; lower "
@@ -136,10 +154,19 @@ class Training(LightningModule):
             y, system = simulate(truth, generator)
         return truth, y, system
 
-    def _outputs(self, y: Tensor, system: Any) -> Any:
+    def _reconstruct(self, y: Tensor, system: Any) -> Tensor:
+        x: Tensor = self.net(y, system)
+        return x
+
+    def _outputs(self, y: Tensor, system: Any, name: str) -> Any:
+        net: Any = self.net
+        if self.starts is not None:
+            start = self.starts(name, lambda: net.begin(y, system)).to(y)
+            cubes = net.outputs(y, system, start)
+            return cubes if isinstance(self.loss, MultiStage) else cubes[0]
         if isinstance(self.loss, MultiStage) and hasattr(self.net, "outputs"):
-            return self.net.outputs(y, system)  # type: ignore[operator]
-        return self.net(y, system)
+            return net.outputs(y, system)
+        return self._reconstruct(y, system)
 
     def _show(self, x: Tensor, truth: Tensor) -> None:
         if self.picture is None or not self.trainer.is_global_zero:

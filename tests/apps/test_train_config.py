@@ -8,13 +8,13 @@ import pytest
 import torch
 from hydra import compose, initialize_config_module
 
-from cassi.apps import training_inputs
+from cassi.apps import train, training_inputs
 from cassi.apps.networks import build_model, model_node, rewrite_model_path, store_models
 from cassi.config import build
-from cassi.models.registry import list_models
+from cassi.models.registry import create_model, list_models
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
-GROUPS = ("data", "optimizer", "scheduler", "loss", "trainer", "logger", "callbacks")
+GROUPS = ("data", "optimizer", "scheduler", "loss", "task", "trainer", "logger", "callbacks")
 OPTIONS = [
     (group, file.stem)
     for group in GROUPS
@@ -46,7 +46,8 @@ def make(tmp_path, monkeypatch):
         if "data=folder" in overrides:
             config.data.root = str(tmp_path)
             config.data.simulator.masks.mask = str(mask)
-        bands = len(training_inputs.data_wavelengths(config))
+        wavelengths = training_inputs.data_wavelengths(config)
+        bands = len(wavelengths)
         judge = config.data.validation.simulator
         for node in filter(None, (config.data.simulator, judge)):
             y, _ = training_inputs.build_simulator(node, bands)(CUBE, torch.Generator())
@@ -55,6 +56,8 @@ def make(tmp_path, monkeypatch):
         optimizer = build(config.optimizer, [torch.nn.Parameter(torch.zeros(1))])
         build(config.scheduler, optimizer)
         assert build(config.loss)(CUBE, CUBE).isfinite()
+        if "model=gap_net" not in overrides:  # which has neither a prior nor a start of its own
+            train.make_module(config, create_model("cassi_net", stages=1), wavelengths)
         callbacks = training_inputs.build_callbacks(config)
         loggers = training_inputs.build_loggers(config, None)
         config.trainer.accelerator = "cpu"

@@ -96,6 +96,48 @@ def test_outputs_are_those_of_the_stages_the_last_first() -> None:
         torch.testing.assert_close(_net(stages=1)(y, system), _net(stages=1).outputs(y, system)[0])
 
 
+def test_goes_on_from_a_given_start() -> None:
+    net, system = _net(start=5), cassi.SDCassi(torch.rand(32, 32), bands=6, step=1)
+    y = 7 * system(_scene(size=32))
+    with torch.no_grad():
+        start = net.begin(y, system)
+        torch.testing.assert_close(net.outputs(y, system, start)[0], net(y, system))
+        assert not torch.allclose(net.outputs(y, system, 0.5 * start)[0], net(y, system))
+
+
+def test_starts_vary_in_length_while_training() -> None:
+    net, system = _net(start=6, training_start=2), cassi.SDCassi(torch.rand(32, 32), 6, 1)
+    y = system(_scene(size=32))
+
+    def starts(net: CassiNet) -> int:
+        return len({float(net.begin(y, system).sum()) for _ in range(12)})
+
+    assert starts(net) == 1
+    assert 1 < starts(net.train()) <= 5
+
+
+def test_denoising_subtracts_what_the_first_stage_finds() -> None:
+    net, x = _net(rank=3), _scene().expand(2, -1, -1, -1)
+    noisy = x + 0.1 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        cleaned = net.denoise(noisy, torch.tensor([0.1, 0.2]))
+        again = net.denoise(50 * noisy[:1], 5.0)
+        torch.testing.assert_close(again, 50 * cleaned[:1], rtol=1e-3, atol=1e-3)
+        for parameter in net.nets.parameters():
+            parameter.zero_()
+        projected = net.denoise(noisy, 0.1)
+    assert not torch.allclose(cleaned, projected, atol=1e-4)
+    # Three of six directions hold two materials and half of the noise.
+    assert float((projected - x).std()) == pytest.approx(0.1 * 0.5**0.5, rel=0.1)
+
+
+def test_denoising_reaches_the_weights() -> None:
+    net = _net(shared=True).train()
+    net.denoise(_scene() + 0.1, 0.1).square().sum().backward()
+    missing = {name for name, p in net.named_parameters() if p.grad is None}
+    assert missing == {"log_sigma", "log_rho", "nets.0.carry.weight"}
+
+
 def test_a_shared_stage_is_smaller() -> None:
     counts = [
         sum(p.numel() for p in CassiNet(shared=shared).parameters()) for shared in (True, False)

@@ -11,6 +11,7 @@ from cassi.data.simulation import Simulator
 from cassi.training import RMSE
 from cassi.training.callbacks import EMA, LastCheckpoint
 from cassi.training.data import StepSampler, TrainingData
+from cassi.training.denoising import Denoising
 from cassi.training.module import Training, combine_seeds
 
 
@@ -33,13 +34,19 @@ def test_a_resumed_epoch_goes_on_with_the_next_sample():
     assert len(sampler) == 5
 
 
+def test_a_pool_of_batches_comes_again():
+    batches = list(StepSampler(2, 7, 0, 1, lambda: 0, pool=3))
+    assert batches[:3] == batches[3:6] == [[0, 1], [2, 3], [4, 5]]
+    assert batches[6] == [0, 1]
+
+
 @pytest.mark.parametrize("settings", [{"batch_size": 3}, {"batch_size": 0}])
 def test_a_batch_that_cannot_be_shared(settings):
     with pytest.raises(ValueError, match="multiple of the 2 processes"):
         StepSampler(**settings, steps=1, rank=0, world=2, position=lambda: 0)
 
 
-@pytest.mark.parametrize("name", ["batch_size", "steps_per_epoch", "workers"])
+@pytest.mark.parametrize("name", ["batch_size", "steps_per_epoch", "workers", "pool"])
 def test_counts(name):
     settings = {"batch_size": 1, "steps_per_epoch": 1, "workers": 0, name: -1}
     with pytest.raises(ValueError, match=rf"data\.{name}"):
@@ -63,23 +70,23 @@ class Dropping(nn.Module):
         return nn.functional.dropout(system.adjoint(y), 0.5, self.training) * self.weight
 
 
-def fit(steps, rate=0.0, callbacks=(), accumulate=1):
+def fit(steps, rate=0.0, callbacks=(), accumulate=1, net=None, task=Training, pool=None, **more):
     from lightning.pytorch import Trainer
 
     seen = []
 
-    class Watched(Training):
+    class Watched(task):
         def training_step(self, batch, batch_idx):
             loss = super().training_step(batch, batch_idx)
             seen.append(loss.item())
             return loss
 
     module = Watched(
-        Dropping(), Simulator(RandomMasks()), RMSE(),
-        lambda parameters: torch.optim.SGD(parameters, lr=rate), seed=3,
+        net or Dropping(), Simulator(RandomMasks()), RMSE(),
+        lambda parameters: torch.optim.SGD(parameters, lr=rate), seed=3, pool=pool, **more,
     )  # fmt: skip
     cubes = torch.rand(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    data = TrainingData(cubes, cubes[:2], batch_size=2, steps_per_epoch=2)
+    data = TrainingData(cubes, cubes[:2], batch_size=2, steps_per_epoch=2, pool=pool)
     trainer = Trainer(
         accelerator="cpu", max_steps=steps, max_epochs=-1, logger=False, callbacks=list(callbacks),
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
@@ -102,6 +109,57 @@ def test_accumulated_steps_see_other_samples():
     _, trainer, seen = fit(2, accumulate=2)
     assert trainer.global_step == 2
     assert len(set(seen)) == 4
+
+
+def test_steps_of_a_pool_draw_the_same_again():
+    _, _, seen = fit(6, pool=3)
+    assert seen[:3] == seen[3:]
+    assert len(set(seen)) == 3
+
+
+class Beginning(nn.Module):
+    """x = w·Aᵀy, counted."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.begun = nn.Parameter(torch.ones(())), 0
+
+    def begin(self, y, system):
+        self.begun += 1
+        return system.adjoint(y)
+
+    def outputs(self, y, system, start=None):
+        return [self.weight * (self.begin(y, system) if start is None else start)]
+
+    def forward(self, y, system):
+        return self.outputs(y, system)[0]
+
+    def denoise(self, x, sigma):
+        return self.weight * x / (1 + sigma**2)
+
+
+def test_starts_of_a_pool_are_computed_once(tmp_path):
+    net = Beginning()
+    _, _, seen = fit(4, net=net, pool=2, starts=str(tmp_path / "starts"))
+    files = sorted(file.name for file in (tmp_path / "starts").iterdir())
+    assert files == ["0-0.pt", "1-0.pt"]
+    validations = 2 * 2
+    assert net.begun == 2 + validations
+    assert seen[:2] == seen[2:]
+    plain = fit(4, net=Beginning(), pool=2)[2]
+    assert seen == pytest.approx(plain, rel=1e-3)
+    # Another run in the same folder finds them.
+    net = Beginning()
+    assert fit(2, net=net, pool=2, starts=str(tmp_path / "starts"))[2] == seen[:2]
+    assert net.begun == 2
+
+
+def test_a_prior_is_trained_on_noisy_cubes():
+    _, trainer, seen = fit(3, net=Beginning(), task=Denoising, sigma=(0.1, 0.1))
+    # RMSE of (x + 0.1 n) / 1.01 with x in [0, 1].
+    assert seen == pytest.approx([0.1] * 3, rel=0.25)
+    assert len(set(seen)) == 3
+    assert 19 < trainer.callback_metrics["val_psnr"] < 22
 
 
 def test_the_last_step_is_validated():
@@ -137,6 +195,10 @@ def test_what_is_not_finite_is_told():
     ("make", "said"),
     [
         (lambda: EMA(1.0), "decay"),
+        (lambda: fit(1, starts="x"), "starts: expected batches that come again"),
+        (lambda: fit(1, starts="x", pool=2), "Dropping"),
+        (lambda: fit(1, task=Denoising), "Dropping has none"),
+        (lambda: fit(1, task=Denoising, net=Beginning(), sigma=(0.2, 0.1)), "sigma"),
         (lambda: LastCheckpoint("x"), "every_minutes"),
         (lambda: LastCheckpoint("x", every_n_train_steps=2, every_minutes=2), "every_minutes"),
     ],
