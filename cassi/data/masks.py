@@ -121,22 +121,29 @@ class RandomMasks:
         kinds: "binary", of zeros and ones, and "grey", u^(1/d - 1) with u uniform; each sample
             draws one.
         density: range of the mean transmission d, of which each sample draws its own.
+        shots: number K of masks of a sample.
+        bands: 1, or C for a mask of its own for each band, as for the frames of a video.
 
     Raises:
-        ValueError: an unknown kind, or densities outside (0, 1).
+        ValueError: an unknown kind, densities outside (0, 1), or counts below 1.
     """
 
     def __init__(
         self,
         kinds: Sequence[str] = ("binary", "grey"),
         density: Sequence[float] = (0.3, 0.7),
+        shots: int = 1,
+        bands: int = 1,
     ) -> None:
         kinds, density = ((kinds,) if isinstance(kinds, str) else tuple(kinds)), tuple(density)
         if not kinds or set(kinds) - {"binary", "grey"}:
             raise ValueError(f"kinds: expected 'binary' and 'grey', got {kinds!r}")
         if len(density) != 2 or not 0 < density[0] <= density[1] < 1:
             raise ValueError(f"density: expected (low, high) within (0, 1), got {density!r}")
+        if shots < 1 or bands < 1:
+            raise ValueError(f"shots, bands: expected at least 1, got {shots} and {bands}")
         self.kinds, self.density = kinds, density
+        self.shots, self.bands = shots, bands
 
     def draw(
         self,
@@ -146,9 +153,10 @@ class RandomMasks:
         generator: torch.Generator,
         device: torch.device | str = "cpu",
     ) -> Tensor:
-        """Draw a mask for each sample: `(B, 1, 1, height, width)`."""
+        """Draw masks for each sample: `(B, K, 1|C, height, width)`."""
         where = generator.device
-        masks = torch.rand((batch, 1, 1, height, width), generator=generator, device=where)
+        shape = (batch, self.shots, self.bands, height, width)
+        masks = torch.rand(shape, generator=generator, device=where)
         for mask in masks:
             kind = self.kinds[_integer(len(self.kinds), generator)]
             low, high = self.density

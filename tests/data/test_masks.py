@@ -104,3 +104,11 @@ def test_mixed_draws_from_all() -> None:
 def test_refused(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_random_masks_of_several_shots_and_bands():
+    masks = RandomMasks(shots=2, bands=3).draw(4, 8, 9, _generator())
+    assert masks.shape == (4, 2, 3, 8, 9)
+    assert not torch.equal(masks[:, 0], masks[:, 1])
+    with pytest.raises(ValueError, match="shots, bands: expected at least 1"):
+        RandomMasks(shots=0)
