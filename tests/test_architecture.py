@@ -18,6 +18,7 @@ PARTS = {
     "solvers": set(),
     "models": {"solvers", "priors", "ops"},
     "data": {"systems"},
+    "calibration": {"ops", "systems"},
     "metrics": set(),
     "training": {"ops", "systems", "solvers", "data", "metrics"},
     "evaluation": {"ops", "systems", "solvers", "data", "metrics"},

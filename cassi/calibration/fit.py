@@ -1,0 +1,210 @@
+"""The geometry that explains frames best, and how sure it is."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cassi.calibration.geometry import Geometry
+from cassi.calibration.windows import Evidence, Frame, Windows
+from cassi.systems import SDCassi
+
+_LEAST_WINDOWS = 20
+_SEARCHED = 64  # windows are enough to find the right pixel
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A geometry found, and how.
+
+    Attributes:
+        geometry: the best.
+        errors: standard error of each of its `values()`.
+        covariance: `(T, T)`.
+        objectives: mean logarithm of the windows' relative residual variance: at the start, and
+            after each iteration.
+        windows: number of windows.
+    """
+
+    geometry: Geometry
+    errors: list[float]
+    covariance: Tensor
+    objectives: list[float]
+    windows: int
+
+
+def fit_geometry(
+    frames: Sequence[Frame],
+    system: SDCassi,
+    start: Geometry,
+    *,
+    central: bool = False,
+    iterations: int = 15,
+) -> Fit:
+    r"""Fit a geometry to frames by damped Gauss–Newton steps on the objective of `Windows`.
+
+    The standard errors come from (H⁻¹ G H⁻¹) with the curvature H and the scatter G of the gradient
+    between the sixteenths of the frames: what the scene leaves unexplained is no white noise, and
+    windows near each other err alike.
+
+    Args:
+        frames: of one camera.
+        system: the nominal camera.
+        start: where to start; the same numbers are free.
+        central: use the middle of the frames only.
+        iterations: at most this many.
+
+    Raises:
+        ValueError: the frames have too few bright windows.
+    """
+    parts = [Windows(frame, system, central=central) for frame in frames]
+    count = sum(len(part) for part in parts)
+    if count < _LEAST_WINDOWS:
+        raise ValueError(
+            f"calibration: expected at least {_LEAST_WINDOWS} lit windows of 16×16 pixels, got "
+            f"{count}; take a larger or brighter frame"
+        )
+    geometry, damping = start, 1e-3
+    found = [part.evidence(geometry) for part in parts]
+    objectives = [_mean(found)]
+    for _ in range(iterations):
+        curvature, gradient = _sum(found)
+        diagonal = torch.diag(curvature.diagonal() * damping)
+        step = -torch.linalg.solve(curvature + diagonal, gradient)
+        limit = torch.tensor(geometry.differences(system), dtype=step.dtype) * 5
+        step = step * (limit / step.abs().clamp_min(1e-30)).min().clamp_max(1)
+        tried = Geometry.of([a + b for a, b in zip(geometry.values(), step.tolist(), strict=True)])
+        if _objective(parts, tried) < objectives[-1]:
+            geometry, damping = tried, max(damping / 10, 1e-6)
+            found = [part.evidence(geometry) for part in parts]
+            objectives.append(_mean(found))
+        else:
+            damping = max(damping, 1e-2) * 10
+        # A thousandth of a pixel is less than any camera holds still.
+        small = (step.abs() < limit / 500).all()
+        if small or damping > 1e4:
+            break
+    covariance = _covariance(found)
+    errors = covariance.diagonal().clamp_min(0).sqrt().tolist()
+    return Fit(geometry, errors, covariance, objectives, count)
+
+
+def objective(frames: Sequence[Frame], system: SDCassi, geometry: Geometry) -> float:
+    """Return the objective of a geometry, over all windows that `fit_geometry` takes."""
+    return _objective([Windows(frame, system) for frame in frames], geometry)
+
+
+def search_start(
+    frames: Sequence[Frame], system: SDCassi, start: Geometry, radius: int
+) -> list[Geometry]:
+    """Find where to start: shift and dispersion on a grid, then a short fit of each best shift.
+
+    The objective has valleys beside each other, about a pixel apart, where shift and dispersion
+    make up for each other. Only the middle of the frames is looked at, which a rotation moves
+    little.
+
+    Args:
+        frames: of one camera.
+        system: the nominal camera.
+        start: the middle of the grid.
+        radius: pixels, of the shift; 0 searches nothing.
+
+    Returns:
+        Different places, the best first; `start` alone where nothing is searched.
+    """
+    side = range(-radius, radius + 1)
+    shifts = list(itertools.product(side, side))
+    parts = [Windows(frame, system, central=True, most=_SEARCHED) for frame in frames]
+    parts = [part for part in parts if len(part)]
+    if radius == 0 or sum(len(part) for part in parts) < _LEAST_WINDOWS:
+        return [start]
+    weights = torch.tensor([float(len(part)) for part in parts])
+    # Steps that move the outermost bands by a pixel at most.
+    per_band = 1 / max(system.bands - 1, 1)
+    fits: list[Fit] = []
+    for k in range(-2, 3):
+        values = start.values()
+        values[3] += k * per_band
+        tables = [part.shifted_objective(Geometry.of(values), shifts) for part in parts]
+        down, right = shifts[int((weights @ torch.tensor(tables)).argmin())]
+        if system.axis == -2:
+            down, right = right, down
+        geometry = Geometry.of([values[0] + down, values[1] + right, *values[2:]])
+        fits.append(fit_geometry(frames, system, geometry, central=True, iterations=6))
+    found: list[Geometry] = []
+    for fit in sorted(fits, key=lambda fit: fit.objectives[-1]):
+        if not any(_are_near(fit.geometry, other, system) for other in found):
+            found.append(fit.geometry)
+    return found
+
+
+def _are_near(a: Geometry, b: Geometry, system: SDCassi) -> bool:
+    steps = a.differences(system)
+    pairs = zip(a.values(), b.values(), steps, strict=True)
+    return all(abs(one - other) < 3 * step for one, other, step in pairs)
+
+
+def objective_curves(
+    frames: Sequence[Frame], system: SDCassi, fit: Fit, reach: float = 0.5, count: int = 9
+) -> list[list[tuple[float, float]]]:
+    """Return the objective along each axis through the optimum, for a plot.
+
+    Args:
+        frames: of one camera.
+        system: the nominal camera.
+        fit: the optimum.
+        reach: how far to go, in pixels of the farthest point.
+        count: of points.
+
+    Returns:
+        For each of the geometry's values, (distance, objective).
+    """
+    parts = [Windows(frame, system, most=100) for frame in frames]
+    values = fit.geometry.values()
+    curves = []
+    for k, h in enumerate(fit.geometry.differences(system)):
+        curve = []
+        for t in torch.linspace(-1, 1, count).tolist():
+            moved = list(values)
+            moved[k] += t * reach * 10 * h
+            curve.append((t * reach * 10 * h, _objective(parts, Geometry.of(moved))))
+        curves.append(curve)
+    return curves
+
+
+def _objective(parts: Sequence[Windows], geometry: Geometry) -> float:
+    total = sum(len(part) * part.objective(geometry) for part in parts if len(part))
+    return total / sum(len(part) for part in parts)
+
+
+def _mean(found: Sequence[Evidence]) -> float:
+    return torch.cat([part.variance for part in found]).log().mean().item()
+
+
+def _sum(found: Sequence[Evidence]) -> tuple[Tensor, Tensor]:
+    curvature = sum((part.curvature for part in found), torch.zeros(()).double())
+    gradient = torch.cat([part.gradient for part in found]).sum(0)
+    return curvature.cpu(), gradient.cpu()
+
+
+def _covariance(found: Sequence[Evidence]) -> Tensor:
+    curvature, _ = _sum(found)
+    gradients, places, start = [], [], 0
+    for part in found:
+        gradients.append(part.gradient.cpu())
+        places.append(part.place.cpu() + start)
+        start += int(part.place.max()) + 1 if len(part.place) else 0
+    gradient, place = torch.cat(gradients), torch.cat(places)
+    names, index = place.unique(return_inverse=True)
+    sums = torch.zeros(len(names), gradient.shape[1], dtype=gradient.dtype)
+    sums.index_add_(0, index, gradient)
+    sums -= sums.mean(0)
+    many = max(len(names), 2)
+    inverse = torch.linalg.inv(curvature)
+    # A mean over few parts scatters less about itself than about the truth.
+    scatter = sums.mT @ sums * (many / max(many - gradient.shape[1], 1))
+    return inverse @ scatter @ inverse

@@ -1,0 +1,115 @@
+"""The mask and the gain of a camera from frames of scenes that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cassi import ops
+from cassi.calibration.geometry import turned
+from cassi.calibration.windows import Frame
+from cassi.systems import SDCassi
+
+_ITERATIONS = 40
+_PRIOR = 0.03
+"""What the mask before weighs beside the frames: they say nothing of what the bands average out."""
+
+
+@dataclass(frozen=True)
+class Light:
+    """An even scene: what it shines at each place of the spectrum, `(P,)`, in frame units."""
+
+    frame: Frame
+    spectrum: Tensor
+
+    @property
+    def level(self) -> float:
+        """Mean over the spectrum: what a band of value 1 gives under a mask of 1."""
+        return self.spectrum.mean().item()
+
+
+def fit_light(frame: Frame, system: SDCassi) -> Light:
+    """Find the spectrum of an even scene by least squares over the whole frame.
+
+    Args:
+        frame: of an even scene, one sample.
+        system: the calibrated camera.
+    """
+    y = turned(system, frame.y)[:1]
+    images = torch.stack([_even(frame, spectrum, system) for spectrum in frame.spectra])
+    columns = images.flatten(1).double()
+    normal = columns @ columns.mT
+    # Spectra that hardly differ on the detector stay small.
+    normal += torch.eye(len(normal), dtype=normal.dtype, device=normal.device) * (
+        1e-8 * normal.diagonal().mean()
+    )
+    weights = torch.linalg.solve(normal, columns @ y.flatten().double())
+    return Light(frame, (weights.to(frame.spectra) @ frame.spectra).clamp_min(0))
+
+
+@torch.no_grad()
+def refine_mask(lights: Sequence[Light], system: SDCassi) -> Tensor:
+    r"""Find the mask, pixel by pixel, that explains frames of even scenes.
+
+        min_m Σ_f ‖y_f − A_f m‖²/a_f + μ ‖m − m₀‖²,   a_f = Σ_p s_p²
+
+    by conjugate gradients, with the mask m₀ of the calibrated camera, the spectrum s of scene f,
+    and A_f m = Σ_p s_p S(o(p)) m.
+
+    Args:
+        lights: frames and their spectra.
+        system: the calibrated camera, with one mask for all bands.
+
+    Returns:
+        The mask `(K, 1, H, W)`, not below zero.
+
+    Raises:
+        ValueError: the camera has a mask per band.
+    """
+    if system.mask.shape[1] > 1:
+        raise ValueError("calibration: expected one mask for all bands to refine, got one per band")
+    start = turned(system, system.mask)
+
+    def gradient(mask: Tensor, measured: bool) -> Tensor:
+        with torch.enable_grad():
+            m = mask.detach().requires_grad_()
+            total = m.new_zeros(())
+            for light in lights:
+                shown = _even(light.frame, light.spectrum, system, m)
+                y = turned(system, light.frame.y)[0] if measured else torch.zeros_like(shown)
+                total = total + (shown - y).square().sum() / light.spectrum.square().sum() / 2
+            (found,) = torch.autograd.grad(total, m)
+        return found
+
+    # The misfit is quadratic, so its gradient without data applies its matrix.
+    x = torch.zeros_like(start)
+    r = -gradient(start, True)
+    p, size = r.clone(), r.square().sum()
+    for _ in range(_ITERATIONS):
+        if size == 0:
+            break
+        applied = gradient(p, False) + _PRIOR * p
+        alpha = size / (p * applied).sum()
+        x, r = x + alpha * p, r - alpha * applied
+        before, size = size, r.square().sum()
+        p = r + size / before * p
+    return turned(system, (start + x).clamp_min(0)).contiguous()
+
+
+def _even(frame: Frame, spectrum: Tensor, system: SDCassi, mask: Tensor | None = None) -> Tensor:
+    """Return what an even scene shows, `(K, H, W')`, dispersion along the last axis."""
+    mask = turned(system, system.mask) if mask is None else mask
+    offsets = torch.tensor(system.offsets, dtype=torch.float64)
+    if frame.points is not None:
+        at = torch.tensor(frame.points, dtype=torch.float64).clamp(0, len(offsets) - 1)
+        low = at.floor().long().clamp_max(max(len(offsets) - 2, 0))
+        high = (low + 1).clamp_max(len(offsets) - 1)
+        offsets = torch.lerp(offsets[low], offsets[high], at - low)
+        if mask.shape[1] > 1:
+            mask = mask[:, at.round().long()]
+    taps, starts = ops.linear_taps(offsets.to(mask.device))
+    scene = spectrum.to(mask).view(1, -1, 1, 1).expand(1, -1, *mask.shape[-2:]).contiguous()
+    return ops.forward_taps(scene, mask, taps.to(mask.dtype), starts, system.detector)[0]

@@ -1,0 +1,205 @@
+"""How well plain scenes explain small windows of a frame, and which way the camera should move."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cassi.calibration.geometry import Geometry, code_images, turned
+from cassi.systems import SDCassi
+
+SIDE = 16
+"""Pixels of a window: enough for its unknowns, few enough for a scene to be plain in it."""
+SPECTRA = 10
+"""Cosines over the bands, of which the spectrum of a plain scene is made."""
+PENALTY = 0.01
+"""On cosine k, times 1 + k, and times 3 where it varies over the window: scenes are smooth."""
+FLOOR = 1e-8
+"""Of the mean square of a window: what is left there is rounding."""
+WINDOWS = 600
+"""More do not make the estimate better, for the camera is the same everywhere."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame and what its scene may be: combinations of spectra, each varying linearly.
+
+    Args:
+        y: `(B, K, H', W')`, several snapshots by one camera.
+        points: places in the spectrum, in bands; None for all bands.
+        spectra: `(S, P)`, over the points.
+    """
+
+    y: Tensor
+    points: tuple[float, ...] | None
+    spectra: Tensor
+
+    @staticmethod
+    def snapshot(y: Tensor, bands: int) -> Frame:
+        """Return the frame of an unknown scene."""
+        at = (torch.arange(bands, dtype=y.dtype, device=y.device) + 0.5) / bands
+        orders = torch.arange(min(SPECTRA, bands), dtype=y.dtype, device=y.device)
+        return Frame(y, None, torch.cos(math.pi * orders[:, None] * at))
+
+    @staticmethod
+    def monochromatic(y: Tensor, band: float) -> Frame:
+        """Return the frame of a scene in the light of one place of the spectrum."""
+        return Frame(y, (band,), y.new_ones(1, 1))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What windows say at one geometry.
+
+    Attributes:
+        variance: `(N,)`, of what the best plain scene leaves, over the window's mean square.
+        gradient: `(N, T)`, of half its logarithm times pixels, with respect to the geometry.
+        curvature: `(T, T)`, Gauss–Newton approximation, summed over windows.
+        place: `(N,)`, in which of 4 × 4 parts of which frame a window lies.
+    """
+
+    variance: Tensor
+    gradient: Tensor
+    curvature: Tensor
+    place: Tensor
+
+    @property
+    def objective(self) -> float:
+        """Mean logarithm of the variance."""
+        return self.variance.log().mean().item()
+
+
+class Windows:
+    r"""Windows of a frame, in each of which a plain scene is fitted.
+
+        min_a ‖y_b − D_b(θ) a‖² + ‖Λ a‖²
+
+    D_b holds what the camera θ makes of each spectrum, times 1, rows and columns. The scene enters
+    linearly and is solved for; the residual is then a sharp function of θ, since the code is as
+    fine as the pixels. The objective is Σ_b n/2·log of it, the likelihood where every window has a
+    noise of its own: a window with edges or texture, which no plain scene explains, has little
+    weight. Derivatives hold a (Kaufman): D_b's are difference quotients.
+
+    Args:
+        frame: what was measured.
+        system: the nominal camera.
+        central: take only windows of the middle of the frame.
+        most: number of windows.
+
+    Source: Golub, Pereyra, "Separable nonlinear least squares: the variable projection method",
+    Inverse Problems 19(2), 2003.
+    """
+
+    def __init__(
+        self, frame: Frame, system: SDCassi, *, central: bool = False, most: int = WINDOWS
+    ) -> None:
+        self.frame, self.system = frame, system
+        y = turned(system, frame.y)
+        down, across = y.shape[-2] // SIDE, y.shape[-1] // SIDE
+        rows, columns = torch.meshgrid(torch.arange(down), torch.arange(across), indexing="ij")
+        place = (4 * rows // max(down, 1)) * 4 + 4 * columns // max(across, 1)
+        chosen = torch.ones_like(rows, dtype=torch.bool)
+        if central:
+            chosen = ((rows + 0.5) / down - 0.5).abs() < 0.3
+            chosen &= ((columns + 0.5) / across - 0.5).abs() < 0.3
+        index = chosen.flatten().nonzero()[:, 0]
+        self.index = index[:: len(index) // most + 1].to(y.device)
+        data = self._cut(y.double())  # (N, B, pixels)
+        # Dark windows would count as much as bright ones.
+        light = data.square().mean(2)
+        self.lit = light > 1e-4 * light.mean()
+        self.data, self.light = data, light.clamp_min(1e-30)
+        batch = torch.arange(len(y), device=y.device)
+        self.place = place.flatten().to(y.device)[self.index][:, None] + 16 * batch
+        side = torch.linspace(-1, 1, SIDE, dtype=torch.float64, device=y.device)
+        one = torch.ones_like(side)
+        maps = (one[:, None] * one, side[:, None] * one, one[:, None] * side)
+        shots = y.shape[1]
+        self.maps = torch.stack([value.flatten().repeat(shots) for value in maps])
+        orders = 1 + torch.arange(len(frame.spectra), dtype=torch.float64, device=y.device)
+        varies = torch.tensor([1.0, 3.0, 3.0], dtype=torch.float64, device=y.device)
+        self.penalty = PENALTY * (orders[:, None] * varies).flatten()
+
+    def __len__(self) -> int:
+        return int(self.lit.sum())
+
+    @property
+    def freedom(self) -> int:
+        """Number of pixels of a window."""
+        return self.data.shape[2]
+
+    def objective(self, geometry: Geometry) -> float:
+        """Return the mean logarithm of the relative residual variance."""
+        return (
+            self._relative(self._fit(self._design(self._images(geometry)))[2]).log().mean().item()
+        )
+
+    def shifted_objective(
+        self, geometry: Geometry, shifts: Sequence[tuple[int, int]]
+    ) -> list[float]:
+        """Return the objective with the code moved by whole pixels (down, right), for each."""
+        whole = self._all_images(geometry)
+        found = []
+        for shift in shifts:
+            images = self._cut(whole.roll(shift, (-2, -1)))
+            found.append(self._relative(self._fit(self._design(images))[2]).log().mean().item())
+        return found
+
+    def evidence(self, geometry: Geometry) -> Evidence:
+        """Return objective, gradient and curvature at a geometry."""
+        design = self._design(self._images(geometry))
+        factor, a, rest = self._fit(design)  # a (N, p, B), rest (N, n, B)
+        slopes = []
+        values = geometry.values()
+        for k, h in enumerate(geometry.differences(self.system)):
+            images = [
+                self._images(Geometry.of([*values[:k], values[k] + s * h, *values[k + 1 :]]))
+                for s in (1, -1)
+            ]
+            slopes.append(self._design((images[0] - images[1]) / (2 * h)) @ a)
+        slope = torch.stack(slopes, -1)  # (N, n, B, T)
+        flat = slope.flatten(2)
+        free = flat - design @ torch.cholesky_solve(design.mT @ flat, factor)
+        free = free.unflatten(2, slope.shape[2:])
+        variance = self._relative(rest)  # of lit windows, flat
+        weight = 1 / (self.light[self.lit] * variance)
+        slope, free, rest = (value.movedim(1, -1)[self.lit] for value in (slope, free, rest))
+        gradient = -torch.einsum("btn,bn->bt", slope, rest) * weight[:, None]
+        curvature = torch.einsum("bsn,btn,b->st", slope, free, weight)
+        return Evidence(variance, gradient, curvature, self.place[self.lit])
+
+    def _all_images(self, geometry: Geometry) -> Tensor:
+        codes = code_images(self.system, geometry, self.frame.points)
+        return torch.einsum("sp,pkhw->skhw", self.frame.spectra, codes)
+
+    def _images(self, geometry: Geometry) -> Tensor:  # (N, S, pixels)
+        return self._cut(self._all_images(geometry))
+
+    def _cut(self, image: Tensor) -> Tensor:
+        """Cut `(S, K, H, W)` into the chosen windows `(N, S, K·256)`."""
+        many, shots, height, width = image.shape
+        down, across = height // SIDE, width // SIDE
+        image = image[..., : down * SIDE, : across * SIDE]
+        cut = image.reshape(many, shots, down, SIDE, across, SIDE).permute(2, 4, 0, 1, 3, 5)
+        return cut.reshape(down * across, many, shots * SIDE**2)[self.index]
+
+    def _design(self, images: Tensor) -> Tensor:  # (N, S, n) → (N, n, 3S)
+        return (images.double()[:, :, None] * self.maps).flatten(1, 2).mT
+
+    def _fit(self, design: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        scale = design[:, :, 0].square().sum(1).sqrt()
+        scale = scale.clamp_min(1e-6 * scale.mean().item() + 1e-30)
+        normal = design.mT @ design + torch.diag_embed((scale[:, None] * self.penalty).square())
+        factor = torch.linalg.cholesky(normal)
+        data = self.data.mT
+        a = torch.cholesky_solve(design.mT @ data, factor)
+        return factor, a, data - design @ a
+
+    def _relative(self, rest: Tensor) -> Tensor:  # of the lit windows, flat
+        # yᵀ(y − Da) is the minimum of the penalised sum of squares.
+        variance = (rest * self.data.mT).mean(1) / self.light
+        return variance.clamp_min(0)[self.lit] + FLOOR

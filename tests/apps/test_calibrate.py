@@ -1,0 +1,113 @@
+"""cassi-calibrate: the camera it writes is one that cassi-reconstruct takes."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from cassi.apps.calibrate import main
+from cassi.evaluation import Mismatch
+from cassi.systems import SDCassi
+
+BANDS, HEIGHT, WIDTH = 6, 80, 80
+SHIFT, ROTATION, DISPERSION = (0.6, -0.4), 0.1, 0.03
+QUICK = ("solver.iterations=3", "degree=1")
+
+
+@pytest.fixture
+def calibrate(command):
+    return command(main, "cassi-calibrate")
+
+
+@pytest.fixture
+def bench(tmp_path):
+    """Files of a camera that is off: mask, two snapshots, a white and a monochromatic frame."""
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.rand(HEIGHT, WIDTH, generator=generator)
+    camera = SDCassi(mask, BANDS)
+    rows = torch.linspace(0, 1, HEIGHT).view(-1, 1).expand(-1, WIDTH)
+    bands = torch.linspace(0, 1, BANDS).view(-1, 1, 1)
+    white, single = torch.ones(1, BANDS, HEIGHT, WIDTH), torch.zeros(1, BANDS, HEIGHT, WIDTH)
+    single[:, 2] = 1
+    scenes = {
+        "first": (0.2 + 0.5 * bands * rows)[None],
+        "second": (0.7 - 0.5 * bands * rows)[None],
+        "white": 4 * white,
+        "single": single,
+    }
+    for name, scene in scenes.items():
+        y = Mismatch(SHIFT, ROTATION, DISPERSION).measure(scene, camera)
+        np.save(tmp_path / f"{name}.npy", y[0, 0].numpy())
+    np.save(tmp_path / "mask.npy", mask.numpy())
+    return ("mask.npy", "first.npy", "second.npy")
+
+
+def estimates(folder):
+    entries = json.loads((folder / "calibration.json").read_text())["estimates"]
+    return [entry["value"] for entry in entries]
+
+
+def test_writes_a_camera_that_reconstructs(calibrate, reconstruct, bench, tmp_path):
+    done = calibrate("measurement=first.npy", "mask=mask.npy", *QUICK)
+    assert done.status == 0, done.err
+    assert "shift down (px)" in done.out
+    assert "gain: unknown" in done.out
+    folder = tmp_path / "run"
+    assert estimates(folder) == pytest.approx([*SHIFT, ROTATION, DISPERSION], abs=0.03)
+    written = {file.name for file in folder.iterdir()} - {".hydra"}
+    assert written == {"camera.yaml", "mask.npy", "calibration.json", "calibration.png"}
+    numbers = json.loads((folder / "calibration.json").read_text())
+    assert numbers["residual"]["calibrated"] < numbers["residual"]["nominal"]
+    assert all(0 < entry["standard_error"] < 0.1 for entry in numbers["estimates"])
+    used = reconstruct(
+        *("--config-dir", str(folder), "--config-name", "camera"),
+        *("measurement=second.npy", "solver.iterations=3", "output.pictures=false"),
+        f"hydra.run.dir={tmp_path / 'cube'}",
+    )
+    assert used.status == 0, used.err
+    assert "offsets=-0.0" in used.out
+
+
+def test_known_light_gives_gain_and_mask(calibrate, bench, tmp_path):
+    done = calibrate(
+        *("measurement=[first.npy,second.npy]", "mask=mask.npy", "white=white.npy", *QUICK),
+        *("monochromatic.file=single.npy", "monochromatic.wavelength=500"),
+        "wavelengths=[480,490,500,510,520,530]",
+    )
+    assert done.status == 0, done.err
+    numbers = json.loads((tmp_path / "run" / "calibration.json").read_text())
+    assert numbers["gain"] == pytest.approx(4, rel=0.05)
+    camera = (tmp_path / "run" / "camera.yaml").read_text()
+    assert f"scale: {1 / numbers['gain']}"[:10] in camera
+    assert np.load(tmp_path / "run" / "mask.npy").shape == (HEIGHT, WIDTH)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("measurement=nowhere.npy",), "nowhere.npy"),
+        (("measurement=first.npy", "radius=50"), "radius: expected a whole number"),
+        (("measurement=first.npy", "degree=0"), "degree"),
+        (("measurement=first.npy", "gain=2"), "gain"),
+        (("measurement=[]",), "at least one file"),
+        (("measurement=first.npy", "mismatch.rotation=1"), "mismatch: expected a truth alone"),
+        (("measurement=first.npy", "monochromatic.file=single.npy"), "wavelengths="),
+        (
+            (
+                *("measurement=first.npy", "monochromatic.file=single.npy"),
+                *("wavelengths=[480,490,500,510,520,530]", "monochromatic.wavelength=600"),
+            ),
+            "480 to 530 nm",
+        ),
+        (("measurement=first.npy", "system=dd_cassi", "system.bands=6"), "SDCassi"),
+    ],
+)
+def test_refuses_in_one_line(calibrate, bench, tmp_path, arguments, said):
+    done = calibrate("mask=mask.npy", *arguments)
+    assert done.status == 2
+    assert len(done.err.strip().splitlines()) == 1
+    assert said in done.err
+    assert {file.name for file in (tmp_path / "run").iterdir()} <= {".hydra"}
