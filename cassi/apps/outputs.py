@@ -19,6 +19,7 @@ from cassi.apps.inputs import Inputs
 from cassi.config import plain
 from cassi.evaluation.tables import strict
 from cassi.solvers import Solution
+from cassi.systems import System
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -83,9 +84,24 @@ def summarize(inputs: Inputs, solution: Solution) -> dict[str, Any]:
         "measurement_shape": list(inputs.system.measurement_shape),
         "peak_memory_bytes": peak_memory(y.device),
     }
+    solve = describe_solve(inputs.system)
+    if solve is not None:
+        results["conjugate_gradients"] = solve
     if inputs.truth is not None:
         results["metrics"] = score(solution.x[0].cpu(), inputs.truth[0])
     return results
+
+
+def describe_solve(system: System) -> dict[str, Any] | None:
+    """Say how far the latest solve by conjugate gradients came; None without one."""
+    report = system.last_solve
+    if report is None:
+        return None
+    return {
+        "iterations": int(report.iterations.max()),
+        "relative_residual": report.residual.max().item(),
+        "converged": bool(report.converged.all()),
+    }
 
 
 def score(cube: Tensor, truth: Tensor) -> dict[str, dict[str, float | None]]:

@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from cassi import metrics
 from cassi.apps.inputs import Inputs
+from cassi.apps.outputs import describe_solve
 from cassi.solvers import Iteration
 
 
@@ -19,6 +20,7 @@ class Progress:
     def __init__(self, inputs: Inputs, iterations: int, visible: bool) -> None:
         self.rows: list[dict[str, Any]] = []
         self.truth = None if inputs.truth is None else inputs.truth.to(inputs.measurement.device)
+        self.system = inputs.system
         # A log file gets a line now and then, a terminal a moving bar.
         pause = 0.1 if sys.stderr.isatty() else 10.0
         self.bar = tqdm(total=iterations, unit="it", disable=not visible, mininterval=pause)
@@ -34,6 +36,10 @@ class Progress:
             "objective": iteration.objective,  # None is written as an empty field
         }
         shown = {"residual": f"{iteration.residual:.2e}"}
+        solve = describe_solve(self.system)
+        if solve is not None:  # None from the first iteration on, or never
+            row["inner_iterations"] = solve["iterations"]
+            row["inner_residual"] = solve["relative_residual"]
         if self.truth is not None:
             row["psnr"] = metrics.psnr(x, self.truth).mean().item()
             shown["PSNR"] = f"{row['psnr']:.2f} dB"
