@@ -35,36 +35,56 @@ def make_preprocessing(steps: Mapping[str, Any], system: DictConfig) -> Preproce
     )
 
 
-def preprocess(chain: Preprocessing, frame: Tensor, notes: list[str]) -> tuple[Tensor, Any]:
-    """Make a measurement of a frame `(B, K, H', W')`, note what was done, and return both.
+class Frames:
+    """Makes measurements of the frames that a config reads or simulates.
+
+    Attributes:
+        notes: what was done, one line each.
+        done: what was done to the frame, by step; None where it was simulated without noise.
 
     Raises:
-        ValueError: the frame does not fit the chain, or holds no light.
+        OSError: a file is missing.
+        ValueError: a value is outside its range, or a file cannot be read.
     """
-    measurement, done = chain.apply(frame)
-    if said := describe(done):
-        notes.append(f"measurement: {said}")
-    if not measurement.any():
-        raise ValueError("measurement: expected light, got only zeros")
-    return measurement, done
 
+    def __init__(self, config: DictConfig) -> None:
+        self.config = config
+        self.chain = make_preprocessing(config, config.system)
+        self.notes: list[str] = []
+        self.done: dict[str, Any] | None = None
 
-@torch.no_grad()
-def simulate(
-    config: DictConfig, system: System, truth: Tensor, scene: str, notes: list[str]
-) -> Tensor:
-    """Measure a truth `(1, C, H, W)` by the camera and, where there is noise, the sensor.
+    def preprocess(self, frame: Tensor) -> Tensor:
+        """Make a measurement of a frame `(B, K, H', W')` from a file.
 
-    Noise depends on `config.seed` and the scene's name, as in cassi-evaluate.
-    """
-    y: Tensor = system(truth)
-    notes.append(f"measurement: simulated from the truth, {tuple(y.shape)}")
-    node = config.get("noise")
-    if node is None:
-        return y
-    noise, settings = build(node), plain(node)
-    name = settings.pop("_target_").rpartition(".")[2]
-    said = ", ".join(f"{key} {value}" for key, value in settings.items() if value)
-    notes.append(f"measurement: {name} with {said}")
-    noisy: Tensor = noise(y, truth.shape[1], scene_generator(config.seed, scene))
-    return noisy
+        Raises:
+            ValueError: the frame does not fit the chain or holds no light, or noise is asked for.
+        """
+        if self.config.get("noise") is not None:
+            raise ValueError("noise: expected none, the measurement is not simulated")
+        return self._preprocess(frame)
+
+    @torch.no_grad()
+    def simulate(self, system: System, truth: Tensor, scene: str) -> Tensor:
+        """Measure a truth `(1, C, H, W)` by the camera and, where there is noise, the sensor.
+
+        Noise depends on `config.seed` and the scene's name, as in cassi-evaluate.
+        """
+        y: Tensor = system(truth)
+        self.notes.append(f"measurement: simulated from the truth, {tuple(y.shape)}")
+        node = self.config.get("noise")
+        if node is None:
+            return y
+        noise, settings = build(node), plain(node)
+        name = settings.pop("_target_").rpartition(".")[2]
+        said = ", ".join(f"{key} {value}" for key, value in settings.items() if value)
+        self.notes.append(f"measurement: {name} with {said}")
+        random = scene_generator(self.config.seed, scene)
+        return self._preprocess(noise(y, truth.shape[1], random))
+
+    def _preprocess(self, frame: Tensor) -> Tensor:
+        measurement, self.done = self.chain.apply(frame)
+        if said := describe(self.done):
+            self.notes.append(f"measurement: {said}")
+        if not measurement.any():
+            raise ValueError("measurement: expected light, got only zeros")
+        return measurement

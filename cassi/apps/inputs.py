@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from cassi.apps import settings
-from cassi.apps.frames import make_preprocessing, preprocess, simulate
+from cassi.apps.frames import Frames
 from cassi.apps.geometry import build_camera, dispersed, draw_mask, fit_bands, is_dual, move_back
 from cassi.data import io
 from cassi.data.bundled import bundled_path
@@ -66,14 +66,9 @@ def load_inputs(config: DictConfig, device: torch.device) -> Inputs:
     truth = load("truth", io.load_cube, bands=bands)
     if truth is not None:
         bands = bands or truth.data.shape[1]
-    measured, done = load("measurement", io.load_measurement), None
-    said: list[str] = []
-    chain = make_preprocessing(config, config.system)
+    frames, measured = Frames(config), load("measurement", io.load_measurement)
     if measured is not None:
-        if config.get("noise") is not None:
-            raise ValueError("noise: expected none, the measurement is not simulated")
-        measurement, done = preprocess(chain, measured.data, said)
-        measured = replace(measured, data=measurement)
+        measured = replace(measured, data=frames.preprocess(measured.data))
     wavelengths = given or next((f.wavelengths for f in (truth, measured) if f), None)
     if "mask" in files:
         mask = cast("io.Loaded", load("mask", io.load_mask, bands=bands)).data
@@ -101,26 +96,20 @@ def load_inputs(config: DictConfig, device: torch.device) -> Inputs:
     system = build_camera(config.system, mask, bands, wavelengths, length, **more)
     notes.append(f"system: {system}")
     if truth is not None:
-        _check_shape("truth", files["truth"], "(C, H, W)", truth.data, system.cube_shape)
-    if measured is None:
-        where = scene_name(files["truth"])
-        measurement = simulate(config, system, cast("io.Loaded", truth).data, where, said)
-        if config.get("noise") is not None:
-            measurement, done = preprocess(chain, measurement, said)
-    _check_shape(
-        "measurement",
-        files.get("measurement", files.get("truth")),
-        "(K, H', W')",
-        measurement,
-        system.measurement_shape,
-    )
+        _check_shape("truth", files, "(C, H, W)", truth.data, system.cube_shape)
+    if measured is not None:
+        measurement = measured.data
+    else:
+        scene = scene_name(files["truth"])
+        measurement = frames.simulate(system, cast("io.Loaded", truth).data, scene)
+    _check_shape("measurement", files, "(K, H', W')", measurement, system.measurement_shape)
     return Inputs(
         system.to(device),
         measurement.to(device),
         None if truth is None else truth.data,
         wavelengths,
-        [*notes, *said],
-        done,
+        [*notes, *frames.notes],
+        frames.done,
     )
 
 
@@ -151,10 +140,10 @@ def _path(value: Any) -> Path:
 
 
 def _check_shape(
-    role: str, file: Path | None, letters: str, data: Tensor, expected: tuple[int, int, int]
+    role: str, files: dict[str, Path], letters: str, data: Tensor, expected: tuple[int, int, int]
 ) -> None:
     if tuple(data.shape[1:]) != expected:
         raise ValueError(
             f"{role}: expected {letters} = {expected} as the mask and the system say, "
-            f"got {tuple(data.shape[1:])} in {file}"
+            f"got {tuple(data.shape[1:])} in {files.get(role, 'what was simulated')}"
         )
