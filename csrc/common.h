@@ -235,6 +235,54 @@ CASSI_INLINE void point_gradient(const T* share, T u, T v, T w, T* out) {
   for (int axis = 0; axis < 3; ++axis) out[axis] /= T(2);
 }
 
+// (G + rho I) z = r by L·D·Lᵀ for the symmetric K×K matrix of one pixel, or of as many as V has
+// lanes: entry(i, j) is G[i, j] for j <= i, z holds r, `a` (K·K) is scratch with `pitch` between
+// elements. Returns a bound from below of the least eigenvalue of G + rho I as a share of its
+// trace: (K-1)^(K-1) Π d/trace, over the pivots d.
+template <class V, class Entry>
+CASSI_INLINE V solve_definite(int64_t K, Entry entry, V rho, V* a, int64_t pitch, V* z,
+                              int64_t z_pitch) {
+#define A_(i, j) a[((i) * K + (j)) * pitch]
+  const V one = V{} + 1;
+  V trace = entry(0, 0) + rho, bound = one, others = V{};
+  for (int64_t u = 1; u < K; ++u) {
+    trace += entry(u, u) + rho;
+    others += one;  // K - 1
+  }
+  const V scale = one / trace;
+  for (int64_t u = 0; u < K; ++u) {
+    V pivot = entry(u, u) + rho, value = z[u * z_pitch];
+    for (int64_t j = 0; j < u; ++j) {
+      V rest = entry(u, j);
+      for (int64_t i = 0; i < j; ++i) rest -= A_(i, u) * A_(j, i);
+      const V factor = rest * A_(j, j);
+      A_(j, u) = rest;
+      A_(u, j) = factor;
+      pivot -= factor * rest;
+      value -= factor * z[j * z_pitch];
+    }
+    bound *= pivot * scale;
+    if (u > 0) bound *= others;
+    A_(u, u) = one / pivot;
+    z[u * z_pitch] = value;
+  }
+  for (int64_t u = K - 1; u >= 0; --u) {
+    V value = z[u * z_pitch] * A_(u, u);
+    for (int64_t i = u + 1; i < K; ++i) value -= A_(i, u) * z[i * z_pitch];
+    z[u * z_pitch] = value;
+  }
+  return bound;
+#undef A_
+}
+
+// From which bound on no eigenvalue of a gram counts as zero, and its inverse is accurate.
+template <class T>
+CASSI_INLINE T definite_above(int64_t K, Dtype stored) {
+  const T rank = static_cast<T>(K) * resolution<T>(stored),
+          accurate = sizeof(T) == 8 ? 1e-8 : 1e-5f;
+  return rank > accurate ? rank : accurate;
+}
+
 // A pivot this small beside its diagonal, as well as r is known, is a detector pixel that depends
 // on those before it.
 CASSI_INLINE double dependence(Dtype stored) { return stored == Dtype::f64 ? 1e-13 : 1e-6; }

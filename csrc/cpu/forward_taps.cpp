@@ -15,7 +15,7 @@ static void run_as(const ForwardTaps& a, int64_t begin, int64_t end) {
   const int64_t R = rows_of<T>(g), line = padded<T>(g.width);
   // The sums lie among so many more that a band which misses the detector writes only those.
   const int64_t before = padded<T>(g.width + a.taps.count);
-  const int64_t pitch = 2 * before + padded<T>(a.detector) + 2 * Vec<T>::lanes;
+  const int64_t pitch = 2 * before + padded<T>(a.detector) + 3 * Vec<T>::lanes;
   const int64_t weights = padded<T>(g.bands * a.taps.count);
   Arena arena = {scratch((weights + R * pitch + 2 * g.bands * R * line) * sizeof(T))};
   T* const weight = arena.block<T>(1, 1, weights).base;
@@ -28,7 +28,7 @@ static void run_as(const ForwardTaps& a, int64_t begin, int64_t end) {
     if (sample != tile.sample) read_weights(a.taps, sample = tile.sample, g.bands, weight);
     const Block<T> x =
         as_block(cube_part(a.x, sample, tile.h), g.bands, tile.rows, g.width, x_space);
-    const int64_t ahead = is_far<T>(g) ? x.band : 0;
+    const int64_t ahead = x.band;
     for (int64_t k = 0; k < g.shots; ++k) {
       const Block<T> m =
           as_mask(mask_part(a.mask, sample, k, tile.h), g.bands, tile.rows, g.width, m_space);
@@ -36,7 +36,7 @@ static void run_as(const ForwardTaps& a, int64_t begin, int64_t end) {
       for (int64_t c = 0; c < g.bands; ++c) {
         const int64_t at = before + start_of(a.taps, sample, c, g.width, a.detector);
         for (int64_t r = 0; r < tile.rows; ++r)
-          spread_row(y.at(0, r) + at, x.at(c, r), m.at(c, r), weight + c * a.taps.count,
+          spread_row(y.at(0, r), at, x.at(c, r), m.at(c, r), weight + c * a.taps.count,
                      a.taps.count, g.width, ahead);
       }
       Part out = cube_part(a.y, sample, tile.h);

@@ -27,20 +27,23 @@ static inline void read_weights(const Taps& taps, int64_t sample, int64_t bands,
     }
 }
 
-// y[w + t] += a[t] · m[w] x[w]. Two taps, the shift by a fraction, in one pass, if they are finite:
-// it multiplies zeros beside the row by them.
+// y[at + w + t] += a[t] · m[w] x[w], where y begins at a multiple of a vector. Two taps, the shift
+// by a fraction, in one pass, if they are finite: it multiplies zeros beside the row by them, and
+// writes up to three vectors behind its end.
 template <class T>
-static inline void spread_row(T* y, const T* x, const T* m, const T* a, int64_t count,
+static inline void spread_row(T* y, int64_t at, const T* x, const T* m, const T* a, int64_t count,
                               int64_t width, int64_t ahead) {
   using V = typename Vec<T>::type;
   constexpr int64_t L = Vec<T>::lanes;
   const int64_t whole = width / L, rest = width % L;
   if (count == 2 && (a[0] - a[0]) + (a[1] - a[1]) == T(0)) {
-    const Shift<T> by_one(1);
+    const Shift<T> here(at % L), further(at % L + 1);
     const T first = a[0], second = a[1];
+    T* const to = y + at / L * L;
     V previous = {};
     const auto put = [&](int64_t j, V product) {
-      store(y + j * L, load(y + j * L) + first * product + second * by_one(previous, product));
+      const V moved = first * here(previous, product) + second * further(previous, product);
+      store(to + j * L, load(to + j * L) + moved);
       previous = product;
     };
     for (int64_t j = 0; j < whole; ++j) {
@@ -48,10 +51,11 @@ static inline void spread_row(T* y, const T* x, const T* m, const T* a, int64_t 
       put(j, load(x + j * L) * load(m + j * L));
     }
     put(whole, load_part(x + whole * L, rest) * load_part(m + whole * L, rest));
+    put(whole + 1, V{});
     return;
   }
   for (int64_t t = 0; t < count; ++t) {
-    T* const to = y + t;
+    T* const to = y + at + t;
     for (int64_t j = 0; j < whole; ++j) {
       if (ahead && t == 0) __builtin_prefetch(x + j * L + ahead, 0, 2);
       store(to + j * L, load(to + j * L) + a[t] * (load(x + j * L) * load(m + j * L)));

@@ -82,6 +82,17 @@ __global__ void __launch_bounds__(256)
         for (int64_t l = 0; l < K; ++l)
           matrix[(k * K + l) * pitch] = load<T>(p.a.gram, index(p.a.gram, b, k, l, h, w));
       }
+      const auto entry = [&](int64_t k, int64_t l) { return matrix[(k * K + l) * pitch]; };
+      if (solve_definite(K, entry, T(0), vectors, pitch, right, pitch) >
+          definite_above<T>(K, p.a.gram.dtype)) {
+        if (rho != T(0)) {
+          for (int64_t k = 0; k < K; ++k) right[k * pitch] = right_side<T>(p, b, k, h, w);
+          solve_definite(K, entry, rho, vectors, pitch, right, pitch);
+        }
+        for (int64_t k = 0; k < K; ++k) put(p, b, k, h, w, right[k * pitch]);
+        continue;
+      }
+      for (int64_t k = 0; k < K; ++k) right[k * pitch] = right_side<T>(p, b, k, h, w);
       solve_symmetric(K, matrix, vectors, pitch, right, pitch, right, pitch, rho,
                       resolution<T>(p.a.gram.dtype));
       for (int64_t k = 0; k < K; ++k) put(p, b, k, h, w, right[k * pitch]);
