@@ -80,13 +80,15 @@ def iterate(
     start = time.perf_counter()
     norm = _norm(y)
     prior = begin(prior)
-    state = algorithm.init(y, system, x0)
+    # A camera may remember within a run, too; what is only evaluated does not go through that.
+    running: LinearSystem = system.begin() if hasattr(system, "begin") else system
+    state = algorithm.init(y, running, x0)
     history: list[Iteration] = []
     reason = "iterations"
     for index in range(iterations):
         strength = sigma(index, iterations)
         damping = algorithm.rho if rho is None else rho(index, iterations)
-        following = algorithm.step(state, y, system, prior, strength, damping)
+        following = algorithm.step(state, y, running, prior, strength, damping)
         residual = y - system(following.x) if following.residual is None else following.residual
         misfit, size = _norm(residual), _norm(following.x)
         if not (math.isfinite(misfit) and math.isfinite(size)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -59,13 +60,24 @@ class System(nn.Module, ABC):
         Raises:
             ValueError: r is not measurement-shaped, or ρ is negative.
         """
+        return self._solve(r, rho, None)
+
+    def begin(self) -> Any:
+        """Return what a run of a solver uses in this camera's place.
+
+        Where conjugate gradients are used, it starts every data step where the last one ended, see
+        `WarmStart`; otherwise it is the camera itself.
+        """
+        return WarmStart(self) if type(self).gram_solve is System.gram_solve else self
+
+    def _solve(self, r: Tensor, rho: float | Tensor, start: Tensor | None) -> Tensor:
         if r.ndim != 4 or tuple(r.shape[1:]) != self.measurement_shape:
             raise ValueError(
                 f"y: expected (B, K, H', W') = (B, {', '.join(map(str, self.measurement_shape))}), "
                 f"got shape {tuple(r.shape)}"
             )
         weight = per_sample("rho", rho, r)
-        z, self.last_solve = self.conjugate.solve(lambda z: self(self.adjoint(z)), r, weight)
+        z, self.last_solve = self.conjugate.solve(lambda z: self(self.adjoint(z)), r, weight, start)
         return z
 
     def pinv(self, y: Tensor) -> Tensor:
@@ -81,6 +93,43 @@ class System(nn.Module, ABC):
             rho: ρ >= 0, a number or one value per sample; 0 projects v onto {x : Ax = y}.
         """
         return v + self.adjoint(self.gram_solve(y - self(v), rho))
+
+
+class WarmStart:
+    """A camera within one run of a solver: its data steps hardly change from one to the next.
+
+    Within the tolerance of conjugate gradients the results are those of the camera itself, in a
+    third to a tenth of the iterations. It is made anew for each run, so that no run depends on what
+    was done before it.
+
+    Args:
+        system: the camera.
+    """
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        self._last: Tensor | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Simulate the measurement."""
+        y: Tensor = self.system(x)
+        return y
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Apply the transpose."""
+        return self.system.adjoint(y)
+
+    def pinv(self, y: Tensor) -> Tensor:
+        """Apply the Moore–Penrose inverse."""
+        return self.system.pinv(y)
+
+    def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
+        """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖², from where the last data step ended."""
+        r = y - self.system(v)
+        start = self._last if self._last is not None and self._last.shape == r.shape else None
+        z = self.system._solve(r, rho, start)
+        self._last = z.detach()
+        return v + self.system.adjoint(z)
 
 
 def dot_test(

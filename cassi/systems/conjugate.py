@@ -71,7 +71,9 @@ class ConjugateGradients:
         if self.iterations < 1:
             raise ValueError(f"iterations: expected at least 1, got {self.iterations}")
 
-    def solve(self, gram: Apply, r: Tensor, rho: Tensor) -> tuple[Tensor, SolveReport]:
+    def solve(
+        self, gram: Apply, r: Tensor, rho: Tensor, start: Tensor | None = None
+    ) -> tuple[Tensor, SolveReport]:
         """Solve, with gradients.
 
         The gradient is that of the exact solution, by implicit differentiation: with S = (AAᵀ +
@@ -82,6 +84,8 @@ class ConjugateGradients:
             gram: applies AAᵀ, differentiable with respect to z and to what A is made of.
             r: right-hand side `(B, K, H', W')`.
             rho: ρ >= 0, `(1|B,)`.
+            start: first z, shaped like r; zero if None. The nearer to the solution, the fewer
+                iterations; the tolerance stays relative to r.
 
         Returns:
             z, shaped like r, and the report.
@@ -89,7 +93,7 @@ class ConjugateGradients:
         wide = torch.promote_types(r.dtype, torch.float32)
         weight = rho.to(wide).view(-1, 1, 1, 1)
         with torch.no_grad():
-            z, report = self._iterate(gram, r.to(wide), weight)
+            z, report = self._iterate(gram, r.to(wide), weight, start)
         if torch.is_grad_enabled():
             z = self._attach(gram, r.to(wide), weight, z)
         return z.to(r.dtype), report
@@ -113,18 +117,24 @@ class ConjugateGradients:
             return self.tolerance
         return 1e-13 if dtype == torch.float64 else 1e-6
 
-    def _iterate(self, gram: Apply, r: Tensor, weight: Tensor) -> tuple[Tensor, SolveReport]:
+    def _iterate(
+        self, gram: Apply, r: Tensor, weight: Tensor, start: Tensor | None
+    ) -> tuple[Tensor, SolveReport]:
         tolerance = self._limit(r.dtype)
+        norm = _inner(r, r).sqrt()
         z = torch.zeros_like(r)
+        if start is not None:
+            z = start.to(r.dtype)
+            r = r - gram(z) - weight * z
         p, image = r, gram(r) + weight * r  # image = (AAᵀ + ρI) r
         q = image  # (AAᵀ + ρI) p
-        norm = size = _inner(r, r).sqrt()
+        size = _inner(r, r).sqrt()
         product = _inner(r, image)
         largest = torch.zeros_like(norm)
         # How much of what AAᵀ does not see, which stays in r, has come into p and z.
         unseen_p, unseen_z = torch.ones_like(norm), torch.zeros_like(norm)
         count = torch.zeros_like(norm, dtype=torch.int64)
-        explained, least = size <= 0, torch.zeros_like(norm, dtype=torch.bool)
+        explained, least = size <= tolerance * norm, torch.zeros_like(norm, dtype=torch.bool)
         active = ~explained
         for _ in range(self.iterations):
             slope = _inner(image, image).sqrt()

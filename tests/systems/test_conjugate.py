@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
+from cassi import ADMM, SDCassi, Solver
 from cassi.systems import ConjugateGradients, System
 
 SHAPE = (1, 3, 4)  # of a measurement
@@ -187,3 +188,36 @@ def test_a_measurement_that_does_not_fit_is_named() -> None:
         system.gram_solve(_rand(1, 3, 4))
     with pytest.raises(ValueError, match="rho: expected a number >= 0, got -1"):
         system.gram_solve(_rand(1, *SHAPE), -1)
+
+
+def test_a_run_starts_each_data_step_where_the_last_ended() -> None:
+    system, y = Dense(_rand(SIZE, 20)), _rand(2, *SHAPE)
+    system.conjugate = ConjugateGradients(tolerance=1e-9)
+    run, v = system.begin(), _rand(2, 1, 1, 20)
+    torch.testing.assert_close(run(v), system(v))
+    torch.testing.assert_close(run.pinv(y), system.pinv(y))
+    torch.testing.assert_close(run.adjoint(y), system.adjoint(y))
+    assert torch.equal(run.data_step(v, y, 0.1), system.data_step(v, y, 0.1))
+    first = system.last_solve
+    again = run.data_step(v + 1e-7, y, 0.1)
+    torch.testing.assert_close(again, system.data_step(v + 1e-7, y, 0.1), rtol=1e-6, atol=1e-6)
+    run.data_step(v + 1e-7, y, 0.1)
+    assert first is not None
+    assert system.last_solve is not None
+    assert bool((system.last_solve.iterations < first.iterations // 2).all())
+    assert bool((system.last_solve.residual <= 1e-9).all())
+
+
+def test_runs_do_not_depend_on_each_other() -> None:
+    system, y = Dense(_rand(SIZE, 20)), _rand(1, *SHAPE)
+    system.conjugate = ConjugateGradients(tolerance=1e-2)
+    solver = Solver(lambda x, sigma: 0.9 * x, ADMM(0.1), iterations=5, noise=0.0)
+    first = solver.run(y, system).x
+    solver.run(3 * y + 1, system)
+    assert torch.equal(solver.run(y, system).x, first)
+    assert torch.equal(solver.run(y, system, objective=True).x, first)
+
+
+def test_a_closed_form_remembers_nothing() -> None:
+    camera = SDCassi(_rand(4, 5) + 0.5, bands=2)
+    assert camera.begin() is camera
