@@ -27,14 +27,14 @@ from cassi.systems import SDCassi
 SHIFT, ROTATION, DISPERSION = (0.6, -0.4), 0.1, 0.03
 
 
-def simulated(method: str) -> None:
+def simulated(method: str, more: list[str]) -> None:
     """Print what calibration regains on each scene."""
     shares, times = [], []
     print(
         "nominal | calibrated | true | regained | seconds | CPU s | down, right, degrees, per band"
     )
     for index in range(1, 6):
-        overrides = [f"experiment=[cave_test,{method}]", f"scene=scene{index:02d}"]
+        overrides = [f"experiment=[cave_test,{method}]", f"scene=scene{index:02d}", *more]
         config = compose("reconstruct", overrides)
         inputs = load_inputs(config, torch.device("cpu"))
         solver = build(config.solver, prior=build(config.prior))
@@ -66,10 +66,11 @@ def simulated(method: str) -> None:
     print(f"mean regained {mean(shares):.1%}, least {min(shares):.1%}, longest {max(times):.1f} s")
 
 
-def real() -> None:
+def real(method: str, more: list[str]) -> None:
     """Print the residuals of the real captures."""
     for index in range(1, 6):
-        config = compose("reconstruct", ["experiment=tsa_real", f"scene=scene{index}"])
+        overrides = [f"experiment=[{method},tsa_real]", f"scene=scene{index}", *more]
+        config = compose("reconstruct", overrides)
         inputs = load_inputs(config, torch.device("cpu"))
         solver = build(config.solver, prior=build(config.prior))
         y, system = inputs.measurement, inputs.system
@@ -85,7 +86,7 @@ def real() -> None:
         print(
             f"scene{index}: residuals "
             + " ".join(f"{stage.residual:.4f}" for stage in found.stages)
-            + f", chosen degree {found.chosen}, {seconds:.0f} s: "
+            + f", chosen number {found.chosen}, {seconds:.0f} s: "
             + "  ".join(f"{v:.4f}±{e:.4f}" for v, e in numbers),
             flush=True,
         )
@@ -96,12 +97,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--real", action="store_true", help="the captures of the TSA camera")
     parser.add_argument("--method", default="auto", help="experiment that reconstructs")
+    parser.add_argument("overrides", nargs="*", help="of cassi-reconstruct: solver.iterations=40")
     arguments = parser.parse_args()
     with initialize_config_module("cassi.conf", version_base="1.3"):
         if arguments.real:
-            real()
+            real(arguments.method, arguments.overrides)
         else:
-            simulated(arguments.method)
+            simulated(arguments.method, arguments.overrides)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,9 @@ from cassi.systems import SDCassi
 Residual = Callable[[SDCassi], float]
 """The relative residual of a reconstruction with a camera."""
 
+_TIE = 0.01  # in objective: minima this close are equally deep
+_SIGNIFICANT = 5  # standard errors, which know nothing of what a plain scene leaves out
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -64,9 +67,9 @@ def calibrate(
 
     A search on a grid and Gauss–Newton steps fit shift, rotation and dispersion to windows of the
     frames, see `Windows`. Then the model is refined: the dispersion curve gets one more degree at a
-    time, as long as the residual of a reconstruction falls. A residual alone decides nothing about
-    the numbers, for a free enough cube explains any frame; among models that the windows have
-    fitted it says which one to believe.
+    time, as long as that is significant and the residual of a reconstruction falls. A residual
+    alone decides nothing about the numbers, for a free enough cube explains any frame; among models
+    that the windows have fitted, minima of equal depth too, it says which one to believe.
 
     Args:
         frames: snapshots, and frames of known light, by one camera.
@@ -83,22 +86,33 @@ def calibrate(
     _check(frames, system, radius, degree, gain)
     start = time.perf_counter()
     stages = [Stage(0, None, residual(system), 0.0)]
-    places = search_start(frames, system, Geometry(), radius)
-    fits = [fit_geometry(frames, system, place) for place in places]
-    fit = min(fits, key=lambda fit: fit.objectives[-1])
-    chosen = 1
-    for order in range(1, min(degree, max(system.bands - 1, 1)) + 1):
-        if order > 1:
-            fit = fit_geometry(frames, system, fit.geometry.with_degree(order))
+
+    def attempt(order: int, fit: Fit) -> Stage:
         value = residual(moved_camera(system, fit.geometry))
         stages.append(Stage(order, fit, value, time.perf_counter() - start))
-        if order > 1 and value > (1 - gain) * stages[chosen].residual:
+        return stages[-1]
+
+    places = search_start(frames, system, Geometry(), radius)
+    fits = [fit_geometry(frames, system, place) for place in places]
+    deepest = min(fit.objectives[-1] for fit in fits)
+    valleys = [fit for fit in fits if fit.objectives[-1] <= deepest + _TIE]
+    course = [min((attempt(1, fit) for fit in valleys), key=lambda stage: stage.residual)]
+    for order in range(2, min(degree, system.bands - 1) + 1):
+        before = course[-1]
+        assert before.fit is not None
+        fit = fit_geometry(frames, system, before.fit.geometry.with_degree(order))
+        if abs(fit.geometry.dispersion[-1]) < _SIGNIFICANT * fit.errors[-1]:
             break
-        chosen = order
-    fits = [stage.fit for stage in stages[: chosen + 1] if stage.fit is not None]
-    course = [objective(frames, system, Geometry())]
-    course += [value for fit in fits for value in fit.objectives]
-    return Calibration(fits[-1], moved_camera(system, fits[-1].geometry), stages, chosen, course)
+        tried = attempt(order, fit)
+        if tried.residual > (1 - gain) * before.residual:
+            break
+        course.append(tried)
+    fits = [stage.fit for stage in course if stage.fit is not None]
+    objectives = [objective(frames, system, Geometry())]
+    objectives += [value for fit in fits for value in fit.objectives]
+    chosen = next(k for k, stage in enumerate(stages) if stage is course[-1])
+    camera = moved_camera(system, fits[-1].geometry)
+    return Calibration(fits[-1], camera, stages, chosen, objectives)
 
 
 def _check(frames: Sequence[Frame], system: SDCassi, radius: int, degree: int, gain: float) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from cassi.calibration.windows import Evidence, Frame, Windows
 from cassi.systems import SDCassi
 
 _LEAST_WINDOWS = 20
+_LINES = 192  # of a frame's middle, to search
 _SEARCHED = 64  # windows are enough to find the right pixel
 
 
@@ -116,6 +117,7 @@ def search_start(
     Returns:
         Different places, the best first; `start` alone where nothing is searched.
     """
+    frames, system = _middle(frames, system)
     side = range(-radius, radius + 1)
     shifts = list(itertools.product(side, side))
     parts = [Windows(frame, system, central=True, most=_SEARCHED) for frame in frames]
@@ -140,6 +142,20 @@ def search_start(
         if not any(_are_near(fit.geometry, other, system) for other in found):
             found.append(fit.geometry)
     return found
+
+
+def _middle(frames: Sequence[Frame], system: SDCassi) -> tuple[list[Frame], SDCassi]:
+    """Crop large frames across the dispersion, about their middle, where a rotation moves least."""
+    lines = -1 if system.axis == -2 else -2
+    length = system.mask.shape[lines]
+    rest = max(length - _LINES, 0) // 2
+    kept = length - 2 * rest
+    mask = system.mask.detach().narrow(lines, rest, kept)
+    camera = SDCassi(
+        mask, system.bands, offsets=system.offsets, detector=system.detector, axis=system.axis
+    )
+    cropped = [replace(frame, y=frame.y.narrow(lines, rest, kept)) for frame in frames]
+    return cropped, camera
 
 
 def _are_near(a: Geometry, b: Geometry, system: SDCassi) -> bool:
