@@ -1,11 +1,12 @@
 """Put every network through what a user does with it, and see that it stays within a memory budget.
 
     python scripts/check_models.py
-    python scripts/check_models.py --models mst_s dauhst_2stg --budget 8 --capture capture.mat mask.mat
+    python scripts/check_models.py --models mst_s dauhst_2stg --budget 8
+    python scripts/check_models.py --capture capture.mat mask.mat --precision float32
 
-For each network, in a process of its own: one training step (forward, backward, Adam) on a camera of
-another size, number of bands and direction, 96 x 120 x 15 and step -1; a reconstruction there; and
-one of a real capture, 660 x 714 and 28 bands, in bfloat16 unless `--precision float32`. Weights are
+For each network, in a process of its own: one training step (forward, backward, Adam) on a camera
+of another size, number of bands and direction, 96 x 120 x 15 and step -1; a reconstruction there;
+and one of a real capture, 660 x 714 and 28 bands, in bfloat16 unless told otherwise. Weights are
 random: what counts is that it runs, that the cube is finite, and the peak of the resident memory of
 the whole process. The exit status is 1 if a network fails or exceeds the budget. Captures lie in
 $CASSI_DATA/tsa_real unless given.
