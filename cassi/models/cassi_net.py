@@ -87,7 +87,8 @@ class CassiNet(nn.Module):
             ComponentNet(2 * rank + 2, rank, widths, blocks, carry) for carry in carries
         )
         self.log_sigma = nn.Parameter(torch.linspace(0.15, 0.03, stages).log())
-        self.log_rho = nn.Parameter(torch.full((stages,), 0.05).log())
+        # Near what a long training from other values arrived at.
+        self.log_rho = nn.Parameter(torch.full((stages,), 0.01).log())
 
     def forward(self, y: Tensor, system: Any) -> Tensor:
         """Reconstruct: measurement `(B, K, H', W')` → cube `(B, C, H, W)`."""
