@@ -11,7 +11,7 @@ import torch
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
-from cassi.apps.geometry import build_camera
+from cassi.apps.camera import build_camera
 from cassi.config import build, plain
 from cassi.solvers import Constant, Geometric
 

@@ -8,7 +8,9 @@ from dataclasses import replace
 import torch
 from omegaconf import DictConfig
 
-from cassi.apps.geometry import build_camera, draw_mask, fit_bands
+from cassi.apps.camera import build_camera
+from cassi.apps.geometry import fit_bands
+from cassi.apps.masks import draw_mask
 from cassi.config import build, plain
 from cassi.data.benchmarks import Benchmark, Item
 from cassi.evaluation import Mismatch, Problem, make_problem

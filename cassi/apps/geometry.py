@@ -1,18 +1,13 @@
-"""Do mask, measurement and dispersion fit each other? And the camera that they make."""
+"""Do mask, measurement and dispersion fit each other?"""
 
 from __future__ import annotations
-
-import math
-from collections.abc import Sequence
-from typing import Any
 
 from omegaconf import DictConfig
 from torch import Tensor
 
-from cassi.config import build, plain
-from cassi.systems import Dispersion, MaskPattern, System, infer_bands, unshift_masks
-
-Wavelengths = Sequence[float] | None
+from cassi.apps.camera import Wavelengths, dispersed, is_dual, whole_step
+from cassi.config import plain
+from cassi.systems import infer_bands
 
 
 def fit_bands(
@@ -27,7 +22,7 @@ def fit_bands(
     Raises:
         ValueError: they do not; the message says what would fit.
     """
-    step, axis = _whole_step(system), system.get("axis", -1)
+    step, axis = whole_step(system), system.get("axis", -1)
     if axis not in (-1, -2):
         raise ValueError(f"system.axis: expected -1 (columns) or -2 (rows), got {axis!r}")
     across = -3 - axis  # the other axis
@@ -50,143 +45,6 @@ def fit_bands(
                 f"got {len(wavelengths)}"
             )
     return infer_bands(mask.shape[axis], measurement.shape[axis], step, bands)
-
-
-def is_dual(system: DictConfig) -> bool:
-    """Tell whether a config's camera is the dual disperser, whose y is as large as the cube."""
-    return str(system.get("_target_")).rpartition(".")[2] == "DDCassi"
-
-
-def find_offsets(system: DictConfig, bands: int, wavelengths: Wavelengths) -> list[float] | None:
-    """Return one offset per band, of a list or a dispersion curve; None where there is a step.
-
-    Raises:
-        ValueError: a curve without wavelengths, or a number of offsets that is not that of bands.
-    """
-    node = plain(system.get("offsets"))
-    if node is None:
-        return None
-    if isinstance(node, dict):
-        curve = build(node)
-        if not isinstance(curve, Dispersion):
-            raise ValueError(
-                f"system.offsets: expected a dispersion curve, got {type(curve).__name__}"
-            )
-        if wavelengths is None:
-            raise ValueError(
-                "system.offsets: expected wavelengths for a dispersion curve; give "
-                "wavelengths=[…] in nm, one per band"
-            )
-        node = list(curve.offsets(wavelengths))
-    numbers = isinstance(node, list) and all(
-        isinstance(value, int | float) and not isinstance(value, bool) for value in node
-    )
-    if not numbers:
-        raise ValueError(f"system.offsets: expected a list of pixels or a curve, got {node!r}")
-    if len(node) != bands:
-        raise ValueError(f"system.offsets: expected {bands} values, one per band, got {len(node)}")
-    return [float(value) for value in node]
-
-
-def dispersed(system: DictConfig, bands: int, wavelengths: Wavelengths) -> int:
-    """Return by how many pixels the bands lie apart: ceil(max o), or (C-1)·|step|."""
-    offsets = find_offsets(system, bands, wavelengths)
-    if offsets is not None:
-        return max(0, math.ceil(max(offsets)))
-    return (bands - 1) * abs(_whole_step(system))
-
-
-def build_camera(
-    system: DictConfig,
-    mask: Tensor,
-    bands: int,
-    wavelengths: Wavelengths,
-    length: int | None = None,
-    **more: Any,
-) -> System:
-    """Build the camera of a config, with the offsets that its dispersion curve says.
-
-    Args:
-        system: the node.
-        mask: `(K, 1|C, H, W)`.
-        bands: C.
-        wavelengths: nm, one per band, if known; a curve needs them.
-        length: pixels of the cube along the dispersion where a file says so: a dual disperser's
-            mask may be longer.
-        more: arguments that win over all of these.
-    """
-    offsets = find_offsets(system, bands, wavelengths)
-    if offsets is not None:
-        more = {"offsets": offsets} | more
-    if is_dual(system) and system.get("width") is None:
-        more = {"width": length} | more
-    camera: System = build(system, mask=mask, bands=bands, **more)
-    return camera
-
-
-def draw_mask(
-    node: Any, system: DictConfig, truth: Tensor | None, wavelengths: Wavelengths
-) -> Tensor:
-    """Draw the mask that a node of a config describes, for a truth `(C, H, W)`.
-
-    Raises:
-        ValueError: it is no mask to draw, or there is no truth.
-    """
-    pattern = build(node)
-    if not isinstance(pattern, MaskPattern):
-        raise ValueError(f"mask: expected a mask to draw, got {type(pattern).__name__}")
-    if truth is None:
-        raise ValueError(
-            "mask: expected the file of the mask that the measurement was made with, mask=FILE; "
-            "masks are drawn for a truth"
-        )
-    bands, height, width = truth.shape
-    extra = dispersed(system, bands, wavelengths) if is_dual(system) else 0
-    rows = system.get("axis", -1) == -2
-    return pattern.draw(height + extra * rows, width + extra * (not rows), bands)
-
-
-def move_back(
-    system: DictConfig, mask: Tensor, detector: int | None, wavelengths: Wavelengths
-) -> tuple[Tensor, dict[str, Any], str | None]:
-    """Recognise masks per band on the detector's grid (`mask_3d_shift`), and move them back.
-
-    Args:
-        system: the node.
-        mask: `(K, C, H, W or W')`.
-        detector: W', of a measurement or of a truth and its dispersion.
-        wavelengths: nm, if known.
-
-    Returns:
-        The mask of the camera, further arguments of the camera, and a note for the user, or None
-        where the mask was what it seemed.
-    """
-    bands, axis = mask.shape[1], system.get("axis", -1)
-    if bands == 1 or axis not in (-1, -2) or mask.shape[axis] != detector or is_dual(system):
-        return mask, {}, None
-    offsets = find_offsets(system, bands, wavelengths)
-    if offsets is None:
-        step = _whole_step(system)
-        offsets = [float(c if step >= 0 else c - bands + 1) * step for c in range(bands)]
-    whole = all(offset == int(offset) for offset in offsets)
-    if not whole or min(offsets) != 0 or max(offsets) == 0:
-        return mask, {}, None
-    moved, shifts, length = unshift_masks(mask, [int(offset) for offset in offsets], axis)
-    note = f"mask: one per band as it falls on the detector, moved back to {tuple(moved.shape)}"
-    if min(shifts) == 0:
-        return moved, {}, note
-    note += "; it lets light through beside the windows, so the cube is wider than those"
-    return moved, {"offsets": [float(shift) for shift in shifts], "detector": length}, note
-
-
-def _whole_step(system: DictConfig) -> int:
-    step = system.get("step", 0)
-    if isinstance(step, bool) or not isinstance(step, int):
-        raise ValueError(
-            f"system.step: expected a whole number of pixels per band, got {step!r}; else give "
-            "system.offsets, a list or {_target_: cassi.systems.Linear, step: …}"
-        )
-    return step
 
 
 def _own_length(system: DictConfig) -> bool:

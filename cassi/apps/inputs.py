@@ -13,8 +13,10 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from cassi.apps import settings
+from cassi.apps.camera import build_camera, dispersed, is_dual
 from cassi.apps.frames import Frames
-from cassi.apps.geometry import build_camera, dispersed, draw_mask, fit_bands, is_dual, move_back
+from cassi.apps.geometry import fit_bands
+from cassi.apps.masks import draw_mask, move_back
 from cassi.data import io
 from cassi.data.bundled import bundled_path
 from cassi.data.scenes import scene_name
@@ -73,9 +75,8 @@ def load_inputs(config: DictConfig, device: torch.device) -> Inputs:
     if "mask" in files:
         mask = cast("io.Loaded", load("mask", io.load_mask, bands=bands)).data
     else:
-        mask = draw_mask(
-            config.mask, config.system, None if truth is None else truth.data[0], wavelengths
-        )
+        drawn_for = None if truth is None else truth.data[0]
+        mask = draw_mask(config.mask, config.system, drawn_for, wavelengths)
         notes.append(f"mask: drawn, {tuple(mask.shape)}, mean {mask.mean():.3f}")
     axis = config.system.get("axis", -1)
     length = None if truth is None or axis not in (-1, -2) else truth.data.shape[axis]

@@ -13,7 +13,9 @@ from omegaconf import OmegaConf
 import cassi
 from cassi.apps import evaluate as evaluate_command
 from cassi.apps import reconstruct as reconstruct_command
-from cassi.apps.geometry import build_camera, draw_mask, fit_bands, move_back
+from cassi.apps.camera import build_camera
+from cassi.apps.geometry import fit_bands
+from cassi.apps.masks import draw_mask, move_back
 
 SD = {"_target_": "cassi.systems.SDCassi", "bands": None, "step": 2, "axis": -1}
 DD = {"_target_": "cassi.systems.DDCassi", "bands": None, "step": 2, "axis": -1, "width": None}
