@@ -16,7 +16,7 @@ SIDE = 16
 """Pixels of a window: enough for its unknowns, few enough for a scene to be plain in it."""
 SPECTRA = 10
 """Cosines over the bands, of which the spectrum of a plain scene is made."""
-PENALTY = 0.01
+PENALTY = 0.003
 """On cosine k, times 1 + k, and times 3 where it varies over the window: scenes are smooth."""
 FLOOR = 1e-8
 """Of the mean square of a window: what is left there is rounding."""
