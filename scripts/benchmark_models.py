@@ -29,6 +29,7 @@ from statistics import median
 import torch
 
 import cassi
+from cassi.apps.memory import keep_freed_memory
 from cassi.models.registry import create_model, list_models
 
 PRECISIONS = ("float32", "bfloat16")
@@ -123,6 +124,7 @@ def measure_all(options: argparse.Namespace) -> Iterator[Row]:
 
 def work(pipe: Connection, blank: Row, options: argparse.Namespace) -> None:
     """Time one network and send its row."""
+    keep_freed_memory()  # as the commands do
     torch.set_num_threads(options.threads)
     try:
         pipe.send(time_network(blank, options))

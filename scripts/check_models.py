@@ -26,6 +26,7 @@ from pathlib import Path
 import torch
 
 import cassi
+from cassi.apps.memory import keep_freed_memory
 from cassi.data import io
 from cassi.models.registry import create_model, list_models
 
@@ -89,6 +90,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def work(pipe: Connection, name: str, options: argparse.Namespace) -> None:
     """Do the three things, and send seconds and peak memory, or what went wrong, of each."""
+    keep_freed_memory()  # as the commands do
     torch.set_num_threads(options.threads)
     for task in (train, reconstruct_small, reconstruct_capture):
         start = time.perf_counter()
