@@ -18,7 +18,7 @@ KEYS = {"name", "method", "model", "weights", "overrides"}
 
 
 def list_experiments() -> list[str]:
-    """Return the experiments that are methods: they name no scene and no camera, and do not train."""
+    """Return the experiments that are methods: they name no scene, no camera and no training."""
     with config_search():
         loader = GlobalHydra.instance().config_loader()
         names = [n for n in loader.get_group_options("experiment") if not n.startswith("_")]
