@@ -17,8 +17,8 @@ SIDE = 16
 SPECTRA = 10
 """Cosines over the bands, of which the spectrum of a plain scene is made."""
 PENALTY = 0.003
-"""On cosine k, times 1 + k, and times 3 where it varies over the window: scenes are smooth. On CAVE's
-validation scenes as good as 0.001, and better than 0.01 and 0.03."""
+"""On cosine k, times 1 + k, and times 3 where it varies over the window: scenes are smooth. On
+CAVE's validation scenes as good as 0.001, and better than 0.01 and 0.03."""
 FLOOR = 1e-8
 """Of the mean square of a window: what is left there is rounding."""
 WINDOWS = 600
