@@ -74,6 +74,12 @@ class State:
     residual: Tensor | None = field(default=None, kw_only=True)
 
 
+def begin_system(system: LinearSystem) -> LinearSystem:
+    """Return the camera for one run, which may remember; what is only evaluated goes past it."""
+    run: LinearSystem = system.begin() if hasattr(system, "begin") else system
+    return run
+
+
 class Algorithm(Protocol):
     """Two pure functions; an algorithm owns no loop, no tensors and no schedule.
 

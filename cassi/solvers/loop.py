@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from cassi.solvers.base import Algorithm, LinearSystem, Prior, begin
+from cassi.solvers.base import Algorithm, LinearSystem, Prior, begin, begin_system
 from cassi.solvers.objective import evaluate_objective
 from cassi.solvers.schedules import Schedule
 
@@ -80,8 +80,7 @@ def iterate(
     start = time.perf_counter()
     norm = _norm(y)
     prior = begin(prior)
-    # A camera may remember within a run, too; what is only evaluated does not go through that.
-    running: LinearSystem = system.begin() if hasattr(system, "begin") else system
+    running = begin_system(system)
     state = algorithm.init(y, running, x0)
     history: list[Iteration] = []
     reason = "iterations"
