@@ -79,8 +79,7 @@ def iterate(
     """
     start = time.perf_counter()
     norm = _norm(y)
-    prior = begin(prior)
-    running = begin_system(system)
+    prior, running = begin(prior), begin_system(system)
     state = algorithm.init(y, running, x0)
     history: list[Iteration] = []
     reason = "iterations"
