@@ -7,6 +7,7 @@ from typing import Any
 from omegaconf import DictConfig
 from torch import Tensor
 
+from cassi import ops
 from cassi.apps.camera import Wavelengths, dispersed, find_offsets, is_dual, whole_step
 from cassi.config import build
 from cassi.systems import MaskPattern, unshift_masks
@@ -54,8 +55,7 @@ def move_back(
         return mask, {}, None
     offsets = find_offsets(system, bands, wavelengths)
     if offsets is None:
-        step = whole_step(system)
-        offsets = [float(c if step >= 0 else c - bands + 1) * step for c in range(bands)]
+        offsets = list(ops.step_offsets(bands, whole_step(system)))
     whole = all(offset == int(offset) for offset in offsets)
     if not whole or min(offsets) != 0 or max(offsets) == 0:
         return mask, {}, None

@@ -71,7 +71,7 @@ class Reconstructor(nn.Module):
         self._check(y, system)
         if system.axis == -2:
             y, system = y.mT, Turned(system)
-        if tuple(system.offsets) == step_offsets(system):
+        if tuple(system.offsets) == ops.step_offsets(system.bands, system.step):
             return y, system
         aligned = Aligned(system)
         return aligned.window(y), aligned
@@ -206,9 +206,3 @@ def overlay(x: Tensor, system: Camera) -> Tensor:
 def offsets(system: Camera) -> list[int]:
     """Return how many columns each band is moved to the right, of a camera as `recover` sees it."""
     return [int(offset) for offset in system.offsets]
-
-
-def step_offsets(system: Camera) -> tuple[float, ...]:
-    """Return the offsets that a camera of this step has."""
-    step, bands = system.step, system.bands
-    return tuple(float((c if step >= 0 else c - bands + 1) * step) for c in range(bands))

@@ -35,6 +35,7 @@ from cassi.ops._taps_api import (
     forward_taps,
     gram_taps,
     linear_taps,
+    step_offsets,
 )
 from cassi.ops._tv_api import NORMS as NORMS
 from cassi.ops._tv_api import Norm as Norm
@@ -57,6 +58,7 @@ __all__ = [
     "linear_taps",
     "ratio_inverse",
     "sample_volume",
+    "step_offsets",
     "trilinear",
     "tv_prox",
 ]

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from cassi.ops import _checks
 from cassi.ops._library import call, kernels
+from cassi.ops._reference import band_offset
 
 
 def linear_taps(offsets: Tensor) -> tuple[Tensor, Tensor]:
@@ -37,6 +38,15 @@ def linear_taps(offsets: Tensor) -> tuple[Tensor, Tensor]:
     whole = offsets.detach().floor()
     fraction = offsets - whole
     return torch.stack((1 - fraction, fraction), -1), whole.long()
+
+
+def step_offsets(bands: int, step: int) -> tuple[float, ...]:
+    """Return where each band starts that moves by a step, the leftmost one at 0.
+
+    >>> step_offsets(3, -2)
+    (4.0, 2.0, 0.0)
+    """
+    return tuple(float(band_offset(band, bands, step)) for band in range(bands))
 
 
 def detector_columns(offsets: Sequence[float], width: int) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from cassi import ops
 
 
 def as_mask(mask: Any) -> Tensor:  # ([B,] K, 1|C, H, W)
@@ -59,12 +60,11 @@ def detector_pixels(shifts: Tensor, width: int, detector: int | None) -> int:
             f"offsets: expected at least 0, got {least:g}; or give detector=, its pixels along "
             "the axis, from the first of which offsets count"
         )
-    return width + math.ceil(shifts.max().item())
+    return ops.detector_columns(shifts.tolist(), width)
 
 
 def even_step(shifts: Tensor) -> int | None:
     """Return the step whose offsets these are, if there is one."""
     values = shifts.tolist()
     step = int(values[1] - values[0]) if len(values) > 1 else 0
-    first = max(-step, 0) * (len(values) - 1)
-    return step if values == [float(first + c * step) for c in range(len(values))] else None
+    return step if tuple(values) == ops.step_offsets(len(values), step) else None

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cassi import ops
 from cassi.systems.arguments import as_mask
 from cassi.systems.sd_cassi import SDCassi
 
@@ -65,7 +66,7 @@ class DDCassi(SDCassi):
         if bands < 1 or (width is not None and width < 1):
             raise ValueError(f"bands, width: expected at least 1, got {bands} and {width}")
         if offsets is None:
-            offsets = [(c if step >= 0 else c - bands + 1) * step for c in range(bands)]
+            offsets = ops.step_offsets(bands, step)
         coded = code_bands(as_mask(mask), bands, offsets, axis, width)
         super().__init__(coded, bands, step=0, axis=axis)
         self.mask_step = step
@@ -74,8 +75,7 @@ class DDCassi(SDCassi):
     def extra_repr(self) -> str:
         """Describe the camera in one line."""
         height, width = self.mask.shape[-2:]
-        moved = [c if self.mask_step >= 0 else self.bands - 1 - c for c in range(self.bands)]
-        regular = self.mask_offsets == tuple(c * abs(self.mask_step) for c in moved)
+        regular = self.mask_offsets == ops.step_offsets(self.bands, self.mask_step)
         how = f"step={self.mask_step}" if regular else f"offsets={list(self.mask_offsets)}"
         return (
             f"cube={height}x{width}, shots={self.shots}, bands={self.bands}, "

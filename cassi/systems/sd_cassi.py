@@ -174,11 +174,7 @@ class SDCassi(System):
     def refresh(self) -> None:
         """Derive from mask and shifts again what depends on them."""
         if self.shifts is None:
-            extra = (self.bands - 1) * abs(self.step)
-            self.offsets = tuple(
-                float(c * self.step if self.step >= 0 else extra + c * self.step)
-                for c in range(self.bands)
-            )
+            self.offsets = ops.step_offsets(self.bands, self.step)
         else:
             self.offsets = tuple(self.shifts.tolist())
             self._taps, self._starts = self._linear_taps()
