@@ -1,7 +1,16 @@
 """Iterative reconstruction: algorithms as pure steps, one loop, and their binding to a prior."""
 
 from cassi.solvers.admm import ADMM
-from cassi.solvers.base import Algorithm, LinearSystem, Prior, Proximal, Remembering, State, begin
+from cassi.solvers.base import (
+    Algorithm,
+    LinearSystem,
+    Prior,
+    Proximal,
+    Remembering,
+    State,
+    begin,
+    softened_inverse,
+)
 from cassi.solvers.dip import DIP
 from cassi.solvers.fista import FISTA
 from cassi.solvers.gap import GAP
@@ -40,6 +49,7 @@ __all__ = [
     "iterate",
     "noise_level",
     "signal_level",
+    "softened_inverse",
     "softening",
     "solve",
 ]

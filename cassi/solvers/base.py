@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 Prior = Callable[[Tensor, float], Tensor]
@@ -78,6 +79,19 @@ def begin_system(system: LinearSystem) -> LinearSystem:
     """Return the camera for one run, which may remember; what is only evaluated goes past it."""
     run: LinearSystem = system.begin() if hasattr(system, "begin") else system
     return run
+
+
+def softened_inverse(y: Tensor, system: LinearSystem, rho: Any) -> Tensor:
+    """Return Aᵀ(AAᵀ + ρI)⁻¹y, `(B, C, H, W)`: the data step from nothing; `pinv` where ρ = 0.
+
+    Args:
+        y: measurement `(B, K, H, W')`.
+        system: the camera.
+        rho: ρ >= 0, a number or `(B,)`.
+    """
+    if not torch.as_tensor(rho).any():
+        return system.pinv(y)
+    return system.data_step(torch.zeros_like(system.adjoint(y)), y, rho)
 
 
 class Algorithm(Protocol):

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from cassi.solvers.base import Algorithm, LinearSystem, Prior
+from cassi.solvers.base import Algorithm, LinearSystem, Prior, softened_inverse
 from cassi.solvers.checks import check_iterations, check_numbers
 from cassi.solvers.gap import GAP
 from cassi.solvers.level import signal_level
@@ -29,10 +29,9 @@ class Solver:
         algorithm: `GAP`, `ADMM`, ….
         iterations: at most this many.
         sigma: strength of the prior, a number or a schedule, relative to the `signal_level`.
-        rho: ρ of the data step, a number or a schedule; the algorithm's own if None.
+        rho: ρ of the data step, a number or schedule; the algorithm's own if None.
         tol: stop when the relative change of the cube falls to this; 0 never stops early.
-        noise: of the measurement, relative to its root mean square; ρ rises with it, see
-            `softening`. "auto" estimates it, 0 trusts the measurement.
+        noise: relative to the root mean square of y; ρ rises with it. "auto" estimates it.
         consistent: end with a data step, so that the cube explains what the measurement shows.
 
     Raises:
@@ -82,7 +81,9 @@ class Solver:
         level = signal_level(y, system)
         rho = as_schedule(self.algorithm.rho if self.rho is None else self.rho)
         if getattr(self.algorithm, "softens", False):
-            rho = softened(rho, self.noise, y / level, system)
+            given, rho = rho, softened(rho, self.noise, y / level, system)
+            if x0 is None and rho is not given:  # pinv blows up noise that dark pixels let through
+                x0 = softened_inverse(y, system, rho(0, self.iterations))
         solution = iterate(
             self.algorithm,
             system,

@@ -201,3 +201,15 @@ def test_level_is_of_the_bright_pixels_and_blind_to_dark_ones() -> None:
     assert signal_level(y, system).item() == pytest.approx(2.0)
     assert signal_level(-y, system).item() == pytest.approx(2.0)
     assert signal_level(y, system).dtype == y.dtype
+
+
+def test_noise_behind_a_nearly_dark_pixel_stays_small() -> None:
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.rand(64, 64, generator=generator)
+    mask[:, 0] = 1e-4
+    system = SDCassi(mask, bands=4, step=1)
+    y = system(torch.full((1, 4, 64, 64), 0.5))
+    y = y + 0.05 * torch.randn(y.shape, generator=generator)
+    assert system.pinv(y).abs().max() > 50
+    solver = Solver(lambda x, sigma: x, algorithm=cassi.ADMM(), iterations=1, noise=0.05)
+    assert solver(y, system).abs().max() < 5
