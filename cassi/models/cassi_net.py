@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,14 @@ from cassi.priors.subspace import (
     spectral_basis,
     to_subspace,
 )
-from cassi.solvers import ADMM, Geometric, noise_level, signal_level, softening
+from cassi.solvers import (
+    ADMM,
+    Geometric,
+    noise_level,
+    signal_level,
+    softened_inverse,
+    softening,
+)
 
 POOL = 16
 """Side of the blocks whose mean spectra give the subspace, see `Subspace`."""
@@ -35,10 +43,12 @@ class CassiNet(nn.Module):
     Both work on the leading components of the cube's own spectral subspace, found anew in every
     iteration (`cassi.priors.Subspace`), so the network sees images, never bands: it takes any
     number and any list of them, and any mask, size, step and direction, whatever it was trained
-    with. Its strength and the softness of the data step follow the noise of the measurement.
+    with. It is told n, the decimal logarithm of the number of unknowns for each measured value: on
+    that depends how far the first cube can be trusted. Its strength and the softness of the data
+    step follow the noise of the measurement.
 
         v = argmin ½‖Av − y‖² + ρ_k/2‖v − (x − u)‖²
-        a = Eᵀ(v + u),  x ← E(a − f_k(a, σ_k, Eᵀx, Aᵀ1)),  u ← u + v − x
+        a = Eᵀ(v + u),  x ← E(a − f_k(a, σ_k, Eᵀx, Aᵀ1, n)),  u ← u + v − x
 
     Args:
         bands: of the cameras it is meant for; others are taken too.
@@ -84,7 +94,7 @@ class CassiNet(nn.Module):
         self.checkpointing = checkpointing
         carries = [stages > 1] if shared else [k > 0 for k in range(stages)]
         self.nets = nn.ModuleList(
-            ComponentNet(2 * rank + 2, rank, widths, blocks, carry) for carry in carries
+            ComponentNet(2 * rank + 3, rank, widths, blocks, carry) for carry in carries
         )
         self.log_sigma = nn.Parameter(torch.linspace(0.15, 0.03, stages).log())
         # Near what a long training from other values arrived at.
@@ -111,7 +121,9 @@ class CassiNet(nn.Module):
         with torch.autocast(device, enabled=False):
             y, level, noise, soft = _normalize(y, system)
             x = self._start(y, system, soft) if start is None else start / level
-            prior = _Components(self, x, system.adjoint(torch.ones_like(y)), system, precision)
+            light = system.adjoint(torch.ones_like(y)).mean(1, keepdim=True)
+            crowding = math.log10(x[0].numel() / y[0].numel())
+            prior = _Components(self, x, light, crowding, system, precision)
             algorithm = ADMM()
             cubes: list[Tensor] = []
             state = algorithm.init(y, system, x)
@@ -154,9 +166,8 @@ class CassiNet(nn.Module):
             mean = x.detach().abs().mean(1).flatten(1)
             level = torch.quantile(mean[:, :: 1 + mean.shape[1] // 2**20], 0.999, dim=1)
             level = level.clamp_min(1e-30).view(-1, 1, 1, 1)
-            prior = _Components(
-                self, torch.zeros_like(x), x.new_zeros(x[:, :1].shape), None, precision
-            )
+            dark = x.new_zeros(x[:, :1].shape)
+            prior = _Components(self, torch.zeros_like(x), dark, 0.0, None, precision)
             prior.net = self.nets[0]
             sigma = torch.as_tensor(sigma, dtype=x.dtype, device=x.device)
             return prior(x / level, sigma.reshape(-1, 1, 1, 1) / level) * level
@@ -164,14 +175,15 @@ class CassiNet(nn.Module):
     @torch.no_grad()
     def _start(self, y: Tensor, system: Any, soft: Tensor) -> Tensor:
         algorithm, prior = ADMM(relaxation=1.6), Subspace(rank=self.rank).begin()
-        state = algorithm.init(y, system)
+        soft = soft.clamp_min(0.05)
+        state = algorithm.init(y, system, softened_inverse(y, system, soft))
         count = self.start
         if self.training:
             low, high = sorted((self.training_start, self.start))
             count = int(torch.randint(low, high + 1, ()))
         for i in range(count):
             strength = START(i, count)
-            state = algorithm.step(state, y, system, prior, strength, soft.clamp_min(0.05))
+            state = algorithm.step(state, y, system, prior, strength, soft)
         return state.x
 
 
@@ -188,10 +200,17 @@ class _Components:
     """The learned prior of one run: it remembers the last cube and the last features."""
 
     def __init__(
-        self, of: CassiNet, x: Tensor, light: Tensor, system: Any, precision: torch.dtype | None
+        self,
+        of: CassiNet,
+        x: Tensor,
+        light: Tensor,
+        crowding: float,
+        system: Any,
+        precision: torch.dtype | None,
     ) -> None:
         self.of, self.x, self.precision = of, x, precision
-        self.light = light.mean(1, keepdim=True)  # the mask, for a camera of one shot
+        # Of a camera of one shot the light is the mask.
+        self.camera = torch.cat((light, torch.full_like(light, crowding)), 1)
         self.turned = getattr(system, "axis", -1) == -2
         self.mirrored = getattr(system, "step", 1) < 0
         self.features: Tensor | None = None
@@ -200,7 +219,7 @@ class _Components:
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         basis = oriented_basis(x, self.of.rank)
         components, before = to_subspace(x, basis), to_subspace(self.x, basis)
-        planes = join_planes(components, sigma, before, self.light, self.of.rank)
+        planes = join_planes(components, sigma, before, self.camera, self.of.rank)
         correction = self._turn(self._apply(self._turn(planes)))
         components = components - correction[:, : components.shape[1]]
         self.x = from_subspace(components.contiguous(), basis)
@@ -242,9 +261,9 @@ def oriented_basis(x: Tensor, rank: int) -> Tensor:
 
 
 def join_planes(
-    a: Tensor, sigma: float | Tensor, before: Tensor, light: Tensor, rank: int
+    a: Tensor, sigma: float | Tensor, before: Tensor, camera: Tensor, rank: int
 ) -> Tensor:
-    """Stack components, noise level, earlier components and light: `(B, 2·rank + 2, H, W)`."""
+    """Stack components, noise, earlier components and camera: `(B, 2·rank + 3, H, W)`."""
     spare = (0, 0, 0, 0, 0, rank - a.shape[1])
     plane = level_map("CassiNet", sigma, a)
-    return torch.cat((F.pad(a, spare), plane, F.pad(before, spare), light), 1)
+    return torch.cat((F.pad(a, spare), plane, F.pad(before, spare), camera), 1)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -48,6 +49,8 @@ class Training(LightningModule):
             CPUs and tensor cores prefer.
         pool: the number of steps after which batches come again; None for never. `TrainingData`
             has to have the same.
+        bands: numbers of bands, at most those of the cubes: step s sees s mod n, of the n here, by
+            means over neighbouring bands. None: the cubes as they are.
         starts: a folder, in which the starts of these batches are kept: the cubes that
             `net.begin(y, system)` returns and `net.outputs(y, system, start)` takes.
 
@@ -70,9 +73,13 @@ class Training(LightningModule):
         picture: Picture | None = None,
         channels_last: bool = False,
         pool: int | None = None,
+        bands: Sequence[int] | None = None,
         starts: str | None = None,
     ) -> None:
         super().__init__()
+        if bands is not None and not (bands and min(bands) >= 1):
+            raise ValueError(f"bands: expected a list of counts, or null, got {bands}")
+        self.bands = bands
         if starts is not None and (pool is None or not hasattr(net, "begin")):
             raise ValueError(
                 "starts: expected batches that come again and a network with a start to keep; got "
@@ -96,6 +103,8 @@ class Training(LightningModule):
         step = step if self.pool is None else step % self.pool
         seed = combine_seeds(self.seed, step, self.global_rank)
         torch.manual_seed(seed)
+        if self.bands is not None:
+            batch = merge_bands(batch, self.bands[step % len(self.bands)])
         truth, y, system = self._measure(self.simulate, batch, seed)
         outputs = self._outputs(y, system, f"{step}-{self.global_rank}")
         loss: Tensor = self.loss(outputs, truth)
@@ -184,3 +193,19 @@ def combine_seeds(*parts: int) -> int:
     """Hash whole numbers into one seed of 63 bits."""
     state = np.random.SeedSequence(parts).generate_state(1, np.uint64)
     return int(state[0] >> np.uint64(1))
+
+
+def merge_bands(x: Tensor, count: int) -> Tensor:
+    """Average neighbouring bands: `(B, C, H, W)` → `(B, count, H, W)`.
+
+    Band k is the mean of the bands from ⌊kC/count⌋ up to ⌈(k + 1)C/count⌉ − 1, as
+    `torch.nn.functional.adaptive_avg_pool3d` has it.
+
+    Raises:
+        ValueError: there are fewer bands than that.
+    """
+    if count > x.shape[1]:
+        raise ValueError(f"bands: expected at most the {x.shape[1]} of the cubes, got {count}")
+    if count == x.shape[1]:
+        return x
+    return functional.adaptive_avg_pool3d(x[:, None], (count, *x.shape[2:]))[:, 0]

@@ -12,7 +12,7 @@ from cassi.training import RMSE
 from cassi.training.callbacks import EMA, LastCheckpoint
 from cassi.training.data import StepSampler, TrainingData
 from cassi.training.denoising import Denoising
-from cassi.training.module import Training, combine_seeds
+from cassi.training.module import Training, combine_seeds, merge_bands
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])
@@ -206,3 +206,26 @@ def test_what_is_not_finite_is_told():
 def test_refusals(make, said):
     with pytest.raises(ValueError, match=said):
         make()
+
+
+def test_bands_are_merged_by_means_of_neighbours():
+    x = torch.arange(12.0).view(1, 6, 1, 2)
+    torch.testing.assert_close(merge_bands(x, 3), x.view(1, 3, 2, 1, 2).mean(2))
+    assert merge_bands(x, 6) is x
+    assert merge_bands(x, 4).shape == (1, 4, 1, 2)
+    with pytest.raises(ValueError, match="at most the 6"):
+        merge_bands(x, 7)
+
+
+def test_steps_take_turns_with_the_numbers_of_bands():
+    class Counting(Dropping):
+        def forward(self, y, system):
+            if self.training:
+                seen.append(system.bands)
+            return super().forward(y, system)
+
+    seen = []
+    fit(4, net=Counting(), bands=[3, 2, 1])
+    assert seen == [3, 2, 1, 3]
+    with pytest.raises(ValueError, match="bands: expected a list"):
+        fit(1, bands=[])
