@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -21,6 +20,7 @@ from cassi.apps.evaluate_problems import find_bands, preparation
 from cassi.apps.evaluate_results import FAILED, Plan, finish, finish_scene
 from cassi.apps.memory import keep_freed_memory
 from cassi.apps.networks import store_models
+from cassi.apps.processes import follow_first_process, own_device
 from cassi.apps.settings import choose_device, whole_number
 from cassi.config import plain
 from cassi.evaluation import Record, RecordFolder, join_processes, run_jobs
@@ -32,9 +32,7 @@ POINTS = 40
 def main() -> None:
     """Run the command."""
     store_models()
-    if int(os.environ.get("RANK", "0")) > 0:
-        # Results go where the first process says, which for this one may be a second ago.
-        sys.argv += ["hydra.run.dir=.", "hydra.output_subdir=null"]
+    follow_first_process()
     run_command("cassi-evaluate", "evaluate", evaluate)
 
 
@@ -126,12 +124,7 @@ def _check(config: DictConfig) -> torch.device:
     whole_number("seed", config.seed, 0, 2**63 - 1)
     torch.set_num_threads(whole_number("threads", config.threads, 1, 1024))
     keep_freed_memory()
-    device = choose_device(config.device)
-    if device.type == "cuda" and device.index is None:
-        # torchrun gives each process of a machine a number: one GPU for each.
-        gpus = max(torch.cuda.device_count(), 1)
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % gpus)
-    return device
+    return own_device(choose_device(config.device))
 
 
 def _settings(device: torch.device) -> dict[str, Any]:

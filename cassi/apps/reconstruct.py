@@ -1,4 +1,4 @@
-"""cassi-reconstruct: one measurement and one mask in, a cube, pictures and numbers out."""
+"""cassi-reconstruct: measurements and a mask in; a cube, pictures and numbers of each out."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from cassi.apps.command import run_command
 from cassi.apps.inputs import load_inputs
 from cassi.apps.memory import keep_freed_memory
 from cassi.apps.networks import rewrite_model_path, store_models
+from cassi.apps.processes import follow_first_process, is_first_process, own_device
+from cassi.apps.reconstruct_many import reconstruct_many
 from cassi.apps.reconstruct_one import Method, recover, write_results
 from cassi.apps.settings import check_denoiser, check_keys, choose_device, whole_number
+from cassi.apps.snapshots import is_many
 from cassi.config import plain
 from cassi.data.io import WRITE_SUFFIXES
 
@@ -23,6 +26,7 @@ def main() -> None:
     """Run the command."""
     store_models()
     sys.argv[1:] = rewrite_model_path(sys.argv[1:])
+    follow_first_process()
     run_command("cassi-reconstruct", "reconstruct", reconstruct)
 
 
@@ -30,7 +34,7 @@ def reconstruct(config: DictConfig) -> float:
     """Reconstruct what the config names and write the results into Hydra's output folder.
 
     Returns:
-        The relative residual, for sweeps that minimise something.
+        The relative residual, for sweeps that minimise something; of many snapshots the mean.
     """
     from hydra.core.hydra_config import HydraConfig
 
@@ -39,12 +43,16 @@ def reconstruct(config: DictConfig) -> float:
     check_keys(config)
     check_denoiser(config)
     _check_output(config)
-    device = choose_device(config.device)
+    device = own_device(choose_device(config.device))
     keep_freed_memory()
     if config.threads is not None:
         torch.set_num_threads(whole_number("threads", config.threads, 1, 1024))
     seed = whole_number("seed", config.seed, 0, 2**63 - 1)
     method = Method(config, device)
+    if is_many(config.measurement):
+        return reconstruct_many(config, folder, method, device)
+    if not is_first_process():
+        return float("nan")  # one snapshot is work for one
     inputs, solver = method.fit(load_inputs(config, device))
     for note in inputs.notes:
         print(note)

@@ -25,7 +25,7 @@ VALUES = {
         "truth",
         "keys",
     ),
-    *("axes", "wavelengths", "noise", "seed", "device", "threads"),
+    *("axes", "wavelengths", "noise", "seed", "device", "threads", "batch"),
     *STEPS,
 }
 OUTPUT_VALUES = {"cube", "pictures", "report", "illuminant", "points", "progress"}

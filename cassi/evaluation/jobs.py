@@ -98,4 +98,6 @@ def join_processes() -> Queue:
     # The meeting of env:// without a process group: counters are all that is shared.
     meeting = dist.rendezvous("env://", timeout=timedelta(minutes=5))
     store, rank, world = next(iter(meeting))
-    return SharedQueue(dist.PrefixStore("cassi-evaluate", store), rank, world)
+    # After --max-restarts the store is the same, and its counters stand where they were.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return SharedQueue(dist.PrefixStore(f"cassi-{attempt}", store), rank, world)

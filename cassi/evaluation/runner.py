@@ -107,12 +107,9 @@ class _Runner:
         return record
 
     def _failed(self, job: Job, key: str, error: Exception) -> Record:
+        mendable = isinstance(error, ValueError | OSError | MemoryError)
         message = " ".join(str(error).split()) or type(error).__name__
-        if not isinstance(error, ValueError | OSError | MemoryError):
-            # Maybe a defect of the program: whoever looks for it needs to know where.
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            message = f"{type(error).__name__}: {message} ({place.filename}:{place.lineno})"
-        record = Record(*job, key=key, error=message)
+        record = Record(*job, key=key, error=message if mendable else explain_defect(error))
         self.records.write(record)
         return record
 
@@ -125,6 +122,13 @@ class _Runner:
                 found = error
             self.problem = (job.point, job.scene, found)
         return self.problem[2]
+
+
+def explain_defect(error: BaseException) -> str:
+    """Say in one line what went wrong and where, for whoever looks for a defect of the program."""
+    message = " ".join(str(error).split())
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {message} ({place.filename}:{place.lineno})"
 
 
 @torch.no_grad()

@@ -1,0 +1,118 @@
+"""The folders of many snapshots, and their table."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from cassi import metrics
+from cassi.apps.outputs import write_json
+from cassi.apps.snapshots import Snapshot, hash_files, hash_settings
+from cassi.data.atomic import atomic_path
+from cassi.evaluation.records import hash_key
+from cassi.evaluation.tables import csv_text
+
+FAILED = 1
+"""Exit status where some snapshots failed and the rest is done."""
+_METRICS, _FAILURE = "metrics.json", "failed.json"
+
+
+class Folders:
+    """Where the results of each snapshot are, and whether they are there.
+
+    metrics.json comes after all other files of its snapshot and holds the key of what it depends
+    on. So it says which results are whole and of the same settings.
+
+    Args:
+        root: the folder of the command.
+        config: of the command.
+    """
+
+    def __init__(self, root: Path, config: DictConfig) -> None:
+        self.root, self._settings = root, hash_settings(config)
+
+    def path(self, snapshot: Snapshot) -> Path:
+        """Return the folder of a snapshot."""
+        return self.root / snapshot.name
+
+    def find_key(self, snapshot: Snapshot) -> str:
+        """Return a hash of all that the results of a snapshot depend on."""
+        files = hash_files([snapshot.measurement, snapshot.truth])
+        return hash_key({"settings": self._settings, "files": files})
+
+    def is_done(self, snapshot: Snapshot) -> bool:
+        """Tell whether a snapshot need not be done again."""
+        return self._read(snapshot, _METRICS) is not None
+
+    def find_row(self, snapshot: Snapshot) -> dict[str, Any] | None:
+        """Return what the table says of a snapshot; None where it was neither done nor failed."""
+        numbers = self._read(snapshot, _METRICS)
+        if numbers is not None:
+            scores = numbers.get("metrics", {}).get(metrics.DEFAULT_PRESET, {})
+            kept = {name: numbers[name] for name in ("iterations", "seconds", "relative_residual")}
+            return {"name": snapshot.name, "status": "done", **kept, **scores}
+        failure = self._read(snapshot, _FAILURE)
+        if failure is None:
+            return None
+        return {"name": snapshot.name, "status": "failed", "error": failure["error"]}
+
+    def write_failure(self, snapshot: Snapshot, message: str) -> None:
+        """Keep why there are no results, for the table that another process may write."""
+        folder = self.path(snapshot)
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_path(folder / _FAILURE) as temporary:
+            write_json(temporary, {"key": self.find_key(snapshot), "error": message})
+
+    def forget_failure(self, snapshot: Snapshot) -> None:
+        """Remove what an earlier run has said."""
+        (self.path(snapshot) / _FAILURE).unlink(missing_ok=True)
+
+    def _read(self, snapshot: Snapshot, name: str) -> dict[str, Any] | None:
+        folder = self.path(snapshot)
+        try:
+            found: dict[str, Any] = json.loads((folder / name).read_text(encoding="utf-8"))
+            same = found["key"] == self.find_key(snapshot)
+            files = [folder / str(file) for file in found.get("files", [])]
+        except (OSError, ValueError, TypeError, KeyError):
+            return None  # not there, or of another version: to be done again
+        return found if same and all(file.exists() for file in files) else None
+
+
+def write_summary(folders: Folders, snapshots: Sequence[Snapshot]) -> float:
+    """Write results.csv, and say what it comes to.
+
+    Returns:
+        The mean relative residual of those that are done.
+
+    Raises:
+        SystemExit: with status 1, where some have failed.
+    """
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+
+    lost = "it was neither done nor refused; run again"
+    rows = [
+        folders.find_row(snapshot) or {"name": snapshot.name, "status": "failed", "error": lost}
+        for snapshot in snapshots
+    ]
+    with atomic_path(folders.root / "results.csv") as temporary:
+        temporary.write_text(csv_text(rows), encoding="utf-8")
+    done = [row for row in rows if row["status"] == "done"]
+    print(f"{len(done)} of {len(rows)} snapshots done -> {folders.root}")
+    if len(done) < len(rows):
+        print(
+            f"cassi-reconstruct: {len(rows) - len(done)} of {len(rows)} snapshots failed; the same "
+            "command does them again",
+            file=sys.stderr,
+        )
+        # A job of a multirun must not end the others; MergeSummaries ends the command.
+        if HydraConfig.get().mode != RunMode.MULTIRUN:
+            sys.exit(FAILED)
+    residuals = [row["relative_residual"] for row in done]
+    return math.fsum(residuals) / len(residuals) if residuals else float("nan")

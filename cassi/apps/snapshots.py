@@ -1,0 +1,140 @@
+"""Which snapshots a command reconstructs: those of a folder, or those that a pattern finds."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omegaconf import DictConfig, OmegaConf
+
+from cassi.data.io import READ_SUFFIXES
+from cassi.evaluation.records import hash_key
+
+_WITHOUT_INFLUENCE = {
+    "measurement",
+    "truth",
+    "device",
+    "threads",
+    "batch",
+    "memory_budget",
+    "paths",
+}
+
+
+class Snapshot(NamedTuple):
+    """One of several measurements."""
+
+    name: str
+    """Of the folder of its results."""
+    measurement: str
+    truth: str | None = None
+
+
+def is_many(value: Any) -> bool:
+    """Tell whether a config value means several files: a folder, or a pattern with * ? or [ ]."""
+    path = Path(str(value)).expanduser()
+    if value is None or (path.suffix.lower() in READ_SUFFIXES and path.exists()):
+        return False
+    return path.is_dir() or glob.has_magic(str(value))
+
+
+def find_snapshots(config: DictConfig) -> tuple[list[Snapshot], list[str]]:
+    """List the snapshots of a config, in the order of their names, and say what was left out.
+
+    A folder is a folder of snapshots, whatever its files are; folders in it are not looked into.
+    Results are called as the file is without suffix; where a pattern finds files of several
+    folders, the folders below the common one are part of the name.
+
+    Raises:
+        FileNotFoundError: there is no snapshot, or for none of them is there a truth.
+        ValueError: two have the same name.
+    """
+    known = (config.get(role) for role in ("mask", "truth", "dark", "flat", "hot_pixels"))
+    other = {os.path.abspath(value) for value in known if isinstance(value, str)}  # noqa: PTH100
+    files, notes = _list_files("measurement", config.measurement, other)
+    root = Path(os.path.commonpath([file.parent for file in files]))
+    names = [file.relative_to(root).with_suffix("").as_posix() for file in files]
+    _check_different("measurement", names)
+    truths, more = _match_truths(config.truth, files)
+    snapshots = [
+        Snapshot(name, str(file), truth)
+        for name, file, truth in zip(names, files, truths, strict=True)
+    ]
+    return snapshots, [*notes, *more]
+
+
+def hash_settings(config: DictConfig) -> str:
+    """Return a hash of all in a config that the results of every snapshot depend on."""
+    settings: Any = OmegaConf.to_container(config, resolve=True)
+    settings = {key: value for key, value in settings.items() if key not in _WITHOUT_INFLUENCE}
+    settings["output"] = {k: v for k, v in settings["output"].items() if k != "progress"}
+    return hash_files(settings)
+
+
+def hash_files(value: Any) -> str:
+    """Return a hash of dicts, lists, numbers and texts, of which some are files.
+
+    A file stands for its name, size and time of change: to read a thousand of them again would take
+    longer than to go on.
+    """
+    return hash_key({"value": _stamped(value)})
+
+
+def _stamped(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _stamped(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_stamped(item) for item in value]
+    if isinstance(value, str) and (path := Path(value).expanduser()).is_file():
+        status = path.stat()
+        return [path.name, status.st_size, status.st_mtime_ns]
+    return value
+
+
+def _list_files(role: str, value: str, other: set[str]) -> tuple[list[Path], list[str]]:
+    path = Path(value).expanduser()
+    if path.is_dir():
+        found = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
+    else:
+        found = [Path(entry) for entry in glob.glob(str(path), recursive=True)]  # noqa: PTH207
+    found = sorted(Path(os.path.abspath(entry)) for entry in found)  # noqa: PTH100
+    there = set(found)
+    # Of the two files of an ENVI image, the header stands for both.
+    found = [f for f in found if not there & ({f.with_suffix(".hdr"), Path(f"{f}.hdr")} - {f})]
+    files = [f for f in found if f.suffix.lower() in READ_SUFFIXES and str(f) not in other]
+    skipped = [f.name for f in found if f not in set(files)]
+    if not files:
+        raise FileNotFoundError(
+            f"{role}: no snapshot in {value}; expected files {' '.join(READ_SUFFIXES)}"
+            if role == "measurement"
+            else f"{role}: no cube in {value}; expected files {' '.join(READ_SUFFIXES)}"
+        )
+    if not skipped:
+        return files, []
+    listed = ", ".join(skipped[:5]) + (", …" if len(skipped) > 5 else "")
+    return files, [f"{role}: skipped {len(skipped)} that cannot be one: {listed}"]
+
+
+def _match_truths(value: Any, files: Sequence[Path]) -> tuple[list[str | None], list[str]]:
+    if value is None or not is_many(value):
+        return [None if value is None else str(value)] * len(files), []
+    cubes, notes = _list_files("truth", value, set())
+    _check_different("truth", [cube.stem for cube in cubes])
+    by_stem = {cube.stem: str(cube) for cube in cubes}
+    truths = [by_stem.get(file.stem) for file in files]
+    absent = [file.stem for file, truth in zip(files, truths, strict=True) if truth is None]
+    if len(absent) == len(files):
+        raise FileNotFoundError(f"truth: none in {value} is called as a snapshot is: {absent[0]}")
+    if absent:
+        notes.append(f"truth: none for {len(absent)} of {len(files)}: {', '.join(absent[:5])}")
+    return truths, notes
+
+
+def _check_different(role: str, names: Sequence[str]) -> None:
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise ValueError(f"{role}: {count} files are called {name}; expected different names")
