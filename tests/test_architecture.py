@@ -23,7 +23,7 @@ PARTS = {
     "metrics": set(),
     "training": {"ops", "systems", "solvers", "data", "metrics"},
     "evaluation": {"ops", "systems", "solvers", "data", "metrics"},
-    "viz": set(),
+    "viz": {"data"},
     "config": set(),
 }
 CONFIG_LIBRARIES = {"hydra", "omegaconf"}

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import hashlib
 import os
+import re
 import secrets
 import shutil
+import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from cassi.data.checksums import SUMS, list_sums
+
 __all__ = ["atomic_folder", "atomic_path", "atomic_paths"]
+
+_MARKED = re.compile(r"\.(?:.*\.)?cassi-([0-9a-f]{8})-(\d+)-[0-9a-f]{8}(?:\..*)?", re.DOTALL)
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 @contextlib.contextmanager
@@ -19,10 +28,12 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     The temporary name keeps the suffix (libraries choose a format by it) and is hidden. After the
     block the file is flushed to the disk and renamed; after an exception it is removed and whatever
-    stood under ``path`` is untouched.
+    stood under ``path`` is untouched. What a killed process has left is removed by the next one
+    that writes into the folder.
 
     Args:
-        path: The final name. Its folder must exist; a link is followed, its target replaced.
+        path: The final name. Its folder must exist; a link is followed, its target replaced. A
+            folder that ends in `.zarr` may be replaced by another.
 
     Yields:
         The name to write to. Nothing exists there yet.
@@ -60,18 +71,17 @@ def atomic_paths(*paths: str | os.PathLike[str]) -> Iterator[tuple[Path, ...]]:
         OSError: As for :func:`atomic_path`.
     """
     finals = [_checked(Path(path)) for path in paths]
-    token = secrets.token_hex(4)
+    for folder in {final.parent for final in finals}:
+        _remove_leftovers(folder)
+    mark = _mark()
     # The stem is cut so that a name as long as the file system allows still has a temporary one.
-    temporaries = [f.with_name(f".{f.stem[:60]}.{token}{f.suffix}") for f in finals]
+    temporaries = [f.with_name(f".{f.stem[:40]}.{mark}{f.suffix}") for f in finals]
     try:
         yield tuple(temporaries)
         _publish(temporaries, finals)
     except BaseException as error:
         _remove(temporaries)
-        if type(error) is OSError and error.errno is None:
-            # NumPy's word for a full disk is "1835008 requested and 783236 written".
-            reason = f"could not be written whole, is the disk full? ({error})"
-            raise OSError(errno.EIO, reason, str(finals[0])) from error
+        _explain(error, finals[0])
         raise
 
 
@@ -79,7 +89,9 @@ def atomic_paths(*paths: str | os.PathLike[str]) -> Iterator[tuple[Path, ...]]:
 def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary folder whose files move into ``folder`` if the block succeeds.
 
-    After an exception the temporary folder is gone and no file of the block is in ``folder``.
+    `SHA256SUMS` lists them and is the last to appear; one that was there before goes first. So a
+    folder that has it is whole, also after a kill between two renames. After an exception the
+    temporary folder is gone and no file of the block is in ``folder``.
 
     Args:
         folder: Where the files go, made if it is not there. Files of other names in it stay.
@@ -92,13 +104,21 @@ def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """
     final = Path(folder)
     final.mkdir(parents=True, exist_ok=True)
-    stage = final / f".{secrets.token_hex(4)}"
+    _remove_leftovers(final)
+    stage = final / f".{_mark()}"
     stage.mkdir()
     try:
         yield stage
         # In the order of writing: what announces the others is written, and appears, last.
         written = sorted(stage.iterdir(), key=lambda file: file.stat().st_mtime_ns)
-        _publish(written, [final / file.name for file in written])
+        sums = stage / SUMS
+        sums.write_text(list_sums(stage, (file for file in stage.rglob("*") if file.is_file())))
+        written.append(sums)
+        with _withdrawn(final / SUMS, stage / f"{SUMS}.withdrawn"):
+            _publish(written, [final / file.name for file in written])
+    except BaseException as error:
+        _explain(error, final)
+        raise
     finally:
         shutil.rmtree(stage, ignore_errors=True)
 
@@ -106,44 +126,123 @@ def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
 def _publish(temporaries: Sequence[Path], finals: Sequence[Path]) -> None:
     """Flush all files, then rename them in order; if that fails, all is as it was."""
     for temporary in temporaries:
-        _flush(temporary)
-    placed: list[tuple[Path, Path]] = []
+        _flush_tree(temporary)
+    placed: list[tuple[Path, Path, Path]] = []
     try:
         for temporary, final in zip(temporaries, finals, strict=True):
             earlier = temporary.with_name(f"{temporary.name}.earlier")
-            with contextlib.suppress(OSError):  # nothing there yet, or no hard links here
-                os.link(final, earlier)
-            placed.append((final, earlier))
+            placed.append((temporary, final, earlier))
+            _keep(temporary, final, earlier, alone=len(finals) == 1)
             os.replace(temporary, final)  # noqa: PTH105
     except BaseException:
-        for final, earlier in placed[:-1]:
-            _remove([final])
-            with contextlib.suppress(OSError):
-                earlier.rename(final)
+        for temporary, final, earlier in placed:
+            if not os.path.lexists(temporary):  # it was renamed
+                _remove([final])
+            if not os.path.lexists(final):
+                with contextlib.suppress(OSError):
+                    earlier.rename(final)
         raise
     finally:
-        _remove([earlier for _, earlier in placed])
+        _remove([earlier for _, _, earlier in placed])
     # Some file systems refuse to flush a folder; the rename itself has already happened.
     for folder in {final.parent for final in finals}:
         with contextlib.suppress(OSError):
             _flush(folder)
 
 
+def _keep(temporary: Path, final: Path, earlier: Path, alone: bool) -> None:
+    """Let what stands under the final name have a second one, to put it back from."""
+    if final.is_dir() and temporary.is_dir():
+        final.rename(earlier)  # nothing can replace a folder that holds something
+    elif not alone:
+        with contextlib.suppress(OSError):  # nothing there yet, or no hard links here
+            os.link(final, earlier)
+
+
+@contextlib.contextmanager
+def _withdrawn(file: Path, aside: Path) -> Iterator[None]:
+    """Take a file away, and put it back if the block fails."""
+    with contextlib.suppress(FileNotFoundError):
+        file.rename(aside)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            aside.rename(file)
+        raise
+
+
+@functools.cache
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what processes of this machine that have ended left in a folder, once per process."""
+    with contextlib.suppress(OSError):
+        for entry in list(folder.iterdir()):
+            match = _MARKED.fullmatch(entry.name)
+            if match and match[1] == _machine() and not _is_alive(int(match[2])):
+                _remove([entry])
+
+
+def _mark() -> str:
+    """Return a name that nobody else uses and that says whose it is."""
+    return f"cassi-{_machine()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+@functools.cache
+def _machine() -> str:
+    """Tell apart the machines, and containers, among which a process number means something."""
+    with contextlib.suppress(OSError):
+        space = os.readlink("/proc/self/ns/pid")  # noqa: PTH115
+        return hashlib.sha256(f"{socket.gethostname()} {space}".encode()).hexdigest()[:8]
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True  # another user's
+    return True
+
+
 def _remove(files: Sequence[Path]) -> None:
     for file in files:
         with contextlib.suppress(OSError):
-            file.unlink(missing_ok=True)
+            if file.is_dir() and not file.is_symlink():
+                shutil.rmtree(file, ignore_errors=True)
+            else:
+                file.unlink(missing_ok=True)
+
+
+def _explain(error: BaseException, final: Path) -> None:
+    """Name the file of an error that does not, and give a number to one that has none."""
+    if type(error) is not OSError:
+        return
+    if error.errno is None:
+        # NumPy's word for a full disk is "1835008 requested and 783236 written".
+        reason = f"could not be written whole, is the disk full? ({error})"
+        raise OSError(errno.EIO, reason, str(final)) from error
+    if error.errno in _FULL and error.filename is None:
+        error.filename = str(final)
 
 
 def _checked(path: Path) -> Path:
     path = Path(os.path.realpath(path.expanduser()))
-    if path.is_dir():
+    if path.is_dir() and path.suffix != ".zarr":
         raise IsADirectoryError(f"cannot write {path}: it is a folder; expected a file name")
     if not path.parent.exists():
         raise FileNotFoundError(f"cannot write {path}: no folder {path.parent}; create it first")
     if not path.parent.is_dir():
         raise NotADirectoryError(f"cannot write {path}: {path.parent} is not a folder")
     return path
+
+
+def _flush_tree(path: Path) -> None:
+    if path.is_dir():
+        for inner in path.rglob("*"):
+            _flush(inner)
+    _flush(path)
 
 
 def _flush(path: Path) -> None:

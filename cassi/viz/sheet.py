@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from io import BytesIO
-from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
+
+from cassi.data.atomic import atomic_path
 
 DPI = 100
 DARK = "#101214"  # behind tinted bands
@@ -85,7 +85,7 @@ def save_picture(path: str | os.PathLike[str], picture: np.ndarray) -> None:
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Writes a file that is either whole or absent: a temporary name, then a rename.
+    """Writes a file that is either whole or absent.
 
     Args:
         path: the final name; its folder exists.
@@ -94,14 +94,5 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
     Raises:
         OSError: if the folder is missing or cannot be written.
     """
-    final = Path(path)
-    partial = final.with_name(f".{final.name}.{uuid4().hex[:8]}.tmp")
-    try:
-        with partial.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(final)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)

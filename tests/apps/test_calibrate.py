@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from cassi.apps.calibrate import main
+from cassi.data.checksums import SUMS, check_sums
 from cassi.evaluation import Mismatch
 from cassi.systems import SDCassi
 
@@ -58,7 +59,9 @@ def test_writes_a_camera_that_reconstructs(calibrate, reconstruct, bench, tmp_pa
     folder = tmp_path / "run"
     assert estimates(folder) == pytest.approx([*SHIFT, ROTATION, DISPERSION], abs=0.03)
     written = {file.name for file in folder.iterdir()} - {".hydra"}
-    assert written == {"camera.yaml", "mask.npy", "calibration.json", "calibration.png"}
+    listed = {file.name for file in check_sums(folder)}
+    assert listed == {"camera.yaml", "mask.npy", "calibration.json", "calibration.png"}
+    assert written == listed | {SUMS}
     numbers = json.loads((folder / "calibration.json").read_text())
     assert numbers["residual"]["calibrated"] < numbers["residual"]["nominal"]
     assert all(0 < entry["standard_error"] < 0.1 for entry in numbers["estimates"])

@@ -12,6 +12,7 @@ import torch
 
 import cassi
 from cassi.data import io
+from cassi.data.checksums import SUMS, check_sums
 from cassi.data.frames import edge_level
 
 TINY = ("solver.iterations=3", "system.step=-1", "solver.consistent=false")
@@ -34,7 +35,7 @@ def test_writes_every_file(reconstruct, camera, tmp_path):
     outcome = reconstruct(*given(camera, "measurement", "mask", "truth"), *TINY)
     assert outcome.status == 0, outcome.err
     run = tmp_path / "run"
-    assert {file.name for file in run.iterdir()} == FILES | {".hydra"}
+    assert {file.name for file in run.iterdir()} == FILES | {".hydra", SUMS}
 
     cube = io.load_cube(run / "cube.tif")
     assert cube.data.shape == (1, 5, 12, 17)
@@ -135,7 +136,12 @@ def test_a_second_run_deletes_nothing_and_names_its_files(reconstruct, camera, t
         "report.html",
     }
     reconstruct(*given(camera), *TINY, "output.pictures=false", "output.cube=cube.npz")
-    assert {file.name for file in run.iterdir()} == FILES | {"cube.npz", ".hydra"}
+    assert {file.name for file in run.iterdir()} == FILES | {"cube.npz", ".hydra", SUMS}
+    assert [file.name for file in check_sums(run)] == [
+        "convergence.csv",
+        "cube.npz",
+        "metrics.json",
+    ]
     assert strict_json(run / "metrics.json")["files"] == ["convergence.csv", "cube.npz"]
 
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from cassi.data.atomic import atomic_folder, atomic_path, atomic_paths
+from cassi.data.checksums import SUMS, check_archive, check_sums, seal, unseal
 
 
 def test_second_rename_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,11 +74,13 @@ def test_folder_appears_whole(tmp_path):
         (stage / "a.txt").write_text("a")
         (stage / "b.txt").write_text("b")
         assert not (tmp_path / "new" / "a.txt").exists()
-    assert {file.name for file in (tmp_path / "new").iterdir()} == {"a.txt", "b.txt"}
+    assert {file.name for file in (tmp_path / "new").iterdir()} == {"a.txt", "b.txt", SUMS}
+    assert [file.name for file in check_sums(tmp_path / "new")] == ["a.txt", "b.txt"]
 
 
 @pytest.mark.parametrize("moment", ["write", "second rename"])
 def test_folder_stays_as_it_was(tmp_path, monkeypatch, moment):
+    (tmp_path / SUMS).write_text("earlier")
     (tmp_path / "kept.txt").write_text("kept")
     (tmp_path / "a.txt").write_text("earlier")
     replace, calls = os.replace, []
@@ -92,8 +102,8 @@ def test_folder_stays_as_it_was(tmp_path, monkeypatch, moment):
 
     with pytest.raises(OSError, match="no space"):
         write()
-    assert {file.name for file in tmp_path.iterdir()} == {"kept.txt", "a.txt"}
-    assert (tmp_path / "a.txt").read_text() == "earlier"
+    assert {file.name for file in tmp_path.iterdir()} == {"kept.txt", "a.txt", SUMS}
+    assert (tmp_path / "a.txt").read_text() == (tmp_path / SUMS).read_text() == "earlier"
 
 
 def test_a_failed_write_without_a_number_is_explained(tmp_path):
@@ -104,3 +114,128 @@ def test_a_failed_write_without_a_number_is_explained(tmp_path):
     with pytest.raises(OSError, match="is the disk full") as caught:
         write()
     assert caught.value.filename == str(tmp_path / "cube.tif")
+
+
+def test_a_full_disk_is_named(tmp_path):
+    def write():
+        with atomic_path(tmp_path / "cube.tif"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match="No space left") as caught:
+        write()
+    assert caught.value.filename == str(tmp_path / "cube.tif")
+
+
+def test_a_zarr_folder_takes_the_place_of_another(tmp_path):
+    final = tmp_path / "cube.zarr"
+    for content in ("first", "second"):
+        with atomic_path(final) as temporary:
+            (temporary / "c").mkdir(parents=True)
+            (temporary / "c" / "0").write_text(content)
+        assert (final / "c" / "0").read_text() == content
+        assert list(tmp_path.iterdir()) == [final]
+
+
+def test_a_zarr_folder_is_put_back(tmp_path, monkeypatch):
+    with atomic_folder(tmp_path) as stage:
+        (stage / "cube.zarr").mkdir()
+        (stage / "cube.zarr" / "0").write_text("first")
+
+    def fail(source, target):
+        raise OSError("no space")
+
+    monkeypatch.setattr(os, "replace", fail)
+
+    def write():
+        with atomic_folder(tmp_path) as stage:
+            (stage / "cube.zarr").mkdir()
+            (stage / "cube.zarr" / "0").write_text("second")
+
+    with pytest.raises(OSError, match="no space"):
+        write()
+    assert (tmp_path / "cube.zarr" / "0").read_text() == "first"
+    assert check_sums(tmp_path) == [tmp_path / "cube.zarr" / "0"]
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from cassi.data.atomic import atomic_folder, atomic_path
+folder = Path(sys.argv[1])
+with atomic_path(folder / "a.txt") as temporary, atomic_folder(folder) as stage:
+    temporary.write_text("a")
+    (stage / "b.txt").write_text("b")
+    (folder / "ready").touch()
+    time.sleep(60)
+"""
+NEXT = """
+import sys
+from pathlib import Path
+from cassi.data.atomic import atomic_path
+with atomic_path(Path(sys.argv[1]) / "c.txt") as temporary:
+    temporary.write_text("c")
+"""
+
+
+def test_leftovers_of_the_dead_are_removed(tmp_path):
+    other = tmp_path / ".a.cassi-00000000-1-00000000.txt"  # of another machine
+    mine = tmp_path / ".hidden"
+    for file in (other, mine):
+        file.touch()
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)])
+    while not (tmp_path / "ready").exists():
+        assert writer.poll() is None
+        time.sleep(0.02)
+    kept = {other, mine, tmp_path / "ready", tmp_path / "c.txt"}
+    follow = [sys.executable, "-c", NEXT, str(tmp_path)]
+    subprocess.run(follow, check=True)
+    living = set(tmp_path.iterdir()) - kept
+    assert len(living) == 2
+    writer.send_signal(signal.SIGKILL)
+    writer.wait()
+    assert set(tmp_path.iterdir()) == kept | living
+    subprocess.run(follow, check=True)
+    assert set(tmp_path.iterdir()) == kept
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "missing", "list"])
+def test_damaged_results_are_found(tmp_path, damage):
+    with atomic_folder(tmp_path / "run") as stage:
+        (stage / "sub").mkdir()
+        (stage / "sub" / "a.txt").write_text("some text")
+    file = tmp_path / "run" / "sub" / "a.txt"
+    if shutil.which("sha256sum"):
+        subprocess.run(["sha256sum", "--status", "-c", SUMS], cwd=tmp_path / "run", check=True)
+    if damage == "flip":
+        file.write_text("some t3xt")
+    elif damage == "cut":
+        os.truncate(file, 4)
+    elif damage == "missing":
+        file.unlink()
+    else:
+        (tmp_path / "run" / SUMS).write_text("\0" * 80)
+    with pytest.raises(ValueError, match=r"run again|expected lines"):
+        check_sums(tmp_path / "run")
+
+
+def test_seal():
+    content = {"a": 0.1, "b": [1, None], "c": {"d": "é"}}
+    sealed = seal(content)
+    assert unseal(sealed) == content
+    for wrong in (content, sealed | {"a": 0.2}, {**sealed, "e": 1}):
+        with pytest.raises(ValueError, match="checksum"):
+            unseal(wrong)
+
+
+def test_archives_are_checked_part_by_part(tmp_path):
+    file = tmp_path / "a.pt"
+    torch.save({"a": torch.arange(1000.0)}, file)
+    check_archive(file)
+    whole = file.read_bytes()
+    place = whole.index(torch.arange(1000.0).numpy().tobytes())
+    for broken in (whole[: len(whole) // 2], whole[:place] + b"\1" + whole[place + 1 :], b""):
+        file.write_bytes(broken)
+        with pytest.raises(ValueError, match="damaged"):
+            check_archive(file)
+    with pytest.raises(FileNotFoundError):
+        check_archive(tmp_path / "none.pt")

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 import threading
@@ -119,7 +120,7 @@ def test_a_failed_write_leaves_nothing_and_keeps_the_old(tmp_path, monkeypatch):
     def fail(handle):
         raise OSError("disk full")
 
-    monkeypatch.setattr(sheet.os, "fsync", fail)
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="disk full"):
         sheet.write_bytes(path, b"new")
     assert path.read_bytes() == b"old"
