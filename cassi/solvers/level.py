@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from cassi.solvers.base import LinearSystem
+from cassi.solvers.reading import reading_of
 
 _SAMPLES = 1 << 20  # a quantile sorts: of a large detector every n-th pixel is enough
 
@@ -33,10 +34,23 @@ def signal_level(y: Tensor, system: LinearSystem) -> Tensor:
         raise ValueError(f"y: expected (B, K, H', W'), got shape {tuple(y.shape)}")
     if not torch.isfinite(y).all():
         raise ValueError("y: expected finite values, got NaN or infinity")
-    with torch.no_grad():
-        flat = system(torch.ones_like(system.adjoint(y)))
-        lit = flat > flat.amax() * 1e-3
-        mean = torch.where(lit, y.abs() / flat, 0).flatten(1).float()
-        mean = mean[:, :: max(1, mean.shape[1] // _SAMPLES)]
-        level = torch.quantile(mean, 0.999, dim=1).to(y.dtype).view(-1, 1, 1, 1)
-        return torch.where(level > 0, level, 1)
+    reading = reading_of(system)
+    if reading is not None:
+        return reading.level.to(y)
+    return brightness_level(y, flat_field(y, system))
+
+
+@torch.no_grad()
+def flat_field(y: Tensor, system: LinearSystem) -> Tensor:
+    """Return A1, `(B, K, H, W')`: the measurement of an evenly lit scene, made like y."""
+    return system(torch.ones_like(system.adjoint(y)))
+
+
+@torch.no_grad()
+def brightness_level(y: Tensor, flat: Tensor) -> Tensor:
+    """Return the 99.9 % quantile of |y| / A1: `(B, K, H, W')` twice → `(B, 1, 1, 1)`."""
+    lit = flat > flat.amax() * 1e-3
+    mean = torch.where(lit, y.abs() / flat, 0).flatten(1).float()
+    mean = mean[:, :: max(1, mean.shape[1] // _SAMPLES)]
+    level = torch.quantile(mean, 0.999, dim=1).to(y.dtype).view(-1, 1, 1, 1)
+    return torch.where(level > 0, level, 1)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from cassi.solvers.base import LinearSystem
+from cassi.solvers.reading import reading_of
+from cassi.solvers.windows import SIDE, fit_windows
 
-_SIDE = 16  # of a window: enough pixels for the unknowns, few enough for a scene to be simple
-_SPECTRA = 6  # smooth spectra, cosines
 _WINDOWS = 600  # more do not make the estimate better
 _BINS = 4  # of brightness
-_SHARE, _NORMAL = 0.02, 2.054  # of the windows show plain parts of nearly every scene; its quantile
+_SHARE = 0.02  # of the windows show plain parts of nearly every scene
 
 
 def noise_level(y: Tensor, system: LinearSystem) -> Tensor:
@@ -34,44 +34,49 @@ def noise_level(y: Tensor, system: LinearSystem) -> Tensor:
     Returns:
         `(B,)`, in the unit of y; 0 where the measurement has less than 20 windows.
     """
-    with torch.no_grad():
-        data = _cut(y)  # (P, B, pixels)
-        if len(data) < 20:
-            return y.new_zeros(len(y))
-        # (P, B, images, pixels): the camera may have a mask of its own for every sample
-        columns = torch.stack([_cut(image) for image in _plain_images(y, system)], 2)
-        freedom = columns.shape[3] - columns.shape[2]
-        if freedom < 32:
-            return y.new_zeros(len(y))
-        q, _ = torch.linalg.qr(columns.mT)
-        data = data[..., None]
-        rest = data - q @ (q.mT @ data)
-        variance = rest.square().sum((2, 3)) / freedom  # (P, B)
-        # The quantile of a χ² variable over its mean (Wilson, Hilferty, 1931).
-        spread = 2 / (9 * freedom)
-        best = (1 - spread - _NORMAL * math.sqrt(spread)) ** 3
-        return _at_mean_brightness(variance / best, data.mean((2, 3))).to(y.dtype)
+    reading = reading_of(system)
+    if reading is not None:
+        return reading.noise.to(y) * root_mean_square(y)
+    return noise_of_parts([(y, system)], -2, y.shape)
 
 
-def _plain_images(y: Tensor, system: LinearSystem) -> list[Tensor]:
-    batch, bands, height, width = system.adjoint(y).shape
-    at = (torch.arange(bands, device=y.device, dtype=y.dtype) + 0.5) / bands
-    down = torch.linspace(-1, 1, height, device=y.device, dtype=y.dtype).view(-1, 1)
-    right = torch.linspace(-1, 1, width, device=y.device, dtype=y.dtype)
-    maps = [torch.ones_like(down + right), down.expand(-1, width), right.expand(height, -1)]
-    spectra = [torch.cos(math.pi * k * at) for k in range(min(_SPECTRA, bands))]
-    cubes = (s.view(1, -1, 1, 1) * m for s in spectra for m in maps)
-    return [system(cube.expand(batch, -1, -1, -1).contiguous()) for cube in cubes]
+def root_mean_square(y: Tensor) -> Tensor:
+    """Return the root mean square of each sample, `(B, …)` → `(B,)`, > 0."""
+    return y.square().flatten(1).mean(1).sqrt().clamp_min(torch.finfo(y.dtype).tiny)
 
 
-def _cut(image: Tensor) -> Tensor:
-    """Cut `(B, K, H, W)` into windows `(P, B, K·256)`, in float32 at least."""
-    image = image.to(torch.promote_types(image.dtype, torch.float32))
-    batch, shots, height, width = image.shape
-    down, across = height // _SIDE, width // _SIDE
-    image = image[..., : down * _SIDE, : across * _SIDE]
-    cut = image.reshape(batch, shots, down, _SIDE, across, _SIDE).permute(2, 4, 0, 1, 3, 5)
-    return cut.reshape(down * across, batch, shots * _SIDE**2)[:: down * across // _WINDOWS + 1]
+@torch.no_grad()
+def noise_of_parts(
+    parts: Iterable[tuple[Tensor, LinearSystem]], axis: int, shape: Sequence[int]
+) -> Tensor:
+    """Estimate the noise of a measurement in parts, as `noise_level` does.
+
+    Args:
+        parts: `(B, K, H', W')` and its camera, in order; sizes along the axis that are multiples
+            of 16, except the last.
+        axis: -2 or -1, along which they follow one another.
+        shape: of the whole measurement.
+
+    Returns:
+        `(B,)`, in the unit of y.
+    """
+    down, across = shape[-2] // SIDE, shape[-1] // SIDE
+    chosen = torch.arange(0, down * across, down * across // _WINDOWS + 1)
+    places = torch.stack((chosen // max(1, across), chosen % max(1, across)), 1)
+    variances, means, first = [], [], 0
+    for y, system in parts:
+        count = y.shape[axis] // SIDE
+        inside = (places[:, axis] >= first) & (places[:, axis] < first + count)
+        at = places[inside]
+        at[:, axis] -= first
+        first += count
+        if len(at):
+            variance, mean = fit_windows(y, system, at.to(y.device))
+            variances.append(variance)
+            means.append(mean)
+    if len(chosen) < 20 or not variances[0].numel():
+        return y.new_zeros(len(y))
+    return _at_mean_brightness(torch.cat(variances), torch.cat(means)).to(y.dtype)
 
 
 def _at_mean_brightness(variance: Tensor, brightness: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from cassi.solvers.base import LinearSystem
-from cassi.solvers.noise import noise_level
+from cassi.solvers.noise import noise_level, root_mean_square
+from cassi.solvers.reading import reading_of
 from cassi.solvers.schedules import Schedule
 
 
@@ -30,9 +31,16 @@ def softening(y: Tensor, system: LinearSystem, noise: Tensor | float) -> Tensor:
         `(B,)`.
     """
     with torch.no_grad():
-        gram = system(system.adjoint(torch.ones_like(y))).flatten(1).mean(1)
+        reading = reading_of(system)
+        gain = gain_sum(y, system) / y[0].numel() if reading is None else reading.gain.to(y)
         n = torch.as_tensor(noise, dtype=y.dtype, device=y.device).expand(len(y))
-        return 0.46 * (n - 0.003).clamp_min(0) ** 0.63 * gram
+        return 0.46 * (n - 0.003).clamp_min(0) ** 0.63 * gain
+
+
+@torch.no_grad()
+def gain_sum(y: Tensor, system: LinearSystem) -> Tensor:
+    """Return the sum of AAᵀ1 over the detector, `(B,)`; y gives shape and dtype."""
+    return system(system.adjoint(torch.ones_like(y))).flatten(1).sum(1)
 
 
 def softened(
@@ -50,8 +58,7 @@ def softened(
         `rho` itself where there is no noise, else a schedule of `(B,)`.
     """
     if noise == "auto":
-        size = y.square().flatten(1).mean(1).sqrt().clamp_min(torch.finfo(y.dtype).tiny)
-        least = softening(y, system, noise_level(y, system) / size)
+        least = softening(y, system, noise_level(y, system) / root_mean_square(y))
     else:
         least = softening(y, system, noise)
     return (lambda i, n: least.clamp_min(rho(i, n))) if bool(least.any()) else rho

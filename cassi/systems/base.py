@@ -23,8 +23,14 @@ class System(nn.Module, ABC):
         conjugate: tolerance and number of iterations, where conjugate gradients are used.
         last_solve: how far the latest solve by conjugate gradients came; None before the first. It
             is a report and has no influence on any result.
+        part_axis: axis along which a cube may be cut, -2 or -1, because the camera mixes nothing
+            there; None where it does.
+        reading: of a camera made by `part`, what solvers estimate from the whole measurement, see
+            `cassi.solvers.reading`; None for a camera that sees all of it.
     """
 
+    part_axis: int | None = None
+    reading: Any = None
     conjugate: ConjugateGradients = ConjugateGradients()
     last_solve: SolveReport | None = None
 
@@ -69,6 +75,21 @@ class System(nn.Module, ABC):
         `WarmStart`; otherwise it is the camera itself.
         """
         return WarmStart(self) if type(self).gram_solve is System.gram_solve else self
+
+    def part(self, start: int, stop: int) -> System:
+        """Return the camera that sees the rows (columns) start to stop of cube and measurement.
+
+        Args:
+            start: first row, or column, along `part_axis`.
+            stop: the one after the last.
+
+        Raises:
+            ValueError: the camera mixes rows and columns, so that no part of it is a camera.
+        """
+        raise ValueError(
+            f"{type(self).__name__}: a scene cannot be cut into blocks for a camera that mixes "
+            "rows and columns; leave memory_budget=null"
+        )
 
     def _solve(self, r: Tensor, rho: float | Tensor, start: Tensor | None) -> Tensor:
         if r.ndim != 4 or tuple(r.shape[1:]) != self.measurement_shape:

@@ -110,6 +110,11 @@ class SDCassi(System):
         return self.mask.shape[-4]
 
     @property
+    def part_axis(self) -> int:  # type: ignore[override]
+        """The axis across the dispersion, along which nothing is mixed: -2 or -1."""
+        return -3 - self.axis
+
+    @property
     def cube_shape(self) -> tuple[int, int, int]:
         """(C, H, W)."""
         return (self.bands, *cast("tuple[int, int]", tuple(self.mask.shape[-2:])))
@@ -121,6 +126,18 @@ class SDCassi(System):
         if self.axis == -2:
             return self.shots, self.detector, width
         return self.shots, height, self.detector
+
+    def part(self, start: int, stop: int) -> SDCassi:
+        """Return the camera of rows (columns for `axis=-2`) start to stop; see `System.part`."""
+        length = self.mask.shape[self.part_axis]
+        if not 0 <= start < stop <= length:
+            raise ValueError(f"part: expected 0 <= start < stop <= {length}, got {start}, {stop}")
+        mask = self.mask.narrow(self.part_axis, start, stop - start)
+        if self.shifts is None:
+            return SDCassi(mask, self.bands, self.step, self.axis)
+        return SDCassi(
+            mask, self.bands, axis=self.axis, offsets=self.shifts, detector=self.detector
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
