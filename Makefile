@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test sanitize lint format wheel clean
+.PHONY: install demo test coverage sanitize lint format wheel clean
 
 install: $(STAMP)
 
@@ -25,6 +25,14 @@ demo: install
 
 test: install
 	$(BIN)/python -m pytest
+
+# Lines and branches of cassi/ that the tests reach, also in the commands that they start.
+coverage: export COVERAGE_FILE := $(abspath .coverage)
+coverage: install
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage report
 
 # The CPU library with AddressSanitizer and UBSan, in a folder of its own, under the tests that reach
 # into every corner of it.
