@@ -180,7 +180,9 @@ def test_compiles_whole(name: str, dynamic: bool) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLIC_NAMES)
-def test_same_bits_for_every_thread_count_and_run(name: str) -> None:
+def test_same_bits_for_every_thread_count_and_run(
+    name: str, assert_same_bits: Callable[..., None]
+) -> None:
     height, width, bands, shots = 161, 203, 5, 2  # above torch's grain of 32768
     wide = width + (bands - 1) * abs(STEP)
     tensors = {
@@ -202,15 +204,7 @@ def test_same_bits_for_every_thread_count_and_run(name: str) -> None:
         gradients = torch.autograd.grad(result.square().sum(), leaves, allow_unused=True)
         return [result, *(g for g in gradients if g is not None)]
 
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        first = run()
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            assert all(torch.equal(a, b) for a, b in zip(first, run(), strict=True)), threads
-    finally:
-        torch.set_num_threads(before)
+    assert_same_bits(run)
 
 
 def test_backend_is_named() -> None:

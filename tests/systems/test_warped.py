@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -102,7 +103,7 @@ def test_offsets_follow_the_smile() -> None:
     "name", ["rotation", "magnification", "smile", "keystone", "polynomial", "displacement"]
 )
 @pytest.mark.parametrize("method", ["forward", "adjoint", "data_step"])
-def test_gradients_of_the_map(name: str, method: str) -> None:
+def test_gradients_of_the_map(name: str, method: str, assert_slope: Callable[..., None]) -> None:
     system = WarpedCassi(
         _rand(2, 1, 5, 6) + 0.2,
         2,
@@ -117,21 +118,11 @@ def test_gradients_of_the_map(name: str, method: str) -> None:
     x, y = _rand(2, *system.cube_shape), _rand(2, *system.measurement_shape)
     arguments = {"forward": (x,), "adjoint": (y,), "data_step": (x, y, 0.3)}[method]
     value = getattr(system, name)
-    start, direction = value.clone(), _rand(*value.shape, seed=3)
 
     def evaluate() -> Tensor:
         return getattr(system, method)(*arguments).square().sum()
 
-    value.requires_grad_()
-    (gradient,) = torch.autograd.grad(evaluate(), value)
-    h = 1e-6
-    ends = []
-    with torch.no_grad():
-        for s in (1, -1):
-            value.copy_(start + s * h * direction)
-            ends.append(evaluate().item())
-    slope = (ends[0] - ends[1]) / (2 * h)
-    assert (gradient * direction).sum().item() == pytest.approx(slope, rel=1e-4)
+    assert_slope(evaluate, value, _rand(*value.shape, seed=3), 1e-6, rel=1e-4)
 
 
 def test_gradients_of_the_map_come_with_those_of_cube_and_mask() -> None:
@@ -149,19 +140,10 @@ def test_gradients_of_the_map_come_with_those_of_cube_and_mask() -> None:
         torch.testing.assert_close(a, b)
 
 
-def test_bits_do_not_depend_on_threads() -> None:
+def test_bits_do_not_depend_on_threads(assert_same_bits: Callable[..., None]) -> None:
     system = WarpedCassi(_rand(40, 50).float(), 5, 2, smile=1.0, rotation=0.5)
     x, y = _rand(2, *system.cube_shape).float(), _rand(2, *system.measurement_shape).float()
-    before = torch.get_num_threads()
-    results = []
-    try:
-        for threads in (1, 2, 3, 2):
-            torch.set_num_threads(threads)
-            results.append((system(x), system.adjoint(y), system.data_step(x, y, 0.5)))
-    finally:
-        torch.set_num_threads(before)
-    for result in results[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(result, results[0], strict=True))
+    assert_same_bits(lambda: (system(x), system.adjoint(y), system.data_step(x, y, 0.5)))
 
 
 def test_a_map_keeps_its_precision_and_is_derived_once() -> None:

@@ -1,0 +1,32 @@
+"""What tests of several cameras share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+SlopeCheck = Callable[[Callable[[], Tensor], Tensor, Tensor, float, float], None]
+
+
+@pytest.fixture
+def assert_slope() -> SlopeCheck:
+    """Hold the gradient with respect to a leaf against a central difference in one direction."""
+
+    def check(
+        evaluate: Callable[[], Tensor], leaf: Tensor, direction: Tensor, h: float, rel: float
+    ) -> None:
+        start = leaf.detach().clone()
+        leaf.requires_grad_()
+        (gradient,) = torch.autograd.grad(evaluate(), leaf)
+        ends = []
+        with torch.no_grad():
+            for s in (1, -1):
+                leaf.copy_(start + s * h * direction)
+                ends.append(evaluate().item())
+        slope = (ends[0] - ends[1]) / (2 * h)
+        assert (gradient * direction).sum().item() == pytest.approx(slope, rel=rel)
+
+    return check
