@@ -15,19 +15,21 @@ from cassi import metrics
 from cassi.apps.outputs import write_json
 from cassi.apps.snapshots import Snapshot, hash_files, hash_settings
 from cassi.data.atomic import atomic_path
+from cassi.data.checksums import SUMS
 from cassi.evaluation.records import hash_key
 from cassi.evaluation.tables import csv_text
 
 FAILED = 1
 """Exit status where some snapshots failed and the rest is done."""
+SUMMARY = "results.csv"
 _METRICS, _FAILURE = "metrics.json", "failed.json"
 
 
 class Folders:
     """Where the results of each snapshot are, and whether they are there.
 
-    metrics.json comes after all other files of its snapshot and holds the key of what it depends
-    on. So it says which results are whole and of the same settings.
+    Checksums come after all other files of a snapshot, and metrics.json holds the key of what it
+    depends on. So these two say which results are whole, and which are of the same settings.
 
     Args:
         root: the folder of the command.
@@ -48,11 +50,11 @@ class Folders:
 
     def is_done(self, snapshot: Snapshot) -> bool:
         """Tell whether a snapshot need not be done again."""
-        return self._read(snapshot, _METRICS) is not None
+        return self._read_numbers(snapshot) is not None
 
     def find_row(self, snapshot: Snapshot) -> dict[str, Any] | None:
         """Return what the table says of a snapshot; None where it was neither done nor failed."""
-        numbers = self._read(snapshot, _METRICS)
+        numbers = self._read_numbers(snapshot)
         if numbers is not None:
             scores = numbers.get("metrics", {}).get(metrics.DEFAULT_PRESET, {})
             kept = {name: numbers[name] for name in ("iterations", "seconds", "relative_residual")}
@@ -73,15 +75,19 @@ class Folders:
         """Remove what an earlier run has said."""
         (self.path(snapshot) / _FAILURE).unlink(missing_ok=True)
 
+    def _read_numbers(self, snapshot: Snapshot) -> dict[str, Any] | None:
+        folder, found = self.path(snapshot), self._read(snapshot, _METRICS)
+        if found is None or not all((folder / file).exists() for file in [SUMS, *found["files"]]):
+            return None
+        return found
+
     def _read(self, snapshot: Snapshot, name: str) -> dict[str, Any] | None:
-        folder = self.path(snapshot)
         try:
-            found: dict[str, Any] = json.loads((folder / name).read_text(encoding="utf-8"))
-            same = found["key"] == self.find_key(snapshot)
-            files = [folder / str(file) for file in found.get("files", [])]
+            text = (self.path(snapshot) / name).read_text(encoding="utf-8")
+            found: dict[str, Any] = json.loads(text)
+            return found if found["key"] == self.find_key(snapshot) else None
         except (OSError, ValueError, TypeError, KeyError):
             return None  # not there, or of another version: to be done again
-        return found if same and all(file.exists() for file in files) else None
 
 
 def write_summary(folders: Folders, snapshots: Sequence[Snapshot]) -> float:
@@ -101,7 +107,7 @@ def write_summary(folders: Folders, snapshots: Sequence[Snapshot]) -> float:
         folders.find_row(snapshot) or {"name": snapshot.name, "status": "failed", "error": lost}
         for snapshot in snapshots
     ]
-    with atomic_path(folders.root / "results.csv") as temporary:
+    with atomic_path(folders.root / SUMMARY) as temporary:
         temporary.write_text(csv_text(rows), encoding="utf-8")
     done = [row for row in rows if row["status"] == "done"]
     print(f"{len(done)} of {len(rows)} snapshots done -> {folders.root}")
