@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test coverage sanitize lint format wheel clean
+.PHONY: install demo test coverage sanitize lint format docs wheel release clean
 
 install: $(STAMP)
 
@@ -59,6 +59,15 @@ format: install
 
 wheel: install
 	$(PIP) wheel -q --no-deps --no-build-isolation -w dist .
+
+# Wheel and source archive in dist/, built from what git has and tested in empty environments.
+release: install
+	$(BIN)/python scripts/release.py
+
+# The documentation site; the notebooks are executed for it, which takes a minute.
+docs: install
+	NO_MKDOCS_2_WARNING=1 CASSI_DOCS_RUN=1 $(BIN)/mkdocs build
+	@echo "Open build/site/index.html."
 
 clean:
 	rm -rf build dist outputs multirun .mypy_cache .ruff_cache .pytest_cache

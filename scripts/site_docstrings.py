@@ -1,0 +1,32 @@
+"""An extension of Griffe: examples in docstrings, `>>> …`, become code blocks of their own.
+
+Markdown would take them for quotations. An example ends at the next empty line, as for doctest.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from griffe import Extension, Object
+
+EXAMPLE = re.compile(r"^([ \t]*)>>> .*(?:\n\1\S.*|\n\1[ \t]+\S.*)*", re.MULTILINE)
+
+
+def fenced(docstring: str) -> str:
+    """Fence every example of a docstring."""
+
+    def fence(match: re.Match[str]) -> str:
+        indent = match[1]
+        return f"\n{indent}```pycon\n{match[0]}\n{indent}```\n"
+
+    return EXAMPLE.sub(fence, docstring)
+
+
+class FencedExamples(Extension):
+    """Fence the examples of every docstring before it is parsed."""
+
+    def on_object(self, *, obj: Object, **kwargs: Any) -> None:
+        """Fence the examples of one object's docstring."""
+        if obj.docstring:
+            obj.docstring.value = fenced(obj.docstring.value)
