@@ -1,0 +1,55 @@
+"""Where a calibration starts from: pixels away from the nominal camera."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cassi.calibration import Frame, Geometry, fit_geometry, objective, search_start
+from cassi.calibration.fit import objective_curves
+from cassi.evaluation import Mismatch
+from cassi.systems import SDCassi
+
+BANDS, HEIGHT, WIDTH = 6, 112, 128
+TRUE = Geometry((2.3, -1.8), 0.05, (0.1,))
+
+
+@pytest.fixture(scope="module", params=[-1, -2], ids=["columns", "rows"])
+def bench(request):
+    """A camera that disperses along either axis, and a snapshot with it moved by TRUE."""
+    generator = torch.Generator().manual_seed(0)
+    mask = torch.rand(HEIGHT, WIDTH, generator=generator)
+    rows, columns = torch.meshgrid(torch.arange(HEIGHT), torch.arange(WIDTH), indexing="ij")
+    bands = torch.linspace(0, 1, BANDS).view(-1, 1, 1)
+    scene = 0.5 + 0.3 * bands + 0.1 * torch.sin(columns / 25) + 0.1 * torch.cos(rows / 30)
+    system = SDCassi(mask, BANDS, step=2, axis=request.param)
+    moved = Mismatch(TRUE.shift, TRUE.rotation, TRUE.dispersion[0])
+    return system, [Frame.snapshot(moved.measure(scene[None], system), BANDS)]
+
+
+def test_the_search_leads_to_the_true_place(bench):
+    system, frames = bench
+    best, *others = search_start(frames, system, Geometry(), 3)
+    for value, true in zip(best.values(), TRUE.values(), strict=True):
+        assert value == pytest.approx(true, abs=0.3)
+    assert all(
+        objective(frames, system, best) <= objective(frames, system, place) for place in others
+    )
+    fit = fit_geometry(frames, system, best)
+    assert fit.geometry.values() == pytest.approx(TRUE.values(), abs=0.05)
+
+
+def test_nothing_is_searched_within_no_pixel(bench):
+    system, frames = bench
+    assert search_start(frames, system, TRUE, 0) == [TRUE]
+
+
+def test_curves_pass_through_the_optimum(bench):
+    system, frames = bench
+    fit = fit_geometry(frames, system, TRUE)
+    curves = objective_curves(frames, system, fit, reach=0.5, count=5)
+    assert len(curves) == len(fit.geometry.names())
+    for curve, h in zip(curves, fit.geometry.differences(system), strict=True):
+        distances, values = zip(*curve, strict=True)
+        assert distances == pytest.approx([-5 * h, -2.5 * h, 0, 2.5 * h, 5 * h])
+        assert min(values) == values[2]
