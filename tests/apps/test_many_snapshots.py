@@ -1,0 +1,281 @@
+"""cassi-reconstruct on a folder of snapshots: what is written, skipped, continued, shared."""
+
+from __future__ import annotations
+
+import csv
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+import cassi
+from cassi.apps import reconstruct_batch, reconstruct_worker
+from cassi.data.checksums import check_sums
+from cassi.models.registry import create_model
+from cassi.models.saved import Card, save_model
+
+SHORT = ("solver=gap", "prior=tv", "solver.iterations=3", "system.step=-1", "output.pictures=false")
+NAMES = ("a", "b", "c")
+
+
+@pytest.fixture
+def day(camera, tmp_path):
+    """Three snapshots and a note, truths of them, in folders `day` and `truths`."""
+    folder = tmp_path / "day"
+    folder.mkdir()
+    (tmp_path / "truths").mkdir()
+    for index, name in enumerate(NAMES):
+        cube = camera.cube.roll(index, -1) * (1 + 0.2 * index)
+        np.save(folder / f"{name}.npy", camera.system(cube)[0, 0].numpy())
+        cassi.write_cube(tmp_path / "truths" / f"{name}.npz", cube, [450, 500, 550, 600, 650])
+    (folder / "readme.txt").write_text("taken on a rainy day")
+    return (f"measurement={folder}", f"mask={camera.mask}", *SHORT)
+
+
+def rows(folder):
+    with (folder / "results.csv").open(newline="") as stream:
+        return {row["name"]: row for row in csv.DictReader(stream)}
+
+
+def cubes(folder, names=NAMES):
+    return {name: (folder / name / "cube.tif").read_bytes() for name in names}
+
+
+def stamps(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.glob("*/metrics.json")}
+
+
+def start(*arguments, launcher=()):
+    """Run the command as a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, *launcher, "-m", "cassi.apps.reconstruct", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+
+
+def test_each_is_as_if_it_were_the_only_one(reconstruct, day, tmp_path):
+    outcome = reconstruct(*day, f"truth={tmp_path / 'truths'}", "output.pictures=true")
+    assert outcome.status == 0, outcome.err
+    assert "measurement: skipped 1 that cannot be one: readme.txt" in outcome.out
+    one = (*day[1:], f"measurement={tmp_path / 'day' / 'b.npy'}", "output.pictures=true")
+    one = (*one, f"truth={tmp_path / 'truths' / 'b.npz'}", f"hydra.run.dir={tmp_path / 'one'}")
+    assert reconstruct(*one).status == 0
+    many = tmp_path / "run"
+    assert cubes(many, ["b"])["b"] == (tmp_path / "one" / "cube.tif").read_bytes()
+    for name in NAMES:
+        found = {path.name for path in check_sums(many / name)} | {"SHA256SUMS"}
+        expected = {path.name for path in (tmp_path / "one").iterdir()} - {".hydra"}
+        assert found == expected
+    numbers = json.loads((many / "b" / "metrics.json").read_text())
+    alone = json.loads((tmp_path / "one" / "metrics.json").read_text())
+    assert numbers["metrics"] == alone["metrics"]
+    table = rows(many)
+    assert list(table) == list(NAMES)
+    assert {row["status"] for row in table.values()} == {"done"}
+    assert float(table["b"]["relative_residual"]) == alone["relative_residual"]
+    assert float(table["b"]["psnr"]) == alone["metrics"]["matlab-uint8"]["psnr"]
+
+
+def test_one_that_fails_is_named_and_made_up_for(reconstruct, day, camera, tmp_path):
+    bad = tmp_path / "day" / "bad.npy"
+    bad.write_text("no array")
+    outcome = reconstruct(*day)
+    assert outcome.status == 1
+    lines = outcome.err.splitlines()
+    assert lines[0].startswith("cassi-reconstruct: bad failed: cannot read ")
+    assert lines[-1].startswith("cassi-reconstruct: 1 of 4 snapshots failed")
+    folder = tmp_path / "run"
+    assert rows(folder)["bad"]["status"] == "failed"
+    assert "cannot read" in rows(folder)["bad"]["error"]
+    done = stamps(folder)
+    assert len(done) == 3
+    np.save(bad, camera.system(camera.cube)[0, 0].numpy())
+    outcome = reconstruct(*day)
+    assert outcome.status == 0, outcome.err
+    assert "4 snapshots, 3 of them done before" in outcome.out
+    assert done.items() < stamps(folder).items()
+    assert not (folder / "bad" / "failed.json").exists()
+    assert "error" not in rows(folder)["bad"]
+
+
+def test_what_results_depend_on_decides_what_is_done_again(reconstruct, day, camera, tmp_path):
+    folder = tmp_path / "run"
+    assert reconstruct(*day).status == 0
+    first = stamps(folder)
+    assert reconstruct(*day, "threads=1", "batch=2").status == 0
+    assert stamps(folder) == first
+    np.save(tmp_path / "day" / "b.npy", camera.system(2 * camera.cube)[0, 0].numpy())
+    (folder / "c" / "SHA256SUMS").unlink()  # as if the process had been killed before the last file
+    assert "1 of them done before" in reconstruct(*day).out
+    assert {p.parent.name for p, at in stamps(folder).items() if at != first[p]} == {"b", "c"}
+    assert reconstruct(*day, "solver.iterations=4").status == 0
+    assert all(row["iterations"] == "4" for row in rows(folder).values())
+
+
+def test_a_pattern_over_folders(reconstruct, day, tmp_path):
+    (tmp_path / "night").mkdir()
+    (tmp_path / "day" / "a.npy").rename(tmp_path / "night" / "a.npy")
+    (tmp_path / "truths" / "c.npz").unlink()
+    outcome = reconstruct(*day[1:], "measurement='*/[a-c].npy'", f"truth='{tmp_path}/truths/*.npz'")
+    assert outcome.status == 0, outcome.err
+    assert "truth: none for 1 of 3: c" in outcome.out
+    table = rows(tmp_path / "run")
+    assert list(table) == ["day/b", "day/c", "night/a"]
+    assert (tmp_path / "run" / "night" / "a" / "cube.tif").exists()
+    assert table["day/b"]["psnr"]
+    assert not table["day/c"]["psnr"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["measurement=empty"], "measurement: no snapshot in empty; expected files .tif"),
+        (["measurement='day/*.tif'"], "measurement: no snapshot in day/*.tif"),
+        (["truth=empty"], "truth: no cube in empty"),
+        (["truth=others"], "truth: none in others is called as a snapshot is: a"),
+        (["batch=0"], "batch: expected a whole number from 1"),
+        (["solver.iterations=0"], "iterations"),
+        (["measurement=double"], "measurement: 2 files are called x; expected different names"),
+    ],
+)
+def test_what_is_wrong_with_all_is_one_line(reconstruct, day, tmp_path, options, said):
+    for name in ("empty", "others", "double"):
+        (tmp_path / name).mkdir()
+    np.save(tmp_path / "others" / "x.npy", np.ones((5, 12, 17)))
+    np.save(tmp_path / "double" / "x.npy", np.ones((12, 21)))
+    np.savez(tmp_path / "double" / "x.npz", y=np.ones((12, 21)))
+    outcome = reconstruct(*day, *options)
+    assert outcome.status == 2
+    assert said in outcome.err.splitlines()[-1]
+    assert {path.name for path in (tmp_path / "run").iterdir()} <= {".hydra"}
+
+
+def test_a_mask_among_the_snapshots_is_none_of_them(reconstruct, day, camera, tmp_path):
+    camera.mask.rename(tmp_path / "day" / "mask.npy")
+    outcome = reconstruct(*day, f"mask={tmp_path / 'day' / 'mask.npy'}")
+    assert outcome.status == 0, outcome.err
+    assert list(rows(tmp_path / "run")) == list(NAMES)
+
+
+def test_a_batch_gives_what_each_alone_gives(reconstruct, day, tmp_path):
+    truth = f"truth={tmp_path / 'truths'}"
+    np.save(tmp_path / "day" / "d.npy", np.ones((1, 1)))  # another shape, which fits no camera
+    assert reconstruct(*day, truth, f"hydra.run.dir={tmp_path / 'alone'}").status == 1
+    assert reconstruct(*day, truth, "batch=4").status == 1
+    for name in NAMES:
+        both = [cassi.read_cube(tmp_path / run / name / "cube.tif") for run in ("run", "alone")]
+        torch.testing.assert_close(*both, rtol=1e-5, atol=1e-6)
+        files = [tmp_path / run / name / "convergence.csv" for run in ("run", "alone")]
+        batch, alone = (list(csv.DictReader(file.open())) for file in files)
+        for mine, other in zip(batch, alone, strict=True):
+            for key in ("iteration", "residual", "psnr", "sigma"):
+                assert float(mine[key]) == pytest.approx(float(other[key]), rel=1e-4)
+    found = json.loads((tmp_path / "run" / "a" / "metrics.json").read_text())
+    assert found["batch"] == 3
+    assert rows(tmp_path / "run").keys() == rows(tmp_path / "alone").keys()
+
+
+def test_what_cannot_share_a_batch_goes_alone(reconstruct, day, tmp_path, monkeypatch):
+    def fail(*_):
+        raise ValueError("one of a batch diverged")
+
+    monkeypatch.setattr(reconstruct_worker, "recover_together", fail)
+    assert reconstruct(*day, "batch=3").status == 0
+    monkeypatch.undo()
+    assert reconstruct(*day, "batch=3", "solver.tol=1e-9").status == 0
+    found = json.loads((tmp_path / "run" / "a" / "metrics.json").read_text())
+    assert "batch" not in found
+
+
+def test_a_network_takes_them_together(reconstruct, day, tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    network = create_model("gap_net", bands=5, stages=1)
+    save_model(tmp_path / "m.safetensors", network.state_dict(), Card("gap_net", 5, {"stages": 1}))
+    options = [item for item in day if not item.startswith(("solver", "prior"))]
+    model = f"model={tmp_path / 'm.safetensors'}"
+    assert reconstruct(*options, model, f"hydra.run.dir={tmp_path / 'alone'}").status == 0
+    assert reconstruct(*options, model, "batch=3").status == 0
+    for name in NAMES:
+        both = [cassi.read_cube(tmp_path / run / name / "cube.tif") for run in ("run", "alone")]
+        torch.testing.assert_close(*both, rtol=1e-4, atol=1e-5)
+    gpu = torch.device("cuda")
+    assert reconstruct_batch.batch_size("auto", True, gpu) > 1
+    assert reconstruct_batch.batch_size("auto", False, gpu) == 1
+
+
+def test_a_full_disk_ends_all(reconstruct, day, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "cube.tif")
+
+    monkeypatch.setattr("cassi.apps.reconstruct_one.write_cube", fail)
+    outcome = reconstruct(*day)
+    assert outcome.status == 2
+    assert "No space left on device" in outcome.err.splitlines()[-1]
+    assert not list((tmp_path / "run").glob("*/metrics.json"))
+
+
+def test_a_defect_says_where_it_is(reconstruct, day, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise ZeroDivisionError("half of nothing")
+
+    monkeypatch.setattr(reconstruct_worker, "recover", fail)
+    outcome = reconstruct(*day)
+    assert outcome.status == 1
+    error = rows(tmp_path / "run")["a"]["error"]
+    assert error.startswith("ZeroDivisionError: half of nothing (")
+    assert "test_many_snapshots.py:" in error
+
+
+def test_two_processes_give_the_bytes_of_one(reconstruct, day, tmp_path):
+    assert reconstruct(*day, f"hydra.run.dir={tmp_path / 'one'}").status == 0
+    two = tmp_path / "two"
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    process = start(*day, f"hydra.run.dir={two}", launcher=launcher)
+    out, err = process.communicate(timeout=400)
+    assert process.returncode == 0, err
+    assert cubes(two) == cubes(tmp_path / "one")
+    assert sorted(line[0] for line in out.splitlines() if " iterations in " in line) == list(NAMES)
+    assert list(rows(two)) == list(NAMES)
+
+
+def test_a_killed_run_goes_on(reconstruct, day, tmp_path):
+    options = (*day, "solver.iterations=400")
+    folder = tmp_path / "killed"
+    process = start(*options, f"hydra.run.dir={folder}")
+    deadline = time.monotonic() + 300
+    while not (folder / "a" / "SHA256SUMS").exists():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    done = {path for path in stamps(folder) if (path.parent / "SHA256SUMS").exists()}
+    before = stamps(folder)
+    assert reconstruct(*options, f"hydra.run.dir={folder}").status == 0
+    assert all(stamps(folder)[path] == before[path] for path in done)
+    assert reconstruct(*options, f"hydra.run.dir={tmp_path / 'whole'}").status == 0
+    assert cubes(folder) == cubes(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_multirun_makes_one_table(reconstruct, day, tmp_path):
+    (tmp_path / "day" / "bad.npy").write_text("no array")
+    outcome = reconstruct(
+        "--multirun", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", *day[1:], "threads=1",
+        "measurement='day/a*.npy','day/b*.npy'", f"hydra.sweep.dir={tmp_path / 'sweep'}",
+        "hydra.sweep.subdir=job${hydra.job.num}",
+    )  # fmt: skip
+    assert outcome.status == 1
+    with (tmp_path / "sweep" / "results.csv").open(newline="") as stream:
+        found = [(row["job"], row["name"], row["status"]) for row in csv.DictReader(stream)]
+    assert found == [("job0", "a", "done"), ("job1", "b", "done"), ("job1", "bad", "failed")]
