@@ -41,6 +41,7 @@ DEVELOPMENT = {
     name: f"development/{name.lower()}"
     for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
 }
+PHYSICS = ("index", "inverses", "algorithms", "measures")
 NOTEBOOKS = ("your_first_reconstruction", "bring_your_own_camera", "train_and_evaluate")
 TUTORIALS = {f"notebooks/{name}.ipynb": f"tutorials/{name}.md" for name in NOTEBOOKS}
 PICTURES = {
@@ -61,7 +62,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         {"Home": "index.md"},
         {"Tutorials": list(TUTORIALS.values())},
         {"How-to": how_to},
-        {"Physics": pages_in("explanation")},
+        {"Physics": [f"explanation/{name}.md" for name in PHYSICS]},
         {"Gallery": "gallery/index.md"},
         {
             "Reference": [
@@ -77,12 +78,6 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         {"Development": list(DEVELOPMENT.values())},
     ]
     return config
-
-
-def pages_in(folder: str) -> list[str]:
-    """Return the pages of a folder of docs, index.md first."""
-    files = sorted((ROOT / "docs" / folder).glob("*.md"), key=lambda f: (f.stem != "index", f.stem))
-    return [f"{folder}/{file.name}" for file in files]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -77,4 +77,4 @@ def executed(text: str) -> list[Cell]:
         resources = {"metadata": {"path": folder}}
         client = NotebookClient(notebook, timeout=600, kernel_name="python3", resources=resources)
         client.execute(env=environment)
-    return list(notebook.cells)
+    return list(json.loads(nbformat.writes(notebook).replace(f"{folder}/", ""))["cells"])
