@@ -19,6 +19,7 @@ from cassi.solvers.level import signal_level
 from cassi.solvers.loop import Iteration, Solution, iterate
 from cassi.solvers.noise import noise_level
 from cassi.solvers.phases import Phases, Steps
+from cassi.solvers.refine import refine
 from cassi.solvers.schedules import Constant, Geometric, Linear
 from cassi.solvers.softening import softening
 from cassi.solvers.solver import Solver, solve
@@ -48,6 +49,7 @@ __all__ = [
     "begin",
     "iterate",
     "noise_level",
+    "refine",
     "signal_level",
     "softened_inverse",
     "softening",

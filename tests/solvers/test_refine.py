@@ -1,0 +1,85 @@
+"""Refinement: cubes that explain the measurement, and are never further from the truth."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import cassi
+from cassi.solvers import refine
+
+
+def _camera(bands: int = 5, size: int = 96) -> cassi.SDCassi:
+    mask = (torch.rand(size, size, generator=torch.Generator().manual_seed(0)) < 0.5).float()
+    return cassi.SDCassi(mask, bands=bands, step=1)
+
+
+def _scene(bands: int = 5, size: int = 96) -> Tensor:
+    at = torch.linspace(0, 1, bands).view(-1, 1, 1)
+    rows, columns = torch.arange(size).view(-1, 1), torch.arange(size)
+    inside = ((rows - size / 2).square() + (columns - size / 3).square()) < (size / 4) ** 2
+    return torch.where(inside, 0.3 + 0.7 * at, 0.8 - 0.6 * at)[None].repeat(2, 1, 1, 1)
+
+
+def _residual(x: Tensor, y: Tensor, system: cassi.SDCassi) -> Tensor:
+    return (y - system(x)).flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1)
+
+
+def test_explains_the_measurement_and_comes_nearer_to_the_truth() -> None:
+    system, truth = _camera(), _scene()
+    y = system(truth)
+    wrong = truth + 0.1 * torch.randn(truth.shape, generator=torch.Generator().manual_seed(1))
+    x = refine(wrong, y, system)
+    assert (_residual(x, y, system) <= 1e-3).all()
+    assert ((x - truth).flatten(1).norm(dim=1) < (wrong - truth).flatten(1).norm(dim=1)).all()
+
+
+def test_leaves_what_explains_the_measurement_as_it_is() -> None:
+    system, truth = _camera(), _scene()
+    assert torch.equal(refine(truth, system(truth), system), truth)
+
+
+def test_does_not_explain_noise() -> None:
+    system, truth = _camera(), _scene()
+    y = system(truth)
+    noise = torch.randn(y.shape, generator=torch.Generator().manual_seed(1))
+    noisy = y + 0.2 * y.square().mean().sqrt() * noise
+    assert torch.equal(refine(truth, noisy, system), truth)
+
+
+def test_noise_behind_a_nearly_dark_pixel_stays_small() -> None:
+    mask = torch.rand(96, 96, generator=torch.Generator().manual_seed(2))
+    mask[:, :1] = 1e-4
+    system, truth = cassi.SDCassi(mask, bands=5, step=1), _scene()
+    y = system(truth)
+    y = y + 0.02 * torch.randn(y.shape, generator=torch.Generator().manual_seed(1))
+    assert system.data_step(truth, y, 0.0).abs().max() > 20
+    assert refine(truth, y, system).abs().max() < 2
+
+
+def test_each_sample_stops_for_itself() -> None:
+    system, truth = _camera(), _scene()
+    y = system(truth)
+    cubes = torch.stack((truth[0], truth[1] + 0.1))
+    x = refine(cubes, y, system)
+    assert torch.equal(x[0], truth[0])
+    torch.testing.assert_close(x[1:], refine(cubes[1:], y[1:], system))
+
+
+def test_a_network_may_denoise_between_the_steps() -> None:
+    system, truth = _camera(), _scene()
+    calls: list[float] = []
+
+    def prior(x: Tensor, sigma: float) -> Tensor:
+        calls.append(sigma)
+        return x + 0.01
+
+    refine(truth + 0.1, system(truth), system, prior=prior, sigma=0.3, residual=1e-9, iterations=3)
+    assert calls == [0.3, 0.3]
+
+
+def test_refuses_no_iterations() -> None:
+    system, truth = _camera(), _scene()
+    with pytest.raises(ValueError, match="iterations"):
+        refine(truth, system(truth), system, iterations=0)
