@@ -10,6 +10,7 @@ from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
 from cassi.apps.evaluate_names import config_search, understand
+from cassi.apps.network_solver import prepare_network
 from cassi.apps.networks import build_model, check_model, rewrite_model_path
 from cassi.apps.settings import check_denoiser
 from cassi.config import build, plain
@@ -75,8 +76,9 @@ def _make(
         torch.manual_seed(config.seed)  # random weights do not depend on what else is made
         network, card = build_model(node, bands)
         identity = {"model": node, "bands": bands, "card": card.name}
-        run = NetworkRun(network.to(device))
-        return Method(spec["name"], run, _identity(identity), network)
+        ready = prepare_network(network, composed).to(device)
+        identity |= {"refined": ready.refined, "precision": ready.precision}
+        return Method(spec["name"], NetworkRun(ready), _identity(identity), network)
     if "weights" in spec:
         raise ValueError("weights: expected with model only; a method takes overrides")
     wanted = spec["method"] if isinstance(spec["method"], list) else [spec["method"]]

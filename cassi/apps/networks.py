@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import inspect
-import time
+from dataclasses import replace
 from typing import Any
 
-import torch
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor, nn
+from torch import nn
 
 from cassi.config import plain
-from cassi.models.registry import Entry, create_model, find_model, list_models
+from cassi.models.pretrained import shipped_network
+from cassi.models.registry import PRETRAINED, Entry, create_model, find_model, list_models
 from cassi.models.saved import Card, load_model, read_card
-from cassi.solvers import Iteration, Solution
-from cassi.solvers.loop import Callback
-from cassi.systems import System
 
 FILE_SUFFIX = ".safetensors"
 
 
 def store_models() -> None:
-    """Enter every registered network, and `file`, into Hydra's group `model`."""
+    """Enter every registered network, `file` and `pretrained` into Hydra's group `model`."""
     store = ConfigStore.instance()
     for name in list_models():
         store.store(group="model", name=name, node=model_node(name), provider="cassi.models")
     store.store(group="model", name="file", node={"path": "???"}, provider="cassi.models")
+    node = {"name": PRETRAINED, "size": "large"}
+    store.store(group="model", name=PRETRAINED, node=node, provider="cassi.models")
 
 
 def model_node(name: str) -> dict[str, Any]:
@@ -66,10 +65,16 @@ def build_model(node: DictConfig, bands: int) -> tuple[nn.Module, Card]:
     settings = plain(node)
     path = settings.pop("path", None)
     if path is not None:
-        made_for = read_card(path).bands
-        if made_for != bands:
-            raise ValueError(f"model {path}: made for {made_for} bands, but the camera has {bands}")
-        return load_model(path)
+        card = read_card(path)
+        if card.bands != bands and not getattr(find_model(card.name).cls, "any_bands", False):
+            raise ValueError(
+                f"model {path}: made for {card.bands} bands, but the camera has {bands}"
+            )
+        network, card = load_model(path)
+        return network, card if card.bands == bands else _for_any(card, bands)
+    if settings["name"] == PRETRAINED:
+        network, card = shipped_network(settings["size"])
+        return network, _for_any(card, bands)
     name, weights, ema = settings.pop("name"), settings.pop("weights"), settings.pop("ema", None)
     if ema not in (None, True, False):
         raise ValueError(f"model.ema: expected true, false or null, got {ema!r}")
@@ -78,6 +83,11 @@ def build_model(node: DictConfig, bands: int) -> tuple[nn.Module, Card]:
     given = None if weights in (None, "random") else weights
     network = create_model(name, bands=bands, weights=given, ema=ema, **settings)
     return network, Card(name=name, bands=bands, settings=settings)
+
+
+def _for_any(card: Card, bands: int) -> Card:
+    """What a network for any number of bands was trained with says nothing about a camera's."""
+    return replace(card, bands=bands, wavelengths=None)
 
 
 def check_model(node: DictConfig) -> Card | None:
@@ -92,45 +102,14 @@ def check_model(node: DictConfig) -> Card | None:
     """
     if "path" in node:
         return read_card(node.path)
+    if node.name == PRETRAINED:
+        return None  # it takes any camera that it says it takes
     if node.weights is None:
         raise ValueError(
             f"model.weights: expected a file, got none: an untrained {node.name} recovers nothing; "
             "give model.weights=FILE, or model=FILE.safetensors, or model.weights=random to time it"
         )
     return None
-
-
-class NetworkSolver:
-    """A network in the place of a solver, with one iteration.
-
-    Args:
-        network: `net(y, system) -> x`.
-    """
-
-    iterations = 1
-
-    def __init__(self, network: nn.Module) -> None:
-        self.network = network.eval()
-
-    @torch.no_grad()
-    def run(
-        self, y: Tensor, system: System, *, callback: Callback, objective: bool = False
-    ) -> Solution:
-        """Reconstruct `(B, C, H, W)` from y `(B, 1, H', W')`; see `cassi.solvers.Solver.run`.
-
-        Raises:
-            ValueError: the camera does not fit the network, or the cube is not finite.
-        """
-        start = time.perf_counter()
-        x = self.network(y, system).float()
-        # Reading a number also waits for a GPU to be done.
-        if not bool(x.isfinite().all()):
-            raise ValueError("the network's cube is not finite; check scale, dark and the mask")
-        seconds = time.perf_counter() - start
-        residual = float((y - system(x)).norm() / y.norm().clamp_min(torch.finfo(y.dtype).tiny))
-        step = Iteration(index=1, residual=residual, change=1.0, seconds=seconds, sigma=0.0)
-        callback(step, x)
-        return Solution(x, [step], "iterations")
 
 
 def rewrite_model_path(arguments: list[str]) -> list[str]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cassi import metrics
 from cassi.apps.inputs import Inputs
-from cassi.apps.networks import NetworkSolver
+from cassi.apps.network_solver import NetworkSolver
 from cassi.apps.reconstruct_one import Result, conclude
 from cassi.apps.settings import whole_number
 from cassi.solvers import Iteration, Solution

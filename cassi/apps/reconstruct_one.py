@@ -13,7 +13,8 @@ from omegaconf import DictConfig
 from cassi import ops
 from cassi.apps import outputs
 from cassi.apps.inputs import Inputs
-from cassi.apps.networks import NetworkSolver, build_model, check_model
+from cassi.apps.network_solver import NetworkSolver, prepare_network
+from cassi.apps.networks import build_model, check_model
 from cassi.apps.progress import Progress
 from cassi.config import build
 from cassi.data.atomic import atomic_folder
@@ -38,7 +39,8 @@ class Method:
     """
 
     def __init__(self, config: DictConfig, device: torch.device) -> None:
-        self.node, self.device, self.seed = config.get("model"), device, config.seed
+        self.config, self.node = config, config.get("model")
+        self.device, self.seed = device, config.seed
         self.networks: dict[int, tuple[NetworkSolver, Card]] = {}
         if self.node is None:
             self.solver: Solver = build(config.solver, prior=build(config.prior))
@@ -62,7 +64,8 @@ class Method:
         if bands not in self.networks:
             torch.manual_seed(self.seed)  # random weights are those of the seed
             network, card = build_model(self.node, bands)
-            self.networks[bands] = NetworkSolver(network.to(self.device)), card
+            ready = prepare_network(network, self.config).to(self.device)
+            self.networks[bands] = NetworkSolver(ready), card
         solver, made = self.networks[bands]
         note = f"network: {made.name}"
         if made.wavelengths is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -68,6 +68,9 @@ class CassiNet(nn.Module):
 
     >>> net = CassiNet(stages=1, widths=(4, 4, 4))
     """
+
+    any_bands: ClassVar[bool] = True
+    """Weights do not depend on the number of bands."""
 
     def __init__(
         self,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import json
 
+import numpy as np
 import pytest
 import torch
 
+from cassi import SDCassi
 from cassi.data import io
 from cassi.models.registry import create_model
 from cassi.models.saved import Card, save_model
@@ -95,3 +97,51 @@ def test_refusals(reconstruct, camera, network, tmp_path, overrides, said):
 def test_random_weights_may_be_asked_for(reconstruct, camera):
     options = ("model=gap_net", "model.weights=random", "model.stages=1")
     assert reconstruct(*options, *given(camera), *TINY).status == 0
+
+
+def simulated(tmp_path, bands=6, size=48):
+    system = SDCassi((torch.rand(size, size) < 0.5).float(), bands, step=1)
+    at = torch.linspace(0.2, 1, bands).view(1, -1, 1, 1)
+    np.save(tmp_path / "y.npy", system(at.expand(-1, -1, size, size))[0, 0].numpy())
+    np.save(tmp_path / "mask.npy", system.mask[0, 0].numpy())
+    return ("measurement=y.npy", "mask=mask.npy", f"system.bands={bands}", "system.step=1")
+
+
+@pytest.mark.parametrize(
+    ("options", "explained"),
+    [((), True), (("refine=false",), False), (("precision=bf16-mixed", "model.size=small"), True)],
+)
+def test_the_weights_of_the_package_need_no_file(reconstruct, tmp_path, options, explained):
+    files = simulated(tmp_path)
+    outcome = reconstruct("model=pretrained", *files, "output.pictures=false", *options)
+    assert outcome.status == 0, outcome.err
+    residual = json.loads((tmp_path / "run" / "metrics.json").read_text())["relative_residual"]
+    assert (residual <= 1e-3) == explained
+    assert residual < 0.1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("model.size=huge",), "expected large or small"),
+        (("refine=perhaps",), "refine: expected true, false or auto"),
+        (("precision=8",), "precision: expected 32-true, bf16-mixed, 16-mixed"),
+    ],
+)
+def test_what_the_weights_of_the_package_refuse(reconstruct, tmp_path, options, said):
+    outcome = reconstruct("model=pretrained", *simulated(tmp_path), *options)
+    assert outcome.status == 2
+    assert said in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_a_camera_that_no_weights_fit_is_sent_to_the_best_solver(reconstruct, tmp_path):
+    outcome = reconstruct("model=pretrained", *simulated(tmp_path, bands=2))
+    assert outcome.status == 2
+    assert "solver=auto" in outcome.err
+
+
+def test_any_network_may_be_refined(reconstruct, camera, exported, tmp_path):
+    assert reconstruct(f"model={exported}", *given(camera), *TINY, "refine=true").status == 0
+    results = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert results["relative_residual"] <= 1e-3

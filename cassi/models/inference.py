@@ -1,0 +1,63 @@
+"""A trained network as it is used: in a precision, on cameras it fits, and refined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cassi.solvers import refine
+
+PRECISIONS = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+"""As Lightning's Trainer has them: what autocast computes in."""
+
+
+class Inference(nn.Module):
+    """Runs a network in evaluation mode and, where asked, makes its cube explain the measurement.
+
+        x = net(y, system),   then `cassi.solvers.refine(x, y, system)`
+
+    Args:
+        network: `net(y, system) -> x`.
+        refined: refine the cube.
+        precision: one of `PRECISIONS`.
+        check: is given the camera before every run, to refuse one that does not fit.
+
+    Raises:
+        ValueError: an unknown precision.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        refined: bool = False,
+        precision: str = "32-true",
+        check: Callable[[Any], None] | None = None,
+    ) -> None:
+        super().__init__()
+        if precision not in PRECISIONS:
+            raise ValueError(
+                f"precision: expected {', '.join(PRECISIONS)}, got {precision!r}; a network's "
+                "weights stay float32"
+            )
+        self.network = network.eval()
+        self.refined, self.precision, self.check = refined, precision, check
+
+    @torch.no_grad()
+    def forward(self, y: Tensor, system: Any) -> Tensor:
+        """Reconstruct: measurement `(B, K, H', W')` → cube `(B, C, H, W)`, float32.
+
+        Raises:
+            ValueError: the camera does not fit the network.
+        """
+        if self.check is not None:
+            self.check(system)
+        dtype = PRECISIONS[self.precision]
+        with torch.autocast(y.device.type, dtype, enabled=dtype is not None):
+            x: Tensor = self.network(y, system)
+        x = x.float()
+        # A cube that is not finite is for the caller to report.
+        return refine(x, y, system) if self.refined and bool(x.isfinite().all()) else x

@@ -1,0 +1,87 @@
+"""The weights that come with the package, and the cameras they are good for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cassi.models.inference import Inference
+from cassi.models.registry import create_model
+from cassi.models.saved import Card, read_card
+
+FILE = Path(__file__).with_name("weights") / "cassi_net.safetensors"
+"""One set of weights for any number of bands, any mask, step and direction."""
+STARTS = {"large": 100, "small": 40}
+"""Iterations of total variation before the learned stages, by size: the small one is faster."""
+BANDS = (4, 64)
+"""Fewest and most bands."""
+SIDE = 32
+"""Fewest pixels along each side of the cube."""
+UNKNOWNS = (2.0, 40.0)
+"""Fewest and most unknowns for a measured value: with less, total variation alone does better."""
+
+
+def load_pretrained(
+    system: Any = None, *, size: str = "large", refined: bool = True, precision: str = "32-true"
+) -> Inference:
+    """Load the network that comes with the package; see docs/pretrained.md.
+
+    Args:
+        system: the camera; None postpones the check to each reconstruction.
+        size: "large", or "small", which is faster and a little less sharp.
+        refined: make the cube explain the measurement, see `cassi.solvers.refine`.
+        precision: see `Inference`.
+
+    Returns:
+        `net(y, system) -> x`.
+
+    Raises:
+        ValueError: there is no such size, or the weights do not fit the camera; the message names
+            the best solver that needs no training.
+    """
+    if system is not None:
+        check_camera(system)
+    network, _ = shipped_network(size)
+    return Inference(network, refined=refined, precision=precision, check=check_camera)
+
+
+def shipped_network(size: str = "large") -> tuple[Any, Card]:
+    """Return the network alone, to be trained further, and what it is.
+
+    Raises:
+        ValueError: there is no such size.
+    """
+    if size not in STARTS:
+        raise ValueError(f"pretrained size: expected {' or '.join(STARTS)}, got {size!r}")
+    card = read_card(FILE)
+    card = replace(card, settings={**card.settings, "start": STARTS[size]})
+    return create_model(card.name, bands=card.bands, weights=FILE, **card.settings), card
+
+
+def check_camera(system: Any) -> None:
+    """Refuse a camera for which the shipped weights are not the best choice.
+
+    Args:
+        system: the camera.
+
+    Raises:
+        ValueError: too few or too many bands, a small image, or so many measured values that total
+            variation alone does better.
+    """
+    bands, height, width = system.cube_shape
+    unknowns = math.prod(system.cube_shape) / math.prod(system.measurement_shape)
+    reason = None
+    if not BANDS[0] <= bands <= BANDS[1]:
+        reason = f"{bands} bands (they are for {BANDS[0]} to {BANDS[1]})"
+    elif min(height, width) < SIDE:
+        reason = f"an image of {height} x {width} (they are for {SIDE} x {SIDE} and more)"
+    elif not UNKNOWNS[0] <= unknowns <= UNKNOWNS[1]:
+        low, high = UNKNOWNS
+        reason = f"{unknowns:.3g} unknowns a measured value (they are for {low:g} to {high:g})"
+    if reason is not None:
+        raise ValueError(
+            f"pretrained: no shipped weights fit a camera with {reason}; solver=auto is the best "
+            "that needs no training"
+        )

@@ -1,0 +1,108 @@
+"""The weights in the package: what they fit, what they reach, and how they are asked for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import cassi
+from cassi.data.bundled import bundled_path
+from cassi.metrics import psnr
+from cassi.models import pretrained
+from cassi.models.inference import Inference
+from cassi.models.pretrained import check_camera, load_pretrained, shipped_network
+
+
+@pytest.fixture(scope="module")
+def bundled() -> tuple[Tensor, cassi.SDCassi, Tensor]:
+    """A part of the demonstration scene, a camera and its measurement."""
+    truth = cassi.read_cube(bundled_path("scene.tif"))[..., 64:192, 64:192]
+    mask = cassi.read_mask(bundled_path("mask.tif"))[..., :128, :128]
+    system = cassi.SDCassi(mask, truth.shape[1], step=2)
+    return truth, system, system(truth)
+
+
+def test_beats_total_variation_with_a_mask_never_seen(bundled) -> None:
+    truth, system, y = bundled
+    solved = cassi.solve(system, y, prior=cassi.TV())
+    x = cassi.create_model("pretrained", system)(y, system)
+    assert psnr(x, truth).mean() > psnr(solved, truth).mean() + 1
+
+
+def test_explains_the_measurement(bundled) -> None:
+    _, system, y = bundled
+    x = cassi.create_model("pretrained", system, size="small")(y, system)
+    assert (y - system(x)).norm() <= 1e-3 * y.norm()
+    raw = load_pretrained(system, size="small", refined=False)(y, system)
+    assert 1e-3 * y.norm() < (y - system(raw)).norm() <= 3e-2 * y.norm()
+
+
+def test_half_precision_changes_little(bundled) -> None:
+    truth, system, y = bundled
+    full = load_pretrained(system, size="small")(y, system)
+    half = load_pretrained(system, size="small", precision="bf16-mixed")(y, system)
+    assert half.dtype == torch.float32
+    assert not torch.equal(half, full)
+    assert abs(psnr(half, truth).mean() - psnr(full, truth).mean()) < 0.1
+
+
+def test_takes_other_bands_steps_and_axes() -> None:
+    net = load_pretrained(size="small")
+    for bands, step, axis in ((6, 1, -1), (12, -3, -1), (9, 2, -2)):
+        mask = (torch.rand(48, 64, generator=torch.Generator().manual_seed(0)) < 0.5).float()
+        system = cassi.SDCassi(mask, bands, step, axis)
+        truth = torch.linspace(0.2, 1, bands).view(1, -1, 1, 1).expand(2, -1, 48, 64)
+        x = net(system(truth), system)
+        assert x.shape == truth.shape
+        assert (x - truth).abs().mean() < 0.1
+
+
+@pytest.mark.parametrize(
+    ("system", "reason"),
+    [
+        (cassi.SDCassi(torch.ones(64, 64), 2), "2 bands"),
+        (cassi.SDCassi(torch.ones(64, 64), 200, step=1), "200 bands"),
+        (cassi.SDCassi(torch.ones(16, 64), 28), "an image of 16 x 64"),
+        (cassi.SDCassi(torch.ones(20, 1, 64, 64), 28), "unknowns"),
+    ],
+)
+def test_says_which_solver_to_take_where_no_weights_fit(system, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"no shipped weights fit .*{reason}.* solver=auto"):
+        cassi.create_model("pretrained", system)
+    y = torch.ones(1, *system.measurement_shape)
+    with pytest.raises(ValueError, match="no shipped weights fit"):
+        load_pretrained()(y, system)
+
+
+def test_refuses_what_it_does_not_know() -> None:
+    with pytest.raises(ValueError, match="large or small"):
+        cassi.create_model("pretrained", size="huge")
+    with pytest.raises(ValueError, match="has its own"):
+        cassi.create_model("pretrained", weights="other.safetensors")
+    with pytest.raises(ValueError, match="stages"):
+        cassi.create_model("pretrained", stages=3)
+    with pytest.raises(ValueError, match="bands: the camera has 28"):
+        cassi.create_model("pretrained", cassi.SDCassi(torch.ones(64, 64), 28), bands=5)
+    with pytest.raises(ValueError, match="precision"):
+        Inference(torch.nn.Identity(), precision="8-bit")
+
+
+def test_the_network_alone_can_be_trained_further() -> None:
+    network, card = shipped_network("small")
+    assert card.settings["start"] == network.start == pretrained.STARTS["small"]
+    assert all(parameter.requires_grad for parameter in network.parameters())
+
+
+def test_the_package_stays_small() -> None:
+    folder = pretrained.FILE.parent
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 12e6
+
+
+def test_a_camera_may_be_checked_by_itself() -> None:
+    check_camera(cassi.SDCassi(torch.ones(64, 64), 28))
+
+
+def test_other_names_take_the_bands_of_the_camera() -> None:
+    net = cassi.create_model("gap_net", cassi.SDCassi(torch.ones(64, 64), 5), stages=2)
+    assert net.bands == 5
