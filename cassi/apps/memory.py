@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
@@ -20,3 +21,14 @@ def keep_freed_memory() -> None:
         return
     mallopt(_MMAP_THRESHOLD, 1 << 30)
     mallopt(_TRIM_THRESHOLD, (1 << 31) - 1)
+
+
+def use_huge_pages() -> None:
+    """Let torch ask for large pages, and the C library return what is freed.
+
+    What `keep_freed_memory` keeps falls to pieces in time: of a cube's size it held 3 to 19 times
+    as much as was in use. Within a budget memory is mapped anew for every cube instead; in pages of
+    2 MiB an iteration of GAP-TV then takes 15 ns a voxel, against 19 in small pages and 13 in kept
+    memory. Takes effect if torch has not asked for much memory before.
+    """
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")

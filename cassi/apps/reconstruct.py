@@ -11,9 +11,10 @@ from omegaconf import DictConfig
 from cassi.apps import outputs
 from cassi.apps.command import run_command
 from cassi.apps.inputs import load_inputs
-from cassi.apps.memory import keep_freed_memory
+from cassi.apps.memory import keep_freed_memory, use_huge_pages
 from cassi.apps.networks import rewrite_model_path, store_models
 from cassi.apps.processes import follow_first_process, is_first_process, own_device
+from cassi.apps.reconstruct_big import reconstruct_big
 from cassi.apps.reconstruct_many import reconstruct_many
 from cassi.apps.reconstruct_one import Method, recover, write_results
 from cassi.apps.settings import check_denoiser, check_keys, choose_device, whole_number
@@ -44,7 +45,7 @@ def reconstruct(config: DictConfig) -> float:
     check_denoiser(config)
     _check_output(config)
     device = own_device(choose_device(config.device))
-    keep_freed_memory()
+    use_huge_pages() if config.memory_budget is not None else keep_freed_memory()
     if config.threads is not None:
         torch.set_num_threads(whole_number("threads", config.threads, 1, 1024))
     seed = whole_number("seed", config.seed, 0, 2**63 - 1)
@@ -53,6 +54,8 @@ def reconstruct(config: DictConfig) -> float:
         return reconstruct_many(config, folder, method, device)
     if not is_first_process():
         return float("nan")  # one snapshot is work for one
+    if config.memory_budget is not None:
+        return reconstruct_big(config, folder, method, device)
     inputs, solver = method.fit(load_inputs(config, device))
     for note in inputs.notes:
         print(note)

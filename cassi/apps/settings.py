@@ -25,7 +25,17 @@ VALUES = {
         "truth",
         "keys",
     ),
-    *("axes", "wavelengths", "noise", "seed", "device", "threads", "batch"),
+    *(
+        "axes",
+        "wavelengths",
+        "noise",
+        "seed",
+        "device",
+        "threads",
+        "memory_budget",
+        "halo",
+        "batch",
+    ),
     *STEPS,
 }
 OUTPUT_VALUES = {"cube", "pictures", "report", "illuminant", "points", "progress"}

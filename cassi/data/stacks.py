@@ -1,0 +1,171 @@
+"""Cubes that lie in a file band after band, read and written in parts."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cassi.data.formats import check_size
+from cassi.data.values import checked_wavelengths
+
+__all__ = ["STACK_SUFFIXES", "Stack", "create_stack", "open_stack"]
+
+STACK_SUFFIXES = (".tif", ".tiff", ".npy")
+"""Formats whose files hold a cube so, uncompressed."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A cube `(C, H, W)` in a file, of which only the part that is asked for is in memory.
+
+    Attributes:
+        path: the file.
+        offset: where its first value lies, bytes.
+        shape: (C, H, W).
+        dtype: of the values there.
+    """
+
+    path: Path
+    offset: int
+    shape: tuple[int, int, int]
+    dtype: np.dtype
+
+    def read(
+        self,
+        bands: slice = slice(None),
+        rows: slice = slice(None),
+        columns: slice = slice(None),
+    ) -> np.ndarray:
+        """Return a part as float32, `(C', H', W')`."""
+        chosen = range(self.shape[0])[bands]
+        parts = []
+        for band in chosen:
+            # Mapped band by band: pages that have been read count as memory of the process.
+            plane = np.memmap(self.path, self.dtype, "r", self._place(band), self.shape[1:])
+            parts.append(plane[rows, columns].astype(np.float32))
+            del plane
+        return np.stack(parts)
+
+    def write(self, part: np.ndarray, rows: slice, columns: slice) -> None:
+        """Write a part `(C, H', W')` of rows and columns.
+
+        Written and not mapped, so that a full disk is an error and no signal that kills.
+        """
+        height, width = self.shape[1:]
+        chosen, (left, right, _) = range(height)[rows], columns.indices(width)
+        values = part.astype(self.dtype, copy=False)
+        with self.path.open("r+b", buffering=0) as file:
+            for band, plane in enumerate(values):
+                start = self._place(band) + (chosen.start * width + left) * self.dtype.itemsize
+                if right - left == width:
+                    file.seek(start)
+                    _write_all(file.fileno(), plane)
+                    continue
+                for index, line in enumerate(plane):
+                    file.seek(start + index * width * self.dtype.itemsize)
+                    _write_all(file.fileno(), line)
+            os.fsync(file.fileno())
+
+    def _place(self, band: int) -> int:
+        return self.offset + band * self.shape[1] * self.shape[2] * self.dtype.itemsize
+
+
+def create_stack(
+    path: Path, shape: tuple[int, int, int], wavelengths: Sequence[float] | None
+) -> Stack:
+    """Make the file of a cube, as long as it will be, without its values.
+
+    Args:
+        path: suffix as in ``STACK_SUFFIXES``; nothing is there yet.
+        shape: (C, H, W).
+        wavelengths: One per band in nm, increasing.
+
+    Raises:
+        OSError: the disk has no room for it, ….
+        ValueError: another suffix, or wavelengths that do not fit.
+    """
+    nm = None if wavelengths is None else checked_wavelengths(wavelengths, shape[0])
+    dtype, suffix = np.dtype("<f4"), path.suffix.lower()
+    if suffix in (".tif", ".tiff"):
+        import tifffile
+
+        about = {"axes": "CYX"} | ({} if nm is None else {"wavelengths_nm": list(nm)})
+        written = tifffile.imwrite(
+            path,
+            shape=shape,
+            dtype=dtype,
+            photometric="minisblack",
+            metadata=about,
+            returnoffset=True,
+        )
+        assert written is not None  # what is not compressed lies in one piece
+        offset = written[0]
+    elif suffix == ".npy":
+        if nm is not None:
+            raise ValueError("a .npy file cannot hold wavelengths: write .tif")
+        with path.open("wb") as file:
+            head = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, head)
+            offset = file.tell()
+    else:
+        raise ValueError(
+            f"cannot write {path.name} in parts; use one of {' '.join(STACK_SUFFIXES)}"
+        )
+    with path.open("r+b") as file:
+        end = offset + math.prod(shape) * dtype.itemsize
+        # A full disk is better noticed now than after hours.
+        os.posix_fallocate(file.fileno(), offset, end - offset)
+    return Stack(path, int(offset), shape, dtype)
+
+
+def open_stack(path: Path) -> tuple[Stack, tuple[float, ...] | None] | None:
+    """Open the cube of a file, to read it in parts.
+
+    Returns:
+        The cube and its wavelengths in nm, if stated; None where the file holds it in another
+        way: compressed, in another order of axes or another format, or as integers.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is damaged.
+    """
+    suffix = path.suffix.lower()
+    if suffix == ".npy":
+        mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+        found = mapped.ndim == 3 and mapped.dtype.kind == "f" and mapped.flags.c_contiguous
+        bands_first = found and mapped.shape[0] == min(mapped.shape)
+        return (
+            (Stack(path, mapped.offset, mapped.shape, mapped.dtype), None) if bands_first else None
+        )
+    if suffix not in (".tif", ".tiff"):
+        return None
+    import tifffile
+
+    with tifffile.TiffFile(path, is_ome=False) as tiff:
+        item = tiff.series[0]
+        if len(tiff.series) != 1 or item.dataoffset is None or len(item.shape) != 3:
+            return None
+        page = tiff.pages.first
+        if item.dtype is None or item.dtype.kind != "f" or item.axes[1:] != "YX":
+            return None
+        check_size(item.dataoffset + item.nbytes, path.stat().st_size)
+        try:
+            listed = json.loads(page.description).get("wavelengths_nm")
+        except (ValueError, AttributeError, RecursionError):
+            listed = None
+        dtype = np.dtype(item.dtype).newbyteorder(tiff.byteorder)
+        shape = (int(item.shape[0]), int(item.shape[1]), int(item.shape[2]))
+        nm = None if listed is None else checked_wavelengths(listed, shape[0])
+        return Stack(path, int(item.dataoffset), shape, dtype), nm
+
+
+def _write_all(descriptor: int, values: np.ndarray) -> None:
+    rest = np.ascontiguousarray(values).data.cast("B")
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
