@@ -85,6 +85,7 @@ def check_names(archive: Path, version: str) -> int:
         names = [name.relative_to(f"cassi-{version}") for name in members]
         tops, unwanted = SOURCES, {".so", ".pyc"}
         needed = SOURCES - {"cassi", "conf", "csrc", "data"} | {"csrc/ops.cpp", "data/scene.tif"}
+    needed.add("cassi/models/weights/cassi_net.safetensors")
     stray = [name for name in names if name.parts[0] not in tops or name.suffix in unwanted]
     missing = needed - {str(name) for name in names}
     if stray or missing:

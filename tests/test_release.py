@@ -22,10 +22,12 @@ spec.loader.exec_module(release)
 WHEEL = [
     *("cassi/__init__.py", "cassi/conf/reconstruct.yaml", "cassi/ops/_cpu.so"),
     *("cassi/bundled/data/scene.tif", "cassi-1.0.dist-info/licenses/LICENSE"),
+    "cassi/models/weights/cassi_net.safetensors",
 ]
 SDIST = [
     *("CMakeLists.txt", "pyproject.toml", "PKG-INFO", "README.md", "CHANGELOG.md", "CITATION.cff"),
     *("LICENSE", "constraints.txt", "csrc/ops.cpp", "data/scene.tif", "cassi/__init__.py"),
+    "cassi/models/weights/cassi_net.safetensors",
 ]
 
 
