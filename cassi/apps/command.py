@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Callable
@@ -10,8 +9,14 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from cassi.apps.errors import describe, is_usage_error
+from cassi.apps.signals import Terminated, raise_terminated
+
 USAGE_ERROR = 2
 INTERRUPTED = 130
+TERMINATED = 143
+"""Of a shell: 128 and the number of the signal."""
+AGAIN = "give the same command again"
 
 
 class JobError(Exception):
@@ -34,9 +39,12 @@ def run_command(name: str, config_name: str, job: Callable[[DictConfig], Any]) -
         version_base="1.3", config_path="pkg://cassi.conf", config_name=config_name
     )
     try:
-        decorate(_Job(name, job))()
-    except KeyboardInterrupt:
-        _fail(name, "interrupted", INTERRUPTED)
+        with raise_terminated():
+            decorate(_Job(name, job))()
+    except KeyboardInterrupt as stop:
+        _fail(name, f"interrupted; {stop or AGAIN}", INTERRUPTED)
+    except Terminated as stop:
+        _fail(name, f"terminated; {stop or AGAIN}", TERMINATED)
     except JobError as error:
         # Printed where the job ran, which may be another machine's log.
         _fail(name, f"a job failed: {error}", USAGE_ERROR)
@@ -59,6 +67,8 @@ class _Job:
 
         try:
             return self.job(config)
+        except (KeyboardInterrupt, Terminated) as stop:
+            raise type(stop)(str(stop) or _go_on(HydraConfig.get())) from None
         except Exception as error:
             if not is_usage_error(error):
                 raise
@@ -69,80 +79,12 @@ class _Job:
             _fail(self.name, describe(error), USAGE_ERROR)
 
 
-def is_usage_error(error: BaseException) -> bool:
-    """Tell what the user can mend (files, values, options) from a defect of the program."""
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
+def _go_on(hydra: Any) -> str:
+    from hydra.types import RunMode
 
-    if isinstance(error, RuntimeError) and _is_out_of_memory(error):
-        return True
-    mendable = (ValueError, TypeError, OSError, MemoryError)
-    return isinstance(error, (*mendable, HydraException, OmegaConfBaseException, YAMLError))
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    # torch raises a RuntimeError on the CPU, a subclass of it on a GPU.
-    return "can't allocate memory" in str(error) or type(error).__name__ == "OutOfMemoryError"
-
-
-def describe(error: BaseException) -> str:
-    """Say in one line what was expected, what came and what to do."""
-    from hydra.errors import MissingConfigException, OverrideParseException
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
-    if isinstance(error, MissingConfigException) and error.options is not None:
-        group, _, wanted = str(error.missing_cfg_file).rpartition("/")
-        # Files whose names begin with an underscore are parts of others.
-        options = [option for option in error.options if not option.startswith("_")]
-        near = difflib.get_close_matches(wanted, options, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        return f"no {group} named {wanted!r}; {hint}available: {', '.join(options)}"
-    unknown = _unknown_key(error)
-    if unknown is not None:
-        return unknown
-    if isinstance(error, OmegaConfBaseException) and getattr(error, "full_key", None):
-        return f"config value {error.full_key}: {_first_line(error)}"
-    if isinstance(error, OSError) and error.strerror and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    if isinstance(error, YAMLError):
-        return "the config file is not valid YAML: " + " ".join(str(error).split())
-    if isinstance(error, MemoryError) or _is_out_of_memory(error):
-        return "out of memory; crop the scene or use fewer bands"
-    if isinstance(error, OverrideParseException):
-        return f"{_first_line(error)}; write key=value, in quotes if there are spaces in it"
-    return _first_line(error)
-
-
-def _unknown_key(error: BaseException) -> str | None:
-    """Describe an override of a value that the config does not have, or return None."""
-    from hydra.errors import ConfigCompositionException
-    from omegaconf.errors import ConfigAttributeError, ConfigKeyError
-
-    cause = error.__cause__
-    if not isinstance(error, ConfigCompositionException):
-        return None
-    if not isinstance(cause, ConfigAttributeError | ConfigKeyError):
-        return None
-    full = str(cause.full_key or cause.key)
-    known = (
-        [str(key) for key in cause.parent_node]
-        if isinstance(cause.parent_node, dict | DictConfig)
-        else []
-    )
-    prefix = full.rpartition(".")[0]
-    names = [f"{prefix}.{key}" if prefix else key for key in known]
-    near = difflib.get_close_matches(full, names, n=3, cutoff=0.6) or names
-    hint = f"there is {', '.join(near)}" if near else "see --help"
-    if "measurement" not in known and not prefix:
-        hint = "a config of your own begins with defaults: [reconstruct, _self_]"
-    return f"no config value {full!r}; {hint}"
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    many = hydra.mode == RunMode.MULTIRUN
+    folder = f"sweep.dir={hydra.sweep.dir}" if many else f"run.dir={hydra.runtime.output_dir}"
+    return f"go on with the same command and hydra.{folder}"
 
 
 def _fail(name: str, message: str, status: int) -> None:

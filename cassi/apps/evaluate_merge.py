@@ -13,6 +13,7 @@ from cassi.apps.evaluate import sweep_points
 from cassi.apps.evaluate_data import load_benchmark
 from cassi.apps.evaluate_results import Plan, finish
 from cassi.apps.settings import choose_device
+from cassi.data.atomic import atomic_path
 from cassi.evaluation import Record, RecordFolder
 
 
@@ -48,9 +49,9 @@ def _copy(record: Record, source: RecordFolder, target: RecordFolder) -> None:
     if cube.is_file():
         place = target.path(record.job, ".npy")
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.unlink(missing_ok=True)
-        try:
-            place.hardlink_to(cube)  # cubes are large
-        except OSError:
-            shutil.copyfile(cube, place)
+        with atomic_path(place) as temporary:
+            try:
+                temporary.hardlink_to(cube)  # cubes are large
+            except OSError:
+                shutil.copyfile(cube, temporary)
     target.write(record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -64,8 +65,9 @@ class Pictures:
         store = self.records.root / "report"
         code = store / f"{quote(scene, safe='')}-{key}.bin"
         drawn = store / f"{quote(scene, safe='')}-{key}.drawn"
-        if (code.exists() or not self.report) and (drawn.exists() or not self.figures):
-            return code.read_bytes() if self.report else None
+        encoded = _read_sealed(code)
+        if (encoded is not None or not self.report) and (drawn.exists() or not self.figures):
+            return encoded if self.report else None
         store.mkdir(parents=True, exist_ok=True)
         item = self.load(scene)
         cubes = self._cubes(done.values())
@@ -79,7 +81,7 @@ class Pictures:
 
         encoded = encode_scene(scene, cubes, item.truth, metrics)
         with atomic_path(code) as temporary:
-            temporary.write_bytes(encoded)
+            temporary.write_bytes(hashlib.sha256(encoded).digest() + encoded)
         return encoded
 
     def write_report(
@@ -124,3 +126,10 @@ class Pictures:
         shown = {name: values.get(f"{name}/{self.preset}") for name in ("psnr", "ssim")}
         rest = {name: values.get(name) for name in ("sam", "rmse", "ergas", "residual")}
         return {**shown, **rest, "seconds": record.timing.get("seconds")}
+
+
+def _read_sealed(file: Path) -> bytes | None:
+    """Return what stands in a file after its SHA-256; None where that is another, or no file."""
+    content = file.read_bytes() if file.exists() else b""
+    checksum, rest = content[:32], content[32:]
+    return rest if checksum == hashlib.sha256(rest).digest() else None

@@ -15,11 +15,14 @@ from cassi import ops
 from cassi.apps.evaluate_report import Pictures
 from cassi.apps.outputs import environment
 from cassi.config import plain
+from cassi.data.atomic import write_sums
 from cassi.data.benchmarks import Benchmark
+from cassi.data.checksums import SUMS
 from cassi.evaluation import Job, Record, RecordFolder, write_results, write_sweep
 
 FAILED = 1
 """Exit status where a scene failed and the rest is done."""
+RESULTS = ("results.*", "sweep.*", "timing.json", "report.html", "figures/**/*")
 
 
 @dataclass(frozen=True)
@@ -78,8 +81,9 @@ def finish(
         fail: exit status where a scene failed; None returns all the same.
 
     Returns:
-        The mean PSNR of the first method, dB; NaN where it is not known.
+        The mean PSNR of the first method, dB; NaN where unknown.
     """
+    (root / SUMS).unlink(missing_ok=True)
     found = plan.found(records)
     more: dict[str, Any] = {
         "preset": config.preset,
@@ -106,12 +110,14 @@ def finish(
         print(f"-> {root}")
         if config.report and any(encoded):
             print(f"Open {root / 'report.html'} in a browser.")
+    written = (file for name in RESULTS for file in root.glob(name) if file.is_file())
+    write_sums(root, (file for file in written if not file.name.startswith(".")))
     failed = [record for record in found if record.error]
     if failed:
         print(f"cassi-evaluate: {len(failed)} of {len(found)} runs failed", file=sys.stderr)
         if fail is not None:
             sys.exit(fail)
-    first = [r.metrics.get(f"psnr/{config.preset}") for r in found if r.method == plan.methods[0]]
+    first = (r.metrics.get(f"psnr/{config.preset}") for r in found if r.method == plan.methods[0])
     known = [value for value in first if value is not None]
     return sum(known) / len(known) if known else float("nan")
 

@@ -14,7 +14,7 @@ import torch
 from omegaconf import DictConfig
 
 from cassi.apps import outputs
-from cassi.apps.command import describe, is_usage_error
+from cassi.apps.errors import describe, is_usage_error
 from cassi.apps.inputs import Inputs, load_inputs
 from cassi.apps.reconstruct_batch import can_share, recover_together
 from cassi.apps.reconstruct_folders import Folders

@@ -18,9 +18,8 @@ from cassi.apps.command import run_command
 from cassi.apps.memory import keep_freed_memory
 from cassi.apps.networks import build_model, rewrite_model_path, store_models
 from cassi.apps.settings import whole_number
+from cassi.apps.signals import Terminated, leave_to_lightning
 from cassi.config import build
-
-TERMINATED = 143
 
 
 def main() -> None:
@@ -112,7 +111,11 @@ def make_trainer(config: DictConfig, folder: Path, resumed: int | None) -> Any:
     loggers = training_inputs.build_loggers(config, resumed)
     try:
         return build(
-            config.trainer, callbacks=callbacks, logger=loggers, default_root_dir=str(folder)
+            config.trainer,
+            callbacks=callbacks,
+            logger=loggers,
+            plugins=training_inputs.build_plugins(),
+            default_root_dir=str(folder),
         )
     except MisconfigurationException as error:
         raise ValueError(f"trainer: {error}") from None
@@ -121,14 +124,13 @@ def make_trainer(config: DictConfig, folder: Path, resumed: int | None) -> Any:
 def fit(trainer: Any, module: Any, data: Any, start: Path | None) -> None:
     """Train, and turn Lightning's ways to end into those of a command."""
     try:
-        trainer.fit(module, datamodule=data, ckpt_path=start, weights_only=True)
-    except SystemExit:
+        with leave_to_lightning(trainer):
+            trainer.fit(module, datamodule=data, ckpt_path=start, weights_only=True)
+    except (SystemExit, Terminated) as stop:
         # Lightning ends the process after Ctrl+C and, with status 0, after SIGTERM.
-        folder = trainer.default_root_dir
-        print(f"go on with: cassi-train ckpt=last hydra.run.dir={folder}", file=sys.stderr)
-        if trainer.received_sigterm:
-            sys.exit(TERMINATED)
-        raise KeyboardInterrupt from None
+        go_on = f"go on with: cassi-train ckpt=last hydra.run.dir={trainer.default_root_dir}"
+        ended = isinstance(stop, Terminated) or trainer.received_sigterm
+        raise (Terminated if ended else KeyboardInterrupt)(go_on) from None
 
 
 def _selectors(trainer: Any) -> list[Any]:

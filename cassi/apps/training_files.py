@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from cassi.data.atomic import atomic_path, atomic_paths
+from cassi.data.atomic import atomic_folder, atomic_path
 from cassi.models.saved import Card, save_model
+from cassi.training.tensors import read_tensors
 
 PREFIX = "net."
 """Of the network's weights in a checkpoint of the training."""
 OPTIONS = "options.yaml"
+PREVIOUS = "previous.ckpt"
+"""Beside last.ckpt, see `cassi.training.callbacks.keep_previous`."""
 
 
 def checkpoint_folder(folder: Path) -> Path:
@@ -28,11 +32,11 @@ def find_start(ckpt: Any, folder: Path) -> Path | None:
     """Return the checkpoint to go on from, or None to start anew.
 
     `last` in a folder without one starts anew, so that a job that is stopped and queued again may
-    always ask for it.
+    always ask for it. The one before the last takes the place of a last one that is damaged.
 
     Raises:
         OSError: the named checkpoint is not there.
-        ValueError: a new training would overwrite an earlier one.
+        ValueError: a new training would overwrite an earlier one; or there are only damaged ones.
     """
     last = checkpoint_folder(folder) / "last.ckpt"
     if ckpt is None:
@@ -43,26 +47,41 @@ def find_start(ckpt: Any, folder: Path) -> Path | None:
             )
         return None
     if ckpt == "last":
-        return last if last.exists() else None
+        return _undamaged(last) if last.exists() else None
     path = Path(str(ckpt)).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"ckpt: no file {path}; give null, last or a .ckpt file")
     return path
 
 
+def _undamaged(last: Path) -> Path:
+    try:
+        read_checkpoint(last)
+    except ValueError as error:
+        previous = last.with_name(PREVIOUS)
+        if not previous.exists():
+            raise ValueError(f"{error}; start again in another folder") from None
+        read_checkpoint(previous)
+        warnings.warn(f"{error}; going on from the one before it", stacklevel=3)
+        # Under its name, so that the next one saved does not put the damaged one in its place.
+        previous.replace(last)
+    return last
+
+
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint of the training; nothing in it is executed.
 
     Raises:
-        ValueError: it is not one.
+        OSError: there is no such file.
+        ValueError: it is none, or it is damaged.
     """
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = read_tensors(path)
         return {key: content[key] for key in ("state_dict", "global_step", *content)}
     except OSError:
         raise
     except Exception:  # torch.load fails in many ways on what is no checkpoint
-        raise ValueError(f"ckpt: {path} is no checkpoint of cassi-train") from None
+        raise ValueError(f"ckpt: {path} is no checkpoint of cassi-train, or damaged") from None
 
 
 def network_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -87,22 +106,29 @@ def export(folder: Path, config: DictConfig, card: Card, best: Mapping[str, Any]
     Returns:
         The files of weights.
     """
-    checkpoints = checkpoint_folder(folder)
-    last = read_checkpoint(checkpoints / "last.ckpt")
-    # Without validation scenes nothing is better than the last weights.
-    chosen = checkpoints / "best.ckpt"
-    chosen = chosen if chosen.exists() else checkpoints / "last.ckpt"
-    files = [(folder / "model.safetensors", read_checkpoint(chosen), dict(best))]
+    last = read_checkpoint(checkpoint_folder(folder) / "last.ckpt")
+    weights = [("model.safetensors", _read_best(folder, last), dict(best))]
     if "averaging_state" in last:
-        files.append((folder / "ema.safetensors", last, {}))
-    for file, content, more in files:
-        summary = {"step": content["global_step"], **more}
-        weights = network_weights(content["state_dict"])
+        weights.append(("ema.safetensors", last, {}))
+    with atomic_folder(folder) as stage:
+        for name, content, more in weights:
+            summary = {**card.training, "step": content["global_step"], **more}
+            state = network_weights(content["state_dict"])
+            save_model(stage / name, state, replace(card, training=summary))
         # The settings last: they announce the weights.
-        with atomic_paths(file, folder / "model.yaml") as (tensors, settings):
-            save_model(tensors, weights, replace(card, training={**card.training, **summary}))
-            OmegaConf.save(config, settings, resolve=True)
-    return [file for file, _, _ in files]
+        OmegaConf.save(config, stage / "model.yaml", resolve=True)
+    return [folder / name for name, _, _ in weights]
+
+
+def _read_best(folder: Path, last: dict[str, Any]) -> dict[str, Any]:
+    best = checkpoint_folder(folder) / "best.ckpt"
+    if not best.exists():
+        return last  # without validation scenes nothing is better
+    try:
+        return read_checkpoint(best)
+    except ValueError as error:
+        warnings.warn(f"{error}; the last weights are written instead", stacklevel=3)
+        return last
 
 
 def save_options(folder: Path, options: Sequence[str]) -> None:
@@ -128,8 +154,22 @@ def add_earlier_options(arguments: list[str]) -> list[str]:
     saved = checkpoint_folder(Path(folder)) / OPTIONS
     if given.get("ckpt") != "ckpt=last" or not folder or not saved.is_file():
         return arguments
-    earlier = [str(item) for item in OmegaConf.to_container(OmegaConf.load(saved)) or []]
+    earlier = _read_options(saved)
     return [option for option in earlier if _key(option) not in given] + arguments
+
+
+def _read_options(saved: Path) -> list[str]:
+    """Read a list of plain texts, none of them a setting of Hydra, which may name any class."""
+    import yaml
+
+    listed: Any = None
+    with contextlib.suppress(yaml.YAMLError, ValueError, RecursionError):
+        # This loader knows texts only.
+        listed = yaml.load(saved.read_text(encoding="utf-8"), yaml.BaseLoader) or []
+    texts = isinstance(listed, list) and all(isinstance(item, str) for item in listed)
+    if not texts or any(_key(item).startswith("hydra") for item in listed):
+        raise ValueError(f"{saved}: expected a list of options of cassi-train")
+    return list(listed)
 
 
 def _is_option(argument: str) -> bool:

@@ -9,6 +9,7 @@ import torch
 from omegaconf import DictConfig
 
 from cassi.apps.settings import given_wavelengths, whole_number
+from cassi.apps.signals import end_at_once
 from cassi.config import build, plain
 from cassi.data.bundled import bundled_path
 from cassi.data.datasets import TrainingCrops, WholeScenes, load_split
@@ -105,10 +106,23 @@ def _build_masks(node: dict[str, Any], bands: int) -> Any:
 
 def build_callbacks(config: DictConfig) -> list[Any]:
     """Make the callbacks of a config; null in place of one switches it off."""
+    from lightning.pytorch.callbacks import LambdaCallback
+
     nodes = [node for node in config.callbacks.values() if node is not None]
     if not config.trainer.get("enable_progress_bar", True):
         nodes = [node for node in nodes if not node._target_.endswith("ProgressBar")]
-    return [build(node) for node in nodes]
+    return [*(build(node) for node in nodes), LambdaCallback(on_train_start=end_at_once)]
+
+
+def build_plugins() -> list[Any]:
+    """Make what the Trainer writes checkpoints with, and what it takes from SLURM."""
+    from lightning.fabric.plugins.environments import SLURMEnvironment
+
+    from cassi.training.callbacks import AtomicCheckpoints
+
+    # Lightning's way to queue a job again would save in the middle of a step.
+    slurm = [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
+    return [AtomicCheckpoints(), *slurm]
 
 
 def build_loggers(config: DictConfig, resumed: int | None) -> list[Any]:

@@ -11,12 +11,12 @@ import re
 import secrets
 import shutil
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from cassi.data.checksums import SUMS, list_sums
 
-__all__ = ["atomic_folder", "atomic_path", "atomic_paths"]
+__all__ = ["atomic_folder", "atomic_path", "atomic_paths", "write_sums"]
 
 _MARKED = re.compile(r"\.(?:.*\.)?cassi-([0-9a-f]{8})-(\d+)-[0-9a-f]{8}(?:\..*)?", re.DOTALL)
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
@@ -121,6 +121,12 @@ def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
         raise
     finally:
         shutil.rmtree(stage, ignore_errors=True)
+
+
+def write_sums(folder: Path, files: Iterable[Path]) -> None:
+    """Write `SHA256SUMS` of files that are in a folder, once the last of them is there."""
+    with atomic_path(folder / SUMS) as temporary:
+        temporary.write_text(list_sums(folder, files))
 
 
 def _publish(temporaries: Sequence[Path], finals: Sequence[Path]) -> None:

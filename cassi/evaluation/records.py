@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,6 +16,8 @@ import torch
 from torch import Tensor
 
 from cassi.data.atomic import atomic_path
+from cassi.data.checksums import digest, seal, unseal
+from cassi.data.containers import read_npy
 from cassi.evaluation.jobs import Job
 
 Values = dict[str, float | None]
@@ -34,6 +37,7 @@ class Record:
         about: `parameters` and `flops` of a network.
         curve: (seconds, PSNR in dB) during the iterations.
         error: why there is no result, or None.
+        cube: SHA-256 of the cube's file, or None.
     """
 
     point: str
@@ -45,6 +49,7 @@ class Record:
     about: dict[str, int | None] = field(default_factory=dict)
     curve: list[tuple[float, float]] = field(default_factory=list)
     error: str | None = None
+    cube: str | None = field(default=None, compare=False)
 
     @property
     def job(self) -> Job:
@@ -55,7 +60,8 @@ class Record:
 class RecordFolder:
     """One small file per job, and its cube beside it.
 
-    A record appears whole or not at all, and after its cube.
+    A record appears whole or not at all, and after its cube. One that is damaged, or whose cube is,
+    counts as not there, with a warning.
 
     Args:
         root: the folder; made when the first record is written.
@@ -79,7 +85,7 @@ class RecordFolder:
         record = self.read(job, key)
         if record is None or record.error is not None:
             return False
-        return not self.keep_cubes or self.path(job, ".npy").is_file()
+        return not self.keep_cubes or self._has_cube(record)
 
     def write(self, record: Record, cube: Tensor | None = None) -> None:
         """Keep a record and its cube `(C, H, W)`."""
@@ -88,25 +94,42 @@ class RecordFolder:
         if cube is not None and self.keep_cubes:
             with atomic_path(self.path(record.job, ".npy")) as temporary:
                 np.save(temporary, cube.detach().cpu().float().numpy())
+                record = replace(record, cube=digest(temporary))
         with atomic_path(path) as temporary:
-            temporary.write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
+            text = json.dumps(seal(asdict(record)), indent=1)
+            temporary.write_text(f"{text}\n", encoding="utf-8")
 
     def read_cube(self, job: Job) -> Tensor | None:
         """Return the cube `(C, H, W)` of a job, or None."""
         path = self.path(job, ".npy")
-        return torch.from_numpy(np.load(path, allow_pickle=False)) if path.is_file() else None
+        return torch.from_numpy(read_npy(path)) if path.is_file() else None
 
     def all(self) -> list[Record]:
         """Return every record, sorted by its path."""
         found = (self._parse(path, None) for path in sorted(self.root.rglob("*.json")))
         return [record for record in found if record is not None]
 
+    def _has_cube(self, record: Record) -> bool:
+        path = self.path(record.job, ".npy")
+        if not path.is_file():
+            return False
+        whole = record.cube == digest(path)
+        if not whole:
+            warnings.warn(f"{path}: it is damaged, and made again", stacklevel=3)
+        return whole
+
     def _parse(self, path: Path, key: str | None) -> Record | None:
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            record = Record(**content)
-        except (OSError, ValueError, TypeError):
-            return None  # not there, or of another version: to be done again
+            text = path.read_text(encoding="utf-8")
+        except OSError:
+            return None
+        try:
+            record = Record(**unseal(json.loads(text)))
+        except (ValueError, TypeError, RecursionError):
+            warnings.warn(
+                f"{path}: it is damaged or of another version, and made again", stacklevel=3
+            )
+            return None
         return record if key in (None, record.key) else None
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from torch import Tensor, nn
 
 from cassi.models.registry import create_model
+
+_CHECKSUM = "sha256"
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Card:
 
 
 def save_model(path: str | os.PathLike[str], weights: Mapping[str, Tensor], card: Card) -> None:
-    """Write weights as safetensors with their card in the file's metadata.
+    """Write weights as safetensors with their card and a checksum in the file's metadata.
 
     Args:
         path: ends in `.safetensors`; overwritten.
@@ -44,7 +48,7 @@ def save_model(path: str | os.PathLike[str], weights: Mapping[str, Tensor], card
     Raises:
         OSError: the file cannot be written.
     """
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     metadata = {
         "format": "pt",  # other tools ask for it
@@ -55,15 +59,18 @@ def save_model(path: str | os.PathLike[str], weights: Mapping[str, Tensor], card
     }
     # Stages that share weights name the same memory twice, which the format does not have.
     tensors = {key: value.detach().cpu().contiguous().clone() for key, value in weights.items()}
-    save_file(tensors, path, metadata)
+    # What follows the header does not depend on the metadata in it.
+    metadata[_CHECKSUM] = _digest_tensors(BytesIO(save(tensors, metadata)))
+    # Python's own writing says of a full disk what it is.
+    Path(path).write_bytes(save(tensors, metadata))
 
 
 def read_card(path: str | os.PathLike[str]) -> Card:
-    """Read what a file of weights says about itself.
+    """Read what a file of weights says about itself, and check the weights by their checksum.
 
     Raises:
         OSError: there is no such file.
-        ValueError: it is not one that `save_model` wrote.
+        ValueError: it is not one that `save_model` wrote, or it is damaged.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -75,7 +82,7 @@ def read_card(path: str | os.PathLike[str]) -> Card:
             metadata = content.metadata() or {}
         model = json.loads(metadata["model"])
         wavelengths = json.loads(metadata["wavelengths"])
-        return Card(
+        card = Card(
             name=str(model["name"]),
             bands=json.loads(metadata["bands"]),
             settings=dict(model["settings"]),
@@ -89,6 +96,10 @@ def read_card(path: str | os.PathLike[str]) -> Card:
             f"model {file}: it does not say what network it holds; give model=NAME "
             f"model.weights={file}"
         ) from None
+    with file.open("rb") as stream:
+        if metadata.get(_CHECKSUM) not in (None, _digest_tensors(stream)):
+            raise ValueError(f"model {file}: it is damaged, its checksum does not fit")
+    return card
 
 
 def load_model(path: str | os.PathLike[str]) -> tuple[nn.Module, Card]:
@@ -101,3 +112,12 @@ def load_model(path: str | os.PathLike[str]) -> tuple[nn.Module, Card]:
     card = read_card(path)
     network = create_model(card.name, bands=card.bands, weights=path, **card.settings)
     return network, card
+
+
+def _digest_tensors(stream: BinaryIO) -> str:
+    # The format: the header's length in 8 bytes, the header, all tensors.
+    stream.seek(int.from_bytes(stream.read(8), "little"), os.SEEK_CUR)
+    found = hashlib.sha256()
+    while block := stream.read(2**20):
+        found.update(block)
+    return found.hexdigest()

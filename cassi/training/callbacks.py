@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, WeightAveraging
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from cassi.data.atomic import atomic_path
+from cassi.training.tensors import write_tensors
+
+PREVIOUS = "previous.ckpt"
+
+
+class AtomicCheckpoints(TorchCheckpointIO):
+    """Writes checkpoints that appear whole, and are on the disk, or not at all.
+
+    Lightning's own writes into the folder of temporary files and moves the file from there, which
+    between two file systems is a copy that a kill cuts short.
+    """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
+    ) -> None:
+        """Write a checkpoint."""
+        write_tensors(path, checkpoint)
 
 
 class EMA(WeightAveraging):
@@ -32,6 +55,8 @@ class EMA(WeightAveraging):
 
 class LastCheckpoint(ModelCheckpoint):
     """Overwrites one checkpoint now and then, after validations, and when the run is to end.
+
+    The one before it stays as `previous.ckpt`, to go on from where the last is damaged.
 
     Args:
         dirpath: folder.
@@ -84,3 +109,20 @@ class LastCheckpoint(ModelCheckpoint):
         """Save with the new score."""
         if not self._should_skip_saving_checkpoint(trainer):
             self._save_topk_checkpoint(trainer, self._monitor_candidates(trainer))
+
+    def _save_checkpoint(self, trainer: Trainer, filepath: str) -> None:
+        # A run that goes on from here finds all rows of the steps before.
+        for logger in trainer.loggers:
+            logger.save()
+        if trainer.is_global_zero:
+            keep_previous(Path(filepath))
+        super()._save_checkpoint(trainer, filepath)
+
+
+def keep_previous(last: Path) -> None:
+    """Let a checkpoint that is to be overwritten be `previous.ckpt` beside it."""
+    previous = last.with_name(PREVIOUS)
+    with contextlib.suppress(OSError):  # where there are no hard links, nothing is kept
+        if last.exists() and not (previous.exists() and previous.samefile(last)):
+            with atomic_path(previous) as temporary:
+                os.link(last, temporary)

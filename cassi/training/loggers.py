@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import csv
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
+
+from cassi.data.atomic import atomic_path
 
 
 class MetricsTable(CSVLogger):
@@ -17,30 +21,67 @@ class MetricsTable(CSVLogger):
         folder: where the table goes.
         resumed: the step from which a resumed run goes on: what an earlier run logged for later
             steps is dropped, for it comes again. None starts a new table.
-        flush_logs_every_n_steps: steps whose rows are written together.
+        seconds: at least so long apart is the table written, which takes longer the longer it is;
+            also before each `last` checkpoint, and at the end.
     """
 
-    def __init__(
-        self, folder: str, resumed: int | None = None, flush_logs_every_n_steps: int = 1
-    ) -> None:
-        super().__init__(
-            folder, name="", version="", flush_logs_every_n_steps=flush_logs_every_n_steps
-        )
-        self.resumed = resumed
+    def __init__(self, folder: str, resumed: int | None = None, seconds: float = 1.0) -> None:
+        super().__init__(folder, name="", version="", flush_logs_every_n_steps=2**62)
+        self.resumed, self.seconds = resumed, seconds
+        self._due = 0.0
 
     @property
     def experiment(self) -> Any:
-        """Lightning's writer; making it removes an earlier table, which is put back."""
-        table = Path(self.save_dir) / ExperimentWriter.NAME_METRICS_FILE
-        kept: list[dict[str, str]] = []
-        if self._experiment is None and self.resumed is not None and table.exists():
+        """What holds the rows; a table of rows that still hold is read first."""
+        if self._experiment is None:
+            Path(self.root_dir).mkdir(parents=True, exist_ok=True)
+            self._experiment = _Table(self.log_dir, self.resumed)
+        return self._experiment
+
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        """Take a row."""
+        super().log_metrics(dict(metrics), step)
+        if time.monotonic() >= self._due:
+            self.save()
+
+    def save(self) -> None:
+        """Write the table."""
+        super().save()
+        self._due = time.monotonic() + self.seconds
+
+
+class _Table(ExperimentWriter):
+    """All rows, written as a whole; Lightning's appends, and a kill may cut the last row."""
+
+    def __init__(self, folder: str, resumed: int | None) -> None:
+        super().__init__(folder)
+        self.rows: list[Mapping[str, Any]] = []
+        table = Path(self.metrics_file_path)
+        if resumed is not None and table.exists():
             with table.open(newline="") as stream:
-                kept = [row for row in csv.DictReader(stream) if int(row["step"]) < self.resumed]
-        writer: Any = super().experiment
-        if kept:
-            writer.metrics_keys = list(kept[0])
-            with table.open("w", newline="") as stream:
-                sheet = csv.DictWriter(stream, fieldnames=list(kept[0]))
-                sheet.writeheader()
-                sheet.writerows(kept)
-        return writer
+                self.rows += [row for row in csv.DictReader(stream) if _step(row) < resumed]
+            self.metrics_keys = list(self.rows[0]) if self.rows else []
+
+    def save(self) -> None:
+        if not self.metrics:
+            return
+        self._record_new_keys()
+        self.rows += self.metrics
+        self.metrics = []
+        with (
+            atomic_path(self.metrics_file_path) as temporary,
+            temporary.open("w", newline="") as stream,
+        ):
+            sheet = csv.DictWriter(stream, self.metrics_keys)
+            sheet.writeheader()
+            sheet.writerows(self.rows)
+
+    def _check_log_dir_exists(self) -> None:
+        """Lightning removes an earlier table here."""
+
+
+def _step(row: Mapping[str, str]) -> float:
+    try:
+        return int(row["step"])
+    except (KeyError, TypeError, ValueError):
+        return float("inf")  # cut by a kill: it comes again

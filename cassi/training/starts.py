@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from cassi.data.atomic import atomic_path
+from cassi.training.tensors import read_tensors, write_tensors
 
 
 class Starts:
@@ -35,12 +37,20 @@ class Starts:
             compute: makes the cube.
         """
         file = self.folder / f"{name}.pt"
-        if not file.is_file():
+        stored = self._read(file)
+        if stored is None:
             x = compute().detach().float().cpu()
             size = x.abs().amax().clamp_min(torch.finfo(x.dtype).tiny)
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with atomic_path(file) as temporary:
-                torch.save({"size": size, "cube": (x / size).half()}, temporary)
-        stored = torch.load(file, weights_only=True)
+            stored = {"size": size, "cube": (x / size).half()}
+            write_tensors(file, stored)
         cube: Tensor = stored["cube"].float() * stored["size"]
         return cube
+
+    def _read(self, file: Path) -> dict[str, Any] | None:
+        if not file.is_file():
+            return None
+        try:
+            return read_tensors(file)
+        except ValueError as error:
+            warnings.warn(f"{error}; it is computed again", stacklevel=2)
+            return None

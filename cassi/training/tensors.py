@@ -1,0 +1,41 @@
+"""Files of tensors that appear whole, and are checked when they are read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cassi.data.atomic import atomic_path
+from cassi.data.checksums import check_archive
+
+
+def write_tensors(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
+    """Write a checkpoint in the format of `torch.save`.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    # By way of memory, since torch's own writer says of a full disk only that it failed.
+    buffer = BytesIO()
+    torch.save(content, buffer)
+    final = Path(path)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_path(final) as temporary:
+        temporary.write_bytes(buffer.getbuffer())
+
+
+def read_tensors(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read what `write_tensors` wrote, onto the CPU; nothing in it is executed.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: it is damaged.
+    """
+    check_archive(Path(path))
+    content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    return content

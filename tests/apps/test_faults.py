@@ -1,0 +1,274 @@
+"""Full disks, damaged files, signals, lost processes: one line, the right status, a way on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from cassi.apps.errors import describe, is_usage_error
+from cassi.apps.signals import Terminated, end_at_once, leave_to_lightning, raise_terminated
+from cassi.apps.training_files import read_checkpoint
+from cassi.data.checksums import check_sums
+from cassi.evaluation import Job, Record, RecordFolder
+from cassi.models.registry import create_model
+from cassi.models.saved import Card, load_model, save_model
+from cassi.training.starts import Starts
+
+TRAIN = (
+    *("model=gap_net", "model.stages=1", "data.crop=16", "data.validation.crop=16", "threads=1"),
+    *("data.batch_size=1", "data.steps_per_epoch=3", "trainer.max_steps=6", "logger=csv"),
+    *("trainer.enable_progress_bar=false", "trainer.accelerator=cpu"),
+)
+RECONSTRUCT = ("solver.iterations=3", "system.step=-1", "output.pictures=false")
+
+
+def given(camera):
+    return (f"measurement={camera.measurement}", f"mask={camera.mask}", *RECONSTRUCT)
+
+
+def damage(file: Path) -> None:
+    """Change bytes in the middle, where the numbers are."""
+    content = bytearray(file.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 200] = (byte ^ 1 for byte in content[middle : middle + 200])
+    file.write_bytes(content)
+
+
+def hidden(folder: Path) -> list[Path]:
+    return list(folder.rglob(".*cassi-*"))
+
+
+def raised(function):
+    with pytest.raises(Exception) as caught:
+        function()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "f.tif"), "f.tif: No space left on"),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "make room, then the same command"),
+        (OSError(errno.EROFS, os.strerror(errno.EROFS), "/sys/run"), "/sys/run: Read-only file"),
+        (raised(lambda: torch.empty(2**60, dtype=torch.uint8)), "out of memory; crop"),
+        (raised(lambda: np.empty(2**60, dtype=np.uint8)), "out of memory; crop"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "out of memory"),
+        (RuntimeError("CUDA error: out of memory\nCompile with"), "out of memory; crop"),
+        (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed."), "data.workers"),
+        (dist.DistNetworkError("failed to recv"), "another process of this run is gone"),
+        (RuntimeError("[gloo/pair.cc:1] Connection closed by peer [::1]"), "process of this run"),
+    ],
+)
+def test_what_the_machine_does_is_one_line(error, said):
+    assert is_usage_error(error)
+    line = describe(error)
+    assert said in line
+    assert "\n" not in line
+
+
+def test_a_defect_of_the_program_is_none_of_these():
+    assert not is_usage_error(RuntimeError("shape mismatch"))
+
+
+def test_sigterm_raises_and_is_given_back():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Terminated), raise_terminated():
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+class Trainer:
+    """What the handlers ask of Lightning's."""
+
+    received_sigterm = False
+
+    def __init__(self, world_size: int = 1) -> None:
+        self.world_size, self.killed = world_size, []
+        self.strategy = self.launcher = self
+        self.kill = self.killed.append
+
+
+def test_sigterm_is_left_to_lightning_once_it_has_noted_it():
+    trainer = Trainer()
+    with leave_to_lightning(trainer):
+        trainer.received_sigterm = True
+        signal.raise_signal(signal.SIGTERM)
+        trainer.received_sigterm = False
+        with pytest.raises(Terminated):
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_of_several_processes_each_ends_at_once():
+    before = signal.getsignal(signal.SIGTERM)
+    end_at_once(Trainer(), None)
+    assert signal.getsignal(signal.SIGTERM) is before
+    trainer = Trainer(world_size=2)
+    try:
+        end_at_once(trainer, None)
+        with pytest.raises(Terminated):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert trainer.killed == [signal.SIGTERM]
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "said"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+)
+def test_signals_end_a_command_in_one_line(camera, tmp_path, number, status, said):
+    folder = tmp_path / "run"
+    endless = ("solver.iterations=100000000", "solver.tol=null", "output.progress=false")
+    command = [sys.executable, "-m", "cassi.apps.reconstruct", *given(camera), "solver=gap"]
+    process = subprocess.Popen(
+        [*command, *endless, f"hydra.run.dir={folder}"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not (folder / ".hydra" / "overrides.yaml").exists():
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.02)
+    time.sleep(0.5)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == status, err
+    go_on = f"go on with the same command and hydra.run.dir={folder}"
+    assert err.splitlines() == [f"cassi-reconstruct: error: {said}; {go_on}"]
+    assert {file.name for file in folder.iterdir()} == {".hydra"}
+
+
+@pytest.fixture
+def file_limit():
+    """Let no file grow beyond a size: what a full disk does, without one."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(size):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size or before[0], before[1]))
+
+    yield limit
+    limit(None)
+
+
+def test_a_disk_that_is_full_and_then_is_not(reconstruct, train, camera, tmp_path, file_limit):
+    file_limit(4000)
+    outcome = reconstruct(*given(camera), "output.cube=cube.npy")
+    file_limit(None)
+    assert outcome.status == 2, outcome.err
+    assert "cube.npy" in outcome.err.splitlines()[-1]
+    assert {file.name for file in (tmp_path / "run").iterdir()} == {".hydra"}
+    assert reconstruct(*given(camera), "output.cube=cube.npy").status == 0
+    assert len(check_sums(tmp_path / "run")) == 3
+
+    folder = tmp_path / "train"
+    file_limit(20000)
+    outcome = train(*TRAIN, "ckpt=last", f"hydra.run.dir={folder}")
+    file_limit(None)
+    assert outcome.status == 2, outcome.err
+    assert "ckpt: File too large" in outcome.err.splitlines()[-1]
+    assert not list(folder.rglob("*.ckpt"))
+    assert not hidden(folder)
+    assert train(*TRAIN, "ckpt=last", f"hydra.run.dir={folder}").status == 0
+
+
+def test_a_folder_that_nobody_may_write_to(reconstruct, camera):
+    outcome = reconstruct(*given(camera), "hydra.run.dir=/proc/cassi")
+    assert outcome.status == 2
+    assert len(outcome.err.splitlines()) == 1
+    assert "/proc/cassi" in outcome.err
+
+
+def test_a_killed_loader_is_one_line(train, tmp_path, monkeypatch):
+    def die(*_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    from cassi.data.datasets import TrainingCrops
+
+    monkeypatch.setattr(TrainingCrops, "__getitem__", die)
+    outcome = train(*TRAIN, "data.workers=1")
+    assert outcome.status == 2
+    assert "a process that loads data was killed" in outcome.err.splitlines()[-1]
+    assert "Traceback" not in outcome.err
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(train, tmp_path):
+    options = (*TRAIN, "callbacks.last.every_minutes=null", "callbacks.last.every_n_train_steps=2")
+    whole, hurt = tmp_path / "whole", tmp_path / "hurt"
+    for folder in (whole, hurt):
+        assert train(*options, f"hydra.run.dir={folder}").status == 0
+    last = hurt / "checkpoints" / "last.ckpt"
+    before = read_checkpoint(last.with_name("previous.ckpt"))["global_step"]
+    assert before < 6
+    damage(last)
+    damage(last.with_name("best.ckpt"))
+    with pytest.warns(UserWarning, match="damaged; going on from the one before it"):
+        outcome = train(*options, "ckpt=last", f"hydra.run.dir={hurt}")
+    assert outcome.status == 0, outcome.err
+    assert f"going on after step {before}" in outcome.out
+    a, b = (read_checkpoint(folder / "checkpoints" / "last.ckpt") for folder in (whole, hurt))
+    assert a["state_dict"].keys() == b["state_dict"].keys()
+    assert all(torch.equal(a["state_dict"][key], b["state_dict"][key]) for key in a["state_dict"])
+    assert (whole / "metrics.csv").read_bytes() == (hurt / "metrics.csv").read_bytes()
+
+    for name in ("last.ckpt", "previous.ckpt"):
+        damage(last.with_name(name))
+    outcome = train("ckpt=last", f"hydra.run.dir={hurt}")
+    assert outcome.status == 2
+    assert "previous.ckpt is no checkpoint of cassi-train, or damaged" in outcome.err
+
+
+def test_a_damaged_start_is_computed_again(tmp_path):
+    cube = torch.rand(2, 8, 8)
+    starts = Starts(tmp_path)
+    first = starts("0-0", lambda: cube)
+    damage(tmp_path / "0-0.pt")
+    with pytest.warns(UserWarning, match="damaged"):
+        assert torch.equal(starts("0-0", lambda: cube), first)
+    assert torch.equal(starts("0-0", lambda: cube * torch.nan), first)
+
+
+def test_damaged_weights_are_refused(tmp_path):
+    file = tmp_path / "model.safetensors"
+    net = create_model("gap_net", bands=4, stages=1)
+    save_model(file, net.state_dict(), Card("gap_net", 4, {"stages": 1}))
+    load_model(file)
+    damage(file)
+    with pytest.raises(ValueError, match="it is damaged"):
+        load_model(file)
+
+
+def test_a_damaged_record_or_cube_is_made_again(tmp_path):
+    job, records = Job("", "scene", "method"), RecordFolder(tmp_path)
+    records.write(Record(*job, key="k", metrics={"sam": 1.25}), torch.rand(2, 3, 4))
+    assert records.is_done(job, "k")
+    cube = records.path(job, ".npy").read_bytes()
+    damage(records.path(job, ".npy"))
+    with pytest.warns(UserWarning, match="npy: it is damaged"):
+        assert not records.is_done(job, "k")
+    records.path(job, ".npy").write_bytes(cube)
+    assert records.is_done(job, "k")
+    text = records.path(job).read_text()
+    records.path(job).write_text(text.replace("1.25", "1.35"))
+    with pytest.warns(UserWarning, match="json: it is damaged"):
+        assert not records.is_done(job, "k")
+
+
+@pytest.mark.slow
+def test_random_kills_lose_nothing():
+    path = Path(__file__).resolve().parents[2] / "scripts" / "check_kills.py"
+    done = subprocess.run(
+        [sys.executable, path, "--kills", "4", "--seed", "1"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 kills" in done.stdout
+    assert "0 faults" in done.stdout
