@@ -24,9 +24,21 @@ _HALO = {True: 40, False: 96}  # of solvers and of networks, see docs/big-scenes
 
 
 def reconstruct_big(
-    config: DictConfig, folder: Path, method: Method, device: torch.device
+    config: DictConfig,
+    folder: Path,
+    method: Method,
+    device: torch.device,
+    *,
+    key: str | None = None,
 ) -> float:
     """Reconstruct what a config names within `memory_budget`, and write the results.
+
+    Args:
+        config: of the command.
+        folder: where results go.
+        method: what reconstructs.
+        device: where.
+        key: of what the results depend on, for metrics.json.
 
     Returns:
         The relative residual.
@@ -74,7 +86,7 @@ def reconstruct_big(
                 stack.write(part, *place(scene.axis, *record["lines"]))
                 records.append(journal.add(record, part, rest))
                 del part
-        residual = finish(config, folder, inputs, journal.cube, stack, records, plan, truth)
+        residual = finish(config, folder, inputs, journal.cube, stack, records, plan, truth, key)
         journal.remove()
     return residual
 

@@ -12,11 +12,13 @@ from typing import Any
 from omegaconf import DictConfig
 
 from cassi import metrics
+from cassi.apps.errors import describe, is_usage_error
 from cassi.apps.outputs import write_json
 from cassi.apps.snapshots import Snapshot, hash_files, hash_settings
 from cassi.data.atomic import atomic_path
 from cassi.data.checksums import SUMS
 from cassi.evaluation.records import hash_key
+from cassi.evaluation.runner import explain_defect
 from cassi.evaluation.tables import csv_text
 
 FAILED = 1
@@ -64,8 +66,10 @@ class Folders:
             return None
         return {"name": snapshot.name, "status": "failed", "error": failure["error"]}
 
-    def write_failure(self, snapshot: Snapshot, message: str) -> None:
-        """Keep why there are no results, for the table that another process may write."""
+    def report_failure(self, snapshot: Snapshot, error: Exception) -> None:
+        """Say why there are no results; keep it for the table that another process may write."""
+        message = describe(error) if is_usage_error(error) else explain_defect(error)
+        print(f"cassi-reconstruct: {snapshot.name} failed: {message}", file=sys.stderr, flush=True)
         folder = self.path(snapshot)
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_path(folder / _FAILURE) as temporary:

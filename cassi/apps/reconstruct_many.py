@@ -9,6 +9,7 @@ import torch
 from omegaconf import DictConfig
 
 from cassi.apps.reconstruct_batch import batch_size
+from cassi.apps.reconstruct_block_worker import BlockWorker
 from cassi.apps.reconstruct_folders import Folders, write_summary
 from cassi.apps.reconstruct_one import Method
 from cassi.apps.reconstruct_worker import Worker
@@ -46,7 +47,8 @@ def reconstruct_many(
         done = sum(folders.is_done(snapshot) for snapshot in snapshots)
         before = f", {done} of them done before" if done else ""
         print(*notes, f"{len(snapshots)} snapshots{before}", sep="\n", flush=True)
-    worker = Worker(config, device, method, folders)
+    kind = Worker if config.memory_budget is None else BlockWorker
+    worker = kind(config, device, method, folders)
     chunks = [snapshots[i : i + size] for i in range(0, len(snapshots), size)]
     worker.run(chunks[number] for number in queue.take(len(chunks)))
     queue.wait()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,13 +12,11 @@ import torch
 from omegaconf import DictConfig
 
 from cassi.apps import outputs
-from cassi.apps.errors import describe, is_usage_error
 from cassi.apps.inputs import Inputs, load_inputs
 from cassi.apps.reconstruct_batch import can_share, recover_together
 from cassi.apps.reconstruct_folders import Folders
 from cassi.apps.reconstruct_one import Method, Result, recover, write_results
-from cassi.apps.snapshots import Snapshot
-from cassi.evaluation.runner import explain_defect
+from cassi.apps.snapshots import Snapshot, config_of
 
 BEHIND = 2
 """Results that wait to be written, at most: a slow disk slows the work and fills no memory."""
@@ -78,16 +74,14 @@ class Worker:
             left = [snapshot for snapshot in chunk if not self.folders.is_done(snapshot)]
             if not left:
                 continue
-            current, following = following, reader.submit(self._read, list(map(self._task, left)))
+            current, following = following, reader.submit(self._read, [self._task(s) for s in left])
             if current is not None:
                 yield current.result()
         if following is not None:
             yield following.result()
 
     def _task(self, snapshot: Snapshot) -> _Task:
-        config = copy.deepcopy(self.config)
-        config.measurement, config.truth = snapshot.measurement, snapshot.truth
-        return _Task(snapshot, config)
+        return _Task(snapshot, config_of(self.config, snapshot))
 
     def _read(self, tasks: Sequence[_Task]) -> list[tuple[_Task, Inputs | Exception]]:
         return [(task, _attempt(load_inputs, task.config, self.device)) for task in tasks]
@@ -122,21 +116,18 @@ class Worker:
             yield task, _attempt(recover, inputs, solver, seed, visible=False)
 
     def _write(self, task: _Task, outcome: Result | Exception) -> None:
-        name = task.snapshot.name
         if isinstance(outcome, Result):
             try:
                 outcome.numbers["key"] = self.folders.find_key(task.snapshot)
                 write_results(self.folders.path(task.snapshot), task.config, outcome)
                 self.folders.forget_failure(task.snapshot)
-                print(f"{name}: {outputs.one_line(outcome.numbers)}", flush=True)
+                print(f"{task.snapshot.name}: {outputs.one_line(outcome.numbers)}", flush=True)
                 return
             except OSError:
                 raise
             except Exception as error:
                 outcome = error
-        message = describe(outcome) if is_usage_error(outcome) else explain_defect(outcome)
-        self.folders.write_failure(task.snapshot, message)
-        print(f"cassi-reconstruct: {name} failed: {message}", file=sys.stderr, flush=True)
+        self.folders.report_failure(task.snapshot, outcome)
 
 
 def _attempt(function: Callable[..., T], *arguments: Any, **options: Any) -> T | Exception:

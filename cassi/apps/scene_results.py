@@ -51,6 +51,7 @@ def finish(
     records: list[Record],
     plan: dict[str, Any],
     truth: Stack | None,
+    key: str | None = None,
 ) -> float:
     """Write the cube under its name with tables and pictures beside it, all or none.
 
@@ -63,6 +64,8 @@ def finish(
     if reference is not None and tuple(reference.shape) != stack.shape:
         raise ValueError(f"truth: expected {stack.shape}, got {tuple(reference.shape)}")
     numbers = summarize(inputs, records, plan)
+    if key is not None:
+        numbers["key"] = key
     if reference is not None:
         numbers["metrics"] = score_bands(stack, reference)
     with atomic_folder(folder) as stage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import glob
 import os
 from collections import Counter
@@ -65,6 +66,13 @@ def find_snapshots(config: DictConfig) -> tuple[list[Snapshot], list[str]]:
         for name, file, truth in zip(names, files, truths, strict=True)
     ]
     return snapshots, [*notes, *more]
+
+
+def config_of(config: DictConfig, snapshot: Snapshot) -> DictConfig:
+    """Return the config of one snapshot of many."""
+    own = copy.deepcopy(config)
+    own.measurement, own.truth = snapshot.measurement, snapshot.truth
+    return own
 
 
 def hash_settings(config: DictConfig) -> str:

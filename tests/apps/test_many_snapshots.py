@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -236,6 +237,21 @@ def test_a_defect_says_where_it_is(reconstruct, day, tmp_path, monkeypatch):
     assert "test_many_snapshots.py:" in error
 
 
+def test_a_memory_budget_holds_for_each(reconstruct, day, camera, tmp_path):
+    np.save(tmp_path / "day" / "bad.npy", np.ones((2, 2)))
+    assert reconstruct(*day, f"hydra.run.dir={tmp_path / 'whole'}").status == 1
+    outcome = reconstruct(*day, "memory_budget=1GiB")
+    assert outcome.status == 1
+    assert list(rows(tmp_path / "run")) == ["a", "b", "bad", "c"]
+    for name in NAMES:
+        both = [cassi.read_cube(tmp_path / run / name / "cube.tif") for run in ("run", "whole")]
+        torch.testing.assert_close(*both, rtol=1e-4, atol=1e-4)
+    np.save(tmp_path / "day" / "bad.npy", camera.system(camera.cube)[0, 0].numpy())
+    outcome = reconstruct(*day, "memory_budget=1GiB")
+    assert outcome.status == 0, outcome.err
+    assert "3 of them done before" in outcome.out
+
+
 def test_two_processes_give_the_bytes_of_one(reconstruct, day, tmp_path):
     assert reconstruct(*day, f"hydra.run.dir={tmp_path / 'one'}").status == 0
     two = tmp_path / "two"
@@ -279,3 +295,19 @@ def test_a_multirun_makes_one_table(reconstruct, day, tmp_path):
     with (tmp_path / "sweep" / "results.csv").open(newline="") as stream:
         found = [(row["job"], row["name"], row["status"]) for row in csv.DictReader(stream)]
     assert found == [("job0", "a", "done"), ("job1", "b", "done"), ("job1", "bad", "failed")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["kill", "batch", "speed"])
+def test_the_benchmark_finds_nothing_lost_and_the_same_bits(mode):
+    script = Path(__file__).resolve().parents[2] / "scripts" / "benchmark_many_snapshots.py"
+    small = ["--count=6", "--side=48", "--iterations=300", "--rounds=1", "--sizes", "1", "3"]
+    done = subprocess.run(
+        [sys.executable, str(script), f"--mode={mode}", *small],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    expected = {"kill": "0 lost, 0 done twice", "batch": "batch", "speed": "the same bits: yes"}
+    assert expected[mode] in done.stdout
