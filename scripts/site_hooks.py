@@ -16,6 +16,7 @@ import posixpath
 import re
 import sys
 import xml.etree.ElementTree
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -86,8 +87,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages |= python_pages() | command_pages() | config_pages()
     pages |= {place: (ROOT / name).read_text() for name, place in DEVELOPMENT.items()}
     pages |= {place: (ROOT / name).read_bytes() for name, place in PICTURES.items()}
-    for name, place in TUTORIALS.items():
-        pages |= tutorial(ROOT / name, place, run=os.environ.get("CASSI_DOCS_RUN") == "1")
+    run = os.environ.get("CASSI_DOCS_RUN") == "1"
+    with ThreadPoolExecutor() as pool:  # each has a process of its own
+        for made in pool.map(lambda n: tutorial(ROOT / n, TUTORIALS[n], run), TUTORIALS):
+            pages |= made
     for place, content in pages.items():
         files.append(File.generated(config, place, content=content))
     return files
