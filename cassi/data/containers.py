@@ -11,13 +11,26 @@ from typing import IO, Any
 
 import numpy as np
 
-from cassi.data.formats import Reader, Source, Writer, as_text, check_size
+from cassi.data.formats import (
+    Reader,
+    Source,
+    Writer,
+    as_text,
+    check_expansion,
+    check_size,
+    may_exhaust,
+)
+from cassi.data.matlab import check_mat
 
-__all__ = ["READERS", "WRITERS"]
+__all__ = ["READERS", "WRITERS", "read_npy"]
 
 _SIGNATURE_HDF5 = b"\x89HDF\r\n\x1a\n"
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 _MATLAB_NUMBERS = {"double", "single", "logical", *_INTEGERS}
+# numpy refuses headers of more than this many bytes too, but after reading them.
+_LARGEST_HEADER = 10_000
+_DEEPEST = 32
+_NUMPY_ZIP = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 
 
 # .mat ---------------------------------------------------------------------------------------------
@@ -36,10 +49,10 @@ def _read_mat(path: Path) -> Iterator[Source]:
 
     from scipy.io import loadmat, whosmat
 
+    check_mat(path)
     shapes, others = {}, {}
     for name, shape, kind in whosmat(path, appendmat=False):
         if kind in _MATLAB_NUMBERS:
-            check_size(8 * math.prod(shape), path.stat().st_size, compressed=True)
             shapes[name] = tuple(shape)
         else:
             others[name] = f"a {kind} array"
@@ -78,6 +91,8 @@ def _read_hdf5(path: Path, *, matlab: bool = False) -> Iterator[Source]:
 
         def visit(name: str, item: Any) -> None:
             nonlocal wavelengths
+            if name.count("/") > _DEEPEST:  # each is opened by its whole path
+                raise ValueError(f"groups lie in groups more than {_DEEPEST} deep")
             if not isinstance(item, h5py.Dataset) or name.startswith("#"):
                 return
             kind = as_text(attribute(item, "MATLAB_class"))
@@ -101,19 +116,41 @@ def _read_hdf5(path: Path, *, matlab: bool = False) -> Iterator[Source]:
 
         def read(name: str) -> np.ndarray:
             item = file[name]
-            stored = item.id.get_storage_size()
-            check_size(item.nbytes, stored, compressed=item.chunks is not None)
+            _check_hdf5(item)
             array = np.asarray(item[()])
             return array.T if name in turned else array
 
         yield Source(shapes, read, others, axes, wavelengths)
 
 
+def _check_hdf5(item: Any) -> None:
+    """Refuse a data set, or a chunk of one, that claims more than the file holds for it."""
+    stored = item.id.get_storage_size()
+    check_size(item.nbytes, stored, compressed=item.chunks is not None)
+    if item.chunks is None:
+        return
+    size = math.prod(item.chunks) * item.dtype.itemsize
+    check_size(size, stored, compressed=True)
+    if item.compression == "gzip":
+        parts: list[Any] = []
+        item.id.chunk_iter(parts.append)
+        for part in parts:
+            # The check sum of a chunk is behind its deflated bytes.
+            check_size(part.size, size + size // 100 + 64)
+            if may_exhaust(part.size):
+                check_expansion(item.id.read_direct_chunk(part.chunk_offset)[1], size)
+
+
 # numpy --------------------------------------------------------------------------------------------
 
 
 def _npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
+    start = file.tell()
     version = np.lib.format.read_magic(file)
+    length = int.from_bytes(file.read(2 if version == (1, 0) else 4), "little")
+    check_size(length, _LARGEST_HEADER)
+    file.seek(start)
+    np.lib.format.read_magic(file)
     header = (
         np.lib.format.read_array_header_1_0
         if version == (1, 0)
@@ -121,6 +158,22 @@ def _npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
     )
     shape, _, dtype = header(file)
     return shape, dtype
+
+
+def read_npy(path: Path) -> np.ndarray:
+    """Read an array that numpy saved.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is no such file, is cut short, or holds Python objects.
+    """
+    try:
+        with _read_npy(path) as source:
+            return source.read("")
+    except OSError:
+        raise
+    except Exception as error:  # its header is Python text, which fails in many ways
+        raise ValueError(f"cannot read {path} as .npy: {error}") from None
 
 
 @contextmanager
@@ -137,26 +190,36 @@ def _read_npy(path: Path) -> Iterator[Source]:
 @contextmanager
 def _read_npz(path: Path) -> Iterator[Source]:
     """Several named numpy arrays in a zip archive."""
-    shapes, others = {}, {}
+    shapes, others, members = {}, {}, {}
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
             name = info.filename.removesuffix(".npy")
             if name == info.filename:
                 continue
+            if info.compress_type not in _NUMPY_ZIP:
+                raise ValueError(f"{name!r} is compressed in a way that numpy does not know")
             with archive.open(info) as member:
                 shape, dtype = _npy_header(member)
-            if dtype.kind in "biufc":
+            if dtype.kind in "biufcSU":
                 claimed = math.prod(shape) * dtype.itemsize
                 check_size(claimed, info.file_size)
-                check_size(claimed, info.compress_size, compressed=True)
+                # What the archive says of itself may be wrong too.
+                stored = min(info.compress_size, path.stat().st_size)
+                check_size(claimed, stored, compressed=True)
+                members[name] = info
+            if dtype.kind in "biufc":
                 shapes[name] = shape
             else:
                 others[name] = "Python objects" if dtype.hasobject else f"of type {dtype}"
-    with np.load(path, allow_pickle=False) as arrays:
+
+        def read(name: str) -> np.ndarray:
+            with archive.open(members[name]) as member:
+                return np.lib.format.read_array(member, allow_pickle=False)
+
         axes = {}
-        if "cube" in shapes and others.get("axes", "").startswith("of type"):
-            axes["cube"] = as_text(arrays["axes"])
-        yield Source(shapes, arrays.__getitem__, others, axes)
+        if "cube" in shapes and "axes" in members:
+            axes["cube"] = as_text(read("axes"))
+        yield Source(shapes, read, others, axes)
 
 
 # Writers ------------------------------------------------------------------------------------------

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import zlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -10,12 +13,23 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Reader", "Source", "Writer", "as_text", "check_size"]
+__all__ = [
+    "Reader",
+    "Source",
+    "Writer",
+    "as_text",
+    "check_expansion",
+    "check_memory",
+    "check_size",
+    "machine_memory",
+    "may_exhaust",
+]
 
 # Deflate cannot expand more than 1032 times and MATLAB stores small doubles as bytes (8 times), so
 # a claim beyond this ratio is a damaged or hostile header. Small claims are never worth refusing.
-_LARGEST_RATIO = 10_000
-_HARMLESS_BYTES = 1 << 28
+_LARGEST_EXPANSION = 1032
+_LARGEST_RATIO = 8 * _LARGEST_EXPANSION
+_HARMLESS_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -62,6 +76,66 @@ def check_size(claimed: int, stored: int, *, compressed: bool = False) -> None:
         raise ValueError(f"the file is cut short: {claimed} bytes expected, {stored} there")
     if claimed > max(_HARMLESS_BYTES, _LARGEST_RATIO * stored):
         raise ValueError(f"it claims {claimed} bytes of data, more than {stored} bytes can hold")
+
+
+def check_memory(claimed: int) -> None:
+    """Refuse what this machine can never hold, before memory is allocated for it.
+
+    Args:
+        claimed: Bytes needed.
+
+    Raises:
+        ValueError: That is more than the machine has.
+    """
+    if claimed > machine_memory():
+        raise ValueError(
+            f"reading it takes {claimed / 2**30:.1f} GiB of memory, the machine has "
+            f"{machine_memory() / 2**30:.1f} GiB; crop it first"
+        )
+
+
+def may_exhaust(deflated: int) -> bool:
+    """Tell whether so many deflated bytes could expand to a large part of the machine's memory."""
+    return _LARGEST_EXPANSION * deflated > max(_HARMLESS_BYTES, machine_memory() // 4)
+
+
+def check_expansion(deflated: bytes | memoryview, claimed: int) -> None:
+    """Refuse deflated bytes that expand beyond what the header says.
+
+    For libraries that expand whatever comes; needed where `may_exhaust` says so.
+
+    Args:
+        deflated: A zlib stream.
+        claimed: Bytes the header promises.
+
+    Raises:
+        ValueError: It expands further, or is no zlib stream.
+    """
+    expand, total, block = zlib.decompressobj(), 0, 1 << 16
+    for start in range(0, len(deflated), block):
+        rest: bytes | memoryview = deflated[start : start + block]
+        while rest and not expand.eof:
+            try:
+                total += len(expand.decompress(rest, 16 * block))
+            except zlib.error as error:
+                raise ValueError(f"damaged compressed data: {error}") from None
+            if total > claimed:
+                raise ValueError(f"its compressed data hold more than the {claimed} bytes claimed")
+            rest = expand.unconsumed_tail
+
+
+@functools.cache
+def machine_memory() -> int:
+    """Bytes of memory this process may use: what the machine has, or its control group."""
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError):  # not on every system
+        memory = 1 << 62
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        limit = Path("/sys/fs/cgroup", name)
+        text = limit.read_text(encoding="ascii").strip() if limit.is_file() else ""
+        memory = min(memory, int(text)) if text.isdigit() else memory
+    return memory
 
 
 def as_text(value: Any) -> str:

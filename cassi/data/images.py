@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import math
@@ -13,10 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from cassi.data.formats import Reader, Source, Writer, check_size
+from cassi.data.formats import Reader, Source, Writer, check_expansion, check_size, may_exhaust
 
 __all__ = ["READERS", "WRITERS", "write_envi"]
 
+
+_MOST_PAGES = 1 << 16
+# How strips may be compressed: not at all, PackBits, deflate, deflate. What tifffile leaves to the
+# package imagecodecs is expanded into memory of the right size; what Python expands is not.
+_BOUNDED, _DEFLATE = {1, 32773, 8, 32946}, {8, 32946}
+_LARGEST_HEADER, _MOST_LINES = 1 << 20, 10_000
 
 # TIFF ---------------------------------------------------------------------------------------------
 
@@ -44,6 +51,8 @@ def _read_tiff(path: Path) -> Iterator[Source]:
         # An OME-TIFF may name further files; only this one is read.
         with tifffile.TiffFile(path, is_ome=False) as tiff:
             stored = path.stat().st_size
+            if len(tiff.pages) > _MOST_PAGES:
+                raise ValueError(f"it has {len(tiff.pages)} pages, more than {_MOST_PAGES}")
             series = {str(i) if len(tiff.series) > 1 else "": s for i, s in enumerate(tiff.series)}
             try:
                 about = json.loads(tiff.pages.first.description)
@@ -86,8 +95,18 @@ def _check_tiff_series(series: Any, stored: int) -> None:
     for page in series.pages:
         if page is None:
             raise ValueError("a page is missing")
+        compression = int(page.compression)
+        if compression not in _BOUNDED and importlib.util.find_spec("imagecodecs") is None:
+            name = getattr(page.compression, "name", compression)
+            raise ValueError(f"compressed by {name}; use deflate, or install imagecodecs")
+        claimed = math.prod(page.chunks) * (page.dtype.itemsize if page.dtype else 1)
+        check_size(claimed, stored, compressed=True)
         for offset, size in zip(page.dataoffsets, page.databytecounts, strict=True):
             check_size(offset + size, stored)
+            if compression in _DEFLATE and may_exhaust(size):
+                file = page.parent.filehandle
+                file.seek(offset)
+                check_expansion(file.read(size), claimed)
 
 
 def _tiff_axes(series: Any) -> str:
@@ -129,6 +148,10 @@ def _read_envi(path: Path) -> Iterator[Source]:
     from spectral.io import envi
 
     header_path, data_path = _envi_pair(path)
+    with header_path.open("rb") as file:
+        head = file.read(_LARGEST_HEADER + 1)
+    if len(head) > _LARGEST_HEADER or head.count(b"\n") > _MOST_LINES:
+        raise ValueError(f"{header_path.name} is too long for the header of an image")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # about capitals in the header
         header = envi.read_envi_header(str(header_path))

@@ -18,6 +18,7 @@ expected, what is there, what to do.
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -30,7 +31,7 @@ import torch
 
 from cassi.data import containers, images
 from cassi.data.atomic import atomic_path, atomic_paths
-from cassi.data.formats import Source
+from cassi.data.formats import Source, check_memory
 from cassi.data.selection import ROLES, find_axes, find_key, find_wavelengths, spare_axis
 from cassi.data.values import (
     check_finite,
@@ -187,9 +188,8 @@ def write_cube(
     """
     path = Path(path).expanduser()
     if (suffix := path.suffix.lower()) not in WRITE_SUFFIXES:
-        raise ValueError(
-            f"cannot write {path}: unknown suffix {suffix!r}; use {' '.join(WRITE_SUFFIXES)}"
-        )
+        known = " ".join(WRITE_SUFFIXES)
+        raise ValueError(f"cannot write {path}: unknown suffix {suffix!r}; use {known}")
     if isinstance(cube, torch.Tensor):
         cube = cube.detach().cpu()
         cube = (cube.float() if cube.is_floating_point() else cube).numpy()
@@ -230,6 +230,7 @@ def _load(
             shape = shape if spare is None else shape[:spare] + shape[spare + 1 :]
             stated = source.axes.get(key, "") if spare is None else ""
             order = find_axes(role, shape, axes=axes, stated=stated, bands=bands)
+            check_memory(2 * 4 * math.prod(shape))  # as it is in the file, and as float32
         with _blaming(f"cannot read {path} as {path.suffix.lower()}"):
             array = source.read(key)
             listed = _listed_wavelengths(source, shape[order.index("C")]) if "C" in order else None
@@ -273,9 +274,8 @@ def _existing(path: Path) -> Path:
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         raise FileNotFoundError(f"no file {path}{hint}")
     if (suffix := path.suffix.lower()) not in READ_SUFFIXES:
-        raise ValueError(
-            f"cannot read {path}: unknown suffix {suffix!r}; expected {' '.join(READ_SUFFIXES)}"
-        )
+        known = " ".join(READ_SUFFIXES)
+        raise ValueError(f"cannot read {path}: unknown suffix {suffix!r}; expected {known}")
     if not path.is_file():
         raise ValueError(f"cannot read {path}: it is not a regular file")
     # Opening it says in one line if it may not be read.

@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 SPLITS = ("train", "validation", "test")
+_LARGEST_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,8 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         file = bundled
     if not file.is_file():
         raise FileNotFoundError(f"no manifest {file}; write one with scripts/write_manifest.py")
+    if file.stat().st_size > _LARGEST_BYTES:
+        raise ValueError(f"{file}: expected a manifest of at most {_LARGEST_BYTES} bytes")
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -236,7 +239,7 @@ def _manifest(content: Any) -> Manifest:
     wavelengths = content["wavelengths"]
     try:
         values = checked_wavelengths(wavelengths, len(wavelengths))
-    except TypeError:
+    except (TypeError, OverflowError):
         raise ValueError(f"wavelengths: expected a list of nm, got {wavelengths!r}") from None
     return Manifest(values, **tables)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cassi.data.formats import check_memory, check_size
 from cassi.data.io import READ_SUFFIXES, check_finite, load_cube
 from cassi.data.resample import resample
 from cassi.data.values import checked_wavelengths
@@ -210,9 +212,12 @@ def _read_pages(folder: Path) -> tuple[Tensor, str]:
     remark = ""
     for file in pages:
         try:
-            with Image.open(file) as opened:
+            # Whatever else Pillow would take it for: one of its formats runs a program.
+            with Image.open(file, formats=("PNG",)) as opened:
+                check_memory(2 * 4 * len(pages) * math.prod(opened.size))
+                check_size(math.prod(opened.size), file.stat().st_size, compressed=True)
                 values = np.asarray(opened)
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        except Exception as error:  # a damaged file makes Pillow fail in many ways
             raise ValueError(f"cannot read {file} as PNG: {error}") from error
         if values.dtype.kind not in "ui":
             raise ValueError(f"{file}: expected 8 or 16 bits a pixel, got {values.dtype}")

@@ -104,7 +104,7 @@ def to_nanometres(values: Any, unit: str = "") -> np.ndarray:
         if isinstance(values, str):
             values = values.strip("{} ").split(",")
         nm = np.asarray(values).astype(np.float64).ravel()
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return np.empty(0)
     if not nm.size or not np.isfinite(nm).all() or nm.min() <= 0:
         return np.empty(0)

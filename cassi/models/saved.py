@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,9 +12,13 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import torch
 from torch import Tensor, nn
 
 from cassi.models.registry import create_model
+
+# Of numbers of bands, stages and channels that a file may ask for, and of weights it need not hold.
+_LARGEST_NUMBER, _HARMLESS = 4096, 1 << 20
 
 _CHECKSUM = "sha256"
 
@@ -84,22 +89,35 @@ def read_card(path: str | os.PathLike[str]) -> Card:
         wavelengths = json.loads(metadata["wavelengths"])
         card = Card(
             name=str(model["name"]),
-            bands=json.loads(metadata["bands"]),
-            settings=dict(model["settings"]),
+            bands=int(json.loads(metadata["bands"])),
+            settings={str(key): value for key, value in dict(model["settings"]).items()},
             wavelengths=None if wavelengths is None else tuple(map(float, wavelengths)),
-            training=json.loads(metadata.get("training", "{}")),
+            training=dict(json.loads(metadata.get("training", "{}"))),
         )
     except SafetensorError as error:
         raise ValueError(f"model {file}: not a safetensors file ({error})") from None
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError):
         raise ValueError(
             f"model {file}: it does not say what network it holds; give model=NAME "
             f"model.weights={file}"
         ) from None
+    largest = max([card.bands, *_numbers(card.settings)])
+    if largest > _LARGEST_NUMBER:
+        raise ValueError(
+            f"model {file}: expected a network whose settings are at most {_LARGEST_NUMBER}, "
+            f"got {largest}"
+        )
     with file.open("rb") as stream:
         if metadata.get(_CHECKSUM) not in (None, _digest_tensors(stream)):
             raise ValueError(f"model {file}: it is damaged, its checksum does not fit")
     return card
+
+
+def _numbers(value: Any) -> list[float]:
+    if isinstance(value, dict | list):
+        items = value.values() if isinstance(value, dict) else value
+        return [number for item in items for number in _numbers(item)]
+    return [value] if isinstance(value, int | float) else []
 
 
 def load_model(path: str | os.PathLike[str]) -> tuple[nn.Module, Card]:
@@ -110,8 +128,28 @@ def load_model(path: str | os.PathLike[str]) -> tuple[nn.Module, Card]:
         ValueError: it was not written by `save_model`, or its network is not registered here.
     """
     card = read_card(path)
+    if {"weights", "ema"} & set(card.settings):
+        raise ValueError(f"model {path}: its settings name another file of weights")
+    _check_claim(Path(path).expanduser(), card)
     network = create_model(card.name, bands=card.bands, weights=path, **card.settings)
     return network, card
+
+
+def _check_claim(file: Path, card: Card) -> None:
+    """Refuse a network that is far larger than the file, before memory is allocated for it."""
+    from safetensors import safe_open
+
+    with safe_open(file, framework="pt") as content:
+        keys = list(content.keys())
+        stored = sum(math.prod(content.get_slice(key).get_shape()) for key in keys)
+    try:
+        with torch.device("meta"):
+            state = create_model(card.name, bands=card.bands, **card.settings).state_dict()
+    except (RuntimeError, NotImplementedError):
+        return  # it computes something of its weights
+    claimed = sum(value.numel() for value in state.values())
+    if claimed > 2 * stored + _HARMLESS:
+        raise ValueError(f"model {file}: its network has {claimed} weights, the file {stored}")
 
 
 def _digest_tensors(stream: BinaryIO) -> str:

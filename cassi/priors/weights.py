@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,7 @@ def read_file(file: Path) -> Any:
         except SafetensorError as error:
             raise ValueError(f"weights {file}: not a safetensors file ({error})") from None
     try:
+        _check_archive(file)
         with torch.serialization.safe_globals(_harmless()):
             return torch.load(file, map_location="cpu", weights_only=True)
     except OSError:
@@ -133,6 +135,17 @@ def read_file(file: Path) -> Any:
         raise ValueError(
             f"weights {file}: expected a file of tensors written by torch.save ({reason[:120]})"
         ) from None
+
+
+def _check_archive(file: Path) -> None:
+    """Refuse an archive that claims more than the file holds; torch compresses nothing."""
+    if not zipfile.is_zipfile(file):
+        return  # as torch wrote them before 1.6
+    with zipfile.ZipFile(file) as archive:
+        members = archive.infolist()
+    claimed = sum(member.file_size for member in members)
+    if claimed > file.stat().st_size or any(member.compress_type for member in members):
+        raise ValueError(f"it claims {claimed} bytes of data or is compressed")
 
 
 def _harmless() -> list[Any]:

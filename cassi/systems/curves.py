@@ -7,10 +7,11 @@ import math
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import TextIO
 
 from cassi.systems.glass import refractive_index
 
@@ -281,7 +282,7 @@ def _read_pairs(path: Path) -> list[tuple[float, float]]:
         raise FileNotFoundError(f"Curve: no file {path}")
     pairs: list[tuple[float, float]] = []
     with path.open(newline="", encoding="utf-8-sig") as stream:
-        for number, row in enumerate(csv.reader(stream), 1):
+        for number, row in enumerate(_rows(stream, path), 1):
             cells = [cell.strip() for cell in row]
             if not any(cells) or cells[0].startswith("#"):
                 continue
@@ -295,3 +296,10 @@ def _read_pairs(path: Path) -> list[tuple[float, float]]:
                 continue  # the names of the columns
             pairs.append((wavelength, position))
     return pairs
+
+
+def _rows(stream: TextIO, path: Path) -> Iterator[list[str]]:
+    try:
+        yield from csv.reader(stream)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"Curve: {path} is no CSV file: {error}") from None

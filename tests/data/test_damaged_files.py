@@ -94,7 +94,7 @@ def test_claims_beyond_the_file(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("cube", huge, "f4", chunks=(1024, 1024, 3))
     for name in ("a.npy", "a.h5"):
-        with pytest.raises(ValueError, match=r"cut short|claims \d+ bytes"):
+        with pytest.raises(ValueError, match=r"cut short|GiB of memory"):
             io.read_cube(tmp_path / name, axes="HWC")
 
 

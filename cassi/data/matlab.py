@@ -1,0 +1,91 @@
+"""What a MATLAB file up to v7 claims, looked at before anything is allocated for it."""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from pathlib import Path
+
+from cassi.data.formats import check_size
+
+__all__ = ["check_mat"]
+
+_MATRIX, _COMPRESSED = 14, 15
+_OPAQUE = 17
+_NEVER_READ = {1, 2, 3, 5, 16}  # cell, struct, object, sparse, function
+# Flags, axes and name of an array come first; MATLAB's names have at most 63 letters.
+_HEAD = 4096
+
+
+def check_mat(path: Path) -> None:
+    """Refuse a file whose arrays claim more than it can hold.
+
+    Sizes stand in it three times: in the tag of an element, in the axes of its array, and in the
+    tag of the numbers. They are compared with each other and with the file.
+
+    Raises:
+        ValueError: They do not fit; or it is a file of another version.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(128)
+        order = {b"IM": "<", b"MI": ">"}.get(head[126:128])
+        if order is None or 0 in head[:4]:
+            raise ValueError("no MATLAB file of version 5 to 7.3; save it again with -v7")
+        while len(tag := file.read(8)) == 8:
+            kind, stored = struct.unpack(f"{order}II", tag)
+            start = file.tell()
+            check_size(start + stored, size)
+            if kind == _COMPRESSED:
+                try:
+                    found = zlib.decompressobj().decompress(file.read(min(stored, _HEAD)), _HEAD)
+                except zlib.error as error:
+                    raise ValueError(f"damaged compressed data: {error}") from None
+            else:
+                found = tag + file.read(min(stored, _HEAD))
+            if len(found) < 8:
+                raise ValueError("the file is cut short in the head of an array")
+            kind, claimed = struct.unpack(f"{order}II", found[:8])
+            if kind == _MATRIX:
+                check_size(claimed, stored, compressed=True)
+                _check_matrix(found[8:], order, claimed)
+            file.seek(start + stored)
+
+
+def _check_matrix(head: bytes, order: str, claimed: int) -> None:
+    if claimed == 0:
+        return  # an empty array needs no more
+    flags, at = _element(head, 0, order)
+    kind = struct.unpack(f"{order}I", flags[:4])[0] & 0xFF if len(flags) >= 4 else 0
+    if kind == _OPAQUE:
+        return  # it has no axes
+    axes, at = _element(head, at, order)
+    _, at = _element(head, at, order)
+    if len(axes) % 4 or not 8 <= len(axes) <= 4 * 32:
+        raise ValueError(f"expected 2 to 32 axes of an array, got {len(axes) // 4}")
+    shape = struct.unpack(f"{order}{len(axes) // 4}i", axes)
+    if min(shape) < 0:
+        raise ValueError(f"expected sizes of at least 0, got {shape}")
+    if kind in _NEVER_READ:
+        return
+    # Real and imaginary part, of eight bytes an element at most.
+    elements = math.prod(shape)
+    if claimed > 16 * elements + at + 16:
+        raise ValueError(f"it claims {claimed} bytes of data for an array of {shape}")
+    tag = head[at : at + 8]
+    size = struct.unpack(f"{order}II", tag)[1] if len(tag) == 8 else 0
+    small = any(tag[2:4] if order == "<" else tag[:2])  # then these are the numbers themselves
+    if not small and size > 8 * elements:
+        raise ValueError(f"it claims {size} bytes of numbers for an array of {shape}")
+
+
+def _element(head: bytes, at: int, order: str) -> tuple[bytes, int]:
+    """Content of a data element, and where the next one begins."""
+    if at + 8 > len(head):
+        raise ValueError("the file is cut short in the head of an array")
+    kind, size = struct.unpack(f"{order}II", head[at : at + 8])
+    if kind >> 16:  # a small one: size, type and content in eight bytes
+        return head[at + 4 : at + 4 + min(kind >> 16, 4)], at + 8
+    check_size(at + 8 + size, len(head))
+    return head[at + 8 : at + 8 + size], at + 8 + -(-size // 8) * 8

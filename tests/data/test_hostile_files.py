@@ -1,0 +1,259 @@
+"""Files made to harm: they claim more than they hold, expand without end, or want to run code."""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cassi.data import formats, io, manifest
+from cassi.data.scenes import load_scene
+
+h5py = pytest.importorskip("h5py")
+tifffile = pytest.importorskip("tifffile")
+
+NM = (453.5, 457.5, 462.0)
+HUGE = 10**13  # bytes
+
+
+def _npy(path: Path) -> None:
+    with path.open("wb") as file:
+        header = {"descr": "|u1", "fortran_order": False, "shape": (10, 10, HUGE // 100)}
+        np.lib.format.write_array_header_1_0(file, header)
+
+
+def _npz(path: Path) -> None:
+    """Both the member and what the archive says of it claim ten terabytes."""
+    _npy(path.with_suffix(".npy"))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.write(path.with_suffix(".npy"), "cube.npy")
+        info = archive.infolist()[0]
+        info.file_size = info.compress_size = HUGE
+        info.extra = b""
+
+
+def _npz_twin(path: Path) -> None:
+    """A member without suffix hides behind one that is checked."""
+    _npy(path.with_suffix(".npy"))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.write(path.with_suffix(".npy"), "cube")
+        archive.write(path.with_suffix(".npy"), "cube.npy")
+
+
+def _npy_header(path: Path) -> None:
+    path.write_bytes(b"\x93NUMPY\2\0" + struct.pack("<I", 0xFFFFFFF0) + b"{" * 100)
+
+
+def _mat(axes: tuple[int, ...], tag: int, numbers: int) -> Callable[[Path], None]:
+    def make(path: Path) -> None:
+        def element(kind: int, content: bytes) -> bytes:
+            return struct.pack("<II", kind, len(content)) + content.ljust(-(-len(content) // 8) * 8)
+
+        body = element(6, struct.pack("<II", 6, 0)) + element(5, struct.pack("<3i", *axes))
+        body += element(1, b"cube") + struct.pack("<II", 9, numbers) + bytes(64)
+        packed = zlib.compress(struct.pack("<II", 14, tag or len(body)) + body)
+        head = b"MATLAB 5.0 MAT-file".ljust(124) + b"\0\1IM"
+        path.write_bytes(head + struct.pack("<II", 15, len(packed)) + packed)
+
+    return make
+
+
+def _hdf5(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file.create_dataset("cube", (10, 10, HUGE // 100), "u1", chunks=(1, 10, 1000))
+
+
+def _hdf5_chunk(path: Path) -> None:
+    """Small, but in one chunk of 4 GB."""
+    with h5py.File(path, "w") as file:
+        item = file.create_dataset(
+            "cube", (4, 4, 4), "u1", chunks=(1023, 1024, 4096), maxshape=(None,) * 3
+        )
+        item.id.write_direct_chunk((0, 0, 0), b"123")
+
+
+def _hdf5_deep(path: Path) -> None:
+    """Paths that take the square of their number."""
+    with h5py.File(path, "w", libver="latest") as file:
+        group = file
+        for _ in range(3000):
+            group = group.create_group("a")
+        group["cube"] = np.ones((3, 4, 5))
+
+
+def _tiff(path: Path) -> None:
+    tifffile.imwrite(path, np.zeros((3, 4, 5), "f4"), photometric="minisblack")
+    content = bytearray(path.read_bytes())
+    with tifffile.TiffFile(path) as tiff:
+        for page in tiff.pages:
+            for name in ("ImageWidth", "ImageLength"):
+                tag = page.tags[name]
+                content[tag.offset + 2 : tag.offset + 12] = struct.pack("<HII", 4, 1, 1 << 20)
+    path.write_bytes(content)
+
+
+def _envi(path: Path) -> None:
+    path.with_suffix(".img").write_bytes(bytes(60))
+    path.write_text(
+        "ENVI\nsamples = 1000000\nlines = 1000000\nbands = 10\nheader offset = 0\n"
+        "data type = 1\ninterleave = bsq\nbyte order = 0\n"
+    )
+
+
+def _envi_sparse(path: Path) -> None:
+    """A raw file that is long, but takes no space."""
+    _envi(path)
+    try:
+        with path.with_suffix(".img").open("wb") as file:
+            file.truncate(HUGE)
+    except OSError as error:
+        pytest.skip(f"no sparse files in {path.parent}: {error}")
+
+
+def _envi_lines(path: Path) -> None:
+    """Lines that take the square of their number."""
+    _envi(path)
+    path.write_text(path.read_text() + "\n" * 900_000)
+
+
+HOSTILE: dict[str, tuple[str, Callable[[Path], None]]] = {
+    "npy": (".npy", _npy),
+    "npy_header": (".npy", _npy_header),
+    "npz": (".npz", _npz),
+    "npz_twin": (".npz", _npz_twin),
+    "mat_axes": (".mat", _mat((10**4, 10**4, 10**5), 0, 64)),
+    "mat_tag": (".mat", _mat((2, 2, 2), 4 * 10**9, 64)),
+    "mat_numbers": (".mat", _mat((2, 2, 2), 0, 4 * 10**9)),
+    "hdf5": (".h5", _hdf5),
+    "hdf5_chunk": (".h5", _hdf5_chunk),
+    "hdf5_deep": (".h5", _hdf5_deep),
+    "tiff": (".tif", _tiff),
+    "envi": (".hdr", _envi),
+    "envi_sparse": (".hdr", _envi_sparse),
+    "envi_lines": (".hdr", _envi_lines),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_claims_are_refused(
+    name: str, tmp_path: Path, allocations: Callable[[Callable[[], object]], int]
+) -> None:
+    suffix, make = HOSTILE[name]
+    path = tmp_path / f"a{suffix}"
+    make(path)
+
+    def read() -> None:
+        with pytest.raises(ValueError, match=r"a\.") as caught:
+            io.read_cube(path, axes="CHW")
+        assert "\n" not in str(caught.value)
+        assert not isinstance(caught.value.__cause__, MemoryError)
+
+    assert allocations(read) < 32 << 20
+
+
+@pytest.fixture
+def allocations() -> Callable[[Callable[[], object]], int]:
+    """Largest memory that Python and numpy held during a call, bytes."""
+    import tracemalloc
+
+    def measure(call: Callable[[], object]) -> int:
+        call()  # imports
+        tracemalloc.start()
+        try:
+            call()
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    return measure
+
+
+def test_more_than_the_machine_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    io.write_cube(tmp_path / "a.tif", torch.ones(3, 20, 20))
+    monkeypatch.setattr(formats, "machine_memory", lambda: 9000)
+    with pytest.raises(ValueError, match=r"takes 0\.0 GiB of memory, the machine has"):
+        io.read_cube(tmp_path / "a.tif")
+
+
+@pytest.mark.parametrize("suffix", [".tif", ".h5"])
+def test_data_that_expand_further_than_claimed(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deflated data of 100 MB where the header promises 3·8·8 bytes."""
+    path, bomb = tmp_path / f"a{suffix}", zlib.compress(bytes(100 << 20), 9)
+    if suffix == ".h5":
+        with h5py.File(path, "w") as file:
+            item = file.create_dataset(
+                "cube",
+                (3, 8, 8),
+                "u1",
+                chunks=(3, 800, 800),
+                maxshape=(3, None, None),
+                compression="gzip",
+            )
+            item.id.write_direct_chunk((0, 0, 0), bomb)
+    else:
+        tifffile.imwrite(
+            path, np.zeros((3, 8, 8), "u1"), photometric="minisblack", compression="zlib"
+        )
+        content = bytearray(path.read_bytes())
+        with tifffile.TiffFile(path) as tiff:
+            for page in tiff.pages:
+                tags = page.tags["StripOffsets"], page.tags["StripByteCounts"]
+                for tag, value in zip(tags, (len(content), len(bomb)), strict=True):
+                    content[tag.offset + 2 : tag.offset + 12] = struct.pack("<HII", 4, 1, value)
+        path.write_bytes(bytes(content) + bomb)
+    monkeypatch.setattr(formats, "machine_memory", lambda: 1 << 26)
+    with pytest.raises(ValueError, match=r"hold more than the|cut short"):
+        io.read_cube(path, axes="CHW")
+
+
+def test_ordinary_compression_passes_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cube = torch.rand(3, 200, 200, generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(formats, "_HARMLESS_BYTES", 0)
+    monkeypatch.setattr(formats, "machine_memory", lambda: 1 << 24)
+    io.write_cube(tmp_path / "a.h5", cube)
+    tifffile.imwrite(tmp_path / "a.tif", cube.numpy(), photometric="minisblack", compression="zlib")
+    for name in ("a.h5", "a.tif"):
+        assert torch.equal(io.read_cube(tmp_path / name, axes="CHW")[0], cube)
+
+
+def test_pages_that_are_no_png(tmp_path: Path) -> None:
+    """Pillow would give PostScript to a program."""
+    for page in range(1, 32):
+        (tmp_path / f"a_{page:02}.png").write_bytes(
+            b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"
+        )
+    with pytest.raises(ValueError, match="as PNG: cannot identify"):
+        load_scene(tmp_path, NM)
+
+
+def test_pages_that_claim_too_much(tmp_path: Path) -> None:
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        crc = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + crc
+
+    head = struct.pack(">IIBBBBB", 9_000, 9_000, 16, 0, 0, 0, 0)
+    page = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b""))
+    for number in range(1, 32):
+        (tmp_path / f"a_{number:02}.png").write_bytes(page)
+    with pytest.raises(ValueError, match=r"claims \d+ bytes|GiB of memory"):
+        load_scene(tmp_path, NM)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[" * 100_000, '{"wavelengths": [1' + "0" * 400 + "]}", '{"wavelengths": {"a": 1}}', "\xff"],
+)
+def test_manifests(content: str, tmp_path: Path) -> None:
+    (tmp_path / "m.json").write_text(content, encoding="latin1")
+    with pytest.raises(ValueError, match=r"m\.json"):
+        manifest.read_manifest(tmp_path / "m.json")
