@@ -132,6 +132,18 @@ def test_gradients_are_those_of_the_exact_solution(rho: float) -> None:
         torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-7 * b.abs().max().item())
 
 
+def test_the_gradient_of_a_solve_cut_short_is_refined() -> None:
+    matrix, g = _rand(SIZE, 20), _rand(1, *SHAPE, seed=5)
+    system = Dense(matrix)
+    system.conjugate = ConjugateGradients(iterations=4)
+    r, rho = _rand(1, *SHAPE).requires_grad_(), torch.full((1,), 0.3).double().requires_grad_()
+    (gradient,) = torch.autograd.grad((system.gram_solve(r, rho) * g).sum(), r)
+    with torch.no_grad():
+        once = system.gram_solve(g, rho)
+        exact = _exact(matrix, g, rho)
+    assert (gradient - exact).norm() < 0.7 * (once - exact).norm()
+
+
 def test_gradients_of_every_order() -> None:
     def solve(scale: Tensor, r: Tensor, weight: Tensor) -> Tensor:
         return Dense(matrix * scale).gram_solve(r, weight)

@@ -165,3 +165,11 @@ def test_ratio_inverse_and_other_sizes_are_refused() -> None:
     for method in (system.adjoint, system.pinv):
         with pytest.raises(ValueError, match=r"y: expected \(B, K, H', W'\) = \(B, 1, 4, 8\)"):
             method(torch.ones(1, 1, 4, 9))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "step"),
+    [([0, 2.6], 3), ([2.6, 0], -3), ([0, 1, 4.9], 2), ([5, 5.4, 5.6], 0), ([0.5], 0)],
+)
+def test_uneven_offsets_have_a_mean_step(offsets: list[float], step: int) -> None:
+    assert SDCassi(_rand(4, 6), len(offsets), offsets=offsets).step == step

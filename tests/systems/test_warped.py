@@ -99,6 +99,14 @@ def test_offsets_follow_the_smile() -> None:
     assert system.offsets == (0, 3)
 
 
+def test_offsets_are_those_in_the_scene() -> None:
+    """A magnified image moves more beside it, which does not count; the middle is that of a map."""
+    offsets = WarpedCassi(_rand(20, 21), 3, 6, magnification=1.2).offsets
+    assert offsets == pytest.approx((0, 6, 12), abs=0.2)
+    rows = WarpedCassi(_rand(21, 20), 3, 6, axis=-2, magnification=1.2).offsets
+    assert rows == pytest.approx(offsets)
+
+
 @pytest.mark.parametrize(
     "name", ["rotation", "magnification", "smile", "keystone", "polynomial", "displacement"]
 )
