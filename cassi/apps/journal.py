@@ -68,11 +68,14 @@ class Journal:
             raise ValueError(f"{self.cube}: expected the unfinished cube; remove {self.folder}")
         return opened[0]
 
-    def begin(self, blocks: list[Block], halo: int) -> dict[str, Any]:
-        """Forget what is there and remember the plan of a new run, which is returned."""
+    def clear(self) -> None:
+        """Forget what is there."""
         for file in self.folder.iterdir():
-            if file.name not in ("lock", self.cube.name):
+            if file.name != "lock":
                 file.unlink()
+
+    def begin(self, blocks: list[Block], halo: int) -> dict[str, Any]:
+        """Remember the plan of a new run, whose cube is there already, and return it."""
         listed = [asdict(block) for block in blocks]
         plan = {"identity": self.identity, "blocks": listed, "halo": halo}
         _write(self._plan, json.dumps(seal(plan)), "w")
@@ -106,7 +109,6 @@ class Journal:
                 os.fsync(file.fileno())
             record["tail"] = _digest(tail)
         _write(self._log, json.dumps(seal(record)) + "\n", "a")
-        self._tail(record["block"] - 1).unlink(missing_ok=True)
         return record
 
     def tail(self, index: int) -> np.ndarray:

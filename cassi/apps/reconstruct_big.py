@@ -66,12 +66,13 @@ def reconstruct_big(
         if plan is None:
             torch.manual_seed(seed)
             lines = lines_that_fit(budget, inputs.measurement, scene.bytes_per_line(solver))
-            plan = journal.begin(plan_blocks(scene.length, lines, halo), halo)
-            journal.cube.unlink(missing_ok=True)
+            blocks = plan_blocks(scene.length, lines, halo)
+            journal.clear()
             stack = create_stack(journal.cube, scene.system.cube_shape, inputs.wavelengths)
+            plan = journal.begin(blocks, halo)
         else:
             stack = journal.reopen(scene.system.cube_shape)
-        blocks = [Block(**block) for block in plan["blocks"]]
+            blocks = [Block(**block) for block in plan["blocks"]]
         records = journal.records(stack, scene.axis)
         blend = plan["halo"] // 4
         print(f"blocks: {len(blocks)} of about {blocks[0].stop} rows, halo {plan['halo']}", end="")

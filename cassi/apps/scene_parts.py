@@ -17,7 +17,7 @@ from cassi.systems import System
 
 _READ = 64  # rows at a time, for what is estimated from the whole measurement; a multiple of 16
 _PROBE = 32  # rows of the strip on which memory is measured
-_WITHOUT_INFLUENCE = ("device", "threads", "paths", "hydra")
+_WITHOUT_INFLUENCE = ("device", "threads", "paths", "output")
 
 
 class SceneParts:

@@ -69,8 +69,10 @@ def finish(
     if reference is not None:
         numbers["metrics"] = score_bands(stack, reference)
     with atomic_folder(folder) as stage:
-        # A second name, so that nothing is lost if what follows fails.
-        os.link(cube, stage / cube.name)
+        try:  # a second name, so that nothing is lost if what follows fails
+            os.link(cube, stage / cube.name)
+        except OSError:  # no such names on this file system
+            cube.rename(stage / cube.name)
         rows = [row for record in records for row in record["history"]]
         outputs.write_table(stage / "convergence.csv", rows)
         if config.output.pictures:

@@ -1,0 +1,56 @@
+"""Cubes in files, written and read in parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cassi.data import io
+from cassi.data.stacks import create_stack, open_stack
+
+NM = (400.0, 500.0, 600.0)
+
+
+@pytest.mark.parametrize("name", ["cube.tif", "cube.npy"])
+def test_parts_make_the_cube_that_readers_read(tmp_path, name):
+    x = np.random.default_rng(0).random((3, 30, 20), dtype=np.float32)
+    nm = NM if name == "cube.tif" else None
+    stack = create_stack(tmp_path / name, x.shape, nm)
+    stack.write(x[:, :17], slice(0, 17), slice(None))
+    stack.write(x[:, 17:, :9], slice(17, 30), slice(0, 9))
+    stack.write(x[:, 17:, 9:], slice(17, 30), slice(9, 20))
+    loaded = io.load_cube(tmp_path / name, axes="CHW")
+    assert np.array_equal(loaded.data[0].numpy(), x)
+    assert loaded.wavelengths == nm
+    again, wavelengths = open_stack(tmp_path / name)
+    assert wavelengths == nm
+    part = again.read(slice(1, 3), slice(4, 20), slice(2, 5))
+    assert np.array_equal(part, x[1:3, 4:20, 2:5])
+
+
+def test_a_written_cube_is_opened_in_parts(tmp_path):
+    x = np.random.default_rng(0).random((3, 8, 9), dtype=np.float32)
+    io.write_cube(tmp_path / "cube.tif", x, NM)
+    stack, wavelengths = open_stack(tmp_path / "cube.tif")
+    assert wavelengths == NM
+    assert np.array_equal(stack.read(), x)
+
+
+def test_what_is_not_stored_band_after_band_is_left_to_the_readers(tmp_path):
+    import tifffile
+
+    x = np.random.default_rng(0).random((3, 8, 9), dtype=np.float32)
+    np.save(tmp_path / "hwc.npy", x.transpose(1, 2, 0))
+    tifffile.imwrite(tmp_path / "zip.tif", x, compression="zlib", photometric="minisblack")
+    tifffile.imwrite(tmp_path / "int.tif", (9 * x).astype(np.uint8), photometric="minisblack")
+    io.write_cube(tmp_path / "cube.mat", x)
+    for name in ("hwc.npy", "zip.tif", "int.tif", "cube.mat"):
+        assert open_stack(tmp_path / name) is None
+
+
+def test_refusals(tmp_path):
+    with pytest.raises(ValueError, match="in parts; use one of"):
+        create_stack(tmp_path / "cube.mat", (3, 4, 5), None)
+    with pytest.raises(ValueError, match="cannot hold wavelengths"):
+        create_stack(tmp_path / "cube.npy", (3, 4, 5), NM)
+    assert not list(tmp_path.iterdir())
