@@ -31,7 +31,7 @@ from cassi.data.atomic import atomic_path
 from cassi.data.datasets import WholeScenes, load_split
 from cassi.metrics import psnr
 from cassi.models.inference import Inference
-from cassi.models.pretrained import FILE
+from cassi.models.pretrained import FILE, SIZES
 from cassi.models.registry import create_model
 from cassi.models.saved import read_card, save_model
 from cassi.training.module import merge_bands
@@ -119,7 +119,7 @@ def reconstructors(paths: list[Path], arguments: argparse.Namespace) -> Iterator
         yield "auto", build(config.solver, prior=build(config.prior))
     for path in paths:
         card = read_card(path)
-        settings = {**card.settings, "start": arguments.start}
+        settings = {**card.settings, **SIZES[arguments.size]}
         net = create_model(card.name, bands=card.bands, weights=path, **settings)
         name = "shipped" if path == FILE else path.parent.name
         yield name, Inference(net, refined=not arguments.raw, precision=arguments.precision)
@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("weights", type=Path, help="a file that cassi-train exported")
     parser.add_argument("--replace", action="store_true", help="ship them where they are better")
     parser.add_argument("--more", action="store_true", help="show further kinds of cameras")
-    parser.add_argument("--start", type=int, default=100, help="iterations of the start")
+    parser.add_argument("--size", choices=sorted(SIZES), default="large")
     parser.add_argument("--precision", default="32-true")
     parser.add_argument("--raw", action="store_true", help="without refinement")
     parser.add_argument("--no-auto", action="store_true", help="leave out the solver")

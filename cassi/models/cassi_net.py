@@ -32,8 +32,8 @@ from cassi.solvers import (
 
 POOL = 16
 """Side of the blocks whose mean spectra give the subspace, see `Subspace`."""
-START = Geometric(2.0, 0.06)
-"""Strength of total variation during the start, relative to the signal level."""
+FIRST_STRENGTH = 2.0
+"""Of total variation at the beginning of the start, relative to the signal level."""
 
 
 @register("cassi_net")
@@ -57,6 +57,7 @@ class CassiNet(nn.Module):
         widths: channels of f at a half, a quarter and an eighth of the resolution.
         blocks: residual blocks there.
         start: iterations of total variation before the first learned stage.
+        strength: of total variation at the last of them, relative to the signal level.
         training_start: while training every batch has a start of its own length, from so many
             iterations to `start`, so that one set of weights serves any `start` between.
         shared: all stages have the same f.
@@ -80,6 +81,7 @@ class CassiNet(nn.Module):
         widths: Sequence[int] = (32, 64, 96),
         blocks: Sequence[int] = (2, 2, 2),
         start: int = 100,
+        strength: float = 0.06,
         training_start: int = 40,
         shared: bool = False,
         checkpointing: bool = False,
@@ -90,10 +92,13 @@ class CassiNet(nn.Module):
             raise ValueError(
                 f"CassiNet start: expected at least 0, got {start} and {training_start} in training"
             )
+        if not strength > 0:
+            raise ValueError(f"CassiNet strength: expected a number > 0, got {strength}")
         if len(widths) != 3 or len(blocks) != 3:
             raise ValueError(f"CassiNet: expected 3 widths and 3 blocks, got {widths}, {blocks}")
         self.bands, self.rank = bands, rank
         self.start, self.training_start = start, training_start
+        self.strengths = Geometric(FIRST_STRENGTH, strength)
         self.checkpointing = checkpointing
         carries = [stages > 1] if shared else [k > 0 for k in range(stages)]
         self.nets = nn.ModuleList(
@@ -185,7 +190,7 @@ class CassiNet(nn.Module):
             low, high = sorted((self.training_start, self.start))
             count = int(torch.randint(low, high + 1, ()))
         for i in range(count):
-            strength = START(i, count)
+            strength = self.strengths(i, count)
             state = algorithm.step(state, y, system, prior, strength, soft)
         return state.x
 

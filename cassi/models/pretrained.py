@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,15 @@ from cassi.models.saved import Card, read_card
 
 FILE = Path(__file__).with_name("weights") / "cassi_net.safetensors"
 """One set of weights for any number of bands, any mask, step and direction."""
-STARTS = {"large": 100, "small": 40}
-"""Iterations of total variation before the learned stages, by size: the small one is faster."""
-BANDS = (4, 64)
+SIZES: dict[str, dict[str, Any]] = {
+    "large": {"start": 150, "strength": 0.03},
+    "small": {"start": 40, "strength": 0.06},
+}
+"""How total variation runs before the learned stages: the small one is faster."""
+BANDS = (4, 40)
 """Fewest and most bands."""
 SIDE = 32
 """Fewest pixels along each side of the cube."""
-UNKNOWNS = (2.0, 40.0)
-"""Fewest and most unknowns for a measured value: with less, total variation alone does better."""
 
 
 def load_pretrained(
@@ -53,10 +53,10 @@ def shipped_network(size: str = "large") -> tuple[Any, Card]:
     Raises:
         ValueError: there is no such size.
     """
-    if size not in STARTS:
-        raise ValueError(f"pretrained size: expected {' or '.join(STARTS)}, got {size!r}")
+    if size not in SIZES:
+        raise ValueError(f"pretrained size: expected {' or '.join(SIZES)}, got {size!r}")
     card = read_card(FILE)
-    card = replace(card, settings={**card.settings, "start": STARTS[size]})
+    card = replace(card, settings={**card.settings, **SIZES[size]})
     return create_model(card.name, bands=card.bands, weights=FILE, **card.settings), card
 
 
@@ -67,19 +67,20 @@ def check_camera(system: Any) -> None:
         system: the camera.
 
     Raises:
-        ValueError: too few or too many bands, a small image, or so many measured values that total
-            variation alone does better.
+        ValueError: too few or too many bands, a small image; several shots or a dual disperser:
+            with so much more to go by, total variation alone does better.
     """
     bands, height, width = system.cube_shape
-    unknowns = math.prod(system.cube_shape) / math.prod(system.measurement_shape)
+    shots, *detector = system.measurement_shape
     reason = None
     if not BANDS[0] <= bands <= BANDS[1]:
         reason = f"{bands} bands (they are for {BANDS[0]} to {BANDS[1]})"
     elif min(height, width) < SIDE:
         reason = f"an image of {height} x {width} (they are for {SIDE} x {SIDE} and more)"
-    elif not UNKNOWNS[0] <= unknowns <= UNKNOWNS[1]:
-        low, high = UNKNOWNS
-        reason = f"{unknowns:.3g} unknowns a measured value (they are for {low:g} to {high:g})"
+    elif shots > 1:
+        reason = f"{shots} shots (they are for one)"
+    elif detector == [height, width]:
+        reason = "two dispersers (they are for one, whose bands fall beside each other)"
     if reason is not None:
         raise ValueError(
             f"pretrained: no shipped weights fit a camera with {reason}; solver=auto is the best "

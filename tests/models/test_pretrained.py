@@ -64,7 +64,8 @@ def test_takes_other_bands_steps_and_axes() -> None:
         (cassi.SDCassi(torch.ones(64, 64), 2), "2 bands"),
         (cassi.SDCassi(torch.ones(64, 64), 200, step=1), "200 bands"),
         (cassi.SDCassi(torch.ones(16, 64), 28), "an image of 16 x 64"),
-        (cassi.SDCassi(torch.ones(20, 1, 64, 64), 28), "unknowns"),
+        (cassi.SDCassi(torch.ones(2, 1, 64, 64), 28), "2 shots"),
+        (cassi.DDCassi(torch.ones(64, 64), 28), "two dispersers"),
     ],
 )
 def test_says_which_solver_to_take_where_no_weights_fit(system, reason: str) -> None:
@@ -90,7 +91,7 @@ def test_refuses_what_it_does_not_know() -> None:
 
 def test_the_network_alone_can_be_trained_further() -> None:
     network, card = shipped_network("small")
-    assert card.settings["start"] == network.start == pretrained.STARTS["small"]
+    assert card.settings["start"] == network.start == pretrained.SIZES["small"]["start"]
     assert all(parameter.requires_grad for parameter in network.parameters())
 
 
