@@ -118,6 +118,8 @@ def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
             _publish(written, [final / file.name for file in written])
     except BaseException as error:
         _explain(error, final)
+        if isinstance(error, OSError) and str(error.filename).startswith(str(stage)):
+            error.filename = str(final / os.path.relpath(error.filename, stage))
         raise
     finally:
         shutil.rmtree(stage, ignore_errors=True)

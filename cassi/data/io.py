@@ -118,18 +118,18 @@ def load_mask(
     """Read a mask.
 
     Args:
-        path: As for :func:`load_cube`.
-        key: As for :func:`load_cube`.
-        axes: As for :func:`load_cube`; three axes may also be shots ("KHW"), four are "KCHW".
-        bands: As for :func:`load_cube`.
+        path: As for `load_cube`.
+        key: As for `load_cube`.
+        axes: As for `load_cube`; three axes may also be shots ("KHW"), four are "KCHW".
+        bands: As for `load_cube`.
 
     Returns:
         ``data`` of shape (K, 1 or C, H, W): (1, 1, H, W) from two axes, (1, C, H, W) from three.
-        Integer images are scaled as by :func:`load_cube`, except those of zeros and ones.
+        Integer images are scaled as by `load_cube`, except those of zeros and ones.
 
     Raises:
-        OSError: As for :func:`load_cube`.
-        ValueError: As for :func:`load_cube`.
+        OSError: As for `load_cube`.
+        ValueError: As for `load_cube`.
     """
     return _load("mask", path, key, axes, bands)
 
@@ -138,34 +138,34 @@ def load_measurement(path: PathLike, *, key: str | None = None, axes: str | None
     """Read a measurement.
 
     Args:
-        path: As for :func:`load_cube`.
-        key: As for :func:`load_cube`.
+        path: As for `load_cube`.
+        key: As for `load_cube`.
         axes: Order of the axes in the file; K stands for the shots, by default the shortest axis.
 
     Returns:
         ``data`` of shape (1, K, H, W'); K = 1 from two axes. ``wavelengths`` is None.
 
     Raises:
-        OSError: As for :func:`load_cube`.
-        ValueError: As for :func:`load_cube`.
+        OSError: As for `load_cube`.
+        ValueError: As for `load_cube`.
     """
     return _load("measurement", path, key, axes, None)
 
 
 def read_cube(path: PathLike, key: str | None = None, axes: str | None = None) -> torch.Tensor:
-    """The cube alone, shape (1, C, H, W); see :func:`load_cube`."""
+    """The cube alone, shape (1, C, H, W); see `load_cube`."""
     return load_cube(path, key=key, axes=axes).data
 
 
 def read_mask(path: PathLike, key: str | None = None, axes: str | None = None) -> torch.Tensor:
-    """The mask alone, shape (K, 1 or C, H, W); see :func:`load_mask`."""
+    """The mask alone, shape (K, 1 or C, H, W); see `load_mask`."""
     return load_mask(path, key=key, axes=axes).data
 
 
 def read_measurement(
     path: PathLike, key: str | None = None, axes: str | None = None
 ) -> torch.Tensor:
-    """The measurement alone, shape (1, K, H, W'); see :func:`load_measurement`."""
+    """The measurement alone, shape (1, K, H, W'); see `load_measurement`."""
     return load_measurement(path, key=key, axes=axes).data
 
 
