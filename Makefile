@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test coverage sanitize lint format docs wheel release clean
+.PHONY: install demo test coverage sanitize fuzz lint format docs wheel release clean
 
 install: $(STAMP)
 
@@ -35,16 +35,29 @@ coverage: install
 	$(BIN)/coverage report
 
 # The CPU library with AddressSanitizer and UBSan, in a folder of its own, under the tests that reach
-# into every corner of it.
-sanitize: install
+# into every corner of it, and random calls and files. Memory that the sanitizer does not give is
+# NULL, as on a full machine, and no request may exceed what any file or call has reason to ask for.
+SANITIZED = LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
+  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=9216 \
+  UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
+  OMP_NUM_THREADS=2 CASSI_LIBRARY_DIR=$(abspath build/sanitize)
+FUZZ ?= 10000
+
+sanitize: build/sanitize/_cpu.so
+	$(SANITIZED) $(BIN)/python -m pytest -p no:cacheprovider -q -x \
+	  tests/ops/test_compiled*.py tests/ops/test_robustness.py
+	$(MAKE) fuzz
+
+# Both go through all of their trials before findings end them with status 1.
+fuzz: build/sanitize/_cpu.so
+	$(SANITIZED) $(BIN)/python scripts/fuzz_ops.py --calls $(FUZZ)
+	$(SANITIZED) $(BIN)/python scripts/fuzz_readers.py --files $(FUZZ)
+
+build/sanitize/_cpu.so: $(STAMP)
 	CASSI_SANITIZE=1 FORCE_CUDA=0 $(BIN)/cmake -S . -B build/sanitize -G Ninja \
 	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DPython_EXECUTABLE=$(abspath $(BIN)/python)
 	$(BIN)/cmake --build build/sanitize
-	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
-	  ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 \
-	  UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 \
-	  CASSI_LIBRARY_DIR=$(abspath build/sanitize) \
-	  $(BIN)/python -m pytest tests/ops/test_compiled*.py tests/ops/test_robustness.py
+	touch $@
 
 lint: install
 	$(BIN)/ruff check .

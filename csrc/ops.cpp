@@ -5,7 +5,11 @@
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
+#include <exception>
 #include <optional>
+#include <sstream>
+#include <stdexcept>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -112,14 +116,34 @@ void start(const Args& args, const Tensor& output) {
   launch(args, stream_of(output));
 }
 
+// Torch's words for a lack of memory stay behind the stable interface; the commands know these.
+template <class Make>
+Tensor allocate(const std::vector<int64_t>& sizes, Make make) {
+  try {
+    return make();
+  } catch (const std::exception&) {
+    std::ostringstream shape;
+    for (const int64_t size : sizes) shape << (shape.tellp() > 0 ? " x " : "") << size;
+    throw std::runtime_error("cassi: can't allocate memory for " + shape.str() + " elements");
+  }
+}
+
 Tensor empty(const Tensor& like, std::vector<int64_t> sizes, ScalarType dtype) {
-  return torch::stable::new_empty(like, sizes, dtype);
+  return allocate(sizes, [&] { return torch::stable::new_empty(like, sizes, dtype); });
+}
+
+Tensor empty_as(const Tensor& like) {
+  std::vector<int64_t> sizes;
+  for (int64_t i = 0; i < like.dim(); ++i) sizes.push_back(like.size(i));
+  return allocate(sizes, [&] { return torch::stable::empty_like(like); });
 }
 
 Tensor empty_cube(const Tensor& like, std::vector<int64_t> sizes, bool channels_last) {
   if (!channels_last) return empty(like, sizes, like.scalar_type());
-  return torch::stable::empty(sizes, like.scalar_type(), std::nullopt, like.device(), std::nullopt,
-                              torch::headeronly::MemoryFormat::ChannelsLast);
+  return allocate(sizes, [&] {
+    return torch::stable::empty(sizes, like.scalar_type(), std::nullopt, like.device(),
+                                std::nullopt, torch::headeronly::MemoryFormat::ChannelsLast);
+  });
 }
 
 // Of one image row; far from where sizes in bytes overflow.
@@ -243,7 +267,7 @@ Tensor data_step(const Tensor& v, const Tensor& y, const Tensor& mask, const Ten
   const Geometry g = geometry(v.size(0), mask.size(1), v.size(1), v.size(2), v.size(3), step);
   const int64_t wide = detector_width(g);
   const std::initializer_list<int64_t> cube = {g.batch, g.bands, g.height, g.width};
-  Tensor x = torch::stable::empty_like(v);
+  Tensor x = empty_as(v);
   start(DataStep{g, sums_of({&v, &y, &mask}), read(v, v, "v", cube),
                  read(y, v, "y", {g.batch, g.shots, g.height, wide}), mask_view(mask, v, g),
                  gram_view(gram, v, g, wide), read(rho, v, "rho", {g.batch}, {true}),
@@ -266,7 +290,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> data_step_backward(const Tensor& grad
   const std::initializer_list<int64_t> cube = {g.batch, g.bands, g.height, g.width};
   const std::initializer_list<int64_t> measurement = {g.batch, g.shots, g.height, wide};
   const bool per_sample = mask.size(0) > 1 || g.batch == 1, per_band = mask.size(2) > 1;
-  Tensor grad_v = torch::stable::empty_like(v);
+  Tensor grad_v = empty_as(v);
   Tensor grad_y = empty(y, measurement, y.scalar_type());
   std::vector<int64_t> mask_sizes = {0};
   if (need_mask)
@@ -319,7 +343,7 @@ TvResult tv(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& 
   const ScalarType type = scalar_type(sums);
   const std::initializer_list<int64_t> cube = {batch, bands, height, width};
   const std::initializer_list<int64_t> pair = {batch, 2, bands, height, width};
-  Tensor u = torch::stable::empty_like(x);
+  Tensor u = empty_as(x);
   const bool several = iterations > kTvSweep && u.numel() > 0;
   const int64_t sweeps = several ? (iterations - 1) / kTvSweep + 1 : 1;
   TvProx args = {g,

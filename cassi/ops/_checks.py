@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cassi.ops._reference import detector_width
 
+_LIMIT = 1 << 31  # of what the kernels count bands, pixels and columns in
 FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -43,15 +44,21 @@ def check_same_device(**tensors: Tensor) -> None:
     raise ValueError(f"expected all tensors on one device, got {listed}")
 
 
-def check_int(name: str, value: Any, minimum: int | None = None) -> int:
-    """Return a Python or symbolic integer, at least `minimum`."""
-    if type(value) is int and (minimum is None or value >= minimum):
+def check_int(name: str, value: Any, minimum: int = 1 - _LIMIT) -> int:
+    """Return a Python or symbolic integer, at least `minimum` and less than 2^31."""
+    if type(value) is int and minimum <= value < _LIMIT:
         return value
     if isinstance(value, bool) or not isinstance(value, Integral | torch.SymInt):
         raise TypeError(f"{name}: expected an integer, got {value!r}")
-    if minimum is not None and value < minimum:
-        raise ValueError(f"{name}: expected at least {minimum}, got {value}")
-    return value if isinstance(value, int | torch.SymInt) else int(value)  # type: ignore[return-value]
+    if isinstance(value, torch.SymInt):
+        if minimum >= 0 and value < minimum:  # else the compiled graph would depend on it
+            raise ValueError(f"{name}: expected at least {minimum}, got {value}")
+        return value  # type: ignore[return-value]
+    number = int(value)
+    if not minimum <= number < _LIMIT:
+        least = f"at least {minimum}" if number < minimum else f"less than {_LIMIT}"
+        raise ValueError(f"{name}: expected {least}, got {number}")
+    return number
 
 
 def canonical_mask(mask: Any) -> Tensor:  # (1|B, K, 1|C, H, W)

@@ -19,6 +19,8 @@ from cassi.ops import _checks
 from cassi.ops._library import call, kernels
 from cassi.ops._reference import band_offset
 
+_MOST_OFFSETS = 1 << 20
+
 
 def linear_taps(offsets: Tensor) -> tuple[Tensor, Tensor]:
     """Return the taps and starts that shift bands by linear interpolation.
@@ -43,9 +45,16 @@ def linear_taps(offsets: Tensor) -> tuple[Tensor, Tensor]:
 def step_offsets(bands: int, step: int) -> tuple[float, ...]:
     """Return where each band starts that moves by a step, the leftmost one at 0.
 
+    Raises:
+        TypeError: `bands` or `step` is not an integer.
+        ValueError: no band, or more than a million.
+
     >>> step_offsets(3, -2)
     (4.0, 2.0, 0.0)
     """
+    step = _checks.check_int("step", step)
+    if _checks.check_int("bands", bands, 1) > _MOST_OFFSETS:
+        raise ValueError(f"bands: expected at most {_MOST_OFFSETS}, got {bands}")
     return tuple(float(band_offset(band, bands, step)) for band in range(bands))
 
 
@@ -137,6 +146,7 @@ def gram_taps(mask: Tensor, taps: Tensor, starts: Tensor, detector: int) -> Tens
         TypeError: an argument is not a tensor of its kind.
         ValueError: shapes or devices do not fit each other.
     """
+    detector = _checks.check_int("detector", detector, 1)
     m = _checks.canonical_mask(mask).double()
     samples = max(len(m), len(taps) if taps.ndim == 3 else 1)
     taps, starts = _canonical_taps(taps, starts, m.expand(samples, -1, -1, -1, -1))

@@ -77,8 +77,8 @@ char* scratch(int64_t bytes) {
   if (bytes > available || (kExact && bytes < available)) {
     const int64_t size = kExact ? bytes : (bytes + 4095) / 4096 * 4096;
     void* fresh = nullptr;
-    STD_TORCH_CHECK(posix_memalign(&fresh, 4096, size) == 0, "cassi: no memory for ", size,
-                    " bytes of scratch");
+    STD_TORCH_CHECK(posix_memalign(&fresh, 4096, size) == 0, "cassi: can't allocate memory for ",
+                    size, " bytes of scratch");
     memory.reset(static_cast<char*>(fresh));
     available = size;
   }
