@@ -7,8 +7,8 @@
 The scene is made of the bundled one, tiled, turned and brightened; nothing of its size is ever in
 memory: measurement and truth are written by rows. Every reconstruction is a process of its own, so
 that its peak memory is its own (getrusage of the child). Two times are given, because a busy
-machine lengthens the one on the clock: seconds of the clock and of the processor; both are of the
-blocks alone, and "per Mpx·band" divides the latter by megapixels times bands. A size of budget 0
+machine lengthens the one on the clock: seconds of the clock and of the processor, preparation
+included; "per Mpx·band" divides the latter by megapixels times bands. A size of budget 0
 is reconstructed whole. What follows `--` goes to cassi-reconstruct.
 
 `--check` reconstructs each size whole and in blocks, with halos of several sizes, and prints the

@@ -14,6 +14,7 @@ _UNITS |= {f"{unit}iB": 2 ** (10 * (k + 1)) for k, unit in enumerate("KMGT")}
 _UNITS |= {f"{unit}B": 10 ** (3 * (k + 1)) for k, unit in enumerate("kMGT")}
 _PROCESS = 384 * 2**20  # what Python, torch and the libraries take themselves
 _IMAGES = 8  # of the measurement's size: itself, mask, gram, what is estimated from it
+_GRID = 16  # blocks begin where networks, which work on coarser grids, also have a whole pixel
 _MARGIN = 1.1  # scratch memory within operations, and pages half used
 
 
@@ -88,14 +89,14 @@ def plan_blocks(length: int, lines: int, halo: int) -> list[Block]:
     """
     if length <= lines:
         return [Block(0, length, 0, length)]
-    own = lines - 2 * halo
+    own = lines - 2 * halo - _GRID
     if own < max(halo, 1):
         raise ValueError(
             f"memory_budget: it fits {lines} rows of the scene, with halo={halo} expected at least "
-            f"{3 * max(halo, 1)}; give more memory or a smaller halo"
+            f"{3 * max(halo, 1) + _GRID}; give more memory or a smaller halo"
         )
     count = math.ceil(length / own)
-    ends = [round(index * length / count) for index in range(count + 1)]
+    ends = [_GRID * round(index * length / count / _GRID) for index in range(count)] + [length]
     return [
         Block(start, stop, max(0, start - halo), min(length, stop + halo))
         for start, stop in pairwise(ends)

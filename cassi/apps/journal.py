@@ -74,10 +74,10 @@ class Journal:
             if file.name != "lock":
                 file.unlink()
 
-    def begin(self, blocks: list[Block], halo: int) -> dict[str, Any]:
+    def begin(self, blocks: list[Block], about: dict[str, Any]) -> dict[str, Any]:
         """Remember the plan of a new run, whose cube is there already, and return it."""
         listed = [asdict(block) for block in blocks]
-        plan = {"identity": self.identity, "blocks": listed, "halo": halo}
+        plan = {"identity": self.identity, "blocks": listed, **about}
         _write(self._plan, json.dumps(seal(plan)), "w")
         return plan
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -65,18 +67,24 @@ def reconstruct_big(
         plan = journal.plan()
         if plan is None:
             torch.manual_seed(seed)
+            wall, cpu = time.perf_counter(), time.process_time()
             lines = lines_that_fit(budget, inputs.measurement, scene.bytes_per_line(solver))
             blocks = plan_blocks(scene.length, lines, halo)
             journal.clear()
             stack = create_stack(journal.cube, scene.system.cube_shape, inputs.wavelengths)
-            plan = journal.begin(blocks, halo)
+            spent = {
+                "seconds": time.perf_counter() - wall,
+                "cpu_seconds": time.process_time() - cpu,
+            }
+            plan = journal.begin(blocks, {"halo": halo, "preparation": spent})
         else:
             stack = journal.reopen(scene.system.cube_shape)
             blocks = [Block(**block) for block in plan["blocks"]]
         records = journal.records(stack, scene.axis)
         blend = plan["halo"] // 4
-        print(f"blocks: {len(blocks)} of about {blocks[0].stop} rows, halo {plan['halo']}", end="")
-        print(f", {len(records)} finished already" if records else "")
+        done = f", {len(records)} finished already" if records else ""
+        print(f"blocks: {len(blocks)} of about {blocks[0].stop} rows, halo {plan['halo']}{done}")
+        sys.stdout.flush()
         with _progress(config, len(blocks), len(records), solver.iterations) as bar:
             for index in range(len(records), len(blocks)):
                 bar.set_postfix_str(f"block {index + 1}/{len(blocks)}")

@@ -98,14 +98,17 @@ def summarize(inputs: Inputs, records: list[Record], plan: dict[str, Any]) -> di
     misfit = sum(record["misfit"] for record in records)
     device = y.device
     return {
-        "seconds": sum(record["seconds"] for record in records),
-        "cpu_seconds": sum(record["cpu_seconds"] for record in records),
+        **{
+            name: sum(part[name] for part in (plan["preparation"], *records))
+            for name in ("seconds", "cpu_seconds")
+        },
         "iterations": max(len(record["history"]) for record in records),
         "stopped_by": ", ".join(sorted({record["reason"] for record in records})),
         "relative_residual": (misfit / float(y.double().square().sum())) ** 0.5,
         "cube_shape": list(inputs.system.cube_shape),
         "measurement_shape": list(inputs.system.measurement_shape),
         "halo": plan["halo"],
+        "preparation": plan["preparation"],
         "blocks": [{name: record[name] for name in _COUNTED} for record in records],
         **outputs.environment(device, ops.backend(device)),
         "preprocessing": inputs.preprocessing,

@@ -39,8 +39,8 @@ def scene(tmp_path):
 
 @pytest.fixture
 def few_lines(monkeypatch):
-    """Let 88 lines fit, whatever the budget: three blocks."""
-    monkeypatch.setattr(reconstruct_big, "lines_that_fit", lambda *_: 88)
+    """Let 104 lines fit, whatever the budget: three blocks."""
+    monkeypatch.setattr(reconstruct_big, "lines_that_fit", lambda *_: 104)
 
 
 @pytest.fixture
