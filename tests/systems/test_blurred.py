@@ -133,3 +133,34 @@ def test_refused(arguments: dict[str, Any], error: type[Exception], message: str
 def test_repr_names_the_camera() -> None:
     text = repr(BlurredCassi(_rand(5, 4), 3, point_spread=0.5, line_spread=_rand(3)))
     assert "mask=5x4, shots=1, bands=3, step=2, axis=-1, point_spread=5x5, line_spread=3" in text
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_a_shorter_detector_sees_the_first_part(axis: int) -> None:
+    mask, x = _rand(5, 5), _rand(2, 3, 5, 5)
+    spreads = {"point_spread": 0.7, "line_spread": 0.6, "axis": axis, "offsets": [0, 1.5, 4]}
+    whole = BlurredCassi(mask, 3, **spreads)
+    part = BlurredCassi(mask, 3, **spreads, detector=7)
+    torch.testing.assert_close(part(x), whole(x).narrow(axis, 0, 7))
+    y = _rand(2, *part.measurement_shape)
+    assert (part(x) * y).sum().item() == pytest.approx((x * part.adjoint(y)).sum().item())
+
+
+def test_kernels_may_be_lists() -> None:
+    kernel = [[0.0, 0.1, 0.0], [0.1, 0.6, 0.1], [0.0, 0.1, 0.0]]
+    x = _rand(1, 2, 5, 6)
+    listed, given = (
+        BlurredCassi(_rand(5, 6), 2, point_spread=k) for k in (kernel, torch.tensor(kernel))
+    )
+    torch.testing.assert_close(listed(x), given(x), rtol=1e-6, atol=1e-6)
+    with pytest.raises(TypeError, match=r"point_spread: expected real numbers, got torch\.complex"):
+        BlurredCassi(_rand(5, 6), 2, point_spread=torch.tensor(kernel).cfloat())
+
+
+def test_inputs_that_do_not_fit_are_named() -> None:
+    system = BlurredCassi(_rand(4, 5), 3, line_spread=0.5)
+    assert "point_spread=none, line_spread=" in repr(system)
+    with pytest.raises(ValueError, match=r"x: expected \(B, C, H, W\) = \(B, 3, 4, 5\), got"):
+        system(_rand(1, 2, 4, 5))
+    with pytest.raises(ValueError, match=r"y: expected .* = \(B, 1, 4, 9\), got"):
+        system.adjoint(_rand(1, 1, 4, 8))

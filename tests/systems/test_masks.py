@@ -47,6 +47,9 @@ def test_dark_columns_and_rows() -> None:
     mask[:, :, 2:] = 0
     with pytest.raises(ValueError, match=r"7 all-dark rows \(2, 3, 4, 5, 6, …\)"):
         check_mask(mask)
+    mask[:, :, 7:] = 0.5
+    with pytest.raises(ValueError, match=r"mask: 5 all-dark rows \(2, 3, 4, 5, 6\); crop"):
+        check_mask(mask)
     mask = _lit(1, 2, 9, 8)
     mask[:, 0, 4] = 0  # one band's mask alone
     check_mask(mask)

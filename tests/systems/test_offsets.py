@@ -173,3 +173,8 @@ def test_ratio_inverse_and_other_sizes_are_refused() -> None:
 )
 def test_uneven_offsets_have_a_mean_step(offsets: list[float], step: int) -> None:
     assert SDCassi(_rand(4, 6), len(offsets), offsets=offsets).step == step
+
+
+def test_repr_names_the_offsets() -> None:
+    text = repr(SDCassi(_rand(4, 6), 3, offsets=[0.25, 1.5, 3], detector=12))
+    assert "offsets=0.25 to 3, detector=12" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -36,6 +37,13 @@ def test_grey() -> None:
     mask = RandomMask(0.3, kind="grey").draw(200, 200)
     assert mask.mean().item() == pytest.approx(0.3, abs=0.01)
     assert ((mask > 0.05) & (mask < 0.95)).float().mean() > 0.5
+
+
+@pytest.mark.parametrize("pattern", [RandomMask, BlueNoiseMask])
+def test_following_seeds_share_no_mask(pattern: type[RandomMask | BlueNoiseMask]) -> None:
+    planes = [plane for seed in (0, 1, 2) for plane in pattern(shots=3, seed=seed).draw(9, 8)]
+    assert not any(torch.equal(a, b) for a, b in itertools.combinations(planes, 2))
+    assert torch.equal(pattern(seed=1).draw(9, 8)[0], planes[3])
 
 
 @pytest.mark.parametrize("density", [0.2, 0.5, 0.7])
