@@ -6,8 +6,9 @@
 
 `speed` prints, for each of some interleaved rounds, the seconds of the whole command with one
 process of one thread and with two of one thread (start of Python and of torchrun included), their
-ratio, and the CPU seconds of both; then whether all cubes are the same to the bit. On a machine
-with other work the CPU seconds tell what the wall clock cannot.
+ratio, the ratio of the rates from the first result to the last (without the start), and the CPU
+seconds of both; then whether all cubes are the same to the bit. On a machine with other work the
+CPU seconds tell what the wall clock cannot.
 
 `kill` starts two processes by torchrun, kills one by SIGKILL when a part is done, gives the same
 command again, and prints what was lost and what was done twice; then the same with
@@ -85,9 +86,10 @@ def digests(folder: Path) -> dict[str, str]:
 
 def compare_speed(options: list[str], root: Path, rounds: int) -> bool:
     """Print the table of one process and two; return whether their cubes are the same."""
-    ratios, same = [], True
+    ratios, rates, same = [], [], True
     print(
-        f"{'round':>5} {'one s':>8} {'two s':>8} {'ratio':>6} {'one CPU s':>10} {'two CPU s':>10}"
+        f"{'round':>5} {'one s':>8} {'two s':>8} {'ratio':>6} {'of rates':>8} "
+        f"{'one CPU s':>10} {'two CPU s':>10}"
     )
     for index in range(rounds):
         one, two = root / f"one{index}", root / f"two{index}"
@@ -95,13 +97,17 @@ def compare_speed(options: list[str], root: Path, rounds: int) -> bool:
         order = [(one, 1), (two, 2)] if index % 2 == 0 else [(two, 2), (one, 1)]
         took = {n: run(command(options, folder, n)) for folder, n in order}
         ratios.append(took[1][0] / took[2][0])
+        rates.append(rate(two, 2) / rate(one, 1))
         print(
             f"{index + 1:>5} {took[1][0]:>8.1f} {took[2][0]:>8.1f} {ratios[-1]:>6.2f} "
-            f"{took[1][1]:>10.1f} {took[2][1]:>10.1f}",
+            f"{rates[-1]:>8.2f} {took[1][1]:>10.1f} {took[2][1]:>10.1f}",
             flush=True,
         )
         same &= bool(digests(one)) and digests(one) == digests(two)
-    print(f"median ratio {median(ratios):.2f}; the same bits: {'yes' if same else 'NO'}")
+    print(
+        f"median ratio {median(ratios):.2f}, of rates {median(rates):.2f}; "
+        f"the same bits: {'yes' if same else 'NO'}"
+    )
     return same
 
 
@@ -161,6 +167,12 @@ def compare_batches(options: list[str], root: Path, sizes: list[int]) -> bool:
 def finished(folder: Path) -> dict[str, int]:
     """Return when each result was written, by snapshot."""
     return {f.parent.name: f.stat().st_mtime_ns for f in folder.glob("*/metrics.json")}
+
+
+def rate(folder: Path, processes: int) -> float:
+    """Return results per second, from when each process has its first to the last."""
+    times = sorted(finished(folder).values())
+    return (len(times) - processes) / (times[-1] - times[processes - 1]) * 1e9
 
 
 def _children(process: int) -> list[int]:
