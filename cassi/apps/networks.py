@@ -24,7 +24,9 @@ def store_models() -> None:
     for name in list_models():
         store.store(group="model", name=name, node=model_node(name), provider="cassi.models")
     store.store(group="model", name="file", node={"path": "???"}, provider="cassi.models")
-    node = {"name": PRETRAINED, "size": "large"}
+    # As soft as the solver would be: an experiment knows its camera.
+    noise = "${oc.select:solver.noise,auto}"
+    node = {"name": PRETRAINED, "size": "large", "noise": noise}
     store.store(group="model", name=PRETRAINED, node=node, provider="cassi.models")
 
 
@@ -73,7 +75,7 @@ def build_model(node: DictConfig, bands: int) -> tuple[nn.Module, Card]:
         network, card = load_model(path)
         return network, card if card.bands == bands else _for_any(card, bands)
     if settings["name"] == PRETRAINED:
-        network, card = shipped_network(settings["size"])
+        network, card = shipped_network(settings["size"], settings["noise"])
         return network, _for_any(card, bands)
     name, weights, ema = settings.pop("name"), settings.pop("weights"), settings.pop("ema", None)
     if ema not in (None, True, False):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,11 +24,12 @@ from cassi.priors.subspace import (
 from cassi.solvers import (
     ADMM,
     Geometric,
-    noise_level,
+    relative_noise,
     signal_level,
     softened_inverse,
     softening,
 )
+from cassi.solvers.checks import check_numbers
 
 POOL = 16
 """Side of the blocks whose mean spectra give the subspace, see `Subspace`."""
@@ -60,6 +61,9 @@ class CassiNet(nn.Module):
         strength: of total variation at the last of them, relative to the signal level.
         training_start: while training every batch has a start of its own length, from so many
             iterations to `start`, so that one set of weights serves any `start` between.
+        noise: of the measurement, relative to its root mean square: how soft the data steps are and
+            how strong the prior. "auto" reads it off the measurement. A mask that is not quite the
+            camera's counts as noise.
         shared: all stages have the same f.
         checkpointing: compute f again for its gradient instead of keeping what is within: less
             memory, about a third more time.
@@ -83,6 +87,7 @@ class CassiNet(nn.Module):
         start: int = 100,
         strength: float = 0.06,
         training_start: int = 40,
+        noise: float | Literal["auto"] = "auto",
         shared: bool = False,
         checkpointing: bool = False,
     ) -> None:
@@ -98,6 +103,8 @@ class CassiNet(nn.Module):
             raise ValueError(f"CassiNet: expected 3 widths and 3 blocks, got {widths}, {blocks}")
         self.bands, self.rank = bands, rank
         self.start, self.training_start = start, training_start
+        check_numbers(0, noise)
+        self.noise = noise
         self.strengths = Geometric(FIRST_STRENGTH, strength)
         self.checkpointing = checkpointing
         carries = [stages > 1] if shared else [k > 0 for k in range(stages)]
@@ -127,7 +134,7 @@ class CassiNet(nn.Module):
         precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         # Subspaces and data steps need more than bfloat16.
         with torch.autocast(device, enabled=False):
-            y, level, noise, soft = _normalize(y, system)
+            y, level, noise, soft = _normalize(y, system, self.noise)
             x = self._start(y, system, soft) if start is None else start / level
             light = system.adjoint(torch.ones_like(y)).mean(1, keepdim=True)
             crowding = math.log10(x[0].numel() / y[0].numel())
@@ -150,7 +157,7 @@ class CassiNet(nn.Module):
             ValueError: y is not `(B, K, H', W')`, holds NaN, or does not fit the camera.
         """
         with torch.autocast(y.device.type, enabled=False):
-            y, level, _, soft = _normalize(y, system)
+            y, level, _, soft = _normalize(y, system, self.noise)
             return self._start(y, system, soft) * level
 
     def denoise(self, x: Tensor, sigma: float | Tensor) -> Tensor:
@@ -195,13 +202,15 @@ class CassiNet(nn.Module):
         return state.x
 
 
-def _normalize(y: Tensor, system: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _normalize(
+    y: Tensor, system: Any, noise: float | Literal["auto"]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     # The measurement of a scene of unit brightness, that brightness, noise and softness.
     y = y.float()
     level = signal_level(y, system)
     y = y / level
-    noise = noise_level(y, system) / y.square().flatten(1).mean(1).sqrt().clamp_min(1e-30)
-    return y, level, noise, softening(y, system, noise)
+    share = relative_noise(y, system, noise)
+    return y, level, share, softening(y, system, share)
 
 
 class _Components:

@@ -60,4 +60,6 @@ class Inference(nn.Module):
             x: Tensor = self.network(y, system)
         x = x.float()
         # A cube that is not finite is for the caller to report.
-        return refine(x, y, system) if self.refined and bool(x.isfinite().all()) else x
+        if not (self.refined and bool(x.isfinite().all())):
+            return x
+        return refine(x, y, system, noise=getattr(self.network, "noise", "auto"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from cassi.models.inference import Inference
 from cassi.models.registry import create_model
@@ -24,13 +24,20 @@ SIDE = 32
 
 
 def load_pretrained(
-    system: Any = None, *, size: str = "large", refined: bool = True, precision: str = "32-true"
+    system: Any = None,
+    *,
+    size: str = "large",
+    noise: float | Literal["auto"] = "auto",
+    refined: bool = True,
+    precision: str = "32-true",
 ) -> Inference:
     """Load the network that comes with the package; see docs/pretrained.md.
 
     Args:
         system: the camera; None postpones the check to each reconstruction.
         size: "large", or "small", which is faster and a little less sharp.
+        noise: of the measurement, relative to its root mean square; "auto" reads it off it. A mask
+            that is not quite the camera's counts as noise.
         refined: make the cube explain the measurement, see `cassi.solvers.refine`.
         precision: see `Inference`.
 
@@ -43,20 +50,22 @@ def load_pretrained(
     """
     if system is not None:
         check_camera(system)
-    network, _ = shipped_network(size)
+    network, _ = shipped_network(size, noise)
     return Inference(network, refined=refined, precision=precision, check=check_camera)
 
 
-def shipped_network(size: str = "large") -> tuple[Any, Card]:
+def shipped_network(
+    size: str = "large", noise: float | Literal["auto"] = "auto"
+) -> tuple[Any, Card]:
     """Return the network alone, to be trained further, and what it is.
 
     Raises:
-        ValueError: there is no such size.
+        ValueError: there is no such size, or noise is no number.
     """
     if size not in SIZES:
         raise ValueError(f"pretrained size: expected {' or '.join(SIZES)}, got {size!r}")
     card = read_card(FILE)
-    card = replace(card, settings={**card.settings, **SIZES[size]})
+    card = replace(card, settings={**card.settings, **SIZES[size], "noise": noise})
     return create_model(card.name, bands=card.bands, weights=FILE, **card.settings), card
 
 

@@ -21,7 +21,7 @@ from cassi.solvers.noise import noise_level
 from cassi.solvers.phases import Phases, Steps
 from cassi.solvers.refine import refine
 from cassi.solvers.schedules import Constant, Geometric, Linear
-from cassi.solvers.softening import softening
+from cassi.solvers.softening import relative_noise, softening
 from cassi.solvers.solver import Solver, solve
 from cassi.solvers.twist import TwIST
 
@@ -50,6 +50,7 @@ __all__ = [
     "iterate",
     "noise_level",
     "refine",
+    "relative_noise",
     "signal_level",
     "softened_inverse",
     "softening",

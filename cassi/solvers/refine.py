@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
-from cassi.solvers.base import LinearSystem, Prior, begin_system
+from cassi.solvers.base import LinearSystem, begin_system
 from cassi.solvers.checks import check_iterations
-from cassi.solvers.noise import noise_level
-from cassi.solvers.softening import softening
+from cassi.solvers.softening import relative_noise, softening
 
 VISIBLE = 0.03
 """Noise relative to the root mean square of y (30 dB) below which all of y is explained: texture
@@ -21,26 +22,23 @@ def refine(
     y: Tensor,
     system: LinearSystem,
     *,
-    prior: Prior | None = None,
-    sigma: float = 0.0,
+    noise: float | Literal["auto"] = "auto",
     residual: float = 1e-3,
     iterations: int = 4,
 ) -> Tensor:
     """Take a cube to the nearest that explains the measurement, as far as that is not noise.
 
-        x ← v + Aᵀ(AAᵀ + ρI)⁻¹(y − Av),   v = prior(x, σ) from the second iteration on
+        x ← x + Aᵀ(AAᵀ + ρI)⁻¹(y − Ax)   until   ‖y − Ax‖ ≤ max(residual, noise)·‖y‖
 
-    until ‖y − Ax‖ ≤ max(residual, noise)·‖y‖. ρ follows the noise that the measurement shows
-    (`softening`), without which noise behind nearly dark pixels of the mask would blow up. Where y
-    has no noise such a step never takes a cube away from the true one: it is a projection onto the
-    cubes that explain y, and the true one is among them.
+    ρ follows the noise (`softening`), without which noise behind nearly dark pixels of the mask
+    would blow up. Where y has no noise such a step never takes a cube away from the true one: it is
+    a projection onto the cubes that explain y, and the true one is among them.
 
     Args:
         x: cube `(B, C, H, W)`.
         y: measurement `(B, K, H', W')`.
         system: the camera.
-        prior: the network as a denoiser; None for data steps alone.
-        sigma: its strength, in units of x.
+        noise: relative to the root mean square of y; "auto" reads it off y.
         residual: wanted ‖y − Ax‖/‖y‖, where there is less noise.
         iterations: at most so many.
 
@@ -55,17 +53,16 @@ def refine(
     """
     check_iterations(iterations)
     size = y.flatten(1).norm(dim=1).clamp_min(torch.finfo(y.dtype).tiny)
-    noise = noise_level(y, system) * (y[0].numel() ** 0.5) / size
-    rho = softening(y, system, noise)
+    share = relative_noise(y, system, noise)
+    rho = softening(y, system, share)
     # Small enough to lose no digits, large enough for pixels that no light reaches.
     rho = rho.clamp_min(1e-5 * float(system(system.adjoint(torch.ones_like(y))).mean()))
-    wanted = torch.where(noise < VISIBLE, residual, noise.clamp_min(residual))
+    wanted = torch.where(share < VISIBLE, residual, share.clamp_min(residual))
     running = begin_system(system)
-    for k in range(iterations):
+    for _ in range(iterations):
         left = (y - system(x)).flatten(1).norm(dim=1) / size
         if bool((left <= wanted).all()):
             break
-        v = prior(x, sigma) if prior is not None and k > 0 else x
-        stepped = running.data_step(v, y, rho)
+        stepped = running.data_step(x, y, rho)
         x = torch.where((left <= wanted).view(-1, 1, 1, 1), x, stepped)
     return x

@@ -57,8 +57,20 @@ def softened(
     Returns:
         `rho` itself where there is no noise, else a schedule of `(B,)`.
     """
-    if noise == "auto":
-        least = softening(y, system, noise_level(y, system) / root_mean_square(y))
-    else:
-        least = softening(y, system, noise)
+    least = softening(y, system, relative_noise(y, system, noise))
     return (lambda i, n: least.clamp_min(rho(i, n))) if bool(least.any()) else rho
+
+
+def relative_noise(
+    y: Tensor, system: LinearSystem, noise: float | Literal["auto"] = "auto"
+) -> Tensor:
+    """Return the noise relative to the root mean square of y, `(B,)`: as given, or as y shows it.
+
+    Args:
+        y: measurement `(B, K, H, W')`.
+        system: the camera.
+        noise: a number, or "auto" for `noise_level`.
+    """
+    if noise == "auto":
+        return noise_level(y, system) / root_mean_square(y)
+    return torch.as_tensor(noise, dtype=y.dtype, device=y.device).expand(len(y))

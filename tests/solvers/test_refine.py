@@ -67,16 +67,11 @@ def test_each_sample_stops_for_itself() -> None:
     torch.testing.assert_close(x[1:], refine(cubes[1:], y[1:], system))
 
 
-def test_a_network_may_denoise_between_the_steps() -> None:
+def test_noise_may_be_known() -> None:
     system, truth = _camera(), _scene()
-    calls: list[float] = []
-
-    def prior(x: Tensor, sigma: float) -> Tensor:
-        calls.append(sigma)
-        return x + 0.01
-
-    refine(truth + 0.1, system(truth), system, prior=prior, sigma=0.3, residual=1e-9, iterations=3)
-    assert calls == [0.3, 0.3]
+    y = system(truth)
+    wrong = truth + 0.1 * torch.randn(truth.shape, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(refine(wrong, y, system, noise=1.0), wrong)
 
 
 def test_refuses_no_iterations() -> None:
