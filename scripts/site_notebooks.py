@@ -75,6 +75,6 @@ def executed(text: str) -> list[Cell]:
     environment.pop("MPLBACKEND", None)  # Matplotlib draws into the notebook
     with tempfile.TemporaryDirectory() as folder:
         resources = {"metadata": {"path": folder}}
-        client = NotebookClient(notebook, timeout=600, kernel_name="python3", resources=resources)
+        client = NotebookClient(notebook, timeout=None, kernel_name="python3", resources=resources)
         client.execute(env=environment)
     return list(json.loads(nbformat.writes(notebook).replace(f"{folder}/", ""))["cells"])
