@@ -115,6 +115,6 @@ def test_import_is_cheap(tmp_path):
 
 def test_import_loads_no_slow_library():
     names = SLOW | CONFIG_LIBRARIES
-    code = f"import sys, cassi; print([name for name in {names} if name in sys.modules])"
+    code = f"import sys, cassi, cassi.viz; print([name for name in {names} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -126,10 +126,13 @@ def test_other_refusals(manifest: Manifest, root: Path) -> None:
         check_split(Manifest((500.0,)), "train", root)
 
 
-def test_script_writes_what_is_read(root: Path) -> None:
+def test_script_writes_what_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alias = "test/scene01.npy=fig"
-    command = [sys.executable, str(SCRIPT), str(root), "--alias", alias, "--wavelengths", "500"]
-    subprocess.run(command, check=True, capture_output=True)
+    command = [str(SCRIPT), str(root), "--alias", alias, "--wavelengths", "500"]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    assert not end.value.code
     manifest = read_manifest(root / "manifest.json")
     assert manifest.wavelengths == (500.0,)
     assert manifest.aliases == {"test/scene01.npy": "fig"}
