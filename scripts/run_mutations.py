@@ -11,8 +11,8 @@ changes: the fork's import of the module finds the mutated source. Only the test
 module are asked (`KNOWN_BY`), without tests marked slow or named by `SKIPPED`: a lower bound. A
 mutant whose tests take more than `--limit` seconds of a core is killed by that.
 
-``--out`` keeps the results, and a second run goes on where the first one ended. ``--mutant TEXT``
-tests those alone whose name contains a text, to see whether a new test kills them. ``--trust``
+``--out`` keeps the results, and a second run goes on where the first one ended. ``--mutant TEXT …``
+tests those alone whose names contain a text, to see whether a new test kills them. ``--trust``
 spares the run of the unmutated tests.
 """
 
@@ -206,7 +206,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--out", type=Path, help="a JSON line for each mutant tested")
     parser.add_argument("--jobs", type=int, default=2, help="mutants at a time")
-    parser.add_argument("--mutant", default="", help="only those whose name contains this")
+    parser.add_argument("--mutant", nargs="+", default=[], help="only those whose names hold these")
     parser.add_argument("--limit", type=int, default=300, help="seconds of a core for a mutant")
     parser.add_argument("--trust", action="store_true", help="that the unmutated tests pass")
     options = parser.parse_args()
@@ -221,7 +221,7 @@ def main() -> None:
         sample = {
             mutant: changed
             for mutant in random.Random(options.seed).sample(everything, count)
-            if options.mutant in mutant.name
+            if any(text in mutant.name for text in options.mutant or [""])
             and (changed := mutate((tree / mutant.path).read_text(encoding="utf-8"), mutant))
         }
         print(f"{len(everything)} mutants, {len(sample)} of them in the sample", flush=True)
