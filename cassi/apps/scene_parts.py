@@ -51,6 +51,8 @@ class SceneParts:
 
     def bytes_per_line(self, solver: Any) -> float:
         """Measure what a solver needs: on a strip, whose working set grows with its lines."""
+        for name in ("level", "noise", "gain"):
+            getattr(self.reading, name)  # now: it is computed once and not in every block
         lines = min(_PROBE, self.length)
         y, camera = self.part(0, lines)
         return peak_of(lambda: solver.run(y, camera, callback=lambda *_: None)) / lines

@@ -54,7 +54,7 @@ def iterate(
     iterations: int,
     sigma: Schedule,
     rho: Schedule | None = None,
-    x0: Tensor | None = None,
+    x0: Tensor | Callable[[], Tensor | None] | None = None,
     tol: float = 0.0,
     callback: Callback | None = None,
     objective: bool = False,
@@ -69,7 +69,7 @@ def iterate(
         iterations: at most this many.
         sigma: the prior's strength at each iteration.
         rho: ρ of the data step at each iteration; the algorithm's own if None.
-        x0: first cube `(B, C, H, W)`.
+        x0: first cube `(B, C, H, W)`, or what makes it, so that nobody keeps it in memory.
         tol: stop when ‖x − x_previous‖ <= tol·‖x‖; 0 never stops early.
         callback: called after every iteration; returning True stops the loop.
         objective: record the objective of every iteration, see `evaluate_objective`.
@@ -80,7 +80,7 @@ def iterate(
     start = time.perf_counter()
     norm = _norm(y)
     prior, running = begin(prior), begin_system(system)
-    state = algorithm.init(y, running, x0)
+    state = algorithm.init(y, running, x0() if callable(x0) else x0)
     history: list[Iteration] = []
     reason = "iterations"
     for index in range(iterations):

@@ -16,8 +16,7 @@ from cassi.solvers.loop import Callback, Solution, iterate
 from cassi.solvers.schedules import Geometric, Schedule, as_schedule
 from cassi.solvers.softening import softened
 
-ALGORITHM = GAP()
-SIGMA = Geometric(0.4, 0.1)
+ALGORITHM, SIGMA = GAP(), Geometric(0.4, 0.1)
 
 
 @dataclass(frozen=True)
@@ -66,24 +65,25 @@ class Solver:
         callback: Callback | None = None,
         objective: bool = False,
     ) -> Solution:
-        """Reconstruct y and report how it went.
+        """Reconstruct y and report how it went; the cube is in the unit in which A x = y.
 
         Args:
-            y: measurement `(B, K, H, W')`.
+            y: measurement `(B, K, H, W')` of the camera; ValueError if it is unfit.
             system: the camera.
             x0: first cube `(B, C, H, W)`, in the units of the result.
             callback: called after every iteration with statistics and cube; True stops.
             objective: record the objective, in units of the squared signal level.
-
-        Returns:
-            The cube, in the unit in which A x = y, and the statistics; ValueError if y is unfit.
         """
         level = signal_level(y, system)
-        rho = as_schedule(self.algorithm.rho if self.rho is None else self.rho)
+        rho = given = as_schedule(self.algorithm.rho if self.rho is None else self.rho)
         if getattr(self.algorithm, "softens", False):
-            given, rho = rho, softened(rho, self.noise, y / level, system)
+            rho = softened(given, self.noise, y / level, system)
+
+        def start() -> Tensor | None:
             if x0 is None and rho is not given:  # pinv blows up noise that dark pixels let through
-                x0 = softened_inverse(y, system, rho(0, self.iterations))
+                return softened_inverse(y / level, system, rho(0, self.iterations))
+            return None if x0 is None else x0 / level
+
         solution = iterate(
             self.algorithm,
             system,
@@ -92,7 +92,7 @@ class Solver:
             iterations=self.iterations,
             sigma=as_schedule(self.sigma),
             rho=rho,
-            x0=None if x0 is None else x0 / level,
+            x0=start,
             tol=self.tol,
             callback=callback and (lambda statistics, x: callback(statistics, x * level)),
             objective=objective,
