@@ -19,7 +19,7 @@ from cassi.ops import _checks
 from cassi.ops._library import call, kernels
 from cassi.ops._reference import band_offset
 
-_MOST_OFFSETS = 1 << 20
+_MOST = 1 << 20  # of taps, as for the kernels, and of offsets that are listed one by one
 
 
 def linear_taps(offsets: Tensor) -> tuple[Tensor, Tensor]:
@@ -53,8 +53,8 @@ def step_offsets(bands: int, step: int) -> tuple[float, ...]:
     (4.0, 2.0, 0.0)
     """
     step = _checks.check_int("step", step)
-    if _checks.check_int("bands", bands, 1) > _MOST_OFFSETS:
-        raise ValueError(f"bands: expected at most {_MOST_OFFSETS}, got {bands}")
+    if _checks.check_int("bands", bands, 1) > _MOST:
+        raise ValueError(f"bands: expected at most {_MOST}, got {bands}")
     return tuple(float(band_offset(band, bands, step)) for band in range(bands))
 
 
@@ -216,7 +216,8 @@ def _canonical_taps(taps: Tensor, starts: Tensor, like: Tensor) -> tuple[Tensor,
         raise TypeError(f"starts: expected an int64 tensor, got {got}")
     taps = taps[None] if taps.ndim == 2 else taps
     starts = starts[None] if starts.ndim == 1 else starts
-    if taps.ndim != 3 or taps.shape[-1] < 1 or starts.shape != taps.shape[:2]:
+    fits = taps.ndim == 3 and starts.shape == taps.shape[:2]
+    if not (fits and 1 <= taps.shape[-1] < _MOST):
         raise ValueError(
             "taps, starts: expected (C, T) and (C,), or (B, C, T) and (B, C), got shapes "
             f"{_checks.shape_of(taps)} and {_checks.shape_of(starts)}"
