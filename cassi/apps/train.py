@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from cassi.apps import training_files, training_inputs
+from cassi.apps import training_files, training_inputs, training_options
 from cassi.apps.command import run_command
 from cassi.apps.memory import keep_freed_memory
 from cassi.apps.networks import build_model, rewrite_model_path, store_models
@@ -25,7 +25,7 @@ from cassi.config import build
 def main() -> None:
     """Run the command."""
     store_models()
-    arguments = training_files.add_earlier_options(sys.argv[1:])
+    arguments = training_options.add_earlier_options(sys.argv[1:])
     sys.argv[1:] = rewrite_model_path(arguments)
     run_command("cassi-train", "train", train)
 
@@ -64,7 +64,7 @@ def train(config: DictConfig) -> float:
         print(f"{scenes}, {len(wavelengths)} bands")
         begun = "" if resumed is None else f", going on after step {resumed}"
         print(f"{card.name}: {count / 1e6:.2f} M parameters{begun}", flush=True)
-        training_files.save_options(folder, HydraConfig.get().overrides.task)
+        training_options.save_options(folder, HydraConfig.get().overrides.task)
     fit(trainer, module, data, start)
 
     best = trainer.callback_metrics.get("val_psnr")

@@ -14,7 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cassi.apps.training_files import add_earlier_options, read_checkpoint
+from cassi.apps.training_files import read_checkpoint
+from cassi.apps.training_options import add_earlier_options
 from cassi.models.saved import load_model
 
 TINY = (
