@@ -30,8 +30,7 @@ from cassi.config import build
 from cassi.data.atomic import atomic_path
 from cassi.data.datasets import WholeScenes, load_split
 from cassi.metrics import psnr
-from cassi.models.inference import Inference
-from cassi.models.pretrained import FILE, SIZES
+from cassi.models.pretrained import FILE, SIZES, prepare_shipped
 from cassi.models.registry import create_model
 from cassi.models.saved import read_card, save_model
 from cassi.training.module import merge_bands
@@ -122,7 +121,7 @@ def reconstructors(paths: list[Path], arguments: argparse.Namespace) -> Iterator
         settings = {**card.settings, **SIZES[arguments.size]}
         net = create_model(card.name, bands=card.bands, weights=path, **settings)
         name = "shipped" if path == FILE else path.parent.name
-        yield name, Inference(net, refined=not arguments.raw, precision=arguments.precision)
+        yield name, prepare_shipped(net, arguments.size, not arguments.raw, arguments.precision)
 
 
 def fits(path: Path) -> bool:

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from cassi.models.inference import Inference
-from cassi.models.pretrained import check_camera
+from cassi.models.pretrained import prepare_shipped
 from cassi.models.registry import PRETRAINED
 from cassi.solvers import Iteration, Solution
 from cassi.solvers.loop import Callback
@@ -29,12 +29,10 @@ def prepare_network(network: nn.Module, config: DictConfig) -> Inference:
     shipped = config.model.get("name") == PRETRAINED
     if config.refine not in (True, False, "auto"):
         raise ValueError(f"refine: expected true, false or auto, got {config.refine!r}")
-    return Inference(
-        network,
-        refined=shipped if config.refine == "auto" else config.refine,
-        precision=str(config.precision),
-        check=check_camera if shipped else None,
-    )
+    refined = shipped if config.refine == "auto" else bool(config.refine)
+    if shipped:
+        return prepare_shipped(network, config.model.size, refined, str(config.precision))
+    return Inference(network, refined=refined, precision=str(config.precision))
 
 
 class NetworkSolver:

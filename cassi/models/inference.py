@@ -8,20 +8,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cassi.solvers import refine
+from cassi.solvers import Solver, refine, relative_noise
 
 PRECISIONS = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 """As Lightning's Trainer has them: what autocast computes in."""
+QUIET = 0.08
+"""Noise relative to the root mean square of y (22 dB) from which on no solver goes on from the
+network's cube: what it then adds to one scene it takes from another."""
 
 
 class Inference(nn.Module):
     """Runs a network in evaluation mode and, where asked, makes its cube explain the measurement.
 
-        x = net(y, system),   then `cassi.solvers.refine(x, y, system)`
+        x = net(y, system),   then the solver from there, then `cassi.solvers.refine(x, y, system)`
 
     Args:
         network: `net(y, system) -> x`.
         refined: refine the cube.
+        solver: with a denoising network as its prior, goes on from the cube before it is refined,
+            where the measurement has little noise.
         precision: one of `PRECISIONS`.
         check: is given the camera before every run, to refuse one that does not fit.
 
@@ -34,6 +39,7 @@ class Inference(nn.Module):
         network: nn.Module,
         *,
         refined: bool = False,
+        solver: Solver | None = None,
         precision: str = "32-true",
         check: Callable[[Any], None] | None = None,
     ) -> None:
@@ -45,6 +51,7 @@ class Inference(nn.Module):
             )
         self.network = network.eval()
         self.refined, self.precision, self.check = refined, precision, check
+        self.solver = solver
 
     @torch.no_grad()
     def forward(self, y: Tensor, system: Any) -> Tensor:
@@ -62,4 +69,7 @@ class Inference(nn.Module):
         # A cube that is not finite is for the caller to report.
         if not (self.refined and bool(x.isfinite().all())):
             return x
-        return refine(x, y, system, noise=getattr(self.network, "noise", "auto"))
+        noise = relative_noise(y, system, getattr(self.network, "noise", "auto"))
+        if self.solver is not None and float(noise.max()) < QUIET:
+            x = self.solver.run(y, system, x0=x).x
+        return refine(x, y, system, noise=noise)

@@ -6,12 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from cassi.models.drunet import DRUNet
 from cassi.models.inference import Inference
 from cassi.models.registry import create_model
 from cassi.models.saved import Card, read_card
+from cassi.priors import TV, Compose, Denoiser, Subspace
+from cassi.solvers import ADMM, Geometric, Solver
 
 FILE = Path(__file__).with_name("weights") / "cassi_net.safetensors"
 """One set of weights for any number of bands, any mask, step and direction."""
+DENOISER = FILE.with_name("denoiser.safetensors")
+"""Weights of the denoising network that refines."""
 SIZES: dict[str, dict[str, Any]] = {
     "large": {"start": 150, "strength": 0.03},
     "small": {"start": 40, "strength": 0.06},
@@ -38,7 +43,8 @@ def load_pretrained(
         size: "large", or "small", which is faster and a little less sharp.
         noise: of the measurement, relative to its root mean square; "auto" reads it off it. A mask
             that is not quite the camera's counts as noise.
-        refined: make the cube explain the measurement, see `cassi.solvers.refine`.
+        refined: make the cube explain the measurement, see `cassi.solvers.refine`; before that the
+            large one goes on by `plug_and_play`, which takes about as long again and more.
         precision: see `Inference`.
 
     Returns:
@@ -51,7 +57,45 @@ def load_pretrained(
     if system is not None:
         check_camera(system)
     network, _ = shipped_network(size, noise)
-    return Inference(network, refined=refined, precision=precision, check=check_camera)
+    return prepare_shipped(network, size, refined, precision)
+
+
+def prepare_shipped(network: Any, size: str, refined: bool, precision: str) -> Inference:
+    """Make the network of `shipped_network` ready to reconstruct."""
+    return Inference(
+        network,
+        refined=refined,
+        solver=plug_and_play(network.noise) if refined and size == "large" else None,
+        precision=precision,
+        check=check_camera,
+    )
+
+
+def shipped_denoiser() -> Denoiser:
+    """Return the denoising network that comes with the package, a prior."""
+    network = DRUNet(channels=1, widths=(16, 32, 64, 64), blocks=1, shuffle=2, residual=True)
+    return Denoiser(
+        network, weights=DENOISER, domain="subspace", sigma_range=(0.0, 0.3), bfloat16=True
+    )
+
+
+def plug_and_play(noise: float | Literal["auto"] = "auto") -> Solver:
+    """Return the solver that refines: ADMM with the denoiser, and a little total variation.
+
+    It goes on from a cube (`Solver.run(…, x0=x)`), on components of the scene's spectral subspace.
+
+    Args:
+        noise: of the measurement, relative to its root mean square.
+    """
+    smooth = TV(weight=0.3, iterations=5, norm="nuclear", warm=True)
+    return Solver(
+        prior=Subspace(prior=Compose([smooth, shipped_denoiser()])),
+        algorithm=ADMM(rho=0.05, relaxation=1.6),
+        iterations=60,
+        sigma=Geometric(0.2, 0.05),
+        noise=noise,
+        consistent=True,
+    )
 
 
 def shipped_network(

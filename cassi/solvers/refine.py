@@ -22,7 +22,7 @@ def refine(
     y: Tensor,
     system: LinearSystem,
     *,
-    noise: float | Literal["auto"] = "auto",
+    noise: Tensor | float | Literal["auto"] = "auto",
     residual: float = 1e-3,
     iterations: int = 4,
 ) -> Tensor:
@@ -38,7 +38,7 @@ def refine(
         x: cube `(B, C, H, W)`.
         y: measurement `(B, K, H', W')`.
         system: the camera.
-        noise: relative to the root mean square of y; "auto" reads it off y.
+        noise: relative to the root mean square of y, a number or `(B,)`; "auto" reads it off y.
         residual: wanted ‖y − Ax‖/‖y‖, where there is less noise.
         iterations: at most so many.
 

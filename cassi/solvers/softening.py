@@ -62,15 +62,15 @@ def softened(
 
 
 def relative_noise(
-    y: Tensor, system: LinearSystem, noise: float | Literal["auto"] = "auto"
+    y: Tensor, system: LinearSystem, noise: Tensor | float | Literal["auto"] = "auto"
 ) -> Tensor:
     """Return the noise relative to the root mean square of y, `(B,)`: as given, or as y shows it.
 
     Args:
         y: measurement `(B, K, H, W')`.
         system: the camera.
-        noise: a number, or "auto" for `noise_level`.
+        noise: a number or `(B,)`, or "auto" for `noise_level`.
     """
-    if noise == "auto":
+    if isinstance(noise, str):
         return noise_level(y, system) / root_mean_square(y)
     return torch.as_tensor(noise, dtype=y.dtype, device=y.device).expand(len(y))

@@ -38,6 +38,14 @@ def test_explains_the_measurement(bundled) -> None:
     assert 1e-3 * y.norm() < (y - system(raw)).norm() <= 3e-2 * y.norm()
 
 
+def test_the_large_one_goes_on_with_a_denoiser_unless_there_is_noise(bundled) -> None:
+    truth, system, y = bundled
+    raw = load_pretrained(system, refined=False)(y, system)
+    assert psnr(load_pretrained(system)(y, system), truth).mean() > psnr(raw, truth).mean()
+    noisy = load_pretrained(system, noise=0.1, refined=False)(y, system)
+    assert torch.equal(load_pretrained(system, noise=0.1)(y, system), noisy)
+
+
 def test_half_precision_changes_little(bundled) -> None:
     truth, system, y = bundled
     full = load_pretrained(system, size="small")(y, system)
