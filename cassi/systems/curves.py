@@ -7,11 +7,10 @@ import math
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TextIO
 
 from cassi.systems.glass import refractive_index
 
@@ -280,26 +279,23 @@ def _read_pairs(path: Path) -> list[tuple[float, float]]:
     path = path.expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"Curve: no file {path}")
-    pairs: list[tuple[float, float]] = []
-    with path.open(newline="", encoding="utf-8-sig") as stream:
-        for number, row in enumerate(_rows(stream, path), 1):
-            cells = [cell.strip() for cell in row]
-            if not any(cells) or cells[0].startswith("#"):
-                continue
-            try:
-                wavelength, position = map(float, cells)
-            except ValueError:
-                if number > 1 or pairs:
-                    raise ValueError(
-                        f"{path}, line {number}: expected 'wavelength,pixel', got {','.join(row)!r}"
-                    ) from None
-                continue  # the names of the columns
-            pairs.append((wavelength, position))
-    return pairs
-
-
-def _rows(stream: TextIO, path: Path) -> Iterator[list[str]]:
     try:
-        yield from csv.reader(stream)
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            rows = list(csv.reader(stream))
     except (csv.Error, UnicodeDecodeError) as error:
         raise ValueError(f"Curve: {path} is no CSV file: {error}") from None
+    pairs: list[tuple[float, float]] = []
+    for number, row in enumerate(rows, 1):
+        cells = [cell.strip() for cell in row]
+        if not any(cells) or cells[0].startswith("#"):
+            continue
+        try:
+            wavelength, position = map(float, cells)
+        except ValueError:
+            if number > 1 or pairs:
+                raise ValueError(
+                    f"{path}, line {number}: expected 'wavelength,pixel', got {','.join(row)!r}"
+                ) from None
+            continue  # the names of the columns
+        pairs.append((wavelength, position))
+    return pairs
