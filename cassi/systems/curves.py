@@ -296,6 +296,6 @@ def _read_pairs(path: Path) -> list[tuple[float, float]]:
                 raise ValueError(
                     f"{path}, line {number}: expected 'wavelength,pixel', got {','.join(row)!r}"
                 ) from None
-            continue  # the names of the columns
-        pairs.append((wavelength, position))
+        else:  # and not the names of the columns
+            pairs.append((wavelength, position))
     return pairs
