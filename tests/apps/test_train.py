@@ -54,7 +54,7 @@ def test_end_to_end(train, tmp_path):
     folder = tmp_path / "run"
     assert {file.name for file in folder.iterdir()} == {
         *("checkpoints", "tensorboard", "metrics.csv", "model.safetensors", "model.yaml"),
-        *("ema.safetensors", ".hydra"),
+        *("ema.safetensors", ".hydra", "SHA256SUMS"),
     }
     seen = losses(folder)
     assert len(seen) == 40
