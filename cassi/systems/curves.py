@@ -286,11 +286,10 @@ def _read_pairs(path: Path) -> list[tuple[float, float]]:
         raise ValueError(f"Curve: {path} is no CSV file: {error}") from None
     pairs: list[tuple[float, float]] = []
     for number, row in enumerate(rows, 1):
-        cells = [cell.strip() for cell in row]
-        if not any(cells) or cells[0].startswith("#"):
+        if not any(cell.strip() for cell in row) or row[0].lstrip().startswith("#"):
             continue
         try:
-            wavelength, position = map(float, cells)
+            wavelength, position = map(float, row)
         except ValueError:
             if number > 1 or pairs:
                 raise ValueError(
