@@ -107,19 +107,28 @@ def measure_time(rounds: int) -> None:
     system = cassi.SDCassi(random_mask(), BANDS, STEP)
     smooth = torch.rand(1, BANDS, 16, 16, generator=torch.Generator().manual_seed(0))
     y = system(torch.nn.functional.interpolate(smooth, (256, 256), mode="bilinear"))
-    cases = [(size, kind) for size in SIZES for kind in ("32-true", "bf16-mixed")]
-    nets = {case: load_pretrained(size=case[0], precision=case[1]) for case in cases}
-    taken: dict[tuple[str, str], list[float]] = {case: [] for case in cases}
+    cases = [
+        (size, kind, refined)
+        for size in SIZES
+        for kind in ("32-true", "bf16-mixed")
+        for refined in (True, False)
+    ]
+    nets = {
+        case: load_pretrained(size=case[0], precision=case[1], refined=case[2]) for case in cases
+    }
+    taken: dict[tuple[str, str, bool], list[float]] = {case: [] for case in cases}
     for _ in range(rounds + 1):
         for case, net in nets.items():
             begun = time.perf_counter()
             net(y, system)
             taken[case].append(time.perf_counter() - begun)
-    print(f"\n| 256×256×28, {torch.get_num_threads()} threads | precision | least s | median s |")
-    print("|---|---|---|---|")
-    for (size, kind), seconds in taken.items():
+    threads = torch.get_num_threads()
+    print(f"\n| 256×256×28, {threads} threads | precision | refined | least s | median s |")
+    print("|---|---|---|---|---|")
+    for (size, kind, refined), seconds in taken.items():
         ordered = sorted(seconds[1:])
-        print(f"| {size} | {kind} | {ordered[0]:.2f} | {ordered[len(ordered) // 2]:.2f} |")
+        least, middle = ordered[0], ordered[len(ordered) // 2]
+        print(f"| {size} | {kind} | {'yes' if refined else 'no'} | {least:.2f} | {middle:.2f} |")
 
 
 def main() -> None:
