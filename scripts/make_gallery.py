@@ -195,6 +195,25 @@ def draw_tsa() -> None:
     save(picture_row(panels, 5, 2.6)[0], "tsa.jpg")
 
 
+def draw_pretrained_kaist() -> None:
+    """The ten KAIST snapshots, by the weights of the package."""
+    scenes = [f"scene{number:02}" for number in range(1, 11)]
+    panels = [(name, _command("kaist_snapshot", name, "model=pretrained")) for name in scenes]
+    save(picture_row(panels, 5, 1.9)[0], "pretrained_kaist.jpg")
+
+
+def draw_pretrained_tsa() -> None:
+    """The five captures of the TSA camera: above by auto, below by the weights of the package."""
+    scenes = [f"scene{number}" for number in range(1, 6)]
+    rows = {"auto": ("solver.iterations=60",), "pretrained": ("model=pretrained",)}
+    panels = [
+        (f"{name}, {method}", _command("tsa_real", name, *options)[::2, ::2])
+        for method, options in rows.items()
+        for name in scenes
+    ]
+    save(picture_row(panels, 5, 2.6)[0], "pretrained_tsa.jpg")
+
+
 def _scored(name: str, cube: torch.Tensor) -> str:
     if name == "truth":
         return name
@@ -223,6 +242,8 @@ DRAWN: dict[str, tuple[Callable[[], None], str | None]] = {
     "bands": (draw_bands, None),
     "kaist": (draw_kaist, "kaist_meas"),
     "tsa": (draw_tsa, "tsa_real"),
+    "pretrained_kaist": (draw_pretrained_kaist, "kaist_meas"),
+    "pretrained_tsa": (draw_pretrained_tsa, "tsa_real"),
 }
 
 
