@@ -13,7 +13,7 @@ from cassi.solvers.softening import relative_noise, softening
 
 VISIBLE = 0.03
 """Noise relative to the root mean square of y (30 dB) below which all of y is explained: texture
-reads as up to that much noise, and to explain real noise of that size costs 0.02 dB."""
+reads as up to that much noise."""
 
 
 @torch.no_grad()
