@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -98,13 +99,8 @@ def test_what_fits_is_one_block_with_the_same_bits(reconstruct, scene):
     assert torch.equal(a, b)
 
 
-@pytest.mark.usefixtures("few_lines")
-def test_a_stopped_run_goes_on_at_the_next_block(reconstruct, scene, computed, monkeypatch):
-    folder, files = scene
-    given = (*files, *METHOD, *BLOCKS)
-    assert reconstruct(*given, "hydra.run.dir=straight").status == 0
-    straight = cassi.read_cube(folder / "straight" / "cube.tif")
-
+@contextmanager
+def stopped_after_two_blocks(monkeypatch):
     add = reconstruct_big.Journal.add
 
     def stop_after_two(journal, record, part, tail):
@@ -114,6 +110,17 @@ def test_a_stopped_run_goes_on_at_the_next_block(reconstruct, scene, computed, m
 
     with monkeypatch.context() as patch:
         patch.setattr(reconstruct_big.Journal, "add", stop_after_two)
+        yield
+
+
+@pytest.mark.usefixtures("few_lines")
+def test_a_stopped_run_goes_on_at_the_next_block(reconstruct, scene, computed, monkeypatch):
+    folder, files = scene
+    given = (*files, *METHOD, *BLOCKS)
+    assert reconstruct(*given, "hydra.run.dir=straight").status == 0
+    straight = cassi.read_cube(folder / "straight" / "cube.tif")
+
+    with stopped_after_two_blocks(monkeypatch):
         assert reconstruct(*given, "hydra.run.dir=run").status == 130
     hidden = folder / "run" / ".cube.tif.blocks"
     assert not (folder / "run" / "cube.tif").exists()
@@ -134,15 +141,7 @@ def test_what_is_damaged_or_of_another_run_is_computed_again(
 ):
     folder, files = scene
     given = (*files, *METHOD, *BLOCKS, "hydra.run.dir=run")
-    add = reconstruct_big.Journal.add
-
-    def stop_after_two(journal, record, part, tail):
-        if record["block"] == 2:
-            raise KeyboardInterrupt
-        return add(journal, record, part, tail)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(reconstruct_big.Journal, "add", stop_after_two)
+    with stopped_after_two_blocks(monkeypatch):
         assert reconstruct(*given).status == 130
     hidden = folder / "run" / ".cube.tif.blocks"
     if damage == "cube":
