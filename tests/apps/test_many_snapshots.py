@@ -285,10 +285,11 @@ def test_a_killed_run_goes_on(reconstruct, day, tmp_path):
 
 @pytest.mark.slow
 def test_a_multirun_makes_one_table(reconstruct, day, tmp_path):
-    (tmp_path / "day" / "bad.npy").write_text("no array")
+    folder = tmp_path / "day"  # whole paths: joblib's processes may be those of an earlier test
+    (folder / "bad.npy").write_text("no array")
     outcome = reconstruct(
         "--multirun", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", *day[1:], "threads=1",
-        "measurement='day/a*.npy','day/b*.npy'", f"hydra.sweep.dir={tmp_path / 'sweep'}",
+        f"measurement='{folder}/a*.npy','{folder}/b*.npy'", f"hydra.sweep.dir={tmp_path / 'sweep'}",
         "hydra.sweep.subdir=job${hydra.job.num}",
     )  # fmt: skip
     assert outcome.status == 1
