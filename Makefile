@@ -23,14 +23,19 @@ demo: install
 	$(BIN)/cassi-reconstruct hydra.run.dir=outputs/demo
 	@echo "Look at outputs/demo/rgb.png, bands.png, spectra.png and report.html."
 
+# Processes side by side, one thread each: most tests are too small for two threads to gain anything.
+JOBS ?= 2
+SIDE_BY_SIDE = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+PYTEST = pytest -n $(JOBS) --dist worksteal
+
 test: install
-	$(BIN)/python -m pytest
+	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST)
 
 # Lines and branches of cassi/ that the tests reach, also in the commands that they start.
 coverage: export COVERAGE_FILE := $(abspath .coverage)
 coverage: install
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest
+	$(SIDE_BY_SIDE) $(BIN)/coverage run -m $(PYTEST)
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
 
