@@ -11,13 +11,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from cassi.apps.evaluate_names import config_search, understand
 from cassi.apps.network_solver import prepare_network
-from cassi.apps.networks import build_model, check_model, rewrite_model_path
+from cassi.apps.networks import build_model, check_model, rewrite_model_path, shipped_files
 from cassi.apps.settings import check_denoiser
 from cassi.config import build, plain
 from cassi.data.manifest import checksum
 from cassi.evaluation import Method, NetworkRun, SolverRun
-from cassi.models.pretrained import DENOISER, FILE
-from cassi.models.registry import PRETRAINED
 from cassi.solvers import Solver
 
 
@@ -80,8 +78,8 @@ def _make(
         identity = {"model": node, "bands": bands, "card": card.name}
         ready = prepare_network(network, composed).to(device)
         identity |= {"refined": ready.refined, "precision": ready.precision}
-        if node.get("name") == PRETRAINED:  # other weights, under the same name, are another method
-            identity["files"] = [str(FILE), str(DENOISER)]
+        if files := shipped_files(node):
+            identity["files"] = files
         return Method(spec["name"], NetworkRun(ready), _identity(identity), network)
     if "weights" in spec:
         raise ValueError("weights: expected with model only; a method takes overrides")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import Any
 
 import torch
@@ -11,7 +10,9 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from cassi.apps.inputs import Inputs
+from cassi.apps.networks import shipped_files
 from cassi.apps.peak import peak_of
+from cassi.apps.snapshots import hash_files
 from cassi.solvers.reading import Reading
 from cassi.systems import System
 
@@ -62,7 +63,7 @@ class SceneParts:
         node = OmegaConf.to_container(config, resolve=True)
         assert isinstance(node, dict)
         kept = {key: value for key, value in node.items() if key not in _WITHOUT_INFLUENCE}
-        total = hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode())
+        total = hashlib.sha256(hash_files([kept, shipped_files(node.get("model"))]).encode())
         for value in (self.y, *self.system.state_dict().values()):
             total.update(value.detach().cpu().contiguous().numpy().data)
         return total.hexdigest()

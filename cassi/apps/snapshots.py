@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf
 
+from cassi.apps.networks import shipped_files
 from cassi.data.io import READ_SUFFIXES
 from cassi.evaluation.records import hash_key
 
@@ -80,7 +81,7 @@ def hash_settings(config: DictConfig) -> str:
     settings: Any = OmegaConf.to_container(config, resolve=True)
     settings = {key: value for key, value in settings.items() if key not in _WITHOUT_INFLUENCE}
     settings["output"] = {k: v for k, v in settings["output"].items() if k != "progress"}
-    return hash_files(settings)
+    return hash_files([settings, shipped_files(settings.get("model"))])
 
 
 def hash_files(value: Any) -> str:

@@ -31,6 +31,8 @@ class Augment:
             change spectra. None: not at all.
         illumination: standard deviation of the logarithm of a smooth factor over the bands, as
             another light would give: three cosines; 0: not at all.
+        lift: probability that a sample becomes what an RGB picture of it would be lifted to: seen
+            in three broad channels, and lit in three broad colours, all drawn at random.
 
     Raises:
         ValueError: a probability outside [0, 1], or a range that is not 0 < low <= high.
@@ -43,9 +45,10 @@ class Augment:
     scale: Sequence[float] | None = None
     brightness: Sequence[float] | None = None
     illumination: float = 0.0
+    lift: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("splice", "mix"):
+        for name in ("splice", "mix", "lift"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}: expected 0 to 1, got {getattr(self, name)!r}")
         if not 0 <= self.illumination < math.inf:
@@ -135,6 +138,8 @@ def augmented_crop(
     if augment.illumination:
         curve = _smooth_curve(len(sample), generator).mul_(augment.illumination).exp_()
         sample.mul_(curve[:, None, None])
+    if augment.lift and _uniform(generator) < augment.lift:
+        sample = _lifted(sample, generator)
     return sample
 
 
@@ -174,6 +179,24 @@ def _smooth_curve(bands: int, generator: torch.Generator) -> Tensor:
     return torch.stack([weight * torch.cos((k + 1) * at) for k, weight in enumerate(weights)]).sum(
         0
     )
+
+
+def _lifted(cube: Tensor, generator: torch.Generator) -> Tensor:
+    # x ← Bᵀ P R x, R and B three curves over the bands each, P a permutation; as bright as before.
+    channels, colours = _broad_curves(len(cube), generator), _broad_curves(len(cube), generator)
+    colours = colours[torch.randperm(3, generator=generator)]
+    picture = (channels / channels.sum(1, keepdim=True)) @ cube.flatten(1)
+    lifted = (colours.T @ picture).view_as(cube)
+    brightest = lifted.amax()
+    return lifted.mul_(cube.amax() / brightest) if brightest > 0 else lifted
+
+
+def _broad_curves(bands: int, generator: torch.Generator) -> Tensor:
+    # (3, C): bell curves, one in each third of the bands, a tenth to a third of them wide.
+    at = (torch.arange(bands) + 0.5) / bands
+    centres = (torch.arange(3) + 0.15 + 0.7 * torch.rand(3, generator=generator)) / 3
+    widths = 0.1 + 0.23 * torch.rand(3, generator=generator)
+    return torch.exp(-(((at - centres[:, None]) / widths[:, None]) ** 2))
 
 
 def _resize(cube: Tensor, height: int, width: int) -> Tensor:

@@ -15,9 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 import cassi
-from cassi.apps import reconstruct_batch, reconstruct_worker
+from cassi.apps import networks, reconstruct_batch, reconstruct_worker
+from cassi.apps.snapshots import hash_settings
 from cassi.data.checksums import check_sums
 from cassi.models.registry import create_model
 from cassi.models.saved import Card, save_model
@@ -281,6 +283,15 @@ def test_a_killed_run_goes_on(reconstruct, day, tmp_path):
     assert all(stamps(folder)[path] == before[path] for path in done)
     assert reconstruct(*options, f"hydra.run.dir={tmp_path / 'whole'}").status == 0
     assert cubes(folder) == cubes(tmp_path / "whole")
+
+
+def test_results_of_other_shipped_weights_are_done_again(monkeypatch, tmp_path):
+    config = OmegaConf.create({"model": {"name": "pretrained"}, "output": {"progress": False}})
+    before = hash_settings(config)
+    assert hash_settings(config) == before
+    (tmp_path / "other.safetensors").write_bytes(b"other weights")
+    monkeypatch.setattr(networks, "FILE", tmp_path / "other.safetensors")
+    assert hash_settings(config) != before
 
 
 @pytest.mark.slow

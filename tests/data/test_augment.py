@@ -142,9 +142,30 @@ def test_illumination_is_one_smooth_factor_per_band() -> None:
     assert curves.diff(dim=1).abs().max() < 0.4
 
 
+def test_lifted_spectra_are_sums_of_three_smooth_ones() -> None:
+    cube = torch.rand(28, 12, 15, generator=_generator()) + 0.1
+    scene = Scene("a", cube, tuple(range(28)))
+    directions = []
+    for seed in range(20):
+        sample = augmented_crop([scene], 12, 15, replace(OFF, lift=1.0), _generator(seed))
+        assert sample.min() >= 0
+        torch.testing.assert_close(sample.max(), cube.max())
+        left, values, _ = torch.linalg.svd(sample.flatten(1).double(), full_matrices=False)
+        assert values[3] < 1e-5 * values[0]
+        assert values[2] > 1e-4 * values[0]
+        directions.append(left[:, 0].abs())
+    assert torch.stack(directions).std(0).max() > 0.05
+
+
+def test_lifting_leaves_what_is_dark_dark() -> None:
+    scene = Scene("a", torch.zeros(28, 6, 6), tuple(range(28)))
+    sample = augmented_crop([scene], 6, 6, replace(OFF, lift=1.0), _generator())
+    assert torch.equal(sample, scene.cube)
+
+
 def test_same_generator_same_bits() -> None:
     everything = Augment(
-        splice=0.5, mix=0.5, scale=(0.7, 1.5), brightness=(0.5, 1.0), illumination=0.2
+        splice=0.5, mix=0.5, scale=(0.7, 1.5), brightness=(0.5, 1.0), illumination=0.2, lift=0.5
     )
     scenes = [_scene(), _scene(base=1000.0)]
     for seed in range(10):
@@ -159,6 +180,7 @@ def test_same_generator_same_bits() -> None:
         ({"mix": -0.1}, "mix: expected 0 to 1"),
         ({"scale": (0, 1)}, "scale: expected .low, high."),
         ({"scale": (1, 0.5)}, "scale: expected"),
+        ({"lift": 2}, "lift: expected 0 to 1"),
         ({"illumination": -1.0}, "illumination: expected at least 0"),
         ({"brightness": (1,)}, "brightness: expected"),
         ({"brightness": (1, float("nan"))}, "brightness: expected"),
