@@ -49,10 +49,12 @@ def _read_mat(path: Path) -> Iterator[Source]:
 
     from scipy.io import loadmat, whosmat
 
-    check_mat(path)
+    complex_names = check_mat(path)
     shapes, others = {}, {}
     for name, shape, kind in whosmat(path, appendmat=False):
-        if kind in _MATLAB_NUMBERS:
+        if name in complex_names:
+            others[name] = "an array of complex numbers"
+        elif kind in _MATLAB_NUMBERS:
             shapes[name] = tuple(shape)
         else:
             others[name] = f"a {kind} array"

@@ -14,20 +14,26 @@ __all__ = ["check_mat"]
 _MATRIX, _COMPRESSED = 14, 15
 _OPAQUE = 17
 _NEVER_READ = {1, 2, 3, 5, 16}  # cell, struct, object, sparse, function
+_CHAR, _COMPLEX = 4, 0x0800  # a class of arrays, and a flag
+# Of what numbers are written as; scipy looks others up in a table that ends before them.
+_NUMBERS, _TEXTS = {1, 2, 3, 4, 5, 6, 7, 9, 12, 13}, {16, 17, 18}
 # Flags, axes and name of an array come first; MATLAB's names have at most 63 letters.
 _HEAD = 4096
 
 
-def check_mat(path: Path) -> None:
+def check_mat(path: Path) -> set[str]:
     """Refuse a file whose arrays claim more than it can hold.
 
     Sizes stand in it three times: in the tag of an element, in the axes of its array, and in the
     tag of the numbers. They are compared with each other and with the file.
 
+    Returns:
+        The names of complex arrays, whose second half is not looked at: not to be read.
+
     Raises:
         ValueError: They do not fit; or it is a file of another version.
     """
-    size = path.stat().st_size
+    size, complex_names = path.stat().st_size, set()
     with path.open("rb") as file:
         head = file.read(128)
         order = {b"IM": "<", b"MI": ">"}.get(head[126:128])
@@ -49,35 +55,45 @@ def check_mat(path: Path) -> None:
             kind, claimed = struct.unpack(f"{order}II", found[:8])
             if kind == _MATRIX:
                 check_size(claimed, stored, compressed=True)
-                _check_matrix(found[8:], order, claimed)
+                name = _check_matrix(found[8:], order, claimed)
+                if name is not None:
+                    complex_names.add(name)
             file.seek(start + stored)
+    return complex_names
 
 
-def _check_matrix(head: bytes, order: str, claimed: int) -> None:
+def _check_matrix(head: bytes, order: str, claimed: int) -> str | None:
+    # Returns the name of a complex array.
     if claimed == 0:
-        return  # an empty array needs no more
-    flags, at = _element(head, 0, order)
-    kind = struct.unpack(f"{order}I", flags[:4])[0] & 0xFF if len(flags) >= 4 else 0
+        return None  # an empty array needs no more
+    found, at = _element(head, 0, order)
+    flags = struct.unpack(f"{order}I", found[:4])[0] if len(found) >= 4 else 0
+    kind = flags & 0xFF
     if kind == _OPAQUE:
-        return  # it has no axes
+        return None  # it has no axes
     axes, at = _element(head, at, order)
-    _, at = _element(head, at, order)
+    name, at = _element(head, at, order)
     if len(axes) % 4 or not 8 <= len(axes) <= 4 * 32:
         raise ValueError(f"expected 2 to 32 axes of an array, got {len(axes) // 4}")
     shape = struct.unpack(f"{order}{len(axes) // 4}i", axes)
     if min(shape) < 0:
         raise ValueError(f"expected sizes of at least 0, got {shape}")
     if kind in _NEVER_READ:
-        return
+        return None
     # Real and imaginary part, of eight bytes an element at most.
     elements = math.prod(shape)
     if claimed > 16 * elements + at + 16:
         raise ValueError(f"it claims {claimed} bytes of data for an array of {shape}")
-    tag = head[at : at + 8]
-    size = struct.unpack(f"{order}II", tag)[1] if len(tag) == 8 else 0
-    small = any(tag[2:4] if order == "<" else tag[:2])  # then these are the numbers themselves
-    if not small and size > 8 * elements:
-        raise ValueError(f"it claims {size} bytes of numbers for an array of {shape}")
+    if elements:
+        if len(tag := head[at : at + 8]) < 8:
+            raise ValueError("the file is cut short in the head of an array")
+        written, size = struct.unpack(f"{order}II", tag)
+        if not written >> 16 and size > 8 * elements:  # else these are the numbers themselves
+            raise ValueError(f"it claims {size} bytes of numbers for an array of {shape}")
+        written &= 0xFFFF if written >> 16 else 0xFFFFFFFF
+        if written not in (_NUMBERS | _TEXTS if kind == _CHAR else _NUMBERS):
+            raise ValueError(f"expected numbers in an array, got data of type {written}")
+    return name.decode("latin1") if flags & _COMPLEX else None
 
 
 def _element(head: bytes, at: int, order: str) -> tuple[bytes, int]:

@@ -7,6 +7,7 @@ import os
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +119,10 @@ def read_file(file: Path) -> Any:
         except SafetensorError as error:
             raise ValueError(f"weights {file}: not a safetensors file ({error})") from None
     try:
-        _check_archive(file)
+        # What torch wrote before 1.6 claims lengths that only a file in memory does not believe.
+        source = file if _is_archive(file) else BytesIO(file.read_bytes())
         with torch.serialization.safe_globals(_harmless()):
-            return torch.load(file, map_location="cpu", weights_only=True)
+            return torch.load(source, map_location="cpu", weights_only=True)
     except OSError:
         raise
     except Exception as error:  # torch.load fails in many ways on what is no checkpoint
@@ -137,15 +139,16 @@ def read_file(file: Path) -> Any:
         ) from None
 
 
-def _check_archive(file: Path) -> None:
+def _is_archive(file: Path) -> bool:
     """Refuse an archive that claims more than the file holds; torch compresses nothing."""
     if not zipfile.is_zipfile(file):
-        return  # as torch wrote them before 1.6
+        return False
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
     claimed = sum(member.file_size for member in members)
     if claimed > file.stat().st_size or any(member.compress_type for member in members):
         raise ValueError(f"it claims {claimed} bytes of data or is compressed")
+    return True
 
 
 def _harmless() -> list[Any]:

@@ -50,13 +50,15 @@ def _npy_header(path: Path) -> None:
     path.write_bytes(b"\x93NUMPY\2\0" + struct.pack("<I", 0xFFFFFFF0) + b"{" * 100)
 
 
-def _mat(axes: tuple[int, ...], tag: int, numbers: int) -> Callable[[Path], None]:
+def _mat(
+    axes: tuple[int, ...], tag: int, numbers: int, *, kind: int = 9, name: bytes = b"cube"
+) -> Callable[[Path], None]:
     def make(path: Path) -> None:
         def element(kind: int, content: bytes) -> bytes:
             return struct.pack("<II", kind, len(content)) + content.ljust(-(-len(content) // 8) * 8)
 
         body = element(6, struct.pack("<II", 6, 0)) + element(5, struct.pack("<3i", *axes))
-        body += element(1, b"cube") + struct.pack("<II", 9, numbers) + bytes(64)
+        body += element(1, name) + struct.pack("<II", kind, numbers) + bytes(64)
         packed = zlib.compress(struct.pack("<II", 14, tag or len(body)) + body)
         head = b"MATLAB 5.0 MAT-file".ljust(124) + b"\0\1IM"
         path.write_bytes(head + struct.pack("<II", 15, len(packed)) + packed)
@@ -130,6 +132,8 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], None]]] = {
     "mat_axes": (".mat", _mat((10**4, 10**4, 10**5), 0, 64)),
     "mat_tag": (".mat", _mat((2, 2, 2), 4 * 10**9, 64)),
     "mat_numbers": (".mat", _mat((2, 2, 2), 0, 4 * 10**9)),
+    "mat_kind": (".mat", _mat((2, 2, 2), 0, 64, kind=19)),
+    "mat_kind_hidden": (".mat", _mat((2, 2, 2), 0, 64, kind=19, name=b"a" * 4032)),
     "hdf5": (".h5", _hdf5),
     "hdf5_chunk": (".h5", _hdf5_chunk),
     "hdf5_deep": (".h5", _hdf5_deep),
