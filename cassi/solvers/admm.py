@@ -14,9 +14,14 @@ from cassi.solvers.objective import data_misfit
 
 @dataclass(frozen=True)
 class AdmmState(State):
-    """The denoised cube and the scaled multiplier."""
+    """The denoised cube x and what it was denoised from, v + u."""
 
-    dual: Tensor
+    total: Tensor
+
+    @property
+    def dual(self) -> Tensor:
+        """The scaled multiplier u."""
+        return self.total - self.x
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class ADMM:
     def init(self, y: Tensor, system: LinearSystem, x0: Tensor | None = None) -> AdmmState:
         """Start from `x0`, or from the shortest cube that explains y, with a zero multiplier."""
         x = system.pinv(y) if x0 is None else x0
-        return AdmmState(x, torch.zeros_like(x))
+        return AdmmState(x, x)
 
     def step(
         self,
@@ -63,13 +68,13 @@ class ADMM:
         rho: Any = 0.01,
     ) -> AdmmState:
         """Fit the measurement, denoise, update the multiplier."""
-        v = system.data_step(state.x - state.dual, y, rho)
-        if self.relaxation != 1:
-            v = torch.lerp(state.x, v, self.relaxation)
-        total = v + state.dual
+        # With t = v + u of the last step: x − u = 2x − t, and the relaxed v + u = t + r (v − x).
+        v = system.data_step(torch.lerp(state.total, state.x, 2.0), y, rho)
+        change = v - state.x
         del v  # large cubes are worth freeing early
-        x = prior(total, sigma)
-        return AdmmState(x, total - x)
+        total = torch.add(state.total, change, alpha=self.relaxation)
+        del change
+        return AdmmState(prior(total, sigma), total)
 
     def objective(
         self, state: AdmmState, y: Tensor, system: LinearSystem, penalty: Tensor, rho: Any
