@@ -2,10 +2,8 @@
 
     python scripts/benchmark_methods.py
     python scripts/benchmark_methods.py --methods gap_tv auto --data cave_test
-    python scripts/benchmark_methods.py --override denoiser.weights=F --override prior.weights=F
 
-Every scene runs in a process of its own, so that its peak memory is its own. An override that a
-method does not know, as weights in a method without a network, is left out there.
+Every scene runs in a process of its own, so that its peak memory is its own.
 """
 
 from __future__ import annotations
@@ -24,21 +22,12 @@ from scripts.benchmark_reconstruct import SCENES, reconstruct
 
 METHODS = ["gap_tv", "admm_tv", "twist", "desci", "auto", "pnp_gap", "pnp_admm"]
 COLUMNS = {"psnr": ".2f", "ssim": ".3f", "sam": ".1f", "seconds": ".1f", "peak_MiB": ".0f"}
-NEEDS = {"pnp_gap": "prior.weights", "pnp_admm": "denoiser.weights"}
 
 
-def measure(
-    method: str, data: str, overrides: list[str], folder: Path
-) -> dict[str, float | str] | None:
-    """Return the means over the scenes; None where a method lacks its weights."""
-    known = [o for o in overrides if not o.split("=")[0].endswith("weights")]
-    if method in NEEDS:
-        given = [o for o in overrides if o.startswith(f"{NEEDS[method]}=")]
-        if not given:
-            return None
-        known += given
+def measure(method: str, data: str, overrides: list[str], folder: Path) -> dict[str, float | str]:
+    """Return the means over the scenes."""
     rows = [
-        reconstruct(f"[{data},{method}]", scene, known, folder / method / scene)
+        reconstruct(f"[{data},{method}]", scene, overrides, folder / method / scene)
         for scene in SCENES[data]
     ]
     scores = " ".join(f"{row['psnr']:.2f}" for row in rows if "psnr" in row)
@@ -67,8 +56,6 @@ def main() -> None:
         try:
             row = measure(method, arguments.data, arguments.override, folder)
         except subprocess.CalledProcessError:
-            row = None
-        if row is None:
             print(f"| {method} | not measured |||||| ", flush=True)
             continue
         rows.append(row)

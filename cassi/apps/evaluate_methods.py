@@ -11,11 +11,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from cassi.apps.evaluate_names import config_search, understand
 from cassi.apps.network_solver import prepare_network
-from cassi.apps.networks import build_model, check_model, rewrite_model_path, shipped_files
+from cassi.apps.networks import build_model, check_model, rewrite_model_path
 from cassi.apps.settings import check_denoiser
 from cassi.config import build, plain
 from cassi.data.manifest import checksum
 from cassi.evaluation import Method, NetworkRun, SolverRun
+from cassi.models.pretrained import FILES
+from cassi.models.registry import PRETRAINED
 from cassi.solvers import Solver
 
 
@@ -78,8 +80,6 @@ def _make(
         identity = {"model": node, "bands": bands, "card": card.name}
         ready = prepare_network(network, composed).to(device)
         identity |= {"refined": ready.refined, "precision": ready.precision}
-        if files := shipped_files(node):
-            identity["files"] = files
         return Method(spec["name"], NetworkRun(ready), _identity(identity), network)
     if "weights" in spec:
         raise ValueError("weights: expected with model only; a method takes overrides")
@@ -102,6 +102,8 @@ def _compose(overrides: list[str], config: DictConfig) -> DictConfig:
 
 def _identity(node: Any) -> Any:
     """A config as plain values, with a checksum for each file that it names."""
+    if node == PRETRAINED:  # other weights under the same name are another method
+        return [f"sha256:{checksum(file)}" for file in FILES]
     if isinstance(node, DictConfig):
         return _identity(plain(node))
     if isinstance(node, dict):

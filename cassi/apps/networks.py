@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from cassi.config import plain
-from cassi.models.pretrained import DENOISER, FILE, shipped_network
+from cassi.models.pretrained import shipped_network
 from cassi.models.registry import PRETRAINED, Entry, create_model, find_model, list_models
 from cassi.models.saved import Card, load_model, read_card
 
@@ -44,14 +44,6 @@ def _settings(entry: Entry) -> dict[str, Any]:
         if p.name != "bands" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     }
     return settings | entry.settings
-
-
-def shipped_files(node: Any) -> list[str]:
-    """Return the files that a `model` node (or None) stands for without naming them.
-
-    What was computed with other weights under the same name is another result.
-    """
-    return [str(FILE), str(DENOISER)] if node and node.get("name") == PRETRAINED else []
 
 
 def build_model(node: DictConfig, bands: int) -> tuple[nn.Module, Card]:

@@ -10,7 +10,6 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from cassi.apps.inputs import Inputs
-from cassi.apps.networks import shipped_files
 from cassi.apps.peak import peak_of
 from cassi.apps.snapshots import hash_files
 from cassi.solvers.reading import Reading
@@ -63,7 +62,7 @@ class SceneParts:
         node = OmegaConf.to_container(config, resolve=True)
         assert isinstance(node, dict)
         kept = {key: value for key, value in node.items() if key not in _WITHOUT_INFLUENCE}
-        total = hashlib.sha256(hash_files([kept, shipped_files(node.get("model"))]).encode())
+        total = hashlib.sha256(hash_files(kept).encode())
         for value in (self.y, *self.system.state_dict().values()):
             total.update(value.detach().cpu().contiguous().numpy().data)
         return total.hexdigest()

@@ -11,12 +11,13 @@ from cassi.models.inference import Inference
 from cassi.models.registry import create_model
 from cassi.models.saved import Card, read_card
 from cassi.priors import TV, Compose, Denoiser, Subspace
+from cassi.priors.denoiser import SHIPPED
 from cassi.solvers import ADMM, Geometric, Solver
 
 FILE = Path(__file__).with_name("weights") / "cassi_net.safetensors"
 """One set of weights for any number of bands, any mask, step and direction."""
-DENOISER = FILE.with_name("denoiser.safetensors")
-"""Weights of the denoising network that refines."""
+FILES = (FILE, SHIPPED)
+"""What "pretrained" stands for: these, and the weights of the denoising network that refines."""
 SIZES: dict[str, dict[str, Any]] = {
     "large": {"start": 150, "strength": 0.03},
     "small": {"start": 40, "strength": 0.06},
@@ -75,7 +76,7 @@ def shipped_denoiser() -> Denoiser:
     """Return the denoising network that comes with the package, a prior."""
     network = DRUNet(channels=1, widths=(16, 32, 64, 64), blocks=1, shuffle=2, residual=True)
     return Denoiser(
-        network, weights=DENOISER, domain="subspace", sigma_range=(0.0, 0.3), bfloat16=True
+        network, weights="pretrained", domain="subspace", sigma_range=(0.0, 0.3), bfloat16=True
     )
 
 

@@ -21,6 +21,9 @@ from cassi.priors.weights import load_weights
 Network = Callable[[Tensor, Tensor], Tensor]
 """(images `(N, c, H, W)`, standard deviations `(N,)`) → images."""
 
+SHIPPED = Path(__file__).parents[1] / "models" / "weights" / "denoiser.safetensors"
+"""Weights that come with the package, for the network of `prior=drunet_small`."""
+
 DOMAINS = ("band", "subspace", "window", "cube")
 
 
@@ -52,7 +55,8 @@ class Denoiser:
     Args:
         network: `net(x, σ) -> x`: a module of `cassi.models`, any other module or function, or the
             path of a TorchScript file. A TorchScript file is a program: load only what you trust.
-        weights: file for `load_weights`; None where the network has its weights.
+        weights: file for `load_weights`; "pretrained": those that come with the package, `SHIPPED`;
+            None where the network has its weights.
         domain: what an image is, see above.
         rank: components of the subspace; at most C.
         window: neighbours, the band itself included; odd.
@@ -203,7 +207,7 @@ def _prepare(network: Any, weights: str | os.PathLike[str] | None) -> Network:
         return network
     network = copy.deepcopy(network)
     if weights is not None:
-        load_weights(network, weights)
+        load_weights(network, SHIPPED if weights == "pretrained" else weights)
     network.eval().requires_grad_(False).float()
     # The layout of images that convolutions are fastest in: half the time on a CPU.
     return network.to(memory_format=torch.channels_last)

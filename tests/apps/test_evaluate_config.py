@@ -132,7 +132,10 @@ def test_overrides_of_the_data_reach_methods():
             ["gap_net"],
             r"gap_net: expected weights, got none: write \{model: gap_net, ",
         ),
-        (["pnp_gap"], r"pnp_gap: config: weights has no value|pnp_gap: config: "),
+        (
+            [{"method": "pnp_gap", "overrides": ["prior=drunet"]}],
+            r"pnp_gap: config: .*weights has no value",
+        ),
         ([{"method": "gap_tv", "wieghts": 1}], "no key 'wieghts'"),
         ([{"name": "x"}], "a mapping with method or model"),
         ([{"method": "gap_tv", "weights": "w"}], "expected with model only"),
