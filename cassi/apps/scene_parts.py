@@ -9,9 +9,9 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
+from cassi.apps.identity import hash_files
 from cassi.apps.inputs import Inputs
 from cassi.apps.peak import peak_of
-from cassi.apps.snapshots import hash_files
 from cassi.solvers.reading import Reading
 from cassi.systems import System
 

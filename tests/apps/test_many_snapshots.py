@@ -18,8 +18,8 @@ import torch
 from omegaconf import OmegaConf
 
 import cassi
-from cassi.apps import reconstruct_batch, reconstruct_worker, snapshots
-from cassi.apps.snapshots import hash_settings
+from cassi.apps import identity, reconstruct_batch, reconstruct_worker
+from cassi.apps.identity import hash_settings
 from cassi.data.checksums import check_sums
 from cassi.models.registry import create_model
 from cassi.models.saved import Card, save_model
@@ -290,7 +290,7 @@ def test_results_of_other_shipped_weights_are_done_again(monkeypatch, tmp_path):
     before = hash_settings(config)
     assert hash_settings(config) == before
     (tmp_path / "other.safetensors").write_bytes(b"other weights")
-    monkeypatch.setattr(snapshots, "FILES", [tmp_path / "other.safetensors"])
+    monkeypatch.setattr(identity, "FILES", [tmp_path / "other.safetensors"])
     assert hash_settings(config) != before
 
 
