@@ -34,7 +34,7 @@ class Call:
         name: of the operator; public functions as "cassi.ops.NAME".
         run: the operator.
         args: its arguments by name, in order.
-        fits: whether they fit each other and hold finite numbers.
+        fits: whether they fit each other, have bands, and hold finite numbers.
     """
 
     name: str
@@ -69,6 +69,7 @@ def draw(random: Random) -> Call:
         name = names[int(random.integers(len(names)))]
         wanted = [argument.name for argument in getattr(kernels, name).default._schema.arguments]
         call = Call(name, getattr(kernels, name), _arguments(random, wanted, name))
+    call.fits = call.args.get("bands") != 0 and len(call.args.get("offsets", [0])) > 0
     if random.random() < 0.5:
         for _ in range(int(random.integers(1, 3))):
             spoil(random, call)
@@ -183,7 +184,7 @@ def _gram(
         gram[:, 0] = (gram[:, 0] + gram[:, 0].transpose(1, 2)) / 2
         return gram.flatten(1, 2)
     if min(*mask.shape, bands) == 0:
-        return torch.rand(samples, shots, shots, height, measurement[3])
+        return torch.eye(shots)[..., None, None].repeat(samples, 1, 1, height, measurement[3])
     return _stride(random, _reference.gram(mask, bands, step))
 
 

@@ -33,10 +33,16 @@ def linear_taps(offsets: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         Taps `(…, C, 2)` and starts `(…, C)`, int64.
 
+    Raises:
+        TypeError: `offsets` is no dense tensor of a floating dtype.
+        ValueError: more than a million offsets.
+
     >>> linear_taps(torch.tensor([0.0, 1.25]))
     (tensor([[1.0000, 0.0000],
             [0.7500, 0.2500]]), tensor([0, 1]))
     """
+    if _checks.check_floating("offsets", offsets).numel() > _MOST:
+        raise ValueError(f"offsets: expected at most {_MOST}, got {offsets.numel()}")
     whole = offsets.detach().floor()
     fraction = offsets - whole
     return torch.stack((1 - fraction, fraction), -1), whole.long()
@@ -59,8 +65,17 @@ def step_offsets(bands: int, step: int) -> tuple[float, ...]:
 
 
 def detector_columns(offsets: Sequence[float], width: int) -> int:
-    """Return how many detector columns hold bands of `width` columns moved by offsets >= 0."""
-    return width + math.ceil(max(offsets))
+    """Return how many detector columns hold bands of `width` columns moved by offsets >= 0.
+
+    Raises:
+        TypeError: `width` is not an integer.
+        ValueError: no offset, or one that is not finite; `width` < 1.
+    """
+    width = _checks.check_int("width", width, 1)
+    farthest = max(map(float, offsets), default=math.nan)
+    if not math.isfinite(farthest):
+        raise ValueError(f"offsets: expected finite numbers, at least one, got {offsets}")
+    return width + math.ceil(farthest)
 
 
 def forward_taps(x: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, detector: int) -> Tensor:
@@ -147,8 +162,9 @@ def gram_taps(mask: Tensor, taps: Tensor, starts: Tensor, detector: int) -> Tens
         ValueError: shapes or devices do not fit each other.
     """
     detector = _checks.check_int("detector", detector, 1)
-    m = _checks.canonical_mask(mask).double()
-    samples = max(len(m), len(taps) if taps.ndim == 3 else 1)
+    m = _checks.canonical_mask(mask)
+    tapped = len(taps) if _checks.check_floating("taps", taps).ndim == 3 else 1
+    samples, m = tapped if len(m) == 1 else len(m), m.double()
     taps, starts = _canonical_taps(taps, starts, m.expand(samples, -1, -1, -1, -1))
     bands = taps.shape[1]
     _checks.check_bands(m, bands)
@@ -214,6 +230,8 @@ def _canonical_taps(taps: Tensor, starts: Tensor, like: Tensor) -> tuple[Tensor,
     if not isinstance(starts, Tensor) or starts.dtype != torch.int64:
         got = starts.dtype if isinstance(starts, Tensor) else type(starts).__name__
         raise TypeError(f"starts: expected an int64 tensor, got {got}")
+    if starts.layout is not torch.strided:
+        raise TypeError(f"starts: expected a dense tensor, got layout {starts.layout}")
     taps = taps[None] if taps.ndim == 2 else taps
     starts = starts[None] if starts.ndim == 1 else starts
     fits = taps.ndim == 3 and starts.shape == taps.shape[:2]

@@ -195,9 +195,33 @@ def test_what_does_not_fit(change: dict[str, Any], message: str) -> None:
         ops.forward_taps(**(arguments | change))
 
 
+@pytest.mark.parametrize(
+    ("offsets", "message"),
+    [
+        (-1, "offsets: expected a torch.Tensor, got int"),
+        (torch.zeros(3, dtype=torch.complex64), "offsets: expected float32"),
+        (torch.zeros(3).to_sparse(), "offsets: expected a dense tensor"),
+        (torch.zeros(1).expand(1 << 31), "offsets: expected at most 1048576, got 2147483648"),
+    ],
+)
+def test_offsets_that_are_none(offsets: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        ops.linear_taps(offsets)
+
+
+@pytest.mark.parametrize("offsets", [[], [0.0, float("inf")], [float("nan")]])
+def test_a_detector_of_no_width(offsets: list[float]) -> None:
+    with pytest.raises(ValueError, match="offsets: expected finite numbers, at least one"):
+        ops.detector_columns(offsets, 5)
+
+
 def test_grams_and_measurements_that_do_not_fit() -> None:
     taps, starts = ops.linear_taps(torch.zeros(C))
     with pytest.raises(ValueError, match=r"gram: expected \(1 or B, T·K, K, H, D\)"):
         ops.band_solve(torch.ones(1, 2, H, W), torch.ones(1, 3, 2, H, W))
     with pytest.raises(ValueError, match=r"y: expected \(B, K, H, D\) with K = 1 and H = 3"):
         ops.adjoint_taps(torch.ones(1, 2, H, 9), torch.ones(H, W), taps, starts)
+    with pytest.raises(TypeError, match="starts: expected a dense tensor"):
+        ops.forward_taps(torch.ones(C, H, W), torch.ones(H, W), taps, starts.to_sparse(), 9)
+    with pytest.raises(ValueError, match="taps: expected one for all or one per sample"):
+        ops.gram_taps(torch.ones(3, 1, 1, H, W), taps.expand(5, C, 2), starts.expand(5, C), 9)
