@@ -402,8 +402,12 @@ Tensor convolve(const Tensor& a, const Tensor& v, bool correlate) {
   STD_TORCH_CHECK(!correlate || n >= m, "g: expected at least ", m, " elements, got ", n);
   const int64_t length = correlate ? n - m + 1 : n + m - 1;
   Tensor out = empty(a, {rows, length}, a.scalar_type());
-  start(Convolve{rows, n, m, sums_of({&a, &v}), read(a, a, "a", {rows, n}),
-                 read(v, a, "v", {rows, m}), view(out, "out", {rows, length}), correlate},
+  const View signal = read(a, a, "a", {rows, n}), kernel = read(v, a, "v", {rows, m});
+  const View sums = view(out, "out", {rows, length});
+  // Kernels hold the second one whole: a convolution may take either for it.
+  start(!correlate && m > n
+            ? Convolve{rows, m, n, sums_of({&a, &v}), kernel, signal, sums, correlate}
+            : Convolve{rows, n, m, sums_of({&a, &v}), signal, kernel, sums, correlate},
         out);
   return out;
 }

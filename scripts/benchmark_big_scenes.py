@@ -29,6 +29,7 @@ import numpy as np
 import torch
 
 import cassi
+from cassi import solvers
 from cassi.data.bundled import bundled_path
 from cassi.data.stacks import create_stack, open_stack
 
@@ -155,7 +156,7 @@ def signal_level(files: dict[str, Path], bands: int) -> float:
     """Return the signal level of a measurement."""
     mask, y = (np.load(files[role]) for role in ("mask", "measurement"))
     system = cassi.SDCassi(mask, bands=bands, step=2)
-    return float(cassi.signal_level(torch.from_numpy(y)[None, None], system))
+    return float(solvers.signal_level(torch.from_numpy(y)[None, None], system))
 
 
 def compare(one: Path, other: Path, seams: list[int]) -> tuple[float, float, float]:

@@ -209,7 +209,7 @@ def test_a_file_that_cannot_grow(camera, tmp_path):
         capture_output=True, text=True, preexec_fn=limit, check=False,
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
-    assert "too large" in done.stderr.splitlines()[-1]
+    assert "too large" in done.stderr  # where coverage is measured, its files cannot grow either
     assert {file.name for file in run.iterdir()} == {".hydra"}
 
 
