@@ -42,6 +42,11 @@ class Call:
     args: dict[str, Any]
     fits: bool = True
 
+    @property
+    def public(self) -> bool:
+        """Whether it is a function of cassi.ops, not an operator below them."""
+        return self.name.startswith("cassi.ops.")
+
     def __str__(self) -> str:
         """The call, tensors by shape, strides and dtype."""
 

@@ -17,6 +17,7 @@ Rules that all operators share are written here, once:
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
 from collections.abc import Callable, Iterable
@@ -60,8 +61,8 @@ def define(
     SCHEMAS[name] = schema
     qualified = f"{NAMESPACE}::{name}"
     _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
-    _library.impl(name, reference, "CompositeExplicitAutograd")
-    torch.library.register_fake(qualified, fake, lib=_library)
+    _library.impl(name, _complete(name, reference), "CompositeExplicitAutograd")
+    torch.library.register_fake(qualified, _complete(name, fake), lib=_library)
     if backward is not None:
         torch.library.register_autograd(
             qualified, backward, setup_context=save or save_inputs, lib=_library
@@ -70,6 +71,21 @@ def define(
     for device in ("CPU", "CUDA"):
         _library.impl(name, _autocast(op, device), f"Autocast{device}")
     torch.library.register_vmap(qualified, vmap or _fold_batch(op), lib=_library)
+
+
+def _complete(name: str, reference: Callable[..., Any]) -> Callable[..., Any]:
+    # torch hands None on where the schema says Tensor.
+    arguments = getattr(kernels, name).default._schema.arguments
+    needed = [(k, a.name) for k, a in enumerate(arguments) if str(a.type) == "Tensor"]
+
+    @functools.wraps(reference)
+    def run(*args: Any) -> Any:
+        for index, argument in needed:
+            if args[index] is None:
+                raise TypeError(f"{name}: expected a tensor {argument}, got None")
+        return reference(*args)
+
+    return run
 
 
 def call(op: Any, *args: Any) -> Any:

@@ -66,8 +66,6 @@ def tv_prox_backward(
     norm: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Differentiate the iterations of `tv_prox_dual`: gradients of x, weight (per sample), dual."""
-    if grad is None or x is None or weight is None:  # torch hands a missing tensor on
-        raise TypeError("tv_prox_backward: expected tensors grad, x and weight")
     if norm == NUCLEAR:
         return _recorded_backward(grad, grad_dual, x, weight, dual, iterations, norm)
     dtype = accumulation_dtype(x)

@@ -131,6 +131,7 @@ def adjoint_taps(
     taps, starts = _canonical_taps(taps, starts, y)
     _checks.check_same_device(y=y, mask=m, taps=taps, starts=starts)
     _checks.check_bands(m, taps.shape[1])
+    _checks.check_int("columns of y", y.shape[-1], 1)
     _checks.check_samples("y", y, m)
     if tuple(y.shape[1:3]) != (m.shape[1], m.shape[3]):
         raise ValueError(
