@@ -171,3 +171,15 @@ def test_bfloat16_is_float32_rounded() -> None:
     mask, v, y = (value.bfloat16() for value in _problem((HEIGHT, WIDTH), 2))
     expected = ops.data_step(v.float(), y.float(), mask.float(), 2).bfloat16()
     assert torch.equal(ops.data_step(v, y, mask, 2), expected)
+
+
+def test_gradient_of_a_gram_that_samples_share() -> None:
+    def solve(r: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
+        return ops.gram_solve(r, torch.einsum("kmhw,lmhw->klhw", root, root), 0.5)
+
+    generator = torch.Generator().manual_seed(0)
+    r, root = (
+        torch.rand(shape, generator=generator, dtype=torch.float64, requires_grad=True)
+        for shape in ((2, 3, 2, 4), (3, 3, 2, 4))
+    )
+    torch.autograd.gradcheck(solve, (r, root))

@@ -225,3 +225,13 @@ def test_grams_and_measurements_that_do_not_fit() -> None:
         ops.forward_taps(torch.ones(C, H, W), torch.ones(H, W), taps, starts.to_sparse(), 9)
     with pytest.raises(ValueError, match="taps: expected one for all or one per sample"):
         ops.gram_taps(torch.ones(3, 1, 1, H, W), taps.expand(5, C, 2), starts.expand(5, C), 9)
+
+
+@pytest.mark.parametrize("masks", [1, 2])
+def test_grams_of_samples_with_taps_of_their_own(masks: int) -> None:
+    mask, offsets = _rand(masks, 2, 1, H, W), 2 * torch.arange(C) + _rand(2, C)
+    taps, starts = ops.linear_taps(offsets)
+    together = ops.gram_taps(mask, taps, starts, 19)
+    for k in range(2):
+        alone = ops.gram_taps(mask[k % masks], taps[k], starts[k], 19)
+        torch.testing.assert_close(together[k], alone[0], rtol=1e-12, atol=1e-12)

@@ -194,3 +194,17 @@ def test_gram_of_another_batch() -> None:
 
 def test_tv_of_bands_without_pixels() -> None:
     assert ops.tv_prox(torch.zeros(1, 3, 0, 5), 0.1).shape == (1, 3, 0, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("gram", (None, 6, 4), "gram: expected a tensor mask, got None"),
+        ("trilinear", (None, R([[0.0] * 3], device="meta")), "trilinear: expected a tensor feat"),
+    ],
+)
+def test_an_operator_without_its_tensor(
+    name: str, arguments: tuple[Any, ...], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        getattr(torch.ops.cassi, name)(*arguments)
