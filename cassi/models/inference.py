@@ -12,9 +12,6 @@ from cassi.solvers import Solver, refine, relative_noise
 
 PRECISIONS = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 """As Lightning's Trainer has them: what autocast computes in."""
-QUIET = 0.08
-"""Noise relative to the root mean square of y (22 dB) from which on no solver goes on from the
-network's cube: what it then adds to one scene it takes from another."""
 
 
 class Inference(nn.Module):
@@ -25,8 +22,8 @@ class Inference(nn.Module):
     Args:
         network: `net(y, system) -> x`.
         refined: refine the cube.
-        solver: with a denoising network as its prior, goes on from the cube before it is refined,
-            where the measurement has little noise.
+        solver: is given the noise relative to the root mean square of y, and returns the solver
+            that goes on from the cube before it is refined, or None.
         precision: one of `PRECISIONS`.
         check: is given the camera before every run, to refuse one that does not fit.
 
@@ -39,7 +36,7 @@ class Inference(nn.Module):
         network: nn.Module,
         *,
         refined: bool = False,
-        solver: Solver | None = None,
+        solver: Callable[[float], Solver | None] | None = None,
         precision: str = "32-true",
         check: Callable[[Any], None] | None = None,
     ) -> None:
@@ -70,6 +67,7 @@ class Inference(nn.Module):
         if not (self.refined and bool(x.isfinite().all())):
             return x
         noise = relative_noise(y, system, getattr(self.network, "noise", "auto"))
-        if self.solver is not None and float(noise.max()) < QUIET:
-            x = self.solver.run(y, system, x0=x).x
+        solver = None if self.solver is None else self.solver(float(noise.max()))
+        if solver is not None:
+            x = solver.run(y, system, x0=x).x
         return refine(x, y, system, noise=noise)

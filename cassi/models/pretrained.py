@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from cassi.models.saved import Card, read_card
 from cassi.priors import TV, Compose, Denoiser, Subspace
 from cassi.priors.denoiser import SHIPPED
 from cassi.solvers import ADMM, Geometric, Solver
+from cassi.solvers.refine import VISIBLE
 
 FILE = Path(__file__).with_name("weights") / "cassi_net.safetensors"
 """One set of weights for any number of bands, any mask, step and direction."""
@@ -27,6 +29,8 @@ BANDS = (4, 40)
 """Fewest and most bands."""
 SIDE = 32
 """Fewest pixels along each side of the cube."""
+NOISY = 0.08
+"""Noise relative to the root mean square of y (22 dB) from which on no solver refines."""
 
 
 def load_pretrained(
@@ -45,7 +49,7 @@ def load_pretrained(
         noise: of the measurement, relative to its root mean square; "auto" reads it off it. A mask
             that is not quite the camera's counts as noise.
         refined: make the cube explain the measurement, see `cassi.solvers.refine`; before that the
-            large one goes on by `plug_and_play`, which takes about as long again and more.
+            large one goes on by `plug_and_play`, which takes about as long again.
         precision: see `Inference`.
 
     Returns:
@@ -80,23 +84,35 @@ def shipped_denoiser() -> Denoiser:
     )
 
 
-def plug_and_play(noise: float | Literal["auto"] = "auto") -> Solver:
-    """Return the solver that refines: ADMM with the denoiser, and a little total variation.
+def plug_and_play(
+    noise: float | Literal["auto"] = "auto",
+) -> Callable[[float], Solver | None]:
+    """Return what chooses the solver that refines: ADMM with the denoiser, and a little TV.
 
     It goes on from a cube (`Solver.run(…, x0=x)`), on components of the scene's spectral subspace.
+    Where no noise is seen all of them stay: the weak ones, which the first iteration nearly smooths
+    away, are part of the network's cube. In noise they are given up, and in more than that there is
+    no such solver: what it would add to one scene it takes from another.
 
     Args:
         noise: of the measurement, relative to its root mean square.
     """
     smooth = TV(weight=0.3, iterations=5, norm="nuclear", warm=True)
-    return Solver(
-        prior=Subspace(prior=Compose([smooth, shipped_denoiser()])),
-        algorithm=ADMM(rho=0.05, relaxation=1.6),
-        iterations=60,
-        sigma=Geometric(0.2, 0.05),
-        noise=noise,
-        consistent=True,
-    )
+    prior = Compose([smooth, shipped_denoiser()])
+
+    def choose(seen: float) -> Solver | None:
+        if seen >= NOISY:
+            return None
+        return Solver(
+            prior=Subspace(prior=prior, energy=0.0 if seen < VISIBLE else 1.5e-3),
+            algorithm=ADMM(rho=0.05, relaxation=1.6),
+            iterations=40,
+            sigma=Geometric(0.1, 0.05),
+            noise=noise,
+            consistent=True,
+        )
+
+    return choose
 
 
 def shipped_network(

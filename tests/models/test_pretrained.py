@@ -11,7 +11,12 @@ from cassi.data.bundled import bundled_path
 from cassi.metrics import psnr
 from cassi.models import pretrained
 from cassi.models.inference import Inference
-from cassi.models.pretrained import check_camera, load_pretrained, shipped_network
+from cassi.models.pretrained import (
+    check_camera,
+    load_pretrained,
+    plug_and_play,
+    shipped_network,
+)
 
 
 @pytest.fixture(scope="module")
@@ -115,3 +120,12 @@ def test_a_camera_may_be_checked_by_itself() -> None:
 def test_other_names_take_the_bands_of_the_camera() -> None:
     net = cassi.create_model("gap_net", cassi.SDCassi(torch.ones(64, 64), 5), stages=2)
     assert net.bands == 5
+
+
+def test_components_stay_where_no_noise_is_seen() -> None:
+    choose = plug_and_play()
+    quiet, noisy = choose(0.01), choose(0.05)
+    assert quiet is not None
+    assert noisy is not None
+    assert quiet.prior.energy == 0 < noisy.prior.energy
+    assert choose(0.1) is None
