@@ -119,22 +119,20 @@ def block_means(x: Tensor, side: int) -> Tensor:
     side = max(1, min(side, most))
     if side == 1:
         return x
-    sums, rows = _sum_runs(x, side, -2)
-    sums, columns = _sum_runs(sums, side, -1)
-    return sums / (rows[:, None] * columns)
+    # Rows first: torch's pooling reads the cube far more slowly. A block is a rectangle, also where
+    # it is cut, so the mean of means is its mean.
+    return _run_means(_run_means(x, side, -2), side, -1)
 
 
-def _sum_runs(x: Tensor, count: int, axis: int) -> tuple[Tensor, Tensor]:
-    # Sums over runs of `count` along an axis, the last one cut, and how many are in each. Rows
-    # first, this is memory traffic alone: six times as fast as the pooling of torch.
+def _run_means(x: Tensor, count: int, axis: int) -> Tensor:
+    # Means over runs of `count` along an axis, the last one cut.
     length, where = x.shape[axis], x.ndim + axis
     whole = length - length % count
-    sums = x.narrow(where, 0, whole).unflatten(where, (whole // count, count)).sum(where + 1)
-    counts = [count] * (whole // count)
-    if whole < length:
-        rest = x.narrow(where, whole, length - whole).sum(where, keepdim=True)
-        sums, counts = torch.cat((sums, rest), where), [*counts, length - whole]
-    return sums, torch.tensor(counts, dtype=x.dtype, device=x.device)
+    means = x.narrow(where, 0, whole).unflatten(where, (whole // count, count)).mean(where + 1)
+    if whole == length:
+        return means
+    rest = x.narrow(where, whole, length - whole).mean(where, keepdim=True)
+    return torch.cat((means, rest), where)
 
 
 def spectral_eigen(x: Tensor) -> tuple[Tensor, Tensor]:
