@@ -1,0 +1,40 @@
+"""Checks of arguments that every part needs; imports nothing of the package."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+
+def whole_number(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
+    """Return a whole number in a range; a boolean is none.
+
+    Args:
+        name: of the argument, for the message.
+        value: what was given.
+        minimum: the least that is allowed.
+        maximum: the most, None for no limit.
+
+    Raises:
+        ValueError: it is no whole number, or out of range.
+    """
+    most = value if maximum is None else maximum
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= most:
+        span = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+        raise ValueError(f"{name}: expected a whole number {span}, got {value!r}")
+    return value
+
+
+def did_you_mean(name: Any, known: Iterable[str], n: int = 3, *, cutoff: float = 0.5) -> str:
+    """Return "; did you mean A or B?", the end of a message; "" where nothing is near.
+
+    Args:
+        name: what was given; upper and lower case are the same.
+        known: what there is.
+        n: at most so many are named.
+        cutoff: similarity from which a name is near, 0 to 1.
+    """
+    by_lower = {entry.lower(): entry for entry in known}
+    near = difflib.get_close_matches(str(name).lower(), by_lower, n=n, cutoff=cutoff)
+    return f"; did you mean {' or '.join(by_lower[entry] for entry in near)}?" if near else ""
