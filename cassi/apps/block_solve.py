@@ -45,7 +45,7 @@ def solve_block(
     block, last = blocks[index], index == len(blocks) - 1
     wall, cpu = time.perf_counter(), time.process_time()
     y, camera = scene.part(block.first, block.last)
-    solution = solver.run(y, camera, callback=callback)
+    solution = solver.run(y, camera, callback=callback, statistics=scene.statistics)
     if not solution.history:
         raise ValueError("the solver diverged at its first iteration; check scale, rho and sigma")
     x = solution.x[0]

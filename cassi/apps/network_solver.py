@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from cassi.models.inference import Inference
 from cassi.models.pretrained import prepare_shipped
 from cassi.models.registry import PRETRAINED
-from cassi.solvers import Iteration, Solution
-from cassi.solvers.loop import Callback
+from cassi.solvers import Callback, Iteration, Solution, Statistics
 from cassi.systems import System
 
 
@@ -49,7 +48,13 @@ class NetworkSolver:
 
     @torch.no_grad()
     def run(
-        self, y: Tensor, system: System, *, callback: Callback, objective: bool = False
+        self,
+        y: Tensor,
+        system: System,
+        *,
+        callback: Callback,
+        objective: bool = False,
+        statistics: Statistics | None = None,
     ) -> Solution:
         """Reconstruct `(B, C, H, W)` from y `(B, K, H', W')`; see `cassi.solvers.Solver.run`.
 
@@ -57,7 +62,7 @@ class NetworkSolver:
             ValueError: the camera does not fit the network, or the cube is not finite.
         """
         start = time.perf_counter()
-        x = self.network(y, system)
+        x = self.network(y, system, statistics)
         # Reading a number also waits for a GPU to be done.
         if not bool(x.isfinite().all()):
             raise ValueError("the network's cube is not finite; check scale, dark and the mask")

@@ -12,7 +12,7 @@ from torch import Tensor
 from cassi.apps.identity import hash_files
 from cassi.apps.inputs import Inputs
 from cassi.apps.peak import peak_of
-from cassi.solvers.reading import Reading
+from cassi.solvers import Statistics
 from cassi.systems import System
 
 _READ = 64  # rows at a time, for what is estimated from the whole measurement; a multiple of 16
@@ -21,7 +21,7 @@ _WITHOUT_INFLUENCE = ("device", "threads", "paths", "output")
 
 
 class SceneParts:
-    """Cuts a measurement and its camera into parts that know of the whole.
+    """Cuts a measurement and its camera into parts, with the statistics of the whole.
 
     Args:
         inputs: of the whole scene.
@@ -36,13 +36,12 @@ class SceneParts:
             self.system.part(0, 1)  # refuses, and says why
         self.axis: int = -2 if self.system.part_axis is None else self.system.part_axis
         self.length = self.system.cube_shape[self.axis]
-        self.reading = Reading(self._all, self.axis)
+        self.statistics = Statistics.of_parts(self._all, self.axis)
 
     def part(self, start: int, stop: int) -> tuple[Tensor, System]:
         """Return the measurement of lines start to stop, and their camera."""
-        camera = self.system.part(start, stop)
-        camera.reading = self.reading
-        return self.y.narrow(self.axis, start, stop - start).contiguous(), camera
+        y = self.y.narrow(self.axis, start, stop - start).contiguous()
+        return y, self.system.part(start, stop)
 
     def misfit(self, x: Tensor, start: int) -> float:
         """Return ‖y − Ax‖² of the lines of a cube `(C, H', W')` that begin at start."""
@@ -52,10 +51,11 @@ class SceneParts:
     def bytes_per_line(self, solver: Any) -> float:
         """Measure what a solver needs: on a strip, whose working set grows with its lines."""
         for name in ("level", "noise", "gain"):
-            getattr(self.reading, name)  # now: it is computed once and not in every block
+            getattr(self.statistics, name)  # now: it is computed once and not in every block
         lines = min(_PROBE, self.length)
         y, camera = self.part(0, lines)
-        return peak_of(lambda: solver.run(y, camera, callback=lambda *_: None)) / lines
+        settings = {"callback": lambda *_: None, "statistics": self.statistics}
+        return peak_of(lambda: solver.run(y, camera, **settings)) / lines
 
     def identity(self, config: DictConfig) -> str:
         """Return what tells this reconstruction from any other: of config and content."""

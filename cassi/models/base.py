@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi import ops
-from cassi.solvers.base import LinearSystem
+from cassi.solvers import LinearSystem
 
 
 class Camera(LinearSystem, Protocol):

@@ -24,10 +24,11 @@ from cassi.priors.subspace import (
 from cassi.solvers import (
     ADMM,
     Geometric,
+    Statistics,
+    damped_inverse,
+    noise_damping,
     relative_noise,
     signal_level,
-    softened_inverse,
-    softening,
 )
 from cassi.solvers.checks import check_numbers
 
@@ -76,6 +77,8 @@ class CassiNet(nn.Module):
 
     any_bands: ClassVar[bool] = True
     """Weights do not depend on the number of bands."""
+    takes_statistics: ClassVar[bool] = True
+    """`forward` is given the statistics of the whole measurement, where y is a part of one."""
 
     def __init__(
         self,
@@ -115,17 +118,28 @@ class CassiNet(nn.Module):
         # Near what a long training from other values arrived at.
         self.log_rho = nn.Parameter(torch.full((stages,), 0.01).log())
 
-    def forward(self, y: Tensor, system: Any) -> Tensor:
-        """Reconstruct: measurement `(B, K, H', W')` → cube `(B, C, H, W)`."""
-        return self.outputs(y, system)[0]
+    def forward(self, y: Tensor, system: Any, statistics: Statistics | None = None) -> Tensor:
+        """Reconstruct: measurement `(B, K, H', W')` → cube `(B, C, H, W)`.
 
-    def outputs(self, y: Tensor, system: Any, start: Tensor | None = None) -> list[Tensor]:
+        Statistics are those of the whole measurement, where y is a part of one.
+        """
+        return self.outputs(y, system, statistics=statistics)[0]
+
+    def outputs(
+        self,
+        y: Tensor,
+        system: Any,
+        start: Tensor | None = None,
+        *,
+        statistics: Statistics | None = None,
+    ) -> list[Tensor]:
         """Return the cubes of all stages, the last stage first.
 
         Args:
             y: measurement `(B, K, H', W')`.
             system: the camera.
             start: what `begin` returned for them, `(B, C, H, W)`; computed where it is not given.
+            statistics: of the whole measurement, where y is a part of one.
 
         Raises:
             ValueError: y is not `(B, K, H', W')`, holds NaN, or does not fit the camera.
@@ -134,7 +148,7 @@ class CassiNet(nn.Module):
         precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         # Subspaces and data steps need more than bfloat16.
         with torch.autocast(device, enabled=False):
-            y, level, noise, soft = _normalize(y, system, self.noise)
+            y, level, noise, soft = _normalize(y, system, self.noise, statistics)
             x = self._start(y, system, soft) if start is None else start / level
             light = system.adjoint(torch.ones_like(y)).mean(1, keepdim=True)
             crowding = math.log10(x[0].numel() / y[0].numel())
@@ -191,7 +205,7 @@ class CassiNet(nn.Module):
     def _start(self, y: Tensor, system: Any, soft: Tensor) -> Tensor:
         algorithm, prior = ADMM(relaxation=1.6), Subspace(rank=self.rank).begin()
         soft = soft.clamp_min(0.05)
-        state = algorithm.init(y, system, softened_inverse(y, system, soft))
+        state = algorithm.init(y, system, damped_inverse(y, system, soft))
         count = self.start
         if self.training:
             low, high = sorted((self.training_start, self.start))
@@ -203,14 +217,14 @@ class CassiNet(nn.Module):
 
 
 def _normalize(
-    y: Tensor, system: Any, noise: float | Literal["auto"]
+    y: Tensor, system: Any, noise: float | Literal["auto"], statistics: Statistics | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    # The measurement of a scene of unit brightness, that brightness, noise and softness.
+    # The measurement of a scene of unit brightness, that brightness, noise and damping.
     y = y.float()
-    level = signal_level(y, system)
+    level = signal_level(y, system, statistics)
     y = y / level
-    share = relative_noise(y, system, noise)
-    return y, level, share, softening(y, system, share)
+    share = relative_noise(y, system, noise, statistics)
+    return y, level, share, noise_damping(y, system, share, statistics)
 
 
 class _Components:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cassi.solvers import Solver, refine, relative_noise
+from cassi.solvers import Solver, Statistics, refine, relative_noise
 
 PRECISIONS = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 """As Lightning's Trainer has them: what autocast computes in."""
@@ -51,23 +51,27 @@ class Inference(nn.Module):
         self.solver = solver
 
     @torch.no_grad()
-    def forward(self, y: Tensor, system: Any) -> Tensor:
+    def forward(self, y: Tensor, system: Any, statistics: Statistics | None = None) -> Tensor:
         """Reconstruct: measurement `(B, K, H', W')` → cube `(B, C, H, W)`, float32.
+
+        Statistics are those of the whole measurement, where y is a part of one.
 
         Raises:
             ValueError: the camera does not fit the network.
         """
         if self.check is not None:
             self.check(system)
+        takes = statistics is not None and getattr(self.network, "takes_statistics", False)
+        whole = {"statistics": statistics} if takes else {}
         dtype = PRECISIONS[self.precision]
         with torch.autocast(y.device.type, dtype, enabled=dtype is not None):
-            x: Tensor = self.network(y, system)
+            x: Tensor = self.network(y, system, **whole)
         x = x.float()
         # A cube that is not finite is for the caller to report.
         if not (self.refined and bool(x.isfinite().all())):
             return x
-        noise = relative_noise(y, system, getattr(self.network, "noise", "auto"))
+        noise = relative_noise(y, system, getattr(self.network, "noise", "auto"), statistics)
         solver = None if self.solver is None else self.solver(float(noise.max()))
         if solver is not None:
-            x = solver.run(y, system, x0=x).x
-        return refine(x, y, system, noise=noise)
+            x = solver.run(y, system, x0=x, statistics=statistics).x
+        return refine(x, y, system, noise=noise, statistics=statistics)

@@ -3,26 +3,34 @@
 from cassi.solvers.admm import ADMM
 from cassi.solvers.base import (
     Algorithm,
-    LinearSystem,
+    Callback,
+    Iteration,
     Prior,
     Proximal,
+    Reconstructor,
     Remembering,
+    Solution,
     State,
     begin,
-    softened_inverse,
 )
 from cassi.solvers.dip import DIP
 from cassi.solvers.fista import FISTA
 from cassi.solvers.gap import GAP
 from cassi.solvers.hqs import HQS
-from cassi.solvers.level import signal_level
-from cassi.solvers.loop import Iteration, Solution, iterate
-from cassi.solvers.noise import noise_level
+from cassi.solvers.linear_system import LinearSystem, damped_inverse
+from cassi.solvers.loop import iterate
 from cassi.solvers.phases import Phases, Steps
 from cassi.solvers.refine import refine
 from cassi.solvers.schedules import Constant, Geometric, Linear
-from cassi.solvers.softening import relative_noise, softening
 from cassi.solvers.solver import Solver, solve
+from cassi.solvers.statistics import (
+    Statistics,
+    largest_eigenvalue,
+    noise_damping,
+    noise_level,
+    relative_noise,
+    signal_level,
+)
 from cassi.solvers.twist import TwIST
 
 __all__ = [
@@ -32,6 +40,7 @@ __all__ = [
     "GAP",
     "HQS",
     "Algorithm",
+    "Callback",
     "Constant",
     "Geometric",
     "Iteration",
@@ -40,19 +49,22 @@ __all__ = [
     "Phases",
     "Prior",
     "Proximal",
+    "Reconstructor",
     "Remembering",
     "Solution",
     "Solver",
     "State",
+    "Statistics",
     "Steps",
     "TwIST",
     "begin",
+    "damped_inverse",
     "iterate",
+    "largest_eigenvalue",
+    "noise_damping",
     "noise_level",
     "refine",
     "relative_noise",
     "signal_level",
-    "softened_inverse",
-    "softening",
     "solve",
 ]

@@ -8,8 +8,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from cassi.solvers.base import LinearSystem, Prior, State
+from cassi.solvers.base import Prior, State
+from cassi.solvers.linear_system import LinearSystem
 from cassi.solvers.objective import data_misfit
+from cassi.solvers.statistics import Statistics
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class ADMM:
 
     rho: float = 0.01
     relaxation: float = 1.0
-    softens: ClassVar[bool] = True
+    damped: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -53,8 +55,14 @@ class ADMM:
                 f"ADMM relaxation: expected a number between 0 and 2, got {self.relaxation}"
             )
 
-    def init(self, y: Tensor, system: LinearSystem, x0: Tensor | None = None) -> AdmmState:
-        """Start from `x0`, or from the shortest cube that explains y, with a zero multiplier."""
+    def init(
+        self,
+        y: Tensor,
+        system: LinearSystem,
+        x0: Tensor | None = None,
+        statistics: Statistics | None = None,
+    ) -> AdmmState:
+        """Start from `x0`, or from the minimum-norm solution, with a zero multiplier."""
         x = system.pinv(y) if x0 is None else x0
         return AdmmState(x, x)
 

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from cassi.solvers.linear_system import LinearSystem
+from cassi.solvers.statistics import Statistics
 
 Prior = Callable[[Tensor, float], Tensor]
 """(cube, sigma) → cube: removes disturbance of standard deviation sigma from the cube."""
@@ -44,26 +46,6 @@ def begin(prior: Prior) -> Prior:
     return run
 
 
-class LinearSystem(Protocol):
-    """What a solver needs of a camera; see `cassi.systems.System`."""
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Simulate the measurement."""
-        ...
-
-    def adjoint(self, y: Tensor) -> Tensor:
-        """Apply the transpose."""
-        ...
-
-    def pinv(self, y: Tensor) -> Tensor:
-        """Apply the Moore–Penrose inverse."""
-        ...
-
-    def data_step(self, v: Tensor, y: Tensor, rho: Any = 0.0) -> Tensor:
-        """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖²."""
-        ...
-
-
 @dataclass(frozen=True)
 class State:
     """Where an algorithm stands: the current cube, and what a subclass adds to it.
@@ -75,30 +57,11 @@ class State:
     residual: Tensor | None = field(default=None, kw_only=True)
 
 
-def begin_system(system: LinearSystem) -> LinearSystem:
-    """Return the camera for one run, which may remember; what is only evaluated goes past it."""
-    run: LinearSystem = system.begin() if hasattr(system, "begin") else system
-    return run
-
-
-def softened_inverse(y: Tensor, system: LinearSystem, rho: Any) -> Tensor:
-    """Return Aᵀ(AAᵀ + ρI)⁻¹y, `(B, C, H, W)`: the data step from nothing; `pinv` where ρ = 0.
-
-    Args:
-        y: measurement `(B, K, H, W')`.
-        system: the camera.
-        rho: ρ >= 0, a number or `(B,)`.
-    """
-    if not torch.as_tensor(rho).any():
-        return system.pinv(y)
-    return system.data_step(torch.zeros_like(system.adjoint(y)), y, rho)
-
-
 class Algorithm(Protocol):
     """Two pure functions; an algorithm owns no loop, no tensors and no schedule.
 
-    With a class attribute `softens = True` it says that its ρ is that of a data step, to be raised
-    for noisy measurements.
+    With a class attribute `damped = True` it says that its ρ is the damping of a data step, to be
+    raised for noisy measurements.
     """
 
     @property
@@ -106,12 +69,95 @@ class Algorithm(Protocol):
         """The ρ of the data step where no schedule gives another."""
         ...
 
-    def init(self, y: Tensor, system: LinearSystem, x0: Tensor | None = None) -> Any:
-        """Return the first state, from `x0` where it is given."""
+    def init(
+        self,
+        y: Tensor,
+        system: LinearSystem,
+        x0: Tensor | None = None,
+        statistics: Statistics | None = None,
+    ) -> Any:
+        """Return the first state, from `x0` where it is given; y may be a part of a measurement."""
         ...
 
     def step(
         self, state: Any, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any
     ) -> Any:
         """Return the next state."""
+        ...
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """Statistics of one iteration."""
+
+    index: int
+    """Counts from 1."""
+    residual: float
+    """‖y − Ax‖/‖y‖"""
+    change: float
+    """‖x − x_previous‖/‖x‖"""
+    seconds: float
+    """Since the start, without the time spent in callbacks and on the objective."""
+    sigma: float
+    objective: float | None = None
+    """What algorithm and prior minimise, where it was asked for and there is such a thing."""
+
+
+Callback = Callable[[Iteration, Tensor], bool | None]
+"""Called with the statistics and the cube after every iteration; returning True stops the loop."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A reconstructed cube and how the loop came to it."""
+
+    x: Tensor
+    history: list[Iteration]
+    reason: str
+    """Why the loop ended: `iterations`, `tolerance`, `callback` or `diverged`."""
+
+
+class Reconstructor(Protocol):
+    """What recovers a cube from a measurement: a solver, a network, a function of the user's."""
+
+    @property
+    def iterations(self) -> int:
+        """At most so many times `run` calls the callback."""
+        ...
+
+    @property
+    def halo(self) -> int:
+        """Lines around a part of a scene that have an influence on it."""
+        ...
+
+    @property
+    def shares_batch(self) -> bool:
+        """Whether a sample comes out the same whatever else is in its batch."""
+        ...
+
+    @property
+    def network(self) -> nn.Module | None:
+        """The network, where it is one."""
+        ...
+
+    def run(
+        self,
+        y: Tensor,
+        system: LinearSystem,
+        *,
+        x0: Tensor | None = None,
+        callback: Callback | None = None,
+        objective: bool = False,
+        statistics: Statistics | None = None,
+    ) -> Solution:
+        """Reconstruct y `(B, K, H, W')` and report how it went.
+
+        Args:
+            y: measurement of the camera.
+            system: the camera.
+            x0: first cube `(B, C, H, W)`, in the units of the result.
+            callback: called after every iteration with statistics and cube; True stops.
+            objective: record the objective, where there is one.
+            statistics: of the whole measurement, where y is a part of one.
+        """
         ...

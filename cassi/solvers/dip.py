@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cassi.solvers.base import LinearSystem, Prior, State
+from cassi.solvers.base import Prior, State
+from cassi.solvers.linear_system import LinearSystem
+from cassi.solvers.statistics import Statistics
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,14 @@ class DIP:
                 f"DIP learning_rate, rho: expected >= 0, got {self.learning_rate}, {self.rho}"
             )
 
-    def init(self, y: Tensor, system: LinearSystem, x0: Tensor | None = None) -> DipState:
-        """Start with untrained networks, from `x0` or the shortest cube that explains y."""
+    def init(
+        self,
+        y: Tensor,
+        system: LinearSystem,
+        x0: Tensor | None = None,
+        statistics: Statistics | None = None,
+    ) -> DipState:
+        """Start with untrained networks, from `x0` or the minimum-norm solution."""
         x = system.pinv(y) if x0 is None else x0
         return DipState(x, tuple(self._start(sample[None]) for sample in x))
 

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cassi.solvers.base import LinearSystem, Prior, State
+from cassi.solvers.base import Prior, State
+from cassi.solvers.linear_system import LinearSystem
 from cassi.solvers.objective import data_misfit, inner
-from cassi.solvers.spectrum import largest_eigenvalue
+from cassi.solvers.statistics import Statistics, largest_eigenvalue
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,17 @@ class FISTA:
         if not self.rho >= 0:
             raise ValueError(f"FISTA rho: expected a number >= 0, got {self.rho}")
 
-    def init(self, y: Tensor, system: LinearSystem, x0: Tensor | None = None) -> FistaState:
-        """Start at rest from `x0`, or from the shortest cube that explains y."""
+    def init(
+        self,
+        y: Tensor,
+        system: LinearSystem,
+        x0: Tensor | None = None,
+        statistics: Statistics | None = None,
+    ) -> FistaState:
+        """Start at rest from `x0`, or from the minimum-norm solution."""
         x = system.pinv(y) if x0 is None else x0
         momentum = x.new_ones((len(x), 1, 1, 1))
-        return FistaState(x, x, momentum, largest_eigenvalue(y, system))
+        return FistaState(x, x, momentum, largest_eigenvalue(y, system, statistics))
 
     def step(
         self,

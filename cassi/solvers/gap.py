@@ -7,8 +7,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from cassi.solvers.base import LinearSystem, Prior, State
+from cassi.solvers.base import Prior, State
+from cassi.solvers.linear_system import LinearSystem
 from cassi.solvers.objective import data_misfit, half_square
+from cassi.solvers.statistics import Statistics
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class GAP:
 
     Args:
         accelerated: add the residual to the target after every iteration.
-        rho: softens the projection, >= 0; 0 trusts the measurement.
+        rho: damping of the projection, >= 0; 0 trusts the measurement.
 
     Source: Liao, Li, Carin, "Generalized alternating projection for weighted-ℓ2,1 minimization",
     SIAM J. Imaging Sciences 7(2), 2014; Yuan, "GAP-TV", ICIP 2016, algorithm 1.
@@ -37,15 +39,21 @@ class GAP:
 
     accelerated: bool = True
     rho: float = 0.0
-    softens: ClassVar[bool] = True
+    damped: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check ρ."""
         if not self.rho >= 0:
             raise ValueError(f"GAP rho: expected a number >= 0, got {self.rho}")
 
-    def init(self, y: Tensor, system: LinearSystem, x0: Tensor | None = None) -> GapState:
-        """Start from `x0`, or from the shortest cube that explains y."""
+    def init(
+        self,
+        y: Tensor,
+        system: LinearSystem,
+        x0: Tensor | None = None,
+        statistics: Statistics | None = None,
+    ) -> GapState:
+        """Start from `x0`, or from the minimum-norm solution."""
         return GapState(system.pinv(y) if x0 is None else x0, y)
 
     def step(

@@ -7,8 +7,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from cassi.solvers.base import LinearSystem, Prior, State
+from cassi.solvers.base import Prior, State
+from cassi.solvers.linear_system import LinearSystem
 from cassi.solvers.objective import data_misfit, half_square
+from cassi.solvers.statistics import Statistics
 
 
 @dataclass(frozen=True)
@@ -28,15 +30,21 @@ class HQS:
     """
 
     rho: float = 0.01
-    softens: ClassVar[bool] = True
+    damped: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check ρ."""
         if not self.rho > 0:
             raise ValueError(f"HQS rho: expected a number > 0, got {self.rho}")
 
-    def init(self, y: Tensor, system: LinearSystem, x0: Tensor | None = None) -> State:
-        """Start from `x0`, or from the shortest cube that explains y."""
+    def init(
+        self,
+        y: Tensor,
+        system: LinearSystem,
+        x0: Tensor | None = None,
+        statistics: Statistics | None = None,
+    ) -> State:
+        """Start from `x0`, or from the minimum-norm solution."""
         return State(system.pinv(y) if x0 is None else x0)
 
     def step(

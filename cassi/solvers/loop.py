@@ -5,44 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from torch import Tensor
 
-from cassi.solvers.base import Algorithm, LinearSystem, Prior, begin, begin_system
+from cassi.solvers.base import Algorithm, Callback, Iteration, Prior, Solution, begin
+from cassi.solvers.linear_system import LinearSystem, begin_system
 from cassi.solvers.objective import evaluate_objective
 from cassi.solvers.schedules import Schedule
-
-
-@dataclass(frozen=True)
-class Iteration:
-    """Statistics of one iteration."""
-
-    index: int
-    """Counts from 1."""
-    residual: float
-    """‖y − Ax‖/‖y‖"""
-    change: float
-    """‖x − x_previous‖/‖x‖"""
-    seconds: float
-    """Since the start, without the time spent in callbacks and on the objective."""
-    sigma: float
-    objective: float | None = None
-    """What algorithm and prior minimise, where it was asked for and there is such a thing."""
-
-
-Callback = Callable[[Iteration, Tensor], bool | None]
-"""Called with the statistics and the cube after every iteration; returning True stops the loop."""
-
-
-@dataclass(frozen=True)
-class Solution:
-    """A reconstructed cube and how the loop came to it."""
-
-    x: Tensor
-    history: list[Iteration]
-    reason: str
-    """Why the loop ended: `iterations`, `tolerance`, `callback` or `diverged`."""
+from cassi.solvers.statistics import Statistics
 
 
 def iterate(
@@ -58,6 +28,7 @@ def iterate(
     tol: float = 0.0,
     callback: Callback | None = None,
     objective: bool = False,
+    statistics: Statistics | None = None,
 ) -> Solution:
     """Run an algorithm.
 
@@ -73,6 +44,7 @@ def iterate(
         tol: stop when ‖x − x_previous‖ <= tol·‖x‖; 0 never stops early.
         callback: called after every iteration; returning True stops the loop.
         objective: record the objective of every iteration, see `evaluate_objective`.
+        statistics: of the whole measurement, where y is a part of one.
 
     Returns:
         The last cube whose values are all finite, with the statistics of every iteration.
@@ -80,7 +52,7 @@ def iterate(
     start = time.perf_counter()
     norm = _norm(y)
     prior, running = begin(prior), begin_system(system)
-    state = algorithm.init(y, running, x0() if callable(x0) else x0)
+    state = algorithm.init(y, running, x0() if callable(x0) else x0, statistics)
     history: list[Iteration] = []
     reason = "iterations"
     for index in range(iterations):
@@ -96,15 +68,15 @@ def iterate(
         pause, value = time.perf_counter(), None
         if objective:
             value = evaluate_objective(algorithm, prior, following, y, system, strength, damping)
-        statistics = Iteration(index + 1, misfit, change, pause - start, strength, value)
+        record = Iteration(index + 1, misfit, change, pause - start, strength, value)
         state = following
-        history.append(statistics)
-        stop = callback is not None and callback(statistics, state.x)
+        history.append(record)
+        stop = callback is not None and callback(record, state.x)
         start += time.perf_counter() - pause
         if stop:
             reason = "callback"
             break
-        if statistics.change <= tol and tol > 0:
+        if record.change <= tol and tol > 0:
             reason = "tolerance"
             break
     return Solution(state.x, history, reason)

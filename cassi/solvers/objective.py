@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from cassi.solvers.base import Algorithm, LinearSystem, Prior
+from cassi.solvers.base import Algorithm, Prior
+from cassi.solvers.linear_system import LinearSystem
 
 
 def inner(a: Tensor, b: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""After a network: data steps until its cube explains the measurement."""
+"""After a network: data steps until its cube is consistent with the measurement."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from cassi.solvers.base import LinearSystem, begin_system
 from cassi.solvers.checks import check_iterations
-from cassi.solvers.softening import relative_noise, softening
+from cassi.solvers.linear_system import LinearSystem, begin_system
+from cassi.solvers.statistics import Statistics, noise_damping, relative_noise
 
 VISIBLE = 0.03
-"""Noise relative to the root mean square of y (30 dB) below which all of y is explained: texture
-reads as up to that much noise."""
+"""Noise relative to the root mean square of y (30 dB) below which all of y is fitted: texture
+passes for up to that much noise."""
 
 
 @torch.no_grad()
@@ -25,25 +25,27 @@ def refine(
     noise: Tensor | float | Literal["auto"] = "auto",
     residual: float = 1e-3,
     iterations: int = 4,
+    statistics: Statistics | None = None,
 ) -> Tensor:
-    """Take a cube to the nearest that explains the measurement, as far as that is not noise.
+    """Take a cube to the nearest with data consistency, as far as the measurement is not noise.
 
         x ← x + Aᵀ(AAᵀ + ρI)⁻¹(y − Ax)   until   ‖y − Ax‖ ≤ max(residual, noise)·‖y‖
 
-    ρ follows the noise (`softening`), without which noise behind nearly dark pixels of the mask
+    ρ follows the noise (`noise_damping`), without which noise behind nearly dark pixels of the mask
     would blow up. Where y has no noise such a step never takes a cube away from the true one: it is
-    a projection onto the cubes that explain y, and the true one is among them.
+    a projection onto the solutions of Ax = y, and the true cube is among them.
 
     Args:
         x: cube `(B, C, H, W)`.
         y: measurement `(B, K, H', W')`.
         system: the camera.
-        noise: relative to the root mean square of y, a number or `(B,)`; "auto" reads it off y.
+        noise: relative to the root mean square of y, a number or `(B,)`; "auto" estimates it.
         residual: wanted ‖y − Ax‖/‖y‖, where there is less noise.
         iterations: at most so many.
+        statistics: of the whole measurement, where y is a part of one.
 
     Returns:
-        `(B, C, H, W)`; x itself where it explains y already.
+        `(B, C, H, W)`; x itself where ‖y − Ax‖ is small enough already.
 
     Raises:
         ValueError: fewer than one iteration.
@@ -53,8 +55,8 @@ def refine(
     """
     check_iterations(iterations)
     size = y.flatten(1).norm(dim=1).clamp_min(torch.finfo(y.dtype).tiny)
-    share = relative_noise(y, system, noise)
-    rho = softening(y, system, share)
+    share = relative_noise(y, system, noise, statistics)
+    rho = noise_damping(y, system, share, statistics)
     # Small enough to lose no digits, large enough for pixels that no light reaches.
     rho = rho.clamp_min(1e-5 * float(system(system.adjoint(torch.ones_like(y))).mean()))
     wanted = torch.where(share < VISIBLE, residual, share.clamp_min(residual))

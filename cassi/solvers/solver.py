@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from cassi.solvers.base import Algorithm, LinearSystem, Prior, softened_inverse
+from cassi.solvers.base import Algorithm, Callback, Prior, Solution
 from cassi.solvers.checks import check_iterations, check_numbers
 from cassi.solvers.gap import GAP
-from cassi.solvers.level import signal_level
-from cassi.solvers.loop import Callback, Solution, iterate
+from cassi.solvers.linear_system import LinearSystem, damped_inverse
+from cassi.solvers.loop import iterate
 from cassi.solvers.schedules import Geometric, Schedule, as_schedule
-from cassi.solvers.softening import softened
+from cassi.solvers.statistics import Statistics, damped_schedule, signal_level
 
 ALGORITHM, SIGMA = GAP(), Geometric(0.4, 0.1)
 
@@ -31,7 +31,7 @@ class Solver:
         rho: ρ of the data step, a number or schedule; the algorithm's own if None.
         tol: stop when the relative change of the cube falls to this; 0 never stops early.
         noise: relative to the root mean square of y; ρ rises with it. "auto" estimates it.
-        consistent: end with a data step, so that the cube explains what the measurement shows.
+        consistent: end with a data step, for data consistency.
 
     Raises:
         ValueError: fewer than one iteration, a negative tolerance or noise.
@@ -45,6 +45,8 @@ class Solver:
     tol: float = 0.0
     noise: float | Literal["auto"] = "auto"
     consistent: bool = False
+    halo: ClassVar[int] = 40
+    network: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         """Check the parts and the numbers."""
@@ -55,6 +57,11 @@ class Solver:
         check_iterations(self.iterations)
         check_numbers(self.tol, self.noise)
 
+    @property
+    def shares_batch(self) -> bool:
+        """Whether a sample comes out the same whatever else is in its batch: no tolerance stops."""
+        return self.tol == 0
+
     @torch.no_grad()
     def run(
         self,
@@ -64,6 +71,7 @@ class Solver:
         x0: Tensor | None = None,
         callback: Callback | None = None,
         objective: bool = False,
+        statistics: Statistics | None = None,
     ) -> Solution:
         """Reconstruct y and report how it went; the cube is in the unit in which A x = y.
 
@@ -73,15 +81,16 @@ class Solver:
             x0: first cube `(B, C, H, W)`, in the units of the result.
             callback: called after every iteration with statistics and cube; True stops.
             objective: record the objective, in units of the squared signal level.
+            statistics: of the whole measurement, where y is a part of one.
         """
-        level = signal_level(y, system)
+        level = signal_level(y, system, statistics)
         rho = given = as_schedule(self.algorithm.rho if self.rho is None else self.rho)
-        if getattr(self.algorithm, "softens", False):
-            rho = softened(given, self.noise, y / level, system)
+        if getattr(self.algorithm, "damped", False):
+            rho = damped_schedule(given, self.noise, y / level, system, statistics)
 
         def start() -> Tensor | None:
             if x0 is None and rho is not given:  # pinv blows up noise that dark pixels let through
-                return softened_inverse(y / level, system, rho(0, self.iterations))
+                return damped_inverse(y / level, system, rho(0, self.iterations))
             return None if x0 is None else x0 / level
 
         solution = iterate(
@@ -94,8 +103,9 @@ class Solver:
             rho=rho,
             x0=start,
             tol=self.tol,
-            callback=callback and (lambda statistics, x: callback(statistics, x * level)),
+            callback=callback and (lambda iteration, x: callback(iteration, x * level)),
             objective=objective,
+            statistics=statistics,
         )
         x = solution.x
         if self.consistent:

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cassi.solvers.base import LinearSystem, Prior, State
+from cassi.solvers.base import Prior, State
+from cassi.solvers.linear_system import LinearSystem
 from cassi.solvers.objective import half_square, inner
-from cassi.solvers.spectrum import largest_eigenvalue
+from cassi.solvers.statistics import Statistics, largest_eigenvalue
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,18 @@ class TwIST:
         if not 0 < self.least <= 1:
             raise ValueError(f"TwIST least: expected a number in (0, 1], got {self.least}")
 
-    def init(self, y: Tensor, system: LinearSystem, x0: Tensor | None = None) -> TwistState:
-        """Start at rest from `x0`, or from the shortest cube that explains y."""
+    def init(
+        self,
+        y: Tensor,
+        system: LinearSystem,
+        x0: Tensor | None = None,
+        statistics: Statistics | None = None,
+    ) -> TwistState:
+        """Start at rest from `x0`, or from the minimum-norm solution."""
         x = system.pinv(y) if x0 is None else x0
-        return TwistState(x, None, largest_eigenvalue(y, system), residual=y - system(x))
+        return TwistState(
+            x, None, largest_eigenvalue(y, system, statistics), residual=y - system(x)
+        )
 
     def step(
         self,

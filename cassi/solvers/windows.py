@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from cassi.solvers.base import LinearSystem
+from cassi.solvers.linear_system import LinearSystem
 
 SIDE = 16
 """Of a window, in pixels: enough for the unknowns, few enough for a scene to be simple."""

@@ -25,12 +25,9 @@ class System(nn.Module, ABC):
             is a report and has no influence on any result.
         part_axis: axis along which a cube may be cut, -2 or -1, because the camera mixes nothing
             there; None where it does.
-        reading: of a camera made by `part`, what solvers estimate from the whole measurement, see
-            `cassi.solvers.reading`; None for a camera that sees all of it.
     """
 
     part_axis: int | None = None
-    reading: Any = None
     conjugate: ConjugateGradients = ConjugateGradients()
     last_solve: SolveReport | None = None
 

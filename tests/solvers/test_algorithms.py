@@ -13,9 +13,19 @@ from torch import Tensor
 
 import cassi.solvers
 from cassi import ADMM, GAP, SDCassi
-from cassi.solvers import FISTA, HQS, Constant, Geometric, Linear, Phases, Steps, TwIST, iterate
+from cassi.solvers import (
+    FISTA,
+    HQS,
+    Constant,
+    Geometric,
+    Linear,
+    Phases,
+    Steps,
+    TwIST,
+    iterate,
+    largest_eigenvalue,
+)
 from cassi.solvers.schedules import as_schedule
-from cassi.solvers.spectrum import largest_eigenvalue
 
 CLASSES = {
     name: value

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cassi import ADMM, GAP, TV, SDCassi, Solver
 from cassi.metrics import psnr
-from cassi.solvers import noise_level, softening
+from cassi.solvers import noise_damping, noise_level
 
 
 def _scene(shots: int = 1) -> tuple[SDCassi, Tensor, Tensor]:
@@ -55,13 +55,13 @@ def test_level_has_the_unit_of_the_measurement() -> None:
     torch.testing.assert_close(noise_level(y, system)[:1], each)
 
 
-def test_softening_rises_with_noise_and_gram() -> None:
+def test_damping_rises_with_noise_and_gram() -> None:
     system, _, y = _scene()
-    values = [softening(y, system, n)[0].item() for n in (0.0, 0.003, 0.01, 0.1, 1.0)]
+    values = [noise_damping(y, system, n)[0].item() for n in (0.0, 0.003, 0.01, 0.1, 1.0)]
     assert values[:2] == [0.0, 0.0]
     assert values == sorted(values)
     twice = SDCassi(2 * system.mask, bands=8, step=2)
-    torch.testing.assert_close(softening(y, twice, 0.1), 4 * softening(y, system, 0.1))
+    torch.testing.assert_close(noise_damping(y, twice, 0.1), 4 * noise_damping(y, system, 0.1))
 
 
 @pytest.mark.parametrize("algorithm", [ADMM(), GAP()])

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from cassi import ADMM, GAP, SDCassi, Solver
-from cassi.solvers import FISTA, HQS, Constant, Phases, TwIST
-from cassi.solvers.level import signal_level
+from cassi.solvers import FISTA, HQS, Constant, Phases, TwIST, signal_level
 from cassi.solvers.schedules import as_schedule
 
 

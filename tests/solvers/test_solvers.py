@@ -141,8 +141,8 @@ def test_sigma_reaches_the_prior_and_rho_the_data_step(sigma: Any) -> None:
     expected = system.data_step(system.pinv(y), y, 0.3)
     torch.testing.assert_close(x, expected)
     torch.testing.assert_close(solve(system, y, prior=_identity, iterations=1, rho=0.3), expected)
-    softened = solve(system, y, prior=_identity, iterations=1, algorithm=GAP(rho=0.3))
-    torch.testing.assert_close(softened, expected)
+    damped = solve(system, y, prior=_identity, iterations=1, algorithm=GAP(rho=0.3))
+    torch.testing.assert_close(damped, expected)
 
 
 def test_callback_sees_the_cube_in_the_unit_of_the_result() -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cassi.solvers import noise_level, signal_level, softening
-from cassi.solvers.reading import Reading
-from cassi.solvers.spectrum import largest_eigenvalue
+from cassi.solvers import (
+    Statistics,
+    largest_eigenvalue,
+    noise_damping,
+    noise_level,
+    signal_level,
+)
 from cassi.systems import DDCassi, SDCassi, WarpedCassi
 
 CAMERAS = {
@@ -64,14 +68,17 @@ def test_parts_answer_for_the_whole(name):
             yield y.narrow(axis, start, stop - start), system.part(start, stop)
 
     camera = system.part(20, 60)
-    camera.reading = Reading(parts, axis)
+    statistics = Statistics.of_parts(parts, axis)
     seen = y.narrow(axis, 20, 40)
 
-    def relative(y, system):
-        return noise_level(y, system) / y.square().flatten(1).mean(1).sqrt()
+    def relative(y, system, statistics=None):
+        return noise_level(y, system, statistics) / y.square().flatten(1).mean(1).sqrt()
 
-    assert torch.equal(signal_level(seen, camera), signal_level(y, system))
-    assert relative(seen, camera).item() == pytest.approx(relative(y, system).item(), rel=1e-3)
-    assert torch.allclose(softening(seen, camera, 0.1), softening(y, system, 0.1), rtol=1e-5)
-    bound = largest_eigenvalue(seen, camera)
+    assert torch.equal(signal_level(seen, camera, statistics), signal_level(y, system))
+    found, expected = relative(seen, camera, statistics), relative(y, system)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-3)
+    assert Statistics.of(y, system).noise.item() == pytest.approx(expected.item(), rel=1e-6)
+    damping = noise_damping(seen, camera, 0.1, statistics)
+    assert torch.allclose(damping, noise_damping(y, system, 0.1), rtol=1e-5)
+    bound = largest_eigenvalue(seen, camera, statistics)
     assert bound.item() == pytest.approx(largest_eigenvalue(y, system).item(), rel=1e-3)

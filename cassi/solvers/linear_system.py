@@ -1,0 +1,47 @@
+"""What a solver needs of a camera."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+class LinearSystem(Protocol):
+    """What a solver needs of a camera; see `cassi.systems.System`."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Simulate the measurement."""
+        ...
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Apply the transpose."""
+        ...
+
+    def pinv(self, y: Tensor) -> Tensor:
+        """Apply the Moore–Penrose inverse."""
+        ...
+
+    def data_step(self, v: Tensor, y: Tensor, rho: Any = 0.0) -> Tensor:
+        """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖²."""
+        ...
+
+
+def begin_system(system: LinearSystem) -> LinearSystem:
+    """Return the camera for one run, which may remember; what is only evaluated goes past it."""
+    run: LinearSystem = system.begin() if hasattr(system, "begin") else system
+    return run
+
+
+def damped_inverse(y: Tensor, system: LinearSystem, rho: Any) -> Tensor:
+    """Return Aᵀ(AAᵀ + ρI)⁻¹y, `(B, C, H, W)`: the data step from zero; `pinv` where ρ = 0.
+
+    Args:
+        y: measurement `(B, K, H, W')`.
+        system: the camera.
+        rho: damping ρ >= 0, a number or `(B,)`.
+    """
+    if not torch.as_tensor(rho).any():
+        return system.pinv(y)
+    return system.data_step(torch.zeros_like(system.adjoint(y)), y, rho)
