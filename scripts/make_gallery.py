@@ -76,8 +76,8 @@ def camera() -> cassi.SDCassi:
 def auto(y: torch.Tensor) -> torch.Tensor:
     """Reconstruct as `solver=auto` does."""
     return cassi.solve(
-        camera(),
         y,
+        camera(),
         algorithm=cassi.ADMM(rho=0.05, relaxation=1.6),
         prior=cassi.priors.Subspace(),
         sigma=cassi.solvers.Geometric(2.0, 0.03),
@@ -131,7 +131,7 @@ def draw_methods() -> None:
     truth, _, wavelengths = bundled()
     y = camera()(truth)
     gap_tv = cassi.solve(
-        camera(), y, algorithm=cassi.GAP(), prior=cassi.TV(iterations=8), iterations=100
+        y, camera(), algorithm=cassi.GAP(), prior=cassi.TV(iterations=8), iterations=100
     )
     cubes = {"truth": truth, "GAP-TV": gap_tv, "auto": auto(y)}
     panels = [(_scored(name, cube), in_colour(cube)) for name, cube in cubes.items()]

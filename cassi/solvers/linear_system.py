@@ -28,6 +28,12 @@ class LinearSystem(Protocol):
         ...
 
 
+def check_order(function: str, y: Any, system: Any) -> None:
+    """Raise a TypeError where measurement and camera have changed places."""
+    if isinstance(system, Tensor) and not isinstance(y, Tensor):
+        raise TypeError(f"{function}: expected (y, system), got (system, y); the order has changed")
+
+
 def begin_system(system: LinearSystem) -> LinearSystem:
     """Return the camera for one run, which may remember; what is only evaluated goes past it."""
     run: LinearSystem = system.begin() if hasattr(system, "begin") else system

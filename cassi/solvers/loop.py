@@ -9,7 +9,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from cassi.solvers.base import Algorithm, Callback, Iteration, Prior, Solution, begin
-from cassi.solvers.linear_system import LinearSystem, begin_system
+from cassi.solvers.linear_system import LinearSystem, begin_system, check_order
 from cassi.solvers.objective import evaluate_objective
 from cassi.solvers.schedules import Schedule
 from cassi.solvers.statistics import Statistics
@@ -17,8 +17,8 @@ from cassi.solvers.statistics import Statistics
 
 def iterate(
     algorithm: Algorithm,
-    system: LinearSystem,
     y: Tensor,
+    system: LinearSystem,
     prior: Prior,
     *,
     iterations: int,
@@ -34,8 +34,8 @@ def iterate(
 
     Args:
         algorithm: gives `init` and `step`.
-        system: the camera A.
         y: measurement `(B, K, H, W')`.
+        system: the camera A.
         prior: the regulariser; one with a `begin` starts with an empty memory.
         iterations: at most this many.
         sigma: the prior's strength at each iteration.
@@ -48,7 +48,11 @@ def iterate(
 
     Returns:
         The last cube whose values are all finite, with the statistics of every iteration.
+
+    Raises:
+        TypeError: measurement and camera have changed places.
     """
+    check_order("iterate", y, system)
     start = time.perf_counter()
     norm = _norm(y)
     prior, running = begin(prior), begin_system(system)

@@ -11,7 +11,7 @@ from torch import Tensor
 from cassi.solvers.base import Algorithm, Callback, Prior, Solution
 from cassi.solvers.checks import check_iterations, check_numbers
 from cassi.solvers.gap import GAP
-from cassi.solvers.linear_system import LinearSystem, damped_inverse
+from cassi.solvers.linear_system import LinearSystem, check_order, damped_inverse
 from cassi.solvers.loop import iterate
 from cassi.solvers.schedules import Geometric, Schedule, as_schedule
 from cassi.solvers.statistics import Statistics, damped_schedule, signal_level
@@ -95,8 +95,8 @@ class Solver:
 
         solution = iterate(
             self.algorithm,
-            system,
             y / level,
+            system,
             self.prior,
             iterations=self.iterations,
             sigma=as_schedule(self.sigma),
@@ -118,8 +118,8 @@ class Solver:
 
 
 def solve(
-    system: LinearSystem,
     y: Tensor,
+    system: LinearSystem,
     *,
     prior: Prior,
     x0: Tensor | None = None,
@@ -127,4 +127,5 @@ def solve(
     **settings: Any,
 ) -> Tensor:
     """Reconstruct a cube `(B, C, H, W)` in one call; further arguments as for `Solver`."""
+    check_order("solve", y, system)
     return Solver(prior, **settings).run(y, system, x0=x0, callback=callback).x

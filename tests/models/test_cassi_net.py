@@ -64,8 +64,8 @@ def test_starts_as_the_solver_with_total_nuclear_variation() -> None:
     x = _scene()
     y = system(x)
     solved = cassi.solve(
-        system,
         y,
+        system,
         prior=Subspace(),
         algorithm=cassi.ADMM(0.05, 1.6),
         iterations=30,

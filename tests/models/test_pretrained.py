@@ -30,7 +30,7 @@ def bundled() -> tuple[Tensor, cassi.SDCassi, Tensor]:
 
 def test_beats_total_variation_with_a_mask_never_seen(bundled) -> None:
     truth, system, y = bundled
-    solved = cassi.solve(system, y, prior=cassi.TV())
+    solved = cassi.solve(y, system, prior=cassi.TV())
     x = cassi.create_model("pretrained", system)(y, system)
     assert psnr(x, truth).mean() > psnr(solved, truth).mean() + 1
 

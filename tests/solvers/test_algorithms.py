@@ -58,8 +58,8 @@ def _cubes(algorithm: Any, rho: float | None = None) -> list[np.ndarray]:
     cubes: list[np.ndarray] = []
     iterate(
         algorithm,
-        system,
         y,
+        system,
         _shrink,
         iterations=STEPS,
         sigma=lambda i, n: SIGMA[i],
@@ -93,7 +93,7 @@ def test_admm_solves_the_regularised_problem() -> None:
     system, y, a = _camera()
     rho, sigma = 0.3, 0.5
     solution = iterate(
-        ADMM(rho), system, y, lambda z, s: z / (1 + s), iterations=300, sigma=Constant(sigma)
+        ADMM(rho), y, system, lambda z, s: z / (1 + s), iterations=300, sigma=Constant(sigma)
     )
     expected = np.linalg.solve(a.T @ a + rho * sigma * np.eye(60), a.T @ y.flatten().numpy())
     np.testing.assert_allclose(solution.x.flatten().numpy(), expected, rtol=0, atol=1e-9)
@@ -114,7 +114,7 @@ def test_admm_stays_at_its_fixed_point() -> None:
 def test_accelerated_gap_explains_the_measurement_where_plain_gap_does_not() -> None:
     system, y, _ = _camera()
     residuals = [
-        iterate(GAP(flag), system, y, lambda z, s: z / (1 + s), iterations=200, sigma=Constant(0.3))
+        iterate(GAP(flag), y, system, lambda z, s: z / (1 + s), iterations=200, sigma=Constant(0.3))
         .history[-1]
         .residual
         for flag in (True, False)
@@ -192,8 +192,8 @@ def test_twist(monotone: bool, penalised: bool) -> None:
     cubes: list[np.ndarray] = []
     iterate(
         TwIST(rho, least, monotone),
-        system,
         y_tensor,
+        system,
         prior,
         iterations=12,
         sigma=lambda i, n: sigmas[i],
@@ -211,8 +211,8 @@ def test_gradient_methods_solve_the_regularised_problem(name: str, rho: float) -
     sigma = 0.05
     solution = iterate(
         CLASSES[name](rho),
-        system,
         y,
+        system,
         lambda z, s: z / (1 + s),
         iterations=400,
         sigma=Constant(sigma),
@@ -314,7 +314,7 @@ def test_only_the_protocol_of_a_camera_is_used(name: str) -> None:
             return v + self.adjoint(z.view(-1, 1, 4, 7))
 
     cubes = [
-        iterate(CLASSES[name](), camera, y, _shrink, iterations=4, sigma=Constant(0.3)).x
+        iterate(CLASSES[name](), y, camera, _shrink, iterations=4, sigma=Constant(0.3)).x
         for camera in (system, Dense())
     ]
     torch.testing.assert_close(*cubes, rtol=0, atol=1e-10)

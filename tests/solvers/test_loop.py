@@ -32,7 +32,7 @@ def _smooth(x: Tensor, sigma: Any) -> Tensor:
 def _run(algorithm: Any, prior: Any = _smooth, **options: Any) -> Solution:
     system, y = _camera()
     options = {"iterations": 5, "sigma": Constant(0.3)} | options
-    return iterate(algorithm, system, y, prior, **options)
+    return iterate(algorithm, y, system, prior, **options)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -131,7 +131,7 @@ def test_an_all_dark_measurement_gives_a_dark_cube() -> None:
     system, y = _camera()
     for algorithm in ALGORITHMS.values():
         solution = iterate(
-            algorithm, system, 0 * y, _smooth, iterations=3, sigma=Constant(0.3), tol=0.0
+            algorithm, 0 * y, system, _smooth, iterations=3, sigma=Constant(0.3), tol=0.0
         )
         assert solution.reason == "iterations"
         assert not solution.x.any()
@@ -154,7 +154,7 @@ def test_rho_is_the_algorithms_own_unless_a_schedule_is_given() -> None:
 def test_gradients_flow_through_the_loop() -> None:
     system, y = _camera()
     y.requires_grad_()
-    x = iterate(GAP(False), system, y, _smooth, iterations=3, sigma=Constant(0.3)).x
+    x = iterate(GAP(False), y, system, _smooth, iterations=3, sigma=Constant(0.3)).x
     (gradient,) = torch.autograd.grad(x.sum(), y)
     # All is linear in y, so the derivative along y is the value itself.
     assert (gradient * y).sum().item() == pytest.approx(x.sum().item(), rel=1e-12)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cassi import ADMM, GAP, SDCassi, Solver
-from cassi.solvers import FISTA, HQS, Constant, Phases, TwIST, signal_level
+from cassi import ADMM, GAP, SDCassi, Solver, solve
+from cassi.solvers import FISTA, HQS, Constant, Phases, TwIST, iterate, signal_level
 from cassi.solvers.schedules import as_schedule
 
 
@@ -51,6 +51,14 @@ def test_the_least_numbers_that_pass():
 def test_a_measurement_without_a_level(y, error, message, camera):
     with pytest.raises(error, match=message):
         signal_level(y, camera)
+
+
+def test_the_old_order_of_arguments_is_refused(camera):
+    y = torch.ones(1, 1, 6, 9)
+    with pytest.raises(TypeError, match=r"solve: expected \(y, system\), .* order has changed"):
+        solve(camera, y, prior=abs)
+    with pytest.raises(TypeError, match=r"iterate: expected \(y, system\), got \(system, y\)"):
+        iterate(GAP(), camera, y, abs, iterations=1, sigma=Constant(1.0))
 
 
 def test_phases_may_have_names():

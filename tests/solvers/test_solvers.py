@@ -108,7 +108,7 @@ def test_first_cube_is_honoured(name: str) -> None:
         x = one.run(y, system, x0=x0).x
         torch.testing.assert_close(x, expected, rtol=1e-6, atol=1e-9)
     same = solve(
-        system, y, prior=_identity, algorithm=one.algorithm, iterations=1, x0=start, sigma=0.3
+        y, system, prior=_identity, algorithm=one.algorithm, iterations=1, x0=start, sigma=0.3
     )
     assert torch.equal(same, one.run(y, system, x0=start).x)
 
@@ -119,11 +119,11 @@ def test_solver_equals_solve_and_has_the_documented_defaults() -> None:
     assert solver.algorithm == GAP()
     assert (solver.sigma, solver.rho, solver.tol) == (Geometric(0.4, 0.1), None, 0.0)
     x = solver(y, system)
-    assert torch.equal(x, solve(system, y, prior=TV(), iterations=3))
+    assert torch.equal(x, solve(y, system, prior=TV(), iterations=3))
     assert torch.equal(x, solver.run(y, system).x)
-    assert not torch.equal(x, solve(system, y, prior=TV(), iterations=3, sigma=0.3))
+    assert not torch.equal(x, solve(y, system, prior=TV(), iterations=3, sigma=0.3))
     seen: list[int] = []
-    solve(system, y, prior=TV(), tol=1e9, callback=lambda i, _: seen.append(i.index))
+    solve(y, system, prior=TV(), tol=1e9, callback=lambda i, _: seen.append(i.index))
     assert seen == [1]
 
 
@@ -140,15 +140,15 @@ def test_sigma_reaches_the_prior_and_rho_the_data_step(sigma: Any) -> None:
     assert seen == [0.2]
     expected = system.data_step(system.pinv(y), y, 0.3)
     torch.testing.assert_close(x, expected)
-    torch.testing.assert_close(solve(system, y, prior=_identity, iterations=1, rho=0.3), expected)
-    damped = solve(system, y, prior=_identity, iterations=1, algorithm=GAP(rho=0.3))
+    torch.testing.assert_close(solve(y, system, prior=_identity, iterations=1, rho=0.3), expected)
+    damped = solve(y, system, prior=_identity, iterations=1, algorithm=GAP(rho=0.3))
     torch.testing.assert_close(damped, expected)
 
 
 def test_callback_sees_the_cube_in_the_unit_of_the_result() -> None:
     system, _, y = _scene()
     cubes: list[Tensor] = []
-    x = solve(system, 64 * y, prior=TV(), iterations=3, callback=lambda _, x: cubes.append(x))
+    x = solve(64 * y, system, prior=TV(), iterations=3, callback=lambda _, x: cubes.append(x))
     assert len(cubes) == 3
     assert torch.equal(cubes[-1], x)
 
@@ -176,7 +176,7 @@ def test_refused(arguments: dict[str, Any], error: type[Exception], message: str
         Solver(TV(), **arguments)
     system, _, y = _scene()
     with pytest.raises(error, match=message):
-        solve(system, y, prior=TV(), **arguments)
+        solve(y, system, prior=TV(), **arguments)
 
 
 @pytest.mark.parametrize("step", [1, -2, 0])

@@ -106,7 +106,7 @@ def test_solvers_run_and_the_true_camera_is_worth_it() -> None:
     system = BlurredCassi(mask, 4, 2, point_spread=0.7, line_spread=0.7, tolerance=1e-3)
     y = system(x)
     errors = [
-        (solve(camera, y, algorithm=GAP(), prior=TV(), iterations=20) - x).norm()
+        (solve(y, camera, algorithm=GAP(), prior=TV(), iterations=20) - x).norm()
         for camera in (system, SDCassi(mask, 4, 2))
     ]
     assert errors[0] < 0.8 * errors[1]

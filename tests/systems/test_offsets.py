@@ -128,7 +128,7 @@ def test_solvers_take_it(shots: int) -> None:
     x[..., 6:, 5:12] *= 0.4
     system = SDCassi(_rand(shots, 1, 12, 20).float(), 5, offsets=[0, 1.2, 2.3, 3.5, 4.8])
     y = system(x)
-    found = solve(system, y, algorithm=GAP(), prior=TV(), iterations=60)
+    found = solve(y, system, algorithm=GAP(), prior=TV(), iterations=60)
     assert (system(found) - y).norm() < 1e-2 * y.norm()
     assert (found - x).norm() < 0.15 * x.norm()
 
