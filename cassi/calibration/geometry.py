@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cassi import ops
 from cassi.systems import SDCassi
-from cassi.systems.moved_masks import move_mask
+from cassi.systems.masks import move_mask
 
 
 @dataclass(frozen=True)

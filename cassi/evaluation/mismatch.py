@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from cassi.systems import SDCassi
-from cassi.systems.moved_masks import move_mask
+from cassi.systems.masks import move_mask
 
 
 @dataclass(frozen=True)

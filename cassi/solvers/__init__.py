@@ -19,9 +19,8 @@ from cassi.solvers.gap import GAP
 from cassi.solvers.hqs import HQS
 from cassi.solvers.linear_system import LinearSystem, damped_inverse
 from cassi.solvers.loop import iterate
-from cassi.solvers.phases import Phases, Steps
 from cassi.solvers.refine import refine
-from cassi.solvers.schedules import Constant, Geometric, Linear
+from cassi.solvers.schedules import Constant, Geometric, Linear, Phases, Steps
 from cassi.solvers.solver import Solver, solve
 from cassi.solvers.statistics import (
     Statistics,

@@ -1,6 +1,345 @@
-"""Which numbers of bands and steps explain the size of a detector."""
+"""Where bands fall on a detector: curves of dispersion, glasses, and what fits its size."""
 
 from __future__ import annotations
+
+import csv
+import difflib
+import math
+import os
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+# Sellmeier coefficients B1 B2 B3, C1 C2 C3 (µm²), relative to air at 20 °C: SCHOTT optical glass
+# catalogue (schott_2017-01-20b.agf). Fused silica: Malitson, J. Opt. Soc. Am. 55, 1205 (1965),
+# whose C are squares of resonances.
+# fmt: off
+_BK7 = (1.03961212, 0.231792344, 1.01046945, 0.00600069867, 0.0200179144, 103.560653)
+SELLMEIER: dict[str, tuple[float, float, float, float, float, float]] = {
+    "BK7": _BK7,
+    "N-BK7": _BK7,
+    "N-BAK4": (1.28834642, 0.132817724, 0.945395373, 0.00779980626, 0.0315631177, 105.965875),
+    "F2": (1.34533359, 0.209073176, 0.937357162, 0.00997743871, 0.0470450767, 111.886764),
+    "N-F2": (1.39757037, 0.159201403, 1.2686543, 0.00995906143, 0.0546931752, 119.248346),
+    "SF2": (1.40301821, 0.231767504, 0.939056586, 0.0105795466, 0.0493226978, 112.405955),
+    "N-SF2": (1.47343127, 0.163681849, 1.36920899, 0.0109019098, 0.0585683687, 127.404933),
+    "SF10": (1.61625977, 0.259229334, 1.07762317, 0.0127534559, 0.0581983954, 116.60768),
+    "SF11": (1.73848403, 0.311168974, 1.17490871, 0.0136068604, 0.0615960463, 121.922711),
+    "N-SF11": (1.73759695, 0.313747346, 1.89878101, 0.013188707, 0.0623068142, 155.23629),
+    "fused silica": (0.6961663, 0.4079426, 0.8974794, 0.0684043**2, 0.1162414**2, 9.896161**2),
+}
+# fmt: on
+
+
+def refractive_index(glass: str, wavelength: float) -> float:
+    """Return the index of a glass, relative to air, n² = 1 + Σ_i B_i λ² / (λ² − C_i).
+
+    Args:
+        glass: a name of `SELLMEIER`.
+        wavelength: λ in nm, 300 to 2500 (the formula's range).
+
+    Raises:
+        ValueError: the glass is unknown, or the wavelength is outside.
+
+    >>> round(refractive_index("N-BK7", 587.5618), 5)
+    1.5168
+    """
+    coefficients = SELLMEIER.get(glass)
+    if coefficients is None:
+        near = difflib.get_close_matches(str(glass).upper(), SELLMEIER, n=1, cutoff=0.6)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(f"glass: expected one of {', '.join(SELLMEIER)}, got {glass!r}{hint}")
+    if not 300 <= wavelength <= 2500:
+        raise ValueError(f"wavelengths: expected 300 to 2500 nm for a prism, got {wavelength}")
+    square = (wavelength / 1000) ** 2
+    terms = zip(coefficients[:3], coefficients[3:], strict=True)
+    return math.sqrt(1 + sum(b * square / (square - c) for b, c in terms))
+
+
+class Dispersion(ABC):
+    """Says where each wavelength falls, along the dispersion."""
+
+    absolute: bool = False
+    """`offsets` are the positions as they are, not moved so that the least is 0."""
+
+    @abstractmethod
+    def positions(self, wavelengths: Sequence[float]) -> tuple[float, ...]:
+        """Return the place of each band in pixels, from an origin that the curve states.
+
+        Args:
+            wavelengths: nm, one per band, increasing.
+        """
+
+    def offsets(self, wavelengths: Sequence[float]) -> tuple[float, ...]:
+        """Return how far each band is moved, in pixels, the least by 0 (unless `absolute`).
+
+        Warns where bands do not follow each other in one direction: then they lie over each other.
+
+        Args:
+            wavelengths: nm, one per band, increasing.
+
+        Raises:
+            ValueError: the wavelengths do not increase, or the curve does not reach them.
+        """
+        values = tuple(float(value) for value in wavelengths)
+        if not values or not all(b > a > 0 for a, b in pairwise((*values, math.inf))):
+            raise ValueError(f"wavelengths: expected increasing values in nm, got {list(values)}")
+        places = self.positions(values)
+        if not all(map(math.isfinite, places)):
+            raise ValueError(f"{type(self).__name__}: expected finite positions, got {places}")
+        moves = [b - a for a, b in pairwise(places)]
+        if moves and not (min(moves) > 0 or max(moves) < 0):
+            warnings.warn(
+                f"{type(self).__name__}: the dispersion turns round between {values[0]:g} and "
+                f"{values[-1]:g} nm, so that bands lie over each other",
+                stacklevel=2,
+            )
+        start = 0.0 if self.absolute else min(places)
+        # Without the last digits a length of 54.000000000000007 pixels would need a 55th.
+        return tuple(round(place - start, 9) for place in places)
+
+
+@dataclass(frozen=True)
+class Linear(Dispersion):
+    """The same step from band to band, whatever their wavelengths: o(c) = c·step.
+
+    Attributes:
+        step: pixels per band, may be fractional; the sign is the direction.
+        absolute: keep negative positions.
+
+    >>> Linear(-1.5).offsets([450, 500, 600])
+    (3.0, 1.5, 0.0)
+    """
+
+    step: float
+    absolute: bool = False
+
+    def positions(self, wavelengths: Sequence[float]) -> tuple[float, ...]:
+        """Return c·step."""
+        return tuple(band * float(self.step) for band in range(len(wavelengths)))
+
+
+@dataclass(frozen=True)
+class Polynomial(Dispersion):
+    """A polynomial of the wavelength: Σ_k a_k (λ − λ₀)^k pixels.
+
+    Attributes:
+        coefficients: a_0, a_1, …, pixels per nm^k.
+        reference: λ₀ in nm.
+        absolute: keep the positions as they are.
+
+    Raises:
+        ValueError: no coefficient, or one that is not finite.
+
+    >>> Polynomial([3.0, 0.5], reference=500).offsets([450, 500, 600])
+    (0.0, 25.0, 75.0)
+    """
+
+    coefficients: Sequence[float]
+    reference: float = 550.0
+    absolute: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the coefficients and keep them as a tuple."""
+        coefficients = tuple(map(float, self.coefficients))
+        if not coefficients or not all(map(math.isfinite, coefficients)):
+            raise ValueError(f"coefficients: expected finite numbers, got {list(coefficients)}")
+        object.__setattr__(self, "coefficients", coefficients)
+
+    def positions(self, wavelengths: Sequence[float]) -> tuple[float, ...]:
+        """Return Σ_k a_k (λ − λ₀)^k."""
+        return tuple(
+            sum(a * (value - self.reference) ** k for k, a in enumerate(self.coefficients))
+            for value in wavelengths
+        )
+
+
+@dataclass(frozen=True)
+class Curve(Dispersion):
+    """A measured curve, linear between its points, given as a table or a CSV file.
+
+    Attributes:
+        points: (wavelength in nm, position in pixels) pairs, wavelengths increasing.
+        file: a CSV file of such pairs instead, two columns; a line of names may stand first.
+        absolute: keep the positions as they are.
+
+    Raises:
+        OSError: no such file.
+        ValueError: neither or both are given, fewer than two points, or a line that is no pair of
+            numbers.
+
+    >>> Curve([(450, 3.0), (550, 33.0), (650, 53.0)]).offsets([450, 500, 600])
+    (0.0, 15.0, 40.0)
+    """
+
+    points: Sequence[Sequence[float]] | None = None
+    file: str | os.PathLike[str] | None = None
+    absolute: bool = False
+
+    def __post_init__(self) -> None:
+        """Read the file and check the points."""
+        if (self.points is None) == (self.file is None):
+            raise ValueError("Curve: expected points or a file, one of the two")
+        rows = _read_pairs(Path(self.file)) if self.file is not None else self.points or ()
+        if any(len(row) != 2 for row in rows):
+            raise ValueError("Curve: expected pairs (wavelength in nm, position in pixels)")
+        points = tuple((float(a), float(b)) for a, b in rows)
+        rising = all(b[0] > a[0] for a, b in pairwise(points))
+        if len(points) < 2 or not rising or not all(math.isfinite(v) for p in points for v in p):
+            raise ValueError(
+                "Curve: expected at least two finite points of increasing wavelength, got "
+                f"{[list(point) for point in points[:4]]}"
+            )
+        object.__setattr__(self, "points", points)
+        object.__setattr__(self, "file", None)  # equal tables are equal, wherever they come from
+
+    def positions(self, wavelengths: Sequence[float]) -> tuple[float, ...]:
+        """Interpolate between the points.
+
+        Raises:
+            ValueError: a wavelength is outside of the table.
+        """
+        points = self.points or ()
+        low, high = points[0][0], points[-1][0]
+        if wavelengths[0] < low or wavelengths[-1] > high:
+            raise ValueError(
+                f"Curve: expected wavelengths from {low:g} to {high:g} nm, as the table has them, "
+                f"got {wavelengths[0]:g} to {wavelengths[-1]:g}"
+            )
+        return tuple(self._at(value) for value in wavelengths)
+
+    def _at(self, value: float) -> float:
+        points = self.points or ()
+        k = next((k for k in range(1, len(points) - 1) if value <= points[k][0]), len(points) - 1)
+        (left, below), (right, above) = points[k - 1], points[k]
+        share = (value - left) / (right - left)
+        return (1 - share) * below + share * above
+
+
+@dataclass(frozen=True)
+class Prism(Dispersion):
+    r"""A prism, or several cemented ones, and a lens behind it.
+
+    A ray with direction φ meets surfaces whose normals have the directions β_0 = 0 and
+    β_j = β_{j−1} + α_j, with Snell's law at each: φ' = β_j + arcsin(n/n' · sin(φ − β_j)). For one
+    prism the deviation is δ = φ_in − φ_out = θ₁ + arcsin(n sin(α − arcsin(sin θ₁ / n))) − α. The
+    lens makes it a place:
+
+        position = f / pitch · tan(δ(λ) − δ(λ_reference)).
+
+    A double Amici prism is `glass=["N-BK7", "SF2", "N-BK7"]` with `apex=[a, -b, a]`: two of equal
+    glass that point one way, one between them that points the other way.
+
+    Attributes:
+        glass: name of the glass, or one per prism, see `SELLMEIER`.
+        apex: angle α between the faces, degrees, or one per prism with its sign.
+        focal_length: f of the lens, mm.
+        pitch: of the detector's pixels, µm.
+        reference: wavelength that the camera is adjusted to, nm: its position is 0.
+        incidence: angle θ₁ between ray and normal of the first face, degrees. None: the minimum of
+            the deviation at the reference for one prism, else a ray along the axis of symmetry,
+            half the sum of the apex angles.
+        flip: the detector counts its pixels in the other direction.
+        absolute: keep the positions as they are.
+
+    Raises:
+        ValueError: an unknown glass, angles that no ray passes (total reflection), or lengths that
+            are not positive.
+
+    Source: Hecht, "Optics", 5th edition, section 5.5.1 (deviation of a prism).
+
+    >>> [round(o, 1) for o in Prism("SF11", 30, 50, 10).offsets([450, 550, 650])]
+    [124.1, 42.2, 0.0]
+    """
+
+    glass: str | Sequence[str]
+    apex: float | Sequence[float]
+    focal_length: float
+    pitch: float
+    reference: float = 550.0
+    incidence: float | None = None
+    flip: bool = False
+    absolute: bool = False
+
+    def __post_init__(self) -> None:
+        """Check that the light of the reference passes."""
+        if not (self.focal_length > 0 and self.pitch > 0):
+            raise ValueError(
+                "focal_length, pitch: expected numbers > 0 (mm and µm), got "
+                f"{self.focal_length} and {self.pitch}"
+            )
+        self.deviation(self.reference)
+
+    def deviation(self, wavelength: float) -> float:
+        """Return δ of a wavelength (nm), in degrees, towards the base of the first prism.
+
+        Raises:
+            ValueError: the light does not pass.
+        """
+        glasses = [self.glass] if isinstance(self.glass, str) else list(self.glass)
+        angles = [self.apex] if isinstance(self.apex, int | float) else list(self.apex)
+        if len(glasses) != len(angles) or not glasses:
+            raise ValueError(
+                f"apex: expected one angle for each of {len(glasses)} prisms, got {len(angles)}"
+            )
+        indices = [refractive_index(glass, wavelength) for glass in glasses] + [1.0]
+        start = direction = self._incidence(glasses, angles)
+        normal, index = 0.0, 1.0
+        for apex, following in zip([*angles, 0.0], indices, strict=True):
+            sine = index / following * math.sin(direction - normal)
+            if abs(sine) >= 1:
+                raise ValueError(
+                    f"apex: light of {wavelength:g} nm does not pass {self.glass} with "
+                    f"{self.apex}°: total reflection; take a smaller angle or another incidence"
+                )
+            direction = normal + math.asin(sine)
+            normal, index = normal + math.radians(apex), following
+        return math.degrees(start - direction)
+
+    def positions(self, wavelengths: Sequence[float]) -> tuple[float, ...]:
+        """Return f / pitch · tan(δ(λ) − δ(λ_reference))."""
+        zero = self.deviation(self.reference)
+        scale = (-1000 if self.flip else 1000) * self.focal_length / self.pitch
+        turned = [math.radians(self.deviation(value) - zero) for value in wavelengths]
+        return tuple(scale * math.tan(angle) for angle in turned)
+
+    def _incidence(self, glasses: list[str], angles: list[float]) -> float:
+        if self.incidence is not None:
+            return math.radians(self.incidence)
+        if len(angles) > 1:
+            return math.radians(sum(angles) / 2)
+        sine = refractive_index(glasses[0], self.reference) * math.sin(math.radians(angles[0] / 2))
+        if abs(sine) >= 1:
+            raise ValueError(f"apex: no light passes {glasses[0]} with {angles[0]}°; take less")
+        return math.asin(sine)
+
+
+def _read_pairs(path: Path) -> list[tuple[float, float]]:
+    path = path.expanduser()
+    if not path.is_file():
+        raise FileNotFoundError(f"Curve: no file {path}")
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            rows = list(csv.reader(stream))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"Curve: {path} is no CSV file: {error}") from None
+    pairs: list[tuple[float, float]] = []
+    for number, row in enumerate(rows, 1):
+        if not any(cell.strip() for cell in row) or row[0].lstrip().startswith("#"):
+            continue
+        try:
+            wavelength, position = map(float, row)
+        except ValueError:
+            if number > 1 or pairs:
+                raise ValueError(
+                    f"{path}, line {number}: expected 'wavelength,pixel', got {','.join(row)!r}"
+                ) from None
+        else:  # and not the names of the columns
+            pairs.append((wavelength, position))
+    return pairs
 
 
 def fitting_dispersions(mask_length: int, detector_length: int) -> list[tuple[int, int]]:

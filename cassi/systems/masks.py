@@ -1,9 +1,18 @@
-"""Checks of a mask before it is trusted."""
+"""Masks: checked, drawn for a simulation, learned, moved, and taken back from the detector."""
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import numpy as np
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 
 def check_mask(mask: Tensor) -> None:
@@ -34,3 +43,357 @@ def check_mask(mask: Tensor) -> None:
                 f"mask: {len(dark)} all-dark {name}{'s' if len(dark) > 1 else ''} ({listed}); "
                 "crop the mask and the measurement to the coded area"
             )
+
+
+class MaskPattern(ABC):
+    """Draws a mask of any size.
+
+    Attributes:
+        density: mean transmission, in (0, 1).
+        shots: number K of masks.
+        per_band: a mask of its own for each band, as for the frames of a video snapshot.
+        seed: of all random numbers; equal seeds give equal masks.
+    """
+
+    density: float
+    shots: int
+    per_band: bool
+    seed: int
+
+    def draw(self, height: int, width: int, bands: int = 1) -> Tensor:
+        """Draw the mask: transmission in [0, 1], `(K, 1|C, H, W)`, float32.
+
+        Args:
+            height: rows H.
+            width: columns W.
+            bands: C, of masks per band.
+        """
+        shape = (self.shots, bands if self.per_band else 1)
+        planes = [
+            self._plane(height, width, self.seed + 7919 * number)
+            for number in range(shape[0] * shape[1])
+        ]
+        return torch.stack(planes).reshape(*shape, height, width)
+
+    @abstractmethod
+    def _plane(self, height: int, width: int, seed: int) -> Tensor: ...  # (H, W)
+
+    def _check(self) -> None:
+        for name, value, least in (("shots", self.shots, 1), ("seed", self.seed, 0)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{name}: expected a whole number from {least}, got {value!r}")
+        if not 0 < self.density < 1:
+            raise ValueError(f"density: expected a number in (0, 1), got {self.density!r}")
+
+
+@dataclass(frozen=True)
+class RandomMask(MaskPattern):
+    """Independent pixels.
+
+    Attributes:
+        density: mean transmission d.
+        shots: number K of masks.
+        kind: "binary", of zeros and ones, or "grey", u^(1/d − 1) with u uniform in [0, 1].
+        per_band: a mask of its own for each band.
+        seed: of all random numbers.
+
+    Raises:
+        ValueError: an unknown kind, or numbers out of range.
+
+    >>> RandomMask(shots=2).draw(4, 6).shape
+    torch.Size([2, 1, 4, 6])
+    """
+
+    density: float = 0.5
+    shots: int = 1
+    kind: str = "binary"
+    per_band: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        self._check()
+        if self.kind not in ("binary", "grey"):
+            raise ValueError(f"kind: expected 'binary' or 'grey', got {self.kind!r}")
+
+    def _plane(self, height: int, width: int, seed: int) -> Tensor:
+        uniform = torch.rand((height, width), generator=torch.Generator().manual_seed(seed))
+        if self.kind == "binary":
+            return (uniform < self.density).float()
+        return uniform ** (1 / self.density - 1)  # the mean of u^p over [0, 1] is 1 / (p + 1)
+
+
+@dataclass(frozen=True)
+class BlueNoiseMask(MaskPattern):
+    """Zeros and ones, evenly spread: no clusters, no holes, and no low frequencies.
+
+    Attributes:
+        density: share of ones, met to within a pixel.
+        shots: number K of masks.
+        per_band: a mask of its own for each band.
+        seed: of all random numbers.
+
+    Raises:
+        ValueError: numbers out of range.
+
+    Source: see `blue_noise`.
+
+    >>> BlueNoiseMask(0.25).draw(8, 8).mean().item()
+    0.25
+    """
+
+    density: float = 0.5
+    shots: int = 1
+    per_band: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        self._check()
+
+    def _plane(self, height: int, width: int, seed: int) -> Tensor:
+        return torch.from_numpy(blue_noise(height, width, self.density, seed)).float()
+
+
+_SIGMA = 1.5  # pixels: Ulichney's choice
+_START = 0.1  # share of the pixels that are placed at random and then moved
+
+
+def blue_noise(height: int, width: int, density: float, seed: int) -> np.ndarray:
+    """Draw a binary pattern whose spectrum has no low frequencies, periodic in both directions.
+
+    Void and cluster: where a Gaussian (1.5 pixels) sees the tightest cluster, a pixel is taken
+    away; where it sees the largest void, one is set. A tenth of the pixels is placed at random and
+    moved so until nothing changes; then the largest void is filled until the density is reached.
+
+    Args:
+        height: rows.
+        width: columns.
+        density: share of ones, (0, 1), met to within a pixel. Above 0.5 the roles of ones and
+            zeros are exchanged.
+        seed: of the random start.
+
+    Returns:
+        Boolean `(height, width)`. 256×256 take a few seconds.
+
+    Source: Ulichney, "The void-and-cluster method for dither array generation", SPIE 1913, 1993.
+    """
+    if density > 0.5:
+        return ~blue_noise(height, width, 1 - density, seed)
+    count = max(1, round(density * height * width))
+    start = min(count, max(1, round(_START * height * width)))
+    random = np.random.default_rng(seed)
+    ones = np.zeros((height, width), bool)
+    ones.flat[random.choice(height * width, start, replace=False)] = True
+
+    around = _periodic_gaussian(height, width)
+    seen = np.fft.ifft2(np.fft.fft2(ones) * np.fft.fft2(around[:height, :width])).real
+    # Ones are lifted above all zeros: the largest value is then the tightest cluster, and the
+    # least one the largest void.
+    lift = 2 * around[:height, :width].sum()
+    seen += lift * ones
+
+    def change(place: int, sign: int) -> None:
+        row, column = divmod(place, width)
+        kernel = around[height - row : 2 * height - row, width - column : 2 * width - column]
+        np.add(seen, kernel, out=seen) if sign > 0 else np.subtract(seen, kernel, out=seen)
+        seen[row, column] += sign * lift
+
+    for _ in range(height * width):
+        cluster = int(seen.argmax())
+        change(cluster, -1)
+        void = int(seen.argmin())
+        change(void, 1)
+        if void == cluster:
+            break
+    for _ in range(count - start):
+        change(int(seen.argmin()), 1)
+    return seen > lift / 2
+
+
+def _periodic_gaussian(height: int, width: int) -> np.ndarray:  # (2 H, 2 W): 2 × 2 periods
+    rows, columns = (np.minimum(np.arange(n), n - np.arange(n)) for n in (height, width))
+    vertical, horizontal = (np.exp(-0.5 * (d / _SIGMA) ** 2) for d in (rows, columns))
+    return np.tile(np.outer(vertical, horizontal), (2, 2))
+
+
+S = TypeVar("S", bound=nn.Module)
+
+
+class LearnableMask(nn.Module):
+    """A mask in [0, 1] with free parameters.
+
+    `learnable()` is the mask; `learnable.place_in(camera)` makes it the camera's, so that every
+    method of the camera sees its present value and passes gradients on to it.
+
+    Args:
+        mask: where learning starts: transmission in [0, 1], of any shape; see
+            `cassi.systems.RandomMask`.
+        constraint: "sigmoid", m = 1 / (1 + e^{−p}): p is free; a start at 0 or 1 is moved to 1e-3
+            from there, where it can still change. "clamp", m = p cut to [0, 1]: a gradient that
+            would lead out is set to zero, so that gradient descent is a projected one.
+
+    Raises:
+        TypeError: the mask is not of real numbers.
+        ValueError: it has values outside of [0, 1], or the constraint is unknown.
+    """
+
+    def __init__(self, mask: Tensor, constraint: Literal["sigmoid", "clamp"] = "sigmoid") -> None:
+        super().__init__()
+        if not isinstance(mask, Tensor) or mask.is_complex():
+            raise TypeError(f"mask: expected a tensor of real numbers, got {type(mask).__name__}")
+        if constraint not in ("sigmoid", "clamp"):
+            raise ValueError(f"constraint: expected 'sigmoid' or 'clamp', got {constraint!r}")
+        start = mask.detach().clone()
+        start = start if start.is_floating_point() else start.to(torch.get_default_dtype())
+        if not bool(((start >= 0) & (start <= 1)).all()):
+            raise ValueError("mask: expected transmissions in [0, 1] to start from")
+        self.constraint = constraint
+        self.values = nn.Parameter(start.logit(1e-3) if constraint == "sigmoid" else start)
+
+    def forward(self) -> Tensor:
+        """Return the mask, in [0, 1], of the shape that it started with."""
+        if self.constraint == "sigmoid":
+            return self.values.sigmoid()
+        cut = self.values.clamp(0, 1)
+        outside = (self.values - cut).detach()  # its sign is the side
+        mask = self.values - outside
+        if mask.requires_grad:
+            mask.register_hook(lambda gradient: gradient * (outside * gradient >= 0))
+        return mask
+
+    def place_in(self, system: S) -> S:
+        """Make this the mask of a camera, and its parameters the camera's.
+
+        Args:
+            system: a camera with a buffer `mask`, changed in place; several may share one mask.
+
+        Returns:
+            The same camera.
+
+        Raises:
+            ValueError: its mask has another number of elements.
+        """
+        given = system.get_buffer("mask")
+        if given.numel() != self.values.numel():
+            raise ValueError(
+                f"mask: expected the camera's shape {tuple(given.shape)}, got "
+                f"{tuple(self.values.shape)}"
+            )
+        parametrize.register_parametrization(system, "mask", _Taken(self))
+        return system
+
+
+class _Taken(nn.Module):
+    """Gives a camera the present mask instead of its own."""
+
+    def __init__(self, source: LearnableMask) -> None:
+        super().__init__()
+        self.source = source
+
+    def forward(self, own: Tensor) -> Tensor:
+        mask = self.source().to(own).view_as(own)
+        if not torch.is_grad_enabled():
+            # A camera derives its gram afresh only for a mask that asks for gradients; this one
+            # changes with every step of the optimizer.
+            mask = mask.detach().requires_grad_()
+        return mask
+
+    def extra_repr(self) -> str:
+        return f"constraint={self.source.constraint}"
+
+
+def move_mask(mask: Tensor, shift: Sequence[float], rotation: float) -> Tensor:
+    """Turn a mask about its middle, then shift it.
+
+    Args:
+        mask: `(K, 1|C, H, W)`.
+        shift: pixels (down, right).
+        rotation: degrees, counterclockwise as displayed with row 0 on top.
+
+    Returns:
+        The moved mask, of the same shape, interpolated bilinearly, continued by its border.
+    """
+    height, width = mask.shape[-2:]
+    angle = math.radians(rotation)
+    cos, sin = math.cos(angle), math.sin(angle)
+    # In float64: a grid in [-1, 1] of float32 would blur by 1e-5 of a pixel times the size.
+    rows = torch.arange(height, dtype=torch.float64)[:, None] - (height - 1) / 2 - shift[0]
+    columns = torch.arange(width, dtype=torch.float64)[None] - (width - 1) / 2 - shift[1]
+    # Where each pixel comes from: the inverse turn, rows counted downwards.
+    source_columns = cos * columns - sin * rows
+    source_rows = sin * columns + cos * rows
+    grid = torch.stack([source_columns * 2 / width, source_rows * 2 / height], -1)
+    moved = F.grid_sample(
+        mask.double(),
+        grid.to(mask.device).expand(len(mask), -1, -1, -1),
+        padding_mode="border",
+        align_corners=False,
+    )
+    return moved.to(mask.dtype)
+
+
+def unshift_masks(
+    masks: Tensor, offsets: Sequence[int], axis: int = -1, tolerance: float = 1e-6
+) -> tuple[Tensor, tuple[int, ...], int]:
+    """Move masks that are given on the detector's grid back to the scene's.
+
+    A detector pixel w' of band c looks at the scene's column w' − o(c). Where every band's mask is
+    dark outside of its window, o(c) <= w' < o(c) + W, the scene has W = W' − max o columns, and
+    the masks that remain are one mask where they are equal. Otherwise light of columns beside
+    those reaches the detector too: the scene is then W' + max o columns wide, each band is moved by
+    o(c) − max o, and what falls beyond the detector's ends is lost.
+
+    Args:
+        masks: transmission on the detector, `(K, C, H, W')` or `(C, H, W')`. Published code stores
+            `mask_3d_shift` as `(H, W', C)`: `.permute(2, 0, 1)`.
+        offsets: whole pixels o(c) >= 0, the least of them 0: 0, 2, 4, … for a step of 2.
+        axis: -1 disperses along columns, -2 along rows (then read H' for W').
+        tolerance: what counts as dark, and as equal.
+
+    Returns:
+        Mask `(K, 1|C, H, W)`, offsets and detector length W', for
+        `SDCassi(mask, bands, offsets=…, detector=…)`.
+
+    Raises:
+        ValueError: shapes or offsets do not fit.
+
+    >>> masks = torch.zeros(3, 2, 6)  # C, H, W'
+    >>> for c in range(3):
+    ...     masks[c, :, c : c + 4] = 0.5
+    >>> mask, offsets, detector = unshift_masks(masks, [0, 1, 2])
+    >>> mask.shape, offsets, detector
+    (torch.Size([1, 1, 2, 4]), (0, 1, 2), 6)
+    """
+    if masks.ndim not in (3, 4):
+        raise ValueError(
+            f"masks: expected (C, H, W') or (K, C, H, W'), got shape {tuple(masks.shape)}"
+        )
+    masks = masks[(None,) * (4 - masks.ndim)]
+    masks = masks if axis == -1 else masks.mT
+    shifts = [int(offset) for offset in offsets]
+    if shifts != list(offsets) or len(shifts) != masks.shape[1] or min(shifts) != 0:
+        raise ValueError(
+            f"offsets: expected {masks.shape[1]} whole numbers, the least 0, got {list(offsets)}"
+        )
+    detector, extra = masks.shape[-1], max(shifts)
+    width = detector - extra
+    if width < 1:
+        raise ValueError(
+            f"masks: expected more than {extra} pixels along the dispersion, got {detector}"
+        )
+    inside = torch.stack([masks[:, c, :, o : o + width] for c, o in enumerate(shifts)], 1)
+    dark = all(
+        bool((masks[:, c, :, :o].abs() <= tolerance).all())
+        and bool((masks[:, c, :, o + width :].abs() <= tolerance).all())
+        for c, o in enumerate(shifts)
+    )
+    if dark:
+        equal = bool(((inside - inside[:, :1]).abs() <= tolerance).all())
+        mask = inside[:, :1] if equal else inside
+    else:
+        mask = masks.new_zeros((*masks.shape[:-1], detector + extra))
+        for c, o in enumerate(shifts):
+            mask[:, c, :, extra - o : extra - o + detector] = masks[:, c]
+        shifts = [o - extra for o in shifts]
+    return (mask if axis == -1 else mask.mT).contiguous(), tuple(shifts), detector

@@ -8,7 +8,7 @@ from scipy import ndimage
 
 from cassi.evaluation import Mismatch
 from cassi.systems import SDCassi
-from cassi.systems.moved_masks import move_mask
+from cassi.systems.masks import move_mask
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cassi.systems import Curve, Dispersion, Linear, Polynomial, Prism
-from cassi.systems.glass import SELLMEIER, refractive_index
+from cassi.systems.dispersion import SELLMEIER, refractive_index
 
 WAVELENGTHS = [450.0, 500.0, 580.0, 650.0]
 CURVES: list[Dispersion] = [

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cassi.systems.moved_masks import move_mask
+from cassi.systems.masks import move_mask
 
 
 def _mask(*shape: int) -> Tensor:
