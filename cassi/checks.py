@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from numbers import Integral, Real
 from typing import Any
 
 
@@ -20,10 +21,21 @@ def whole_number(name: str, value: Any, minimum: int, maximum: int | None = None
         ValueError: it is no whole number, or out of range.
     """
     most = value if maximum is None else maximum
-    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= most:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not minimum <= value <= most:
         span = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
         raise ValueError(f"{name}: expected a whole number {span}, got {value!r}")
-    return value
+    return int(value)
+
+
+def not_negative(name: str, value: Any) -> float:
+    """Return a number >= 0; a boolean is none.
+
+    Raises:
+        ValueError: it is no number, NaN, or negative.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real) or not float(value) >= 0:
+        raise ValueError(f"{name}: expected a number >= 0, got {value!r}")
+    return float(value)
 
 
 def did_you_mean(name: Any, known: Iterable[str], n: int = 3, *, cutoff: float = 0.5) -> str:

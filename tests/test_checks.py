@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cassi.checks import did_you_mean, whole_number
+from cassi.checks import did_you_mean, not_negative, whole_number
 
 
 @pytest.mark.parametrize("value", [2, 5])
@@ -19,6 +19,13 @@ def test_other_values_are_refused(value):
     if value != 6:
         with pytest.raises(ValueError, match=r"^n: expected a whole number of at least 2, got "):
             whole_number("n", value, 2)
+
+
+@pytest.mark.parametrize("value", [-1, -0.5, True, "3", None, float("nan")])
+def test_numbers_that_are_not_negative(value):
+    assert (not_negative("n", 0), not_negative("n", 2.5)) == (0.0, 2.5)
+    with pytest.raises(ValueError, match=r"^n: expected a number >= 0, got "):
+        not_negative("n", value)
 
 
 def test_near_names():

@@ -68,7 +68,7 @@ def calibrate(
     A search on a grid and Gauss–Newton steps fit shift, rotation and dispersion to windows of the
     frames, see `Windows`. Then the model is refined: the dispersion curve gets one more degree at a
     time, as long as that is significant and the residual of a reconstruction falls. A residual
-    alone decides nothing about the numbers, for a free enough cube explains any frame; among models
+    alone decides nothing about the numbers, for a free enough cube fits any frame; among models
     that the windows have fitted, minima of equal depth too, it says which one to believe.
 
     Args:

@@ -1,4 +1,4 @@
-"""The geometry that explains frames best, and how sure it is."""
+"""The geometry that fits frames best, and how sure it is."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def fit_geometry(
     r"""Fit a geometry to frames by damped Gauss–Newton steps on the objective of `Windows`.
 
     The standard errors come from (H⁻¹ G H⁻¹) with the curvature H and the scatter G of the gradient
-    between the sixteenths of the frames: what the scene leaves unexplained is no white noise, and
+    between the sixteenths of the frames: what the scene does not fit is no white noise, and
     windows near each other err alike.
 
     Args:

@@ -52,7 +52,7 @@ def fit_light(frame: Frame, system: SDCassi) -> Light:
 
 @torch.no_grad()
 def refine_mask(lights: Sequence[Light], system: SDCassi) -> Tensor:
-    r"""Find the mask, pixel by pixel, that explains frames of even scenes.
+    r"""Fit the mask, pixel by pixel, to frames of even scenes.
 
         min_m Σ_f ‖y_f − A_f m‖²/a_f + μ ‖m − m₀‖²,   a_f = Σ_p s_p²
 

@@ -1,4 +1,4 @@
-"""How well plain scenes explain small windows of a frame, and which way the camera should move."""
+"""How well plain scenes fit small windows of a frame, and which way the camera should move."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Windows:
     D_b holds what the camera θ makes of each spectrum, times 1, rows and columns. The scene enters
     linearly and is solved for; the residual is then a sharp function of θ, since the code is as
     fine as the pixels. The objective is Σ_b n/2·log of it, the likelihood where every window has a
-    noise of its own: a window with edges or texture, which no plain scene explains, has little
+    noise of its own: a window with edges or texture, which no plain scene fits, has little
     weight. Derivatives hold a (Kaufman): D_b's are difference quotients.
 
     Args:

@@ -30,7 +30,7 @@ from cassi.solvers import (
     relative_noise,
     signal_level,
 )
-from cassi.solvers.checks import check_numbers
+from cassi.solvers.statistics import check_noise
 
 POOL = 16
 """Side of the blocks whose mean spectra give the subspace, see `Subspace`."""
@@ -106,7 +106,7 @@ class CassiNet(nn.Module):
             raise ValueError(f"CassiNet: expected 3 widths and 3 blocks, got {widths}, {blocks}")
         self.bands, self.rank = bands, rank
         self.start, self.training_start = start, training_start
-        check_numbers(0, noise)
+        check_noise(noise)
         self.noise = noise
         self.strengths = Geometric(FIRST_STRENGTH, strength)
         self.checkpointing = checkpointing

@@ -16,19 +16,11 @@ respect to cube, measurement, mask and ρ (where A Aᵀ + ρI is invertible), ru
 channels_last stay so. `backend(device)` says whether the compiled kernels are in use.
 """
 
-from cassi.ops import _camera, _signal, _taps, _tv  # noqa: F401  (they define the operators)
-from cassi.ops._camera_api import (
-    adjoint,
-    data_step,
-    forward,
-    gram,
-    gram_solve,
-    ratio_inverse,
-)
+from cassi.ops._camera import adjoint, data_step, forward, gram, gram_solve, ratio_inverse
 from cassi.ops._layout import assert_memory_format
 from cassi.ops._library import backend, load_compiled
-from cassi.ops._signal_api import convolve1d, sample_volume, trilinear
-from cassi.ops._taps_api import (
+from cassi.ops._signal import convolve1d, sample_volume, trilinear
+from cassi.ops._taps import (
     adjoint_taps,
     band_solve,
     detector_columns,
@@ -37,9 +29,9 @@ from cassi.ops._taps_api import (
     linear_taps,
     step_offsets,
 )
-from cassi.ops._tv_api import NORMS as NORMS
-from cassi.ops._tv_api import Norm as Norm
-from cassi.ops._tv_api import tv_prox
+from cassi.ops._tv import NORMS as NORMS
+from cassi.ops._tv import Norm as Norm
+from cassi.ops._tv import tv_prox
 
 __all__ = [
     "adjoint",

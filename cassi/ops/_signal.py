@@ -1,4 +1,9 @@
-"""One-dimensional convolution and trilinear interpolation: schemas, shapes, gradients."""
+"""One-dimensional convolution and trilinear interpolation, as functions of tensors.
+
+Any floating dtype; sums run in float32 at least, and the result has the dtype of the first
+argument. All functions have reverse-mode gradients to any order with respect to both arguments, run
+under `torch.compile(fullgraph=True)`, and give the same bits for every number of threads.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,168 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding
 
 from cassi.ops import _reference_signal
+from cassi.ops._checks import check_floating, check_same_device, shape_of
 from cassi.ops._library import define, kernels
+from cassi.ops._reference import accumulation_dtype
+
+
+def convolve1d(a: Tensor, v: Tensor) -> Tensor:
+    """Convolve signals with kernels along the last dimension, in full.
+
+        out[n] = Σ_m a[n − m] v[m],   n = 0 … N+M−2
+
+    This is what `numpy.convolve` computes for one pair of rows; here every row has its own kernel.
+    It computes products directly, N·M of them: the shorter of the two should be short.
+
+    Args:
+        a: signals `(..., N)`.
+        v: kernels `(..., M)`; leading dimensions broadcast against those of a.
+
+    Returns:
+        `(..., N+M-1)` in the dtype of a.
+
+    Raises:
+        TypeError: an argument is not a floating tensor.
+        ValueError: a row is empty, or leading dimensions or devices do not fit each other.
+
+    >>> convolve1d(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 10.0]))
+    tensor([ 1., 12., 23., 30.])
+    """
+    for name, value in (("a", a), ("v", v)):
+        check_floating(name, value)
+        if value.ndim == 0 or value.shape[-1] == 0:
+            raise ValueError(
+                f"{name}: expected at least one value along the last dimension, "
+                f"got shape {shape_of(value)}"
+            )
+    check_same_device(a=a, v=v)
+    # From the right, as broadcasting aligns them.
+    for rows, others in zip(a.shape[-2::-1], v.shape[-2::-1], strict=False):
+        if rows != others and rows != 1 and others != 1:
+            raise ValueError(
+                "v: expected leading dimensions that broadcast with those of a, "
+                f"{tuple(a.shape[:-1])}, got shape {shape_of(v)}"
+            )
+    rows = torch.broadcast_shapes(a.shape[:-1], v.shape[:-1])
+    out = kernels.convolve1d(
+        a.expand(*rows, a.shape[-1]).reshape(-1, a.shape[-1]),
+        v.expand(*rows, v.shape[-1]).reshape(-1, v.shape[-1]),
+    )
+    return out.reshape(*rows, out.shape[-1])
+
+
+def trilinear(features: Tensor, points: Tensor) -> Tensor:
+    """Interpolate features given at the eight corners of a cell, one cell for every point.
+
+        out = Σ_{i,j,k} w_i(u₀) w_j(u₁) w_k(u₂) features[4i + 2j + k],
+        u = (p + 1)/2,   w_0(u) = 1 − u,   w_1(u) = u
+
+    so that −1 and +1 are the two sides of the cell. Points are not clamped: outside the cell the
+    same polynomial goes on.
+
+    Args:
+        features: `(N, 8, F)`, corners in the order 000, 001, 010, 011, 100, 101, 110, 111; the
+            first digit belongs to `points[:, 0]`.
+        points: `(N, 3)`, in [−1, 1].
+
+    Returns:
+        `(N, F)` in the dtype of features.
+
+    Raises:
+        TypeError: an argument is not a floating tensor.
+        ValueError: shapes or devices do not fit each other.
+
+    >>> trilinear(torch.arange(8.0).reshape(1, 8, 1), torch.tensor([[0.0, -1.0, 1.0]]))
+    tensor([[3.]])
+    """
+    check_floating("features", features)
+    check_floating("points", points)
+    if features.ndim != 3 or features.shape[1] != 8:
+        raise ValueError(f"features: expected (N, 8, F), got shape {shape_of(features)}")
+    if tuple(points.shape) != (features.shape[0], 3):
+        raise ValueError(
+            f"points: expected (N, 3) = ({features.shape[0]}, 3), got shape {shape_of(points)}"
+        )
+    check_same_device(features=features, points=points)
+    return kernels.trilinear(features, points)
+
+
+def sample_volume(volume: Tensor, points: Tensor) -> Tensor:
+    """Interpolate a volume trilinearly at points anywhere in it.
+
+    Along every axis −1 is the centre of the first sample and +1 that of the last (`grid_sample`
+    calls this `align_corners=True`). Points outside are moved to the border, where the gradient
+    with respect to them is zero; at a sample it is the slope of the cell that follows.
+
+    The features of a sample are read together: a volume in `torch.channels_last_3d` is read in
+    place, any other is copied first.
+
+    Args:
+        volume: `(F, D, H, W)`, or `(B, F, D, H, W)` with points for every volume.
+        points: `(..., 3)`, or `(B, ..., 3)`, in [−1, 1]: the coordinates along D, H and W, in this
+            order (that of `grid_sample` is the reverse).
+
+    Returns:
+        `(..., F)`, or `(B, ..., F)`, in the dtype of volume.
+
+    Raises:
+        TypeError: an argument is not a floating tensor.
+        ValueError: an axis of the volume is empty, or shapes or devices do not fit each other.
+
+    >>> line = torch.tensor([1.0, 2.0, 4.0]).reshape(1, 3, 1, 1)
+    >>> sample_volume(line, torch.tensor([[-1.0, 0.0, 0.0], [0.5, 0.0, 0.0]]))
+    tensor([[1.],
+            [3.]])
+    """
+    volumes = _check_volume(volume, points)
+    batch, _, *sizes = volumes.shape
+    dtype = accumulation_dtype(volume, points)
+    lower, upper, local = [], [], []
+    for p, size in zip(points.to(dtype).reshape(-1, 3).unbind(1), sizes, strict=True):
+        position = (p.clamp(-1, 1) + 1) * (0.5 * (size - 1))
+        # Clamped as integers: a point that is not a number must not become an address.
+        first = position.floor().long().clamp(max=size - 2).clamp(min=0)
+        lower.append(first)
+        upper.append((first + 1).clamp(max=size - 1))
+        local.append(2 * (position - first) - 1)
+    sample = torch.arange(batch, device=volume.device)
+    if volume.ndim == 5:
+        sample = sample.reshape(-1, *(1,) * (points.ndim - 2)).expand(points.shape[:-1])
+    index = sample.reshape(-1, 1, 1, 1)
+    for axis, size in enumerate(sizes):
+        corner = torch.stack((lower[axis], upper[axis]), 1)
+        index = index * size + corner.reshape(-1, *(2 if a == axis else 1 for a in range(3)))
+    # The gradient of an embedding is summed in a fixed order, row by row; that of an index with
+    # tensors is added up by racing threads (on CPUs, in float32).
+    rows = volumes.to(dtype).movedim(1, -1).flatten(0, -2)
+    out = kernels.trilinear(embedding(index.flatten(1), rows), torch.stack(local, 1))
+    return out.to(volume.dtype).reshape(*points.shape[:-1], out.shape[-1])
+
+
+def _check_volume(volume: Tensor, points: Tensor) -> Tensor:  # (B, F, D, H, W)
+    check_floating("volume", volume)
+    check_floating("points", points)
+    if volume.ndim not in (4, 5):
+        raise ValueError(
+            f"volume: expected (F, D, H, W) or (B, F, D, H, W), got shape {shape_of(volume)}"
+        )
+    if 0 in volume.shape[-3:]:
+        raise ValueError(
+            f"volume: expected at least one sample along every axis, got shape {shape_of(volume)}"
+        )
+    leading = tuple(volume.shape[:-4])
+    if points.ndim == 0 or points.shape[-1] != 3:
+        raise ValueError(f"points: expected (..., 3), got shape {shape_of(points)}")
+    if points.ndim <= len(leading) or tuple(points.shape[: len(leading)]) != leading:
+        raise ValueError(
+            f"points: expected (B, ..., 3) with the volume's batch of {leading[0]}, "
+            f"got shape {shape_of(points)}"
+        )
+    check_same_device(volume=volume, points=points)
+    return volume if volume.ndim == 5 else volume[None]
 
 
 def _fake_convolve1d(a: Tensor, v: Tensor) -> Tensor:

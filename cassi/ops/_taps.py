@@ -1,4 +1,10 @@
-"""Cameras that shift and spread each band by itself: schemas, shapes, gradients.
+"""The camera with a shift of its own for each band, whole or not.
+
+    y[k, h, w'] = Σ_c Σ_t a[c, t] · (m·x)[k, c, h, w' − s(c) − t],   0 <= w' < D
+
+Band c starts at detector column s(c), a whole number of any sign, and each of its pixels is spread
+over T neighbours by the taps a[c]: two of them shift by a fraction of a pixel, more are a line
+spread. What falls beside the detector is lost.
 
 With Q(x, m, a, y) = Σ a[c,t] · m·x · (y shifted back by s(c) + t), `forward_taps`, `adjoint_taps`
 and `mask_adjoint_taps` are its derivatives with respect to y, x and m. The one with respect to a
@@ -7,15 +13,243 @@ is made of adjoints, so that every gradient is made of these three, to any order
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cassi.ops import _reference_taps
+from cassi.ops import _checks, _reference_taps
 from cassi.ops._camera import _is_channels_last, _sum_to_batch
-from cassi.ops._library import define, kernels
-from cassi.ops._reference import accumulation_dtype, layout
+from cassi.ops._library import call, define, kernels
+from cassi.ops._reference import accumulation_dtype, band_offset, layout
+
+_MOST = 1 << 20  # of taps, as for the kernels, and of offsets that are listed one by one
+
+
+def linear_taps(offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the taps and starts that shift bands by linear interpolation.
+
+    A shift o = s + f with s = ⌊o⌋ puts 1 − f of a pixel at s and f at s + 1.
+
+    Args:
+        offsets: pixels, `(C,)` or `(B, C)`, floating; the taps have a gradient with respect to it.
+
+    Returns:
+        Taps `(…, C, 2)` and starts `(…, C)`, int64.
+
+    Raises:
+        TypeError: `offsets` is no dense tensor of a floating dtype.
+        ValueError: more than a million offsets.
+
+    >>> linear_taps(torch.tensor([0.0, 1.25]))
+    (tensor([[1.0000, 0.0000],
+            [0.7500, 0.2500]]), tensor([0, 1]))
+    """
+    if _checks.check_floating("offsets", offsets).numel() > _MOST:
+        raise ValueError(f"offsets: expected at most {_MOST}, got {offsets.numel()}")
+    whole = offsets.detach().floor()
+    fraction = offsets - whole
+    return torch.stack((1 - fraction, fraction), -1), whole.long()
+
+
+def step_offsets(bands: int, step: int) -> tuple[float, ...]:
+    """Return where each band starts that moves by a step, the leftmost one at 0.
+
+    Raises:
+        TypeError: `bands` or `step` is not an integer.
+        ValueError: no band, or more than a million.
+
+    >>> step_offsets(3, -2)
+    (4.0, 2.0, 0.0)
+    """
+    step = _checks.check_int("step", step)
+    if _checks.check_int("bands", bands, 1) > _MOST:
+        raise ValueError(f"bands: expected at most {_MOST}, got {bands}")
+    return tuple(float(band_offset(band, bands, step)) for band in range(bands))
+
+
+def detector_columns(offsets: Sequence[float], width: int) -> int:
+    """Return how many detector columns hold bands of `width` columns moved by offsets >= 0.
+
+    Raises:
+        TypeError: `width` is not an integer.
+        ValueError: no offset, or one that is not finite; `width` < 1.
+    """
+    width = _checks.check_int("width", width, 1)
+    farthest = max(map(float, offsets), default=math.nan)
+    if not math.isfinite(farthest):
+        raise ValueError(f"offsets: expected finite numbers, at least one, got {offsets}")
+    return width + math.ceil(farthest)
+
+
+def forward_taps(x: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, detector: int) -> Tensor:
+    """Apply the camera: y = A x.
+
+    Args:
+        x: cube `(B, C, H, W)` or `(C, H, W)`.
+        mask: transmission, see the module's shapes.
+        taps: `(C, T)`, or `(B, C, T)`.
+        starts: detector column of the first tap of column 0, int64, `(C,)` or `(B, C)`.
+        detector: columns D.
+
+    Returns:
+        Measurement `(B, K, H, D)`, without B if x has none.
+
+    Raises:
+        TypeError: an argument is not a tensor of its kind.
+        ValueError: shapes or devices do not fit each other.
+    """
+    m = _checks.canonical_mask(mask)
+    x, squeeze = _checks.canonical_batch("x", x, "a cube (B, C, H, W) or (C, H, W)")
+    taps, starts = _canonical_taps(taps, starts, x)
+    _checks.check_same_device(x=x, mask=m, taps=taps, starts=starts)
+    _checks.check_cube("x", x, m)
+    if taps.shape[1] != x.shape[1]:
+        raise ValueError(f"taps: expected {x.shape[1]} bands as the cube, got {taps.shape[1]}")
+    detector = _checks.check_int("detector", detector, 1)
+    y = call(kernels.forward_taps.default, x, m, taps, starts, detector)
+    return y[0] if squeeze else y
+
+
+def adjoint_taps(
+    y: Tensor, mask: Tensor, taps: Tensor, starts: Tensor, *, channels_last: bool = False
+) -> Tensor:
+    """Apply the transpose: x[c, h, w] = Σ_k m[k, c, h, w] Σ_t a[c, t] y[k, h, w + s(c) + t].
+
+    Args:
+        y: measurement `(B, K, H, D)` or `(K, H, D)`.
+        mask: transmission, see the module's shapes.
+        taps: `(C, T)`, or `(B, C, T)`.
+        starts: int64, `(C,)` or `(B, C)`.
+        channels_last: lay the cube out with its bands innermost, as convolutions like it.
+
+    Returns:
+        Cube `(B, C, H, W)`, without B if y has none.
+
+    Raises:
+        TypeError: an argument is not a tensor of its kind.
+        ValueError: shapes or devices do not fit each other.
+    """
+    m = _checks.canonical_mask(mask)
+    y, squeeze = _checks.canonical_batch("y", y, "a measurement (B, K, H, W') or (K, H, W')")
+    taps, starts = _canonical_taps(taps, starts, y)
+    _checks.check_same_device(y=y, mask=m, taps=taps, starts=starts)
+    _checks.check_bands(m, taps.shape[1])
+    _checks.check_int("columns of y", y.shape[-1], 1)
+    _checks.check_samples("y", y, m)
+    if tuple(y.shape[1:3]) != (m.shape[1], m.shape[3]):
+        raise ValueError(
+            f"y: expected (B, K, H, D) with K = {m.shape[1]} and H = {m.shape[3]} as the mask, "
+            f"got shape {_checks.shape_of(y)}"
+        )
+    x = call(kernels.adjoint_taps.default, y, m, taps, starts, channels_last)
+    return x[0] if squeeze else x
+
+
+def gram_taps(mask: Tensor, taps: Tensor, starts: Tensor, detector: int) -> Tensor:
+    """Compute A Aᵀ, which couples detector pixels of a row at most T − 1 apart.
+
+        G[d·K + k, l, h, w'] = Σ_c Σ_t a[c, t] a[c, t + d] (m_k m_l)[c, h, w' − s(c) − t]
+
+    is the entry of shot k at column w' and shot l at column w' + d, 0 <= d < T.
+
+    Args:
+        mask: transmission, see the module's shapes.
+        taps: `(C, T)`, or `(B, C, T)`.
+        starts: int64, `(C,)` or `(B, C)`.
+        detector: columns D.
+
+    Returns:
+        `(1 or B, T·K, K, H, D)`, float64.
+
+    Raises:
+        TypeError: an argument is not a tensor of its kind.
+        ValueError: shapes or devices do not fit each other.
+    """
+    detector = _checks.check_int("detector", detector, 1)
+    m = _checks.canonical_mask(mask)
+    tapped = len(taps) if _checks.check_floating("taps", taps).ndim == 3 else 1
+    samples, m = tapped if len(m) == 1 else len(m), m.double()
+    taps, starts = _canonical_taps(taps, starts, m.expand(samples, -1, -1, -1, -1))
+    bands = taps.shape[1]
+    _checks.check_bands(m, bands)
+    _, shots, _, height, width = m.shape
+    m = m.expand(samples, -1, -1, -1, -1)
+    # Shot l as the cube, all shots k as the mask.
+    cubes = m.expand(-1, -1, bands, -1, -1).reshape(samples * shots, bands, height, width)
+    masks = m.repeat_interleave(shots, 0)
+    starts = _repeat(starts, samples, shots)
+    parts = []
+    for apart in range(taps.shape[-1]):
+        weights = taps[..., : taps.shape[-1] - apart] * taps[..., apart:]
+        weights = _repeat(weights.double(), samples, shots)
+        parts.append(call(kernels.forward_taps.default, cubes, masks, weights, starts, detector))
+    gram = torch.stack(parts, 1)  # (samples·K, T, K, H, D), shot l first
+    return gram.unflatten(0, (samples, shots)).movedim(1, 3).flatten(1, 2)
+
+
+def band_solve(r: Tensor, gram: Tensor, rho: float | Tensor = 0.0) -> Tensor:
+    """Solve (G + ρI) z = r, G as `gram_taps` makes it, exactly, in float64.
+
+    Where detector pixels depend on others (one that no light reaches, or two that see one pixel
+    only), z is zero in the later of them: a solution still for every r that a cube can cause.
+
+    Args:
+        r: `(B, K, H, D)`.
+        gram: `(1 or B, T·K, K, H, D)`.
+        rho: ρ >= 0, a number or one value per sample.
+
+    Returns:
+        z, shaped like r.
+
+    Raises:
+        TypeError: an argument is not a floating tensor.
+        ValueError: shapes or devices do not fit each other.
+    """
+    _checks.check_floating("r", r)
+    _checks.check_floating("gram", gram)
+    _checks.check_same_device(r=r, gram=gram)
+    if (
+        r.ndim != 4
+        or gram.ndim != 5
+        or gram.shape[2:] != r.shape[1:]
+        or gram.shape[1] % max(r.shape[1], 1)
+    ):
+        raise ValueError(
+            "gram: expected (1 or B, T·K, K, H, D) for r (B, K, H, D), got shapes "
+            f"{_checks.shape_of(gram)} and {_checks.shape_of(r)}"
+        )
+    _checks.check_samples("r", r, gram, "gram")
+    result: Tensor = call(kernels.band_solve.default, r, gram, _checks.per_sample("rho", rho, r))
+    return result
+
+
+def _repeat(value: Tensor, samples: int, shots: int) -> Tensor:
+    if len(value) == 1:
+        return value
+    return value.expand(samples, *value.shape[1:]).repeat_interleave(shots, 0)
+
+
+def _canonical_taps(taps: Tensor, starts: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    _checks.check_floating("taps", taps)
+    if not isinstance(starts, Tensor) or starts.dtype != torch.int64:
+        got = starts.dtype if isinstance(starts, Tensor) else type(starts).__name__
+        raise TypeError(f"starts: expected an int64 tensor, got {got}")
+    if starts.layout is not torch.strided:
+        raise TypeError(f"starts: expected a dense tensor, got layout {starts.layout}")
+    taps = taps[None] if taps.ndim == 2 else taps
+    starts = starts[None] if starts.ndim == 1 else starts
+    fits = taps.ndim == 3 and starts.shape == taps.shape[:2]
+    if not (fits and 1 <= taps.shape[-1] < _MOST):
+        raise ValueError(
+            "taps, starts: expected (C, T) and (C,), or (B, C, T) and (B, C), got shapes "
+            f"{_checks.shape_of(taps)} and {_checks.shape_of(starts)}"
+        )
+    _checks.check_samples("the batch", like, taps, "taps")
+    return taps, starts
+
 
 # Shapes, dtypes and strides only.
 

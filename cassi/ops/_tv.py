@@ -1,15 +1,99 @@
-"""Total variation: schemas, shapes of the results, gradients."""
+"""Total variation: the public function, then schemas, shapes of the results, gradients."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
 
-from cassi.ops import _reference_tv
-from cassi.ops._library import define, kernels
+from cassi.ops import _checks, _reference_tv
+from cassi.ops._library import call, define, kernels
 from cassi.ops._reference import accumulation_dtype
+
+Norm = Literal["band", "frobenius", "nuclear"]
+NORMS: tuple[Norm, ...] = ("band", "frobenius", "nuclear")  # as the kernels number them
+
+
+@overload
+def tv_prox(
+    x: Tensor,
+    weight: float | Tensor,
+    iterations: int = 5,
+    *,
+    norm: Norm = "band",
+    dual: Tensor | None = None,
+    return_dual: Literal[False] = False,
+) -> Tensor: ...
+
+
+@overload
+def tv_prox(
+    x: Tensor,
+    weight: float | Tensor,
+    iterations: int = 5,
+    *,
+    norm: Norm = "band",
+    dual: Tensor | None = None,
+    return_dual: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+
+
+def tv_prox(
+    x: Tensor,
+    weight: float | Tensor,
+    iterations: int = 5,
+    *,
+    norm: Norm = "band",
+    dual: Tensor | None = None,
+    return_dual: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Denoise by isotropic total variation: argmin_u ½‖u − x‖² + weight·TV(u).
+
+        TV(u) = Σ_{h,w} ‖J‖,   J = (∇u_1 … ∇u_C), the 2×C Jacobian at a pixel
+
+    with ‖J‖ = Σ_c |∇u_c| (`band`: every band by itself), the Frobenius norm √(Σ_c |∇u_c|²)
+    (vectorial TV: bands share the places of their edges) or the nuclear norm, the sum of the two
+    singular values (total nuclear variation: bands share also the edges' directions). The last two
+    do not change when the bands are rotated, u → Ru with RᵀR = I.
+
+    A fixed number of projected-gradient iterations on the dual problem with step 1/8 (Chambolle,
+    2005; Frobenius: Bresson and Chan, 2008; nuclear: Holt, 2014); differences are forward, with
+    replicated borders. In an iterative solver the dual of the last call is a good start for the
+    next, and two or three iterations then do the work of many.
+
+    Args:
+        x: cube `(B, C, H, W)` or `(C, H, W)`.
+        weight: in the units of x, >= 0; a number or one value per sample.
+        iterations: number of dual iterations, >= 0.
+        norm: `band`, `frobenius` or `nuclear`, see above.
+        dual: where to start, `(B, 2, C, H, W)` (without B if x has none) from an earlier call;
+            zero if left out.
+        return_dual: return the last dual as well.
+
+    Returns:
+        Cube shaped like x; with `return_dual` also the dual, in float32 at least.
+
+    Raises:
+        TypeError: x or dual is not a floating tensor, or `iterations` is not an integer.
+        ValueError: wrong shape, a negative weight or iteration count, or an unknown norm.
+    """
+    x, squeeze = _checks.canonical_batch("x", x, "a cube (B, C, H, W) or (C, H, W)")
+    limit = _checks.per_sample("weight", weight, x)
+    iterations = _checks.check_int("iterations", iterations, minimum=0)
+    if norm not in NORMS:
+        raise ValueError(f"norm: expected one of {', '.join(NORMS)}, got {norm!r}")
+    kind = NORMS.index(norm)
+    if dual is None and not return_dual:
+        _checks.check_same_device(x=x, weight=limit)
+        u = call(kernels.tv_prox.default, x, limit, iterations, kind)
+        return u[0] if squeeze else u
+    start = _checks.canonical_dual(dual, x, squeeze)
+    _checks.check_same_device(x=x, weight=limit, dual=x if start is None else start)
+    u, last = call(kernels.tv_prox_dual.default, x, limit, start, iterations, kind)
+    if squeeze:
+        u, last = u[0], last[0]
+    return (u, last) if return_dual else u
 
 
 def _fake_prox(x: Tensor, weight: Tensor, iterations: int, norm: int) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.priors.checks import check_count, check_weight
+from cassi.checks import not_negative, whole_number
 from cassi.priors.subspace import from_subspace, spectral_basis, to_subspace
 from cassi.priors.weights import load_weights
 
@@ -91,12 +91,12 @@ class Denoiser:
         """Check the numbers, take a copy of the network, load its weights."""
         if self.domain not in DOMAINS:
             raise ValueError(f"Denoiser domain: expected {_listed(DOMAINS)}, got {self.domain!r}")
-        check_count("Denoiser rank", self.rank)
-        check_count("Denoiser window", self.window)
+        whole_number("Denoiser rank", self.rank, 1)
+        whole_number("Denoiser window", self.window, 1)
         if self.window % 2 == 0:
             raise ValueError(f"Denoiser window: expected an odd number, got {self.window}")
-        check_count("Denoiser pixels", self.pixels)
-        check_weight("Denoiser strength", self.strength)
+        whole_number("Denoiser pixels", self.pixels, 1)
+        not_negative("Denoiser strength", self.strength)
         low, high = _range(self.sigma_range)
         object.__setattr__(self, "sigma_range", (low, high))
         object.__setattr__(self, "network", _prepare(self.network, self.weights))

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from cassi.priors.checks import check_count, check_weight
+from cassi.checks import not_negative, whole_number
 from cassi.priors.subspace import from_subspace, spectral_eigen, to_subspace
 
 
@@ -45,8 +45,8 @@ class LowRank:
     def __post_init__(self) -> None:
         """Check the numbers."""
         if self.rank != "auto":
-            check_count("LowRank rank", self.rank)
-        check_weight("LowRank weight", self.weight)
+            whole_number("LowRank rank", self.rank, 1)
+        not_negative("LowRank weight", self.weight)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Project a cube `(B, C, H, W)`; σ, in its units, is a number or one per sample."""

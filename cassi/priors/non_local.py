@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cassi.priors.checks import check_count, check_weight
+from cassi.checks import not_negative, whole_number
 from cassi.priors.patches import match_patches, patch_pixels
 from cassi.priors.subspace import from_subspace, spectral_basis, to_subspace
 
@@ -58,11 +58,11 @@ class NonLocalLowRank:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        check_weight("NonLocalLowRank weight", self.weight)
+        not_negative("NonLocalLowRank weight", self.weight)
         for name in ("patch", "stride", "matches", "radius", "refresh"):
-            check_count(f"NonLocalLowRank {name}", getattr(self, name))
+            whole_number(f"NonLocalLowRank {name}", getattr(self, name), 1)
         if self.rank is not None:
-            check_count("NonLocalLowRank rank", self.rank)
+            whole_number("NonLocalLowRank rank", self.rank, 1)
         if self.stride > self.patch:
             raise ValueError(
                 f"NonLocalLowRank stride: expected at most patch = {self.patch}, got {self.stride}"

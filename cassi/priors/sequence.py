@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from cassi.priors.checks import check_count
+from cassi.checks import whole_number
 from cassi.priors.low_rank import LowRank
 from cassi.priors.tv import TV
 
@@ -80,7 +80,7 @@ class Stages:
                 f"got {list(self.counts)}"
             )
         for count in self.counts:
-            check_count("Stages counts", count)
+            whole_number("Stages counts", count, 1)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Apply the last prior to a cube `(B, C, H, W)`."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cassi.priors.checks import check_count, check_weight
+from cassi.checks import not_negative, whole_number
 
 _STEP = 1 / 12  # 4 per direction bounds the squared norm of the differences
 
@@ -46,9 +46,9 @@ class SpectralTV:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        check_weight("SpectralTV weight", self.weight)
-        check_weight("SpectralTV spectral", self.spectral)
-        check_count("SpectralTV iterations", self.iterations)
+        not_negative("SpectralTV weight", self.weight)
+        not_negative("SpectralTV spectral", self.spectral)
+        whole_number("SpectralTV iterations", self.iterations, 1)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Denoise a cube `(B, C, H, W)`; σ, in its units, is a number or one per sample."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cassi.priors.checks import check_count, check_weight
+from cassi.checks import not_negative, whole_number
 from cassi.priors.tv import TV
 
 PRIOR = TV(norm="nuclear", warm=True)
@@ -53,10 +53,10 @@ class Subspace:
         """Check the numbers."""
         if not callable(self.prior):
             raise TypeError(f"Subspace prior: expected a callable, got {self.prior!r}")
-        check_count("Subspace rank", self.rank)
-        check_count("Subspace pool", self.pool)
-        check_weight("Subspace energy", self.energy)
-        check_weight("Subspace settled", self.settled)
+        whole_number("Subspace rank", self.rank, 1)
+        whole_number("Subspace pool", self.pool, 1)
+        not_negative("Subspace energy", self.energy)
+        not_negative("Subspace settled", self.settled)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Apply the prior to a cube `(B, C, H, W)`; σ is in the units of the cube."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral, Real
 
 from torch import Tensor
 from torch.nn.functional import pad
 
 from cassi import ops
+from cassi.checks import not_negative, whole_number
 from cassi.ops import NORMS, Norm
 
 
@@ -44,12 +44,8 @@ class TV:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        if not isinstance(self.weight, Real) or not self.weight >= 0:
-            raise ValueError(f"TV weight: expected a number >= 0, got {self.weight!r}")
-        if not isinstance(self.iterations, Integral) or self.iterations < 1:
-            raise ValueError(
-                f"TV iterations: expected a whole number of at least 1, got {self.iterations!r}"
-            )
+        not_negative("TV weight", self.weight)
+        whole_number("TV iterations", self.iterations, 1)
         if self.norm not in NORMS:
             raise ValueError(f"TV norm: expected one of {', '.join(NORMS)}, got {self.norm!r}")
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cassi.priors.checks import check_count, check_weight
+from cassi.checks import not_negative, whole_number
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Wavelet:
 
     def __post_init__(self) -> None:
         """Check the numbers and the name."""
-        check_weight("Wavelet weight", self.weight)
-        check_count("Wavelet levels", self.levels)
-        check_count("Wavelet shifts", self.shifts)
+        not_negative("Wavelet weight", self.weight)
+        whole_number("Wavelet levels", self.levels, 1)
+        whole_number("Wavelet shifts", self.shifts, 1)
         _check_wavelet(self.wavelet)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cassi.checks import not_negative, whole_number
 from cassi.solvers.base import Prior, State
 from cassi.solvers.linear_system import LinearSystem
 from cassi.solvers.statistics import Statistics
@@ -75,13 +76,10 @@ class DIP:
                 "DIP network: expected what makes a network for a number of bands, such as "
                 f"cassi.models.Hourglass, got {type(self.network).__name__}"
             )
-        for name, value, least in (("steps", self.steps, 1), ("seed", self.seed, 0)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"DIP {name}: expected a whole number >= {least}, got {value!r}")
-        if not (self.learning_rate >= 0 and self.rho >= 0):
-            raise ValueError(
-                f"DIP learning_rate, rho: expected >= 0, got {self.learning_rate}, {self.rho}"
-            )
+        whole_number("DIP steps", self.steps, 1)
+        whole_number("DIP seed", self.seed, 0)
+        not_negative("DIP learning_rate", self.learning_rate)
+        not_negative("DIP rho", self.rho)
 
     def init(
         self,

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cassi.checks import not_negative
 from cassi.solvers.base import Prior, State
 from cassi.solvers.linear_system import LinearSystem
 from cassi.solvers.objective import data_misfit, inner
@@ -47,8 +48,7 @@ class FISTA:
 
     def __post_init__(self) -> None:
         """Check ρ."""
-        if not self.rho >= 0:
-            raise ValueError(f"FISTA rho: expected a number >= 0, got {self.rho}")
+        not_negative("FISTA rho", self.rho)
 
     def init(
         self,

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from cassi.checks import not_negative
 from cassi.solvers.base import Prior, State
 from cassi.solvers.linear_system import LinearSystem
 from cassi.solvers.objective import data_misfit, half_square
@@ -43,8 +44,7 @@ class GAP:
 
     def __post_init__(self) -> None:
         """Check ρ."""
-        if not self.rho >= 0:
-            raise ValueError(f"GAP rho: expected a number >= 0, got {self.rho}")
+        not_negative("GAP rho", self.rho)
 
     def init(
         self,
@@ -77,8 +77,8 @@ class GAP:
     ) -> Tensor:
         """Return ½(y − Ax)ᵀ(AAᵀ + ρI)⁻¹(y − Ax) + R(x), per sample: `(B,)`.
 
-        Plain GAP minimises it; accelerated GAP tends to the least R(x) of all x that explain y,
-        where the first term is zero.
+        Plain GAP minimises it; accelerated GAP tends to the least R(x) of all solutions of
+        Ax = y, where the first term is zero.
         """
         v = system.data_step(state.x, y, rho)
         distance = half_square(v - state.x)

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from cassi.solvers.checks import check_iterations
+from cassi.checks import whole_number
 from cassi.solvers.linear_system import LinearSystem, begin_system
 from cassi.solvers.statistics import Statistics, noise_damping, relative_noise
 
@@ -53,7 +53,7 @@ def refine(
     Source: for when to stop, Morozov, "On the solution of functional equations by the method of
     regularization", 1966.
     """
-    check_iterations(iterations)
+    whole_number("iterations", iterations, 1)
     size = y.flatten(1).norm(dim=1).clamp_min(torch.finfo(y.dtype).tiny)
     share = relative_noise(y, system, noise, statistics)
     rho = noise_damping(y, system, share, statistics)

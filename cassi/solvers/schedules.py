@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from cassi.checks import not_negative, whole_number
+
 Schedule = Callable[[int, int], float]
 """(iteration, iterations) → value; the iteration counts from 0."""
 
@@ -17,8 +19,7 @@ class Constant:
 
     def __post_init__(self) -> None:
         """Check the value."""
-        if not self.value >= 0:
-            raise ValueError(f"schedule: expected a value >= 0, got {self.value}")
+        not_negative("schedule", self.value)
 
     def __call__(self, iteration: int, iterations: int) -> float:
         """Return the value."""
@@ -101,8 +102,8 @@ class Phases:
                 "schedule: expected as many counts as parts and at least one, got "
                 f"{len(self.schedules)} parts and {len(self.counts)} counts"
             )
-        if any(not isinstance(count, int) or count < 1 for count in self.counts):
-            raise ValueError(f"schedule: expected counts of at least 1, got {list(self.counts)}")
+        for count in self.counts:
+            whole_number("schedule counts", count, 1)
 
     def __call__(self, iteration: int, iterations: int) -> float:
         """Return the value at one iteration."""

@@ -8,13 +8,13 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from cassi.checks import not_negative, whole_number
 from cassi.solvers.base import Algorithm, Callback, Prior, Solution
-from cassi.solvers.checks import check_iterations, check_numbers
 from cassi.solvers.gap import GAP
 from cassi.solvers.linear_system import LinearSystem, check_order, damped_inverse
 from cassi.solvers.loop import iterate
 from cassi.solvers.schedules import Geometric, Schedule, as_schedule
-from cassi.solvers.statistics import Statistics, damped_schedule, signal_level
+from cassi.solvers.statistics import Statistics, check_noise, damped_schedule, signal_level
 
 ALGORITHM, SIGMA = GAP(), Geometric(0.4, 0.1)
 
@@ -54,8 +54,9 @@ class Solver:
             raise TypeError(f"prior: expected a callable, got {self.prior!r}")
         if not (hasattr(self.algorithm, "init") and hasattr(self.algorithm, "step")):
             raise TypeError(f"algorithm: expected GAP, ADMM, …, got {self.algorithm!r}")
-        check_iterations(self.iterations)
-        check_numbers(self.tol, self.noise)
+        whole_number("iterations", self.iterations, 1)
+        not_negative("tol", self.tol)
+        check_noise(self.noise)
 
     @property
     def shares_batch(self) -> bool:

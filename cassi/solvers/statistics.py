@@ -77,6 +77,13 @@ class Statistics:
         return torch.stack([largest_eigenvalue(y, system) for y, system in self.parts()]).amax()
 
 
+def check_noise(noise: Any) -> None:
+    """Raise unless it is "auto" or a number >= 0."""
+    number = isinstance(noise, int | float) and not isinstance(noise, bool)
+    if noise != "auto" and not (number and noise >= 0):
+        raise ValueError(f"noise: expected auto or a number >= 0, got {noise!r}")
+
+
 def signal_level(y: Tensor, system: LinearSystem, statistics: Statistics | None = None) -> Tensor:
     """Estimate how bright the scene is, to make a solver's parameters independent of units.
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cassi.checks import not_negative
 from cassi.solvers.base import Prior, State
 from cassi.solvers.linear_system import LinearSystem
 from cassi.solvers.objective import half_square, inner
@@ -54,8 +55,7 @@ class TwIST:
 
     def __post_init__(self) -> None:
         """Check ρ and ξ."""
-        if not self.rho >= 0:
-            raise ValueError(f"TwIST rho: expected a number >= 0, got {self.rho}")
+        not_negative("TwIST rho", self.rho)
         if not 0 < self.least <= 1:
             raise ValueError(f"TwIST least: expected a number in (0, 1], got {self.least}")
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from cassi import ops
+from cassi.checks import whole_number
+
+_LETTERS = {"x": "(B, C, H, W)", "y": "(B, K, H', W')"}
 
 
 def as_mask(mask: Any) -> Tensor:  # ([B,] K, 1|C, H, W)
@@ -51,9 +54,7 @@ def as_shifts(offsets: Any, bands: int) -> Tensor:  # (C,)
 def detector_pixels(shifts: Tensor, width: int, detector: int | None) -> int:
     """Return the pixels of the detector along the dispersion, those given or those needed."""
     if detector is not None:
-        if isinstance(detector, bool) or not isinstance(detector, int) or detector < 1:
-            raise ValueError(f"detector: expected a number of pixels >= 1, got {detector!r}")
-        return detector
+        return whole_number("detector", detector, 1)
     least = shifts.min().item()
     if least < 0:
         raise ValueError(
@@ -61,6 +62,26 @@ def detector_pixels(shifts: Tensor, width: int, detector: int | None) -> int:
             "the axis, from the first of which offsets count"
         )
     return ops.detector_columns(shifts.tolist(), width)
+
+
+def refuse_shape(name: str, value: Tensor, shape: tuple[int, int, int]) -> NoReturn:
+    """Say that a cube x or measurement y is not of a camera's shape."""
+    raise ValueError(
+        f"{name}: expected {_LETTERS[name]} = (B, {', '.join(map(str, shape))}), "
+        f"got shape {tuple(value.shape)}"
+    )
+
+
+def check_shape(name: str, value: Tensor, shape: tuple[int, int, int]) -> None:
+    """Raise unless a cube x or measurement y has a batch and then a camera's shape."""
+    if value.ndim != 4 or tuple(value.shape[1:]) != shape:
+        refuse_shape(name, value, shape)
+
+
+def check_axis(axis: Any) -> None:
+    """Raise unless it is -1 or -2."""
+    if axis not in (-1, -2):
+        raise ValueError(f"axis: expected -1 (columns) or -2 (rows), got {axis!r}")
 
 
 def even_step(shifts: Tensor) -> int | None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cassi.ops._checks import per_sample
+from cassi.systems.arguments import check_shape
 from cassi.systems.conjugate import ConjugateGradients, SolveReport
 
 
@@ -89,17 +90,13 @@ class System(nn.Module, ABC):
         )
 
     def _solve(self, r: Tensor, rho: float | Tensor, start: Tensor | None) -> Tensor:
-        if r.ndim != 4 or tuple(r.shape[1:]) != self.measurement_shape:
-            raise ValueError(
-                f"y: expected (B, K, H', W') = (B, {', '.join(map(str, self.measurement_shape))}), "
-                f"got shape {tuple(r.shape)}"
-            )
+        check_shape("y", r, self.measurement_shape)
         weight = per_sample("rho", rho, r)
         z, self.last_solve = self.conjugate.solve(lambda z: self(self.adjoint(z)), r, weight, start)
         return z
 
     def pinv(self, y: Tensor) -> Tensor:
-        """Apply the Moore–Penrose inverse Aᵀ(AAᵀ)⁺ y: the shortest cube that explains y."""
+        """Apply the Moore–Penrose inverse Aᵀ(AAᵀ)⁺ y: the minimum-norm solution."""
         return self.adjoint(self.gram_solve(y))
 
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:

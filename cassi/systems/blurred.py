@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from numbers import Real
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import pad
 
 from cassi import ops
-from cassi.systems.base import System
-from cassi.systems.conjugate import ConjugateGradients
-from cassi.systems.sd_cassi import SDCassi
+from cassi.systems.arguments import check_shape
+from cassi.systems.sd_cassi import CoupledCassi, SDCassi
 
 _REACH = 4  # standard deviations: 1 - 6e-5 of the light
 
@@ -151,7 +150,7 @@ def _check_kernels(name: str, kernels: Tensor, bands: int, letters: str, ndim: i
         raise ValueError(f"{name}: expected finite numbers, got NaN or infinity")
 
 
-class BlurredCassi(System):
+class BlurredCassi(CoupledCassi):
     r"""Single disperser with a point-spread function before the mask and a line spread after it.
 
         y[k, h, w'] = Σ_c Σ_t l[c, t] (m[k, c] · (p[c] * x[c]))[h, w' − o(c) − t]
@@ -194,7 +193,6 @@ class BlurredCassi(System):
     torch.Size([1, 1, 4, 8])
     """
 
-    mask: Tensor
     point_rows: Tensor | None
     point_columns: Tensor | None
     line: Tensor | None
@@ -212,10 +210,8 @@ class BlurredCassi(System):
         iterations: int = 200,
         **further: Any,
     ) -> None:
-        super().__init__()
         plain = SDCassi(mask, bands, step, axis, **further)
-        self.bands, self.step, self.axis = bands, plain.step, axis
-        take_mask(self, plain)
+        super().__init__(plain, tolerance, iterations)
         rows = columns = line = None
         if point_spread is not None:
             rows, columns = point_kernels(point_spread, bands)
@@ -224,7 +220,6 @@ class BlurredCassi(System):
         for name, kernel in (("point_rows", rows), ("point_columns", columns), ("line", line)):
             self.register_buffer(name, None if kernel is None else kernel.to(plain.mask.dtype))
         self._reach = 0 if line is None else line.shape[-1] // 2
-        self.conjugate = ConjugateGradients(tolerance, iterations)
         # It shifts and sums what came through the mask, a reach wider on either side.
         sides = list(plain.cube_shape[1:])
         sides[axis] += 2 * self._reach
@@ -233,27 +228,11 @@ class BlurredCassi(System):
         ones = torch.ones(sides, dtype=plain.mask.dtype, device=plain.mask.device)
         self.inner = SDCassi(ones, bands, step, axis, **further)
         self.inner.register_buffer("mask", self.inner.mask, persistent=False)
-        self._detector = plain.measurement_shape[1:]
-
-    @property
-    def shots(self) -> int:
-        """Number K of masks, that is of channels of the measurement."""
-        return self.mask.shape[-4]
 
     @property
     def offsets(self) -> tuple[float, ...]:
         """Where the leftmost column of each band falls on the detector, pixels."""
         return self.inner.offsets
-
-    @property
-    def cube_shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
-        return (self.bands, *cast("tuple[int, int]", tuple(self.mask.shape[-2:])))
-
-    @property
-    def measurement_shape(self) -> tuple[int, int, int]:
-        """(K, H', W')."""
-        return (self.shots, *self._detector)
 
     def extra_repr(self) -> str:
         """Describe the camera in one line."""
@@ -270,11 +249,7 @@ class BlurredCassi(System):
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
-        if x.ndim != 4 or tuple(x.shape[1:]) != self.cube_shape:
-            raise ValueError(
-                f"x: expected (B, C, H, W) = (B, {', '.join(map(str, self.cube_shape))}), "
-                f"got shape {tuple(x.shape)}"
-            )
+        check_shape("x", x, self.cube_shape)
         image = x.to(torch.promote_types(x.dtype, torch.float32))[:, None]  # (B, 1, C, H, W)
         if self.point_rows is not None and self.point_columns is not None:
             image = convolve(image, self.point_rows, -2)
@@ -287,11 +262,7 @@ class BlurredCassi(System):
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
-        if y.ndim != 4 or tuple(y.shape[1:]) != self.measurement_shape:
-            raise ValueError(
-                f"y: expected (B, K, H', W') = (B, {', '.join(map(str, self.measurement_shape))}), "
-                f"got shape {tuple(y.shape)}"
-            )
+        check_shape("y", y, self.measurement_shape)
         sides = (self._reach, self._reach)
         wide = y.to(torch.promote_types(y.dtype, torch.float32))
         wide = torch.nn.functional.pad(wide, sides if self.axis == -1 else (0, 0, *sides))
@@ -304,11 +275,3 @@ class BlurredCassi(System):
             image = correlate(image, self.point_columns, -1)
             image = correlate(image, self.point_rows, -2).sum(1, keepdim=True)
         return image[:, 0].to(y.dtype)
-
-
-def take_mask(system: System, plain: SDCassi) -> None:
-    """Give a system the mask of another, as a parameter where it is one."""
-    if isinstance(plain.mask, nn.Parameter):
-        system.mask = plain.mask
-    else:
-        system.register_buffer("mask", plain.mask)

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from cassi.checks import whole_number
+
 Apply = Callable[[Tensor], Tensor]
 """z ↦ AAᵀz, measurement-shaped `(B, K, H', W')`."""
 
@@ -36,7 +38,7 @@ class ConjugateGradients:
     The form used is that of conjugate residuals. It applies AAᵀ once per iteration, as the common
     one, but its residual never rises, and with ρ = 0 it is what conjugate gradients on the normal
     equations of min_x ‖Ax − r‖ do to x = Aᵀz. So it converges for a singular AAᵀ as well, also for
-    an r that no cube explains (noise on pixels without light, or where more shots than bands
+    an r that no cube gives (noise on pixels without light, or where more shots than bands
     arrive): to the least-squares solution, z = (AAᵀ)⁺r. Where AAᵀ is nearly singular, few
     iterations are a regularisation of their own.
 
@@ -50,13 +52,12 @@ class ConjugateGradients:
         iterations: at most this many.
 
     Raises:
-        TypeError: the number of iterations is not an integer.
-        ValueError: a negative tolerance, or fewer than one iteration.
+        ValueError: a negative tolerance, or no whole number of iterations >= 1.
 
     Source: Hestenes, Stiefel, "Methods of conjugate gradients for solving linear systems", J. Res.
     NBS 49(6), 1952, section 10 (normal equations); Saad, "Iterative methods for sparse linear
     systems", 2003, algorithm 6.20 (conjugate residuals); Liu, Milzarek, Roosta, "Obtaining
-    pseudo-inverse solutions with MINRES", 2023 (the shortest z).
+    pseudo-inverse solutions with MINRES", 2023 (the minimum-norm z).
     """
 
     tolerance: float | None = None
@@ -66,10 +67,7 @@ class ConjugateGradients:
         """Check the numbers."""
         if self.tolerance is not None and not self.tolerance >= 0:
             raise ValueError(f"tolerance: expected a number >= 0, got {self.tolerance}")
-        if isinstance(self.iterations, bool) or not isinstance(self.iterations, int):
-            raise TypeError(f"iterations: expected an integer, got {self.iterations!r}")
-        if self.iterations < 1:
-            raise ValueError(f"iterations: expected at least 1, got {self.iterations}")
+        whole_number("iterations", self.iterations, 1)
 
     def solve(
         self, gram: Apply, r: Tensor, rho: Tensor, start: Tensor | None = None
@@ -134,8 +132,8 @@ class ConjugateGradients:
         # How much of what AAᵀ does not see, which stays in r, has come into p and z.
         unseen_p, unseen_z = torch.ones_like(norm), torch.zeros_like(norm)
         count = torch.zeros_like(norm, dtype=torch.int64)
-        explained, least = size <= tolerance * norm, torch.zeros_like(norm, dtype=torch.bool)
-        active = ~explained
+        solved, least = size <= tolerance * norm, torch.zeros_like(norm, dtype=torch.bool)
+        active = ~solved
         for _ in range(self.iterations):
             slope = _inner(image, image).sqrt()
             largest = torch.maximum(largest, slope / size.clamp_min(_TINY))
@@ -148,8 +146,8 @@ class ConjugateGradients:
             unseen_z = unseen_z + alpha * unseen_p
             count = count + active
             size = torch.where(active, _inner(r, r).sqrt(), size)
-            explained = explained | (active & (size <= tolerance * norm))
-            active = active & ~explained
+            solved = solved | (active & (size <= tolerance * norm))
+            active = active & ~solved
             image = gram(r) + weight * r
             following = _inner(r, image)
             beta = torch.where(active, following / product, 0)
@@ -158,7 +156,7 @@ class ConjugateGradients:
             product = torch.where(active, following, product)
         z = z - _expand(torch.where(least, unseen_z, 0), r) * r
         residual = torch.where(norm > 0, size / norm, 0)
-        return z, SolveReport(count, residual, explained | least)
+        return z, SolveReport(count, residual, solved | least)
 
 
 class _Correct(torch.autograd.Function):

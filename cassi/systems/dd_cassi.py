@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cassi import ops
-from cassi.systems.arguments import as_mask
+from cassi.systems.arguments import as_mask, check_axis
 from cassi.systems.sd_cassi import SDCassi
 
 
@@ -58,8 +58,7 @@ class DDCassi(SDCassi):
         width: int | None = None,
         offsets: Sequence[float] | None = None,
     ) -> None:
-        if axis not in (-1, -2):
-            raise ValueError(f"axis: expected -1 (columns) or -2 (rows), got {axis!r}")
+        check_axis(axis)
         for name, value in (("bands", bands), ("step", step), ("width", width)):
             if isinstance(value, bool) or not isinstance(value, int | None):
                 raise TypeError(f"{name}: expected an integer, got {value!r}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import math
 import os
 import warnings
@@ -12,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+
+from cassi.checks import did_you_mean
 
 # Sellmeier coefficients B1 B2 B3, C1 C2 C3 (µm²), relative to air at 20 °C: SCHOTT optical glass
 # catalogue (schott_2017-01-20b.agf). Fused silica: Malitson, J. Opt. Soc. Am. 55, 1205 (1965),
@@ -49,8 +50,7 @@ def refractive_index(glass: str, wavelength: float) -> float:
     """
     coefficients = SELLMEIER.get(glass)
     if coefficients is None:
-        near = difflib.get_close_matches(str(glass).upper(), SELLMEIER, n=1, cutoff=0.6)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = did_you_mean(glass, SELLMEIER, 1)
         raise ValueError(f"glass: expected one of {', '.join(SELLMEIER)}, got {glass!r}{hint}")
     if not 300 <= wavelength <= 2500:
         raise ValueError(f"wavelengths: expected 300 to 2500 nm for a prism, got {wavelength}")

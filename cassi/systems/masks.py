@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from cassi.checks import whole_number
+
 
 def check_mask(mask: Tensor) -> None:
     """Raise unless a mask can code a scene.
@@ -80,8 +82,7 @@ class MaskPattern(ABC):
 
     def _check(self) -> None:
         for name, value, least in (("shots", self.shots, 1), ("seed", self.seed, 0)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name}: expected a whole number from {least}, got {value!r}")
+            whole_number(name, value, least)
         if not 0 < self.density < 1:
             raise ValueError(f"density: expected a number in (0, 1), got {self.density!r}")
 

@@ -9,8 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from cassi import ops
-from cassi.systems.arguments import as_mask, as_shifts, detector_pixels, even_step
+from cassi.systems.arguments import (
+    as_mask,
+    as_shifts,
+    check_axis,
+    detector_pixels,
+    even_step,
+    refuse_shape,
+)
 from cassi.systems.base import System
+from cassi.systems.conjugate import ConjugateGradients
 
 
 class SDCassi(System):
@@ -74,8 +82,7 @@ class SDCassi(System):
         detector: int | None = None,
     ) -> None:
         super().__init__()
-        if axis not in (-1, -2):
-            raise ValueError(f"axis: expected -1 (columns) or -2 (rows), got {axis!r}")
+        check_axis(axis)
         for name, value in (("bands", bands), ("step", step)):
             if isinstance(value, bool) or not isinstance(value, int):
                 raise TypeError(f"{name}: expected an integer, got {value!r}")
@@ -102,7 +109,7 @@ class SDCassi(System):
         self.register_buffer("_taps", None, persistent=False)
         self.register_buffer("_starts", None, persistent=False)
         self.refresh()
-        self.register_load_state_dict_post_hook(_refresh)
+        self.register_load_state_dict_post_hook(refresh)
 
     @property
     def shots(self) -> int:
@@ -152,7 +159,7 @@ class SDCassi(System):
         if self.shifts is None:
             return self._turn(ops.adjoint(y, mask, self.bands, self.step))
         if y.shape[-1] != self.detector:
-            self._refuse(self._turn(y))
+            refuse_shape("y", self._turn(y), self.measurement_shape)
         return self._turn(ops.adjoint_taps(y, mask, *self._spread()))
 
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
@@ -162,7 +169,7 @@ class SDCassi(System):
         pixels. Along every detector row otherwise, see `cassi.ops.band_solve`.
         """
         if tuple(r.shape[-3:]) != self.measurement_shape:
-            self._refuse(r)
+            refuse_shape("y", r, self.measurement_shape)
         gram = self._current_gram()
         gram = self._gram() if gram is None else gram
         solve = ops.gram_solve if gram.shape[-4] == gram.shape[-3] else ops.band_solve
@@ -223,12 +230,12 @@ class SDCassi(System):
         if torch.compiler.is_compiling():
             return
         for (before, version), now in zip(self._seen, (self.mask, self.shifts), strict=True):
-            if before is not now or version != _version(now):
+            if before is not now or version != version_of(now):
                 self.refresh()
                 return
 
     def _versions(self) -> tuple[tuple[Tensor | None, int], ...]:
-        return tuple((value, _version(value)) for value in (self.mask, self.shifts))
+        return tuple((value, version_of(value)) for value in (self.mask, self.shifts))
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         exact = None if self.shifts is None else self.shifts.detach()
@@ -257,12 +264,6 @@ class SDCassi(System):
         gram = ops.gram_taps(mask, *self._linear_taps(), self.detector)  # (1|B, T·K, K, H, W')
         return gram.to(self._taps) if gram.shape[1] == gram.shape[2] else gram
 
-    def _refuse(self, y: Tensor) -> None:
-        raise ValueError(
-            f"y: expected (B, K, H', W') = (B, {', '.join(map(str, self.measurement_shape))}), "
-            f"got shape {tuple(y.shape)}"
-        )
-
     def _turn(self, value: Tensor) -> Tensor:
         # The operators disperse along the last axis and read transposed views in place.
         return value if self.axis == -1 else value.mT
@@ -275,9 +276,48 @@ def _register(module: nn.Module, name: str, value: Tensor, given: Any) -> None:
         module.register_buffer(name, value)
 
 
-def _version(tensor: Tensor | None) -> int:
+def version_of(tensor: Tensor | None) -> int:
+    """Return how often a tensor has been changed in place."""
     return 0 if tensor is None or tensor.is_inference() else tensor._version
 
 
-def _refresh(system: SDCassi, _: Any) -> None:
+def refresh(system: Any, _: Any) -> None:
+    """Derive again what depends on buffers: a hook for after a state dict."""
     system.refresh()
+
+
+class CoupledCassi(System):
+    """A single disperser whose optics couple pixels: AAᵀ is inverted by conjugate gradients.
+
+    Args:
+        plain: the same camera without those optics; gives mask and sizes.
+        tolerance: of conjugate gradients, relative; see `ConjugateGradients`.
+        iterations: of conjugate gradients, at most.
+    """
+
+    mask: Tensor
+
+    def __init__(self, plain: SDCassi, tolerance: float | None, iterations: int) -> None:
+        super().__init__()
+        self.bands, self.step, self.axis = plain.bands, plain.step, plain.axis
+        self.conjugate = ConjugateGradients(tolerance, iterations)
+        if isinstance(plain.mask, nn.Parameter):
+            self.mask = plain.mask
+        else:
+            self.register_buffer("mask", plain.mask)
+        self._scene, self._detector = plain.cube_shape[1:], plain.measurement_shape[1:]
+
+    @property
+    def shots(self) -> int:
+        """Number K of masks, that is of channels of the measurement."""
+        return self.mask.shape[-4]
+
+    @property
+    def cube_shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+        return (self.bands, *self._scene)
+
+    @property
+    def measurement_shape(self) -> tuple[int, int, int]:
+        """(K, H', W')."""
+        return (self.shots, *self._detector)

@@ -12,10 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, embedding_bag
 
-from cassi.systems.base import System
-from cassi.systems.blurred import take_mask
-from cassi.systems.conjugate import ConjugateGradients
-from cassi.systems.sd_cassi import SDCassi
+from cassi.systems.arguments import check_shape
+from cassi.systems.sd_cassi import CoupledCassi, SDCassi, refresh, version_of
 
 
 @dataclass(frozen=True)
@@ -274,7 +272,7 @@ def per_band(name: str, value: Any, bands: int, ndim: int = 0) -> Tensor:
 _MAP = ("rotation", "magnification", "smile", "keystone", "polynomial", "displacement")
 
 
-class WarpedCassi(System):
+class WarpedCassi(CoupledCassi):
     r"""Single disperser where each band has a smooth map from detector to scene of its own.
 
         y[k, i, j] = Σ_c (m[k, c]·x[c])(u_c(i, j), v_c(i, j))
@@ -326,7 +324,6 @@ class WarpedCassi(System):
     torch.Size([1, 1, 4, 8])
     """
 
-    mask: Tensor
     rotation: Tensor
     magnification: Tensor
     smile: Tensor
@@ -351,13 +348,9 @@ class WarpedCassi(System):
         iterations: int = 200,
         **further: Any,
     ) -> None:
-        super().__init__()
         plain = SDCassi(mask, bands, step, axis, **further)
-        self.bands, self.step, self.axis = bands, plain.step, axis
-        self.conjugate = ConjugateGradients(tolerance, iterations)
-        take_mask(self, plain)
-        scene, detector = plain.cube_shape[1:], plain.measurement_shape[1:]
-        self._grid = Grid(scene, detector, plain.offsets, axis)
+        super().__init__(plain, tolerance, iterations)
+        self._grid = Grid(self._scene, self._detector, plain.offsets, axis)
         values = (rotation, magnification, smile, keystone)
         given: dict[str, Tensor | None] = {
             name: per_band(name, value, bands) for name, value in zip(_MAP[:4], values, strict=True)
@@ -365,19 +358,14 @@ class WarpedCassi(System):
         if not bool((cast("Tensor", given["magnification"]) > 0).all()):
             raise ValueError(f"magnification: expected numbers > 0, got {magnification}")
         given["polynomial"] = _field("polynomial", polynomial, bands, None)
-        given["displacement"] = _field("displacement", displacement, bands, detector)
+        given["displacement"] = _field("displacement", displacement, bands, self._detector)
         for name, tensor in given.items():
             self.register_buffer(name, None if tensor is None else tensor.to(plain.mask.device))
         self._taps: Taps | None = None
         self._made_of: list[tuple[Tensor, int]] = []
         self._offsets: tuple[float, ...] | None = None
         self.refresh()
-        self.register_load_state_dict_post_hook(_refresh)
-
-    @property
-    def shots(self) -> int:
-        """Number K of masks, that is of channels of the measurement."""
-        return self.mask.shape[-4]
+        self.register_load_state_dict_post_hook(refresh)
 
     @property
     def offsets(self) -> tuple[float, ...]:
@@ -389,19 +377,9 @@ class WarpedCassi(System):
             self._offsets = tuple(mean_offset(self._grid, c, shape) for c in range(self.bands))
         return self._offsets
 
-    @property
-    def cube_shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
-        return (self.bands, *self._grid.scene)
-
-    @property
-    def measurement_shape(self) -> tuple[int, int, int]:
-        """(K, H', W')."""
-        return (self.shots, *self._grid.detector)
-
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
-        _check("x", x, "(B, C, H, W)", self.cube_shape)
+        check_shape("x", x, self.cube_shape)
         wide = self._wide(x)
         image = x.to(wide)[:, None] * self.mask  # (B, K, C, H, W)
         table = image.permute(2, 3, 4, 0, 1).reshape(self.bands, -1, len(x) * self.shots)
@@ -413,7 +391,7 @@ class WarpedCassi(System):
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
-        _check("y", y, "(B, K, H', W')", self.measurement_shape)
+        check_shape("y", y, self.measurement_shape)
         wide = self._wide(y)
         table = y.to(wide).reshape(len(y) * self.shots, -1).mT
         if self._is_calibrated():
@@ -434,7 +412,7 @@ class WarpedCassi(System):
         self._note()
 
     def _note(self) -> None:
-        self._made_of = [(value, _version(value)) for value in self._given()]
+        self._made_of = [(value, version_of(value)) for value in self._given()]
         self._offsets = None
 
     def extra_repr(self) -> str:
@@ -459,7 +437,7 @@ class WarpedCassi(System):
         return torch.is_grad_enabled() and any(value.requires_grad for value in self._given())
 
     def _is_current(self) -> bool:
-        values = [(value, _version(value)) for value in self._given()]
+        values = [(value, version_of(value)) for value in self._given()]
         return len(values) == len(self._made_of) and all(
             a is b and version == made
             for (a, version), (b, made) in zip(values, self._made_of, strict=True)
@@ -517,19 +495,3 @@ def _field(name: str, value: Any, bands: int, detector: tuple[int, int] | None) 
         letters = "(C, 2, P, P)" if detector is None else f"(C, 2, {sides[0]}, {sides[1]})"
         raise ValueError(f"{name}: expected {letters}, got shape {tuple(field.shape)}")
     return field
-
-
-def _check(name: str, value: Tensor, letters: str, shape: tuple[int, int, int]) -> None:
-    if value.ndim != 4 or tuple(value.shape[1:]) != shape:
-        raise ValueError(
-            f"{name}: expected {letters} = (B, {', '.join(map(str, shape))}), "
-            f"got shape {tuple(value.shape)}"
-        )
-
-
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version
-
-
-def _refresh(system: WarpedCassi, _: Any) -> None:
-    system.refresh()

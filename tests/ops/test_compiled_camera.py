@@ -193,7 +193,7 @@ def test_larger_than_the_caches(
 def test_singular_grams(y_dtype: torch.dtype, gram_dtype: torch.dtype) -> None:
     """Shots through one mask, dimmed: what they disagree in is rounding error, of the gram's dtype.
 
-    With G = s·aaᵀ the shortest solution of G z = r is a (a·r) / (s |a|⁴).
+    With G = s·aaᵀ the minimum-norm solution of G z = r is a (a·r) / (s |a|⁴).
     """
     generator = torch.Generator().manual_seed(0)
     r, level = (torch.rand(s, generator=generator).double() for s in ((2, 3, 9, 33), (9, 33)))

@@ -109,7 +109,7 @@ def test_gram_is_believed() -> None:
 
 @pytest.mark.parametrize("shots", [2, 3])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_equal_shots_give_the_shortest_solution(
+def test_equal_shots_give_the_minimum_norm_solution(
     shots: int, dtype: torch.dtype, camera_matrices: Matrices
 ) -> None:
     mask = (_rand(1, 1, HEIGHT, WIDTH) + 0.1).expand(shots, -1, -1, -1)

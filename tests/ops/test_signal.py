@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cassi.ops._library import kernels
-from cassi.ops._signal_api import convolve1d, sample_volume, trilinear
+from cassi.ops._signal import convolve1d, sample_volume, trilinear
 
 SIZES = [(1, 1), (7, 1), (1, 4), (6, 3), (3, 6), (5, 5)]
 
@@ -237,8 +237,8 @@ def test_errors_say_what_was_expected(name: str) -> None:
 def test_examples_in_the_documentation() -> None:
     import doctest
 
-    from cassi.ops import _signal_api
+    from cassi.ops import _signal
 
-    done = doctest.testmod(_signal_api)
+    done = doctest.testmod(_signal)
     assert done.attempted == 4
     assert done.failed == 0

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from cassi.ops._library import kernels
-from cassi.ops._signal_api import convolve1d, sample_volume, trilinear
+from cassi.ops._signal import convolve1d, sample_volume, trilinear
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 Function = Callable[[Tensor, Tensor], Tensor]

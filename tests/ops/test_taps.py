@@ -66,11 +66,11 @@ def test_dense(name: str, shots: int, count: int) -> None:
         torch.testing.assert_close(z[b], dense.view_as(z[b]))
     if shots > 1:
         return
-    # Without damping: the shortest cube that explains what a cube has caused.
+    # Without damping: the minimum-norm solution for what a cube has caused.
     measured = (x.flatten(1) @ a.T).view_as(y)
     back = ops.adjoint_taps(ops.band_solve(measured, gram), mask, taps, starts)
-    shortest = measured.flatten(1) @ torch.linalg.pinv(a, rtol=1e-10).T
-    torch.testing.assert_close(back.flatten(1), shortest, rtol=0, atol=1e-8)
+    least = measured.flatten(1) @ torch.linalg.pinv(a, rtol=1e-10).T
+    torch.testing.assert_close(back.flatten(1), least, rtol=0, atol=1e-8)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -111,7 +111,7 @@ def test_admm_stays_at_its_fixed_point() -> None:
     torch.testing.assert_close(_shrink(state.x + state.dual, 0.4), state.x, rtol=0, atol=1e-9)
 
 
-def test_accelerated_gap_explains_the_measurement_where_plain_gap_does_not() -> None:
+def test_accelerated_gap_reaches_data_consistency_where_plain_gap_does_not() -> None:
     system, y, _ = _camera()
     residuals = [
         iterate(GAP(flag), y, system, lambda z, s: z / (1 + s), iterations=200, sigma=Constant(0.3))
@@ -350,9 +350,9 @@ def test_phases_and_steps() -> None:
     two = Phases([steps, Linear(1.0, 3.0)], [1, 3])
     assert [two(i, 9) for i in range(6)] == [0.5, 1.0, 2.0, 3.0, 3.0, 3.0]
     for values, counts in (([0.1], [1, 2]), ([], []), ([0.1], [0]), ([0.1], [1.5])):
-        with pytest.raises(ValueError, match="schedule: expected"):
+        with pytest.raises(ValueError, match=r"schedule.*: expected"):
             Steps(values, counts)
-    with pytest.raises(ValueError, match="schedule: expected a value >= 0, got -1"):
+    with pytest.raises(ValueError, match="schedule: expected a number >= 0, got -1"):
         Steps([-1.0], [2])
 
 

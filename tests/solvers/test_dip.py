@@ -94,10 +94,10 @@ def test_takes_double_precision_and_any_network() -> None:
     [
         ({"network": Hourglass(3)}, TypeError, "what makes a network .* got Hourglass"),
         ({"network": 3}, TypeError, "what makes a network .* got int"),
-        ({"steps": 0}, ValueError, "DIP steps: expected a whole number >= 1, got 0"),
-        ({"seed": 0.5}, ValueError, r"DIP seed: expected a whole number >= 0, got 0\.5"),
-        ({"learning_rate": -1.0}, ValueError, "DIP learning_rate, rho: expected >= 0"),
-        ({"rho": -1.0}, ValueError, "DIP learning_rate, rho: expected >= 0"),
+        ({"steps": 0}, ValueError, "DIP steps: expected a whole number of at least 1, got 0"),
+        ({"seed": 0.5}, ValueError, r"DIP seed: expected a whole number of at least 0, got 0\.5"),
+        ({"learning_rate": -1.0}, ValueError, "DIP learning_rate: expected a number >= 0"),
+        ({"rho": -1.0}, ValueError, "DIP rho: expected a number >= 0"),
     ],
 )
 def test_refuses(arguments: dict[str, Any], error: type[Exception], message: str) -> None:

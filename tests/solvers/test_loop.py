@@ -183,7 +183,7 @@ class _Ridge:
     ids=str,
 )
 def test_objective_is_least_at_the_limit(algorithm: Any) -> None:
-    """No cube near the limit has a smaller one; accelerated GAP: none that explains y."""
+    """No cube near the limit has a smaller one; accelerated GAP: none with Ax = y."""
     system, y = _camera()
     sigma = 0.2
     state, prior = algorithm.init(y, system), _Ridge()

@@ -1,4 +1,4 @@
-"""Refinement: cubes that explain the measurement, and are never further from the truth."""
+"""Refinement: cubes consistent with the measurement, which are never further from the truth."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _residual(x: Tensor, y: Tensor, system: cassi.SDCassi) -> Tensor:
     return (y - system(x)).flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1)
 
 
-def test_explains_the_measurement_and_comes_nearer_to_the_truth() -> None:
+def test_reaches_data_consistency_and_comes_nearer_to_the_truth() -> None:
     system, truth = _camera(), _scene()
     y = system(truth)
     wrong = truth + 0.1 * torch.randn(truth.shape, generator=torch.Generator().manual_seed(1))
@@ -35,12 +35,12 @@ def test_explains_the_measurement_and_comes_nearer_to_the_truth() -> None:
     assert ((x - truth).flatten(1).norm(dim=1) < (wrong - truth).flatten(1).norm(dim=1)).all()
 
 
-def test_leaves_what_explains_the_measurement_as_it_is() -> None:
+def test_leaves_a_consistent_cube_as_it_is() -> None:
     system, truth = _camera(), _scene()
     assert torch.equal(refine(truth, system(truth), system), truth)
 
 
-def test_does_not_explain_noise() -> None:
+def test_does_not_fit_noise() -> None:
     system, truth = _camera(), _scene()
     y = system(truth)
     noise = torch.randn(y.shape, generator=torch.Generator().manual_seed(1))

@@ -68,7 +68,7 @@ def test_phases_may_have_names():
 
 
 @pytest.mark.parametrize("consistent", [False, True])
-def test_a_consistent_cube_explains_the_measurement(consistent, camera):
+def test_a_last_data_step_gives_data_consistency(consistent, camera):
     x = torch.rand(1, 3, 6, 7, generator=torch.Generator().manual_seed(1))
     y = camera(x)
     solver = Solver(lambda x, sigma: 0.9 * x, GAP(), iterations=3, noise=0.0, consistent=consistent)

@@ -122,7 +122,7 @@ def test_solvers_run_and_the_true_camera_is_worth_it() -> None:
         ({"point_spread": _rand(3)}, ValueError, r"point_spread: .* got shape \(1, 3\)|\(3,\)"),
         ({"point_spread": [["a"]]}, TypeError, "point_spread: expected numbers, got dtype"),
         ({"line_spread": _rand(3) * float("nan")}, ValueError, "line_spread: expected finite"),
-        ({"iterations": 0}, ValueError, "iterations: expected at least 1, got 0"),
+        ({"iterations": 0}, ValueError, "iterations: expected a whole number of at least 1, got 0"),
     ],
 )
 def test_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:

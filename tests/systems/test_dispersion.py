@@ -1,4 +1,4 @@
-"""Which bands and steps explain a detector's size."""
+"""Which bands and steps fit a detector's size."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ def test_mask_gradient_is_that_of_a_new_system(method: str) -> None:
     assert (gradient[0, 0] * direction).sum().item() == pytest.approx(slope, rel=1e-6)
 
 
-def test_ratio_inverse_explains_the_measurement() -> None:
+def test_ratio_inverse_is_consistent_with_the_measurement() -> None:
     system, y = SDCassi(_rand(5, 4) + 0.1, bands=3, step=1), _rand(2, 1, 5, 6)
     x = system.ratio_inverse(y)
     torch.testing.assert_close(system(x), y)
