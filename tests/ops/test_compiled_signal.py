@@ -9,17 +9,8 @@ import torch
 from torch import Tensor
 
 Parity = Callable[..., tuple[Tensor, ...]]
-View = Callable[[Tensor], Tensor]
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
-VIEWS: dict[str, View] = {
-    "contiguous": lambda t: t,
-    "transposed": lambda t: t.mT.contiguous().mT,
-    "strided": lambda t: t.repeat_interleave(3, -1)[..., 1::3],
-    "offset": lambda t: torch.cat([t[:1] * torch.nan, t])[1:],
-    "expanded": lambda t: t[:1].expand_as(t),
-    "one_value": lambda t: t.flatten()[0].expand_as(t),
-}
 
 
 def _rand(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -54,16 +45,6 @@ def test_mixed_dtypes(first: torch.dtype, second: torch.dtype, parity: Parity) -
     parity("trilinear", features, points)
     for grad in DTYPES:
         parity("trilinear_backward", _rand(5, 19, dtype=grad), features, points)
-
-
-@pytest.mark.parametrize("one", VIEWS)
-@pytest.mark.parametrize("two", VIEWS)
-def test_layouts(one: str, two: str, parity: Parity) -> None:
-    first, second = VIEWS[one], VIEWS[two]
-    for name in ("convolve1d", "correlate1d"):
-        parity(name, first(_rand(3, 40)), second(_rand(3, 9)))
-    parity("trilinear", first(_rand(5, 8, 19)), second(_rand(5, 3)))
-    parity("trilinear_backward", second(_rand(5, 19)), first(_rand(5, 8, 19)), _rand(5, 3))
 
 
 def test_points_outside_the_cell(parity: Parity) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
+from shared import rand
 from torch import Tensor
 
 from cassi import ops
@@ -18,9 +20,7 @@ SIZES = [(1, 1, 1, 1), (2, 3, 1, 7), (1, 2, 7, 1), (1, 3, 9, 16), (3, 1, 5, 33),
 every_norm = pytest.mark.parametrize("norm", range(3), ids=ops.NORMS)
 
 
-def _rand(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    generator = torch.Generator().manual_seed(sum(shape))
-    return (torch.rand(shape, generator=generator, dtype=torch.float64) - 0.3).to(dtype)
+_rand = partial(rand, low=-0.3, dtype=torch.float32)
 
 
 def _dual(batch: int, bands: int, height: int, width: int) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from shared import rand
 from torch import Tensor
 
 from cassi import ops
@@ -25,18 +26,13 @@ every_step = pytest.mark.parametrize("step", [2, -1, 0, 6])
 Matrices = Callable[[np.ndarray, int, int, int], list[np.ndarray]]
 
 
-def _rand(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed + sum(shape))
-    return torch.rand(shape, generator=generator, dtype=torch.float64)
-
-
 def _problem(shape: tuple[int, ...], step: int) -> tuple[Tensor, Tensor, Tensor]:
     """A mask with dark pixels, an estimate v and a measurement, for a batch of two."""
-    mask = _rand(*shape) + 0.1
+    mask = rand(*shape) + 0.1
     mask[..., 0, 1] = 0
-    v = _rand(2, BANDS, HEIGHT, WIDTH) - 0.5
+    v = rand(2, BANDS, HEIGHT, WIDTH) - 0.5
     shots = shape[-4] if len(shape) > 3 else 1
-    return mask, v, _rand(2, shots, HEIGHT, WIDTH + (BANDS - 1) * abs(step), seed=1)
+    return mask, v, rand(2, shots, HEIGHT, WIDTH + (BANDS - 1) * abs(step), seed=1)
 
 
 def _close(actual: Tensor, expected: np.ndarray, tolerance: float = 1e-9) -> None:
@@ -73,7 +69,7 @@ def test_both_solve_their_dense_systems(
 @every_step
 def test_zero_rho_projects(shape: tuple[int, ...], step: int, camera_matrices: Matrices) -> None:
     mask, v, _ = _problem(shape, step)
-    y = ops.forward(_rand(*v.shape, seed=2), mask, step)  # in the range of A
+    y = ops.forward(rand(*v.shape, seed=2), mask, step)  # in the range of A
     x = ops.data_step(v, y, mask, step)
     torch.testing.assert_close(ops.forward(x, mask, step), y, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(ops.data_step(x, y, mask, step), x, rtol=1e-9, atol=1e-9)
@@ -112,8 +108,8 @@ def test_gram_is_believed() -> None:
 def test_equal_shots_give_the_minimum_norm_solution(
     shots: int, dtype: torch.dtype, camera_matrices: Matrices
 ) -> None:
-    mask = (_rand(1, 1, HEIGHT, WIDTH) + 0.1).expand(shots, -1, -1, -1)
-    y = _rand(1, shots, HEIGHT, WIDTH + 4)  # inconsistent: the shots saw different light
+    mask = (rand(1, 1, HEIGHT, WIDTH) + 0.1).expand(shots, -1, -1, -1)
+    y = rand(1, shots, HEIGHT, WIDTH + 4)  # inconsistent: the shots saw different light
     (a,) = camera_matrices(mask.numpy(), 1, BANDS, 2)
     gram = ops.gram(mask, BANDS, 2).to(dtype)
     x = ops.adjoint(ops.gram_solve(y.to(dtype), gram), mask.to(dtype), BANDS, 2)
@@ -123,9 +119,9 @@ def test_equal_shots_give_the_minimum_norm_solution(
 
 def test_nearly_equal_shots_are_kept_apart() -> None:
     """The cut-off of the pseudo-inverse must not swallow a real difference of 1e-4."""
-    mask = (_rand(1, BANDS, HEIGHT, WIDTH) + 0.1).repeat(2, 1, 1, 1)
-    mask[1] += 1e-4 * _rand(BANDS, HEIGHT, WIDTH, seed=4)
-    y = ops.forward(_rand(1, BANDS, HEIGHT, WIDTH), mask, 0)
+    mask = (rand(1, BANDS, HEIGHT, WIDTH) + 0.1).repeat(2, 1, 1, 1)
+    mask[1] += 1e-4 * rand(BANDS, HEIGHT, WIDTH, seed=4)
+    y = ops.forward(rand(1, BANDS, HEIGHT, WIDTH), mask, 0)
     x = ops.data_step(torch.zeros(1, BANDS, HEIGHT, WIDTH, dtype=y.dtype), y, mask, 0)
     torch.testing.assert_close(ops.forward(x, mask, 0), y, rtol=1e-7, atol=1e-9)
 
@@ -157,20 +153,14 @@ def test_infinite_rho_keeps_v() -> None:
 
 @pytest.mark.parametrize("shots", [1, 2])
 def test_nan_rho_tensor_is_not_hidden(shots: int) -> None:
-    gram = ops.gram(_rand(shots, 1, HEIGHT, WIDTH), BANDS, 2)
-    z = ops.gram_solve(_rand(1, shots, HEIGHT, WIDTH + 4), gram, torch.tensor(float("nan")))
+    gram = ops.gram(rand(shots, 1, HEIGHT, WIDTH), BANDS, 2)
+    z = ops.gram_solve(rand(1, shots, HEIGHT, WIDTH + 4), gram, torch.tensor(float("nan")))
     assert z.isnan().all()
 
 
 def test_nan_measurement_is_not_hidden() -> None:
     y = torch.full((1, 1, HEIGHT, WIDTH + 4), float("nan"))
     assert ops.data_step(torch.zeros(1, BANDS, HEIGHT, WIDTH), y, torch.ones(2, 5), 2).isnan().all()
-
-
-def test_bfloat16_is_float32_rounded() -> None:
-    mask, v, y = (value.bfloat16() for value in _problem((HEIGHT, WIDTH), 2))
-    expected = ops.data_step(v.float(), y.float(), mask.float(), 2).bfloat16()
-    assert torch.equal(ops.data_step(v, y, mask, 2), expected)
 
 
 def test_gradient_of_a_gram_that_samples_share() -> None:

@@ -1,4 +1,4 @@
-"""convolve1d, trilinear, sample_volume: values against NumPy and grid_sample, and errors."""
+"""convolve1d, trilinear, sample_volume: values, derivatives, dtypes, errors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
 
 from cassi.ops._library import kernels
 from cassi.ops._signal import convolve1d, sample_volume, trilinear
@@ -234,11 +235,125 @@ def test_errors_say_what_was_expected(name: str) -> None:
         call()
 
 
-def test_examples_in_the_documentation() -> None:
-    import doctest
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+Function = Callable[[Tensor, Tensor], Tensor]
 
-    from cassi.ops import _signal
 
-    done = doctest.testmod(_signal)
-    assert done.attempted == 4
-    assert done.failed == 0
+CASES: dict[str, tuple[Function, tuple[Tensor, Tensor]]] = {
+    "convolve1d": (convolve1d, (_rand(3, 6), _rand(3, 4))),
+    "correlate1d": (kernels.correlate1d, (_rand(3, 6), _rand(3, 4))),
+    "correlate1d_long": (kernels.correlate1d, (_rand(3, 6), _rand(3, 5))),
+    "trilinear": (trilinear, (_rand(4, 8, 2), _rand(4, 3))),
+    "sample_volume": (sample_volume, (_rand(2, 3, 1, 4), 1.2 * _rand(4, 3))),
+}
+every_case = pytest.mark.parametrize("name", CASES)
+
+
+@every_case
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("other", DTYPES)
+def test_result_is_the_sum_in_the_widest_dtype_rounded(
+    name: str, dtype: torch.dtype, other: torch.dtype
+) -> None:
+    function, (first, second) = CASES[name]
+    first, second = first.to(dtype, copy=True), second.to(other, copy=True)
+    got = function(first, second)
+    sums = torch.promote_types(torch.promote_types(dtype, other), torch.float32)
+    assert got.dtype == dtype
+    assert torch.equal(got, function(first.to(sums), second.to(sums)).to(dtype))
+    leaves = [first.requires_grad_(), second.requires_grad_()]
+    gradients = torch.autograd.grad(function(*leaves).sum(), leaves)
+    assert [g.dtype for g in gradients] == [dtype, other]
+    exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    expected = torch.autograd.grad(function(*exact).sum(), exact)
+    for g, e in zip(gradients, expected, strict=True):
+        eps = torch.finfo(g.dtype).eps
+        torch.testing.assert_close(g.double(), e, rtol=2 * eps, atol=max(eps / 100, 1e-6))
+
+
+@every_case
+def test_autocast_runs_in_the_widest_dtype(name: str) -> None:
+    function, (first, second) = CASES[name]
+    expected = function(first.float(), second.bfloat16())
+    with torch.autocast("cpu", torch.bfloat16):
+        got = function(first.float(), second.bfloat16())
+    assert got.dtype == torch.float32
+    assert torch.equal(got, expected)
+
+
+@every_case
+def test_first_and_second_derivatives(name: str) -> None:
+    function, values = CASES[name]
+    leaves = tuple(value.clone().requires_grad_() for value in values)
+    assert gradcheck(function, leaves)
+    assert gradgradcheck(function, leaves)
+
+
+@every_case
+def test_no_rows_have_a_gradient(name: str) -> None:
+    function, values = CASES[name]
+    if name == "sample_volume":
+        values = (values[0][:0], values[1])  # no features
+    else:
+        values = (values[0][:0], values[1][:0])
+    leaves = [value.clone().requires_grad_() for value in values]
+    gradients = torch.autograd.grad(function(*leaves).sum(), leaves)
+    assert [g.shape for g in gradients] == [leaf.shape for leaf in leaves]
+
+
+@every_case
+@pytest.mark.parametrize("wanted", [0, 1])
+def test_gradient_of_one_argument(name: str, wanted: int) -> None:
+    function, values = CASES[name]
+    both = [value.clone().requires_grad_() for value in values]
+    expected = torch.autograd.grad(function(*both).square().sum(), both)[wanted]
+    leaves = [value.clone().requires_grad_(i == wanted) for i, value in enumerate(values)]
+    result = function(*leaves).square().sum()
+    (got,) = torch.autograd.grad(result, leaves[wanted], create_graph=True)
+    torch.testing.assert_close(got, expected, rtol=1e-14, atol=1e-14)
+    assert got.requires_grad
+
+
+def test_third_derivative() -> None:
+    a, v = _rand(2, 4).requires_grad_(), _rand(2, 3)
+    value = convolve1d(a, v).pow(3).sum()
+    for _ in range(3):
+        (gradient,) = torch.autograd.grad(value, a, create_graph=True)
+        value = gradient.sum()
+    expected = 6 * convolve1d(torch.ones_like(a), v).pow(3).sum()
+    torch.testing.assert_close(value, expected)
+
+
+@every_case
+@pytest.mark.parametrize("dims", [(0, 0), (0, None), (None, 0), (1, 0), (-1, 1)])
+def test_vmap(name: str, dims: tuple[int | None, int | None]) -> None:
+    function, values = CASES[name]
+    scales = torch.tensor([1.0, -0.5, 0.3], dtype=torch.float64)
+    mapped, single = [], []
+    for value, dim in zip(values, dims, strict=True):
+        many = [value * s if dim is not None else value for s in scales]
+        single.append(many)
+        mapped.append(value if dim is None else torch.stack(many, dim))
+    got = torch.vmap(function, in_dims=dims)(*mapped)
+    expected = torch.stack([function(a, b) for a, b in zip(*single, strict=True)])
+    torch.testing.assert_close(got, expected, rtol=1e-14, atol=1e-14)
+
+
+LARGE: dict[str, tuple[Function, tuple[Tensor, Tensor]]] = {
+    "convolve1d_one_row": (convolve1d, (_rand(1, 70001), _rand(1, 3))),
+    "sample_volume": (sample_volume, (_rand(3, 2, 3, 4), _rand(5003, 3))),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_same_bits_for_every_thread_count_and_run(
+    name: str, assert_same_bits: Callable[..., None]
+) -> None:
+    function, values = LARGE[name]
+    leaves = [value.float().requires_grad_() for value in values]
+
+    def run() -> list[Tensor]:
+        result = function(*leaves)
+        return [result, *torch.autograd.grad(result.square().sum(), leaves)]
+
+    assert_same_bits(run)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from shared import rand
 from torch import Tensor
 
 from cassi import ops
@@ -13,11 +14,6 @@ from cassi.ops import _reference_taps
 from cassi.ops._library import kernels
 
 B, C, H, W = 2, 4, 3, 7
-
-
-def _rand(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed + sum(shape))
-    return torch.rand(shape, generator=generator, dtype=torch.float64)
 
 
 def _matrix(mask: Tensor, taps: Tensor, starts: Tensor, detector: int) -> Tensor:
@@ -48,10 +44,10 @@ def test_dense(name: str, shots: int, count: int) -> None:
     offsets, detector = CASES[name]
     taps, starts = ops.linear_taps(torch.tensor(offsets, dtype=torch.float64))
     if count != 2:
-        taps = _rand(C, count) - 0.3
-    mask = _rand(shots, C, H, W)
+        taps = rand(C, count) - 0.3
+    mask = rand(shots, C, H, W)
     a = _matrix(mask, taps, starts, detector)
-    x, y = _rand(B, C, H, W), _rand(B, shots, H, detector, seed=1)
+    x, y = rand(B, C, H, W), rand(B, shots, H, detector, seed=1)
     got = ops.forward_taps(x, mask, taps, starts, detector)
     torch.testing.assert_close(got, (x.flatten(1) @ a.T).view_as(got))
     got = ops.adjoint_taps(y, mask, taps, starts)
@@ -79,7 +75,7 @@ def test_dense(name: str, shots: int, count: int) -> None:
 def test_dependent_pixels_do_no_harm(dtype: torch.dtype, shots: int, pitch: float) -> None:
     """Several shots see the same few pixels of a cube at the ends of the detector."""
     taps, starts = ops.linear_taps(pitch * torch.arange(9).double())
-    mask, x = _rand(shots, 1, 5, 40), _rand(1, 9, 5, 40)
+    mask, x = rand(shots, 1, 5, 40), rand(1, 9, 5, 40)
     detector = 40 + int(pitch * 8) + 1
     gram = ops.gram_taps(mask, taps, starts, detector)
     taps, mask, x = taps.to(dtype), mask.to(dtype), x.to(dtype)
@@ -101,7 +97,7 @@ def test_whole_pixels_are_the_camera_with_a_step_to_the_bit(
     taps, starts = ops.linear_taps(offsets)
     for weights in (taps, taps[:, :1]):
         for dtype in (torch.float32, torch.float64, torch.bfloat16):
-            x, m = _rand(B, bands, H, 33).to(dtype), _rand(shots, bands, H, 33).to(dtype)
+            x, m = rand(B, bands, H, 33).to(dtype), rand(shots, bands, H, 33).to(dtype)
             y = ops.forward(x, m, step)
             detector = ops.detector_columns(offsets.tolist(), 33)
             assert detector == y.shape[-1]
@@ -117,7 +113,7 @@ def test_whole_pixels_are_the_camera_with_a_step_to_the_bit(
 def test_reference_and_step_to_the_bit() -> None:
     from cassi.ops import _reference
 
-    x, m = _rand(B, C, H, W), _rand(1, 1, C, H, W)
+    x, m = rand(B, C, H, W), rand(1, 1, C, H, W)
     taps, starts = ops.linear_taps(2.0 * torch.arange(C).double())
     arguments = (m, taps[None], starts[None])
     y = _reference.forward(x, m, 2)
@@ -136,8 +132,8 @@ def test_half_a_pixel_by_hand() -> None:
 def test_gradients(offsets: list[float]) -> None:
     """Of the cube, the mask, the measurement and the offsets, to second order."""
     o = torch.tensor(offsets, dtype=torch.float64, requires_grad=True)
-    x, m = _rand(1, C, 2, 3).requires_grad_(), _rand(2, 1, 2, 3).requires_grad_()
-    y = _rand(1, 2, 2, 8).requires_grad_()
+    x, m = rand(1, C, 2, 3).requires_grad_(), rand(2, 1, 2, 3).requires_grad_()
+    y = rand(1, 2, 2, 8).requires_grad_()
 
     def forward(x: Tensor, m: Tensor, o: Tensor) -> Tensor:
         return ops.forward_taps(x, m, *ops.linear_taps(o), 8)
@@ -159,7 +155,7 @@ def test_gradients(offsets: list[float]) -> None:
 
 
 def test_offsets_and_masks_per_sample() -> None:
-    x, m = _rand(B, C, H, W), _rand(B, 1, C, H, W)
+    x, m = rand(B, C, H, W), rand(B, 1, C, H, W)
     o = torch.tensor([[0.5, 1.5, 2.5, 3.25], [3.0, 2.0, 1.0, 0.0]], dtype=torch.float64)
     taps, starts = ops.linear_taps(o)
     y = ops.forward_taps(x, m, taps, starts, 11)
@@ -229,7 +225,7 @@ def test_grams_and_measurements_that_do_not_fit() -> None:
 
 @pytest.mark.parametrize("masks", [1, 2])
 def test_grams_of_samples_with_taps_of_their_own(masks: int) -> None:
-    mask, offsets = _rand(masks, 2, 1, H, W), 2 * torch.arange(C) + _rand(2, C)
+    mask, offsets = rand(masks, 2, 1, H, W), 2 * torch.arange(C) + rand(2, C)
     taps, starts = ops.linear_taps(offsets)
     together = ops.gram_taps(mask, taps, starts, 19)
     for k in range(2):

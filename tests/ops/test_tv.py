@@ -1,12 +1,15 @@
-"""tv_prox: what it minimises, how fast, and the cases with a known answer."""
+"""tv_prox: what it minimises, how fast, known answers; one norm for all bands; a dual passed on."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from skimage.restoration import denoise_tv_chambolle
 from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
 
 from cassi import ops
 
@@ -25,31 +28,6 @@ def _objective(u: Tensor, x: Tensor, weight: float) -> float:
     return (0.5 * (u - x).square().sum() + weight * (down**2 + right**2).sqrt().sum()).item()
 
 
-def _dual_gradient(image: np.ndarray, weight: float, iterations: int) -> np.ndarray:
-    """The same iteration, pixel by pixel: u = x − Dᵀp, p ← project(p + Du/8)."""
-    height, width = image.shape
-    p = np.zeros((height, width, 2))
-    u = image.copy()
-    for _ in range(iterations):
-        for i, j in np.ndindex(height, width):
-            if i + 1 < height:
-                p[i, j, 0] += (u[i + 1, j] - u[i, j]) / 8
-            if j + 1 < width:
-                p[i, j, 1] += (u[i, j + 1] - u[i, j]) / 8
-            length = np.hypot(*p[i, j])
-            if length > weight:
-                p[i, j] *= weight / length
-        u = image.copy()
-        for i, j in np.ndindex(height, width):
-            if i + 1 < height:
-                u[i, j] += p[i, j, 0]
-                u[i + 1, j] -= p[i, j, 0]
-            if j + 1 < width:
-                u[i, j] += p[i, j, 1]
-                u[i, j + 1] -= p[i, j, 1]
-    return u
-
-
 @pytest.mark.parametrize("size", [(1, 1), (1, 7), (7, 1), (2, 2), (5, 6)])
 @pytest.mark.parametrize("iterations", [0, 1, 2, 6])
 def test_against_loops(size: tuple[int, int], iterations: int) -> None:
@@ -57,7 +35,7 @@ def test_against_loops(size: tuple[int, int], iterations: int) -> None:
     got = ops.tv_prox(x, 0.11, iterations)
     assert got.shape == x.shape
     for b, c in np.ndindex(2, 3):
-        expected = _dual_gradient(x[b, c].numpy(), 0.11, iterations)
+        expected = _by_loops(x[b, c : c + 1].numpy(), 0.11, iterations)[0]
         np.testing.assert_allclose(got[b, c].numpy(), expected, rtol=1e-13, atol=1e-13)
 
 
@@ -125,3 +103,166 @@ def test_many_planes_are_all_denoised() -> None:
 def test_default_is_five_iterations() -> None:
     x = _noisy(1, 6, 5)
     assert torch.equal(ops.tv_prox(x, 0.1), ops.tv_prox(x, 0.1, 5))
+
+
+def _by_loops(image: np.ndarray, weight: float, iterations: int) -> np.ndarray:
+    """Iterate u = x − Dᵀp, p ← project(p + Du/8), the length of p over all bands of a pixel."""
+    bands, height, width = image.shape
+    p = np.zeros((height, width, bands, 2))
+    u = image.copy()
+    for _ in range(iterations):
+        for i, j in np.ndindex(height, width):
+            if i + 1 < height:
+                p[i, j, :, 0] += (u[:, i + 1, j] - u[:, i, j]) / 8
+            if j + 1 < width:
+                p[i, j, :, 1] += (u[:, i, j + 1] - u[:, i, j]) / 8
+            length = np.sqrt((p[i, j] ** 2).sum())
+            if length > weight:
+                p[i, j] *= weight / length
+        u = image.copy()
+        for i, j in np.ndindex(height, width):
+            if i + 1 < height:
+                u[:, i, j] += p[i, j, :, 0]
+                u[:, i + 1, j] -= p[i, j, :, 0]
+            if j + 1 < width:
+                u[:, i, j] += p[i, j, :, 1]
+                u[:, i, j + 1] -= p[i, j, :, 1]
+    return u
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 7), (7, 1), (5, 6)])
+@pytest.mark.parametrize("iterations", [0, 1, 2, 9])
+def test_frobenius_against_loops(size: tuple[int, int], iterations: int) -> None:
+    x = _noisy(2, 3, *size)
+    weight = torch.tensor([0.11, 0.3], dtype=torch.float64)
+    got = ops.tv_prox(x, weight, iterations, norm="frobenius")
+    for b in range(2):
+        expected = _by_loops(x[b].numpy(), weight[b].item(), iterations)
+        np.testing.assert_allclose(got[b].numpy(), expected, rtol=1e-12, atol=1e-13)
+
+
+def test_coupling_one_band_changes_nothing() -> None:
+    x = _noisy(2, 1, 8, 9)
+    torch.testing.assert_close(ops.tv_prox(x, 0.1, 7, norm="frobenius"), ops.tv_prox(x, 0.1, 7))
+
+
+@pytest.mark.parametrize("norm", ["frobenius", "nuclear"])
+def test_turns_with_the_bands(norm: ops.Norm) -> None:
+    """A rotation of the spectra commutes with a norm over all bands."""
+    x = _noisy(1, 3, 8, 9)
+    q = torch.linalg.qr(torch.rand(3, 3, dtype=torch.float64))[0]
+    turned = torch.einsum("ij,bjhw->bihw", q, x)
+    expected = torch.einsum("ij,bjhw->bihw", q, ops.tv_prox(x, 0.2, 6, norm=norm))
+    torch.testing.assert_close(ops.tv_prox(turned, 0.2, 6, norm=norm), expected)
+
+
+@pytest.mark.parametrize("iterations", [1, 6])
+def test_nuclear_against_singular_values(iterations: int) -> None:
+    """The projection cuts the singular values of every pixel's matrix at the weight."""
+    x, weight = _noisy(2, 3, 7, 6), torch.tensor([0.05, 0.2], dtype=torch.float64)
+    dual = torch.zeros(2, 2, 3, 7, 6, dtype=torch.float64)
+    for _ in range(iterations):
+        u = x.clone()
+        u[..., :, :] += dual[:, 0] + dual[:, 1]
+        u[..., 1:, :] -= dual[:, 0, :, :-1]
+        u[..., 1:] -= dual[:, 1, :, :, :-1]
+        gradient = torch.zeros_like(dual)
+        gradient[:, 0, :, :-1] = u.diff(dim=-2)
+        gradient[:, 1, :, :, :-1] = u.diff(dim=-1)
+        matrices = (dual + gradient / 8).permute(0, 3, 4, 1, 2)
+        left, values, right = torch.linalg.svd(matrices, full_matrices=False)
+        values = torch.minimum(values, weight.view(2, 1, 1, 1))
+        dual = (left @ torch.diag_embed(values) @ right).permute(0, 3, 4, 1, 2)
+    _, last = ops.tv_prox(x, weight, iterations, norm="nuclear", return_dual=True)
+    torch.testing.assert_close(last, dual, rtol=1e-9, atol=1e-12)
+
+
+def test_nuclear_of_one_band_is_its_norm() -> None:
+    x = _noisy(2, 1, 8, 9)
+    torch.testing.assert_close(ops.tv_prox(x, 0.1, 7, norm="nuclear"), ops.tv_prox(x, 0.1, 7))
+
+
+def test_an_unknown_norm_is_refused() -> None:
+    with pytest.raises(ValueError, match="norm: expected one of band, frobenius, nuclear, got"):
+        ops.tv_prox(_noisy(1, 2, 6, 5), 0.1, 3, norm="l1")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("norm", ops.NORMS)
+@pytest.mark.parametrize("parts", [(1, 1, 1), (2, 5), (0, 3), (9, 20)])
+def test_warm_dual_continues_where_the_last_call_stopped(
+    norm: ops.Norm, parts: tuple[int, ...]
+) -> None:
+    x = _noisy(2, 3, 11, 13)
+    dual = None
+    for part in parts:
+        u, dual = ops.tv_prox(x, 0.2, part, norm=norm, dual=dual, return_dual=True)
+    whole, last = ops.tv_prox(x, 0.2, sum(parts), norm=norm, return_dual=True)
+    torch.testing.assert_close(u, whole, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(dual, last, rtol=1e-12, atol=1e-13)
+    assert last.shape == (2, 2, 3, 11, 13)
+    matrices = last.permute(0, 3, 4, 1, 2)  # 2×C at every pixel
+    sizes = {
+        "band": lambda: matrices.square().sum(-2).sqrt(),
+        "frobenius": lambda: torch.linalg.matrix_norm(matrices),
+        "nuclear": lambda: torch.linalg.matrix_norm(matrices, 2),
+    }[norm]()
+    assert sizes.max() <= 0.2 * (1 + 1e-9)
+    torch.testing.assert_close(
+        ops.tv_prox(x, 0.2, parts[-1], norm=norm, dual=dual).mean((-1, -2)), x.mean((-1, -2))
+    )
+
+
+def test_dual_without_a_batch() -> None:
+    x = _noisy(3, 6, 5)
+    u, dual = ops.tv_prox(x, 0.1, 3, return_dual=True)
+    assert (u.shape, dual.shape) == ((3, 6, 5), (2, 3, 6, 5))
+    again = ops.tv_prox(x[None], 0.1, 3, dual=dual[None])
+    assert torch.equal(ops.tv_prox(x, 0.1, 3, dual=dual), again[0])
+
+
+def test_half_precision_keeps_its_dual_in_float32() -> None:
+    u, dual = ops.tv_prox(_noisy(1, 2, 6, 5).bfloat16(), 0.1, 3, return_dual=True)
+    assert (u.dtype, dual.dtype) == (torch.bfloat16, torch.float32)
+
+
+def test_warm_dual_of_another_shape_is_refused() -> None:
+    x = _noisy(1, 2, 6, 5)
+    with pytest.raises(ValueError, match="dual: expected"):
+        ops.tv_prox(x, 0.1, 3, dual=torch.zeros(1, 2, 2, 6, 4))
+    with pytest.raises(TypeError, match="dual: expected"):
+        ops.tv_prox(x, 0.1, 3, dual=[0.0])  # type: ignore[call-overload]
+
+
+FUNCTIONS: dict[str, Callable[..., object]] = {
+    "cold": lambda x, w, d, c: ops.tv_prox(x, w, 3, norm=c),
+    "warm": lambda x, w, d, c: ops.tv_prox(x, w, 2, norm=c, dual=d, return_dual=True),
+    "dual only": lambda x, w, d, c: ops.tv_prox(x, w, 2, norm=c, dual=d, return_dual=True)[1],
+    "none": lambda x, w, d, c: ops.tv_prox(x, w, 0, norm=c, dual=d),
+}
+
+
+@pytest.mark.parametrize("norm", ops.NORMS)
+@pytest.mark.parametrize("scalar", [False, True])
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_gradients(name: str, norm: ops.Norm, scalar: bool) -> None:
+    x = _noisy(2, 2, 3, 4).requires_grad_()
+    weight = torch.tensor(0.11 if scalar else [0.07, 0.15], dtype=torch.float64).requires_grad_()
+    dual = (0.05 * torch.randn(2, 2, 2, 3, 4, dtype=torch.float64)).requires_grad_()
+
+    def function(*tensors: Tensor) -> object:
+        return FUNCTIONS[name](*tensors, norm)
+
+    assert gradcheck(function, (x, weight, dual), fast_mode=True)
+    assert gradgradcheck(function, (x, weight, dual), fast_mode=True)
+
+
+@pytest.mark.parametrize("norm", ops.NORMS)
+def test_fused_gradient_equals_that_of_the_iterations(norm: ops.Norm) -> None:
+    """The gradient that records nothing, against torch's own through the same iterations."""
+    grads = []
+    for create_graph in (False, True):
+        x, w = _noisy(2, 3, 9, 8).requires_grad_(), torch.tensor(0.1).double().requires_grad_()
+        u = ops.tv_prox(x, w, 11, norm=norm)
+        grads.append(torch.autograd.grad(u.square().sum(), (x, w), create_graph=create_graph))
+    for got, expected in zip(*grads, strict=True):
+        torch.testing.assert_close(got, expected)

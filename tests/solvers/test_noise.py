@@ -80,12 +80,6 @@ def test_a_noisy_snapshot_is_followed_less_closely(algorithm: Any) -> None:
     assert torch.equal(*clean)
 
 
-@pytest.mark.parametrize("noise", [-0.1, "much", True, float("nan"), None])
-def test_refuses(noise: Any) -> None:
-    with pytest.raises(ValueError, match="noise: expected auto or a number >= 0"):
-        Solver(TV(), noise=noise)
-
-
 def test_samples_with_masks_of_their_own_are_judged_alone() -> None:
     generator = torch.Generator().manual_seed(3)
     masks = torch.rand(2, 1, 1, 96, 96, generator=generator)

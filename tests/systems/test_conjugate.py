@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from shared import rand
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
@@ -16,9 +18,7 @@ SHAPE = (1, 3, 4)  # of a measurement
 SIZE = 12
 
 
-def _rand(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed + sum(shape))
-    return torch.rand(shape, generator=generator, dtype=torch.float64) - 0.3
+_rand = partial(rand, low=-0.3)
 
 
 class Dense(System):

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
+from shared import rand
 
 import cassi
 from cassi.systems import DDCassi, SDCassi
 from cassi.systems.dd_cassi import code_bands
 
 
-def _rand(*shape: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(sum(shape))
-    return torch.rand(shape, generator=generator, dtype=torch.float64)
-
-
 @pytest.mark.parametrize("step", [2, -2, 0, 1])
 @pytest.mark.parametrize("shots", [1, 3])
 def test_equation(step: int, shots: int) -> None:
     bands, height, width = 4, 5, 6
-    mask = _rand(shots, 1, height, width + (bands - 1) * abs(step))
-    x = _rand(2, bands, height, width)
+    mask = rand(shots, 1, height, width + (bands - 1) * abs(step))
+    x = rand(2, bands, height, width)
     y = torch.zeros(2, shots, height, width, dtype=torch.float64)
     for c in range(bands):
         offset = c * step if step >= 0 else (bands - 1 - c) * -step
@@ -34,15 +30,15 @@ def test_equation(step: int, shots: int) -> None:
 
 
 def test_a_narrow_mask_repeats() -> None:
-    mask = _rand(3, 5)
+    mask = rand(3, 5)
     wide = torch.cat([mask, mask, mask], -1)
-    x = _rand(1, 4, 3, 5)
+    x = rand(1, 4, 3, 5)
     assert torch.equal(DDCassi(mask, 4, 2)(x), DDCassi(wide, 4, 2, width=5)(x))
     assert DDCassi(mask, 4, 2, width=9).cube_shape == (4, 3, 9)
 
 
 def test_offsets_between_pixels() -> None:
-    mask = _rand(1, 1, 3, 9)
+    mask = rand(1, 1, 3, 9)
     system = DDCassi(mask, 3, offsets=[0, 1.25, 2], width=5)
     between = 0.75 * mask[0, 0, :, 1:6] + 0.25 * mask[0, 0, :, 2:7]
     torch.testing.assert_close(system.mask[0, 1], between)
@@ -51,16 +47,16 @@ def test_offsets_between_pixels() -> None:
 
 
 def test_is_a_camera_of_step_zero() -> None:
-    system = DDCassi(_rand(4, 8), bands=3, step=1, width=6)
+    system = DDCassi(rand(4, 8), bands=3, step=1, width=6)
     same = SDCassi(system.mask, 3, step=0)
-    x = _rand(1, 3, 4, 6)
+    x = rand(1, 3, 4, 6)
     assert torch.equal(system(x), same(x))
     assert "step=1 across the mask" in repr(system)
     assert cassi.DDCassi is DDCassi
 
 
 def test_coded_masks_pass_gradients_on() -> None:
-    mask = _rand(1, 1, 3, 5).requires_grad_()
+    mask = rand(1, 1, 3, 5).requires_grad_()
     code_bands(mask, 3, [0, 1, 2.5]).sum().backward()
     torch.testing.assert_close(mask.grad, torch.full_like(mask, 3))
 

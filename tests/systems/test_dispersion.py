@@ -1,10 +1,160 @@
-"""Which bands and steps fit a detector's size."""
+"""Dispersion: curves against published indices and geometry, and what fits a detector."""
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 import pytest
 
-from cassi.systems import fitting_dispersions, infer_bands
+from cassi.systems import (
+    Curve,
+    Dispersion,
+    Linear,
+    Polynomial,
+    Prism,
+    fitting_dispersions,
+    infer_bands,
+)
+from cassi.systems.dispersion import SELLMEIER, refractive_index
+
+WAVELENGTHS = [450.0, 500.0, 580.0, 650.0]
+CURVES: list[Dispersion] = [
+    Linear(2.03),
+    Polynomial([0.0, 0.27, -2e-4], 550),
+    Prism("SF2", 30, 50, 10),
+    Prism(["N-BK7", "SF2", "N-BK7"], [30, -40, 30], 50, 10),
+    Curve([(440, 0), (550, 30), (660, 54)]),
+]
+
+
+# n_d and Abbe number of the makers' data sheets.
+@pytest.mark.parametrize(
+    ("glass", "index", "abbe"),
+    [
+        ("N-BK7", 1.51680, 64.17), ("N-BAK4", 1.56883, 55.98), ("F2", 1.62004, 36.37),
+        ("N-F2", 1.62005, 36.43), ("SF2", 1.64769, 33.85), ("N-SF2", 1.64769, 33.82),
+        ("SF10", 1.72825, 28.41), ("SF11", 1.78472, 25.76), ("N-SF11", 1.78472, 25.68),
+        ("fused silica", 1.45846, 67.82),
+    ],
+)  # fmt: skip
+def test_published_indices(glass: str, index: float, abbe: float) -> None:
+    d, f, c = (refractive_index(glass, nm) for nm in (587.5618, 486.1327, 656.2725))
+    assert d == pytest.approx(index, abs=6e-6)
+    assert (d - 1) / (f - c) == pytest.approx(abbe, abs=6e-3)
+
+
+def test_every_glass_is_checked() -> None:
+    checked = {mark.args[1][k][0] for mark in test_published_indices.pytestmark for k in range(10)}
+    assert set(SELLMEIER) == checked | {"BK7"}
+
+
+@pytest.mark.parametrize("curve", CURVES, ids=lambda curve: type(curve).__name__)
+def test_offsets_start_at_zero_in_one_direction(curve: Dispersion) -> None:
+    offsets = curve.offsets(WAVELENGTHS)
+    assert min(offsets) == 0
+    assert list(offsets) in (sorted(offsets), sorted(offsets, reverse=True))
+    places = curve.positions(WAVELENGTHS)
+    assert offsets == pytest.approx([place - min(places) for place in places], abs=1e-8)
+    object.__setattr__(curve, "absolute", True)
+    assert curve.offsets(WAVELENGTHS) == pytest.approx(places, abs=1e-8)
+    object.__setattr__(curve, "absolute", False)
+
+
+def test_minimum_deviation() -> None:
+    prism = Prism("SF11", 50, 100, 5, reference=550)
+    n = refractive_index("SF11", 550)
+    least = 2 * math.degrees(math.asin(n * math.sin(math.radians(25)))) - 50
+    assert prism.deviation(550) == pytest.approx(least, abs=1e-12)
+    for away in (-2, 2):
+        incidence = math.degrees(math.asin(n * math.sin(math.radians(25)))) + away
+        assert Prism("SF11", 50, 100, 5, incidence=incidence).deviation(550) > least
+
+
+def test_deviation_by_the_textbook() -> None:
+    """δ = θ + arcsin(sin α √(n² − sin² θ) − sin θ cos α) − α, Hecht 5.53."""
+    alpha, theta = math.radians(40), math.radians(35)
+    for nm in WAVELENGTHS:
+        n = refractive_index("SF2", nm)
+        inner = math.sin(alpha) * math.sqrt(n**2 - math.sin(theta) ** 2)
+        delta = theta + math.asin(inner - math.sin(theta) * math.cos(alpha)) - alpha
+        got = Prism("SF2", 40, 50, 10, incidence=35).deviation(nm)
+        assert got == pytest.approx(math.degrees(delta), abs=1e-10)
+
+
+def test_prisms_that_cancel() -> None:
+    """Two prisms of one glass and opposite angles are a plate: it deviates nothing."""
+    plate = Prism(["SF2", "SF2"], [30, -30], 50, 10, incidence=20)
+    assert plate.deviation(480) == pytest.approx(0, abs=1e-10)
+    split = Prism(["SF2", "SF2"], [10, 20], 50, 10, incidence=30)
+    assert split.deviation(480) == pytest.approx(
+        Prism("SF2", 30, 50, 10, incidence=30).deviation(480)
+    )
+
+
+def test_direct_vision() -> None:
+    """An Amici prism can disperse without deviating: somewhere between these angles."""
+    low, high = (
+        Prism(["N-BK7", "SF11", "N-BK7"], [a, -40, a], 50, 10).deviation(550) for a in (20, 45)
+    )
+    assert low * high < 0
+
+
+def test_blue_is_turned_most_and_flip_reverses() -> None:
+    prism = Prism("SF2", 30, 50, 10)
+    offsets = prism.offsets(WAVELENGTHS)
+    assert offsets[0] == max(offsets)
+    flipped = Prism("SF2", 30, 50, 10, flip=True).offsets(WAVELENGTHS)
+    assert flipped == pytest.approx([max(offsets) - o for o in offsets])
+    assert Prism("SF2", 30, 50, 5).offsets(WAVELENGTHS)[0] == pytest.approx(2 * offsets[0])
+
+
+def test_polynomial_and_linear() -> None:
+    assert Polynomial([1, 2, 3], 500).positions([501, 502]) == (6, 17)
+    assert Linear(-2).positions([1, 2, 3]) == (0, -2, -4)
+    assert Linear(-2).offsets([1, 2, 3]) == (4, 2, 0)
+
+
+def test_table_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "curve.csv"
+    file.write_text("wavelength,pixel\n# calibration\n450, 3\n\n550, 33\n650, 53\n")
+    curve = Curve(file=file)
+    assert curve.positions([450, 500, 600, 650]) == (3, 18, 43, 53)
+    assert hash(curve) == hash(Curve(curve.points))
+    file.write_text("450,3\n550,x\n")
+    with pytest.raises(ValueError, match=r"line 2: expected 'wavelength,pixel', got '550,x'"):
+        Curve(file=file)
+    with pytest.raises(FileNotFoundError, match="no file"):
+        Curve(file=tmp_path / "none.csv")
+    with pytest.raises(ValueError, match="from 450 to 650 nm"):
+        curve.offsets([400, 500])
+
+
+def test_a_curve_that_turns_round_says_so() -> None:
+    with pytest.warns(UserWarning, match="turns round between 450 and 650 nm"):
+        Polynomial([0, 0, 1], 550).offsets([450, 500, 600, 650])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Prism("SF3", 30, 50, 10), "glass: expected one of .* did you mean SF2"),
+        (lambda: Prism("SF11", 80, 50, 10), "no light passes SF11 with 80"),
+        (lambda: Prism("SF11", 80, 50, 10, incidence=0), "total reflection"),
+        (lambda: Prism("SF2", 30, -50, 10), "focal_length, pitch"),
+        (lambda: Prism(["SF2", "F2"], 30, 50, 10), "one angle for each of 2 prisms"),
+        (lambda: Prism("SF2", 30, 50, 10).offsets([100, 200]), "300 to 2500 nm"),
+        (lambda: Polynomial([]), "coefficients"),
+        (lambda: Curve(), "points or a file"),
+        (lambda: Curve([(450, 1)]), "at least two"),
+        (lambda: Curve([(550, 1), (450, 2)]), "increasing wavelength"),
+        (lambda: Linear(1).offsets([500, 450]), "increasing values in nm"),
+        (lambda: Linear(1).offsets([]), "increasing values in nm"),
+    ],
+)
+def test_refuses(make, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 def test_all_that_fit() -> None:

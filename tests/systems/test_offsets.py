@@ -6,20 +6,16 @@ from typing import Any
 
 import pytest
 import torch
+from shared import rand
 from torch import Tensor, nn
 
 from cassi import GAP, TV, SDCassi, solve
 
 
-def _rand(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed + sum(shape))
-    return torch.rand(shape, generator=generator, dtype=torch.float64)
-
-
 @pytest.mark.parametrize("axis", [-1, -2])
 @pytest.mark.parametrize("step", [0, 1, 2, -3])
 def test_even_whole_offsets_are_a_step(step: int, axis: int) -> None:
-    mask, x = _rand(2, 1, 6, 7).float(), _rand(2, 4, 6, 7).float()
+    mask, x = rand(2, 1, 6, 7).float(), rand(2, 4, 6, 7).float()
     nominal = SDCassi(mask, 4, step, axis)
     for offsets in (nominal.offsets, torch.tensor(nominal.offsets)):
         system = SDCassi(mask, 4, offsets=offsets, axis=axis)
@@ -45,14 +41,14 @@ def test_by_hand() -> None:
 
 def test_offsets_keep_their_digits() -> None:
     offsets = [0.0, 33.123456789]
-    system = SDCassi(_rand(3, 40), bands=2, offsets=offsets).bfloat16().float()
+    system = SDCassi(rand(3, 40), bands=2, offsets=offsets).bfloat16().float()
     assert system.offsets == tuple(offsets)
     assert system.shifts is not None
     assert system.shifts.dtype == torch.float64
 
 
 def test_changed_offsets_are_noticed() -> None:
-    mask, x = _rand(4, 5), _rand(1, 3, 4, 5)
+    mask, x = rand(4, 5), rand(1, 3, 4, 5)
     system = SDCassi(mask, 3, offsets=[0.0, 1.5, 3.0], detector=9)
     system(x), system.pinv(system(x))
     assert system.shifts is not None
@@ -68,28 +64,30 @@ def test_changed_offsets_are_noticed() -> None:
     other = SDCassi(moved["mask"], 3, offsets=moved["shifts"], detector=9)
     for got, expected in (
         (torch.func.functional_call(system, moved, (x,)), other(x)),
-        (_called(system, moved, "pinv", y), other.pinv(y)),
+        (
+            torch.func.functional_call(
+                _Call(system, "pinv"), {f"system.{k}": v for k, v in moved.items()}, (y,)
+            ),
+            other.pinv(y),
+        ),
     ):
         torch.testing.assert_close(got, expected)
 
 
-def _called(system: SDCassi, values: dict[str, Tensor], method: str, *args: Tensor) -> Tensor:
-    class Call(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.system = system
+class _Call(nn.Module):
+    """A method of a camera, for `functional_call`."""
 
-        def forward(self, *args: Tensor) -> Tensor:
-            result: Tensor = getattr(self.system, method)(*args)
-            return result
+    def __init__(self, system: SDCassi, method: str) -> None:
+        super().__init__()
+        self.system, self.method = system, method
 
-    named = {f"system.{name}": value for name, value in values.items()}
-    result: Tensor = torch.func.functional_call(Call(), named, args)
-    return result
+    def forward(self, *args: Any) -> Tensor:
+        result: Tensor = getattr(self.system, self.method)(*args)
+        return result
 
 
 def test_offsets_and_mask_can_be_learned() -> None:
-    mask, x = _rand(6, 24), _rand(2, 3, 6, 24)
+    mask, x = rand(6, 24), rand(2, 3, 6, 24)
     true = [0.4, 2.1, 3.7]
     y = SDCassi(mask, 3, offsets=true, detector=29)(x)
     start = nn.Parameter(torch.tensor([0.2, 2.4, 3.4], dtype=torch.float64))
@@ -108,25 +106,18 @@ def test_offsets_and_mask_can_be_learned() -> None:
     assert loss.item() < 1e-4
     v = torch.zeros_like(x)
     assert torch.autograd.gradcheck(
-        lambda o: torch.func.functional_call(_Step(system), {"system.shifts": o}, (v, y)),
+        lambda o: torch.func.functional_call(
+            _Call(system, "data_step"), {"system.shifts": o}, (v, y, 0.3)
+        ),
         torch.tensor([0.4, 2.1, 3.7], dtype=torch.float64, requires_grad=True),
     )
-
-
-class _Step(nn.Module):
-    def __init__(self, system: SDCassi) -> None:
-        super().__init__()
-        self.system = system
-
-    def forward(self, v: Tensor, y: Tensor) -> Tensor:
-        return self.system.data_step(v, y, 0.3)
 
 
 @pytest.mark.parametrize("shots", [1, 2])
 def test_solvers_take_it(shots: int) -> None:
     x = torch.linspace(0.2, 1, 5)[None, :, None, None] * torch.ones(1, 5, 12, 20)
     x[..., 6:, 5:12] *= 0.4
-    system = SDCassi(_rand(shots, 1, 12, 20).float(), 5, offsets=[0, 1.2, 2.3, 3.5, 4.8])
+    system = SDCassi(rand(shots, 1, 12, 20).float(), 5, offsets=[0, 1.2, 2.3, 3.5, 4.8])
     y = system(x)
     found = solve(y, system, algorithm=GAP(), prior=TV(), iterations=60)
     assert (system(found) - y).norm() < 1e-2 * y.norm()
@@ -134,8 +125,8 @@ def test_solvers_take_it(shots: int) -> None:
 
 
 def test_compiles() -> None:
-    system = SDCassi(_rand(4, 5), 3, offsets=[0.0, 1.5, 3.0])
-    v, y = _rand(1, 3, 4, 5), _rand(1, *system.measurement_shape)
+    system = SDCassi(rand(4, 5), 3, offsets=[0.0, 1.5, 3.0])
+    v, y = rand(1, 3, 4, 5), rand(1, *system.measurement_shape)
     compiled = torch.compile(
         lambda v, y: system.data_step(v, y, 0.3), fullgraph=True, backend="eager"
     )
@@ -175,9 +166,4 @@ def test_ratio_inverse_and_other_sizes_are_refused() -> None:
     [([0, 2.6], 3), ([2.6, 0], -3), ([0, 1, 4.9], 2), ([5, 5.4, 5.6], 0), ([0.5], 0)],
 )
 def test_uneven_offsets_have_a_mean_step(offsets: list[float], step: int) -> None:
-    assert SDCassi(_rand(4, 6), len(offsets), offsets=offsets).step == step
-
-
-def test_repr_names_the_offsets() -> None:
-    text = repr(SDCassi(_rand(4, 6), 3, offsets=[0.25, 1.5, 3], detector=12))
-    assert "offsets=0.25 to 3, detector=12" in text
+    assert SDCassi(rand(4, 6), len(offsets), offsets=offsets).step == step

@@ -6,22 +6,23 @@ import copy
 import inspect
 import io
 import pickle
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
+from shared import rand
 from torch import Tensor
 
 import cassi.systems
-from cassi.systems import System, dot_test
+from cassi.systems import BlurredCassi, SDCassi, System, WarpedCassi, dot_test
 from cassi.systems.examples import EXAMPLES
 
 every_system = pytest.mark.parametrize("name", EXAMPLES)
 BATCH = 2
 
 
-def _rand(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed + sum(shape))
-    return torch.rand(shape, generator=generator, dtype=torch.float64) - 0.3
+_rand = partial(rand, low=-0.3)
 
 
 def _pair(system: System) -> tuple[Tensor, Tensor]:
@@ -259,3 +260,57 @@ def test_dot_test_sees_a_wrong_adjoint() -> None:
 
     left, right = dot_test(Wrong(_rand(5, 6) + 0.3, bands=3))
     assert abs(left - right) > 1e-3 * abs(left)
+
+
+coupled = pytest.mark.parametrize("make", [BlurredCassi, WarpedCassi])
+
+
+@coupled
+@pytest.mark.parametrize(("step", "axis"), [(2, -1), (-1, -2), (0, -1)])
+@pytest.mark.parametrize("shots", [1, 3])
+def test_without_blur_or_warp_it_is_the_plain_camera(
+    make: Callable[..., System], step: int, axis: int, shots: int
+) -> None:
+    mask, x = rand(shots, 4, 6, 5), rand(2, 4, 6, 5)
+    camera, plain = make(mask, 4, step, axis), SDCassi(mask, 4, step, axis)
+    y = plain(x)
+    torch.testing.assert_close(camera(x), y)
+    assert (camera.offsets, camera.measurement_shape) == (plain.offsets, plain.measurement_shape)
+    torch.testing.assert_close(camera.adjoint(y), plain.adjoint(y))
+    v = rand(2, 4, 6, 5, seed=1)
+    torch.testing.assert_close(camera.data_step(v, y, 0.5), plain.data_step(v, y, 0.5))
+
+
+@coupled
+def test_inputs_that_do_not_fit_are_named(make: Callable[..., System]) -> None:
+    system = make(rand(4, 5), 3)
+    with pytest.raises(ValueError, match=r"x: expected \(B, C, H, W\) = \(B, 3, 4, 5\), got"):
+        system(rand(1, 2, 4, 5))
+    with pytest.raises(ValueError, match=r"y: expected .* = \(B, 1, 4, 9\), got"):
+        system.adjoint(rand(1, 1, 4, 8))
+
+
+@pytest.mark.parametrize(
+    ("system", "said"),
+    [
+        (
+            SDCassi(rand(2, 1, 5, 4), bands=3, step=-2, axis=-2),
+            "mask=5x4, shots=2, bands=3, step=-2, axis=-2",
+        ),
+        (
+            SDCassi(rand(4, 6), 3, offsets=[0.25, 1.5, 3], detector=12),
+            "offsets=0.25 to 3, detector=12",
+        ),
+        (
+            BlurredCassi(rand(5, 4), 3, point_spread=0.5, line_spread=rand(3)),
+            "mask=5x4, shots=1, bands=3, step=2, axis=-1, point_spread=5x5, line_spread=3",
+        ),
+        (BlurredCassi(rand(4, 5), 3, line_spread=0.5), "point_spread=none, line_spread="),
+        (
+            WarpedCassi(rand(4, 5), 3, smile=0.5, keystone=[0, 1, 2]),
+            "mask=4x5, shots=1, bands=3, step=2, axis=-1, smile=0.5, keystone=(3,))",
+        ),
+    ],
+)
+def test_repr_names_the_camera(system: System, said: str) -> None:
+    assert said in repr(system)
