@@ -20,8 +20,8 @@ def whole_number(name: str, value: Any, minimum: int, maximum: int | None = None
     Raises:
         ValueError: it is no whole number, or out of range.
     """
-    most = value if maximum is None else maximum
-    if isinstance(value, bool) or not isinstance(value, Integral) or not minimum <= value <= most:
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or value < minimum or (maximum is not None and value > maximum):
         span = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
         raise ValueError(f"{name}: expected a whole number {span}, got {value!r}")
     return int(value)

@@ -98,7 +98,7 @@ def measure_iteration(settings: Settings, shape: CubeShape, results: Results) ->
 
     def step() -> object:
         with torch.no_grad():
-            return algorithm.step(state, y, system, prior, WEIGHT)
+            return algorithm.step(state, y, system, prior, WEIGHT, algorithm.rho)
 
     candidates = [Candidate("ours", step, device)]
     try:
@@ -135,7 +135,9 @@ def verify_iteration(shape: CubeShape, step: int, limit: float = 1e-5) -> None:
         y = system(_random_cube(shape, seed=1)[None])
         state = algorithm.init(y, system, _random_cube(shape, seed=2)[None])
         before = (state.target - (y - system(state.x)))[0, 0].double().numpy()
-        found = algorithm.step(state, y, system, lambda x, sigma: x, 0.0).x[0].double()
+        found = (
+            algorithm.step(state, y, system, lambda x, sigma: x, 0.0, algorithm.rho).x[0].double()
+        )
     public = NumpyGap(mask.numpy(), shape[0], step, lambda image: image)
     wide = public.shift(state.x[0].double().numpy().transpose(1, 2, 0))
     wide, _ = public.iterate(wide, y[0, 0].double().numpy(), before)

@@ -158,9 +158,8 @@ class SSR(Staged):
         state = algorithm.init(y, system, x)
         for i, net in enumerate(self.rhos):
             rectify, refine = self.net_stage[2 * i : 2 * i + 2]
-            state = algorithm.step(
-                state, y, system, self._prior(state.x, rectify, refine, mask), net(state.x)
-            )
+            prior = self._prior(state.x, rectify, refine, mask)
+            state = algorithm.step(state, y, system, prior, net(state.x), 0.0)
             yield state.x
 
     def _prior(self, x: Tensor, rectify: nn.Module, refine: nn.Module, mask: Tensor) -> Any:

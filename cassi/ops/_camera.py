@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -243,7 +244,9 @@ def _fake_adjoint(
     )
 
 
-def _fake_mask_adjoint(x: Tensor, y: Tensor, step: int, per_sample: bool, per_band: bool) -> Tensor:
+def fake_mask_adjoint(x: Tensor, y: Tensor, *rest: Any) -> Tensor:
+    """Return the shape for operators whose last arguments are per_sample and per_band."""
+    per_sample, per_band = rest[-2:]
     batch, bands, height, width = x.shape
     return x.new_empty(
         (batch if per_sample else 1, y.shape[1], bands if per_band else 1, height, width),
@@ -259,7 +262,8 @@ def _fake_gram(mask: Tensor, bands: int, step: int) -> Tensor:
     )
 
 
-def _fake_gram_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
+def fake_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
+    """Return the shape of a solution."""
     return r.new_empty(r.shape)
 
 
@@ -292,7 +296,8 @@ def _fake_data_step_backward(
 # Gradients: one entry per schema argument.
 
 
-def _is_channels_last(x: Tensor) -> bool:
+def is_channels_last(x: Tensor) -> bool:
+    """Tell whether the bands of a cube are innermost."""
     return not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
 
 
@@ -306,7 +311,7 @@ def _backward_forward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     (step,) = ctx.constants
     grad_x = grad_mask = None
     if ctx.needs_input_grad[0]:
-        grad_x = kernels.adjoint(g, mask, x.shape[1], step, _is_channels_last(x))
+        grad_x = kernels.adjoint(g, mask, x.shape[1], step, is_channels_last(x))
     if ctx.needs_input_grad[1]:
         grad_mask = _mask_gradient(x, g, mask, step)
     return grad_x, grad_mask, None
@@ -325,7 +330,7 @@ def _backward_mask_adjoint(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     step = ctx.constants[0]
     grad_x = grad_y = None
     if ctx.needs_input_grad[0]:
-        grad_x = kernels.adjoint(y, g, x.shape[1], step, _is_channels_last(x)).to(x.dtype)
+        grad_x = kernels.adjoint(y, g, x.shape[1], step, is_channels_last(x)).to(x.dtype)
     if ctx.needs_input_grad[1]:
         grad_y = kernels.forward(x, g, step).to(y.dtype)
     return grad_x, grad_y, None, None, None
@@ -360,7 +365,8 @@ def _backward_gram(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     return grad.sum(2, keepdim=True) if mask_bands == 1 else grad, None, None
 
 
-def _sum_to_batch(value: Tensor, batch: int) -> Tensor:
+def sum_to_batch(value: Tensor, batch: int) -> Tensor:
+    """Sum over samples that shared one value."""
     return value.sum(0, keepdim=True) if batch == 1 else value
 
 
@@ -372,10 +378,10 @@ def _backward_gram_solve(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
         z = kernels.gram_solve(r, gram, rho)
         if ctx.needs_input_grad[1]:
-            grad_gram = -_sum_to_batch(w.unsqueeze(2) * z.unsqueeze(1), gram.shape[0])
+            grad_gram = -sum_to_batch(w.unsqueeze(2) * z.unsqueeze(1), gram.shape[0])
             grad_gram = grad_gram.to(gram.dtype)
         if ctx.needs_input_grad[2]:
-            grad_rho = -_sum_to_batch((w * z).sum((1, 2, 3)), rho.shape[0]).to(rho.dtype)
+            grad_rho = -sum_to_batch((w * z).sum((1, 2, 3)), rho.shape[0]).to(rho.dtype)
     return w, grad_gram, grad_rho
 
 
@@ -391,7 +397,7 @@ def _backward_data_step(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     )
     grad_mask = grad_mask.to(mask.dtype) if need_mask else None
     if need_rho:
-        grad_rho = _sum_to_batch(grad_rho.sum(1), rho.shape[0]).to(rho.dtype)
+        grad_rho = sum_to_batch(grad_rho.sum(1), rho.shape[0]).to(rho.dtype)
     return (
         grad_v,
         grad_y if need_y else None,
@@ -430,21 +436,20 @@ def _composed_gradient(
     return grad_v, w.to(y.dtype), grad_mask, grad_rho
 
 
-def _vmap_mask_adjoint(
-    info: Any,
-    in_dims: tuple[int | None, ...],
-    x: Tensor,
-    y: Tensor,
-    step: int,
-    per_sample: bool,
-    per_band: bool,
-) -> tuple[Tensor, int]:
+def vmap_mask_adjoint(kernel: str, info: Any, in_dims: Any, *args: Any) -> tuple[Tensor, int]:
+    """Map an operator whose last arguments are per_sample and per_band."""
     # A sum over the inner batch is taken afterwards: the folded batch would mix mapped entries.
-    parts = [
+    *values, per_sample, per_band = args
+    count = sum(isinstance(value, Tensor) for value in values)
+    mapped = [
         value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
-        for value, dim in zip((x, y), in_dims, strict=False)
+        for value, dim in zip(values[:count], in_dims, strict=False)
     ]
-    m = kernels.mask_adjoint(*(part.flatten(0, 1) for part in parts), step, True, per_band)
+    batch = mapped[0].shape[1]
+    folded = [
+        value.expand(-1, batch, *value.shape[2:]).reshape(-1, *value.shape[2:]) for value in mapped
+    ]
+    m = getattr(kernels, kernel)(*folded, *values[count:], True, per_band)
     m = m.unflatten(0, (info.batch_size, -1))
     return m if per_sample else m.sum(1, keepdim=True), 0
 
@@ -467,9 +472,9 @@ define(
     "mask_adjoint",
     "(Tensor x, Tensor y, SymInt step, bool per_sample, bool per_band) -> Tensor",
     _reference.mask_adjoint,
-    _fake_mask_adjoint,
+    fake_mask_adjoint,
     _backward_mask_adjoint,
-    vmap=_vmap_mask_adjoint,
+    vmap=partial(vmap_mask_adjoint, "mask_adjoint"),
 )
 define(
     "ratio_inverse",
@@ -489,7 +494,7 @@ define(
     "gram_solve",
     "(Tensor r, Tensor gram, Tensor rho) -> Tensor",
     _reference.gram_solve,
-    _fake_gram_solve,
+    fake_solve,
     _backward_gram_solve,
 )
 define(

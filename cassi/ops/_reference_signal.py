@@ -46,7 +46,7 @@ def correlate1d(g: Tensor, v: Tensor) -> Tensor:
             out.addcmul_(signal[:, m : m + length], kernel[:, m : m + 1])
     else:
         for n in range(length):
-            out[:, n] = _dot(signal[:, n : n + taps], kernel)
+            out[:, n] = sum_in_order(signal[:, n : n + taps] * kernel)
     return out.to(g.dtype)
 
 
@@ -84,8 +84,8 @@ def trilinear_backward(grad: Tensor, features: Tensor, points: Tensor) -> tuple[
     return grad_features.to(features.dtype).contiguous(), grad_points.to(points.dtype)
 
 
-def _dot(a: Tensor, b: Tensor) -> Tensor:  # (R,)
+def sum_in_order(values: Tensor) -> Tensor:
+    """Sum along the last dimension, `(R, N)` → `(R,)`, with the same bits for any thread count."""
     # In pieces: torch divides one long sum among its threads, and their number changes its bits.
-    products = a * b
-    piece = min(_PIECE, products.shape[1])
-    return pad(products, (0, -products.shape[1] % piece)).unflatten(1, (-1, piece)).sum(2).sum(1)
+    piece = min(_PIECE, values.shape[1])
+    return pad(values, (0, -values.shape[1] % piece)).unflatten(1, (-1, piece)).sum(2).sum(1)

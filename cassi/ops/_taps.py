@@ -15,13 +15,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from cassi.ops import _checks, _reference_taps
-from cassi.ops._camera import _is_channels_last, _sum_to_batch
+from cassi.ops._camera import (
+    fake_mask_adjoint,
+    fake_solve,
+    is_channels_last,
+    sum_to_batch,
+    vmap_mask_adjoint,
+)
 from cassi.ops._library import call, define, kernels
 from cassi.ops._reference import accumulation_dtype, band_offset, layout
 
@@ -267,20 +274,6 @@ def _fake_adjoint_taps(
     return torch.empty(shape, dtype=y.dtype, device=y.device, memory_format=layout(channels_last))
 
 
-def _fake_mask_adjoint_taps(
-    x: Tensor, y: Tensor, taps: Tensor, starts: Tensor, per_sample: bool, per_band: bool
-) -> Tensor:
-    batch, bands, height, width = x.shape
-    return x.new_empty(
-        (batch if per_sample else 1, y.shape[1], bands if per_band else 1, height, width),
-        dtype=accumulation_dtype(x, y),
-    )
-
-
-def _fake_band_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
-    return r.new_empty(r.shape)
-
-
 # Gradients: one entry per schema argument.
 
 
@@ -296,16 +289,16 @@ def _taps_gradient(x: Tensor, mask: Tensor, y: Tensor, taps: Tensor, starts: Ten
     one = torch.ones_like(taps[..., :1])
     products = []
     for t in range(taps.shape[-1]):
-        back = kernels.adjoint_taps(y.to(dtype), mask, one, starts + t, _is_channels_last(x))
+        back = kernels.adjoint_taps(y.to(dtype), mask, one, starts + t, is_channels_last(x))
         products.append((back * x).sum((-2, -1)))
-    return _sum_to_batch(torch.stack(products, -1), taps.shape[0]).to(taps.dtype)
+    return sum_to_batch(torch.stack(products, -1), taps.shape[0]).to(taps.dtype)
 
 
 def _backward_forward_taps(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     x, mask, taps, starts = ctx.saved_tensors
     need_x, need_mask, need_taps = ctx.needs_input_grad[:3]
     return (
-        kernels.adjoint_taps(g, mask, taps, starts, _is_channels_last(x)) if need_x else None,
+        kernels.adjoint_taps(g, mask, taps, starts, is_channels_last(x)) if need_x else None,
         _mask_gradient(x, g, mask, taps, starts) if need_mask else None,
         _taps_gradient(x, mask, g, taps, starts) if need_taps else None,
         None,
@@ -330,7 +323,7 @@ def _backward_mask_adjoint_taps(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...
     need_x, need_y, need_taps = ctx.needs_input_grad[:3]
     grad_x = grad_y = grad_taps = None
     if need_x:
-        grad_x = kernels.adjoint_taps(y, g, taps, starts, _is_channels_last(x)).to(x.dtype)
+        grad_x = kernels.adjoint_taps(y, g, taps, starts, is_channels_last(x)).to(x.dtype)
     if need_y:
         grad_y = kernels.forward_taps(x, g, taps, starts, y.shape[-1]).to(y.dtype)
     if need_taps:
@@ -351,9 +344,9 @@ def _backward_band_solve(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
             parts = [_coupled(wide, long, 0)]
             for apart in range(1, gram.shape[1] // r.shape[1]):
                 parts.append(_coupled(wide, long, apart) + _coupled(long, wide, apart))
-            grad_gram = -_sum_to_batch(torch.cat(parts, 1), gram.shape[0])
+            grad_gram = -sum_to_batch(torch.cat(parts, 1), gram.shape[0])
         if ctx.needs_input_grad[2]:
-            grad_rho = -_sum_to_batch((w * z).sum((1, 2, 3)), rho.shape[0]).to(rho.dtype)
+            grad_rho = -sum_to_batch((w * z).sum((1, 2, 3)), rho.shape[0]).to(rho.dtype)
     return w, grad_gram, grad_rho
 
 
@@ -379,36 +372,18 @@ define(
 )
 
 
-def _vmap_mask_adjoint_taps(
-    info: Any, in_dims: tuple[int | None, ...], *args: Any
-) -> tuple[Tensor, int]:
-    # A sum over the inner batch is taken afterwards: the folded batch would mix mapped entries.
-    mapped = [
-        value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
-        for value, dim in zip(args[:4], in_dims[:4], strict=True)
-    ]
-    batch = mapped[0].shape[1]
-    folded = [
-        value.expand(-1, batch, *value.shape[2:]).reshape(-1, *value.shape[2:]) for value in mapped
-    ]
-    per_sample, per_band = args[4:]
-    m = kernels.mask_adjoint_taps(*folded, True, per_band)
-    m = m.unflatten(0, (info.batch_size, -1))
-    return m if per_sample else m.sum(1, keepdim=True), 0
-
-
 define(
     "mask_adjoint_taps",
     "(Tensor x, Tensor y, Tensor taps, Tensor starts, bool per_sample, bool per_band) -> Tensor",
     _reference_taps.mask_adjoint_taps,
-    _fake_mask_adjoint_taps,
+    fake_mask_adjoint,
     _backward_mask_adjoint_taps,
-    vmap=_vmap_mask_adjoint_taps,
+    vmap=partial(vmap_mask_adjoint, "mask_adjoint_taps"),
 )
 define(
     "band_solve",
     "(Tensor r, Tensor gram, Tensor rho) -> Tensor",
     _reference_taps.band_solve,
-    _fake_band_solve,
+    fake_solve,
     _backward_band_solve,
 )

@@ -67,13 +67,7 @@ class ADMM:
         return AdmmState(x, x)
 
     def step(
-        self,
-        state: AdmmState,
-        y: Tensor,
-        system: LinearSystem,
-        prior: Prior,
-        sigma: Any,
-        rho: Any = 0.01,
+        self, state: AdmmState, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any
     ) -> AdmmState:
         """Fit the measurement, denoise, update the multiplier."""
         # With t = v + u of the last step: x − u = 2x − t, and the relaxed v + u = t + r (v − x).

@@ -63,13 +63,7 @@ class FISTA:
         return FistaState(x, x, momentum, largest_eigenvalue(y, system, statistics))
 
     def step(
-        self,
-        state: FistaState,
-        y: Tensor,
-        system: LinearSystem,
-        prior: Prior,
-        sigma: Any,
-        rho: Any = 0.0,
+        self, state: FistaState, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any
     ) -> FistaState:
         """Step down the gradient, denoise, and go ahead."""
         step = 1 / (state.lipschitz + rho)

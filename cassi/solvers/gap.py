@@ -57,13 +57,7 @@ class GAP:
         return GapState(system.pinv(y) if x0 is None else x0, y)
 
     def step(
-        self,
-        state: GapState,
-        y: Tensor,
-        system: LinearSystem,
-        prior: Prior,
-        sigma: Any,
-        rho: Any = 0.0,
+        self, state: GapState, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any
     ) -> GapState:
         """Project, denoise, and move the target when accelerated."""
         x = prior(system.data_step(state.x, state.target, rho), sigma)

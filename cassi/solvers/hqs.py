@@ -48,13 +48,7 @@ class HQS:
         return State(system.pinv(y) if x0 is None else x0)
 
     def step(
-        self,
-        state: State,
-        y: Tensor,
-        system: LinearSystem,
-        prior: Prior,
-        sigma: Any,
-        rho: Any = 0.01,
+        self, state: State, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any
     ) -> State:
         """Fit the measurement, denoise."""
         return State(prior(system.data_step(state.x, y, rho), sigma))

@@ -73,13 +73,7 @@ class TwIST:
         )
 
     def step(
-        self,
-        state: TwistState,
-        y: Tensor,
-        system: LinearSystem,
-        prior: Prior,
-        sigma: Any,
-        rho: Any = 0.0,
+        self, state: TwistState, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any
     ) -> TwistState:
         """Shrink, and combine with the last two cubes."""
         lipschitz = state.lipschitz + rho

@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from cassi.checks import whole_number
+from cassi.ops._reference_signal import sum_in_order
 
 Apply = Callable[[Tensor], Tensor]
 """z ↦ AAᵀz, measurement-shaped `(B, K, H', W')`."""
 
-_PIECE = 4096
 _TINY = 1e-300
 
 
@@ -198,10 +197,7 @@ class _Branch(torch.autograd.Function):
 
 
 def _inner(a: Tensor, b: Tensor) -> Tensor:  # (B,), float64
-    # In pieces: torch divides one long sum among its threads, and their number changes its bits.
-    products = (a.double() * b.double()).flatten(1)
-    piece = min(_PIECE, products.shape[1])
-    return pad(products, (0, -products.shape[1] % piece)).unflatten(1, (-1, piece)).sum(2).sum(1)
+    return sum_in_order((a.double() * b.double()).flatten(1))
 
 
 def _expand(value: Tensor, like: Tensor) -> Tensor:
