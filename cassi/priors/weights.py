@@ -266,9 +266,7 @@ def _check(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], prefix: 
 
 
 def _list_names(
-    names: Sequence[str],
-    tensors: Mapping[str, Tensor],
-    wanted: Mapping[str, Tensor] | None = None,
+    names: Sequence[str], tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor] | None = None
 ) -> str:
     shown = []
     for name in names[:SHOWN]:

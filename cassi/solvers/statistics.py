@@ -158,10 +158,7 @@ def relative_noise(
 
 @torch.no_grad()
 def noise_damping(
-    y: Tensor,
-    system: LinearSystem,
-    noise: Tensor | float,
-    statistics: Statistics | None = None,
+    y: Tensor, system: LinearSystem, noise: Tensor | float, statistics: Statistics | None = None
 ) -> Tensor:
     """Return the damping ρ of the data step that suits a noisy measurement.
 

@@ -38,13 +38,7 @@ OTHERS: dict[str, Callable[[], list[Any]]] = {
     "trilinear_backward": lambda: [_rand(9, 33), _rand(9, 8, 33), _rand(9, 3)],
     "forward_taps": lambda: [_rand(2, 5, 9, 33), _rand(2, 2, 5, 9, 33), *_taps(5, 2), 41],
     "adjoint_taps": lambda: [_rand(2, 2, 9, 41), _rand(2, 2, 5, 9, 33), *_taps(5, 3), False],
-    "mask_adjoint_taps": lambda: [
-        _rand(2, 5, 9, 33),
-        _rand(2, 2, 9, 41),
-        *_taps(5, 2),
-        True,
-        True,
-    ],
+    "mask_adjoint_taps": lambda: [_rand(2, 5, 9, 33), _rand(2, 2, 9, 41), *_taps(5, 2), True, True],
     "band_solve": lambda: [_rand(2, 2, 9, 41), _band_gram(2, 9, 41), torch.tensor([0.3, 1.0])],
 }
 # The same, of which every thread gets a part.

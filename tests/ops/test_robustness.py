@@ -57,13 +57,7 @@ STARTS = torch.tensor([[0, 1, 3]] * B)
 FITTING |= {
     "forward_taps": (*FITTING["forward"][:2], torch.ones(B, C, 2), STARTS, WIDE),
     "adjoint_taps": (*FITTING["adjoint"][:2], torch.ones(B, C, 2), STARTS),
-    "mask_adjoint_taps": (
-        *FITTING["mask_adjoint"][:2],
-        torch.ones(B, C, 2),
-        STARTS,
-        False,
-        True,
-    ),
+    "mask_adjoint_taps": (*FITTING["mask_adjoint"][:2], torch.ones(B, C, 2), STARTS, False, True),
     "band_solve": (torch.ones(B, K, H, WIDE), torch.ones(B, 2 * K, K, H, WIDE), torch.ones(B)),
 }
 every_op = pytest.mark.parametrize("name", FITTING)

@@ -37,10 +37,7 @@ MAPPED: dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]] = {
     ),
     "gram": (lambda m: kernels.gram(m, C, STEP), (M,)),
     "gram_solve": (lambda y, g, r: kernels.gram_solve(y, g, r), (Y, G, RHO)),
-    "data_step": (
-        lambda x, y, m, g, r: kernels.data_step(x, y, m, g, r, STEP),
-        (X, Y, M, G, RHO),
-    ),
+    "data_step": (lambda x, y, m, g, r: kernels.data_step(x, y, m, g, r, STEP), (X, Y, M, G, RHO)),
     "forward_taps": (lambda x, m, a: kernels.forward_taps(x, m, a, STARTS, WIDE), (X, M, TAPS)),
     "adjoint_taps": (lambda y, m, a: kernels.adjoint_taps(y, m, a, STARTS), (Y, M, TAPS)),
     "mask_adjoint_taps": (
@@ -52,10 +49,7 @@ MAPPED: dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]] = {
     "tv_prox_dual": (lambda x, w, d: kernels.tv_prox_dual(x, w, d, 3, False), (X, RHO, DUAL)),
     "convolve1d": (lambda a, v: kernels.convolve1d(a, v), (X[:, 0, 0], Y[:, 0, 0])),
     "correlate1d": (lambda a, v: kernels.correlate1d(a, v), (Y[:, 0, 0], X[:, 0, 0])),
-    "trilinear": (
-        lambda f, p: kernels.trilinear(f, p),
-        (_rand(N, 4, 8, 2), _rand(N, 4, 3)),
-    ),
+    "trilinear": (lambda f, p: kernels.trilinear(f, p), (_rand(N, 4, 8, 2), _rand(N, 4, 3))),
 }
 
 

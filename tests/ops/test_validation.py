@@ -83,10 +83,7 @@ WRONG_VALUES: dict[str, tuple[Call, str]] = {
         lambda: ops.forward(X, M.expand(3, 1, 1, 4, 5), 2),
         r"mask: expected one for all or one per sample of x \(2\), got 3",
     ),
-    "gram samples": (
-        lambda: ops.gram_solve(Y, G.expand(3, 1, 1, 4, 9)),
-        "^gram: .*one per sample",
-    ),
+    "gram samples": (lambda: ops.gram_solve(Y, G.expand(3, 1, 1, 4, 9)), "^gram: .*one per sample"),
     "mask samples, no batch": (
         lambda: ops.forward(X[0], M.expand(2, 1, 1, 4, 5), 2),
         r"one per sample of x \(1\), got 2",

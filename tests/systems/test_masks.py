@@ -122,8 +122,7 @@ def test_blue_noise_of_odd_sizes(height: int, width: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "values",
-    [{"density": 0}, {"density": 1.0}, {"shots": 0}, {"shots": True}, {"seed": -1}],
+    "values", [{"density": 0}, {"density": 1.0}, {"shots": 0}, {"shots": True}, {"seed": -1}]
 )
 @pytest.mark.parametrize("pattern", [RandomMask, BlueNoiseMask])
 def test_patterns_refuse(pattern, values: dict) -> None:

@@ -140,10 +140,7 @@ def test_compiles() -> None:
         ({"offsets": [-0.5, 1, 2]}, "offsets: expected at least 0, got -0.5; or give detector="),
         ({"offsets": [0, 1, float("nan")]}, "offsets: expected finite numbers"),
         ({"offsets": "abc"}, "offsets: expected numbers, one per band, got 'abc'"),
-        (
-            {"offsets": [0, 1, 3], "detector": 0},
-            "detector: expected a whole number of at least 1",
-        ),
+        ({"offsets": [0, 1, 3], "detector": 0}, "detector: expected a whole number of at least 1"),
         ({"detector": 9}, "detector: expected offsets with it"),
     ],
 )

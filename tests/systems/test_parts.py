@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cassi.solvers import (
-    Statistics,
-    largest_eigenvalue,
-    noise_damping,
-    noise_level,
-    signal_level,
-)
+from cassi.solvers import Statistics, largest_eigenvalue, noise_damping, noise_level, signal_level
 from cassi.systems import DDCassi, SDCassi, WarpedCassi
 
 CAMERAS = {

@@ -170,16 +170,7 @@ def test_autocast_keeps_the_precision_of_two_shots() -> None:
     assert (system(x) - y).norm() <= 1e-5 * y.norm()
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        "forward",
-        "adjoint",
-        "data_step",
-        "ratio_inverse",
-        "pinv",
-    ],
-)
+@pytest.mark.parametrize("method", ["forward", "adjoint", "data_step", "ratio_inverse", "pinv"])
 def test_mask_gradient_is_that_of_a_new_system(method: str) -> None:
     """Compare with central differences over systems built from a changed mask."""
     mask, direction, x, y = (
@@ -231,15 +222,7 @@ def test_refused(arguments: tuple[Any, ...], error: type[Exception], message: st
         SDCassi(*arguments)
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        "adjoint",
-        "ratio_inverse",
-        "data_step",
-        "pinv",
-    ],
-)
+@pytest.mark.parametrize("method", ["adjoint", "ratio_inverse", "data_step", "pinv"])
 def test_a_measurement_that_does_not_fit_is_named(method: str) -> None:
     system, y = SDCassi(MASK, bands=2, step=1), torch.zeros(1, 1, 2, 4, dtype=torch.float64)
     with pytest.raises(ValueError, match=r"y: expected .*, got shape \(1, 1, 2, 4\)"):
