@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,6 @@ from torch import Tensor
 
 from cassi.solvers.linear_system import LinearSystem
 from cassi.solvers.schedules import Schedule
-from cassi.solvers.windows import SIDE, fit_windows
 
 Parts = Callable[[], Iterable[tuple[Tensor, LinearSystem]]]
 """The measurement in parts along one axis, in order, each with the camera that sees it."""
@@ -21,6 +21,9 @@ _SAMPLES = 1 << 20  # a quantile sorts: of a large detector every n-th pixel is 
 _WINDOWS = 600  # more do not make the estimate of the noise better
 _BINS = 4  # of brightness
 _SHARE = 0.02  # of the windows show plain parts of nearly every scene
+_SIDE = 16  # of a window, in pixels: enough for the unknowns, few enough for a scene to be simple
+_SPECTRA = 6  # smooth spectra, cosines
+_NORMAL = 2.054  # quantile of the best 2 %
 _FLOOR = 1e-3  # keeps the vector of the power iteration positive where the detector is dark
 
 
@@ -270,18 +273,18 @@ def _noise_of_parts(
     parts: Iterable[tuple[Tensor, LinearSystem]], axis: int, shape: Sequence[int]
 ) -> Tensor:
     """Estimate the noise, `(B,)` in the unit of y, of a measurement of that shape in parts."""
-    down, across = shape[-2] // SIDE, shape[-1] // SIDE
+    down, across = shape[-2] // _SIDE, shape[-1] // _SIDE
     chosen = torch.arange(0, down * across, down * across // _WINDOWS + 1)
     places = torch.stack((chosen // max(1, across), chosen % max(1, across)), 1)
     variances, means, first = [], [], 0
     for y, system in parts:
-        count = y.shape[axis] // SIDE
+        count = y.shape[axis] // _SIDE
         inside = (places[:, axis] >= first) & (places[:, axis] < first + count)
         at = places[inside]
         at[:, axis] -= first
         first += count
         if len(at):
-            variance, mean = fit_windows(y, system, at.to(y.device))
+            variance, mean = _fit_windows(y, system, at.to(y.device))
             variances.append(variance)
             means.append(mean)
     if len(chosen) < 20 or not variances[0].numel():
@@ -301,3 +304,52 @@ def _at_mean_brightness(variance: Tensor, brightness: Tensor) -> Tensor:
         level = low[0] + rise.min().clamp_min(0) * (mean.mean() - mean[0])
         levels.append(level.clamp_min(0).sqrt())
     return torch.stack(levels)
+
+
+def _fit_windows(y: Tensor, system: LinearSystem, at: Tensor) -> tuple[Tensor, Tensor]:
+    """Fit the images of plain scenes to windows of a measurement.
+
+    Args:
+        y: measurement `(B, K, H, W')`.
+        system: the camera.
+        at: row and column of each window, counted in windows, `(P, 2)`.
+
+    Returns:
+        The variance of what the fit leaves, corrected for being among the best 2 %, and the mean,
+        `(P, B)` each; empty where the windows have no more pixels than unknowns.
+    """
+    data = _cut(y, at)  # (P, B, pixels)
+    # (P, B, images, pixels): the camera may have a mask of its own for every sample
+    columns = torch.stack([_cut(image, at) for image in _plain_images(y, system)], 2)
+    freedom = columns.shape[3] - columns.shape[2]
+    if freedom < 32:
+        return data.new_zeros(0), data.new_zeros(0)
+    q, _ = torch.linalg.qr(columns.mT)
+    data = data[..., None]
+    rest = data - q @ (q.mT @ data)
+    variance = rest.square().sum((2, 3)) / freedom
+    # The quantile of a χ² variable over its mean (Wilson, Hilferty, 1931).
+    spread = 2 / (9 * freedom)
+    best = (1 - spread - _NORMAL * math.sqrt(spread)) ** 3
+    return variance / best, data.mean((2, 3))
+
+
+def _plain_images(y: Tensor, system: LinearSystem) -> list[Tensor]:
+    batch, bands, height, width = system.adjoint(y).shape
+    at = (torch.arange(bands, device=y.device, dtype=y.dtype) + 0.5) / bands
+    down = torch.linspace(-1, 1, height, device=y.device, dtype=y.dtype).view(-1, 1)
+    right = torch.linspace(-1, 1, width, device=y.device, dtype=y.dtype)
+    maps = [torch.ones_like(down + right), down.expand(-1, width), right.expand(height, -1)]
+    spectra = [torch.cos(math.pi * k * at) for k in range(min(_SPECTRA, bands))]
+    cubes = (s.view(1, -1, 1, 1) * m for s in spectra for m in maps)
+    return [system(cube.expand(batch, -1, -1, -1).contiguous()) for cube in cubes]
+
+
+def _cut(image: Tensor, at: Tensor) -> Tensor:
+    """Cut windows at rows and columns of windows: `(B, K, H, W)`, `(P, 2)` → `(P, B, K·256)`."""
+    image = image.to(torch.promote_types(image.dtype, torch.float32))
+    batch, shots, height, width = image.shape
+    down, across = height // _SIDE, width // _SIDE
+    image = image[..., : down * _SIDE, : across * _SIDE]
+    cut = image.reshape(batch, shots, down, _SIDE, across, _SIDE).permute(2, 4, 0, 1, 3, 5)
+    return cut[at[:, 0], at[:, 1]].reshape(len(at), batch, shots * _SIDE**2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import torch
@@ -19,6 +19,8 @@ from cassi.systems.arguments import (
 )
 from cassi.systems.base import System
 from cassi.systems.conjugate import ConjugateGradients
+
+Versions = list[tuple[Tensor | None, int]]
 
 
 class SDCassi(System):
@@ -203,7 +205,7 @@ class SDCassi(System):
             self.offsets = tuple(self.shifts.tolist())
             self._taps, self._starts = self._linear_taps()
         self.gram = self._gram()
-        self._seen = self._versions()
+        self._seen = versions_of((self.mask, self.shifts))
 
     def _spread(self) -> tuple[Tensor, Tensor]:
         if self.shifts is not None and self.shifts.requires_grad:
@@ -229,13 +231,8 @@ class SDCassi(System):
         # is a constant.
         if torch.compiler.is_compiling():
             return
-        for (before, version), now in zip(self._seen, (self.mask, self.shifts), strict=True):
-            if before is not now or version != version_of(now):
-                self.refresh()
-                return
-
-    def _versions(self) -> tuple[tuple[Tensor | None, int], ...]:
-        return tuple((value, version_of(value)) for value in (self.mask, self.shifts))
+        if not are_unchanged(self._seen, (self.mask, self.shifts)):
+            self.refresh()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         exact = None if self.shifts is None else self.shifts.detach()
@@ -276,9 +273,17 @@ def _register(module: nn.Module, name: str, value: Tensor, given: Any) -> None:
         module.register_buffer(name, value)
 
 
-def version_of(tensor: Tensor | None) -> int:
-    """Return how often a tensor has been changed in place."""
-    return 0 if tensor is None or tensor.is_inference() else tensor._version
+def versions_of(values: Iterable[Tensor | None]) -> Versions:
+    """Return tensors, each with how often it has been changed in place."""
+    return [(v, 0 if v is None or v.is_inference() else v._version) for v in values]
+
+
+def are_unchanged(seen: Versions, values: Iterable[Tensor | None]) -> bool:
+    """Tell whether tensors are those of `versions_of`, and have not been changed since."""
+    now = versions_of(values)
+    return len(now) == len(seen) and all(
+        a is b and m == n for (a, m), (b, n) in zip(seen, now, strict=True)
+    )
 
 
 def refresh(system: Any, _: Any) -> None:

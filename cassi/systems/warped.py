@@ -13,7 +13,14 @@ from torch import Tensor
 from torch.nn.functional import embedding, embedding_bag
 
 from cassi.systems.arguments import check_shape
-from cassi.systems.sd_cassi import CoupledCassi, SDCassi, refresh, version_of
+from cassi.systems.sd_cassi import (
+    CoupledCassi,
+    SDCassi,
+    Versions,
+    are_unchanged,
+    refresh,
+    versions_of,
+)
 
 
 @dataclass(frozen=True)
@@ -362,7 +369,7 @@ class WarpedCassi(CoupledCassi):
         for name, tensor in given.items():
             self.register_buffer(name, None if tensor is None else tensor.to(plain.mask.device))
         self._taps: Taps | None = None
-        self._made_of: list[tuple[Tensor, int]] = []
+        self._made_of: Versions = []
         self._offsets: tuple[float, ...] | None = None
         self.refresh()
         self.register_load_state_dict_post_hook(refresh)
@@ -412,7 +419,7 @@ class WarpedCassi(CoupledCassi):
         self._note()
 
     def _note(self) -> None:
-        self._made_of = [(value, version_of(value)) for value in self._given()]
+        self._made_of = versions_of(self._given())
         self._offsets = None
 
     def extra_repr(self) -> str:
@@ -437,11 +444,7 @@ class WarpedCassi(CoupledCassi):
         return torch.is_grad_enabled() and any(value.requires_grad for value in self._given())
 
     def _is_current(self) -> bool:
-        values = [(value, version_of(value)) for value in self._given()]
-        return len(values) == len(self._made_of) and all(
-            a is b and version == made
-            for (a, version), (b, made) in zip(values, self._made_of, strict=True)
-        )
+        return are_unchanged(self._made_of, self._given())
 
     def _wide(self, value: Tensor) -> torch.dtype:
         dtype = torch.promote_types(value.dtype, self.mask.dtype)

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from cassi.priors import TV, Compose, LowRank, NonLocalLowRank, SpectralTV, Stages, Wavelet
-from cassi.priors.non_local import _shrink_singular_values
-from cassi.priors.patches import match_patches, patch_grid
+from cassi.priors.non_local import _shrink_singular_values, match_patches, patch_grid
 from cassi.priors.subspace import from_subspace, spectral_basis, to_subspace
 
 
