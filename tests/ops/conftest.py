@@ -21,7 +21,7 @@ from cassi.ops._library import kernels
 
 Array = NDArray[np.float64]
 # Sums of products, whose rounding errors are relative to the same sum of absolute values.
-LINEAR = (
+LINEAR = [
     "forward",
     "adjoint",
     "mask_adjoint",
@@ -32,7 +32,7 @@ LINEAR = (
     "forward_taps",
     "adjoint_taps",
     "mask_adjoint_taps",
-)
+]
 
 
 def full_mask(mask: Array, batch: int, bands: int) -> Array:  # (B, K, C, H, W)

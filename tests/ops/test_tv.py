@@ -100,11 +100,6 @@ def test_many_planes_are_all_denoised() -> None:
         torch.testing.assert_close(got[b, c], alone, rtol=0, atol=1e-6)
 
 
-def test_default_is_five_iterations() -> None:
-    x = _noisy(1, 6, 5)
-    assert torch.equal(ops.tv_prox(x, 0.1), ops.tv_prox(x, 0.1, 5))
-
-
 def _by_loops(image: np.ndarray, weight: float, iterations: int) -> np.ndarray:
     """Iterate u = x − Dᵀp, p ← project(p + Du/8), the length of p over all bands of a pixel."""
     bands, height, width = image.shape
@@ -141,9 +136,10 @@ def test_frobenius_against_loops(size: tuple[int, int], iterations: int) -> None
         np.testing.assert_allclose(got[b].numpy(), expected, rtol=1e-12, atol=1e-13)
 
 
-def test_coupling_one_band_changes_nothing() -> None:
+@pytest.mark.parametrize("norm", ["frobenius", "nuclear"])
+def test_one_band_has_one_norm(norm: ops.Norm) -> None:
     x = _noisy(2, 1, 8, 9)
-    torch.testing.assert_close(ops.tv_prox(x, 0.1, 7, norm="frobenius"), ops.tv_prox(x, 0.1, 7))
+    torch.testing.assert_close(ops.tv_prox(x, 0.1, 7, norm=norm), ops.tv_prox(x, 0.1, 7))
 
 
 @pytest.mark.parametrize("norm", ["frobenius", "nuclear"])
@@ -175,16 +171,6 @@ def test_nuclear_against_singular_values(iterations: int) -> None:
         dual = (left @ torch.diag_embed(values) @ right).permute(0, 3, 4, 1, 2)
     _, last = ops.tv_prox(x, weight, iterations, norm="nuclear", return_dual=True)
     torch.testing.assert_close(last, dual, rtol=1e-9, atol=1e-12)
-
-
-def test_nuclear_of_one_band_is_its_norm() -> None:
-    x = _noisy(2, 1, 8, 9)
-    torch.testing.assert_close(ops.tv_prox(x, 0.1, 7, norm="nuclear"), ops.tv_prox(x, 0.1, 7))
-
-
-def test_an_unknown_norm_is_refused() -> None:
-    with pytest.raises(ValueError, match="norm: expected one of band, frobenius, nuclear, got"):
-        ops.tv_prox(_noisy(1, 2, 6, 5), 0.1, 3, norm="l1")  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("norm", ops.NORMS)
@@ -223,14 +209,6 @@ def test_dual_without_a_batch() -> None:
 def test_half_precision_keeps_its_dual_in_float32() -> None:
     u, dual = ops.tv_prox(_noisy(1, 2, 6, 5).bfloat16(), 0.1, 3, return_dual=True)
     assert (u.dtype, dual.dtype) == (torch.bfloat16, torch.float32)
-
-
-def test_warm_dual_of_another_shape_is_refused() -> None:
-    x = _noisy(1, 2, 6, 5)
-    with pytest.raises(ValueError, match="dual: expected"):
-        ops.tv_prox(x, 0.1, 3, dual=torch.zeros(1, 2, 2, 6, 4))
-    with pytest.raises(TypeError, match="dual: expected"):
-        ops.tv_prox(x, 0.1, 3, dual=[0.0])  # type: ignore[call-overload]
 
 
 FUNCTIONS: dict[str, Callable[..., object]] = {

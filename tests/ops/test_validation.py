@@ -49,6 +49,7 @@ WRONG_TYPES: dict[str, tuple[Call, str]] = {
         "weight: expected a number or a tensor, got None",
     ),
     "iterations": (lambda: ops.tv_prox(X, 0.1, 2.5), "iterations: expected an integer, got 2.5"),
+    "dual": (lambda: ops.tv_prox(X, 0.1, dual=[0.0]), "dual: expected a torch.Tensor, got list"),
     "gram integers": (lambda: ops.gram_solve(Y, G.int()), "gram: expected float32"),
     "v": (lambda: ops.data_step(None, Y, M, 2), "v: expected a torch.Tensor, got NoneType"),
     "gram of data_step": (
@@ -130,6 +131,11 @@ WRONG_VALUES: dict[str, tuple[Call, str]] = {
     "weight negative": (lambda: ops.tv_prox(X, -1), "weight: expected a number >= 0, got -1"),
     "weight count": (lambda: ops.tv_prox(X[0], torch.ones(2)), r"weight: .* per sample \(1\)"),
     "iterations": (lambda: ops.tv_prox(X, 0.1, -1), "iterations: expected at least 0, got -1"),
+    "norm": (
+        lambda: ops.tv_prox(X, 0.1, norm="l1"),
+        "norm: expected one of band, frobenius, nuclear, got 'l1'",
+    ),
+    "dual": (lambda: ops.tv_prox(X, 0.1, dual=torch.zeros(2, 2, 3, 4, 4)), "dual: expected"),
     "devices": (
         lambda: ops.forward(X, M.to("meta"), 2),
         "expected all tensors on one device, got x on cpu, mask on meta",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -320,40 +321,36 @@ def test_only_the_protocol_of_a_camera_is_used(name: str) -> None:
     torch.testing.assert_close(*cubes, rtol=0, atol=1e-10)
 
 
-def test_geometric() -> None:
-    schedule = Geometric(0.4, 0.1)
-    assert [schedule(i, 3) for i in range(3)] == pytest.approx([0.4, 0.2, 0.1])
-    assert schedule(0, 1) == 0.4
-    assert Geometric(0.1, 0.4)(2, 3) == pytest.approx(0.4)
-    for start, end in ((0.0, 0.1), (0.1, 0.0), (-1.0, 1.0), (float("nan"), 1.0)):
-        with pytest.raises(ValueError, match="schedule: expected a start and an end > 0, got"):
-            Geometric(start, end)
-
-
-def test_constant_and_what_becomes_a_schedule() -> None:
-    assert [Constant(0.3)(i, 2) for i in range(2)] == [0.3, 0.3]
-    assert as_schedule(2) == Constant(2.0)
-    schedule = Geometric(1.0, 0.1)
-    assert as_schedule(schedule) is schedule
-
-
-def test_linear() -> None:
+def test_schedules() -> None:
+    assert [Geometric(0.4, 0.1)(i, 3) for i in range(3)] == pytest.approx([0.4, 0.2, 0.1])
+    assert (Geometric(0.4, 0.1)(0, 1), Linear(0.3, 0.1)(0, 1)) == (0.4, 0.3)
     assert [Linear(1.0, 0.0)(i, 3) for i in range(3)] == [1.0, 0.5, 0.0]
-    assert Linear(0.3, 0.1)(0, 1) == 0.3
-    with pytest.raises(ValueError, match="schedule: expected a start and an end >= 0, got -1"):
-        Linear(-1.0, 1.0)
-
-
-def test_phases_and_steps() -> None:
     steps = Steps([0.5, 0.2], [2, 1])
     assert [steps(i, 9) for i in range(5)] == [0.5, 0.5, 0.2, 0.2, 0.2]
     two = Phases([steps, Linear(1.0, 3.0)], [1, 3])
     assert [two(i, 9) for i in range(6)] == [0.5, 1.0, 2.0, 3.0, 3.0, 3.0]
-    for values, counts in (([0.1], [1, 2]), ([], []), ([0.1], [0]), ([0.1], [1.5])):
-        with pytest.raises(ValueError, match=r"schedule.*: expected"):
-            Steps(values, counts)
-    with pytest.raises(ValueError, match="schedule: expected a number >= 0, got -1"):
-        Steps([-1.0], [2])
+    assert as_schedule(2) == Constant(2.0)
+    assert as_schedule(steps) is steps
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        *(
+            (partial(Geometric, *ends), "schedule: expected a start and an end > 0, got")
+            for ends in ((0.0, 0.1), (0.1, 0.0), (-1.0, 1.0), (float("nan"), 1.0))
+        ),
+        (partial(Linear, -1.0, 1.0), "schedule: expected a start and an end >= 0, got -1"),
+        (partial(Steps, [-1.0], [2]), "schedule: expected a number >= 0, got -1"),
+        *(
+            (partial(Steps, *steps), "schedule.*: expected")
+            for steps in (([0.1], [1, 2]), ([], []), ([0.1], [0]), ([0.1], [1.5]))
+        ),
+    ],
+)
+def test_no_schedules(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 @pytest.mark.parametrize("relaxation", [0.5, 1.0, 1.6])

@@ -59,11 +59,6 @@ def _scene(dtype: torch.dtype = torch.float64) -> tuple[SDCassi, Tensor, Tensor]
     return system, x.to(dtype), system(x.to(dtype))
 
 
-def test_the_list_of_algorithms_is_found() -> None:
-    assert {"GAP", "ADMM", "GAP plain"} <= set(ALGORITHMS)
-    assert "Algorithm" not in ALGORITHMS
-
-
 @every_algorithm
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_recovers_a_piecewise_constant_scene(name: str, dtype: torch.dtype) -> None:

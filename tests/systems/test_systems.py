@@ -244,15 +244,6 @@ def test_compiles_whole(name: str) -> None:
         torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-13)
 
 
-def test_dot_test_prints_both_products(capsys: pytest.CaptureFixture[str]) -> None:
-    system = EXAMPLES["sd"]()
-    left, right = dot_test(system, verbose=True)
-    out = capsys.readouterr().out
-    assert f"<Ax, y> = {left:.12g}, <x, A'y> = {right:.12g}" in out
-    dot_test(system)
-    assert not capsys.readouterr().out
-
-
 def test_dot_test_sees_a_wrong_adjoint() -> None:
     class Wrong(cassi.systems.SDCassi):
         def adjoint(self, y: Tensor) -> Tensor:
