@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cassi.ops import _checks, _reference
-from cassi.ops._library import call, define, kernels
+from cassi.ops._library import call, define, differentiable, kernels
 
 
 def forward(x: Tensor, mask: Tensor, step: int) -> Tensor:
@@ -293,6 +293,24 @@ def _fake_data_step_backward(
     )
 
 
+def vmap_mask_adjoint(kernel: str, info: Any, in_dims: Any, *args: Any) -> tuple[Tensor, int]:
+    """Map an operator whose last arguments are per_sample and per_band."""
+    # A sum over the inner batch is taken afterwards: the folded batch would mix mapped entries.
+    *values, per_sample, per_band = args
+    count = sum(isinstance(value, Tensor) for value in values)
+    mapped = [
+        value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
+        for value, dim in zip(values[:count], in_dims, strict=False)
+    ]
+    batch = mapped[0].shape[1]
+    folded = [
+        value.expand(-1, batch, *value.shape[2:]).reshape(-1, *value.shape[2:]) for value in mapped
+    ]
+    m = getattr(kernels, kernel)(*folded, *values[count:], True, per_band)
+    m = m.unflatten(0, (info.batch_size, -1))
+    return m if per_sample else m.sum(1, keepdim=True), 0
+
+
 # Gradients: one entry per schema argument.
 
 
@@ -306,6 +324,9 @@ def _mask_gradient(x: Tensor, y: Tensor, mask: Tensor, step: int) -> Tensor:
     return kernels.mask_adjoint(x, y, step, per_sample, mask.shape[2] > 1).to(mask.dtype)
 
 
+@differentiable(
+    "forward(Tensor x, Tensor mask, SymInt step) -> Tensor", _reference.forward, _fake_forward
+)
 def _backward_forward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     x, mask = ctx.saved_tensors
     (step,) = ctx.constants
@@ -317,6 +338,11 @@ def _backward_forward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     return grad_x, grad_mask, None
 
 
+@differentiable(
+    "adjoint(Tensor y, Tensor mask, SymInt bands, SymInt step, bool channels_last=False) -> Tensor",
+    _reference.adjoint,
+    _fake_adjoint,
+)
 def _backward_adjoint(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     y, mask = ctx.saved_tensors
     _, step, _ = ctx.constants
@@ -325,6 +351,12 @@ def _backward_adjoint(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     return grad_y, grad_mask, None, None, None
 
 
+@differentiable(
+    "mask_adjoint(Tensor x, Tensor y, SymInt step, bool per_sample, bool per_band) -> Tensor",
+    _reference.mask_adjoint,
+    fake_mask_adjoint,
+    vmap=partial(vmap_mask_adjoint, "mask_adjoint"),
+)
 def _backward_mask_adjoint(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     x, y = ctx.saved_tensors
     step = ctx.constants[0]
@@ -336,6 +368,12 @@ def _backward_mask_adjoint(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     return grad_x, grad_y, None, None, None
 
 
+@differentiable(
+    "ratio_inverse(Tensor y, Tensor mask, SymInt bands, SymInt step, bool"
+    " channels_last=False) -> Tensor",
+    _reference.ratio_inverse,
+    _fake_adjoint,
+)
 def _backward_ratio_inverse(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     # ratio_inverse(y, m) = adjoint(y / n, 1 / m): its gradient follows from the adjoint's.
     y, mask = ctx.saved_tensors
@@ -353,6 +391,9 @@ def _backward_ratio_inverse(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     return grad_y, grad_mask, None, None, None
 
 
+@differentiable(
+    "gram(Tensor mask, SymInt bands, SymInt step) -> Tensor", _reference.gram, _fake_gram
+)
 def _backward_gram(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     # G[k,l] = Σ_c m_k m_l, hence dm_k = Σ_l (g[k,l] + g[l,k]) m_l: an adjoint with shot k as batch.
     (mask,) = ctx.saved_tensors
@@ -370,6 +411,9 @@ def sum_to_batch(value: Tensor, batch: int) -> Tensor:
     return value.sum(0, keepdim=True) if batch == 1 else value
 
 
+@differentiable(
+    "gram_solve(Tensor r, Tensor gram, Tensor rho) -> Tensor", _reference.gram_solve, fake_solve
+)
 def _backward_gram_solve(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     # z = S r with S = (G + ρ)⁻¹ symmetric: dz = S dr − S dG z − dρ S z.
     r, gram, rho = ctx.saved_tensors
@@ -385,6 +429,11 @@ def _backward_gram_solve(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     return w, grad_gram, grad_rho
 
 
+@differentiable(
+    "data_step(Tensor v, Tensor y, Tensor mask, Tensor gram, Tensor rho, SymInt step) -> Tensor",
+    _reference.data_step,
+    _fake_data_step,
+)
 def _backward_data_step(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     # Fused where nothing records a second derivative, composed of the other operators where
     # something does.
@@ -436,78 +485,9 @@ def _composed_gradient(
     return grad_v, w.to(y.dtype), grad_mask, grad_rho
 
 
-def vmap_mask_adjoint(kernel: str, info: Any, in_dims: Any, *args: Any) -> tuple[Tensor, int]:
-    """Map an operator whose last arguments are per_sample and per_band."""
-    # A sum over the inner batch is taken afterwards: the folded batch would mix mapped entries.
-    *values, per_sample, per_band = args
-    count = sum(isinstance(value, Tensor) for value in values)
-    mapped = [
-        value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
-        for value, dim in zip(values[:count], in_dims, strict=False)
-    ]
-    batch = mapped[0].shape[1]
-    folded = [
-        value.expand(-1, batch, *value.shape[2:]).reshape(-1, *value.shape[2:]) for value in mapped
-    ]
-    m = getattr(kernels, kernel)(*folded, *values[count:], True, per_band)
-    m = m.unflatten(0, (info.batch_size, -1))
-    return m if per_sample else m.sum(1, keepdim=True), 0
-
-
 define(
-    "forward",
-    "(Tensor x, Tensor mask, SymInt step) -> Tensor",
-    _reference.forward,
-    _fake_forward,
-    _backward_forward,
-)
-define(
-    "adjoint",
-    "(Tensor y, Tensor mask, SymInt bands, SymInt step, bool channels_last=False) -> Tensor",
-    _reference.adjoint,
-    _fake_adjoint,
-    _backward_adjoint,
-)
-define(
-    "mask_adjoint",
-    "(Tensor x, Tensor y, SymInt step, bool per_sample, bool per_band) -> Tensor",
-    _reference.mask_adjoint,
-    fake_mask_adjoint,
-    _backward_mask_adjoint,
-    vmap=partial(vmap_mask_adjoint, "mask_adjoint"),
-)
-define(
-    "ratio_inverse",
-    "(Tensor y, Tensor mask, SymInt bands, SymInt step, bool channels_last=False) -> Tensor",
-    _reference.ratio_inverse,
-    _fake_adjoint,
-    _backward_ratio_inverse,
-)
-define(
-    "gram",
-    "(Tensor mask, SymInt bands, SymInt step) -> Tensor",
-    _reference.gram,
-    _fake_gram,
-    _backward_gram,
-)
-define(
-    "gram_solve",
-    "(Tensor r, Tensor gram, Tensor rho) -> Tensor",
-    _reference.gram_solve,
-    fake_solve,
-    _backward_gram_solve,
-)
-define(
-    "data_step",
-    "(Tensor v, Tensor y, Tensor mask, Tensor gram, Tensor rho, SymInt step) -> Tensor",
-    _reference.data_step,
-    _fake_data_step,
-    _backward_data_step,
-)
-define(
-    "data_step_backward",
-    "(Tensor grad, Tensor v, Tensor y, Tensor mask, Tensor gram, Tensor rho, SymInt step,"
-    " bool need_mask, bool need_rho) -> (Tensor, Tensor, Tensor, Tensor)",
+    "data_step_backward(Tensor grad, Tensor v, Tensor y, Tensor mask, Tensor gram, Tensor"
+    " rho, SymInt step, bool need_mask, bool need_rho) -> (Tensor, Tensor, Tensor, Tensor)",
     _reference.data_step_backward,
     _fake_data_step_backward,
 )

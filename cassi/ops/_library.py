@@ -38,7 +38,6 @@ kernels = getattr(torch.ops, NAMESPACE)
 
 
 def define(
-    name: str,
     schema: str,
     reference: Callable[..., Any],
     fake: Callable[..., Any],
@@ -49,8 +48,8 @@ def define(
     """Register an operator with everything torch asks of one.
 
     Args:
-        name: its name in `torch.ops.cassi`.
-        schema: arguments and results; the leading dimension of every tensor is a batch.
+        schema: its name in `torch.ops.cassi`, arguments and results; the leading dimension of
+            every tensor is a batch.
         reference: the pure-torch kernel.
         fake: shapes, dtypes and strides of the results.
         backward: `(ctx, *gradients)` → one gradient or None per argument; None for an op that is
@@ -58,9 +57,10 @@ def define(
         save: what `backward` needs, the tensors and constants among the arguments by default.
         vmap: replaces the folding rule.
     """
-    SCHEMAS[name] = schema
+    name = schema.partition("(")[0]
+    SCHEMAS[name] = schema.removeprefix(name)
     qualified = f"{NAMESPACE}::{name}"
-    _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+    _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     _library.impl(name, _complete(name, reference), "CompositeExplicitAutograd")
     torch.library.register_fake(qualified, _complete(name, fake), lib=_library)
     if backward is not None:
@@ -71,6 +71,18 @@ def define(
     for device in ("CPU", "CUDA"):
         _library.impl(name, _autocast(op, device), f"Autocast{device}")
     torch.library.register_vmap(qualified, vmap or _fold_batch(op), lib=_library)
+
+
+def differentiable(
+    schema: str, reference: Callable[..., Any], fake: Callable[..., Any], **rules: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return what registers an operator with the function below as its gradient, see `define`."""
+
+    def register(backward: Callable[..., Any]) -> Callable[..., Any]:
+        define(schema, reference, fake, backward, **rules)
+        return backward
+
+    return register
 
 
 def _complete(name: str, reference: Callable[..., Any]) -> Callable[..., Any]:

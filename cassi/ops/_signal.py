@@ -15,7 +15,7 @@ from torch.nn.functional import embedding
 
 from cassi.ops import _reference_signal
 from cassi.ops._checks import check_floating, check_same_device, shape_of
-from cassi.ops._library import define, kernels
+from cassi.ops._library import define, differentiable, kernels
 from cassi.ops._reference import accumulation_dtype
 
 
@@ -198,6 +198,9 @@ def _correlate(g: Tensor, v: Tensor, dtype: torch.dtype) -> Tensor:
     return kernels.correlate1d(g.to(torch.promote_types(g.dtype, dtype)), v).to(dtype)
 
 
+@differentiable(
+    "convolve1d(Tensor a, Tensor v) -> Tensor", _reference_signal.convolve1d, _fake_convolve1d
+)
 def _backward_convolve1d(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
     a, v = ctx.saved_tensors
     need_a, need_v = ctx.needs_input_grad
@@ -207,6 +210,9 @@ def _backward_convolve1d(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | N
     )
 
 
+@differentiable(
+    "correlate1d(Tensor g, Tensor v) -> Tensor", _reference_signal.correlate1d, _fake_correlate1d
+)
 def _backward_correlate1d(ctx: Any, h: Tensor) -> tuple[Tensor | None, Tensor | None]:
     g, v = ctx.saved_tensors
     need_g, need_v = ctx.needs_input_grad
@@ -216,6 +222,11 @@ def _backward_correlate1d(ctx: Any, h: Tensor) -> tuple[Tensor | None, Tensor | 
     )
 
 
+@differentiable(
+    "trilinear(Tensor features, Tensor points) -> Tensor",
+    _reference_signal.trilinear,
+    _fake_trilinear,
+)
 def _backward_trilinear(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
     features, points = ctx.saved_tensors
     # Fused where nothing records a second derivative; torch differentiates the reference otherwise.
@@ -227,29 +238,7 @@ def _backward_trilinear(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor |
 
 
 define(
-    "convolve1d",
-    "(Tensor a, Tensor v) -> Tensor",
-    _reference_signal.convolve1d,
-    _fake_convolve1d,
-    _backward_convolve1d,
-)
-define(
-    "correlate1d",
-    "(Tensor g, Tensor v) -> Tensor",
-    _reference_signal.correlate1d,
-    _fake_correlate1d,
-    _backward_correlate1d,
-)
-define(
-    "trilinear",
-    "(Tensor features, Tensor points) -> Tensor",
-    _reference_signal.trilinear,
-    _fake_trilinear,
-    _backward_trilinear,
-)
-define(
-    "trilinear_backward",
-    "(Tensor grad, Tensor features, Tensor points) -> (Tensor, Tensor)",
+    "trilinear_backward(Tensor grad, Tensor features, Tensor points) -> (Tensor, Tensor)",
     _reference_signal.trilinear_backward,
     _fake_trilinear_backward,
 )

@@ -29,7 +29,7 @@ from cassi.ops._camera import (
     sum_to_batch,
     vmap_mask_adjoint,
 )
-from cassi.ops._library import call, define, kernels
+from cassi.ops._library import call, differentiable, kernels
 from cassi.ops._reference import accumulation_dtype, band_offset, layout
 
 _MOST = 1 << 20  # of taps, as for the kernels, and of offsets that are listed one by one
@@ -294,6 +294,11 @@ def _taps_gradient(x: Tensor, mask: Tensor, y: Tensor, taps: Tensor, starts: Ten
     return sum_to_batch(torch.stack(products, -1), taps.shape[0]).to(taps.dtype)
 
 
+@differentiable(
+    "forward_taps(Tensor x, Tensor mask, Tensor taps, Tensor starts, SymInt detector) -> Tensor",
+    _reference_taps.forward_taps,
+    _fake_forward_taps,
+)
 def _backward_forward_taps(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     x, mask, taps, starts = ctx.saved_tensors
     need_x, need_mask, need_taps = ctx.needs_input_grad[:3]
@@ -306,6 +311,12 @@ def _backward_forward_taps(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     )
 
 
+@differentiable(
+    "adjoint_taps(Tensor y, Tensor mask, Tensor taps, Tensor starts, bool"
+    " channels_last=False) -> Tensor",
+    _reference_taps.adjoint_taps,
+    _fake_adjoint_taps,
+)
 def _backward_adjoint_taps(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     y, mask, taps, starts = ctx.saved_tensors
     need_y, need_mask, need_taps = ctx.needs_input_grad[:3]
@@ -318,6 +329,13 @@ def _backward_adjoint_taps(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     )
 
 
+@differentiable(
+    "mask_adjoint_taps(Tensor x, Tensor y, Tensor taps, Tensor starts, bool per_sample, bool"
+    " per_band) -> Tensor",
+    _reference_taps.mask_adjoint_taps,
+    fake_mask_adjoint,
+    vmap=partial(vmap_mask_adjoint, "mask_adjoint_taps"),
+)
 def _backward_mask_adjoint_taps(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     x, y, taps, starts = ctx.saved_tensors
     need_x, need_y, need_taps = ctx.needs_input_grad[:3]
@@ -331,6 +349,11 @@ def _backward_mask_adjoint_taps(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...
     return grad_x, grad_y, grad_taps, None, None, None
 
 
+@differentiable(
+    "band_solve(Tensor r, Tensor gram, Tensor rho) -> Tensor",
+    _reference_taps.band_solve,
+    fake_solve,
+)
 def _backward_band_solve(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     # z = S r with S = (G + ρ)⁻¹ symmetric: dz = S dr − S dG z − dρ S z. Coupling d stands twice in
     # G, above and below the diagonal.
@@ -354,36 +377,3 @@ def _coupled(w: Tensor, z: Tensor, apart: int) -> Tensor:  # (B, K, K, H, D)
     # w[k, p] z[l, p + apart], zero where that is outside.
     moved = torch.nn.functional.pad(z[..., apart:], (0, min(apart, z.shape[-1])))
     return w.unsqueeze(2) * moved.unsqueeze(1)
-
-
-define(
-    "forward_taps",
-    "(Tensor x, Tensor mask, Tensor taps, Tensor starts, SymInt detector) -> Tensor",
-    _reference_taps.forward_taps,
-    _fake_forward_taps,
-    _backward_forward_taps,
-)
-define(
-    "adjoint_taps",
-    "(Tensor y, Tensor mask, Tensor taps, Tensor starts, bool channels_last=False) -> Tensor",
-    _reference_taps.adjoint_taps,
-    _fake_adjoint_taps,
-    _backward_adjoint_taps,
-)
-
-
-define(
-    "mask_adjoint_taps",
-    "(Tensor x, Tensor y, Tensor taps, Tensor starts, bool per_sample, bool per_band) -> Tensor",
-    _reference_taps.mask_adjoint_taps,
-    fake_mask_adjoint,
-    _backward_mask_adjoint_taps,
-    vmap=partial(vmap_mask_adjoint, "mask_adjoint_taps"),
-)
-define(
-    "band_solve",
-    "(Tensor r, Tensor gram, Tensor rho) -> Tensor",
-    _reference_taps.band_solve,
-    fake_solve,
-    _backward_band_solve,
-)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cassi.ops import _checks, _reference_tv
-from cassi.ops._library import call, define, kernels
+from cassi.ops._library import call, define, differentiable, kernels
 from cassi.ops._reference import accumulation_dtype
 
 Norm = Literal["band", "frobenius", "nuclear"]
@@ -157,36 +157,32 @@ def _gradients(
     return dx, dweight, ddual
 
 
+@differentiable(
+    "tv_prox(Tensor x, Tensor weight, SymInt iterations, int norm) -> Tensor",
+    _reference_tv.tv_prox,
+    _fake_prox,
+    save=_save_prox,
+)
 def _backward_prox(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, weight = ctx.saved_tensors
     dx, dweight, _ = _gradients(ctx, grad, None, x, weight, None)
     return dx, dweight, None, None
 
 
+@differentiable(
+    "tv_prox_dual(Tensor x, Tensor weight, Tensor? dual, SymInt iterations, int norm) ->"
+    " (Tensor, Tensor)",
+    _reference_tv.tv_prox_dual,
+    _fake_prox_dual,
+    save=_save_prox_dual,
+)
 def _backward_prox_dual(ctx: Any, grad: Tensor, grad_dual: Tensor) -> tuple[Tensor | None, ...]:
     return (*_gradients(ctx, grad, grad_dual, *ctx.saved_tensors), None, None)
 
 
 define(
-    "tv_prox",
-    "(Tensor x, Tensor weight, SymInt iterations, int norm) -> Tensor",
-    _reference_tv.tv_prox,
-    _fake_prox,
-    _backward_prox,
-    _save_prox,
-)
-define(
-    "tv_prox_dual",
-    "(Tensor x, Tensor weight, Tensor? dual, SymInt iterations, int norm) -> (Tensor, Tensor)",
-    _reference_tv.tv_prox_dual,
-    _fake_prox_dual,
-    _backward_prox_dual,
-    _save_prox_dual,
-)
-define(
-    "tv_prox_backward",
-    "(Tensor grad, Tensor? grad_dual, Tensor x, Tensor weight, Tensor? dual, SymInt iterations,"
-    " int norm) -> (Tensor, Tensor, Tensor)",
+    "tv_prox_backward(Tensor grad, Tensor? grad_dual, Tensor x, Tensor weight, Tensor? dual,"
+    " SymInt iterations, int norm) -> (Tensor, Tensor, Tensor)",
     _reference_tv.tv_prox_backward,
     _fake_backward,
 )
