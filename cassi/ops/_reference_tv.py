@@ -26,7 +26,7 @@ _CHUNK = 1 << 16
 
 def tv_prox(x: Tensor, weight: Tensor, iterations: int, norm: int) -> Tensor:
     """Take projected-gradient steps on the dual of min_u ½‖u − x‖² + weight·TV(u), from zero."""
-    if norm != BAND:
+    if norm != BAND or not x.numel():
         return tv_prox_dual(x, weight, None, iterations, norm)[0]
     # A few planes at a time, so that all iterations on them stay in a core's cache.
     dtype = accumulation_dtype(x)
@@ -50,6 +50,8 @@ def tv_prox_dual(
     """Take the same steps from a given dual, and return the last one too."""
     dtype = accumulation_dtype(x)
     image = x.to(dtype)
+    if not x.numel():  # there are no neighbours to be taken from
+        return torch.empty_like(x), torch.stack((image, image), 1)
     p, q = (torch.zeros_like(image),) * 2 if dual is None else dual.to(dtype).unbind(1)
     p, q = iterate(image, _limit(weight, dtype), p, q, iterations, norm)
     u = image + divergence(p, q)
