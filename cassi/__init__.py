@@ -4,9 +4,8 @@ from typing import Any
 
 from cassi import metrics, models, ops
 from cassi.data.io import read_cube, read_mask, read_measurement, write_cube
-from cassi.models.published import load_published
+from cassi.models.load import load_model, load_published
 from cassi.models.registry import create_model, list_models
-from cassi.models.saved import load_model
 from cassi.priors import TV
 from cassi.solvers import ADMM, GAP, Solver, solve
 from cassi.systems import BlurredCassi, DDCassi, SDCassi, WarpedCassi, dot_test

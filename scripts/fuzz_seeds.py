@@ -130,7 +130,7 @@ def _read_manifest(folder: Path) -> object:
 
 def _make_model(folder: Path) -> None:
     import cassi
-    from cassi.models.saved import Card, save_model
+    from cassi.models.load import Card, save_model
 
     network = cassi.create_model("gap_net", bands=2, stages=1)
     card = Card("gap_net", 2, {"stages": 1}, NM[:2], {"epochs": 3})
@@ -138,7 +138,7 @@ def _make_model(folder: Path) -> None:
 
 
 def _read_model(folder: Path) -> object:
-    from cassi.models.saved import load_model
+    from cassi.models.load import load_model
 
     return load_model(folder / "model.safetensors")
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from cassi import read_cube
 from cassi.data.checksums import SUMS, check_archive, check_sums, unseal
-from cassi.models.saved import read_card
+from cassi.models.load import read_card
 from cassi.training.tensors import read_tensors
 from scripts.kill_cases import Case
 

@@ -30,9 +30,9 @@ from cassi.config import build
 from cassi.data.atomic import atomic_path
 from cassi.data.datasets import WholeScenes, load_split
 from cassi.metrics import psnr
+from cassi.models.load import read_card, save_model
 from cassi.models.pretrained import FILE, SIZES, prepare_shipped
 from cassi.models.registry import create_model
-from cassi.models.saved import read_card, save_model
 from cassi.training.module import merge_bands
 
 BETTER, WORSE = 0.02, 0.25

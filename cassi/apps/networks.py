@@ -11,9 +11,9 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from cassi.config import plain
+from cassi.models.load import Card, load_model, read_card
 from cassi.models.pretrained import shipped_network
 from cassi.models.registry import PRETRAINED, Entry, create_model, find_model, list_models
-from cassi.models.saved import Card, load_model, read_card
 
 FILE_SUFFIX = ".safetensors"
 

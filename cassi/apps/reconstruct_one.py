@@ -19,7 +19,7 @@ from cassi.apps.progress import Progress
 from cassi.config import build
 from cassi.data.atomic import atomic_folder
 from cassi.data.io import write_cube
-from cassi.models.saved import Card
+from cassi.models.load import Card
 from cassi.solvers import Solution, Solver
 
 

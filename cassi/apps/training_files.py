@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from cassi.data.atomic import atomic_folder
-from cassi.models.saved import Card, save_model
+from cassi.models.load import Card, save_model
 from cassi.training.tensors import read_tensors
 
 PREFIX = "net."

@@ -1,25 +1,25 @@
 """Networks: denoisers `net(x, sigma) -> x`, with the published names of their weights."""
 
-from cassi.models.bisrnet import BiSRNet
 from cassi.models.cassi_net import CassiNet
-from cassi.models.cst import CST
-from cassi.models.dauhst import DAUHST
-from cassi.models.dernn_lnlt import DERNNLNLT
-from cassi.models.dgsmp import DGSMP
-from cassi.models.dncnn import DnCNN
-from cassi.models.dpu import DPU
-from cassi.models.drunet import DRUNet
-from cassi.models.ffdnet import FFDNet
-from cassi.models.hdnet import HDNet
-from cassi.models.hourglass import Hourglass
-from cassi.models.lrdun import LRDUN
-from cassi.models.mst import MST
-from cassi.models.mst_plus_plus import MSTPlusPlus
-from cassi.models.padut import PADUT
-from cassi.models.rdluf_mixs2 import RDLUFMixS2
-from cassi.models.ssr import SSR
-from cassi.models.tsa_net import TSANet
-from cassi.models.unet_stages import ADMMNet, GAPNet
+from cassi.models.denoisers.dncnn import DnCNN
+from cassi.models.denoisers.drunet import DRUNet
+from cassi.models.denoisers.ffdnet import FFDNet
+from cassi.models.denoisers.hourglass import Hourglass
+from cassi.models.published.bisrnet import BiSRNet
+from cassi.models.published.cst import CST
+from cassi.models.published.dauhst import DAUHST
+from cassi.models.published.dernn_lnlt import DERNNLNLT
+from cassi.models.published.dgsmp import DGSMP
+from cassi.models.published.dpu import DPU
+from cassi.models.published.gap_net import ADMMNet, GAPNet
+from cassi.models.published.hdnet import HDNet
+from cassi.models.published.lrdun import LRDUN
+from cassi.models.published.mst import MST
+from cassi.models.published.mst_plus_plus import MSTPlusPlus
+from cassi.models.published.padut import PADUT
+from cassi.models.published.rdluf_mixs2 import RDLUFMixS2
+from cassi.models.published.ssr import SSR
+from cassi.models.published.tsa_net import TSANet
 
 __all__ = [
     "CST",

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cassi.models.base import Camera, camera_mask, windows
+from cassi.models.grid import Camera, camera_mask, windows
 
 
 def initial_cube(y: Tensor, system: Camera) -> Tensor:

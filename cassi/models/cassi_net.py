@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from cassi.models._layers import check_counts, level_map, pad_to_multiple
 from cassi.models.component_net import ComponentNet
+from cassi.models.layers import check_counts, level_map, pad_to_multiple
 from cassi.models.registry import register
 from cassi.priors.subspace import (
     Subspace,

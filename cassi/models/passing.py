@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from cassi.models.unrolled import Unrolled
+from cassi.models.network import Unrolled
 from cassi.solvers.base import Prior
 
 

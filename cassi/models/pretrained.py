@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from cassi.models.drunet import DRUNet
+from cassi.models.denoisers.drunet import DRUNet
 from cassi.models.inference import Inference
+from cassi.models.load import Card, read_card
 from cassi.models.registry import create_model
-from cassi.models.saved import Card, read_card
 from cassi.priors import TV, Compose, Denoiser, Subspace
 from cassi.priors.denoiser import SHIPPED
 from cassi.solvers import ADMM, Geometric, Solver

@@ -82,7 +82,7 @@ def create_model(
     except TypeError as error:
         raise ValueError(f"model {name}: {error}") from None
     if weights is not None:
-        from cassi.models.published import load_into
+        from cassi.models.load import load_into
 
         load_into(network, name, weights, ema)
     return network

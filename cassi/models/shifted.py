@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cassi import ops
 from cassi.models._inputs import band_masks
-from cassi.models.base import Camera, offsets
+from cassi.models.grid import Camera, offsets
 from cassi.models.wide import place_bands
 
 

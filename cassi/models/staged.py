@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from cassi.models.base import Camera
-from cassi.models.unrolled import Unrolled
+from cassi.models.grid import Camera
+from cassi.models.network import Unrolled
 
 
 class Staged(Unrolled):

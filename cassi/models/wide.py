@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cassi.models.base import Camera, offsets
+from cassi.models.grid import Camera, offsets
 
 
 class Wide:

@@ -16,8 +16,8 @@ import torch
 
 import cassi
 from cassi.apps.evaluate import main
+from cassi.models.load import Card, save_model
 from cassi.models.registry import create_model
-from cassi.models.saved import Card, save_model
 
 NANOMETRES = [450, 500, 550, 600, 650]
 PLAIN = ("report=false", "figures=false", "progress=false")

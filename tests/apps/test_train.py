@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from cassi.apps.training_files import read_checkpoint
 from cassi.apps.training_options import add_earlier_options
-from cassi.models.saved import load_model
+from cassi.models.load import load_model
 
 TINY = (
     *("model=gap_net", "model.stages=1", "data.crop=16", "data.validation.crop=32"),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cassi import DDCassi, SDCassi, ops
-from cassi.models.base import Aligned, overlay, windows
+from cassi.models.grid import Aligned, overlay, windows
 from cassi.models.registry import create_model, find_model, list_models
 from cassi.solvers import GAP
 from cassi.systems import BlurredCassi, WarpedCassi

@@ -11,12 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import cassi
-from cassi.models import _inputs, base, dgsmp, hash_attention
-from cassi.models.bisrnet import straight_through
-from cassi.models.hdnet import DomainAttention
+from cassi.models import _inputs
+from cassi.models import grid as base
+from cassi.models.published import dgsmp, hash_attention
+from cassi.models.published.bisrnet import straight_through
+from cassi.models.published.hdnet import DomainAttention
+from cassi.models.published.spectral_attention import MaskGuide, SpectralAttention, scaled_offsets
+from cassi.models.published.triple_attention import neighbours
 from cassi.models.registry import create_model
-from cassi.models.spectral_attention import MaskGuide, SpectralAttention, scaled_offsets
-from cassi.models.triple_attention import neighbours
 
 BANDS = 4
 SMALL: dict[str, dict[str, Any]] = {

@@ -12,7 +12,7 @@ import torch
 import cassi
 from cassi.apps.training_files import checkpoint_folder
 from cassi.apps.training_options import add_earlier_options
-from cassi.models.saved import Card, load_model, save_model
+from cassi.models.load import Card, load_model, save_model
 from cassi.priors.weights import read_file
 from cassi.systems import Curve
 

@@ -17,8 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import cassi
+from cassi.models.published.spectral_attention import SpectralAttention
 from cassi.models.registry import create_model, list_models
-from cassi.models.spectral_attention import SpectralAttention
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("CASSI_DATA") or ROOT.parent / "shared" / "data")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from cassi.models.published import load_published
+from cassi.models.load import load_published
 from cassi.models.registry import create_model
 from cassi.priors.weights import SHOWN, load_weights
 
@@ -62,7 +62,7 @@ def test_a_pickled_network_is_refused_with_the_way_to_convert_it(tmp_path: Path)
     with pytest.raises(ValueError, match=r"weights_only=False\)\.state_dict\(\)") as caught:
         _load(file)
     assert "\n" not in str(caught.value)
-    assert "cassi.models.unet_stages.GAPNet" in str(caught.value)
+    assert "cassi.models.published.gap_net.GAPNet" in str(caught.value)
     torch.save(torch.load(file, weights_only=False).state_dict(), file)
     assert all(
         torch.equal(a, b) for a, b in zip(_load(file).parameters(), net.parameters(), strict=True)

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 import cassi
 from cassi.apps.networks import build_model, model_node
-from cassi.models.published import load_published
+from cassi.models.load import Card, load_model, load_published, save_model
 from cassi.models.registry import create_model, find_model, list_models
-from cassi.models.saved import Card, load_model, save_model
 
 State = dict[str, Tensor]
 BANDS = 4

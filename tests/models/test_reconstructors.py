@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import cassi
-from cassi.models.base import Reconstructor
+from cassi.models.grid import Reconstructor
 from cassi.models.registry import create_model, find_model, list_models
 from cassi.models.wide import Wide, reflect_to_multiple
 

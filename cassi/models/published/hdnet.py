@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from cassi.models._inputs import initial_cube
-from cassi.models._layers import check_counts
-from cassi.models.base import Camera, Reconstructor
+from cassi.models.grid import Camera, Reconstructor
+from cassi.models.layers import check_counts
 from cassi.models.registry import register
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models._layers import check_counts
+from cassi.models.layers import check_counts
 from cassi.models.pixelwise import convolve
 
 

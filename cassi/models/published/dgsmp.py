@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models._inputs import initial_cube, pad_reflect
-from cassi.models._layers import check_counts
-from cassi.models.base import Camera, Reconstructor, overlay, windows
+from cassi.models.grid import Camera, Reconstructor, overlay, windows
+from cassi.models.layers import check_counts
 from cassi.models.registry import register
 
 

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models._inputs import band_masks, initial_cube, pad_reflect
-from cassi.models._layers import check_counts
-from cassi.models.base import Camera, Reconstructor
-from cassi.models.hash_attention import HashBlocks
+from cassi.models.grid import Camera, Reconstructor
+from cassi.models.layers import check_counts
+from cassi.models.published.hash_attention import HashBlocks
 from cassi.models.registry import register
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from cassi.models._inputs import band_masks, initial_cube, pad_reflect, shift
-from cassi.models.base import Camera, Reconstructor, offsets
+from cassi.models.grid import Camera, Reconstructor, offsets
+from cassi.models.published.spectral_attention import SpectralUNet
 from cassi.models.registry import register
-from cassi.models.spectral_attention import SpectralUNet
 
 
 @register("mst_s", blocks=(2, 2, 2))

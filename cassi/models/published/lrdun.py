@@ -9,18 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from cassi.models._inputs import initial_cube
-from cassi.models._layers import check_counts
-from cassi.models.base import Camera, camera_mask
+from cassi.models.grid import Camera, camera_mask
+from cassi.models.layers import check_counts
 from cassi.models.pixelwise import convolve, mix
-from cassi.models.rectification import (
+from cassi.models.published.rectification import (
     HALVINGS,
     FeedForward,
     Modulation,
     PreNorm,
     RectifyingUNet,
 )
+from cassi.models.published.ssr import RelaxationNet
 from cassi.models.registry import register
-from cassi.models.ssr import RelaxationNet
 from cassi.models.staged import Staged
 from cassi.models.wide import reflect_to_multiple
 

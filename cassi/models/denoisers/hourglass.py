@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models._layers import check_counts, check_images, pad_to_multiple
+from cassi.models.layers import check_counts, check_images, pad_to_multiple
 
 
 def _layer(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:

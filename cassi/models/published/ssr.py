@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from cassi.models._inputs import band_masks, initial_cube
 from cassi.models.attention import WINDOW
-from cassi.models.base import Camera
+from cassi.models.grid import Camera
 from cassi.models.mixing import pool_rectified, pooled_mlp
 from cassi.models.pixelwise import convolve, mix
-from cassi.models.rectification import (
+from cassi.models.published.rectification import (
     HALVINGS,
     FeedForward,
     PreNorm,

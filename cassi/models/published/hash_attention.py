@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from cassi.models.spectral_attention import FeedForward, PreNorm
+from cassi.models.published.spectral_attention import FeedForward, PreNorm
 
 
 class HashAttention(nn.Module):

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models._inputs import band_masks, initial_cube
-from cassi.models._layers import check_counts, pad_to_multiple
-from cassi.models.base import Camera, Reconstructor
+from cassi.models.grid import Camera, Reconstructor
+from cassi.models.layers import check_counts, pad_to_multiple
+from cassi.models.published.triple_attention import Pair, TripleAttention
 from cassi.models.registry import register
-from cassi.models.triple_attention import Pair, TripleAttention
 
 
 def plain_block(inputs: int, outputs: int) -> nn.Sequential:

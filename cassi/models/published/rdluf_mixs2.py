@@ -7,10 +7,16 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from cassi.models.base import Camera, offsets
-from cassi.models.mix_block import BlockInteraction, MixBlock, Resampling, StageInteraction, rescale
+from cassi.models.grid import Camera, offsets
 from cassi.models.passing import Passing
 from cassi.models.pixelwise import convolve, mix, spread_pixels
+from cassi.models.published.mix_block import (
+    BlockInteraction,
+    MixBlock,
+    Resampling,
+    StageInteraction,
+    rescale,
+)
 from cassi.models.registry import register
 from cassi.models.shifted import Sensing, moved_masks
 from cassi.models.wide import reflect_to_multiple, roll_bands

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from cassi.models._inputs import band_masks, initial_cube
 from cassi.models.attention import WINDOW
-from cassi.models.base import Camera, windows
-from cassi.models.filtered_attention import FilteredAttentionBlock
+from cassi.models.grid import Camera, windows
 from cassi.models.mixing import (
     initialize_convolution,
     initialize_linear,
@@ -22,6 +21,7 @@ from cassi.models.mixing import (
     pooled_mlp,
 )
 from cassi.models.pixelwise import convolve, mix
+from cassi.models.published.filtered_attention import FilteredAttentionBlock
 from cassi.models.registry import register
 from cassi.models.staged import Staged
 from cassi.models.wide import reflect_to_multiple

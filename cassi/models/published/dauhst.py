@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models._layers import check_counts
 from cassi.models.attention import WINDOW, HalfShuffleAttention
-from cassi.models.base import Camera, camera_mask, offsets
+from cassi.models.grid import Camera, camera_mask, offsets
+from cassi.models.layers import check_counts
 from cassi.models.mixing import initialize_linear
-from cassi.models.rectification import FeedForward
+from cassi.models.network import Unrolled
+from cassi.models.published.rectification import FeedForward
 from cassi.models.registry import register
-from cassi.models.unrolled import Unrolled
 from cassi.models.wide import Wide, place_bands, reflect_to_multiple, roll_bands
 from cassi.solvers import HQS
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from cassi.models._inputs import band_masks, initial_cube, pad_reflect
-from cassi.models._layers import check_counts
-from cassi.models.base import Camera, Reconstructor
+from cassi.models.grid import Camera, Reconstructor
+from cassi.models.layers import check_counts
 from cassi.models.mixing import initialize_linear
+from cassi.models.published.spectral_attention import SpectralUNet
 from cassi.models.registry import register
-from cassi.models.spectral_attention import SpectralUNet
 
 
 class Stage(SpectralUNet):

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models._layers import check_counts, check_images, level_map, pad_to_multiple
-from cassi.models.dncnn import conv_stack
+from cassi.models.denoisers.dncnn import conv_stack
+from cassi.models.layers import check_counts, check_images, level_map, pad_to_multiple
 
 
 class FFDNet(nn.Module):

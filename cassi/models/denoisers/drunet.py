@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models._layers import check_counts, check_images, level_map, pad_to_multiple
+from cassi.models.layers import check_counts, check_images, level_map, pad_to_multiple
 
 
 class ResidualBlock(nn.Module):

@@ -10,15 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models._layers import check_counts
 from cassi.models.attention import WINDOW, from_windows, to_windows
-from cassi.models.base import Camera, offsets
 from cassi.models.channel_attention import ChannelAttention
+from cassi.models.grid import Camera, offsets
+from cassi.models.layers import check_counts
 from cassi.models.passing import Passing
 from cassi.models.pixelwise import GatedFeedForward, PixelNorm, convolve, mix
+from cassi.models.published.step_size import StepSize, partway
 from cassi.models.registry import register
 from cassi.models.shifted import gather_bands, mix_measurement, moved_masks
-from cassi.models.step_size import StepSize, partway
 from cassi.models.wide import Wide, reflect_to_multiple, roll_bands
 from cassi.solvers import GAP
 

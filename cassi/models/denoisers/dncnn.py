@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from cassi.models._layers import check_counts, check_images
+from cassi.models.layers import check_counts, check_images
 
 
 def conv_stack(

@@ -7,14 +7,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from cassi.models._layers import check_counts
-from cassi.models.base import Camera, offsets
-from cassi.models.local_attention import PARTS, LocalAttention, NonLocalAttention
+from cassi.models.grid import Camera, offsets
+from cassi.models.layers import check_counts
 from cassi.models.mixing import initialize_convolution
+from cassi.models.network import Unrolled
 from cassi.models.pixelwise import GatedFeedForward, PixelNorm, convolve, mix, spread_pixels
+from cassi.models.published.local_attention import PARTS, LocalAttention, NonLocalAttention
 from cassi.models.registry import register
 from cassi.models.shifted import Sensing, gather_bands, mix_measurement, moved_masks
-from cassi.models.unrolled import Unrolled
 from cassi.models.wide import place_bands, reflect_to_multiple
 from cassi.solvers import HQS
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from cassi.models._layers import check_counts
-from cassi.models.base import Reconstructor
+from cassi.models.grid import Reconstructor
+from cassi.models.layers import check_counts
 from cassi.solvers.base import Prior
 
 

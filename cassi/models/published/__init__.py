@@ -1,0 +1,1 @@
+"""Networks that others have published, one a file, with the parts that only they use."""
