@@ -14,8 +14,7 @@ from cassi.models.published.dpu import DPU
 from cassi.models.published.gap_net import ADMMNet, GAPNet
 from cassi.models.published.hdnet import HDNet
 from cassi.models.published.lrdun import LRDUN
-from cassi.models.published.mst import MST
-from cassi.models.published.mst_plus_plus import MSTPlusPlus
+from cassi.models.published.mst import MST, MSTPlusPlus
 from cassi.models.published.padut import PADUT
 from cassi.models.published.rdluf_mixs2 import RDLUFMixS2
 from cassi.models.published.ssr import SSR

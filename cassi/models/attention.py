@@ -1,13 +1,12 @@
-"""Attention within windows of an image and among them."""
+"""Attention within windows of an image, and among its channels."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from cassi.models.layers import PixelNorm, widen
 
 WINDOW = 8
 """Pixels along each side of a window."""
@@ -49,96 +48,58 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
     return torch.bmm(scores.softmax(-1), v).reshape(*batch, tokens, width)
 
 
-def resize_table(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
-    """Interpolate a table of positions to another grid.
+class ChannelAttention(nn.Module):
+    """Attention whose tokens are channels.
 
-    An entry belongs to the position of a query and to that of a key, both on a grid. It is
-    interpolated bicubically over the grid of the keys, then over that of the queries.
+    With q, k, v = depthwise(W x), flattened to `(h·w, c)`, and per head
 
-    Args:
-        table: `(heads, n, n)`, n = rows·columns of the old grid.
-        old: rows and columns.
-        new: rows and columns.
+        A = softmax(τ (q/|q|)ᵀ(k/|k|)),   out = v Aᵀ W_p
 
-    Returns:
-        `(heads, n', n')`; the table itself where the grids are equal.
-    """
-    if old == new:
-        return table
-    heads = table.shape[0]
-    for _ in range(2):
-        images = table.reshape(-1, 1, *old)
-        images = F.interpolate(images, new, mode="bicubic", align_corners=False)
-        table = images.reshape(heads, -1, new[0] * new[1]).mT
-    return table
-
-
-class HalfShuffleAttention(nn.Module):
-    """Half of the heads attend within 8×8 windows, half among the pixels at one place of a window.
-
-    With one head there are only windows. Positions enter by learned tables that are added to the
-    scores: `pos_emb` or `pos_emb1` for the 64 pixels of a window, `pos_emb2` for the grid of
-    windows of the feature map for which it was made; for another map it is interpolated, see
-    `resize_table`.
+    where |·| are norms of columns. Aᵀ W_p is one small matrix per image.
 
     Args:
-        dim: channels per head.
-        heads: 1, or an even number.
-        size: rows and columns of the feature map, multiples of 8.
+        dim: channels c, a multiple of `heads`.
+        heads: groups of channels that attend to each other.
+        norm: whether x is normalized first, and its mean kept, see `PixelNorm`.
 
-    Source: Cai et al., "Degradation-aware unfolding half-shuffle transformer for spectral
-    compressive imaging", NeurIPS 2022, section 3.2 and figure 3; names of the weights as there.
+    Source: Zamir et al., "Restormer", CVPR 2022, equations 1 and 2; names of the weights as there.
     """
 
-    def __init__(self, dim: int, heads: int, size: tuple[int, int]) -> None:
+    norm: PixelNorm | None
+
+    def __init__(self, dim: int, heads: int, norm: bool = False) -> None:
         super().__init__()
-        self.heads, self.dim = heads, dim
-        self.grid = (size[0] // WINDOW, size[1] // WINDOW)
-        pixels, windows = WINDOW * WINDOW, self.grid[0] * self.grid[1]
-        if heads == 1:
-            self.pos_emb = _table(1, heads, pixels, pixels)
-        else:
-            self.pos_emb1 = _table(1, 1, heads // 2, pixels, pixels)
-            self.pos_emb2 = _table(1, 1, heads // 2, windows, windows)
-        inner = dim * heads
-        self.to_q = nn.Linear(inner, inner, bias=False)
-        self.to_kv = nn.Linear(inner, 2 * inner, bias=False)
-        self.to_out = nn.Linear(inner, inner)
+        self.heads = heads
+        self.temperature = nn.Parameter(torch.ones(heads, 1, 1))
+        self.norm = PixelNorm(dim, centred=False) if norm else None
+        self.qkv = nn.Conv2d(dim, 3 * dim, 1, bias=False)
+        self.qkv_dwconv = nn.Conv2d(3 * dim, 3 * dim, 3, padding=1, groups=3 * dim, bias=False)
+        self.project_out = nn.Conv2d(dim, dim, 1, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Attend: `(B, H, W, c)` → `(B, H, W, c)`, c = dim·heads, H and W multiples of 8."""
-        _, height, width, _ = x.shape
-        weights = (self.to_q.weight, *self.to_kv.weight.chunk(2))
-        cut = to_windows(x)
-        if self.heads == 1:
-            out = self._attend(cut, weights, self.pos_emb[0])
-        else:
-            near, far = zip(*(weight.chunk(2) for weight in weights), strict=True)
-            inside = self._attend(cut, near, self.pos_emb1[0, 0])
-            grid = (height // WINDOW, width // WINDOW)
-            table = resize_table(self.pos_emb2[0, 0], self.grid, grid)
-            among = self._attend(cut.transpose(1, 2).contiguous(), far, table).transpose(1, 2)
-            out = torch.cat((inside, among), -1)
-        out = self.to_out(out)
-        return from_windows(out, height, width)
+    def forward(self, x: Tensor, factor: Tensor | None = None) -> Tensor:
+        """Attend within each image.
 
-    def _attend(self, x: Tensor, weights: Sequence[Tensor], table: Tensor) -> Tensor:
-        # Three products instead of one: what each gives is compact, which the next products like.
-        q, k, v = (
-            F.linear(x, weight).unflatten(-1, (-1, self.dim)).transpose(2, 3) for weight in weights
+        Args:
+            x: `(N, h, w, c)`.
+            factor: `(N, h, w, 1)`, multiplies q, k and v.
+
+        Returns:
+            `(N, h, w, c)`.
+        """
+        x = x if self.norm is None else self.norm(x)
+        parts = widen(x, self.qkv, self.qkv_dwconv, 3)
+        if factor is not None:
+            parts = [part * factor for part in parts]
+        q, k, v = (part.flatten(1, 2) for part in parts)
+        return torch.bmm(v, self._mixture(q, k).to(v.dtype)).view(x.shape)
+
+    def _mixture(self, q: Tensor, k: Tensor) -> Tensor:  # (N, n, c) → Aᵀ W_p (N, c, c)
+        # Rows of pixels: norms and products read memory in its order, and heads are views.
+        q, k = (
+            F.normalize(part.mT.reshape(-1, part.shape[2] // self.heads, part.shape[1]), dim=-1)
+            for part in (q, k)
         )
-        return attend(q, k, v, table).transpose(2, 3).flatten(3)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
-        # `.to(memory_format=torch.channels_last)` refuses modules that hold 5-D tensors, which the
-        # published tables are: show it their last three dimensions only.
-        def apply(value: Tensor) -> Tensor:
-            return fn(value[0, 0])[None, None] if value.ndim == 5 else fn(value)
-
-        return super()._apply(apply, recurse)
-
-
-def _table(*shape: int) -> nn.Parameter:
-    table = nn.Parameter(torch.empty(shape))
-    nn.init.trunc_normal_(table)
-    return table
+        cosine = torch.bmm(q, k.mT).unflatten(0, (-1, self.heads))
+        attention = (cosine * self.temperature).softmax(-1)
+        weight = self.project_out.weight.flatten(1).mT  # (c, c), rows in the order of v
+        return (attention.mT @ weight.unflatten(0, (self.heads, -1))).flatten(1, 2)

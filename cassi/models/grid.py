@@ -1,7 +1,8 @@
-"""What every network that reconstructs a snapshot shares."""
+"""Cameras as networks see them, and the grids on which networks keep their bands."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -31,73 +32,6 @@ class Camera(LinearSystem, Protocol):
     def measurement_shape(self) -> tuple[int, int, int]:
         """(K, H', W')."""
         ...
-
-
-class Reconstructor(nn.Module):
-    """A network `(y, system) -> x`, for cameras of one shot, dispersed along either axis.
-
-    A subclass gives `recover`, which sees dispersion along columns only, by whole pixels to the
-    right of the first column. Of a camera that moves or warps its bands otherwise it sees the next
-    such one, see `Aligned`; what it does with the camera's own data step is exact.
-
-    Args:
-        bands: number C of bands.
-    """
-
-    def __init__(self, bands: int) -> None:
-        super().__init__()
-        if isinstance(bands, bool) or not isinstance(bands, int) or bands < 1:
-            raise ValueError(f"bands: expected a whole number of at least 1, got {bands!r}")
-        self.bands = bands
-
-    def forward(self, y: Tensor, system: Camera) -> Tensor:
-        """Reconstruct: measurement `(B, 1, H', W')` → cube `(B, C, H, W)`.
-
-        Raises:
-            ValueError: the camera has another number of bands, or several shots, or y is not one
-                of its measurements.
-        """
-        y, camera = self.align(y, system)
-        x = self.recover(y, camera)
-        return x.mT if system.axis == -2 else x
-
-    def align(self, y: Tensor, system: Camera) -> tuple[Tensor, Camera]:
-        """Return measurement and camera as `recover` sees them: `(B, 1, H, W')`.
-
-        Raises:
-            ValueError: the camera has another number of bands, or several shots, or y is not one
-                of its measurements.
-        """
-        self._check(y, system)
-        if system.axis == -2:
-            y, system = y.mT, Turned(system)
-        if tuple(system.offsets) == ops.step_offsets(system.bands, system.step):
-            return y, system
-        aligned = Aligned(system)
-        return aligned.window(y), aligned
-
-    def recover(self, y: Tensor, system: Camera) -> Tensor:
-        """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
-        raise NotImplementedError
-
-    def _check(self, y: Tensor, system: Camera) -> None:
-        name = type(self).__name__
-        if system.bands != self.bands:
-            raise ValueError(
-                f"{name}: expected a camera of {self.bands} bands, got {system.bands}; make the "
-                f"network for them, create_model(…, bands={system.bands})"
-            )
-        if system.mask.shape[-4] != 1:
-            raise ValueError(
-                f"{name}: expected a camera of one shot, got {system.mask.shape[-4]} shots; "
-                "solvers take several"
-            )
-        expected = system.measurement_shape[1:]
-        if y.ndim != 4 or (y.shape[1], *y.shape[-2:]) != (1, *expected):
-            raise ValueError(
-                f"{name} y: expected (B, 1, {expected[0]}, {expected[1]}) as the camera says, "
-                f"got {tuple(y.shape)}"
-            )
 
 
 class Turned:
@@ -206,3 +140,201 @@ def overlay(x: Tensor, system: Camera) -> Tensor:
 def offsets(system: Camera) -> list[int]:
     """Return how many columns each band is moved to the right, of a camera as `recover` sees it."""
     return [int(offset) for offset in system.offsets]
+
+
+class Wide:
+    """A camera behind a crop: it sees the first W of W' columns of a cube.
+
+    A wide cube is `(B, C, H, W')`. Networks that move the bands apart by rolling them over W'
+    columns, and together again before each denoiser, meet the mask in the first W columns of the
+    cube that is together: what lies to the right of those is context for the denoiser only, and a
+    data step leaves it as it is.
+
+    Args:
+        system: disperses along columns.
+    """
+
+    def __init__(self, system: Camera) -> None:
+        self.system = system
+        self.width = system.mask.shape[-1]
+        self.extra = max(offsets(system))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Simulate the measurement: `(B, C, H, W')` → `(B, 1, H, W')`."""
+        return self.system(x[..., : self.width])
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Apply the transpose: `(B, 1, H, W')` → `(B, C, H, W')`."""
+        return F.pad(self.system.adjoint(y), (0, self.extra))
+
+    def pinv(self, y: Tensor) -> Tensor:
+        """Apply the Moore–Penrose inverse: `(B, 1, H, W')` → `(B, C, H, W')`."""
+        return F.pad(self.system.pinv(y), (0, self.extra))
+
+    def data_step(self, v: Tensor, y: Tensor, rho: Any = 0.0) -> Tensor:
+        """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖²; v and the result are `(B, C, H, W')`."""
+        if self.extra == 0:
+            return self.system.data_step(v, y, rho)
+        seen = self.system.data_step(v[..., : self.width], y, rho)
+        return torch.cat((seen, v[..., self.width :]), -1)
+
+
+def roll_bands(x: Tensor, shifts: Sequence[int]) -> Tensor:
+    """Roll each band of `(B, C, H, W')` along the columns: one number of columns per band."""
+    bands = [band.roll(shift, -1) for band, shift in zip(x.unbind(1), shifts, strict=True)]
+    return torch.stack(bands, 1)
+
+
+def place_bands(x: Tensor, shifts: Sequence[int], extra: int) -> Tensor:
+    """Put each band among zeros: `(B, C, H, W)` → `(B, C, H, W + extra)`.
+
+    Args:
+        x: bands.
+        shifts: the first column of each band, 0 to `extra`.
+        extra: columns to add.
+    """
+    bands = [
+        F.pad(band, (shift, extra - shift)) for band, shift in zip(x.unbind(1), shifts, strict=True)
+    ]
+    return torch.stack(bands, 1)
+
+
+def reflect_to_multiple(x: Tensor, multiple: int) -> Tensor:
+    """Mirror the last rows and columns until H and W are multiples of a number.
+
+    As `F.pad(…, mode="reflect")`, but for any size: images smaller than what is to be added are
+    mirrored again and again.
+    """
+    height, width = x.shape[-2:]
+    below, right = -height % multiple, -width % multiple
+    if below == right == 0:
+        return x
+    if below < height and right < width:
+        return F.pad(x, (0, right, 0, below), mode="reflect")
+    rows, columns = (
+        _mirrored(size, size + more, x.device) for size, more in ((height, below), (width, right))
+    )
+    return x[..., rows[:, None], columns]
+
+
+def _mirrored(size: int, total: int, device: torch.device) -> Tensor:
+    # 0 1 2 3 2 1 0 1 …: the period leaves out both ends once.
+    period = max(2 * (size - 1), 1)
+    position = torch.arange(total, device=device) % period
+    return torch.minimum(position, period - position) if size > 1 else position
+
+
+def initial_cube(y: Tensor, system: Camera) -> Tensor:
+    """Return the windows of y at the scale of one band, 2/C · y: `(B, 1, H, W')` → `(B, C, H, W)`.
+
+    Masks of simulations pass about half of the light, so that Σ m·x is about C/2 bands. The cube
+    is laid out with its bands innermost.
+
+    Source: Cai et al., "Mask-guided spectral-wise transformer", CVPR 2022, equation 4.
+    """
+    return windows(y * 2 / system.bands, system).contiguous(memory_format=torch.channels_last)
+
+
+def band_masks(y: Tensor, system: Camera) -> Tensor:
+    """Return the mask of each band, in the dtype of y: `(1|B, C, H, W)`."""
+    mask = camera_mask(system).to(y.dtype)
+    return mask.expand(-1, system.bands, -1, -1)
+
+
+def shift(masks: Tensor, offsets: list[int]) -> Tensor:
+    """Move each band to the right, zeros around it: `(B, C, H, W)` → `(B, C, H, W')`.
+
+    Args:
+        masks: one image per band.
+        offsets: a column >= 0 for each band, pixels; W' is W and the largest of them.
+    """
+    extra = max(offsets)
+    moved = [
+        F.pad(masks[:, c : c + 1], (offset, extra - offset)) for c, offset in enumerate(offsets)
+    ]
+    return torch.cat(moved, 1).contiguous(memory_format=torch.channels_last)
+
+
+def pad_reflect(x: Tensor, multiple: int) -> Tensor:
+    """Mirror the image below and to the right until H and W are multiples of a number.
+
+    An image smaller than what is missing has its last row or column repeated instead.
+    """
+    height, width = x.shape[-2:]
+    below, right = -height % multiple, -width % multiple
+    if not (below or right):
+        return x
+    mode = "reflect" if below < height and right < width else "replicate"
+    return F.pad(x, (0, right, 0, below), mode=mode)
+
+
+def moved_masks(y: Tensor, system: Camera) -> Tensor:
+    """Return the mask of each band where it falls, zeros around it: `(1|B, C, H, W')`."""
+    return place_bands(band_masks(y, system), offsets(system), y.shape[-1] - system.mask.shape[-1])
+
+
+class Sensing:
+    """A camera whose bands already lie where they fall, and whose mask is any matrix Φ.
+
+        A x = Σ_c Φ_c ⊙ x_c
+
+    Args:
+        matrix: `(B, C, H, W')`.
+    """
+
+    def __init__(self, matrix: Tensor) -> None:
+        self.matrix = matrix.unsqueeze(1)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Simulate the measurement: `(B, C, H, W')` → `(B, 1, H, W')`."""
+        return ops.forward(x, self.matrix, 0)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Apply the transpose: `(B, 1, H, W')` → `(B, C, H, W')`."""
+        return ops.adjoint(y, self.matrix, self.matrix.shape[2], 0)
+
+    def pinv(self, y: Tensor) -> Tensor:
+        """Apply the Moore–Penrose inverse: `(B, 1, H, W')` → `(B, C, H, W')`."""
+        return self.data_step(torch.zeros_like(self.matrix[:, 0]), y)
+
+    def data_step(self, v: Tensor, y: Tensor, rho: Any = 0.0) -> Tensor:
+        """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖²."""
+        return ops.data_step(v, y, self.matrix, 0, rho)
+
+
+def gather_bands(x: Tensor, shifts: Sequence[int], width: int) -> Tensor:
+    """Cut each band out where it falls: `(B, C, H, W')` → `(B, C, H, width)`."""
+    bands = [
+        band[..., shift : shift + width] for band, shift in zip(x.unbind(1), shifts, strict=True)
+    ]
+    return torch.stack(bands, 1)
+
+
+def mix_measurement(
+    layer: nn.Conv2d, y: Tensor, masks: Tensor, system: Camera, scale: float = 1.0
+) -> Tensor:
+    """Mix the measurement and the masks into a first cube, its bands where they fall.
+
+    A 1×1 convolution of 2C channels: scale·y where band c falls, and the mask there. Of the first C
+    channels it needs no image: y is the same in all of them, so what is left is one weight per band
+    and column.
+
+    Args:
+        layer: of 2C to C channels.
+        y: `(B, 1, H, W')`.
+        masks: as `moved_masks` gives them.
+        system: the camera.
+        scale: of y.
+
+    Returns:
+        `(B, C, H, W')`.
+
+    Source: Cai et al., "Degradation-aware unfolding half-shuffle transformer", NeurIPS 2022.
+    """
+    width = system.mask.shape[-1]
+    ones = y.new_ones(1, system.bands, 1, width)
+    reached = place_bands(ones, offsets(system), y.shape[-1] - width)
+    of_y, of_mask = layer.weight.chunk(2, 1)
+    per_column = F.conv2d(reached, of_y) * scale
+    guess = F.linear(masks.permute(0, 2, 3, 1), of_mask.flatten(1), layer.bias)
+    return guess.permute(0, 3, 1, 2) + per_column * y

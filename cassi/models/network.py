@@ -1,16 +1,85 @@
-"""What networks made of unrolled iterations share."""
+"""What networks that reconstruct a snapshot share: checks, either axis, stages."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from cassi.models.grid import Reconstructor
+from cassi import ops
+from cassi.models.grid import Aligned, Camera, Turned
 from cassi.models.layers import check_counts
 from cassi.solvers.base import Prior
+
+
+class Reconstructor(nn.Module):
+    """A network `(y, system) -> x`, for cameras of one shot, dispersed along either axis.
+
+    A subclass gives `recover`, which sees dispersion along columns only, by whole pixels to the
+    right of the first column. Of a camera that moves or warps its bands otherwise it sees the next
+    such one, see `Aligned`; what it does with the camera's own data step is exact.
+
+    Args:
+        bands: number C of bands.
+    """
+
+    def __init__(self, bands: int) -> None:
+        super().__init__()
+        if isinstance(bands, bool) or not isinstance(bands, int) or bands < 1:
+            raise ValueError(f"bands: expected a whole number of at least 1, got {bands!r}")
+        self.bands = bands
+
+    def forward(self, y: Tensor, system: Camera) -> Tensor:
+        """Reconstruct: measurement `(B, 1, H', W')` → cube `(B, C, H, W)`.
+
+        Raises:
+            ValueError: the camera has another number of bands, or several shots, or y is not one
+                of its measurements.
+        """
+        y, camera = self.align(y, system)
+        x = self.recover(y, camera)
+        return x.mT if system.axis == -2 else x
+
+    def align(self, y: Tensor, system: Camera) -> tuple[Tensor, Camera]:
+        """Return measurement and camera as `recover` sees them: `(B, 1, H, W')`.
+
+        Raises:
+            ValueError: the camera has another number of bands, or several shots, or y is not one
+                of its measurements.
+        """
+        self._check(y, system)
+        if system.axis == -2:
+            y, system = y.mT, Turned(system)
+        if tuple(system.offsets) == ops.step_offsets(system.bands, system.step):
+            return y, system
+        aligned = Aligned(system)
+        return aligned.window(y), aligned
+
+    def recover(self, y: Tensor, system: Camera) -> Tensor:
+        """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        raise NotImplementedError
+
+    def _check(self, y: Tensor, system: Camera) -> None:
+        name = type(self).__name__
+        if system.bands != self.bands:
+            raise ValueError(
+                f"{name}: expected a camera of {self.bands} bands, got {system.bands}; make the "
+                f"network for them, create_model(…, bands={system.bands})"
+            )
+        if system.mask.shape[-4] != 1:
+            raise ValueError(
+                f"{name}: expected a camera of one shot, got {system.mask.shape[-4]} shots; "
+                "solvers take several"
+            )
+        expected = system.measurement_shape[1:]
+        if y.ndim != 4 or (y.shape[1], *y.shape[-2:]) != (1, *expected):
+            raise ValueError(
+                f"{name} y: expected (B, 1, {expected[0]}, {expected[1]}) as the camera says, "
+                f"got {tuple(y.shape)}"
+            )
 
 
 class Unrolled(Reconstructor):
@@ -38,5 +107,73 @@ class Unrolled(Reconstructor):
             if self.checkpointing and torch.is_grad_enabled():
                 return cast(Tensor, checkpoint(denoiser, x, sigma, use_reentrant=False))
             return cast(Tensor, denoiser(x, sigma))
+
+        return apply
+
+
+class Staged(Unrolled):
+    """A network whose every stage ends with an estimate of the cube.
+
+    A subclass gives `iterates`, which sees dispersion along columns only.
+    """
+
+    def iterates(self, y: Tensor, system: Camera) -> Iterator[Tensor]:
+        """Yield the cube `(B, C, H, W)` of each stage, of y `(B, 1, H, W')`."""
+        raise NotImplementedError
+
+    def recover(self, y: Tensor, system: Camera) -> Tensor:
+        """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        cube = y
+        for iterate in self.iterates(y, system):
+            cube = iterate
+        return cube
+
+    def outputs(self, y: Tensor, system: Camera) -> list[Tensor]:
+        """Return the cubes of all stages, the last stage first.
+
+        Args:
+            y: measurement `(B, 1, H', W')`.
+            system: the camera, of either axis.
+
+        Returns:
+            Cubes `(B, C, H, W)`, as many as there are stages.
+
+        Raises:
+            ValueError: camera or measurement do not fit, as for a reconstruction.
+        """
+        y, camera = self.align(y, system)
+        cubes = list(self.iterates(y, camera))[::-1]
+        return [x.mT for x in cubes] if system.axis == -2 else cubes
+
+    def run(self, part: nn.Module, *inputs: Any) -> Tensor:
+        """Apply a part of a stage; with `checkpointing` its inside is computed again."""
+        if self.checkpointing and torch.is_grad_enabled():
+            return cast(Tensor, checkpoint(part, *inputs, use_reentrant=False))
+        return cast(Tensor, part(*inputs))
+
+
+class Passing(Unrolled):
+    """Unrolled iterations whose denoisers `net(x, features) -> x, features` are chained.
+
+    The arguments are those of `Unrolled`.
+    """
+
+    def chain(self, denoiser: Callable[..., Any], features: list[Any]) -> Prior:
+        """Return a denoiser as the prior of one stage.
+
+        Args:
+            denoiser: the stage's network.
+            features: what the stage before left, empty before the first; replaced.
+        """
+
+        def apply(x: Tensor, sigma: Any) -> Tensor:
+            given = features[0] if features else None
+            if self.checkpointing and torch.is_grad_enabled():
+                result = checkpoint(denoiser, x, given, use_reentrant=False)
+            else:
+                result = denoiser(x, given)
+            features[:] = [result[1]]
+            cube: Tensor = result[0]
+            return cube
 
         return apply

@@ -11,13 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import cassi
-from cassi.models import _inputs
-from cassi.models import grid as base
-from cassi.models.published import dgsmp, hash_attention
+from cassi.models import grid
+from cassi.models.published import cst, dgsmp
 from cassi.models.published.bisrnet import straight_through
 from cassi.models.published.hdnet import DomainAttention
-from cassi.models.published.spectral_attention import MaskGuide, SpectralAttention, scaled_offsets
-from cassi.models.published.triple_attention import neighbours
+from cassi.models.published.mst import MaskGuide, SpectralAttention, scaled_offsets
+from cassi.models.published.tsa_net import neighbours
 from cassi.models.registry import create_model
 
 BANDS = 4
@@ -82,10 +81,10 @@ def test_attention_to_an_image_of_zeros_has_a_gradient() -> None:
 @pytest.mark.parametrize("step", [-3, -1, 0, 2])
 def test_masks_are_shifted_back_as_the_camera_shifts(step: int) -> None:
     camera = _camera(step=step)
-    shifts = base.offsets(camera)
+    shifts = grid.offsets(camera)
     assert scaled_offsets(BANDS, step, level=0, spare=max(shifts)) == shifts
     masks = torch.rand(1, BANDS, 8, 9)
-    wide = _inputs.shift(masks, shifts)
+    wide = grid.shift(masks, shifts)
     assert wide.shape[-1] == 9 + 3 * abs(step)
     guide = MaskGuide(BANDS)
     for layer in (guide.conv1, guide.conv2, guide.depth_conv):
@@ -136,7 +135,7 @@ def test_channels_are_nearest_to_themselves() -> None:
 
 def test_clusters_hold_tokens_that_are_alike() -> None:
     torch.manual_seed(0)
-    block = hash_attention.HashAttention(4, heads=1, cluster=4)
+    block = cst.HashAttention(4, heads=1, cluster=4)
     directions = 10 * torch.eye(4)[torch.arange(16) % 4]
     x = (directions + 0.01 * torch.randn(16, 4)).unsqueeze(0)
     order = block._order(x)

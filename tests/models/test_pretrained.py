@@ -11,12 +11,7 @@ from cassi.data.bundled import bundled_path
 from cassi.metrics import psnr
 from cassi.models import pretrained
 from cassi.models.inference import Inference
-from cassi.models.pretrained import (
-    check_camera,
-    load_pretrained,
-    plug_and_play,
-    shipped_network,
-)
+from cassi.models.pretrained import check_camera, load_pretrained, plug_and_play, shipped_network
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import cassi
-from cassi.models.published.spectral_attention import SpectralAttention
+from cassi.models.published.mst import SpectralAttention
 from cassi.models.registry import create_model, list_models
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import cassi
-from cassi.models.grid import Reconstructor
+from cassi.models.grid import Wide, reflect_to_multiple
+from cassi.models.network import Reconstructor
 from cassi.models.registry import create_model, find_model, list_models
-from cassi.models.wide import Wide, reflect_to_multiple
 
 BANDS = 5
 SMALL: dict[str, Any] = {"stages": 2, "size": (64, 64), "start": 3, "training_start": 3}

@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models._inputs import band_masks, initial_cube, pad_reflect
-from cassi.models.grid import Camera, Reconstructor
-from cassi.models.layers import check_counts
-from cassi.models.published.spectral_attention import PreNorm, convolve
+from cassi.models.grid import Camera, band_masks, initial_cube, pad_reflect
+from cassi.models.layers import check_counts, convolve
+from cassi.models.network import Reconstructor
+from cassi.models.published.mst import PreNorm
 from cassi.models.registry import register
 
 

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models._inputs import initial_cube, pad_reflect
-from cassi.models.grid import Camera, Reconstructor, overlay, windows
+from cassi.models.grid import Camera, initial_cube, overlay, pad_reflect, windows
 from cassi.models.layers import check_counts
+from cassi.models.network import Reconstructor
 from cassi.models.registry import register
 
 

@@ -7,10 +7,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from cassi.models.grid import Camera, offsets
+from cassi.models.grid import Camera, Wide, offsets, reflect_to_multiple, roll_bands
 from cassi.models.network import Unrolled
 from cassi.models.registry import register
-from cassi.models.wide import Wide, reflect_to_multiple, roll_bands
 from cassi.solvers import ADMM, GAP
 from cassi.solvers.base import Algorithm
 

@@ -7,9 +7,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from cassi.models._inputs import initial_cube
-from cassi.models.grid import Camera, Reconstructor
+from cassi.models.grid import Camera, initial_cube
 from cassi.models.layers import check_counts
+from cassi.models.network import Reconstructor
 from cassi.models.registry import register
 
 

@@ -8,21 +8,18 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from cassi.models._inputs import initial_cube
-from cassi.models.grid import Camera, camera_mask
-from cassi.models.layers import check_counts
-from cassi.models.pixelwise import convolve, mix
-from cassi.models.published.rectification import (
+from cassi.models.grid import Camera, camera_mask, initial_cube, reflect_to_multiple
+from cassi.models.layers import check_counts, convolve, mix
+from cassi.models.network import Staged
+from cassi.models.published.ssr import (
     HALVINGS,
     FeedForward,
     Modulation,
     PreNorm,
     RectifyingUNet,
+    RelaxationNet,
 )
-from cassi.models.published.ssr import RelaxationNet
 from cassi.models.registry import register
-from cassi.models.staged import Staged
-from cassi.models.wide import reflect_to_multiple
 
 
 class ModulationBlock(nn.Module):

@@ -2,29 +2,213 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models._inputs import band_masks, initial_cube
-from cassi.models.attention import WINDOW
-from cassi.models.grid import Camera
-from cassi.models.mixing import pool_rectified, pooled_mlp
-from cassi.models.pixelwise import convolve, mix
-from cassi.models.published.rectification import (
-    HALVINGS,
-    FeedForward,
-    PreNorm,
-    RectifyingUNet,
-    SpatialBlock,
-    WindowedChannelAttention,
+from cassi.models.attention import WINDOW, from_windows, to_windows
+from cassi.models.grid import Camera, band_masks, initial_cube, reflect_to_multiple
+from cassi.models.layers import (
+    convolve,
+    initialize_convolution,
+    mix,
+    normalize,
+    pool_rectified,
+    pooled_mlp,
 )
+from cassi.models.network import Staged
 from cassi.models.registry import register
-from cassi.models.staged import Staged
-from cassi.models.wide import reflect_to_multiple
 from cassi.solvers import GAP
+
+HALVINGS = 2
+"""How often the image of a `RectifyingUNet` is halved."""
+
+
+class PreNorm(nn.Module):
+    """fn(norm(x)): over the channels of a pixel, or over the pixels of a channel.
+
+    Args:
+        dim: channels.
+        fn: the block.
+        over_pixels: normalize each channel over the image, an instance norm.
+    """
+
+    def __init__(self, dim: int, fn: nn.Module, over_pixels: bool = False) -> None:
+        super().__init__()
+        self.fn = fn
+        self.norm = nn.GroupNorm(dim, dim) if over_pixels else nn.LayerNorm(dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, H, W, c)` to the same."""
+        return cast(Tensor, self.fn(normalize(self.norm, x)))
+
+
+class WindowedChannelAttention(nn.Module):
+    """Attention among the channels of each 8×8 window: softmax(qᵀk/√d) on v.
+
+    Args:
+        dim: channels.
+        scale: d.
+
+    Source: Zhang et al., "Improving spectral snapshot reconstruction with spectral-spatial
+    rectification", CVPR 2024, section 3.3; names of the weights as in the authors' code.
+    """
+
+    def __init__(self, dim: int, scale: int) -> None:
+        super().__init__()
+        self.scale = scale**-0.5
+        self.to_qkv = nn.Conv2d(dim, 3 * dim, 1, bias=False)
+        self.to_out = nn.Conv2d(dim, dim, 1)
+        self.apply(initialize_convolution)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attend: `(B, H, W, c)` → the same, H and W multiples of 8."""
+        height, width = x.shape[1:3]
+        cut = to_windows(x)
+        tokens = cut.flatten(0, 1)  # (n, pixels, c)
+        q, k, v = (F.linear(tokens, weight) for weight in self.to_qkv.weight.flatten(1).chunk(3))
+        scores = (q.mT * self.scale) @ k  # (n, c, c)
+        out = v @ scores.softmax(-1).mT.to(v.dtype)
+        return mix(self.to_out, from_windows(out.view(cut.shape), height, width))
+
+
+class FeedForward(nn.Module):
+    """1×1, 3×3 depthwise and 1×1 convolution, with GELU between them.
+
+    Args:
+        dim: channels.
+        factor: channels inside, in units of `dim`, rounded down.
+    """
+
+    def __init__(self, dim: int, factor: float) -> None:
+        super().__init__()
+        inner = int(dim * factor)
+        self.net = nn.Sequential(
+            nn.Conv2d(dim, inner, 1, bias=False),
+            nn.GELU(),
+            nn.Conv2d(inner, inner, 3, padding=1, bias=False, groups=inner),
+            nn.GELU(),
+            nn.Conv2d(inner, dim, 1, bias=False),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, H, W, c)` to the same."""
+        widen, spread, narrow = (cast(nn.Conv2d, self.net[i]) for i in (0, 2, 4))
+        return mix(narrow, F.gelu(convolve(spread, F.gelu(mix(widen, x)))))
+
+
+class Modulation(nn.Module):
+    """Values multiplied by a wide depthwise convolution: W_o(depthwise(W_a x) ⊙ W_v x) + b.
+
+    Args:
+        dim: channels.
+        kernel: width of the convolution, odd.
+
+    Source: Zhang et al., "Improving spectral snapshot reconstruction", CVPR 2024, section 3.3.
+    """
+
+    def __init__(self, dim: int, kernel: int = 11) -> None:
+        super().__init__()
+        self.to_a = nn.Sequential(
+            nn.Conv2d(dim, dim, 1, bias=False),
+            nn.Conv2d(dim, dim, kernel, padding=kernel // 2, groups=dim, bias=False),
+        )
+        self.to_v = nn.Conv2d(dim, dim, 1, bias=False)
+        self.to_out = nn.Conv2d(dim, dim, 1)
+        self.apply(initialize_convolution)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, H, W, c)` to the same."""
+        point, spread = (cast(nn.Conv2d, layer) for layer in self.to_a)
+        return mix(self.to_out, convolve(spread, mix(point, x)) * mix(self.to_v, x))
+
+
+class SpatialWeights(nn.Module):
+    """One image of all channels, with weights per pixel and channel: W_o(σ(depthwise(u)) ⊙ e) + b.
+
+    u = W x, and e = gelu(conv(u)) has one channel.
+
+    Args:
+        dim: channels.
+
+    Source: Zhang et al., "Improving spectral snapshot reconstruction", CVPR 2024, section 3.3.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(dim, dim, 1, bias=False)
+        self.Estimator = nn.Sequential(nn.Conv2d(dim, 1, 3, padding=1, bias=False), nn.GELU())
+        self.SW = nn.Sequential(
+            nn.Conv2d(dim, dim, 3, padding=1, groups=dim, bias=False), nn.Sigmoid()
+        )
+        self.out = nn.Conv2d(dim, dim, 1)
+        self.apply(initialize_convolution)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, H, W, c)` to the same."""
+        u = mix(self.conv, x)
+        weights = torch.sigmoid(convolve(self.SW[0], u))
+        return mix(self.out, weights * F.gelu(convolve(self.Estimator[0], u)))
+
+
+class SpatialBlock(nn.Module):
+    """x + modulation(x), then x + weights(x).
+
+    Args:
+        dim: channels.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.CMB = PreNorm(dim, Modulation(dim))
+        self.SAB = PreNorm(dim, SpatialWeights(dim), over_pixels=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, H, W, c)` to the same."""
+        x = x + self.CMB(x)
+        return x + cast(Tensor, self.SAB(x))
+
+
+class RectifyingUNet(nn.Module):
+    """A U-Net of three resolutions with one block at each, twice but for the smallest.
+
+    A subclass makes the layers by `build`, after what it puts before them, and applies them by
+    `pass_through`.
+    """
+
+    def build(self, dim: int, outputs: int, block: Callable[[int], nn.Module]) -> None:
+        """Make the layers.
+
+        Args:
+            dim: channels at full size; doubled at each halving.
+            outputs: channels of the result.
+            block: makes a block of so many channels, on images `(B, H, W, c)`.
+        """
+        self.down1 = block(dim)
+        self.downsample1 = nn.Conv2d(dim, 2 * dim, 4, 2, 1, bias=False)
+        self.down2 = block(2 * dim)
+        self.downsample2 = nn.Conv2d(2 * dim, 4 * dim, 4, 2, 1, bias=False)
+        self.bottleneck = block(4 * dim)
+        self.upsample2 = nn.ConvTranspose2d(4 * dim, 2 * dim, 2, 2)
+        self.fusion2 = nn.Conv2d(4 * dim, 2 * dim, 1, bias=False)
+        self.up2 = block(2 * dim)
+        self.upsample1 = nn.ConvTranspose2d(2 * dim, dim, 2, 2)
+        self.fusion1 = nn.Conv2d(2 * dim, dim, 1, bias=False)
+        self.up1 = block(dim)
+        self.out = nn.Conv2d(dim, outputs, 3, padding=1, bias=False)
+
+    def pass_through(self, x: Tensor) -> Tensor:
+        """Map `(B, H, W, c)` to `(B, H, W, outputs)`, H and W multiples of 4."""
+        fine = self.down1(x)
+        middle = self.down2(convolve(self.downsample1, fine))
+        coarse = self.bottleneck(convolve(self.downsample2, middle))
+        x = self.up2(mix(self.fusion2, convolve(self.upsample2, coarse), middle))
+        x = self.up1(mix(self.fusion1, convolve(self.upsample1, x), fine))
+        return convolve(self.out, x)
+
 
 MULTIPLE = WINDOW * 2**HALVINGS
 

@@ -2,17 +2,179 @@
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
 from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models._inputs import band_masks, initial_cube
-from cassi.models.grid import Camera, Reconstructor
+from cassi.models.grid import Camera, band_masks, initial_cube
 from cassi.models.layers import check_counts, pad_to_multiple
-from cassi.models.published.triple_attention import Pair, TripleAttention
+from cassi.models.network import Reconstructor
 from cassi.models.registry import register
+
+Pair = tuple[int, int]
+
+
+def conv_block(
+    inputs: int, outputs: int, kernel: int | Pair, stride: int | Pair = 1, padding: int | Pair = 0
+) -> nn.Sequential:
+    """Convolution, batch normalization, ReLU."""
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, kernel, stride, padding),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(inplace=True),
+    )
+
+
+def projection(inputs: int, outputs: int) -> nn.Sequential:
+    """1×1 convolution and batch normalization."""
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs))
+
+
+class SpatialFeatures(nn.Module):
+    """A vector for each row (or column) and head.
+
+    The linear layer spans the whole of the other axis. An image of another size than it was made
+    for is interpolated along that axis.
+    """
+
+    def __init__(self, channels: int, heads: int, length: int, outputs: int, level: int) -> None:
+        super().__init__()
+        kernel, stride, padding = ((1, 5), (3, 5)), ((1, 2), (2, 2)), ((0, 2), (1, 2))
+        first, second = level > 0, level > 1
+        self.conv1 = conv_block(channels, heads, kernel[first], stride[first], padding[first])
+        self.conv2 = conv_block(heads, heads, kernel[second], stride[second], padding[second])
+        self.fully = nn.Sequential(nn.Linear(length, outputs), nn.ReLU(inplace=True))
+        self.length = length
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, C, H, W)` to `(B, heads, H / 2^level, outputs)`."""
+        features = self.conv2(self.conv1(x))
+        if features.shape[-1] != self.length:
+            size = (features.shape[-2], self.length)
+            features = F.interpolate(features, size, mode="bilinear", align_corners=False)
+        return cast(Tensor, self.fully(features))
+
+
+class SpectralFeatures(nn.Module):
+    """A vector for each channel and head, from the whole image, interpolated to a fixed size."""
+
+    def __init__(self, channels: int, heads: int, size: Pair, outputs: int) -> None:
+        super().__init__()
+        self.conv1 = conv_block(channels, channels, 5, 2)
+        self.conv2 = conv_block(channels, channels, 5, 2)
+        self.fully = nn.Sequential(
+            nn.Linear(size[0] * size[1], heads * outputs), nn.ReLU(inplace=True)
+        )
+        self.size = size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, C, H, W)` to `(B, C, heads · outputs)`."""
+        features = self.conv2(self.conv1(x))
+        if tuple(features.shape[-2:]) != self.size:
+            features = F.interpolate(features, self.size, mode="bilinear", align_corners=False)
+        return cast(Tensor, self.fully(features.flatten(2)))
+
+
+def neighbours(count: int) -> Tensor:
+    """Return how near channels are to each other, a raised cosine: `(1, count, count)`."""
+    index = torch.arange(count, dtype=torch.float64)
+    distance = (index[:, None] - index) / max(count - 1, 1)
+    return ((torch.cos(distance * math.pi) + 1) / 2).float().unsqueeze(0)
+
+
+class TripleAttention(nn.Module):
+    """Attention over rows, then columns, then channels, each of several heads.
+
+    With V a head's value, out = γ Σ_heads W_h (A_rows V A_columnsᵀ) A_channelsᵀ + x.
+
+    Args:
+        inputs: channels.
+        outputs: channels of the result.
+        size: H, W that the linear layers are made for.
+        dims: length of the vectors of rows and columns, and of channels.
+        level: how often rows and columns are halved before they attend to each other.
+        near: whether neighbouring channels are favoured.
+        heads: number of heads.
+
+    Source: Meng, Ma, Yuan, "End-to-end low cost compressive spectral imaging with spatial-spectral
+    self-attention", ECCV 2020, section 4.2.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        size: Pair,
+        dims: Pair,
+        level: int,
+        near: bool = False,
+        heads: int = 8,
+    ) -> None:
+        super().__init__()
+        self.heads = heads
+        self.uSpatial = nn.Parameter(torch.tensor(float(dims[0])), requires_grad=False)
+        self.uSpectral = nn.Parameter(torch.tensor(float(dims[1])), requires_grad=False)
+        self.mask = self.attn_scale = None
+        if near:
+            self.mask = nn.Parameter(neighbours(outputs), requires_grad=False)
+            self.attn_scale = nn.Parameter(torch.tensor(1.1), requires_grad=False)
+        self.gamma = nn.Parameter(torch.tensor(1.0), requires_grad=False)
+        self.down_sample = self.up_sample = None
+        if level:
+            widths = [outputs << i for i in range(level + 1)]
+            self.down_sample = nn.Sequential(
+                *(conv_block(a, b, 3, 2, 1) for a, b in pairwise(widths))
+            )
+            self.up_sample = nn.ConvTranspose2d(widths[-1], outputs, 2**level, 2**level)
+        rows, columns = (n // 4 for n in size)
+        spectral = (rows - 3, columns - 3)
+        self.preproc = projection(inputs, outputs)
+        self.query_x = SpatialFeatures(outputs, heads, columns, dims[0], level)
+        self.query_y = SpatialFeatures(outputs, heads, rows, dims[0], level)
+        self.query_lambda = SpectralFeatures(outputs, heads, spectral, dims[1])
+        self.key_x = SpatialFeatures(outputs, heads, columns, dims[0], level)
+        self.key_y = SpatialFeatures(outputs, heads, rows, dims[0], level)
+        self.key_lambda = SpectralFeatures(outputs, heads, spectral, dims[1])
+        self.value = projection(outputs, heads * outputs)
+        self.aggregation = nn.Linear(heads * outputs, outputs)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Map `(B, inputs, H, W)` to `(B, outputs, H, W)`."""
+        x = self.preproc(image)
+        b, c, h, w = x.shape
+        turned = x.mT
+        along_x = attention(self.query_x(x), self.key_x(x), self.uSpatial)
+        along_y = attention(self.query_y(turned), self.key_y(turned), self.uSpatial)
+        query, key = (
+            features.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for features in (self.query_lambda(x), self.key_lambda(x))
+        )
+        between = attention(query, key, self.uSpectral)  # (B, heads, C, C)
+        if self.mask is not None and self.attn_scale is not None:
+            between = (between + self.mask) / torch.sqrt(self.attn_scale)
+
+        value = self.value(x).unflatten(1, (self.heads, c)).flatten(0, 1)  # (B·heads, C, H, W)
+        if self.down_sample is not None:
+            value = self.down_sample(value)
+        value = torch.einsum("nxp,ncpw->ncxw", along_x.flatten(0, 1), value)
+        value = torch.einsum("nyq,nchq->nchy", along_y.flatten(0, 1), value)
+        if self.up_sample is not None:
+            value = self.up_sample(value)
+        # Channels attend and heads are joined by one matrix per head: both are linear in V.
+        weight = self.aggregation.weight.unflatten(-1, (self.heads, c))  # (C, heads, C)
+        joined = torch.einsum("bhij,ohi->bohj", between, weight).flatten(2)  # (B, C, heads·C)
+        value = value.reshape(b, self.heads * c, h * w)
+        out = (joined @ value).view(b, c, h, w) + self.aggregation.bias.view(-1, 1, 1)
+        return cast(Tensor, self.gamma * out + x)
+
+
+def attention(query: Tensor, key: Tensor, scale: Tensor) -> Tensor:
+    """Return softmax(QKᵀ/√scale) of `(…, n, d)`: `(…, n, n)`."""
+    return (query @ key.mT / torch.sqrt(scale)).softmax(-1)
 
 
 def plain_block(inputs: int, outputs: int) -> nn.Sequential:
