@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from cassi.models.layers import check_counts, level_map, pad_to_multiple
+from cassi.models.network import compute
 from cassi.models.registry import register
 from cassi.priors.subspace import (
     Subspace,
@@ -336,12 +336,10 @@ class _Components:
         height, width = planes.shape[-2:]
         planes = pad_to_multiple(planes, 8).contiguous(memory_format=torch.channels_last)
         with torch.autocast(planes.device.type, self.precision, enabled=self.precision is not None):
-            if self.of.checkpointing and torch.is_grad_enabled():
-                pair = checkpoint(self.net, planes, self.features, use_reentrant=False)
-            else:
-                pair = self.net(planes, self.features)
+            checkpointing = self.of.checkpointing
+            pair = compute(self.net, planes, self.features, checkpointing=checkpointing)
         correction, self.features = pair
-        return correction[..., :height, :width].float()
+        return cast(Tensor, correction[..., :height, :width].float())
 
     def _turn(self, planes: Tensor) -> Tensor:
         # The network sees dispersion to the right only.

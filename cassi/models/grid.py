@@ -199,31 +199,6 @@ def place_bands(x: Tensor, shifts: Sequence[int], extra: int) -> Tensor:
     return torch.stack(bands, 1)
 
 
-def reflect_to_multiple(x: Tensor, multiple: int) -> Tensor:
-    """Mirror the last rows and columns until H and W are multiples of a number.
-
-    As `F.pad(…, mode="reflect")`, but for any size: images smaller than what is to be added are
-    mirrored again and again.
-    """
-    height, width = x.shape[-2:]
-    below, right = -height % multiple, -width % multiple
-    if below == right == 0:
-        return x
-    if below < height and right < width:
-        return F.pad(x, (0, right, 0, below), mode="reflect")
-    rows, columns = (
-        _mirrored(size, size + more, x.device) for size, more in ((height, below), (width, right))
-    )
-    return x[..., rows[:, None], columns]
-
-
-def _mirrored(size: int, total: int, device: torch.device) -> Tensor:
-    # 0 1 2 3 2 1 0 1 …: the period leaves out both ends once.
-    period = max(2 * (size - 1), 1)
-    position = torch.arange(total, device=device) % period
-    return torch.minimum(position, period - position) if size > 1 else position
-
-
 def initial_cube(y: Tensor, system: Camera) -> Tensor:
     """Return the windows of y at the scale of one band, 2/C · y: `(B, 1, H, W')` → `(B, C, H, W)`.
 
@@ -239,33 +214,6 @@ def band_masks(y: Tensor, system: Camera) -> Tensor:
     """Return the mask of each band, in the dtype of y: `(1|B, C, H, W)`."""
     mask = camera_mask(system).to(y.dtype)
     return mask.expand(-1, system.bands, -1, -1)
-
-
-def shift(masks: Tensor, offsets: list[int]) -> Tensor:
-    """Move each band to the right, zeros around it: `(B, C, H, W)` → `(B, C, H, W')`.
-
-    Args:
-        masks: one image per band.
-        offsets: a column >= 0 for each band, pixels; W' is W and the largest of them.
-    """
-    extra = max(offsets)
-    moved = [
-        F.pad(masks[:, c : c + 1], (offset, extra - offset)) for c, offset in enumerate(offsets)
-    ]
-    return torch.cat(moved, 1).contiguous(memory_format=torch.channels_last)
-
-
-def pad_reflect(x: Tensor, multiple: int) -> Tensor:
-    """Mirror the image below and to the right until H and W are multiples of a number.
-
-    An image smaller than what is missing has its last row or column repeated instead.
-    """
-    height, width = x.shape[-2:]
-    below, right = -height % multiple, -width % multiple
-    if not (below or right):
-        return x
-    mode = "reflect" if below < height and right < width else "replicate"
-    return F.pad(x, (0, right, 0, below), mode=mode)
 
 
 def moved_masks(y: Tensor, system: Camera) -> Tensor:

@@ -15,7 +15,7 @@ from cassi.models.layers import check_counts
 from cassi.solvers.base import Prior
 
 
-class Reconstructor(nn.Module):
+class Network(nn.Module):
     """A network `(y, system) -> x`, for cameras of one shot, dispersed along either axis.
 
     A subclass gives `recover`, which sees dispersion along columns only, by whole pixels to the
@@ -28,8 +28,7 @@ class Reconstructor(nn.Module):
 
     def __init__(self, bands: int) -> None:
         super().__init__()
-        if isinstance(bands, bool) or not isinstance(bands, int) or bands < 1:
-            raise ValueError(f"bands: expected a whole number of at least 1, got {bands!r}")
+        check_counts(type(self).__name__, bands=bands)
         self.bands = bands
 
     def forward(self, y: Tensor, system: Camera) -> Tensor:
@@ -82,7 +81,14 @@ class Reconstructor(nn.Module):
             )
 
 
-class Unrolled(Reconstructor):
+def compute(part: Callable[..., Any], *inputs: Any, checkpointing: bool) -> Any:
+    """Apply a part of a network; with checkpointing its gradient computes its inside again."""
+    if checkpointing and torch.is_grad_enabled():
+        return checkpoint(part, *inputs, use_reentrant=False)
+    return part(*inputs)
+
+
+class Unrolled(Network):
     """A fixed number of iterations of an `Algorithm`, each with a denoiser of its own.
 
     Args:
@@ -100,15 +106,9 @@ class Unrolled(Reconstructor):
         check_counts(type(self).__name__, stages=stages)
         self.stages, self.checkpointing = stages, checkpointing
 
-    def prior(self, denoiser: nn.Module) -> Prior:
-        """Return a denoiser `net(x, sigma)` as the prior of one stage."""
-
-        def apply(x: Tensor, sigma: Any) -> Tensor:
-            if self.checkpointing and torch.is_grad_enabled():
-                return cast(Tensor, checkpoint(denoiser, x, sigma, use_reentrant=False))
-            return cast(Tensor, denoiser(x, sigma))
-
-        return apply
+    def compute(self, part: Callable[..., Any], *inputs: Any) -> Any:
+        """Apply a part of a stage; with `checkpointing` its inside is computed again."""
+        return compute(part, *inputs, checkpointing=self.checkpointing)
 
 
 class Staged(Unrolled):
@@ -145,12 +145,6 @@ class Staged(Unrolled):
         cubes = list(self.iterates(y, camera))[::-1]
         return [x.mT for x in cubes] if system.axis == -2 else cubes
 
-    def run(self, part: nn.Module, *inputs: Any) -> Tensor:
-        """Apply a part of a stage; with `checkpointing` its inside is computed again."""
-        if self.checkpointing and torch.is_grad_enabled():
-            return cast(Tensor, checkpoint(part, *inputs, use_reentrant=False))
-        return cast(Tensor, part(*inputs))
-
 
 class Passing(Unrolled):
     """Unrolled iterations whose denoisers `net(x, features) -> x, features` are chained.
@@ -167,13 +161,8 @@ class Passing(Unrolled):
         """
 
         def apply(x: Tensor, sigma: Any) -> Tensor:
-            given = features[0] if features else None
-            if self.checkpointing and torch.is_grad_enabled():
-                result = checkpoint(denoiser, x, given, use_reentrant=False)
-            else:
-                result = denoiser(x, given)
-            features[:] = [result[1]]
-            cube: Tensor = result[0]
-            return cube
+            cube, left = self.compute(denoiser, x, features[0] if features else None)
+            features[:] = [left]
+            return cast(Tensor, cube)
 
         return apply

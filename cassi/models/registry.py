@@ -27,7 +27,7 @@ _ENTRIES: dict[str, Entry] = {}
 
 
 def register(name: str, **settings: Any) -> Callable[[Class], Class]:
-    """Give a class of `Reconstructor` a name; several names with other settings may be stacked.
+    """Give a class of `Network` a name; several names with other settings may be stacked.
 
     Args:
         name: as `create_model` takes it, lower case.

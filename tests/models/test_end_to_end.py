@@ -84,7 +84,7 @@ def test_masks_are_shifted_back_as_the_camera_shifts(step: int) -> None:
     shifts = grid.offsets(camera)
     assert scaled_offsets(BANDS, step, level=0, spare=max(shifts)) == shifts
     masks = torch.rand(1, BANDS, 8, 9)
-    wide = grid.shift(masks, shifts)
+    wide = grid.place_bands(masks, shifts, max(shifts))
     assert wide.shape[-1] == 9 + 3 * abs(step)
     guide = MaskGuide(BANDS)
     for layer in (guide.conv1, guide.conv2, guide.depth_conv):

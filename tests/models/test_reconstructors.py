@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import cassi
-from cassi.models.grid import Wide, reflect_to_multiple
-from cassi.models.network import Reconstructor
+from cassi.models.grid import Wide
+from cassi.models.layers import pad_to_multiple
+from cassi.models.network import Network
 from cassi.models.registry import create_model, find_model, list_models
 
 BANDS = 5
@@ -158,7 +159,7 @@ def test_checkpointing_changes_no_gradient(name: str) -> None:
 def test_refuses_cameras_and_measurements_that_do_not_fit(name: str) -> None:
     net = _make(name)
     y, system = _shoot()
-    if isinstance(net, Reconstructor):  # others take any camera
+    if isinstance(net, Network):  # others take any camera
         with pytest.raises(ValueError, match="expected a camera of 5 bands, got 4"):
             net(y, cassi.SDCassi(torch.rand(24, 36), bands=4, step=2))
         with pytest.raises(ValueError, match="one shot, got 2 shots"):
@@ -197,10 +198,10 @@ def test_the_wide_camera_is_the_camera_behind_a_crop(step: int) -> None:
 def test_mirrored_padding_goes_on_where_torch_stops() -> None:
     x = torch.arange(12.0).reshape(1, 1, 3, 4)
     torch.testing.assert_close(
-        reflect_to_multiple(x, 5), nn.functional.pad(x, (0, 1, 0, 2), mode="reflect")
+        pad_to_multiple(x, 5, "mirror"), nn.functional.pad(x, (0, 1, 0, 2), mode="reflect")
     )
-    tall = reflect_to_multiple(x, 8)
+    tall = pad_to_multiple(x, 8, "mirror")
     assert tall.shape == (1, 1, 8, 8)
     assert tall[0, 0, :, 0].tolist() == [0, 4, 8, 4, 0, 4, 8, 4]
     assert tall[0, 0, 0].tolist() == [0, 1, 2, 3, 2, 1, 0, 1]
-    assert reflect_to_multiple(torch.ones(1, 1, 1, 3), 4).shape == (1, 1, 4, 4)
+    assert pad_to_multiple(torch.ones(1, 1, 1, 3), 4, "mirror").shape == (1, 1, 4, 4)

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cassi.checks import whole_number
 from cassi.models.layers import check_counts, check_images, pad_to_multiple
 
 
@@ -44,8 +45,7 @@ class Hourglass(nn.Module):
     def __init__(self, bands: int, width: int = 64, depth: int = 4, skip: int = 4) -> None:
         super().__init__()
         check_counts("Hourglass", bands=bands, width=width, depth=depth)
-        if isinstance(skip, bool) or not isinstance(skip, int) or skip < 0:
-            raise ValueError(f"Hourglass skip: expected a whole number >= 0, got {skip!r}")
+        whole_number("Hourglass skip", skip, 0)
         self.bands, self.depth = bands, depth
         widths = [bands] + [width] * depth
         self.down = nn.ModuleList(
@@ -68,8 +68,7 @@ class Hourglass(nn.Module):
         height, width = z.shape[-2:]
         # Two pixels at the waist: one alone has no variance to normalize by.
         least = 2 ** (self.depth + 1)
-        x = pad_to_multiple(z, least // 2)
-        x = F.pad(x, (0, max(0, least - x.shape[-1]), 0, max(0, least - x.shape[-2])), "replicate")
+        x = pad_to_multiple(z, least // 2, least=least)
         passed = []
         for level, down in enumerate(self.down):
             passed.append(self.skips[level](x) if len(self.skips) else None)

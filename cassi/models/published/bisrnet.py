@@ -9,10 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.grid import Camera, band_masks, initial_cube, pad_reflect
-from cassi.models.layers import check_counts, convolve
-from cassi.models.network import Reconstructor
-from cassi.models.published.mst import PreNorm
+from cassi.models.grid import Camera, band_masks, initial_cube
+from cassi.models.layers import PreNorm, check_counts, convolve, pad_to_multiple
+from cassi.models.network import Network
 from cassi.models.registry import register
 
 
@@ -192,7 +191,9 @@ class Blocks(nn.Module):
 
     def __init__(self, dim: int, count: int) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(PreNorm(dim, BinaryFeedForward(dim)) for _ in range(count))
+        self.blocks = nn.ModuleList(
+            PreNorm(nn.LayerNorm(dim), BinaryFeedForward(dim)) for _ in range(count)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, C, H, W)` to the same."""
@@ -235,7 +236,7 @@ class BinaryUNet(nn.Module):
 
 
 @register("bisrnet")
-class BiSRNet(Reconstructor):
+class BiSRNet(Network):
     """The binarized network for snapshots, with the published names of weights.
 
     Signs are discontinuous: two computations that differ in the last digit may differ visibly in
@@ -266,5 +267,5 @@ class BiSRNet(Reconstructor):
         height, width = system.mask.shape[-2:]
         masks = band_masks(y, system).expand(y.shape[0], -1, -1, -1)
         x = self.fution(torch.cat((initial_cube(y, system), masks), 1))
-        x = self.conv_in(pad_reflect(x, self.multiple))
+        x = self.conv_in(pad_to_multiple(x, self.multiple, "reflect"))
         return cast(Tensor, self.conv_out(self.body(x)) + x)[..., :height, :width]

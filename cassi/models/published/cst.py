@@ -9,10 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.grid import Camera, band_masks, initial_cube, pad_reflect
-from cassi.models.layers import check_counts
-from cassi.models.network import Reconstructor
-from cassi.models.published.mst import FeedForward, PreNorm
+from cassi.models.grid import Camera, band_masks, initial_cube
+from cassi.models.layers import (
+    FeedForward,
+    PreNorm,
+    check_counts,
+    convolve,
+    draw_narrow,
+    pad_to_multiple,
+)
+from cassi.models.network import Network
 from cassi.models.registry import register
 
 
@@ -103,8 +109,8 @@ class HashBlock(nn.Module):
         super().__init__()
         self.window, self.sparse = window, sparse
         self.shift = window // 2 if shifted else 0
-        self.attn = PreNorm(dim, HashAttention(dim, heads, window**2 // 4))
-        self.ffn = PreNorm(dim, FeedForward(dim))
+        self.attn = PreNorm(nn.LayerNorm(dim), HashAttention(dim, heads, window**2 // 4))
+        self.ffn = PreNorm(nn.LayerNorm(dim), FeedForward(dim, 4, convolve))
 
     def forward(self, x: Tensor, need: Tensor | None) -> Tensor:
         """Map `(B, H, W, C)` to the same; `need` is `(B, H, W)`, None where all attend."""
@@ -244,7 +250,7 @@ def _chain(layers: Sequence[nn.Module] | nn.ModuleList, x: Tensor) -> Tensor:
 @register("cst_m", blocks=(2, 2, 2))
 @register("cst_l", blocks=(2, 4, 6), estimators=2)
 @register("cst_l_plus", blocks=(2, 4, 6), estimators=2, sparse=False)
-class CST(Reconstructor):
+class CST(Network):
     """The coarse-to-fine sparse transformer, with the published names of weights.
 
     Its attention draws random numbers at every call: `torch.manual_seed` makes results repeat.
@@ -304,16 +310,14 @@ class CST(Reconstructor):
             for level in reversed(range(levels))
         )
         self.out_proj = nn.Conv2d(bands, bands, 3, padding=1, bias=False)
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
+        draw_narrow(self, nn.Linear)
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
         """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`."""
         height, width = system.mask.shape[-2:]
         masks = band_masks(y, system).expand(y.shape[0], -1, -1, -1)
-        x = pad_reflect(torch.cat((initial_cube(y, system), masks), 1), self.multiple)
-        x = self.fution(x)
+        x = torch.cat((initial_cube(y, system), masks), 1)
+        x = self.fution(pad_to_multiple(x, self.multiple, "reflect"))
         features, need = self.fe(x), None
         if self.sparse:
             features, need = features[:, :-1], features[:, -1:]

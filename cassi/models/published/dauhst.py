@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -10,18 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.attention import WINDOW, attend, from_windows, to_windows
-from cassi.models.grid import (
-    Camera,
-    Wide,
-    camera_mask,
-    offsets,
-    place_bands,
-    reflect_to_multiple,
-    roll_bands,
+from cassi.models.grid import Camera, Wide, mix_measurement, moved_masks, offsets, roll_bands
+from cassi.models.layers import (
+    FeedForward,
+    PreNorm,
+    check_counts,
+    draw_narrow,
+    mix,
+    pad_to_multiple,
 )
-from cassi.models.layers import check_counts, initialize_linear
 from cassi.models.network import Unrolled
-from cassi.models.published.ssr import FeedForward
 from cassi.models.registry import register
 from cassi.solvers import HQS
 
@@ -125,28 +124,15 @@ def _table(*shape: int) -> nn.Parameter:
     return table
 
 
-class Normed(nn.Module):
-    """fn(LayerNorm(x)), over the last axis."""
-
-    def __init__(self, width: int, fn: nn.Module) -> None:
-        super().__init__()
-        self.fn = fn
-        self.norm = nn.LayerNorm(width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return `(B, H, W, width)`."""
-        result: Tensor = self.fn(self.norm(x))
-        return result
-
-
 class HalfShuffleBlock(nn.Module):
     """x + attention(x), then x + feed_forward(x), on images `(B, c, H, W)`."""
 
     def __init__(self, dim: int, heads: int, size: tuple[int, int]) -> None:
         super().__init__()
         width = dim * heads
-        parts = (HalfShuffleAttention(dim, heads, size), FeedForward(width, 4))
-        self.blocks = nn.ModuleList([nn.ModuleList(Normed(width, part) for part in parts)])
+        parts = (HalfShuffleAttention(dim, heads, size), FeedForward(width, 4, mix))
+        normed = (PreNorm(nn.LayerNorm(width), part, wide=False) for part in parts)
+        self.blocks = nn.ModuleList([nn.ModuleList(normed)])
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `(B, c, H, W)` in channels_last, the layout in which nothing needs to be moved."""
@@ -188,7 +174,7 @@ class HalfShuffleTransformer(nn.Module):
             fuse = nn.Conv2d(2 * width, width, 1, bias=False)
             self.decoder_layers.append(nn.ModuleList([up, fuse, block(scale)]))
         self.mapping = nn.Conv2d(bands, bands, 3, padding=1, bias=False)
-        self.apply(initialize_linear)
+        draw_narrow(self, nn.Linear)
 
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
         """Denoise.
@@ -201,7 +187,9 @@ class HalfShuffleTransformer(nn.Module):
             `(B, C, H, W)`.
         """
         height, width = x.shape[-2:]
-        padded = reflect_to_multiple(x, MULTIPLE).contiguous(memory_format=torch.channels_last)
+        padded = pad_to_multiple(x, MULTIPLE, "mirror").contiguous(
+            memory_format=torch.channels_last
+        )
         plane = sigma.to(padded.dtype).expand(-1, -1, *padded.shape[-2:])
         features = self.embedding(torch.cat((padded, plane), 1))
         kept = []
@@ -286,32 +274,14 @@ class DAUHST(Unrolled):
     def recover(self, y: Tensor, system: Camera) -> Tensor:
         """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         wide, algorithm = Wide(system), HQS()
-        guess = self._guess(y, system)
+        guess = mix_measurement(self.fution, y, moved_masks(y, system), system, 2 / self.bands)
         alpha, beta = self.para_estimator(guess)
         state = algorithm.init(y, wide, roll_bands(guess, [-shift for shift in offsets(system)]))
         for i, denoiser in enumerate(self.denoisers):
-            prior = self.prior(denoiser)
+            prior = partial(self.compute, denoiser)
             rho, sigma = alpha[:, i, 0, 0], beta[:, i : i + 1]
             state = algorithm.step(state, y, wide, prior, sigma, rho)
         return state.x[..., : wide.width]
-
-    def _guess(self, y: Tensor, system: Camera) -> Tensor:
-        """Mix the measurement and the mask into a first cube, its bands still apart.
-
-        A 1×1 convolution of the 2C channels (y·2/C where band c falls, mask moved to there). Of the
-        first C channels it needs no image: y is the same in all of them, so what is left is one
-        weight per band and column.
-        """
-        shifts = offsets(system)
-        extra = max(shifts)
-        mask = camera_mask(system).to(y.dtype)
-        mask = mask.expand(-1, self.bands, -1, -1)
-        reached = place_bands(mask.new_ones(1, self.bands, 1, mask.shape[-1]), shifts, extra)
-        of_y, of_mask = self.fution.weight.chunk(2, 1)
-        per_column = F.conv2d(reached, of_y) * (2 / self.bands)
-        moved = place_bands(mask, shifts, extra).permute(0, 2, 3, 1)
-        guess = F.linear(moved, of_mask.flatten(1), self.fution.bias)
-        return guess.permute(0, 3, 1, 2) + per_column * y
 
 
 def _fuse(coarse: Tensor, fine: Tensor, layer: nn.Conv2d) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -16,15 +17,17 @@ from cassi.models.grid import (
     moved_masks,
     offsets,
     place_bands,
-    reflect_to_multiple,
 )
 from cassi.models.layers import (
     GatedFeedForward,
     PixelNorm,
+    PreNorm,
+    Resampling,
     check_counts,
     convolve,
-    initialize_convolution,
+    draw_narrow,
     mix,
+    pad_to_multiple,
     spread_pixels,
     widen,
 )
@@ -117,19 +120,6 @@ SCALES = 3
 MULTIPLE = PARTS * 2 ** (SCALES - 1)
 
 
-class Normed(nn.Module):
-    """fn(LayerNorm(x)), over the channels of each pixel."""
-
-    def __init__(self, dim: int, fn: nn.Module) -> None:
-        super().__init__()
-        self.fn = fn
-        self.norm = PixelNorm(dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
-        return cast(Tensor, self.fn(self.norm(x)))
-
-
 class LocalNonLocalBlock(nn.Module):
     """Local attention, non-local attention and a feed-forward network, each with a skip."""
 
@@ -142,7 +132,7 @@ class LocalNonLocalBlock(nn.Module):
                 NonLocalAttention(dim, heads),
                 GatedFeedForward(dim, bias=True),
             )
-            return nn.ModuleList(Normed(dim, part) for part in parts)
+            return nn.ModuleList(PreNorm(PixelNorm(dim), part) for part in parts)
 
         self.blocks = nn.ModuleList(block() for _ in range(count))
 
@@ -151,20 +141,6 @@ class LocalNonLocalBlock(nn.Module):
         for parts in self.blocks:
             for part in cast(nn.ModuleList, parts):
                 x = x + part(x)
-        return x
-
-
-class Resampling(nn.Module):
-    """A convolution that halves or doubles the resolution."""
-
-    def __init__(self, name: str, layer: nn.Module) -> None:
-        super().__init__()
-        self.add_module(name, nn.Sequential(layer))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to `(B, H', W', c')`."""
-        for layers in self.children():
-            x = convolve(layers, x)
         return x
 
 
@@ -215,7 +191,7 @@ class LocalNonLocalTransformer(nn.Module):
             `(B, C, H, W)`.
         """
         height, width = x.shape[-2:]
-        padded = reflect_to_multiple(x, MULTIPLE).permute(0, 2, 3, 1)
+        padded = pad_to_multiple(x, MULTIPLE, "mirror").permute(0, 2, 3, 1)
         plane = sigma.to(x.dtype).expand(-1, *padded.shape[1:3], -1)
         features = convolve(self.embedding, torch.cat((plane, padded), -1))
         kept = []
@@ -303,12 +279,12 @@ class DERNNLNLT(Unrolled):
         self.fusion = nn.Conv2d(2 * bands, bands, 1)
         self.DP = DegradationEstimation(bands)
         self.PP = LocalNonLocalTransformer(bands, blocks)
-        self.apply(initialize_convolution)
+        draw_narrow(self, nn.Conv2d)
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
         """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         shifts, width = offsets(system), system.mask.shape[-1]
-        masks, denoise = moved_masks(y, system), self.prior(self.PP)
+        masks, denoise = moved_masks(y, system), partial(self.compute, self.PP)
 
         def prior(v: Tensor, sigma: Any) -> Tensor:
             cube = denoise(gather_bands(v, shifts, width), sigma)

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.grid import Camera, initial_cube, overlay, pad_reflect, windows
-from cassi.models.layers import check_counts
-from cassi.models.network import Reconstructor
+from cassi.models.grid import Camera, initial_cube, overlay, windows
+from cassi.models.layers import check_counts, pad_to_multiple
+from cassi.models.network import Network
 from cassi.models.registry import register
 
 
@@ -114,7 +114,7 @@ def filtered(x: Iterator[Tensor], cores: Tensor, bands: int) -> Tensor:
 
 
 @register("dgsmp")
-class DGSMP(Reconstructor):
+class DGSMP(Network):
     """The deep Gaussian scale mixture prior, with the published names of weights.
 
     With A and Aᵀ learnt between shifts and sums (the mask is not seen), each stage is
@@ -182,7 +182,7 @@ class DGSMP(Reconstructor):
 
     def _prior(self, x: Tensor, fused: Tensor) -> Tensor:  # w ⊙ (x − u)
         height, width = x.shape[-2:]
-        w, joined = self.Decoding(self.Encoding(pad_reflect(fused, 16)))
+        w, joined = self.Decoding(self.Encoding(pad_to_multiple(fused, 16, "reflect")))
         u = x
         for axis, layer in (
             (3, self.Decoding.filter_g_1),

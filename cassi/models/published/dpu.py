@@ -11,13 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.attention import WINDOW, from_windows, to_windows
-from cassi.models.grid import Camera, band_masks, initial_cube, reflect_to_multiple, windows
+from cassi.models.grid import Camera, band_masks, initial_cube, windows
 from cassi.models.layers import (
     convolve,
-    initialize_convolution,
-    initialize_linear,
+    draw_narrow,
     mix,
     normalize,
+    pad_to_multiple,
     pool_rectified,
     pooled_mlp,
 )
@@ -220,13 +220,13 @@ class ImagePrior(Blend):
         self.fusion1 = nn.Conv2d(2 * bands, bands, 1, bias=False)
         self.up1 = block(bands, shift=True)
         self.conv_out = nn.Conv2d(bands, bands, 3, padding=1, bias=False)
-        self.apply(initialize_linear)
+        draw_narrow(self, nn.Linear)
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
         """Denoise: two cubes `(B, C, H, W)` → one."""
         height, width = first.shape[-2:]
         first, second = (
-            reflect_to_multiple(x, MULTIPLE).permute(0, 2, 3, 1) for x in (first, second)
+            pad_to_multiple(x, MULTIPLE, "mirror").permute(0, 2, 3, 1) for x in (first, second)
         )
         side_by_side = torch.cat((first, second), -1).permute(0, 3, 1, 2)
         weight = self.conv_in.weight.unflatten(1, (-1, 2)).transpose(1, 2).flatten(1, 2)
@@ -259,7 +259,7 @@ class DegradationPrior(nn.Module):
         self.fusion = nn.Sequential(nn.Conv2d(2 * bands, bands, 1, bias=False), nn.GELU())
         self.weight = nn.Sequential(nn.Conv2d(2 * bands, bands, 1, bias=False), nn.Sigmoid())
         self.out = nn.Sequential(nn.Conv2d(bands, bands, 1, bias=False))
-        self.apply(initialize_convolution)
+        draw_narrow(self, nn.Conv2d)
 
     def forward(self, residual: Tensor, x: Tensor, optics: Tensor) -> Tensor:
         """Estimate.
@@ -377,12 +377,12 @@ class DPU(Staged):
             restore, degrade, fuse = self.net_stage[3 * i : 3 * i + 3]
             mu = net(x).to(x.dtype)
             u = dual / mu
-            previous, z = z, self.run(restore, x + u + r, x)
-            r = self.run(degrade, previous - u - x, x, optics)
+            previous, z = z, self.compute(restore, x + u + r, x)
+            r = self.compute(degrade, previous - u - x, x, optics)
             target = z - r
 
             def prior(v: Tensor, second: Any, part: nn.Module = fuse) -> Tensor:
-                return self.run(part, v, second)
+                return self.compute(part, v, second)
 
             state = HQS().step(State(target - u), y, system, prior, target, mu[:, 0, 0, 0])
             x = state.x

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from cassi.models.grid import Camera, Wide, offsets, reflect_to_multiple, roll_bands
+from cassi.models.grid import Camera, Wide, offsets, roll_bands
+from cassi.models.layers import pad_to_multiple
 from cassi.models.network import Unrolled
 from cassi.models.registry import register
 from cassi.solvers import ADMM, GAP
@@ -65,7 +67,7 @@ class StageUNet(nn.Module):
     def forward(self, x: Tensor, sigma: Any = None) -> Tensor:
         """Denoise `(B, C, H, W)`; σ is not used."""
         height, width = x.shape[-2:]
-        padded = reflect_to_multiple(x, 8)
+        padded = pad_to_multiple(x, 8, "mirror")
         if not padded.is_cuda:
             # Twice as fast on CPUs; on GPUs only half precision gains, and the caller decides.
             padded = padded.contiguous(memory_format=torch.channels_last)
@@ -93,7 +95,7 @@ class _UNetStages(Unrolled):
         wide = Wide(system)
         state = self.algorithm.init(y, wide, wide.adjoint(y))
         for i in range(1, self.stages + 1):
-            prior = self.prior(self.get_submodule(f"unet{i}"))
+            prior = partial(self.compute, self.get_submodule(f"unet{i}"))
             state = self.algorithm.step(state, y, wide, prior, None, self._rho(i))
         # The published networks move the bands apart once more at the end and were trained so:
         # their last U-Net has learned to give what is right after that.

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from cassi.models.grid import Camera, initial_cube
 from cassi.models.layers import check_counts
-from cassi.models.network import Reconstructor
+from cassi.models.network import Network
 from cassi.models.registry import register
 
 
@@ -99,7 +99,7 @@ class FeatureFusion(nn.Module):
 
 
 @register("hdnet")
-class HDNet(Reconstructor):
+class HDNet(Network):
     """The high-resolution dual-domain network, with the published names of weights.
 
     It does not see the mask. Its batch normalization uses stored statistics in evaluation mode.

@@ -8,17 +8,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from cassi.models.grid import Camera, camera_mask, initial_cube, reflect_to_multiple
-from cassi.models.layers import check_counts, convolve, mix
+from cassi.models.grid import Camera, camera_mask, initial_cube
+from cassi.models.layers import FeedForward, PreNorm, check_counts, convolve, mix, pad_to_multiple
 from cassi.models.network import Staged
-from cassi.models.published.ssr import (
-    HALVINGS,
-    FeedForward,
-    Modulation,
-    PreNorm,
-    RectifyingUNet,
-    RelaxationNet,
-)
+from cassi.models.published.ssr import HALVINGS, Modulation, RectifyingUNet, RelaxationNet
 from cassi.models.registry import register
 
 
@@ -27,10 +20,10 @@ class ModulationBlock(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.WSA = PreNorm(dim, Modulation(dim))
-        self.FFN_1 = PreNorm(dim, FeedForward(dim, 2.66), over_pixels=True)
-        self.SWSA = PreNorm(dim, Modulation(dim))
-        self.FFN_2 = PreNorm(dim, FeedForward(dim, 2.66), over_pixels=True)
+        self.WSA = PreNorm(nn.LayerNorm(dim), Modulation(dim))
+        self.FFN_1 = PreNorm(nn.GroupNorm(dim, dim), FeedForward(dim, 2.66, mix))
+        self.SWSA = PreNorm(nn.LayerNorm(dim), Modulation(dim))
+        self.FFN_2 = PreNorm(nn.GroupNorm(dim, dim), FeedForward(dim, 2.66, mix))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to the same."""
@@ -58,7 +51,7 @@ class ImageNet(RectifyingUNet):
     def forward(self, x: Tensor) -> Tensor:
         """Denoise `(B, H, W, dim)`."""
         height, width = x.shape[1:3]
-        x = reflect_to_multiple(x.permute(0, 3, 1, 2), 2**HALVINGS).permute(0, 2, 3, 1)
+        x = pad_to_multiple(x.permute(0, 3, 1, 2), 2**HALVINGS, "mirror").permute(0, 2, 3, 1)
         x = self.pass_through(convolve(self.embedding, x)) + x
         return x[:, :height, :width]
 
@@ -213,11 +206,11 @@ class LRDUN(Staged):
         ):
             back = self._gradient(cube, y, system)
             e = e - self.eta_Es[i] * (a.flatten(1, 2).mT @ back.mT)
-            e, more_e = self._parts(self.run(restore_e, torch.cat((e, more_e), 1)), 1)
+            e, more_e = self._parts(self.compute(restore_e, torch.cat((e, more_e), 1)), 1)
             e = orthonormalize(e)
             back = self._gradient(self._cube(a, e), y, system)
             a = a - self.eta_As[i] * (e @ back).mT.view(a.shape)
-            a, more_a = self._parts(self.run(restore_a, torch.cat((a, more_a), -1)), -1)
+            a, more_a = self._parts(self.compute(restore_a, torch.cat((a, more_a), -1)), -1)
             cube = self._cube(a, e)
             yield cube
 

@@ -10,9 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.grid import Camera, band_masks, initial_cube, offsets, pad_reflect, shift
-from cassi.models.layers import check_counts, convolve, initialize_linear
-from cassi.models.network import Reconstructor
+from cassi.models.grid import Camera, band_masks, initial_cube, offsets, place_bands
+from cassi.models.layers import (
+    FeedForward,
+    PreNorm,
+    check_counts,
+    convolve,
+    draw_narrow,
+    pad_to_multiple,
+)
+from cassi.models.network import Network
 from cassi.models.registry import register
 
 
@@ -134,51 +141,18 @@ def scaled_offsets(channels: int, step: int, level: int, spare: int) -> list[int
     return [min(abs(step) * i // 4**level, spare) for i in order]
 
 
-class FeedForward(nn.Module):
-    """Two linear maps of the channels of a pixel around a depthwise convolution."""
-
-    def __init__(self, dim: int, factor: int = 4) -> None:
-        super().__init__()
-        inner = dim * factor
-        self.net = nn.Sequential(
-            nn.Conv2d(dim, inner, 1, bias=False),
-            nn.GELU(),
-            nn.Conv2d(inner, inner, 3, padding=1, bias=False, groups=inner),
-            nn.GELU(),
-            nn.Conv2d(inner, dim, 1, bias=False),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, C)` to the same."""
-        for layer in self.net:
-            # GELU sees (B, H, W, C): its kernel for contiguous memory is twice as fast.
-            x = layer(x) if isinstance(layer, nn.GELU) else convolve(layer, x)
-        return x
-
-
-class PreNorm(nn.Module):
-    """Normalize the channels of each pixel, then apply a block."""
-
-    def __init__(self, dim: int, fn: nn.Module) -> None:
-        super().__init__()
-        self.fn = fn
-        self.norm = nn.LayerNorm(dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(…, C)` to the same."""
-        # Under autocast: in the dtype of the weights. bfloat16 takes 7.3 ms for 256×256×28 on one
-        # core, float32 and the conversion 4.1 ms.
-        normed = self.norm(x.to(self.norm.weight.dtype)).to(x.dtype)
-        return cast(Tensor, self.fn(normed))
-
-
 class SpectralBlocks(nn.Module):
     """Attention between bands and a feed-forward network, in turn, each with a skip."""
 
     def __init__(self, dim: int, head: int, count: int, guided: bool) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(
-            nn.ModuleList((SpectralAttention(dim, head, guided), PreNorm(dim, FeedForward(dim))))
+            nn.ModuleList(
+                (
+                    SpectralAttention(dim, head, guided),
+                    PreNorm(nn.LayerNorm(dim), FeedForward(dim, 4, convolve)),
+                )
+            )
             for _ in range(count)
         )
 
@@ -270,7 +244,7 @@ class SpectralUNet(nn.Module):
 @register("mst_s", blocks=(2, 2, 2))
 @register("mst_m", blocks=(2, 4, 4))
 @register("mst_l", blocks=(4, 7, 5))
-class MST(Reconstructor, SpectralUNet):
+class MST(Network, SpectralUNet):
     """The mask-guided spectral-wise transformer, with the published names of weights.
 
     Other steps than the published 2, and other directions, shift the masks as the camera does; a
@@ -295,8 +269,11 @@ class MST(Reconstructor, SpectralUNet):
         """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`."""
         height, width = system.mask.shape[-2:]
         multiple = 2 ** len(self.encoder_layers)
-        x = pad_reflect(initial_cube(y, system), multiple)
-        masks = shift(pad_reflect(band_masks(y, system), multiple), offsets(system))
+        x = pad_to_multiple(initial_cube(y, system), multiple, "reflect")
+        masks, shifts = pad_to_multiple(band_masks(y, system), multiple, "reflect"), offsets(system)
+        masks = place_bands(masks, shifts, max(shifts)).contiguous(
+            memory_format=torch.channels_last
+        )
         return self.restore(x, masks, system.step)[..., :height, :width]
 
 
@@ -313,7 +290,7 @@ class Stage(SpectralUNet):
 
 
 @register("mst_plus_plus")
-class MSTPlusPlus(Reconstructor):
+class MSTPlusPlus(Network):
     """MST++ for snapshots, with the published names of weights.
 
     The mask enters once: it and the measurement are fused by a 1×1 convolution. One skip goes from
@@ -337,12 +314,12 @@ class MSTPlusPlus(Reconstructor):
         self.fution = nn.Conv2d(2 * bands, bands, 1)
         self.body = nn.Sequential(*(Stage(bands, (1, 1, 1)) for _ in range(stages)))
         self.conv_out = nn.Conv2d(bands, bands, 3, padding=1, bias=False)
-        self.apply(initialize_linear)
+        draw_narrow(self, nn.Linear)
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
         """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`."""
         height, width = system.mask.shape[-2:]
         masks = band_masks(y, system).expand(y.shape[0], -1, -1, -1)
         x = self.fution(torch.cat((initial_cube(y, system), masks), 1))
-        x = self.conv_in(pad_reflect(x, 8))
+        x = self.conv_in(pad_to_multiple(x, 8, "reflect"))
         return cast(Tensor, self.conv_out(self.body(x)) + x)[..., :height, :width]

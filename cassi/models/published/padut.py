@@ -18,10 +18,16 @@ from cassi.models.grid import (
     mix_measurement,
     moved_masks,
     offsets,
-    reflect_to_multiple,
     roll_bands,
 )
-from cassi.models.layers import GatedFeedForward, PixelNorm, check_counts, convolve, mix
+from cassi.models.layers import (
+    GatedFeedForward,
+    PixelNorm,
+    check_counts,
+    convolve,
+    mix,
+    pad_to_multiple,
+)
 from cassi.models.network import Passing
 from cassi.models.registry import register
 from cassi.solvers import GAP
@@ -248,7 +254,7 @@ def restore(
 ) -> tuple[Tensor, Features]:
     """Denoise `(B, C, H, W)` of any height and width; return the features of this stage too."""
     height, width = x.shape[-2:]
-    rows = reflect_to_multiple(x, WINDOW << (len(encoder.body) - 1))
+    rows = pad_to_multiple(x, WINDOW << (len(encoder.body) - 1), "mirror")
     padded = rows.permute(0, 2, 3, 1).contiguous()
     first = padded
     if shallow is not None:

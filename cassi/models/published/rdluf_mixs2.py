@@ -9,8 +9,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.attention import ChannelAttention
-from cassi.models.grid import Camera, Sensing, moved_masks, offsets, reflect_to_multiple, roll_bands
-from cassi.models.layers import GatedFeedForward, PixelNorm, convolve, mix, spread_pixels
+from cassi.models.grid import Camera, Sensing, moved_masks, offsets, roll_bands
+from cassi.models.layers import (
+    GatedFeedForward,
+    PixelNorm,
+    Resampling,
+    convolve,
+    mix,
+    pad_to_multiple,
+    spread_pixels,
+)
 from cassi.models.network import Passing
 from cassi.models.registry import register
 
@@ -149,20 +157,10 @@ class BlockInteraction(nn.Module):
         return convolve(self.conv[2], F.gelu(mix(cast(nn.Conv2d, self.conv[0]), *images)))
 
 
-class Resampling(nn.Module):
-    """Scale bilinearly, then a 3×3 convolution."""
-
-    def __init__(self, inputs: int, outputs: int, factor: float, name: str) -> None:
-        super().__init__()
-        scaling = nn.Upsample(scale_factor=factor, mode="bilinear", align_corners=False)
-        conv = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
-        self.add_module(name, nn.Sequential(scaling, conv))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to `(B, H', W', c')`."""
-        for layers in self.children():
-            x = convolve(layers, x)
-        return x
+def rescaled(name: str, inputs: int, outputs: int, factor: float) -> Resampling:
+    """Return a bilinear scaling and a 3×3 convolution."""
+    scaling = nn.Upsample(scale_factor=factor, mode="bilinear", align_corners=False)
+    return Resampling(name, scaling, nn.Conv2d(inputs, outputs, 3, padding=1, bias=False))
 
 
 def rescale(x: Tensor, factor: float) -> Tensor:
@@ -204,8 +202,8 @@ class MixTransformer(nn.Module):
         self.BottleNeck = MixBlock(dim << 2, 1 << 2)
         self.Decoder = nn.ModuleList(MixBlock(dim << i, 1 << i) for i in (1, 0))
         self.BlockInteractions = nn.ModuleList(BlockInteraction(7 * dim, dim << i) for i in (0, 1))
-        self.Downs = nn.ModuleList(Resampling(dim << i, dim << i + 1, 0.5, "down") for i in (0, 1))
-        self.Ups = nn.ModuleList(Resampling(dim << i, dim << i - 1, 2, "up") for i in (2, 1))
+        self.Downs = nn.ModuleList(rescaled("down", dim << i, dim << i + 1, 0.5) for i in (0, 1))
+        self.Ups = nn.ModuleList(rescaled("up", dim << i, dim << i - 1, 2) for i in (2, 1))
         self.fusions = nn.ModuleList(
             nn.Conv2d(dim << i + 1, dim << i, 3, padding=1, bias=False) for i in (1, 0)
         )
@@ -218,7 +216,7 @@ class MixTransformer(nn.Module):
     def forward(self, x: Tensor, before: Features | None) -> tuple[Tensor, Features]:
         """Denoise `(B, C, H, W)`, with the features of the stage before; return its own."""
         height, width = x.shape[-2:]
-        padded = reflect_to_multiple(x, MULTIPLE).permute(0, 2, 3, 1).contiguous()
+        padded = pad_to_multiple(x, MULTIPLE, "mirror").permute(0, 2, 3, 1).contiguous()
         fine = mix(self.embedding, padded)
         fine = self._listen(0, self.Encoder[0](fine), before)
         middle = self._listen(1, self.Encoder[1](self.Downs[0](fine)), before)

@@ -10,12 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.attention import WINDOW, from_windows, to_windows
-from cassi.models.grid import Camera, band_masks, initial_cube, reflect_to_multiple
+from cassi.models.grid import Camera, band_masks, initial_cube
 from cassi.models.layers import (
+    FeedForward,
+    PreNorm,
     convolve,
-    initialize_convolution,
+    draw_narrow,
     mix,
-    normalize,
+    pad_to_multiple,
     pool_rectified,
     pooled_mlp,
 )
@@ -25,25 +27,6 @@ from cassi.solvers import GAP
 
 HALVINGS = 2
 """How often the image of a `RectifyingUNet` is halved."""
-
-
-class PreNorm(nn.Module):
-    """fn(norm(x)): over the channels of a pixel, or over the pixels of a channel.
-
-    Args:
-        dim: channels.
-        fn: the block.
-        over_pixels: normalize each channel over the image, an instance norm.
-    """
-
-    def __init__(self, dim: int, fn: nn.Module, over_pixels: bool = False) -> None:
-        super().__init__()
-        self.fn = fn
-        self.norm = nn.GroupNorm(dim, dim) if over_pixels else nn.LayerNorm(dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
-        return cast(Tensor, self.fn(normalize(self.norm, x)))
 
 
 class WindowedChannelAttention(nn.Module):
@@ -62,7 +45,7 @@ class WindowedChannelAttention(nn.Module):
         self.scale = scale**-0.5
         self.to_qkv = nn.Conv2d(dim, 3 * dim, 1, bias=False)
         self.to_out = nn.Conv2d(dim, dim, 1)
-        self.apply(initialize_convolution)
+        draw_narrow(self, nn.Conv2d)
 
     def forward(self, x: Tensor) -> Tensor:
         """Attend: `(B, H, W, c)` → the same, H and W multiples of 8."""
@@ -73,31 +56,6 @@ class WindowedChannelAttention(nn.Module):
         scores = (q.mT * self.scale) @ k  # (n, c, c)
         out = v @ scores.softmax(-1).mT.to(v.dtype)
         return mix(self.to_out, from_windows(out.view(cut.shape), height, width))
-
-
-class FeedForward(nn.Module):
-    """1×1, 3×3 depthwise and 1×1 convolution, with GELU between them.
-
-    Args:
-        dim: channels.
-        factor: channels inside, in units of `dim`, rounded down.
-    """
-
-    def __init__(self, dim: int, factor: float) -> None:
-        super().__init__()
-        inner = int(dim * factor)
-        self.net = nn.Sequential(
-            nn.Conv2d(dim, inner, 1, bias=False),
-            nn.GELU(),
-            nn.Conv2d(inner, inner, 3, padding=1, bias=False, groups=inner),
-            nn.GELU(),
-            nn.Conv2d(inner, dim, 1, bias=False),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
-        widen, spread, narrow = (cast(nn.Conv2d, self.net[i]) for i in (0, 2, 4))
-        return mix(narrow, F.gelu(convolve(spread, F.gelu(mix(widen, x)))))
 
 
 class Modulation(nn.Module):
@@ -118,7 +76,7 @@ class Modulation(nn.Module):
         )
         self.to_v = nn.Conv2d(dim, dim, 1, bias=False)
         self.to_out = nn.Conv2d(dim, dim, 1)
-        self.apply(initialize_convolution)
+        draw_narrow(self, nn.Conv2d)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to the same."""
@@ -145,7 +103,7 @@ class SpatialWeights(nn.Module):
             nn.Conv2d(dim, dim, 3, padding=1, groups=dim, bias=False), nn.Sigmoid()
         )
         self.out = nn.Conv2d(dim, dim, 1)
-        self.apply(initialize_convolution)
+        draw_narrow(self, nn.Conv2d)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to the same."""
@@ -163,8 +121,8 @@ class SpatialBlock(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.CMB = PreNorm(dim, Modulation(dim))
-        self.SAB = PreNorm(dim, SpatialWeights(dim), over_pixels=True)
+        self.CMB = PreNorm(nn.LayerNorm(dim), Modulation(dim))
+        self.SAB = PreNorm(nn.GroupNorm(dim, dim), SpatialWeights(dim))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to the same."""
@@ -218,8 +176,8 @@ class SpectralBlock(nn.Module):
 
     def __init__(self, dim: int, bands: int) -> None:
         super().__init__()
-        self.WSSA = PreNorm(dim, WindowedChannelAttention(dim, bands))
-        self.FFN = PreNorm(dim, FeedForward(dim, 4), over_pixels=True)
+        self.WSSA = PreNorm(nn.LayerNorm(dim), WindowedChannelAttention(dim, bands))
+        self.FFN = PreNorm(nn.GroupNorm(dim, dim), FeedForward(dim, 4, mix))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to the same, H and W multiples of 8."""
@@ -273,7 +231,7 @@ class Rectifier(RectifyingUNet):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Denoise: cube `(B, C, H, W)`, mask `(1|B, C, H, W)` → cube."""
         height, width = x.shape[-2:]
-        x, mask = (reflect_to_multiple(image, MULTIPLE).permute(0, 2, 3, 1) for image in (x, mask))
+        x, mask = (pad_to_multiple(z, MULTIPLE, "mirror").permute(0, 2, 3, 1) for z in (x, mask))
         x = self.pass_through(self.mask_embedding(x, mask)) + x
         return x[:, :height, :width].permute(0, 3, 1, 2)
 
@@ -350,6 +308,6 @@ class SSR(Staged):
         def apply(projected: Tensor, rho: Tensor) -> Tensor:
             wide = projected.dtype  # of the measurement, also under autocast
             z = torch.lerp(x.to(wide), projected, rho.to(wide))
-            return self.run(refine, self.run(rectify, z, mask))
+            return self.compute(refine, self.compute(rectify, z, mask))
 
         return apply

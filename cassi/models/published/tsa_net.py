@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cassi.models.grid import Camera, band_masks, initial_cube
 from cassi.models.layers import check_counts, pad_to_multiple
-from cassi.models.network import Reconstructor
+from cassi.models.network import Network
 from cassi.models.registry import register
 
 Pair = tuple[int, int]
@@ -239,7 +239,7 @@ class Decoder(nn.Module):
 
 
 @register("tsa_net")
-class TSANet(Reconstructor):
+class TSANet(Network):
     """The network with triple attention, with the published names of weights.
 
     It is given the first cube times the mask. Its linear layers span whole rows, columns and
@@ -288,8 +288,7 @@ class TSANet(Reconstructor):
         """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`, in (0, 1)."""
         height, width = system.mask.shape[-2:]
         x = initial_cube(y, system) * band_masks(y, system)
-        small = (0, max(0, self.least - width), 0, max(0, self.least - height))
-        x = pad_to_multiple(F.pad(x, small, mode="replicate") if any(small) else x, self.multiple)
+        x = pad_to_multiple(x, self.multiple, least=self.least)
         e1 = self.tconv_down1(x)
         e2 = self.tconv_down2(F.max_pool2d(e1, 2))
         e3 = self.tconv_down3(F.max_pool2d(e2, 2))
