@@ -4,8 +4,8 @@ from typing import Any
 
 from cassi import metrics, models, ops
 from cassi.data.io import read_cube, read_mask, read_measurement, write_cube
-from cassi.models.load import load_model, load_published
-from cassi.models.registry import create_model, list_models
+from cassi.models.load import create_model, load_model, load_published
+from cassi.models.registry import list_models
 from cassi.priors import TV
 from cassi.solvers import ADMM, GAP, Solver, solve
 from cassi.systems import BlurredCassi, DDCassi, SDCassi, WarpedCassi, dot_test

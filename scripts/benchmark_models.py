@@ -30,7 +30,8 @@ import torch
 
 import cassi
 from cassi.apps.memory import keep_freed_memory
-from cassi.models.registry import create_model, list_models
+from cassi.models.load import create_model
+from cassi.models.registry import list_models
 
 PRECISIONS = ("float32", "bfloat16")
 
@@ -54,9 +55,9 @@ class Row:
 def main(arguments: list[str] | None = None) -> list[Row]:
     """Measure, print a row as soon as it is known, and write the CSV file."""
     options = make_parser().parse_args(arguments)
-    if unknown := [name for name in options.models if name not in list_models()]:
+    if unknown := [name for name in options.models if name not in list_models(shipped=False)]:
         raise SystemExit(
-            f"--models: no network {unknown[0]!r}; there is {', '.join(list_models())}"
+            f"--models: no network {unknown[0]!r}; there is {', '.join(list_models(shipped=False))}"
         )
     recorded = read_vectors(options.vectors) if options.vectors else {}
     print(
@@ -84,7 +85,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", nargs="+", default=list_models(), metavar="NAME")
+    parser.add_argument("--models", nargs="+", default=list_models(shipped=False), metavar="NAME")
     parser.add_argument("--sizes", nargs="+", type=int, default=[256], help="rows and columns")
     parser.add_argument("--cases", nargs="+", default=list(PRECISIONS), choices=PRECISIONS)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])

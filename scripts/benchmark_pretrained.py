@@ -26,7 +26,7 @@ import cassi
 from cassi.apps.memory import keep_freed_memory
 from cassi.config import build
 from cassi.metrics import psnr, ssim
-from cassi.models.pretrained import SIZES, load_pretrained
+from cassi.models.pretrained import SIZES
 
 BANDS, STEP = 28, 2
 PARTS = ("cave", "kaist", "tsa", "time")
@@ -48,7 +48,7 @@ def solvers() -> dict[str, Any]:
     with initialize_config_module("cassi.conf", version_base="1.3"):
         config = compose("reconstruct", overrides=["experiment=auto"])
         auto = build(config.solver, prior=build(config.prior))
-    return {"auto": auto} | {size: load_pretrained(size=size) for size in SIZES}
+    return {"auto": auto} | {size: cassi.create_model("pretrained", size=size) for size in SIZES}
 
 
 def measure_cave(root: Path) -> None:
@@ -84,7 +84,10 @@ def measure_kaist(root: Path) -> None:
     for path in sorted((root / "kaist_meas").glob("*.npz")):
         y = cassi.read_measurement(path)
         left = [
-            float((y - system(load_pretrained(refined=refined)(y, system))).norm() / y.norm())
+            float(
+                (y - system(cassi.create_model("pretrained", refined=refined)(y, system))).norm()
+                / y.norm()
+            )
             for refined in (False, True)
         ]
         print(f"| {path.stem} | {left[0]:.1e} | {left[1]:.1e} |", flush=True)
@@ -93,7 +96,7 @@ def measure_kaist(root: Path) -> None:
 def measure_tsa(root: Path) -> None:
     """Print the seconds that the captures of the TSA camera take."""
     system = cassi.SDCassi(cassi.read_mask(root / "tsa_real" / "mask.mat"), BANDS, STEP)
-    net = load_pretrained(noise=0.1, precision="bf16-mixed")
+    net = cassi.create_model("pretrained", noise=0.1, precision="bf16-mixed")
     print("\n| TSA capture, 660×714 | seconds |\n|---|---|")
     for path in sorted((root / "tsa_real").glob("scene*.mat")):
         y = cassi.read_measurement(path)
@@ -114,7 +117,8 @@ def measure_time(rounds: int) -> None:
         for refined in (True, False)
     ]
     nets = {
-        case: load_pretrained(size=case[0], precision=case[1], refined=case[2]) for case in cases
+        case: cassi.create_model("pretrained", size=case[0], precision=case[1], refined=case[2])
+        for case in cases
     }
     taken: dict[tuple[str, str, bool], list[float]] = {case: [] for case in cases}
     for _ in range(rounds + 1):

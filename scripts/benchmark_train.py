@@ -32,7 +32,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # this folder's modul
 
 import cassi
 from cassi.apps.memory import keep_freed_memory
-from cassi.models.registry import create_model, list_models
+from cassi.models.load import create_model
+from cassi.models.registry import list_models
 from scripts.original_networks import load_original
 
 STAGES = {"dauhst_2stg": 2, "dauhst_3stg": 3, "dauhst_5stg": 5, "dauhst_9stg": 9}
@@ -69,8 +70,10 @@ def main(arguments: list[str] | None = None) -> list[Result]:
     originals = dict(item.split("=", 1) for item in options.original)
     cases = []
     for model in options.models:
-        if model not in list_models():
-            raise SystemExit(f"--models: no network {model!r}; there is {', '.join(list_models())}")
+        if model not in list_models(shipped=False):
+            raise SystemExit(
+                f"--models: no network {model!r}; there is {', '.join(list_models(shipped=False))}"
+            )
         if model in originals:
             cases.append(Case(model, "float32", Path(originals[model])))
         cases += [Case(model, "float32"), Case(model, "bfloat16")]

@@ -28,7 +28,8 @@ import torch
 import cassi
 from cassi.apps.memory import keep_freed_memory
 from cassi.data import io
-from cassi.models.registry import create_model, list_models
+from cassi.models.load import create_model
+from cassi.models.registry import list_models
 
 SMALL = {"bands": 15, "step": -1, "height": 96, "width": 120}
 
@@ -73,7 +74,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", nargs="+", default=list_models(), metavar="NAME")
+    parser.add_argument("--models", nargs="+", default=list_models(shipped=False), metavar="NAME")
     parser.add_argument("--budget", type=float, default=8.0, help="GB")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--limit", type=float, default=900, help="seconds for one of the three")

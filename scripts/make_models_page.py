@@ -17,10 +17,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 
-from cassi.models.registry import create_model, find_model, list_models
+from cassi.models.load import create_model
+from cassi.models.registry import find_model, list_models
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "models.md"
@@ -78,7 +78,7 @@ def make_networks_table(published: dict[str, Any], measured: Measured) -> str:
         columns += [f"{device} {size}², s f32", "bf16", "MiB f32", "bf16"]
     columns += ["PSNR / SSIM", "paper"]
     rows = []
-    for name in list_models():
+    for name in list_models(shipped=False):
         entry, count = find_model(name), count_parameters(name)
         counted = measured.get(("cpu", "256", name, "float32"), {})
         row = [f"`{name}`", str(find_stages(name)), f"{count / 1e6:.2f}"]
@@ -90,7 +90,7 @@ def make_networks_table(published: dict[str, Any], measured: Measured) -> str:
         figures = published.get(name, {})
         known = "psnr" in figures
         row.append(f"{figures['psnr']:.2f} / {figures['ssim']:.3f}" if known else MISSING)
-        authors, _, venue = read_source(entry.cls)
+        authors, _, venue = read_source(entry.make)
         row.append(f"{authors}, {venue}" if authors else MISSING)
         rows.append(row)
     return format_table(columns, rows)
@@ -99,12 +99,14 @@ def make_networks_table(published: dict[str, Any], measured: Measured) -> str:
 def make_classes_table(published: dict[str, Any]) -> str:
     """Make a row for every class: what it is, where it was described, whose code it equals."""
     rows, seen = [], set()
-    for name in list_models():
-        cls = find_model(name).cls
+    for name in list_models(shipped=False):
+        cls = find_model(name).make
         if cls in seen:
             continue
         seen.add(cls)
-        names = [f"`{other}`" for other in list_models() if find_model(other).cls is cls]
+        names = [
+            f"`{other}`" for other in list_models(shipped=False) if find_model(other).make is cls
+        ]
         authors, title, venue = read_source(cls)
         paper = f"{authors}, *{title}*, {venue}" if authors else MISSING
         source = published["networks"].get(name, {}).get("source")
@@ -137,11 +139,11 @@ def find_stages(name: str) -> int | str:
     entry = find_model(name)
     if "stages" in entry.settings:
         return int(entry.settings["stages"])
-    parameter = inspect.signature(entry.cls).parameters.get("stages")
+    parameter = inspect.signature(entry.make).parameters.get("stages")
     return MISSING if parameter is None else int(parameter.default)
 
 
-def read_source(cls: type[torch.nn.Module]) -> tuple[str, str, str]:
+def read_source(cls: Any) -> tuple[str, str, str]:
     """Return authors, title and venue from the docstring of a class, or empty strings."""
     text = " ".join((inspect.getdoc(cls) or "").split())
     found = re.search(r'Source: ([^"]+), "(.+?)",? ([A-Za-z ]+ \d{4})', text)

@@ -30,9 +30,9 @@ from cassi.config import build
 from cassi.data.atomic import atomic_path
 from cassi.data.datasets import WholeScenes, load_split
 from cassi.metrics import psnr
-from cassi.models.load import read_card, save_model
-from cassi.models.pretrained import FILE, SIZES, prepare_shipped
-from cassi.models.registry import create_model
+from cassi.models.inference import prepare
+from cassi.models.load import create_model, read_card, save_model
+from cassi.models.pretrained import FILE, SIZES, load_shipped
 from cassi.training.module import merge_bands
 
 BETTER, WORSE = 0.02, 0.25
@@ -117,11 +117,9 @@ def reconstructors(paths: list[Path], arguments: argparse.Namespace) -> Iterator
     if not arguments.no_auto:
         yield "auto", build(config.solver, prior=build(config.prior))
     for path in paths:
-        card = read_card(path)
-        settings = {**card.settings, **SIZES[arguments.size]}
-        net = create_model(card.name, bands=card.bands, weights=path, **settings)
         name = "shipped" if path == FILE else path.parent.name
-        yield name, prepare_shipped(net, arguments.size, not arguments.raw, arguments.precision)
+        net = load_shipped(path, arguments.size)
+        yield name, prepare(net, not arguments.raw, arguments.precision)
 
 
 def fits(path: Path) -> bool:

@@ -10,14 +10,13 @@ from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
 from cassi.apps.evaluate_names import config_search, understand
-from cassi.apps.network_solver import prepare_network
 from cassi.apps.networks import build_model, check_model, rewrite_model_path
 from cassi.apps.settings import check_denoiser
 from cassi.config import build, plain
 from cassi.data.manifest import checksum
 from cassi.evaluation import Method, NetworkRun, SolverRun
-from cassi.models.pretrained import FILES
-from cassi.models.registry import PRETRAINED
+from cassi.models.inference import prepare
+from cassi.models.registry import weight_files
 from cassi.solvers import Solver
 
 
@@ -78,7 +77,7 @@ def _make(
         torch.manual_seed(config.seed)  # random weights do not depend on what else is made
         network, card = build_model(node, bands)
         identity = {"model": node, "bands": bands, "card": card.name}
-        ready = prepare_network(network, composed).to(device)
+        ready = prepare(network, composed.refine, str(composed.precision)).to(device)
         identity |= {"refined": ready.refined, "precision": ready.precision}
         return Method(spec["name"], NetworkRun(ready), _identity(identity), network)
     if "weights" in spec:
@@ -102,8 +101,8 @@ def _compose(overrides: list[str], config: DictConfig) -> DictConfig:
 
 def _identity(node: Any) -> Any:
     """A config as plain values, with a checksum for each file that it names."""
-    if node == PRETRAINED:  # other weights under the same name are another method
-        return [f"sha256:{checksum(file)}" for file in FILES]
+    if files := weight_files(node):  # other weights under the same name are another method
+        return [f"sha256:{checksum(file)}" for file in files]
     if isinstance(node, DictConfig):
         return _identity(plain(node))
     if isinstance(node, dict):

@@ -12,7 +12,7 @@ from hydra import initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 
 from cassi.apps.networks import FILE_SUFFIX
-from cassi.models.registry import PRETRAINED, list_models
+from cassi.models.registry import list_models
 
 KEYS = {"name", "method", "model", "weights", "overrides"}
 
@@ -32,7 +32,7 @@ def understand(item: Any) -> dict[str, Any]:
         ValueError: there is nothing of that name, or the mapping has other keys than `KEYS`.
     """
     if isinstance(item, str):
-        networks, methods = [*list_models(), PRETRAINED], list_experiments()
+        networks, methods = list_models(), list_experiments()
         if item.endswith(FILE_SUFFIX) or item in networks:
             return {"name": _short(item), "model": item}
         if item not in methods:

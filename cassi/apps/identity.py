@@ -8,8 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from cassi.evaluation.records import hash_key
-from cassi.models.pretrained import FILES
-from cassi.models.registry import PRETRAINED
+from cassi.models.registry import weight_files
 
 _WITHOUT_INFLUENCE = {
     "measurement",
@@ -34,7 +33,7 @@ def hash_files(value: Any) -> str:
     """Return a hash of dicts, lists, numbers and texts, of which some are files.
 
     A file stands for its name, size and time of change: to read a thousand of them again would take
-    longer than to go on. "pretrained" stands for the weights that come with the package.
+    longer than to go on. The name of a shipped network stands for its weights.
     """
     return hash_key({"value": _stamped(value)})
 
@@ -42,8 +41,8 @@ def hash_files(value: Any) -> str:
 def _stamped(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _stamped(item) for key, item in value.items()}
-    if value == PRETRAINED:
-        return [_stamped(str(file)) for file in FILES]
+    if files := weight_files(value):
+        return [_stamped(str(file)) for file in files]
     if isinstance(value, list):
         return [_stamped(item) for item in value]
     if isinstance(value, str) and (path := Path(value).expanduser()).is_file():

@@ -11,39 +11,41 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from cassi.config import plain
-from cassi.models.load import Card, load_model, read_card
-from cassi.models.pretrained import shipped_network
-from cassi.models.registry import PRETRAINED, Entry, create_model, find_model, list_models
+from cassi.models.inference import Shipped
+from cassi.models.load import Card, load_model, make_network, read_card
+from cassi.models.registry import Entry, find_model, list_models
 
 FILE_SUFFIX = ".safetensors"
 
 
 def store_models() -> None:
-    """Enter every registered network, `file` and `pretrained` into Hydra's group `model`."""
+    """Enter every registered network and `file` into Hydra's group `model`."""
     store = ConfigStore.instance()
     for name in list_models():
         store.store(group="model", name=name, node=model_node(name), provider="cassi.models")
     store.store(group="model", name="file", node={"path": "???"}, provider="cassi.models")
-    # As soft as the solver would be: an experiment knows its camera.
-    noise = "${oc.select:solver.noise,auto}"
-    node = {"name": PRETRAINED, "size": "large", "noise": noise}
-    store.store(group="model", name=PRETRAINED, node=node, provider="cassi.models")
 
 
 def model_node(name: str) -> dict[str, Any]:
     """Return the config of a registered network: its name, weights, which of them, and settings."""
-    return {"name": name, "weights": None, "ema": None} | _settings(find_model(name))
+    entry = find_model(name)
+    settings = _settings(entry)
+    if not entry.shipped:
+        return {"name": name, "weights": None, "ema": None} | settings
+    # Data steps as damped as the solver's would be: an experiment knows its camera.
+    noise = {"noise": "${oc.select:solver.noise,auto}"} if "noise" in settings else {}
+    return {"name": name} | settings | noise
 
 
 def _settings(entry: Entry) -> dict[str, Any]:
-    parameters = list(inspect.signature(entry.cls).parameters.values())
+    parameters = list(inspect.signature(entry.make).parameters.values())
     missing = inspect.Parameter.empty
     settings = {
         p.name: "???" if p.default is missing else p.default
         for p in parameters
         if p.name != "bands" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     }
-    return settings | entry.settings
+    return {**settings, **entry.settings}
 
 
 def build_model(node: DictConfig, bands: int) -> tuple[nn.Module, Card]:
@@ -68,22 +70,23 @@ def build_model(node: DictConfig, bands: int) -> tuple[nn.Module, Card]:
     path = settings.pop("path", None)
     if path is not None:
         card = read_card(path)
-        if card.bands != bands and not getattr(find_model(card.name).cls, "any_bands", False):
+        if card.bands != bands and not find_model(card.name).any_bands:
             raise ValueError(
                 f"model {path}: made for {card.bands} bands, but the camera has {bands}"
             )
         network, card = load_model(path)
         return network, card if card.bands == bands else _for_any(card, bands)
-    if settings["name"] == PRETRAINED:
-        network, card = shipped_network(settings["size"], settings["noise"])
-        return network, _for_any(card, bands)
-    name, weights, ema = settings.pop("name"), settings.pop("weights"), settings.pop("ema", None)
+    name, weights = settings.pop("name"), settings.pop("weights", None)
+    ema = settings.pop("ema", None)
     if ema not in (None, True, False):
         raise ValueError(f"model.ema: expected true, false or null, got {ema!r}")
     # Lists of a config are tuples in Python; a network may unpack or hash them.
     settings = {key: tuple(v) if isinstance(v, list) else v for key, v in settings.items()}
     given = None if weights in (None, "random") else weights
-    network = create_model(name, bands=bands, weights=given, ema=ema, **settings)
+    network = make_network(name, bands, given, ema, **settings)
+    shipped: Shipped | None = getattr(network, "shipped", None)
+    if shipped is not None:
+        return network, _for_any(shipped.card, bands)
     return network, Card(name=name, bands=bands, settings=settings)
 
 
@@ -104,9 +107,7 @@ def check_model(node: DictConfig) -> Card | None:
     """
     if "path" in node:
         return read_card(node.path)
-    if node.name == PRETRAINED:
-        return None  # it takes any camera that it says it takes
-    if node.weights is None:
+    if not find_model(node.name).shipped and node.weights is None:
         raise ValueError(
             f"model.weights: expected a file, got none: an untrained {node.name} recovers nothing; "
             "give model.weights=FILE, or model=FILE.safetensors, or model.weights=random to time it"

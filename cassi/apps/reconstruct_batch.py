@@ -11,7 +11,6 @@ from torch import Tensor
 
 from cassi import metrics
 from cassi.apps.inputs import Inputs
-from cassi.apps.network_solver import NetworkSolver
 from cassi.apps.reconstruct_one import Result, conclude
 from cassi.apps.settings import whole_number
 from cassi.solvers import Iteration, Solution
@@ -54,7 +53,7 @@ def can_share(inputs: Inputs, other: Inputs, solver: Any) -> bool:
     A tolerance stops when the cubes of the whole batch change little, which is another moment than
     for each.
     """
-    if not isinstance(solver, NetworkSolver) and solver.tol > 0:
+    if not solver.shares_batch:
         return False
     same = inputs.measurement.shape == other.measurement.shape
     return same and same_camera(inputs.system, other.system)

@@ -13,12 +13,12 @@ from omegaconf import DictConfig
 from cassi import ops
 from cassi.apps import outputs
 from cassi.apps.inputs import Inputs
-from cassi.apps.network_solver import NetworkSolver, prepare_network
 from cassi.apps.networks import build_model, check_model
 from cassi.apps.progress import Progress
 from cassi.config import build
 from cassi.data.atomic import atomic_folder
 from cassi.data.io import write_cube
+from cassi.models.inference import Inference, prepare
 from cassi.models.load import Card
 from cassi.solvers import Solution, Solver
 
@@ -41,7 +41,7 @@ class Method:
     def __init__(self, config: DictConfig, device: torch.device) -> None:
         self.config, self.node = config, config.get("model")
         self.device, self.seed = device, config.seed
-        self.networks: dict[int, tuple[NetworkSolver, Card]] = {}
+        self.networks: dict[int, tuple[Inference, Card]] = {}
         if self.node is None:
             self.solver: Solver = build(config.solver, prior=build(config.prior))
             if not isinstance(self.solver, Solver):
@@ -64,8 +64,8 @@ class Method:
         if bands not in self.networks:
             torch.manual_seed(self.seed)  # random weights are those of the seed
             network, card = build_model(self.node, bands)
-            ready = prepare_network(network, self.config).to(self.device)
-            self.networks[bands] = NetworkSolver(ready), card
+            ready = prepare(network, self.config.refine, str(self.config.precision))
+            self.networks[bands] = ready.to(self.device), card
         solver, made = self.networks[bands]
         note = f"network: {made.name}"
         if made.wavelengths is not None:

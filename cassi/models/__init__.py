@@ -1,10 +1,11 @@
-"""Networks: denoisers `net(x, sigma) -> x`, with the published names of their weights."""
+"""Networks `net(y, system) -> x`, and denoisers `net(x, sigma) -> x`, under published names."""
 
 from cassi.models.cassi_net import CassiNet
 from cassi.models.denoisers.dncnn import DnCNN
 from cassi.models.denoisers.drunet import DRUNet
 from cassi.models.denoisers.ffdnet import FFDNet
 from cassi.models.denoisers.hourglass import Hourglass
+from cassi.models.pretrained import shipped_network
 from cassi.models.published.bisrnet import BiSRNet
 from cassi.models.published.cst import CST
 from cassi.models.published.dauhst import DAUHST
@@ -42,4 +43,5 @@ __all__ = [
     "MSTPlusPlus",
     "RDLUFMixS2",
     "TSANet",
+    "shipped_network",
 ]

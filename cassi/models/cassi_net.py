@@ -114,7 +114,7 @@ FIRST_STRENGTH = 2.0
 """Of total variation at the beginning of the start, relative to the signal level."""
 
 
-@register("cassi_net")
+@register("cassi_net", any_bands=True)
 class CassiNet(nn.Module):
     """ADMM whose prior is total nuclear variation at first, and then learned, stage by stage.
 
@@ -151,8 +151,6 @@ class CassiNet(nn.Module):
     >>> net = CassiNet(stages=1, widths=(4, 4, 4))
     """
 
-    any_bands: ClassVar[bool] = True
-    """Weights do not depend on the number of bands."""
     takes_statistics: ClassVar[bool] = True
     """`forward` is given the statistics of the whole measurement, where y is a part of one."""
 

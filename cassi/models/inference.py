@@ -1,23 +1,54 @@
-"""A trained network as it is used: in a precision, on cameras it fits, and refined."""
+"""A trained network as it is used: a reconstructor in a precision, on cameras it fits, refined."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from cassi.solvers import Solver, Statistics, refine, relative_noise
+from cassi.models.registry import Card
+from cassi.solvers import (
+    Callback,
+    Iteration,
+    Solution,
+    Solver,
+    Statistics,
+    refine,
+    relative_noise,
+)
 
 PRECISIONS = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 """As Lightning's Trainer has them: what autocast computes in."""
 
+Choose = Callable[[float], Solver | None]
+"""The noise relative to the root mean square of y → the solver that goes on from the cube."""
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """What is known of a network that comes with its weights: its attribute `shipped`.
+
+    Attributes:
+        card: what its file says.
+        check: refuses a camera that it does not fit.
+        solver: given the network's setting `noise`, chooses the solver that refines; or None.
+    """
+
+    card: Card
+    check: Callable[[Any], None]
+    solver: Callable[[float | Literal["auto"]], Choose] | None = None
+
 
 class Inference(nn.Module):
-    """Runs a network in evaluation mode and, where asked, makes its cube explain the measurement.
+    """Runs a network in evaluation mode and, where asked, makes its cube consistent with y.
 
         x = net(y, system),   then the solver from there, then `cassi.solvers.refine(x, y, system)`
+
+    It is a `cassi.solvers.Reconstructor`, with one iteration.
 
     Args:
         network: `net(y, system) -> x`.
@@ -31,12 +62,16 @@ class Inference(nn.Module):
         ValueError: an unknown precision.
     """
 
+    iterations = 1
+    halo = 96
+    shares_batch = True
+
     def __init__(
         self,
         network: nn.Module,
         *,
         refined: bool = False,
-        solver: Callable[[float], Solver | None] | None = None,
+        solver: Choose | None = None,
         precision: str = "32-true",
         check: Callable[[Any], None] | None = None,
     ) -> None:
@@ -75,3 +110,69 @@ class Inference(nn.Module):
         if solver is not None:
             x = solver.run(y, system, x0=x, statistics=statistics).x
         return refine(x, y, system, noise=noise, statistics=statistics)
+
+    @torch.no_grad()
+    def run(
+        self,
+        y: Tensor,
+        system: Any,
+        *,
+        x0: Tensor | None = None,
+        callback: Callback | None = None,
+        objective: bool = False,
+        statistics: Statistics | None = None,
+    ) -> Solution:
+        """Reconstruct y and report how it went, as `cassi.solvers.Solver.run`.
+
+        Args:
+            y: measurement `(B, K, H', W')`.
+            system: the camera.
+            x0: None: a network takes no first cube.
+            callback: called once, with statistics and cube.
+            objective: has no effect: a network minimises none.
+            statistics: of the whole measurement, where y is a part of one.
+
+        Raises:
+            ValueError: the camera does not fit the network, the cube is not finite, or there is a
+                first cube.
+        """
+        if x0 is not None:
+            raise ValueError("x0: expected None, a network takes no first cube")
+        start = time.perf_counter()
+        x = self(y, system, statistics)
+        # Reading a number also waits for a GPU to be done.
+        if not bool(x.isfinite().all()):
+            raise ValueError("the network's cube is not finite; check scale, dark and the mask")
+        seconds = time.perf_counter() - start
+        residual = float((y - system(x)).norm() / y.norm().clamp_min(torch.finfo(y.dtype).tiny))
+        step = Iteration(index=1, residual=residual, change=1.0, seconds=seconds, sigma=0.0)
+        if callback is not None:
+            callback(step, x)
+        return Solution(x, [step], "iterations")
+
+
+def prepare(
+    network: nn.Module, refine: bool | Literal["auto"] = "auto", precision: str = "32-true"
+) -> Inference:
+    """Make a network ready to reconstruct.
+
+    Args:
+        network: `net(y, system) -> x`.
+        refine: make the cube consistent with the measurement, see `cassi.solvers.refine`; "auto"
+            does so for a network that comes with its weights.
+        precision: see `Inference`.
+
+    Raises:
+        ValueError: one of the two has no such value.
+    """
+    if refine not in (True, False, "auto"):
+        raise ValueError(f"refine: expected true, false or auto, got {refine!r}")
+    shipped: Shipped | None = getattr(network, "shipped", None)
+    refined = shipped is not None if refine == "auto" else bool(refine)
+    if shipped is None:
+        return Inference(network, refined=refined, precision=precision)
+    noise: Any = getattr(network, "noise", "auto")
+    choose = shipped.solver(noise) if refined and shipped.solver is not None else None
+    return Inference(
+        network, refined=refined, solver=choose, precision=precision, check=shipped.check
+    )

@@ -1,4 +1,4 @@
-"""A trained network in one file: its weights, and what they are the weights of."""
+"""Networks made by name, with the weights of their authors' files or of our own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,32 +14,145 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor, nn
 
-from cassi.models.registry import create_model, list_models
+from cassi.models.inference import prepare
+from cassi.models.registry import Card as Card
+from cassi.models.registry import find_model, list_models
 from cassi.priors.weights import MisfitError, load_weights
 
 # Of numbers of bands, stages and channels that a file may ask for, and of weights it need not hold.
 _LARGEST_NUMBER, _HARMLESS = 4096, 1 << 20
 
 _CHECKSUM = "sha256"
+_USE = ("refined", "precision")  # settings of how a shipped network is used
 
 
-@dataclass(frozen=True)
-class Card:
-    """What a file of weights says about itself.
+def create_model(
+    name: str,
+    system: Any = None,
+    *,
+    bands: int | None = None,
+    weights: str | os.PathLike[str] | None = None,
+    ema: bool | None = None,
+    **settings: Any,
+) -> Any:
+    """Make a network `net(y, system) -> x` by its name.
 
-    Attributes:
-        name: of the network, as `create_model` takes it.
-        settings: further arguments of `create_model`.
-        bands: number C of bands.
-        wavelengths: nm, one per band, or None.
-        training: how the weights came about, for people to read.
+    Args:
+        name: one of `list_models()`.
+        system: the camera it is for; for "pretrained", None postpones the check of the camera to
+            each reconstruction.
+        bands: number C of bands; by default those of the camera, 28 without one.
+        weights: file of its weights, see `load_published`; without one they are random, except
+            those of a network that comes with them.
+        ema: which weights of a file that holds two kinds, see `load_published`.
+        settings: further arguments of the network's class. "pretrained" takes `size` and `noise`
+            (`cassi.models.pretrained.shipped_network`), `refined` and `precision`
+            (`cassi.models.inference.prepare`).
+
+    Returns:
+        The network, in evaluation mode where weights were loaded.
+
+    Raises:
+        ValueError: there is no such name, a setting is unknown or unfit, the weights belong to
+            another network, or do not fit the camera; the message names the best solver that needs
+            no training.
+
+    >>> net = create_model("gap_net", bands=5, stages=2)
     """
+    shipped, count = find_model(name).shipped, None if system is None else system.cube_shape[0]
+    if shipped and None not in (bands, count) and bands != count:
+        raise ValueError(f"bands: the camera has {count}, got {bands}")
+    use = {key: settings.pop(key) for key in _USE if shipped and key in settings}
+    if bands is None:
+        bands = 28 if count is None else count
+    network = make_network(name, bands, weights, ema, **settings)
+    if not shipped:
+        return network
+    ready = prepare(network, use.get("refined", True), use.get("precision", "32-true"))
+    if system is not None and ready.check is not None:
+        ready.check(system)
+    return ready
 
-    name: str
-    bands: int
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    wavelengths: tuple[float, ...] | None = None
-    training: Mapping[str, Any] = field(default_factory=dict)
+
+def make_network(
+    name: str,
+    bands: int,
+    weights: str | os.PathLike[str] | None = None,
+    ema: bool | None = None,
+    /,
+    **settings: Any,
+) -> nn.Module:
+    """Make the network alone, as it is trained; arguments and errors as of `create_model`."""
+    entry = find_model(name)
+    if entry.shipped and weights is not None:
+        raise ValueError(f"model {name}: expected no weights, it has its own; got {weights}")
+    try:
+        network = entry.make(bands=bands, **{**entry.settings, **settings})
+    except TypeError as error:
+        raise ValueError(f"model {name}: {error}") from None
+    if weights is not None:
+        _load_into(network, weights, ema)
+    return network
+
+
+def load_published(
+    name: str,
+    path: str | os.PathLike[str],
+    bands: int = 28,
+    *,
+    ema: bool | None = None,
+    **settings: Any,
+) -> nn.Module:
+    """Make a network with the weights of its authors' file, `net(y, system) -> x`.
+
+    Files are taken as they are: a `state_dict`, a checkpoint that holds one, with or without a
+    moving average, safetensors; `cassi.priors.load_weights` lists them all. Only tensors are read,
+    and nothing is loaded unless every name and shape fits. A pickled network (`torch.save(net)`)
+    is refused: reading it would run whatever it names.
+
+    Args:
+        name: one of `list_models()`.
+        path: the file.
+        bands: number C of bands.
+        ema: where a file holds both the weights as the optimizer left them and their moving
+            average, None (the default) and True take the average: PADUT, RDLUF-MixS² and
+            DERNN-LNLT report figures of the average. False takes the others. Where a file holds no
+            average, None takes what there is and True raises.
+        settings: further arguments of the network's class, as in `create_model`: weights trained
+            for other ones (`size`, `stages`, …) need them again.
+
+    Returns:
+        The network, in evaluation mode.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: there is no such network, or the file does not hold its weights. The message
+            counts the tensors that are missing, unknown or of another shape, names the first of
+            them, and the network whose weights they are where one is registered.
+    """
+    return create_model(name, bands=bands, weights=path, ema=ema, **settings)
+
+
+def _load_into(network: nn.Module, path: str | os.PathLike[str], ema: bool | None) -> None:
+    try:
+        load_weights(network, path, ema=ema)
+    except MisfitError as error:
+        bands = int(getattr(network, "bands", 28))
+        known = list_models(shipped=False)
+        fitting = [other for other in known if _shapes(other, bands) == error.shapes]
+        hint = f"; they fit {' and '.join(fitting)}" if fitting else ""
+        raise ValueError(f"{error}{hint}") from None
+    network.eval()
+
+
+def _shapes(name: str, bands: int) -> dict[str, torch.Size]:
+    """Return the shapes of a network's weights, made without memory."""
+    try:
+        with torch.device("meta"):
+            state = make_network(name, bands).state_dict()
+    except (ValueError, RuntimeError, NotImplementedError):
+        return {}  # not for these bands, or it computes something of its weights
+    return {key: value.shape for key, value in state.items()}
 
 
 def save_model(path: str | os.PathLike[str], weights: Mapping[str, Tensor], card: Card) -> None:
@@ -129,10 +241,8 @@ def load_model(path: str | os.PathLike[str]) -> tuple[nn.Module, Card]:
         ValueError: it was not written by `save_model`, or its network is not registered here.
     """
     card = read_card(path)
-    if {"weights", "ema"} & set(card.settings):
-        raise ValueError(f"model {path}: its settings name another file of weights")
     _check_claim(Path(path).expanduser(), card)
-    network = create_model(card.name, bands=card.bands, weights=path, **card.settings)
+    network = make_network(card.name, card.bands, path, **card.settings)
     return network, card
 
 
@@ -145,7 +255,7 @@ def _check_claim(file: Path, card: Card) -> None:
         stored = sum(math.prod(content.get_slice(key).get_shape()) for key in keys)
     try:
         with torch.device("meta"):
-            state = create_model(card.name, bands=card.bands, **card.settings).state_dict()
+            state = make_network(card.name, card.bands, **card.settings).state_dict()
     except (RuntimeError, NotImplementedError):
         return  # it computes something of its weights
     claimed = sum(value.numel() for value in state.values())
@@ -160,65 +270,3 @@ def _digest_tensors(stream: BinaryIO) -> str:
     while block := stream.read(2**20):
         found.update(block)
     return found.hexdigest()
-
-
-def load_published(
-    name: str,
-    path: str | os.PathLike[str],
-    bands: int = 28,
-    *,
-    ema: bool | None = None,
-    **settings: Any,
-) -> nn.Module:
-    """Make a network with the weights of its authors' file, `net(y, system) -> x`.
-
-    Files are taken as they are: a `state_dict`, a checkpoint that holds one, with or without a
-    moving average, safetensors; `cassi.priors.load_weights` lists them all. Only tensors are read,
-    and nothing is loaded unless every name and shape fits. A pickled network (`torch.save(net)`)
-    is refused: reading it would run whatever it names.
-
-    Args:
-        name: one of `list_models()`.
-        path: the file.
-        bands: number C of bands.
-        ema: where a file holds both the weights as the optimizer left them and their moving
-            average, None (the default) and True take the average: PADUT, RDLUF-MixS² and
-            DERNN-LNLT report figures of the average. False takes the others. Where a file holds no
-            average, None takes what there is and True raises.
-        settings: further arguments of the network's class, as in `create_model`: weights trained
-            for other ones (`size`, `stages`, …) need them again.
-
-    Returns:
-        The network, in evaluation mode.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: there is no such network, or the file does not hold its weights. The message
-            counts the tensors that are missing, unknown or of another shape, names the first of
-            them, and the network whose weights they are where one is registered.
-    """
-    return create_model(name, bands=bands, weights=path, ema=ema, **settings)
-
-
-def load_into(
-    network: nn.Module, name: str, path: str | os.PathLike[str], ema: bool | None
-) -> None:
-    """Load a file into the network that was made under a name; see `load_published`."""
-    try:
-        load_weights(network, path, ema=ema)
-    except MisfitError as error:
-        bands = int(getattr(network, "bands", 28))
-        fitting = [other for other in list_models() if _shapes(other, bands) == error.shapes]
-        hint = f"; they fit {' and '.join(fitting)}" if fitting else ""
-        raise ValueError(f"{error}{hint}") from None
-    network.eval()
-
-
-def _shapes(name: str, bands: int) -> dict[str, torch.Size]:
-    """Return the shapes of a network's weights, made without memory."""
-    try:
-        with torch.device("meta"):
-            state = create_model(name, bands=bands).state_dict()
-    except (ValueError, RuntimeError, NotImplementedError):
-        return {}  # not for these bands, or it computes something of its weights
-    return {key: value.shape for key, value in state.items()}

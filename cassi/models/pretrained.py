@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from torch import nn
+
 from cassi.models.denoisers.drunet import DRUNet
-from cassi.models.inference import Inference
-from cassi.models.load import Card, read_card
-from cassi.models.registry import create_model
+from cassi.models.inference import Choose, Shipped
+from cassi.models.load import make_network, read_card
+from cassi.models.registry import register
 from cassi.priors import TV, Compose, Denoiser, Subspace
 from cassi.priors.denoiser import SHIPPED
 from cassi.solvers import ADMM, Geometric, Solver
@@ -33,49 +34,6 @@ NOISY = 0.08
 """Noise relative to the root mean square of y (22 dB) from which on no solver refines."""
 
 
-def load_pretrained(
-    system: Any = None,
-    *,
-    size: str = "large",
-    noise: float | Literal["auto"] = "auto",
-    refined: bool = True,
-    precision: str = "32-true",
-) -> Inference:
-    """Load the network that comes with the package; see docs/pretrained.md.
-
-    Args:
-        system: the camera; None postpones the check to each reconstruction.
-        size: "large", or "small", which is faster and a little less sharp.
-        noise: of the measurement, relative to its root mean square; "auto" reads it off it. A mask
-            that is not quite the camera's counts as noise.
-        refined: make the cube explain the measurement, see `cassi.solvers.refine`; before that the
-            large one goes on by `plug_and_play`, which takes about as long again.
-        precision: see `Inference`.
-
-    Returns:
-        `net(y, system) -> x`.
-
-    Raises:
-        ValueError: there is no such size, or the weights do not fit the camera; the message names
-            the best solver that needs no training.
-    """
-    if system is not None:
-        check_camera(system)
-    network, _ = shipped_network(size, noise)
-    return prepare_shipped(network, size, refined, precision)
-
-
-def prepare_shipped(network: Any, size: str, refined: bool, precision: str) -> Inference:
-    """Make the network of `shipped_network` ready to reconstruct."""
-    return Inference(
-        network,
-        refined=refined,
-        solver=plug_and_play(network.noise) if refined and size == "large" else None,
-        precision=precision,
-        check=check_camera,
-    )
-
-
 def shipped_denoiser() -> Denoiser:
     """Return the denoising network that comes with the package, a prior."""
     network = DRUNet(channels=1, widths=(16, 32, 64, 64), blocks=1, shuffle=2, residual=True)
@@ -84,9 +42,7 @@ def shipped_denoiser() -> Denoiser:
     )
 
 
-def plug_and_play(
-    noise: float | Literal["auto"] = "auto",
-) -> Callable[[float], Solver | None]:
+def plug_and_play(noise: float | Literal["auto"] = "auto") -> Choose:
     """Return what chooses the solver that refines: ADMM with the denoiser, and a little TV.
 
     It goes on from a cube (`Solver.run(…, x0=x)`), on components of the scene's spectral subspace.
@@ -115,21 +71,6 @@ def plug_and_play(
     return choose
 
 
-def shipped_network(
-    size: str = "large", noise: float | Literal["auto"] = "auto"
-) -> tuple[Any, Card]:
-    """Return the network alone, to be trained further, and what it is.
-
-    Raises:
-        ValueError: there is no such size, or noise is no number.
-    """
-    if size not in SIZES:
-        raise ValueError(f"pretrained size: expected {' or '.join(SIZES)}, got {size!r}")
-    card = read_card(FILE)
-    card = replace(card, settings={**card.settings, **SIZES[size], "noise": noise})
-    return create_model(card.name, bands=card.bands, weights=FILE, **card.settings), card
-
-
 def check_camera(system: Any) -> None:
     """Refuse a camera for which the shipped weights are not the best choice.
 
@@ -156,3 +97,36 @@ def check_camera(system: Any) -> None:
             f"pretrained: no shipped weights fit a camera with {reason}; solver=auto is the best "
             "that needs no training"
         )
+
+
+@register("pretrained", shipped=True, files=FILES, any_bands=True)
+def shipped_network(
+    bands: int | None = None, *, size: str = "large", noise: float | Literal["auto"] = "auto"
+) -> nn.Module:
+    """Return the network that comes with the package; see docs/pretrained.md.
+
+    `create_model("pretrained")` makes it ready to reconstruct; alone it can be trained further.
+
+    Args:
+        bands: has no effect: the weights are for any number of bands.
+        size: "large", or "small", which is faster and a little less sharp. The large one refines
+            by `plug_and_play`, which takes about as long again.
+        noise: of the measurement, relative to its root mean square; "auto" estimates it. A mask
+            that is not quite the camera's counts as noise.
+
+    Raises:
+        ValueError: there is no such size, or noise is no number.
+    """
+    if size not in SIZES:
+        raise ValueError(f"pretrained size: expected {' or '.join(SIZES)}, got {size!r}")
+    return load_shipped(FILE, size, noise=noise)
+
+
+def load_shipped(path: Path, size: str, **settings: Any) -> nn.Module:
+    """Load a file of `cassi_net` as one of the sizes of the network that comes with the package."""
+    card = read_card(path)
+    card = replace(card, settings={**card.settings, **SIZES[size], **settings})
+    network = make_network(card.name, card.bands, path, **card.settings)
+    solver = plug_and_play if size == "large" else None
+    network.shipped = Shipped(card, check_camera, solver)  # type: ignore[assignment]
+    return network

@@ -16,8 +16,7 @@ import torch
 
 import cassi
 from cassi.apps.evaluate import main
-from cassi.models.load import Card, save_model
-from cassi.models.registry import create_model
+from cassi.models.load import Card, create_model, save_model
 
 NANOMETRES = [450, 500, 550, 600, 650]
 PLAIN = ("report=false", "figures=false", "progress=false")

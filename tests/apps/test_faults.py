@@ -21,8 +21,7 @@ from cassi.apps.signals import Terminated, end_at_once, leave_to_lightning, rais
 from cassi.apps.training_files import read_checkpoint
 from cassi.data.checksums import check_sums
 from cassi.evaluation import Job, Record, RecordFolder
-from cassi.models.load import Card, load_model, save_model
-from cassi.models.registry import create_model
+from cassi.models.load import Card, create_model, load_model, save_model
 from cassi.training.starts import Starts
 
 TRAIN = (

@@ -21,8 +21,7 @@ import cassi
 from cassi.apps import identity, reconstruct_batch, reconstruct_worker
 from cassi.apps.identity import hash_settings
 from cassi.data.checksums import check_sums
-from cassi.models.load import Card, save_model
-from cassi.models.registry import create_model
+from cassi.models.load import Card, create_model, save_model
 
 SHORT = ("solver=gap", "prior=tv", "solver.iterations=3", "system.step=-1", "output.pictures=false")
 NAMES = ("a", "b", "c")

@@ -11,8 +11,7 @@ import torch
 
 from cassi import SDCassi
 from cassi.data import io
-from cassi.models.load import Card, save_model
-from cassi.models.registry import create_model
+from cassi.models.load import Card, create_model, save_model
 
 TINY = ("system.step=-1", "output.pictures=false")
 NANOMETRES = (450.0, 500.0, 550.0, 600.0, 650.0)

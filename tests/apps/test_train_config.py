@@ -11,7 +11,8 @@ from hydra import compose, initialize_config_module
 from cassi.apps import train, training_inputs
 from cassi.apps.networks import build_model, model_node, rewrite_model_path, store_models
 from cassi.config import build
-from cassi.models.registry import create_model, list_models
+from cassi.models.load import create_model
+from cassi.models.registry import list_models
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 GROUPS = ("data", "optimizer", "scheduler", "loss", "task", "trainer", "logger", "callbacks")

@@ -12,12 +12,12 @@ from torch import Tensor
 
 import cassi
 from cassi.models import grid
+from cassi.models.load import create_model
 from cassi.models.published import cst, dgsmp
 from cassi.models.published.bisrnet import straight_through
 from cassi.models.published.hdnet import DomainAttention
 from cassi.models.published.mst import MaskGuide, SpectralAttention, scaled_offsets
 from cassi.models.published.tsa_net import neighbours
-from cassi.models.registry import create_model
 
 BANDS = 4
 SMALL: dict[str, dict[str, Any]] = {

@@ -29,7 +29,10 @@ from cassi.systems import Curve
         ),
         ({"model": "[" * 100_000}, "does not say"),
         ({"model": '{"name": "gap_net", "settings": {"stages": 100000}}'}, "at most 4096"),
-        ({"model": '{"name": "gap_net", "settings": {"weights": "b.pth"}}'}, "another file"),
+        (
+            {"model": '{"name": "gap_net", "settings": {"weights": "b.pth"}}'},
+            "unexpected keyword argument 'weights'",
+        ),
         ({"model": '{"name": "os.system", "settings": {}}'}, "no model named"),
     ],
 )

@@ -11,7 +11,7 @@ from cassi.data.bundled import bundled_path
 from cassi.metrics import psnr
 from cassi.models import pretrained
 from cassi.models.inference import Inference
-from cassi.models.pretrained import check_camera, load_pretrained, plug_and_play, shipped_network
+from cassi.models.pretrained import check_camera, plug_and_play, shipped_network
 
 
 @pytest.fixture(scope="module")
@@ -34,29 +34,32 @@ def test_explains_the_measurement(bundled) -> None:
     _, system, y = bundled
     x = cassi.create_model("pretrained", system, size="small")(y, system)
     assert (y - system(x)).norm() <= 1e-3 * y.norm()
-    raw = load_pretrained(system, size="small", refined=False)(y, system)
+    raw = cassi.create_model("pretrained", system, size="small", refined=False)(y, system)
     assert 1e-3 * y.norm() < (y - system(raw)).norm() <= 3e-2 * y.norm()
 
 
 def test_the_large_one_goes_on_with_a_denoiser_unless_there_is_noise(bundled) -> None:
     truth, system, y = bundled
-    raw = load_pretrained(system, refined=False)(y, system)
-    assert psnr(load_pretrained(system)(y, system), truth).mean() > psnr(raw, truth).mean()
-    noisy = load_pretrained(system, noise=0.1, refined=False)(y, system)
-    assert torch.equal(load_pretrained(system, noise=0.1)(y, system), noisy)
+    raw = cassi.create_model("pretrained", system, refined=False)(y, system)
+    assert (
+        psnr(cassi.create_model("pretrained", system)(y, system), truth).mean()
+        > psnr(raw, truth).mean()
+    )
+    noisy = cassi.create_model("pretrained", system, noise=0.1, refined=False)(y, system)
+    assert torch.equal(cassi.create_model("pretrained", system, noise=0.1)(y, system), noisy)
 
 
 def test_half_precision_changes_little(bundled) -> None:
     truth, system, y = bundled
-    full = load_pretrained(system, size="small")(y, system)
-    half = load_pretrained(system, size="small", precision="bf16-mixed")(y, system)
+    full = cassi.create_model("pretrained", system, size="small")(y, system)
+    half = cassi.create_model("pretrained", system, size="small", precision="bf16-mixed")(y, system)
     assert half.dtype == torch.float32
     assert not torch.equal(half, full)
     assert abs(psnr(half, truth).mean() - psnr(full, truth).mean()) < 0.1
 
 
 def test_takes_other_bands_steps_and_axes() -> None:
-    net = load_pretrained(size="small")
+    net = cassi.create_model("pretrained", size="small")
     for bands, step, axis in ((6, 1, -1), (12, -3, -1), (9, 2, -2)):
         mask = (torch.rand(48, 64, generator=torch.Generator().manual_seed(0)) < 0.5).float()
         system = cassi.SDCassi(mask, bands, step, axis)
@@ -81,7 +84,7 @@ def test_says_which_solver_to_take_where_no_weights_fit(system, reason: str) -> 
         cassi.create_model("pretrained", system)
     y = torch.ones(1, *system.measurement_shape)
     with pytest.raises(ValueError, match="no shipped weights fit"):
-        load_pretrained()(y, system)
+        cassi.create_model("pretrained")(y, system)
 
 
 def test_refuses_what_it_does_not_know() -> None:
@@ -98,8 +101,12 @@ def test_refuses_what_it_does_not_know() -> None:
 
 
 def test_the_network_alone_can_be_trained_further() -> None:
-    network, card = shipped_network("small")
-    assert card.settings["start"] == network.start == pretrained.SIZES["small"]["start"]
+    network = shipped_network(size="small")
+    assert (
+        network.shipped.card.settings["start"]
+        == network.start
+        == pretrained.SIZES["small"]["start"]
+    )
     assert all(parameter.requires_grad for parameter in network.parameters())
 
 

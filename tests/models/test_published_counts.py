@@ -17,8 +17,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import cassi
+from cassi.models.load import create_model
 from cassi.models.published.mst import SpectralAttention
-from cassi.models.registry import create_model, list_models
+from cassi.models.registry import list_models
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("CASSI_DATA") or ROOT.parent / "shared" / "data")
@@ -34,7 +35,9 @@ def _model_name(file: Path) -> str:
 
 def _vectors() -> list[Any]:
     files = [
-        file for file in sorted(VECTORS.glob("*.s0.npz")) if _model_name(file) in list_models()
+        file
+        for file in sorted(VECTORS.glob("*.s0.npz"))
+        if _model_name(file) in list_models(shipped=False)
     ]
     skip = pytest.mark.skip(reason=f"no vectors of published networks in {VECTORS}")
     return [pytest.param(f, id=_model_name(f)) for f in files] or [pytest.param(None, marks=skip)]
@@ -87,4 +90,4 @@ def test_parameters_are_as_published(name: str) -> None:
 
 
 def test_every_published_network_has_its_figures() -> None:
-    assert set(FIGURES) == set(list_models()) - {"cassi_net"}
+    assert set(FIGURES) == set(list_models(shipped=False)) - {"cassi_net"}

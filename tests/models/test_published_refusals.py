@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from cassi.models.load import load_published
-from cassi.models.registry import create_model
+from cassi.models.load import create_model, load_published
 from cassi.priors.weights import SHOWN, load_weights
 
 BANDS = 4

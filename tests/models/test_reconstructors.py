@@ -12,8 +12,9 @@ from torch import Tensor, nn
 import cassi
 from cassi.models.grid import Wide
 from cassi.models.layers import pad_to_multiple
+from cassi.models.load import create_model
 from cassi.models.network import Network
-from cassi.models.registry import create_model, find_model, list_models
+from cassi.models.registry import find_model, list_models
 
 BANDS = 5
 SMALL: dict[str, Any] = {"stages": 2, "size": (64, 64), "start": 3, "training_start": 3}
@@ -22,13 +23,13 @@ NO_GRADIENT: dict[str, set[str]] = {}
 """Parameters that the published arithmetic leaves unused, by network."""
 DISCONTINUOUS = ("cst_", "dpu_", "bisrnet")
 """Networks that sort or threshold: rounding decides over whole pixels."""
-every_model = pytest.mark.parametrize("name", list_models())
+every_model = pytest.mark.parametrize("name", list_models(shipped=False))
 
 
 def _make(name: str, **settings: Any) -> Any:
     torch.manual_seed(0)
     entry = find_model(name)
-    known = inspect.signature(entry.cls).parameters
+    known = inspect.signature(entry.make).parameters
     small = {key: value for key, value in SMALL.items() if key in known}
     return create_model(name, bands=BANDS, **small | settings)
 
@@ -144,7 +145,7 @@ def test_channels_last_changes_nothing(name: str) -> None:
 
 @every_model
 def test_checkpointing_changes_no_gradient(name: str) -> None:
-    if "checkpointing" not in inspect.signature(find_model(name).cls).parameters:
+    if "checkpointing" not in inspect.signature(find_model(name).make).parameters:
         pytest.skip(f"{name} has no checkpointing")
     y, system = _shoot()
     gradients = []
