@@ -166,3 +166,27 @@ class Passing(Unrolled):
             return cast(Tensor, cube)
 
         return apply
+
+
+def memory_format_warning(network: nn.Module, y: Tensor, system: Any) -> str | None:
+    """Say in a line what operator of a network loses `torch.channels_last`; None if none does.
+
+    Runs the network once, in evaluation mode; random numbers drawn afterwards are the same.
+
+    Args:
+        network: `net(y, system) -> x`.
+        y: measurement `(B, K, H', W')`; a small one says as much.
+        system: the camera.
+    """
+    training = network.training
+    try:
+        with torch.random.fork_rng():
+            ops.assert_memory_format(network.eval(), (y, system))
+    except AssertionError as error:
+        _, first, *others = str(error).splitlines()
+        more = f", and {len(others)} more" if others else ""
+        name = type(network).__name__
+        return f"channels_last: {name} loses it by {first.strip()}{more}; it may gain little"
+    finally:
+        network.train(training)
+    return None

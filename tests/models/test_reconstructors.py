@@ -13,7 +13,7 @@ import cassi
 from cassi.models.grid import Wide
 from cassi.models.layers import pad_to_multiple
 from cassi.models.load import create_model
-from cassi.models.network import Network
+from cassi.models.network import Network, memory_format_warning
 from cassi.models.registry import find_model, list_models
 
 BANDS = 5
@@ -23,6 +23,19 @@ NO_GRADIENT: dict[str, set[str]] = {}
 """Parameters that the published arithmetic leaves unused, by network."""
 DISCONTINUOUS = ("cst_", "dpu_", "bisrnet")
 """Networks that sort or threshold: rounding decides over whole pixels."""
+LOSES_CHANNELS_LAST = {
+    "admm_net": "aten.lerp in ADMMNet",
+    "bisrnet": "aten.cat in BiSRNet",
+    "cassi_net": "aten.sub in CassiNet",
+    "cst": "aten.cat in CST",
+    "dauhst": "aten.mul in DAUHST",
+    "dernn_lnlt": "aten.mul in DERNNLNLT",
+    "gap_net": "aten.stack in GAPNet",
+    "mst_plus_plus": "aten.cat in MSTPlusPlus",
+    "padut": "aten.mul in PADUT",
+    "tsa_net": "aten.clone in transform3.query_x.fully.0 (Linear)",
+}
+"""The first operator after which bands are no longer last in memory; other networks keep them."""
 every_model = pytest.mark.parametrize("name", list_models(shipped=False))
 
 
@@ -141,6 +154,19 @@ def test_channels_last_changes_nothing(name: str) -> None:
         net = net.to(memory_format=torch.channels_last)
         got = _run(net, y.contiguous(memory_format=torch.channels_last), system)
     _assert_close(name, got, wanted)
+
+
+@every_model
+def test_which_operator_loses_channels_last(name: str) -> None:
+    y, system = _shoot(batch=2)
+    net = _make(name).to(memory_format=torch.channels_last)
+    torch.manual_seed(3)
+    warning = memory_format_warning(net, y, system)
+    assert torch.equal(torch.rand(2), torch.rand(2, generator=torch.Generator().manual_seed(3)))
+    assert net.training
+    known = [words for start, words in LOSES_CHANNELS_LAST.items() if name.startswith(start)]
+    assert (warning is None) == (not known)
+    assert warning is None or f" loses it by {known[0]}, which wrote (" in warning
 
 
 @every_model
