@@ -12,7 +12,7 @@ import torch
 import cassi
 from cassi.apps.training_files import checkpoint_folder
 from cassi.apps.training_options import add_earlier_options
-from cassi.models.load import Card, load_model, save_model
+from cassi.models.load import load_model
 from cassi.priors.weights import read_file
 from cassi.systems import Curve
 
@@ -84,12 +84,3 @@ def test_curve(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("1," + "2" * 200_000)
     with pytest.raises(ValueError, match="is no CSV file"):
         Curve(file=str(tmp_path / "a.csv"))
-
-
-def test_a_saved_network_still_loads(tmp_path: Path) -> None:
-    network = cassi.create_model("gap_net", bands=2, stages=1)
-    save_model(tmp_path / "a.safetensors", network.state_dict(), Card("gap_net", 2, {"stages": 1}))
-    loaded, card = load_model(tmp_path / "a.safetensors")
-    assert card.settings == {"stages": 1}
-    for name, value in network.state_dict().items():
-        assert torch.equal(loaded.state_dict()[name], value)

@@ -1,6 +1,8 @@
 """Registered networks compute what their authors' public code computes, as recorded vectors say.
 
-Weights and input of a vector follow from rules, so a file holds the output only.
+Weights and input of a vector follow from rules, so a file holds the output only. Parameters and
+operations are those of the same code, and those in the papers; operations are counted on tensors
+without data: 256×256 costs seconds, whatever the network.
 """
 
 from __future__ import annotations
@@ -16,16 +18,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
 
 import cassi
 from cassi.models.load import create_model
+from cassi.models.published.mst import SpectralAttention
 from cassi.models.registry import list_models
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("CASSI_DATA") or ROOT.parent / "shared" / "data")
 VECTORS = DATA.parent / "vectors"
-BANDS, STEP = 28, 2
+BANDS, STEP, SIZE = 28, 2, 256
+FIGURES = yaml.safe_load((ROOT / "scripts" / "published_figures.yaml").read_text())["networks"]
 SLOW_MS = 4000
 """The authors' forward pass on two cores, from which on a vector is checked on request only."""
 DISCONTINUOUS = {"dpu_5stg", "cst_s", "bisrnet"}
@@ -38,17 +45,16 @@ def _model_name(file: Path) -> str:
     return stem.lower().replace("++", "_plus_plus").replace("-", "_")
 
 
-def _vectors() -> list[Any]:
-    files = [
-        file
-        for file in sorted(VECTORS.glob("*.npz"))
-        if _model_name(file) in list_models(shipped=False)
-    ]
+def _vectors(pattern: str, slow: bool = True) -> list[Any]:
+    known = list_models(shipped=False)
+    files = [file for file in sorted(VECTORS.glob(pattern)) if _model_name(file) in known]
     if not files:
         skip = pytest.mark.skip(reason=f"no vectors of published networks in {VECTORS}")
         return [pytest.param(None, marks=skip)]
     return [
-        pytest.param(file, id=file.stem, marks=[pytest.mark.slow] if _is_slow(file) else [])
+        pytest.param(
+            file, id=file.stem, marks=[pytest.mark.slow] if slow and _is_slow(file) else []
+        )
         for file in files
     ]
 
@@ -120,7 +126,7 @@ def _off(got: Tensor, wanted: Tensor) -> Tensor:
     return (got - wanted).abs() / wanted.abs().max()
 
 
-@pytest.mark.parametrize("file", _vectors())
+@pytest.mark.parametrize("file", _vectors("*.npz"))
 def test_equals_the_authors_code(file: Path, data_dir: Path) -> None:
     name = _model_name(file)
     vector = np.load(file)
@@ -161,3 +167,53 @@ def test_a_flipped_mask_is_another_mask_and_the_network_depends_on_it() -> None:
         torch.testing.assert_close(back(x.flip(-1)), camera(x).flip(-1))
     assert right.isfinite().all()
     assert (right - wrong).abs().max() > 1e-3
+
+
+def _count_operations(net: torch.nn.Module) -> int:
+    """Count two per multiply-add, as if attention between bands had been done step by step."""
+    spared = 0
+
+    def spare(attention: SpectralAttention, inputs: tuple[torch.Tensor, ...]) -> None:
+        # Ours forms XᵀX, V and V(AᵀW_p), 6NC² together; published are Q, K, V and the projection,
+        # 8NC², and KᵀQ and VAᵀ, 4NCd, with d channels a head.
+        nonlocal spared
+        batch, height, width, dim = inputs[0].shape
+        spared += batch * height * width * dim * (2 * dim + 4 * dim // attention.heads)
+
+    for module in net.modules():
+        if isinstance(module, SpectralAttention):
+            module.register_forward_pre_hook(spare)
+    camera = cassi.SDCassi(torch.ones(SIZE, SIZE), bands=BANDS, step=STEP)
+    with (
+        FakeTensorMode(allow_non_fake_inputs=True),
+        torch.no_grad(),
+        FlopCounterMode(display=False) as counter,
+    ):
+        net(torch.ones(1, 1, *camera.measurement_shape[1:]), camera)
+    return int(counter.get_total_flops()) + spared
+
+
+@pytest.mark.parametrize("file", _vectors("*.s0.npz", slow=False))
+def test_parameters_and_operations_are_those_of_the_authors_code(file: Path) -> None:
+    with np.load(file) as vector:
+        parameters, operations = int(vector["n_params"]), float(vector["flops"])
+        trained = [k for k, p in zip(vector["keys"], vector["is_param"], strict=True) if p]
+    net = create_model(_model_name(file)).eval()
+    named = dict(net.named_parameters())
+    assert sum(p.numel() for p in named.values()) == parameters
+    # Moving averages are lists in this order.
+    assert list(named) == trained
+    assert _count_operations(net) == pytest.approx(operations, rel=0.05)
+
+
+@pytest.mark.parametrize("name", [name for name in FIGURES if "millions" in FIGURES[name]])
+def test_parameters_are_as_published(name: str) -> None:
+    figures = FIGURES[name]
+    count = sum(p.numel() for p in create_model(name).parameters())
+    # The authors of DPU and SSR divide by 2²⁰, as their scripts say; so 2.99 million are "2.85 M".
+    unit = 2**20 if figures.get("binary") else 10**6
+    assert count / unit == pytest.approx(figures["millions"], rel=0.02)
+
+
+def test_every_published_network_has_its_figures() -> None:
+    assert set(FIGURES) == set(list_models(shipped=False)) - {"cassi_net"}

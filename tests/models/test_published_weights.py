@@ -246,7 +246,7 @@ def test_safetensors_and_files_of_cassi_train(tmp_path: Path) -> None:
     save_model(file, plain, Card(EXAMPLE, BANDS, settings))
     _assert_equal(_load(file, EXAMPLE), plain)
     net, card = load_model(file)
-    assert (card.name, card.bands) == (EXAMPLE, BANDS)
+    assert (card.name, card.bands, card.settings) == (EXAMPLE, BANDS, settings)
     _assert_equal(net.state_dict(), plain)
 
 

@@ -9,18 +9,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import cassi
-from cassi.models.grid import Wide
+from cassi import DDCassi, SDCassi, ops
+from cassi.models.grid import Aligned, Wide, overlay, windows
 from cassi.models.layers import pad_to_multiple
 from cassi.models.load import create_model
 from cassi.models.network import Network, memory_format_warning
 from cassi.models.registry import find_model, list_models
+from cassi.solvers import GAP
+from cassi.systems import BlurredCassi, WarpedCassi
 
 BANDS = 5
-SMALL: dict[str, Any] = {"stages": 2, "size": (64, 64), "start": 3, "training_start": 3}
-"""Settings that make a network small, used where its class knows them."""
-NO_GRADIENT: dict[str, set[str]] = {}
-"""Parameters that the published arithmetic leaves unused, by network."""
 DISCONTINUOUS = ("cst_", "dpu_", "bisrnet")
 """Networks that sort or threshold: rounding decides over whole pixels."""
 LOSES_CHANNELS_LAST = {
@@ -39,24 +37,16 @@ LOSES_CHANNELS_LAST = {
 every_model = pytest.mark.parametrize("name", list_models(shipped=False))
 
 
-def _make(name: str, **settings: Any) -> Any:
-    torch.manual_seed(0)
-    entry = find_model(name)
-    known = inspect.signature(entry.make).parameters
-    small = {key: value for key, value in SMALL.items() if key in known}
-    return create_model(name, bands=BANDS, **small | settings)
-
-
 def _shoot(
     height: int = 24, width: int = 36, batch: int = 1, **camera: Any
-) -> tuple[Tensor, cassi.SDCassi]:
+) -> tuple[Tensor, SDCassi]:
     torch.manual_seed(1)
     mask = camera.pop("mask", torch.rand(height, width))
-    system = cassi.SDCassi(mask, bands=BANDS, **{"step": 2} | camera)
+    system = SDCassi(mask, bands=BANDS, **{"step": 2} | camera)
     return system(torch.rand(batch, BANDS, height, width)), system
 
 
-def _run(net: nn.Module, y: Tensor, system: cassi.SDCassi) -> Tensor:
+def _run(net: nn.Module, y: Tensor, system: SDCassi) -> Tensor:
     torch.manual_seed(2)  # for networks that draw random numbers
     x: Tensor = net(y, system)
     return x
@@ -70,40 +60,49 @@ def _assert_close(name: str, got: Tensor, wanted: Tensor, tolerance: float = 1e-
 
 
 @every_model
-@pytest.mark.parametrize("size", [(24, 36), (17, 23)])
 @pytest.mark.parametrize(
-    "camera", [{"step": 2}, {"step": -1}, {"step": 0}, {"step": 3, "axis": -2}], ids=str
+    ("size", "camera"),
+    [
+        ((24, 36), {"step": 2}),
+        ((17, 23), {"step": -1}),
+        ((24, 36), {"step": 0}),
+        ((17, 23), {"step": 3, "axis": -2}),
+        ((3, 2), {"step": 1, "axis": -2}),
+    ],
+    ids=str,
 )
 def test_gives_a_cube_for_any_size_and_dispersion(
-    name: str, size: tuple[int, int], camera: dict[str, int]
+    make: Any, name: str, size: tuple[int, int], camera: dict[str, int]
 ) -> None:
     y, system = _shoot(*size, batch=2, **camera)
     with torch.no_grad():
-        x = _make(name).eval()(y, system)
+        x = make(name).eval()(y, system)
     assert x.shape == (2, BANDS, *size)
     assert x.dtype == torch.float32
     assert x.isfinite().all()
 
 
 @every_model
-def test_takes_a_mask_per_band_and_per_sample(name: str) -> None:
-    net = _make(name).eval()
+def test_takes_a_mask_per_band_and_per_sample(make: Any, name: str) -> None:
+    net = make(name).eval()
     masks = torch.rand(2, 1, BANDS, 24, 36)
     y, system = _shoot(batch=2, mask=masks)
     with torch.no_grad():
         together = _run(net, y, system)
         for i in range(2):
-            single = cassi.SDCassi(masks[i], bands=BANDS, step=2)
+            single = SDCassi(masks[i], bands=BANDS, step=2)
             alone = _run(net, y[i : i + 1], single)
             _assert_close(name, together[i : i + 1], alone)
 
 
 @every_model
-def test_dispersion_along_rows_is_that_along_columns_of_the_turned_scene(name: str) -> None:
-    net = _make(name).eval()
+def test_dispersion_along_rows_is_that_along_columns_of_the_turned_scene(
+    make: Any, name: str
+) -> None:
+    net = make(name).eval()
     mask = torch.rand(24, 36)
     y, system = _shoot(mask=mask)
-    turned = cassi.SDCassi(mask.mT, bands=BANDS, step=2, axis=-2)
+    turned = SDCassi(mask.mT, bands=BANDS, step=2, axis=-2)
     with torch.no_grad():
         _assert_close(name, _run(net, y.mT, turned), _run(net, y, system).mT)
 
@@ -117,23 +116,23 @@ def _without_gradient(net: nn.Module) -> set[str]:
 
 
 @every_model
-def test_every_parameter_gets_a_finite_gradient(name: str) -> None:
+def test_every_parameter_gets_a_finite_gradient(make: Any, name: str) -> None:
     # Some networks share one stage among all but the first and the last.
     stages = {"stages": 3} if name.startswith("rdluf") else {}
-    net = _make(name, **stages).train()
+    net = make(name, **stages).train()
     with torch.no_grad():
         for p in net.parameters():
             if p.numel() == 1 and not p.any():
                 p.fill_(0.1)  # a factor that starts at zero hides what it multiplies
     y, system = _shoot(batch=2)  # batch normalization of one pixel wants two samples
     _run(net, y, system).square().mean().backward()
-    assert _without_gradient(net) == NO_GRADIENT.get(name, set())
+    assert _without_gradient(net) == set()
 
 
 @every_model
-def test_trains_in_bfloat16_and_channels_last(name: str) -> None:
+def test_trains_in_bfloat16_and_channels_last(make: Any, name: str) -> None:
     y, system = _shoot(batch=2)
-    net = _make(name).eval()
+    net = make(name).eval()
     with torch.no_grad():
         exact = _run(net, y, system)
     net = net.to(memory_format=torch.channels_last).train()
@@ -146,9 +145,9 @@ def test_trains_in_bfloat16_and_channels_last(name: str) -> None:
 
 
 @every_model
-def test_channels_last_changes_nothing(name: str) -> None:
+def test_channels_last_changes_nothing(make: Any, name: str) -> None:
     y, system = _shoot(batch=2)
-    net = _make(name).eval()
+    net = make(name).eval()
     with torch.no_grad():
         wanted = _run(net, y, system)
         net = net.to(memory_format=torch.channels_last)
@@ -157,9 +156,9 @@ def test_channels_last_changes_nothing(name: str) -> None:
 
 
 @every_model
-def test_which_operator_loses_channels_last(name: str) -> None:
+def test_which_operator_loses_channels_last(make: Any, name: str) -> None:
     y, system = _shoot(batch=2)
-    net = _make(name).to(memory_format=torch.channels_last)
+    net = make(name).to(memory_format=torch.channels_last)
     torch.manual_seed(3)
     warning = memory_format_warning(net, y, system)
     assert torch.equal(torch.rand(2), torch.rand(2, generator=torch.Generator().manual_seed(3)))
@@ -170,27 +169,27 @@ def test_which_operator_loses_channels_last(name: str) -> None:
 
 
 @every_model
-def test_checkpointing_changes_no_gradient(name: str) -> None:
+def test_checkpointing_changes_no_gradient(make: Any, name: str) -> None:
     if "checkpointing" not in inspect.signature(find_model(name).make).parameters:
         pytest.skip(f"{name} has no checkpointing")
     y, system = _shoot()
     gradients = []
     for checkpointing in (False, True):
-        net = _make(name, checkpointing=checkpointing)
+        net = make(name, checkpointing=checkpointing)
         net(y, system).square().mean().backward()
         gradients.append({key: p.grad for key, p in net.named_parameters()})
     torch.testing.assert_close(gradients[0], gradients[1])
 
 
 @every_model
-def test_refuses_cameras_and_measurements_that_do_not_fit(name: str) -> None:
-    net = _make(name)
+def test_refuses_cameras_and_measurements_that_do_not_fit(make: Any, name: str) -> None:
+    net = make(name)
     y, system = _shoot()
     if isinstance(net, Network):  # others take any camera
         with pytest.raises(ValueError, match="expected a camera of 5 bands, got 4"):
-            net(y, cassi.SDCassi(torch.rand(24, 36), bands=4, step=2))
+            net(y, SDCassi(torch.rand(24, 36), bands=4, step=2))
         with pytest.raises(ValueError, match="one shot, got 2 shots"):
-            net(y, cassi.SDCassi(torch.rand(2, 1, 24, 36), bands=BANDS, step=2))
+            net(y, SDCassi(torch.rand(2, 1, 24, 36), bands=BANDS, step=2))
     with pytest.raises(ValueError, match=r"expected \(B, .*24, 44\)"):
         net(y[..., 1:], system)
     with pytest.raises(ValueError, match="bands: expected a whole number"):
@@ -199,9 +198,9 @@ def test_refuses_cameras_and_measurements_that_do_not_fit(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gap_net", "dauhst_2stg"])
-def test_compiles_as_one_graph(name: str) -> None:
+def test_compiles_as_one_graph(make: Any, name: str) -> None:
     y, system = _shoot()
-    net = _make(name)
+    net = make(name)
     compiled = torch.compile(net, fullgraph=True)
     torch.testing.assert_close(compiled(y, system), net(y, system), rtol=1e-3, atol=1e-4)
     compiled(y, system).square().mean().backward()
@@ -232,3 +231,71 @@ def test_mirrored_padding_goes_on_where_torch_stops() -> None:
     assert tall[0, 0, :, 0].tolist() == [0, 4, 8, 4, 0, 4, 8, 4]
     assert tall[0, 0, 0].tolist() == [0, 1, 2, 3, 2, 1, 0, 1]
     assert pad_to_multiple(torch.ones(1, 1, 1, 3), 4, "mirror").shape == (1, 1, 4, 4)
+
+
+HEIGHT, WIDTH = 16, 24
+MASK = torch.rand(HEIGHT, WIDTH, generator=torch.Generator().manual_seed(0))
+CAMERAS: dict[str, Any] = {
+    "fractions": lambda: SDCassi(MASK, BANDS, offsets=[0.3, 2.1, 3.6, 5.9, 7.0]),
+    "falling": lambda: SDCassi(MASK, BANDS, offsets=[9.0, 7.0, 4.0, 2.0, 0.0]),
+    "cut": lambda: SDCassi(MASK, BANDS, offsets=[-2.4, 0.0, 1.6, 3.2, 4.1], detector=WIDTH),
+    "large": lambda: SDCassi(MASK, BANDS, offsets=[3.0, 4.5, 6.0, 7.5, 9.0], detector=WIDTH + 20),
+    "rows": lambda: SDCassi(MASK, BANDS, offsets=[0.0, 1.4, 2.2, 4.0, 5.5], axis=-2),
+    "dual": lambda: DDCassi(MASK, BANDS, step=2),
+    "blurred": lambda: BlurredCassi(MASK, BANDS, step=2, line_spread=0.6, point_spread=0.6),
+    "warped": lambda: WarpedCassi(MASK, BANDS, step=2, smile=0.5, rotation=0.3),
+}
+
+
+def _expose(camera: Any) -> Tensor:
+    torch.manual_seed(1)
+    y: Tensor = camera(torch.rand(1, BANDS, HEIGHT, WIDTH))
+    return y
+
+
+@every_model
+def test_every_network_takes_any_camera(make: Any, name: str) -> None:
+    net = make(name).eval()
+    for camera in (make() for make in CAMERAS.values()):
+        with torch.no_grad():
+            x = net(_expose(camera), camera)
+        assert x.shape == (1, BANDS, HEIGHT, WIDTH)
+        assert x.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["gap_net", "dauhst_2stg", "mst_s", "rdluf_mixs2_3stg"])
+def test_offsets_that_are_not_quite_whole_are_nearly_the_step(make: Any, name: str) -> None:
+    net, plain = make(name).eval(), SDCassi(MASK, BANDS, step=2)
+    near = SDCassi(MASK, BANDS, offsets=[o + 1e-5 for o in plain.offsets], detector=plain.detector)
+    y = _expose(plain)
+    with torch.no_grad():
+        expected, got = net(y, plain), net(y, near)
+    assert (got - expected).abs().max() < 2e-3 * expected.abs().max()
+
+
+@pytest.mark.parametrize("name", CAMERAS)
+def test_what_networks_see_is_the_camera(name: str) -> None:
+    camera = CAMERAS[name]()
+    y = _expose(camera)
+    if camera.axis == -2:
+        return
+    if tuple(camera.offsets) == ops.step_offsets(camera.bands, camera.step):
+        assert name in ("dual", "blurred")
+        return
+    seen = Aligned(camera)
+    cut = seen.window(y)
+    assert tuple(cut.shape[1:]) == seen.measurement_shape
+    assert min(seen.offsets) == 0
+    x = torch.rand(1, BANDS, HEIGHT, WIDTH)
+    torch.testing.assert_close(seen(x), seen.window(camera(x)))
+    for left, right in (
+        ((seen(x) * cut).sum(), (x * seen.adjoint(cut)).sum()),
+        ((overlay(x, seen) * cut).sum(), (x * windows(cut, seen)).sum()),
+    ):
+        torch.testing.assert_close(left, right)
+    # A data step explains what is seen as well as that of the camera does.
+    state = GAP().init(y, camera)
+    own = camera.data_step(state.x, y, 0.1)
+    aligned = seen.data_step(state.x, cut, 0.1)
+    if min(seen.pads) >= 0 or name == "large":
+        torch.testing.assert_close(aligned, own, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,37 @@
+"""Small versions of the registered networks."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from cassi.models.load import create_model
+from cassi.models.registry import find_model
+
+SMALL: dict[str, Any] = {"stages": 2, "size": (64, 64), "start": 3, "training_start": 3}
+
+
+@pytest.fixture(scope="session")
+def small() -> Callable[[str], dict[str, Any]]:
+    """The settings that make a network small, of those that it knows."""
+
+    def settings(name: str) -> dict[str, Any]:
+        known = inspect.signature(find_model(name).make).parameters
+        return {key: value for key, value in SMALL.items() if key in known}
+
+    return settings
+
+
+@pytest.fixture(scope="session")
+def make(small: Callable[[str], dict[str, Any]]) -> Callable[..., Any]:
+    """Makes a small network of five bands, with the same random weights each time."""
+
+    def make(name: str, bands: int = 5, **settings: Any) -> Any:
+        torch.manual_seed(0)
+        return create_model(name, bands=bands, **small(name) | settings)
+
+    return make
