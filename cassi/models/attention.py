@@ -62,7 +62,7 @@ class ChannelAttention(nn.Module):
         heads: groups of channels that attend to each other.
         norm: whether x is normalized first, and its mean kept, see `PixelNorm`.
 
-    Source: Zamir et al., "Restormer", CVPR 2022, equations 1 and 2; names of the weights as there.
+    Source: Zamir et al., "Restormer", CVPR 2022, equations 1 and 2.
     """
 
     norm: PixelNorm | None

@@ -134,10 +134,9 @@ class PixelNorm(nn.Module):
     no bias, x/√(σ² + 1e-5)·weight, where σ² is the variance about the mean all the same.
 
     Args:
-        dim: number of channels.
         centred: whether the mean is subtracted.
 
-    Source: Zamir et al., "Restormer", CVPR 2022, its code; names of the weights as there.
+    Source: Zamir et al., "Restormer", CVPR 2022, its code.
     """
 
     def __init__(self, dim: int, centred: bool = True) -> None:
@@ -229,12 +228,11 @@ class GatedFeedForward(nn.Module):
     """W₂(GELU(a) ⊙ b), where a and b are halves of depthwise(W₁x).
 
     Args:
-        dim: number of channels.
         bias: whether the depthwise convolution has one.
         norm: whether x is normalized first, and its mean kept, see `PixelNorm`.
         factor: channels of a, in units of `dim`, rounded down.
 
-    Source: Zamir et al., "Restormer", CVPR 2022, equation 3; names of the weights as there.
+    Source: Zamir et al., "Restormer", CVPR 2022, equation 3.
     """
 
     norm: PixelNorm | None
@@ -260,7 +258,6 @@ class FeedForward(nn.Module):
     """1×1, 3×3 depthwise and 1×1 convolution, with GELU between them.
 
     Args:
-        dim: channels.
         factor: channels inside, in units of `dim`, rounded down.
         point: applies a 1×1 convolution, `mix` or `convolve`: they round differently.
     """

@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.grid import Camera, band_masks, initial_cube
-from cassi.models.layers import PreNorm, check_counts, convolve, pad_to_multiple
-from cassi.models.network import Network
+from cassi.models.layers import PreNorm, convolve
+from cassi.models.published.mst import StageRow
 from cassi.models.registry import register
 
 
@@ -236,7 +235,7 @@ class BinaryUNet(nn.Module):
 
 
 @register("bisrnet")
-class BiSRNet(Network):
+class BiSRNet(StageRow):
     """The binarized network for snapshots, with the published names of weights.
 
     Signs are discontinuous: two computations that differ in the last digit may differ visibly in
@@ -254,18 +253,5 @@ class BiSRNet(Network):
     """
 
     def __init__(self, bands: int = 28, stages: int = 1, blocks: Sequence[int] = (1, 1, 1)) -> None:
-        super().__init__(bands)
-        check_counts("BiSRNet", stages=stages)
-        self.multiple = 2 ** len(blocks)
-        self.conv_in = nn.Conv2d(bands, bands, 3, padding=1, bias=False)
-        self.fution = nn.Conv2d(2 * bands, bands, 1)
-        self.body = nn.Sequential(*(BinaryUNet(bands, tuple(blocks)) for _ in range(stages)))
-        self.conv_out = nn.Conv2d(bands, bands, 3, padding=1, bias=False)
-
-    def recover(self, y: Tensor, system: Camera) -> Tensor:
-        """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`."""
-        height, width = system.mask.shape[-2:]
-        masks = band_masks(y, system).expand(y.shape[0], -1, -1, -1)
-        x = self.fution(torch.cat((initial_cube(y, system), masks), 1))
-        x = self.conv_in(pad_to_multiple(x, self.multiple, "reflect"))
-        return cast(Tensor, self.conv_out(self.body(x)) + x)[..., :height, :width]
+        blocks = tuple(blocks)
+        super().__init__(bands, stages, lambda: BinaryUNet(bands, blocks), 2 ** len(blocks))

@@ -34,8 +34,6 @@ class HashAttention(nn.Module):
     generator, in evaluation too: seed it where results must repeat.
 
     Args:
-        dim: channels.
-        heads: number of heads.
         cluster: tokens in a cluster.
         rounds: number of clusterings.
 
@@ -98,8 +96,6 @@ class HashBlock(nn.Module):
     """Hash attention within square windows, and a feed-forward network.
 
     Args:
-        dim: channels.
-        heads: number of heads.
         window: side of a window, pixels; a cluster has a quarter of its pixels.
         shifted: whether windows begin half a window later.
         sparse: whether only the half of the windows that most needs it attends.
@@ -201,30 +197,23 @@ class SparsityEstimator(nn.Module):
     def __init__(self, dim: int, sparse: bool) -> None:
         super().__init__()
         self.in_proj = nn.Conv2d(dim, dim, 1, bias=False)
-        self.encoder_layers = nn.ModuleList()
-        for wide in (dim, 2 * dim):
-            self.encoder_layers.append(
-                nn.ModuleList(
-                    (
-                        nn.Conv2d(wide, 2 * wide, 1, bias=False),
-                        nn.Conv2d(2 * wide, 2 * wide, 3, 2, 1, bias=False, groups=2 * wide),
-                        nn.Conv2d(2 * wide, 2 * wide, 1, bias=False),
-                    )
-                )
-            )
+
+        def around(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
+            inner = 2 * inputs
+            return [
+                nn.Conv2d(inputs, inner, 1, bias=False),
+                nn.Conv2d(inner, inner, 3, stride, 1, bias=False, groups=inner),
+                nn.Conv2d(inner, outputs, 1, bias=False),
+            ]
+
+        self.encoder_layers = nn.ModuleList(
+            nn.ModuleList(around(wide, 2 * wide, 2)) for wide in (dim, 2 * dim)
+        )
         self.bottleneck = Pyramid(4 * dim, (3, 6))
-        self.decoder_layers = nn.ModuleList()
-        for wide in (2 * dim, dim):
-            self.decoder_layers.append(
-                nn.ModuleList(
-                    (
-                        nn.ConvTranspose2d(2 * wide, wide, 2, 2),
-                        nn.Conv2d(wide, 2 * wide, 1, bias=False),
-                        nn.Conv2d(2 * wide, 2 * wide, 3, 1, 1, bias=False, groups=2 * wide),
-                        nn.Conv2d(2 * wide, wide, 1, bias=False),
-                    )
-                )
-            )
+        self.decoder_layers = nn.ModuleList(
+            nn.ModuleList((nn.ConvTranspose2d(2 * wide, wide, 2, 2), *around(wide, wide, 1)))
+            for wide in (2 * dim, dim)
+        )
         self.out_conv2 = nn.Conv2d(dim, dim + sparse, 3, padding=1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:

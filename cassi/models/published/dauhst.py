@@ -19,6 +19,7 @@ from cassi.models.layers import (
     draw_narrow,
     mix,
     pad_to_multiple,
+    pooled_mlp,
 )
 from cassi.models.network import Unrolled
 from cassi.models.registry import register
@@ -43,7 +44,7 @@ class HalfShuffleAttention(nn.Module):
         size: rows and columns of the feature map, multiples of 8.
 
     Source: Cai et al., "Degradation-aware unfolding half-shuffle transformer for spectral
-    compressive imaging", NeurIPS 2022, section 3.2 and figure 3; names of the weights as there.
+    compressive imaging", NeurIPS 2022, section 3.2 and figure 3.
     """
 
     def __init__(self, dim: int, heads: int, size: tuple[int, int]) -> None:
@@ -151,7 +152,7 @@ class HalfShuffleTransformer(nn.Module):
         bands: number C of bands, also the channels per head.
         size: rows and columns of the padded image for which the tables of positions are made.
 
-    Source: Cai et al., NeurIPS 2022, figure 3; names of the weights as there.
+    Source: Cai et al., NeurIPS 2022, figure 3.
     """
 
     def __init__(self, bands: int, size: tuple[int, int]) -> None:
@@ -177,15 +178,7 @@ class HalfShuffleTransformer(nn.Module):
         draw_narrow(self, nn.Linear)
 
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
-        """Denoise.
-
-        Args:
-            x: `(B, C, H, W)`.
-            sigma: noise level of each sample, `(B, 1, 1, 1)`.
-
-        Returns:
-            `(B, C, H, W)`.
-        """
+        """Denoise `(B, C, H, W)`; sigma `(B, 1, 1, 1)` is the noise level of each sample."""
         height, width = x.shape[-2:]
         padded = pad_to_multiple(x, MULTIPLE, "mirror").contiguous(
             memory_format=torch.channels_last
@@ -199,7 +192,8 @@ class HalfShuffleTransformer(nn.Module):
             features = down(features)
         features = self.bottleneck(features)
         for up, fuse, block in _groups(self.decoder_layers):
-            features = block(_fuse(up(features), kept.pop(), cast(nn.Conv2d, fuse)))
+            pair = (image.permute(0, 2, 3, 1) for image in (up(features), kept.pop()))
+            features = block(mix(cast(nn.Conv2d, fuse), *pair).permute(0, 3, 1, 2))
         denoised: Tensor = self.mapping(features) + padded
         return denoised[..., :height, :width]
 
@@ -207,21 +201,14 @@ class HalfShuffleTransformer(nn.Module):
 class ParameterNet(nn.Module):
     """Estimate positive numbers from an image, one pair (α, β) per stage.
 
-    Source: Cai et al., NeurIPS 2022, section 3.1; names of the weights as there.
+    Source: Cai et al., NeurIPS 2022, section 3.1.
     """
 
     def __init__(self, bands: int, stages: int, width: int = 64) -> None:
         super().__init__()
         self.fution = nn.Conv2d(bands, width, 1)
         self.down_sample = nn.Conv2d(width, width, 3, stride=2, padding=1)
-        self.mlp = nn.Sequential(
-            nn.Conv2d(width, width, 1),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(width, width, 1),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(width, 2 * stages, 1),
-            nn.Softplus(),
-        )
+        self.mlp = pooled_mlp(width, 2 * stages, bias=True).append(nn.Softplus())
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return α and β `(B, stages, 1, 1)` of images `(B, C, H, W)`."""
@@ -282,13 +269,6 @@ class DAUHST(Unrolled):
             rho, sigma = alpha[:, i, 0, 0], beta[:, i : i + 1]
             state = algorithm.step(state, y, wide, prior, sigma, rho)
         return state.x[..., : wide.width]
-
-
-def _fuse(coarse: Tensor, fine: Tensor, layer: nn.Conv2d) -> Tensor:
-    """Return the 1×1 convolution of two images laid side by side, without doing that."""
-    first, second = layer.weight.flatten(1).chunk(2, 1)
-    mixed = F.linear(coarse.permute(0, 2, 3, 1), first)
-    return mixed.add_(F.linear(fine.permute(0, 2, 3, 1), second)).permute(0, 3, 1, 2)
 
 
 def _groups(layers: nn.ModuleList) -> Iterator[nn.ModuleList]:

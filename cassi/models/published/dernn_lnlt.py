@@ -28,6 +28,7 @@ from cassi.models.layers import (
     draw_narrow,
     mix,
     pad_to_multiple,
+    pooled_mlp,
     spread_pixels,
     widen,
 )
@@ -39,21 +40,25 @@ PARTS = 8
 """Parts of an image along each side, for attention among them."""
 
 
-class PixelAttention(nn.Module):
-    """Attention with q, k, v = depthwise(W x), and a table of positions; a base class.
+SCALES = 3
+"""Resolutions of the denoiser, each half of the one before."""
+MULTIPLE = PARTS * 2 ** (SCALES - 1)
 
-    Args:
-        dim: channels.
-        heads: number of heads.
-        tokens: how many attend to each other.
+
+class PixelAttention(nn.Module):
+    """Attention with q, k, v = depthwise(W x), and a table of positions.
+
+    Local: among the pixels of each 8×8 window. Otherwise among 8×8 equal parts of the image, of
+    which a head sees some of the rows. H and W are multiples of 8.
 
     Source: Dong et al., "Degradation estimation recurrent neural network with local and non-local
-    priors", AAAI 2024, section 3.3; names of the weights as in its code.
+    priors", AAAI 2024, section 3.3.
     """
 
-    def __init__(self, dim: int, heads: int, tokens: int) -> None:
+    def __init__(self, dim: int, heads: int, local: bool) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.local = heads, local
+        tokens = WINDOW * WINDOW if local else PARTS * PARTS
         self.pos_emb = nn.Parameter(torch.empty(1, heads, tokens, tokens))
         nn.init.trunc_normal_(self.pos_emb)
         self.qkv = nn.Conv2d(dim, 3 * dim, 1, bias=False)
@@ -62,62 +67,28 @@ class PixelAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Attend: `(B, H, W, c)` → the same."""
+        cut = to_windows if self.local else to_parts
         q, k, v = (
-            self.cut(part).unflatten(-1, (self.heads, -1)).transpose(-2, -3)
+            cut(part).unflatten(-1, (self.heads, -1)).transpose(-2, -3)
             for part in widen(x, self.qkv, self.qkv_dwconv, 3)
         )
         mixed = attend(q, k, v, self.pos_emb[0]).transpose(-2, -3).flatten(-2)
-        return mix(self.project_out, self.join(mixed, x))
-
-    def cut(self, x: Tensor) -> Tensor:
-        """Cut an image into tokens: `(B, H, W, c)` → `(…, tokens, length)`."""
-        raise NotImplementedError
-
-    def join(self, tokens: Tensor, like: Tensor) -> Tensor:
-        """Undo `cut`: `(…, tokens, length)` → an image as large as another."""
-        raise NotImplementedError
+        height, width = x.shape[1:3]
+        join = from_windows if self.local else from_parts
+        return mix(self.project_out, join(mixed, height, width))
 
 
-class LocalAttention(PixelAttention):
-    """Attention among the pixels of each 8×8 window; H and W are multiples of 8."""
-
-    def __init__(self, dim: int, heads: int) -> None:
-        super().__init__(dim, heads, WINDOW * WINDOW)
-
-    def cut(self, x: Tensor) -> Tensor:
-        """Cut an image into pixels by window: `(B, H, W, c)` → `(B, windows, 64, c)`."""
-        return to_windows(x)
-
-    def join(self, tokens: Tensor, like: Tensor) -> Tensor:
-        """Undo `cut`."""
-        return from_windows(tokens, like.shape[1], like.shape[2])
+def to_parts(x: Tensor) -> Tensor:
+    """Cut an image into parts: `(B, H, W, c)` → `(B, 64, H/8·W/8·c)`."""
+    batch, height, width, channels = x.shape
+    parts = x.reshape(batch, PARTS, height // PARTS, PARTS, width // PARTS, channels)
+    return parts.transpose(2, 3).reshape(batch, PARTS * PARTS, -1)
 
 
-class NonLocalAttention(PixelAttention):
-    """Attention among 8×8 equal parts of an image; H and W are multiples of 8.
-
-    A head sees some of the rows of each part.
-    """
-
-    def __init__(self, dim: int, heads: int) -> None:
-        super().__init__(dim, heads, PARTS * PARTS)
-
-    def cut(self, x: Tensor) -> Tensor:
-        """Cut an image into parts: `(B, H, W, c)` → `(B, 64, H/8·W/8·c)`."""
-        batch, height, width, channels = x.shape
-        parts = x.reshape(batch, PARTS, height // PARTS, PARTS, width // PARTS, channels)
-        return parts.transpose(2, 3).reshape(batch, PARTS * PARTS, -1)
-
-    def join(self, tokens: Tensor, like: Tensor) -> Tensor:
-        """Undo `cut`."""
-        batch, height, width, channels = like.shape
-        parts = tokens.reshape(batch, PARTS, PARTS, height // PARTS, width // PARTS, channels)
-        return parts.transpose(2, 3).reshape(like.shape)
-
-
-SCALES = 3
-"""Resolutions of the denoiser, each half of the one before."""
-MULTIPLE = PARTS * 2 ** (SCALES - 1)
+def from_parts(tokens: Tensor, height: int, width: int) -> Tensor:
+    """Undo `to_parts`."""
+    parts = tokens.reshape(len(tokens), PARTS, PARTS, height // PARTS, width // PARTS, -1)
+    return parts.transpose(2, 3).reshape(len(tokens), height, width, -1)
 
 
 class LocalNonLocalBlock(nn.Module):
@@ -128,8 +99,8 @@ class LocalNonLocalBlock(nn.Module):
 
         def block() -> nn.ModuleList:
             parts = (
-                LocalAttention(dim, heads),
-                NonLocalAttention(dim, heads),
+                PixelAttention(dim, heads, local=True),
+                PixelAttention(dim, heads, local=False),
                 GatedFeedForward(dim, bias=True),
             )
             return nn.ModuleList(PreNorm(PixelNorm(dim), part) for part in parts)
@@ -150,10 +121,9 @@ class LocalNonLocalTransformer(nn.Module):
     Any height and width: reflected to a multiple of 32, and cropped.
 
     Args:
-        bands: number C of bands.
         blocks: how many at each scale, on the way down and on the way up.
 
-    Source: Dong et al., AAAI 2024, figure 3; names of the weights as in its code.
+    Source: Dong et al., AAAI 2024, figure 3.
     """
 
     def __init__(self, bands: int, blocks: int) -> None:
@@ -181,15 +151,7 @@ class LocalNonLocalTransformer(nn.Module):
         self.mapping = nn.Conv2d(bands, bands, 3, padding=1, bias=False)
 
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
-        """Denoise.
-
-        Args:
-            x: `(B, C, H, W)`.
-            sigma: noise level of each sample, `(B, 1, 1, 1)`.
-
-        Returns:
-            `(B, C, H, W)`.
-        """
+        """Denoise `(B, C, H, W)`; sigma `(B, 1, 1, 1)` is the noise level of each sample."""
         height, width = x.shape[-2:]
         padded = pad_to_multiple(x, MULTIPLE, "mirror").permute(0, 2, 3, 1)
         plane = sigma.to(x.dtype).expand(-1, *padded.shape[1:3], -1)
@@ -211,7 +173,7 @@ class DegradationEstimation(nn.Module):
 
         Φ = masks + DL(masks, z)
 
-    Source: Dong et al., AAAI 2024, section 3.2; names of the weights as in its code.
+    Source: Dong et al., AAAI 2024, section 3.2.
     """
 
     def __init__(self, bands: int) -> None:
@@ -221,25 +183,10 @@ class DegradationEstimation(nn.Module):
             spread_pixels(wide, wide, bias=True), spread_pixels(wide, bands, bias=True)
         )
         self.down_sample = nn.Conv2d(bands, wide, 3, stride=2, padding=1)
-        self.mlp = nn.Sequential(
-            nn.Conv2d(wide, wide, 1),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(wide, wide, 1),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(wide, 2, 1),
-            nn.Softplus(),
-        )
+        self.mlp = pooled_mlp(wide, 2, bias=True).append(nn.Softplus())
 
     def forward(self, z: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Estimate.
-
-        Args:
-            z: cube, `(B, C, H, W')`, its bands where they fall.
-            masks: likewise, `(1|B, C, H, W')`.
-
-        Returns:
-            Φ `(B, C, H, W')`, ρ `(B,)`, σ `(B, 1, 1, 1)`.
-        """
+        """Estimate Φ `(B, C, H, W')`, ρ `(B,)`, σ `(B, 1, 1, 1)`; z and masks are shaped like Φ."""
         change = self.DL(torch.cat((masks.expand(len(z), -1, -1, -1), z), 1))
         features = self.down_sample(change.relu()).mean((2, 3), keepdim=True)
         # Not zero: ρ divides.

@@ -40,7 +40,7 @@ class Filter(nn.Module):
         tokens: pixels of a window.
 
     Source: Zhang et al., "Dual prior unfolding for snapshot compressive imaging", CVPR 2024,
-    section 3.3; names of the weights as in the authors' code.
+    section 3.3.
     """
 
     def __init__(self, dim: int, tokens: int) -> None:
@@ -78,7 +78,6 @@ class FilteredAttention(nn.Module):
     """Attention within 8×8 windows by one `Filter`, which all heads of the values share.
 
     Args:
-        dim: channels.
         head: channels of queries and keys.
         shift: cut the windows half a window further, around the borders of the image.
 
@@ -113,7 +112,6 @@ class ParallelMaps(nn.Module):
         Σ_m b_m ⊙ gelu(W_m gelu(a_m ⊙ x))
 
     Args:
-        dim: channels.
         maps: their number.
 
     Source: Zhang et al., "Dual prior unfolding for snapshot compressive imaging", CVPR 2024,
@@ -150,7 +148,6 @@ class FilteredAttentionBlock(nn.Module):
     """x + positions(x), then x + attention(x), then x + maps(x), with norms before the last two.
 
     Args:
-        dim: channels.
         head: channels of queries and keys.
         shift: whether the windows are shifted.
     """
@@ -200,7 +197,7 @@ class ImagePrior(Blend):
     Args:
         bands: number C of bands, also the channels at full size.
 
-    Source: Zhang et al., CVPR 2024, figure 3; names of the weights as in the authors' code.
+    Source: Zhang et al., CVPR 2024, figure 3.
     """
 
     def __init__(self, bands: int) -> None:
@@ -246,10 +243,7 @@ class ImagePrior(Blend):
 class DegradationPrior(nn.Module):
     """Estimate what the image prior has added, pixel by pixel, with weights made of the mask.
 
-    Args:
-        bands: number C of bands.
-
-    Source: Zhang et al., CVPR 2024, section 3.2; names of the weights as in the authors' code.
+    Source: Zhang et al., CVPR 2024, section 3.2.
     """
 
     def __init__(self, bands: int) -> None:
@@ -262,15 +256,9 @@ class DegradationPrior(nn.Module):
         draw_narrow(self, nn.Conv2d)
 
     def forward(self, residual: Tensor, x: Tensor, optics: Tensor) -> Tensor:
-        """Estimate.
+        """Estimate `(B, C, H, W)` from residual and cube, shaped like it.
 
-        Args:
-            residual: `(B, C, H, W)`.
-            x: the cube, likewise.
-            optics: mask and light that reach each pixel of each band, `(1|B, H, W, 2C)`.
-
-        Returns:
-            `(B, C, H, W)`.
+        `optics` are mask and light that reach each pixel of each band, `(1|B, H, W, 2C)`.
         """
         images = torch.cat((residual, x), 1).permute(0, 2, 3, 1)
         features = F.gelu(self._map(self.fusion, normalize(self.norm_n, images)))
@@ -284,10 +272,7 @@ class DegradationPrior(nn.Module):
 class Fusion(Blend):
     """Two maps of the channels with instance norms, added to the blend of two cubes.
 
-    Args:
-        bands: number C of bands.
-
-    Source: Zhang et al., CVPR 2024, figure 2; names of the weights as in the authors' code.
+    Source: Zhang et al., CVPR 2024, figure 2.
     """
 
     def __init__(self, bands: int) -> None:
@@ -318,10 +303,7 @@ class Fusion(Blend):
 
 
 class PenaltyNet(nn.Module):
-    """Estimate one positive number from a cube.
-
-    Source: Zhang et al., CVPR 2024; names of the weights as in the authors' code.
-    """
+    """Estimate one positive number from a cube."""
 
     def __init__(self, bands: int, width: int = 32) -> None:
         super().__init__()

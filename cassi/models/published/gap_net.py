@@ -45,9 +45,6 @@ class StageUNet(nn.Module):
 
     Any height and width: reflected to a multiple of 8, and cropped.
 
-    Args:
-        bands: number C of bands.
-
     Source: Meng, Yuan, Jalali, "Deep unfolding for snapshot compressive imaging", IJCV 2023;
     names of the weights as in the code that accompanies MST (Cai et al., CVPR 2022).
     """

@@ -37,10 +37,7 @@ class ImageNet(RectifyingUNet):
 
     Any height and width: reflected to a multiple of 4, and cropped.
 
-    Args:
-        dim: number of images.
-
-    Source: Huang et al., CVPR 2026, section 3.4; names of the weights as in the authors' code.
+    Source: Huang et al., CVPR 2026, section 3.4.
     """
 
     def __init__(self, dim: int) -> None:
@@ -59,11 +56,7 @@ class ImageNet(RectifyingUNet):
 class SpectraNet(nn.Module):
     """Convolutions along the bands of the spectra of the factorization.
 
-    Args:
-        bands: number C of bands.
-        dim: number of spectra.
-
-    Source: Huang et al., CVPR 2026, section 3.4; names of the weights as in the authors' code.
+    Source: Huang et al., CVPR 2026, section 3.4.
     """
 
     def __init__(self, bands: int, dim: int) -> None:
@@ -87,10 +80,7 @@ class FirstSpectra(nn.Module):
     """Orthonormal spectra made of the mean of each band.
 
     Args:
-        bands: number C of bands.
         dim: number of spectra, not above C.
-
-    Source: Huang et al., CVPR 2026; names of the weights as in the authors' code.
     """
 
     def __init__(self, bands: int, dim: int) -> None:
@@ -109,14 +99,7 @@ class FirstSpectra(nn.Module):
 
 
 class FirstImages(nn.Module):
-    """Images mixed of the bands, each blurred first.
-
-    Args:
-        bands: number C of bands.
-        dim: number of images.
-
-    Source: Huang et al., CVPR 2026; names of the weights as in the authors' code.
-    """
+    """Images mixed of the bands, each blurred first."""
 
     def __init__(self, bands: int, dim: int) -> None:
         super().__init__()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import cast
 
@@ -289,8 +289,41 @@ class Stage(SpectralUNet):
         return self.restore(x)
 
 
+class StageRow(Network):
+    """U-Nets in a row, behind a 1×1 convolution that fuses measurement and mask.
+
+    Args:
+        bands: number C of bands.
+        stages: how many.
+        make: makes one.
+        multiple: what they need H and W to be multiples of.
+
+    Raises:
+        ValueError: a count below 1.
+    """
+
+    def __init__(
+        self, bands: int, stages: int, make: Callable[[], nn.Module], multiple: int
+    ) -> None:
+        super().__init__(bands)
+        check_counts(type(self).__name__, stages=stages)
+        self.multiple = multiple
+        self.conv_in = nn.Conv2d(bands, bands, 3, padding=1, bias=False)
+        self.fution = nn.Conv2d(2 * bands, bands, 1)
+        self.body = nn.Sequential(*(make() for _ in range(stages)))
+        self.conv_out = nn.Conv2d(bands, bands, 3, padding=1, bias=False)
+
+    def recover(self, y: Tensor, system: Camera) -> Tensor:
+        """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        height, width = system.mask.shape[-2:]
+        masks = band_masks(y, system).expand(y.shape[0], -1, -1, -1)
+        x = self.fution(torch.cat((initial_cube(y, system), masks), 1))
+        x = self.conv_in(pad_to_multiple(x, self.multiple, "reflect"))
+        return cast(Tensor, self.conv_out(self.body(x)) + x)[..., :height, :width]
+
+
 @register("mst_plus_plus")
-class MSTPlusPlus(Network):
+class MSTPlusPlus(StageRow):
     """MST++ for snapshots, with the published names of weights.
 
     The mask enters once: it and the measurement are fused by a 1×1 convolution. One skip goes from
@@ -308,18 +341,5 @@ class MSTPlusPlus(Network):
     """
 
     def __init__(self, bands: int = 28, stages: int = 3) -> None:
-        super().__init__(bands)
-        check_counts("MSTPlusPlus", stages=stages)
-        self.conv_in = nn.Conv2d(bands, bands, 3, padding=1, bias=False)
-        self.fution = nn.Conv2d(2 * bands, bands, 1)
-        self.body = nn.Sequential(*(Stage(bands, (1, 1, 1)) for _ in range(stages)))
-        self.conv_out = nn.Conv2d(bands, bands, 3, padding=1, bias=False)
+        super().__init__(bands, stages, lambda: Stage(bands, (1, 1, 1)), 8)
         draw_narrow(self, nn.Linear)
-
-    def recover(self, y: Tensor, system: Camera) -> Tensor:
-        """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`."""
-        height, width = system.mask.shape[-2:]
-        masks = band_masks(y, system).expand(y.shape[0], -1, -1, -1)
-        x = self.fution(torch.cat((initial_cube(y, system), masks), 1))
-        x = self.conv_in(pad_to_multiple(x, 8, "reflect"))
-        return cast(Tensor, self.conv_out(self.body(x)) + x)[..., :height, :width]

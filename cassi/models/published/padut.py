@@ -40,28 +40,19 @@ REDUCTION = 8
 class StepSize(nn.Module):
     """The step of a data step, one number per band and pixel, from the cube and the masks.
 
-    Source: Li et al., ICCV 2023, figure 3; names of the weights as in its code.
+    Source: Li et al., ICCV 2023, figure 3.
     """
 
     def __init__(self, bands: int) -> None:
         super().__init__()
-        self.attention = _StepWeights(bands)
-
-    def forward(self, x: Tensor, masks: Tensor) -> Tensor:
-        """Estimate: cube and masks `(1|B, C, H, W')`, their bands where they fall, → the like."""
-        return cast(Tensor, self.attention(x, masks))
-
-
-class _StepWeights(nn.Module):
-    def __init__(self, bands: int) -> None:
-        super().__init__()
         # Fewer units than the published 3 may all be silent, from the first step of training on.
         few = bands // REDUCTION if bands >= 3 * REDUCTION else 8
-        self.conv1 = nn.Conv2d(bands, bands, 3, padding=1)
-        self.conv2 = nn.Conv2d(bands, bands, 1)
-        self.conv3 = nn.Conv2d(2 * bands, bands, 1)
-        self.ca = nn.Module()
-        self.ca.conv_du = nn.Sequential(
+        self.attention = part = nn.Module()
+        part.conv1 = nn.Conv2d(bands, bands, 3, padding=1)
+        part.conv2 = nn.Conv2d(bands, bands, 1)
+        part.conv3 = nn.Conv2d(2 * bands, bands, 1)
+        part.ca = nn.Module()
+        part.ca.conv_du = nn.Sequential(
             nn.Conv2d(bands, few, 1, bias=False),
             nn.ReLU(inplace=True),
             nn.Conv2d(few, bands, 1, bias=False),
@@ -69,11 +60,12 @@ class _StepWeights(nn.Module):
         )
 
     def forward(self, x: Tensor, masks: Tensor) -> Tensor:
-        of_masks = convolve(self.conv1, masks.permute(0, 2, 3, 1))
-        both = mix(self.conv3, mix(self.conv2, x.permute(0, 2, 3, 1)), of_masks)
+        """Estimate: cube and masks `(1|B, C, H, W')`, their bands where they fall, → the like."""
+        part: Any = self.attention
+        of_masks = convolve(part.conv1, masks.permute(0, 2, 3, 1))
+        both = mix(part.conv3, mix(part.conv2, x.permute(0, 2, 3, 1)), of_masks)
         both = both.permute(0, 3, 1, 2)
-        weights: Tensor = self.ca.get_submodule("conv_du")(both.mean((2, 3), keepdim=True))
-        return both * weights
+        return cast(Tensor, both * part.ca.conv_du(both.mean((2, 3), keepdim=True)))
 
 
 def partway(x: Tensor, sizes: Tensor, prior: Prior) -> Prior:
@@ -103,7 +95,6 @@ class WindowBlock(nn.Module):
     """x + attention(x) among the channels of each window, then x + feed_forward(x).
 
     Args:
-        dim: channels.
         moved: whether the windows lie half a window further down and right.
     """
 
@@ -130,7 +121,7 @@ class WindowBlock(nn.Module):
 class SpectrumExchange(nn.Module):
     """Add the image that has the amplitudes of one stage's features and the phases of another's.
 
-    Source: Li et al., ICCV 2023, equation 12; names of the weights as in its code.
+    Source: Li et al., ICCV 2023, equation 12.
     """
 
     def __init__(self, dim: int) -> None:

@@ -97,7 +97,7 @@ class Residual(nn.Module):
 class MixBlock(nn.Module):
     """A spatial and a spectral branch that weight each other, and a feed-forward network.
 
-    Source: Dong et al., CVPR 2023, section 3.3 and figure 4; names of the weights as in its code.
+    Source: Dong et al., CVPR 2023, section 3.3 and figure 4.
     """
 
     def __init__(self, dim: int, heads: int) -> None:
@@ -187,10 +187,9 @@ class MixTransformer(nn.Module):
     Any height and width: reflected to a multiple of 8, and cropped.
 
     Args:
-        bands: number C of bands.
         first: whether no stage comes before; the layers that would listen to it stay unused.
 
-    Source: Dong et al., CVPR 2023, figure 3; names of the weights as in its code.
+    Source: Dong et al., CVPR 2023, figure 3.
     """
 
     def __init__(self, bands: int, first: bool = False) -> None:
@@ -250,7 +249,7 @@ class LearnedDescent(nn.Module):
 
         Φ ← Φ + DL(y, Φ),   v = x + r·Φᵀ(y − Φx)
 
-    Source: Dong et al., CVPR 2023, section 3.2; names of the weights as in its code.
+    Source: Dong et al., CVPR 2023, section 3.2.
     """
 
     def __init__(self, bands: int) -> None:

@@ -33,11 +33,10 @@ class WindowedChannelAttention(nn.Module):
     """Attention among the channels of each 8×8 window: softmax(qᵀk/√d) on v.
 
     Args:
-        dim: channels.
         scale: d.
 
     Source: Zhang et al., "Improving spectral snapshot reconstruction with spectral-spatial
-    rectification", CVPR 2024, section 3.3; names of the weights as in the authors' code.
+    rectification", CVPR 2024, section 3.3.
     """
 
     def __init__(self, dim: int, scale: int) -> None:
@@ -62,7 +61,6 @@ class Modulation(nn.Module):
     """Values multiplied by a wide depthwise convolution: W_o(depthwise(W_a x) ⊙ W_v x) + b.
 
     Args:
-        dim: channels.
         kernel: width of the convolution, odd.
 
     Source: Zhang et al., "Improving spectral snapshot reconstruction", CVPR 2024, section 3.3.
@@ -89,9 +87,6 @@ class SpatialWeights(nn.Module):
 
     u = W x, and e = gelu(conv(u)) has one channel.
 
-    Args:
-        dim: channels.
-
     Source: Zhang et al., "Improving spectral snapshot reconstruction", CVPR 2024, section 3.3.
     """
 
@@ -113,11 +108,7 @@ class SpatialWeights(nn.Module):
 
 
 class SpatialBlock(nn.Module):
-    """x + modulation(x), then x + weights(x).
-
-    Args:
-        dim: channels.
-    """
+    """x + modulation(x), then x + weights(x)."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -220,7 +211,7 @@ class Rectifier(RectifyingUNet):
     Args:
         bands: number C of bands, also the channels at full size.
 
-    Source: Zhang et al., CVPR 2024, figure 3; names of the weights as in the authors' code.
+    Source: Zhang et al., CVPR 2024, figure 3.
     """
 
     def __init__(self, bands: int) -> None:
@@ -245,10 +236,7 @@ class SpatialRefinement(SpatialBlock):
 
 
 class RelaxationNet(nn.Module):
-    """Estimate numbers from a cube, one by default: how far to go towards the measurement.
-
-    Source: Zhang et al., CVPR 2024; names of the weights as in the authors' code.
-    """
+    """Estimate numbers from a cube, one by default: how far to go towards the measurement."""
 
     def __init__(self, bands: int, outputs: int = 1, width: int = 32) -> None:
         super().__init__()

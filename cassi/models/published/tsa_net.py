@@ -92,13 +92,11 @@ class TripleAttention(nn.Module):
     With V a head's value, out = γ Σ_heads W_h (A_rows V A_columnsᵀ) A_channelsᵀ + x.
 
     Args:
-        inputs: channels.
         outputs: channels of the result.
         size: H, W that the linear layers are made for.
         dims: length of the vectors of rows and columns, and of channels.
         level: how often rows and columns are halved before they attend to each other.
         near: whether neighbouring channels are favoured.
-        heads: number of heads.
 
     Source: Meng, Ma, Yuan, "End-to-end low cost compressive spectral imaging with spatial-spectral
     self-attention", ECCV 2020, section 4.2.
@@ -185,8 +183,8 @@ def plain_block(inputs: int, outputs: int) -> nn.Sequential:
 class Res2Net(nn.Module):
     """Groups of channels, each convolved after the one before was added.
 
-    Source: Gao et al., "Res2Net: a new multi-scale backbone architecture", TPAMI 2021; as in
-    TSA-Net the last group passes by and there is no skip.
+    Source: Gao et al., "Res2Net: a new multi-scale backbone architecture", TPAMI 2021; as in TSA-
+    Net the last group passes by and there is no skip.
     """
 
     def __init__(self, channels: int, width: int, scale: int = 4) -> None:
