@@ -29,17 +29,7 @@ def from_windows(x: Tensor, height: int, width: int) -> Tensor:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """Return softmax(qkᵀ/√d + bias) v.
-
-    Args:
-        q: queries `(…, heads, n, d)`.
-        k: keys, likewise.
-        v: values, likewise.
-        bias: one table per head, `(heads, n, n)`.
-
-    Returns:
-        `(…, heads, n, d)`.
-    """
+    """Return softmax(qkᵀ/√d + bias) v of `(…, heads, n, d)`; bias is a table per head."""
     *batch, tokens, width = q.shape
     # One matrix product that adds the table; the fused attention of torch has no gradient for it.
     table = bias.expand(*batch, tokens, tokens).reshape(-1, tokens, tokens)
@@ -77,15 +67,7 @@ class ChannelAttention(nn.Module):
         self.project_out = nn.Conv2d(dim, dim, 1, bias=False)
 
     def forward(self, x: Tensor, factor: Tensor | None = None) -> Tensor:
-        """Attend within each image.
-
-        Args:
-            x: `(N, h, w, c)`.
-            factor: `(N, h, w, 1)`, multiplies q, k and v.
-
-        Returns:
-            `(N, h, w, c)`.
-        """
+        """Attend within each image `(N, h, w, c)`; `factor` `(N, h, w, 1)` multiplies q, k, v."""
         x = x if self.norm is None else self.norm(x)
         parts = widen(x, self.qkv, self.qkv_dwconv, 3)
         if factor is not None:

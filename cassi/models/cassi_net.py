@@ -351,12 +351,7 @@ class _Components:
 def oriented_basis(x: Tensor, rank: int) -> Tensor:
     """Return the leading spectral directions of a cube, such that no component is dark on average.
 
-    Args:
-        x: `(B, C, H, W)`.
-        rank: at most so many.
-
-    Returns:
-        `(B, C, min(rank, C))`.
+    Of `(B, C, H, W)`: `(B, C, min(rank, C))`.
     """
     basis = spectral_basis(block_means(x, POOL), rank)
     mean = x.mean((-2, -1)).to(basis.dtype)

@@ -261,21 +261,11 @@ def gather_bands(x: Tensor, shifts: Sequence[int], width: int) -> Tensor:
 def mix_measurement(
     layer: nn.Conv2d, y: Tensor, masks: Tensor, system: Camera, scale: float = 1.0
 ) -> Tensor:
-    """Mix the measurement and the masks into a first cube, its bands where they fall.
+    """Mix y and the masks of `moved_masks` into a cube `(B, C, H, W')`, its bands where they fall.
 
     A 1×1 convolution of 2C channels: scale·y where band c falls, and the mask there. Of the first C
     channels it needs no image: y is the same in all of them, so what is left is one weight per band
     and column.
-
-    Args:
-        layer: of 2C to C channels.
-        y: `(B, 1, H, W')`.
-        masks: as `moved_masks` gives them.
-        system: the camera.
-        scale: of y.
-
-    Returns:
-        `(B, C, H, W')`.
 
     Source: Cai et al., "Degradation-aware unfolding half-shuffle transformer", NeurIPS 2022.
     """

@@ -62,15 +62,7 @@ def _mirrored(size: int, total: int, device: torch.device) -> Tensor:
 
 
 def level_map(owner: str, sigma: float | Tensor, x: Tensor) -> Tensor:
-    """Return σ as one more channel of the images x.
-
-    Args:
-        owner: the name in an error.
-        sigma: a number, or `(N,)`, `(N, 1, 1, 1)`.
-        x: `(N, c, H, W)`.
-
-    Returns:
-        `(N, 1, H, W)`, constant over each image.
+    """Return σ, a number or one per image, as one more channel of `(N, c, H, W)`: `(N, 1, H, W)`.
 
     Raises:
         ValueError: σ is neither one number nor one per image.
@@ -165,15 +157,7 @@ class _Affine(nn.Module):
 
 
 def mix(layer: nn.Conv2d, *images: Tensor) -> Tensor:
-    """Apply a 1×1 convolution to images laid side by side, without laying them so.
-
-    Args:
-        layer: of as many channels as the images have together.
-        images: each `(B, H, W, c)`.
-
-    Returns:
-        `(B, H, W, c')`.
-    """
+    """Apply a 1×1 convolution to images `(B, H, W, c)` side by side, without laying them so."""
     weights = layer.weight.flatten(1).split([image.shape[-1] for image in images], 1)
     mixed = F.linear(images[0], weights[0], layer.bias)
     for image, weight in zip(images[1:], weights[1:], strict=True):
@@ -188,19 +172,10 @@ def convolve(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def widen(x: Tensor, point: nn.Conv2d, spread: nn.Conv2d, parts: int) -> list[Tensor]:
-    """Apply a 1×1, then a 3×3 depthwise convolution, and split the channels.
+    """Apply a 1×1, then a 3×3 depthwise convolution to `(B, H, W, c)`, and split the channels.
 
     Computed part by part: what follows reads compact images, and each stays below the size from
     which the allocator returns memory to the system at once. Half the time for 2×74 channels.
-
-    Args:
-        x: `(B, H, W, c)`.
-        point: to parts·c' channels, without bias.
-        spread: of parts·c' channels.
-        parts: how many.
-
-    Returns:
-        Images `(B, H, W, c')`.
     """
     biases = [None] * parts if spread.bias is None else spread.bias.chunk(parts)
     results = []

@@ -99,15 +99,8 @@ def resize_table(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> T
     """Interpolate a table of positions to another grid.
 
     An entry belongs to the position of a query and to that of a key, both on a grid. It is
-    interpolated bicubically over the grid of the keys, then over that of the queries.
-
-    Args:
-        table: `(heads, n, n)`, n = rows·columns of the old grid.
-        old: rows and columns.
-        new: rows and columns.
-
-    Returns:
-        `(heads, n', n')`; the table itself where the grids are equal.
+    interpolated bicubically over the grid of the keys, then over that of the queries:
+    `(heads, n, n)`, n = rows·columns, → `(heads, n', n')`.
     """
     if old == new:
         return table

@@ -107,13 +107,7 @@ class MaskGuide(nn.Module):
         self.depth_conv = nn.Conv2d(dim, dim, 5, padding=2, groups=dim)
 
     def forward(self, masks: Tensor, offsets: list[int], width: int) -> Tensor:
-        """Make the guide: masks `(B, C, H, W')` → `(B, H, W, C)`.
-
-        Args:
-            masks: of this scale.
-            offsets: where each channel begins, columns.
-            width: W.
-        """
+        """Make the guide `(B, H, W, C)` of masks `(B, C, H, W')` whose channels begin at offsets."""
         u = self.conv1(masks)
         u = torch.addcmul(u, u, torch.sigmoid(self.depth_conv(self.conv2(u))))
         parts, c = [], 0
@@ -176,18 +170,12 @@ class SpectralBlocks(nn.Module):
 
 
 class SpectralUNet(nn.Module):
-    """A U-Net of spectral attention; the layers of a class that inherits from it.
-
-    `build` makes the layers, `restore` applies them. H and W must be multiples of 2^levels.
-    """
+    """A U-Net of spectral attention, of a class that inherits `build` and `restore`."""
 
     def build(self, dim: int, blocks: tuple[int, ...], guided: bool) -> None:
-        """Make the layers.
+        """Make the layers of `dim` channels at full size, doubled at each halving.
 
-        Args:
-            dim: channels of the cube and of the widest scale; doubled at each halving.
-            blocks: how many at each scale, the smallest image last; twice but for the last.
-            guided: whether shifted masks guide the attention.
+        `blocks` says how many there are at each scale, the smallest image last.
         """
         levels = len(blocks) - 1
         check_counts(
@@ -220,7 +208,10 @@ class SpectralUNet(nn.Module):
         self.mapping = nn.Conv2d(dim, dim, 3, padding=1, bias=False)
 
     def restore(self, x: Tensor, masks: Tensor | None = None, step: int = 0) -> Tensor:
-        """Map a cube `(B, C, H, W)` to the same, with shifted masks `(1|B, C, H, W')` or none."""
+        """Map a cube `(B, C, H, W)` to the same, with shifted masks `(1|B, C, H, W')` or none.
+
+        H and W are multiples of 2^levels.
+        """
         features = self.embedding(x)
         if masks is not None:
             features = F.leaky_relu(features, 0.1)
@@ -292,14 +283,7 @@ class Stage(SpectralUNet):
 class StageRow(Network):
     """U-Nets in a row, behind a 1×1 convolution that fuses measurement and mask.
 
-    Args:
-        bands: number C of bands.
-        stages: how many.
-        make: makes one.
-        multiple: what they need H and W to be multiples of.
-
-    Raises:
-        ValueError: a count below 1.
+    Each comes from `make()`, and needs H and W to be multiples of a number.
     """
 
     def __init__(

@@ -69,12 +69,9 @@ class StepSize(nn.Module):
 
 
 def partway(x: Tensor, sizes: Tensor, prior: Prior) -> Prior:
-    """Return the prior of a data step that goes part of the way.
+    """Return the prior of a data step from x `(B, C, H, W')` that goes part of the way.
 
-    Args:
-        x: where the step begins, `(B, C, H, W')`.
-        sizes: parts of the way, `(B, C, H, W)` with W ≤ W'; the rest is not moved by the step.
-        prior: what follows.
+    `sizes` are the parts, `(B, C, H, W)` with W ≤ W'; the rest is not moved by the step.
     """
 
     def apply(v: Tensor, sigma: Any) -> Tensor:

@@ -129,13 +129,7 @@ class RectifyingUNet(nn.Module):
     """
 
     def build(self, dim: int, outputs: int, block: Callable[[int], nn.Module]) -> None:
-        """Make the layers.
-
-        Args:
-            dim: channels at full size; doubled at each halving.
-            outputs: channels of the result.
-            block: makes a block of so many channels, on images `(B, H, W, c)`.
-        """
+        """Make the layers of `dim` channels at full size, with a block of so many channels each."""
         self.down1 = block(dim)
         self.downsample1 = nn.Conv2d(dim, 2 * dim, 4, 2, 1, bias=False)
         self.down2 = block(2 * dim)
