@@ -34,6 +34,11 @@ LOSES_CHANNELS_LAST = {
     "tsa_net": "aten.clone in transform3.query_x.fully.0 (Linear)",
 }
 """The first operator after which bands are no longer last in memory; other networks keep them."""
+CHECKPOINTING = [
+    name
+    for name in list_models(shipped=False)
+    if "checkpointing" in inspect.signature(find_model(name).make).parameters
+]
 every_model = pytest.mark.parametrize("name", list_models(shipped=False))
 
 
@@ -168,10 +173,8 @@ def test_which_operator_loses_channels_last(make: Any, name: str) -> None:
     assert warning is None or f" loses it by {known[0]}, which wrote (" in warning
 
 
-@every_model
+@pytest.mark.parametrize("name", CHECKPOINTING)
 def test_checkpointing_changes_no_gradient(make: Any, name: str) -> None:
-    if "checkpointing" not in inspect.signature(find_model(name).make).parameters:
-        pytest.skip(f"{name} has no checkpointing")
     y, system = _shoot()
     gradients = []
     for checkpointing in (False, True):

@@ -107,7 +107,7 @@ class MaskGuide(nn.Module):
         self.depth_conv = nn.Conv2d(dim, dim, 5, padding=2, groups=dim)
 
     def forward(self, masks: Tensor, offsets: list[int], width: int) -> Tensor:
-        """Make the guide `(B, H, W, C)` of masks `(B, C, H, W')` whose channels begin at offsets."""
+        """Make the guide `(B, H, W, C)` of masks `(B, C, H, W')`; channels begin at offsets."""
         u = self.conv1(masks)
         u = torch.addcmul(u, u, torch.sigmoid(self.depth_conv(self.conv2(u))))
         parts, c = [], 0
