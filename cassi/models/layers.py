@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Literal, cast
 
@@ -283,3 +284,33 @@ class Resampling(nn.Module):
         for layers in self.children():
             x = convolve(layers, x)
         return x
+
+
+class Residuals(nn.Module):
+    """x + part(x), one part after another, under their names among the weights."""
+
+    def __init__(self, **parts: nn.Module) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            self.add_module(name, part)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map images to the same."""
+        for part in self.children():
+            x = x + part(x)
+        return x
+
+
+def in_order(**parts: nn.Module) -> nn.Sequential:
+    """Return parts, one after another, under their names among the weights."""
+    return nn.Sequential(OrderedDict(parts))
+
+
+def conv_pair(inputs: int, outputs: int, bias: bool = True) -> nn.Sequential:
+    """Return two 3×3 convolutions, each with a ReLU."""
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, padding=1, bias=bias),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(outputs, outputs, 3, padding=1, bias=bias),
+        nn.ReLU(inplace=True),
+    )

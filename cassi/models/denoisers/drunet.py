@@ -8,24 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.layers import check_counts, check_images, level_map, pad_to_multiple
-
-
-class ResidualBlock(nn.Module):
-    """x + conv(ReLU(conv(x)))."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.res = nn.Sequential(
-            nn.Conv2d(width, width, 3, padding=1, bias=False),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(width, width, 3, padding=1, bias=False),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return `(N, width, H, W)`."""
-        residual: Tensor = self.res(x)
-        return x + residual
+from cassi.models.layers import (
+    Residuals,
+    check_counts,
+    check_images,
+    conv_pair,
+    level_map,
+    pad_to_multiple,
+)
 
 
 class DRUNet(nn.Module):
@@ -70,7 +60,7 @@ class DRUNet(nn.Module):
         pixels = channels * shuffle**2
 
         def body(width: int) -> list[nn.Module]:
-            return [ResidualBlock(width) for _ in range(blocks)]
+            return [Residuals(res=conv_pair(width, width, bias=False)[:-1]) for _ in range(blocks)]
 
         def down(width: int, wider: int) -> nn.Sequential:
             return nn.Sequential(*body(width), nn.Conv2d(width, wider, 2, stride=2, bias=False))

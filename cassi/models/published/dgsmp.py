@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.grid import Camera, initial_cube, overlay, windows
-from cassi.models.layers import check_counts, pad_to_multiple
+from cassi.models.layers import Residuals, check_counts, conv_pair, pad_to_multiple
 from cassi.models.network import Network
 from cassi.models.registry import register
 
@@ -20,14 +20,9 @@ def convolution(inputs: int, outputs: int, kernel: int = 3) -> nn.Conv2d:
     return nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2)
 
 
-def pair(inputs: int, outputs: int) -> nn.Sequential:
-    """Two 3×3 convolutions, each with a ReLU."""
-    return nn.Sequential(
-        convolution(inputs, outputs),
-        nn.ReLU(inplace=True),
-        convolution(outputs, outputs),
-        nn.ReLU(inplace=True),
-    )
+def residual(width: int) -> Residuals:
+    """Return two pairs of 3×3 convolutions, each with a skip."""
+    return Residuals(block1=conv_pair(width, width)[:-1], block2=conv_pair(width, width)[:-1])
 
 
 def head(inputs: int, inner: int, outputs: int) -> nn.Sequential:
@@ -41,30 +36,16 @@ def head(inputs: int, inner: int, outputs: int) -> nn.Sequential:
     )
 
 
-class Residual(nn.Module):
-    """Two pairs of 3×3 convolutions, each with a skip."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.block1 = pair(width, width)[:-1]
-        self.block2 = pair(width, width)[:-1]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, width, H, W)` to the same."""
-        x = self.block1(x) + x
-        return cast(Tensor, self.block2(x)) + x
-
-
 class Encoding(nn.Module):
     """Features at five sizes, each half the one before."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.E1 = pair(32, 32)
-        self.E2 = pair(32, 64)
-        self.E3 = pair(64, 64)
-        self.E4 = pair(64, 128)
-        self.E5 = pair(128, 128)
+        self.E1 = conv_pair(32, 32)
+        self.E2 = conv_pair(32, 64)
+        self.E3 = conv_pair(64, 64)
+        self.E4 = conv_pair(64, 128)
+        self.E5 = conv_pair(128, 128)
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """Map `(B, 32, H, W)`, multiples of 16, to five features."""
@@ -79,10 +60,10 @@ class Decoding(nn.Module):
 
     def __init__(self, bands: int, taps: int) -> None:
         super().__init__()
-        self.D1 = pair(128 + 128, 128)
-        self.D2 = pair(128 + 64, 64)
-        self.D3 = pair(64 + 64, 64)
-        self.D4 = pair(64 + 32, 32)
+        self.D1 = conv_pair(128 + 128, 128)
+        self.D2 = conv_pair(128 + 64, 64)
+        self.D3 = conv_pair(64 + 64, 64)
+        self.D4 = conv_pair(64 + 32, 32)
         self.w_generator = head(32, 32, bands)
         self.filter_g_1 = head(64 + 32, bands * taps, bands * taps)
         self.filter_g_2 = head(64 + 32, bands * taps, bands * taps)
@@ -146,8 +127,8 @@ class DGSMP(Network):
             nn.Sequential(
                 convolution(bands, 64),
                 nn.LeakyReLU(inplace=True),
-                Residual(64),
-                Residual(64),
+                residual(64),
+                residual(64),
                 convolution(64, bands),
                 nn.LeakyReLU(inplace=True),
             )

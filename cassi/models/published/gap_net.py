@@ -9,29 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from cassi.models.grid import Camera, Wide, offsets, roll_bands
-from cassi.models.layers import pad_to_multiple
+from cassi.models.layers import conv_pair, in_order, pad_to_multiple
 from cassi.models.network import Unrolled
 from cassi.models.registry import register
 from cassi.solvers import ADMM, GAP
 from cassi.solvers.base import Algorithm
-
-
-class DoubleConv(nn.Module):
-    """Twice a 3×3 convolution and ReLU."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.d_conv = nn.Sequential(
-            nn.Conv2d(inputs, outputs, 3, padding=1),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(outputs, outputs, 3, padding=1),
-            nn.ReLU(inplace=True),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return `(B, outputs, H, W)`."""
-        result: Tensor = self.d_conv(x)
-        return result
 
 
 def _double(inputs: int, outputs: int) -> nn.Sequential:
@@ -51,14 +33,14 @@ class StageUNet(nn.Module):
 
     def __init__(self, bands: int) -> None:
         super().__init__()
-        self.dconv_down1 = DoubleConv(bands, 32)
-        self.dconv_down2 = DoubleConv(32, 64)
-        self.dconv_down3 = DoubleConv(64, 128)
+        self.dconv_down1 = in_order(d_conv=conv_pair(bands, 32))
+        self.dconv_down2 = in_order(d_conv=conv_pair(32, 64))
+        self.dconv_down3 = in_order(d_conv=conv_pair(64, 128))
         self.maxpool = nn.MaxPool2d(2)
         self.upsample2 = _double(128, 64)
         self.upsample1 = _double(64, 32)
-        self.dconv_up2 = DoubleConv(128, 64)
-        self.dconv_up1 = DoubleConv(64, 32)
+        self.dconv_up2 = in_order(d_conv=conv_pair(128, 64))
+        self.dconv_up1 = in_order(d_conv=conv_pair(64, 32))
         self.conv_last = nn.Conv2d(32, bands, 1)
 
     def forward(self, x: Tensor, sigma: Any = None) -> Tensor:

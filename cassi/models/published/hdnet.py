@@ -8,25 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from cassi.models.grid import Camera, initial_cube
-from cassi.models.layers import check_counts
+from cassi.models.layers import Residuals, check_counts, conv_pair
 from cassi.models.network import Network
 from cassi.models.registry import register
 
 
-class Residual(nn.Module):
-    """Two 3×3 convolutions with a skip."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(width, width, 3, padding=1),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(width, width, 3, padding=1),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, width, H, W)` to the same."""
-        return cast(Tensor, self.body(x)) + x
+def residual(width: int) -> Residuals:
+    """Return two 3×3 convolutions with a skip."""
+    return Residuals(body=conv_pair(width, width)[:-1])
 
 
 class DomainAttention(nn.Module):
@@ -124,10 +113,10 @@ class HDNet(Network):
             raise ValueError(f"HDNet width: expected a multiple of {groups} and 2, got {width}")
         self.head = nn.Sequential(nn.Conv2d(bands, width, 3, padding=1))
         self.body = nn.Sequential(
-            *(Residual(width) for _ in range(blocks)),
+            *(residual(width) for _ in range(blocks)),
             DomainAttention(width),
             FeatureFusion(width, groups),
-            *(Residual(width) for _ in range(blocks - 1)),
+            *(residual(width) for _ in range(blocks - 1)),
             nn.Conv2d(width, width, 3, padding=1),
         )
         self.tail = nn.Sequential(nn.Conv2d(width, bands, 3, padding=1))

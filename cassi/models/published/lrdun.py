@@ -9,27 +9,31 @@ import torch
 from torch import Tensor, nn
 
 from cassi.models.grid import Camera, camera_mask, initial_cube
-from cassi.models.layers import FeedForward, PreNorm, check_counts, convolve, mix, pad_to_multiple
+from cassi.models.layers import (
+    FeedForward,
+    PreNorm,
+    Residuals,
+    check_counts,
+    convolve,
+    mix,
+    pad_to_multiple,
+)
 from cassi.models.network import Staged
 from cassi.models.published.ssr import HALVINGS, Modulation, RectifyingUNet, RelaxationNet
 from cassi.models.registry import register
 
 
-class ModulationBlock(nn.Module):
-    """Twice: x + modulation(x), then x + feed_forward(x)."""
+class ModulationBlock(Residuals):
+    """Twice: x + modulation(x), then x + feed_forward(x), on `(B, H, W, c)`."""
 
     def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.WSA = PreNorm(nn.LayerNorm(dim), Modulation(dim))
-        self.FFN_1 = PreNorm(nn.GroupNorm(dim, dim), FeedForward(dim, 2.66, mix))
-        self.SWSA = PreNorm(nn.LayerNorm(dim), Modulation(dim))
-        self.FFN_2 = PreNorm(nn.GroupNorm(dim, dim), FeedForward(dim, 2.66, mix))
+        def modulate() -> PreNorm:
+            return PreNorm(nn.LayerNorm(dim), Modulation(dim))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
-        for part in (self.WSA, self.FFN_1, self.SWSA, self.FFN_2):
-            x = x + part(x)
-        return x
+        def feed() -> PreNorm:
+            return PreNorm(nn.GroupNorm(dim, dim), FeedForward(dim, 2.66, mix))
+
+        super().__init__(WSA=modulate(), FFN_1=feed(), SWSA=modulate(), FFN_2=feed())
 
 
 class ImageNet(RectifyingUNet):

@@ -14,7 +14,9 @@ from cassi.models.layers import (
     GatedFeedForward,
     PixelNorm,
     Resampling,
+    Residuals,
     convolve,
+    in_order,
     mix,
     pad_to_multiple,
     spread_pixels,
@@ -69,31 +71,6 @@ class Activated(nn.Module):
         return F.gelu(mixed)
 
 
-class SpatialBranch(nn.Module):
-    """Normalize, keeping the mean, and look around each pixel."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.norm = PixelNorm(dim, centred=False)
-        self.inception = Inception(dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
-        return cast(Tensor, self.inception(self.norm(x)))
-
-
-class Residual(nn.Module):
-    """x + module(x)."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map an image to the same."""
-        return x + cast(Tensor, self.module(x))
-
-
 class MixBlock(nn.Module):
     """A spatial and a spectral branch that weight each other, and a feed-forward network.
 
@@ -102,7 +79,7 @@ class MixBlock(nn.Module):
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
-        self.spatial_branch = SpatialBranch(dim)
+        self.spatial_branch = in_order(norm=PixelNorm(dim, centred=False), inception=Inception(dim))
         self.spatial_conv = nn.Conv2d(dim, dim, 1, bias=False)
         self.spatial_interaction = nn.Conv2d(dim, 1, 1, bias=False)
         self.spectral_branch = ChannelAttention(dim, heads, norm=True)
@@ -112,7 +89,7 @@ class MixBlock(nn.Module):
             nn.GELU(),
             nn.Conv2d(dim // 8, dim, 1, bias=False),
         )
-        self.ffn = Residual(GatedFeedForward(dim, norm=True))
+        self.ffn = Residuals(module=GatedFeedForward(dim, norm=True))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to the same."""

@@ -14,6 +14,7 @@ from cassi.models.grid import Camera, band_masks, initial_cube
 from cassi.models.layers import (
     FeedForward,
     PreNorm,
+    Residuals,
     convolve,
     draw_narrow,
     mix,
@@ -107,18 +108,14 @@ class SpatialWeights(nn.Module):
         return mix(self.out, weights * F.gelu(convolve(self.Estimator[0], u)))
 
 
-class SpatialBlock(nn.Module):
+class SpatialBlock(Residuals):
     """x + modulation(x), then x + weights(x)."""
 
     def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.CMB = PreNorm(nn.LayerNorm(dim), Modulation(dim))
-        self.SAB = PreNorm(nn.GroupNorm(dim, dim), SpatialWeights(dim))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
-        x = x + self.CMB(x)
-        return x + cast(Tensor, self.SAB(x))
+        super().__init__(
+            CMB=PreNorm(nn.LayerNorm(dim), Modulation(dim)),
+            SAB=PreNorm(nn.GroupNorm(dim, dim), SpatialWeights(dim)),
+        )
 
 
 class RectifyingUNet(nn.Module):
@@ -156,27 +153,16 @@ class RectifyingUNet(nn.Module):
 MULTIPLE = WINDOW * 2**HALVINGS
 
 
-class SpectralBlock(nn.Module):
-    """x + attention(x), then x + feed_forward(x)."""
-
-    def __init__(self, dim: int, bands: int) -> None:
-        super().__init__()
-        self.WSSA = PreNorm(nn.LayerNorm(dim), WindowedChannelAttention(dim, bands))
-        self.FFN = PreNorm(nn.GroupNorm(dim, dim), FeedForward(dim, 4, mix))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same, H and W multiples of 8."""
-        x = x + self.WSSA(x)
-        return x + cast(Tensor, self.FFN(x))
-
-
 class Block(nn.Module):
     """Positions, spectra, space."""
 
     def __init__(self, dim: int, bands: int) -> None:
         super().__init__()
         self.pos = nn.Conv2d(dim, dim, 5, padding=2, groups=dim)
-        self.SARB = SpectralBlock(dim, bands)
+        self.SARB = Residuals(
+            WSSA=PreNorm(nn.LayerNorm(dim), WindowedChannelAttention(dim, bands)),
+            FFN=PreNorm(nn.GroupNorm(dim, dim), FeedForward(dim, 4, mix)),
+        )
         self.SRB = SpatialBlock(dim)
 
     def forward(self, x: Tensor) -> Tensor:

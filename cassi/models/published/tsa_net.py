@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.grid import Camera, band_masks, initial_cube
-from cassi.models.layers import check_counts, pad_to_multiple
+from cassi.models.layers import check_counts, in_order, pad_to_multiple
 from cassi.models.network import Network
 from cassi.models.registry import register
 
@@ -207,17 +207,11 @@ class Res2Net(nn.Module):
         return cast(Tensor, self.bn_end(self.conv_end(torch.cat((*done, last), 1))))
 
 
-class Encoder(nn.Module):
-    """Two layers; the second is a Res2Net where the image is small."""
-
-    def __init__(self, inputs: int, outputs: int, deep: bool) -> None:
-        super().__init__()
-        self.layer1 = plain_block(inputs, outputs)
-        self.layer2 = Res2Net(outputs, outputs // 4) if deep else plain_block(outputs, outputs)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, inputs, H, W)` to `(B, outputs, H, W)`."""
-        return cast(Tensor, self.layer2(self.layer1(x)))
+def encoder(inputs: int, outputs: int, deep: bool) -> nn.Sequential:
+    """Return two layers; the second is a Res2Net where the image is small."""
+    first = plain_block(inputs, outputs)
+    second = Res2Net(outputs, outputs // 4) if deep else plain_block(outputs, outputs)
+    return in_order(layer1=first, layer2=second)
 
 
 class Decoder(nn.Module):
@@ -267,10 +261,10 @@ class TSANet(Network):
                 f"got {size}"
             )
         half, quarter = ((size[0] // n, size[1] // n) for n in (2, 4))
-        self.tconv_down1 = Encoder(bands, 64, deep=False)
-        self.tconv_down2 = Encoder(64, 128, deep=False)
-        self.tconv_down3 = Encoder(128, 256, deep=True)
-        self.tconv_down4 = Encoder(256, 512, deep=True)
+        self.tconv_down1 = encoder(bands, 64, deep=False)
+        self.tconv_down2 = encoder(64, 128, deep=False)
+        self.tconv_down3 = encoder(128, 256, deep=True)
+        self.tconv_down4 = encoder(256, 512, deep=True)
         self.bottom1 = plain_block(512, 1024)
         self.bottom2 = plain_block(1024, 1024)
         self.tconv_up4 = Decoder(1024, 512)
