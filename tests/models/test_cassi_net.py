@@ -138,14 +138,6 @@ def test_denoising_reaches_the_weights() -> None:
     assert missing == {"log_sigma", "log_rho", "nets.0.carry.weight"}
 
 
-def test_a_shared_stage_is_smaller() -> None:
-    counts = [
-        sum(p.numel() for p in CassiNet(shared=shared).parameters()) for shared in (True, False)
-    ]
-    assert 0.5e6 < counts[0] < counts[1] < 4e6
-    assert counts[1] > 4.9 * (counts[0] - 32 * 32 * 9)
-
-
 @pytest.mark.parametrize(
     "settings", [{"stages": 0}, {"rank": 0}, {"start": -1}, {"widths": (8, 8)}, {"bands": 1.5}]
 )

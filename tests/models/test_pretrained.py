@@ -10,7 +10,7 @@ import cassi
 from cassi.data.bundled import bundled_path
 from cassi.metrics import psnr
 from cassi.models import pretrained
-from cassi.models.inference import Inference
+from cassi.models.inference import Inference, prepare
 from cassi.models.pretrained import plug_and_play, shipped_network
 
 
@@ -122,3 +122,23 @@ def test_components_stay_where_no_noise_is_seen() -> None:
     assert noisy is not None
     assert quiet.prior.energy == 0 < noisy.prior.energy
     assert choose(0.1) is None
+
+
+def test_a_network_is_a_reconstructor() -> None:
+    system = cassi.SDCassi(torch.ones(32, 32), 4)
+    y, seen = torch.rand(1, *system.measurement_shape), []
+    ready = prepare(cassi.create_model("gap_net", system, stages=1))
+    solution = ready.run(y, system, callback=lambda step, x: seen.append((step, x)))
+    assert torch.equal(solution.x, ready(y, system))
+    assert (ready.iterations, ready.halo, ready.shares_batch) == (1, 96, True)
+    assert not ready.refined
+    assert seen == [(solution.history[0], solution.x)]
+    assert (seen[0][0].index, seen[0][0].change, solution.reason) == (1, 1.0, "iterations")
+    with pytest.raises(ValueError, match="takes no first cube"):
+        ready.run(y, system, x0=solution.x)
+    with pytest.raises(ValueError, match="refine: expected true, false or auto, got 'no'"):
+        prepare(torch.nn.Identity(), "no")
+    with torch.no_grad():
+        next(ready.network.parameters()).fill_(torch.nan)
+    with pytest.raises(ValueError, match="cube is not finite"):
+        ready.run(y, system)

@@ -16,7 +16,6 @@ from omegaconf import OmegaConf
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-import cassi
 from cassi.apps.networks import build_model, model_node
 from cassi.models.load import Card, create_model, load_model, load_published, save_model
 from cassi.models.registry import find_model, list_models
@@ -261,18 +260,6 @@ def test_numbers_of_earlier_numpy_releases(tmp_path: Path) -> None:
     torch.save({"model": plain, "psnr": np.float64(1)}, old, _use_new_zipfile_serialization=False)
     old.write_bytes(old.read_bytes().replace(module, b"numpy.core.multiarray"))
     _assert_equal(_load(old, EXAMPLE), plain)
-
-
-def test_create_model_and_the_public_names_are_the_same_way(tmp_path: Path) -> None:
-    plain, average = _states(EXAMPLE)
-    file = _save({"model": plain, "ema": average}, tmp_path)
-    settings = _settings(EXAMPLE)
-    net = cassi.create_model(EXAMPLE, bands=BANDS, weights=file, **settings)
-    _assert_equal(net.state_dict(), average)
-    net = cassi.create_model(EXAMPLE, bands=BANDS, weights=file, ema=False, **settings)
-    _assert_equal(net.state_dict(), plain)
-    assert cassi.load_published is load_published
-    assert cassi.load_model is load_model
 
 
 @pytest.mark.parametrize("ema", [None, True, False])
