@@ -122,7 +122,7 @@ class CassiNet(nn.Module):
     iteration (`cassi.priors.Subspace`), so the network sees images, never bands: it takes any
     number and any list of them, and any mask, size, step and direction, whatever it was trained
     with. It is told n, the decimal logarithm of the number of unknowns for each measured value: on
-    that depends how far the first cube can be trusted. Its strength and the softness of the data
+    that depends how far the first cube can be trusted. Its strength and the damping of the data
     step follow the noise of the measurement.
 
         v = argmin ½‖Av − y‖² + ρ_k/2‖v − (x − u)‖²
@@ -138,8 +138,8 @@ class CassiNet(nn.Module):
         strength: of total variation at the last of them, relative to the signal level.
         training_start: while training every batch has a start of its own length, from so many
             iterations to `start`, so that one set of weights serves any `start` between.
-        noise: of the measurement, relative to its root mean square: how soft the data steps are and
-            how strong the prior. "auto" reads it off the measurement. A mask that is not quite the
+        noise: of the measurement, relative to its root mean square: how damped the data steps are
+            and how strong the prior. "auto" estimates it. A mask that is not quite the
             camera's counts as noise.
         shared: all stages have the same f.
         checkpointing: compute f again for its gradient instead of keeping what is within: less
@@ -222,8 +222,8 @@ class CassiNet(nn.Module):
         precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         # Subspaces and data steps need more than bfloat16.
         with torch.autocast(device, enabled=False):
-            y, level, noise, soft = _normalize(y, system, self.noise, statistics)
-            x = self._start(y, system, soft) if start is None else start / level
+            y, level, noise, damping = _normalize(y, system, self.noise, statistics)
+            x = self._start(y, system, damping) if start is None else start / level
             light = system.adjoint(torch.ones_like(y)).mean(1, keepdim=True)
             crowding = math.log10(x[0].numel() / y[0].numel())
             prior = _Components(self, x, light, crowding, system, precision)
@@ -234,7 +234,7 @@ class CassiNet(nn.Module):
                 zip(self.log_sigma.exp(), self.log_rho.exp(), strict=True)
             ):
                 prior.net = self.nets[k % len(self.nets)]
-                state = algorithm.step(state, y, system, prior, sigma + noise, rho + soft)
+                state = algorithm.step(state, y, system, prior, sigma + noise, rho + damping)
                 cubes.insert(0, state.x * level)
         return cubes
 
@@ -245,8 +245,8 @@ class CassiNet(nn.Module):
             ValueError: y is not `(B, K, H', W')`, holds NaN, or does not fit the camera.
         """
         with torch.autocast(y.device.type, enabled=False):
-            y, level, _, soft = _normalize(y, system, self.noise)
-            return self._start(y, system, soft) * level
+            y, level, _, damping = _normalize(y, system, self.noise)
+            return self._start(y, system, damping) * level
 
     def denoise(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Remove white noise from a cube by the first learned stage alone: its prior.
@@ -276,17 +276,17 @@ class CassiNet(nn.Module):
             return prior(x / level, sigma.reshape(-1, 1, 1, 1) / level) * level
 
     @torch.no_grad()
-    def _start(self, y: Tensor, system: Any, soft: Tensor) -> Tensor:
+    def _start(self, y: Tensor, system: Any, damping: Tensor) -> Tensor:
         algorithm, prior = ADMM(relaxation=1.6), Subspace(rank=self.rank).begin()
-        soft = soft.clamp_min(0.05)
-        state = algorithm.init(y, system, damped_inverse(y, system, soft))
+        damping = damping.clamp_min(0.05)
+        state = algorithm.init(y, system, damped_inverse(y, system, damping))
         count = self.start
         if self.training:
             low, high = sorted((self.training_start, self.start))
             count = int(torch.randint(low, high + 1, ()))
         for i in range(count):
             strength = self.strengths(i, count)
-            state = algorithm.step(state, y, system, prior, strength, soft)
+            state = algorithm.step(state, y, system, prior, strength, damping)
         return state.x
 
 

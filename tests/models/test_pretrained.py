@@ -30,7 +30,7 @@ def test_beats_total_variation_with_a_mask_never_seen(bundled) -> None:
     assert psnr(x, truth).mean() > psnr(solved, truth).mean() + 1
 
 
-def test_explains_the_measurement(bundled) -> None:
+def test_is_consistent_with_the_measurement(bundled) -> None:
     _, system, y = bundled
     x = cassi.create_model("pretrained", system, size="small")(y, system)
     assert (y - system(x)).norm() <= 1e-3 * y.norm()

@@ -244,7 +244,7 @@ def test_the_wide_camera_is_the_camera_behind_a_crop(step: int) -> None:
     wide, width = Wide(system), y.shape[-1]
     v = torch.rand(1, BANDS, 24, width)
     torch.testing.assert_close(wide(v), system(v[..., :36]))
-    # <Av, y> = <v, Aᵀy>, and both inverses explain y.
+    # <Av, y> = <v, Aᵀy>, and both inverses are consistent with y.
     torch.testing.assert_close((wide(v) * y).sum(), (v * wide.adjoint(y)).sum())
     torch.testing.assert_close(wide(wide.pinv(y)), y, rtol=1e-3, atol=1e-3)
     x = wide.data_step(v, y, 0.1)
@@ -299,7 +299,7 @@ def test_what_networks_see_is_the_camera(name: str) -> None:
         ((overlay(x, seen) * cut).sum(), (x * windows(cut, seen)).sum()),
     ):
         torch.testing.assert_close(left, right)
-    # A data step explains what is seen as well as that of the camera does.
+    # On what is seen a data step is that of the camera.
     state = GAP().init(y, camera)
     own = camera.data_step(state.x, y, 0.1)
     aligned = seen.data_step(state.x, cut, 0.1)
