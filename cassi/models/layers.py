@@ -157,10 +157,11 @@ class _Affine(nn.Module):
         self.register_parameter("bias", nn.Parameter(torch.zeros(dim)) if shifted else None)
 
 
-def mix(layer: nn.Conv2d, *images: Tensor) -> Tensor:
+def mix(layer: nn.Module, *images: Tensor) -> Tensor:
     """Apply a 1×1 convolution to images `(B, H, W, c)` side by side, without laying them so."""
-    weights = layer.weight.flatten(1).split([image.shape[-1] for image in images], 1)
-    mixed = F.linear(images[0], weights[0], layer.bias)
+    conv = cast(nn.Conv2d, layer)
+    weights = conv.weight.flatten(1).split([image.shape[-1] for image in images], 1)
+    mixed = F.linear(images[0], weights[0], conv.bias)
     for image, weight in zip(images[1:], weights[1:], strict=True):
         mixed = mixed + F.linear(image, weight)
     return mixed
@@ -239,14 +240,14 @@ class FeedForward(nn.Module):
     """
 
     def __init__(
-        self, dim: int, factor: float, point: Callable[[nn.Conv2d, Tensor], Tensor]
+        self, dim: int, factor: float, point: Callable[[nn.Module, Tensor], Tensor]
     ) -> None:
         super().__init__()
         self.net, self.point = spread_pixels(dim, dim, width=int(dim * factor)), point
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to the same."""
-        widen, spread, narrow = (cast(nn.Conv2d, self.net[i]) for i in (0, 2, 4))
+        widen, spread, narrow = (self.net[i] for i in (0, 2, 4))
         # GELU sees (B, H, W, c): its kernel for contiguous memory is twice as fast.
         return self.point(narrow, F.gelu(convolve(spread, F.gelu(self.point(widen, x)))))
 

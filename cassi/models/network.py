@@ -110,6 +110,19 @@ class Unrolled(Network):
         """Apply a part of a stage; with `checkpointing` its inside is computed again."""
         return compute(part, *inputs, checkpointing=self.checkpointing)
 
+    def chain(self, denoiser: Callable[..., Any], features: list[Any]) -> Prior:
+        """Return a denoiser `net(x, features) -> x, features` as the prior of one stage.
+
+        `features` hold what the stage before left, nothing before the first; they are replaced.
+        """
+
+        def apply(x: Tensor, sigma: Any) -> Tensor:
+            cube, left = self.compute(denoiser, x, features[0] if features else None)
+            features[:] = [left]
+            return cast(Tensor, cube)
+
+        return apply
+
 
 class Staged(Unrolled):
     """A network whose every stage ends with an estimate of the cube.
@@ -144,28 +157,6 @@ class Staged(Unrolled):
         y, camera = self.align(y, system)
         cubes = list(self.iterates(y, camera))[::-1]
         return [x.mT for x in cubes] if system.axis == -2 else cubes
-
-
-class Passing(Unrolled):
-    """Unrolled iterations whose denoisers `net(x, features) -> x, features` are chained.
-
-    The arguments are those of `Unrolled`.
-    """
-
-    def chain(self, denoiser: Callable[..., Any], features: list[Any]) -> Prior:
-        """Return a denoiser as the prior of one stage.
-
-        Args:
-            denoiser: the stage's network.
-            features: what the stage before left, empty before the first; replaced.
-        """
-
-        def apply(x: Tensor, sigma: Any) -> Tensor:
-            cube, left = self.compute(denoiser, x, features[0] if features else None)
-            features[:] = [left]
-            return cast(Tensor, cube)
-
-        return apply
 
 
 def memory_format_warning(network: nn.Module, y: Tensor, system: Any) -> str | None:

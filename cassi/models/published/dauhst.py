@@ -186,7 +186,7 @@ class HalfShuffleTransformer(nn.Module):
         features = self.bottleneck(features)
         for up, fuse, block in _groups(self.decoder_layers):
             pair = (image.permute(0, 2, 3, 1) for image in (up(features), kept.pop()))
-            features = block(mix(cast(nn.Conv2d, fuse), *pair).permute(0, 3, 1, 2))
+            features = block(mix(fuse, *pair).permute(0, 3, 1, 2))
         denoised: Tensor = self.mapping(features) + padded
         return denoised[..., :height, :width]
 

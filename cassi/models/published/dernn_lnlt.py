@@ -163,7 +163,7 @@ class LocalNonLocalTransformer(nn.Module):
             features = down(features)
         features = self.BottleNeck(features)
         for up, fusion, decoder in zip(self.Ups, self.fusions, self.Decoder, strict=True):
-            features = decoder(mix(cast(nn.Conv2d, fusion), up(features), kept.pop()))
+            features = decoder(mix(fusion, up(features), kept.pop()))
         cube = (convolve(self.mapping, features) + padded).permute(0, 3, 1, 2)
         return cube[..., :height, :width]
 

@@ -261,12 +261,9 @@ class DegradationPrior(nn.Module):
         `optics` are mask and light that reach each pixel of each band, `(1|B, H, W, 2C)`.
         """
         images = torch.cat((residual, x), 1).permute(0, 2, 3, 1)
-        features = F.gelu(self._map(self.fusion, normalize(self.norm_n, images)))
-        weights = torch.sigmoid(self._map(self.weight, normalize(self.norm_mask, optics)))
-        return self._map(self.out, features * weights).permute(0, 3, 1, 2)
-
-    def _map(self, part: nn.Sequential, x: Tensor) -> Tensor:
-        return F.linear(x, cast(nn.Conv2d, part[0]).weight.flatten(1))
+        features = F.gelu(mix(self.fusion[0], normalize(self.norm_n, images)))
+        weights = torch.sigmoid(mix(self.weight[0], normalize(self.norm_mask, optics)))
+        return mix(self.out[0], features * weights).permute(0, 3, 1, 2)
 
 
 class Fusion(Blend):

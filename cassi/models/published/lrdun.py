@@ -116,7 +116,7 @@ class FirstImages(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return `(B, H, W, dim)` of a cube `(B, H, W, C)`."""
         spread, act, point = self.net
-        return mix(cast(nn.Conv2d, point), act(convolve(spread, x)))
+        return mix(point, act(convolve(spread, x)))
 
 
 def orthonormalize(spectra: Tensor) -> Tensor:

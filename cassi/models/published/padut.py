@@ -28,7 +28,7 @@ from cassi.models.layers import (
     mix,
     pad_to_multiple,
 )
-from cassi.models.network import Passing
+from cassi.models.network import Unrolled
 from cassi.models.registry import register
 from cassi.solvers import GAP
 from cassi.solvers.base import Prior
@@ -259,7 +259,7 @@ def restore(
 @register("padut_5stg", stages=5)
 @register("padut_7stg", stages=7)
 @register("padut_12stg", stages=12)
-class PADUT(Passing):
+class PADUT(Unrolled):
     """Unrolled projections of learned length; each stage's spectra guide the next.
 
         v = x + r_i ⊙ Aᵀ(AAᵀ)⁺(y − Ax),   x ← D_i(v)

@@ -21,7 +21,7 @@ from cassi.models.layers import (
     pad_to_multiple,
     spread_pixels,
 )
-from cassi.models.network import Passing
+from cassi.models.network import Unrolled
 from cassi.models.registry import register
 
 
@@ -96,8 +96,8 @@ class MixBlock(nn.Module):
         spatial = self.spatial_branch(x)
         spectral = self.spectral_branch(x, mix(self.spatial_interaction, spatial))
         narrow, norm, act, widen = self.spectral_interaction
-        weights = mix(cast(nn.Conv2d, narrow), spectral.mean((1, 2), keepdim=True))
-        weights = torch.sigmoid(mix(cast(nn.Conv2d, widen), act(norm(weights))))
+        weights = mix(narrow, spectral.mean((1, 2), keepdim=True))
+        weights = torch.sigmoid(mix(widen, act(norm(weights))))
         spatial = mix(self.spatial_conv, F.gelu(spatial) * weights)
         return cast(Tensor, self.ffn(2 * x + spatial + spectral))
 
@@ -131,7 +131,7 @@ class BlockInteraction(nn.Module):
 
     def forward(self, *images: Tensor) -> Tensor:
         """Map images `(B, H, W, c)` of one size to `(B, H, W, c')`."""
-        return convolve(self.conv[2], F.gelu(mix(cast(nn.Conv2d, self.conv[0]), *images)))
+        return convolve(self.conv[2], F.gelu(mix(self.conv[0], *images)))
 
 
 def rescaled(name: str, inputs: int, outputs: int, factor: float) -> Resampling:
@@ -249,7 +249,7 @@ class LearnedDescent(nn.Module):
 @register("rdluf_mixs2_5stg", stages=5)
 @register("rdluf_mixs2_7stg", stages=7)
 @register("rdluf_mixs2_9stg", stages=9)
-class RDLUFMixS2(Passing):
+class RDLUFMixS2(Unrolled):
     """Unrolled gradient descent whose sensing matrix and denoisers are learned.
 
         v = x + 2/C·r_i Φ_iᵀ(y − Φ_i x),   x ← PM_i(v)

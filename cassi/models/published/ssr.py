@@ -79,7 +79,7 @@ class Modulation(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to the same."""
-        point, spread = (cast(nn.Conv2d, layer) for layer in self.to_a)
+        point, spread = self.to_a
         return mix(self.to_out, convolve(spread, mix(point, x)) * mix(self.to_v, x))
 
 
