@@ -13,13 +13,7 @@ from torch import Tensor, nn
 from cassi.models.layers import check_counts, level_map, pad_to_multiple
 from cassi.models.network import compute
 from cassi.models.registry import register
-from cassi.priors.subspace import (
-    Subspace,
-    block_means,
-    from_subspace,
-    spectral_basis,
-    to_subspace,
-)
+from cassi.priors.subspace import Subspace, block_means, from_subspace, spectral_basis, to_subspace
 from cassi.solvers import (
     ADMM,
     Geometric,
@@ -61,12 +55,7 @@ class ComponentNet(nn.Module):
     """
 
     def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        widths: Sequence[int],
-        blocks: Sequence[int],
-        carries: bool,
+        self, inputs: int, outputs: int, widths: Sequence[int], blocks: Sequence[int], carries: bool
     ) -> None:
         super().__init__()
         fine, middle, coarse = widths

@@ -11,15 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cassi.models.registry import Card
-from cassi.solvers import (
-    Callback,
-    Iteration,
-    Solution,
-    Solver,
-    Statistics,
-    refine,
-    relative_noise,
-)
+from cassi.solvers import Callback, Iteration, Solution, Solver, Statistics, refine, relative_noise
 
 PRECISIONS = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 """As Lightning's Trainer has them: what autocast computes in."""

@@ -284,10 +284,7 @@ class CST(Network):
         self.fe = estimate[0] if estimators == 1 else nn.Sequential(*estimate)
         self.encoder_layers = nn.ModuleList(
             nn.ModuleList(
-                (
-                    attend(level),
-                    nn.Conv2d(bands << level, bands << level + 1, 4, 2, 1, bias=False),
-                )
+                (attend(level), nn.Conv2d(bands << level, bands << level + 1, 4, 2, 1, bias=False))
             )
             for level in range(levels)
         )

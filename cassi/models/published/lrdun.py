@@ -108,9 +108,7 @@ class FirstImages(nn.Module):
     def __init__(self, bands: int, dim: int) -> None:
         super().__init__()
         self.net = nn.Sequential(
-            nn.Conv2d(bands, bands, 3, padding=1, groups=bands),
-            nn.GELU(),
-            nn.Conv2d(bands, dim, 1),
+            nn.Conv2d(bands, bands, 3, padding=1, groups=bands), nn.GELU(), nn.Conv2d(bands, dim, 1)
         )
 
     def forward(self, x: Tensor) -> Tensor:
