@@ -124,6 +124,8 @@ def test_solver_equals_solve_and_has_the_documented_defaults() -> None:
     solver = Solver(TV(), iterations=3)
     assert solver.algorithm == GAP()
     assert (solver.sigma, solver.rho, solver.tol) == (Geometric(0.4, 0.1), None, 0.0)
+    assert (solver.halo, solver.network, solver.shares_batch) == (40, None, True)
+    assert not Solver(TV(), tol=0.1).shares_batch  # one sample would stop the others
     x = solver(y, system)
     assert torch.equal(x, solve(y, system, prior=TV(), iterations=3))
     assert torch.equal(x, solver.run(y, system).x)

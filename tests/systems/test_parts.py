@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cassi.solvers import Statistics, largest_eigenvalue, noise_damping, noise_level, signal_level
+from cassi.solvers import (
+    FISTA,
+    Statistics,
+    largest_eigenvalue,
+    noise_damping,
+    noise_level,
+    signal_level,
+)
 from cassi.systems import DDCassi, SDCassi, WarpedCassi
 
 CAMERAS = {
@@ -76,3 +83,4 @@ def test_parts_answer_for_the_whole(name):
     assert torch.allclose(damping, noise_damping(y, system, 0.1), rtol=1e-5)
     bound = largest_eigenvalue(seen, camera, statistics)
     assert bound.item() == pytest.approx(largest_eigenvalue(y, system).item(), rel=1e-3)
+    assert torch.equal(FISTA().init(seen, camera, None, statistics).lipschitz, bound)
