@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
-import hashlib
 import os
 import re
 import secrets
@@ -14,12 +13,10 @@ import socket
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from cassi.data.checksums import SUMS, list_sums
-
-__all__ = ["atomic_folder", "atomic_path", "atomic_paths", "write_sums"]
+from cassi.data.checksums import SUMS, digest_content, list_sums
+from cassi.data.errors import DISK_ERRORS
 
 _MARKED = re.compile(r"\.(?:.*\.)?cassi-([0-9a-f]{8})-(\d+)-[0-9a-f]{8}(?:\..*)?", re.DOTALL)
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 @contextlib.contextmanager
@@ -200,8 +197,8 @@ def _machine() -> str:
     """Tell apart the machines, and containers, among which a process number means something."""
     with contextlib.suppress(OSError):
         space = os.readlink("/proc/self/ns/pid")  # noqa: PTH115
-        return hashlib.sha256(f"{socket.gethostname()} {space}".encode()).hexdigest()[:8]
-    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+        return digest_content([f"{socket.gethostname()} {space}"])[:8]
+    return digest_content([socket.gethostname()])[:8]
 
 
 def _is_alive(process: int) -> bool:
@@ -231,7 +228,7 @@ def _explain(error: BaseException, final: Path) -> None:
         # NumPy's word for a full disk is "1835008 requested and 783236 written".
         reason = f"could not be written whole, is the disk full? ({error})"
         raise OSError(errno.EIO, reason, str(final)) from error
-    if error.errno in _FULL and error.filename is None:
+    if error.errno in DISK_ERRORS and error.filename is None:
         error.filename = str(final)
 
 

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["SUMS", "check_archive", "check_sums", "digest", "list_sums", "seal", "unseal"]
-
 SUMS = "SHA256SUMS"
 """The file that lists a folder's results; `sha256sum -c SHA256SUMS` reads it too."""
 _SEAL = "sha256"
@@ -22,10 +20,15 @@ def digest(path: Path) -> str:
     Raises:
         OSError: the file cannot be read.
     """
-    found = hashlib.sha256()
     with path.open("rb") as stream:
-        while block := stream.read(2**20):
-            found.update(block)
+        return digest_content(iter(lambda: stream.read(2**20), b""))
+
+
+def digest_content(parts: Iterable[bytes | memoryview | str]) -> str:
+    """Return the SHA-256 of bytes and texts (UTF-8), one after the other, hexadecimal."""
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part.encode() if isinstance(part, str) else part)
     return found.hexdigest()
 
 
@@ -100,4 +103,4 @@ def check_archive(path: Path) -> None:
 
 
 def _digest_json(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return digest_content([json.dumps(content, sort_keys=True)])
