@@ -1,0 +1,166 @@
+"""What is done: results under names, each with a record of all that it depends on."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from cassi.data.atomic import atomic_path
+from cassi.data.checksums import digest, digest_content, seal, unseal
+
+
+class Store:
+    """Results under names: files, and a small JSON record of each result that is written last.
+
+    A result is done if its record was written as done under the fingerprint asked for and the files
+    that the record lists are there and whole. A record appears whole or not at all and carries a
+    checksum; one that is damaged, or whose files are, counts as not there, with a warning.
+
+    Args:
+        root: the folder; made when the first record is written.
+        suffix: what follows a name in the path of its record; one such as `/done.json` lies in a
+            folder of the result's own.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], suffix: str = ".json") -> None:
+        self.root, self.suffix = Path(root), suffix
+
+    def path(self, name: str) -> Path:
+        """Return where the record of a result is.
+
+        Raises:
+            ValueError: the name is not one of files in folders below the root (see `file_name`).
+        """
+        if any(part in ("", ".", "..") for part in name.split("/")) or "\0" in name:
+            raise ValueError(f"name: expected a name, or several divided by '/', got {name!r}")
+        return self.root / f"{name}{self.suffix}"
+
+    def write(
+        self,
+        name: str,
+        fingerprint: str,
+        values: Mapping[str, Any],
+        files: Iterable[Path] = (),
+        *,
+        content: bool = True,
+        done: bool = True,
+    ) -> None:
+        """Keep the record of a result whose files are there.
+
+        Args:
+            name: of the result.
+            fingerprint: of all that it depends on.
+            values: what else is worth knowing, of dicts, lists, numbers and texts.
+            files: that belong to it.
+            content: remember SHA-256 and size of the files, else their size alone, which costs no
+                reading.
+            done: False for a note, such as why there is no result.
+
+        Raises:
+            OSError: a file is missing, or the record cannot be written.
+        """
+        path = self.path(name)
+        listed = {
+            Path(os.path.relpath(file, self.root)).as_posix(): [
+                file.stat().st_size,
+                digest(file) if content else None,
+            ]
+            for file in files
+        }
+        record = {"fingerprint": fingerprint, "done": done, "files": listed, "values": values}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(path) as temporary:
+            temporary.write_text(f"{json.dumps(seal(record), indent=1)}\n", encoding="utf-8")
+
+    def read(self, name: str, fingerprint: str | None = None) -> dict[str, Any] | None:
+        """Return the values of a record; None where there is none, or it has another fingerprint.
+
+        Whether the files are there is for `is_done` to tell.
+        """
+        record = self._record(name, fingerprint)
+        return None if record is None else record["values"]
+
+    def is_done(self, name: str, fingerprint: str) -> bool:
+        """Tell whether a result need not be made again; reads all files whose SHA-256 is known."""
+        record = self._record(name, fingerprint)
+        if record is None or not record["done"]:
+            return False
+        for listed, (size, checksum) in record["files"].items():
+            file = self.root / listed
+            if not file.is_file():
+                return False
+            if file.stat().st_size != size or checksum not in (None, digest(file)):
+                warnings.warn(f"{file}: it is damaged, and made again", stacklevel=2)
+                return False
+        return True
+
+    def forget(self, name: str) -> None:
+        """Remove a record, if there is one; its files stay."""
+        self.path(name).unlink(missing_ok=True)
+
+    def names(self) -> Iterator[str]:
+        """Yield the names of all records, damaged ones too, in the order of their paths."""
+        inside = self.suffix.startswith("/")
+        for path in sorted(self.root.rglob(self.suffix[1:] if inside else f"*{self.suffix}")):
+            if inside or not path.name.startswith("."):  # what a killed process has left is hidden
+                yield path.relative_to(self.root).as_posix().removesuffix(self.suffix)
+
+    def _record(self, name: str, fingerprint: str | None) -> dict[str, Any] | None:
+        path = self.path(name)
+        try:
+            text = path.read_bytes()
+        except OSError:
+            return None
+        try:
+            record = unseal(json.loads(text))
+            found = record["fingerprint"], record["done"], record["files"], record["values"]
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            note = "it is damaged or of another version, and made again"
+            warnings.warn(f"{path}: {note}", stacklevel=3)
+            return None
+        return record if fingerprint in (None, found[0]) else None
+
+
+def file_name(text: str) -> str:
+    """Return a name for files that says what a text does: `snr=10` stays readable, `a/b` not."""
+    safe = quote(text, safe=" =,+()[]")
+    return f"%{safe[1:]}" if safe.startswith(".") else safe
+
+
+def fingerprint(value: Any, content: bool = False) -> str:
+    """Return a hash of a value made of dicts, lists, numbers and texts; see `stamp` for files."""
+    text = json.dumps(stamp(value, content), sort_keys=True, default=str)
+    return digest_content([text])[:32]
+
+
+def stamp(value: Any, content: bool = False) -> Any:
+    """Return a value with something for every file that it names that changes with the file.
+
+    Args:
+        value: of dicts, lists, tuples, numbers, texts and paths.
+        content: a file stands for its SHA-256; else for its name, size and time of change, because
+            to read a thousand of them again would take longer than to go on.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): stamp(item, content) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [stamp(item, content) for item in value]
+    if isinstance(value, str | os.PathLike) and (file := _find_file(value)) is not None:
+        if content:
+            return f"sha256:{digest(file)}"
+        status = file.stat()
+        return [file.name, status.st_size, status.st_mtime_ns]
+    return value
+
+
+def _find_file(value: str | os.PathLike[str]) -> Path | None:
+    try:
+        file = Path(value).expanduser()
+        return file if file.is_file() else None
+    except (OSError, ValueError, RuntimeError):  # too long for a name, or somebody's "~"
+        return None
