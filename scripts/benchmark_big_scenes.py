@@ -31,7 +31,7 @@ import torch
 import cassi
 from cassi import solvers
 from cassi.data.bundled import bundled_path
-from cassi.data.stacks import create_stack, open_stack
+from cassi.data.formats.stacks import create_stack, open_stack
 
 STRIP = 128  # rows at a time; the bundled scene has 256
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from cassi.data.atomic import atomic_path
 from cassi.data.manifest import SPLITS, checksum, read_manifest
-from cassi.data.resample import BENCHMARK_WAVELENGTHS
 from cassi.data.scenes import find_scenes
+from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS
 
 
 def main() -> int:

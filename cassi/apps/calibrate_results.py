@@ -14,7 +14,7 @@ from cassi.apps import outputs
 from cassi.calibration import Calibration, Frame, objective_curves
 from cassi.config import plain
 from cassi.data.atomic import atomic_folder
-from cassi.data.preprocessing import STEPS
+from cassi.data.frames import STEPS
 from cassi.systems import SDCassi
 
 HEADER = """\

@@ -13,8 +13,8 @@ from cassi.apps.settings import given_wavelengths
 from cassi.config import plain
 from cassi.data.benchmarks import Benchmark
 from cassi.data.bundled import bundled_path
+from cassi.data.frames import STEPS
 from cassi.data.manifest import read_manifest
-from cassi.data.preprocessing import STEPS
 from cassi.data.scenes import scene_name
 
 

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from cassi.config import build, plain
-from cassi.data.preprocessing import STEPS, Preprocessing, describe
+from cassi.data.frames import STEPS, Preprocessing, describe
 from cassi.evaluation.problems import scene_generator
 from cassi.systems import System
 

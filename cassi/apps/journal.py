@@ -16,7 +16,7 @@ import numpy as np
 
 from cassi.apps.blocks import Block
 from cassi.data.checksums import seal, unseal
-from cassi.data.stacks import Stack, open_stack
+from cassi.data.formats.stacks import Stack, open_stack
 
 Record = dict[str, Any]
 

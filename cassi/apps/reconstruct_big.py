@@ -19,8 +19,10 @@ from cassi.apps.reconstruct_one import Method
 from cassi.apps.scene_parts import SceneParts
 from cassi.apps.scene_results import finish, take_truth
 from cassi.apps.settings import whole_number
-from cassi.data.stacks import STACK_SUFFIXES, create_stack
-from cassi.solvers import Iteration
+from cassi.data.formats.stacks import STACK_SUFFIXES, create_stack
+from cassi.solvers import Iteration, Solver
+
+_HALO = {True: 40, False: 96}  # of solvers and of networks, see docs/big-scenes.md
 
 
 def reconstruct_big(
@@ -57,7 +59,7 @@ def reconstruct_big(
     for note in inputs.notes:
         print(note)
     scene = SceneParts(inputs)
-    halo = solver.halo if config.halo is None else config.halo
+    halo = _HALO[isinstance(solver, Solver)] if config.halo is None else config.halo
     halo = whole_number("halo", halo, 0, 2**31)
 
     journal = Journal(folder, name, scene.identity(config))

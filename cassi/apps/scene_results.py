@@ -16,7 +16,7 @@ from cassi.apps.inputs import Inputs
 from cassi.apps.journal import Record
 from cassi.apps.scene_scores import Readable, read, score_bands
 from cassi.data.atomic import atomic_folder
-from cassi.data.stacks import Stack, open_stack
+from cassi.data.formats.stacks import Stack, open_stack
 
 _SHOWN = 512  # pixels along the longer side of pictures
 _COUNTED = ("block", "lines", "seconds", "cpu_seconds", "reason")

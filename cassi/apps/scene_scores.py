@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cassi import metrics
-from cassi.data.stacks import Stack
+from cassi.data.formats.stacks import Stack
 
 Readable: TypeAlias = "Stack | Tensor"
 """A cube `(C, H, W)`, in a file or in memory."""

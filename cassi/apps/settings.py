@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from cassi.config import plain
-from cassi.data.preprocessing import STEPS
+from cassi.data.frames import STEPS
 
 VALUES = {
     *(

@@ -12,9 +12,9 @@ from typing import Any
 from torch import Tensor
 
 from cassi.data.datasets import WholeScenes
+from cassi.data.frames import Preprocessing, describe
 from cassi.data.io import load_cube, load_mask, load_measurement
 from cassi.data.manifest import checksum
-from cassi.data.preprocessing import Preprocessing, describe
 from cassi.data.scenes import Scene, find_scenes, load_scene, scene_name
 from cassi.systems import check_mask
 

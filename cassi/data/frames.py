@@ -1,15 +1,257 @@
-"""Corrections of a raw frame before it is a measurement."""
+"""From the frame that a sensor gave to the measurement, in named steps."""
 
 from __future__ import annotations
 
 import math
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cassi.data.io import load_measurement
+
+STEPS = ("dark", "flat", "hot_pixels", "saturation", "window", "scale")
+"""In the order in which they are done."""
+MOST_OUTLIERS = 0.1
+"""Of the pixels; where more stand out, they are no outliers."""
 CODE_CONTRAST = 0.3
 """Of the contrast among its neighbours, what a pixel must exceed them by for each sigma."""
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    r"""The chain from a raw frame f to the measurement y; every step can be left out.
+
+        y = scale · window(repair((f − dark) / r)),  r = (flat − dark) / mean(flat − dark)
+
+    Files are read once, when this is made. Those of several frames are averaged.
+
+    Args:
+        dark: level, in the unit of the frame; "auto" takes it from the edges, see `edge_level`; or
+            a file, a frame taken in the dark with the same exposure.
+        flat: a file, a frame of the bare sensor (no mask, no scene) under even light; normalised to
+            its mean over good pixels, less the same dark level. It must not hold the mask: that
+            is part of the camera.
+        hot_pixels: pixels to be replaced by the mean of their good neighbours: a list
+            [[row, column], …]; a file that is not zero there; or a threshold in robust standard
+            deviations, by which they are found in the dark frame and the flat field if these are
+            files (`find_outliers`), else in the frame itself (`find_hot_in_snapshot`; 8 suits grey
+            masks, 12 binary ones).
+        saturation: level of the raw frame from which on pixels count as saturated. They are
+            counted and warned of, not changed.
+        window: [top, left, height, width] of what is kept, pixels.
+        scale: factor of the measurement.
+        step: dispersion, pixels per band: tells what an edge is.
+        axis: of the dispersion.
+
+    Raises:
+        OSError: a file is missing.
+        ValueError: a value is outside its range, or a file cannot be read.
+    """
+
+    dark: float | str = 0.0
+    flat: str | os.PathLike[str] | None = None
+    hot_pixels: float | str | Sequence[Sequence[int]] | None = None
+    saturation: float | None = None
+    window: Sequence[int] | None = None
+    scale: float = 1.0
+    step: float = 1
+    axis: int = -1
+    _files: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Check the values and read the files."""
+        if isinstance(self.dark, str | os.PathLike):
+            if self.dark != "auto":
+                self._read("dark", "a number, auto or a file", self.dark)
+        elif not _is_number(self.dark):
+            raise ValueError(f"dark: expected a number, auto or a file, got {self.dark!r}")
+        if self.flat is not None:
+            self._read("flat", "a file", self.flat)
+        hot, wanted = self.hot_pixels, "a number > 0, a list of [row, column], or a file"
+        if isinstance(hot, str | os.PathLike):
+            self._read("hot_pixels", wanted, hot)
+        elif isinstance(hot, Sequence):
+            if not all(_is_list(pair, 2) for pair in hot):
+                raise ValueError(f"hot_pixels: expected {wanted}, got {hot!r}")
+        elif hot is not None and not (_is_number(hot) and hot > 0):
+            raise ValueError(f"hot_pixels: expected {wanted}, got {hot!r}")
+        if self.saturation is not None and not _is_number(self.saturation):
+            raise ValueError(f"saturation: expected a number or null, got {self.saturation!r}")
+        if self.window is not None and not (_is_list(self.window, 4) and min(self.window[2:]) > 0):
+            raise ValueError(f"window: expected [top, left, height, width], got {self.window!r}")
+        if not (_is_number(self.scale) and self.scale > 0):
+            raise ValueError(f"scale: expected a number > 0, got {self.scale!r}")
+
+    def apply(self, frame: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        """Make a measurement of a frame.
+
+        Args:
+            frame: `(B, K, H', W')`.
+
+        Returns:
+            The measurement, and what was done: one entry for each of `STEPS`, None where it was
+            left out.
+
+        Raises:
+            ValueError: a file or the window does not fit the frame, the flat field is dark
+                somewhere, or hardly any pixel is not an outlier.
+        """
+        done: dict[str, Any] = dict.fromkeys(STEPS)
+        size = tuple(frame.shape[-2:])
+        for name, values in self._files.items():
+            if tuple(values.shape) != size:
+                raise ValueError(
+                    f"{name}: expected a frame of {size} as the measurement, got "
+                    f"{tuple(values.shape)} in {getattr(self, name)}"
+                )
+        saturated = None if self.saturation is None else frame >= self.saturation
+        dark, done["dark"] = self._dark(frame)
+        y = frame - dark
+        light = None if self.flat is None else self._files["flat"] - dark
+        bad, source = self._bad(size, light)
+        if light is not None:
+            y, done["flat"] = self._flatten(y, light, bad)
+        if self.hot_pixels is not None:
+            if bad is None:
+                source, images = "measurement", y.reshape(-1, *size)
+                level: Any = self.hot_pixels
+                found = [find_hot_in_snapshot(one, level) for one in images]
+                bad = torch.stack(found).any(0)
+            self._check_number(bad)
+            y = repair(y, bad)
+            threshold = self.hot_pixels if _is_number(self.hot_pixels) else None
+            done["hot_pixels"] = {
+                "source": source,
+                "threshold": threshold,
+                "repaired": int(bad.sum()),
+            }
+        if saturated is not None:
+            done["saturation"] = self._count(saturated if bad is None else saturated & ~bad)
+        if self.window is not None:
+            y, done["window"] = self._cut(y), list(self.window)
+        done["scale"] = float(self.scale)
+        return y * self.scale, done
+
+    def _read(self, name: str, wanted: str, path: str | os.PathLike[str]) -> None:
+        try:
+            loaded = load_measurement(path)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"{name}: expected {wanted}, got {path!r}: {error}") from None
+        except (OSError, ValueError) as error:
+            raise type(error)(f"{name}: {error}") from None
+        data = loaded.data[0]
+        self._files[name] = data.any(0).float() if name == "hot_pixels" else data.mean(0)
+
+    def _dark(self, frame: Tensor) -> tuple[Tensor | float, dict[str, Any]]:
+        if "dark" in self._files:
+            level = self._files["dark"]
+            return level, {"source": str(self.dark), "level": level.mean().item()}
+        if self.dark == "auto":
+            edge = edge_level(frame, self.step, self.axis)
+            return edge, {"source": "edges", "level": edge}
+        return float(self.dark), {"source": "number", "level": float(self.dark)}
+
+    def _bad(self, size: tuple[int, ...], light: Tensor | None) -> tuple[Tensor | None, str]:
+        """Pixels to be repaired, `(H, W)`, and how they are known; None: nothing tells."""
+        hot: Any = self.hot_pixels
+        if hot is None:
+            return None, ""
+        if "hot_pixels" in self._files:
+            return self._files["hot_pixels"] > 0, str(hot)
+        bad = torch.zeros(size, dtype=torch.bool)
+        if isinstance(hot, Sequence):
+            for row, column in hot:
+                if row >= size[0] or column >= size[1]:
+                    raise ValueError(f"hot_pixels: [{row}, {column}] lies outside {size}")
+                bad[row, column] = True
+            return bad, "list"
+        smooth = {"dark": self._files.get("dark"), "flat": light}
+        known = {name: values for name, values in smooth.items() if values is not None}
+        for values in known.values():
+            bad |= find_outliers(values, float(hot))
+        return (bad, ", ".join(known)) if known else (None, "")
+
+    def _flatten(
+        self, y: Tensor, light: Tensor, bad: Tensor | None
+    ) -> tuple[Tensor, dict[str, Any]]:
+        good = torch.ones_like(light, dtype=torch.bool) if bad is None else ~bad
+        if number := int((good & (light <= 0)).sum()):
+            raise ValueError(
+                f"flat: expected more than the dark level everywhere, got {number} pixels at or "
+                f"below it in {self.flat}; name dead pixels in hot_pixels"
+            )
+        response = torch.where(good, light / light[good].mean(), 1)
+        low, high = response[good].aminmax()
+        about = {"source": str(self.flat), "lowest": low.item(), "highest": high.item()}
+        return y / response, about
+
+    def _check_number(self, bad: Tensor) -> None:
+        number, total = int(bad.sum()), bad.numel()
+        if _is_number(self.hot_pixels) and number > MOST_OUTLIERS * total:
+            raise ValueError(
+                f"hot_pixels: {number} of {total} pixels lie beyond {self.hot_pixels:g} standard "
+                "deviations, too many to be outliers; give a larger number, or a file"
+            )
+
+    def _count(self, saturated: Tensor) -> dict[str, Any]:
+        number, share = int(saturated.sum()), saturated.double().mean().item()
+        if number:
+            warnings.warn(
+                f"measurement: {number} pixels ({100 * share:.3g} %) are saturated, at "
+                f"{self.saturation:g} or more; they were brighter than they look",
+                stacklevel=2,
+            )
+        return {"level": float(self.saturation or 0), "pixels": number, "fraction": share}
+
+    def _cut(self, y: Tensor) -> Tensor:
+        top, left, height, width = self.window or ()
+        if top + height > y.shape[-2] or left + width > y.shape[-1]:
+            raise ValueError(
+                f"window: expected [top, left, height, width] inside {tuple(y.shape[-2:])}, got "
+                f"{list(self.window or ())}"
+            )
+        return y[..., top : top + height, left : left + width].contiguous()
+
+
+def describe(done: Mapping[str, Any]) -> str:
+    """Say in one line what was done to a frame; empty where nothing was."""
+    parts = []
+    dark, flat, hot, full = (done[name] for name in STEPS[:4])
+    if dark["source"] != "number" or dark["level"]:
+        origin = {"number": "", "edges": " (of the edges)"}.get(
+            dark["source"], f" (mean of {Path(dark['source']).name})"
+        )
+        parts.append(f"dark level {dark['level']:.4g}{origin} subtracted")
+    if flat:
+        span = f"{flat['lowest']:.3g} to {flat['highest']:.3g}"
+        parts.append(f"divided by {Path(flat['source']).name} ({span})")
+    if hot:
+        parts.append(f"{hot['repaired']} pixels repaired ({Path(hot['source']).name})")
+    if full:
+        parts.append(f"{full['pixels']} pixels saturated ({100 * full['fraction']:.3g} %)")
+    if done["window"]:
+        parts.append(f"window {done['window']}")
+    if done["scale"] != 1:
+        parts.append(f"times {done['scale']:.4g}")
+    return ", ".join(parts)
+
+
+def _is_number(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value)
+
+
+def _is_list(value: Any, length: int) -> bool:
+    """Tell whether these are so many whole numbers of at least 0."""
+    listed = isinstance(value, Sequence) and not isinstance(value, str) and len(value) == length
+    return listed and all(type(item) is int and item >= 0 for item in value)
 
 
 def edge_level(measurement: Tensor, step: float, axis: int = -1) -> float:

@@ -29,36 +29,28 @@ from typing import Any
 import numpy as np
 import torch
 
-from cassi.data import containers, images
 from cassi.data.atomic import atomic_path, atomic_paths
-from cassi.data.formats import Source, check_memory
-from cassi.data.selection import ROLES, find_axes, find_key, find_wavelengths, spare_axis
-from cassi.data.values import (
-    check_finite,
-    checked_wavelengths,
-    scale_integers,
-    to_float32,
-    to_nanometres,
-)
-
-__all__ = [
-    "READ_SUFFIXES",
-    "WRITE_SUFFIXES",
-    "Loaded",
-    "check_finite",
-    "load_cube",
-    "load_mask",
-    "load_measurement",
-    "read_cube",
-    "read_mask",
-    "read_measurement",
-    "write_cube",
-]
+from cassi.data.formats import Reader, Source, Writer, check_memory, envi, hdf5, mat, numpy, tiff
+from cassi.data.formats.selection import ROLES, find_axes, find_key, find_wavelengths, spare_axis
+from cassi.data.wavelengths import checked_wavelengths, to_nanometres
 
 PathLike = str | os.PathLike[str]
 
-_READERS = images.READERS | containers.READERS
-_WRITERS = images.WRITERS | containers.WRITERS
+_READERS: dict[str, Reader] = {
+    **dict.fromkeys((".tif", ".tiff"), tiff.read_tiff),
+    **dict.fromkeys((".hdr", *filter(None, envi.DATA_SUFFIXES)), envi.read_envi),
+    ".mat": mat.read_mat,
+    ".npz": numpy.read_npz,
+    ".npy": numpy.read_npy,
+    **dict.fromkeys((".h5", ".hdf5"), hdf5.read_hdf5),
+}
+_WRITERS: dict[str, Writer] = {
+    **dict.fromkeys((".tif", ".tiff"), tiff.write_tiff),
+    ".mat": mat.write_mat,
+    ".npz": numpy.write_npz,
+    ".npy": numpy.write_npy,
+    **dict.fromkeys((".h5", ".hdf5"), hdf5.write_hdf5),
+}
 READ_SUFFIXES = tuple(_READERS)
 WRITE_SUFFIXES = (*_WRITERS, ".hdr")
 
@@ -207,7 +199,7 @@ def write_cube(
     if suffix == ".hdr":
         # The header announces the data, so it comes last.
         with atomic_paths(path.with_suffix(".img"), path) as (data, header):
-            images.write_envi(header, data, values, nm)
+            envi.write_envi(header, data, values, nm)
         return
     with atomic_path(path) as temporary:
         _WRITERS[suffix](temporary, values, nm)
@@ -298,3 +290,61 @@ def _blaming(what: str) -> Iterator[None]:
 def _listed_wavelengths(source: Source, bands: int) -> tuple[Any, str] | None:
     name, unit = find_wavelengths(source.shapes, bands)
     return (source.read(name), unit) if name else source.wavelengths
+
+
+def check_finite(name: str, tensor: torch.Tensor) -> None:
+    """Refuse values that are not finite.
+
+    Args:
+        name: What the tensor is, for the message.
+        tensor: Any shape.
+
+    Raises:
+        ValueError: There is a NaN or an infinity; says how many and where the first is.
+    """
+    finite = torch.isfinite(tensor)
+    if not finite.all():
+        bad = (~finite).nonzero()
+        raise ValueError(
+            f"{name} of shape {tuple(tensor.shape)} has {len(bad)} values that are NaN or infinite,"
+            f" the first at index {tuple(bad[0].tolist())}; replace them first"
+        )
+
+
+def scale_integers(array: np.ndarray, source: Source, role_name: str) -> tuple[np.ndarray, str]:
+    """Refuse what is not a number and bring integer grey levels to [0, 1].
+
+    Args:
+        array: As it came out of the file.
+        source: The file; knows whether integers are grey levels and what their full scale is.
+        role_name: What the array is read as. A mask of zeros and ones is never scaled.
+
+    Returns:
+        The array, and a remark on what was done to integers ("" if there were none).
+
+    Raises:
+        ValueError: Complex or not numeric, or a full scale that is not positive.
+    """
+    kind, dtype = array.dtype.kind, array.dtype
+    if kind == "c":
+        raise ValueError(f"complex numbers ({dtype}); save their real part or their magnitude")
+    if kind not in "biuf":
+        raise ValueError(f"expected numbers, the array is of type {dtype}")
+    if source.scale is not None:
+        divisor, reason = source.scale
+        if not (np.isfinite(divisor) and divisor > 0):
+            raise ValueError(f"expected a positive {reason}, got {divisor}")
+        return array / np.float32(divisor), f"{dtype} divided by {reason} {divisor:g}"
+    if kind not in "iu":
+        return array, ""
+    if not source.image or (role_name == "mask" and array.max() <= 1 and array.min() >= 0):
+        return array, f"{dtype} taken as it is"
+    top = np.iinfo(dtype).max
+    return array / np.float32(top), f"{dtype} divided by {top}"
+
+
+def to_float32(array: np.ndarray) -> np.ndarray:
+    """A contiguous float32 copy."""
+    # Values beyond float32 become infinite and are refused by check_finite.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.array(array, dtype=np.float32, order="C")

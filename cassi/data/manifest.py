@@ -12,7 +12,7 @@ from typing import Any
 
 from cassi.data.bundled import bundled_path
 from cassi.data.scenes import find_scenes, scene_name
-from cassi.data.values import checked_wavelengths
+from cassi.data.wavelengths import checked_wavelengths
 
 __all__ = [
     "SPLITS",

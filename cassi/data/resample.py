@@ -8,17 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.data.values import checked_wavelengths
-
-__all__ = ["BENCHMARK_WAVELENGTHS", "resample"]
-
-BENCHMARK_WAVELENGTHS = (
-    *(453.5, 457.5, 462.0, 466.0, 471.5, 476.5, 481.5, 487.0, 492.5, 498.0, 504.0, 510.0, 516.0),
-    *(522.5, 529.5, 536.5, 544.0, 551.5, 558.5, 567.5, 575.5, 584.5, 594.5, 604.0, 614.5, 625.0),
-    *(636.5, 648.0),
-)
-"""The 28 bands (nm) that the published networks are trained and compared on (Meng, Ma, Yuan,
-"End-to-end low cost compressive spectral imaging with spatial-spectral self-attention", 2020)."""
+from cassi.data.wavelengths import checked_wavelengths
 
 # Wavelengths come out of files as decimal fractions; this is far below any camera's band width.
 _SAME_NM = 1e-3

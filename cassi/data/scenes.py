@@ -17,7 +17,7 @@ from torch import Tensor
 from cassi.data.formats import check_memory, check_size
 from cassi.data.io import READ_SUFFIXES, check_finite, load_cube
 from cassi.data.resample import resample
-from cassi.data.values import checked_wavelengths
+from cassi.data.wavelengths import checked_wavelengths
 
 __all__ = ["Scene", "find_scenes", "load_scene", "scene_name"]
 

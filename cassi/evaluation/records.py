@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cassi.data.atomic import atomic_path
 from cassi.data.checksums import digest, seal, unseal
-from cassi.data.containers import read_npy
+from cassi.data.formats.numpy import read_array
 from cassi.evaluation.jobs import Job
 
 Values = dict[str, float | None]
@@ -102,7 +102,7 @@ class RecordFolder:
     def read_cube(self, job: Job) -> Tensor | None:
         """Return the cube `(C, H, W)` of a job, or None."""
         path = self.path(job, ".npy")
-        return torch.from_numpy(read_npy(path)) if path.is_file() else None
+        return torch.from_numpy(read_array(path)) if path.is_file() else None
 
     def all(self) -> list[Record]:
         """Return every record, sorted by its path."""

@@ -9,8 +9,8 @@ from scipy.io import savemat
 
 from cassi.data import io
 from cassi.data.benchmarks import Benchmark
+from cassi.data.frames import Preprocessing
 from cassi.data.manifest import checksum
-from cassi.data.preprocessing import Preprocessing
 
 NM = (450.0, 500.0, 550.0)
 

@@ -16,8 +16,8 @@ import cassi
 from cassi.data.augment import Augment
 from cassi.data.datasets import TrainingCrops, WholeScenes, load_split
 from cassi.data.manifest import Manifest, checksum
-from cassi.data.resample import BENCHMARK_WAVELENGTHS
 from cassi.data.scenes import Scene
+from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS
 
 BANDS = (450.0, 550.0)
 EVERYTHING = Augment(splice=0.5, mix=0.5, scale=(0.8, 1.2), brightness=(0.5, 1.0))

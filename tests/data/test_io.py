@@ -124,8 +124,6 @@ def test_failure_leaves_nothing(
 def test_failed_write_keeps_the_old_file(
     tmp_path: Path, cube: torch.Tensor, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cassi.data import containers, images
-
     path = tmp_path / f"a{suffix}"
     io.write_cube(path, cube)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
@@ -136,10 +134,9 @@ def test_failed_write_keeps_the_old_file(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(images, "write_envi", write_half)
-        for writers in (images.WRITERS, containers.WRITERS, io._WRITERS):
-            for known in writers:
-                patch.setitem(writers, known, write_half)
+        patch.setattr(io.envi, "write_envi", write_half)
+        for known in io._WRITERS:
+            patch.setitem(io._WRITERS, known, write_half)
         with pytest.raises(OSError, match="No space left"):
             io.write_cube(path, cube + 1)
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before

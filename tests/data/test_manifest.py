@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cassi.data.manifest import SPLITS, Manifest, check_split, checksum, read_manifest
-from cassi.data.resample import BENCHMARK_WAVELENGTHS
+from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "write_manifest.py"
 

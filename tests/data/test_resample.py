@@ -9,7 +9,8 @@ import pytest
 import torch
 import yaml
 
-from cassi.data.resample import BENCHMARK_WAVELENGTHS, resample
+from cassi.data.resample import resample
+from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS
 
 CAVE = [400.0 + 10 * band for band in range(31)]
 

@@ -13,8 +13,9 @@ from scipy.io import savemat
 from torch import Tensor
 
 import cassi
-from cassi.data.resample import BENCHMARK_WAVELENGTHS, resample
+from cassi.data.resample import resample
 from cassi.data.scenes import Scene, find_scenes, load_scene, scene_name
+from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS
 
 BANDS = (450.0, 555.0, 700.0)
 CAVE = [400.0 + 10 * band for band in range(31)]

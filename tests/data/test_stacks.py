@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cassi.data import io
-from cassi.data.stacks import create_stack, open_stack
+from cassi.data.formats.stacks import create_stack, open_stack
 
 NM = (400.0, 500.0, 600.0)
 

@@ -1,16 +1,22 @@
-"""What a MATLAB file up to v7 claims, looked at before anything is allocated for it."""
+"""MATLAB files: up to v7 through scipy, v7.3 (HDF5 files) through h5py."""
 
 from __future__ import annotations
 
 import math
 import struct
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from cassi.data.formats import check_size
+import numpy as np
 
-__all__ = ["check_mat"]
+from cassi.data.formats import Source, as_text, check_size
+from cassi.data.formats.hdf5 import SIGNATURE, read_hdf5
 
+_INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+_MATLAB_NUMBERS = {"double", "single", "logical", *_INTEGERS}
 _MATRIX, _COMPRESSED = 14, 15
 _OPAQUE = 17
 _NEVER_READ = {1, 2, 3, 5, 16}  # cell, struct, object, sparse, function
@@ -19,6 +25,48 @@ _CHAR, _COMPLEX = 4, 0x0800  # a class of arrays, and a flag
 _NUMBERS, _TEXTS = {1, 2, 3, 4, 5, 6, 7, 9, 12, 13}, {16, 17, 18}
 # Flags, axes and name of an array come first; MATLAB's names have at most 63 letters.
 _HEAD = 4096
+
+
+@contextmanager
+def read_mat(path: Path) -> Iterator[Source]:
+    """MATLAB files: up to v7 through scipy, v7.3 (an HDF5 file) through h5py."""
+    with path.open("rb") as file:
+        head = file.read(520)
+    matlab73 = b"MATLAB 7.3" in head[:116] or head[512:] == SIGNATURE
+    if matlab73 or head.startswith(SIGNATURE):
+        with read_hdf5(path, matlab=matlab73) as source:
+            yield source
+        return
+
+    from scipy.io import loadmat, whosmat
+
+    complex_names = check_mat(path)
+    shapes, others = {}, {}
+    for name, shape, kind in whosmat(path, appendmat=False):
+        if name in complex_names:
+            others[name] = "an array of complex numbers"
+        elif kind in _MATLAB_NUMBERS:
+            shapes[name] = tuple(shape)
+        else:
+            others[name] = f"a {kind} array"
+
+    def read(name: str) -> np.ndarray:
+        return np.asarray(loadmat(path, appendmat=False, variable_names=[name])[name])
+
+    axes = {}
+    if "cube" in shapes and others.get("axes") == "a char array":
+        axes["cube"] = as_text(read("axes"))
+    yield Source(shapes, read, others, axes)
+
+
+def write_mat(path: Path, cube: np.ndarray, wavelengths: tuple[float, ...] | None) -> None:
+    """Write `cube` (H, W, C), its `axes` and `wavelengths` (nm), compressed, as version 5."""
+    from scipy.io import savemat
+
+    content: dict[str, Any] = {"cube": cube.transpose(1, 2, 0), "axes": "HWC"}
+    if wavelengths is not None:
+        content["wavelengths"] = np.asarray(wavelengths)
+    savemat(str(path), content, appendmat=False, do_compression=True)
 
 
 def check_mat(path: Path) -> set[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from cassi.data.formats import check_size
-from cassi.data.values import checked_wavelengths
+from cassi.data.wavelengths import checked_wavelengths
 
 __all__ = ["STACK_SUFFIXES", "Stack", "create_stack", "open_stack"]
 

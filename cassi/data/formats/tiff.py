@@ -1,4 +1,4 @@
-"""Formats that hold one image stack: TIFF and ENVI."""
+"""TIFF: an image stack, normally one page a band."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import importlib.util
 import json
 import logging
 import math
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,18 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from cassi.data.formats import Reader, Source, Writer, check_expansion, check_size, may_exhaust
-
-__all__ = ["READERS", "WRITERS", "write_envi"]
-
+from cassi.data.formats import Source, check_expansion, check_size, may_exhaust
 
 _MOST_PAGES = 1 << 16
 # How strips may be compressed: not at all, PackBits, deflate, deflate. What tifffile leaves to the
 # package imagecodecs is expanded into memory of the right size; what Python expands is not.
 _BOUNDED, _DEFLATE = {1, 32773, 8, 32946}, {8, 32946}
-_LARGEST_HEADER, _MOST_LINES = 1 << 20, 10_000
-
-# TIFF ---------------------------------------------------------------------------------------------
 
 
 class _Complaints(logging.Handler):
@@ -40,7 +33,7 @@ class _Complaints(logging.Handler):
 
 
 @contextmanager
-def _read_tiff(path: Path) -> Iterator[Source]:
+def read_tiff(path: Path) -> Iterator[Source]:
     """TIFF, normally one page a band, with a JSON object as description."""
     import tifffile
 
@@ -122,107 +115,11 @@ def _tiff_axes(series: Any) -> str:
     return "".join({"Y": "H", "X": "W"}.get(letter, "C") for letter in series.axes)
 
 
-# ENVI ---------------------------------------------------------------------------------------------
-
-_ENVI_DATA = (".img", ".dat", ".raw", ".bsq", ".bil", ".bip", ".hyspex", ".bin", "")
-
-
-def _envi_pair(path: Path) -> tuple[Path, Path]:
-    """Header and data file, given either."""
-    if path.suffix.lower() == ".hdr":
-        stem = path.with_suffix("")
-        for suffix in _ENVI_DATA:
-            for data in (stem.with_name(stem.name + s) for s in (suffix, suffix.upper())):
-                if data.is_file():
-                    return path, data
-        raise ValueError(f"no data file {stem.name}.img (.dat, .raw, …) beside it")
-    for header in (path.with_suffix(".hdr"), path.with_name(path.name + ".hdr")):
-        if header.is_file():
-            return header, path
-    raise ValueError(f"no header {path.with_suffix('.hdr').name} beside it")
-
-
-@contextmanager
-def _read_envi(path: Path) -> Iterator[Source]:
-    """ENVI: a text header and a raw file; either name will do."""
-    from spectral.io import envi
-
-    header_path, data_path = _envi_pair(path)
-    with header_path.open("rb") as file:
-        head = file.read(_LARGEST_HEADER + 1)
-    if len(head) > _LARGEST_HEADER or head.count(b"\n") > _MOST_LINES:
-        raise ValueError(f"{header_path.name} is too long for the header of an image")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # about capitals in the header
-        header = envi.read_envi_header(str(header_path))
-    envi.check_compatibility(header)
-    if str(header["interleave"]).lower() not in {"bsq", "bil", "bip"}:
-        raise ValueError(f"unknown interleave {header['interleave']!r}; expected bsq, bil or bip")
-    if header.get("file type") == "ENVI Spectral Library":
-        raise ValueError("it is a spectral library, not an image")
-    shape = tuple(int(header[name]) for name in ("lines", "samples", "bands"))
-    if min(shape) < 1:
-        raise ValueError(f"the header says {shape} lines, samples and bands")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        image = envi.open(str(header_path), str(data_path))
-    claimed = image.offset + math.prod(shape) * np.dtype(image.dtype).itemsize
-    stored = data_path.stat().st_size
-    # An ENVI file has no check sum; its exact length is the only sign of a damaged header.
-    if claimed != stored:
-        raise ValueError(f"the header promises {claimed} bytes, {data_path.name} has {stored}")
-
-    factor = float(header.get("reflectance scale factor", 1.0))
-    values = header.get("wavelength")
-    yield Source(
-        {"": shape},
-        lambda _: np.asarray(image.open_memmap(interleave="bip")),
-        axes={"": "HWC"},
-        wavelengths=(values, str(header.get("wavelength units", ""))) if values else None,
-        scale=(factor, "reflectance scale factor") if factor != 1.0 else None,
-        image=True,
-    )
-
-
-# Writers ------------------------------------------------------------------------------------------
-
-
-def _write_tiff(path: Path, cube: np.ndarray, wavelengths: tuple[float, ...] | None) -> None:
+def write_tiff(path: Path, cube: np.ndarray, wavelengths: tuple[float, ...] | None) -> None:
+    """Write one page a band, wavelengths (nm) in the description, uncompressed."""
     import tifffile
 
     about: dict[str, Any] = {"axes": "CYX"}
     if wavelengths is not None:
         about["wavelengths_nm"] = list(wavelengths)
     tifffile.imwrite(path, cube, photometric="minisblack", metadata=about)
-
-
-def write_envi(
-    header_path: Path, data_path: Path, cube: np.ndarray, wavelengths: tuple[float, ...] | None
-) -> None:
-    """Write a (C, H, W) float32 cube as the two files of ENVI, band after band."""
-    from spectral.io import envi
-
-    bands, height, width = cube.shape
-    header: dict[str, Any] = {
-        "samples": width,
-        "lines": height,
-        "bands": bands,
-        "header offset": 0,
-        "data type": 4,  # float32
-        "interleave": "bsq",
-        "byte order": 0,  # little-endian
-    }
-    if wavelengths is not None:
-        header |= {"wavelength units": "Nanometers", "wavelength": list(wavelengths)}
-    with data_path.open("wb") as file:
-        file.write(cube.astype("<f4").tobytes())
-    envi.write_envi_header(str(header_path), header)
-
-
-READERS: dict[str, Reader] = {
-    ".tif": _read_tiff,
-    ".tiff": _read_tiff,
-    ".hdr": _read_envi,
-    **{suffix: _read_envi for suffix in _ENVI_DATA if suffix},
-}
-WRITERS: dict[str, Writer] = {".tif": _write_tiff, ".tiff": _write_tiff}

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from cassi import SDCassi
-from cassi.data import frames
 from cassi.data.bundled import bundled_path
+from cassi.data.frames import STEPS, Preprocessing, describe, repair
 from cassi.data.io import load_cube, load_mask
-from cassi.data.preprocessing import STEPS, Preprocessing, describe
 from cassi.data.sensor import Sensor
 
 
@@ -86,14 +85,14 @@ def test_repair_takes_the_mean_of_good_neighbours() -> None:
     bad = torch.zeros(5, 6, dtype=torch.bool)
     bad[2, 2] = bad[2, 3] = bad[0, 0] = True
     broken = torch.where(bad, 1e6, frame)
-    fixed = frames.repair(broken, bad)
+    fixed = repair(broken, bad)
     assert torch.equal(fixed[..., ~bad], frame[..., ~bad])
     around = [frame[0, 0, r, c] for r in (1, 2, 3) for c in (1, 2, 3) if not bad[r, c]]
     assert fixed[0, 0, 2, 2].item() == pytest.approx(torch.stack(around).mean().item())
     assert fixed[0, 0, 0, 0].item() == pytest.approx((1 + 6 + 7) / 3)
     # A whole block is filled from its border inwards.
     bad[:4, :4] = True
-    assert frames.repair(torch.where(bad, math.inf, torch.ones(5, 6)), bad).eq(1).all()
+    assert repair(torch.where(bad, math.inf, torch.ones(5, 6)), bad).eq(1).all()
 
 
 def test_hot_pixels_by_list_and_by_map(save: Any) -> None:

@@ -1,0 +1,101 @@
+"""HDF5 files, those of MATLAB 7.3 among them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cassi.data.formats import Source, as_text, check_expansion, check_size, may_exhaust
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+"""How such a file begins."""
+_DEEPEST = 32
+
+
+@contextmanager
+def read_hdf5(path: Path, *, matlab: bool = False) -> Iterator[Source]:
+    """HDF5 files; data sets inside groups are named by their path.
+
+    MATLAB writes its column-major arrays as they lie in memory, so HDF5 sees the axes reversed;
+    they are turned back where the file or the data set says that MATLAB wrote it.
+    """
+    import h5py
+
+    shapes, others, axes = {}, {}, {}
+    wavelengths, turned = None, set()
+
+    def attribute(item: Any, name: str) -> Any:
+        # Text of variable length lies in a heap; in a damaged one HDF5 2.0 was seen to loop.
+        if name not in item.attrs or item.attrs.get_id(name).dtype.kind == "O":
+            return ""
+        return item.attrs[name]
+
+    with h5py.File(path, "r") as file:
+
+        def visit(name: str, item: Any) -> None:
+            nonlocal wavelengths
+            if name.count("/") > _DEEPEST:  # each is opened by its whole path
+                raise ValueError(f"groups lie in groups more than {_DEEPEST} deep")
+            if not isinstance(item, h5py.Dataset) or name.startswith("#"):
+                return
+            kind = as_text(attribute(item, "MATLAB_class"))
+            if matlab or kind:
+                turned.add(name)
+            if kind in {"char", "cell", "struct", "function_handle"}:
+                others[name] = f"a {kind} array"
+            elif item.dtype.names and set(item.dtype.names) == {"real", "imag"}:
+                others[name] = "an array of complex numbers"
+            elif item.dtype.kind not in "biufc" or "MATLAB_empty" in item.attrs or not item.size:
+                others[name] = "empty" if item.dtype.kind in "biufc" else f"of type {item.dtype}"
+            elif item.is_virtual or item.external:
+                others[name] = "kept in other files"
+            else:
+                shapes[name] = item.shape[::-1] if name in turned else item.shape
+                axes[name] = as_text(attribute(item, "axes"))
+                if np.size(values := attribute(item, "wavelengths")) > 1:
+                    wavelengths = (values, "")
+
+        file.visititems(visit)
+
+        def read(name: str) -> np.ndarray:
+            item = file[name]
+            _check_hdf5(item)
+            array = np.asarray(item[()])
+            return array.T if name in turned else array
+
+        yield Source(shapes, read, others, axes, wavelengths)
+
+
+def _check_hdf5(item: Any) -> None:
+    """Refuse a data set, or a chunk of one, that claims more than the file holds for it."""
+    stored = item.id.get_storage_size()
+    check_size(item.nbytes, stored, compressed=item.chunks is not None)
+    if item.chunks is None:
+        return
+    size = math.prod(item.chunks) * item.dtype.itemsize
+    check_size(size, stored, compressed=True)
+    if item.compression == "gzip":
+        parts: list[Any] = []
+        item.id.chunk_iter(parts.append)
+        for part in parts:
+            # The check sum of a chunk is behind its deflated bytes.
+            check_size(part.size, size + size // 100 + 64)
+            if may_exhaust(part.size):
+                check_expansion(item.id.read_direct_chunk(part.chunk_offset)[1], size)
+
+
+def write_hdf5(path: Path, cube: np.ndarray, wavelengths: tuple[float, ...] | None) -> None:
+    """Write `cube` and `wavelengths` (nm), compressed."""
+    import h5py
+
+    with h5py.File(path, "w") as file:
+        item = file.create_dataset("cube", data=cube, compression="gzip")
+        item.attrs["axes"] = np.bytes_("CHW")
+        if wavelengths is not None:
+            file.create_dataset("wavelengths", data=np.asarray(wavelengths))
+            file["wavelengths"].attrs["units"] = np.bytes_("nm")
