@@ -6,8 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from cassi.viz.paper import DPI, SMALL, make_figure, tidy
-from cassi.viz.sheet import INK
+from cassi.viz.sheet import INK, PAPER_DPI, SMALL, make_figure, tidy
 
 Points = Sequence[tuple[float, float]]
 
@@ -54,4 +53,4 @@ def save_calibration(
     for axes in grid[:count]:
         tidy(axes)
     figure.tight_layout(pad=0.6)
-    figure.savefig(Path(path), dpi=DPI)
+    figure.savefig(Path(path), dpi=PAPER_DPI)

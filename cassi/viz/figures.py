@@ -5,14 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from cassi.viz.checks import Array, Wavelengths, as_cube, as_truth, as_wavelengths
-from cassi.viz.comparison import TRUTH, Comparison
-from cassi.viz.paper import BODY, SMALL, literal, make_figure, save_both, tidy
-from cassi.viz.regions import COLORS
-from cassi.viz.sheet import INK
+from cassi.viz.color import band_colors, encode, exposure_of, srgb
+from cassi.viz.points import COLORS, choose_points, correlation, region_spectrum
+from cassi.viz.report.codec import block_size, shrink
+from cassi.viz.sheet import BODY, INK, SMALL, fitting, literal, make_figure, save_both, tidy
+
+TRUTH = " "  # the key of the truth among the methods: none can be called that
+_CELL = 1.45  # width of a picture, inches: five fit across two columns of a journal
+_GAP, _SIDE, _HEAD, _MARGIN = 0.05, 0.28, 0.42, 0.08
+_CURVE, _CURVE_HIGH, _ENTRY = 1.5, 1.35, 0.125  # axes of a region; a line of its legend
+_HANDLE = 2.4  # line and space before a name in a legend, in units of the letters' size
+_BRIGHT = 99.5  # percentile shown as full brightness
 
 
 def save_comparison(
@@ -63,7 +71,7 @@ def save_comparison(
     true = as_truth(truth, first)
     values = as_wavelengths(wavelengths, len(first))
     shown = arrays if true is None else {TRUTH: true, **arrays}
-    figure = Comparison(shown, true, values, illuminant, metrics).draw()
+    figure = _Comparison(shown, true, values, illuminant, metrics).draw()
     save_both(figure, Path(folder), name)
 
 
@@ -110,3 +118,178 @@ def save_convergence(
     tidy(axes)
     axes.legend(fontsize=SMALL + 0.5, frameon=False, labelcolor=INK)
     save_both(figure, Path(folder), "convergence")
+
+
+class _Comparison:
+    """The figure of one scene; lengths in inches, from the top left."""
+
+    def __init__(
+        self,
+        shown: Mapping[str, np.ndarray],
+        truth: np.ndarray | None,
+        wavelengths: np.ndarray | None,
+        illuminant: str | None,
+        metrics: Mapping[str, Mapping[str, float | None]],
+    ) -> None:
+        self.truth, self.wavelengths, self.metrics = truth, wavelengths, metrics
+        self.illuminant = illuminant
+        self.shown = dict(shown)
+        self.clear = next(iter(self.shown.values()))
+        bands, height, width = self.clear.shape
+        self.block = block_size(height, width)
+        self.bands = [
+            int(b) for b in np.unique((np.arange(min(4, bands)) + 0.5) * bands // min(4, bands))
+        ]
+        self.cell_high = _CELL * min(3.0, max(0.3, height / width))
+        self.points = choose_points(self.clear, min(4, height * width))
+        self.rows = 1 + len(self.bands) + (truth is not None)
+        self.width = 2 * _MARGIN + _SIDE + max(2, len(self.shown)) * (_CELL + _GAP)
+        # Four regions in one, two or four lines, never three beside one.
+        fitting = max(1, int(self.width / _CURVE))
+        self.across = min(len(self.points), 4 if fitting >= 4 else 2 if fitting >= 2 else 1)
+        self.pictures_high = _MARGIN + _HEAD + self.rows * (self.cell_high + _GAP)
+        self.curve_high = 0.3 + _ENTRY * len(self.shown) + _CURVE_HIGH + 0.42
+        lines = -(-len(self.points) // self.across)
+        self.height = self.pictures_high + lines * self.curve_high + _MARGIN
+        self.figure = make_figure(self.width, self.height)
+
+    def draw(self) -> Any:
+        """Draws all rows."""
+        exposure = exposure_of(self.clear, self.wavelengths, self.illuminant)
+        small = {key: shrink(cube, self.block) for key, cube in self.shown.items()}
+        for column, (key, cube) in enumerate(small.items()):
+            axes = self._picture(0, column, srgb(cube, self.wavelengths, self.illuminant, exposure))
+            axes.set_title(self._head(key), fontsize=BODY, color=INK, pad=3, parse_math=False)
+            if column == 0:
+                self._mark(axes)
+        self._label(0, "true colour")
+        tints = 0.88 * band_colors(self.wavelengths, len(self.clear)) + 0.12
+        for row, band in enumerate(self.bands, start=1):
+            white = _white(next(iter(small.values()))[band])
+            for column, cube in enumerate(small.values()):
+                level = np.clip(cube[band] / white, 0, 1)
+                self._picture(row, column, encode(level[..., None] * tints[band]))
+            self._label(row, self._band(band))
+        if self.truth is not None:
+            self._draw_errors(list(small.values()))
+        for index, point in enumerate(self.points):
+            self._draw_region(index, point)
+        return self.figure
+
+    def _draw_errors(self, cubes: list[np.ndarray]) -> None:
+        row = self.rows - 1
+        errors = [np.sqrt(((cube - cubes[0]) ** 2).mean(axis=0)) for cube in cubes[1:]]
+        scale = _white(np.stack(errors))
+        for column, error in enumerate(errors, start=1):
+            image = self._picture(row, column, error, cmap="inferno", vmin=0, vmax=scale).images[0]
+        self._label(row, "error")
+        # Nothing is wrong with the truth: its cell is the place of the scale.
+        left, top = self._corner(row, 0)
+        bar = self._axes(left + _CELL - 0.16, top, 0.1, self.cell_high)
+        self.figure.colorbar(image, cax=bar)
+        bar.yaxis.set_ticks_position("left")
+        bar.tick_params(labelsize=SMALL, colors=INK, width=0.5, length=2)
+        bar.spines["outline"].set_visible(False)
+
+    def _draw_region(self, index: int, point: tuple[int, int]) -> None:
+        down, across = divmod(index, self.across)
+        pitch = (self.width - 2 * _MARGIN) / self.across
+        top = self.pictures_high + down * self.curve_high + 0.3 + _ENTRY * len(self.shown)
+        axes = self._axes(_MARGIN + across * pitch + 0.36, top, pitch - 0.46, _CURVE_HIGH)
+        x = np.arange(1.0, len(self.clear) + 1) if self.wavelengths is None else self.wavelengths
+        reference = None if self.truth is None else region_spectrum(self.truth, *point)
+        marker = "o" if len(x) == 1 else None
+        room = 72 * (pitch - 0.3) - _HANDLE * SMALL  # up to the legend of the next region, points
+        color = 0
+        for key, cube in self.shown.items():
+            spectrum = region_spectrum(cube, *point)
+            if key == TRUTH:
+                axes.plot(
+                    x, spectrum, "--", color=INK, lw=1.1, marker=marker, label="truth", zorder=3
+                )
+                continue
+            r = None if reference is None else correlation(spectrum, reference)
+            tail = "" if r is None else f"  {r:.3f}".replace("-", "−")
+            label = literal(fitting(key, tail, room))
+            own = COLORS[color % len(COLORS)]
+            axes.plot(x, spectrum, color=own, lw=1.2, marker=marker, label=label)
+            color += 1
+        low, high = axes.get_ylim()
+        axes.set_ylim(min(0.0, low), max(1.04 * high, 0.0) or 1.0)
+        tidy(axes)
+        unit = "band" if self.wavelengths is None else "wavelength / nm"
+        axes.set_xlabel(unit, fontsize=SMALL, labelpad=1)
+        axes.legend(
+            title=f"region {index + 1}" + (", r to the truth" if self.truth is not None else ""),
+            title_fontsize=SMALL + 0.5,
+            alignment="left",
+            fontsize=SMALL,
+            labelcolor=INK,
+            frameon=False,
+            loc="lower left",
+            bbox_to_anchor=(-0.04, 1.0),
+            borderaxespad=0.0,
+            labelspacing=0.15,
+            handlelength=_HANDLE - 0.8,
+            handletextpad=0.8,
+        )
+
+    def _mark(self, axes: Any) -> None:
+        from matplotlib.patheffects import withStroke
+
+        outline = [withStroke(linewidth=1.6, foreground="black")]  # white is lost on white
+        for index, (row, column) in enumerate(self.points):
+            x, y = (column + 0.5) / self.block - 0.5, (row + 0.5) / self.block - 0.5
+            axes.plot([x], [y], "s", ms=4, mfc="none", mec="white", mew=0.9, path_effects=outline)
+            near = x > 0.85 * axes.get_xlim()[1]
+            axes.annotate(
+                str(index + 1),
+                (x, y),
+                xytext=(-4 if near else 4, 0),
+                textcoords="offset points",
+                ha="right" if near else "left",
+                va="center",
+                fontsize=SMALL,
+                color="white",
+                weight="bold",
+                path_effects=outline,
+            )
+
+    def _head(self, key: str) -> str:
+        if key == TRUTH:
+            return "truth\n"
+        known = self.metrics.get(key, {})
+        psnr, ssim = known.get("psnr"), known.get("ssim")
+        words = [] if psnr is None else [f"{psnr:.2f} dB"]
+        words += [] if ssim is None else [f"{ssim:.4f}"]
+        return f"{fitting(key, '', 72 * _CELL, BODY)}\n{' / '.join(words)}"
+
+    def _band(self, band: int) -> str:
+        return f"band {band + 1}" if self.wavelengths is None else f"{self.wavelengths[band]:g} nm"
+
+    def _corner(self, row: int, column: int) -> tuple[float, float]:
+        left = _MARGIN + _SIDE + column * (_CELL + _GAP)
+        return left, _MARGIN + _HEAD + row * (self.cell_high + _GAP)
+
+    def _axes(self, left: float, top: float, width: float, height: float) -> Any:
+        box = (left / self.width, 1 - (top + height) / self.height)
+        return self.figure.add_axes((*box, width / self.width, height / self.height))
+
+    def _picture(self, row: int, column: int, picture: np.ndarray, **style: Any) -> Any:
+        axes = self._axes(*self._corner(row, column), _CELL, self.cell_high)
+        axes.imshow(picture, interpolation="none", **style)
+        axes.set_axis_off()
+        axes.autoscale(False)
+        return axes
+
+    def _label(self, row: int, words: str) -> None:
+        _, top = self._corner(row, 0)
+        x, y = (_MARGIN + 0.5 * _SIDE) / self.width, 1 - (top + self.cell_high / 2) / self.height
+        style = {"rotation": 90, "ha": "center", "va": "center", "color": INK}
+        self.figure.text(x, y, words, fontsize=BODY, **style)
+
+
+def _white(picture: np.ndarray) -> float:
+    """Gives the value shown as full brightness, 1 where nothing is lit."""
+    white = float(np.percentile(picture, _BRIGHT))
+    return white if white > 0 else float(picture.max()) if picture.max() > 0 else 1.0

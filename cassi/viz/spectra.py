@@ -10,8 +10,7 @@ import numpy as np
 
 from cassi.viz.checks import Array, Wavelengths, as_cube, as_points, as_truth, as_wavelengths
 from cassi.viz.color import band_colors, encode, exposure_of, srgb
-from cassi.viz.points import choose_points
-from cassi.viz.regions import COLORS, correlation, region_spectrum
+from cassi.viz.points import COLORS, choose_points, correlation, region_spectrum
 from cassi.viz.sheet import INK, LIGHT, Sheet
 
 _PANEL = 460  # longer side of the picture, pixels

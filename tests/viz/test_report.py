@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from cassi.viz import report_codec
-from cassi.viz.report import encode_scene, write_report
+from cassi.viz.report import codec, encode_scene, write_report
 
 HOSTILE = '</script><img src=x onerror="alert(1)">'
 
@@ -32,7 +31,7 @@ def scene():
 def _unpacked(page, key):
     _, height, width = page["shape"]
     packed = page["truth"] if key is None else dict(page["methods"])[key]
-    return report_codec.decompress(packed, height, width)
+    return codec.decompress(packed, height, width)
 
 
 def test_a_packed_scene_comes_back_within_the_stated_error(scene):

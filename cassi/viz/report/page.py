@@ -18,16 +18,10 @@ import numpy as np
 from cassi.viz.checks import Array, Wavelengths, as_wavelengths
 from cassi.viz.color import band_colors, encode, rendering_matrix
 from cassi.viz.points import choose_points
-from cassi.viz.report_codec import block_size, compress, confine, load_cube, shrink
+from cassi.viz.report.codec import block_size, compress, confine, load_cube, shrink
 from cassi.viz.sheet import write_bytes
 
-_SCRIPTS = (
-    "report_scene.js",
-    "report_picture.js",
-    "report_curves.js",
-    "report_table.js",
-    "report.js",
-)
+_SCRIPTS = ("scene.js", "picture.js", "curves.js", "table.js", "page.js")
 _MARKED = 3  # points marked when the page opens
 _ERROR_CELLS = 4000  # pixels per method that the scale of the difference view is taken from
 
@@ -41,7 +35,7 @@ def encode_scene(
     """Packs one scene for ``write_report``: some 200 kB a cube of 256×256×28.
 
     The pictures and spectra of the page come from these packed cubes, with an error of 0.2 to 0.5 %
-    of the scene's maximum (root mean square, see ``report_codec.compress``); the metrics are those
+    of the scene's maximum (root mean square, see ``codec.compress``); the metrics are those
     given. Cubes of more than 400×400 pixels are averaged over 2×2, 3×3, … pixels.
 
     Args:
@@ -140,7 +134,7 @@ def write_report(
     folder = Path(__file__).parent
     parts = {
         "title": html.escape(title),
-        "style": (folder / "report.css").read_text(encoding="utf-8"),
+        "style": (folder / "style.css").read_text(encoding="utf-8"),
         "script": "\n".join((folder / name).read_text(encoding="utf-8") for name in _SCRIPTS),
         "plotly": _plotly(),
         "settings": _inline(json.dumps(settings).encode()),
@@ -149,7 +143,7 @@ def write_report(
             for scene in scenes
         ),
     }
-    page = (folder / "report.html").read_text(encoding="utf-8")
+    page = (folder / "page.html").read_text(encoding="utf-8")
     for key, text in parts.items():
         page = page.replace(f"<!--{key}-->", text)
     write_bytes(path, page.encode())
