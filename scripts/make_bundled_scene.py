@@ -21,17 +21,11 @@ import numpy as np
 import tifffile
 from scipy.ndimage import gaussian_filter, map_coordinates
 
+from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS as WAVELENGTHS
 from cassi.viz.color import rendering_matrix
 
 SIZE, SAMPLES, SEED = 256, 4, 20240
 FULL_SCALE = 1023  # 10 bits, as the CAVE files here: finer steps cost a megabyte
-# fmt: off
-WAVELENGTHS = (
-    453.5, 457.5, 462.0, 466.0, 471.5, 476.5, 481.5, 487.0, 492.5, 498.0, 504.0, 510.0, 516.0,
-    522.5, 529.5, 536.5, 544.0, 551.5, 558.5, 567.5, 575.5, 584.5, 594.5, 604.0, 614.5, 625.0,
-    636.5, 648.0,
-)
-# fmt: on
 HORIZON = 158.0  # row where the table meets the wall, pixels
 SUN = np.array([-0.55, -0.65, 0.62]) / np.linalg.norm([-0.55, -0.65, 0.62])  # right, down, towards
 

@@ -115,32 +115,35 @@ def as_wavelengths(wavelengths: Wavelengths, bands: int) -> np.ndarray | None:
     return values
 
 
-def as_points(points: Sequence[Sequence[int]], height: int, width: int) -> list[tuple[int, int]]:
-    """Checks pixel positions.
+def as_points(
+    points: Sequence[Sequence[float]], height: int, width: int
+) -> list[tuple[float, float]]:
+    """Checks positions in a picture.
 
     Args:
-        points: (row, column) pairs, whole numbers from 0.
+        points: (row, column) pairs, pixels from 0, whole or not.
         height: H.
         width: W.
 
     Returns:
-        The same positions.
+        The same positions; those of pixels as whole numbers.
 
     Raises:
-        ValueError: if there is none, one is no pair of whole numbers, or lies outside.
+        ValueError: if there is none, one is no pair of numbers, or lies outside.
     """
-    checked = []
+    checked: list[tuple[float, float]] = []
     for point in points:
         pair = tuple(point)
-        if len(pair) != 2 or any(int(index) != index for index in pair):
-            raise ValueError(f"expected points (row, column), got {point}: give two whole numbers")
-        row, column = int(pair[0]), int(pair[1])
-        if not (0 <= row < height and 0 <= column < width):
+        if len(pair) != 2 or not all(isinstance(place, int | float | np.number) for place in pair):
+            raise ValueError(f"expected points (row, column), got {point}: give two numbers")
+        row, column = pair
+        if not (0 <= row <= height - 1 and 0 <= column <= width - 1):
             raise ValueError(
                 f"expected points (row, column) inside {height}×{width} pixels, "
                 f"got ({row}, {column}): count from 0, row first"
             )
-        checked.append((row, column))
+        whole = row == int(row) and column == int(column)
+        checked.append((int(row), int(column)) if whole else (float(row), float(column)))
     if not checked:
         raise ValueError("expected at least one point (row, column), got none: leave it out or add")
     return checked

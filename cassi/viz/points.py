@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 
+from cassi.data.resample import spectra_at
 from cassi.viz.checks import Array, as_cube
 
 _CELLS = 40  # cells along the shorter side: 6 pixels of 256, a little more than the 5×5 patch
@@ -80,8 +82,10 @@ def choose_points(cube: Array, count: int = 4) -> list[tuple[int, int]]:
     ]
 
 
-def region_spectrum(cube: np.ndarray, row: int, column: int) -> np.ndarray:
+def region_spectrum(cube: np.ndarray, row: float, column: float) -> np.ndarray:
     """Averages a cube (C, H, W) over the 5×5 pixels around a point, cut at the border.
+
+    Between pixels it is interpolated linearly from the means around the four next to the point.
 
     Args:
         cube: (C, H, W).
@@ -91,8 +95,13 @@ def region_spectrum(cube: np.ndarray, row: int, column: int) -> np.ndarray:
     Returns:
         float64 (C,).
     """
-    rows = slice(max(0, row - _HALF), row + _HALF + 1)
-    columns = slice(max(0, column - _HALF), column + _HALF + 1)
+    top, left = int(row), int(column)
+    if (row, column) != (top, left):
+        near = [[region_spectrum(cube, top + r, left + c) for c in (0, 1)] for r in (0, 1)]
+        means = torch.from_numpy(np.moveaxis(np.array(near), -1, 0))
+        return spectra_at(means, [(row - top, column - left)])[0].numpy()
+    rows = slice(max(0, top - _HALF), top + _HALF + 1)
+    columns = slice(max(0, left - _HALF), left + _HALF + 1)
     return cube[:, rows, columns].mean(axis=(1, 2), dtype=np.float64)
 
 

@@ -23,13 +23,14 @@ def save_spectra(
     path: str | os.PathLike[str],
     cube: Array,  # (C, H, W)
     wavelengths: Wavelengths,  # (C,), nm
-    points: Sequence[Sequence[int]] | None = None,
+    points: Sequence[Sequence[float]] | None = None,
     truth: Array | None = None,  # (C, H, W)
     illuminant: str | None = "D65",
 ) -> None:
     """Writes the spectra at some points as PNG, beside a picture with the points marked.
 
-    A point's spectrum is the mean of the 5×5 pixels around it, cut at the border. With the truth,
+    A point's spectrum is the mean of the 5×5 pixels around it, cut at the border; between pixels
+    such means are interpolated linearly. With the truth,
     its spectra are dashed and the legend gives each point's correlation coefficient
 
         r = Σ(e−ē)(t−t̄) / (‖e−ē‖ ‖t−t̄‖)
@@ -40,8 +41,8 @@ def save_spectra(
         path: the PNG to write; it appears whole or not at all.
         cube: (C, H, W), any scale.
         wavelengths: (C,), nm, increasing; None numbers the bands.
-        points: (row, column) pairs, pixels from 0; None for ``choose_points`` of the truth, or of
-            the cube where there is none.
+        points: (row, column) pairs, pixels from 0, whole or not; None for ``choose_points`` of the
+            truth, or of the cube where there is none.
         truth: (C, H, W), on the cube's scale, or None.
         illuminant: as for ``srgb``: the light on a cube of reflectances, or None for radiance.
 
@@ -56,9 +57,8 @@ def save_spectra(
     values = as_wavelengths(wavelengths, bands)
     clear = estimate if true is None else true
     if points is None:
-        places = choose_points(clear, min(4, height * width))
-    else:
-        places = as_points(points, height, width)
+        points = choose_points(clear, min(4, height * width))
+    places = as_points(points, height, width)
 
     factor = _PANEL / max(height, width)
     high, wide = max(1, round(factor * height)), max(1, round(factor * width))
@@ -78,7 +78,7 @@ def save_spectra(
         aside = 17 if across < _MARGIN + wide - 40 else -17
         _mark(sheet, str(index + 1), color, across, down, aside)
         spectrum = region_spectrum(estimate, row, column)
-        label = f"{index + 1}  ({row}, {column})"
+        label = f"{index + 1}  ({row:g}, {column:g})"
         if true is not None:
             reference = region_spectrum(true, row, column)
             axes.plot(x, reference, "--", color=color, lw=1.5, marker=marker)

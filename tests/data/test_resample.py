@@ -1,7 +1,9 @@
-"""Spectral interpolation: what it gives, and that it never extrapolates."""
+"""Interpolation over wavelength and between pixels: what it gives, never extrapolated."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,55 +11,106 @@ import pytest
 import torch
 import yaml
 
-from cassi.data.resample import resample
+from cassi.data.resample import resample, spectra_at, to_wavelengths
 from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS
 
 CAVE = [400.0 + 10 * band for band in range(31)]
 
 
-def test_equals_numpy() -> None:
-    cube = torch.rand(31, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    got = resample(cube, CAVE, BENCHMARK_WAVELENGTHS)
+@pytest.fixture(params=[resample, to_wavelengths])
+def interpolate(request: pytest.FixtureRequest) -> Callable[..., torch.Tensor]:
+    return request.param
+
+
+def _rand(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=dtype)
+
+
+def test_equals_numpy(interpolate: Callable[..., torch.Tensor]) -> None:
+    cube = _rand(31, 3, 4, dtype=torch.float64)
+    got = interpolate(cube, CAVE, BENCHMARK_WAVELENGTHS)
     for h in range(3):
         for w in range(4):
             expected = np.interp(BENCHMARK_WAVELENGTHS, CAVE, cube[:, h, w].numpy())
             np.testing.assert_allclose(got[:, h, w].numpy(), expected, rtol=1e-12)
 
 
-def test_bands_that_are_there_are_copied() -> None:
-    cube = torch.rand(31, 2, 2, generator=torch.Generator().manual_seed(0))
-    same = resample(cube, CAVE, CAVE)
+def test_bands_that_are_there_are_copied(interpolate: Callable[..., torch.Tensor]) -> None:
+    cube = _rand(31, 2, 2)
+    same = interpolate(cube, CAVE, CAVE)
     assert torch.equal(same, cube)
     assert same.data_ptr() != cube.data_ptr()
-    assert torch.equal(resample(cube, CAVE, [400.0, 550.0, 700.0]), cube[[0, 15, 30]])
-    assert torch.equal(resample(cube[:1], [550.0], [550.0]), cube[:1])
+    assert torch.equal(interpolate(cube, CAVE, [400.0, 550.0, 700.0]), cube[[0, 15, 30]])
+    assert torch.equal(interpolate(cube[:1], [550.0], [550.0]), cube[:1])
+
+
+def test_large_cubes_are_interpolated_in_parts() -> None:
+    cube, wanted = _rand(3, 130, 150), [455.0, 500.0, 601.0, 640.0]
+    got = to_wavelengths(cube, [450, 500, 650], wanted)
+    torch.testing.assert_close(got, resample(cube, [450, 500, 650], wanted))
+    cube.requires_grad_()
+    to_wavelengths(cube, [450, 500, 650], [475.0]).sum().backward()
+    assert cube.grad is not None
+    torch.testing.assert_close(cube.grad[:, 0, 0], torch.tensor([0.5, 0.5, 0.0]))
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "message"),
+    ("cube", "source", "target", "message"),
     [
-        ([450, 500, 650], [440, 500], r"cover the wanted 440-500 nm, got 450-650 nm; 440 nm would"),
-        ([450, 500, 650], [500, 651], "651 nm would be extrapolated"),
-        ([450, 500], [460, 480], "expected 3 wavelengths, one a band, got 2"),
-        ([450, 650, 500], [460, 480], "expected rising wavelengths"),
-        ([450, 500, 650], [480, 460], "expected rising wavelengths"),
+        *(
+            (torch.ones(3, 2, 2), source, target, message)
+            for source, target, message in (
+                ([450, 500, 650], [440, 500], r"cover the wanted 440-500 nm, got 450-650 nm; 440"),
+                ([450, 500, 650], [500, 651], "651 nm would be extrapolated"),
+                ([450, 500], [460, 480], "expected 3 wavelengths, one a band, got 2"),
+                ([450, 650, 500], [460, 480], "expected rising wavelengths"),
+                ([450, 500, 650], [480, 460], "expected rising wavelengths"),
+            )
+        ),
+        (torch.ones(1, 2, 2), [500], [490, 510], "too few bands: expected at least 2"),
+        (torch.ones(1, 3, 2, 2), [500, 510, 520], [505], r"expected \(C, H, W\)"),
+        (torch.ones(3, 2, 2, dtype=torch.int16), [500, 510, 520], [505], "floating"),
     ],
 )
-def test_refused(source: list[float], target: list[float], message: str) -> None:
+def test_refused(
+    interpolate: Callable[..., torch.Tensor],
+    cube: torch.Tensor,
+    source: list[float],
+    target: list[float],
+    message: str,
+) -> None:
+    with pytest.raises((ValueError, TypeError), match=message) as caught:
+        interpolate(cube, source, target)
+    assert "\n" not in str(caught.value)
+
+
+def test_spectra_between_pixels() -> None:
+    cube = _rand(4, 5, 7, dtype=torch.float64)
+    points = [(0, 0), (4, 6), (2, 3.5), (1.25, 6), (3.75, 0.5)]
+    got = spectra_at(cube, points)
+    assert torch.equal(got[:2], torch.stack([cube[:, 0, 0], cube[:, 4, 6]]))
+    torch.testing.assert_close(got[2], (cube[:, 2, 3] + cube[:, 2, 4]) / 2)
+    torch.testing.assert_close(got[3], 0.75 * cube[:, 1, 6] + 0.25 * cube[:, 2, 6])
+    upper, lower = (cube[:, row, :2].mean(1) for row in (3, 4))
+    torch.testing.assert_close(got[4], 0.25 * upper + 0.75 * lower)
+    assert torch.equal(spectra_at(cube[:, :1, :1], [(0, 0)])[0], cube[:, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        ([(4.1, 0)], r"inside \(5, 7\)"),
+        ([(0, -0.1)], "inside"),
+        ([(math.nan, 0)], "inside"),
+        ([(1, 2, 3)], r"pairs \(row, column\)"),
+        ([], "pairs"),
+    ],
+)
+def test_points_that_are_refused(points: list[tuple[float, ...]], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        resample(torch.ones(3, 2, 2), source, target)
+        spectra_at(torch.ones(4, 5, 7), points)
 
 
-def test_other_refusals() -> None:
-    with pytest.raises(ValueError, match="too few bands: expected at least 2"):
-        resample(torch.ones(1, 2, 2), [500], [490, 510])
-    with pytest.raises(ValueError, match=r"expected \(C, H, W\)"):
-        resample(torch.ones(1, 3, 2, 2), [500, 510, 520], [505])
-    with pytest.raises(TypeError, match="floating"):
-        resample(torch.ones(3, 2, 2, dtype=torch.int16), [500, 510, 520], [505])
-
-
-@pytest.mark.parametrize("group", ["data", "experiment"])
-def test_benchmark_bands_are_those_of_the_configs(group: str) -> None:
-    file = Path(__file__).parents[2] / "conf" / group / "_28_bands.yaml"
+def test_benchmark_bands_are_those_of_the_configs() -> None:
+    file = Path(__file__).parents[2] / "conf" / "data" / "_28_bands.yaml"
     assert tuple(yaml.safe_load(file.read_text())["wavelengths"]) == BENCHMARK_WAVELENGTHS

@@ -97,8 +97,10 @@ BAD = {
     "no points": (partial(viz.save_spectra, points=[]), "at least one point"),
     "outside": (partial(viz.save_spectra, points=[(37, 0)]), r"inside 37×53 pixels, got \(37, 0\)"),
     "below": (partial(viz.save_spectra, points=[(1, -1)]), r"got \(1, -1\)"),
-    "triple": (partial(viz.save_spectra, points=[(1, 2, 3)]), r"two whole numbers"),
-    "fraction": (partial(viz.save_spectra, points=[(1.5, 2)]), r"two whole numbers"),
+    "triple": (partial(viz.save_spectra, points=[(1, 2, 3)]), "give two numbers"),
+    "words": (partial(viz.save_spectra, points=[("a", "b")]), "give two numbers"),
+    "between": (partial(viz.save_spectra, points=[(36.5, 0)]), r"got \(36.5, 0\)"),
+    "no number": (partial(viz.save_spectra, points=[(float("nan"), 0)]), r"got \(nan, 0\)"),
 }
 
 

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from cassi import viz
+from cassi.viz.points import region_spectrum
 
 
 def test_points_are_deterministic_distinct_and_inside(cube):
@@ -42,3 +43,24 @@ def test_any_cube_has_as_many_points_as_fit(shape, fill):
 def test_a_count_that_does_not_fit_is_named(count):
     with pytest.raises(ValueError, match=f"expected 1 to 6 points, got {count}"):
         viz.choose_points(np.ones((4, 2, 3)), count)
+
+
+def test_spectra_between_pixels_are_between_theirs(cube, wavelengths, tmp_path):
+    def mean(row, column):
+        return cube[:, max(row - 2, 0) : row + 3, max(column - 2, 0) : column + 3].mean(
+            (1, 2), dtype=np.float64
+        )
+
+    np.testing.assert_array_equal(region_spectrum(cube, 12, 30), mean(12, 30))
+    np.testing.assert_array_equal(region_spectrum(cube, 0.0, 52.0), mean(0, 52))
+    for row, column in ((12.5, 30.25), (17.75, 25), (0, 0.5), (36, 51.5), (35.5, 52)):
+        (top, down), (left, across) = divmod(row, 1), divmod(column, 1)
+        expected = sum(
+            wr * wc * mean(int(top) + r, int(left) + c)
+            for r, wr in ((0, 1 - down), (1, down))
+            for c, wc in ((0, 1 - across), (1, across))
+            if wr * wc
+        )
+        np.testing.assert_allclose(region_spectrum(cube, row, column), expected, rtol=1e-12)
+    viz.save_spectra(tmp_path / "a.png", cube, wavelengths, [[12.5, 30.25], [36, 52]], truth=cube)
+    assert (tmp_path / "a.png").stat().st_size > 10_000
