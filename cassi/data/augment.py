@@ -12,8 +12,6 @@ from torch.nn import functional
 
 from cassi.data.scenes import Scene
 
-__all__ = ["Augment", "augmented_crop", "random_crop", "turn"]
-
 
 @dataclass(frozen=True)
 class Augment:

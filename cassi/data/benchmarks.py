@@ -18,8 +18,6 @@ from cassi.data.manifest import checksum
 from cassi.data.scenes import Scene, find_scenes, load_scene, scene_name
 from cassi.systems import check_mask
 
-__all__ = ["Benchmark", "Item"]
-
 PathLike = str | os.PathLike[str]
 
 # Published cubes were interpolated and go a little below 0: the code of TSA-Net, which KAIST's test

@@ -20,8 +20,6 @@ from cassi.data.augment import Augment, augmented_crop
 from cassi.data.manifest import SPLITS, Manifest, check_split, read_manifest, refuse_shared
 from cassi.data.scenes import Scale, Scene, find_scenes, load_scene
 
-__all__ = ["TrainingCrops", "WholeScenes", "load_split"]
-
 PathLike = str | os.PathLike[str]
 
 # Raised whenever a converted copy would hold other values than before.

@@ -14,16 +14,6 @@ from cassi.data.bundled import bundled_path
 from cassi.data.scenes import find_scenes, scene_name
 from cassi.data.wavelengths import checked_wavelengths
 
-__all__ = [
-    "SPLITS",
-    "CheckedSplit",
-    "Manifest",
-    "check_split",
-    "checksum",
-    "read_manifest",
-    "refuse_shared",
-]
-
 SPLITS = ("train", "validation", "test")
 _LARGEST_BYTES = 1 << 26
 

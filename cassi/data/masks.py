@@ -10,8 +10,6 @@ from torch import Tensor
 
 from cassi.systems import check_mask
 
-__all__ = ["FixedMask", "MaskCrops", "MaskSource", "MixedMasks", "RandomMasks"]
-
 
 class MaskSource(Protocol):
     """Draws masks; all its random numbers come from the generator."""

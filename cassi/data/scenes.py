@@ -19,8 +19,6 @@ from cassi.data.io import READ_SUFFIXES, check_finite, load_cube
 from cassi.data.resample import resample
 from cassi.data.wavelengths import checked_wavelengths
 
-__all__ = ["Scene", "find_scenes", "load_scene", "scene_name"]
-
 Scale = Literal["auto", "maximum"] | float
 
 _PAGE = re.compile(r"(?P<stem>.*?)[_-]?(?P<number>\d+)\.png", re.IGNORECASE)

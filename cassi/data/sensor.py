@@ -12,8 +12,6 @@ from torch import Tensor
 
 from cassi.data.simulation import generator_on
 
-__all__ = ["Sensor"]
-
 
 @dataclass(frozen=True)
 class Sensor:

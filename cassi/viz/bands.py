@@ -125,10 +125,7 @@ def _in_reading_order(
 
 
 def _beside_truth(
-    bands: list[np.ndarray],
-    true: list[np.ndarray],
-    tints: list[np.ndarray],
-    labels: list[str],
+    bands: list[np.ndarray], true: list[np.ndarray], tints: list[np.ndarray], labels: list[str]
 ) -> _Montage:
     """Arranges three rows: estimate, truth, error."""
     errors = [_reduce(np.abs(e - t)) for e, t in zip(bands, true, strict=True)]

@@ -76,8 +76,7 @@ def save_comparison(
 
 
 def save_convergence(
-    folder: str | os.PathLike[str],
-    curves: Mapping[str, Sequence[tuple[float, float]]],
+    folder: str | os.PathLike[str], curves: Mapping[str, Sequence[tuple[float, float]]]
 ) -> None:
     """Writes ``convergence.png`` and ``convergence.pdf``: PSNR against seconds for all methods.
 

@@ -13,18 +13,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "Reader",
-    "Source",
-    "Writer",
-    "as_text",
-    "check_expansion",
-    "check_memory",
-    "check_size",
-    "machine_memory",
-    "may_exhaust",
-]
-
 # Deflate cannot expand more than 1032 times and MATLAB stores small doubles as bytes (8 times), so
 # a claim beyond this ratio is a damaged or hostile header. Small claims are never worth refusing.
 _LARGEST_EXPANSION = 1032

@@ -7,15 +7,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = [
-    "ROLES",
-    "Role",
-    "find_axes",
-    "find_key",
-    "find_wavelengths",
-    "spare_axis",
-]
-
 
 @dataclass(frozen=True)
 class Role:

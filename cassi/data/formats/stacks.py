@@ -8,16 +8,16 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from cassi.data.formats import check_size
 from cassi.data.wavelengths import checked_wavelengths
 
-__all__ = ["STACK_SUFFIXES", "Stack", "create_stack", "open_stack"]
-
 STACK_SUFFIXES = (".tif", ".tiff", ".npy")
 """Formats whose files hold a cube so, uncompressed."""
+_ALL = slice(None)
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,10 @@ class Stack:
     shape: tuple[int, int, int]
     dtype: np.dtype
 
-    def read(
-        self,
-        bands: slice = slice(None),
-        rows: slice = slice(None),
-        columns: slice = slice(None),
-    ) -> np.ndarray:
+    def read(self, bands: slice = _ALL, rows: slice = _ALL, columns: slice = _ALL) -> np.ndarray:
         """Return a part as float32, `(C', H', W')`."""
-        chosen = range(self.shape[0])[bands]
         parts = []
-        for band in chosen:
+        for band in range(self.shape[0])[bands]:
             # Mapped band by band: pages that have been read count as memory of the process.
             plane = np.memmap(self.path, self.dtype, "r", self._place(band), self.shape[1:])
             parts.append(plane[rows, columns].astype(np.float32))
@@ -96,32 +90,22 @@ def create_stack(
         import tifffile
 
         about = {"axes": "CYX"} | ({} if nm is None else {"wavelengths_nm": list(nm)})
-        written = tifffile.imwrite(
-            path,
-            shape=shape,
-            dtype=dtype,
-            photometric="minisblack",
-            metadata=about,
-            returnoffset=True,
-        )
+        how: dict[str, Any] = {"photometric": "minisblack", "metadata": about, "returnoffset": True}
+        # Not tifffile.memmap, which moves the values to the next page of memory.
+        written = tifffile.imwrite(path, shape=shape, dtype=dtype, **how)
         assert written is not None  # what is not compressed lies in one piece
-        offset = written[0]
+        offset = int(written[0])
     elif suffix == ".npy":
         if nm is not None:
             raise ValueError("a .npy file cannot hold wavelengths: write .tif")
-        with path.open("wb") as file:
-            head = {"descr": dtype.str, "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(file, head)
-            offset = file.tell()
+        offset = int(np.lib.format.open_memmap(path, "w+", dtype, shape).offset)
     else:
-        raise ValueError(
-            f"cannot write {path.name} in parts; use one of {' '.join(STACK_SUFFIXES)}"
-        )
+        known = " ".join(STACK_SUFFIXES)
+        raise ValueError(f"cannot write {path.name} in parts; use one of {known}")
     with path.open("r+b") as file:
-        end = offset + math.prod(shape) * dtype.itemsize
         # A full disk is better noticed now than after hours.
-        os.posix_fallocate(file.fileno(), offset, end - offset)
-    return Stack(path, int(offset), shape, dtype)
+        os.posix_fallocate(file.fileno(), offset, math.prod(shape) * dtype.itemsize)
+    return Stack(path, offset, shape, dtype)
 
 
 def open_stack(path: Path) -> tuple[Stack, tuple[float, ...] | None] | None:
@@ -139,10 +123,9 @@ def open_stack(path: Path) -> tuple[Stack, tuple[float, ...] | None] | None:
     if suffix == ".npy":
         mapped = np.load(path, mmap_mode="r", allow_pickle=False)
         found = mapped.ndim == 3 and mapped.dtype.kind == "f" and mapped.flags.c_contiguous
-        bands_first = found and mapped.shape[0] == min(mapped.shape)
-        return (
-            (Stack(path, mapped.offset, mapped.shape, mapped.dtype), None) if bands_first else None
-        )
+        if not found or mapped.shape[0] != min(mapped.shape):  # the bands come first
+            return None
+        return Stack(path, mapped.offset, mapped.shape, mapped.dtype), None
     if suffix not in (".tif", ".tiff"):
         return None
     import tifffile
@@ -151,18 +134,17 @@ def open_stack(path: Path) -> tuple[Stack, tuple[float, ...] | None] | None:
         item = tiff.series[0]
         if len(tiff.series) != 1 or item.dataoffset is None or len(item.shape) != 3:
             return None
-        page = tiff.pages.first
         if item.dtype is None or item.dtype.kind != "f" or item.axes[1:] != "YX":
             return None
         check_size(item.dataoffset + item.nbytes, path.stat().st_size)
         try:
-            listed = json.loads(page.description).get("wavelengths_nm")
+            listed = json.loads(tiff.pages.first.description).get("wavelengths_nm")
         except (ValueError, AttributeError, RecursionError):
             listed = None
         dtype = np.dtype(item.dtype).newbyteorder(tiff.byteorder)
-        shape = (int(item.shape[0]), int(item.shape[1]), int(item.shape[2]))
-        nm = None if listed is None else checked_wavelengths(listed, shape[0])
-        return Stack(path, int(item.dataoffset), shape, dtype), nm
+        bands, height, width = map(int, item.shape)
+        nm = None if listed is None else checked_wavelengths(listed, bands)
+        return Stack(path, int(item.dataoffset), (bands, height, width), dtype), nm
 
 
 def _write_all(descriptor: int, values: np.ndarray) -> None:
