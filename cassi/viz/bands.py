@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from cassi.viz.checks import Array, Wavelengths, as_array, as_cube, as_truth, as_wavelengths
+from cassi.viz.checks import (
+    Array,
+    Wavelengths,
+    as_array,
+    as_cube,
+    as_truth,
+    as_wavelengths,
+    shrink,
+    white_level,
+)
 from cassi.viz.color import band_colors, encode, exposure_of, srgb
 from cassi.viz.sheet import DARK, PALE, Sheet
 
@@ -19,7 +27,6 @@ _TILE = 200  # pixels along the longer side
 _MARGIN, _GAP, _CAPTION = 18, 8, 24
 _SIDE = 30  # column of the upright row names
 _WHITE = 0.12  # share of white in a tint: pure blue is too dark to see detail in
-_BRIGHT = 99.5  # percentile shown as full brightness
 
 
 @dataclass
@@ -86,7 +93,7 @@ def save_bands(
         grey = _reduce(snapshot, 4 * _TILE)
         exposure = exposure_of(estimate if true is None else true, values)
         aside = [
-            (name, encode(grey / _scale([grey]))),
+            (name, encode(grey / white_level(grey))),
             ("estimate in colour", srgb(estimate, values, exposure=exposure)),
         ]
     _draw(montage, estimate.shape[1:], aside).save(path)
@@ -115,7 +122,7 @@ def _in_reading_order(
 ) -> _Montage:
     """Arranges all bands; ``ratio`` is height / width of one."""
     pictures = [_reduce(band) for band in bands]
-    scale = _scale(pictures)
+    scale = white_level(*pictures)
     count = len(bands)
     # About 16:9 as a whole, and as few holes in the last line as that leaves possible.
     ideal = np.sqrt(count * ratio * 16 / 9)
@@ -130,7 +137,7 @@ def _beside_truth(
     """Arranges three rows: estimate, truth, error."""
     errors = [_reduce(np.abs(e - t)) for e, t in zip(bands, true, strict=True)]
     truths = [_reduce(t) for t in true]
-    scale, peak = _scale(truths), _scale(errors)
+    scale, peak = white_level(*truths), white_level(*errors)
     pictures = [_reduce(e) / scale for e in bands] + [t / scale for t in truths]
     pictures += [e / peak for e in errors]
     white = [np.ones(3, np.float32)] * len(bands)
@@ -180,15 +187,4 @@ def _reduce(picture: np.ndarray, side: int = 2 * _TILE) -> np.ndarray:
     factor = max(picture.shape) // side
     if factor < 2 or min(picture.shape) < factor:
         return picture
-    rows, columns = picture.shape[0] // factor, picture.shape[1] // factor
-    whole = picture[: rows * factor, : columns * factor]
-    return whole.reshape(rows, factor, columns, factor).mean(axis=(1, 3))
-
-
-def _scale(pictures: Iterable[np.ndarray]) -> float:
-    """Gives the value shown as full brightness, 1 where nothing is lit."""
-    values = np.concatenate([picture.ravel() for picture in pictures])
-    scale = float(np.percentile(values, _BRIGHT))
-    if scale <= 0:
-        scale = float(values.max())
-    return scale if scale > 0 else 1.0
+    return shrink(picture[None], factor)[0]

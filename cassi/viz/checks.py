@@ -1,4 +1,4 @@
-"""What the functions of this package accept: cubes, wavelengths and pixel positions."""
+"""What the functions of this package accept: cubes, wavelengths and positions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,7 @@ Wavelengths: TypeAlias = Sequence[float] | np.ndarray | torch.Tensor | None
 
 
 def as_array(value: Any, name: str) -> np.ndarray:
-    """Gives a tensor or array as a float NumPy array, without a copy where it already is one.
-
-    Args:
-        value: tensor on any device, or array, of real numbers.
-        name: what to call it in errors.
-
-    Returns:
-        The same values, float32 or float64.
+    """Gives a tensor or array of real numbers as float32 or float64, if possible without a copy.
 
     Raises:
         TypeError: if the values are complex or no numbers.
@@ -47,54 +40,37 @@ def as_array(value: Any, name: str) -> np.ndarray:
     return array
 
 
-def as_cube(cube: Array, name: str = "cube") -> np.ndarray:
-    """Checks a cube.
+def as_cube(cube: Array, name: str = "cube", shape: tuple[int, ...] | None = None) -> np.ndarray:
+    """Gives a cube (C, H, W) as a float array.
 
     Args:
         cube: (C, H, W), finite.
         name: what to call it in errors.
-
-    Returns:
-        The cube as a float array (C, H, W).
+        shape: of the scene's other cubes, or None.
 
     Raises:
         TypeError: if the values are complex or no numbers.
-        ValueError: if it has another number of axes, no element, or a NaN.
+        ValueError: if it has another number of axes or another shape, no element, or a NaN.
     """
-    shape = tuple(np.shape(cube))
-    if len(shape) != 3 or 0 in shape:
-        advice = "take one scene of the batch, cube[0]" if len(shape) == 4 else "reshape it"
-        raise ValueError(f"expected a {name} (C, H, W), got shape {shape}: {advice}")
+    found = tuple(np.shape(cube))
+    if len(found) != 3 or 0 in found:
+        advice = "take one scene of the batch, cube[0]" if len(found) == 4 else "reshape it"
+        raise ValueError(f"expected a {name} (C, H, W), got shape {found}: {advice}")
+    if shape is not None and found != shape:
+        raise ValueError(
+            f"expected a {name} of the scene's shape {shape}, got {found}: "
+            "crop or resample one of them"
+        )
     return as_array(cube, name)
 
 
 def as_truth(truth: Array | None, cube: np.ndarray) -> np.ndarray | None:
-    """Checks the true cube against the estimate; None stays None.
-
-    Raises:
-        TypeError: if the values are complex or no numbers.
-        ValueError: if the two shapes differ, or it holds a NaN.
-    """
-    if truth is None:
-        return None
-    array = as_cube(truth, "truth")
-    if array.shape != cube.shape:
-        raise ValueError(
-            f"expected a truth of the cube's shape {cube.shape}, got {array.shape}: "
-            "crop or resample one of them"
-        )
-    return array
+    """Checks the true cube against the estimate, see `as_cube`; None stays None."""
+    return None if truth is None else as_cube(truth, "truth", cube.shape)
 
 
 def as_wavelengths(wavelengths: Wavelengths, bands: int) -> np.ndarray | None:
-    """Checks the wavelengths of a cube's bands; None stays None.
-
-    Args:
-        wavelengths: C numbers, nm, increasing.
-        bands: C.
-
-    Returns:
-        float64 (C,), or None.
+    """Gives the wavelengths (nm) of a cube's bands as float64 (C,); None stays None.
 
     Raises:
         ValueError: if their number is not C, one is not positive, or they do not increase.
@@ -118,15 +94,7 @@ def as_wavelengths(wavelengths: Wavelengths, bands: int) -> np.ndarray | None:
 def as_points(
     points: Sequence[Sequence[float]], height: int, width: int
 ) -> list[tuple[float, float]]:
-    """Checks positions in a picture.
-
-    Args:
-        points: (row, column) pairs, pixels from 0, whole or not.
-        height: H.
-        width: W.
-
-    Returns:
-        The same positions; those of pixels as whole numbers.
+    """Gives (row, column) pairs, pixels from 0, whole or not; those of pixels as whole numbers.
 
     Raises:
         ValueError: if there is none, one is no pair of numbers, or lies outside.
@@ -147,3 +115,23 @@ def as_points(
     if not checked:
         raise ValueError("expected at least one point (row, column), got none: leave it out or add")
     return checked
+
+
+def shrink(cube: np.ndarray, block: int) -> np.ndarray:
+    """Averages a cube (C, H, W) over blocks; rows and columns short of a block are left out."""
+    if block == 1:
+        return cube
+    bands, height, width = cube.shape
+    block_h, block_w = min(block, height), min(block, width)
+    rows, columns = height // block_h, width // block_w
+    whole = cube[:, : rows * block_h, : columns * block_w]
+    return whole.reshape(bands, rows, block_h, columns, block_w).mean(axis=(2, 4))
+
+
+def white_level(*pictures: np.ndarray) -> float:
+    """Gives the value shown as full brightness, the 99.5th percentile; 1 where nothing is lit."""
+    values = np.concatenate([picture.ravel() for picture in pictures])
+    level = float(np.percentile(values, 99.5))
+    if level <= 0:
+        level = float(values.max())
+    return level if level > 0 else 1.0

@@ -9,10 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from cassi.viz.checks import Array, Wavelengths, as_cube, as_truth, as_wavelengths
+from cassi.viz.checks import (
+    Array,
+    Wavelengths,
+    as_cube,
+    as_truth,
+    as_wavelengths,
+    shrink,
+    white_level,
+)
 from cassi.viz.color import band_colors, encode, exposure_of, srgb
 from cassi.viz.points import COLORS, choose_points, correlation, region_spectrum
-from cassi.viz.report.codec import block_size, shrink
+from cassi.viz.report.codec import block_size
 from cassi.viz.sheet import BODY, INK, SMALL, fitting, literal, make_figure, save_both, tidy
 
 TRUTH = " "  # the key of the truth among the methods: none can be called that
@@ -20,7 +28,6 @@ _CELL = 1.45  # width of a picture, inches: five fit across two columns of a jou
 _GAP, _SIDE, _HEAD, _MARGIN = 0.05, 0.28, 0.42, 0.08
 _CURVE, _CURVE_HIGH, _ENTRY = 1.5, 1.35, 0.125  # axes of a region; a line of its legend
 _HANDLE = 2.4  # line and space before a name in a legend, in units of the letters' size
-_BRIGHT = 99.5  # percentile shown as full brightness
 
 
 def save_comparison(
@@ -60,14 +67,8 @@ def save_comparison(
         raise ValueError(f"expected a file name without a folder, got {name!r}: rename the scene")
     if not cubes:
         raise ValueError("expected the cube of at least one method, got none: pass one")
-    arrays = {method: as_cube(cube, f"cube of {method}") for method, cube in cubes.items()}
-    first = next(iter(arrays.values()))
-    for method, array in arrays.items():
-        if array.shape != first.shape:
-            raise ValueError(
-                f"expected cubes of one shape, got {first.shape} and, of {method}, {array.shape}: "
-                "crop or resample one of them"
-            )
+    first = as_cube(next(iter(cubes.values())), f"cube of {next(iter(cubes))}")
+    arrays = {m: as_cube(cube, f"cube of {m}", first.shape) for m, cube in cubes.items()}
     true = as_truth(truth, first)
     values = as_wavelengths(wavelengths, len(first))
     shown = arrays if true is None else {TRUTH: true, **arrays}
@@ -164,7 +165,7 @@ class _Comparison:
         self._label(0, "true colour")
         tints = 0.88 * band_colors(self.wavelengths, len(self.clear)) + 0.12
         for row, band in enumerate(self.bands, start=1):
-            white = _white(next(iter(small.values()))[band])
+            white = white_level(next(iter(small.values()))[band])
             for column, cube in enumerate(small.values()):
                 level = np.clip(cube[band] / white, 0, 1)
                 self._picture(row, column, encode(level[..., None] * tints[band]))
@@ -178,7 +179,7 @@ class _Comparison:
     def _draw_errors(self, cubes: list[np.ndarray]) -> None:
         row = self.rows - 1
         errors = [np.sqrt(((cube - cubes[0]) ** 2).mean(axis=0)) for cube in cubes[1:]]
-        scale = _white(np.stack(errors))
+        scale = white_level(*errors)
         for column, error in enumerate(errors, start=1):
             image = self._picture(row, column, error, cmap="inferno", vmin=0, vmax=scale).images[0]
         self._label(row, "error")
@@ -286,9 +287,3 @@ class _Comparison:
         x, y = (_MARGIN + 0.5 * _SIDE) / self.width, 1 - (top + self.cell_high / 2) / self.height
         style = {"rotation": 90, "ha": "center", "va": "center", "color": INK}
         self.figure.text(x, y, words, fontsize=BODY, **style)
-
-
-def _white(picture: np.ndarray) -> float:
-    """Gives the value shown as full brightness, 1 where nothing is lit."""
-    white = float(np.percentile(picture, _BRIGHT))
-    return white if white > 0 else float(picture.max()) if picture.max() > 0 else 1.0

@@ -90,7 +90,7 @@ def test_figures_are_the_same_from_every_thread(cube, wavelengths, tmp_path):
 
 
 BAD = {
-    "truth": (partial(viz.save_rgb, truth=np.ones((28, 5, 5))), r"truth of the cube's shape"),
+    "truth": (partial(viz.save_rgb, truth=np.ones((28, 5, 5))), r"truth of the scene's shape"),
     "truth, bands": (partial(viz.save_bands, truth=np.ones((28, 5, 5))), r"got \(28, 5, 5\)"),
     "measurement": (partial(viz.save_bands, measurement=np.ones((1, 1, 5, 5))), "take one scene"),
     "count": (partial(viz.save_bands, count=29), "count of 1 to 28 bands, got 29"),
@@ -171,7 +171,7 @@ def test_a_comparison_takes_extreme_shapes_and_black(shape, tmp_path):
         ({"name": "../a"}, "file name without a folder"),
         ({"cubes": {}}, "at least one method"),
         ({"cubes": {"a": np.zeros((3, 4, 5)), "b": np.zeros((3, 5, 4))}}, "of b"),
-        ({"truth": np.zeros((3, 5, 4))}, "truth of the cube's shape"),
+        ({"truth": np.zeros((3, 5, 4))}, "truth of the scene's shape"),
         ({"wavelengths": [500.0]}, "3 wavelengths"),
         ({"cubes": {"a": np.full((3, 4, 5), np.nan)}}, "cube of a"),
     ],

@@ -1,11 +1,14 @@
+import base64
 import json
 import re
+from io import BytesIO
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from cassi.viz.report import codec, encode_scene, write_report
+from cassi.viz.report import encode_scene, write_report
 
 HOSTILE = '</script><img src=x onerror="alert(1)">'
 
@@ -29,9 +32,15 @@ def scene():
 
 
 def _unpacked(page, key):
+    """Unpacks a cube (C, H, W) as the page does."""
     _, height, width = page["shape"]
     packed = page["truth"] if key is None else dict(page["methods"])[key]
-    return codec.decompress(packed, height, width)
+    cube = np.repeat(np.asarray(packed["mean"], np.float32)[:, None], height * width, axis=1)
+    parts = (packed[name] for name in ("basis", "low", "step", "planes"))
+    for vector, low, step, data in zip(*parts, strict=True):
+        plane = np.asarray(Image.open(BytesIO(base64.b64decode(data))), np.float32)
+        cube += np.asarray(vector, np.float32)[:, None] * (low + step * plane.reshape(1, -1))
+    return cube.reshape(-1, height, width)
 
 
 def test_a_packed_scene_comes_back_within_the_stated_error(scene):

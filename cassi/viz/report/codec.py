@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from cassi.viz.checks import as_cube
-
 STEP = 0.012  # of the scene's maximum: the finest quantization worth its bytes
 BYTES_PER_PIXEL = 2.6  # of a cube: 170 kB at 256×256, 55 of them in 12.5 MB of base64
 MOST_PIXELS = 400 * 400  # larger cubes are averaged over blocks
@@ -18,17 +16,6 @@ MOST_PIXELS = 400 * 400  # larger cubes are averaged over blocks
 def block_size(height: int, width: int) -> int:
     """Gives the side of the blocks that a cube of this size is averaged over, 1 for none."""
     return max(1, int(np.ceil(np.sqrt(height * width / MOST_PIXELS))))
-
-
-def shrink(cube: np.ndarray, block: int) -> np.ndarray:
-    """Averages a cube (C, H, W) over blocks; rows and columns short of a block are left out."""
-    if block == 1:
-        return cube
-    bands, height, width = cube.shape
-    block_h, block_w = min(block, height), min(block, width)
-    rows, columns = height // block_h, width // block_w
-    whole = cube[:, : rows * block_h, : columns * block_w]
-    return whole.reshape(bands, rows, block_h, columns, block_w).mean(axis=(2, 4))
 
 
 def compress(cube: np.ndarray, peak: float) -> dict[str, Any]:
@@ -81,19 +68,6 @@ def compress(cube: np.ndarray, peak: float) -> dict[str, Any]:
     }
 
 
-def decompress(packed: dict[str, Any], height: int, width: int) -> np.ndarray:
-    """Unpacks what ``compress`` gave, as the page does: (C, H, W), float32."""
-    from PIL import Image
-
-    cube = np.repeat(np.asarray(packed["mean"], np.float32)[:, None], height * width, axis=1)
-    for vector, low, step, data in zip(
-        packed["basis"], packed["low"], packed["step"], packed["planes"], strict=True
-    ):
-        plane = np.asarray(Image.open(BytesIO(base64.b64decode(data))), np.float32)
-        cube += np.asarray(vector, np.float32)[:, None] * (low + step * plane.reshape(1, -1))
-    return cube.reshape(-1, height, width)
-
-
 def confine(cube: np.ndarray, truth: np.ndarray | None) -> np.ndarray:
     """Clips values far outside the scene, so that a few of them do not take all 256 levels.
 
@@ -106,22 +80,6 @@ def confine(cube: np.ndarray, truth: np.ndarray | None) -> np.ndarray:
         return np.clip(cube, low - span, high + span)
     limit = 10 * float(np.quantile(np.abs(cube), 0.999))
     return np.clip(cube, -limit, limit) if limit > 0 else cube
-
-
-def load_cube(cube: Any, name: str, shape: tuple[int, ...] | None = None) -> np.ndarray:
-    """Checks a cube (C, H, W), also against the shape of the scene's others.
-
-    Raises:
-        TypeError: if it is not of real numbers.
-        ValueError: if the shape does not fit or it holds a NaN.
-    """
-    array = as_cube(cube, name)
-    if shape is not None and array.shape != shape:
-        raise ValueError(
-            f"expected a {name} of the scene's shape {shape}, got {array.shape}: "
-            "crop or resample one of them"
-        )
-    return array
 
 
 def _plane(plane: np.ndarray, step: float) -> tuple[float, float, bytes]:

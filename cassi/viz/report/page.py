@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from cassi.viz.checks import Array, Wavelengths, as_wavelengths
+from cassi.viz.checks import Array, Wavelengths, as_cube, as_wavelengths, shrink
 from cassi.viz.color import band_colors, encode, rendering_matrix
 from cassi.viz.points import choose_points
-from cassi.viz.report.codec import block_size, compress, confine, load_cube, shrink
+from cassi.viz.report.codec import block_size, compress, confine
 from cassi.viz.sheet import write_bytes
 
 _SCRIPTS = ("scene.js", "picture.js", "curves.js", "table.js", "page.js")
@@ -52,13 +52,13 @@ def encode_scene(
         TypeError: if a cube is not of real numbers.
         ValueError: if shapes differ, a NaN is found, or there is nothing to show.
     """
-    true = None if truth is None else load_cube(truth, "truth")
+    true = None if truth is None else as_cube(truth, "truth")
     shape = None if true is None else true.shape
     arrays: dict[str, np.ndarray] = {}
     for method, cube in cubes.items():
         if not method:
             raise ValueError("expected a name for every method, got an empty one: name it")
-        arrays[method] = load_cube(cube, f"cube of {method}", shape)
+        arrays[method] = as_cube(cube, f"cube of {method}", shape)
         shape = arrays[method].shape
     if shape is None:
         raise ValueError(f"expected a cube or a truth of scene {name}, got none: leave it out")
