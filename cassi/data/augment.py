@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.nn import functional
 
+from cassi.data.masks import draw_integer
 from cassi.data.scenes import Scene
 
 
@@ -69,24 +70,17 @@ class Augment:
 
 
 def random_crop(
-    scene: Scene, height: int, width: int, augment: Augment, generator: torch.Generator
+    scene: Scene, height: int, width: int, augment: Augment, generator: Generator
 ) -> Tensor:
     """Cut a window at a random place, resampled in space, mirrored and turned as asked.
-
-    Args:
-        scene: what is cut; at least `augment.source_size` large.
-        height: rows of the result.
-        width: its columns.
-        augment: `flip`, `rotate` and `scale` of it.
-        generator: of all random numbers.
 
     Returns:
         float32 `(C, height, width)`.
 
     Raises:
-        ValueError: the scene is too small.
+        ValueError: the scene is smaller than `augment.source_size`.
     """
-    turns = _integer(4, generator) if augment.rotate else 0
+    turns = draw_integer(4, generator) if augment.rotate else 0
     rows, columns = (width, height) if turns % 2 else (height, width)
     ratio = 1.0
     if augment.scale:
@@ -99,26 +93,19 @@ def random_crop(
             f"{scene.name}: expected a crop inside {scene_rows} x {scene_columns}, got {tall} x "
             f"{wide}; choose a smaller size"
         )
-    top = _integer(scene_rows - tall + 1, generator)
-    left = _integer(scene_columns - wide + 1, generator)
+    top = draw_integer(scene_rows - tall + 1, generator)
+    left = draw_integer(scene_columns - wide + 1, generator)
     window = scene.values(top, left, tall, wide)
     if (tall, wide) != (rows, columns):
         window = _resize(window, rows, columns)
-    flips = (_integer(2, generator), _integer(2, generator)) if augment.flip else (0, 0)
+    flips = (draw_integer(2, generator), draw_integer(2, generator)) if augment.flip else (0, 0)
     return turn(window, turns, bool(flips[0]), bool(flips[1]))
 
 
 def augmented_crop(
-    scenes: Sequence[Scene], height: int, width: int, augment: Augment, generator: torch.Generator
+    scenes: Sequence[Scene], height: int, width: int, augment: Augment, generator: Generator
 ) -> Tensor:
-    """Draw one training sample: scenes, windows and all variations.
-
-    Args:
-        scenes: each has the same chance.
-        height: rows of the sample.
-        width: its columns.
-        augment: what is varied.
-        generator: of all random numbers.
+    """Draw one training sample: scenes, each with the same chance, windows and all variations.
 
     Returns:
         float32 `(C, height, width)`.
@@ -155,31 +142,30 @@ def turn(cube: Tensor, turns: int, flip_rows: bool = False, flip_columns: bool =
 
 
 def _plain_or_spliced(
-    scenes: Sequence[Scene], height: int, width: int, augment: Augment, generator: torch.Generator
+    scenes: Sequence[Scene], height: int, width: int, augment: Augment, generator: Generator
 ) -> Tensor:
     if not (augment.splice and _uniform(generator) < augment.splice) or min(height, width) < 2:
-        scene = scenes[_integer(len(scenes), generator)]
+        scene = scenes[draw_integer(len(scenes), generator)]
         return random_crop(scene, height, width, augment, generator)
     whole = torch.empty(scenes[0].shape[0], height, width)
     middle, centre = height // 2, width // 2
     for rows in (slice(0, middle), slice(middle, height)):
         for columns in (slice(0, centre), slice(centre, width)):
             part = whole[:, rows, columns]
-            scene = scenes[_integer(len(scenes), generator)]
+            scene = scenes[draw_integer(len(scenes), generator)]
             part.copy_(random_crop(scene, part.shape[1], part.shape[2], augment, generator))
     return whole
 
 
-def _smooth_curve(bands: int, generator: torch.Generator) -> Tensor:
+def _smooth_curve(bands: int, generator: Generator) -> Tensor:
     # Three half waves and their multiples, of variance 1 on average over the bands.
     at = (torch.arange(bands) + 0.5) * (math.pi / bands)
     weights = torch.randn(3, generator=generator) * torch.tensor([1.2, 0.6, 0.4])
-    return torch.stack([weight * torch.cos((k + 1) * at) for k, weight in enumerate(weights)]).sum(
-        0
-    )
+    waves = [weight * torch.cos((k + 1) * at) for k, weight in enumerate(weights)]
+    return torch.stack(waves).sum(0)
 
 
-def _lifted(cube: Tensor, generator: torch.Generator) -> Tensor:
+def _lifted(cube: Tensor, generator: Generator) -> Tensor:
     # x ← Bᵀ P R x, R and B three curves over the bands each, P a permutation; as bright as before.
     channels, colours = _broad_curves(len(cube), generator), _broad_curves(len(cube), generator)
     colours = colours[torch.randperm(3, generator=generator)]
@@ -189,7 +175,7 @@ def _lifted(cube: Tensor, generator: torch.Generator) -> Tensor:
     return lifted.mul_(cube.amax() / brightest) if brightest > 0 else lifted
 
 
-def _broad_curves(bands: int, generator: torch.Generator) -> Tensor:
+def _broad_curves(bands: int, generator: Generator) -> Tensor:
     # (3, C): bell curves, one in each third of the bands, a tenth to a third of them wide.
     at = (torch.arange(bands) + 0.5) / bands
     centres = (torch.arange(3) + 0.15 + 0.7 * torch.rand(3, generator=generator)) / 3
@@ -204,10 +190,6 @@ def _resize(cube: Tensor, height: int, width: int) -> Tensor:
     return functional.interpolate(cube[None], size, mode="bilinear", align_corners=False)[0]
 
 
-def _integer(limit: int, generator: torch.Generator) -> int:
-    return int(torch.randint(limit, (), generator=generator))
-
-
-def _uniform(generator: torch.Generator) -> float:
+def _uniform(generator: Generator) -> float:
     # float64, so that 1 is never reached.
     return float(torch.rand((), generator=generator, dtype=torch.float64))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,10 +10,11 @@ from typing import Any
 
 from torch import Tensor
 
+from cassi.checks import did_you_mean
 from cassi.data.datasets import WholeScenes
 from cassi.data.frames import Preprocessing, describe
 from cassi.data.io import load_cube, load_mask, load_measurement
-from cassi.data.manifest import checksum
+from cassi.data.manifest import checksum, some
 from cassi.data.scenes import Scene, find_scenes, load_scene, scene_name
 from cassi.systems import check_mask
 
@@ -113,13 +113,14 @@ class Benchmark:
             where = self.cubes if self.measurements is None else self.measurements
             raise FileNotFoundError(
                 f"data: {len(missing)} of {len(chosen)} scenes are missing in {where}: expected "
-                f"{_some(missing)}, there is {_some(there)}"
+                f"{some(missing)}, there is {some(there)}"
             )
         for name in chosen:
-            if name not in known or chosen.count(name) > 1:
-                problem = "given twice" if name in known else "not there"
-                near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.5) or known[:5]
-                raise ValueError(f"scenes: {name!r} is {problem}; there is {', '.join(near)}, …")
+            if name not in known:
+                hint = did_you_mean(name, known) or f"; there is {some(known)}"
+                raise ValueError(f"scenes: {name!r} is not there{hint}")
+            if chosen.count(name) > 1:
+                raise ValueError(f"scenes: {name!r} is given twice")
         if not chosen:
             raise ValueError("scenes: expected at least one, got none")
         files = {name: (cubes.get(name), measured.get(name)) for name in chosen}
@@ -172,9 +173,8 @@ class Benchmark:
             scene = load_scene(path, self.wavelengths)
         else:
             if path.is_dir():
-                raise ValueError(
-                    f"{path}: expected a file; give wavelengths to read a folder of pages"
-                )
+                hint = "give wavelengths to read a folder of pages"
+                raise ValueError(f"{path}: expected a file; {hint}")
             loaded = load_cube(path, key=self.key, bands=bands)
             nm = loaded.wavelengths or self.wavelengths or ()
             scene = Scene(scene_name(path), loaded.data[0], nm, loaded.note)
@@ -193,12 +193,10 @@ class Benchmark:
     def _load_measurement(self, path: Path) -> tuple[Tensor, str, dict[str, Any]]:
         loaded = load_measurement(path, key=self.key if self.cubes is None else None)
         y = loaded.data[0]
-        if self.measurement_shape is not None and tuple(y.shape[-2:]) != tuple(
-            self.measurement_shape
-        ):
+        wanted, found = self.measurement_shape, tuple(y.shape[-2:])
+        if wanted is not None and found != tuple(wanted):
             raise ValueError(
-                f"{path}: expected a measurement (H', W') of {tuple(self.measurement_shape)}, got "
-                f"{tuple(y.shape[-2:])}"
+                f"{path}: expected a measurement (H', W') of {tuple(wanted)}, got {found}"
             )
         frame, done = self.preprocessing.apply(loaded.data)
         if not frame.any():
@@ -238,17 +236,11 @@ def _listed(source: PathLike | Sequence[PathLike] | None) -> dict[str, Path]:
     return found
 
 
-def _some(names: Sequence[str], shown: int = 3) -> str:
-    return ", ".join(names[:shown]) + (", …" if len(names) > shown else "")
-
-
 def _check_digest(path: Path, expected: str) -> None:
     digest = checksum(path)
     if digest != expected:
-        raise ValueError(
-            f"{path}: expected the published file, with checksum {expected[:12]}…, got "
-            f"{digest[:12]}…; get the original"
-        )
+        wanted = f"the published file, with checksum {expected[:12]}…"
+        raise ValueError(f"{path}: expected {wanted}, got {digest[:12]}…; get the original")
 
 
 def _middle(mask: Tensor, size: Sequence[int]) -> Tensor:

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cassi.data.io import load_measurement
+from cassi.data.sensor import is_list, is_number
 
 STEPS = ("dark", "flat", "hot_pixels", "saturation", "window", "scale")
 """In the order in which they are done."""
@@ -70,7 +71,7 @@ class Preprocessing:
         if isinstance(self.dark, str | os.PathLike):
             if self.dark != "auto":
                 self._read("dark", "a number, auto or a file", self.dark)
-        elif not _is_number(self.dark):
+        elif not is_number(self.dark):
             raise ValueError(f"dark: expected a number, auto or a file, got {self.dark!r}")
         if self.flat is not None:
             self._read("flat", "a file", self.flat)
@@ -78,22 +79,19 @@ class Preprocessing:
         if isinstance(hot, str | os.PathLike):
             self._read("hot_pixels", wanted, hot)
         elif isinstance(hot, Sequence):
-            if not all(_is_list(pair, 2) for pair in hot):
+            if not all(is_list(pair, 2) for pair in hot):
                 raise ValueError(f"hot_pixels: expected {wanted}, got {hot!r}")
-        elif hot is not None and not (_is_number(hot) and hot > 0):
+        elif hot is not None and not (is_number(hot) and hot > 0):
             raise ValueError(f"hot_pixels: expected {wanted}, got {hot!r}")
-        if self.saturation is not None and not _is_number(self.saturation):
+        if self.saturation is not None and not is_number(self.saturation):
             raise ValueError(f"saturation: expected a number or null, got {self.saturation!r}")
-        if self.window is not None and not (_is_list(self.window, 4) and min(self.window[2:]) > 0):
+        if self.window is not None and not (is_list(self.window, 4) and min(self.window[2:]) > 0):
             raise ValueError(f"window: expected [top, left, height, width], got {self.window!r}")
-        if not (_is_number(self.scale) and self.scale > 0):
+        if not (is_number(self.scale) and self.scale > 0):
             raise ValueError(f"scale: expected a number > 0, got {self.scale!r}")
 
     def apply(self, frame: Tensor) -> tuple[Tensor, dict[str, Any]]:
-        """Make a measurement of a frame.
-
-        Args:
-            frame: `(B, K, H', W')`.
+        """Make a measurement of a frame `(B, K, H', W')`.
 
         Returns:
             The measurement, and what was done: one entry for each of `STEPS`, None where it was
@@ -126,12 +124,9 @@ class Preprocessing:
                 bad = torch.stack(found).any(0)
             self._check_number(bad)
             y = repair(y, bad)
-            threshold = self.hot_pixels if _is_number(self.hot_pixels) else None
-            done["hot_pixels"] = {
-                "source": source,
-                "threshold": threshold,
-                "repaired": int(bad.sum()),
-            }
+            threshold = self.hot_pixels if is_number(self.hot_pixels) else None
+            about = {"source": source, "threshold": threshold, "repaired": int(bad.sum())}
+            done["hot_pixels"] = about
         if saturated is not None:
             done["saturation"] = self._count(saturated if bad is None else saturated & ~bad)
         if self.window is not None:
@@ -194,7 +189,7 @@ class Preprocessing:
 
     def _check_number(self, bad: Tensor) -> None:
         number, total = int(bad.sum()), bad.numel()
-        if _is_number(self.hot_pixels) and number > MOST_OUTLIERS * total:
+        if is_number(self.hot_pixels) and number > MOST_OUTLIERS * total:
             raise ValueError(
                 f"hot_pixels: {number} of {total} pixels lie beyond {self.hot_pixels:g} standard "
                 "deviations, too many to be outliers; give a larger number, or a file"
@@ -243,17 +238,6 @@ def describe(done: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _is_number(value: Any) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isfinite(value)
-
-
-def _is_list(value: Any, length: int) -> bool:
-    """Tell whether these are so many whole numbers of at least 0."""
-    listed = isinstance(value, Sequence) and not isinstance(value, str) and len(value) == length
-    return listed and all(type(item) is int and item >= 0 for item in value)
-
-
 def edge_level(measurement: Tensor, step: float, axis: int = -1) -> float:
     """Estimate a sensor's dark level from the edges of one snapshot.
 
@@ -281,12 +265,9 @@ def find_outliers(frame: Tensor, threshold: float) -> Tensor:
 
         |d| > threshold · σ,  d = pixel − median of its 8 neighbours
 
-    with the robust standard deviation of d over the frame, σ = 1.4826 · median |d − median d|.
-    Where most pixels equal their neighbours, the standard deviation of d stands for σ.
-
-    Args:
-        frame: `(H, W)`.
-        threshold: in robust standard deviations.
+    with the robust standard deviation of d over the frame `(H, W)`,
+    σ = 1.4826 · median |d − median d|. Where most pixels equal their neighbours, the standard
+    deviation of d stands for σ.
 
     Returns:
         True at outliers, `(H, W)`.
@@ -307,10 +288,6 @@ def find_hot_in_snapshot(frame: Tensor, threshold: float) -> Tensor:
     below 10. Of two hot pixels side by side only the brighter may be found, and a dead pixel never
     is: a frame taken in the dark, or a map, is better.
 
-    Args:
-        frame: `(H, W)`.
-        threshold: see above.
-
     Returns:
         True at hot pixels, `(H, W)`.
     """
@@ -321,13 +298,9 @@ def find_hot_in_snapshot(frame: Tensor, threshold: float) -> Tensor:
 
 
 def repair(frame: Tensor, bad: Tensor) -> Tensor:
-    """Replace pixels by the mean of their valid neighbours.
+    """Replace pixels of frames `(..., H, W)`, where bad `(H, W)` is True, by their neighbours' mean.
 
-    Pixels without any are filled from those that have been, inwards.
-
-    Args:
-        frame: `(..., H, W)`.
-        bad: True at pixels to be replaced, `(H, W)`.
+    Pixels without a valid neighbour are filled from those that have been, inwards.
 
     Raises:
         ValueError: no pixel is valid.

@@ -17,7 +17,6 @@ expected, what is there, what to do.
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -28,7 +27,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from cassi.checks import did_you_mean
 from cassi.data.atomic import atomic_path, atomic_paths
 from cassi.data.formats import Reader, Source, Writer, check_memory, envi, hdf5, mat, numpy, tiff
 from cassi.data.formats.selection import ROLES, find_axes, find_key, find_wavelengths, spare_axis
@@ -69,7 +70,7 @@ class Loaded:
         counts: The file holds integers and states no full scale.
     """
 
-    data: torch.Tensor
+    data: Tensor
     wavelengths: tuple[float, ...] | None
     path: Path
     key: str | None
@@ -107,64 +108,47 @@ def load_cube(
 def load_mask(
     path: PathLike, *, key: str | None = None, axes: str | None = None, bands: int | None = None
 ) -> Loaded:
-    """Read a mask.
+    """Read a mask; arguments and errors are those of `load_cube`.
 
-    Args:
-        path: As for `load_cube`.
-        key: As for `load_cube`.
-        axes: As for `load_cube`; three axes may also be shots ("KHW"), four are "KCHW".
-        bands: As for `load_cube`.
+    Three axes may also be shots ("KHW"), four are "KCHW".
 
     Returns:
         ``data`` of shape (K, 1 or C, H, W): (1, 1, H, W) from two axes, (1, C, H, W) from three.
         Integer images are scaled as by `load_cube`, except those of zeros and ones.
-
-    Raises:
-        OSError: As for `load_cube`.
-        ValueError: As for `load_cube`.
     """
     return _load("mask", path, key, axes, bands)
 
 
 def load_measurement(path: PathLike, *, key: str | None = None, axes: str | None = None) -> Loaded:
-    """Read a measurement.
+    """Read a measurement; arguments and errors are those of `load_cube`.
 
-    Args:
-        path: As for `load_cube`.
-        key: As for `load_cube`.
-        axes: Order of the axes in the file; K stands for the shots, by default the shortest axis.
+    In ``axes`` K stands for the shots, by default the shortest axis.
 
     Returns:
         ``data`` of shape (1, K, H, W'); K = 1 from two axes. ``wavelengths`` is None.
-
-    Raises:
-        OSError: As for `load_cube`.
-        ValueError: As for `load_cube`.
     """
     return _load("measurement", path, key, axes, None)
 
 
-def read_cube(path: PathLike, key: str | None = None, axes: str | None = None) -> torch.Tensor:
+def read_cube(path: PathLike, key: str | None = None, axes: str | None = None) -> Tensor:
     """The cube alone, shape (1, C, H, W); see `load_cube`."""
     return load_cube(path, key=key, axes=axes).data
 
 
-def read_mask(path: PathLike, key: str | None = None, axes: str | None = None) -> torch.Tensor:
+def read_mask(path: PathLike, key: str | None = None, axes: str | None = None) -> Tensor:
     """The mask alone, shape (K, 1 or C, H, W); see `load_mask`."""
     return load_mask(path, key=key, axes=axes).data
 
 
-def read_measurement(
-    path: PathLike, key: str | None = None, axes: str | None = None
-) -> torch.Tensor:
+def read_measurement(path: PathLike, key: str | None = None, axes: str | None = None) -> Tensor:
     """The measurement alone, shape (1, K, H, W'); see `load_measurement`."""
     return load_measurement(path, key=key, axes=axes).data
 
 
 def write_cube(
     path: PathLike,
-    cube: torch.Tensor | np.ndarray,
-    wavelengths: Sequence[float] | np.ndarray | torch.Tensor | None = None,
+    cube: Tensor | np.ndarray,
+    wavelengths: Sequence[float] | np.ndarray | Tensor | None = None,
 ) -> None:
     """Write a cube as float32 in the format of the suffix; the file appears whole or not at all.
 
@@ -182,17 +166,15 @@ def write_cube(
     if (suffix := path.suffix.lower()) not in WRITE_SUFFIXES:
         known = " ".join(WRITE_SUFFIXES)
         raise ValueError(f"cannot write {path}: unknown suffix {suffix!r}; use {known}")
-    if isinstance(cube, torch.Tensor):
+    if isinstance(cube, Tensor):
         cube = cube.detach().cpu()
         cube = (cube.float() if cube.is_floating_point() else cube).numpy()
     values = np.asarray(cube)
     if values.ndim == 4 and values.shape[0] == 1:
         values = values[0]
     if values.ndim != 3 or 0 in values.shape or values.dtype.kind not in "biuf":
-        raise ValueError(
-            "expected a cube of real numbers (C, H, W) or (1, C, H, W), "
-            f"got {values.dtype} {tuple(values.shape)}"
-        )
+        got = f"{values.dtype} {tuple(values.shape)}"
+        raise ValueError(f"expected a cube of real numbers (C, H, W) or (1, C, H, W), got {got}")
     values = to_float32(values)
     check_finite("cube", torch.from_numpy(values))
     nm = None if wavelengths is None else checked_wavelengths(wavelengths, len(values))
@@ -221,7 +203,7 @@ def _load(
             spare = spare_axis(role, shape)
             shape = shape if spare is None else shape[:spare] + shape[spare + 1 :]
             stated = source.axes.get(key, "") if spare is None else ""
-            order = find_axes(role, shape, axes=axes, stated=stated, bands=bands)
+            order = find_axes(role, shape, axes, stated, bands)
             check_memory(2 * 4 * math.prod(shape))  # as it is in the file, and as float32
         with _blaming(f"cannot read {path} as {path.suffix.lower()}"):
             array = source.read(key)
@@ -262,9 +244,7 @@ def _existing(path: Path) -> Path:
         raise IsADirectoryError(f"{path} is a folder; expected a file {' '.join(READ_SUFFIXES)}")
     if not path.exists():
         there = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        near = difflib.get_close_matches(path.name, there, n=3, cutoff=0.6)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise FileNotFoundError(f"no file {path}{hint}")
+        raise FileNotFoundError(f"no file {path}{did_you_mean(path.name, there, cutoff=0.6)}")
     if (suffix := path.suffix.lower()) not in READ_SUFFIXES:
         known = " ".join(READ_SUFFIXES)
         raise ValueError(f"cannot read {path}: unknown suffix {suffix!r}; expected {known}")
@@ -292,16 +272,8 @@ def _listed_wavelengths(source: Source, bands: int) -> tuple[Any, str] | None:
     return (source.read(name), unit) if name else source.wavelengths
 
 
-def check_finite(name: str, tensor: torch.Tensor) -> None:
-    """Refuse values that are not finite.
-
-    Args:
-        name: What the tensor is, for the message.
-        tensor: Any shape.
-
-    Raises:
-        ValueError: There is a NaN or an infinity; says how many and where the first is.
-    """
+def check_finite(name: str, tensor: Tensor) -> None:
+    """Raise ValueError for NaN and infinite values; says how many and where the first is."""
     finite = torch.isfinite(tensor)
     if not finite.all():
         bad = (~finite).nonzero()
@@ -312,12 +284,7 @@ def check_finite(name: str, tensor: torch.Tensor) -> None:
 
 
 def scale_integers(array: np.ndarray, source: Source, role_name: str) -> tuple[np.ndarray, str]:
-    """Refuse what is not a number and bring integer grey levels to [0, 1].
-
-    Args:
-        array: As it came out of the file.
-        source: The file; knows whether integers are grey levels and what their full scale is.
-        role_name: What the array is read as. A mask of zeros and ones is never scaled.
+    """Bring integer grey levels of a file to [0, 1]; a mask of zeros and ones is never scaled.
 
     Returns:
         The array, and a remark on what was done to integers ("" if there were none).

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cassi.data.bundled import bundled_path
+from cassi.data.checksums import digest, digest_content
 from cassi.data.scenes import find_scenes, scene_name
 from cassi.data.wavelengths import checked_wavelengths
 
@@ -76,12 +76,13 @@ def checksum(path: str | os.PathLike[str]) -> str:
     """
     path = Path(path)
     if not path.is_dir():
-        return _digest(path)
-    total = hashlib.sha256()
-    for file in sorted(path.iterdir(), key=lambda file: file.name):
-        if file.suffix.lower() == ".png" and not file.name.startswith("."):
-            total.update(f"{file.name}\0{_digest(file)}\n".encode())
-    return total.hexdigest()
+        return digest(path)
+    pages = sorted(path.iterdir(), key=lambda file: file.name)
+    return digest_content(
+        f"{page.name}\0{digest(page)}\n"
+        for page in pages
+        if page.suffix.lower() == ".png" and not page.name.startswith(".")
+    )
 
 
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
@@ -140,7 +141,7 @@ def check_split(
     if missing:
         raise FileNotFoundError(
             f"{len(missing)} of {len(listed)} {split} scenes are missing in {root}: "
-            f"{_some(missing)}; is this the data root?"
+            f"{some(missing)}; is this the data root?"
         )
     _refuse_judges(manifest, split, [(n, manifest.scene_name(n)) for n in listed], listed)
     known = {(root / name).resolve() for part in SPLITS for name in manifest.files(part)}
@@ -155,7 +156,7 @@ def check_split(
         if changed:
             raise ValueError(
                 f"{len(changed)} of {len(listed)} {split} scenes have another checksum than the "
-                f"manifest: {_some(changed)}; get the original files or write a new manifest"
+                f"manifest: {some(changed)}; get the original files or write a new manifest"
             )
     _refuse_judges(manifest, split, names, found)
     return CheckedSplit(tuple(root / name for name in listed), tuple(unlisted))
@@ -204,7 +205,7 @@ def _refuse_judges(
         ]
         if leaked:
             raise ValueError(
-                f"{len(leaked)} {judge} scenes lie in the {split} data: {_some(leaked)}; take "
+                f"{len(leaked)} {judge} scenes lie in the {split} data: {some(leaked)}; take "
                 f"them out, or the {judge} figures mean nothing"
             )
 
@@ -224,7 +225,7 @@ def _manifest(content: Any) -> Manifest:
             raise ValueError(f"{name}: expected an object of texts")
         outside = [path for path in table if Path(path).is_absolute() or ".." in Path(path).parts]
         if outside:
-            raise ValueError(f"{name}: expected paths inside the data root, got {_some(outside)}")
+            raise ValueError(f"{name}: expected paths inside the data root, got {some(outside)}")
         tables[name] = table
     wavelengths = content["wavelengths"]
     try:
@@ -234,14 +235,7 @@ def _manifest(content: Any) -> Manifest:
     return Manifest(values, **tables)
 
 
-def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        total = hashlib.sha256()
-        while block := stream.read(1 << 20):
-            total.update(block)
-    return total.hexdigest()
-
-
-def _some(names: list[str], shown: int = 3) -> str:
+def some(names: Sequence[str], shown: int = 3) -> str:
+    """Return the first of several names, for a message."""
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(names[:shown]) + more

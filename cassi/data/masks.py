@@ -6,30 +6,20 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from cassi.systems import check_mask
+
+Device = torch.device | str
 
 
 class MaskSource(Protocol):
     """Draws masks; all its random numbers come from the generator."""
 
     def draw(
-        self,
-        batch: int,
-        height: int,
-        width: int,
-        generator: torch.Generator,
-        device: torch.device | str = "cpu",
+        self, batch: int, height: int, width: int, generator: Generator, device: Device = "cpu"
     ) -> Tensor:
-        """Draw the masks of a batch.
-
-        Args:
-            batch: number B of samples.
-            height: rows of the cubes, pixels.
-            width: their columns.
-            generator: of all random numbers.
-            device: where the masks shall be.
+        """Draw the masks of a batch of B cubes of some height and width, pixels.
 
         Returns:
             Transmission in [0, 1], `(B, K, 1|C, H, W)`, or `(1, K, 1|C, H, W)`, one for all.
@@ -54,12 +44,7 @@ class FixedMask:
         self.mask = _canonical(mask)
 
     def draw(
-        self,
-        batch: int,
-        height: int,
-        width: int,
-        generator: torch.Generator,
-        device: torch.device | str = "cpu",
+        self, batch: int, height: int, width: int, generator: Generator, device: Device = "cpu"
     ) -> Tensor:
         """Return the mask `(1, K, 1|C, H, W)`; the cubes must have its size."""
         if tuple(self.mask.shape[-2:]) != (height, width):
@@ -87,12 +72,7 @@ class MaskCrops:
         self.mask, self.flip = _canonical(mask), flip
 
     def draw(
-        self,
-        batch: int,
-        height: int,
-        width: int,
-        generator: torch.Generator,
-        device: torch.device | str = "cpu",
+        self, batch: int, height: int, width: int, generator: Generator, device: Device = "cpu"
     ) -> Tensor:
         """Draw a part for each sample: `(B, K, 1|C, height, width)`."""
         rows, columns = self.mask.shape[-2:]
@@ -104,12 +84,12 @@ class MaskCrops:
         ]
         return torch.stack(parts).to(device)
 
-    def _places(self, length: int, wanted: int, generator: torch.Generator) -> Tensor:  # (wanted,)
+    def _places(self, length: int, wanted: int, generator: Generator) -> Tensor:  # (wanted,)
         starts = length - wanted + 1 if wanted <= length else 2 * length
-        places = _integer(starts, generator) + torch.arange(wanted)
+        places = draw_integer(starts, generator) + torch.arange(wanted)
         places = places.remainder(2 * length)
         places = torch.where(places < length, places, 2 * length - 1 - places)
-        return places.flip(0) if self.flip and _integer(2, generator) else places
+        return places.flip(0) if self.flip and draw_integer(2, generator) else places
 
 
 class RandomMasks:
@@ -144,19 +124,14 @@ class RandomMasks:
         self.shots, self.bands = shots, bands
 
     def draw(
-        self,
-        batch: int,
-        height: int,
-        width: int,
-        generator: torch.Generator,
-        device: torch.device | str = "cpu",
+        self, batch: int, height: int, width: int, generator: Generator, device: Device = "cpu"
     ) -> Tensor:
         """Draw masks for each sample: `(B, K, 1|C, height, width)`."""
         where = generator.device
         shape = (batch, self.shots, self.bands, height, width)
         masks = torch.rand(shape, generator=generator, device=where)
         for mask in masks:
-            kind = self.kinds[_integer(len(self.kinds), generator)]
+            kind = self.kinds[draw_integer(len(self.kinds), generator)]
             low, high = self.density
             mean = low + (high - low) * float(torch.rand((), generator=generator, device=where))
             # The mean of u^p over [0, 1] is 1 / (p + 1).
@@ -189,12 +164,7 @@ class MixedMasks:
         self.weights = torch.tensor(weights, dtype=torch.float64)
 
     def draw(
-        self,
-        batch: int,
-        height: int,
-        width: int,
-        generator: torch.Generator,
-        device: torch.device | str = "cpu",
+        self, batch: int, height: int, width: int, generator: Generator, device: Device = "cpu"
     ) -> Tensor:
         """Draw a source and then a mask for each sample: `(B, K, 1|C, height, width)`."""
         weights = self.weights.to(generator.device)
@@ -217,5 +187,6 @@ def _canonical(mask: Tensor) -> Tensor:  # (K, 1|C, H, W)
     return mask[(None,) * (4 - mask.ndim)]
 
 
-def _integer(limit: int, generator: torch.Generator) -> int:
+def draw_integer(limit: int, generator: Generator) -> int:
+    """Draw one of 0 to limit - 1."""
     return int(torch.randint(limit, (), generator=generator, device=generator.device))

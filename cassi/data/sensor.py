@@ -3,14 +3,50 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from cassi.checks import whole_number
 from cassi.data.simulation import generator_on
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether this is a finite number; a boolean is none."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value)
+
+
+def is_list(value: Any, length: int) -> bool:
+    """Tell whether these are so many whole numbers of at least 0."""
+    listed = isinstance(value, Sequence) and not isinstance(value, str) and len(value) == length
+    return listed and all(type(item) is int and item >= 0 for item in value)
+
+
+_POSITIVE = ("a number > 0", lambda v: is_number(v) and v > 0)
+_NOT_NEGATIVE = ("a number of at least 0", lambda v: is_number(v) and v >= 0)
+_SWITCH = ("true or false", lambda v: isinstance(v, bool))
+_VALUES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("exposure", "gain"), _POSITIVE),
+    "full_well": ("a number > 0, or null", lambda v: v is None or (is_number(v) and v > 0)),
+    "qe": ("a quantum efficiency in (0, 1]", lambda v: is_number(v) and 0 < v <= 1),
+    **dict.fromkeys(("read", "dark", "prnu", "hot_level", "offset"), _NOT_NEGATIVE),
+    "shot": ("poisson, binomial or null", lambda v: v in ("poisson", "binomial", None)),
+    "bits": ("1 to 24, or null", lambda v: v is None or (type(v) is int and 1 <= v <= 24)),
+    **dict.fromkeys(("saturate", "raw"), _SWITCH),
+    "hot": (
+        "a fraction in [0, 1) or [[row, column], …]",
+        lambda v: (
+            all(is_list(pair, 2) for pair in v)
+            if isinstance(v, Sequence) and not isinstance(v, str)
+            else is_number(v) and 0 <= v < 1
+        ),
+    ),
+}
+"""What each value of a sensor must be, in words and as a test."""
 
 
 @dataclass(frozen=True)
@@ -85,26 +121,12 @@ class Sensor:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        for name in ("exposure", "gain"):
-            _check(name, getattr(self, name), "a number > 0", above=0)
-        if self.full_well is not None:
-            _check("full_well", self.full_well, "a number > 0, or null", above=0)
-        _check("qe", self.qe, "a quantum efficiency in (0, 1]", above=0, most=1)
-        for name in ("read", "dark", "prnu", "hot_level", "offset"):
-            _check(name, getattr(self, name), "a number of at least 0")
-        if self.shot not in ("poisson", "binomial", None):
-            raise ValueError(f"shot: expected poisson, binomial or null, got {self.shot!r}")
-        whole = isinstance(self.bits, int) and not isinstance(self.bits, bool)
-        if self.bits is not None and not (whole and 1 <= self.bits <= 24):
-            raise ValueError(f"bits: expected 1 to 24, or null, got {self.bits!r}")
+        for name, (wanted, fits) in _VALUES.items():
+            if not fits(getattr(self, name)):
+                raise ValueError(f"{name}: expected {wanted}, got {getattr(self, name)!r}")
         if self.bits is None and self.full_well is None:
             raise ValueError("full_well: expected electrons where bits is null, got none")
-        for name in ("saturate", "raw"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name}: expected true or false, got {getattr(self, name)!r}")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
-            raise ValueError(f"seed: expected a whole number of at least 0, got {self.seed!r}")
-        _check_hot(self.hot)
+        whole_number("seed", self.seed, 0)
 
     @property
     def electrons(self) -> float:
@@ -186,22 +208,3 @@ class Sensor:
             response = (1 + self.prnu * torch.randn(shape, generator=own)).clamp_(min=0)
             self._pattern[shape] = response, hot.reshape(shape)
         return self._pattern[shape]
-
-
-def _check(
-    name: str, value: Any, wanted: str, *, above: float | None = None, most: float = math.inf
-) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    inside = number and (value >= 0 if above is None else value > above) and value <= most
-    if not inside or not math.isfinite(value):
-        raise ValueError(f"{name}: expected {wanted}, got {value!r}")
-
-
-def _check_hot(hot: Any) -> None:
-    if isinstance(hot, Sequence) and not isinstance(hot, str):
-        pairs = (isinstance(p, Sequence) and not isinstance(p, str) and len(p) == 2 for p in hot)
-        if all(pairs) and all(type(i) is int and i >= 0 for pair in hot for i in pair):
-            return
-    elif isinstance(hot, int | float) and not isinstance(hot, bool) and 0 <= hot < 1:
-        return
-    raise ValueError(f"hot: expected a fraction in [0, 1) or [[row, column], …], got {hot!r}")

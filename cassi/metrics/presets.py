@@ -6,11 +6,12 @@ methods differ from each other. A figure therefore always carries the name of it
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
+
+from cassi.checks import did_you_mean
 
 Prepare = Callable[[Tensor], Tensor]
 """Elementwise map from cube values to the values that are compared."""
@@ -135,6 +136,5 @@ def get_preset(preset: str | Preset) -> Preset:
         return preset
     if preset in PRESETS:
         return PRESETS[preset]
-    near = difflib.get_close_matches(str(preset).lower(), PRESETS, n=3, cutoff=0.5)
-    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    hint = did_you_mean(preset, PRESETS)
     raise ValueError(f"expected a metric preset among {list_presets()}, got {preset!r}{hint}")

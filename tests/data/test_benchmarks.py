@@ -126,7 +126,7 @@ def test_a_mask_beside_the_scenes_is_none_of_them(pairs):
         ({"cubes": None}, "expected cubes or measurements, got neither"),
         ({"mask": None}, "mask: expected a file, got none"),
         ({"mask": "none.npy"}, "no file or folder none.npy"),
-        ({"names": ["scene03"]}, "'scene03' is not there; there is scene0"),
+        ({"names": ["scene03"]}, "'scene03' is not there; did you mean scene0"),
         ({"names": ["scene01", "scene01"]}, "'scene01' is given twice"),
         ({"names": []}, "expected at least one"),
         (
@@ -177,7 +177,7 @@ def test_some_scenes_of_a_data_set_are_enough_if_they_are_chosen(cubes, mask):
     assert Benchmark(**published, names=["scene01"]).scenes == ["scene01"]
     with pytest.raises(FileNotFoundError, match=r"1 of 1 scenes are missing .* expected scene09"):
         Benchmark(**published, names=["scene09"])
-    with pytest.raises(ValueError, match="'scene02' is not there; there is scene0"):
+    with pytest.raises(ValueError, match="'scene02' is not there; did you mean scene0"):
         Benchmark(**published, names=["scene02"])
 
 

@@ -62,9 +62,7 @@ def test_key_is_chosen(tmp_path: Path) -> None:
         io.read_measurement(path, key="step")
     with pytest.raises(ValueError, match="'name' is of type <U5, not an array of numbers"):
         io.read_measurement(path, key="name")
-    with pytest.raises(
-        ValueError, match=r"no array 'truth' \(did you mean 'Truth'\?\); it holds T"
-    ):
+    with pytest.raises(ValueError, match=r"no array 'truth'; it holds T.*; did you mean Truth\?"):
         io.read_cube(path, key="truth")
     with pytest.raises(ValueError, match=r"a cube has 3 axes, this array has shape \(6, 7\)"):
         io.read_cube(path, key="mask")

@@ -165,7 +165,7 @@ def test_float32_is_rounded_in_float64() -> None:
 )
 def test_unknown_preset(wrong: str, near: str | None) -> None:
     x, truth = _pair(0)
-    pattern = f"got '{wrong}'" + (f"; did you mean.*'{near}'" if near else "")
+    pattern = f"got '{wrong}'" + (f"; did you mean.*{near}" if near else "")
     for call in (metrics.psnr, metrics.ssim, metrics.evaluate):
         with pytest.raises(ValueError, match=pattern):
             call(x, truth, wrong)

@@ -54,8 +54,7 @@ def check_size(claimed: int, stored: int, *, compressed: bool = False) -> None:
 
     Args:
         claimed: Bytes the header promises.
-        stored: Bytes the file holds for it.
-        compressed: Whether ``stored`` may legitimately be smaller.
+        stored: Bytes the file holds for it; where ``compressed``, they may be fewer.
 
     Raises:
         ValueError: The file is cut short, or the claim is beyond any compression.
@@ -67,14 +66,7 @@ def check_size(claimed: int, stored: int, *, compressed: bool = False) -> None:
 
 
 def check_memory(claimed: int) -> None:
-    """Refuse what this machine can never hold, before memory is allocated for it.
-
-    Args:
-        claimed: Bytes needed.
-
-    Raises:
-        ValueError: That is more than the machine has.
-    """
+    """Raise ValueError where more bytes are needed than the machine has, before allocating them."""
     if claimed > machine_memory():
         raise ValueError(
             f"reading it takes {claimed / 2**30:.1f} GiB of memory, the machine has "
@@ -88,13 +80,9 @@ def may_exhaust(deflated: int) -> bool:
 
 
 def check_expansion(deflated: bytes | memoryview, claimed: int) -> None:
-    """Refuse deflated bytes that expand beyond what the header says.
+    """Refuse a zlib stream that expands beyond the bytes that the header claims.
 
     For libraries that expand whatever comes; needed where `may_exhaust` says so.
-
-    Args:
-        deflated: A zlib stream.
-        claimed: Bytes the header promises.
 
     Raises:
         ValueError: It expands further, or is no zlib stream.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from cassi.checks import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -25,31 +26,16 @@ class Role:
     keys: tuple[str, ...]
 
 
+_CUBES = (
+    "cube hypercube img_expand img hsi truth gt orig recon pred result reflectance ref radiance "
+    "rad x data"
+)
+_MASKS = "mask mask3d mask_3d mask3d_shift mask_3d_shift phi code aperture data"
+_MEASUREMENTS = "measurement meas_real meas snapshot meas_noise y data"
 ROLES = {
-    "cube": Role(
-        "cube",
-        (3,),
-        "CHW",
-        (
-            *("cube", "hypercube", "img_expand", "img", "hsi", "truth", "gt", "orig", "recon"),
-            *("pred", "result", "reflectance", "ref", "radiance", "rad", "x", "data"),
-        ),
-    ),
-    "mask": Role(
-        "mask",
-        (2, 3, 4),
-        "CHW",
-        (
-            *("mask", "mask3d", "mask_3d", "mask3d_shift", "mask_3d_shift", "phi", "code"),
-            *("aperture", "data"),
-        ),
-    ),
-    "measurement": Role(
-        "measurement",
-        (2, 3),
-        "KHW",
-        ("measurement", "meas_real", "meas", "snapshot", "meas_noise", "y", "data"),
-    ),
+    "cube": Role("cube", (3,), "CHW", tuple(_CUBES.split())),
+    "mask": Role("mask", (2, 3, 4), "CHW", tuple(_MASKS.split())),
+    "measurement": Role("measurement", (2, 3), "KHW", tuple(_MEASUREMENTS.split())),
 }
 # Names that say nothing about the role, so a file may use them for anything.
 _VAGUE = {"x", "y", "data", "ref", "result", "code"}
@@ -67,9 +53,9 @@ def find_key(
 
     Args:
         role: What the array is read as.
-        shapes: Shape of every numeric array there by name; "" is the name of a nameless one.
+        shapes: Of every numeric array there by name; "" is the name of a nameless one.
         others: What else is there, in words.
-        key: The user's choice.
+        key: The user's choice, or None.
 
     Raises:
         ValueError: There is no such array, no suitable one, or more than one.
@@ -83,9 +69,7 @@ def find_key(
             raise ValueError(f"{key!r} is {others[key]}, not an array of numbers; it holds {there}")
         if set(shapes) == {""}:
             raise ValueError(f"key {key!r} given, but it holds one array without a name: drop key=")
-        near = difflib.get_close_matches(key, shapes, n=3, cutoff=0.5)
-        hint = f" (did you mean {' or '.join(map(repr, near))}?)" if near else ""
-        raise ValueError(f"no array {key!r}{hint}; it holds {there}")
+        raise ValueError(f"no array {key!r}; it holds {there}{did_you_mean(key, shapes)}")
     if set(shapes) == {""}:
         return ""
 
@@ -119,21 +103,12 @@ def spare_axis(role: Role, shape: tuple[int, ...]) -> int | None:
 
 
 def find_axes(
-    role: Role,
-    shape: tuple[int, ...],
-    *,
-    axes: str | None = None,
-    stated: str = "",
-    bands: int | None = None,
+    role: Role, shape: tuple[int, ...], axes: str | None, stated: str, bands: int | None
 ) -> str:
     """One letter for each axis of an array, for example "HWC".
 
-    Args:
-        role: What the array is read as.
-        shape: Its shape.
-        axes: The user's choice; wins.
-        stated: What the file itself says; ignored where it does not fit.
-        bands: Number of bands expected; decides if exactly one axis has that length.
+    The user's choice ``axes`` wins; what the file has ``stated`` is ignored where it does not fit;
+    then the axis as long as the number of ``bands`` decides, if there is exactly one.
 
     Raises:
         ValueError: ``axes`` does not fit, the number of axes is wrong, or the order is ambiguous.
@@ -164,9 +139,8 @@ def find_axes(
         hits = [i for i, n in enumerate(shape) if n == min(shape)]
     if len(hits) != 1:
         example = f"HW{band}"
-        raise ValueError(
-            f"cannot tell which axis of {shape} is {band}: pass axes= such as {example!r}"
-        )
+        hint = f"pass axes= such as {example!r}"
+        raise ValueError(f"cannot tell which axis of {shape} is {band}: {hint}")
     return "HW"[: hits[0]] + band + "HW"[hits[0] :]
 
 
