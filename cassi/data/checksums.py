@@ -41,9 +41,6 @@ def list_sums(folder: Path, files: Iterable[Path]) -> str:
 def check_sums(folder: Path) -> list[Path]:
     """Compare a folder's results with the list that was written after them.
 
-    Args:
-        folder: of a finished run.
-
     Returns:
         The files that the list names.
 

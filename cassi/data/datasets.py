@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from torch.utils.data import Dataset
 
 from cassi.data.atomic import atomic_path
 from cassi.data.augment import Augment, augmented_crop
+from cassi.data.checksums import digest_content
 from cassi.data.manifest import SPLITS, Manifest, check_split, read_manifest, refuse_shared
 from cassi.data.scenes import Scale, Scene, find_scenes, load_scene
 
@@ -122,11 +122,11 @@ class TrainingCrops(Dataset[Tensor]):
             raise ValueError(f"length: expected at least 1, got {length}")
         height, width = self.augment.source_size(*self.size)
         for scene in self.scenes:
-            if scene.shape[1] < height or scene.shape[2] < width:
+            _, rows, columns = scene.shape
+            if rows < height or columns < width:
                 raise ValueError(
                     f"size: a crop of {self.size[0]} x {self.size[1]} needs scenes of at least "
-                    f"{height} x {width}, {scene.name} is {scene.shape[1]} x {scene.shape[2]}; "
-                    "choose a smaller size"
+                    f"{height} x {width}, {scene.name} is {rows} x {columns}; choose a smaller size"
                 )
 
     def __len__(self) -> int:
@@ -170,16 +170,15 @@ class WholeScenes(Dataset[Tensor]):
         if self.downsample < 1:
             raise ValueError(f"downsample: expected at least 1, got {downsample}")
         for scene in self.scenes:
-            height, width = self.crop or scene.shape[1:]
-            if height > scene.shape[1] or width > scene.shape[2]:
+            _, rows, columns = scene.shape
+            height, width = self.crop or (rows, columns)
+            most, least = f"{rows} x {columns}, the size of {scene.name}", min(height, width)
+            if height > rows or width > columns:
+                raise ValueError(f"crop: expected at most {most}, got {height} x {width}")
+            if self.downsample > least:
+                name = scene.name
                 raise ValueError(
-                    f"crop: expected at most {scene.shape[1]} x {scene.shape[2]}, the size of "
-                    f"{scene.name}, got {height} x {width}"
-                )
-            if self.downsample > min(height, width):
-                raise ValueError(
-                    f"downsample: expected at most {min(height, width)}, the size of "
-                    f"{scene.name}, got {downsample}"
+                    f"downsample: expected at most {least}, the size of {name}, got {downsample}"
                 )
 
     @property
@@ -224,8 +223,7 @@ def _load_cached(path: Path, wavelengths: Sequence[float], scale: Scale, cache: 
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     stamps = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     wanted = tuple(map(float, wavelengths))
-    identity = repr((_CACHE_VERSION, str(path.resolve()), stamps, wanted, scale))
-    key = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    key = digest_content([repr((_CACHE_VERSION, str(path.resolve()), stamps, wanted, scale))])[:16]
     copy = cache / f"{path.stem[:60]}-{key}.npy"
     if not copy.is_file():
         scene = load_scene(path, wavelengths, scale=scale).compact()

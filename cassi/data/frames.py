@@ -298,7 +298,7 @@ def find_hot_in_snapshot(frame: Tensor, threshold: float) -> Tensor:
 
 
 def repair(frame: Tensor, bad: Tensor) -> Tensor:
-    """Replace pixels of frames `(..., H, W)`, where bad `(H, W)` is True, by their neighbours' mean.
+    """Replace pixels of `(..., H, W)` where bad `(H, W)` is True by the mean of their neighbours.
 
     Pixels without a valid neighbour are filled from those that have been, inwards.
 

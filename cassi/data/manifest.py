@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cassi.data.bundled import bundled_path
 from cassi.data.checksums import digest, digest_content
@@ -52,14 +52,8 @@ class Manifest:
         return scene_name(self.aliases.get(path, path))
 
 
-@dataclass(frozen=True)
-class CheckedSplit:
-    """What `check_split` found.
-
-    Attributes:
-        paths: the scenes of the split, in the manifest's order.
-        unlisted: scenes that lie beside them and that the manifest does not name.
-    """
+class CheckedSplit(NamedTuple):
+    """The scenes of a split, in the manifest's order, and what lies unlisted beside them."""
 
     paths: tuple[Path, ...]
     unlisted: tuple[Path, ...]
@@ -68,8 +62,7 @@ class CheckedSplit:
 def checksum(path: str | os.PathLike[str]) -> str:
     """SHA-256 of a file, or of the names and contents of the PNGs in a folder.
 
-    Args:
-        path: a file, or a PNG folder; thumbnails and texts that lie in it do not count.
+    Thumbnails and texts that lie in the folder do not count.
 
     Raises:
         OSError: it cannot be read.
@@ -163,16 +156,10 @@ def check_split(
 
 
 def refuse_shared(paths: Iterable[Path], judges: Iterable[Path], split: str, judge: str) -> None:
-    """Raise if a scene lies in two splits, for data without a manifest.
+    """Raise if a scene of a split lies in a later one that judges it, where there is no manifest.
 
     Equal content is refused, and equal names, except numbers such as `scene01`, which every data
     set uses.
-
-    Args:
-        paths: scenes of the earlier split.
-        judges: scenes of the later split, which judges the earlier one.
-        split: name of the earlier split.
-        judge: name of the later split.
 
     Raises:
         ValueError: names the scene.

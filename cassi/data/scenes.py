@@ -56,13 +56,7 @@ class Scene:
     def values(
         self, top: int = 0, left: int = 0, height: int | None = None, width: int | None = None
     ) -> Tensor:
-        """Read a window of the cube, by default all of it.
-
-        Args:
-            top: first row.
-            left: first column.
-            height: rows, by default up to the last.
-            width: columns, by default up to the last.
+        """Read a window of the cube, by default all of it up to the last row and column.
 
         Returns:
             float32 `(C, height, width)`, contiguous; the caller may write to it.
@@ -98,10 +92,7 @@ def find_scenes(root: str | os.PathLike[str]) -> list[Path]:
     """List the scenes in a folder and all folders below it.
 
     A scene is a file that `cassi.data.io` reads, or a folder of PNGs that end in a number, one a
-    band. Hidden files, pictures and texts beside them are passed over.
-
-    Args:
-        root: a folder, or one scene.
+    band. Hidden files, pictures and texts beside them are passed over. The root may be a scene.
 
     Returns:
         Files and PNG folders, sorted.
@@ -174,10 +165,8 @@ def load_scene(
     bands = len(cube)
     if source is None and bands != len(wanted):
         few = "too few bands" if bands < len(wanted) else "unknown bands"
-        raise ValueError(
-            f"{path}: {few}: expected {len(wanted)}, or a file that states its wavelengths, got "
-            f"{bands} without wavelengths"
-        )
+        what = f"expected {len(wanted)}, or a file that states its wavelengths"
+        raise ValueError(f"{path}: {few}: {what}, got {bands} without wavelengths")
     if source is None:
         note += f", no wavelengths stated, its {bands} bands taken as the wanted ones"
     else:

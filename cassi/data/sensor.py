@@ -138,12 +138,9 @@ class Sensor:
         return self.exposure * 2 / bands * self.electrons
 
     def __call__(self, y: Tensor, bands: int, generator: torch.Generator) -> Tensor:
-        """Expose the sensor.
+        """Expose the sensor to y `(B, K, H', W')`; what is below 0 counts as dark.
 
-        Args:
-            y: `(B, K, H', W')`, at least 0; what is below counts as dark.
-            bands: C.
-            generator: of shot, dark and read noise; the same state gives the same bits.
+        The same state of the generator gives the same shot, dark and read noise.
 
         Returns:
             The frame, shaped like y, in its unit and dtype.
@@ -200,9 +197,8 @@ class Sensor:
             else:
                 for row, column in self.hot:
                     if row >= shape[0] or column >= shape[1]:
-                        raise ValueError(
-                            f"hot: expected pixels inside {shape}, got {[row, column]}"
-                        )
+                        got = [row, column]
+                        raise ValueError(f"hot: expected pixels inside {shape}, got {got}")
                     hot[row * shape[1] + column] = 1
             own = torch.Generator().manual_seed(self.seed)
             response = (1 + self.prnu * torch.randn(shape, generator=own)).clamp_(min=0)

@@ -14,7 +14,6 @@ from cassi.systems import SDCassi
 __all__ = [
     "FixedMask",
     "MaskCrops",
-    "MaskSource",
     "MixedMasks",
     "Noise",
     "RandomMasks",
@@ -109,12 +108,9 @@ class Simulator:
 
     @torch.no_grad()
     def __call__(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, SDCassi]:
-        """Measure cubes.
+        """Measure cubes x `(B, C, H, W)` on any device.
 
-        Args:
-            x: `(B, C, H, W)`, on any device.
-            generator: of all random numbers; the same state gives the same bits. One on the CPU
-                serves every device.
+        The same state of the generator gives the same bits; one on the CPU serves every device.
 
         Returns:
             y `(B, K, H', W')` and the camera that made it, both on x's device. The camera has a

@@ -54,7 +54,8 @@ def check_size(claimed: int, stored: int, *, compressed: bool = False) -> None:
 
     Args:
         claimed: Bytes the header promises.
-        stored: Bytes the file holds for it; where ``compressed``, they may be fewer.
+        stored: Bytes the file holds for it.
+        compressed: Whether these may be fewer.
 
     Raises:
         ValueError: The file is cut short, or the claim is beyond any compression.
