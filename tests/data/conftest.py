@@ -1,27 +1,22 @@
 """What several tests of files share."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
 
 @pytest.fixture
-def cube() -> torch.Tensor:
+def cube():
     # Width is the shortest axis: only what the file states tells that the bands are another.
     return torch.rand(5, 7, 4, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.fixture
-def save_hdf5_as_matlab() -> Callable[..., None]:
+def save_hdf5_as_matlab():
     """Writes a v7.3 file as MATLAB does: a text header of 512 bytes, axes reversed."""
     h5py = pytest.importorskip("h5py")
 
-    def save(path: Path, **arrays: np.ndarray) -> None:
+    def save(path, **arrays):
         with h5py.File(path, "w", userblock_size=512) as file:
             for name, array in arrays.items():
                 file.create_dataset(name, data=array.T, compression="gzip")

@@ -1,7 +1,5 @@
 """Files appear whole or not at all."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -9,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,10 +15,10 @@ from cassi.data.atomic import atomic_folder, atomic_path, atomic_paths
 from cassi.data.checksums import SUMS, check_archive, check_sums, seal, unseal
 
 
-def test_second_rename_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_rename_fails(tmp_path, monkeypatch):
     replace = os.replace
 
-    def fail_on_header(source: Path, target: Path) -> None:
+    def fail_on_header(source, target):
         if str(target).endswith(".hdr"):
             raise PermissionError("no")
         replace(source, target)
@@ -32,7 +29,7 @@ def test_second_rename_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not list(tmp_path.iterdir())
 
 
-def _write_text(text: str, *finals: Path, error: type[BaseException] | None = None) -> None:
+def _write_text(text, *finals, error=None):
     with atomic_paths(*finals) as temporaries:
         for temporary in temporaries:
             temporary.write_text(text)
@@ -40,7 +37,7 @@ def _write_text(text: str, *finals: Path, error: type[BaseException] | None = No
             raise error
 
 
-def test_atomic_path(tmp_path: Path) -> None:
+def test_atomic_path(tmp_path):
     final = tmp_path / ("n" * 250 + ".csv")
     with atomic_path(final) as temporary:
         assert temporary.parent == tmp_path
@@ -60,7 +57,7 @@ def test_atomic_path(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [link, final]
 
 
-def test_atomic_path_needs_a_folder(tmp_path: Path) -> None:
+def test_atomic_path_needs_a_folder(tmp_path):
     (tmp_path / "file").write_text("")
     for bad, kind in [("no/a.csv", FileNotFoundError), ("file/a.csv", NotADirectoryError)]:
         with pytest.raises(kind, match="cannot write"), atomic_path(tmp_path / bad):

@@ -1,13 +1,9 @@
 """Variations of training samples: each does what it says and nothing else."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from cassi.data.augment import Augment, augmented_crop, random_crop, turn
 from cassi.data.scenes import Scene
@@ -16,22 +12,22 @@ OFF = Augment(flip=False, rotate=False, splice=0.0)
 BANDS = (450.0, 550.0)
 
 
-def _generator(seed: int = 0) -> torch.Generator:
+def _generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def _scene(rows: int = 12, columns: int = 15, base: float = 0.0) -> Scene:
+def _scene(rows=12, columns=15, base=0.0):
     """Every pixel tells where it is: 16·row + column, in the second band one more half."""
     index = 16.0 * torch.arange(rows)[:, None] + torch.arange(columns)
     return Scene("a", base + torch.stack([index, index + 0.5]), BANDS)
 
 
-def _all_turns(cube: Tensor) -> list[Tensor]:
+def _all_turns(cube):
     turned = [torch.rot90(cube, k, (-2, -1)) for k in range(4)]
     return [*turned, *(one.flip(-1) for one in turned)]
 
 
-def test_everything_off_is_a_crop() -> None:
+def test_everything_off_is_a_crop():
     scene, places = _scene(), set()
     for seed in range(300):
         crop = augmented_crop([scene], 5, 6, OFF, _generator(seed))
@@ -42,7 +38,7 @@ def test_everything_off_is_a_crop() -> None:
     assert {left for _, left in places} == set(range(10))
 
 
-def test_flips_and_turns_are_all_drawn() -> None:
+def test_flips_and_turns_are_all_drawn():
     scene = _scene(5, 5)
     views = [tuple(view.flatten().tolist()) for view in _all_turns(scene.cube)]
     for augment, expected in (
@@ -59,7 +55,7 @@ def test_flips_and_turns_are_all_drawn() -> None:
 
 @pytest.mark.parametrize("turns", range(4))
 @pytest.mark.parametrize("flips", [(0, 0), (0, 1), (1, 0), (1, 1)])
-def test_turn(turns: int, flips: tuple[int, int]) -> None:
+def test_turn(turns, flips):
     cube = _scene(4, 6).cube
     dims = [dim for dim, flip in zip((-2, -1), flips, strict=True) if flip]
     got = turn(cube, turns, *map(bool, flips))
@@ -67,14 +63,14 @@ def test_turn(turns: int, flips: tuple[int, int]) -> None:
     assert got.is_contiguous()
 
 
-def test_turned_crops_have_the_size_asked_for() -> None:
+def test_turned_crops_have_the_size_asked_for():
     for seed in range(20):
         crop = random_crop(_scene(), 4, 9, replace(OFF, rotate=True), _generator(seed))
         assert crop.shape == (2, 4, 9)
 
 
 @pytest.mark.parametrize("size", [(6, 8), (5, 7), (1, 7)])
-def test_splice_is_made_of_four_crops(size: tuple[int, int]) -> None:
+def test_splice_is_made_of_four_crops(size):
     scenes = [_scene(base=1000.0 * k) for k in range(4)]
     height, width = size
     used = set()
@@ -91,7 +87,7 @@ def test_splice_is_made_of_four_crops(size: tuple[int, int]) -> None:
     assert used == set(range(4))
 
 
-def test_mix_is_a_convex_combination() -> None:
+def test_mix_is_a_convex_combination():
     scenes = [Scene("a", torch.zeros(2, 6, 6), BANDS), Scene("b", torch.ones(2, 6, 6), BANDS)]
     values = []
     for seed in range(200):
@@ -104,7 +100,7 @@ def test_mix_is_a_convex_combination() -> None:
     assert max(inner) > 0.9
 
 
-def test_scale_keeps_means_and_sizes() -> None:
+def test_scale_keeps_means_and_sizes():
     scene = Scene("a", torch.full((2, 12, 15), 0.25), BANDS)
     for seed in range(20):
         crop = random_crop(scene, 6, 6, replace(OFF, scale=(0.5, 2.0)), _generator(seed))
@@ -117,7 +113,7 @@ def test_scale_keeps_means_and_sizes() -> None:
     assert Augment(scale=(0.8, 1.0)).source_size(6, 8) == (10, 10)
 
 
-def test_brightness_is_one_factor() -> None:
+def test_brightness_is_one_factor():
     scene = Scene("a", torch.rand(2, 6, 6, generator=_generator()), BANDS)
     factors = []
     for seed in range(100):
@@ -129,7 +125,7 @@ def test_brightness_is_one_factor() -> None:
     assert 1.9 < max(factors) <= 2
 
 
-def test_illumination_is_one_smooth_factor_per_band() -> None:
+def test_illumination_is_one_smooth_factor_per_band():
     scene = Scene("a", torch.rand(28, 6, 6, generator=_generator()) + 0.1, tuple(range(28)))
     logs = []
     for seed in range(200):
@@ -142,7 +138,7 @@ def test_illumination_is_one_smooth_factor_per_band() -> None:
     assert curves.diff(dim=1).abs().max() < 0.4
 
 
-def test_lifted_spectra_are_sums_of_three_smooth_ones() -> None:
+def test_lifted_spectra_are_sums_of_three_smooth_ones():
     cube = torch.rand(28, 12, 15, generator=_generator()) + 0.1
     scene = Scene("a", cube, tuple(range(28)))
     directions = []
@@ -157,13 +153,13 @@ def test_lifted_spectra_are_sums_of_three_smooth_ones() -> None:
     assert torch.stack(directions).std(0).max() > 0.05
 
 
-def test_lifting_leaves_what_is_dark_dark() -> None:
+def test_lifting_leaves_what_is_dark_dark():
     scene = Scene("a", torch.zeros(28, 6, 6), tuple(range(28)))
     sample = augmented_crop([scene], 6, 6, replace(OFF, lift=1.0), _generator())
     assert torch.equal(sample, scene.cube)
 
 
-def test_same_generator_same_bits() -> None:
+def test_same_generator_same_bits():
     everything = Augment(
         splice=0.5, mix=0.5, scale=(0.7, 1.5), brightness=(0.5, 1.0), illumination=0.2, lift=0.5
     )
@@ -186,11 +182,11 @@ def test_same_generator_same_bits() -> None:
         ({"brightness": (1, float("nan"))}, "brightness: expected"),
     ],
 )
-def test_refused(arguments: dict[str, Any], message: str) -> None:
+def test_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Augment(**arguments)
 
 
-def test_crop_larger_than_the_scene() -> None:
+def test_crop_larger_than_the_scene():
     with pytest.raises(ValueError, match="a: expected a crop inside 12 x 15, got 13 x 3"):
         random_crop(_scene(), 13, 3, OFF, _generator())

@@ -1,7 +1,5 @@
 """Data sets to evaluate on."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -104,10 +102,7 @@ def test_measurements_with_masks_and_truths_elsewhere(pairs, tmp_path):
         np.save(tmp_path / "masks" / f"{name}.npy", values.astype(np.float32))
     io.write_cube(tmp_path / "truths" / "a.npz", torch.rand(3, 8, 10), NM)
     data = Benchmark(
-        cubes=tmp_path / "truths",
-        measurements=pairs,
-        mask=tmp_path / "masks",
-        wavelengths=NM,
+        cubes=tmp_path / "truths", measurements=pairs, mask=tmp_path / "masks", wavelengths=NM
     )
     assert data.load("a").truth is not None
     assert data.load("b").truth is None

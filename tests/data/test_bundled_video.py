@@ -1,7 +1,5 @@
 """The bundled video is what its script draws, and moves."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from cassi.data.io import load_cube
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_script_draws_the_file() -> None:
+def test_the_script_draws_the_file():
     make_video = runpy.run_path(str(ROOT / "scripts" / "make_bundled_video.py"))["make_video"]
     scene = tifffile.imread(ROOT / "data" / "scene.tif").astype(np.float64)
     drawn = np.rint(make_video(scene / scene.max()) * 255)
@@ -22,7 +20,7 @@ def test_the_script_draws_the_file() -> None:
     assert np.abs(drawn - stored).max() <= 1
 
 
-def test_it_is_read_as_frames() -> None:
+def test_it_is_read_as_frames():
     frames = load_cube(bundled_path("video.tif"))
     assert frames.data.shape == (1, 8, 128, 128)
     assert frames.wavelengths is None

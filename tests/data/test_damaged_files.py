@@ -1,10 +1,6 @@
 """What cannot be read is refused in one line."""
 
-from __future__ import annotations
-
 import pickle
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +15,7 @@ scipy_io = pytest.importorskip("scipy.io")
 NM = (453.5, 457.5, 462.0, 466.125, 471.5)
 
 
-def test_no_such_file(tmp_path: Path, cube: torch.Tensor) -> None:
+def test_no_such_file(tmp_path, cube):
     io.write_cube(tmp_path / "scene01.tif", cube)
     with pytest.raises(FileNotFoundError, match=r"did you mean scene01\.tif\?"):
         io.read_cube(tmp_path / "scene1.tif")
@@ -48,17 +44,17 @@ def test_no_such_file(tmp_path: Path, cube: torch.Tensor) -> None:
         (np.full((6, 7, 3), 1e300), "NaN or infinite"),
     ],
 )
-def test_unsuitable_arrays(tmp_path: Path, array: np.ndarray, message: str) -> None:
+def test_unsuitable_arrays(tmp_path, array, message):
     np.save(tmp_path / "a.npy", array, allow_pickle=True)
     with pytest.raises(ValueError, match=message):
         io.read_cube(tmp_path / "a.npy")
 
 
-def test_nothing_is_unpickled(tmp_path: Path) -> None:
+def test_nothing_is_unpickled(tmp_path):
     marker = tmp_path / "run"
 
     class Bomb:
-        def __reduce__(self) -> tuple[object, tuple[()]]:
+        def __reduce__(self):
             return marker.touch, ()
 
     np.savez(tmp_path / "a.npz", cube=np.array([Bomb()], dtype=object))
@@ -70,7 +66,7 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
-def test_matlab_things_that_are_not_arrays(tmp_path: Path) -> None:
+def test_matlab_things_that_are_not_arrays(tmp_path):
     things = {
         "c": np.array([1, "a"], object),
         "s": {"x": 1},
@@ -85,7 +81,7 @@ def test_matlab_things_that_are_not_arrays(tmp_path: Path) -> None:
         io.read_mask(tmp_path / "a.mat", key="z")
 
 
-def test_claims_beyond_the_file(tmp_path: Path) -> None:
+def test_claims_beyond_the_file(tmp_path):
     huge = (1 << 20, 1 << 20, 3)
     with (tmp_path / "a.npy").open("wb") as file:
         np.lib.format.write_array_header_1_0(
@@ -99,9 +95,7 @@ def test_claims_beyond_the_file(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def files(
-    tmp_path: Path, save_hdf5_as_matlab: Callable[..., None]
-) -> list[tuple[Path, torch.Tensor]]:
+def files(tmp_path, save_hdf5_as_matlab):
     """The same cube in every format."""
     cube = torch.rand(5, 16, 17, generator=torch.Generator().manual_seed(0))
     for suffix in io.WRITE_SUFFIXES:
@@ -113,18 +107,14 @@ def files(
     return [(tmp_path / name, cube[None]) for name in names]
 
 
-def _attempt(path: Path) -> tuple[torch.Tensor | None, str]:
+def _attempt(path):
     try:
         return io.read_cube(path), ""
     except ValueError as error:
         return None, str(error)
 
 
-def test_truncated_files(
-    files: list[tuple[Path, torch.Tensor]],
-    caplog: pytest.LogCaptureFixture,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_truncated_files(files, caplog, capfd):
     """Whatever is missing, the answer is one line or the whole cube, never a part of it."""
     for path, cube in files:
         whole = path.read_bytes()
@@ -143,7 +133,7 @@ def test_truncated_files(
     assert capfd.readouterr().err == ""
 
 
-def test_random_bytes(files: list[tuple[Path, torch.Tensor]]) -> None:
+def test_random_bytes(files):
     generator = np.random.default_rng(0)
     for path, _ in files:
         whole = np.frombuffer(path.read_bytes(), np.uint8)

@@ -1,15 +1,11 @@
 """Data sets: the same samples for any number of workers; splits from folders and manifests."""
 
-from __future__ import annotations
-
 import os
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader
 
 import cassi
@@ -23,17 +19,17 @@ BANDS = (450.0, 550.0)
 EVERYTHING = Augment(splice=0.5, mix=0.5, scale=(0.8, 1.2), brightness=(0.5, 1.0))
 
 
-def _cube(*shape: int, seed: int = 0) -> Tensor:
+def _cube(*shape, seed=0):
     return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.fixture
-def scenes() -> list[Scene]:
+def scenes():
     return [Scene(f"s{k}", _cube(2, 12, 14, seed=k), BANDS).compact() for k in range(3)]
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     folder = tmp_path / "data"
     for seed, name in enumerate(("train/b", "train/a", "validation/c", "test/d")):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -41,7 +37,7 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_sample_depends_on_seed_and_index_alone(scenes: list[Scene]) -> None:
+def test_a_sample_depends_on_seed_and_index_alone(scenes):
     data = TrainingCrops(scenes, size=6, length=8, seed=1, augment=EVERYTHING)
     samples = list(data)
     assert len(samples) == len(data) == 8
@@ -59,21 +55,21 @@ def test_a_sample_depends_on_seed_and_index_alone(scenes: list[Scene]) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_workers_give_the_same_batches(scenes: list[Scene], workers: int) -> None:
+def test_workers_give_the_same_batches(scenes, workers):
     data = TrainingCrops(scenes, size=(6, 4), length=8, seed=1, augment=EVERYTHING)
     loader = DataLoader(data, batch_size=2, num_workers=workers, multiprocessing_context="fork")
     for batch, expected in zip(loader, DataLoader(data, batch_size=2), strict=True):
         assert torch.equal(batch, expected)
 
 
-def test_crops_that_are_refused(scenes: list[Scene]) -> None:
+def test_crops_that_are_refused(scenes):
     with pytest.raises(ValueError, match=r"13 x 13 needs .* at least 13 x 13, s0 is 12 x 14"):
         TrainingCrops(scenes, size=13, length=1)
     with pytest.raises(ValueError, match="8 x 8 needs scenes of at least 16 x 16"):
         TrainingCrops(scenes, size=8, length=1, augment=Augment(scale=(0.5, 1)))
     for size in (0, (1, 2, 3), (2, -1), "ab"):
         with pytest.raises(ValueError, match="size: expected a positive number"):
-            TrainingCrops(scenes, size=size, length=1)  # type: ignore[arg-type]
+            TrainingCrops(scenes, size=size, length=1)
     with pytest.raises(ValueError, match="length: expected at least 1"):
         TrainingCrops(scenes, size=4, length=0)
     with pytest.raises(ValueError, match="at least one, got none"):
@@ -83,7 +79,7 @@ def test_crops_that_are_refused(scenes: list[Scene]) -> None:
         TrainingCrops([*scenes, odd], size=4, length=1)
 
 
-def test_whole_scenes(scenes: list[Scene]) -> None:
+def test_whole_scenes(scenes):
     assert WholeScenes(scenes).names == ["s0", "s1", "s2"]
     assert [cube.shape for cube in islice(WholeScenes(scenes), 3)] == [(2, 12, 14)] * 3
     assert torch.equal(WholeScenes(scenes)[1], scenes[1].values())
@@ -98,7 +94,7 @@ def test_whole_scenes(scenes: list[Scene]) -> None:
             WholeScenes(scenes, downsample=downsample)
 
 
-def test_split_from_folders(root: Path) -> None:
+def test_split_from_folders(root):
     scenes = load_split(root, "train", wavelengths=BANDS)
     assert [scene.name for scene in scenes] == ["a", "b"]
     assert all(scene.cube.dtype == torch.uint16 for scene in scenes)
@@ -109,7 +105,7 @@ def test_split_from_folders(root: Path) -> None:
     assert [scene.name for scene in listed] == ["d", "a"]
 
 
-def test_test_scene_in_a_training_folder(root: Path) -> None:
+def test_test_scene_in_a_training_folder(root):
     (root / "train" / "x.tif").write_bytes((root / "test" / "d.tif").read_bytes())
     with pytest.raises(ValueError, match=r"x\.tif is the test scene .*d\.tif; take it out of the"):
         load_split(root, "train", wavelengths=BANDS)
@@ -120,13 +116,13 @@ def test_test_scene_in_a_training_folder(root: Path) -> None:
         load_split(root, "train", wavelengths=BANDS)
 
 
-def test_numbers_are_no_names(root: Path) -> None:
+def test_numbers_are_no_names(root):
     (root / "train" / "a.tif").rename(root / "train" / "scene01.tif")
     (root / "test" / "d.tif").rename(root / "test" / "scene01.tif")
     assert len(load_split(root, "train", wavelengths=BANDS)) == 2
 
 
-def test_split_from_a_manifest(root: Path) -> None:
+def test_split_from_a_manifest(root):
     name = "train/b.tif"
     manifest = Manifest(BANDS, train={name: checksum(root / name)})
     left_out = "1 scenes beside the train data are not in the manifest and are left out: a.tif"
@@ -137,7 +133,7 @@ def test_split_from_a_manifest(root: Path) -> None:
         load_split([root], "train", wavelengths=BANDS, manifest=manifest)
 
 
-def test_cache(root: Path, tmp_path: Path) -> None:
+def test_cache(root, tmp_path):
     cache = tmp_path / "deep" / "cache"
     plain = load_split(root, "train", wavelengths=BANDS)
     for _ in range(2):
@@ -157,7 +153,7 @@ def test_cache(root: Path, tmp_path: Path) -> None:
     assert len(list(cache.iterdir())) == 5
 
 
-def test_splits_that_are_refused(root: Path) -> None:
+def test_splits_that_are_refused(root):
     with pytest.raises(ValueError, match="split: expected train, validation, test, got 'val'"):
         load_split(root, "val", wavelengths=BANDS)
     with pytest.raises(FileNotFoundError, match="expected train, validation, test in the data"):
@@ -171,7 +167,7 @@ def test_splits_that_are_refused(root: Path) -> None:
         load_split(root, "train", wavelengths=[440, 500])
 
 
-def test_real_splits(data_dir: Path) -> None:
+def test_real_splits(data_dir):
     scenes = load_split(data_dir, "validation", wavelengths=BENCHMARK_WAVELENGTHS, manifest="cave")
     assert [scene.name for scene in scenes] == ["cloth", "paints", "real_and_fake_apples"]
     crop = TrainingCrops(scenes, size=256, length=1)[0]

@@ -1,15 +1,10 @@
 """Frames to measurements: each step alone, all of them undoing a simulated sensor, and refusals."""
 
-from __future__ import annotations
-
 import math
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from cassi import SDCassi
 from cassi.data.bundled import bundled_path
@@ -18,12 +13,12 @@ from cassi.data.io import load_cube, load_mask
 from cassi.data.sensor import Sensor
 
 
-def _generator(seed: int = 0) -> torch.Generator:
+def _generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
 @pytest.fixture(scope="module")
-def snapshot() -> Tensor:
+def snapshot():
     """The bundled scene, measured."""
     truth = load_cube(bundled_path("scene.tif")).data
     mask = load_mask(bundled_path("mask.tif")).data
@@ -31,17 +26,17 @@ def snapshot() -> Tensor:
 
 
 @pytest.fixture
-def save(tmp_path: Path) -> Any:
+def save(tmp_path):
     """Write a frame, return its path."""
 
-    def write(name: str, frame: Tensor | np.ndarray) -> str:
+    def write(name, frame):
         np.save(tmp_path / f"{name}.npy", np.asarray(frame))
         return str(tmp_path / f"{name}.npy")
 
     return write
 
 
-def test_nothing_is_done_by_default() -> None:
+def test_nothing_is_done_by_default():
     frame = torch.rand(1, 2, 6, 8)
     y, done = Preprocessing().apply(frame)
     assert torch.equal(y, frame)
@@ -52,7 +47,7 @@ def test_nothing_is_done_by_default() -> None:
     assert describe(done) == ""
 
 
-def test_dark_window_and_scale() -> None:
+def test_dark_window_and_scale():
     frame = torch.rand(1, 2, 6, 8)
     y, done = Preprocessing(dark=0.5, window=[1, 2, 4, 5], scale=3).apply(frame)
     torch.testing.assert_close(y, 3 * (frame[..., 1:5, 2:7] - 0.5))
@@ -60,7 +55,7 @@ def test_dark_window_and_scale() -> None:
     assert describe(done) == "dark level 0.5 subtracted, window [1, 2, 4, 5], times 3"
 
 
-def test_dark_level_of_the_edges() -> None:
+def test_dark_level_of_the_edges():
     frame = torch.rand(1, 1, 6, 12) + 5
     frame[..., :2] = frame[..., -2:] = 0.25
     y, done = Preprocessing(dark="auto", step=-2).apply(frame)
@@ -68,7 +63,7 @@ def test_dark_level_of_the_edges() -> None:
     torch.testing.assert_close(y, frame - 0.25)
 
 
-def test_dark_frames_are_averaged_and_flats_normalised(save: Any) -> None:
+def test_dark_frames_are_averaged_and_flats_normalised(save):
     frame, dark = torch.rand(1, 2, 6, 8) + 1, torch.rand(3, 6, 8)
     flat = 1 + torch.rand(6, 8)
     chain = Preprocessing(dark=save("dark", dark), flat=save("flat", flat + dark.mean(0)))
@@ -80,7 +75,7 @@ def test_dark_frames_are_averaged_and_flats_normalised(save: Any) -> None:
     assert "flat.npy" in describe(done)
 
 
-def test_repair_takes_the_mean_of_good_neighbours() -> None:
+def test_repair_takes_the_mean_of_good_neighbours():
     frame = torch.arange(30.0).reshape(1, 1, 5, 6)
     bad = torch.zeros(5, 6, dtype=torch.bool)
     bad[2, 2] = bad[2, 3] = bad[0, 0] = True
@@ -95,7 +90,7 @@ def test_repair_takes_the_mean_of_good_neighbours() -> None:
     assert repair(torch.where(bad, math.inf, torch.ones(5, 6)), bad).eq(1).all()
 
 
-def test_hot_pixels_by_list_and_by_map(save: Any) -> None:
+def test_hot_pixels_by_list_and_by_map(save):
     frame = torch.ones(1, 2, 6, 8)
     frame[..., 3, 4] = 50
     bad = torch.zeros(6, 8)
@@ -108,7 +103,7 @@ def test_hot_pixels_by_list_and_by_map(save: Any) -> None:
 
 
 @pytest.mark.parametrize("constant", [False, True])
-def test_hot_pixels_by_dark_frame(save: Any, constant: bool) -> None:
+def test_hot_pixels_by_dark_frame(save, constant):
     dark = torch.full((40, 50), 0.1)
     dark += 0 if constant else 0.01 * torch.randn(40, 50, generator=_generator())
     dark[3, 4] = dark[3, 5] = 0.5
@@ -121,7 +116,7 @@ def test_hot_pixels_by_dark_frame(save: Any, constant: bool) -> None:
     assert torch.equal(y, expected)
 
 
-def test_dead_pixels_by_flat_field(save: Any) -> None:
+def test_dead_pixels_by_flat_field(save):
     flat = 1 + 0.01 * torch.randn(40, 50, generator=_generator())
     flat[3, 4] = 0
     frame = torch.ones(1, 1, 40, 50) * flat
@@ -131,7 +126,7 @@ def test_dead_pixels_by_flat_field(save: Any) -> None:
     torch.testing.assert_close(y, torch.full_like(y, y[..., 3, 4].item()))
 
 
-def test_hot_pixels_of_a_coded_snapshot(snapshot: Tensor) -> None:
+def test_hot_pixels_of_a_coded_snapshot(snapshot):
     clean, done = Preprocessing(hot_pixels=8).apply(snapshot)
     assert torch.equal(clean, snapshot)
     assert done["hot_pixels"]["repaired"] == 0
@@ -145,7 +140,7 @@ def test_hot_pixels_of_a_coded_snapshot(snapshot: Tensor) -> None:
     assert changed.sum() == changed[places].sum()
 
 
-def test_saturation_counts_what_is_not_repaired() -> None:
+def test_saturation_counts_what_is_not_repaired():
     frame = torch.rand(1, 1, 10, 10)
     frame[..., 2, 3] = frame[..., 4, 5] = 2
     with pytest.warns(UserWarning, match=r"1 pixels \(1 %\) are saturated, at 2 or more"):
@@ -153,9 +148,9 @@ def test_saturation_counts_what_is_not_repaired() -> None:
     assert done["saturation"] == {"level": 2.0, "pixels": 1, "fraction": 0.01}
 
 
-def test_the_chain_undoes_a_sensor(snapshot: Tensor, save: Any) -> None:
+def test_the_chain_undoes_a_sensor(snapshot, save):
     """Dark current, offset, response and hot pixels go; shot and read noise are left."""
-    options: dict[str, Any] = {"shot": "poisson", "full_well": 1e4, "gain": 2.5, "bits": 12}
+    options = {"shot": "poisson", "full_well": 1e4, "gain": 2.5, "bits": 12}
     options |= {"read": 2.5, "offset": 64.0, "dark": 300.0, "saturate": True}
     sensor = Sensor(**options, prnu=0.02, hot=0.002, hot_level=0.4, raw=True)
     bands, random = 28, _generator()
@@ -196,17 +191,17 @@ def test_the_chain_undoes_a_sensor(snapshot: Tensor, save: Any) -> None:
         ({"scale": math.inf}, "scale: expected"),
     ],
 )
-def test_refused(options: dict[str, Any], said: str) -> None:
+def test_refused(options, said):
     with pytest.raises(ValueError, match=said):
         Preprocessing(**options).apply(torch.rand(1, 1, 6, 8, generator=_generator()))
 
 
-def test_refused_files(save: Any, tmp_path: Path) -> None:
+def test_refused_files(save, tmp_path):
     frame = torch.rand(1, 1, 6, 8)
     for name in ("dark", "flat", "hot_pixels"):
         with pytest.raises(FileNotFoundError, match=rf"{name}: expected .* got 'none\.npy'"):
             Preprocessing(**{name: "none.npy"})
-        small: Any = {name: save("small", torch.ones(6, 7))}
+        small = {name: save("small", torch.ones(6, 7))}
         with pytest.raises(ValueError, match=rf"{name}: expected a frame of \(6, 8\) .* \(6, 7\)"):
             Preprocessing(**small).apply(frame)
     flat = torch.ones(6, 8)

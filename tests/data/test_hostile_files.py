@@ -1,12 +1,8 @@
 """Files made to harm: they claim more than they hold, expand without end, or want to run code."""
 
-from __future__ import annotations
-
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,13 +18,13 @@ NM = (453.5, 457.5, 462.0)
 HUGE = 10**13  # bytes
 
 
-def _npy(path: Path) -> None:
+def _npy(path):
     with path.open("wb") as file:
         header = {"descr": "|u1", "fortran_order": False, "shape": (10, 10, HUGE // 100)}
         np.lib.format.write_array_header_1_0(file, header)
 
 
-def _npz(path: Path) -> None:
+def _npz(path):
     """Both the member and what the archive says of it claim ten terabytes."""
     _npy(path.with_suffix(".npy"))
     with zipfile.ZipFile(path, "w") as archive:
@@ -38,7 +34,7 @@ def _npz(path: Path) -> None:
         info.extra = b""
 
 
-def _npz_twin(path: Path) -> None:
+def _npz_twin(path):
     """A member without suffix hides behind one that is checked."""
     _npy(path.with_suffix(".npy"))
     with zipfile.ZipFile(path, "w") as archive:
@@ -46,15 +42,13 @@ def _npz_twin(path: Path) -> None:
         archive.write(path.with_suffix(".npy"), "cube.npy")
 
 
-def _npy_header(path: Path) -> None:
+def _npy_header(path):
     path.write_bytes(b"\x93NUMPY\2\0" + struct.pack("<I", 0xFFFFFFF0) + b"{" * 100)
 
 
-def _mat(
-    axes: tuple[int, ...], tag: int, numbers: int, *, kind: int = 9, name: bytes = b"cube"
-) -> Callable[[Path], None]:
-    def make(path: Path) -> None:
-        def element(kind: int, content: bytes) -> bytes:
+def _mat(axes, tag, numbers, *, kind=9, name=b"cube"):
+    def make(path):
+        def element(kind, content):
             return struct.pack("<II", kind, len(content)) + content.ljust(-(-len(content) // 8) * 8)
 
         body = element(6, struct.pack("<II", 6, 0)) + element(5, struct.pack("<3i", *axes))
@@ -66,12 +60,12 @@ def _mat(
     return make
 
 
-def _hdf5(path: Path) -> None:
+def _hdf5(path):
     with h5py.File(path, "w") as file:
         file.create_dataset("cube", (10, 10, HUGE // 100), "u1", chunks=(1, 10, 1000))
 
 
-def _hdf5_chunk(path: Path) -> None:
+def _hdf5_chunk(path):
     """Small, but in one chunk of 4 GB."""
     with h5py.File(path, "w") as file:
         item = file.create_dataset(
@@ -80,7 +74,7 @@ def _hdf5_chunk(path: Path) -> None:
         item.id.write_direct_chunk((0, 0, 0), b"123")
 
 
-def _hdf5_deep(path: Path) -> None:
+def _hdf5_deep(path):
     """Paths that take the square of their number."""
     with h5py.File(path, "w", libver="latest") as file:
         group = file
@@ -89,7 +83,7 @@ def _hdf5_deep(path: Path) -> None:
         group["cube"] = np.ones((3, 4, 5))
 
 
-def _tiff(path: Path) -> None:
+def _tiff(path):
     tifffile.imwrite(path, np.zeros((3, 4, 5), "f4"), photometric="minisblack")
     content = bytearray(path.read_bytes())
     with tifffile.TiffFile(path) as tiff:
@@ -100,7 +94,7 @@ def _tiff(path: Path) -> None:
     path.write_bytes(content)
 
 
-def _envi(path: Path) -> None:
+def _envi(path):
     path.with_suffix(".img").write_bytes(bytes(60))
     path.write_text(
         "ENVI\nsamples = 1000000\nlines = 1000000\nbands = 10\nheader offset = 0\n"
@@ -108,7 +102,7 @@ def _envi(path: Path) -> None:
     )
 
 
-def _envi_sparse(path: Path) -> None:
+def _envi_sparse(path):
     """A raw file that is long, but takes no space."""
     _envi(path)
     try:
@@ -118,13 +112,13 @@ def _envi_sparse(path: Path) -> None:
         pytest.skip(f"no sparse files in {path.parent}: {error}")
 
 
-def _envi_lines(path: Path) -> None:
+def _envi_lines(path):
     """Lines that take the square of their number."""
     _envi(path)
     path.write_text(path.read_text() + "\n" * 900_000)
 
 
-HOSTILE: dict[str, tuple[str, Callable[[Path], None]]] = {
+HOSTILE = {
     "npy": (".npy", _npy),
     "npy_header": (".npy", _npy_header),
     "npz": (".npz", _npz),
@@ -145,14 +139,12 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], None]]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_claims_are_refused(
-    name: str, tmp_path: Path, allocations: Callable[[Callable[[], object]], int]
-) -> None:
+def test_claims_are_refused(name, tmp_path, allocations):
     suffix, make = HOSTILE[name]
     path = tmp_path / f"a{suffix}"
     make(path)
 
-    def read() -> None:
+    def read():
         with pytest.raises(ValueError, match=r"a\.") as caught:
             io.read_cube(path, axes="CHW")
         assert "\n" not in str(caught.value)
@@ -162,11 +154,11 @@ def test_claims_are_refused(
 
 
 @pytest.fixture
-def allocations() -> Callable[[Callable[[], object]], int]:
+def allocations():
     """Largest memory that Python and numpy held during a call, bytes."""
     import tracemalloc
 
-    def measure(call: Callable[[], object]) -> int:
+    def measure(call):
         call()  # imports
         tracemalloc.start()
         try:
@@ -178,7 +170,7 @@ def allocations() -> Callable[[Callable[[], object]], int]:
     return measure
 
 
-def test_more_than_the_machine_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_the_machine_has(tmp_path, monkeypatch):
     io.write_cube(tmp_path / "a.tif", torch.ones(3, 20, 20))
     monkeypatch.setattr(formats, "machine_memory", lambda: 9000)
     with pytest.raises(ValueError, match=r"takes 0\.0 GiB of memory, the machine has"):
@@ -186,9 +178,7 @@ def test_more_than_the_machine_has(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("suffix", [".tif", ".h5"])
-def test_data_that_expand_further_than_claimed(
-    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_that_expand_further_than_claimed(suffix, tmp_path, monkeypatch):
     """Deflated data of 100 MB where the header promises 3·8·8 bytes."""
     path, bomb = tmp_path / f"a{suffix}", zlib.compress(bytes(100 << 20), 9)
     if suffix == ".h5":
@@ -218,9 +208,7 @@ def test_data_that_expand_further_than_claimed(
         io.read_cube(path, axes="CHW")
 
 
-def test_ordinary_compression_passes_the_check(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ordinary_compression_passes_the_check(tmp_path, monkeypatch):
     cube = torch.rand(3, 200, 200, generator=torch.Generator().manual_seed(0))
     monkeypatch.setattr(formats, "_HARMLESS_BYTES", 0)
     monkeypatch.setattr(formats, "machine_memory", lambda: 1 << 24)
@@ -230,7 +218,7 @@ def test_ordinary_compression_passes_the_check(
         assert torch.equal(io.read_cube(tmp_path / name, axes="CHW")[0], cube)
 
 
-def test_pages_that_are_no_png(tmp_path: Path) -> None:
+def test_pages_that_are_no_png(tmp_path):
     """Pillow would give PostScript to a program."""
     for page in range(1, 32):
         (tmp_path / f"a_{page:02}.png").write_bytes(
@@ -240,8 +228,8 @@ def test_pages_that_are_no_png(tmp_path: Path) -> None:
         load_scene(tmp_path, NM)
 
 
-def test_pages_that_claim_too_much(tmp_path: Path) -> None:
-    def chunk(kind: bytes, content: bytes) -> bytes:
+def test_pages_that_claim_too_much(tmp_path):
+    def chunk(kind, content):
         crc = struct.pack(">I", zlib.crc32(kind + content))
         return struct.pack(">I", len(content)) + kind + content + crc
 
@@ -257,7 +245,7 @@ def test_pages_that_claim_too_much(tmp_path: Path) -> None:
     "content",
     ["[" * 100_000, '{"wavelengths": [1' + "0" * 400 + "]}", '{"wavelengths": {"a": 1}}', "\xff"],
 )
-def test_manifests(content: str, tmp_path: Path) -> None:
+def test_manifests(content, tmp_path):
     (tmp_path / "m.json").write_text(content, encoding="latin1")
     with pytest.raises(ValueError, match=r"m\.json"):
         manifest.read_manifest(tmp_path / "m.json")

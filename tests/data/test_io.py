@@ -1,11 +1,8 @@
 """Cubes go round through every format; published files are read."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +21,7 @@ DATA = Path(os.environ.get("CASSI_DATA", Path(__file__).parents[3] / "shared" / 
 
 @pytest.mark.parametrize("suffix", io.WRITE_SUFFIXES)
 @pytest.mark.parametrize("stated", [NM, None])
-def test_round_trip(
-    tmp_path: Path, cube: torch.Tensor, suffix: str, stated: tuple[float, ...] | None
-) -> None:
+def test_round_trip(tmp_path, cube, suffix, stated):
     path = tmp_path / f"my.cube{suffix}"
     if suffix == ".npy" and stated:
         with pytest.raises(ValueError, match="cannot hold wavelengths"):
@@ -48,20 +43,20 @@ def test_round_trip(
 
 @pytest.mark.parametrize("suffix", [s for s in io.WRITE_SUFFIXES if s != ".npy"])
 @pytest.mark.parametrize("shape", [(1, 4, 5), (3, 4, 3), (4, 4, 4), (6, 1, 5), (6, 5, 1)])
-def test_round_trip_of_awkward_shapes(tmp_path: Path, suffix: str, shape: tuple[int, ...]) -> None:
+def test_round_trip_of_awkward_shapes(tmp_path, suffix, shape):
     cube = torch.rand(shape)
     io.write_cube(tmp_path / f"a{suffix}", cube.numpy().astype(np.float64))
     assert torch.equal(io.read_cube(tmp_path / f"a{suffix}"), cube[None])
 
 
 @pytest.mark.parametrize("suffix", [".TIF", ".MAT", ".NPZ", ".NPY", ".H5", ".HDR"])
-def test_capital_suffix(tmp_path: Path, suffix: str) -> None:
+def test_capital_suffix(tmp_path, suffix):
     cube = torch.rand(2, 6, 7)
     io.write_cube(tmp_path / f"A{suffix}", cube)
     assert torch.equal(io.read_cube(tmp_path / f"A{suffix}"), cube[None])
 
 
-def test_written_files_are_plain(tmp_path: Path, cube: torch.Tensor) -> None:
+def test_written_files_are_plain(tmp_path, cube):
     for suffix in (".tif", ".mat", ".npz", ".h5", ".hdr"):
         io.write_cube(tmp_path / f"a{suffix}", cube, NM)
     with tifffile.TiffFile(tmp_path / "a.tif") as tiff:
@@ -78,7 +73,7 @@ def test_written_files_are_plain(tmp_path: Path, cube: torch.Tensor) -> None:
     assert (tmp_path / "a.tif").stat().st_mode & 0o777 == 0o666 & ~_umask()
 
 
-def _umask() -> int:
+def _umask():
     mask = os.umask(0)
     os.umask(mask)
     return mask
@@ -97,9 +92,7 @@ def _umask() -> int:
         (torch.zeros(2, 4, 5), [0.5, 0.6], "in nm"),
     ],
 )
-def test_write_refuses(
-    tmp_path: Path, cube: torch.Tensor, wavelengths: list[float] | None, message: str
-) -> None:
+def test_write_refuses(tmp_path, cube, wavelengths, message):
     with pytest.raises(ValueError, match=message):
         io.write_cube(tmp_path / "a.tif", cube, wavelengths)
     assert not list(tmp_path.iterdir())
@@ -107,10 +100,8 @@ def test_write_refuses(
 
 @pytest.mark.parametrize("suffix", io.WRITE_SUFFIXES)
 @pytest.mark.parametrize("function", ["fsync", "replace"])
-def test_failure_leaves_nothing(
-    tmp_path: Path, cube: torch.Tensor, suffix: str, function: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*args: object) -> None:
+def test_failure_leaves_nothing(tmp_path, cube, suffix, function, monkeypatch):
+    def fail(*args):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
@@ -121,14 +112,12 @@ def test_failure_leaves_nothing(
 
 
 @pytest.mark.parametrize("suffix", io.WRITE_SUFFIXES)
-def test_failed_write_keeps_the_old_file(
-    tmp_path: Path, cube: torch.Tensor, suffix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_write_keeps_the_old_file(tmp_path, cube, suffix, monkeypatch):
     path = tmp_path / f"a{suffix}"
     io.write_cube(path, cube)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
 
-    def write_half(*args: object) -> None:
+    def write_half(*args):
         for target in (a for a in args if isinstance(a, Path)):
             target.write_bytes(b"half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -156,9 +145,7 @@ def test_failed_write_keeps_the_old_file(
         (io.load_cube, "cave_train/cd.tif", None, (1, 28, 512, 512)),
     ],
 )
-def test_published_data(
-    load: Callable[..., io.Loaded], name: str, key: str | None, shape: tuple[int, ...]
-) -> None:
+def test_published_data(load, name, key, shape):
     path = DATA / name
     if not path.exists():
         pytest.skip(f"no {path}; set CASSI_DATA to the folder that holds {name}")

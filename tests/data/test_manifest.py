@@ -1,7 +1,5 @@
 """Manifests: proof that the files are those, and that no test scene is in training."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 from pathlib import Path
@@ -15,20 +13,20 @@ from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS
 SCRIPT = Path(__file__).parents[2] / "scripts" / "write_manifest.py"
 
 
-def _save(path: Path, seed: int) -> None:
+def _save(path, seed):
     path.parent.mkdir(parents=True, exist_ok=True)
     np.save(path, np.random.default_rng(seed).random((2, 6, 6), np.float32))
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     for seed, name in enumerate(("train/apple", "train/pear", "validation/plum", "test/scene01")):
         _save(tmp_path / f"{name}.npy", seed)
     return tmp_path
 
 
 @pytest.fixture
-def manifest(root: Path) -> Manifest:
+def manifest(root):
     files = {
         split: {p.relative_to(root).as_posix(): checksum(p) for p in (root / split).iterdir()}
         for split in SPLITS
@@ -36,7 +34,7 @@ def manifest(root: Path) -> Manifest:
     return Manifest((500.0, 600.0), **files, aliases={"test/scene01.npy": "fig_ms"})
 
 
-def test_all_there(manifest: Manifest, root: Path) -> None:
+def test_all_there(manifest, root):
     found = check_split(manifest, "train", root)
     assert {path.name for path in found.paths} == {"apple.npy", "pear.npy"}
     assert found.unlisted == ()
@@ -44,7 +42,7 @@ def test_all_there(manifest: Manifest, root: Path) -> None:
     assert [path.name for path in check_split(manifest, "train", root).unlisted] == ["more.npy"]
 
 
-def test_missing_and_changed(manifest: Manifest, root: Path) -> None:
+def test_missing_and_changed(manifest, root):
     _save(root / "train" / "pear.npy", 7)
     with pytest.raises(ValueError, match=r"1 of 2 train scenes have another .*: train/pear\.npy"):
         check_split(manifest, "train", root)
@@ -56,26 +54,26 @@ def test_missing_and_changed(manifest: Manifest, root: Path) -> None:
 
 @pytest.mark.parametrize("name", ["FIG_MS", "fig"])
 @pytest.mark.parametrize("split", ["train", "validation"])
-def test_a_test_scene_by_name(manifest: Manifest, root: Path, name: str, split: str) -> None:
+def test_a_test_scene_by_name(manifest, root, name, split):
     _save(root / split / f"{name}.npy", 9)
     with pytest.raises(ValueError, match=rf"1 test scenes lie in the {split} data: .*scene01\.npy"):
         check_split(manifest, split, root)
     assert check_split(manifest, "test", root).paths
 
 
-def test_a_test_scene_by_content(manifest: Manifest, root: Path) -> None:
+def test_a_test_scene_by_content(manifest, root):
     _save(root / "train" / "innocent.npy", 3)
     with pytest.raises(ValueError, match=r"test scenes lie in the train data: train/innocent\.npy"):
         check_split(manifest, "train", root)
 
 
-def test_a_validation_scene_in_training(manifest: Manifest, root: Path) -> None:
+def test_a_validation_scene_in_training(manifest, root):
     _save(root / "train" / "plum_ms.npy", 9)
     with pytest.raises(ValueError, match="1 validation scenes lie in the train data"):
         check_split(manifest, "train", root)
 
 
-def test_a_manifest_that_lists_a_test_scene_for_training(manifest: Manifest, root: Path) -> None:
+def test_a_manifest_that_lists_a_test_scene_for_training(manifest, root):
     digest = manifest.test["test/scene01.npy"]
     for name in ("train/fig.npy", "train/other.npy"):
         wrong = Manifest((500.0,), {name: digest}, {}, manifest.test, manifest.aliases)
@@ -84,7 +82,7 @@ def test_a_manifest_that_lists_a_test_scene_for_training(manifest: Manifest, roo
             check_split(wrong, "train", root, checksums=False)
 
 
-def test_checksum_of_a_folder(tmp_path: Path) -> None:
+def test_checksum_of_a_folder(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "x_01.png").write_bytes(b"1")
@@ -109,7 +107,7 @@ def test_checksum_of_a_folder(tmp_path: Path) -> None:
         ('{"wavelengths": [500], "test": {"/a": "b"}}', "paths inside the data root"),
     ],
 )
-def test_damaged_manifests(tmp_path: Path, content: str, message: str) -> None:
+def test_damaged_manifests(tmp_path, content, message):
     file = tmp_path / "manifest.json"
     file.write_text(content)
     with pytest.raises(ValueError, match=message) as caught:
@@ -117,7 +115,7 @@ def test_damaged_manifests(tmp_path: Path, content: str, message: str) -> None:
     assert str(file) in str(caught.value)
 
 
-def test_other_refusals(manifest: Manifest, root: Path) -> None:
+def test_other_refusals(manifest, root):
     with pytest.raises(FileNotFoundError, match="no manifest nothing"):
         read_manifest("nothing")
     with pytest.raises(ValueError, match="split: expected train, validation, test, got 'val'"):
@@ -126,7 +124,7 @@ def test_other_refusals(manifest: Manifest, root: Path) -> None:
         check_split(Manifest((500.0,)), "train", root)
 
 
-def test_script_writes_what_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_script_writes_what_is_read(root, monkeypatch):
     alias = "test/scene01.npy=fig"
     command = [str(SCRIPT), str(root), "--alias", alias, "--wavelengths", "500"]
     monkeypatch.setattr(sys, "argv", command)
@@ -140,7 +138,7 @@ def test_script_writes_what_is_read(root: Path, monkeypatch: pytest.MonkeyPatch)
         assert check_split(manifest, split, root).unlisted == ()
 
 
-def test_bundled_manifest() -> None:
+def test_bundled_manifest():
     manifest = read_manifest("cave")
     assert manifest.wavelengths == BENCHMARK_WAVELENGTHS
     assert [len(manifest.files(split)) for split in SPLITS] == [20, 3, 5]
@@ -149,7 +147,7 @@ def test_bundled_manifest() -> None:
     assert {"flowers", "paints", "watercolors"} <= set(names)
 
 
-def test_real_data(data_dir: Path) -> None:
+def test_real_data(data_dir):
     manifest = read_manifest("cave")
     for split in SPLITS:
         found = check_split(manifest, split, data_dir)
@@ -157,7 +155,7 @@ def test_real_data(data_dir: Path) -> None:
         assert found.unlisted == ()
 
 
-def test_raw_test_scene_beside_the_training_data(manifest: Manifest, root: Path) -> None:
+def test_raw_test_scene_beside_the_training_data(manifest, root):
     folder = root / "train" / "fig_ms" / "fig_ms"
     folder.mkdir(parents=True)
     for number in (1, 2):

@@ -1,26 +1,20 @@
 """Sources of masks: shapes, ranges, and that every part of a mask is drawn."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
 
-from cassi.data.masks import FixedMask, MaskCrops, MaskSource, MixedMasks, RandomMasks
+from cassi.data.masks import FixedMask, MaskCrops, MixedMasks, RandomMasks
 
 
-def _generator(seed: int = 0) -> torch.Generator:
+def _generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def _mask(*shape: int) -> Tensor:
+def _mask(*shape):
     return torch.rand(shape, generator=_generator()) * 0.9 + 0.05
 
 
-SOURCES: dict[str, Callable[[], MaskSource]] = {
+SOURCES = {
     "fixed": lambda: FixedMask(_mask(6, 8)),
     "crops": lambda: MaskCrops(_mask(9, 9)),
     "small": lambda: MaskCrops(_mask(3, 2)),
@@ -30,7 +24,7 @@ SOURCES: dict[str, Callable[[], MaskSource]] = {
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_shape_range_and_repetition(name: str) -> None:
+def test_shape_range_and_repetition(name):
     source = SOURCES[name]()
     masks = source.draw(4, 6, 8, _generator())
     assert masks.shape in ((4, 1, 1, 6, 8), (1, 1, 1, 6, 8))
@@ -42,7 +36,7 @@ def test_shape_range_and_repetition(name: str) -> None:
 
 
 @pytest.mark.parametrize("shape", [(6, 8), (4, 6, 8), (2, 1, 6, 8), (2, 4, 6, 8)])
-def test_fixed(shape: tuple[int, ...]) -> None:
+def test_fixed(shape):
     mask = _mask(*shape)
     drawn = FixedMask(mask).draw(3, 6, 8, _generator())
     assert torch.equal(drawn.view(shape), mask)
@@ -51,7 +45,7 @@ def test_fixed(shape: tuple[int, ...]) -> None:
         FixedMask(mask).draw(3, 6, 6, _generator())
 
 
-def test_crops_are_windows() -> None:
+def test_crops_are_windows():
     mask = _mask(7, 8)
     windows = {tuple(mask[t : t + 5, s : s + 6].flatten().tolist()) for t in range(3)
                for s in range(3)}  # fmt: skip
@@ -61,7 +55,7 @@ def test_crops_are_windows() -> None:
     assert len({tuple(one.flatten().tolist()) for one in flipped}) == 36
 
 
-def test_small_masks_are_mirrored() -> None:
+def test_small_masks_are_mirrored():
     mask = torch.tensor([[0.1, 0.2, 0.3]])
     rows = {
         tuple(MaskCrops(mask, flip=False).draw(1, 2, 5, _generator(seed))[0, 0, 0, 0].tolist())
@@ -71,7 +65,7 @@ def test_small_masks_are_mirrored() -> None:
     assert rows == {tuple(line[start : start + 5].tolist()) for start in range(6)}
 
 
-def test_random_densities() -> None:
+def test_random_densities():
     for kind in ("binary", "grey"):
         for density in (0.2, 0.7):
             masks = RandomMasks([kind], (density, density)).draw(2, 128, 128, _generator())
@@ -79,7 +73,7 @@ def test_random_densities() -> None:
             assert (((masks == 0) | (masks == 1)).all().item()) == (kind == "binary")
 
 
-def test_mixed_draws_from_all() -> None:
+def test_mixed_draws_from_all():
     ones, half = FixedMask(torch.ones(4, 4)), FixedMask(torch.full((4, 4), 0.5))
     masks = MixedMasks([ones, half], [3, 1]).draw(400, 4, 4, _generator())
     assert 0.65 < (masks[:, 0, 0, 0, 0] == 1).float().mean() < 0.85
@@ -101,7 +95,7 @@ def test_mixed_draws_from_all() -> None:
         (lambda: MixedMasks([RandomMasks()], [1, 2]), "weights: expected 1 numbers"),
     ],
 )
-def test_refused(make: Callable[[], Any], message: str) -> None:
+def test_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 

@@ -1,9 +1,6 @@
 """Interpolation over wavelength and between pixels: what it gives, never extrapolated."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,15 +15,15 @@ CAVE = [400.0 + 10 * band for band in range(31)]
 
 
 @pytest.fixture(params=[resample, to_wavelengths])
-def interpolate(request: pytest.FixtureRequest) -> Callable[..., torch.Tensor]:
+def interpolate(request):
     return request.param
 
 
-def _rand(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def _rand(*shape, dtype=torch.float32):
     return torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=dtype)
 
 
-def test_equals_numpy(interpolate: Callable[..., torch.Tensor]) -> None:
+def test_equals_numpy(interpolate):
     cube = _rand(31, 3, 4, dtype=torch.float64)
     got = interpolate(cube, CAVE, BENCHMARK_WAVELENGTHS)
     for h in range(3):
@@ -35,7 +32,7 @@ def test_equals_numpy(interpolate: Callable[..., torch.Tensor]) -> None:
             np.testing.assert_allclose(got[:, h, w].numpy(), expected, rtol=1e-12)
 
 
-def test_bands_that_are_there_are_copied(interpolate: Callable[..., torch.Tensor]) -> None:
+def test_bands_that_are_there_are_copied(interpolate):
     cube = _rand(31, 2, 2)
     same = interpolate(cube, CAVE, CAVE)
     assert torch.equal(same, cube)
@@ -44,7 +41,7 @@ def test_bands_that_are_there_are_copied(interpolate: Callable[..., torch.Tensor
     assert torch.equal(interpolate(cube[:1], [550.0], [550.0]), cube[:1])
 
 
-def test_large_cubes_are_interpolated_in_parts() -> None:
+def test_large_cubes_are_interpolated_in_parts():
     cube, wanted = _rand(3, 130, 150), [455.0, 500.0, 601.0, 640.0]
     got = to_wavelengths(cube, [450, 500, 650], wanted)
     torch.testing.assert_close(got, resample(cube, [450, 500, 650], wanted))
@@ -72,19 +69,13 @@ def test_large_cubes_are_interpolated_in_parts() -> None:
         (torch.ones(3, 2, 2, dtype=torch.int16), [500, 510, 520], [505], "floating"),
     ],
 )
-def test_refused(
-    interpolate: Callable[..., torch.Tensor],
-    cube: torch.Tensor,
-    source: list[float],
-    target: list[float],
-    message: str,
-) -> None:
+def test_refused(interpolate, cube, source, target, message):
     with pytest.raises((ValueError, TypeError), match=message) as caught:
         interpolate(cube, source, target)
     assert "\n" not in str(caught.value)
 
 
-def test_spectra_between_pixels() -> None:
+def test_spectra_between_pixels():
     cube = _rand(4, 5, 7, dtype=torch.float64)
     points = [(0, 0), (4, 6), (2, 3.5), (1.25, 6), (3.75, 0.5)]
     got = spectra_at(cube, points)
@@ -106,11 +97,11 @@ def test_spectra_between_pixels() -> None:
         ([], "pairs"),
     ],
 )
-def test_points_that_are_refused(points: list[tuple[float, ...]], message: str) -> None:
+def test_points_that_are_refused(points, message):
     with pytest.raises(ValueError, match=message):
         spectra_at(torch.ones(4, 5, 7), points)
 
 
-def test_benchmark_bands_are_those_of_the_configs() -> None:
+def test_benchmark_bands_are_those_of_the_configs():
     file = Path(__file__).parents[2] / "conf" / "data" / "_28_bands.yaml"
     assert tuple(yaml.safe_load(file.read_text())["wavelengths"]) == BENCHMARK_WAVELENGTHS

@@ -1,16 +1,10 @@
 """Scenes in every layout that data sets ship, and what is refused."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from scipy.io import savemat
-from torch import Tensor
 
 import cassi
 from cassi.data.resample import resample
@@ -21,11 +15,11 @@ BANDS = (450.0, 555.0, 700.0)
 CAVE = [400.0 + 10 * band for band in range(31)]
 
 
-def _rand(*shape: int, seed: int = 0) -> Tensor:
+def _rand(*shape, seed=0):
     return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def _pages(folder: Path, levels: np.ndarray, channels: int = 0) -> Path:
+def _pages(folder, levels, channels=0):
     """Write pages as CAVE names them; `channels` equal ones, the fourth opaque."""
     folder.mkdir(parents=True)
     for number, page in enumerate(levels, start=1):
@@ -39,11 +33,11 @@ def _pages(folder: Path, levels: np.ndarray, channels: int = 0) -> Path:
 
 
 @pytest.fixture
-def levels() -> np.ndarray:
+def levels():
     return np.random.default_rng(0).integers(100, 40000, (31, 6, 5)).astype(np.uint16)
 
 
-def test_folder_of_16_bit_pages(tmp_path: Path, levels: np.ndarray) -> None:
+def test_folder_of_16_bit_pages(tmp_path, levels):
     folder = _pages(tmp_path / "flowers_ms" / "flowers_ms", levels)
     assert find_scenes(tmp_path) == [folder]
     assert find_scenes(folder) == [folder]
@@ -57,14 +51,14 @@ def test_folder_of_16_bit_pages(tmp_path: Path, levels: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("channels", [0, 2, 3, 4])
-def test_folder_of_8_bit_pages_with_equal_channels(tmp_path: Path, channels: int) -> None:
+def test_folder_of_8_bit_pages_with_equal_channels(tmp_path, channels):
     levels = np.random.default_rng(0).integers(0, 200, (31, 6, 5)).astype(np.uint8)
     scene = load_scene(_pages(tmp_path / "watercolors_ms", levels, channels), CAVE)
     expected = torch.from_numpy(levels) / float(levels.max())
     torch.testing.assert_close(scene.cube, expected, rtol=0, atol=1e-6)
 
 
-def test_damaged_folders(tmp_path: Path, levels: np.ndarray) -> None:
+def test_damaged_folders(tmp_path, levels):
     folder = _pages(tmp_path / "a_ms", levels)
     page = folder / "a_ms_07.png"
     content = page.read_bytes()
@@ -90,14 +84,14 @@ def test_damaged_folders(tmp_path: Path, levels: np.ndarray) -> None:
         load_scene(tmp_path, BANDS)
 
 
-def test_wanted_bands_outside(tmp_path: Path, levels: np.ndarray) -> None:
+def test_wanted_bands_outside(tmp_path, levels):
     folder = _pages(tmp_path / "a_ms", levels)
     with pytest.raises(ValueError, match=r"a_ms: .* 705 nm would be extrapolated"):
         load_scene(folder, [650, 705])
 
 
 @pytest.mark.parametrize("key", ["img", "img_expand", "HSI"])
-def test_matlab_counts_and_fractions(tmp_path: Path, key: str) -> None:
+def test_matlab_counts_and_fractions(tmp_path, key):
     cube = _rand(3, 6, 5) * 0.8
     counts = (cube * 65536).round()
     savemat(tmp_path / "scene1.mat", {key: counts.permute(1, 2, 0).numpy()})
@@ -115,13 +109,13 @@ def test_matlab_counts_and_fractions(tmp_path: Path, key: str) -> None:
     assert [path.name for path in find_scenes(tmp_path)] == ["scene01.mat", "scene1.mat"]
 
 
-def test_matlab_73(tmp_path: Path, save_hdf5_as_matlab: Callable[..., None]) -> None:
+def test_matlab_73(tmp_path, save_hdf5_as_matlab):
     cube = _rand(3, 6, 5)
     save_hdf5_as_matlab(tmp_path / "a.mat", img_expand=cube.permute(1, 2, 0).numpy())
     assert torch.equal(load_scene(tmp_path / "a.mat", BANDS).cube, cube)
 
 
-def test_tiff_states_its_wavelengths(tmp_path: Path) -> None:
+def test_tiff_states_its_wavelengths(tmp_path):
     cube = _rand(5, 6, 4)
     cassi.write_cube(tmp_path / "a.tif", cube, [440, 500, 560, 620, 700])
     got = load_scene(tmp_path / "a.tif", BANDS).cube
@@ -130,14 +124,14 @@ def test_tiff_states_its_wavelengths(tmp_path: Path) -> None:
         load_scene(tmp_path / "a.tif", [430, 500])
 
 
-def test_integers_without_full_scale_are_counts(tmp_path: Path) -> None:
+def test_integers_without_full_scale_are_counts(tmp_path):
     tifffile = pytest.importorskip("tifffile")
     levels = np.random.default_rng(0).integers(0, 4096, (3, 6, 5)).astype(np.uint16)
     tifffile.imwrite(tmp_path / "a.tif", levels, photometric="minisblack")
     assert load_scene(tmp_path / "a.tif", BANDS).cube.max() == 1
 
 
-def test_refused_files(tmp_path: Path) -> None:
+def test_refused_files(tmp_path):
     np.save(tmp_path / "few.npy", np.ones((2, 6, 5), np.float32))
     with pytest.raises(
         ValueError, match=r"too few bands: expected 3, .* got 2 without wavelengths"
@@ -162,19 +156,19 @@ def test_refused_files(tmp_path: Path) -> None:
         find_scenes(tmp_path / "none")
 
 
-def test_hidden_files_are_passed_over(tmp_path: Path) -> None:
+def test_hidden_files_are_passed_over(tmp_path):
     for name in (".a.npy", "a.npy", ".hidden/b.npy", "c/d.npy", "mask.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
     assert find_scenes(tmp_path) == [tmp_path / "a.npy", tmp_path / "c" / "d.npy"]
 
 
-def test_names() -> None:
+def test_names():
     for path in ("flowers_ms", "x/Flowers_ms", "flowers.tif", "FLOWERS.MAT", "flowers_ms.npz"):
         assert scene_name(path) == "flowers"
 
 
-def test_compact_keeps_half_a_step() -> None:
+def test_compact_keeps_half_a_step():
     scene = Scene("a", _rand(3, 6, 5), BANDS)
     scene.cube[0, 0, :2] = torch.tensor([0.0, 1.0])
     small = scene.compact()
@@ -194,7 +188,7 @@ def test_compact_keeps_half_a_step() -> None:
 
 
 @pytest.mark.parametrize("folder", ["cave_raw", "cave_test", "cave_train"])
-def test_real_scenes(data_dir: Path, folder: str) -> None:
+def test_real_scenes(data_dir, folder):
     paths = find_scenes(data_dir / folder)
     assert len(paths) == {"cave_raw": 3, "cave_test": 5, "cave_train": 20}[folder]
     scene = load_scene(paths[0], BENCHMARK_WAVELENGTHS)

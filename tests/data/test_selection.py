@@ -1,11 +1,5 @@
 """Which array of a file is read, how its axes, wavelengths and scale are understood."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -20,9 +14,7 @@ NM = (453.5, 457.5, 462.0, 466.125, 471.5)
 RNG = np.random.default_rng(0)
 
 
-def test_matlab73_means_the_same_axes_as_v5(
-    tmp_path: Path, save_hdf5_as_matlab: Callable[..., None]
-) -> None:
+def test_matlab73_means_the_same_axes_as_v5(tmp_path, save_hdf5_as_matlab):
     array = np.random.default_rng(0).random((6, 7, 3))
     scipy_io.savemat(tmp_path / "v5.mat", {"img": array, "lambda": NM[:3]})
     save_hdf5_as_matlab(tmp_path / "v73.mat", img=array, **{"lambda": np.array([NM[:3]])})
@@ -33,14 +25,14 @@ def test_matlab73_means_the_same_axes_as_v5(
     assert old.wavelengths == new.wavelengths == NM[:3]
 
 
-def test_plain_hdf5_named_mat_keeps_its_axes(tmp_path: Path) -> None:
+def test_plain_hdf5_named_mat_keeps_its_axes(tmp_path):
     array = np.random.default_rng(0).random((3, 6, 7))
     with h5py.File(tmp_path / "a.mat", "w") as file:
         file["img"] = array
     assert io.load_cube(tmp_path / "a.mat").axes == "CHW"
 
 
-def test_hdf5_groups_and_attributes(tmp_path: Path) -> None:
+def test_hdf5_groups_and_attributes(tmp_path):
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         file["scenes/one/cube"] = RNG.random((3, 6, 7))
@@ -51,7 +43,7 @@ def test_hdf5_groups_and_attributes(tmp_path: Path) -> None:
     assert io.read_cube(path, key="/scenes/two/img2").shape == (1, 3, 6, 8)
 
 
-def test_key_is_chosen(tmp_path: Path) -> None:
+def test_key_is_chosen(tmp_path):
     cube, mask, y = RNG.random((6, 7, 3)), RNG.random((6, 7)), RNG.random((6, 11))
     path = tmp_path / "a.npz"
     np.savez(path, Truth=cube, mask=mask, y=y, step=2, name="scene", wavelengths=NM[:3])
@@ -68,7 +60,7 @@ def test_key_is_chosen(tmp_path: Path) -> None:
         io.read_cube(path, key="mask")
 
 
-def test_only_or_several_candidates(tmp_path: Path) -> None:
+def test_only_or_several_candidates(tmp_path):
     path = tmp_path / "a.npz"
     np.savez(path, foo=RNG.random((6, 7, 3)), bar=RNG.random((6, 7)))
     assert io.load_cube(path).key == "foo"
@@ -83,7 +75,7 @@ def test_only_or_several_candidates(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", ["CHW", "HWC", "HCW", "WHC", "CWH", "WCH"])
-def test_axis_orders(tmp_path: Path, order: str) -> None:
+def test_axis_orders(tmp_path, order):
     cube = RNG.random((3, 6, 7), dtype=np.float32)
     path = tmp_path / "a.npy"
     np.save(path, cube.transpose(["CHW".index(letter) for letter in order]))
@@ -95,7 +87,7 @@ def test_axis_orders(tmp_path: Path, order: str) -> None:
         assert np.array_equal(loaded.data[0], cube)
 
 
-def test_ambiguous_axes(tmp_path: Path) -> None:
+def test_ambiguous_axes(tmp_path):
     path = tmp_path / "a.npy"
     np.save(path, RNG.random((6, 6, 8)))
     with pytest.raises(ValueError, match=r"cannot tell which axis of \(6, 6, 8\) is C: pass axes="):
@@ -120,9 +112,7 @@ def test_ambiguous_axes(tmp_path: Path) -> None:
         ((6, 7, 3, 2), "HWCK", (2, 3, 6, 7)),
     ],
 )
-def test_mask_shapes(
-    tmp_path: Path, shape: tuple[int, ...], axes: str | None, expected: tuple[int, ...]
-) -> None:
+def test_mask_shapes(tmp_path, shape, axes, expected):
     np.save(tmp_path / "a.npy", RNG.random(shape))
     assert io.read_mask(tmp_path / "a.npy", axes=axes).shape == expected
 
@@ -138,9 +128,7 @@ def test_mask_shapes(
         ((7, 6, 11), "CHW", (1, 7, 6, 11)),
     ],
 )
-def test_measurement_shapes(
-    tmp_path: Path, shape: tuple[int, ...], axes: str | None, expected: tuple[int, ...]
-) -> None:
+def test_measurement_shapes(tmp_path, shape, axes, expected):
     np.save(tmp_path / "a.npy", RNG.random(shape))
     assert io.read_measurement(tmp_path / "a.npy", axes=axes).shape == expected
 
@@ -158,16 +146,14 @@ def test_measurement_shapes(
         ("wavelengths", [0.0, 1.0, 2.0], None),
     ],
 )
-def test_wavelength_units(
-    tmp_path: Path, name: str, values: object, expected: tuple[float, ...] | None
-) -> None:
-    arrays: dict[str, Any] = {"cube": RNG.random((6, 7, 3)), name: np.asarray(values)}
+def test_wavelength_units(tmp_path, name, values, expected):
+    arrays = {"cube": RNG.random((6, 7, 3)), name: np.asarray(values)}
     np.savez(tmp_path / "a.npz", **arrays)
     assert io.load_cube(tmp_path / "a.npz").wavelengths == expected
 
 
 @pytest.mark.parametrize("order", [[2, 1, 0], [1, 0, 2]])
-def test_bands_are_put_in_rising_order(tmp_path: Path, order: list[int]) -> None:
+def test_bands_are_put_in_rising_order(tmp_path, order):
     cube = RNG.random((3, 6, 7)).astype(np.float32)
     np.savez(tmp_path / "a.npz", cube=cube[order], wavelengths=np.array(NM[:3])[order])
     loaded = io.load_cube(tmp_path / "a.npz")
@@ -176,7 +162,7 @@ def test_bands_are_put_in_rising_order(tmp_path: Path, order: list[int]) -> None
     assert "rising wavelength" in loaded.note
 
 
-def test_integer_tiff(tmp_path: Path) -> None:
+def test_integer_tiff(tmp_path):
     grey = np.arange(3 * 6 * 7, dtype=np.uint16).reshape(3, 6, 7)
     about = {"axes": "CYX", "wavelengths_nm": NM[:3]}
     path = tmp_path / "a.tif"
@@ -193,7 +179,7 @@ def test_integer_tiff(tmp_path: Path) -> None:
         io.read_cube(path)
 
 
-def test_integer_masks(tmp_path: Path) -> None:
+def test_integer_masks(tmp_path):
     binary = (RNG.random((6, 7)) < 0.5).astype(np.uint8)
     tifffile.imwrite(tmp_path / "a.tif", binary)
     tifffile.imwrite(tmp_path / "b.tif", binary * 255)
@@ -203,7 +189,7 @@ def test_integer_masks(tmp_path: Path) -> None:
         assert np.array_equal(io.read_mask(tmp_path / name)[0, 0], binary), name
 
 
-def test_tiff_pages_of_other_programs(tmp_path: Path) -> None:
+def test_tiff_pages_of_other_programs(tmp_path):
     pages = RNG.random((9, 6, 7)).astype(np.float32)
     with tifffile.TiffWriter(tmp_path / "a.tif") as tiff:
         for page in pages:
@@ -217,7 +203,7 @@ def test_tiff_pages_of_other_programs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("interleave", ["bsq", "bil", "bip"])
-def test_envi_of_other_programs(tmp_path: Path, interleave: str) -> None:
+def test_envi_of_other_programs(tmp_path, interleave):
     envi = pytest.importorskip("spectral.io.envi")
     cube = np.random.default_rng(0).integers(0, 10000, (6, 7, 3)).astype(np.int16)
     micrometres = [w / 1000 for w in NM[2::-1]]

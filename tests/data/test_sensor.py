@@ -1,32 +1,28 @@
 """A sensor: means and variances of its equation, its bits, and that every part can be off."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from cassi.data.sensor import Sensor
 
 BANDS = 28
-IDEAL: dict[str, Any] = {"shot": None, "bits": None, "full_well": 1e4}
-CAMERA: dict[str, Any] = {"shot": "poisson", "full_well": 1e4, "gain": 2.5, "bits": 12}
+IDEAL = {"shot": None, "bits": None, "full_well": 1e4}
+CAMERA = {"shot": "poisson", "full_well": 1e4, "gain": 2.5, "bits": 12}
 
 
-def _generator(seed: int = 0) -> torch.Generator:
+def _generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def _expose(sensor: Sensor, level: float, seed: int = 0) -> Tensor:
+def _expose(sensor, level, seed=0):
     """A frame of 400 x 400 pixels in electrons, of light that makes `level` full wells."""
     y = torch.full((1, 1, 400, 400), level * sensor.electrons / sensor.unit(BANDS))
     return sensor(y, BANDS, _generator(seed)).double() * sensor.unit(BANDS)
 
 
-def test_the_papers_model_to_the_bit() -> None:
+def test_the_papers_model_to_the_bit():
     """Binomial(int(y·2048/0.4), 0.4)/2048 of y scaled by 1.2·2/28, the scale taken out again."""
     y = torch.rand(2, 1, 30, 40, generator=_generator(1)) * 12
     electrons = 1.2 * 2 / BANDS * 2**11
@@ -36,7 +32,7 @@ def test_the_papers_model_to_the_bit() -> None:
     assert torch.equal(Sensor()(y, BANDS, _generator()), expected)
 
 
-def test_everything_can_be_off() -> None:
+def test_everything_can_be_off():
     y = torch.rand(2, 1, 30, 40) * 30
     torch.testing.assert_close(Sensor(**IDEAL)(y, BANDS, _generator()), y)
     assert Sensor(**IDEAL)(y.double(), BANDS, _generator()).dtype == torch.float64
@@ -55,7 +51,7 @@ def test_everything_can_be_off() -> None:
         ({"prnu": 0.02}, 60.0**2),
     ],
 )
-def test_mean_and_variance(options: dict[str, Any], variance: float) -> None:
+def test_mean_and_variance(options, variance):
     e = _expose(Sensor(**IDEAL | options), 0.3)
     spread = math.sqrt(variance / e.numel())
     # Binomial counts whole photons: on average half a photon less, qe/2 electrons.
@@ -63,7 +59,7 @@ def test_mean_and_variance(options: dict[str, Any], variance: float) -> None:
     assert e.var().item() == pytest.approx(variance, rel=0.02, abs=1e-3)
 
 
-def test_saturation_at_full_well_and_at_the_converter() -> None:
+def test_saturation_at_full_well_and_at_the_converter():
     sensor = Sensor(**CAMERA, saturate=True)
     full = torch.full((1, 1, 400, 400), 1e4).double()
     torch.testing.assert_close(_expose(sensor, 5.0), full, rtol=1e-6, atol=0)
@@ -78,21 +74,21 @@ def test_saturation_at_full_well_and_at_the_converter() -> None:
     assert dark.mean().abs() < 0.2
 
 
-def test_frames_are_whole_counts() -> None:
+def test_frames_are_whole_counts():
     sensor = Sensor(**CAMERA, read=3.0, offset=64.0, raw=True)
     counts = _expose(sensor, 0.3) / 2.5
     torch.testing.assert_close(counts, counts.round(), rtol=0, atol=1e-3)
     assert counts.mean().item() == pytest.approx(0.3 * 4000 + 64, rel=1e-3)
 
 
-def test_a_raw_frame_keeps_the_dark_level() -> None:
+def test_a_raw_frame_keeps_the_dark_level():
     options = CAMERA | {"dark": 200.0, "offset": 64.0}
     raw, corrected = (_expose(Sensor(**options, raw=raw), 0.1) for raw in (True, False))
     level = torch.full_like(raw, 64 * 2.5 + 200)
     torch.testing.assert_close(raw - corrected, level, rtol=1e-5, atol=0)
 
 
-def test_hot_pixels_stay_where_they_are() -> None:
+def test_hot_pixels_stay_where_they_are():
     sensor = Sensor(**CAMERA, hot=0.01, hot_level=0.8)
     first, second = _expose(sensor, 0.0, seed=1), _expose(sensor, 0.0, seed=2)
     hot = first > 4000
@@ -107,13 +103,13 @@ def test_hot_pixels_stay_where_they_are() -> None:
     assert listed.nonzero()[:, 2:].tolist() == [[3, 4], [399, 0]]
 
 
-def test_every_shot_and_sample_meets_the_same_pixels() -> None:
+def test_every_shot_and_sample_meets_the_same_pixels():
     sensor = Sensor(**IDEAL, prnu=0.1, hot=0.05)
     frame = sensor(torch.ones(2, 3, 20, 30), BANDS, _generator())
     assert torch.equal(frame, frame[:1, :1].expand_as(frame))
 
 
-def test_the_same_state_gives_the_same_bits() -> None:
+def test_the_same_state_gives_the_same_bits():
     options = CAMERA | {"read": 2.0, "dark": 5.0, "hot": 0.01, "prnu": 0.01, "saturate": True}
     y = torch.rand(1, 2, 20, 30) * 10
     first = Sensor(**options)(y, BANDS, _generator(5))
@@ -122,7 +118,7 @@ def test_the_same_state_gives_the_same_bits() -> None:
 
 
 @pytest.mark.cuda
-def test_a_gpu_has_the_same_sensor() -> None:
+def test_a_gpu_has_the_same_sensor():
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     sensor = Sensor(**IDEAL, prnu=0.1, hot=0.05)
@@ -155,11 +151,11 @@ def test_a_gpu_has_the_same_sensor() -> None:
         ({"seed": -1}, "seed: expected a whole number"),
     ],
 )
-def test_refused(options: dict[str, Any], said: str) -> None:
+def test_refused(options, said):
     with pytest.raises(ValueError, match=said):
         Sensor(**options)
 
 
-def test_a_hot_pixel_outside_the_frame() -> None:
+def test_a_hot_pixel_outside_the_frame():
     with pytest.raises(ValueError, match=r"inside \(20, 30\), got \[20, 0\]"):
         Sensor(hot=[[20, 0]])(torch.ones(1, 1, 20, 30), BANDS, _generator())

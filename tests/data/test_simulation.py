@@ -1,13 +1,7 @@
 """Simulated measurements: the camera's own, reproducible, with the noise asked for."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
 
 from cassi import SDCassi
 from cassi.data.masks import FixedMask, MaskCrops, RandomMasks
@@ -17,15 +11,15 @@ from cassi.data.simulation import Simulator, WhiteNoise
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 
 
-def _generator(seed: int = 0) -> torch.Generator:
+def _generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def _rand(*shape: int, seed: int = 0) -> Tensor:
+def _rand(*shape, seed=0):
     return torch.rand(shape, generator=_generator(seed))
 
 
-def test_fixed_mask() -> None:
+def test_fixed_mask():
     x, mask = _rand(2, 3, 6, 8), _rand(6, 8, seed=1)
     for step, axis in ((2, -1), (-1, -1), (1, -2)):
         simulator = Simulator(mask, step=step, axis=axis)
@@ -36,7 +30,7 @@ def test_fixed_mask() -> None:
         assert simulator(x[:, :2], _generator())[1].bands == 2
 
 
-def test_a_mask_per_sample() -> None:
+def test_a_mask_per_sample():
     x = _rand(3, 4, 6, 8)
     y, system = Simulator(RandomMasks())(x, _generator())
     assert system.mask.shape == (3, 1, 1, 6, 8)
@@ -48,7 +42,7 @@ def test_a_mask_per_sample() -> None:
     assert single.mask.shape == (1, 1, 6, 8)
 
 
-def test_steps_are_drawn() -> None:
+def test_steps_are_drawn():
     simulator = Simulator(_rand(6, 8), step=[1, 2, -2])
     steps = {simulator(_rand(1, 3, 6, 8), _generator(seed))[1].step for seed in range(30)}
     assert steps == {1, 2, -2}
@@ -56,7 +50,7 @@ def test_steps_are_drawn() -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("noise", [None, WhiteNoise(snr_db=(20, 30)), Sensor()])
-def test_same_state_same_bits(noise: Any, device: str) -> None:
+def test_same_state_same_bits(noise, device):
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     simulator = Simulator(MaskCrops(_rand(20, 20)), step=[1, 2], noise=noise)
@@ -70,7 +64,7 @@ def test_same_state_same_bits(noise: Any, device: str) -> None:
     assert first.device.type == device
 
 
-def test_white_noise() -> None:
+def test_white_noise():
     y = _rand(4, 1, 200, 200) + 0.5
     noisy = WhiteNoise(sigma=0.1)(y, 3, _generator()) - y
     assert noisy.std().item() == pytest.approx(0.1, rel=0.02)
@@ -83,7 +77,7 @@ def test_white_noise() -> None:
     assert torch.equal(WhiteNoise(sigma=0)(y, 3, _generator()), y)
 
 
-def test_camera_of_validation_serves_training() -> None:
+def test_camera_of_validation_serves_training():
     simulator = Simulator(_rand(6, 8))
     x = _rand(1, 3, 6, 8)
     with torch.inference_mode():
@@ -106,12 +100,12 @@ def test_camera_of_validation_serves_training() -> None:
         (lambda: Simulator(torch.ones(2, 2), axis=0), ValueError, "axis: expected -1"),
     ],
 )
-def test_refused(make: Callable[[], Any], error: type[Exception], message: str) -> None:
+def test_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()
 
 
-def test_cubes_that_do_not_fit() -> None:
+def test_cubes_that_do_not_fit():
     simulator = Simulator(FixedMask(torch.ones(4, 4)))
     with pytest.raises(ValueError, match=r"the mask's size \(4, 4\), got \(6, 8\)"):
         simulator(_rand(1, 3, 6, 8), _generator())

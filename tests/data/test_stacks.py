@@ -1,7 +1,5 @@
 """Cubes in files, written and read in parts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """What is done: records, the files that they list, and what damage and kills leave."""
 
-from __future__ import annotations
-
 import errno
 import math
 import os

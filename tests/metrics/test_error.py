@@ -1,27 +1,24 @@
 """PSNR, RMSE and ERGAS: cases by hand, scikit-image, symmetries."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 import pytest
 import torch
 from skimage.metrics import peak_signal_noise_ratio
-from torch import Tensor
 
 from cassi import metrics
 
 PRESETS = metrics.list_presets()
 
 
-def _pair(*shape: int, noise: float = 0.1) -> tuple[Tensor, Tensor]:
+def _pair(*shape, noise=0.1):
     generator = torch.Generator().manual_seed(7)
     truth = torch.rand(shape, generator=generator, dtype=torch.float64) * 0.8 + 0.1
     return truth + noise * torch.randn(shape, generator=generator, dtype=torch.float64), truth
 
 
-def _bands(*levels: float) -> Tensor:
+def _bands(*levels):
     return torch.tensor(levels, dtype=torch.float64)[:, None, None].expand(-1, 12, 12)
 
 
@@ -36,12 +33,12 @@ def _bands(*levels: float) -> Tensor:
         ("global", 10 * math.log10(1 / ((0.04 + 0.16) / 2))),
     ],
 )
-def test_offsets_by_hand(name: str, expected: float) -> None:
+def test_offsets_by_hand(name, expected):
     got = metrics.psnr(_bands(0.2, 0.4), _bands(0.0, 0.0), name)
     assert got.item() == pytest.approx(expected, rel=1e-12)
 
 
-def test_ref_max_takes_the_maximum_of_the_whole_reference() -> None:
+def test_ref_max_takes_the_maximum_of_the_whole_reference():
     x, truth = _bands(0.3, 0.7), _bands(0.2, 0.5)
     expected = (20 * math.log10(0.5 / 0.1) + 20 * math.log10(0.5 / 0.2)) / 2
     assert metrics.psnr(x, truth, "ref-max").item() == pytest.approx(expected)
@@ -49,7 +46,7 @@ def test_ref_max_takes_the_maximum_of_the_whole_reference() -> None:
     assert batch.tolist() == pytest.approx([expected, expected])
 
 
-def test_ref_max_is_free_of_scale_and_needs_a_positive_maximum() -> None:
+def test_ref_max_is_free_of_scale_and_needs_a_positive_maximum():
     x, truth = _pair(3, 12, 12)
     plain, scaled = (metrics.psnr(k * x, k * truth, "ref-max").item() for k in (1, 40))
     assert scaled == pytest.approx(plain)
@@ -57,7 +54,7 @@ def test_ref_max_is_free_of_scale_and_needs_a_positive_maximum() -> None:
         metrics.psnr(x, torch.zeros_like(x), "ref-max")
 
 
-def test_psnr_equals_scikit_image() -> None:
+def test_psnr_equals_scikit_image():
     x, truth = _pair(5, 14, 17, noise=0.01)
     for name, peak, scale in (("unit", 1, 1), ("torch-256", 255, 256)):
         a, b = (x * scale).numpy(), (truth * scale).numpy()
@@ -70,18 +67,18 @@ def test_psnr_equals_scikit_image() -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_psnr_of_equal_cubes_is_infinite(name: str) -> None:
+def test_psnr_of_equal_cubes_is_infinite(name):
     _, truth = _pair(2, 3, 12, 12)
     assert metrics.psnr(truth, truth, name).tolist() == [math.inf, math.inf]
 
 
-def test_one_exact_band() -> None:
+def test_one_exact_band():
     x, truth = _bands(0.5, 0.6), _bands(0.5, 0.5)
     assert metrics.psnr(x, truth, "unit").item() == math.inf
     assert math.isfinite(metrics.psnr(x, truth, "global").item())
 
 
-def test_differences_below_a_level_vanish_only_where_rounded() -> None:
+def test_differences_below_a_level_vanish_only_where_rounded():
     truth = _bands(100 / 255, 200 / 255)
     x = truth + 0.4 / 255
     assert metrics.psnr(x, truth, "matlab-uint8").item() == math.inf
@@ -89,12 +86,12 @@ def test_differences_below_a_level_vanish_only_where_rounded() -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_psnr_falls_with_noise(name: str) -> None:
+def test_psnr_falls_with_noise(name):
     values = [metrics.psnr(*_pair(3, 24, 24, noise=s), name).item() for s in (0.02, 0.05, 0.1)]
     assert values == sorted(values, reverse=True)
 
 
-def test_outside_the_unit_interval() -> None:
+def test_outside_the_unit_interval():
     truth, x = _bands(1.0, 0.0), _bands(1.5, -0.5)
     assert metrics.psnr(x, truth, "matlab-uint8").item() == math.inf
     assert metrics.psnr(x, truth, "unit").item() == math.inf
@@ -102,7 +99,7 @@ def test_outside_the_unit_interval() -> None:
         assert metrics.psnr(x, truth, name).item() == pytest.approx(20 * math.log10(peak / error))
 
 
-def test_rmse() -> None:
+def test_rmse():
     assert metrics.rmse(_bands(0.3, 0.4), _bands(0.0, 0.0)).item() == pytest.approx(
         math.sqrt((0.09 + 0.16) / 2)
     )
@@ -112,7 +109,7 @@ def test_rmse() -> None:
     np.testing.assert_allclose(metrics.rmse(3 * x, 3 * truth), 3 * expected, rtol=1e-13)
 
 
-def test_ergas() -> None:
+def test_ergas():
     got = metrics.ergas(_bands(0.3, 0.8), _bands(0.2, 1.0)).item()
     assert got == pytest.approx(100 * math.sqrt((0.5**2 + 0.2**2) / 2))
     x, truth = (a.numpy() for a in _pair(2, 3, 9, 8))
@@ -123,13 +120,13 @@ def test_ergas() -> None:
         np.testing.assert_allclose(got, expected, rtol=1e-13)
 
 
-def test_ergas_is_relative_to_the_reference() -> None:
+def test_ergas_is_relative_to_the_reference():
     x, truth = _bands(0.2), _bands(0.4)
     assert metrics.ergas(x, truth).item() == pytest.approx(50)
     assert metrics.ergas(truth, x).item() == pytest.approx(100)
 
 
-def test_ergas_of_a_reference_band_of_mean_zero() -> None:
+def test_ergas_of_a_reference_band_of_mean_zero():
     truth = _bands(0.0, 0.5)
     assert metrics.ergas(_bands(0.1, 0.5), truth).item() == math.inf
     assert metrics.ergas(_bands(0.0, 0.6), truth).item() == pytest.approx(20 / math.sqrt(2))

@@ -1,14 +1,11 @@
 """Every preset against formulas written out in NumPy, by being in the list."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
 import pytest
 import torch
 from scipy.ndimage import correlate1d
-from torch import Tensor
 
 from cassi import metrics
 from cassi.metrics.presets import keep, quantize_256, quantize_uint8
@@ -16,23 +13,23 @@ from cassi.metrics.presets import keep, quantize_256, quantize_uint8
 LEVELS = 255.0
 
 
-def _uint8(a: np.ndarray) -> np.ndarray:
+def _uint8(a):
     clipped = np.clip(a.astype(np.float64), 0, 1) * LEVELS
     below = np.trunc(clipped)
     return below + (clipped - below >= 0.5)
 
 
-def _decibels(a: np.ndarray, b: np.ndarray, peak: float) -> float:
+def _decibels(a, b, peak):
     return float(
         np.mean([10 * np.log10(peak**2 / np.mean((p - q) ** 2)) for p, q in zip(a, b, strict=True)])
     )
 
 
-def _ssim(a: np.ndarray, b: np.ndarray, level: float, border: bool) -> float:
+def _ssim(a, b, level, border):
     taps = np.exp(-(np.arange(-5.0, 6.0) ** 2) / (2 * 1.5**2))
     taps /= taps.sum()
 
-    def blur(image: np.ndarray) -> np.ndarray:
+    def blur(image):
         for axis in (0, 1):
             image = correlate1d(image, taps, axis=axis, mode="constant")
         return image if border else image[5:-5, 5:-5]
@@ -67,7 +64,7 @@ EXPECTED = {
 }
 
 
-def _pair(seed: int, shape: tuple[int, ...] = (4, 19, 23)) -> tuple[Tensor, Tensor]:
+def _pair(seed, shape=(4, 19, 23)):
     """Two correlated cubes whose values leave [0, 1] on both sides, the bands unlike each other."""
     generator = torch.Generator().manual_seed(seed)
     truth = torch.rand(shape, generator=generator, dtype=torch.float64) * 1.3 - 0.1
@@ -78,7 +75,7 @@ def _pair(seed: int, shape: tuple[int, ...] = (4, 19, 23)) -> tuple[Tensor, Tens
 
 @pytest.mark.parametrize("name", metrics.list_presets())
 @pytest.mark.parametrize("seed", range(3))
-def test_preset_equals_formula(name: str, seed: int) -> None:
+def test_preset_equals_formula(name, seed):
     x, truth = _pair(seed)
     expected_psnr, expected_ssim = EXPECTED[name]
     got = metrics.psnr(x, truth, name).item()
@@ -92,7 +89,7 @@ def test_preset_equals_formula(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", metrics.list_presets())
-def test_presets_differ(name: str) -> None:
+def test_presets_differ(name):
     x, truth = _pair(0)
     values = {other: metrics.psnr(x, truth, other).item() for other in metrics.list_presets()}
     mine = values.pop(name)
@@ -100,17 +97,17 @@ def test_presets_differ(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", metrics.list_presets())
-def test_preset_is_described(name: str) -> None:
+def test_preset_is_described(name):
     preset = metrics.PRESETS[name]
     assert preset.name == name
     assert preset.used_by
     assert metrics.get_preset(name) is preset
     assert metrics.get_preset(preset) is preset
     with pytest.raises(dataclasses.FrozenInstanceError):
-        preset.peak = 2.0  # type: ignore[misc]
+        preset.peak = 2.0
 
 
-def test_default_is_that_of_the_tables() -> None:
+def test_default_is_that_of_the_tables():
     x, truth = _pair(0)
     assert metrics.DEFAULT_PRESET == metrics.list_presets()[0] == "matlab-uint8"
     assert metrics.psnr(x, truth) == metrics.psnr(x, truth, "matlab-uint8")
@@ -119,7 +116,7 @@ def test_default_is_that_of_the_tables() -> None:
     assert metrics.MetricSet().preset is metrics.PRESETS["matlab-uint8"]
 
 
-def test_own_preset() -> None:
+def test_own_preset():
     x, truth = _pair(0)
     own = metrics.Preset("ten", "this test", prepare=keep, peak=10.0)
     expected = _decibels(x.numpy(), truth.numpy(), 10)
@@ -127,7 +124,7 @@ def test_own_preset() -> None:
     assert metrics.MetricSet(own).preset is own
 
 
-def test_uint8_rounds_half_away_from_zero() -> None:
+def test_uint8_rounds_half_away_from_zero():
     halves = torch.arange(255, dtype=torch.float64) + 0.5
     # Only where the product is a half again does the rule for halves decide.
     exact = halves[halves / 255 * 255 == halves]
@@ -139,14 +136,14 @@ def test_uint8_rounds_half_away_from_zero() -> None:
         assert torch.equal(quantize_uint8(above), halves + 0.5)
 
 
-def test_uint8_clips_and_256_does_not() -> None:
+def test_uint8_clips_and_256_does_not():
     values = torch.tensor([-0.5, 0.0, 1.0, 1.5], dtype=torch.float64)
     assert quantize_uint8(values).tolist() == [0, 0, 255, 255]
     assert quantize_256(values).tolist() == [-128, 0, 256, 384]
     assert quantize_256(torch.tensor([0.5, 1.5, 2.5]) / 256).tolist() == [0, 2, 2]
 
 
-def test_float32_is_rounded_in_float64() -> None:
+def test_float32_is_rounded_in_float64():
     """128.5/255 as float32 lies below it: 128 in MATLAB's doubles, 129 in float32 arithmetic."""
     x = torch.full((1, 11, 11), 128.5 / 255, dtype=torch.float32)
     assert quantize_uint8(x).unique().item() == 129
@@ -163,7 +160,7 @@ def test_float32_is_rounded_in_float64() -> None:
         ("uint", "unit"),
     ],
 )
-def test_unknown_preset(wrong: str, near: str | None) -> None:
+def test_unknown_preset(wrong, near):
     x, truth = _pair(0)
     pattern = f"got '{wrong}'" + (f"; did you mean.*{near}" if near else "")
     for call in (metrics.psnr, metrics.ssim, metrics.evaluate):
@@ -173,6 +170,6 @@ def test_unknown_preset(wrong: str, near: str | None) -> None:
         metrics.MetricSet(wrong)
 
 
-def test_unknown_preset_without_a_near_one() -> None:
+def test_unknown_preset_without_a_near_one():
     with pytest.raises(ValueError, match=r"got 'zzz'$"):
         metrics.get_preset("zzz")

@@ -1,20 +1,17 @@
 """All metrics of a scene, and the mean over scenes."""
 
-from __future__ import annotations
-
 import json
 import math
 
 import pytest
 import torch
-from torch import Tensor
 
 from cassi import metrics
 
 PRESETS = metrics.list_presets()
 
 
-def _batch(scenes: int = 3, side: int = 12) -> tuple[Tensor, Tensor]:
+def _batch(scenes=3, side=12):
     generator = torch.Generator().manual_seed(11)
     truth = torch.rand(scenes, 3, side, side, generator=generator)
     noise = torch.linspace(0.02, 0.3, scenes)[:, None, None, None]
@@ -22,7 +19,7 @@ def _batch(scenes: int = 3, side: int = 12) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_evaluate_calls_every_function(name: str) -> None:
+def test_evaluate_calls_every_function(name):
     x, truth = (a[0] for a in _batch())
     scores = metrics.evaluate(x, truth, name)
     assert tuple(scores) == metrics.METRICS
@@ -38,18 +35,18 @@ def test_evaluate_calls_every_function(name: str) -> None:
     assert json.loads(json.dumps(scores)) == scores
 
 
-def test_evaluate_takes_one_cube() -> None:
+def test_evaluate_takes_one_cube():
     with pytest.raises(ValueError, match="expected one cube, got a batch of 3; use MetricSet"):
         metrics.evaluate(*_batch())
 
 
-def test_evaluate_keeps_no_graph() -> None:
+def test_evaluate_keeps_no_graph():
     x, truth = (a[0] for a in _batch())
     assert metrics.evaluate(x.requires_grad_(), truth)["psnr"] == metrics.psnr(x, truth).item()
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_mean_of_per_scene_values(name: str) -> None:
+def test_mean_of_per_scene_values(name):
     x, truth = _batch()
     collected = metrics.MetricSet(name)
     collected.update(x, truth)
@@ -65,7 +62,7 @@ def test_mean_of_per_scene_values(name: str) -> None:
     assert mean["psnr"] != pytest.approx(pooled, abs=0.1)
 
 
-def test_one_by_one_in_any_order_equals_a_batch() -> None:
+def test_one_by_one_in_any_order_equals_a_batch():
     x, truth = _batch()
     at_once, singly = metrics.MetricSet(), metrics.MetricSet()
     returned = at_once.update(x, truth, ["a", "b", "c"])
@@ -76,7 +73,7 @@ def test_one_by_one_in_any_order_equals_a_batch() -> None:
     assert len(singly) == 3
 
 
-def test_scenes_of_different_sizes() -> None:
+def test_scenes_of_different_sizes():
     collected = metrics.MetricSet()
     collected.update(*_batch(1, side=12))
     collected.update(*_batch(2, side=20))
@@ -84,7 +81,7 @@ def test_scenes_of_different_sizes() -> None:
     assert 0 < collected.compute()["ssim"] < 1
 
 
-def test_infinity_stays_infinity() -> None:
+def test_infinity_stays_infinity():
     x, truth = _batch()
     x[1] = truth[1]
     collected = metrics.MetricSet()
@@ -95,7 +92,7 @@ def test_infinity_stays_infinity() -> None:
     assert all(math.isfinite(mean[key]) for key in ("ssim", "sam", "rmse", "ergas"))
 
 
-def test_infinities_of_opposite_sign_are_refused() -> None:
+def test_infinities_of_opposite_sign_are_refused():
     collected = metrics.MetricSet()
     collected.update(*_batch(2))
     first, second = collected.scenes.values()
@@ -104,7 +101,7 @@ def test_infinities_of_opposite_sign_are_refused() -> None:
         collected.compute()
 
 
-def test_one_scene_without_ssim_leaves_no_mean() -> None:
+def test_one_scene_without_ssim_leaves_no_mean():
     collected = metrics.MetricSet()
     collected.update(*_batch(1, side=12))
     collected.update(*_batch(1, side=8))
@@ -113,7 +110,7 @@ def test_one_scene_without_ssim_leaves_no_mean() -> None:
     assert math.isfinite(mean["psnr"])
 
 
-def test_names() -> None:
+def test_names():
     x, truth = _batch()
     collected = metrics.MetricSet()
     collected.update(x[0], truth[0], "flowers")
@@ -126,7 +123,7 @@ def test_names() -> None:
     assert list(collected.scenes) == ["flowers"]
 
 
-def test_a_refused_batch_leaves_nothing() -> None:
+def test_a_refused_batch_leaves_nothing():
     x, truth = _batch()
     x[2, 0, 0, 0] = math.nan
     collected = metrics.MetricSet()
@@ -136,7 +133,7 @@ def test_a_refused_batch_leaves_nothing() -> None:
         collected.compute()
 
 
-def test_reset() -> None:
+def test_reset():
     x, truth = _batch()
     collected = metrics.MetricSet()
     collected.update(x[:1], truth[:1])

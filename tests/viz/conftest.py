@@ -7,12 +7,12 @@ KAIST = np.array(BENCHMARK_WAVELENGTHS)
 
 
 @pytest.fixture
-def wavelengths() -> list[float]:
+def wavelengths():
     return KAIST.tolist()
 
 
 @pytest.fixture
-def cube() -> np.ndarray:
+def cube():
     """Four quarters of different smooth spectra and brightness, odd in size."""
     spectra = [
         1 / (1 + np.exp(-(KAIST - 580) / 15)),
