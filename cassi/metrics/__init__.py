@@ -5,7 +5,7 @@ device with float64, and return one float64 number per cube. What PSNR and SSIM 
 between papers, so both take a named `Preset`. `MetricSet` collects scenes.
 """
 
-from cassi.metrics.error import ergas, psnr, rmse
+from cassi.metrics.measures import ergas, psnr, rmse, sam, ssim
 from cassi.metrics.presets import (
     DEFAULT_PRESET,
     PRESETS,
@@ -15,8 +15,6 @@ from cassi.metrics.presets import (
     list_presets,
 )
 from cassi.metrics.scores import METRICS, MetricSet, Scores, evaluate
-from cassi.metrics.spectral import sam
-from cassi.metrics.structural import ssim
 
 __all__ = [
     "DEFAULT_PRESET",

@@ -8,11 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from cassi.metrics.checks import check_pair
-from cassi.metrics.error import ergas, psnr, rmse
+from cassi.metrics.measures import check_pair, ergas, explain_undefined, psnr, rmse, sam, ssim
 from cassi.metrics.presets import DEFAULT_PRESET, Preset, get_preset
-from cassi.metrics.spectral import sam
-from cassi.metrics.structural import explain_undefined, ssim
 
 Scores = dict[str, float | None]
 """Metric name to value; None where the metric is not defined."""

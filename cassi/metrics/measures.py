@@ -1,0 +1,318 @@
+"""PSNR, RMSE, ERGAS, SAM and SSIM of two cubes.
+
+Every metric works band by band in float64, whatever the dtype of the cubes. That is what MATLAB
+computes with, it settles on which side of a half a float32 value rounds, and only one band of a
+28×660×660 cube is ever held twice.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cassi.metrics.presets import DEFAULT_PRESET, Prepare, Preset, SSIMRule, get_preset, keep
+
+WINDOW_SIZE = 11
+"""Side of the Gaussian window, pixels."""
+WINDOW_SIGMA = 1.5
+"""Standard deviation of the Gaussian window, pixels."""
+K1, K2 = 0.01, 0.03
+
+
+def psnr(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) -> Tensor:
+    """Peak signal-to-noise ratio.
+
+    With the prepared values p(·), their peak P and ``MSE_c = mean_hw (p(x_c) − p(truth_c))²``::
+
+        PSNR = mean_c 10 log10(P² / MSE_c)        or, with pooled bands,
+        PSNR = 10 log10(P² / mean_c MSE_c)
+
+    One band that is reproduced exactly makes its PSNR, and so the mean over bands, infinite.
+
+    Args:
+        x: estimate, ``(B, C, H, W)`` or ``(C, H, W)``, reflectance or radiance in [0, 1].
+        truth: reference, same shape.
+        preset: a name of `list_presets`, or a `Preset`; its ``prepare`` says what becomes of
+            values outside [0, 1].
+
+    Returns:
+        dB, float64, ``(B,)``, or 0-d for a single cube; ``inf`` where the compared values agree.
+
+    Raises:
+        TypeError: a cube is not a floating-point tensor.
+        ValueError: cubes that do not match or are not finite; an unknown preset; a reference
+            without a positive value where the preset takes its maximum as the peak.
+
+    Source:
+        csnr.m and ``torch_psnr`` in the code of TSA-Net and MST; see `PRESETS`.
+
+    Example:
+        >>> truth = torch.full((28, 16, 16), 0.5)
+        >>> round(psnr(truth + 0.1, truth, preset="unit").item(), 3)  # 10 log10(1 / 0.1²)
+        20.0
+    """
+    rule = get_preset(preset)
+    cube, reference = check_pair(x, truth)
+    mse = _band_mse(cube, reference, rule.prepare)
+    if rule.pool_bands:
+        mse = mse.mean(dim=1, keepdim=True)
+    decibels = 10 * torch.log10(_peak(reference, rule) ** 2 / mse)
+    return _like_input(decibels.mean(dim=1), x)
+
+
+def rmse(x: Tensor, truth: Tensor) -> Tensor:
+    """Root mean squared error over the whole cube, ``sqrt(mean_chw (x − truth)²)``.
+
+    Args:
+        x: estimate, ``(B, C, H, W)`` or ``(C, H, W)``, any range; neither clipped nor rounded.
+        truth: reference, same shape.
+
+    Returns:
+        The unit of the cube, ≥ 0, float64, ``(B,)``, or 0-d for a single cube.
+
+    Raises:
+        TypeError: a cube is not a floating-point tensor.
+        ValueError: cubes that do not match or are not finite.
+
+    Example:
+        >>> truth = torch.zeros(4, 8, 8)
+        >>> rmse(truth - 0.25, truth).item()
+        0.25
+    """
+    return _like_input(_band_mse(*check_pair(x, truth)).mean(dim=1).sqrt(), x)
+
+
+def ergas(x: Tensor, truth: Tensor) -> Tensor:
+    """Relative error of a cube, ERGAS with resolution ratio 1.
+
+    With ``μ_c = mean_hw truth_c``::
+
+        ERGAS = 100 sqrt( mean_c MSE_c / μ_c² )
+
+    A reference band of mean zero counts as 0 where it is reproduced exactly and makes the result
+    infinite otherwise. A common factor on both cubes changes nothing.
+
+    Args:
+        x: estimate, ``(B, C, H, W)`` or ``(C, H, W)``, any range; neither clipped nor rounded.
+        truth: reference, same shape.
+
+    Returns:
+        Per cent, ≥ 0, float64, ``(B,)``, or 0-d for a single cube.
+
+    Raises:
+        TypeError: a cube is not a floating-point tensor.
+        ValueError: cubes that do not match or are not finite.
+
+    Source:
+        L. Wald, "Quality of high resolution synthesised images: is there a simple criterion?",
+        Fusion of Earth Data, 2000, with h/l = 1.
+
+    Example:
+        >>> truth = torch.full((4, 8, 8), 0.5)
+        >>> ergas(truth + 0.125, truth).item()
+        25.0
+    """
+    cube, reference = check_pair(x, truth)
+    mse = _band_mse(cube, reference)
+    mean = torch.stack([band.double().mean(dim=(-2, -1)) for band in reference.unbind(1)], dim=1)
+    relative = torch.where(mse > 0, mse / mean.square(), 0.0)
+    return _like_input(100 * relative.mean(dim=1).sqrt(), x)
+
+
+def sam(x: Tensor, truth: Tensor) -> Tensor:
+    """Spectral angle, the mean over pixels of the angle between two spectra.
+
+    With the unit spectra ``u = x/‖x‖`` and ``t = truth/‖truth‖`` of a pixel::
+
+        angle = 2 atan2(‖u − t‖, ‖u + t‖) · 180/π
+
+    which equals ``acos(uᵀt)`` and stays exact near 0, where the cosine of a small angle rounds
+    to 1. A zero spectrum has no direction: against another zero spectrum it counts as 0°, against
+    anything else as 90°. A factor > 0 on a pixel's spectrum changes nothing.
+
+    Args:
+        x: estimate, ``(B, C, H, W)`` or ``(C, H, W)``, any range; neither clipped nor rounded.
+        truth: reference, same shape.
+
+    Returns:
+        Degrees in [0, 180], in [0, 90] for cubes without negative values; float64, ``(B,)``, or
+        0-d for a single cube.
+
+    Raises:
+        TypeError: a cube is not a floating-point tensor.
+        ValueError: cubes that do not match or are not finite.
+
+    Source:
+        R. Yuhas, A. Goetz, J. Boardman, "Discrimination among semi-arid landscape endmembers using
+        the spectral angle mapper (SAM) algorithm", 1992. The angle: W. Kahan, "How futile are
+        mindless assessments of roundoff in floating-point computation?", 2006, section 12.
+
+    Example:
+        >>> truth = torch.tensor([1.0, 0.0]).reshape(2, 1, 1)
+        >>> round(sam(torch.ones(2, 1, 1), truth).item(), 6)
+        45.0
+    """
+    cube, reference = check_pair(x, truth)
+    scale_x, scale_t = _reciprocal_norm(cube), _reciprocal_norm(reference)
+    apart, along = torch.zeros_like(scale_x), torch.zeros_like(scale_t)
+    for a, b in zip(cube.unbind(1), reference.unbind(1), strict=True):
+        unit_x, unit_t = a.double() * scale_x, b.double() * scale_t
+        apart = apart + (unit_x - unit_t).square()
+        along = along + (unit_x + unit_t).square()
+    angle = 2 * torch.atan2(apart.sqrt(), along.sqrt())
+    return _like_input(torch.rad2deg(angle).mean(dim=(-2, -1)), x)
+
+
+def ssim(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) -> Tensor:
+    """Structural similarity with an 11×11 Gaussian window, σ = 1.5 pixels.
+
+    With μ, σ² and σ_xt the means, population variances and covariance under the window, of the
+    values prepared and with the data range L of the preset::
+
+        SSIM = mean_chw  (2 μ_x μ_t + c₁)/(μ_x² + μ_t² + c₁) · (2 σ_xt + c₂)/(σ_x² + σ_t² + c₂)
+        c₁ = (0.01 L)²,  c₂ = (0.03 L)²
+
+    Args:
+        x: estimate, ``(B, C, H, W)`` or ``(C, H, W)``, reflectance or radiance in [0, 1].
+        truth: reference, same shape.
+        preset: a name of `list_presets`, or a `Preset`.
+
+    Returns:
+        Float64 in [-1, 1], 1 for equal cubes, ``(B,)``, or 0-d for a single cube.
+
+    Raises:
+        TypeError: a cube is not a floating-point tensor.
+        ValueError: cubes that do not match or are not finite; an unknown preset or one without
+            SSIM; an image smaller than the window where it has to fit inside.
+
+    Source:
+        Z. Wang et al., "Image quality assessment: from error visibility to structural similarity",
+        IEEE TIP 13(4), 2004, eq. (13), and its ssim_index.m.
+
+    Example:
+        >>> truth = torch.rand(28, 16, 16)
+        >>> ssim(truth, truth).item()
+        1.0
+    """
+    named = get_preset(preset)
+    cube, reference = check_pair(x, truth)
+    reason = explain_undefined(named, cube.shape)
+    if named.ssim is None or reason is not None:
+        raise ValueError(reason)
+    pairs = zip(cube.unbind(1), reference.unbind(1), strict=True)
+    bands = torch.stack([_ssim_band(a, b, named.ssim) for a, b in pairs], dim=1)
+    return _like_input(bands.mean(dim=1), x)
+
+
+def explain_undefined(preset: Preset, shape: torch.Size) -> str | None:
+    """Return why a cube of this shape has no SSIM under a preset, None if it has one."""
+    height, width = shape[-2:]
+    if preset.ssim is None:
+        return f"expected a preset that defines SSIM, got {preset.name!r}, which does not"
+    if not preset.ssim.zero_padding and min(height, width) < WINDOW_SIZE:
+        return (
+            f"expected an image of at least {WINDOW_SIZE}x{WINDOW_SIZE} pixels, the SSIM window of "
+            f"the preset {preset.name!r}, got {height}x{width}"
+        )
+    return None
+
+
+def check_pair(x: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
+    """Return both cubes as ``(B, C, H, W)``, in their own dtype.
+
+    Args:
+        x: estimate, ``(B, C, H, W)`` or ``(C, H, W)``, any floating dtype.
+        truth: reference, the shape and device of ``x``.
+
+    Raises:
+        TypeError: one is not a floating-point tensor.
+        ValueError: shapes or devices differ, a cube is empty, a value is NaN or infinite.
+    """
+    for name, cube in (("x", x), ("truth", truth)):
+        if not isinstance(cube, Tensor):
+            raise TypeError(f"expected {name} to be a tensor, got {type(cube).__name__}")
+        if not cube.is_floating_point():
+            raise TypeError(
+                f"expected {name} to be floating point with values in [0, 1], got {cube.dtype}; "
+                "divide by the largest level first"
+            )
+    if x.ndim not in (3, 4) or x.numel() == 0:
+        raise ValueError(
+            f"expected cubes (B, C, H, W) or (C, H, W) with at least one value, "
+            f"got x of shape {tuple(x.shape)}"
+        )
+    if x.shape != truth.shape:
+        raise ValueError(
+            f"expected truth of the shape of x, {tuple(x.shape)}, got {tuple(truth.shape)}"
+        )
+    if x.device != truth.device:
+        raise ValueError(f"expected truth on the device of x, {x.device}, got {truth.device}")
+    for name, cube in (("x", x), ("truth", truth)):
+        if not torch.isfinite(cube).all():
+            raise ValueError(f"expected finite values, got NaN or infinity in {name}")
+    return (x, truth) if x.ndim == 4 else (x[None], truth[None])
+
+
+def _like_input(values: Tensor, x: Tensor) -> Tensor:
+    """Return ``(B,)`` for a batch, a 0-d tensor for a single cube ``x``."""
+    return values if x.ndim == 4 else values[0]
+
+
+def _band_mse(x: Tensor, truth: Tensor, prepare: Prepare = keep) -> Tensor:  # (B, C)
+    errors = [
+        (prepare(a.double()) - prepare(b.double())).square().mean(dim=(-2, -1))
+        for a, b in zip(x.unbind(1), truth.unbind(1), strict=True)
+    ]
+    return torch.stack(errors, dim=1)
+
+
+def _peak(truth: Tensor, preset: Preset) -> Tensor | float:  # (B, 1) or a number
+    if preset.peak is not None:
+        return preset.peak
+    peak = preset.prepare(truth.amax(dim=(1, 2, 3)).double())[:, None]
+    if (peak <= 0).any():
+        raise ValueError(
+            f"expected a reference with a positive maximum for the preset {preset.name!r}, "
+            f"got {peak.min().item()}"
+        )
+    return peak
+
+
+def _reciprocal_norm(x: Tensor) -> Tensor:  # (B, C, H, W) -> (B, H, W)
+    square = torch.zeros_like(x[:, 0], dtype=torch.float64)
+    for band in x.unbind(1):
+        square = square + band.double().square()
+    return torch.where(square > 0, square, 1.0).rsqrt()
+
+
+def _window() -> list[float]:
+    radius = WINDOW_SIZE // 2
+    weights = [math.exp(-0.5 * (i / WINDOW_SIGMA) ** 2) for i in range(-radius, radius + 1)]
+    return [weight / math.fsum(weights) for weight in weights]
+
+
+def _filter_valid(a: Tensor, dim: int) -> Tensor:
+    # A sum of shifted views: convolutions in float64 have no fast kernel and copy their input
+    # eleven times.
+    size = a.shape[dim] - WINDOW_SIZE + 1
+    first, *rest = _window()
+    out = a.narrow(dim, 0, size) * first
+    for shift, weight in enumerate(rest, start=1):
+        out = out.add_(a.narrow(dim, shift, size), alpha=weight)
+    return out
+
+
+def _ssim_band(x: Tensor, truth: Tensor, rule: SSIMRule) -> Tensor:  # (B, H, W) twice -> (B,)
+    x, truth = rule.prepare(x.double()), rule.prepare(truth.double())
+    moments = torch.stack([x, truth, x * x, truth * truth, x * truth])
+    if rule.zero_padding:
+        moments = F.pad(moments, [WINDOW_SIZE // 2] * 4)
+    mean_x, mean_t, xx, tt, xt = _filter_valid(_filter_valid(moments, -1), -2)
+    c1, c2 = (K1 * rule.data_range) ** 2, (K2 * rule.data_range) ** 2
+    product, squares = mean_x * mean_t, mean_x * mean_x + mean_t * mean_t
+    luminance = (2 * product + c1) / (squares + c1)
+    structure = (2 * (xt - product) + c2) / (xx + tt - squares + c2)
+    return (luminance * structure).mean(dim=(-2, -1))

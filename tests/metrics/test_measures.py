@@ -1,0 +1,391 @@
+"""PSNR, RMSE, ERGAS, SAM and SSIM: what all share, cases by hand, scikit-image, symmetries."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from skimage.metrics import peak_signal_noise_ratio, structural_similarity
+
+from cassi import metrics
+
+PRESETS = metrics.list_presets()
+DEFINED = [name for name, preset in metrics.PRESETS.items() if preset.ssim]
+CASES = {
+    **{name: getattr(metrics, name) for name in ("sam", "rmse", "ergas")},
+    **{f"psnr-{name}": partial(metrics.psnr, preset=name) for name in PRESETS},
+    **{f"ssim-{name}": partial(metrics.ssim, preset=name) for name in DEFINED},
+}
+every_metric = pytest.mark.parametrize("metric", CASES.values(), ids=CASES.keys())
+
+
+def _pair(*shape, noise=0.1, dtype=torch.float64):
+    """An estimate and a reference with a ramp along its rows, in [0.2, 0.8]."""
+    generator = torch.Generator().manual_seed(7)
+    ramp = torch.linspace(0.2, 0.6, shape[-1], dtype=torch.float64)
+    truth = ramp + 0.2 * torch.rand(shape, generator=generator, dtype=torch.float64)
+    x = truth + noise * torch.randn(shape, generator=generator, dtype=torch.float64)
+    return x.to(dtype), truth.to(dtype)
+
+
+def _bands(*levels):
+    return torch.tensor(levels, dtype=torch.float64)[:, None, None].expand(-1, 12, 12)
+
+
+@every_metric
+def test_batch_is_its_scenes(metric):
+    x, truth = _pair(3, 4, 13, 12)
+    batch = metric(x, truth)
+    assert batch.shape == (3,)
+    scenes = [metric(a, b) for a, b in zip(x, truth, strict=True)]
+    assert all(scene.shape == () for scene in scenes)
+    torch.testing.assert_close(batch, torch.stack(scenes), rtol=1e-13, atol=0)
+    assert metric(x[:1], truth[:1]).shape == (1,)
+    torch.testing.assert_close(metric(x.flip(0), truth.flip(0)), batch.flip(0), rtol=0, atol=0)
+
+
+@every_metric
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_dtype_is_upcast_before_anything(metric, dtype):
+    x, truth = _pair(2, 3, 12, 12, dtype=dtype)
+    got = metric(x, truth)
+    assert got.dtype == torch.float64
+    torch.testing.assert_close(got, metric(x.double(), truth.double()), rtol=1e-14, atol=0)
+    mixed = metric(x, truth.double())
+    torch.testing.assert_close(mixed, got, rtol=1e-14, atol=0)
+
+
+@every_metric
+def test_strides_and_inputs_are_left_alone(metric):
+    x, truth = _pair(2, 3, 12, 14)
+    copies = x.clone(), truth.clone()
+    expected = metric(x, truth)
+    last = x.to(memory_format=torch.channels_last)
+    torch.testing.assert_close(metric(last, truth.mT.contiguous().mT), expected)
+    assert torch.equal(x, copies[0])
+    assert torch.equal(truth, copies[1])
+
+
+@every_metric
+def test_orientation_does_not_matter(metric):
+    x, truth = _pair(3, 13, 12)
+    expected = metric(x, truth)
+    for move in (lambda a: a.mT, lambda a: a.flip(-2), lambda a: a[[1, 2, 0]]):
+        torch.testing.assert_close(metric(move(x), move(truth)), expected, rtol=1e-11, atol=0)
+
+
+@every_metric
+def test_shapes_must_match(metric):
+    x, truth = _pair(3, 12, 12)
+    for other in (truth[:2], truth[None], truth[..., :11], truth[:1]):
+        shape = tuple(other.shape)
+        with pytest.raises(ValueError) as error:
+            metric(x, other)
+        assert str(error.value) == f"expected truth of the shape of x, (3, 12, 12), got {shape}"
+
+
+@every_metric
+@pytest.mark.parametrize("shape", [(12, 12), (1, 1, 3, 12, 12), (0, 3, 12, 12), (0, 12, 12)])
+def test_cubes_have_three_or_four_axes(metric, shape):
+    with pytest.raises(ValueError, match=r"expected cubes \(B, C, H, W\) or \(C, H, W\)"):
+        metric(torch.zeros(shape), torch.zeros(shape))
+
+
+@every_metric
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_values_must_be_finite(metric, bad):
+    x, truth = _pair(3, 12, 12)
+    spoilt = x.clone()
+    spoilt[1, 2, 3] = bad
+    with pytest.raises(ValueError, match="NaN or infinity in x"):
+        metric(spoilt, truth)
+    with pytest.raises(ValueError, match="NaN or infinity in truth"):
+        metric(x, spoilt)
+
+
+@every_metric
+def test_values_must_be_floating_point(metric):
+    x, truth = _pair(3, 12, 12)
+    with pytest.raises(TypeError, match=r"expected truth to be floating point.*torch\.uint8"):
+        metric(x, (truth * 255).to(torch.uint8))
+    with pytest.raises(TypeError, match="expected x to be a tensor, got ndarray"):
+        metric(x.numpy(), truth)
+
+
+@every_metric
+def test_devices_must_match(metric):
+    x, truth = _pair(3, 12, 12)
+    with pytest.raises(ValueError, match="on the device of x, cpu, got meta"):
+        metric(x, truth.to("meta"))
+
+
+@every_metric
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_equals_cpu(metric):
+    x, truth = _pair(2, 3, 24, 24, dtype=torch.float32)
+    got = metric(x.cuda(), truth.cuda())
+    assert got.is_cuda
+    torch.testing.assert_close(got.cpu(), metric(x, truth), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # 51 and 102 of 255 against 0: 20 log10(5) and 20 log10(2.5)
+        ("matlab-uint8", 10 * math.log10(12.5)),
+        # 0.2 * 256 = 51.2 -> 51 and 0.4 * 256 = 102.4 -> 102
+        ("torch-256", 10 * math.log10(12.5)),
+        ("unit", 10 * math.log10(12.5)),
+        ("global", 10 * math.log10(1 / ((0.04 + 0.16) / 2))),
+    ],
+)
+def test_offsets_by_hand(name, expected):
+    got = metrics.psnr(_bands(0.2, 0.4), _bands(0.0, 0.0), name)
+    assert got.item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_ref_max_takes_the_maximum_of_the_whole_reference():
+    x, truth = _bands(0.3, 0.7), _bands(0.2, 0.5)
+    expected = (20 * math.log10(0.5 / 0.1) + 20 * math.log10(0.5 / 0.2)) / 2
+    assert metrics.psnr(x, truth, "ref-max").item() == pytest.approx(expected)
+    batch = metrics.psnr(torch.stack([x, 2 * x]), torch.stack([truth, 2 * truth]), "ref-max")
+    assert batch.tolist() == pytest.approx([expected, expected])
+
+
+def test_ref_max_is_free_of_scale_and_needs_a_positive_maximum():
+    x, truth = _pair(3, 12, 12)
+    plain, scaled = (metrics.psnr(k * x, k * truth, "ref-max").item() for k in (1, 40))
+    assert scaled == pytest.approx(plain)
+    with pytest.raises(ValueError, match=r"positive maximum for the preset 'ref-max', got 0\.0"):
+        metrics.psnr(x, torch.zeros_like(x), "ref-max")
+
+
+def test_psnr_equals_scikit_image():
+    x, truth = _pair(5, 14, 17, noise=0.01)
+    for name, peak, scale in (("unit", 1, 1), ("torch-256", 255, 256)):
+        a, b = (x * scale).numpy(), (truth * scale).numpy()
+        if name == "torch-256":
+            a, b = a.round(), b.round()
+        bands = [peak_signal_noise_ratio(q, p, data_range=peak) for p, q in zip(a, b, strict=True)]
+        assert metrics.psnr(x, truth, name).item() == pytest.approx(np.mean(bands), rel=1e-12)
+    whole = peak_signal_noise_ratio(truth.numpy(), x.numpy(), data_range=1)
+    assert metrics.psnr(x, truth, "global").item() == pytest.approx(whole, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_psnr_of_equal_cubes_is_infinite(name):
+    _, truth = _pair(2, 3, 12, 12)
+    assert metrics.psnr(truth, truth, name).tolist() == [math.inf, math.inf]
+
+
+def test_one_exact_band():
+    x, truth = _bands(0.5, 0.6), _bands(0.5, 0.5)
+    assert metrics.psnr(x, truth, "unit").item() == math.inf
+    assert math.isfinite(metrics.psnr(x, truth, "global").item())
+
+
+def test_differences_below_a_level_vanish_only_where_rounded():
+    truth = _bands(100 / 255, 200 / 255)
+    x = truth + 0.4 / 255
+    assert metrics.psnr(x, truth, "matlab-uint8").item() == math.inf
+    assert math.isfinite(metrics.psnr(x, truth, "unit").item())
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_psnr_falls_with_noise(name):
+    values = [metrics.psnr(*_pair(3, 24, 24, noise=s), name).item() for s in (0.02, 0.05, 0.1)]
+    assert values == sorted(values, reverse=True)
+
+
+def test_outside_the_unit_interval():
+    truth, x = _bands(1.0, 0.0), _bands(1.5, -0.5)
+    assert metrics.psnr(x, truth, "matlab-uint8").item() == math.inf
+    assert metrics.psnr(x, truth, "unit").item() == math.inf
+    for name, peak, error in (("torch-256", 255, 128), ("global", 1, 0.5), ("ref-max", 1, 0.5)):
+        assert metrics.psnr(x, truth, name).item() == pytest.approx(20 * math.log10(peak / error))
+
+
+def test_rmse():
+    assert metrics.rmse(_bands(0.3, 0.4), _bands(0.0, 0.0)).item() == pytest.approx(
+        math.sqrt((0.09 + 0.16) / 2)
+    )
+    x, truth = _pair(2, 3, 9, 8)
+    expected = np.sqrt(((x - truth).numpy() ** 2).mean(axis=(1, 2, 3)))
+    np.testing.assert_allclose(metrics.rmse(x, truth), expected, rtol=1e-13)
+    np.testing.assert_allclose(metrics.rmse(3 * x, 3 * truth), 3 * expected, rtol=1e-13)
+
+
+def test_ergas():
+    got = metrics.ergas(_bands(0.3, 0.8), _bands(0.2, 1.0)).item()
+    assert got == pytest.approx(100 * math.sqrt((0.5**2 + 0.2**2) / 2))
+    x, truth = (a.numpy() for a in _pair(2, 3, 9, 8))
+    mse = ((x - truth) ** 2).mean(axis=(2, 3))
+    expected = 100 * np.sqrt((mse / truth.mean(axis=(2, 3)) ** 2).mean(axis=1))
+    for scale in (1, 7):
+        got = metrics.ergas(*(torch.from_numpy(scale * a) for a in (x, truth)))
+        np.testing.assert_allclose(got, expected, rtol=1e-13)
+
+
+def test_ergas_is_relative_to_the_reference():
+    x, truth = _bands(0.2), _bands(0.4)
+    assert metrics.ergas(x, truth).item() == pytest.approx(50)
+    assert metrics.ergas(truth, x).item() == pytest.approx(100)
+
+
+def test_ergas_of_a_reference_band_of_mean_zero():
+    truth = _bands(0.0, 0.5)
+    assert metrics.ergas(_bands(0.1, 0.5), truth).item() == math.inf
+    assert metrics.ergas(_bands(0.0, 0.6), truth).item() == pytest.approx(20 / math.sqrt(2))
+    assert metrics.ergas(truth, truth).item() == 0
+
+
+@pytest.mark.parametrize(
+    ("x", "truth", "degrees"),
+    [
+        ((1, 0), (1, 1), 45),
+        ((1, 0), (0, 3), 90),
+        ((1, 2, 3), (1, 2, 3), 0),
+        ((1, 2, 3), (-2, -4, -6), 180),
+        ((math.sqrt(3), 1), (2, 0), 30),
+        ((1, 0, 0), (-1, math.sqrt(3), 0), 120),
+        ((0, 0), (0, 0), 0),
+        ((0, 0), (0.2, 0.1), 90),
+        ((0.2, 0.1), (0, 0), 90),
+    ],
+)
+def test_angles_by_hand(x, truth, degrees):
+    assert metrics.sam(_bands(*x), _bands(*truth)).item() == pytest.approx(degrees, abs=1e-12)
+
+
+@pytest.mark.parametrize("degrees", [1e-9, 1e-6, 1e-3, 0.1])
+def test_small_angles_are_exact(degrees):
+    angle = math.radians(degrees)
+    x = _bands(math.cos(angle), math.sin(angle), 0)
+    assert metrics.sam(x, _bands(1, 0, 0)).item() == pytest.approx(degrees, rel=1e-6)
+
+
+def test_equal_and_proportional_float32_cubes():
+    truth = torch.rand(28, 16, 16, generator=torch.Generator().manual_seed(0))
+    assert metrics.sam(truth, truth).item() == 0
+    # A float32 cosine would give up to 0.03 degrees here.
+    assert metrics.sam(truth * 4, truth).item() < 1e-7
+    assert metrics.sam(truth * 0.3, truth).item() < 1e-5
+
+
+def test_mean_over_pixels_of_the_arc_cosine():
+    generator = torch.Generator().manual_seed(1)
+    x, truth = torch.rand(2, 3, 6, 9, 8, generator=generator, dtype=torch.float64) - 0.2
+    a, b = x.numpy(), truth.numpy()
+    cosine = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+    expected = np.degrees(np.arccos(cosine)).mean(axis=(1, 2))
+    np.testing.assert_allclose(metrics.sam(x, truth), expected, rtol=1e-12)
+    np.testing.assert_allclose(metrics.sam(truth, x), expected, rtol=1e-12)
+
+
+def test_brightness_of_a_pixel_does_not_matter_and_its_place_does():
+    generator = torch.Generator().manual_seed(2)
+    x, truth = torch.rand(2, 5, 6, 7, generator=generator, dtype=torch.float64)
+    gain = torch.rand(6, 7, generator=generator, dtype=torch.float64) + 0.1
+    value = metrics.sam(x, truth).item()
+    assert metrics.sam(x * gain, truth).item() == pytest.approx(value, rel=1e-12)
+    order = [3, 1, 4, 0, 2]
+    assert metrics.sam(x[order], truth[order]).item() == pytest.approx(value, rel=1e-12)
+    assert metrics.sam(x[order], truth).item() != pytest.approx(value, rel=1e-3)
+    assert metrics.sam(x + 0.3, truth).item() != pytest.approx(value, rel=1e-3)
+
+
+def _skimage(x, truth, level):
+    maps = [
+        structural_similarity(
+            p,
+            q,
+            data_range=level,
+            gaussian_weights=True,
+            sigma=1.5,
+            win_size=11,
+            use_sample_covariance=False,
+            full=True,
+        )[1][5:-5, 5:-5]
+        for p, q in zip(x, truth, strict=True)
+    ]
+    return float(np.mean(maps))
+
+
+@pytest.mark.parametrize("size", [(11, 11), (11, 30), (33, 12), (40, 41)])
+@pytest.mark.parametrize("noise", [0.02, 0.3])
+def test_valid_area_equals_scikit_image(size, noise):
+    x, truth = _pair(3, *size, noise=noise)
+    levels = [np.floor(np.clip(a.numpy(), 0, 1) * 255 + 0.5) for a in (x, truth)]
+    expected = _skimage(*levels, level=255)
+    assert metrics.ssim(x, truth).item() == pytest.approx(expected, abs=1e-6)
+    assert metrics.ssim(x, truth, "unit").item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_interior_of_the_padded_map_equals_scikit_image():
+    """A frame of zeros five wide makes the valid area of one what zero padding is to the other."""
+    x, truth = _pair(2, 21, 18)
+    framed = [torch.nn.functional.pad(a, [5] * 4).numpy() for a in (x, truth)]
+    expected = _skimage(*framed, level=1)
+    assert metrics.ssim(x, truth, "torch-256").item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_torch_256_neither_rounds_nor_clips():
+    x, truth = _pair(2, 16, 16, noise=1e-4)
+    values = {round(metrics.ssim(a, truth, "torch-256").item(), 12) for a in (x, truth, truth + 1)}
+    assert len(values) == 3
+    assert metrics.ssim(truth + 1, truth, "torch-256") < 0.9
+
+
+def test_constant_images_by_hand():
+    """Without variance only the luminance term is left: (2ab + c₁)/(a² + b² + c₁)."""
+    x, truth = torch.full((1, 12, 12), 51 / 255.0), torch.full((1, 12, 12), 102 / 255.0)
+    c1 = (0.01 * 255) ** 2
+    expected = (2 * 51 * 102 + c1) / (51**2 + 102**2 + c1)
+    assert metrics.ssim(x, truth).item() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", DEFINED)
+def test_symmetries(name):
+    x, truth = _pair(4, 17, 17)
+    value = metrics.ssim(x, truth, name).item()
+    assert -1 <= value < 1
+    assert metrics.ssim(truth, truth, name).item() == 1
+    assert metrics.ssim(truth, x, name).item() == pytest.approx(value, abs=1e-14)
+    for move in (lambda a: a.flip(-1), lambda a: a.mT, lambda a: a[[2, 0, 3, 1]]):
+        assert metrics.ssim(move(x), move(truth), name).item() == pytest.approx(value, abs=1e-12)
+    assert metrics.ssim(x[[1, 0, 2, 3]], truth, name).item() < value
+
+
+@pytest.mark.parametrize("name", DEFINED)
+def test_mean_over_bands(name):
+    x, truth = _pair(4, 15, 19)
+    bands = [metrics.ssim(x[c : c + 1], truth[c : c + 1], name).item() for c in range(4)]
+    assert metrics.ssim(x, truth, name).item() == pytest.approx(np.mean(bands), abs=1e-14)
+
+
+@pytest.mark.parametrize("name", DEFINED)
+def test_negative_of_a_checkerboard(name):
+    board = (torch.arange(14)[:, None] + torch.arange(14)).remainder(2).double()[None]
+    value = metrics.ssim(board, 1 - board, name).item()
+    assert value < -0.7
+
+
+@pytest.mark.parametrize(("height", "width"), [(10, 11), (11, 10), (1, 64)])
+def test_image_smaller_than_the_window(height, width):
+    x, truth = _pair(2, height, width)
+    for name in ("matlab-uint8", "unit"):
+        with pytest.raises(ValueError, match=rf"11x11 pixels.*'{name}', got {height}x{width}"):
+            metrics.ssim(x, truth, name)
+        assert metrics.evaluate(x, truth, name)["ssim"] is None
+    padded = torch.nn.functional.pad(torch.stack([x, truth]), [5] * 4).numpy()
+    expected = _skimage(padded[0], padded[1], level=1)
+    assert metrics.ssim(x, truth, "torch-256").item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_gradient_where_nothing_is_rounded():
+    x, truth = _pair(1, 7, 6)
+    assert torch.autograd.gradcheck(
+        lambda a: metrics.ssim(a, truth, "torch-256"), (x.requires_grad_(),)
+    )
