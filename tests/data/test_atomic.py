@@ -103,23 +103,16 @@ def test_folder_stays_as_it_was(tmp_path, monkeypatch, moment):
     assert (tmp_path / "a.txt").read_text() == (tmp_path / SUMS).read_text() == "earlier"
 
 
-def test_a_failed_write_without_a_number_is_explained(tmp_path):
-    def write():
-        with atomic_path(tmp_path / "cube.tif"):
-            raise OSError("1835008 requested and 783236 written")
-
-    with pytest.raises(OSError, match="is the disk full") as caught:
-        write()
-    assert caught.value.filename == str(tmp_path / "cube.tif")
-
-
-def test_a_full_disk_is_named(tmp_path):
-    def write():
-        with atomic_path(tmp_path / "cube.tif"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with pytest.raises(OSError, match="No space left") as caught:
-        write()
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError("1835008 requested and 783236 written"), "is the disk full"),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "No space left"),
+    ],
+)
+def test_a_failed_write_names_the_file(tmp_path, error, said):
+    with pytest.raises(OSError, match=said) as caught, atomic_path(tmp_path / "cube.tif"):
+        raise error
     assert caught.value.filename == str(tmp_path / "cube.tif")
 
 

@@ -62,11 +62,6 @@ def test_cubes_as_published(cubes, mask):
     assert "mask.npy" in item.note
 
 
-def test_chosen_scenes_come_in_the_wanted_order(cubes, mask):
-    data = Benchmark(cubes=cubes, mask=mask, wavelengths=NM, names=["scene02", "scene01"])
-    assert data.scenes == ["scene02", "scene01"]
-
-
 def test_wavelengths_of_the_files_count_where_none_are_wanted(tmp_path, mask):
     io.write_cube(tmp_path / "one.npz", torch.rand(3, 8, 10), NM)
     assert Benchmark(cubes=tmp_path / "one.npz", mask=mask).load("one").wavelengths == NM
@@ -145,37 +140,6 @@ def test_refusals_of_cubes(cubes, mask, options, said):
         Benchmark(**given).load("scene01")
 
 
-def test_a_cube_of_another_size_than_the_mask(cubes, tmp_path):
-    np.save(tmp_path / "small.npy", np.ones((8, 9), np.float32))
-    data = Benchmark(cubes=cubes, mask=tmp_path / "small.npy", wavelengths=NM)
-    with pytest.raises(ValueError, match=r"the mask's size \(8, 9\), got \(8, 10\); give another"):
-        data.load("scene01")
-
-
-def test_values_beyond_1_are_refused_in_published_scenes(tmp_path, mask):
-    savemat(tmp_path / "s.mat", {"img": 255 * np.random.rand(8, 10, 3)})  # noqa: NPY002
-    data = Benchmark(cubes=tmp_path / "s.mat", mask=mask, wavelengths=NM, unit_range=True)
-    with pytest.raises(ValueError, match=r"expected values in \[0, 1\]"):
-        data.load("s")
-
-
-def test_a_published_scene_may_go_a_little_beyond_its_range(tmp_path, mask):
-    cube = np.linspace(-0.01, 1.02, 240).reshape(8, 10, 3)
-    savemat(tmp_path / "s.mat", {"img": cube})
-    item = Benchmark(cubes=tmp_path / "s.mat", mask=mask, wavelengths=NM, unit_range=True).load("s")
-    assert item.truth.min().item() == pytest.approx(-0.01)  # neither clipped nor scaled
-    assert item.truth.max().item() == pytest.approx(1.02)
-
-
-def test_some_scenes_of_a_data_set_are_enough_if_they_are_chosen(cubes, mask):
-    published = {"cubes": cubes, "mask": mask, "expected": ["scene01", "scene09"]}
-    assert Benchmark(**published, names=["scene01"]).scenes == ["scene01"]
-    with pytest.raises(FileNotFoundError, match=r"1 of 1 scenes are missing .* expected scene09"):
-        Benchmark(**published, names=["scene09"])
-    with pytest.raises(ValueError, match="'scene02' is not there; did you mean scene0"):
-        Benchmark(**published, names=["scene02"])
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -189,13 +153,35 @@ def test_refusals_of_measurements(pairs, options, said):
         Benchmark(measurements=pairs, **options).load("a")
 
 
-def test_two_scenes_of_one_name(cubes, mask):
+def test_more_refusals(cubes, mask, tmp_path):
+    np.save(tmp_path / "small.npy", np.ones((8, 9), np.float32))
+    data = Benchmark(cubes=cubes, mask=tmp_path / "small.npy", wavelengths=NM)
+    with pytest.raises(ValueError, match=r"the mask's size \(8, 9\), got \(8, 10\); give another"):
+        data.load("scene01")
     np.savez(cubes / "scene01.npz", img=np.ones((8, 10, 3)))
-    with pytest.raises(ValueError, match="two scenes are called scene01"):
-        Benchmark(cubes=cubes, mask=mask)
-
-
-def test_a_folder_without_scenes(tmp_path, mask):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="found none in"):
-        Benchmark(cubes=tmp_path / "empty", mask=mask)
+    for folder, said in ((cubes, "two scenes are called scene01"), ("empty", "found none in")):
+        with pytest.raises(ValueError, match=said):
+            Benchmark(cubes=tmp_path / folder, mask=mask)
+
+
+def test_values_of_published_scenes(tmp_path, mask):
+    options = {"cubes": tmp_path / "s.mat", "mask": mask, "wavelengths": NM, "unit_range": True}
+    savemat(tmp_path / "s.mat", {"img": np.linspace(-0.01, 1.02, 240).reshape(8, 10, 3)})
+    item = Benchmark(**options).load("s")
+    assert item.truth.min().item() == pytest.approx(-0.01)  # neither clipped nor scaled
+    assert item.truth.max().item() == pytest.approx(1.02)
+    savemat(tmp_path / "s.mat", {"img": np.linspace(0, 255, 240).reshape(8, 10, 3)})
+    with pytest.raises(ValueError, match=r"expected values in \[0, 1\]"):
+        Benchmark(**options).load("s")
+
+
+def test_scenes_are_chosen(cubes, mask):
+    data = Benchmark(cubes=cubes, mask=mask, wavelengths=NM, names=["scene02", "scene01"])
+    assert data.scenes == ["scene02", "scene01"]  # in this order
+    published = {"cubes": cubes, "mask": mask, "expected": ["scene01", "scene09"]}
+    assert Benchmark(**published, names=["scene01"]).scenes == ["scene01"]
+    with pytest.raises(FileNotFoundError, match=r"1 of 1 scenes are missing .* expected scene09"):
+        Benchmark(**published, names=["scene09"])
+    with pytest.raises(ValueError, match="'scene02' is not there; did you mean scene0"):
+        Benchmark(**published, names=["scene02"])

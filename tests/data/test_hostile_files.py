@@ -1,8 +1,12 @@
-"""Files made to harm: they claim more than they hold, expand without end, or want to run code."""
+"""Files that are damaged, or made to harm: each is refused in one line, and nothing is run."""
 
+import pickle
 import struct
+import subprocess
+import sys
 import zipfile
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +18,10 @@ from cassi.data.scenes import load_scene
 h5py = pytest.importorskip("h5py")
 tifffile = pytest.importorskip("tifffile")
 
-NM = (453.5, 457.5, 462.0)
+scipy_io = pytest.importorskip("scipy.io")
+
+NM = (453.5, 457.5, 462.0, 466.125, 471.5)
+FUZZER = Path(__file__).resolve().parents[2] / "scripts" / "fuzz_readers.py"
 HUGE = 10**13  # bytes
 
 
@@ -225,7 +232,7 @@ def test_pages_that_are_no_png(tmp_path):
             b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"
         )
     with pytest.raises(ValueError, match="as PNG: cannot identify"):
-        load_scene(tmp_path, NM)
+        load_scene(tmp_path, NM[:3])
 
 
 def test_pages_that_claim_too_much(tmp_path):
@@ -238,7 +245,7 @@ def test_pages_that_claim_too_much(tmp_path):
     for number in range(1, 32):
         (tmp_path / f"a_{number:02}.png").write_bytes(page)
     with pytest.raises(ValueError, match=r"claims \d+ bytes|GiB of memory"):
-        load_scene(tmp_path, NM)
+        load_scene(tmp_path, NM[:3])
 
 
 @pytest.mark.parametrize(
@@ -249,3 +256,140 @@ def test_manifests(content, tmp_path):
     (tmp_path / "m.json").write_text(content, encoding="latin1")
     with pytest.raises(ValueError, match=r"m\.json"):
         manifest.read_manifest(tmp_path / "m.json")
+
+
+def test_no_such_file(tmp_path, cube):
+    io.write_cube(tmp_path / "scene01.tif", cube)
+    (tmp_path / "a.jpg").write_bytes(b"x")
+    for name, kind, message in (
+        ("scene1.tif", FileNotFoundError, r"did you mean scene01\.tif\?"),
+        ("nowhere/a.tif", FileNotFoundError, "no file"),
+        ("", IsADirectoryError, "is a folder"),
+        ("a.jpg", ValueError, r"unknown suffix '\.jpg'; expected \.tif"),
+    ):
+        with pytest.raises(kind, match=message):
+            io.read_cube(tmp_path / name)
+    with pytest.raises(ValueError, match=r"unknown suffix '\.jpg'; use \.tif"):
+        io.write_cube(tmp_path / "a.jpg", cube)
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.ones((6, 7, 3), complex), "complex numbers"),
+        (np.full((6, 7, 3), "a"), "expected numbers"),
+        (np.full((6, 7, 3), None), "never unpickled"),
+        (np.zeros((6, 7, 3), [("a", "f4")]), "expected numbers"),
+        (np.zeros((6, 0, 3)), "is empty"),
+        (np.zeros((6, 7)), "a cube has 3 axes"),
+        (np.zeros((2, 6, 7, 3)), "a cube has 3 axes"),
+        (np.full((6, 7, 3), np.inf), "126 values that are NaN or infinite, the first at"),
+        (np.full((6, 7, 3), 1e300), "NaN or infinite"),
+    ],
+)
+def test_unsuitable_arrays(tmp_path, array, message):
+    np.save(tmp_path / "a.npy", array, allow_pickle=True)
+    with pytest.raises(ValueError, match=message):
+        io.read_cube(tmp_path / "a.npy")
+
+
+def test_nothing_is_unpickled(tmp_path):
+    marker = tmp_path / "run"
+
+    class Bomb:
+        def __reduce__(self):
+            return marker.touch, ()
+
+    np.savez(tmp_path / "a.npz", cube=np.array([Bomb()], dtype=object))
+    (tmp_path / "a.npy").write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(ValueError, match="'cube' is Python objects"):
+        io.read_cube(tmp_path / "a.npz", key="cube")
+    with pytest.raises(ValueError, match=r"cannot read .* as \.npy"):
+        io.read_cube(tmp_path / "a.npy")
+    assert not marker.exists()
+
+
+def test_matlab_things_that_are_not_arrays(tmp_path):
+    things = {
+        "c": np.array([1, "a"], object),
+        "s": {"x": 1},
+        "t": "text",
+        "z": np.ones((6, 7)) * 1j,
+    }
+    scipy_io.savemat(tmp_path / "a.mat", things)
+    for key in "cst":
+        with pytest.raises(ValueError, match=f"'{key}' is a .* array, not an array of numbers"):
+            io.read_mask(tmp_path / "a.mat", key=key)
+    with pytest.raises(ValueError, match="complex"):
+        io.read_mask(tmp_path / "a.mat", key="z")
+
+
+@pytest.fixture
+def files(tmp_path, save_hdf5_as_matlab):
+    """The same cube in every format."""
+    cube = torch.rand(5, 16, 17, generator=torch.Generator().manual_seed(0))
+    for suffix in io.WRITE_SUFFIXES:
+        io.write_cube(tmp_path / f"a{suffix}", cube, None if suffix == ".npy" else NM)
+    save_hdf5_as_matlab(tmp_path / "v73.mat", cube=cube.numpy().transpose(1, 2, 0))
+    with tifffile.TiffWriter(tmp_path / "deflate.tif") as tiff:
+        tiff.write(cube.numpy(), photometric="minisblack", compression="zlib")
+    names = [f"a{s}" for s in io.WRITE_SUFFIXES] + ["a.img", "v73.mat", "deflate.tif"]
+    return [(tmp_path / name, cube[None]) for name in names]
+
+
+def _attempt(path):
+    try:
+        return io.read_cube(path), ""
+    except ValueError as error:
+        return None, str(error)
+
+
+def test_truncated_files(files, caplog, capfd):
+    """Whatever is missing, the answer is one line or the whole cube, never a part of it."""
+    for path, cube in files:
+        whole = path.read_bytes()
+        cuts = {0, 1, 7, 100, 130, 400, 600, *(len(whole) * k // 8 for k in range(1, 8))}
+        for cut in sorted(c for c in {*cuts, len(whole) - 40, len(whole) - 1} if c < len(whole)):
+            path.write_bytes(whole[:cut])
+            read, message = _attempt(path)
+            if read is None:
+                assert str(path) in message, (path.name, cut)
+                assert "\n" not in message, (path.name, cut)
+            else:
+                assert torch.equal(read, cube), (path.name, cut)
+        path.write_bytes(whole)
+        assert torch.equal(io.read_cube(path), cube)
+    assert not caplog.records
+    assert capfd.readouterr().err == ""
+
+
+def test_random_bytes(files):
+    generator = np.random.default_rng(0)
+    for path, _ in files:
+        whole = np.frombuffer(path.read_bytes(), np.uint8)
+        damaged = whole.copy()
+        damaged[: len(whole) // 2] = generator.integers(0, 256, len(whole) // 2, np.uint8)
+        noise = generator.integers(0, 256, len(whole) + 1, np.uint8)
+        for wrong in (noise, damaged):
+            path.write_bytes(wrong.tobytes())
+            if path.suffix == ".img" and wrong is damaged:
+                continue  # a raw file has no redundancy
+            with pytest.raises(ValueError, match=r"cannot read|NaN or infinite") as caught:
+                io.read_cube(path)
+            assert "\n" not in str(caught.value), path.name
+        path.write_bytes(whole.tobytes())
+
+
+def test_damaged_files_are_read_or_refused(tmp_path):
+    """A few hundred: no crash, no error but a documented line, no hang, no memory beyond."""
+    result = subprocess.run(
+        [sys.executable, FUZZER, "--files", "280", "--seed", "7", "--out", tmp_path],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    counts = [int(n) for n in result.stdout.splitlines()[-1].split()[1:]]
+    assert sum(counts) == sum(counts[:2]) == 280
+    assert min(counts[:2]) > 20  # the damage is neither harmless nor all-destroying

@@ -102,35 +102,25 @@ def test_ambiguous_axes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("shape", "axes", "expected"),
+    ("read", "shape", "axes", "expected"),
     [
-        ((6, 7), None, (1, 1, 6, 7)),
-        ((6, 7), "WH", (1, 1, 7, 6)),
-        ((6, 7, 3), None, (1, 3, 6, 7)),
-        ((3, 6, 7), "KHW", (3, 1, 6, 7)),
-        ((2, 3, 6, 7), None, (2, 3, 6, 7)),
-        ((6, 7, 3, 2), "HWCK", (2, 3, 6, 7)),
+        (io.read_mask, (6, 7), None, (1, 1, 6, 7)),
+        (io.read_mask, (6, 7), "WH", (1, 1, 7, 6)),
+        (io.read_mask, (6, 7, 3), None, (1, 3, 6, 7)),
+        (io.read_mask, (3, 6, 7), "KHW", (3, 1, 6, 7)),
+        (io.read_mask, (2, 3, 6, 7), None, (2, 3, 6, 7)),
+        (io.read_mask, (6, 7, 3, 2), "HWCK", (2, 3, 6, 7)),
+        (io.read_measurement, (6, 11), None, (1, 1, 6, 11)),
+        (io.read_measurement, (6, 11, 2), None, (1, 2, 6, 11)),
+        (io.read_measurement, (2, 6, 11), None, (1, 2, 6, 11)),
+        (io.read_measurement, (1, 2, 6, 11), None, (1, 2, 6, 11)),
+        (io.read_measurement, (7, 6, 11), "KHW", (1, 7, 6, 11)),
+        (io.read_measurement, (7, 6, 11), "CHW", (1, 7, 6, 11)),
     ],
 )
-def test_mask_shapes(tmp_path, shape, axes, expected):
+def test_shapes_of_masks_and_measurements(tmp_path, read, shape, axes, expected):
     np.save(tmp_path / "a.npy", RNG.random(shape))
-    assert io.read_mask(tmp_path / "a.npy", axes=axes).shape == expected
-
-
-@pytest.mark.parametrize(
-    ("shape", "axes", "expected"),
-    [
-        ((6, 11), None, (1, 1, 6, 11)),
-        ((6, 11, 2), None, (1, 2, 6, 11)),
-        ((2, 6, 11), None, (1, 2, 6, 11)),
-        ((1, 2, 6, 11), None, (1, 2, 6, 11)),
-        ((7, 6, 11), "KHW", (1, 7, 6, 11)),
-        ((7, 6, 11), "CHW", (1, 7, 6, 11)),
-    ],
-)
-def test_measurement_shapes(tmp_path, shape, axes, expected):
-    np.save(tmp_path / "a.npy", RNG.random(shape))
-    assert io.read_measurement(tmp_path / "a.npy", axes=axes).shape == expected
+    assert read(tmp_path / "a.npy", axes=axes).shape == expected
 
 
 @pytest.mark.parametrize(
@@ -207,19 +197,10 @@ def test_envi_of_other_programs(tmp_path, interleave):
     envi = pytest.importorskip("spectral.io.envi")
     cube = np.random.default_rng(0).integers(0, 10000, (6, 7, 3)).astype(np.int16)
     micrometres = [w / 1000 for w in NM[2::-1]]
-    about = {
-        "wavelength": micrometres,
-        "Wavelength Units": "Micrometers",
-        "reflectance scale factor": 10000,
-    }
-    envi.save_image(
-        str(tmp_path / "a.hdr"),
-        cube,
-        ext=".dat",
-        interleave=interleave,
-        byteorder="big",
-        metadata=about,
-    )
+    about = {"wavelength": micrometres, "Wavelength Units": "Micrometers"}
+    about["reflectance scale factor"] = 10000
+    how = {"ext": ".dat", "interleave": interleave, "byteorder": "big", "metadata": about}
+    envi.save_image(str(tmp_path / "a.hdr"), cube, **how)
     for name in ("a.hdr", "a.dat"):
         loaded = io.load_cube(tmp_path / name)
         assert loaded.axes == "HWC"
