@@ -58,14 +58,8 @@ def atomic_paths(*paths: str | os.PathLike[str]) -> Iterator[tuple[Path, ...]]:
     follow the order of the arguments, so put the file that announces the others last. Should a
     rename fail, all is put back as it was.
 
-    Args:
-        *paths: The final names.
-
     Yields:
         The names to write to, in the same order.
-
-    Raises:
-        OSError: As for :func:`atomic_path`.
     """
     finals = [_checked(Path(path)) for path in paths]
     for folder in {final.parent for final in finals}:
@@ -95,9 +89,6 @@ def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
 
     Yields:
         The hidden folder, inside ``folder``, to write to.
-
-    Raises:
-        OSError: As for :func:`atomic_path`.
     """
     final = Path(folder)
     final.mkdir(parents=True, exist_ok=True)

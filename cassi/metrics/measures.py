@@ -221,11 +221,7 @@ def explain_undefined(preset: Preset, shape: torch.Size) -> str | None:
 
 
 def check_pair(x: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both cubes as ``(B, C, H, W)``, in their own dtype.
-
-    Args:
-        x: estimate, ``(B, C, H, W)`` or ``(C, H, W)``, any floating dtype.
-        truth: reference, the shape and device of ``x``.
+    """Return two cubes ``(B, C, H, W)`` or ``(C, H, W)`` as ``(B, C, H, W)``, in their own dtype.
 
     Raises:
         TypeError: one is not a floating-point tensor.

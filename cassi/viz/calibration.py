@@ -25,9 +25,6 @@ def save_calibration(
         residuals: name of each model that was tried, and the residual of a reconstruction with it.
         curves: for each number, its name, (distance from the optimum, objective), and standard
             error, which is shaded.
-
-    Raises:
-        OSError: the file cannot be written.
     """
     count = 2 + len(curves)
     columns = min(count, 4)

@@ -66,19 +66,11 @@ def exposure_of(
 ) -> float:
     """Chooses the exposure of a picture: its 99.5th percentile becomes 95 % of full scale.
 
-    The percentile is that of the largest linear sRGB channel of each pixel.
-
-    Args:
-        cube: (C, H, W).
-        wavelengths: (C,), nm, increasing, or None.
-        illuminant: as for ``srgb``.
+    The percentile is that of the largest linear sRGB channel of each pixel. Arguments and errors
+    are those of ``srgb``.
 
     Returns:
         The factor that ``srgb`` takes as ``exposure``; 1 for a black cube.
-
-    Raises:
-        TypeError: as ``srgb``.
-        ValueError: as ``srgb``.
     """
     return _exposure(_linear_srgb(cube, wavelengths, illuminant))
 
@@ -86,19 +78,10 @@ def exposure_of(
 def rendering_matrix(
     wavelengths: Wavelengths, bands: int | None = None, illuminant: str | None = "D65"
 ) -> np.ndarray:
-    """Gives the matrix from a spectrum to linear sRGB; the equation is that of ``srgb``.
-
-    Args:
-        wavelengths: (C,), nm, increasing, or None.
-        bands: C; None for the number of wavelengths.
-        illuminant: as for ``srgb``.
+    """Gives the matrix from a spectrum to linear sRGB, by the equation of ``srgb``.
 
     Returns:
         float32 (3, C), each row with the sum 1.
-
-    Raises:
-        ValueError: if the wavelengths do not fit the bands or do not increase, or the illuminant
-            is unknown.
     """
     if bands is None:
         if wavelengths is None:
@@ -143,14 +126,7 @@ def band_colors(wavelengths: Wavelengths, bands: int) -> np.ndarray:
 
 
 def encode(linear: np.ndarray) -> np.ndarray:
-    """Applies the sRGB curve of IEC 61966-2-1 and rounds to 8 bits.
-
-    Args:
-        linear: any shape, linear light, clipped to [0, 1] in place.
-
-    Returns:
-        uint8 of the same shape.
-    """
+    """Gives linear light, which is clipped to [0, 1] in place, as uint8 by the sRGB curve."""
     np.clip(linear, 0.0, 1.0, out=linear)
     curved = 1.055 * np.power(linear, 1 / 2.4) - 0.055
     curved = np.where(linear <= 0.0031308, 12.92 * linear, curved)

@@ -93,11 +93,9 @@ def save_convergence(
         OSError: if the folder is missing or cannot be written.
         ValueError: if no method has a finite pair.
     """
-    pairs = {
-        method: np.asarray(list(curve), float).reshape(-1, 2) for method, curve in curves.items()
-    }
-    known = {method: curve[np.isfinite(curve).all(axis=1)] for method, curve in pairs.items()}
-    known = {method: curve for method, curve in known.items() if len(curve)}
+    pairs = {m: np.asarray(list(curve), float).reshape(-1, 2) for m, curve in curves.items()}
+    known = {m: curve[np.isfinite(curve).all(axis=1)] for m, curve in pairs.items()}
+    known = {m: curve for m, curve in known.items() if len(curve)}
     if not known:
         raise ValueError("expected (seconds, PSNR) of at least one method, got none: pass some")
     figure = make_figure(4.6, 3.1)
@@ -204,9 +202,8 @@ class _Comparison:
         for key, cube in self.shown.items():
             spectrum = region_spectrum(cube, *point)
             if key == TRUTH:
-                axes.plot(
-                    x, spectrum, "--", color=INK, lw=1.1, marker=marker, label="truth", zorder=3
-                )
+                style = {"color": INK, "lw": 1.1, "label": "truth", "zorder": 3}
+                axes.plot(x, spectrum, "--", marker=marker, **style)
                 continue
             r = None if reference is None else correlation(spectrum, reference)
             tail = "" if r is None else f"  {r:.3f}".replace("-", "−")
@@ -219,20 +216,11 @@ class _Comparison:
         tidy(axes)
         unit = "band" if self.wavelengths is None else "wavelength / nm"
         axes.set_xlabel(unit, fontsize=SMALL, labelpad=1)
-        axes.legend(
-            title=f"region {index + 1}" + (", r to the truth" if self.truth is not None else ""),
-            title_fontsize=SMALL + 0.5,
-            alignment="left",
-            fontsize=SMALL,
-            labelcolor=INK,
-            frameon=False,
-            loc="lower left",
-            bbox_to_anchor=(-0.04, 1.0),
-            borderaxespad=0.0,
-            labelspacing=0.15,
-            handlelength=_HANDLE - 0.8,
-            handletextpad=0.8,
-        )
+        title = f"region {index + 1}" + (", r to the truth" if self.truth is not None else "")
+        place = {"loc": "lower left", "bbox_to_anchor": (-0.04, 1.0), "borderaxespad": 0.0}
+        spacing = {"labelspacing": 0.15, "handlelength": _HANDLE - 0.8, "handletextpad": 0.8}
+        style = {"fontsize": SMALL, "labelcolor": INK, "frameon": False, "alignment": "left"}
+        axes.legend(title=title, title_fontsize=SMALL + 0.5, **style, **place, **spacing)
 
     def _mark(self, axes: Any) -> None:
         from matplotlib.patheffects import withStroke
@@ -242,18 +230,10 @@ class _Comparison:
             x, y = (column + 0.5) / self.block - 0.5, (row + 0.5) / self.block - 0.5
             axes.plot([x], [y], "s", ms=4, mfc="none", mec="white", mew=0.9, path_effects=outline)
             near = x > 0.85 * axes.get_xlim()[1]
-            axes.annotate(
-                str(index + 1),
-                (x, y),
-                xytext=(-4 if near else 4, 0),
-                textcoords="offset points",
-                ha="right" if near else "left",
-                va="center",
-                fontsize=SMALL,
-                color="white",
-                weight="bold",
-                path_effects=outline,
-            )
+            aside = {"xytext": (-4 if near else 4, 0), "textcoords": "offset points"}
+            style = {"fontsize": SMALL, "color": "white", "weight": "bold", "va": "center"}
+            style |= {"ha": "right" if near else "left", "path_effects": outline}
+            axes.annotate(str(index + 1), (x, y), **aside, **style)
 
     def _head(self, key: str) -> str:
         if key == TRUTH:

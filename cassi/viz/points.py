@@ -86,14 +86,6 @@ def region_spectrum(cube: np.ndarray, row: float, column: float) -> np.ndarray:
     """Averages a cube (C, H, W) over the 5×5 pixels around a point, cut at the border.
 
     Between pixels it is interpolated linearly from the means around the four next to the point.
-
-    Args:
-        cube: (C, H, W).
-        row: of the point, from 0.
-        column: of the point, from 0.
-
-    Returns:
-        float64 (C,).
     """
     top, left = int(row), int(column)
     if (row, column) != (top, left):
@@ -106,15 +98,7 @@ def region_spectrum(cube: np.ndarray, row: float, column: float) -> np.ndarray:
 
 
 def correlation(estimate: np.ndarray, truth: np.ndarray) -> float | None:
-    """Computes r = Σ(e−ē)(t−t̄) / (‖e−ē‖ ‖t−t̄‖) over the bands of two spectra.
-
-    Args:
-        estimate: e, (C,).
-        truth: t, (C,).
-
-    Returns:
-        r in [−1, 1]; None where one of them is flat.
-    """
+    """Computes r = Σ(e−ē)(t−t̄) / (‖e−ē‖ ‖t−t̄‖) of two spectra (C,); None where one is flat."""
     e, t = estimate - estimate.mean(), truth - truth.mean()
     norm = float(np.linalg.norm(e) * np.linalg.norm(t))
     return float(e @ t) / norm if norm > 1e-12 else None

@@ -24,17 +24,9 @@ def save_rgb(
     Alone, the picture has one pixel a pixel and nothing around it. With the truth, estimate and
     truth stand side by side, labelled, both at the truth's exposure.
 
-    Args:
-        path: the PNG to write; it appears whole or not at all.
-        cube: (C, H, W), any scale.
-        wavelengths: (C,), nm, increasing; None for false colours.
-        truth: (C, H, W), on the cube's scale, or None.
-        illuminant: as for ``srgb``: the light on a cube of reflectances, or None for radiance.
-
-    Raises:
-        OSError: if the folder is missing or cannot be written.
-        TypeError: if a cube is not of real numbers.
-        ValueError: if a shape or the wavelengths do not fit, or a cube holds a NaN.
+    The illuminant is that of ``srgb``: the light on a cube of reflectances, or None for radiance.
+    Without wavelengths the colours are false. The other arguments and errors are those of
+    ``save_bands``.
     """
     estimate = as_cube(cube)
     true = as_truth(truth, estimate)

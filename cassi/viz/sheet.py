@@ -21,22 +21,11 @@ SMALL, BODY = 6.5, 8.0  # points
 
 
 class Sheet:
-    """A page measured in pixels, origin at the top left, drawn without pyplot's global state.
-
-    Args:
-        width: pixels.
-        height: pixels.
-        background: colour of the page.
-    """
+    """A page measured in pixels, origin at the top left."""
 
     def __init__(self, width: float, height: float, background: str = LIGHT) -> None:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-
         self.width, self.height = round(width), round(height)
-        size = (self.width / DPI, self.height / DPI)
-        self.figure = Figure(figsize=size, dpi=DPI, facecolor=background)
-        FigureCanvasAgg(self.figure)
+        self.figure = make_figure(self.width / DPI, self.height / DPI, DPI, background)
         self.page = self.figure.add_axes((0.0, 0.0, 1.0, 1.0))
         self.page.set_axis_off()
         self.page.set_autoscale_on(False)
@@ -62,14 +51,9 @@ class Sheet:
 
     def axes(self, left: float, top: float, width: float, height: float) -> Any:
         """Adds coordinate axes in a box of pixels."""
-        return self.figure.add_axes(
-            (
-                left / self.width,
-                1 - (top + height) / self.height,
-                width / self.width,
-                height / self.height,
-            )
-        )
+        across, up = self.width, self.height
+        box = (left / across, 1 - (top + height) / up, width / across, height / up)
+        return self.figure.add_axes(box)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the page as PNG."""
@@ -105,12 +89,12 @@ def tidy(axes: Any) -> None:
     axes.set_axisbelow(True)
 
 
-def make_figure(width: float, height: float) -> Any:
+def make_figure(width: float, height: float, dpi: int = PAPER_DPI, color: str = LIGHT) -> Any:
     """Makes a figure (inches) outside pyplot, so that nothing global knows of it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), dpi=PAPER_DPI, facecolor="white")
+    figure = Figure(figsize=(width, height), dpi=dpi, facecolor=color)
     FigureCanvasAgg(figure)
     return figure
 
@@ -134,14 +118,6 @@ def save_picture(path: str | os.PathLike[str], picture: np.ndarray) -> None:
 
 
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
-    """Writes a file that is either whole or absent.
-
-    Args:
-        path: the final name; its folder exists.
-        content: all of the file.
-
-    Raises:
-        OSError: if the folder is missing or cannot be written.
-    """
+    """Writes a file that is either whole or absent; OSError if it cannot be written."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(content)

@@ -37,19 +37,10 @@ def save_spectra(
 
     over the bands of estimate e and truth t.
 
-    Args:
-        path: the PNG to write; it appears whole or not at all.
-        cube: (C, H, W), any scale.
-        wavelengths: (C,), nm, increasing; None numbers the bands.
-        points: (row, column) pairs, pixels from 0, whole or not; None for ``choose_points`` of the
-            truth, or of the cube where there is none.
-        truth: (C, H, W), on the cube's scale, or None.
-        illuminant: as for ``srgb``: the light on a cube of reflectances, or None for radiance.
-
-    Raises:
-        OSError: if the folder is missing or cannot be written.
-        TypeError: if a cube is not of real numbers.
-        ValueError: if a shape, the wavelengths or a point does not fit, or a cube holds a NaN.
+    The points are (row, column) pairs, pixels from 0, whole or not; None for ``choose_points`` of
+    the truth, or of the cube where there is none. The illuminant is that of ``srgb``: the light on
+    a cube of reflectances, or None for radiance. The other arguments and errors are those of
+    ``save_bands``.
     """
     estimate = as_cube(cube)
     true = as_truth(truth, estimate)
@@ -116,18 +107,9 @@ def _finish(axes: Any, compared: bool) -> None:
     if compared:
         axes.plot([], [], "-", color="#7a828c", lw=2.2, label="estimate")
         axes.plot([], [], "--", color="#7a828c", lw=1.5, label="truth")
-    axes.legend(
-        fontsize=10,
-        labelcolor=INK,
-        frameon=False,
-        ncols=_ACROSS,
-        loc="lower left",
-        bbox_to_anchor=(0.0, 1.0),
-        borderaxespad=0.0,
-        columnspacing=1.2,
-        handlelength=1.8,
-        labelspacing=0.4,
-    )
+    place = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0), "borderaxespad": 0.0}
+    room = {"columnspacing": 1.2, "handlelength": 1.8, "labelspacing": 0.4}
+    axes.legend(fontsize=10, labelcolor=INK, frameon=False, ncols=_ACROSS, **place, **room)
 
 
 def _draw_strip(axes: Any, limits: tuple[float, float], values: np.ndarray | None) -> None:
