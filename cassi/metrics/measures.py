@@ -66,16 +66,10 @@ def psnr(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) -> Ten
 def rmse(x: Tensor, truth: Tensor) -> Tensor:
     """Root mean squared error over the whole cube, ``sqrt(mean_chw (x − truth)²)``.
 
-    Args:
-        x: estimate, ``(B, C, H, W)`` or ``(C, H, W)``, any range; neither clipped nor rounded.
-        truth: reference, same shape.
+    Cubes and errors are those of `psnr`; values of any range, neither clipped nor rounded.
 
     Returns:
         The unit of the cube, ≥ 0, float64, ``(B,)``, or 0-d for a single cube.
-
-    Raises:
-        TypeError: a cube is not a floating-point tensor.
-        ValueError: cubes that do not match or are not finite.
 
     Example:
         >>> truth = torch.zeros(4, 8, 8)
@@ -95,16 +89,10 @@ def ergas(x: Tensor, truth: Tensor) -> Tensor:
     A reference band of mean zero counts as 0 where it is reproduced exactly and makes the result
     infinite otherwise. A common factor on both cubes changes nothing.
 
-    Args:
-        x: estimate, ``(B, C, H, W)`` or ``(C, H, W)``, any range; neither clipped nor rounded.
-        truth: reference, same shape.
+    Cubes and errors are those of `psnr`; values of any range, neither clipped nor rounded.
 
     Returns:
         Per cent, ≥ 0, float64, ``(B,)``, or 0-d for a single cube.
-
-    Raises:
-        TypeError: a cube is not a floating-point tensor.
-        ValueError: cubes that do not match or are not finite.
 
     Source:
         L. Wald, "Quality of high resolution synthesised images: is there a simple criterion?",
@@ -133,17 +121,11 @@ def sam(x: Tensor, truth: Tensor) -> Tensor:
     to 1. A zero spectrum has no direction: against another zero spectrum it counts as 0°, against
     anything else as 90°. A factor > 0 on a pixel's spectrum changes nothing.
 
-    Args:
-        x: estimate, ``(B, C, H, W)`` or ``(C, H, W)``, any range; neither clipped nor rounded.
-        truth: reference, same shape.
+    Cubes and errors are those of `psnr`; values of any range, neither clipped nor rounded.
 
     Returns:
         Degrees in [0, 180], in [0, 90] for cubes without negative values; float64, ``(B,)``, or
         0-d for a single cube.
-
-    Raises:
-        TypeError: a cube is not a floating-point tensor.
-        ValueError: cubes that do not match or are not finite.
 
     Source:
         R. Yuhas, A. Goetz, J. Boardman, "Discrimination among semi-arid landscape endmembers using
@@ -175,18 +157,15 @@ def ssim(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) -> Ten
         SSIM = mean_chw  (2 μ_x μ_t + c₁)/(μ_x² + μ_t² + c₁) · (2 σ_xt + c₂)/(σ_x² + σ_t² + c₂)
         c₁ = (0.01 L)²,  c₂ = (0.03 L)²
 
-    Args:
-        x: estimate, ``(B, C, H, W)`` or ``(C, H, W)``, reflectance or radiance in [0, 1].
-        truth: reference, same shape.
-        preset: a name of `list_presets`, or a `Preset`.
+    Cubes and preset are those of `psnr`.
 
     Returns:
         Float64 in [-1, 1], 1 for equal cubes, ``(B,)``, or 0-d for a single cube.
 
     Raises:
-        TypeError: a cube is not a floating-point tensor.
-        ValueError: cubes that do not match or are not finite; an unknown preset or one without
-            SSIM; an image smaller than the window where it has to fit inside.
+        TypeError: as `psnr`.
+        ValueError: as `psnr`; a preset without SSIM; an image smaller than the window where it has
+            to fit inside.
 
     Source:
         Z. Wang et al., "Image quality assessment: from error visibility to structural similarity",

@@ -193,12 +193,6 @@ def test_differences_below_a_level_vanish_only_where_rounded():
     assert math.isfinite(metrics.psnr(x, truth, "unit").item())
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_psnr_falls_with_noise(name):
-    values = [metrics.psnr(*_pair(3, 24, 24, noise=s), name).item() for s in (0.02, 0.05, 0.1)]
-    assert values == sorted(values, reverse=True)
-
-
 def test_outside_the_unit_interval():
     truth, x = _bands(1.0, 0.0), _bands(1.5, -0.5)
     assert metrics.psnr(x, truth, "matlab-uint8").item() == math.inf
@@ -226,12 +220,6 @@ def test_ergas():
     for scale in (1, 7):
         got = metrics.ergas(*(torch.from_numpy(scale * a) for a in (x, truth)))
         np.testing.assert_allclose(got, expected, rtol=1e-13)
-
-
-def test_ergas_is_relative_to_the_reference():
-    x, truth = _bands(0.2), _bands(0.4)
-    assert metrics.ergas(x, truth).item() == pytest.approx(50)
-    assert metrics.ergas(truth, x).item() == pytest.approx(100)
 
 
 def test_ergas_of_a_reference_band_of_mean_zero():
@@ -356,20 +344,6 @@ def test_symmetries(name):
     for move in (lambda a: a.flip(-1), lambda a: a.mT, lambda a: a[[2, 0, 3, 1]]):
         assert metrics.ssim(move(x), move(truth), name).item() == pytest.approx(value, abs=1e-12)
     assert metrics.ssim(x[[1, 0, 2, 3]], truth, name).item() < value
-
-
-@pytest.mark.parametrize("name", DEFINED)
-def test_mean_over_bands(name):
-    x, truth = _pair(4, 15, 19)
-    bands = [metrics.ssim(x[c : c + 1], truth[c : c + 1], name).item() for c in range(4)]
-    assert metrics.ssim(x, truth, name).item() == pytest.approx(np.mean(bands), abs=1e-14)
-
-
-@pytest.mark.parametrize("name", DEFINED)
-def test_negative_of_a_checkerboard(name):
-    board = (torch.arange(14)[:, None] + torch.arange(14)).remainder(2).double()[None]
-    value = metrics.ssim(board, 1 - board, name).item()
-    assert value < -0.7
 
 
 @pytest.mark.parametrize(("height", "width"), [(10, 11), (11, 10), (1, 64)])

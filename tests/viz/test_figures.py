@@ -1,4 +1,3 @@
-import os
 import threading
 from functools import partial
 
@@ -8,7 +7,8 @@ import torch
 from matplotlib.image import imread
 
 from cassi import viz
-from cassi.viz import figures, sheet
+from cassi.viz import figures
+from cassi.viz.bands import _choose_bands
 
 SAVERS = {
     "rgb": viz.save_rgb,
@@ -28,25 +28,24 @@ def _read(path):
 
 
 @pytest.mark.parametrize("saver", SAVERS)
-@pytest.mark.parametrize("bands", [1, 3, 28])
-def test_every_figure_is_a_picture_of_something(saver, bands, cube, wavelengths, tmp_path):
-    SAVERS[saver](tmp_path / "a.png", cube[:bands], wavelengths[:bands])
-    picture = _read(tmp_path / "a.png")
-    assert picture.std() > 0.02
+@pytest.mark.parametrize("given", [1, 3, 28, None, (2, 1, 1), (2, 3, 90), (2, 90, 3)])
+def test_every_figure_is_a_picture_of_something(saver, given, cube, wavelengths, tmp_path):
+    if isinstance(given, tuple):  # extreme shapes, and nothing lit
+        SAVERS[saver](tmp_path / "a.png", np.zeros(given), wavelengths[:2])
+    else:
+        nm = None if given is None else wavelengths[:given]
+        SAVERS[saver](tmp_path / "a.png", torch.from_numpy(cube[:given]), nm)
+    assert isinstance(given, tuple) or _read(tmp_path / "a.png").std() > 0.02
+    assert _read(tmp_path / "a.png").size
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
 
 
-@pytest.mark.parametrize("saver", SAVERS)
-def test_every_figure_goes_without_wavelengths(saver, cube, tmp_path):
-    SAVERS[saver](tmp_path / "a.png", torch.from_numpy(cube), None)
-    assert _read(tmp_path / "a.png").std() > 0.02
-
-
-@pytest.mark.parametrize("saver", SAVERS)
-@pytest.mark.parametrize("shape", [(2, 1, 1), (2, 3, 90), (2, 90, 3)])
-def test_every_figure_takes_extreme_shapes(saver, shape, tmp_path):
-    SAVERS[saver](tmp_path / "a.png", np.zeros(shape), [500.0, 600.0])
-    assert _read(tmp_path / "a.png").size
+@pytest.mark.parametrize(("bands", "expected"), [(28, 28), (32, 32), (33, 28), (200, 28), (5, 5)])
+def test_montage_shows_all_bands_or_an_even_choice(bands, expected):
+    shown = _choose_bands(bands, None, beside_truth=False)
+    assert len(set(shown)) == expected
+    assert (shown[0], shown[-1]) == (0, bands - 1)
+    assert len(_choose_bands(bands, None, beside_truth=True)) == min(8, bands)
 
 
 def test_rgb_alone_is_the_rendering_pixel_for_pixel(cube, wavelengths, tmp_path):
@@ -59,21 +58,9 @@ def test_rgb_beside_the_truth_shares_its_exposure(cube, wavelengths, tmp_path):
     viz.save_rgb(tmp_path / "a.png", 0.25 * cube, wavelengths, truth=cube)
     picture = _read(tmp_path / "a.png")
     height, width = picture.shape[:2]
-    assert height > 37 * 9
-    assert width > 2 * 53 * 9
     middle = slice(height // 3, height - 30)
     dim, bright = picture[middle, 40 : width // 2 - 40], picture[middle, width // 2 + 40 : -40]
     assert dim.mean() < 0.75 * bright.mean()
-
-
-@pytest.mark.parametrize(("bands", "expected"), [(28, 28), (32, 32), (33, 28), (200, 28), (5, 5)])
-def test_montage_shows_all_bands_or_an_even_choice(bands, expected):
-    from cassi.viz.bands import _choose_bands
-
-    shown = _choose_bands(bands, None, beside_truth=False)
-    assert len(set(shown)) == expected
-    assert (shown[0], shown[-1]) == (0, bands - 1)
-    assert len(_choose_bands(bands, None, beside_truth=True)) == min(8, bands)
 
 
 def test_figures_are_the_same_from_every_thread(cube, wavelengths, tmp_path):
@@ -113,25 +100,6 @@ def test_bad_input_is_named_and_nothing_is_left(case, cube, wavelengths, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-def test_a_failed_write_leaves_nothing_and_keeps_the_old(tmp_path, monkeypatch):
-    path = tmp_path / "a.png"
-    path.write_bytes(b"old")
-
-    def fail(handle):
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError, match="disk full"):
-        sheet.write_bytes(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_missing_folder_is_an_error(cube, wavelengths, tmp_path):
-    with pytest.raises(FileNotFoundError):
-        viz.save_rgb(tmp_path / "none" / "a.png", cube, wavelengths)
-
-
 METRICS = {"gap_tv": {"psnr": 24.1, "ssim": 0.7}, "net": {"psnr": None}}
 
 
@@ -149,13 +117,6 @@ def test_a_comparison_is_written_as_png_and_pdf(bands, known, cube, wavelengths,
     assert _files(tmp_path) == ["a.pdf", "a.png"]
     assert _read(tmp_path / "a.png").std() > 0.02
     assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
-
-
-def test_the_comparison_with_the_truth_has_a_row_of_errors(cube, wavelengths, tmp_path):
-    cubes = {"gap_tv": 0.9 * cube}
-    figures.save_comparison(tmp_path, "with", cubes, cube, wavelengths, {})
-    figures.save_comparison(tmp_path, "without", cubes, None, wavelengths, {})
-    assert len(_read(tmp_path / "with.png")) > len(_read(tmp_path / "without.png"))
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 1), (2, 3, 90), (2, 90, 3), (2, 500, 420)])

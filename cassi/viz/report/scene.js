@@ -1,4 +1,4 @@
-// Scenes as cassi.viz.report_codec packed them: x = mean + sum of basis * (low + step * plane).
+// Scenes as cassi.viz.report.codec packed them: x = mean + sum of basis * (low + step * plane).
 
 const settings = JSON.parse(document.getElementById("settings").textContent);
 
