@@ -52,20 +52,11 @@ def resample(cube: Tensor, source_nm: Sequence[float], target_nm: Sequence[float
 def to_wavelengths(cube: Tensor, wavelengths: Sequence[float], wanted: Sequence[float]) -> Tensor:
     """Bring a cube on any device to any wavelengths in its range, interpolated linearly in float64.
 
-    The equation is that of `resample`; this one is `cassi.ops.sample_volume`, so that it has a
-    gradient too.
-
-    Args:
-        cube: `(C, H, W)`, floating.
-        wavelengths: of its bands, nm, rising.
-        wanted: nm, rising.
+    Equation, arguments and errors are those of `resample`; this one is `cassi.ops.sample_volume`,
+    so that it has a gradient too.
 
     Returns:
         `(len(wanted), H, W)`, in the cube's dtype.
-
-    Raises:
-        TypeError: as `resample`.
-        ValueError: as `resample`.
 
     >>> to_wavelengths(torch.tensor([1.0, 3.0]).view(2, 1, 1), [400, 500], [425, 500]).flatten()
     tensor([1.5000, 3.0000])

@@ -8,7 +8,7 @@ from scipy.io import savemat
 
 import cassi
 from cassi.data.resample import resample
-from cassi.data.scenes import Scene, find_scenes, load_scene, scene_name
+from cassi.data.scenes import Scene, find_scenes, load_scene
 from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS
 
 BANDS = (450.0, 555.0, 700.0)
@@ -103,12 +103,6 @@ def test_matlab_counts_and_fractions(tmp_path, key):
     assert [path.name for path in find_scenes(tmp_path)] == ["scene01.mat", "scene1.mat"]
 
 
-def test_matlab_73(tmp_path, save_hdf5_as_matlab):
-    cube = _rand(3, 6, 5)
-    save_hdf5_as_matlab(tmp_path / "a.mat", img_expand=cube.permute(1, 2, 0).numpy())
-    assert torch.equal(load_scene(tmp_path / "a.mat", BANDS).cube, cube)
-
-
 def test_tiff_states_its_wavelengths(tmp_path):
     cube = _rand(5, 6, 4)
     cassi.write_cube(tmp_path / "a.tif", cube, [440, 500, 560, 620, 700])
@@ -150,11 +144,6 @@ def test_hidden_files_are_passed_over(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
     assert find_scenes(tmp_path) == [tmp_path / "a.npy", tmp_path / "c" / "d.npy"]
-
-
-def test_names():
-    for path in ("flowers_ms", "x/Flowers_ms", "flowers.tif", "FLOWERS.MAT", "flowers_ms.npz"):
-        assert scene_name(path) == "flowers"
 
 
 def test_compact_keeps_half_a_step():
