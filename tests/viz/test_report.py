@@ -128,18 +128,16 @@ def test_the_page_asks_for_nothing_from_a_network(tmp_path):
 
 def test_what_does_not_fit_is_said(tmp_path):
     cube = np.zeros((2, 4, 4))
-    with pytest.raises(ValueError, match="cube of x of the scene's shape"):
-        encode_scene("a", {"x": cube}, np.zeros((2, 4, 5)), {})
-    with pytest.raises(ValueError, match="a cube or a truth of scene a"):
-        encode_scene("a", {}, None, {})
-    with pytest.raises(ValueError, match="cube of x"):
-        encode_scene("a", {"x": cube * np.nan}, None, {})
-    with pytest.raises(ValueError, match="name"):
-        encode_scene("a", {"": cube}, None, {})
-    with pytest.raises(ValueError, match="at least one scene"):
-        write_report(tmp_path / "r.html", [], None, title="a")
-    with pytest.raises(ValueError, match="2 wavelengths"):
-        write_report(
-            tmp_path / "r.html", [encode_scene("a", {"x": cube}, None, {})], [500.0], title=""
-        )
+    for cubes, truth, message in (
+        ({"x": cube}, np.zeros((2, 4, 5)), "cube of x of the scene's shape"),
+        ({}, None, "a cube or a truth of scene a"),
+        ({"x": cube * np.nan}, None, "cube of x"),
+        ({"": cube}, None, "name"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            encode_scene("a", cubes, truth, {})
+    packed = encode_scene("a", {"x": cube}, None, {})
+    for scenes, message in (([], "at least one scene"), ([packed], "2 wavelengths")):
+        with pytest.raises(ValueError, match=message):
+            write_report(tmp_path / "r.html", scenes, [500.0], title="a")
     assert list(tmp_path.iterdir()) == []
