@@ -55,8 +55,8 @@ sanitize: build/sanitize/_cpu.so
 
 # Both go through all of their trials before findings end them with status 1.
 fuzz: build/sanitize/_cpu.so
-	$(SANITIZED) $(BIN)/python scripts/fuzz_ops.py --calls $(FUZZ)
-	$(SANITIZED) $(BIN)/python scripts/fuzz_readers.py --files $(FUZZ)
+	$(SANITIZED) $(BIN)/python scripts/checks/fuzz_ops.py --calls $(FUZZ)
+	$(SANITIZED) $(BIN)/python scripts/checks/fuzz_readers.py --files $(FUZZ)
 
 build/sanitize/_cpu.so: $(STAMP)
 	CASSI_SANITIZE=1 FORCE_CUDA=0 $(BIN)/cmake -S . -B build/sanitize -G Ninja \
@@ -80,7 +80,7 @@ wheel: install
 
 # Wheel and source archive in dist/, built from what git has and tested in empty environments.
 release: install
-	$(BIN)/python scripts/release.py
+	$(BIN)/python scripts/release/archives.py
 
 # The documentation site; the notebooks are executed for it, which takes a minute.
 docs: install

@@ -1,0 +1,215 @@
+"""Kill commands at random moments, and look at what is left and how they go on.
+
+    python scripts/checks/kills.py --kills 100 --seed 0
+
+Tiny runs of cassi-reconstruct (one snapshot, and a folder of three), cassi-evaluate and cassi-train
+are sent SIGKILL or SIGTERM at moments drawn uniformly over the time that they compute (Linux).
+After each kill, every final file has to be readable and as its checksum says, and after SIGTERM the
+command has to have said so in one line. Then the same command is given again, and maybe killed
+again, until it completes; there must be no temporary file left, and the results have to be those of
+a run that nobody disturbed: the cube's bytes, results.json byte for byte, weights, optimizer and
+metrics.csv of the training bit for bit. One line is printed per kill and per end; the exit status
+is 1 where something was not as it should be.
+
+A run is a fork of a process that has imported everything and computed nothing, so that the kills
+fall on the commands' own work; --fresh starts an interpreter each time instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+import torch
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
+
+from scripts.checks.kill_cases import Case, make_cases
+from scripts.checks.kill_checks import find_differences, find_faults, judge_end
+
+
+@dataclass(frozen=True)
+class Run:
+    """A process that has been started."""
+
+    number: int
+    log: Path
+
+    def ends_before(self, seconds: float, pause: float) -> bool:
+        """Wait until it has computed so long, and then a pause; tell whether it ended first.
+
+        A busy machine makes it wait in between, so that the clock says nothing of where it is.
+        """
+        while _cpu_seconds(self.number) < seconds:
+            if self._has_ended():
+                return True
+            time.sleep(0.02)
+        time.sleep(pause)
+        return self._has_ended()
+
+    def _has_ended(self) -> bool:
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self.number, options) is not None
+
+    def wait(self) -> int:
+        """Return the exit status, negative after a signal."""
+        return os.waitstatus_to_exitcode(os.waitpid(self.number, 0)[1])
+
+
+def start(case: Case, folder: Path, fresh: bool) -> Run:
+    """Start a command; what it prints goes to a file beside its folder."""
+    log = folder.with_suffix(".log")
+    arguments = [case.module, *case.options, f"hydra.run.dir={folder}"]
+    if fresh:
+        with log.open("w") as stream:
+            command = [sys.executable, "-m", *arguments]
+            return Run(subprocess.Popen(command, stdout=stream, stderr=stream).pid, log)
+    number = os.fork()
+    if number:
+        return Run(number, log)
+    status = 1
+    try:
+        with log.open("w") as stream:
+            os.dup2(stream.fileno(), 1)
+            os.dup2(stream.fileno(), 2)
+        sys.argv = arguments
+        import_module(case.module).main()
+        status = 0
+    except SystemExit as stop:
+        status = stop.code if isinstance(stop.code, int) else 1
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _cpu_seconds(process: int) -> float:
+    """Return the seconds that a process has computed, to 10 ms."""
+    # The name, in brackets, may hold spaces; user and system time are fields 14 and 15.
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Checker:
+    """Kills, looks, goes on, compares.
+
+    Attributes:
+        cases: by name.
+        root: where they run; the undisturbed runs are in `whole-NAME`.
+        fresh: start an interpreter for each run.
+    """
+
+    cases: dict[str, Case]
+    root: Path
+    fresh: bool
+
+    def run_undisturbed(self, name: str) -> float:
+        """Make the run that the others are compared with, and return its seconds of computing."""
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        run = start(self.cases[name], self.root / f"whole-{name}", self.fresh)
+        faults = find_faults(self.root / f"whole-{name}") if run.wait() == 0 else ["it failed"]
+        if faults:
+            raise RuntimeError(f"{name}: {'; '.join(faults)}: {run.log.read_text()[-2000:]}")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    def kill_many(self, kills: int, seed: int, seconds: dict[str, float]) -> Counter[str]:
+        """Kill runs, one case after the other, until there were so many kills.
+
+        Returns:
+            How often what was killed how, and the numbers of kills, ends and faults.
+        """
+        draw, counts = random.Random(seed), Counter[str]()
+        names = sorted(self.cases)
+        draw.shuffle(names)
+        while counts["kills"] < kills:
+            name = names[counts["runs to their end"] % len(names)]
+            folder = self.root / f"{name}-{seed}-{counts['runs to their end']}"
+            # The first run is killed for sure, those that go on rather than not.
+            while counts["kills"] < kills and (not folder.exists() or draw.random() < 0.65):
+                number = draw.choice([signal.SIGKILL, signal.SIGTERM])
+                moment = draw.uniform(0, seconds[name])
+                run = start(self.cases[name], folder, self.fresh)
+                if run.ends_before(moment, draw.uniform(0, 0.1)):
+                    self._judge_whole(name, folder, run, counts)
+                    continue
+                os.kill(run.number, number)
+                status = run.wait()
+                faults = judge_end(number, status, run.log) + find_faults(folder)
+                if status == 0:
+                    faults += find_differences(self.cases[name], folder, self._whole(name))
+                counts.update({"kills": 1, f"{name} {number.name}": 1, "faults": bool(faults)})
+                result = "; ".join(faults) or "every final file valid"
+                say(f"{name} {number.name} after {moment:.2f} s, status {status}: {result}")
+            self._judge_whole(name, folder, start(self.cases[name], folder, self.fresh), counts)
+            counts["runs to their end"] += 1
+        return counts
+
+    def _whole(self, name: str) -> Path:
+        return self.root / f"whole-{name}"
+
+    def _judge_whole(self, name: str, folder: Path, run: Run, counts: Counter[str]) -> None:
+        status, faults = run.wait(), find_faults(folder)
+        if status == 0:
+            faults += find_differences(self.cases[name], folder, self._whole(name))
+        else:
+            faults.append(f"exit status {status}: {run.log.read_text()[-500:]}")
+        counts["faults"] += bool(faults)
+        result = "; ".join(faults) or "as if nothing had happened"
+        say(f"{name} to its end: {result}")
+
+
+say = partial(print, flush=True)
+
+
+def main() -> None:
+    """Read the options, and check."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
+    parser.add_argument("--fresh", action="store_true", help="a new interpreter for each run")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    if not arguments.fresh:
+        slow = ("lightning.pytorch", "matplotlib.figure", "PIL.Image", "tifffile", "cassi.viz")
+        apps = ("reconstruct", "evaluate", "train")
+        for module in (*slow, "cassi.training.module", *(f"cassi.apps.{app}" for app in apps)):
+            import_module(module)
+    with tempfile.TemporaryDirectory(prefix="cassi-kills-") as place:
+        (Path(place) / "data").mkdir()
+        cases = make_cases(Path(place) / "data")
+        checker = Checker(cases, Path(place), arguments.fresh)
+        jobs = range(arguments.jobs)
+        shares = [len(range(job, arguments.kills, arguments.jobs)) for job in jobs]
+        seeds = [arguments.seed * 1000 + job for job in jobs]
+        with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("fork")) as pool:
+            seconds = dict(zip(cases, pool.map(checker.run_undisturbed, cases), strict=True))
+            say("undisturbed:", ", ".join(f"{name} {s:.1f} s" for name, s in seconds.items()))
+            parts = list(pool.map(checker.kill_many, shares, seeds, [seconds] * len(jobs)))
+    counts = sum(parts, Counter[str](faults=0))
+    say(", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
+    say(f"{counts['kills']} kills, {counts['faults']} faults")
+    sys.exit(counts["faults"] > 0)
+
+
+if __name__ == "__main__":
+    main()
