@@ -41,7 +41,7 @@ def load_pretrained(
     refined: bool = True,
     precision: str = "32-true",
 ) -> Inference:
-    """Load the network that comes with the package; see docs/pretrained.md.
+    """Load the network that comes with the package; see docs/guides/pretrained.md.
 
     Args:
         system: the camera; None postpones the check to each reconstruction.

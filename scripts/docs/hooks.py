@@ -16,6 +16,7 @@ import posixpath
 import re
 import sys
 import xml.etree.ElementTree
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -42,7 +43,10 @@ DEVELOPMENT = {
     name: f"development/{name.lower()}"
     for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
 }
-PHYSICS = ("index", "inverses", "algorithms", "measures")
+# Pages that stand first in their folder; the others follow by name.
+GUIDES = ("snapshot", "methods", "pretrained", "cameras", "calibration", "sensor", "data")
+EXPLANATION = ("index", "inverses", "algorithms", "measures")
+REFERENCE = ("settings", "outputs", "networks", "operators")
 NOTEBOOKS = ("your_first_reconstruction", "bring_your_own_camera", "train_and_evaluate")
 TUTORIALS = {f"notebooks/{name}.ipynb": f"tutorials/{name}.md" for name in NOTEBOOKS}
 PICTURES = {
@@ -56,29 +60,32 @@ LINK = re.compile(r"(\]\()([^)\s#]+)([)#])")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Build the navigation; every page at the top of docs that has no other place is a how-to."""
-    top = sorted(file.name for file in (ROOT / "docs").glob("*.md"))
-    how_to = [name for name in top if name not in ("index.md", "models.md")]
+    """Build the navigation out of the folders of docs and the pages that are made."""
+    python = ["reference/python.md"] + [f"reference/{part}.md" for part in PARTS + FURTHER]
     config.nav = [
         {"Home": "index.md"},
         {"Tutorials": list(TUTORIALS.values())},
-        {"How-to": how_to},
-        {"Physics": [f"explanation/{name}.md" for name in PHYSICS]},
+        {"Guides": pages_in("guides", GUIDES)},
+        {"Explanation": pages_in("explanation", EXPLANATION)},
         {"Gallery": "gallery/index.md"},
         {
             "Reference": [
                 {"Commands": [f"reference/cassi-{name}.md" for name in COMMANDS]},
-                {"Networks": "models.md"},
-                {
-                    "Python": ["reference/python.md"]
-                    + [f"reference/{p}.md" for p in PARTS + FURTHER]
-                },
+                *pages_in("reference", REFERENCE),
+                {"Python": python},
                 {"Config groups": sorted(config_pages())},
             ]
         },
-        {"Development": list(DEVELOPMENT.values())},
+        {"Development": [*DEVELOPMENT.values(), *pages_in("development", ())]},
     ]
     return config
+
+
+def pages_in(folder: str, first: Sequence[str]) -> list[str]:
+    """Return the pages of a folder of docs: those named first, then the others by name."""
+    names = {file.stem for file in (ROOT / "docs" / folder).glob("*.md")}
+    ordered = [*first, *sorted(names - set(first))]
+    return [f"{folder}/{name}.md" for name in ordered]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -99,11 +106,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn links to files of the repository to their places in the site."""
     here = page.file.src_uri
+    made = files.src_uris if here.startswith("tutorials/") else {}  # pictures that a notebook drew
     origin = {place: name for name, place in PLACES.items()}.get(here, f"docs/{here}")
 
     def turned(match: re.Match[str]) -> str:
         start, target, end = match.groups()
-        if "://" in target or target.startswith("mailto:"):
+        beside = posixpath.normpath(posixpath.join(posixpath.dirname(here), target))
+        if "://" in target or target.startswith("mailto:") or beside in made:
             return match[0]
         name = posixpath.normpath(posixpath.join(posixpath.dirname(origin), target))
         place = PLACES.get(name) or name.removeprefix("docs/")

@@ -1,11 +1,10 @@
-"""Write docs/models.md: every registered network, what it costs, what was published of it.
+"""Write docs/reference/networks.md: every network, what it costs, what was published of it.
 
-    python scripts/benchmarks/models.py --sizes 256 660 --csv docs/models_cpu.csv
-    python scripts/benchmarks/models.py --sizes 256 660 --device cuda --csv docs/models_cuda.csv
+    python scripts/benchmarks/models.py --sizes 256 660 --csv docs/reference/networks_cpu.csv
     python scripts/docs/models_page.py
 
 Descriptions and papers are those of the classes' docstrings, published figures those of
-`published_figures.yaml`, measured ones those of `docs/models_*.csv`.
+`published_figures.yaml`, measured ones those of `docs/reference/networks_*.csv`.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ import yaml
 from cassi.models.registry import create_model, find_model, list_models
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "models.md"
-TABLES = (ROOT / "docs" / "models_cpu.csv", ROOT / "docs" / "models_cuda.csv")
+PAGE = ROOT / "docs/reference/networks.md"
+TABLES = tuple(PAGE.with_name(f"networks_{device}.csv") for device in ("cpu", "cuda"))
 FIGURES = Path(__file__).with_name("published_figures.yaml")
 TEXT = Path(__file__).with_name("models_page.md")
 PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}

@@ -157,7 +157,7 @@ def command_pages() -> dict[str, str]:
             options = [f"`{f.stem}`" for f in options_of(group) if not f.stem.startswith("_")]
             known = (ROOT / "conf" / group).is_dir()
             link = f"[`{name}`](config_{group}.md)" if known else f"`{name}`"
-            listed = " ".join(options) if known else "a name of [Networks](../models.md), or a file"
+            listed = " ".join(options) if known else "a name of [Networks](networks.md), or a file"
             lines.append(f"| {link} | `{choice}` | {listed} |")
         lines += ["", "## Values", "", "```yaml", text.rstrip(), "```", ""]
         pages[f"reference/cassi-{command}.md"] = "\n".join(lines)

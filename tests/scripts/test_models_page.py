@@ -1,4 +1,4 @@
-"""docs/models.md is what its script writes, and lists every registered network."""
+"""docs/reference/networks.md is what its script writes, and lists every registered network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cassi.models.registry import list_models
 from scripts.docs import models_page as script
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "models.md"
+PAGE = ROOT / "docs/reference/networks.md"
 
 
 def _rows(text: str) -> list[list[str]]:
