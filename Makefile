@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test coverage sanitize fuzz lint format docs wheel release clean
+.PHONY: install demo test test-fast coverage mutations sanitize fuzz lint format docs wheel release clean
 
 install: $(STAMP)
 
@@ -30,6 +30,15 @@ PYTEST = pytest -n $(JOBS) --dist worksteal
 
 test: install
 	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST)
+
+# For the inner loop: what takes seconds, of cassi alone.
+test-fast: install
+	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST) -m "not slow" --ignore=tests/scripts
+
+# The share of random changes of a package that its tests notice.
+PACKAGE ?= metrics
+mutations: install
+	$(SIDE_BY_SIDE) $(BIN)/python scripts/checks/mutations.py $(PACKAGE) --jobs $(JOBS)
 
 # Lines and branches of cassi/ that the tests reach, also in the commands that they start.
 coverage: export COVERAGE_FILE := $(abspath .coverage)
@@ -84,8 +93,8 @@ release: install
 
 # The documentation site; the notebooks are executed for it, which takes a minute.
 docs: install
-	NO_MKDOCS_2_WARNING=1 CASSI_DOCS_RUN=1 $(BIN)/mkdocs build
+	$(SIDE_BY_SIDE) NO_MKDOCS_2_WARNING=1 CASSI_DOCS_RUN=1 $(BIN)/python -m mkdocs build
 	@echo "Open build/site/index.html."
 
 clean:
-	rm -rf build dist outputs multirun .mypy_cache .ruff_cache .pytest_cache
+	rm -rf build dist outputs multirun mutants .mypy_cache .ruff_cache .pytest_cache
