@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-fast coverage mutations sanitize fuzz lint format docs wheel release clean
+.PHONY: install demo test test-fast coverage mutations sanitize fuzz lint format docs wheel release commands clean
 
 install: $(STAMP)
 
@@ -37,8 +37,9 @@ test-fast: install
 
 # The share of random changes of a package that its tests notice.
 PACKAGE ?= metrics
+SAMPLE ?= 60
 mutations: install
-	$(SIDE_BY_SIDE) $(BIN)/python scripts/checks/mutations.py $(PACKAGE) --jobs $(JOBS)
+	$(SIDE_BY_SIDE) $(BIN)/python scripts/checks/mutations.py $(PACKAGE) --sample $(SAMPLE) --jobs $(JOBS)
 
 # Lines and branches of cassi/ that the tests reach, also in the commands that they start.
 coverage: export COVERAGE_FILE := $(abspath .coverage)
@@ -46,7 +47,7 @@ coverage: install
 	$(BIN)/coverage erase
 	$(SIDE_BY_SIDE) $(BIN)/coverage run -m $(PYTEST)
 	$(BIN)/coverage combine -q
-	$(BIN)/coverage report
+	$(BIN)/coverage report $(COVERED)
 
 # The CPU library with AddressSanitizer and UBSan, in a folder of its own, under the tests that reach
 # into every corner of it, and random calls and files. Memory that the sanitizer does not give is
@@ -90,6 +91,10 @@ wheel: install
 # Wheel and source archive in dist/, built from what git has and tested in empty environments.
 release: install
 	$(BIN)/python scripts/release/archives.py
+
+# Every target here and every command of README and docs, at small size: before a release.
+commands: install
+	$(SIDE_BY_SIDE) $(BIN)/python scripts/checks/commands.py
 
 # The documentation site; the notebooks are executed for it, which takes a minute.
 docs: install
