@@ -11,18 +11,20 @@ the true camera. Of the real captures the relative residuals are compared.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
+from pathlib import Path
 from statistics import mean
 
 import torch
-from hydra import compose, initialize_config_module
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 from cassi import metrics
-from cassi.apps.inputs import load_inputs
 from cassi.calibration import Frame, Geometry, calibrate, moved_camera
-from cassi.config import build
 from cassi.evaluation import Mismatch
 from cassi.systems import SDCassi
+from scripts.benchmarks.problems import CAVE, TSA, load_problem
 
 SHIFT, ROTATION, DISPERSION = (0.6, -0.4), 0.1, 0.03
 
@@ -33,13 +35,9 @@ def simulated(method: str, more: list[str]) -> None:
     print(
         "nominal | calibrated | true | regained | seconds | CPU s | down, right, degrees, per band"
     )
-    for index in range(1, 6):
-        overrides = [f"experiment=[cave_test,{method}]", f"scene=scene{index:02d}", *more]
-        config = compose("reconstruct", overrides)
-        inputs = load_inputs(config, torch.device("cpu"))
-        solver = build(config.solver, prior=build(config.prior))
-        truth, system = inputs.truth, inputs.system
-        assert truth is not None
+    for index, scene in enumerate(CAVE, 1):
+        problem = load_problem(f"experiment=[cave_test,{method}]", f"scene={scene}", *more)
+        truth, system, solver = problem.truth, problem.system, problem.solver
         assert isinstance(system, SDCassi)
         y = Mismatch(SHIFT, ROTATION, DISPERSION).measure(truth, system)
 
@@ -68,13 +66,10 @@ def simulated(method: str, more: list[str]) -> None:
 
 def real(method: str, more: list[str]) -> None:
     """Calibrate the TSA camera from all its captures; print the residual of each."""
-    snapshots = []
-    for index in range(1, 6):
-        overrides = [f"experiment=[{method},tsa_real]", f"scene=scene{index}", *more]
-        config = compose("reconstruct", overrides)
-        inputs = load_inputs(config, torch.device("cpu"))
-        snapshots.append(inputs.measurement)
-    solver, system = build(config.solver, prior=build(config.prior)), inputs.system
+    named = f"experiment=[{method},tsa_real]"
+    problems = [load_problem(named, f"scene={scene}", *more) for scene in TSA]
+    snapshots = [problem.measurement for problem in problems]
+    solver, system = problems[-1].solver, problems[-1].system
     assert isinstance(system, SDCassi)
     tried: list[list[float]] = []
 
@@ -103,11 +98,7 @@ def main() -> None:
     parser.add_argument("--method", default="auto", help="experiment that reconstructs")
     parser.add_argument("overrides", nargs="*", help="of cassi-reconstruct: solver.iterations=40")
     arguments = parser.parse_args()
-    with initialize_config_module("cassi.conf", version_base="1.3"):
-        if arguments.real:
-            real(arguments.method, arguments.overrides)
-        else:
-            simulated(arguments.method, arguments.overrides)
+    (real if arguments.real else simulated)(arguments.method, arguments.overrides)
 
 
 if __name__ == "__main__":

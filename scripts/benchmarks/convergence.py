@@ -16,33 +16,30 @@ left what it had found. An objective that changes with σ may grow without harm.
 from __future__ import annotations
 
 import argparse
-import csv
 import math
+import sys
 import time
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_module
 
-from cassi.apps.inputs import load_inputs
-from cassi.config import build
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
+
 from cassi.solvers import Iteration, Solution
+from scripts.benchmarks.problems import load_problem
+from scripts.benchmarks.tables import write_csv
 
 METHODS = ("gap_tv", "admm_tv", "twist", "desci")
 
 
 def run(method: str, overrides: Sequence[str], iterations: int) -> Solution:
     """Reconstruct one scene with one method experiment."""
-    config = compose(
-        "reconstruct", [f"experiment={method}", f"solver.iterations={iterations}", *overrides]
-    )
-    inputs = load_inputs(config, torch.device("cpu"))
-    solver = build(config.solver, prior=build(config.prior))
+    problem = load_problem(f"experiment={method}", f"solver.iterations={iterations}", *overrides)
     torch.manual_seed(0)
-    solution: Solution = solver.run(inputs.measurement, inputs.system, objective=True)
-    return solution
+    return problem.solver.run(problem.measurement, problem.system, objective=True)
 
 
 def course(values: Sequence[float | None], name: str) -> dict[str, float | None]:
@@ -80,14 +77,6 @@ def rows_of(key: dict[str, str], history: Sequence[Iteration]) -> list[dict[str,
     return [key | {name: getattr(entry, name) for name in names} for entry in history]
 
 
-def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write rows with equal keys as CSV."""
-    with path.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-
-
 def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Run all, print a line each, write both tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -102,21 +91,18 @@ def main(arguments: Sequence[str] | None = None) -> list[dict[str, Any]]:
     if chosen.scenes and chosen.mask is None:
         parser.error("--scenes needs --mask")
     inputs = {scene.stem: [f"truth={scene}", f"mask={chosen.mask}"] for scene in chosen.scenes}
-    chosen.out.mkdir(parents=True, exist_ok=True)
     summaries: list[dict[str, Any]] = []
     courses: list[dict[str, Any]] = []
-    with initialize_config_module("cassi.conf", version_base="1.3"):
-        for method in chosen.methods:
-            for scene, files in (inputs or {"bundled": []}).items():
-                start = time.perf_counter()
-                solution = run(method, [*files, *chosen.set], chosen.iterations)
-                key = {"method": method, "scene": scene}
-                row = key | summarize(solution, chosen.iterations, chosen.factor)
-                summaries.append(row | {"seconds": time.perf_counter() - start})
-                courses += rows_of(key, solution.history)
-                print("  ".join(map(_show, summaries[-1].items())), flush=True)
-                write(chosen.out / "convergence.csv", summaries)
-                write(chosen.out / "courses.csv", courses)
+    for method, (scene, files) in product(chosen.methods, (inputs or {"bundled": []}).items()):
+        start = time.perf_counter()
+        solution = run(method, [*files, *chosen.set], chosen.iterations)
+        key = {"method": method, "scene": scene}
+        row = key | summarize(solution, chosen.iterations, chosen.factor)
+        summaries.append(row | {"seconds": time.perf_counter() - start})
+        courses += rows_of(key, solution.history)
+        print("  ".join(map(_show, summaries[-1].items())), flush=True)
+        write_csv(chosen.out / "convergence.csv", summaries)
+        write_csv(chosen.out / "courses.csv", courses)
     return summaries
 
 

@@ -15,22 +15,23 @@ more than the machine has, are listed with the reason.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import csv
-import resource
+import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import torch
 
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
+
 import cassi
-from cassi.apps.memory import keep_freed_memory
 from cassi.models.registry import create_model, list_models
+from scripts.benchmarks.apart import Lost, Send, answers, first_line, peak_mib
+from scripts.benchmarks.tables import Table, write_csv
 
 PRECISIONS = ("float32", "bfloat16")
 
@@ -59,23 +60,18 @@ def main(arguments: list[str] | None = None) -> list[Row]:
             f"--models: no network {unknown[0]!r}; there is {', '.join(list_models())}"
         )
     recorded = read_vectors(options.vectors) if options.vectors else {}
-    print(
-        "| network | size | precision | parameters (M) | GFLOPs | ms | × authors | peak MB | note |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|")
+    table = Table("network", "size", "precision", "parameters (M)", "GFLOPs", "ms", "× authors",
+                  "peak MB", "note")  # fmt: skip
     rows = []
-    for row in measure_all(options):
+    for size, model, precision in product(options.sizes, options.models, options.cases):
+        row = measure(Row(model, size, precision, options.device, options.threads), options)
         rows.append(row)
-        ratio = ""
-        if row.size == 256 and row.ms and row.model in recorded:
-            ratio = f"{recorded[row.model] / row.ms:.2f}"
-        print(
-            f"| {row.model} | {row.size} | {row.precision} | {row.parameters / 1e6:.2f} | "
-            f"{row.gflops:.1f} | {row.ms:.0f} | {ratio} | {row.peak_mb:.0f} | {row.note} |",
-            flush=True,
-        )
+        compared = size == 256 and row.ms and model in recorded
+        ratio = f"{recorded[model] / row.ms:.2f}" if compared else ""
+        table.print(model, size, precision, f"{row.parameters / 1e6:.2f}", f"{row.gflops:.1f}",
+                    f"{row.ms:.0f}", ratio, f"{row.peak_mb:.0f}", row.note)  # fmt: skip
         if options.csv:
-            write_csv(options.csv, rows)
+            write_csv(options.csv, [asdict(row) for row in rows])
     return rows
 
 
@@ -98,50 +94,33 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def measure_all(options: argparse.Namespace) -> Iterator[Row]:
-    """Measure one case after the other, each in a process of its own."""
-    context = get_context("spawn")
-    for size in options.sizes:
-        for model in options.models:
-            for precision in options.cases:
-                blank = Row(model, size, precision, options.device, options.threads)
-                ours, theirs = context.Pipe()
-                process = context.Process(target=work, args=(theirs, blank, options), daemon=True)
-                process.start()
-                theirs.close()
-                try:
-                    note = f"longer than {options.limit:.0f} s"
-                    if ours.poll(options.limit):
-                        yield ours.recv()
-                        continue
-                except EOFError:
-                    note = "killed, most likely for its memory"
-                finally:
-                    process.kill()
-                    process.join()
-                yield Row(**{**asdict(blank), "note": note})
-
-
-def work(pipe: Connection, blank: Row, options: argparse.Namespace) -> None:
-    """Time one network and send its row."""
-    keep_freed_memory()  # as the commands do
-    torch.set_num_threads(options.threads)
+def measure(blank: Row, options: argparse.Namespace) -> Row:
+    """Measure one case in a process of its own."""
+    given = (blank, options.bands, options.step, options.rounds)
     try:
-        pipe.send(time_network(blank, options))
+        (row,) = answers(work, *given, threads=options.threads, limit=options.limit)
+    except Lost as reason:
+        return replace(blank, note=str(reason))
+    return row
+
+
+def work(send: Send, blank: Row, bands: int, step: int, rounds: int) -> None:
+    """Time one network and send its row."""
+    try:
+        send(time_network(blank, bands, step, rounds))
     except (ValueError, RuntimeError) as error:
-        line = str(error).partition("\n")[0][:90]
-        pipe.send(Row(**{**asdict(blank), "note": line}))
+        send(replace(blank, note=first_line(error)))
 
 
 @torch.inference_mode()
-def time_network(blank: Row, options: argparse.Namespace) -> Row:
+def time_network(blank: Row, bands: int, step: int, rounds: int) -> Row:
     """Count what a network does, then time it."""
     torch.manual_seed(0)
     device, half = torch.device(blank.device), blank.precision == "bfloat16"
     mask = torch.rand(blank.size, blank.size)
-    system = cassi.SDCassi(mask, bands=options.bands, step=options.step).to(device)
-    y = system(torch.rand(1, options.bands, blank.size, blank.size, device=device))
-    net = create_model(blank.model, bands=options.bands).eval().to(device)
+    system = cassi.SDCassi(mask, bands=bands, step=step).to(device)
+    y = system(torch.rand(1, bands, blank.size, blank.size, device=device))
+    net = create_model(blank.model, bands=bands).eval().to(device)
     if half:
         net = net.to(memory_format=torch.channels_last)
 
@@ -156,35 +135,27 @@ def time_network(blank: Row, options: argparse.Namespace) -> Row:
     first = run()
     if first < 20:
         run()
-    seconds = median(run() for _ in range(options.rounds if first < 20 else 1))
-    if device.type == "cuda":
-        peak = torch.cuda.max_memory_allocated() / 2**20
-    else:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-    return Row(
-        **{
-            **asdict(blank),
-            "parameters": sum(p.numel() for p in net.parameters()),
-            "gflops": count_operations(run) / 1e9 if not half else 0.0,
-            "ms": 1e3 * seconds,
-            "peak_mb": peak,
-        }
+    seconds = median(run() for _ in range(rounds if first < 20 else 1))
+    return replace(
+        blank,
+        parameters=sum(p.numel() for p in net.parameters()),
+        gflops=count_operations(run) / 1e9 if not half else 0.0,
+        ms=1e3 * seconds,
+        peak_mb=peak_mib(blank.device),
     )
 
 
-def count_operations(run: object) -> int:
+def count_operations(run: Callable[[], object]) -> int:
     """Count floating-point operations, two per multiply-add, of products and convolutions."""
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False) as counter:
-        run()  # type: ignore[operator]
+        run()
     return int(counter.get_total_flops())
 
 
 def read_vectors(folder: Path) -> dict[str, float]:
     """Read the milliseconds recorded of the authors' networks, by our names."""
-    import numpy as np
-
     found = {}
     for file in sorted(folder.glob("*.s0.npz")):
         name = file.name.removesuffix(".s0.npz").lower().replace("++", "_plus_plus")
@@ -193,14 +164,5 @@ def read_vectors(folder: Path) -> dict[str, float]:
     return found
 
 
-def write_csv(path: Path, rows: list[Row]) -> None:
-    """Write all rows."""
-    with path.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, [field.name for field in fields(Row)])
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
-
-
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        main()
+    main()

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import sys
+from pathlib import Path
 from statistics import mean
 
 import torch
-from hydra import compose, initialize_config_module
 from torch import Tensor
 
-from cassi import metrics
-from cassi.apps.inputs import load_inputs
-from cassi.config import build
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
-SCENES = [f"scene{index:02d}" for index in range(1, 6)]
+from cassi import metrics
+from scripts.benchmarks.problems import CAVE, load_problem
+
 LAST_SIGMAS, RHOS = (0.1, 0.3, 1.0), (0.0, 1.0, 10.0)
 
 
@@ -37,13 +38,10 @@ def disturb(y: Tensor, decibels: float, shot: bool) -> Tensor:
 def score(overrides: list[str], decibels: float, shot: bool) -> float:
     """Return the mean PSNR over the scenes."""
     values = []
-    for scene in SCENES:
-        config = compose("reconstruct", ["experiment=cave_test", f"scene={scene}", *overrides])
-        inputs = load_inputs(config, torch.device("cpu"))
-        solver = build(config.solver, prior=build(config.prior))
-        assert inputs.truth is not None
-        x = solver(disturb(inputs.measurement, decibels, shot), inputs.system)
-        values.append(metrics.psnr(x, inputs.truth).item())
+    for scene in CAVE:
+        problem = load_problem("experiment=cave_test", f"scene={scene}", *overrides)
+        x = problem.solver(disturb(problem.measurement, decibels, shot), problem.system)
+        values.append(metrics.psnr(x, problem.truth).item())
     return mean(values)
 
 
@@ -52,25 +50,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--levels", nargs="+", type=float, default=[20.0, 30.0], help="dB")
     parser.add_argument("--shot", action="store_true", help="variance follows the brightness")
-    arguments = parser.parse_args()
-    with initialize_config_module("cassi.conf", version_base="1.3"):
-        for level in arguments.levels:
-            auto = score(["solver=auto"], level, arguments.shot)
-            print(f"{level:g} dB: auto {auto:.2f} dB", flush=True)
-            for sigma, rho in itertools.product(LAST_SIGMAS, RHOS):
-                fixed = ["solver=gap", "prior=tv", "solver.noise=0", f"solver.sigma.end={sigma}"]
-                fixed += [f"solver.algorithm.rho={rho}", f"solver.sigma.start={max(0.4, sigma)}"]
-                for accelerated in (True, False):
-                    value = score(
-                        [*fixed, f"solver.algorithm.accelerated={accelerated}"],
-                        level,
-                        arguments.shot,
-                    )
-                    print(
-                        f"{level:g} dB: gap_tv sigma {sigma:g} rho {rho:g} "
-                        f"{'accelerated' if accelerated else 'plain'} {value:.2f} dB",
-                        flush=True,
-                    )
+    options = parser.parse_args()
+    for level in options.levels:
+        auto = score(["solver=auto"], level, options.shot)
+        print(f"{level:g} dB: auto {auto:.2f} dB", flush=True)
+        for sigma, rho, fast in itertools.product(LAST_SIGMAS, RHOS, (True, False)):
+            fixed = ["solver=gap", "prior=tv", "solver.noise=0", f"solver.sigma.end={sigma}"]
+            fixed += [f"solver.algorithm.rho={rho}", f"solver.sigma.start={max(0.4, sigma)}"]
+            value = score([*fixed, f"solver.algorithm.accelerated={fast}"], level, options.shot)
+            name = f"gap_tv sigma {sigma:g} rho {rho:g} {'accelerated' if fast else 'plain'}"
+            print(f"{level:g} dB: {name} {value:.2f} dB", flush=True)
 
 
 if __name__ == "__main__":

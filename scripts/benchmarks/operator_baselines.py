@@ -79,7 +79,6 @@ class Implementation:
     operators: tuple[str, ...] = ("forward", "adjoint", "ratio_inverse", "data_step")
 
     def __init__(self, problem: Problem) -> None:
-        """Prepare the constants of a problem."""
         self.problem = problem
         self.columns = problem.columns
 
@@ -116,17 +115,14 @@ class Ours(Implementation):
     name = "ours"
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Call the operator."""
         return cassi.ops.forward(x, mask, self.problem.step)
 
     def adjoint(self, y: Tensor, mask: Tensor) -> Tensor:
-        """Call the operator."""
         p = self.problem
         bands = p.cube.shape[1]
         return cassi.ops.adjoint(y, mask, bands, p.step, channels_last=p.channels_last)
 
     def ratio_inverse(self, y: Tensor, mask: Tensor) -> Tensor:
-        """Call the operator."""
         p = self.problem
         bands = p.cube.shape[1]
         return cassi.ops.ratio_inverse(y, mask, bands, p.step, channels_last=p.channels_last)
@@ -144,14 +140,12 @@ class SliceLoop(Implementation):
     name = "slice-add loop"
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Add every masked band to its slice of the detector."""
         y = self.new_measurement(x)
         for c, columns in enumerate(self.columns):
             y[:, 0, :, columns] += mask * x[:, c]
         return y
 
     def adjoint(self, y: Tensor, mask: Tensor) -> Tensor:
-        """Stack the masked slices."""
         return torch.stack([mask * y[:, 0, :, columns] for columns in self.columns], 1)
 
 
@@ -165,7 +159,6 @@ class CompiledLoop(SliceLoop):
     name = "compiled eager loop"
 
     def __init__(self, problem: Problem) -> None:
-        """Wrap the methods; they are compiled when they are first called."""
         super().__init__(problem)
         for operator in self.operators:
             setattr(self, operator, torch.compile(getattr(self, operator), dynamic=False))
@@ -186,7 +179,6 @@ class AddcmulLoop(Implementation):
     operators: tuple[str, ...] = ("forward", "data_step")
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Add every masked band to its slice of the detector."""
         y = self.new_measurement(x)
         for c, columns in enumerate(self.columns):
             y[:, 0, :, columns].addcmul_(mask, x[:, c])
@@ -208,11 +200,9 @@ class Unfold(AddcmulLoop):
     operators = ("adjoint", "ratio_inverse", "data_step")
 
     def windows(self, y: Tensor) -> Tensor:  # (B, 1, H, W') -> view (B, C, H, W)
-        """View the window of every band."""
         return y[:, 0].unfold(-1, self.problem.cube.shape[-1], self.problem.step).transpose(1, 2)
 
     def adjoint(self, y: Tensor, mask: Tensor) -> Tensor:
-        """Multiply the view by the mask."""
         return self.windows(y) * mask
 
     def data_step(self, v: Tensor, y: Tensor, mask: Tensor) -> Tensor:
@@ -226,7 +216,6 @@ class OneHotConvolution(Implementation):
     name = "one-hot conv2d"
 
     def __init__(self, problem: Problem) -> None:
-        """Set the one of every band's kernel."""
         super().__init__(problem)
         bands, step = problem.cube.shape[1], problem.step
         self.reach = (bands - 1) * step
@@ -236,11 +225,9 @@ class OneHotConvolution(Implementation):
         self.there = back.flip(-1).transpose(0, 1).contiguous()  # (1, C, 1, L)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Mask, then convolve."""
         return functional.conv2d(x * mask, self.there, padding=(0, self.reach))
 
     def adjoint(self, y: Tensor, mask: Tensor) -> Tensor:
-        """Convolve with the flipped kernels, then mask."""
         return functional.conv2d(y, self.back) * mask
 
 
@@ -250,7 +237,6 @@ class Scatter(Implementation):
     name = "scatter_add_, gather"
 
     def __init__(self, problem: Problem) -> None:
-        """Compute the index of every element of a cube."""
         super().__init__(problem)
         _, bands, height, width = problem.cube.shape
         band, row, column = torch.meshgrid(
@@ -261,14 +247,12 @@ class Scatter(Implementation):
         self.index = (row * detector + column + band * problem.step).view(1, -1)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Mask, then scatter."""
         y = self.new_measurement(x)
         source = (x * mask).reshape(x.shape[0], -1)
         y.view(x.shape[0], -1).scatter_add_(1, self.index.expand_as(source), source)
         return y
 
     def adjoint(self, y: Tensor, mask: Tensor) -> Tensor:
-        """Gather, then mask."""
         batch = y.shape[0]
         found = y.reshape(batch, -1).gather(1, self.index.expand(batch, -1))
         return found.view(batch, *self.problem.cube.shape[1:]) * mask

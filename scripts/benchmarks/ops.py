@@ -27,7 +27,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scr
 import cassi
 from scripts.benchmarks.operator_workloads import TOLERANCES, Settings, Shape, measure_operators
 from scripts.benchmarks.original_workload import default_shapes, measure_original
-from scripts.benchmarks.results import Results, format_goals, format_rows, write_csv
+from scripts.benchmarks.results import Results, format_goals, format_rows, to_csv
 from scripts.benchmarks.solver_workloads import measure_iteration, measure_tv
 
 WORKLOADS = ("operators", "tv", "iteration", "original")
@@ -76,7 +76,7 @@ def main(arguments: list[str] | None = None) -> Results:
         print(f"\nnote: {reason}: {'; '.join(cases)}")
     print(f"\n### goals\n\n{format_goals(results, device.type)}")
     if options.csv is not None:
-        write_csv(options.csv, results.rows, environment)
+        to_csv(options.csv, results.rows, environment)
     return results
 
 

@@ -12,32 +12,33 @@ solve by conjugate gradients came.
 from __future__ import annotations
 
 import argparse
+import sys
+from itertools import product
+from pathlib import Path
 
 import torch
-from hydra import compose, initialize_config_module
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 from cassi import SDCassi, metrics
-from cassi.apps.inputs import load_inputs
 from cassi.config import build
+from scripts.benchmarks.problems import load_problem
 
 
 def compare(optics: str, method: str, scene: str, crop: int, overrides: list[str]) -> None:
     """Print a line for either camera."""
     experiment = f"experiment=[cave_test,{optics},{method}]"
-    config = compose("reconstruct", [experiment, f"scene={scene}", *overrides])
-    inputs = load_inputs(config, torch.device("cpu"))
-    truth = inputs.truth
-    assert truth is not None
+    problem = load_problem(experiment, f"scene={scene}", *overrides)
+    truth, config = problem.truth, problem.config
     height, width = ((side - min(crop, side)) // 2 for side in truth.shape[-2:])
     truth = truth[..., height : height + crop, width : width + crop].contiguous()
-    mask: torch.Tensor = inputs.system.mask  # type: ignore[assignment]
+    mask: torch.Tensor = problem.system.mask  # type: ignore[assignment]
     mask = mask[..., height : height + crop, width : width + crop].contiguous()
     camera = build(config.system, mask=mask, bands=truth.shape[1])
     y = camera(truth)
-    solver = build(config.solver, prior=build(config.prior))
     plain = SDCassi(mask, truth.shape[1], config.system.step, config.system.axis)
     for name, system in (("plain", plain), ("true", camera)):
-        solution = solver.run(y, system)
+        solution = problem.solver.run(y, system)
         line = f"{optics} {method} {name}: {metrics.psnr(solution.x, truth).item():.2f} dB"
         line += f" in {solution.history[-1].seconds:.1f} s, ‖y − Ax‖/‖y‖ "
         line += f"{solution.history[-1].residual:.1e}"
@@ -57,10 +58,8 @@ def main() -> None:
     parser.add_argument("--crop", type=int, default=256, help="rows and columns of the middle")
     parser.add_argument("overrides", nargs="*", help="of the config, such as solver.iterations=50")
     arguments = parser.parse_args()
-    with initialize_config_module("cassi.conf", version_base="1.3"):
-        for optics in arguments.optics:
-            for method in arguments.methods:
-                compare(optics, method, arguments.scene, arguments.crop, arguments.overrides)
+    for optics, method in product(arguments.optics, arguments.methods):
+        compare(optics, method, arguments.scene, arguments.crop, arguments.overrides)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ class ShiftRoll(Implementation):
     operators = ("forward", "adjoint", "data_step")
 
     def __init__(self, problem: Problem) -> None:
-        """Shift the mask of every band."""
         super().__init__(problem)
         self.extra = (len(self.columns) - 1) * problem.step
         mask = problem.mask.expand(1, len(self.columns), *problem.mask.shape)
@@ -53,11 +52,9 @@ class ShiftRoll(Implementation):
         return y.repeat(1, len(self.columns), 1, 1) * self.shifted_mask
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Shift, mask, sum."""
         return (self.shift(x) * self.shifted_mask).sum(1, keepdim=True)
 
     def adjoint(self, y: Tensor, mask: Tensor) -> Tensor:
-        """Mask, shift back."""
         return self.shift_back(self.spread(y))
 
     def data_step(self, v: Tensor, y: Tensor, mask: Tensor) -> Tensor:

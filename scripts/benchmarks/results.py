@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tabulate import tabulate
+
+from scripts.benchmarks import tables
 
 PUBLIC_TV = "denoise_tv_chambolle, float64, channel axis"
 BEST_TV = "denoise_tv_chambolle, float32, band by band"
@@ -81,6 +84,11 @@ def rank(rows: Sequence[Row]) -> None:
             row.speedup = best / row.ms
 
 
+def format_table(header: list[str], cells: list[list[str]]) -> str:
+    """Lay cells out as an aligned Markdown table."""
+    return tabulate(cells, header, tablefmt="github", disable_numparse=True)
+
+
 def format_rows(rows: Sequence[Row]) -> str:
     """Lay rows out as an aligned Markdown table without the columns that nobody filled."""
     names = [
@@ -93,161 +101,77 @@ def format_rows(rows: Sequence[Row]) -> str:
     return format_table(names, cells)
 
 
-def format_table(header: list[str], cells: list[list[str]]) -> str:
-    """Lay cells out as an aligned Markdown table."""
-    widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
-    lines = [header, ["-" * width for width in widths], *cells]
-    return "\n".join(
-        "| " + " | ".join(cell.ljust(n) for cell, n in zip(line, widths, strict=True)) + " |"
-        for line in lines
-    )
-
-
-def write_csv(path: Path, rows: Sequence[Row], environment: dict[str, str]) -> None:
+def to_csv(path: Path, rows: Sequence[Row], environment: dict[str, str]) -> None:
     """Write all rows, each with the environment it was measured in."""
-    columns = [column.name for column in dataclasses.fields(Row)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, fieldnames=[*environment, *columns])
-        writer.writeheader()
-        for row in rows:
-            values = {
-                name: f"{value:.5g}" if isinstance(value, float) else value
-                for name, value in dataclasses.asdict(row).items()
-            }
-            writer.writerow({**environment, **values})
+    tables.write_csv(path, [
+        environment | {name: f"{value:.5g}" if isinstance(value, float) else value
+                       for name, value in dataclasses.asdict(row).items()}
+        for row in rows
+    ])  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Goal:
-    """A figure to reach."""
-
-    name: str
-    limit: str
-    measured: Callable[[Results], float | None]
+Figure = Callable[[Results], float | None]
+"""What was measured of a goal; None: it was not."""
 
 
-def goals(device: str) -> list[Goal]:
-    """List the goals for a type of device, `cpu` or `cuda`."""
-    return _gpu_goals() if device == "cuda" else _cpu_goals()
+def goals(device: str) -> list[tuple[str, str, Figure]]:
+    """List the goals for a type of device, `cpu` or `cuda`: name, limit, figure."""
+    one, four, sixteen = (f"{batch}x28x256x256" for batch in (1, 4, 16))
+    training = "data_step" + BACKWARD
+    if device == "cuda":
+        main = ("forward", "adjoint", "data_step")
+        others = (("slice-add loop", 10), ("one-hot conv2d", 20), ("scatter_add_, gather", 8))
+        return [
+            *((f"{operator}, B = 16", ">= 0.85 of a copy's GB/s",
+               _entry(sixteen, operator, "of_copy")) for operator in main),
+            *((f"{operator}, B = 16, against {other}", f">= {times} x faster",
+               _ratio(sixteen, operator, other, "ours"))
+              for operator in main for other, times in others),
+            (f"{training}, B = 4: peak memory", "output and gradient: 56 MiB",
+             _entry(four, training, "peak_mib")),
+        ]  # fmt: skip
+    limits = [
+        ("forward", "x.sum()", 1.2),
+        ("adjoint", "unfold view * mask", 1.1),
+        ("ratio_inverse", "unfold view * mask", 1.1),
+        ("data_step", "x.clone()", 1.5),
+    ]
+    cube, tv, iteration = "28x256x256", "tv_prox, 5 iterations", "accelerated GAP-TV iteration"
+    return [
+        *((f"{operator}, B = {case.partition('x')[0]}", f"<= {times} x {limit}",
+           _ratio(case, operator, "ours", f"limit: {limit}"))
+          for operator, limit, times in limits for case in (one, four, sixteen)),
+        *((f"{training}, B = 4, against the {other}", f">= {times} x faster",
+           _ratio(four, training, other, "ours"))
+          for other, times in (("slice-add loop", 20), ("published shift-roll", 100))),
+        (f"{tv}, per band", "<= 3 ms", _entry(cube, tv, "ms", TV)),
+        ("against scikit-image as public codes call it", ">= 50 x faster",
+         _ratio(cube, tv, PUBLIC_TV, TV)),
+        ("against scikit-image at its best", ">= 15 x faster", _ratio(cube, tv, BEST_TV, TV)),
+        ("coupled across bands", "<= 1.3 x per band", _ratio(cube, tv, TV_COUPLED, TV)),
+        (iteration, "<= 4.5 ms", _entry(cube, iteration, "ms")),
+        ("the same in public NumPy codes", "205-330 ms elsewhere",
+         _entry(cube, iteration, "ms", "public NumPy form")),
+    ]  # fmt: skip
 
 
 def format_goals(results: Results, device: str) -> str:
     """Lay out every goal and the figure that was measured."""
-    found = [(goal, goal.measured(results)) for goal in goals(device)]
-    cells = [
-        [goal.name, goal.limit, "not measured" if figure is None else _format(figure)]
-        for goal, figure in found
-    ]
+    cells = []
+    for name, limit, measured in goals(device):
+        figure = measured(results)
+        cells.append([name, limit, "not measured" if figure is None else _format(figure)])
     return format_table(["goal", "limit", "measured"], cells)
 
 
-def _cpu_goals() -> list[Goal]:
-    limits = [
-        ("forward", "limit: x.sum()", "<= 1.2 x x.sum()"),
-        ("adjoint", "limit: unfold view * mask", "<= 1.1 x unfold view * mask"),
-        ("ratio_inverse", "limit: unfold view * mask", "<= 1.1 x unfold view * mask"),
-        ("data_step", "limit: x.clone()", "<= 1.5 x x.clone()"),
-    ]
-    found = [
-        Goal(f"{operator}, B = {batch}", text, _ratio(_camera(batch), operator, "ours", limit))
-        for operator, limit, text in limits
-        for batch in (1, 4, 16)
-    ]
-    training = "data_step" + BACKWARD
-    found += [
-        Goal(
-            f"{training}, B = 4, against the {other}",
-            f">= {times} x faster",
-            _ratio(_camera(4), training, other, "ours"),
-        )
-        for other, times in (("slice-add loop", 20), ("published shift-roll", 100))
-    ]
-    case, operator = "28x256x256", "tv_prox, 5 iterations"
-    found += [
-        Goal("tv_prox, 5 iterations, per band", "<= 3 ms", _ms(case, operator, TV)),
-        Goal(
-            "against scikit-image as public codes call it",
-            ">= 50 x faster",
-            _ratio(case, operator, PUBLIC_TV, TV),
-        ),
-        Goal(
-            "against scikit-image at its best",
-            ">= 15 x faster",
-            _ratio(case, operator, BEST_TV, TV),
-        ),
-        Goal(
-            "coupled across bands",
-            "<= 1.3 x per band",
-            _ratio(case, operator, TV_COUPLED, TV),
-        ),
-    ]
-    operator = "accelerated GAP-TV iteration"
-    found += [
-        Goal(operator, "<= 4.5 ms", _ms(case, operator, "ours")),
-        Goal(
-            "the same in public NumPy codes",
-            "205-330 ms elsewhere",
-            _ms(case, operator, "public NumPy form"),
-        ),
-    ]
-    return found
+def _entry(case: str, operator: str, column: str, implementation: str = "ours") -> Figure:
+    return lambda results: getattr(results.find(case, operator, implementation), column, None)
 
 
-def _gpu_goals() -> list[Goal]:
-    case = _camera(16)
-    found = [
-        Goal(f"{operator}, B = 16", ">= 0.85 of a copy's GB/s", _share_of_copy(case, operator))
-        for operator in ("forward", "adjoint", "data_step")
-    ]
-    found += [
-        Goal(
-            f"{operator}, B = 16, against {other}",
-            f">= {times} x faster",
-            _ratio(case, operator, other, "ours"),
-        )
-        for operator in ("forward", "adjoint", "data_step")
-        for other, times in (
-            ("slice-add loop", 10),
-            ("one-hot conv2d", 20),
-            ("scatter_add_, gather", 8),
-        )
-    ]
-    training = "data_step" + BACKWARD
-    found.append(
-        Goal(f"{training}, B = 4: peak memory", "output and gradient: 56 MiB", _peak(4, training))
-    )
-    return found
-
-
-def _camera(batch: int) -> str:
-    return f"{batch}x28x256x256"
-
-
-def _ms(case: str, operator: str, implementation: str) -> Callable[[Results], float | None]:
-    return lambda results: results.ms(case, operator, implementation)
-
-
-def _ratio(case: str, operator: str, upper: str, lower: str) -> Callable[[Results], float | None]:
+def _ratio(case: str, operator: str, upper: str, lower: str) -> Figure:
     def measured(results: Results) -> float | None:
         a, b = results.ms(case, operator, upper), results.ms(case, operator, lower)
         return a / b if a and b else None
-
-    return measured
-
-
-def _share_of_copy(case: str, operator: str) -> Callable[[Results], float | None]:
-    def measured(results: Results) -> float | None:
-        row = results.find(case, operator, "ours")
-        return None if row is None else row.of_copy
-
-    return measured
-
-
-def _peak(batch: int, operator: str) -> Callable[[Results], float | None]:
-    def measured(results: Results) -> float | None:
-        row = results.find(_camera(batch), operator, "ours")
-        return None if row is None else row.peak_mib
 
     return measured
 

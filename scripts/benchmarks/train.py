@@ -15,7 +15,7 @@ machine disturbs all alike. `operator` is the share of a step spent in `cassi::`
 from __future__ import annotations
 
 import argparse
-import resource
+import importlib.util
 import sys
 import time
 from dataclasses import dataclass
@@ -33,9 +33,12 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scr
 import cassi
 from cassi.apps.memory import keep_freed_memory
 from cassi.models.registry import create_model, list_models
-from scripts.benchmarks.original_networks import load_original
+from scripts.benchmarks.apart import peak_mib
+from scripts.benchmarks.tables import Table
 
 STAGES = {"dauhst_2stg": 2, "dauhst_3stg": 3, "dauhst_5stg": 5, "dauhst_9stg": 9}
+CLASSES = {"gap_net": "GAP_net", "admm_net": "ADMM_net"}
+"""Names of the classes; any `dauhst_…` is `DAUHST`."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ def main(arguments: list[str] | None = None) -> list[Result]:
             cases.append(Case(model, "float32", Path(originals[model])))
         cases += [Case(model, "float32"), Case(model, "bfloat16")]
     results = measure(cases, options)
-    print(format_table(results))
+    print_table(results)
     return results
 
 
@@ -136,10 +139,7 @@ def work(pipe: Connection, case: Case, options: argparse.Namespace) -> None:
         step()
         pipe.send((time.perf_counter() - wall, time.process_time() - cpu))
     # Before the profiler, which takes memory itself.
-    if options.device == "cuda":
-        peak = torch.cuda.max_memory_allocated() / 2**20
-    else:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    peak = peak_mib(options.device)
     pipe.send((peak, operator_share(step, options.device)))
 
 
@@ -174,6 +174,37 @@ def make_step(case: Case, options: argparse.Namespace) -> Any:
     return step
 
 
+def load_original(file: Path, name: str, stages: int | None) -> nn.Module:
+    """Make the authors' network out of their source file.
+
+    Args:
+        file: `DAUHST.py` (needs the package einops), `GAP_Net.py` or `ADMM_Net.py`.
+        name: our name of the network.
+        stages: iterations, for a class that takes them.
+
+    Raises:
+        OSError: no such file.
+        ValueError: this network cannot be compared.
+    """
+    if not file.is_file():
+        raise FileNotFoundError(f"--original: no file {file}")
+    wanted = "DAUHST" if name.startswith("dauhst_") else CLASSES.get(name)
+    if wanted is None:
+        raise ValueError(f"--original: expected gap_net, admm_net or a dauhst, got {name}")
+    if not torch.cuda.is_available():
+        # Their code puts tensors on a GPU wherever it makes one.
+        stay: Any = lambda self, *_, **__: self  # noqa: E731
+        torch.Tensor.cuda = stay  # type: ignore[method-assign]
+    specification = importlib.util.spec_from_file_location("original_network", file)
+    if specification is None or specification.loader is None:
+        raise ValueError(f"--original: expected a Python file, got {file}")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    make = getattr(module, wanted)
+    network: nn.Module = make(num_iterations=stages) if wanted == "DAUHST" else make()
+    return network
+
+
 def predictor(net: nn.Module, y: Tensor, system: cassi.SDCassi, original: bool) -> Any:
     """Return a function that runs the network; an original is given y, Φ and Φs."""
     if not original:
@@ -202,21 +233,15 @@ def operator_share(step: Any, device: str) -> float:
     return float(ours / max(total, 1e-9))
 
 
-def format_table(results: list[Result]) -> str:
-    """Return the results in Markdown, with the ratio to the authors' code where that was timed."""
+def print_table(results: list[Result]) -> None:
+    """Print the results, with the ratio to the authors' code where that was timed."""
     base = {r.case.model: r for r in results if r.case.original is not None}
-    lines = [
-        "| case | ms per step | CPU ms | peak MB | operator | × authors |",
-        "|---|---|---|---|---|---|",
-    ]
+    table = Table("case", "ms per step", "CPU ms", "peak MB", "operator", "× authors")
     for r in results:
         reference = base.get(r.case.model)
         ratio = f"{reference.ms / r.ms:.2f}" if reference else ""
         share = "" if r.case.original else f"{r.operator:.1%}"
-        lines.append(
-            f"| {r.case.name} | {r.ms:.0f} | {r.cpu_ms:.0f} | {r.peak_mb:.0f} | {share} | {ratio} |"
-        )
-    return "\n".join(lines)
+        table.print(r.case.name, f"{r.ms:.0f}", f"{r.cpu_ms:.0f}", f"{r.peak_mb:.0f}", share, ratio)
 
 
 if __name__ == "__main__":

@@ -61,6 +61,7 @@ FILLED = {
     r"cassi-reconstruct … ": "cassi-reconstruct truth=four.npz mask=mask.mat ",
     r"measurement=…": "measurement=snapshot.mat mask=mask.mat",
     r"data\.root=DIR": "",
+    r"(dauhst_3stg .*)runs/first": r"\1runs/second",
     r"y.mat(.*axis=-2)": r"tall.mat\1",
     r"(step=0 .*)y.mat": r"\1frame.mat",
     r"window=\S+": "window=[0,0,64,118]",

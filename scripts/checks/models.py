@@ -16,19 +16,18 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import sys
 import time
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
 
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
+
 import cassi
-from cassi.apps.memory import keep_freed_memory
-from cassi.data import io
 from cassi.models.registry import create_model, list_models
+from scripts.benchmarks.apart import Lost, Send, answers, first_line, peak_mib
+from scripts.benchmarks.tables import Table
 
 SMALL = {"bands": 15, "step": -1, "height": 96, "width": 120}
 
@@ -36,34 +35,21 @@ SMALL = {"bands": 15, "step": -1, "height": 96, "width": 120}
 def main(arguments: list[str] | None = None) -> int:
     """Check all networks; return the number of those that fail."""
     options = make_parser().parse_args(arguments)
-    print("| network | training step s | 96x120x15 s | capture s | peak GB | verdict |")
-    print("|---|---|---|---|---|---|", flush=True)
-    context, failed = get_context("spawn"), 0
+    table, failed = Table("network", "training step s", "96x120x15 s", "capture s", "peak GB",
+                          "verdict"), 0  # fmt: skip
     for name in options.models:
-        ours, theirs = context.Pipe()
-        process = context.Process(target=work, args=(theirs, name, options), daemon=True)
-        process.start()
-        theirs.close()
-        cells: list[tuple[float, float] | str] = []
-        verdict = ""
+        times, peak, verdict = [], 0.0, ""
         try:
-            while len(cells) < 3:
-                if not ours.poll(options.limit):
-                    verdict = f"longer than {options.limit:.0f} s"
-                    break
-                cells.append(ours.recv())
-        except EOFError:
-            verdict = "killed, most likely for its memory"
-        process.kill()
-        process.join()
-        errors = [cell for cell in cells if isinstance(cell, str)]
-        peak = max((cell[1] for cell in cells if not isinstance(cell, str)), default=0.0)
-        if not verdict:
-            verdict = errors[0] if errors else "ok" if peak <= options.budget else "over budget"
+            for seconds, memory, wrong in answers(
+                work, name, options, threads=options.threads, limit=options.limit
+            ):
+                times.append("-" if wrong else f"{seconds:.1f}")
+                peak, verdict = max(peak, memory), verdict or wrong
+        except Lost as reason:
+            verdict = str(reason)
+        verdict = verdict or ("ok" if peak <= options.budget else "over budget")
         failed += verdict != "ok"
-        times = [f"{c[0]:.1f}" if not isinstance(c, str) else "-" for c in cells]
-        times += ["-"] * (3 - len(times))
-        print(f"| {name} | {' | '.join(times)} | {peak:.1f} | {verdict} |", flush=True)
+        table.print(name, *times, *["-"] * (3 - len(times)), f"{peak:.1f}", verdict)
     return failed
 
 
@@ -88,19 +74,15 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def work(pipe: Connection, name: str, options: argparse.Namespace) -> None:
-    """Do the three things, and send seconds and peak memory, or what went wrong, of each."""
-    keep_freed_memory()  # as the commands do
-    torch.set_num_threads(options.threads)
+def work(send: Send, name: str, options: argparse.Namespace) -> None:
+    """Do the three things; send seconds, peak memory (GB), and what went wrong with each."""
     for task in (train, reconstruct_small, reconstruct_capture):
-        start = time.perf_counter()
+        start, wrong = time.perf_counter(), ""
         try:
             task(name, options)
         except (ValueError, RuntimeError, AssertionError) as error:
-            pipe.send(f"{task.__name__}: {str(error).partition(chr(10))[0][:80]}")
-            continue
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        pipe.send((time.perf_counter() - start, peak))
+            wrong = f"{task.__name__}: {first_line(error, 80)}"
+        send((time.perf_counter() - start, peak_mib() / 2**10, wrong))
 
 
 def small_camera() -> tuple[torch.Tensor, torch.Tensor, cassi.SDCassi]:
@@ -135,8 +117,7 @@ def reconstruct_small(name: str, options: argparse.Namespace) -> None:
 def reconstruct_capture(name: str, options: argparse.Namespace) -> None:
     """Reconstruct the real capture."""
     measurement, mask = options.capture
-    y = io.load_measurement(measurement).data
-    system = cassi.SDCassi(io.load_mask(mask).data, bands=28, step=2)
+    y, system = cassi.read_measurement(measurement), cassi.SDCassi(cassi.read_mask(mask), 28, 2)
     net = create_model(name, bands=28).eval()
     half = options.precision == "bfloat16"
     if half:
