@@ -19,11 +19,13 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 MIB = 1 << 20
 ADDRESSES = 9 << 30
@@ -233,9 +235,37 @@ def print_table(reports: dict[int, Report], heading: str) -> int:
     return len(found)
 
 
-def parser(description: str, counted: str) -> argparse.ArgumentParser:
-    """Make the options that all fuzzers share."""
-    options = argparse.ArgumentParser(description=description)
+class Trials(Protocol):
+    """What a fuzzer tries: trial i is a function of the seed and of i alone."""
+
+    def name(self, index: int) -> str:
+        """Return the group of a trial."""
+
+    def show(self, index: int) -> str:
+        """Describe a trial."""
+
+    def __call__(self, index: int) -> Report:
+        """Run a trial."""
+
+
+def fuzz(
+    script: str,
+    description: str | None,
+    counted: str,
+    make: Callable[[argparse.Namespace], AbstractContextManager[Trials]],
+) -> int:
+    """Be the command of a fuzzer: parent, child, or one trial in this process.
+
+    Args:
+        script: its file, to start children.
+        description: of the command, in the first line.
+        counted: what its trials are called.
+        make: returns its trials, for the parsed options.
+
+    Returns:
+        The exit status: 1 where there are findings.
+    """
+    options = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     options.add_argument(f"--{counted}", dest="count", type=int, default=10_000)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--budget-mib", type=int, default=512, help="memory of one trial")
@@ -243,15 +273,20 @@ def parser(description: str, counted: str) -> argparse.ArgumentParser:
     options.add_argument("--out", type=Path, default=Path("outputs/fuzz"), help="for findings")
     options.add_argument("--only", type=int, help="repeat one trial in this process")
     options.add_argument("--child", nargs=2, type=int, help=argparse.SUPPRESS)
-    return options
-
-
-def restart(script: str, given: argparse.Namespace) -> list[str]:
-    """Return the command of a child, but for its range."""
-    return [
-        *(sys.executable, script, "--seed", str(given.seed), "--out", str(given.out)),
-        *("--budget-mib", str(given.budget_mib), "--child"),
-    ]
+    given = options.parse_args()
+    warnings.simplefilter("ignore")
+    with make(given) as trials:
+        if given.child:
+            limit_addresses()
+            serve(trials, *given.child)
+            return 0
+        if given.only is not None:
+            print(trials.show(given.only), trials(given.only), sep="\n")
+            return 0
+        child = [sys.executable, script, "--seed", str(given.seed), "--out", str(given.out)]
+        child += ["--budget-mib", str(given.budget_mib), "--child"]
+        reports = run(child, given.count, given.batch, trials.name, given.out)
+    return 1 if print_table(reports, counted) else 0
 
 
 def _reset_peak() -> None:

@@ -13,8 +13,12 @@ table, one row an operator, and exits with status 1 where there are findings.
 
 from __future__ import annotations
 
+import argparse
+import inspect
 import sys
-import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +28,289 @@ from torch import Tensor
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
+from cassi import ops
+from cassi.ops import _reference, _reference_signal, _reference_taps, _reference_tv
+from cassi.ops._library import SCHEMAS, kernels
 from scripts.checks import fuzz_batches
-from scripts.checks.fuzz_batches import MIB, Report
-from scripts.checks.fuzz_calls import Call, draw, reference
+from scripts.checks.fuzz_batches import Report
+
+Random = np.random.Generator
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+NUMBERS = (0, -1, 1, 2, 3, -7, 1000, *(s * (1 << b) for b in (15, 31, 40, 62) for s in (1, -1)))
+_REFERENCES = (_reference, _reference_tv, _reference_signal, _reference_taps)
+PUBLIC = (
+    *("adjoint", "adjoint_taps", "band_solve", "convolve1d", "data_step", "detector_columns"),
+    *("forward", "forward_taps", "gram", "gram_solve", "gram_taps", "linear_taps"),
+    *("ratio_inverse", "sample_volume", "step_offsets", "trilinear", "tv_prox"),
+)
+
+
+@dataclass
+class Call:
+    """One call of an operator.
+
+    Attributes:
+        name: of the operator; public functions as "cassi.ops.NAME".
+        run: the operator.
+        args: its arguments by name, in order.
+        fits: whether they fit each other, have bands, and hold finite numbers.
+    """
+
+    name: str
+    run: Callable[..., Any]
+    args: dict[str, Any]
+    fits: bool = True
+
+    @property
+    def public(self) -> bool:
+        """Whether it is a function of cassi.ops, not an operator below them."""
+        return self.name.startswith("cassi.ops.")
+
+    def __str__(self) -> str:
+        """The call, tensors by shape, strides and dtype."""
+
+        def show(value: Any) -> str:
+            if not isinstance(value, Tensor):
+                return repr(value)
+            return f"{value.dtype}{tuple(value.shape)}/{value.stride()}"
+
+        return f"{self.name}({', '.join(f'{k}={show(v)}' for k, v in self.args.items())})"
+
+
+def reference(name: str) -> Callable[..., Any]:
+    """The pure-torch kernel of an operator."""
+    return next(getattr(module, name) for module in _REFERENCES if hasattr(module, name))
+
+
+def draw(random: Random) -> Call:
+    """Draw a call: half of them fit, the others have been spoiled in one or two ways."""
+    names = list(SCHEMAS)
+    if random.random() < 0.3:
+        public = PUBLIC[int(random.integers(len(PUBLIC)))]
+        run = getattr(ops, public)
+        call = Call(f"cassi.ops.{public}", run, _arguments(random, list(_parameters(run)), public))
+    else:
+        name = names[int(random.integers(len(names)))]
+        wanted = [argument.name for argument in getattr(kernels, name).default._schema.arguments]
+        call = Call(name, getattr(kernels, name), _arguments(random, wanted, name))
+    call.fits = call.args.get("bands") != 0 and len(call.args.get("offsets", [0])) > 0
+    if random.random() < 0.5:
+        for _ in range(int(random.integers(1, 3))):
+            spoil(random, call)
+    return call
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    return list(inspect.signature(function).parameters)
+
+
+def _size(random: Random, most: int) -> int:
+    """Often 1, often near the length of a vector, sometimes nothing."""
+    where = random.random()
+    if where < 0.02:
+        return 0
+    if where < 0.2:
+        return 1
+    if where < 0.4:
+        near = int(random.choice([4, 8, 16, 32, 64])) + int(random.integers(-1, 2))
+        return min(near, most)
+    return int(random.integers(1, most + 1))
+
+
+def _arguments(random: Random, wanted: list[str], name: str) -> dict[str, Any]:
+    batch, bands, shots = _size(random, 3), _size(random, 9), int(random.choice([1, 1, 2, 3, 5]))
+    height, width, step = _size(random, 12), _size(random, 70), int(random.integers(-5, 6))
+    shots = 1 if name == "ratio_inverse" else shots
+    taps, couplings = int(random.choice([1, 2, 2, 3, 7])), int(random.integers(1, 4))
+    samples = batch if random.random() < 0.4 else 1
+    coded = bands if random.random() < 0.5 else 1
+    tapped = "taps" in wanted
+    wide = _reference.detector_width(width, bands, step) if bands and width else 1
+    if tapped or name == "band_solve":
+        wide = max(1, wide + int(random.integers(-3, 4)))
+    short, long = sorted((_size(random, 40), _size(random, 60)))
+    dtype = FLOATS[int(random.choice([0, 0, 0, 1, 2, 3]))]
+    dtypes = dtype, FLOATS[int(random.integers(4))]
+
+    def rand(*shape: int, of: torch.dtype = dtype) -> Tensor:
+        generator = torch.Generator().manual_seed(int(random.integers(1 << 62)))
+        return _stride(random, torch.rand(shape, generator=generator).to(of))
+
+    cube, measurement = (batch, bands, height, width), (batch, shots, height, wide)
+    mask = rand(samples, shots, coded, height, width, of=dtypes[int(random.integers(2))])
+    double_gram = name in ("band_solve", "cassi.ops.band_solve")
+    values: dict[str, Callable[[], Any]] = {
+        **dict.fromkeys(("x", "v", "grad"), lambda: rand(*cube)),
+        **dict.fromkeys(("y", "r"), lambda: rand(*measurement)),
+        "mask": lambda: mask,
+        "gram": lambda: _gram(random, mask, measurement, double_gram, couplings, bands, step),
+        "rho": lambda: rand(samples, of=torch.float32) + 0.1,
+        "weight": lambda: rand(batch if samples > 1 else 1),
+        "dual": lambda: rand(batch, 2, bands, height, width) if random.random() < 0.7 else None,
+        "grad_dual": lambda: rand(batch, 2, bands, height, width, of=torch.float32),
+        "step": lambda: step,
+        "bands": lambda: bands,
+        "detector": lambda: wide,
+        "taps": lambda: rand(samples, bands, taps),
+        "starts": lambda: torch.from_numpy(
+            random.integers(-4, max(wide, 1) + 4, (samples, bands)).astype(np.int64)
+        ),
+        "iterations": lambda: int(random.integers(0, 20)),
+        "norm": lambda: int(random.integers(3)),
+        "features": lambda: rand(batch * 7, 8, bands),
+        "points": lambda: rand(batch * 7, 3) * 2 - 1,
+        "a": lambda: rand(batch, long),
+        "g": lambda: rand(batch, long),
+        "offsets": lambda: rand(bands, of=torch.float32) * 9,
+        "width": lambda: width,
+        "volume": lambda: rand(batch, bands, 3, height, width),
+    }
+    flags = ("channels_last", "per_sample", "per_band", "need_mask", "need_rho", "return_dual")
+    made = {k: values[k]() for k in wanted if k in values}
+    made |= {k: bool(random.integers(2)) for k in wanted if k in flags}
+    return {k: v for k, v in _adapt(made, name, rand, batch, bands, short).items() if k in wanted}
+
+
+def _adapt(
+    made: dict[str, Any], name: str, rand: Callable[..., Tensor], batch: int, bands: int, short: int
+) -> dict[str, Any]:
+    """Where a name means something else for one operator."""
+    if "convolve" in name or "correlate" in name:
+        made["v"] = rand(batch, short)
+    if name == "trilinear_backward":
+        made["grad"] = rand(batch * 7, bands)
+    if name == "sample_volume":
+        made["points"] = rand(batch, 7, 3) * 4 - 2
+    if name == "detector_columns":
+        made["offsets"] = made["offsets"].tolist()
+    if name == "tv_prox" and isinstance(made.get("return_dual"), bool):
+        made["norm"] = ops.NORMS[made["norm"]]
+    if name in ("gram_taps", "forward_taps", "adjoint_taps") and "starts" in made:
+        samples = max(len(made["taps"]), len(made["starts"]))
+        made["taps"] = made["taps"].expand(samples, -1, -1)
+    return made
+
+
+def _gram(
+    random: Random,
+    mask: Tensor,
+    measurement: tuple[int, ...],
+    double: bool,
+    couplings: int,
+    bands: int,
+    step: int,
+) -> Tensor:
+    samples, shots, _, height, _ = mask.shape
+    if double:
+        gram = torch.rand(samples, couplings, shots, shots, height, measurement[3])
+        gram = gram.double() / (10 * couplings * shots)
+        gram[:, 0] += torch.eye(shots)[..., None, None]
+        gram[:, 0] = (gram[:, 0] + gram[:, 0].transpose(1, 2)) / 2
+        return gram.flatten(1, 2)
+    if min(*mask.shape, bands) == 0:
+        return torch.eye(shots)[..., None, None].repeat(samples, 1, 1, height, measurement[3])
+    return _stride(random, _reference.gram(mask, bands, step))
+
+
+def _stride(random: Random, value: Tensor) -> Tensor:
+    """The same numbers, laid out in another way."""
+    how = int(random.integers(8))
+    if how == 0 and value.ndim == 4:
+        return value.contiguous(memory_format=torch.channels_last)
+    if how == 1 and value.ndim >= 2:
+        return value.transpose(-1, -2).contiguous().transpose(-1, -2)
+    if how == 2 and value.ndim >= 1:
+        return torch.stack((value, value + 1), -1)[..., 0]
+    if how == 3 and value.ndim >= 2:
+        order = random.permutation(value.ndim)
+        return value.permute(*order).contiguous().permute(*np.argsort(order))
+    if how == 4 and value.ndim >= 1 and value.shape[0]:
+        return value[:1].expand_as(value)
+    return value
+
+
+def spoil(random: Random, call: Call) -> None:
+    """Change one argument so that it does not fit, or hardly."""
+    name = str(random.choice(list(call.args)))
+    value = call.args[name]
+    call.fits = False
+    if isinstance(value, Tensor):
+        enormous = value.numel() > 1 << 24 or any(size > 1 << 24 for size in value.shape)
+        if enormous or value.layout is not torch.strided or value.is_meta:
+            return  # spoiled already; what follows needs the elements
+        changes = (_resize, _resize, _poison, _poison, _convert, _rearrange, _replace)
+        call.args[name] = changes[int(random.integers(len(changes)))](random, value)
+    elif isinstance(value, bool):
+        call.args[name] = not value
+    elif isinstance(value, int):
+        number = NUMBERS[int(random.integers(len(NUMBERS)))]
+        # A million iterations are not wrong, but slow.
+        call.args[name] = min(number, 40) if name == "iterations" else number
+    else:
+        call.args[name] = [None, -1, "x", torch.ones(2)][int(random.integers(4))]
+
+
+def _resize(random: Random, value: Tensor) -> Tensor:
+    if value.ndim == 0:
+        return value[None]
+    dim, size = int(random.integers(value.ndim)), value.shape
+    how = int(random.integers(7))
+    if how == 0:
+        return value.narrow(dim, 0, 0)
+    if how == 1 and size[dim] > 1:
+        return value.narrow(dim, 0, size[dim] - 1)
+    if how == 2:
+        return torch.cat([value, value.narrow(dim, 0, min(1, size[dim]))], dim)
+    if how == 3:
+        return value[0] if size[0] else value[None]
+    if how == 4:
+        return value[None]
+    if how == 5 and size[dim] >= 1:  # no memory is needed to name so many elements
+        huge = 1 << int(random.choice([31, 33, 40, 50]))
+        few = value.narrow(dim, 0, 1)
+        fits = few.numel() * huge < 1 << 62
+        return few.expand(*(huge if i == dim else -1 for i in range(value.ndim))) if fits else few
+    return value.transpose(0, dim)
+
+
+def _poison(random: Random, value: Tensor) -> Tensor:
+    """Put in NaN, infinities and numbers beyond the dtype; any integer where starts are meant."""
+    if not value.numel():
+        return value
+    value = value.clone(memory_format=torch.contiguous_format)
+    at = int(random.integers(value.numel()))
+    poison: tuple[float, ...] = (float("nan"), float("inf"), 1e300, -1e38, 1e-40, -0.0)
+    if not value.is_floating_point():
+        poison = (-(1 << 63), (1 << 63) - 1, 1 << 31, -1)
+    chosen = torch.tensor(poison[int(random.integers(len(poison)))])
+    value.view(-1)[at] = chosen.to(value.dtype)  # infinite where it is beyond the dtype
+    return value
+
+
+def _convert(random: Random, value: Tensor) -> Tensor:
+    kinds = (torch.int32, torch.bool, torch.complex64, torch.int64, torch.uint8, *FLOATS)
+    return value.to(kinds[int(random.integers(len(kinds)))])
+
+
+def _rearrange(random: Random, value: Tensor) -> Tensor:
+    """Elements that overlap, or that begin at an odd address."""
+    if random.random() < 0.5 or not value.numel():
+        return torch.nn.functional.pad(value.flatten(), (1, 0))[1:].view(value.shape)
+    steps = [int(random.integers(0, 2)) for _ in value.shape]
+    return torch.rand(sum(value.shape) + 1).to(value.dtype).as_strided(value.shape, steps)
+
+
+def _replace(random: Random, value: Tensor) -> Any:
+    others: tuple[Callable[[], Any], ...] = (
+        lambda: None,
+        lambda: 1.5,
+        lambda: value.to("meta"),
+        lambda: value.to_sparse(),
+        lambda: torch.ones(()),
+        lambda: value.detach().clone().float().requires_grad_(),
+    )
+    return others[int(random.integers(len(others)))]()
+
 
 LINEAR = {"forward", "adjoint", "mask_adjoint", "ratio_inverse", "gram", "convolve1d"}
 LINEAR |= {"correlate1d", "forward_taps", "adjoint_taps", "mask_adjoint_taps"}
@@ -133,6 +417,14 @@ class Trials:
         """Return the call of a trial."""
         return draw(np.random.default_rng([self.seed, index]))
 
+    def name(self, index: int) -> str:
+        """Return the operator of a trial."""
+        return self.draw(index).name
+
+    def show(self, index: int) -> str:
+        """Return the call of a trial as text."""
+        return str(self.draw(index))
+
     def __call__(self, index: int) -> Report:
         """Run a trial."""
         call = self.draw(index)
@@ -147,30 +439,15 @@ class Trials:
         return Report(call.name, report.outcome, f"{report.message} in {call}")
 
 
-def main() -> int:
-    """Run the fuzzer; the number of findings decides the exit status."""
-    given = fuzz_batches.parser(__doc__.splitlines()[0], "calls").parse_args()
-    warnings.simplefilter("ignore")
+@contextmanager
+def make(given: argparse.Namespace) -> Iterator[Trials]:
+    """Yield the trials."""
     torch.set_num_threads(2)
-    trials = Trials(given.seed, given.budget_mib * MIB)
+    trials = Trials(given.seed, given.budget_mib * fuzz_batches.MIB)
     if given.child:
-        trials(0)  # imports what it needs
-        fuzz_batches.limit_addresses()
-        fuzz_batches.serve(trials, *given.child)
-        return 0
-    if given.only is not None:
-        print(trials.draw(given.only))
-        print(trials(given.only))
-        return 0
-    reports = fuzz_batches.run(
-        fuzz_batches.restart(__file__, given),
-        given.count,
-        given.batch,
-        lambda index: trials.draw(index).name,
-        given.out,
-    )
-    return 1 if fuzz_batches.print_table(reports, "calls") else 0
+        trials(0)  # imports what it needs, before addresses are limited
+    yield trials
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(fuzz_batches.fuzz(__file__, __doc__, "calls", make))

@@ -24,20 +24,13 @@ def read(path):
     return notebook
 
 
-def test_there_are_notebooks():
-    assert len(NOTEBOOKS) >= 2
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_no_outputs_are_kept(path):
-    code = [cell for cell in read(path).cells if cell.cell_type == "code"]
+def test_no_outputs_are_kept_and_links_lead_somewhere(path):
+    cells = read(path).cells
+    code = [cell for cell in cells if cell.cell_type == "code"]
     assert code
     assert not any(cell.outputs or cell.execution_count for cell in code)
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_links_lead_somewhere(path):
-    text = "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
+    text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
     for target in re.findall(r"\]\(([^)#]+)\)", text):
         assert "://" in target or (path.parent / target).exists(), target
 
