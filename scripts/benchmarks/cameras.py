@@ -24,6 +24,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scr
 
 import cassi
 from cassi.systems import System
+from scripts.benchmarks.tables import Table
 from scripts.benchmarks.timing import Candidate, measure
 
 Maker = Callable[[int, int], System]
@@ -81,14 +82,14 @@ def main(arguments: list[str] | None = None) -> dict[str, dict[str, float]]:
     print(
         f"{options.batch} x {options.bands} x {options.size}², {options.threads} threads, {device}"
     )
-    print("| camera | forward ms | x plain | adjoint ms | x plain | data step ms | x plain |")
-    print("|---|---|---|---|---|---|---|")
+    printed = Table("camera", "forward ms", "x plain", "adjoint ms", "x plain", "data step ms",
+                    "x plain")  # fmt: skip
     for name, times in table.items():
         cells = [name]
         for what, ms in times.items():
             ratio = ms / size[name] / (table["plain"][what] / size["plain"])
             cells += [f"{ms:.2f}", f"{ratio:.2f}"]
-        print(f"| {' | '.join(cells)} |")
+        printed.print(*cells)
     return table
 
 

@@ -13,20 +13,24 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_module
 from torch import Tensor
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
 from cassi.apps.memory import keep_freed_memory
-from cassi.config import build
 from cassi.metrics import psnr, ssim
 from cassi.models.pretrained import SIZES, load_pretrained
+from scripts.benchmarks.problems import load_problem
+from scripts.benchmarks.tables import Table
 
 BANDS, STEP = 28, 2
 PARTS = ("cave", "kaist", "tsa", "time")
@@ -45,9 +49,7 @@ def with_noise(y: Tensor, snr_db: float, seed: int) -> Tensor:
 
 def solvers() -> dict[str, Any]:
     """Return what is compared, by name: `(y, system) -> x`."""
-    with initialize_config_module("cassi.conf", version_base="1.3"):
-        config = compose("reconstruct", overrides=["experiment=auto"])
-        auto = build(config.solver, prior=build(config.prior))
+    auto = load_problem("experiment=auto").solver
     return {"auto": auto} | {size: load_pretrained(size=size) for size in SIZES}
 
 
@@ -56,7 +58,7 @@ def measure_cave(root: Path) -> None:
     truths = [cassi.read_cube(path) for path in sorted((root / "cave_test").glob("*.mat"))]
     mask, drawn = cassi.read_mask(root / "tsa" / "mask.mat"), random_mask()
     methods = solvers()
-    print(f"| cave_test | {' | '.join(methods)} |\n|---|{'---|' * len(methods)}")
+    table = Table("cave_test", *methods)
     cases: list[tuple[str, Tensor, float | None]]
     cases = [("TSA mask", mask, None), ("random binary mask", drawn, None)]
     cases += [("TSA mask, 30 dB", mask, 30), ("random binary mask, 30 dB", drawn, 30)]
@@ -74,32 +76,32 @@ def measure_cave(root: Path) -> None:
             each = " ".join(f"{p:.2f}" for p, _ in scores)
             means = [mean(column) for column in zip(*scores, strict=True)]
             cells.append(f"{means[0]:.2f} / {means[1]:.3f} ({each})")
-        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+        table.print(name, *cells)
 
 
 def measure_kaist(root: Path) -> None:
     """Print the residuals of the KAIST snapshots."""
     system = cassi.SDCassi(cassi.read_mask(root / "tsa" / "mask.mat"), BANDS, STEP)
-    print("\n| KAIST snapshot | residual before | after |\n|---|---|---|")
+    table = Table("KAIST snapshot", "residual before", "after")
     for path in sorted((root / "kaist_meas").glob("*.npz")):
         y = cassi.read_measurement(path)
         left = [
             float((y - system(load_pretrained(refined=refined)(y, system))).norm() / y.norm())
             for refined in (False, True)
         ]
-        print(f"| {path.stem} | {left[0]:.1e} | {left[1]:.1e} |", flush=True)
+        table.print(path.stem, *(f"{residual:.1e}" for residual in left))
 
 
 def measure_tsa(root: Path) -> None:
     """Print the seconds that the captures of the TSA camera take."""
     system = cassi.SDCassi(cassi.read_mask(root / "tsa_real" / "mask.mat"), BANDS, STEP)
     net = load_pretrained(noise=0.1, precision="bf16-mixed")
-    print("\n| TSA capture, 660×714 | seconds |\n|---|---|")
+    table = Table("TSA capture, 660×714", "seconds")
     for path in sorted((root / "tsa_real").glob("scene*.mat")):
         y = cassi.read_measurement(path)
         begun = time.perf_counter()
         net(y, system)
-        print(f"| {path.stem} | {time.perf_counter() - begun:.1f} |", flush=True)
+        table.print(path.stem, f"{time.perf_counter() - begun:.1f}")
 
 
 def measure_time(rounds: int) -> None:
@@ -107,12 +109,7 @@ def measure_time(rounds: int) -> None:
     system = cassi.SDCassi(random_mask(), BANDS, STEP)
     smooth = torch.rand(1, BANDS, 16, 16, generator=torch.Generator().manual_seed(0))
     y = system(torch.nn.functional.interpolate(smooth, (256, 256), mode="bilinear"))
-    cases = [
-        (size, kind, refined)
-        for size in SIZES
-        for kind in ("32-true", "bf16-mixed")
-        for refined in (True, False)
-    ]
+    cases = list(product(SIZES, ("32-true", "bf16-mixed"), (True, False)))
     nets = {
         case: load_pretrained(size=case[0], precision=case[1], refined=case[2]) for case in cases
     }
@@ -123,12 +120,13 @@ def measure_time(rounds: int) -> None:
             net(y, system)
             taken[case].append(time.perf_counter() - begun)
     threads = torch.get_num_threads()
-    print(f"\n| 256×256×28, {threads} threads | precision | refined | least s | median s |")
-    print("|---|---|---|---|---|")
+    head = f"256×256×28, {threads} threads"
+    table = Table(head, "precision", "refined", "least s", "median s")
     for (size, kind, refined), seconds in taken.items():
         ordered = sorted(seconds[1:])
         least, middle = ordered[0], ordered[len(ordered) // 2]
-        print(f"| {size} | {kind} | {'yes' if refined else 'no'} | {least:.2f} | {middle:.2f} |")
+        answer = "yes" if refined else "no"
+        table.print(size, kind, answer, f"{least:.2f}", f"{middle:.2f}")
 
 
 def main() -> None:
@@ -148,6 +146,7 @@ def main() -> None:
             print(f"{part}: left out, set CASSI_DATA to the folder that holds the data")
         else:
             parts[part](Path(root))
+        print()
 
 
 if __name__ == "__main__":

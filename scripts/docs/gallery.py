@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import matplotlib
@@ -179,39 +179,16 @@ def draw_bands() -> None:
     small.save(FOLDER / "bands.jpg", quality=82)
 
 
-def draw_kaist() -> None:
-    """The ten KAIST snapshots."""
-    scenes = [f"scene{number:02}" for number in range(1, 11)]
-    panels = [(name, _command("kaist_snapshot", name)) for name in scenes]
-    save(picture_row(panels, 5, 1.9)[0], "kaist.jpg")
-
-
-def draw_tsa() -> None:
-    """The five captures of the TSA camera."""
-    scenes = [f"scene{number}" for number in range(1, 6)]
+def draw_snapshots(name: str) -> None:
+    """Real snapshots, by one method or several, one below the other."""
+    experiment, scenes, height, methods = SNAPSHOTS[name]
+    shown = slice(None, None, 2 if experiment == "tsa_real" else 1)
     panels = [
-        (name, _command("tsa_real", name, "solver.iterations=60")[::2, ::2]) for name in scenes
+        (f"{scene}{title}", _command(experiment, scene, *options)[shown, shown])
+        for title, options in methods.items()
+        for scene in scenes
     ]
-    save(picture_row(panels, 5, 2.6)[0], "tsa.jpg")
-
-
-def draw_pretrained_kaist() -> None:
-    """The ten KAIST snapshots, by the weights of the package."""
-    scenes = [f"scene{number:02}" for number in range(1, 11)]
-    panels = [(name, _command("kaist_snapshot", name, "model=pretrained")) for name in scenes]
-    save(picture_row(panels, 5, 1.9)[0], "pretrained_kaist.jpg")
-
-
-def draw_pretrained_tsa() -> None:
-    """The five captures of the TSA camera: above by auto, below by the weights of the package."""
-    scenes = [f"scene{number}" for number in range(1, 6)]
-    rows = {"auto": ("solver.iterations=60",), "pretrained": ("model=pretrained",)}
-    panels = [
-        (f"{name}, {method}", _command("tsa_real", name, *options)[::2, ::2])
-        for method, options in rows.items()
-        for name in scenes
-    ]
-    save(picture_row(panels, 5, 2.6)[0], "pretrained_tsa.jpg")
+    save(picture_row(panels, 5, height)[0], f"{name}.jpg")
 
 
 def _scored(name: str, cube: torch.Tensor) -> str:
@@ -233,6 +210,16 @@ def _command(experiment: str, scene: str, *further: str) -> np.ndarray:
     return srgb(cube.data[0], cube.wavelengths, illuminant=None)
 
 
+KAIST = ("kaist_snapshot", [f"scene{number:02}" for number in range(1, 11)], 1.9)
+TSA = ("tsa_real", [f"scene{number}" for number in range(1, 6)], 2.6)
+SHORT, WEIGHTS = ("solver.iterations=60",), ("model=pretrained",)
+SNAPSHOTS: dict[str, tuple[str, list[str], float, dict[str, tuple[str, ...]]]] = {
+    # name of the picture: experiment, scenes, height, and options by what is added to the title
+    "kaist": (*KAIST, {"": ()}),
+    "tsa": (*TSA, {"": SHORT}),
+    "pretrained_kaist": (*KAIST, {"": WEIGHTS}),
+    "pretrained_tsa": (*TSA, {", auto": SHORT, ", pretrained": WEIGHTS}),
+}
 DRAWN: dict[str, tuple[Callable[[], None], str | None]] = {
     # name of the picture: who draws it, and the folder of $CASSI_DATA it needs
     "formation": (draw_formation, None),
@@ -240,10 +227,10 @@ DRAWN: dict[str, tuple[Callable[[], None], str | None]] = {
     "methods": (draw_methods, None),
     "noise": (draw_noise, None),
     "bands": (draw_bands, None),
-    "kaist": (draw_kaist, "kaist_meas"),
-    "tsa": (draw_tsa, "tsa_real"),
-    "pretrained_kaist": (draw_pretrained_kaist, "kaist_meas"),
-    "pretrained_tsa": (draw_pretrained_tsa, "tsa_real"),
+    **{
+        name: (partial(draw_snapshots, name), "tsa_real" if "tsa" in name else "kaist_meas")
+        for name in SNAPSHOTS
+    },
 }
 
 

@@ -74,32 +74,26 @@ def python_pages() -> dict[str, str]:
     """One page for each part of the package, and one of what `import cassi` gives at once."""
     pages = {}
     for part in PARTS + FURTHER:
-        lines = ["---", f"title: cassi.{part}", "---", "", f"::: cassi.{part}", "    options:"]
-        lines += [
-            "      heading_level: 1",
-            "      members: false",
-            "      show_root_full_path: true",
-            "",
-        ]
-        for name in public_names(part):
-            lines += [f"::: {name}", "    options:", "      heading_level: 2", ""]
-        pages[f"reference/{part}.md"] = "\n".join(lines)
+        head = f"---\ntitle: cassi.{part}\n---\n\n::: cassi.{part}\n    options:\n"
+        head += "      heading_level: 1\n      members: false\n      show_root_full_path: true\n"
+        pages[f"reference/{part}.md"] = head + "".join(map(entry, public_names(part)))
     package = ROOT / "cassi" / "__init__.py"
-    lines = ["# Python", "", "What `import cassi` gives at once; the parts have more.", ""]
-    lines += ["| name | |", "|---|---|"]
-    elsewhere = []
     listed = {name for part in PARTS + FURTHER for name in public_names(part)}
+    lines, elsewhere = ["| name | |", "|---|---|"], ""
     for name in exported(package):
         origin = sources(package)[name]
-        target = f"{name}.md" if name in PARTS else origin
-        link = f"[`cassi.{name}`]({target})" if name in PARTS else f"[`cassi.{name}`][{origin}]"
-        lines.append(f"| {link} | {summary(origin)} |")
+        link = f"({name}.md)" if name in PARTS else f"[{origin}]"
+        lines.append(f"| [`cassi.{name}`]{link} | {summary(origin)} |")
         if name not in PARTS and origin not in listed:
-            elsewhere.append(origin)
-    for origin in elsewhere:
-        lines += ["", f"::: {origin}", "    options:", "      heading_level: 2"]
-    pages["reference/python.md"] = "\n".join(lines) + "\n"
+            elsewhere += entry(origin)
+    intro = "# Python\n\nWhat `import cassi` gives at once; the parts have more.\n\n"
+    pages["reference/python.md"] = intro + "\n".join(lines) + "\n" + elsewhere
     return pages
+
+
+def entry(name: str) -> str:
+    """Return the Markdown that mkdocstrings turns into the description of a name."""
+    return f"\n::: {name}\n    options:\n      heading_level: 2\n"
 
 
 def groups_of(defaults: list[Any]) -> Iterator[tuple[str, str, str]]:
@@ -140,17 +134,8 @@ def command_pages() -> dict[str, str]:
         text = (ROOT / "conf" / f"{command}.yaml").read_text()
         texts = yaml.safe_load((ROOT / f"conf/hydra/help/cassi_{command}.yaml").read_text())
         config: Node = yaml.safe_load(text)
-        lines = [
-            f"# cassi-{command}",
-            "",
-            texts["header"],
-            "",
-            "```text",
-            texts["footer"],
-            "```",
-            "",
-        ]
-        lines += ["## Groups", "", "Choose with `group=option`, set values with `key.value=…`.", ""]
+        lines = [f"# cassi-{command}\n\n{texts['header']}\n\n```text\n{texts['footer']}\n```\n"]
+        lines += ["## Groups\n\nChoose with `group=option`, set values with `key.value=…`.\n"]
         lines += ["| group | default | options |", "|---|---|---|"]
         for group, place, choice in groups_of(config["defaults"]):
             name = group if place == group else f"{group}@{place}"
