@@ -69,9 +69,6 @@ FILLED = {
     r"nproc-per-node 4": "nproc-per-node 2",
     r"scene03,scene04,scene05": "scene03",
     r"--(files|calls) 10000": r"--\1 300",
-    r"FUZZ=500": "FUZZ=300",
-    r"--sample \d+": "--sample 2",
-    r"--kills \d+": "--kills 2",
     r"trainer\.max_steps=20": "",
 }
 # Where the pattern is found, these overrides are appended: a few iterations of little.
@@ -92,7 +89,6 @@ SHORTER = {
     r"^make coverage$": "COVERED=--fail-under=0",
     r"^make mutations$": "SAMPLE=2",
     r"^make wheel$": "FORCE_CUDA=0",
-    r"checks/models\.py$": "--models mst_s",
 }
 
 
@@ -109,7 +105,7 @@ def commands_in(page: Path) -> Iterator[str]:
                 begun = begun[:-1]
                 continue
             if STARTS.match(begun + " "):
-                yield re.sub(r"\s+#\s.*$", "", begun)
+                yield re.sub(r"\s{2,}#\s.*$", "", begun)
             begun = ""
 
 
