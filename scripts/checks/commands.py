@@ -136,9 +136,9 @@ def write_files(folder: Path) -> None:
         savemat(folder / f"{name}.mat", {"y": y[0]})
     savemat(folder / "mask.mat", {"mask": plane})
     savemat(folder / "tall.mat", {"y": np.pad(y[0], ((0, 54), (0, 0)))[:, :64]})
-    masks = (np.random.default_rng(0).random((64, 64, 4)) > 0.5).astype(float)
+    masks = (np.random.default_rng(0).random((64, 64, 8)) > 0.5).astype(float)
     savemat(folder / "masks.mat", {"mask": masks})
-    savemat(folder / "frame.mat", {"y": (masks * truth[..., :4]).sum(-1)})
+    savemat(folder / "frame.mat", {"y": (masks * truth[..., :8]).sum(-1)})
     np.save(folder / "mask.npy", plane)
     np.save(folder / "y.npy", y[0])
     frames = {"snapshot": y[0] / y[0].max(), "dark": 0 * y[0], "flat": 0 * y[0] + 1, "mask": plane}

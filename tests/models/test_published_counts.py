@@ -23,7 +23,7 @@ from cassi.models.spectral_attention import SpectralAttention
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("CASSI_DATA") or ROOT.parent / "shared" / "data")
 VECTORS = DATA.parent / "vectors"
-FIGURES = yaml.safe_load((ROOT / "scripts" / "published_figures.yaml").read_text())["networks"]
+FIGURES = yaml.safe_load((ROOT / "scripts/docs/published_figures.yaml").read_text())["networks"]
 SIZE, BANDS, STEP = 256, 28, 2
 
 
