@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,3 +39,14 @@ def test_the_extra_train_has_them():
     assert named["train"] == {"lightning", "tensorboard"}
     assert not named["train"] & named["dependencies"]
     assert {"cassi[docs,train]", "cassi[train]"} <= named["dev"] | named["docs"]
+
+
+def test_reconstruct_runs_without_them(tmp_path):
+    blocked = f"import runpy, sys; sys.modules.update(dict.fromkeys({sorted(TRAINING)}))"
+    code = f"{blocked}; runpy.run_module('cassi.apps.reconstruct', run_name='__main__')"
+    options = ["solver.iterations=1", "output.pictures=false", f"hydra.run.dir={tmp_path / 'run'}"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *options], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run/cube.tif").is_file()
