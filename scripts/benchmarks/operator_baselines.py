@@ -256,3 +256,49 @@ class Scatter(Implementation):
         batch = y.shape[0]
         found = y.reshape(batch, -1).gather(1, self.index.expand(batch, -1))
         return found.view(batch, *self.problem.cube.shape[1:]) * mask
+
+
+class ShiftRoll(Implementation):
+    """The style of research code: roll every band of a wide cube, multiply by a 3-D shifted mask.
+
+    The shifted mask is prepared once for the problem's mask; a mask in a call is not looked at.
+    """
+
+    name = "published shift-roll"
+    operators = ("forward", "adjoint", "data_step")
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.extra = (len(self.columns) - 1) * problem.step
+        mask = problem.mask.expand(1, len(self.columns), *problem.mask.shape)
+        self.shifted_mask = self.shift(mask)  # (1, C, H, W')
+
+    def shift(self, x: Tensor) -> Tensor:  # (B, C, H, W) -> (B, C, H, W')
+        """Widen the cube and roll every band to its columns."""
+        wide = functional.pad(x, (0, self.extra))
+        for c, columns in enumerate(self.columns):
+            wide[:, c] = torch.roll(wide[:, c], shifts=columns.start, dims=-1)
+        return wide
+
+    def shift_back(self, wide: Tensor) -> Tensor:  # (B, C, H, W') -> (B, C, H, W)
+        """Roll every band back, in place, and crop."""
+        for c, columns in enumerate(self.columns):
+            wide[:, c] = torch.roll(wide[:, c], shifts=-columns.start, dims=-1)
+        return wide[..., : wide.shape[-1] - self.extra]
+
+    def spread(self, y: Tensor) -> Tensor:  # (B, 1, H, W') -> (B, C, H, W')
+        """Repeat the measurement for every band and multiply by the shifted mask."""
+        return y.repeat(1, len(self.columns), 1, 1) * self.shifted_mask
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        return (self.shift(x) * self.shifted_mask).sum(1, keepdim=True)
+
+    def adjoint(self, y: Tensor, mask: Tensor) -> Tensor:
+        return self.shift_back(self.spread(y))
+
+    def data_step(self, v: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+        """Update the wide cube, then shift it back."""
+        wide = self.shift(v)
+        simulated = (wide * self.shifted_mask).sum(1, keepdim=True)
+        correction = (y - simulated) / (self.problem.gram + self.problem.rho)
+        return self.shift_back(wide + self.spread(correction.to(y.dtype)))

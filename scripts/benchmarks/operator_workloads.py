@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -18,24 +19,18 @@ from scripts.benchmarks.operator_baselines import (
     Ours,
     Problem,
     Scatter,
+    ShiftRoll,
     SliceLoop,
     Unfold,
     make_problem,
 )
-from scripts.benchmarks.published_baselines import ShiftRoll
 from scripts.benchmarks.results import BACKWARD, Results, Row, rank
 from scripts.benchmarks.timing import Candidate, measure
 
 Shape = tuple[int, int, int, int]
 
 IMPLEMENTATIONS: list[type[Implementation]] = [
-    SliceLoop,
-    AddcmulLoop,
-    OneHotConvolution,
-    Scatter,
-    Unfold,
-    CompiledLoop,
-    ShiftRoll,
+    *(SliceLoop, AddcmulLoop, OneHotConvolution, Scatter, Unfold, CompiledLoop, ShiftRoll),
 ]
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 READ, PRODUCT, CLONE, COPY = "x.sum()", "unfold view * mask", "x.clone()", "device copy"
@@ -73,14 +68,10 @@ def measure_operators(settings: Settings, shapes: list[Shape], results: Results)
             shape, settings.step, settings.device, settings.dtype, settings.channels_last
         )
         ours = Ours(problem)
-        others = [
-            kind(problem)
-            for kind in IMPLEMENTATIONS
-            if settings.compile or kind is not CompiledLoop
-        ]
-        for operator in LIMITS:
-            for backward in (False, True):
-                _measure_operator(settings, problem, ours, others, operator, backward, results)
+        kinds = [k for k in IMPLEMENTATIONS if settings.compile or k is not CompiledLoop]
+        others = [kind(problem) for kind in kinds]
+        for operator, backward in product(LIMITS, (False, True)):
+            _measure_operator(settings, problem, ours, others, operator, backward, results)
 
 
 def _measure_operator(
