@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -75,3 +76,14 @@ def test_site_has_every_command_and_config_file(site):
         assert all(f">{file.stem}</code>" in text for file in group.glob("*.yaml"))
     for command in ("reconstruct", "train", "evaluate", "calibrate"):
         assert (site / f"reference/cassi-{command}.html").is_file()
+
+
+def test_pictures_that_a_notebook_draws_are_found_beside_it():
+    pytest.importorskip("mkdocs", reason="needs the extra docs")
+    from scripts.docs.hooks import on_page_markdown
+
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="tutorials/train_and_evaluate.md"))
+    files = SimpleNamespace(src_uris={"tutorials/train_1.png": None})
+    text = "![](train_1.png) [cameras](../docs/guides/cameras.md)"
+    turned = "![](train_1.png) [cameras](../guides/cameras.md)"
+    assert on_page_markdown(text, page, None, files) == turned
