@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test coverage sanitize fuzz lint format docs wheel release clean
+.PHONY: install demo test test-fast coverage mutations sanitize fuzz lint format docs wheel release commands clean
 
 install: $(STAMP)
 
@@ -31,13 +31,23 @@ PYTEST = pytest -n $(JOBS) --dist worksteal
 test: install
 	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST)
 
+# For the inner loop: what takes seconds, of cassi alone.
+test-fast: install
+	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST) -m "not slow" --ignore=tests/scripts
+
+# The share of random changes of a package that its tests notice.
+PACKAGE ?= metrics
+SAMPLE ?= 60
+mutations: install
+	$(SIDE_BY_SIDE) $(BIN)/python scripts/checks/mutations.py $(PACKAGE) --sample $(SAMPLE) --jobs $(JOBS)
+
 # Lines and branches of cassi/ that the tests reach, also in the commands that they start.
 coverage: export COVERAGE_FILE := $(abspath .coverage)
 coverage: install
 	$(BIN)/coverage erase
 	$(SIDE_BY_SIDE) $(BIN)/coverage run -m $(PYTEST)
 	$(BIN)/coverage combine -q
-	$(BIN)/coverage report
+	$(BIN)/coverage report $(COVERED)
 
 # The CPU library with AddressSanitizer and UBSan, in a folder of its own, under the tests that reach
 # into every corner of it, and random calls and files. Memory that the sanitizer does not give is
@@ -55,8 +65,8 @@ sanitize: build/sanitize/_cpu.so
 
 # Both go through all of their trials before findings end them with status 1.
 fuzz: build/sanitize/_cpu.so
-	$(SANITIZED) $(BIN)/python scripts/fuzz_ops.py --calls $(FUZZ)
-	$(SANITIZED) $(BIN)/python scripts/fuzz_readers.py --files $(FUZZ)
+	$(SANITIZED) $(BIN)/python scripts/checks/fuzz_ops.py --calls $(FUZZ)
+	$(SANITIZED) $(BIN)/python scripts/checks/fuzz_readers.py --files $(FUZZ)
 
 build/sanitize/_cpu.so: $(STAMP)
 	CASSI_SANITIZE=1 FORCE_CUDA=0 $(BIN)/cmake -S . -B build/sanitize -G Ninja \
@@ -80,12 +90,16 @@ wheel: install
 
 # Wheel and source archive in dist/, built from what git has and tested in empty environments.
 release: install
-	$(BIN)/python scripts/release.py
+	$(BIN)/python scripts/release/archives.py
+
+# Every target here and every command of README and docs, at small size: before a release.
+commands: install
+	$(SIDE_BY_SIDE) $(BIN)/python scripts/checks/commands.py
 
 # The documentation site; the notebooks are executed for it, which takes a minute.
 docs: install
-	NO_MKDOCS_2_WARNING=1 CASSI_DOCS_RUN=1 $(BIN)/mkdocs build
+	$(SIDE_BY_SIDE) NO_MKDOCS_2_WARNING=1 CASSI_DOCS_RUN=1 $(BIN)/python -m mkdocs build
 	@echo "Open build/site/index.html."
 
 clean:
-	rm -rf build dist outputs multirun .mypy_cache .ruff_cache .pytest_cache
+	rm -rf build dist outputs multirun mutants .mypy_cache .ruff_cache .pytest_cache

@@ -22,7 +22,7 @@ from cassi.apps.settings import whole_number
 from cassi.data.formats.stacks import STACK_SUFFIXES, create_stack
 from cassi.solvers import Iteration, Solver
 
-_HALO = {True: 40, False: 96}  # of solvers and of networks, see docs/big-scenes.md
+_HALO = {True: 40, False: 96}  # of solvers and of networks, see docs/guides/big-scenes.md
 
 
 def reconstruct_big(

@@ -93,7 +93,7 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     if not file.is_file() and file.parent == Path() and bundled.is_file():
         file = bundled
     if not file.is_file():
-        raise FileNotFoundError(f"no manifest {file}; write one with scripts/write_manifest.py")
+        raise FileNotFoundError(f"no manifest {file}; write one with scripts/data/manifest.py")
     if file.stat().st_size > _LARGEST_BYTES:
         raise ValueError(f"{file}: expected a manifest of at most {_LARGEST_BYTES} bytes")
     try:

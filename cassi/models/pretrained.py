@@ -103,7 +103,7 @@ def check_camera(system: Any) -> None:
 def shipped_network(
     bands: int | None = None, *, size: str = "large", noise: float | Literal["auto"] = "auto"
 ) -> nn.Module:
-    """Return the network that comes with the package; see docs/pretrained.md.
+    """Return the network that comes with the package; see docs/guides/pretrained.md.
 
     `create_model("pretrained")` makes it ready to reconstruct; alone it can be trained further.
 

@@ -10,7 +10,7 @@ import pytest
 from cassi.data.manifest import SPLITS, Manifest, check_split, checksum, read_manifest
 from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "write_manifest.py"
+SCRIPT = Path(__file__).parents[2] / "scripts/data/manifest.py"
 
 
 def _save(path, seed):

@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("CASSI_DATA") or ROOT.parent / "shared" / "data")
 VECTORS = DATA.parent / "vectors"
 BANDS, STEP, SIZE = 28, 2, 256
-FIGURES = yaml.safe_load((ROOT / "scripts" / "published_figures.yaml").read_text())["networks"]
+FIGURES = yaml.safe_load((ROOT / "scripts/docs/published_figures.yaml").read_text())["networks"]
 SLOW_MS = 4000
 """The authors' forward pass on two cores, from which on a vector is checked on request only."""
 DISCONTINUOUS = {"dpu_5stg", "cst_s", "bisrnet"}

@@ -1,0 +1,238 @@
+"""Run every target of the Makefile and every command of README and docs, at small size.
+
+    python scripts/checks/commands.py                       # all: half an hour
+    python scripts/checks/commands.py README.md docs/guides/sensor.md
+    python scripts/checks/commands.py Makefile
+    python scripts/checks/commands.py --list                # what would be run, and what not
+
+The commands are those of shell blocks. They run in an empty folder with small files under the names
+that the pages use, shortened by the overrides of `SHORTER`; the table shows them as they are
+written. What needs the data sets of the literature looks for them in $CASSI_DATA. Prints a line a
+command: ok, failed, or skipped and why; the exit status is 1 where one failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import tifffile
+import torch
+from scipy.io import savemat
+from tabulate import tabulate
+
+import cassi
+from cassi.data.bundled import bundled_path
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(r"^ *```(\w*)")
+SHELLS = ("", "bash", "sh")
+STARTS = re.compile(r"(?:[A-Z_]+=\S* )*(cassi-\w+|torchrun|python|make|pip|srun|git|cp|mkdir|\.)\s")
+LIMIT = 1200  # seconds
+
+DATA = re.compile(r"cave_test|kaist|tsa_real|CASSI_DATA|data=cave|experiment=train_")
+NEEDED = ("cave_test", "cave_train", "kaist_meas", "tsa", "tsa_real")
+
+# What is left out, and why; the first pattern that is found in a command counts.
+SKIPPED = {
+    r"^make release": "needs a tree without changes and a dated version",
+    r"^pip |^git |^cp |^mkdir |^\. ": "installs or downloads",
+    r"^make (install|demo)": "sets the environment up that this runs in",
+    r"srun|slurm|--nnodes|/shared": "needs a cluster",
+    r"trainer\.devices=4": "needs four GPUs",
+    r"NAME|FILE\b|OPTIONS|ICVL|OLD": "names files of the reader's",
+    r"outputs/calibrate.*tsa_real": "needs the calibration of that camera",
+    r"data=kaist ": "needs cubes that are not ours to give",
+}
+# What a page leaves to the reader, or takes long by itself, and what stands there instead.
+FILLED = {
+    r"^torchrun": f"{sys.executable} -m torch.distributed.run",
+    r"^python": sys.executable,
+    r"=\[METHODS\]": "=[gap_tv]",
+    r"outputs/calibrate/…/": "calibrated",
+    r"cassi-reconstruct … ": "cassi-reconstruct truth=four.npz mask=mask.mat ",
+    r"measurement=…": "measurement=snapshot.mat mask=mask.mat",
+    r"data\.root=DIR": "",
+    r"(dauhst_3stg .*)runs/first": r"\1runs/second",
+    r"y.mat(.*axis=-2)": r"tall.mat\1",
+    r"(step=0 .*)y.mat": r"\1frame.mat",
+    r"window=\S+": "window=[0,0,64,118]",
+    r"nproc-per-node 4": "nproc-per-node 2",
+    r"scene03,scene04,scene05": "scene03",
+    r"--(files|calls) 10000": r"--\1 300",
+    r"trainer\.max_steps=20": "",
+}
+# Where the pattern is found, these overrides are appended: a few iterations of little.
+TRAIN = "trainer.max_steps=2 trainer.enable_progress_bar=false data.crop=32 data.batch_size=1"
+PYTEST = "PYTEST='pytest -q tests/metrics'"
+SHORTER = {
+    r"cassi[-.](apps.)?reconstruct(?!.*model=)": "solver.iterations=2",
+    r"cassi[-.](apps.)?reconstruct": "output.progress=false",
+    r"evaluate": "progress=false figures=false",
+    r"evaluate(?!.*(data=|sweep=))": "'reconstructors=[gap_tv]'",
+    r"evaluate.*data=cave_test(?!.*scenes)": "'scenes=[scene01]'",
+    r"sweep=": "'reconstructors=[{name: a, method: gap_tv, overrides: {solver.iterations: 2}}]'",
+    r"^cassi-calibrate": "degree=1 radius=1 solver.iterations=2",
+    r"^cassi-train(?!.*ckpt=)": f"{TRAIN} data.validation.crop=32",
+    r"^cassi-train.*train_cassi_net ": "data.pool=2",
+    r"^make (fuzz|sanitize)$": "FUZZ=300",
+    r"^make (test|test-fast|coverage)$": PYTEST,
+    r"^make coverage$": "COVERED=--fail-under=0",
+    r"^make mutations$": "SAMPLE=2",
+    r"^make wheel$": "FORCE_CUDA=0",
+}
+
+
+def commands_in(page: Path) -> Iterator[str]:
+    """Yield the commands of the shell blocks of a page, each as one line without comment."""
+    language: str | None = None  # of the block that a line is in
+    begun = ""
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if (fence := BLOCK.match(line)) is not None:
+            language = fence[1] if language is None else None
+        elif language in SHELLS:
+            begun += line.strip()
+            if begun.endswith("\\"):
+                begun = begun[:-1]
+                continue
+            if STARTS.match(begun + " "):
+                yield re.sub(r"\s{2,}#\s.*$", "", begun)
+            begun = ""
+
+
+def targets_of_makefile() -> list[str]:
+    """Return `make TARGET` for every target, but for those that would start this or undo it."""
+    found = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    names = found[1].split() if found else []
+    return [f"make {name}" for name in names if name not in ("clean", "commands")]
+
+
+def shorten(command: str) -> str:
+    """Return a command as it is run here."""
+    short = command
+    for pattern, replacement in FILLED.items():
+        short = re.sub(pattern, replacement, short)
+    return " ".join([short, *(more for p, more in SHORTER.items() if re.search(p, command))])
+
+
+def write_files(folder: Path) -> None:
+    """Write what the pages name: a camera of 64 x 64 pixels and 28 bands, and what it measured."""
+    scene = cassi.read_cube(bundled_path("scene.tif"))
+    mask = cassi.read_mask(bundled_path("mask.tif"))[..., :64, :64].contiguous()
+    system = cassi.SDCassi(mask, bands=28, step=2)
+    cubes = [scene[..., 60 * k : 60 * k + 64, 60 * k : 60 * k + 64] for k in range(3)]
+    plane, truth = mask.squeeze().numpy(), np.moveaxis(cubes[0][0].numpy(), 0, -1)
+    y = [system(cube)[0, 0].numpy() for cube in cubes]
+    for name in ("snapshot", "y", "a", "b", "c"):
+        savemat(folder / f"{name}.mat", {"y": y[0]})
+    savemat(folder / "mask.mat", {"mask": plane})
+    savemat(folder / "tall.mat", {"y": np.pad(y[0], ((0, 54), (0, 0)))[:, :64]})
+    masks = (np.random.default_rng(0).random((64, 64, 8)) > 0.5).astype(float)
+    savemat(folder / "masks.mat", {"mask": masks})
+    savemat(folder / "frame.mat", {"y": (masks * truth[..., :8]).sum(-1)})
+    np.save(folder / "mask.npy", plane)
+    np.save(folder / "y.npy", y[0])
+    frames = {"snapshot": y[0] / y[0].max(), "dark": 0 * y[0], "flat": 0 * y[0] + 1, "mask": plane}
+    for name, frame in frames.items():
+        tifffile.imwrite(folder / f"{name}.tif", frame.astype(np.float32))
+    cassi.write_cube(folder / "four.npz", cubes[0][0, ::9], [450, 500, 550, 600])
+    (folder / "calibration.csv").write_text("wavelength,pixel\n440,0\n520,3\n610,6\n")
+    for part in ("day", "truths", "cubes", "captures", "masks", "scenes/train", "scenes/validation",
+                 "mine", "calibration", "snapshots"):  # fmt: skip
+        (folder / part).mkdir(parents=True)
+    for name, cube, frame in zip(("0001", "0002", "0005"), cubes, y, strict=True):
+        tifffile.imwrite(folder / f"day/{name}.tif", frame)
+        cassi.write_cube(folder / f"truths/{name}.npz", cube[0])
+        savemat(folder / f"cubes/{name}.mat", {"cube": truth})
+        savemat(folder / f"captures/{name}.mat", {"y": frame, "mask": plane})
+        savemat(folder / f"masks/{name}.mat", {"mask": plane})
+        place = "validation" if name == "0005" else "train"
+        savemat(folder / f"scenes/{place}/{name}.mat", {"cube": truth})
+    # The camera of the page on snapshots: 96 x 120, 15 bands, step -1.
+    wide = cassi.SDCassi((torch.rand(96, 120) > 0.5).float(), bands=15, step=-1)
+    np.save(folder / "calibration/mask.npy", wide.mask.squeeze().numpy())
+    np.save(folder / "snapshots/0001.npy", wide(scene[:, :15, :96, :120])[0, 0].numpy())
+    text = (ROOT / "docs/guides/snapshot.md").read_text().partition("```yaml\n")[2]
+    (folder / "mine/my_camera.yaml").write_text(text.partition("```")[0])
+
+
+def run(command: str, folder: Path, data: Path) -> tuple[str, str]:
+    """Run a command as it is; return ok or failed, and its last words."""
+    at_root = re.match(r"make |\S*python\S* scripts/", command)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = os.environ | {"CASSI_DATA": str(data), "PATH": path}
+    try:
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=ROOT if at_root else folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return "failed", f"longer than {LIMIT} s"
+    words = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:] or [""]
+    return ("failed", f"status {done.returncode}: {words[0]}") if done.returncode else ("ok", "")
+
+
+# Other pages lead to what these two make.
+FIRST = (
+    "cassi-train model=gap_net model.stages=1 hydra.run.dir=runs/first",
+    "cassi-calibrate measurement=snapshot.mat mask=mask.mat hydra.run.dir=calibrated",
+)
+
+
+def main() -> int:
+    """Run what was asked for; return the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("pages", nargs="*", help="pages, or Makefile; default: all")
+    parser.add_argument("--list", action="store_true", help="run nothing")
+    options = parser.parse_args()
+    data = Path(os.environ.get("CASSI_DATA") or ROOT.parent / "shared/data")
+    pages = [ROOT / "README.md", ROOT / "Makefile", *sorted((ROOT / "docs").rglob("*.md"))]
+    if options.pages:
+        pages = [(Path.cwd() / page).resolve() for page in options.pages]
+    found: dict[str, str] = {}  # command: where it is first
+    for page in pages:
+        name = str(page.relative_to(ROOT))
+        commands = targets_of_makefile() if name == "Makefile" else commands_in(page)
+        found |= {command: name for command in commands if command not in found}
+    results = []
+    with tempfile.TemporaryDirectory(prefix="commands-") as folder:
+        if not options.list:
+            write_files(Path(folder))
+        needed = () if options.list else FIRST
+        for command in [*needed, *found]:
+            why = next((w for p, w in SKIPPED.items() if re.search(p, command)), "")
+            if not why and DATA.search(command) and not all((data / n).is_dir() for n in NEEDED):
+                why = f"needs the data sets, which are not in {data}"
+            begun = time.perf_counter()
+            if why or options.list:
+                result, words = ("skipped", why) if why else ("", shorten(command))
+            else:
+                result, words = run(shorten(command), Path(folder), data)
+            seconds = f"{time.perf_counter() - begun:.0f}"
+            results.append(
+                [found.get(command, "first"), command[:90], result, seconds, words[:160]]
+            )
+            print(f"{result:8} {seconds:>4} s  {command[:110]}  {words}", flush=True)
+    print()
+    print(tabulate(results, ["page", "command", "result", "s", ""], tablefmt="github"))
+    counts = Counter(row[2] for row in results)
+    print(", ".join(f"{count} {result}" for result, count in counts.items()))
+    return 1 if counts["failed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

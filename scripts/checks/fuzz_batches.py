@@ -1,0 +1,300 @@
+"""Run many small trials in child processes, so that a crash or a hang is blamed on one of them.
+
+A child works through a range of trials and says on its standard output which one it begins and how
+it ended. Where it dies or falls silent the trial it had begun is a finding, and another child goes
+on behind it. Inside a child every trial has an alarm, and memory is limited: by RLIMIT_AS, or under
+AddressSanitizer, whose shadow memory needs all addresses, by its largest allocation (set
+`max_allocation_size_mb` in ASAN_OPTIONS); the growth of resident memory is measured in both cases.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import queue
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any, Protocol
+
+MIB = 1 << 20
+ADDRESSES = 9 << 30
+SECONDS = 5
+# A loop in C never comes back to Python's alarm. Generous, since other programs slow a child down.
+SILENCE = 60
+_STARTUP = 300
+_FINDINGS = ("crash", "hang", "over budget", "wrong error", "wrong result")
+# What numpy, torch and Pillow say when they got no memory for what a file claims. HDF5 is not among
+# them: it tries any length, before it looks whether the file has as much.
+_NO_MEMORY = ("allocate memory", "unable to allocate", "out of memory")
+
+
+class Hang(BaseException):
+    """The alarm of a trial; not an Exception, which readers turn into their own."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a trial ended.
+
+    Attributes:
+        group: row of the table it is counted in.
+        outcome: "accepted", "refused", or one of the findings.
+        message: of an error.
+    """
+
+    group: str
+    outcome: str
+    message: str = ""
+
+
+Trial = Callable[[int], Report]
+
+
+def judge(
+    group: str,
+    call: Callable[[], object],
+    documented: tuple[type[Exception], ...],
+    budget: int,
+    *,
+    asked: bool = False,
+) -> Report:
+    """Run one trial under an alarm and a budget of memory.
+
+    Args:
+        group: row of the table.
+        call: the trial; an AssertionError says that its result is wrong.
+        documented: errors it may raise, of one line.
+        budget: growth of resident memory that is allowed, bytes.
+        asked: whether the caller asked for memory there may not be, so that its lack is an answer.
+    """
+    _reset_peak()
+    before = _peak()
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    try:
+        call()
+    except Hang:
+        report = Report(group, "hang", f"more than {SECONDS} s of processor time")
+    except AssertionError as error:
+        report = Report(group, "wrong result", str(error))
+    except Exception as error:
+        report = Report(group, *_judge_error(error, documented, asked))
+    else:
+        report = Report(group, "accepted")
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    grown = _peak() - before
+    if grown > budget and report.outcome in ("accepted", "refused"):
+        return Report(group, "over budget", f"grew by {grown // MIB} MiB; {report.message}")
+    return report
+
+
+def _judge_error(
+    error: BaseException, documented: tuple[type[Exception], ...], asked: bool
+) -> tuple[str, str]:
+    text = f"{type(error).__name__}: {error}"
+    chain: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in chain:
+        chain.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    starved = any(
+        isinstance(link, MemoryError) or any(words in str(link).lower() for words in _NO_MEMORY)
+        for link in chain
+    )
+    if starved:
+        return ("refused" if asked else "over budget"), text
+    if not isinstance(error, documented):
+        return "wrong error", text
+    if "\n" in str(error).strip() and not asked:
+        return "wrong error", f"several lines: {text}"
+    return "refused", text
+
+
+def limit_addresses() -> None:
+    """Let this process map only so much more than it has, unless AddressSanitizer watches it."""
+    if "libasan" in os.environ.get("LD_PRELOAD", ""):
+        return
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    limit = pages * resource.getpagesize() + ADDRESSES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+
+
+def serve(trial: Trial, first: int, last: int) -> None:
+    """Be a child: work through trials and report each on standard output."""
+
+    def ring(_signal: int, _frame: FrameType | None) -> None:
+        raise Hang
+
+    signal.signal(signal.SIGPROF, ring)
+    with os.fdopen(os.dup(1), "w") as answers:
+        # Whatever else a library prints must not mix with the answers.
+        os.dup2(2, 1)
+        for index in range(first, last):
+            print(json.dumps([index]), file=answers, flush=True)
+            report = trial(index)
+            answer = [index, report.group, report.outcome, report.message[:2000]]
+            print(json.dumps(answer), file=answers, flush=True)
+
+
+def run(
+    command: list[str], count: int, batch: int, name: Callable[[int], str], out: Path
+) -> dict[int, Report]:
+    """Be the parent: run all trials in children, `batch` to each.
+
+    Args:
+        command: starts a child; the range of its trials is appended.
+        count: number of trials.
+        batch: trials of one child.
+        name: group of a trial, where the child died before it could tell.
+        out: folder for what dying children print.
+    """
+    reports: dict[int, Report] = {}
+    first = 0
+    while first < count:
+        last = min(first + batch, count)
+        begun, status, said = _watch([*command, str(first), str(last)], reports)
+        if status == 0 and begun == last - 1 and begun in reports:
+            first = last
+            continue
+        if begun < first:
+            raise RuntimeError(f"a child did not start: {said[-2000:]}")
+        if begun not in reports:
+            out.mkdir(parents=True, exist_ok=True)
+            (out / f"{begun}.txt").write_text(said[-20000:], encoding="utf-8")
+            how = "hang" if status is None else "crash"
+            lines = said.strip().splitlines()[-1:] or [""]
+            reports[begun] = Report(name(begun), how, f"status {status}; {lines[0]}")
+        first = begun + 1
+    return reports
+
+
+def _watch(command: list[str], reports: dict[int, Report]) -> tuple[int, int | None, str]:
+    """Run a child until it ends or falls silent: last trial begun, exit status, what it said."""
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    said: collections.deque[str] = collections.deque(maxlen=400)
+    assert child.stdout is not None
+    assert child.stderr is not None
+    threading.Thread(target=_pass_on, args=(child.stdout, lines), daemon=True).start()
+    threading.Thread(target=said.extend, args=(child.stderr,), daemon=True).start()
+    begun, patience, silent = -1, _STARTUP, False
+    while True:
+        try:
+            line = lines.get(timeout=patience)
+        except queue.Empty:
+            silent = True
+            child.kill()
+            break
+        if line is None:
+            break
+        patience = SILENCE
+        answer: list[Any] = json.loads(line)
+        if len(answer) == 1:
+            begun = answer[0]
+        else:
+            reports[answer[0]] = Report(*answer[1:])
+    status = child.wait()
+    return begun, None if silent else status, "".join(said)
+
+
+def _pass_on(stream: IO[str], lines: queue.SimpleQueue[str | None]) -> None:
+    for line in stream:
+        lines.put(line)
+    lines.put(None)
+
+
+def print_table(reports: dict[int, Report], heading: str) -> int:
+    """Print how many trials of each group ended how, and every finding.
+
+    Returns:
+        Number of findings.
+    """
+    outcomes = ("accepted", "refused", *_FINDINGS)
+    table: dict[str, collections.Counter[str]] = {}
+    for report in reports.values():
+        table.setdefault(report.group, collections.Counter())[report.outcome] += 1
+    table["all"] = sum(table.values(), collections.Counter())
+    width = max(len(heading), *map(len, table))
+    print(f"{heading:{width}} " + " ".join(f"{text:>12}" for text in outcomes))
+    for group, counted in table.items():
+        print(f"{group:{width}} " + " ".join(f"{counted[text]:12}" for text in outcomes))
+    found = {i: r for i, r in sorted(reports.items()) if r.outcome in _FINDINGS}
+    for index, report in found.items():
+        print(f"finding {index}: {report.group}: {report.outcome}: {report.message[:300]}")
+    return len(found)
+
+
+class Trials(Protocol):
+    """What a fuzzer tries: trial i is a function of the seed and of i alone."""
+
+    def name(self, index: int) -> str:
+        """Return the group of a trial."""
+
+    def show(self, index: int) -> str:
+        """Describe a trial."""
+
+    def __call__(self, index: int) -> Report:
+        """Run a trial."""
+
+
+def fuzz(
+    script: str,
+    description: str | None,
+    counted: str,
+    make: Callable[[argparse.Namespace], AbstractContextManager[Trials]],
+) -> int:
+    """Be the command of a fuzzer: parent, child, or one trial in this process.
+
+    Args:
+        script: its file, to start children.
+        description: of the command, in the first line.
+        counted: what its trials are called.
+        make: returns its trials, for the parsed options.
+
+    Returns:
+        The exit status: 1 where there are findings.
+    """
+    options = argparse.ArgumentParser(description=(description or "").splitlines()[0])
+    options.add_argument(f"--{counted}", dest="count", type=int, default=10_000)
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--budget-mib", type=int, default=512, help="memory of one trial")
+    options.add_argument("--batch", type=int, default=500, help="trials of one child")
+    options.add_argument("--out", type=Path, default=Path("outputs/fuzz"), help="for findings")
+    options.add_argument("--only", type=int, help="repeat one trial in this process")
+    options.add_argument("--child", nargs=2, type=int, help=argparse.SUPPRESS)
+    given = options.parse_args()
+    warnings.simplefilter("ignore")
+    with make(given) as trials:
+        if given.child:
+            limit_addresses()
+            serve(trials, *given.child)
+            return 0
+        if given.only is not None:
+            print(trials.show(given.only), trials(given.only), sep="\n")
+            return 0
+        child = [sys.executable, script, "--seed", str(given.seed), "--out", str(given.out)]
+        child += ["--budget-mib", str(given.budget_mib), "--child"]
+        reports = run(child, given.count, given.batch, trials.name, given.out)
+    return 1 if print_table(reports, counted) else 0
+
+
+def _reset_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def _peak() -> int:
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("no VmHWM in /proc/self/status")

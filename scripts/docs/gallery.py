@@ -1,0 +1,254 @@
+"""Draw the pictures of docs/gallery.
+
+Those of the bundled scene need nothing. Those of KAIST snapshots and of the TSA camera's captures
+are drawn where $CASSI_DATA has the data, else left as they are. Prints each picture and
+its size. On two cores the bundled ones take half a minute, all of them four.
+
+    python scripts/docs/gallery.py                  # all that can be drawn
+    python scripts/docs/gallery.py methods bands    # some
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from PIL import Image
+
+import cassi
+from cassi.data.bundled import bundled_path
+from cassi.data.io import load_cube
+from cassi.viz import choose_points, exposure_of, save_bands, srgb
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "gallery"
+Panel = tuple[str, np.ndarray]  # title, picture
+
+
+def picture_row(panels: Sequence[Panel], columns: int, height: float) -> tuple[Figure, list[Axes]]:
+    """Lay out pictures side by side, each as wide as it is."""
+    rows = -(-len(panels) // columns)
+    shape = panels[0][1].shape
+    size = (columns * height * shape[1] / shape[0], rows * (height + 0.25))
+    figure, grid = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    axes: list[Axes] = list(grid.flat)
+    for place, (title, picture) in zip(axes, panels, strict=False):
+        place.imshow(picture, cmap="gray", interpolation="nearest")
+        place.set_title(title, fontsize=9)
+    for place in axes:
+        place.axis("off")
+    return figure, axes
+
+
+def save(figure: Figure, name: str) -> None:
+    """Write a figure as a JPEG of docs/gallery."""
+    figure.savefig(FOLDER / name, dpi=110, pil_kwargs={"quality": 85})
+    plt.close(figure)
+
+
+@cache
+def bundled() -> tuple[torch.Tensor, torch.Tensor, list[float]]:
+    """Return the bundled scene `(1, C, H, W)`, its mask and its wavelengths in nm."""
+    scene = load_cube(bundled_path("scene.tif"))
+    assert scene.wavelengths is not None
+    return scene.data, cassi.read_mask(bundled_path("mask.tif")), list(scene.wavelengths)
+
+
+@cache
+def camera() -> cassi.SDCassi:
+    """Return the camera of the benchmarks, with the bundled mask."""
+    return cassi.SDCassi(bundled()[1], bands=28, step=2)
+
+
+def auto(y: torch.Tensor) -> torch.Tensor:
+    """Reconstruct as `solver=auto` does."""
+    return cassi.solve(
+        y,
+        camera(),
+        algorithm=cassi.ADMM(rho=0.05, relaxation=1.6),
+        prior=cassi.priors.Subspace(),
+        sigma=cassi.solvers.Geometric(2.0, 0.03),
+        iterations=150,
+        consistent=True,
+    )
+
+
+def in_colour(cube: torch.Tensor) -> np.ndarray:
+    """Render a cube of the bundled scene with the exposure of the truth."""
+    truth, _, wavelengths = bundled()
+    exposure = exposure_of(truth[0], wavelengths, illuminant=None)
+    return srgb(cube[0], wavelengths, illuminant=None, exposure=exposure)
+
+
+def draw_formation() -> None:
+    """Scene, mask, one coded band, snapshot."""
+    truth, mask, wavelengths = bundled()
+    y = camera()(truth)[0, 0].numpy()
+    wide = np.zeros_like(y)
+    wide[:, 28:284] = (mask[0, 0] * truth[0, 14]).numpy()
+    padded = np.full((*y.shape, 3), 255, np.uint8)
+    padded[:, :256] = in_colour(truth)
+    shown = np.ones_like(y)
+    shown[:, :256] = mask[0, 0]
+    panels = [
+        ("scene", padded),
+        ("mask", shown),
+        (f"{wavelengths[14]:.0f} nm, coded and moved", wide ** (1 / 2.2)),
+        ("sum of 28 bands: the snapshot", (y / y.max()) ** (1 / 2.2)),
+    ]
+    save(picture_row(panels, 4, 2.2)[0], "formation.jpg")
+
+
+def draw_inverses() -> None:
+    """What the two inverses in closed form make of a snapshot, and what a prior adds."""
+    truth, mask, _ = bundled()
+    y = camera()(truth)
+    cubes = {
+        "truth": truth,
+        "ratio_inverse": cassi.ops.ratio_inverse(y, mask, 28, 2),
+        "pinv": camera().pinv(y),
+        "auto": auto(y),
+    }
+    panels = [(_scored(name, cube), in_colour(cube)) for name, cube in cubes.items()]
+    save(picture_row(panels, 4, 2.4)[0], "inverses.jpg")
+
+
+def draw_methods() -> None:
+    """Methods without training: colours, and spectra at two points."""
+    truth, _, wavelengths = bundled()
+    y = camera()(truth)
+    gap_tv = cassi.solve(
+        y, camera(), algorithm=cassi.GAP(), prior=cassi.TV(iterations=8), iterations=100
+    )
+    cubes = {"truth": truth, "GAP-TV": gap_tv, "auto": auto(y)}
+    panels = [(_scored(name, cube), in_colour(cube)) for name, cube in cubes.items()]
+    blank = np.full((256, 256, 3), 255, np.uint8)
+    figure, axes = picture_row([*panels, ("", blank), ("", blank)], 5, 2.2)
+    for number, (axis, (row, column)) in enumerate(
+        zip(axes[3:5], choose_points(truth[0], 2), strict=True), start=1
+    ):
+        axis.clear()
+        axis.set(aspect="auto", box_aspect=0.8)
+        axis.set_axis_on()
+        for name, cube in cubes.items():
+            line = "k--" if name == "truth" else "-"
+            axis.plot(wavelengths, cube[0, :, row, column], line, label=name)
+        axis.set_title(f"spectrum at {number}", fontsize=9)
+        axis.tick_params(labelsize=7)
+        axes[0].plot(column, row, "wo", mfc="none")
+        axes[0].annotate(f" {number}", (column, row), color="white")
+    axes[3].legend(fontsize=7)
+    save(figure, "methods.jpg")
+
+
+def draw_noise() -> None:
+    """The default under white noise."""
+    truth = bundled()[0]
+    y = camera()(truth)
+    draws = torch.randn(y.shape, generator=torch.Generator().manual_seed(0))
+    panels = []
+    for decibels in (None, 30, 20):
+        level = 0.0 if decibels is None else 10 ** (-decibels / 20)
+        cube = auto(y + level * y.square().mean().sqrt() * draws)
+        name = "no noise" if decibels is None else f"{decibels} dB"
+        panels.append((_scored(name, cube), in_colour(cube)))
+    save(picture_row(panels, 3, 2.8)[0], "noise.jpg")
+
+
+def draw_bands() -> None:
+    """All bands of a reconstruction."""
+    truth, _, wavelengths = bundled()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "bands.png")
+        save_bands(path, auto(camera()(truth))[0], wavelengths)
+        with Image.open(path) as picture:
+            small = picture.convert("RGB").resize((picture.width * 2 // 3, picture.height * 2 // 3))
+    small.save(FOLDER / "bands.jpg", quality=82)
+
+
+def draw_snapshots(name: str) -> None:
+    """Real snapshots, by one method or several, one below the other."""
+    experiment, scenes, height, methods = SNAPSHOTS[name]
+    shown = slice(None, None, 2 if experiment == "tsa_real" else 1)
+    panels = [
+        (f"{scene}{title}", _command(experiment, scene, *options)[shown, shown])
+        for title, options in methods.items()
+        for scene in scenes
+    ]
+    save(picture_row(panels, 5, height)[0], f"{name}.jpg")
+
+
+def _scored(name: str, cube: torch.Tensor) -> str:
+    if name == "truth":
+        return name
+    return f"{name}, {cassi.metrics.psnr(cube[0], bundled()[0][0]).item():.2f} dB"
+
+
+def _command(experiment: str, scene: str, *further: str) -> np.ndarray:
+    # The command knows where the data lie and what the frames need.
+    with tempfile.TemporaryDirectory() as folder:
+        options = (f"experiment={experiment}", f"scene={scene}", f"hydra.run.dir={folder}")
+        quiet = ("output.pictures=false", "output.report=false", "output.progress=false")
+        program = (sys.executable, "-m", "cassi.apps.reconstruct")
+        subprocess.run(
+            [*program, *options, *quiet, *further], check=True, stdout=subprocess.DEVNULL
+        )
+        cube = load_cube(Path(folder, "cube.tif"))
+    return srgb(cube.data[0], cube.wavelengths, illuminant=None)
+
+
+KAIST = ("kaist_snapshot", [f"scene{number:02}" for number in range(1, 11)], 1.9)
+TSA = ("tsa_real", [f"scene{number}" for number in range(1, 6)], 2.6)
+SHORT, WEIGHTS = ("solver.iterations=60",), ("model=pretrained",)
+SNAPSHOTS: dict[str, tuple[str, list[str], float, dict[str, tuple[str, ...]]]] = {
+    # name of the picture: experiment, scenes, height, and options by what is added to the title
+    "kaist": (*KAIST, {"": ()}),
+    "tsa": (*TSA, {"": SHORT}),
+    "pretrained_kaist": (*KAIST, {"": WEIGHTS}),
+    "pretrained_tsa": (*TSA, {", auto": SHORT, ", pretrained": WEIGHTS}),
+}
+DRAWN: dict[str, tuple[Callable[[], None], str | None]] = {
+    # name of the picture: who draws it, and the folder of $CASSI_DATA it needs
+    "formation": (draw_formation, None),
+    "inverses": (draw_inverses, None),
+    "methods": (draw_methods, None),
+    "noise": (draw_noise, None),
+    "bands": (draw_bands, None),
+    **{
+        name: (partial(draw_snapshots, name), "tsa_real" if "tsa" in name else "kaist_meas")
+        for name in SNAPSHOTS
+    },
+}
+
+
+def main() -> None:
+    """Draw the pictures that were asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", choices=[*DRAWN, []], help="pictures; default: all")
+    data = Path(os.environ.get("CASSI_DATA", "datasets"))
+    for name in parser.parse_args().names or DRAWN:
+        draw, needed = DRAWN[name]
+        if needed and not (data / needed).is_dir():
+            print(f"{name}: left as it is, {data / needed} is not there")
+            continue
+        draw()
+        print(f"{name}: {(FOLDER / f'{name}.jpg').stat().st_size // 1000} kB")
+
+
+if __name__ == "__main__":
+    main()

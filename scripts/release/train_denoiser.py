@@ -1,0 +1,225 @@
+"""Train a small grey denoiser on the bands and principal components of hyperspectral scenes.
+
+    python scripts/release/train_denoiser.py DATA OUT [--steps 6000]
+
+DATA holds scenes as TIFF, a page a band, uint16, of which `--white` is the brightest value. Two
+scenes are held out; PSNR is printed on those, beside that of total variation at its best weight for
+each noise level. OUT/denoiser.safetensors holds the weights, and in its metadata the class of the
+network, its arguments and how it was trained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cassi import ops
+from cassi.models import DRUNet
+
+ARGUMENTS = {
+    "channels": 1,
+    "widths": [16, 32, 64, 64],
+    "blocks": 1,
+    "shuffle": 2,
+    "residual": True,
+}
+HELD_OUT = ("feathers", "fake_and_real_tomatoes")
+COMPONENTS = 8
+LEVELS = (0.01, 0.03, 0.1, 0.2, 0.3)
+TV_WEIGHTS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0, 1.2, 1.5)
+
+
+def main() -> None:
+    """Train, evaluate, write."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--patch", type=int, default=96, help="pixels, a multiple of 16")
+    parser.add_argument("--rate", type=float, default=2e-3, help="Adam's, at its highest")
+    parser.add_argument("--sigma", type=float, default=0.3, help="the largest noise level")
+    parser.add_argument("--white", type=float, default=1023.0)
+    parser.add_argument("--hold-out", nargs="*", default=list(HELD_OUT), help="scenes")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+
+    files = sorted(options.data.glob("*.tif"))
+    held_out = [file for file in files if file.stem in options.hold_out]
+    if len(held_out) != len(options.hold_out) or len(files) == len(held_out):
+        parser.error(f"{options.data}: expected TIFFs, among them {', '.join(options.hold_out)}")
+    options.out.mkdir(parents=True, exist_ok=True)
+
+    pool = Pool([file for file in files if file not in held_out], options.white)
+    net = DRUNet(**ARGUMENTS)  # type: ignore[arg-type]
+    torch.manual_seed(options.seed)
+    initialize(net)
+    train(net, pool, options)
+    table = evaluate(net.eval(), held_out, options.white)
+    for line in table:
+        print(line)
+    write(net, options, table)
+
+
+class Pool:
+    """Clean images of several kinds and sizes, kept as float16."""
+
+    def __init__(self, files: list[Path], white: float) -> None:
+        kinds: list[list[Tensor]] = [[], [], []]
+        for file in files:
+            for number, cube in enumerate(scales(read_scene(file, white))):
+                kinds[number].append(cube.half())
+                kinds[2].append(components(cube).half())
+        # Bands at full size, at half size, principal components of both.
+        self.kinds = list(zip(kinds, (0.3, 0.35, 0.35), strict=True))
+
+    def sample(self, count: int, size: int) -> Tensor:
+        """Return random patches `(count, 1, size, size)`, mirrored, turned and of random gain."""
+        shares = torch.tensor([share for _, share in self.kinds])
+        patches = []
+        for kind in torch.multinomial(shares, count, replacement=True).tolist():
+            cubes = self.kinds[kind][0]
+            cube = cubes[_below(len(cubes))]
+            row, column = (_below(n - size + 1) for n in cube.shape[1:])
+            patch = cube[_below(len(cube)), row : row + size, column : column + size].float()
+            if kind == 2:  # the sign of a component is arbitrary
+                patch = 1 - patch if _below(2) else patch
+            elif _below(2):  # solvers scale by the brightness of a measurement, not of a band
+                peak = 0.2 + 1.3 * torch.rand(()).item()
+                patch = patch * min(peak / max(patch.amax().item(), 1e-3), 8.0)
+            patch = patch.rot90(_below(4))
+            patches.append(patch.flip(0) if _below(2) else patch)
+        return torch.stack(patches)[:, None]
+
+
+def read_scene(file: Path, white: float) -> Tensor:
+    """Return a cube `(C, H, W)` in [0, 1]."""
+    import tifffile
+
+    return torch.from_numpy(tifffile.imread(file).astype("float32")) / white
+
+
+def scales(cube: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the cube and its 2×2 means."""
+    return cube, F.avg_pool2d(cube[None], 2)[0]
+
+
+def components(cube: Tensor) -> Tensor:
+    """Return the leading principal components `(COMPONENTS, H, W)`, each scaled to [0, 1]."""
+    pixels = cube.flatten(1)
+    centred = pixels - pixels.mean(1, keepdim=True)
+    vectors = torch.linalg.eigh(centred @ centred.T)[1].flip(1)[:, :COMPONENTS]
+    images = vectors.T @ centred
+    low, high = images.amin(1, keepdim=True), images.amax(1, keepdim=True)
+    return ((images - low) / (high - low)).view(-1, *cube.shape[1:])
+
+
+@torch.no_grad()
+def initialize(net: DRUNet) -> None:
+    """Draw weights such that variances neither grow nor fade, and the first residual is small."""
+    for name, parameter in net.named_parameters():
+        torch.nn.init.kaiming_normal_(parameter, nonlinearity="linear")
+        if ".res.2." in name or name.startswith("m_tail"):
+            parameter.mul_(0.1)
+
+
+def train(net: DRUNet, pool: Pool, options: argparse.Namespace) -> None:
+    """Minimise the squared error, weighted so that every noise level counts."""
+    net.train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    optimizer = torch.optim.Adam(net.parameters(), lr=options.rate)
+    warm = min(100, options.steps // 10)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda step: min(
+            (step + 1) / (warm + 1), 0.5 + 0.5 * math.cos(math.pi * step / options.steps)
+        ),
+    )
+    start, mean = time.perf_counter(), 0.0
+    for step in range(options.steps):
+        clean = pool.sample(options.batch, options.patch)
+        sigma = noise_levels(options.batch, options.sigma)
+        level = sigma.view(-1, 1, 1, 1)
+        noisy = clean + level * torch.randn_like(clean)
+        with torch.autocast("cpu", torch.bfloat16):
+            estimate = net(noisy, sigma)
+        loss = ((estimate.float() - clean).square() / (level + 0.01)).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+        optimizer.step()
+        schedule.step()
+        mean += (loss.item() - mean) / min(step + 1, 200)
+        if (step + 1) % 200 == 0:
+            print(f"{step + 1:6d} {mean:.6f} {time.perf_counter() - start:6.0f} s", flush=True)
+
+
+def noise_levels(count: int, largest: float) -> Tensor:
+    """Return standard deviations: half of them uniform, half with a uniform logarithm."""
+    uniform = torch.rand(count) * largest
+    low = 1e-3
+    spread = low * (largest / low) ** torch.rand(count)
+    return torch.where(torch.rand(count) < 0.5, uniform, spread)
+
+
+@torch.no_grad()
+def evaluate(net: DRUNet, files: list[Path], white: float) -> list[str]:
+    """Return the lines of a table: PSNR of the network and of total variation, on whole images."""
+    sets: dict[str, list[Tensor]] = {"band": [], "half-size band": [], "component": []}
+    for file in files:
+        full, half = scales(read_scene(file, white))
+        sets["band"].append(full[3::7])
+        sets["half-size band"].append(half[3::7])
+        sets["component"].append(components(half)[:4])
+    lines = ["| images | σ | noisy | TV | its weight | network |", "|---|---|---|---|---|---|"]
+    for name, cubes in sets.items():
+        clean = torch.cat(cubes)[:, None]
+        for sigma in LEVELS:
+            generator = torch.Generator().manual_seed(1)
+            noisy = clean + sigma * torch.randn(clean.shape, generator=generator)
+            best, weight = max(
+                (psnr(ops.tv_prox(noisy, weight * sigma, 40), clean), weight)
+                for weight in TV_WEIGHTS
+            )
+            ours = psnr(net(noisy, sigma), clean)
+            lines.append(
+                f"| {name} | {sigma} | {psnr(noisy, clean):.2f} | {best:.2f} | {weight} | "
+                f"{ours:.2f} |"
+            )
+    return lines
+
+
+def psnr(estimate: Tensor, clean: Tensor) -> float:
+    """Return the mean over images, dB of a peak of 1."""
+    errors = (estimate - clean).square().flatten(1).mean(1)
+    return float((-10 * errors.log10()).mean())
+
+
+def write(net: DRUNet, options: argparse.Namespace, table: list[str]) -> None:
+    """Write the weights with all that is needed to build the network around them."""
+    from safetensors.torch import save_file
+
+    trained = {key: value for key, value in vars(options).items() if key not in ("data", "out")}
+    metadata = {
+        "network": "cassi.models.DRUNet",
+        "arguments": json.dumps(ARGUMENTS),
+        "sigma_range": json.dumps([0.0, options.sigma]),
+        "training": json.dumps(trained),
+    }
+    state = {name: value.contiguous() for name, value in net.state_dict().items()}
+    save_file(state, options.out / "denoiser.safetensors", metadata)
+    (options.out / "table.md").write_text("\n".join(table) + "\n")
+
+
+def _below(limit: int) -> int:
+    return int(torch.randint(limit, ()).item())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""A light install reconstructs and evaluates: only training needs Lightning and TensorBoard."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TRAINING = {"lightning", "tensorboard", "torchmetrics"}
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield (node.module or "").partition(".")[0]
+
+
+def test_only_training_imports_its_libraries():
+    files = {
+        path.relative_to(ROOT / "cassi").as_posix(): path for path in ROOT.glob("cassi/**/*.py")
+    }
+    plain = {name for name in files if not name.startswith(("training/", "apps/train"))}
+    assert 100 < len(plain) < len(files)
+    assert not {name for name in plain if TRAINING & set(imports(files[name]))}
+
+
+def test_the_extra_train_has_them():
+    text = (ROOT / "pyproject.toml").read_text()
+    lists = dict(re.findall(r"^(\w+) = \[(.*?)\]$", text, re.MULTILINE | re.DOTALL))
+    named = {
+        key: set(re.findall(r'"([\w-]+(?:\[[\w,]+\])?)', value)) for key, value in lists.items()
+    }
+    assert named["train"] == {"lightning", "tensorboard"}
+    assert not named["train"] & named["dependencies"]
+    assert {"cassi[docs,train]", "cassi[train]"} <= named["dev"] | named["docs"]
+
+
+def test_reconstruct_runs_without_them(tmp_path):
+    blocked = f"import runpy, sys; sys.modules.update(dict.fromkeys({sorted(TRAINING)}))"
+    code = f"{blocked}; runpy.run_module('cassi.apps.reconstruct', run_name='__main__')"
+    options = ["solver.iterations=1", "output.pictures=false", f"hydra.run.dir={tmp_path / 'run'}"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *options], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run/cube.tif").is_file()
