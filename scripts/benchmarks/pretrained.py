@@ -28,7 +28,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scr
 import cassi
 from cassi.apps.memory import keep_freed_memory
 from cassi.metrics import psnr, ssim
-from cassi.models.pretrained import SIZES, load_pretrained
+from cassi.models.pretrained import SIZES
 from scripts.benchmarks.problems import load_problem
 from scripts.benchmarks.tables import Table
 
@@ -50,7 +50,7 @@ def with_noise(y: Tensor, snr_db: float, seed: int) -> Tensor:
 def solvers() -> dict[str, Any]:
     """Return what is compared, by name: `(y, system) -> x`."""
     auto = load_problem("experiment=auto").solver
-    return {"auto": auto} | {size: load_pretrained(size=size) for size in SIZES}
+    return {"auto": auto} | {size: cassi.create_model("pretrained", size=size) for size in SIZES}
 
 
 def measure_cave(root: Path) -> None:
@@ -86,7 +86,7 @@ def measure_kaist(root: Path) -> None:
     for path in sorted((root / "kaist_meas").glob("*.npz")):
         y = cassi.read_measurement(path)
         left = [
-            float((y - system(load_pretrained(refined=refined)(y, system))).norm() / y.norm())
+            float((y - system(cassi.create_model("pretrained", refined=refined)(y, system))).norm() / y.norm())
             for refined in (False, True)
         ]
         table.print(path.stem, *(f"{residual:.1e}" for residual in left))
@@ -95,7 +95,7 @@ def measure_kaist(root: Path) -> None:
 def measure_tsa(root: Path) -> None:
     """Print the seconds that the captures of the TSA camera take."""
     system = cassi.SDCassi(cassi.read_mask(root / "tsa_real" / "mask.mat"), BANDS, STEP)
-    net = load_pretrained(noise=0.1, precision="bf16-mixed")
+    net = cassi.create_model("pretrained", noise=0.1, precision="bf16-mixed")
     table = Table("TSA capture, 660×714", "seconds")
     for path in sorted((root / "tsa_real").glob("scene*.mat")):
         y = cassi.read_measurement(path)
@@ -111,7 +111,7 @@ def measure_time(rounds: int) -> None:
     y = system(torch.nn.functional.interpolate(smooth, (256, 256), mode="bilinear"))
     cases = list(product(SIZES, ("32-true", "bf16-mixed"), (True, False)))
     nets = {
-        case: load_pretrained(size=case[0], precision=case[1], refined=case[2]) for case in cases
+        case: cassi.create_model("pretrained", size=case[0], precision=case[1], refined=case[2]) for case in cases
     }
     taken: dict[tuple[str, str, bool], list[float]] = {case: [] for case in cases}
     for _ in range(rounds + 1):
