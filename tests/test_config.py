@@ -182,7 +182,7 @@ def test_experiments_do_not_hide_later_overrides(name):
         ({"_target_": "subprocess.run"}, "not allowed"),
         ({"_target_": "cassi_evil.thing"}, "not allowed"),
         ({"_target_": "cassi.config.build"}, "not allowed"),
-        ({"_target_": "cassi.apps.outputs.write_table", "path": "x", "rows": []}, "not allowed"),
+        ({"_target_": "cassi.apps.results.write_table", "path": "x", "rows": []}, "not allowed"),
         ({"_target_": "cassi.systems.dot_test"}, "not a class"),
         ({"_target_": "cassi.solvers.Solver.run"}, "not a class"),
         ({"_target_": "cassi.solvers.loop.time.sleep"}, "not a class"),

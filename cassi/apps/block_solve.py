@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from cassi.apps.blocks import Block
-from cassi.apps.journal import Record
+from cassi.apps.reconstruct.journal import Record
+from cassi.apps.reconstruct.plan import Block
 from cassi.apps.scene_parts import SceneParts
 from cassi.solvers import Iteration
 

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from cassi import metrics
 from cassi.apps.inputs import Inputs
-from cassi.apps.outputs import describe_solve
+from cassi.apps.results import describe_solve
 from cassi.solvers import Iteration
 
 

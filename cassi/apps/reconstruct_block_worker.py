@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 import torch
 from omegaconf import DictConfig
 
-from cassi.apps.reconstruct_big import reconstruct_big
+from cassi.apps.reconstruct.blocks import reconstruct_big
+from cassi.apps.reconstruct.one import Method
+from cassi.apps.reconstruct.snapshots import Snapshot, config_of
 from cassi.apps.reconstruct_folders import Folders
-from cassi.apps.reconstruct_one import Method
-from cassi.apps.snapshots import Snapshot, config_of
 
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 

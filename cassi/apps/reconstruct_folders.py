@@ -14,8 +14,8 @@ from omegaconf import DictConfig
 from cassi import metrics
 from cassi.apps.errors import describe, is_usage_error
 from cassi.apps.identity import hash_files, hash_settings
-from cassi.apps.outputs import write_json
-from cassi.apps.snapshots import Snapshot
+from cassi.apps.reconstruct.snapshots import Snapshot
+from cassi.apps.results import write_json
 from cassi.data.atomic import atomic_path
 from cassi.data.checksums import SUMS
 from cassi.evaluation.records import hash_key

@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 from omegaconf import DictConfig
 
-from cassi.apps.reconstruct_batch import batch_size
+from cassi.apps.reconstruct.batch import batch_size
+from cassi.apps.reconstruct.many import Worker
+from cassi.apps.reconstruct.one import Method
+from cassi.apps.reconstruct.snapshots import Snapshot, find_snapshots
 from cassi.apps.reconstruct_block_worker import BlockWorker
 from cassi.apps.reconstruct_folders import Folders, write_summary
-from cassi.apps.reconstruct_one import Method
-from cassi.apps.reconstruct_worker import Worker
-from cassi.apps.snapshots import Snapshot, find_snapshots
 from cassi.evaluation import join_processes
 
 

@@ -172,7 +172,7 @@ def _state() -> dict[str, torch.Tensor]:
 
 
 def _read_checkpoint(folder: Path) -> object:
-    from cassi.apps.training_files import read_checkpoint
+    from cassi.apps.train.files import read_checkpoint
 
     return read_checkpoint(folder / "last.ckpt")
 
@@ -188,13 +188,13 @@ def _read_weights(folder: Path) -> object:
 
 
 def _make_options(folder: Path) -> None:
-    from cassi.apps.training_options import save_options
+    from cassi.apps.train.options import save_options
 
     save_options(folder, ["model=gap_net", "trainer.max_steps=300", "data.root=/data/cave"])
 
 
 def _read_options(folder: Path) -> object:
-    from cassi.apps.training_options import add_earlier_options
+    from cassi.apps.train.options import add_earlier_options
 
     return add_earlier_options([f"hydra.run.dir={folder}", "ckpt=last"])
 

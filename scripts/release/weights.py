@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import cassi
-from cassi.apps.networks import store_models
+from cassi.apps.reconstructors import store_models
 from cassi.config import build
 from cassi.data.atomic import atomic_path
 from cassi.data.datasets import WholeScenes, load_split

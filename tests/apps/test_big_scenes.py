@@ -12,9 +12,10 @@ import torch
 
 import cassi
 from cassi import metrics
-from cassi.apps import block_solve, reconstruct_big
-from cassi.apps.blocks import lines_that_fit, parse_size, plan_blocks
+from cassi.apps import block_solve
 from cassi.apps.peak import peak_of
+from cassi.apps.reconstruct import blocks as reconstruct_big
+from cassi.apps.reconstruct.plan import lines_that_fit, parse_size, plan_blocks
 from cassi.apps.scene_scores import score_bands
 
 METHOD = ("experiment=gap_tv", "solver.iterations=15", "output.pictures=false", "system.step=1")

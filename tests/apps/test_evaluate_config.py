@@ -10,11 +10,11 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
 from cassi.apps.evaluate import sweep_points
-from cassi.apps.evaluate_data import load_benchmark
-from cassi.apps.evaluate_methods import make_methods
+from cassi.apps.evaluate.data import load_benchmark
+from cassi.apps.evaluate.methods import make_methods
+from cassi.apps.evaluate.problems import find_bands, preparation
 from cassi.apps.evaluate_names import list_experiments
-from cassi.apps.evaluate_problems import find_bands, preparation
-from cassi.apps.networks import store_models
+from cassi.apps.reconstructors import store_models
 from cassi.config import build
 from cassi.evaluation import Mismatch
 

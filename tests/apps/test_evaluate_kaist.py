@@ -74,7 +74,7 @@ def test_all_ten_scenes_are_evaluated(evaluate, tmp_path, folder, dtype, version
     # Neither axes nor values were changed on the way.
     from hydra import compose, initialize_config_module
 
-    from cassi.apps.evaluate_data import load_benchmark
+    from cassi.apps.evaluate.data import load_benchmark
 
     with initialize_config_module("cassi.conf", version_base="1.3"):
         options = ["data=kaist", f"paths.data_dir={tmp_path}", f"mask={tmp_path / 'mask.mat'}"]

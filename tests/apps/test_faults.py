@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from cassi.apps.errors import describe, is_usage_error
 from cassi.apps.signals import Terminated, end_at_once, leave_to_lightning, raise_terminated
-from cassi.apps.training_files import read_checkpoint
+from cassi.apps.train.files import read_checkpoint
 from cassi.data.checksums import check_sums
 from cassi.evaluation import Job, Record, RecordFolder
 from cassi.models.load import Card, create_model, load_model, save_model

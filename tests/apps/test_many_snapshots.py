@@ -18,8 +18,10 @@ import torch
 from omegaconf import OmegaConf
 
 import cassi
-from cassi.apps import identity, reconstruct_batch, reconstruct_worker
+from cassi.apps import identity
 from cassi.apps.identity import hash_settings
+from cassi.apps.reconstruct import batch as reconstruct_batch
+from cassi.apps.reconstruct import many as reconstruct_worker
 from cassi.data.checksums import check_sums
 from cassi.models.load import Card, create_model, save_model
 
@@ -219,7 +221,7 @@ def test_a_full_disk_ends_all(reconstruct, day, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "cube.tif")
 
-    monkeypatch.setattr("cassi.apps.reconstruct_one.write_cube", fail)
+    monkeypatch.setattr("cassi.apps.reconstruct.one.write_cube", fail)
     outcome = reconstruct(*day)
     assert outcome.status == 2
     assert "No space left on device" in outcome.err.splitlines()[-1]

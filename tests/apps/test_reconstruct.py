@@ -153,7 +153,7 @@ def test_points_can_be_given(reconstruct, camera, tmp_path):
 
 
 def test_infinite_scores_are_null_in_json(tmp_path):
-    from cassi.apps.outputs import write_json
+    from cassi.apps.results import write_json
 
     write_json(tmp_path / "a.json", {"psnr": math.inf, "list": [math.nan, 1.0]})
     assert strict_json(tmp_path / "a.json") == {"psnr": None, "list": [None, 1.0]}

@@ -126,8 +126,8 @@ def test_hot_pixels_of_a_simulated_frame_are_repaired(reconstruct, tmp_path):
 def test_both_commands_make_the_same_noise():
     from hydra import compose, initialize_config_module
 
-    from cassi.apps.evaluate_data import load_benchmark
-    from cassi.apps.evaluate_problems import preparation
+    from cassi.apps.evaluate.data import load_benchmark
+    from cassi.apps.evaluate.problems import preparation
 
     with initialize_config_module("cassi.conf", version_base="1.3"):
         cpu, option = torch.device("cpu"), "noise=sensor"

@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cassi.apps.training_files import read_checkpoint
-from cassi.apps.training_options import add_earlier_options
+from cassi.apps.train.files import read_checkpoint
+from cassi.apps.train.options import add_earlier_options
 from cassi.models.load import load_model
 
 TINY = (

@@ -8,8 +8,9 @@ import pytest
 import torch
 from hydra import compose, initialize_config_module
 
-from cassi.apps import train, training_inputs
-from cassi.apps.networks import build_model, model_node, rewrite_model_path, store_models
+from cassi.apps import train
+from cassi.apps.reconstructors import build_model, model_node, rewrite_model_path, store_models
+from cassi.apps.train import inputs as training_inputs
 from cassi.config import build
 from cassi.models.load import create_model
 from cassi.models.registry import list_models

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from cassi.apps.networks import build_model, model_node
+from cassi.apps.reconstructors import build_network, model_node
 from cassi.models.load import Card, create_model, load_model, load_published, save_model
 from cassi.models.registry import find_model, list_models
 
@@ -267,7 +267,7 @@ def test_configs_say_which_weights(ema: bool | None, tmp_path: Path) -> None:
     plain, average = _states(EXAMPLE)
     file = _save({"model": plain, "ema": average}, tmp_path)
     node = model_node(EXAMPLE) | _settings(EXAMPLE) | {"weights": str(file), "ema": ema}
-    net, _ = build_model(OmegaConf.create(node), BANDS)
+    net, _ = build_network(OmegaConf.create(node), BANDS)
     _assert_equal(net.state_dict(), plain if ema is False else average)
     with pytest.raises(ValueError, match=r"model\.ema: expected true, false or null, got 'maybe'"):
-        build_model(OmegaConf.create(node | {"ema": "maybe"}), BANDS)
+        build_network(OmegaConf.create(node | {"ema": "maybe"}), BANDS)

@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 import cassi
-from cassi.apps.training_files import checkpoint_folder
-from cassi.apps.training_options import add_earlier_options
+from cassi.apps.train.files import checkpoint_folder
+from cassi.apps.train.options import add_earlier_options
 from cassi.models.load import create_model, load_model, load_published
 from cassi.priors.weights import SHOWN, load_weights, read_file
 from cassi.systems import Curve

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from omegaconf import DictConfig
 
-from cassi.apps import outputs
+from cassi.apps import results as outputs
 from cassi.apps.inputs import Inputs, load_inputs
-from cassi.apps.reconstruct_batch import can_share, recover_together
+from cassi.apps.reconstruct.batch import can_share, recover_together
+from cassi.apps.reconstruct.one import Method, Result, recover, write_results
+from cassi.apps.reconstruct.snapshots import Snapshot, config_of
 from cassi.apps.reconstruct_folders import Folders
-from cassi.apps.reconstruct_one import Method, Result, recover, write_results
-from cassi.apps.snapshots import Snapshot, config_of
 
 BEHIND = 2
 """Results that wait to be written, at most: a slow disk slows the work and fills no memory."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from cassi.apps import outputs
+from cassi.apps import results as outputs
 from cassi.calibration import Calibration, Frame, objective_curves
 from cassi.config import plain
 from cassi.data.atomic import atomic_folder

@@ -11,9 +11,9 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from cassi import ops
-from cassi.apps import outputs
+from cassi.apps import results as outputs
 from cassi.apps.inputs import Inputs
-from cassi.apps.journal import Record
+from cassi.apps.reconstruct.journal import Record
 from cassi.apps.scene_scores import Readable, read, score_bands
 from cassi.data.atomic import atomic_folder
 from cassi.data.formats.stacks import Stack, open_stack

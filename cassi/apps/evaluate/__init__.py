@@ -14,13 +14,13 @@ from tqdm import tqdm
 
 from cassi import metrics
 from cassi.apps.command import run_command
-from cassi.apps.evaluate_data import load_benchmark
-from cassi.apps.evaluate_methods import make_methods
-from cassi.apps.evaluate_problems import find_bands, preparation
-from cassi.apps.evaluate_results import FAILED, Plan, finish, finish_scene
+from cassi.apps.evaluate.data import load_benchmark
+from cassi.apps.evaluate.methods import make_methods
+from cassi.apps.evaluate.problems import find_bands, preparation
+from cassi.apps.evaluate.results import FAILED, Plan, finish, finish_scene
 from cassi.apps.memory import keep_freed_memory
-from cassi.apps.networks import store_models
 from cassi.apps.processes import follow_first_process, own_device
+from cassi.apps.reconstructors import store_models
 from cassi.apps.settings import choose_device, whole_number
 from cassi.config import plain
 from cassi.evaluation import Record, RecordFolder, join_processes, run_jobs
@@ -136,7 +136,3 @@ def _settings(device: torch.device) -> dict[str, Any]:
 
 def _label(record: Record) -> str:
     return ", ".join(filter(None, (record.point, record.method, record.scene)))
-
-
-if __name__ == "__main__":
-    main()

@@ -9,9 +9,9 @@ import torch
 from omegaconf import DictConfig
 
 from cassi import ops
-from cassi.apps import outputs
-from cassi.apps.calibrate_inputs import load_frames
-from cassi.apps.calibrate_results import Result, say, write_results
+from cassi.apps import results as outputs
+from cassi.apps.calibrate.inputs import load_frames
+from cassi.apps.calibrate.results import Result, say, write_results
 from cassi.apps.command import run_command
 from cassi.apps.memory import keep_freed_memory
 from cassi.apps.settings import check_denoiser, choose_device, whole_number
@@ -85,7 +85,3 @@ def calibrate_camera(config: DictConfig) -> float:
     )
     print(say(written), f"-> {folder}", sep="\n")
     return found.stages[found.chosen].residual
-
-
-if __name__ == "__main__":
-    main()

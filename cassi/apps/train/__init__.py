@@ -13,12 +13,14 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
-from cassi.apps import training_files, training_inputs, training_options
 from cassi.apps.command import run_command
 from cassi.apps.memory import keep_freed_memory
-from cassi.apps.networks import build_model, rewrite_model_path, store_models
+from cassi.apps.reconstructors import build_model, rewrite_model_path, store_models
 from cassi.apps.settings import whole_number
 from cassi.apps.signals import Terminated, leave_to_lightning
+from cassi.apps.train import files as training_files
+from cassi.apps.train import inputs as training_inputs
+from cassi.apps.train import options as training_options
 from cassi.config import build
 
 
@@ -142,7 +144,3 @@ def _quiet() -> None:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"lightning\.")
-
-
-if __name__ == "__main__":
-    main()

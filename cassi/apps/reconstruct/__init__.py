@@ -8,17 +8,17 @@ from pathlib import Path
 import torch
 from omegaconf import DictConfig
 
-from cassi.apps import outputs
+from cassi.apps import results as outputs
 from cassi.apps.command import run_command
 from cassi.apps.inputs import load_inputs
 from cassi.apps.memory import keep_freed_memory, use_huge_pages
-from cassi.apps.networks import rewrite_model_path, store_models
 from cassi.apps.processes import follow_first_process, is_first_process, own_device
-from cassi.apps.reconstruct_big import reconstruct_big
+from cassi.apps.reconstruct.blocks import reconstruct_big
+from cassi.apps.reconstruct.one import Method, recover, write_results
+from cassi.apps.reconstruct.snapshots import is_many
 from cassi.apps.reconstruct_many import reconstruct_many
-from cassi.apps.reconstruct_one import Method, recover, write_results
+from cassi.apps.reconstructors import rewrite_model_path, store_models
 from cassi.apps.settings import check_denoiser, check_keys, choose_device, whole_number
-from cassi.apps.snapshots import is_many
 from cassi.config import plain
 from cassi.data.io import WRITE_SUFFIXES
 
@@ -77,7 +77,3 @@ def _check_output(config: DictConfig) -> None:
     pairs = points if isinstance(points, list) else [points]
     if points is not None and not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         raise ValueError(f"output.points: expected [[row, column], …], got {points!r}")
-
-
-if __name__ == "__main__":
-    main()

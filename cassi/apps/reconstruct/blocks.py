@@ -12,12 +12,12 @@ from omegaconf import DictConfig
 from tqdm import tqdm
 
 from cassi.apps.block_solve import solve_block
-from cassi.apps.blocks import Block, lines_that_fit, parse_size, plan_blocks
 from cassi.apps.inputs import load_inputs
-from cassi.apps.journal import Journal, place
-from cassi.apps.reconstruct_one import Method
+from cassi.apps.reconstruct.journal import Journal, place
+from cassi.apps.reconstruct.one import Method
+from cassi.apps.reconstruct.plan import Block, lines_that_fit, parse_size, plan_blocks
+from cassi.apps.reconstruct.scene import finish, take_truth
 from cassi.apps.scene_parts import SceneParts
-from cassi.apps.scene_results import finish, take_truth
 from cassi.apps.settings import whole_number
 from cassi.data.formats.stacks import STACK_SUFFIXES, create_stack
 from cassi.solvers import Iteration, Solver

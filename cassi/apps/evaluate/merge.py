@@ -10,8 +10,8 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from cassi.apps.evaluate import sweep_points
-from cassi.apps.evaluate_data import load_benchmark
-from cassi.apps.evaluate_results import Plan, finish
+from cassi.apps.evaluate.data import load_benchmark
+from cassi.apps.evaluate.results import Plan, finish
 from cassi.apps.settings import choose_device
 from cassi.data.atomic import atomic_path
 from cassi.evaluation import Record, RecordFolder

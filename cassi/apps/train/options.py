@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from cassi.apps.training_files import checkpoint_folder
+from cassi.apps.train.files import checkpoint_folder
 from cassi.data.atomic import atomic_path
 
 OPTIONS = "options.yaml"

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cassi.apps.blocks import Block
+from cassi.apps.reconstruct.plan import Block
 from cassi.data.checksums import seal, unseal
 from cassi.data.formats.stacks import Stack, open_stack
 

@@ -12,8 +12,8 @@ import torch
 from omegaconf import DictConfig
 
 from cassi import ops
-from cassi.apps.evaluate_report import Pictures
-from cassi.apps.outputs import environment
+from cassi.apps.evaluate.pictures import Pictures
+from cassi.apps.results import environment
 from cassi.config import plain
 from cassi.data.atomic import write_sums
 from cassi.data.benchmarks import Benchmark
