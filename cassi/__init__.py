@@ -7,6 +7,7 @@ from cassi.data.io import read_cube, read_mask, read_measurement, write_cube
 from cassi.models.load import create_model, load_model, load_published
 from cassi.models.registry import list_models
 from cassi.priors import TV
+from cassi.reconstruction import calibrate, reconstruct, simulate
 from cassi.solvers import ADMM, GAP, Solver, solve
 from cassi.systems import BlurredCassi, DDCassi, SDCassi, WarpedCassi, dot_test
 
@@ -19,6 +20,7 @@ __all__ = [
     "SDCassi",
     "Solver",
     "WarpedCassi",
+    "calibrate",
     "create_model",
     "dot_test",
     "list_models",
@@ -30,6 +32,8 @@ __all__ = [
     "read_cube",
     "read_mask",
     "read_measurement",
+    "reconstruct",
+    "simulate",
     "solve",
     "write_cube",
 ]

@@ -1,4 +1,4 @@
-"""From config nodes to objects. Only this module and the commands know Hydra and OmegaConf."""
+"""From config nodes to objects, of allowed packages only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from cassi.checks import did_you_mean
 
 ALLOWED_PACKAGES = (
     *("cassi.systems", "cassi.solvers", "cassi.priors", "cassi.models"),
@@ -26,13 +26,14 @@ ALLOWED_CLASSES = (
     *(f"lightning.pytorch.loggers.{name}" for name in ("CSVLogger", "TensorBoardLogger")),
 )
 """Config nodes may build objects of classes in these packages, of these classes, and no other."""
+_HYDRA = {"_target_", "_partial_", "_args_", "_convert_", "_recursive_"}
 
 
 def build(node: Any, *args: Any, **kwargs: Any) -> Any:
     """Instantiate a config node with a ``_target_``, and the nodes inside it.
 
     Args:
-        node: mapping with ``_target_`` and the arguments of the target.
+        node: dict with ``_target_`` and the arguments of the target.
         args: further positional arguments.
         kwargs: further named arguments, which win over the node's.
 
@@ -44,52 +45,66 @@ def build(node: Any, *args: Any, **kwargs: Any) -> Any:
     from hydra.errors import InstantiationException
     from hydra.utils import instantiate
 
-    plain = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
-    if not isinstance(plain, dict) or "_target_" not in plain:
-        raise ValueError(f"config: expected a node with _target_, got {plain!r}")
-    for target in _targets(plain):
-        _check_target(target)
-    missing = sorted(OmegaConf.missing_keys(node)) if OmegaConf.is_config(node) else []
-    missing += [path for path, value in _leaves(plain) if value == "???"]  # behind ${…}
-    if missing:
+    node = plain(node)
+    if not isinstance(node, dict) or "_target_" not in node:
+        raise ValueError(f"config: expected a node with _target_, got {node!r}")
+    check_node(node)
+    if missing := [path for path, value in _leaves(node) if value == "???"]:
         raise ValueError(f"config: {missing[0]} has no value; give it one, {missing[0]}=…")
     try:
         # As a partial, because Hydra turns a dataclass among the named arguments into a config.
-        make = instantiate(plain, _partial_=True, _convert_="all")
+        make = instantiate(node, _partial_=True, _convert_="all")
         return make(*args, **kwargs)
     except InstantiationException as error:
         # Hydra wraps what an inner constructor raised; the user needs that, not the wrapping.
         cause = error.__cause__ or str(error).splitlines()[0]
-        raise ValueError(f"config: {plain['_target_']}: {cause}") from error
+        raise ValueError(f"config: {node['_target_']}: {cause}") from error
     except (ValueError, TypeError) as error:
-        raise ValueError(f"config: {plain['_target_']}: {error}") from error
+        raise ValueError(f"config: {node['_target_']}: {error}") from error
 
 
-def _targets(node: Any) -> Iterator[Any]:
-    if isinstance(node, dict):
-        if "_target_" in node:
-            yield node["_target_"]
-        for value in node.values():
-            yield from _targets(value)
-    elif isinstance(node, list | tuple):
-        for value in node:
-            yield from _targets(value)
+def check_node(node: Any, name: str = "") -> None:
+    """Check the targets of a node and of those inside it, and the names of their arguments.
+
+    Args:
+        node: of a config; anything else than a dict or list has nothing to check.
+        name: of the node in the config, for messages.
+
+    Raises:
+        ValueError: a target may not be built or does not exist, or takes no such argument.
+    """
+    for path, inner in _nodes(plain(node), name):
+        target = _find_class(inner["_target_"])
+        known = inspect.signature(target).parameters
+        if any(entry.kind is entry.VAR_KEYWORD for entry in known.values()):
+            continue
+        for key in map(str, inner):
+            if key not in known and key not in _HYDRA:
+                full = f"{path}.{key}" if path else key
+                hint = did_you_mean(key, known) or f"; there is {', '.join(known)}"
+                raise ValueError(f"no config value {full!r} of {inner['_target_']}{hint}")
+
+
+def _nodes(node: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    if isinstance(node, dict) and "_target_" in node:
+        yield path, node
+    for key, value in _items(node):
+        yield from _nodes(value, f"{path}.{key}" if path else str(key))
 
 
 def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    items = (
-        node.items()
-        if isinstance(node, dict)
-        else enumerate(node)
-        if isinstance(node, list)
-        else ()
-    )
-    for key, value in items:
+    for key, value in _items(node):
         yield f"{path}{key}", value
         yield from _leaves(value, f"{path}{key}.")
 
 
-def _check_target(target: Any) -> None:
+def _items(node: Any) -> Any:
+    if isinstance(node, dict):
+        return node.items()
+    return enumerate(node) if isinstance(node, list | tuple) else ()
+
+
+def _find_class(target: Any) -> Any:
     listed = target in ALLOWED_CLASSES
     if not isinstance(target, str) or not (listed or _is_inside(target)):
         raise ValueError(
@@ -107,6 +122,7 @@ def _check_target(target: Any) -> None:
     # A function would be called with whatever arguments the config holds: classes only.
     if not inspect.isclass(found) or not (listed or _is_inside(home)):
         raise ValueError(f"config: _target_ {target!r} is not a class of its package")
+    return found
 
 
 def _is_inside(name: str) -> bool:
@@ -114,9 +130,9 @@ def _is_inside(name: str) -> bool:
 
 
 def plain(node: Any) -> Any:
-    """Return a config node as dicts, lists and scalars, with interpolations resolved."""
-    return (
-        OmegaConf.to_container(node, resolve=True)
-        if isinstance(node, DictConfig | ListConfig)
-        else node
-    )
+    """Return a config node as dicts, lists and scalars, with references resolved."""
+    from omegaconf import OmegaConf
+
+    if not OmegaConf.is_config(node):
+        return node
+    return OmegaConf.to_container(node, resolve=True)

@@ -1,32 +1,104 @@
-"""The camera of a config, and its offsets."""
+"""The camera that a config describes, made to fit its mask and what is known of its files.
+
+The order matters. A mask that is drawn needs the size of the truth. A mask per band may be stored
+as it falls on the detector, which only the length of the measurement (or of the truth and its
+dispersion) tells; it is moved back to where the camera has it. Only then do mask and measurement
+say how many bands there are, and with them the camera is built.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import DictConfig
 from torch import Tensor
 
-from cassi.config import build, plain
-from cassi.systems import Dispersion, System
+from cassi import ops
+from cassi.config import build
+from cassi.systems import Dispersion, MaskPattern, System, check_mask, infer_bands, unshift_masks
 
 Wavelengths = Sequence[float] | None
+Node = Mapping[str, Any]
 
 
-def is_dual(system: DictConfig) -> bool:
+@dataclass(frozen=True)
+class Camera:
+    """A camera and how it was understood.
+
+    Attributes:
+        system: on the CPU.
+        mask: `(K, 1|C, H, W)` as it was read or drawn.
+        notes: one line each.
+    """
+
+    system: System
+    mask: Tensor
+    notes: list[str]
+
+
+def make_camera(
+    node: Node,
+    mask: Any,
+    *,
+    truth: Tensor | None = None,
+    measurement: Tensor | None = None,
+    bands: int | None = None,
+    wavelengths: Wavelengths = None,
+    stated: Wavelengths = None,
+) -> Camera:
+    """Make the camera of a scene.
+
+    Args:
+        node: of the config, `system`.
+        mask: `(K, 1|C, H, W)`, or the node of a mask to draw.
+        truth: `(C, H, W)`, if known.
+        measurement: `(K, H', W')`, if one was taken.
+        bands: C, if stated; else that of the truth, or what mask and measurement say.
+        wavelengths: nm, one per band, if known: dispersion curves need them.
+        stated: those that the user says, whose number must be that of the bands.
+
+    Raises:
+        ValueError: mask, measurement, dispersion and bands do not fit; the message says what would.
+    """
+    notes: list[str] = []
+    if truth is not None:
+        bands = bands or len(truth)
+    if not isinstance(mask, Tensor):
+        mask = draw_mask(mask, node, truth, wavelengths)
+        notes.append(f"mask: drawn, {tuple(mask.shape)}, mean {mask.mean():.3f}")
+    given, axis = mask, node.get("axis", -1)
+    along = axis in (-1, -2)  # what else it may be is for the camera to refuse
+    length = truth.shape[axis] if truth is not None and along else None
+    detector = None
+    if measurement is not None and along:
+        detector = measurement.shape[axis]
+        length = detector if is_dual(node) else length
+    elif length is not None:
+        detector = length + dispersed(node, bands or 1, wavelengths)
+    mask, more, note = move_back(node, mask, detector, wavelengths)
+    if note is not None:
+        notes.append(note)
+    check_mask(mask)
+    if measurement is not None and not more:
+        bands = fit_bands(node, mask, measurement, bands, stated)
+    system = build_camera(node, mask, bands or mask.shape[1], wavelengths, length, **more)
+    return Camera(system, given, [*notes, f"system: {system}"])
+
+
+def is_dual(system: Node) -> bool:
     """Tell whether a config's camera is the dual disperser, whose y is as large as the cube."""
     return str(system.get("_target_")).rpartition(".")[2] == "DDCassi"
 
 
-def find_offsets(system: DictConfig, bands: int, wavelengths: Wavelengths) -> list[float] | None:
+def find_offsets(system: Node, bands: int, wavelengths: Wavelengths) -> list[float] | None:
     """Return one offset per band, of a list or a dispersion curve; None where there is a step.
 
     Raises:
         ValueError: a curve without wavelengths, or a number of offsets that is not that of bands.
     """
-    node = plain(system.get("offsets"))
+    node = system.get("offsets")
     if node is None:
         return None
     if isinstance(node, dict):
@@ -51,7 +123,7 @@ def find_offsets(system: DictConfig, bands: int, wavelengths: Wavelengths) -> li
     return [float(value) for value in node]
 
 
-def dispersed(system: DictConfig, bands: int, wavelengths: Wavelengths) -> int:
+def dispersed(system: Node, bands: int, wavelengths: Wavelengths) -> int:
     """Return by how many pixels the bands lie apart: ceil(max o), or (C-1)·|step|."""
     offsets = find_offsets(system, bands, wavelengths)
     if offsets is not None:
@@ -59,7 +131,7 @@ def dispersed(system: DictConfig, bands: int, wavelengths: Wavelengths) -> int:
     return (bands - 1) * abs(whole_step(system))
 
 
-def whole_step(system: DictConfig) -> int:
+def whole_step(system: Node) -> int:
     """Return the step of a config's camera.
 
     Raises:
@@ -75,7 +147,7 @@ def whole_step(system: DictConfig) -> int:
 
 
 def build_camera(
-    system: DictConfig,
+    system: Node,
     mask: Tensor,
     bands: int,
     wavelengths: Wavelengths,
@@ -100,3 +172,131 @@ def build_camera(
         more = {"width": length} | more
     camera: System = build(system, mask=mask, bands=bands, **more)
     return camera
+
+
+def draw_mask(node: Any, system: Node, truth: Tensor | None, wavelengths: Wavelengths) -> Tensor:
+    """Draw the mask that a node of a config describes, for a truth `(C, H, W)`.
+
+    Raises:
+        ValueError: it is no mask to draw, or there is no truth.
+    """
+    pattern = build(node)
+    if not isinstance(pattern, MaskPattern):
+        raise ValueError(f"mask: expected a mask to draw, got {type(pattern).__name__}")
+    if truth is None:
+        raise ValueError(
+            "mask: expected the file of the mask that the measurement was made with, mask=FILE; "
+            "masks are drawn for a truth"
+        )
+    bands, height, width = truth.shape
+    extra = dispersed(system, bands, wavelengths) if is_dual(system) else 0
+    rows = system.get("axis", -1) == -2
+    return pattern.draw(height + extra * rows, width + extra * (not rows), bands)
+
+
+def move_back(
+    system: Node, mask: Tensor, detector: int | None, wavelengths: Wavelengths
+) -> tuple[Tensor, dict[str, Any], str | None]:
+    """Recognise masks per band on the detector's grid (`mask_3d_shift`), and move them back.
+
+    Args:
+        system: the node.
+        mask: `(K, C, H, W or W')`.
+        detector: W', of a measurement or of a truth and its dispersion.
+        wavelengths: nm, if known.
+
+    Returns:
+        The mask of the camera, further arguments of the camera, and a note for the user, or None
+        where the mask was what it seemed.
+    """
+    bands, axis = mask.shape[1], system.get("axis", -1)
+    if bands == 1 or axis not in (-1, -2) or mask.shape[axis] != detector or is_dual(system):
+        return mask, {}, None
+    offsets = find_offsets(system, bands, wavelengths)
+    if offsets is None:
+        offsets = list(ops.step_offsets(bands, whole_step(system)))
+    whole = all(offset == int(offset) for offset in offsets)
+    if not whole or min(offsets) != 0 or max(offsets) == 0:
+        return mask, {}, None
+    moved, shifts, length = unshift_masks(mask, [int(offset) for offset in offsets], axis)
+    note = f"mask: one per band as it falls on the detector, moved back to {tuple(moved.shape)}"
+    if min(shifts) == 0:
+        return moved, {}, note
+    note += "; it lets light through beside the windows, so the cube is wider than those"
+    return moved, {"offsets": [float(shift) for shift in shifts], "detector": length}, note
+
+
+def fit_bands(
+    system: Node,
+    mask: Tensor,
+    measurement: Tensor,
+    bands: int | None,
+    wavelengths: Wavelengths,
+) -> int:
+    """Return the number of bands that mask, measurement and wavelengths agree on.
+
+    Raises:
+        ValueError: they do not; the message says what would fit.
+    """
+    step, axis = whole_step(system), system.get("axis", -1)
+    if axis not in (-1, -2):
+        raise ValueError(f"system.axis: expected -1 (columns) or -2 (rows), got {axis!r}")
+    across = -3 - axis  # the other axis
+    if measurement.shape[across] != mask.shape[across]:
+        side = {-1: "width", -2: "height"}
+        raise ValueError(
+            f"mask: expected a {side[across]} of {measurement.shape[across]} as the measurement's, "
+            f"got {mask.shape[across]} (mask {tuple(mask.shape[-2:])}, measurement "
+            f"{tuple(measurement.shape[-2:])}, dispersion along the {side[axis]}); "
+            f"system.axis={across} disperses along the other side, axes.measurement=WH reads a "
+            "transposed file"
+        )
+    if is_dual(system) or _own_length(system):
+        return _stated_bands(system, mask, measurement, bands, wavelengths)
+    if wavelengths is not None and system.get("bands") is None:
+        found = infer_bands(mask.shape[axis], measurement.shape[axis], step)
+        if found != len(wavelengths):
+            raise ValueError(
+                f"wavelengths: expected {found} values, one per band that step {step} makes, "
+                f"got {len(wavelengths)}"
+            )
+    return infer_bands(mask.shape[axis], measurement.shape[axis], step, bands)
+
+
+def _own_length(system: Node) -> bool:
+    return system.get("offsets") is not None or system.get("detector") is not None
+
+
+def _stated_bands(
+    system: Node,
+    mask: Tensor,
+    measurement: Tensor,
+    bands: int | None,
+    wavelengths: Wavelengths,
+) -> int:
+    # Sizes do not say how many bands there are.
+    offsets = system.get("offsets")
+    if bands is None and wavelengths is not None:
+        bands = len(wavelengths)
+    if bands is None and isinstance(offsets, list):
+        bands = len(offsets)
+    if bands is None:
+        raise ValueError(
+            "system.bands: expected the number of bands, which this camera's size leaves open"
+        )
+    axis = system.get("axis", -1)
+    extra = dispersed(system, bands, wavelengths)  # checks the offsets too
+    got, detector = measurement.shape[axis], system.get("detector")
+    if is_dual(system):
+        expected, why = system.get("width") or got, "system.width says"
+    elif detector is not None:
+        expected, why = detector, "system.detector says"
+    else:
+        expected = mask.shape[axis] + extra
+        why = f"a mask of {mask.shape[axis]} and bands up to {extra} pixels apart say; set "
+        why += f"system.detector={got} if the detector ends elsewhere"
+    if got != expected:
+        raise ValueError(
+            f"measurement: expected {expected} pixels along the dispersion, got {got}: {why}"
+        )
+    return bands

@@ -1,92 +1,172 @@
-"""What all commands share: Hydra's start, one-line errors, exit status."""
+"""What all commands share: Hydra's start, settings, the process, one-line errors, exit status."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import DictConfig
 
-from cassi.apps.errors import describe, is_usage_error
+from cassi.apps.errors import JobError, debugging, describe, is_usage_error
+from cassi.apps.memory import keep_freed_memory, use_huge_pages
+from cassi.apps.settings import read_settings
 from cassi.apps.signals import Terminated, raise_terminated
 
+FAILED = 1
+"""Exit status where some results are missing and the rest is done."""
 USAGE_ERROR = 2
 INTERRUPTED = 130
 TERMINATED = 143
 """Of a shell: 128 and the number of the signal."""
-AGAIN = "give the same command again"
 
 
-class JobError(Exception):
-    """A job of a sweep failed."""
+@dataclass(frozen=True)
+class Run:
+    """What a job knows of the command beside its settings.
+
+    Attributes:
+        folder: where results go, absolute.
+        is_multirun: one of several jobs, which a failure must not end.
+        options: what stood on the command line, for commands that go on later.
+    """
+
+    folder: Path
+    is_multirun: bool
+    options: Sequence[str] = ()
 
 
-def run_command(name: str, config_name: str, job: Callable[[DictConfig], Any]) -> None:
+Job = Callable[[Any, Run], Any]
+"""(settings, run) → the number that a sweep minimises or maximises."""
+
+
+def run_command(name: str, kind: type, job: Job) -> None:
     """Compose the config, run the job, and turn a user's mistake into one line and status 2.
 
+    A defect of the program shows its traceback; with `CASSI_DEBUG=1` a mistake does so too.
+
     Args:
-        name: of the command, printed before an error.
-        config_name: of the primary config in `cassi.conf`.
-        job: takes the composed config.
+        name: of the command, `cassi-…`; the primary config in `cassi.conf` has the rest of it.
+        kind: class of its settings.
+        job: takes the settings.
     """
     import hydra
 
     # Hydra otherwise prints its own account of an error, over many lines, and exits with status 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     decorate = hydra.main(
-        version_base="1.3", config_path="pkg://cassi.conf", config_name=config_name
+        version_base="1.3",
+        config_path="pkg://cassi.conf",
+        config_name=name.removeprefix("cassi-"),
     )
     try:
         with raise_terminated():
-            decorate(_Job(name, job))()
+            decorate(_Job(name, kind, job))()
     except KeyboardInterrupt as stop:
-        _fail(name, f"interrupted; {stop or AGAIN}", INTERRUPTED)
+        _fail(name, f"interrupted; {stop or 'give the same command again'}", INTERRUPTED)
     except Terminated as stop:
-        _fail(name, f"terminated; {stop or AGAIN}", TERMINATED)
+        _fail(name, f"terminated; {stop or 'give the same command again'}", TERMINATED)
     except JobError as error:
         # Printed where the job ran, which may be another machine's log.
         _fail(name, f"a job failed: {error}", USAGE_ERROR)
     except Exception as error:
         if not is_usage_error(error):
             raise
-        _fail(name, describe(error), USAGE_ERROR)
+        _fail(name, describe(error), USAGE_ERROR, error)
 
 
 class _Job:
     """The job with its errors reported; an object, so that launchers can pickle it."""
 
-    def __init__(self, name: str, job: Callable[[DictConfig], Any]) -> None:
-        self.name, self.job = name, job
+    def __init__(self, name: str, kind: type, job: Job) -> None:
+        self.name, self.kind, self.job = name, kind, job
         self.__module__, self.__name__, self.__qualname__ = job.__module__, "job", "job"
 
     def __call__(self, config: DictConfig) -> Any:
         from hydra.core.hydra_config import HydraConfig
         from hydra.types import RunMode
 
+        hydra = HydraConfig.get()
+        many = hydra.mode == RunMode.MULTIRUN
+        folder = Path(hydra.runtime.output_dir).resolve()
         try:
-            return self.job(config)
+            settings: Any = read_settings(config, self.kind)
+            return self.job(settings, Run(folder, many, tuple(hydra.overrides.task)))
         except (KeyboardInterrupt, Terminated) as stop:
-            raise type(stop)(str(stop) or _go_on(HydraConfig.get())) from None
+            place = f"sweep.dir={hydra.sweep.dir}" if many else f"run.dir={folder}"
+            hint = f"go on with the same command and hydra.{place}"
+            raise type(stop)(str(stop) or hint) from None
         except Exception as error:
             if not is_usage_error(error):
                 raise
             # One failing job of a sweep must not stop the others, so there it goes to Hydra.
-            if HydraConfig.get().mode == RunMode.MULTIRUN:
+            if many:
                 print(f"{self.name}: error: {describe(error)}", file=sys.stderr)
                 raise JobError(describe(error)) from None
-            _fail(self.name, describe(error), USAGE_ERROR)
+            _fail(self.name, describe(error), USAGE_ERROR, error)
 
 
-def _go_on(hydra: Any) -> str:
-    from hydra.types import RunMode
-
-    many = hydra.mode == RunMode.MULTIRUN
-    folder = f"sweep.dir={hydra.sweep.dir}" if many else f"run.dir={hydra.runtime.output_dir}"
-    return f"go on with the same command and hydra.{folder}"
-
-
-def _fail(name: str, message: str, status: int) -> None:
-    print(f"{name}: error: {message}", file=sys.stderr)
+def _fail(name: str, message: str, status: int, error: Exception | None = None) -> None:
+    if error is not None and debugging():
+        traceback.print_exception(error)
+    with contextlib.suppress(BrokenPipeError):
+        print(f"{name}: error: {message}", file=sys.stderr)
     sys.exit(status)
+
+
+def prepare_process(settings: Any, *, blocks: bool = False) -> None:
+    """Set the threads of this process and how it uses memory, as settings say.
+
+    Args:
+        settings: of a command.
+        blocks: within a memory budget.
+    """
+    use_huge_pages() if blocks else keep_freed_memory()
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+
+
+def is_first_process() -> bool:
+    """Tell whether this process writes what there is one of; without torchrun it does."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def follow_first_process() -> None:
+    """Let a process that is not the first make no folder of Hydra's.
+
+    Results go where the first process says, which for this one may be a second ago.
+    """
+    if not is_first_process():
+        sys.argv += ["hydra.run.dir=.", "hydra.output_subdir=null"]
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device of that name; `auto` takes a GPU where there is one.
+
+    Of the processes that torchrun starts on a machine, each has a GPU of its own where the name
+    has no number.
+    """
+    try:
+        device = torch.device(
+            ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+        )
+    except RuntimeError:
+        raise ValueError(f"device: expected auto, cpu, cuda or cuda:N, got {name!r}") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"device: expected auto, cpu, cuda or cuda:N, got {name!r}")
+    if device.type == "cpu":
+        return device
+    count = torch.cuda.device_count()
+    if (device.index or 0) >= count:
+        raise ValueError(
+            f"device: {name} is not there (CUDA devices: {count}); use device=auto or device=cpu"
+        )
+    if device.index is not None:
+        return device
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % count)

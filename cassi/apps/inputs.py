@@ -1,26 +1,25 @@
-"""From a config to the camera, the measurement and, where known, the truth."""
+"""From settings to the camera, the measurement and, where known, the truth."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
-from omegaconf import DictConfig
 from torch import Tensor
 
-from cassi.apps import settings
-from cassi.apps.camera import build_camera, dispersed, is_dual
-from cassi.apps.frames import Frames
-from cassi.apps.geometry import fit_bands
-from cassi.apps.masks import draw_mask, move_back
+from cassi.apps.camera import make_camera
+from cassi.apps.settings import Snapshots
+from cassi.config import build
 from cassi.data import io
 from cassi.data.bundled import bundled_path
+from cassi.data.frames import STEPS, Preprocessing, describe
 from cassi.data.scenes import scene_name
-from cassi.systems import System, check_mask
+from cassi.evaluation.problems import scene_generator
+from cassi.systems import System
 
 
 @dataclass(frozen=True)
@@ -40,22 +39,27 @@ class Inputs:
     """What was done to the frame, by step; None where it was simulated without noise."""
 
 
-def load_inputs(config: DictConfig, device: torch.device) -> Inputs:
-    """Read and check the files that a config names.
+def load_inputs(settings: Snapshots, device: torch.device, bands: int | None = None) -> Inputs:
+    """Read and check the files that settings name.
+
+    Args:
+        settings: of a command.
+        device: where camera and measurement go.
+        bands: C where neither settings nor files say it.
 
     Raises:
         OSError: a file is missing or cannot be read.
         ValueError: files, camera and wavelengths do not fit; the message says what would.
     """
-    files = _choose_files(config)
-    given = settings.given_wavelengths(config)
-    bands = settings.agreed_bands(config.system.get("bands"), given)
+    files = _choose_files(settings)
+    given = settings.given_wavelengths
+    bands = settings.bands or bands
     notes: list[str] = []
 
     def load(role: str, reader: Callable[..., io.Loaded], **hints: Any) -> io.Loaded | None:
         if role not in files:
             return None
-        chosen = {"key": config["keys"][role], "axes": config["axes"][role]}
+        chosen = {"key": getattr(settings.keys, role), "axes": getattr(settings.axes, role)}
         try:
             loaded = reader(files[role], **chosen, **hints)
         except ValueError as error:
@@ -68,61 +72,110 @@ def load_inputs(config: DictConfig, device: torch.device) -> Inputs:
     truth = load("truth", io.load_cube, bands=bands)
     if truth is not None:
         bands = bands or truth.data.shape[1]
-    frames, measured = Frames(config), load("measurement", io.load_measurement)
+    chain = make_preprocessing(vars(settings), settings.system)
+    measured = load("measurement", io.load_measurement)
+    frame, done = None, None
     if measured is not None:
-        measured = replace(measured, data=frames.preprocess(measured.data))
+        if settings.noise is not None:
+            raise ValueError("noise: expected none, the measurement is not simulated")
+        frame, done, more = preprocess(chain, measured.data)
     wavelengths = given or next((f.wavelengths for f in (truth, measured) if f), None)
+    mask = settings.mask
     if "mask" in files:
         mask = cast("io.Loaded", load("mask", io.load_mask, bands=bands)).data
-    else:
-        drawn_for = None if truth is None else truth.data[0]
-        mask = draw_mask(config.mask, config.system, drawn_for, wavelengths)
-        notes.append(f"mask: drawn, {tuple(mask.shape)}, mean {mask.mean():.3f}")
-    axis = config.system.get("axis", -1)
-    length = None if truth is None or axis not in (-1, -2) else truth.data.shape[axis]
-    detector = None
-    if measured is not None and axis in (-1, -2):
-        detector = measured.data.shape[axis]
-        length = detector if is_dual(config.system) else length
-    elif length is not None:
-        detector = length + dispersed(config.system, bands or 1, wavelengths)
-    mask, more, note = move_back(config.system, mask, detector, wavelengths)
-    if note is not None:
-        notes.append(note)
-    check_mask(mask)
-    if measured is not None and not more:
-        bands = fit_bands(config.system, mask, measured.data, bands, given)
-
-    bands = bands or mask.shape[1]
-    system = build_camera(config.system, mask, bands, wavelengths, length, **more)
-    notes.append(f"system: {system}")
+    camera = make_camera(
+        settings.system,
+        mask,
+        truth=None if truth is None else truth.data[0],
+        measurement=None if frame is None else frame[0],
+        bands=bands,
+        wavelengths=wavelengths,
+        stated=given,
+    )
+    system, notes = camera.system, [*notes, *camera.notes]
     if truth is not None:
         _check_shape("truth", files, "(C, H, W)", truth.data, system.cube_shape)
-    if measured is not None:
-        measurement = measured.data
-    else:
-        scene = scene_name(files["truth"])
-        measurement = frames.simulate(system, cast("io.Loaded", truth).data, scene)
-    _check_shape("measurement", files, "(K, H', W')", measurement, system.measurement_shape)
+    if frame is None:
+        x = cast("io.Loaded", truth).data
+        frame, done, more = simulate(settings, chain, system, x, scene_name(files["truth"]))
+    _check_shape("measurement", files, "(K, H', W')", frame, system.measurement_shape)
     return Inputs(
         system.to(device),
-        measurement.to(device),
+        frame.to(device),
         None if truth is None else truth.data,
         wavelengths,
-        [*notes, *frames.notes],
-        frames.done,
+        [*notes, *more],
+        done,
     )
 
 
-def _choose_files(config: DictConfig) -> dict[str, Path]:
-    roles = ("measurement", "mask", "truth")
-    given = {role: config[role] for role in roles if config[role] is not None}
-    drawn = isinstance(given.get("mask"), DictConfig)
-    files = {role: _path(value) for role, value in given.items() if not (drawn and role == "mask")}
+def make_preprocessing(steps: Mapping[str, Any], system: Mapping[str, Any]) -> Preprocessing:
+    """Make the chain that frames go through.
+
+    Args:
+        steps: settings by name; those that are missing are left out, as are other names.
+        system: the camera's node, for its dispersion.
+
+    Raises:
+        OSError: a file is missing.
+        ValueError: a value is outside its range, or a file cannot be read.
+    """
+    step, axis = system.get("step", 1), system.get("axis", -1)
+    known = isinstance(step, int | float) and not isinstance(step, bool)
+    return Preprocessing(
+        **{name: steps[name] for name in STEPS if name in steps},
+        step=step if known else 1,
+        axis=axis if axis in (-1, -2) else -1,  # what else it may be is for the camera to refuse
+    )
+
+
+def preprocess(chain: Preprocessing, frame: Tensor) -> tuple[Tensor, dict[str, Any], list[str]]:
+    """Make a measurement of a frame `(B, K, H', W')`.
+
+    Returns:
+        The measurement, what was done by step, and notes.
+
+    Raises:
+        ValueError: the frame does not fit the chain or holds no light.
+    """
+    measurement, done = chain.apply(frame)
+    said = describe(done)
+    if not measurement.any():
+        raise ValueError("measurement: expected light, got only zeros")
+    return measurement, done, [f"measurement: {said}"] if said else []
+
+
+@torch.no_grad()
+def simulate(
+    settings: Snapshots, chain: Preprocessing, system: System, truth: Tensor, scene: str
+) -> tuple[Tensor, dict[str, Any] | None, list[str]]:
+    """Measure a truth `(1, C, H, W)` by the camera and, where there is noise, the sensor.
+
+    Noise depends on the seed and the scene's name, as in cassi-evaluate. Returns as `preprocess`.
+    """
+    y: Tensor = system(truth)
+    notes = [f"measurement: simulated from the truth, {tuple(y.shape)}"]
+    if settings.noise is None:
+        return y, None, notes
+    node = dict(settings.noise)
+    name = node.pop("_target_").rpartition(".")[2]
+    said = ", ".join(f"{key} {value}" for key, value in node.items() if value)
+    notes.append(f"measurement: {name} with {said}")
+    random = scene_generator(settings.seed, scene)
+    frame = build(settings.noise)(y, truth.shape[1], random)
+    y, done, more = preprocess(chain, frame)
+    return y, done, [*notes, *more]
+
+
+def _choose_files(settings: Snapshots) -> dict[str, Path]:
+    drawn = isinstance(settings.mask, dict)
+    roles = ("measurement", "truth") if drawn else ("measurement", "mask", "truth")
+    given = {role: getattr(settings, role) for role in roles}
+    files = {role: _path(value) for role, value in given.items() if value is not None}
     if not files:
         mask = {} if drawn else {"mask": bundled_path("mask.tif")}
         return mask | {"truth": bundled_path("scene.tif")}
-    root = Path(config.paths.data_dir)
+    root = Path(settings.paths.data_dir)
     if not root.is_dir() and any(root in file.parents for file in files.values()):
         raise ValueError(f"paths.data_dir: no folder {root}; set paths.data_dir=DIR or $CASSI_DATA")
     if "mask" not in files and not drawn:

@@ -1,25 +1,90 @@
-"""Networks in configs: every registered one is an option of the group `model`."""
+"""Reconstructors by name: solvers of experiments, registered networks, files of weights."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import torch
+from hydra import compose, initialize_config_module
 from hydra.core.config_store import ConfigStore
-from omegaconf import DictConfig, OmegaConf
+from hydra.core.global_hydra import GlobalHydra
 from torch import nn
 
-from cassi.config import plain
-from cassi.models.inference import Shipped
-from cassi.models.load import Card, load_model, make_network, read_card
-from cassi.models.registry import Entry, find_model, list_models
+from cassi.apps.settings import Reconstruct, read_settings
+from cassi.checks import did_you_mean
+from cassi.config import build
+from cassi.models.inference import prepare
+from cassi.models.load import load_model, make_network, read_card
+from cassi.models.registry import Card, Entry, find_model, list_models, weight_files
+from cassi.solvers import Solver
+from cassi.solvers.base import Reconstructor
 
 FILE_SUFFIX = ".safetensors"
+KEYS = ("method", "model", "name", "overrides", "weights")
+"""Of an item of `reconstructors`."""
+
+
+class Recipe:
+    """What settings describe: a solver, or a network that is made for each number of bands.
+
+    Args:
+        settings: of cassi-reconstruct.
+        device: where networks go.
+
+    Attributes:
+        bands: the number that a file of weights was made for, if it says one.
+
+    Raises:
+        OSError: a file of weights is missing.
+        ValueError: it is no solver, or a network without weights.
+    """
+
+    def __init__(self, settings: Reconstruct, device: torch.device) -> None:
+        self.settings, self.device = settings, device
+        self.bands: int | None = None
+        self._networks: dict[int, tuple[Reconstructor, Card]] = {}
+        self._solver = None
+        if settings.model is None:
+            self._solver = build_solver(settings)
+        elif (card := check_model(settings.model)) is not None:
+            self.bands = card.bands
+
+    @property
+    def is_network(self) -> bool:
+        """Tell whether it is a network."""
+        return self._solver is None
+
+    def make(self, bands: int) -> tuple[Reconstructor, Card | None]:
+        """Return the reconstructor for C bands, and what a network says of itself.
+
+        Raises:
+            ValueError: the network is not for so many bands.
+        """
+        if self._solver is not None:
+            return self._solver, None
+        if bands not in self._networks:
+            torch.manual_seed(self.settings.seed)  # random weights are those of the seed
+            network, card = build_network(self.settings.model, bands)
+            ready = prepare(network, self.settings.refine, self.settings.precision)
+            self._networks[bands] = ready.to(self.device), card
+        return self._networks[bands]
+
+
+def build_solver(settings: Any) -> Solver:
+    """Make the solver of settings with its prior; ValueError where it is none."""
+    solver = build(settings.solver, prior=build(settings.prior))
+    if not isinstance(solver, Solver):
+        raise ValueError(f"solver: expected cassi.solvers.Solver, got {type(solver).__name__}")
+    return solver
 
 
 def store_models() -> None:
-    """Enter every registered network and `file` into Hydra's group `model`."""
+    """Enter every registered network, and `file`, into Hydra's group `model`."""
     store = ConfigStore.instance()
     for name in list_models():
         store.store(group="model", name=name, node=model_node(name), provider="cassi.models")
@@ -29,26 +94,25 @@ def store_models() -> None:
 def model_node(name: str) -> dict[str, Any]:
     """Return the config of a registered network: its name, weights, which of them, and settings."""
     entry = find_model(name)
-    settings = _settings(entry)
-    if not entry.shipped:
-        return {"name": name, "weights": None, "ema": None} | settings
-    # Data steps as damped as the solver's would be: an experiment knows its camera.
-    noise = {"noise": "${oc.select:solver.noise,auto}"} if "noise" in settings else {}
-    return {"name": name} | settings | noise
+    settings: dict[str, Any] = _settings(entry)
+    if entry.shipped:
+        # As the solver would take it: an experiment knows its camera.
+        return {"name": name} | settings | {"noise": "${oc.select:solver.noise,auto}"}
+    return {"name": name, "weights": None, "ema": None} | settings
 
 
 def _settings(entry: Entry) -> dict[str, Any]:
-    parameters = list(inspect.signature(entry.make).parameters.values())
+    parameters = inspect.signature(entry.make).parameters.values()
     missing = inspect.Parameter.empty
     settings = {
         p.name: "???" if p.default is missing else p.default
         for p in parameters
         if p.name != "bands" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     }
-    return {**settings, **entry.settings}
+    return settings | dict(entry.settings)
 
 
-def build_model(node: DictConfig, bands: int) -> tuple[nn.Module, Card]:
+def build_network(node: dict[str, Any], bands: int) -> tuple[nn.Module, Card]:
     """Make the network of a `model` node.
 
     Args:
@@ -63,10 +127,12 @@ def build_model(node: DictConfig, bands: int) -> tuple[nn.Module, Card]:
         OSError: a file is missing.
         ValueError: name, settings, weights and bands do not fit.
     """
-    missing = sorted(OmegaConf.missing_keys(node))
-    if missing:
+    if missing := [key for key, value in node.items() if value == "???"]:
         raise ValueError(f"config: model.{missing[0]} has no value; give it one")
-    settings = plain(node)
+    # Lists of a config are tuples in Python; a network may unpack or hash them.
+    settings: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in node.items()
+    }
     path = settings.pop("path", None)
     if path is not None:
         card = read_card(path)
@@ -80,11 +146,9 @@ def build_model(node: DictConfig, bands: int) -> tuple[nn.Module, Card]:
     ema = settings.pop("ema", None)
     if ema not in (None, True, False):
         raise ValueError(f"model.ema: expected true, false or null, got {ema!r}")
-    # Lists of a config are tuples in Python; a network may unpack or hash them.
-    settings = {key: tuple(v) if isinstance(v, list) else v for key, v in settings.items()}
     given = None if weights in (None, "random") else weights
     network = make_network(name, bands, given, ema, **settings)
-    shipped: Shipped | None = getattr(network, "shipped", None)
+    shipped = getattr(network, "shipped", None)
     if shipped is not None:
         return network, _for_any(shipped.card, bands)
     return network, Card(name=name, bands=bands, settings=settings)
@@ -95,7 +159,7 @@ def _for_any(card: Card, bands: int) -> Card:
     return replace(card, bands=bands, wavelengths=None)
 
 
-def check_model(node: DictConfig) -> Card | None:
+def check_model(node: dict[str, Any]) -> Card | None:
     """Look at a `model` node before anything is read that it is needed for.
 
     Returns:
@@ -106,11 +170,12 @@ def check_model(node: DictConfig) -> Card | None:
         ValueError: it is no such file; or a network is named and no weights are.
     """
     if "path" in node:
-        return read_card(node.path)
-    if not find_model(node.name).shipped and node.weights is None:
+        return read_card(node["path"])
+    if not find_model(node["name"]).shipped and node["weights"] is None:
         raise ValueError(
-            f"model.weights: expected a file, got none: an untrained {node.name} recovers nothing; "
-            "give model.weights=FILE, or model=FILE.safetensors, or model.weights=random to time it"
+            f"model.weights: expected a file, got none: an untrained {node['name']} recovers "
+            "nothing; give model.weights=FILE, or model=FILE.safetensors, or model.weights=random "
+            "to time it"
         )
     return None
 
@@ -126,3 +191,140 @@ def rewrite_model_path(arguments: list[str]) -> list[str]:
         else:
             result.append(argument)
     return result
+
+
+def compose_settings(
+    options: Iterable[str] = (), data_dir: str | None = None, kind: type = Reconstruct
+) -> Any:
+    """Return the settings of a command with these options.
+
+    Args:
+        options: as on the command line.
+        data_dir: `paths.data_dir` of the command that asks.
+        kind: class of the settings.
+    """
+    with config_search():
+        name = kind.__name__.lower()
+        composed = compose(name, overrides=rewrite_model_path(list(options)))
+        if data_dir is not None:
+            composed.paths.data_dir = data_dir
+        return read_settings(composed, kind)
+
+
+def config_search() -> Any:
+    """Return a context in which configs are found and composed."""
+    store_models()
+    # Inside a command Hydra is set up, with the config folders of the user; elsewhere it is not.
+    if GlobalHydra.instance().is_initialized():
+        return nullcontext()
+    return initialize_config_module("cassi.conf", version_base="1.3")
+
+
+def list_experiments() -> list[str]:
+    """Return the experiments that are methods: they name no scene, no camera and no training."""
+    with config_search():
+        loader = GlobalHydra.instance().config_loader()
+        names = [n for n in loader.get_group_options("experiment") if not n.startswith("_")]
+        return [n for n in names if not n.startswith("train_") and not _names_a_scene_or_camera(n)]
+
+
+def _names_a_scene_or_camera(name: str) -> bool:
+    for source in GlobalHydra.instance().config_loader().get_sources():
+        if source.available() and source.is_config(f"experiment/{name}"):
+            return bool({"scene", "camera"} & set(source.load_config(f"experiment/{name}").config))
+    return False
+
+
+def understand(item: Any) -> dict[str, Any]:
+    """Return the mapping that an item of `reconstructors` stands for, with a name.
+
+    Raises:
+        ValueError: there is nothing of that name, or the mapping has other keys than `KEYS`.
+    """
+    if isinstance(item, str):
+        networks, methods = list_models(), list_experiments()
+        if item.endswith(FILE_SUFFIX) or item in networks:
+            return {"name": _short(item), "model": item}
+        if item not in methods:
+            hint = did_you_mean(item, [*methods, *networks]) or f"; there is {_some(methods)}"
+            raise ValueError(
+                f"reconstructors: no method, network or {FILE_SUFFIX} file {item!r}{hint}"
+            )
+        return {"name": item, "method": item}
+    if not isinstance(item, dict) or ("method" in item) == ("model" in item):
+        raise ValueError(
+            f"reconstructors: expected a name, or a mapping with method or model, got {item!r}"
+        )
+    if unknown := sorted(set(map(str, item)) - set(KEYS)):
+        raise ValueError(f"reconstructors: no key {unknown[0]!r}; there is {_some(KEYS)}")
+    what = item.get("method", item.get("model"))
+    name = item.get("name") or ("+".join(what) if isinstance(what, list) else _short(str(what)))
+    return {**item, "name": str(name)}
+
+
+def settings_of(
+    spec: dict[str, Any], more: Iterable[str] = (), data_dir: str | None = None
+) -> Reconstruct:
+    """Return the settings that an item of `reconstructors` stands for.
+
+    Args:
+        spec: of `understand`.
+        more: options that a data set has for solvers.
+        data_dir: `paths.data_dir` of the command that asks.
+
+    Raises:
+        ValueError: names, weights and options do not fit.
+    """
+    given = spec.get("overrides") or []
+    # A mapping says the same, and needs no quotes on the command line.
+    pairs = [f"{key}={value}" for key, value in given.items()] if isinstance(given, dict) else given
+    overrides = list(map(str, pairs))
+    if "model" not in spec:
+        if "weights" in spec:
+            raise ValueError("weights: expected with model only; a method takes overrides")
+        wanted = spec["method"] if isinstance(spec["method"], list) else [spec["method"]]
+        methods: Reconstruct = compose_settings(
+            [f"experiment=[{','.join(wanted)}]", *more, *overrides], data_dir
+        )
+        return methods
+    settings: Reconstruct = compose_settings([f"model={spec['model']}", *overrides], data_dir)
+    if "weights" in spec:
+        settings = replace(settings, model=settings.model | {"weights": spec["weights"]})
+    if settings.model.get("weights", "") is None:
+        raise ValueError(
+            f"expected weights, got none: write {{model: {spec['model']}, weights: FILE}}, or "
+            "weights: random, which recovers nothing but takes as long"
+        )
+    return settings
+
+
+def identity_of(settings: Reconstruct, bands: int) -> dict[str, Any]:
+    """Return what the results of a reconstructor depend on beside camera and measurement."""
+    if settings.model is None:
+        return name_weights({"solver": settings.solver, "prior": settings.prior})
+    settled = {"bands": bands, "refine": settings.refine, "precision": settings.precision}
+    return name_weights({"model": settings.model, **settled})
+
+
+def name_weights(value: Any) -> Any:
+    """Replace the name of weights that come with the package by their files.
+
+    Other weights under the same name are another method.
+    """
+    if isinstance(value, dict):
+        return {key: name_weights(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [name_weights(item) for item in value]
+    return [str(file) for file in weight_files(value)] or value
+
+
+def _short(item: str) -> str:
+    path = Path(item)
+    if path.suffix != FILE_SUFFIX:
+        return item
+    # A training calls every file model.safetensors, and its folder tells which.
+    return path.parent.name if path.stem == "model" and path.parent.name else path.stem
+
+
+def _some(names: Iterable[str]) -> str:
+    return ", ".join(names)

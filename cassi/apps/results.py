@@ -1,4 +1,4 @@
-"""Write the results of a reconstruction, all of them or none."""
+"""What commands write of a reconstruction: cube, pictures, report, tables, numbers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
 from torch import Tensor
 
 from cassi import metrics
 from cassi.apps.inputs import Inputs
-from cassi.config import plain
+from cassi.apps.settings import Output
+from cassi.data.io import write_cube
+from cassi.data.resample import to_wavelengths
 from cassi.evaluation.tables import strict
 from cassi.solvers import Solution
 from cassi.systems import System
@@ -35,38 +36,62 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(strict(value), indent=2, allow_nan=False) + "\n")
 
 
+def save_cube(
+    folder: Path, output: Output, cube: Tensor, wavelengths: Sequence[float] | None
+) -> None:
+    """Write a cube `(C, H, W)`, at the wavelengths that are asked for.
+
+    Raises:
+        ValueError: its wavelengths are not known, or do not span those.
+    """
+    if output.wavelengths is not None:
+        if wavelengths is None:
+            raise ValueError(
+                "output.wavelengths: expected wavelengths=[…] in nm, one per band, with it"
+            )
+        cube = to_wavelengths(cube, wavelengths, output.wavelengths)
+        wavelengths = tuple(map(float, output.wavelengths))
+    write_cube(folder / output.cube, cube, wavelengths)
+
+
 def save_pictures(
     folder: Path,
-    output: DictConfig,
-    cube: Tensor,
-    wavelengths: Sequence[float] | None,
-    truth: Tensor | None,
-) -> None:
-    """Draw rgb.png, bands.png and spectra.png of a cube `(C, H, W)`."""
-    from cassi import viz
-
-    viz.save_rgb(folder / "rgb.png", cube, wavelengths, truth, output.illuminant)
-    viz.save_bands(folder / "bands.png", cube, wavelengths, truth=truth)
-    points = plain(output.points)
-    viz.save_spectra(folder / "spectra.png", cube, wavelengths, points, truth, output.illuminant)
-
-
-def save_report(
-    path: Path,
-    output: DictConfig,
+    output: Output,
     name: str,
     cube: Tensor,
     wavelengths: Sequence[float] | None,
     truth: Tensor | None,
-    results: Mapping[str, Any],
+    numbers: Mapping[str, Any],
 ) -> None:
-    """Write the page to look at a cube `(C, H, W)` with, beside the truth where it is known."""
+    """Draw rgb.png, bands.png and spectra.png of a cube `(C, H, W)`, and report.html if asked for.
+
+    Args:
+        folder: of the results.
+        output: what is asked for.
+        name: of the scene.
+        cube: the reconstruction.
+        wavelengths: nm, one per band, if known.
+        truth: if known.
+        numbers: of metrics.json.
+    """
+    from cassi import viz
+
+    if not output.pictures:
+        return
+
+    viz.save_rgb(folder / "rgb.png", cube, wavelengths, truth, output.illuminant)
+    viz.save_bands(folder / "bands.png", cube, wavelengths, truth=truth)
+    spectra, points = folder / "spectra.png", output.points
+    viz.save_spectra(spectra, cube, wavelengths, points, truth, output.illuminant)
+    if not output.report:
+        return
     from cassi.viz.report import encode_scene, write_report
 
-    shown = dict(results.get("metrics", {}).get(metrics.DEFAULT_PRESET, {}))
-    shown |= {key: results[key] for key in ("seconds", "relative_residual")}
+    shown = dict(numbers.get("metrics", {}).get(metrics.DEFAULT_PRESET, {}))
+    shown |= {key: numbers[key] for key in ("seconds", "relative_residual")}
     scene = encode_scene(name, {"reconstruction": cube}, truth, {"reconstruction": shown})
-    write_report(path, [scene], wavelengths, title=name, illuminant=output.illuminant)
+    page = folder / "report.html"
+    write_report(page, [scene], wavelengths, title=name, illuminant=output.illuminant)
 
 
 def summarize(inputs: Inputs, solution: Solution) -> dict[str, Any]:

@@ -1,120 +1,432 @@
-"""Values of a config, checked."""
+"""What a command is told: one typed, frozen object, made once from Hydra's config.
+
+The files in `conf` hold every value and its default; the classes here hold the types. A key that no
+class has, or a value of another type, is refused by OmegaConf. Below this module nobody sees a
+config: nodes that describe an object (`system`, `solver`, …) are plain dicts until
+`cassi.config.build` makes it.
+"""
 
 from __future__ import annotations
 
-import difflib
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, make_dataclass
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
 
-import torch
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
-from cassi.config import plain
-from cassi.data.frames import STEPS
+from cassi.checks import did_you_mean, whole_number
+from cassi.config import check_node
+from cassi.data.io import WRITE_SUFFIXES
 
-VALUES = {
-    *(
-        "system",
-        "solver",
-        "prior",
-        "denoiser",
-        "output",
-        "paths",
-        "measurement",
-        "mask",
-        "truth",
-        "keys",
-    ),
-    *(
-        "axes",
-        "wavelengths",
-        "noise",
-        "seed",
-        "device",
-        "threads",
-        "memory_budget",
-        "halo",
-        "batch",
-    ),
-    *STEPS,
-}
-OUTPUT_VALUES = {"cube", "pictures", "report", "illuminant", "points", "progress"}
+Node = Any
+"""A dict with `_target_`, from which `cassi.config.build` makes an object; or None."""
+T = TypeVar("T")
+Wavelengths = tuple[float, ...] | None
 
 
-def check_keys(config: DictConfig) -> None:
-    """Raise for a misspelt key of a config file; names of the user's own are welcome."""
-    for key in map(str, config):
-        near = difflib.get_close_matches(key, VALUES, n=1, cutoff=0.75)
-        if key not in VALUES and near:
-            raise ValueError(f"no config value {key!r}; did you mean {near[0]}?")
-    for key in map(str, config.output):
-        if key not in OUTPUT_VALUES:
-            listed = ", ".join(sorted(OUTPUT_VALUES))
-            raise ValueError(f"no config value 'output.{key}'; there is {listed}")
-    for name in ("pictures", "report", "progress"):
-        if not isinstance(config.output[name], bool):
-            raise ValueError(f"output.{name}: expected true or false, got {config.output[name]!r}")
+_NOTHING = {"changes": "nothing"}
+"""Of a field that changes no result: what was done under another value still holds."""
+_FILES = {"changes": "files"}
+"""Of a field that changes which files are written, and not the cube."""
 
 
-def check_denoiser(config: DictConfig) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Paths:
+    """Where data sets lie."""
+
+    data_dir: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roles:
+    """One value for each of the files of a snapshot."""
+
+    measurement: str | None
+    mask: str | None
+    truth: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """What is written beside metrics.json and convergence.csv."""
+
+    cube: str
+    wavelengths: Any
+    pictures: bool
+    report: bool
+    illuminant: str | None
+    points: Any
+    progress: bool = field(metadata=_NOTHING)
+
+    def __post_init__(self) -> None:
+        """Check before minutes of work, not after them."""
+        name = Path(self.cube)
+        if name.suffix.lower() not in WRITE_SUFFIXES or name.name != self.cube:
+            raise ValueError(
+                "output.cube: expected a file name without a folder that ends in "
+                f"{' '.join(WRITE_SUFFIXES)}, got {name}"
+            )
+        pairs = self.points if isinstance(self.points, list) else [self.points]
+        if self.points is not None and not all(
+            isinstance(pair, list) and len(pair) == 2 for pair in pairs
+        ):
+            raise ValueError(f"output.points: expected [[row, column], …], got {self.points!r}")
+        check_wavelengths(self.wavelengths, "output.wavelengths")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mismatch:
+    """How a camera that is simulated differs from the nominal one; see `cassi.evaluation`."""
+
+    shift: list[float]
+    rotation: float
+    dispersion: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """What every command has.
+
+    Attributes:
+        vars: names of the user's own, for `${vars.NAME}`; nobody reads them.
+    """
+
+    paths: Paths = field(metadata=_NOTHING)
+    seed: int
+    threads: int | None = field(metadata=_NOTHING)
+    vars: dict[str, Any] = field(default_factory=dict, metadata=_NOTHING)
+
+    def __post_init__(self) -> None:
+        """Check the numbers and the arguments of the objects that nodes describe."""
+        whole_number("seed", self.seed, 0, 2**63 - 1)
+        if self.threads is not None:
+            whole_number("threads", self.threads, 1, 1024)
+        for name in ("system", "solver", "prior", "noise"):
+            if getattr(self, name, None) is not None:
+                check_node(getattr(self, name), name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshots(Common):
+    """What the commands that read snapshots share: files, camera, frames, solver."""
+
+    measurement: Any = field(metadata=_NOTHING)  # the files themselves are told apart, see `store`
+    mask: Any
+    truth: str | None = field(metadata=_NOTHING)
+    keys: Roles
+    axes: Roles
+    wavelengths: Any
+    system: Node
+    noise: Node = None
+    prior: Node = None
+    denoiser: Node = None
+    solver: Node = None
+    dark: Any
+    flat: str | None
+    hot_pixels: Any
+    saturation: float | None
+    window: Any
+    scale: float
+    device: str = field(metadata=_NOTHING)
+    scene: str | None = None
+    camera: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without a file."""
+        super().__post_init__()
+        check_wavelengths(self.wavelengths, "wavelengths")
+        bands = self.system.get("bands")
+        if bands is not None:
+            whole_number("system.bands", bands, 1)
+        given = self.given_wavelengths
+        if given is not None and bands not in (None, len(given)):
+            raise ValueError(
+                f"wavelengths: expected {bands} values as system.bands says, got {len(given)}"
+            )
+
+    @property
+    def given_wavelengths(self) -> Wavelengths:
+        """The wavelengths that the user states, nm."""
+        return None if self.wavelengths is None else tuple(map(float, self.wavelengths))
+
+    @property
+    def bands(self) -> int | None:
+        """The number of bands that system and wavelengths state, if any."""
+        given = self.given_wavelengths
+        return self.system.get("bands") if given is None else len(given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reconstruct(Snapshots):
+    """Settings of cassi-reconstruct."""
+
+    model: Node = None
+    output: Output = field(metadata=_FILES)
+    refine: Any
+    precision: str
+    memory_budget: Any
+    halo: int | None
+    batch: Any = field(metadata=_NOTHING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Monochromatic:
+    """A frame of light of one wavelength, nm."""
+
+    file: str | None
+    wavelength: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibrate(Snapshots):
+    """Settings of cassi-calibrate."""
+
+    white: str | None
+    monochromatic: Monochromatic
+    mismatch: Mismatch
+    radius: int
+    degree: int
+    gain: float
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without a file."""
+        super().__post_init__()
+        whole_number("radius", self.radius, 0, 20)
+        whole_number("degree", self.degree, 1, 5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Validation:
+    """How the validation scenes are measured."""
+
+    simulator: Node = None
+    crop: Any = None
+    downsample: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """A data set: its scenes, how a training cuts them, how an evaluation reads them."""
+
+    name: str | None = None
+    wavelengths: Any = None
+    root: Any = None
+    manifest: str | None = None
+    measurements: Any = None
+    evaluation: dict[str, Any] | None = None
+    overrides: Any = None
+    crop: Any = None
+    batch_size: int | None = None
+    steps_per_epoch: int | None = None
+    pool: int | None = None
+    cache: str | None = None
+    workers: int | None = None
+    augment: Node = None
+    simulator: Node = None
+    validation: Validation | None = None
+
+    def __post_init__(self) -> None:
+        """Check the wavelengths."""
+        check_wavelengths(self.wavelengths, "data.wavelengths")
+
+    @property
+    def given_wavelengths(self) -> Wavelengths:
+        """The bands that cubes are brought to, nm; None for those of the files."""
+        return None if self.wavelengths is None else tuple(map(float, self.wavelengths))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """The value of the settings that an evaluation changes from point to point."""
+
+    parameter: str
+    values: list[Any]
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluate(Common):
+    """Settings of cassi-evaluate."""
+
+    data: Data
+    system: Node
+    noise: Node = None
+    sweep: Sweep | None = None
+    reconstructors: Any
+    scenes: Any
+    mask: Any
+    mismatch: Mismatch
+    preset: str
+    device: str
+    cubes: bool
+    report: bool
+    figures: bool
+    progress: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Common):
+    """Settings of cassi-train."""
+
+    model: Node
+    data: Data
+    optimizer: Node
+    scheduler: Node = None
+    loss: Node
+    task: Node
+    trainer: Node
+    callbacks: dict[str, Any]
+    logger: dict[str, Any]
+    ckpt: str | None
+    channels_last: bool
+    compile: bool
+    folder: str
+
+
+def read_settings(config: DictConfig, kind: Callable[..., T]) -> T:
+    """Turn a composed config into settings.
+
+    Args:
+        config: of Hydra.
+        kind: one of the classes of this module.
+
+    Raises:
+        ValueError: there is a key that `kind` does not have, or a value that is missing or unfit.
+        omegaconf.errors.OmegaConfBaseException: a value is of another type, or refers to nothing.
+    """
+    if absent := {"seed", "paths"} - set(map(str, config)):
+        raise ValueError(
+            f"no config value {min(absent)!r}; a config of your own begins with "
+            f"defaults: [{kind.__name__.lower()}, _self_]"
+        )
+    _check_denoiser(config)
+    _check_missing(kind, config)
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(_schema(kind)), config)
+    except (ConfigKeyError, ConfigAttributeError) as error:
+        raise ValueError(unknown_key(error)) from error
+    values = OmegaConf.to_container(merged, resolve=True, throw_on_missing=False)
+    settings: T = _fill(kind, values)
+    return settings
+
+
+def with_value(settings: T, key: str, value: Any) -> T:
+    """Return settings with one value replaced, by its dotted name such as `mismatch.shift[1]`.
+
+    Raises:
+        ValueError: there is no value of that name, or it is not to be that.
+    """
+    node = OmegaConf.create(to_dict(settings))
+    OmegaConf.set_struct(node, True)
+    try:
+        OmegaConf.update(node, key, value)
+    except Exception:
+        raise ValueError(f"no config value {key!r}") from None
+    replaced: T = _fill(type(settings), OmegaConf.to_container(node))
+    return replaced
+
+
+def to_dict(settings: Any) -> dict[str, Any]:
+    """Return settings as dicts, lists and scalars."""
+    return asdict(settings)
+
+
+def to_yaml(value: Mapping[str, Any]) -> str:
+    """Write dicts, lists and scalars as a config file."""
+    return OmegaConf.to_yaml(OmegaConf.create(dict(value)))
+
+
+def influence(settings: Any, on: str = "files") -> dict[str, Any]:
+    """Return what results depend on, as dicts, lists and scalars.
+
+    Args:
+        settings: of a command, or a part of them.
+        on: "files" for all that is written, "cube" for the cube alone.
+    """
+    kept = {}
+    for entry in fields(settings):
+        changes = entry.metadata.get("changes", "cube")
+        if changes == "cube" or (changes == "files" and on == "files"):
+            value = getattr(settings, entry.name)
+            kept[entry.name] = influence(value, on) if is_dataclass(value) else value
+    return kept
+
+
+def check_wavelengths(values: Any, name: str) -> None:
+    """Raise ValueError unless it is None or a list of increasing wavelengths in nm."""
+    if values is None:
+        return
+    if not isinstance(values, Sequence) or not all(isinstance(v, int | float) for v in values):
+        raise ValueError(f"{name}: expected a list of numbers in nm, got {values!r}")
+    if not values or any(not b > a for a, b in pairwise(values)):
+        raise ValueError(f"{name}: expected increasing values in nm, one per band")
+    if not values[0] >= 10:
+        raise ValueError(
+            f"{name}: expected nm, got {values[0]} to {values[-1]}; are these micrometres?"
+        )
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+@functools.cache
+def _schema(kind: Any) -> Any:
+    """Return the class as OmegaConf may fill it: one that is frozen cannot be merged into."""
+    entries = []
+    for entry in fields(kind):
+        hint = _hints(kind)[entry.name]
+        if (inner := _inner(hint)) is not None:
+            hint = _schema(inner) if hint is inner else _schema(inner) | None
+        default = {name: getattr(entry, name) for name in ("default", "default_factory")}
+        entries.append((entry.name, hint, field(**default)))
+    return make_dataclass(kind.__name__, entries, kw_only=True)
+
+
+def _inner(hint: Any) -> Any:
+    """Return the class of settings that a type hint names, alone or beside None."""
+    options = getattr(hint, "__args__", (hint,))
+    return next((option for option in options if is_dataclass(option)), None)
+
+
+def unknown_key(error: Any) -> str:
+    """Say what OmegaConf's error about a key means, with the nearest keys that there are."""
+    key, known = str(error.full_key or error.key), map(str, error.parent_node or ())
+    place = key.rpartition(".")[0]
+    names = [f"{place}.{name}" if place else name for name in known]
+    rest = f"; there is {', '.join(names)}" if place else "; names of your own go under vars:"
+    return f"no config value {key!r}{did_you_mean(key, names, cutoff=0.6) or rest}"
+
+
+def _check_denoiser(config: DictConfig) -> None:
     """Raise where the prior takes the config's denoiser, and that is not complete."""
     missing = sorted(OmegaConf.missing_keys(config.denoiser)) if config.get("denoiser") else []
-    if missing and "${denoiser}" in OmegaConf.to_yaml(config.prior):
+    if missing and "${denoiser}" in OmegaConf.to_yaml(config.get("prior")):
         key = f"denoiser.{missing[0].removeprefix('denoiser.')}"
         raise ValueError(f"config: {key} has no value; give it one, {key}=…")
 
 
-def given_wavelengths(config: DictConfig) -> tuple[float, ...] | None:
-    """Return the wavelengths of the config, increasing, in nm."""
-    values = plain(config.wavelengths)
-    if values is None:
-        return None
-    if not isinstance(values, list) or not all(isinstance(v, int | float) for v in values):
-        raise ValueError(f"wavelengths: expected a list of numbers in nm, got {values!r}")
-    if not values or any(not b > a for a, b in pairwise(values)):
-        raise ValueError("wavelengths: expected increasing values in nm, one per band")
-    if not values[0] >= 10:
-        raise ValueError(
-            f"wavelengths: expected nm, got {values[0]} to {values[-1]}; are these micrometres?"
-        )
-    return tuple(float(value) for value in values)
+def _check_missing(kind: Any, config: DictConfig, place: str = "") -> None:
+    """Raise for a setting that the config leaves open; nodes may have such values inside."""
+    for key in map(str, config):
+        if key in _hints(kind) and OmegaConf.is_missing(config, key):
+            raise ValueError(f"config: {place}{key} has no value; give it one, {place}{key}=…")
+        inner = _inner(_hints(kind).get(key))
+        if inner is not None and isinstance(config[key], DictConfig):
+            _check_missing(inner, config[key], f"{place}{key}.")
 
 
-def agreed_bands(bands: Any, wavelengths: tuple[float, ...] | None) -> int | None:
-    """Return the number of bands that config and wavelengths state together, if any."""
-    if bands is not None and (isinstance(bands, bool) or not isinstance(bands, int) or bands < 1):
-        raise ValueError(f"system.bands: expected an integer of at least 1, got {bands!r}")
-    if wavelengths is not None and bands not in (None, len(wavelengths)):
-        raise ValueError(
-            f"wavelengths: expected {bands} values as system.bands says, got {len(wavelengths)}"
-        )
-    return len(wavelengths) if wavelengths is not None else bands
-
-
-def choose_device(name: str) -> torch.device:
-    """Return the device of that name; `auto` takes a GPU where there is one."""
-    if not isinstance(name, str):
-        raise ValueError(f"device: expected auto, cpu, cuda or cuda:N, got {name!r}")
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"device: expected auto, cpu, cuda or cuda:N, got {name!r}") from None
-    if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"device: expected auto, cpu, cuda or cuda:N, got {name!r}")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(
-            f"device: {name} is not there (CUDA devices: {torch.cuda.device_count()}); "
-            "use device=auto or device=cpu"
-        )
-    return device
-
-
-def whole_number(name: str, value: Any, minimum: int, maximum: int) -> int:
-    """Return an integer from a config, between `minimum` and `maximum`."""
-    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
-        raise ValueError(
-            f"{name}: expected a whole number from {minimum} to {maximum}, got {value!r}"
-        )
-    return value
+def _fill(kind: Any, values: Any, place: str = "") -> Any:
+    made = {}
+    for name, hint in _hints(kind).items():
+        value, inner = values[name], _inner(hint)
+        if value == "???":
+            raise ValueError(f"config: {place}{name} has no value; give it one, {place}{name}=…")
+        nested = inner is not None and value is not None
+        made[name] = _fill(inner, value, f"{place}{name}.") if nested else value
+    return kind(**made)

@@ -1,7 +1,6 @@
 """Run reconstructors over data sets: jobs, records that survive a stop, tables, sweeps."""
 
 from cassi.evaluation.jobs import Job, LocalQueue, SharedQueue, join_processes
-from cassi.evaluation.methods import Method, NetworkRun, SolverRun
 from cassi.evaluation.mismatch import Mismatch
 from cassi.evaluation.problems import Problem, make_problem, scene_generator
 from cassi.evaluation.records import Record, RecordFolder
@@ -12,14 +11,11 @@ from cassi.evaluation.tables import write_results
 __all__ = [
     "Job",
     "LocalQueue",
-    "Method",
     "Mismatch",
-    "NetworkRun",
     "Problem",
     "Record",
     "RecordFolder",
     "SharedQueue",
-    "SolverRun",
     "join_processes",
     "make_problem",
     "run_jobs",

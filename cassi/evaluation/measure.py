@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from cassi import metrics
-from cassi.evaluation.methods import Method
 from cassi.evaluation.problems import Problem
+from cassi.solvers.base import Reconstructor
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Measured:
     curve: list[tuple[float, float]]
 
 
-def warm_up(method: Method, problem: Problem) -> int | None:
+def warm_up(method: Reconstructor, problem: Problem) -> int | None:
     """Run once what the first run pays for: kernels, caches, allocations.
 
     A solver does one iteration; a network the whole cube, while its operations are counted.
@@ -36,7 +36,7 @@ def warm_up(method: Method, problem: Problem) -> int | None:
         convolutions and attention only, as `torch.utils.flop_counter` counts; None for a solver.
     """
     if method.network is None:
-        method.run(problem.y, problem.system, lambda *_: True)
+        method.run(problem.y, problem.system, callback=lambda *_: True)
         return None
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -45,7 +45,7 @@ def warm_up(method: Method, problem: Problem) -> int | None:
     return int(counter.get_total_flops())
 
 
-def measure(method: Method, problem: Problem, points: int = 0) -> Measured:
+def measure(method: Reconstructor, problem: Problem, points: int = 0) -> Measured:
     """Reconstruct, and measure time and memory.
 
     Seconds are wall-clock time between two points at which the device has nothing left to do, less
@@ -82,17 +82,17 @@ def measure(method: Method, problem: Problem, points: int = 0) -> Measured:
         pause += time.perf_counter() - begin
 
     follows = bool(points) and problem.truth is not None and method.network is None
-    cube = method.run(problem.y, problem.system, follow if follows else None)
+    run = method.run(problem.y, problem.system, callback=follow if follows else None)
+    cube = run.x.float()
     _wait(device)
     seconds = time.perf_counter() - start - pause
     peak = memory.read()
     if tuple(cube.shape) != (1, *problem.system.cube_shape):
         raise ValueError(
-            f"{method.name}: expected a cube of {(1, *problem.system.cube_shape)}, got "
-            f"{tuple(cube.shape)}"
+            f"expected a cube of {(1, *problem.system.cube_shape)}, got {tuple(cube.shape)}"
         )
     if not bool(cube.isfinite().all()):
-        raise ValueError(f"{method.name}: the cube is not finite; it diverged")
+        raise ValueError("the cube is not finite; it diverged")
     return Measured(cube[0].detach().float().cpu(), seconds, peak, curve)
 
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from cassi.data.benchmarks import Item
+from cassi.data.checksums import digest_content
 from cassi.data.simulation import Noise
 from cassi.evaluation.mismatch import Mismatch
 from cassi.systems import SDCassi, System
-
-MakeCamera = Callable[[Tensor, int], System]
-"""(mask `(K, 1|C, H, W)`, bands) → camera."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +38,9 @@ class Problem:
 @torch.no_grad()
 def make_problem(
     item: Item,
-    make_camera: MakeCamera,
+    system: System,
+    mask: Tensor,
     *,
-    bands: int,
     noise: Noise | None = None,
     mismatch: Mismatch | None = None,
     seed: int = 0,
@@ -56,8 +52,8 @@ def make_problem(
 
     Args:
         item: the scene.
-        make_camera: makes the camera of a mask.
-        bands: C.
+        system: the camera, on the CPU.
+        mask: the file's or the drawn one, for the digest.
         noise: what the sensor adds to a simulated measurement.
         mismatch: how the camera that measures differs from the one that methods are told of.
         seed: of the noise; each scene has its own, which does not depend on the others.
@@ -67,7 +63,6 @@ def make_problem(
         ValueError: mask, cube, measurement and camera do not fit; or noise or a mismatch is asked
             for where the measurement is given.
     """
-    system = make_camera(item.mask, bands)
     if item.measurement is not None:
         if noise is not None or (mismatch is not None and mismatch.exists):
             raise ValueError(
@@ -90,29 +85,29 @@ def make_problem(
         else:
             raise ValueError(f"mismatch: expected an SDCassi, got {type(system).__name__}")
         if noise is not None:
-            y = noise(y, bands, scene_generator(seed, item.name))
+            y = noise(y, system.cube_shape[0], scene_generator(seed, item.name))
     if tuple(y.shape[1:]) != system.measurement_shape:
         raise ValueError(
             f"{item.name}: expected a measurement (K, H', W') = {system.measurement_shape} as mask "
             f"and camera say, got {tuple(y.shape[1:])}"
         )
-    digest = _digest(str(system), item.wavelengths, y, item.mask, item.truth)
+    digest = _digest(str(system), item.wavelengths, y, mask, item.truth)
     return Problem(item.name, y.to(device), system.to(device), item.truth, item.wavelengths, digest)
 
 
 def scene_generator(seed: int, name: str) -> torch.Generator:
     """Return the random numbers of one scene."""
-    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    first = bytes.fromhex(digest_content([f"{seed}/{name}"])[:16])
+    return torch.Generator().manual_seed(int.from_bytes(first, "little") >> 1)
 
 
 def _digest(*parts: object) -> str:
-    total = hashlib.sha256()
+    content: list[bytes | str] = []
     for part in parts:
         if isinstance(part, Tensor):
             values = part.detach().cpu().contiguous()
-            total.update(f"{values.dtype}{tuple(values.shape)}".encode())
-            total.update(values.numpy().tobytes())
+            content.append(f"{values.dtype}{tuple(values.shape)}")
+            content.append(values.numpy().tobytes())
         else:
-            total.update(repr(part).encode())
-    return total.hexdigest()
+            content.append(repr(part))
+    return digest_content(content)

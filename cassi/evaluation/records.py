@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import warnings
+import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from cassi.data.atomic import atomic_path
-from cassi.data.checksums import digest, seal, unseal
 from cassi.data.formats.numpy import read_array
+from cassi.data.store import Store, file_name
 from cassi.evaluation.jobs import Job
 
 Values = dict[str, float | None]
@@ -37,7 +34,6 @@ class Record:
         about: `parameters` and `flops` of a network.
         curve: (seconds, PSNR in dB) during the iterations.
         error: why there is no result, or None.
-        cube: SHA-256 of the cube's file, or None.
     """
 
     point: str
@@ -49,7 +45,6 @@ class Record:
     about: dict[str, int | None] = field(default_factory=dict)
     curve: list[tuple[float, float]] = field(default_factory=list)
     error: str | None = None
-    cube: str | None = field(default=None, compare=False)
 
     @property
     def job(self) -> Job:
@@ -58,10 +53,7 @@ class Record:
 
 
 class RecordFolder:
-    """One small file per job, and its cube beside it.
-
-    A record appears whole or not at all, and after its cube. One that is damaged, or whose cube is,
-    counts as not there, with a warning.
+    """One small file per job, and its cube beside it; see `cassi.data.store.Store`.
 
     Args:
         root: the folder; made when the first record is written.
@@ -69,77 +61,65 @@ class RecordFolder:
     """
 
     def __init__(self, root: Path, keep_cubes: bool = True) -> None:
-        self.root, self.keep_cubes = root, keep_cubes
+        self.root, self.keep_cubes, self.store = root, keep_cubes, Store(root)
 
-    def path(self, job: Job, suffix: str = ".json") -> Path:
-        """Return where the record of a job is, or its cube with the suffix `.npy`."""
-        folder = self.root / _file_name(job.point) if job.point else self.root
-        return folder / _file_name(job.scene) / f"{_file_name(job.method)}{suffix}"
+    def cube(self, job: Job) -> Path:
+        """Return where the cube of a job is."""
+        return self.root / f"{_name(job)}.npy"
 
     def read(self, job: Job, key: str | None = None) -> Record | None:
         """Return the record of a job; None where there is none, or it has another key."""
-        return self._parse(self.path(job), key)
+        return self._parse(self.store.read(_name(job), key))
 
     def is_done(self, job: Job, key: str) -> bool:
         """Tell whether a job need not be done again."""
-        record = self.read(job, key)
-        if record is None or record.error is not None:
+        if not self.store.is_done(_name(job), key):
             return False
-        return not self.keep_cubes or self._has_cube(record)
+        return not self.keep_cubes or self.cube(job).is_file()
 
     def write(self, record: Record, cube: Tensor | None = None) -> None:
         """Keep a record and its cube `(C, H, W)`."""
-        path = self.path(record.job)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if cube is not None and self.keep_cubes:
-            with atomic_path(self.path(record.job, ".npy")) as temporary:
+        name, path = _name(record.job), self.cube(record.job)
+        kept = cube is not None and self.keep_cubes
+        if cube is not None and kept:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_path(path) as temporary:
                 np.save(temporary, cube.detach().cpu().float().numpy())
-                record = replace(record, cube=digest(temporary))
-        with atomic_path(path) as temporary:
-            text = json.dumps(seal(asdict(record)), indent=1)
-            temporary.write_text(f"{text}\n", encoding="utf-8")
+        files = [path] if kept else []
+        done = record.error is None
+        self.store.write(name, record.key, asdict(record), files, done=done)
+
+    def copy(self, record: Record, source: RecordFolder) -> None:
+        """Take over a record of another folder, with its cube if there is one."""
+        cube, place = source.cube(record.job), self.cube(record.job)
+        files = []
+        if cube.is_file():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_path(place) as temporary:
+                try:
+                    temporary.hardlink_to(cube)  # cubes are large
+                except OSError:
+                    shutil.copyfile(cube, temporary)
+            files.append(place)
+        done = record.error is None
+        self.store.write(_name(record.job), record.key, asdict(record), files, done=done)
 
     def read_cube(self, job: Job) -> Tensor | None:
         """Return the cube `(C, H, W)` of a job, or None."""
-        path = self.path(job, ".npy")
+        path = self.cube(job)
         return torch.from_numpy(read_array(path)) if path.is_file() else None
 
     def all(self) -> list[Record]:
         """Return every record, sorted by its path."""
-        found = (self._parse(path, None) for path in sorted(self.root.rglob("*.json")))
+        found = (self._parse(self.store.read(name)) for name in self.store.names())
         return [record for record in found if record is not None]
 
-    def _has_cube(self, record: Record) -> bool:
-        path = self.path(record.job, ".npy")
-        if not path.is_file():
-            return False
-        whole = record.cube == digest(path)
-        if not whole:
-            warnings.warn(f"{path}: it is damaged, and made again", stacklevel=3)
-        return whole
-
-    def _parse(self, path: Path, key: str | None) -> Record | None:
+    def _parse(self, values: Mapping[str, Any] | None) -> Record | None:
         try:
-            text = path.read_text(encoding="utf-8")
-        except OSError:
+            return None if values is None else Record(**values)
+        except TypeError:  # of a report, or of another version
             return None
-        try:
-            record = Record(**unseal(json.loads(text)))
-        except (ValueError, TypeError, RecursionError):
-            warnings.warn(
-                f"{path}: it is damaged or of another version, and made again", stacklevel=3
-            )
-            return None
-        return record if key in (None, record.key) else None
 
 
-def hash_key(value: Mapping[str, Any]) -> str:
-    """Return a hash of a value made of dicts, lists, numbers and texts."""
-    text = json.dumps(value, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _file_name(name: str) -> str:
-    # A name may hold anything, a file name not: "snr_db=10" stays readable, "a/b" is escaped.
-    safe = quote(name, safe=" =,+()[]")
-    return f"%{safe[1:]}" if safe.startswith(".") else safe
+def _name(job: Job) -> str:
+    return "/".join(file_name(part) for part in job if part)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,11 +10,12 @@ import torch
 from torch import Tensor
 
 from cassi import metrics
+from cassi.data.store import fingerprint
 from cassi.evaluation.jobs import Job, Queue
 from cassi.evaluation.measure import measure, warm_up
-from cassi.evaluation.methods import Method
 from cassi.evaluation.problems import Problem
-from cassi.evaluation.records import Record, RecordFolder, Values, hash_key
+from cassi.evaluation.records import Record, RecordFolder, Values
+from cassi.solvers.base import Reconstructor
 
 Prepare = Callable[[str, str], Problem]
 """(point of the sweep, scene) → what every method starts from."""
@@ -25,13 +25,15 @@ def run_jobs(
     jobs: Sequence[Job],
     queue: Queue,
     prepare: Prepare,
-    methods: Mapping[str, Method],
+    methods: Mapping[str, Reconstructor],
+    identities: Mapping[str, str],
     records: RecordFolder,
     *,
     settings: Mapping[str, Any],
     seed: int = 0,
     points: int = 0,
     report: Callable[[Record], None] = lambda _: None,
+    explain: Callable[[Exception], str] = str,
 ) -> None:
     """Run this process's share of the jobs and keep a record of each.
 
@@ -43,13 +45,15 @@ def run_jobs(
         queue: which of them are this process's.
         prepare: makes the problem of a scene.
         methods: by name.
+        identities: of each, a hash of all that its results depend on.
         records: where records are read and written.
         settings: whatever else results depend on; a record made under others does not hold.
         seed: of torch's random numbers before each job.
         points: see `measure`.
         report: called after each job, done or found done.
+        explain: says in a line why a job failed.
     """
-    runner = _Runner(prepare, methods, records, settings, seed, points)
+    runner = _Runner(prepare, methods, identities, records, settings, seed, points, explain)
     for number in queue.take(len(jobs)):
         report(runner.run(jobs[number]))
 
@@ -57,11 +61,13 @@ def run_jobs(
 @dataclass
 class _Runner:
     prepare: Prepare
-    methods: Mapping[str, Method]
+    methods: Mapping[str, Reconstructor]
+    identities: Mapping[str, str]
     records: RecordFolder
     settings: Mapping[str, Any]
     seed: int
     points: int
+    explain: Callable[[Exception], str]
     problem: tuple[str, str, Problem | Exception] | None = None
     flops: dict[tuple[str, tuple[int, ...]], int | None] = field(default_factory=dict)
 
@@ -70,12 +76,12 @@ class _Runner:
         problem = self._problem(job)
         if isinstance(problem, Exception):
             return self._failed(job, "", problem)
-        key = hash_key(
+        key = fingerprint(
             {
                 "settings": self.settings,
                 "seed": self.seed,
                 "problem": problem.digest,
-                "method": method.identity,
+                "method": self.identities[job.method],
                 "curve": self.points > 0,
             }
         )
@@ -88,7 +94,7 @@ class _Runner:
         except Exception as error:
             return self._failed(job, key, error)
 
-    def _do(self, job: Job, key: str, method: Method, problem: Problem) -> Record:
+    def _do(self, job: Job, key: str, method: Reconstructor, problem: Problem) -> Record:
         shape = (job.method, tuple(problem.y.shape))
         with torch.no_grad():
             if shape not in self.flops:
@@ -100,16 +106,14 @@ class _Runner:
             key=key,
             metrics=score(measured.cube, problem),
             timing={"seconds": measured.seconds, "peak_memory_bytes": measured.peak_memory},
-            about={"parameters": method.parameters, "flops": self.flops[shape]},
+            about={"parameters": _count(method), "flops": self.flops[shape]},
             curve=measured.curve,
         )
         self.records.write(record, measured.cube)
         return record
 
     def _failed(self, job: Job, key: str, error: Exception) -> Record:
-        mendable = isinstance(error, ValueError | OSError | MemoryError)
-        message = " ".join(str(error).split()) or type(error).__name__
-        record = Record(*job, key=key, error=message if mendable else explain_defect(error))
+        record = Record(*job, key=key, error=self.explain(error))
         self.records.write(record)
         return record
 
@@ -124,11 +128,10 @@ class _Runner:
         return self.problem[2]
 
 
-def explain_defect(error: BaseException) -> str:
-    """Say in one line what went wrong and where, for whoever looks for a defect of the program."""
-    message = " ".join(str(error).split())
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {message} ({place.filename}:{place.lineno})"
+def _count(method: Reconstructor) -> int | None:
+    """Return the number of weights of a network."""
+    network = method.network
+    return None if network is None else sum(p.numel() for p in network.parameters())
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ from cassi.solvers.base import (
 )
 from cassi.solvers.dip import DIP
 from cassi.solvers.fista import FISTA
+from cassi.solvers.function import Function
 from cassi.solvers.gap import GAP
 from cassi.solvers.hqs import HQS
 from cassi.solvers.linear_system import LinearSystem, damped_inverse
@@ -41,6 +42,7 @@ __all__ = [
     "Algorithm",
     "Callback",
     "Constant",
+    "Function",
     "Geometric",
     "Iteration",
     "Linear",

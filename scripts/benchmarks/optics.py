@@ -29,14 +29,14 @@ def compare(optics: str, method: str, scene: str, crop: int, overrides: list[str
     """Print a line for either camera."""
     experiment = f"experiment=[cave_test,{optics},{method}]"
     problem = load_problem(experiment, f"scene={scene}", *overrides)
-    truth, config = problem.truth, problem.config
+    truth, node = problem.truth, problem.settings.system
     height, width = ((side - min(crop, side)) // 2 for side in truth.shape[-2:])
     truth = truth[..., height : height + crop, width : width + crop].contiguous()
     mask: torch.Tensor = problem.system.mask  # type: ignore[assignment]
     mask = mask[..., height : height + crop, width : width + crop].contiguous()
-    camera = build(config.system, mask=mask, bands=truth.shape[1])
+    camera = build(node, mask=mask, bands=truth.shape[1])
     y = camera(truth)
-    plain = SDCassi(mask, truth.shape[1], config.system.step, config.system.axis)
+    plain = SDCassi(mask, truth.shape[1], node["step"], node["axis"])
     for name, system in (("plain", plain), ("true", camera)):
         solution = problem.solver.run(y, system)
         line = f"{optics} {method} {name}: {metrics.psnr(solution.x, truth).item():.2f} dB"

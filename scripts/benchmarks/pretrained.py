@@ -86,7 +86,10 @@ def measure_kaist(root: Path) -> None:
     for path in sorted((root / "kaist_meas").glob("*.npz")):
         y = cassi.read_measurement(path)
         left = [
-            float((y - system(cassi.create_model("pretrained", refined=refined)(y, system))).norm() / y.norm())
+            float(
+                (y - system(cassi.create_model("pretrained", refined=refined)(y, system))).norm()
+                / y.norm()
+            )
             for refined in (False, True)
         ]
         table.print(path.stem, *(f"{residual:.1e}" for residual in left))
@@ -111,7 +114,8 @@ def measure_time(rounds: int) -> None:
     y = system(torch.nn.functional.interpolate(smooth, (256, 256), mode="bilinear"))
     cases = list(product(SIZES, ("32-true", "bf16-mixed"), (True, False)))
     nets = {
-        case: cassi.create_model("pretrained", size=case[0], precision=case[1], refined=case[2]) for case in cases
+        case: cassi.create_model("pretrained", size=case[0], precision=case[1], refined=case[2])
+        for case in cases
     }
     taken: dict[tuple[str, str, bool], list[float]] = {case: [] for case in cases}
     for _ in range(rounds + 1):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from hydra import compose, initialize_config_module
 from torch import Tensor
 
 from cassi.apps.inputs import load_inputs
-from cassi.config import build
+from cassi.apps.reconstructors import build_solver, compose_settings
+from cassi.apps.settings import Reconstruct
 from cassi.solvers import Solver
 from cassi.systems import System
 
@@ -22,7 +21,7 @@ TSA = [f"scene{index}" for index in range(1, 6)]
 class Problem:
     """A measurement, the camera that made it, the true cube if it is known, and a solver."""
 
-    config: Any
+    settings: Reconstruct
     measurement: Tensor
     system: System
     truth: Tensor
@@ -34,9 +33,8 @@ def load_problem(*overrides: str) -> Problem:
 
     `truth` is an empty tensor where there is none.
     """
-    with initialize_config_module("cassi.conf", version_base="1.3"):
-        config = compose("reconstruct", list(overrides))
-    inputs = load_inputs(config, torch.device("cpu"))
+    settings = compose_settings(overrides)
+    inputs = load_inputs(settings, torch.device("cpu"))
     truth = inputs.truth if inputs.truth is not None else torch.empty(0)
-    solver = build(config.solver, prior=build(config.prior))
-    return Problem(config, inputs.measurement, inputs.system, truth, solver)
+    solver = build_solver(settings)
+    return Problem(settings, inputs.measurement, inputs.system, truth, solver)

@@ -74,7 +74,9 @@ def main(arguments: list[str] | None = None) -> list[Result]:
     cases = []
     for model in options.models:
         if model not in list_models(shipped=False):
-            raise SystemExit(f"--models: no network {model!r}; there is {', '.join(list_models(shipped=False))}")
+            raise SystemExit(
+                f"--models: no network {model!r}; there is {', '.join(list_models(shipped=False))}"
+            )
         if model in originals:
             cases.append(Case(model, "float32", Path(originals[model])))
         cases += [Case(model, "float32"), Case(model, "bfloat16")]

@@ -12,11 +12,11 @@ import torch
 
 import cassi
 from cassi import metrics
-from cassi.apps import block_solve
-from cassi.apps.peak import peak_of
-from cassi.apps.reconstruct import blocks as reconstruct_big
+from cassi.apps.memory import peak_of
+from cassi.apps.reconstruct import blocks as in_blocks
+from cassi.apps.reconstruct.journal import Journal
 from cassi.apps.reconstruct.plan import lines_that_fit, parse_size, plan_blocks
-from cassi.apps.scene_scores import score_bands
+from cassi.apps.reconstruct.scene import score_bands
 
 METHOD = ("experiment=gap_tv", "solver.iterations=15", "output.pictures=false", "system.step=1")
 BLOCKS = ("memory_budget=1GiB", "halo=24")
@@ -42,19 +42,19 @@ def scene(tmp_path):
 @pytest.fixture
 def few_lines(monkeypatch):
     """Let 104 lines fit, whatever the budget: three blocks."""
-    monkeypatch.setattr(reconstruct_big, "lines_that_fit", lambda *_: 104)
+    monkeypatch.setattr(in_blocks, "lines_that_fit", lambda *_: 104)
 
 
 @pytest.fixture
 def computed(monkeypatch):
     """Indices of the blocks that were computed."""
-    seen = []
+    seen, solve_block = [], in_blocks.solve_block
 
     def solve(scene, solver, blocks, index, *rest):
         seen.append(index)
-        return block_solve.solve_block(scene, solver, blocks, index, *rest)
+        return solve_block(scene, solver, blocks, index, *rest)
 
-    monkeypatch.setattr(reconstruct_big, "solve_block", solve)
+    monkeypatch.setattr(in_blocks, "solve_block", solve)
     return seen
 
 
@@ -102,7 +102,7 @@ def test_what_fits_is_one_block_with_the_same_bits(reconstruct, scene):
 
 @contextmanager
 def stopped_after_two_blocks(monkeypatch):
-    add = reconstruct_big.Journal.add
+    add = Journal.add
 
     def stop_after_two(journal, record, part, tail):
         if record["block"] == 2:
@@ -110,7 +110,7 @@ def stopped_after_two_blocks(monkeypatch):
         return add(journal, record, part, tail)
 
     with monkeypatch.context() as patch:
-        patch.setattr(reconstruct_big.Journal, "add", stop_after_two)
+        patch.setattr(Journal, "add", stop_after_two)
         yield
 
 
@@ -152,8 +152,8 @@ def test_what_is_damaged_or_of_another_run_is_computed_again(
     elif damage == "tail":
         (hidden / "tail-1.npy").write_bytes(b"damage")
     elif damage == "record":
-        text = (hidden / "blocks.jsonl").read_text()
-        (hidden / "blocks.jsonl").write_text(text.replace('"block": 0', '"block": 7', 1))
+        text = (hidden / "block-0.json").read_text()
+        (hidden / "block-0.json").write_text(text.replace('"block": 0', '"block": 7', 1))
     else:
         given = (*given, "solver.iterations=16")
     computed.clear()
@@ -244,7 +244,7 @@ def test_refusals(reconstruct, scene, given, message):
 
 
 def test_two_processes_do_not_share_a_scene(tmp_path):
-    journal = reconstruct_big.Journal(tmp_path, "cube.tif", "me")
-    other = reconstruct_big.Journal(tmp_path, "cube.tif", "me")
+    journal = Journal(tmp_path, "cube.tif", "me")
+    other = Journal(tmp_path, "cube.tif", "me")
     with journal.locked(), pytest.raises(ValueError, match="another process"), other.locked():
         pass

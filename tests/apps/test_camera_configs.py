@@ -8,14 +8,11 @@ import numpy as np
 import pytest
 import scipy.io
 import torch
-from omegaconf import OmegaConf
 
 import cassi
 from cassi.apps import evaluate as evaluate_command
 from cassi.apps import reconstruct as reconstruct_command
-from cassi.apps.camera import build_camera
-from cassi.apps.geometry import fit_bands
-from cassi.apps.masks import draw_mask, move_back
+from cassi.apps.camera import build_camera, draw_mask, fit_bands, move_back
 
 SD = {"_target_": "cassi.systems.SDCassi", "bands": None, "step": 2, "axis": -1}
 DD = {"_target_": "cassi.systems.DDCassi", "bands": None, "step": 2, "axis": -1, "width": None}
@@ -35,7 +32,7 @@ def evaluate(command):
 
 
 def _system(base, **values):
-    return OmegaConf.create(base | values)
+    return base | values
 
 
 def _sizes(mask_length, detector):
@@ -57,7 +54,7 @@ def _sizes(mask_length, detector):
 )
 def test_fits(system, detector, wavelengths):
     mask, measurement = _sizes(6, detector)
-    bands = fit_bands(system, mask, measurement, system.bands, wavelengths)
+    bands = fit_bands(system, mask, measurement, system["bands"], wavelengths)
     assert bands == 3
     camera = build_camera(system, mask, bands, wavelengths, detector)
     assert camera.measurement_shape == (1, 4, detector)
@@ -81,11 +78,11 @@ def test_fits(system, detector, wavelengths):
 def test_does_not_fit(system, detector, wavelengths, message):
     mask, measurement = _sizes(6, detector)
     with pytest.raises(ValueError, match=message):
-        fit_bands(system, mask, measurement, system.bands, wavelengths)
+        fit_bands(system, mask, measurement, system["bands"], wavelengths)
 
 
 def test_masks_are_drawn_for_a_truth():
-    node = OmegaConf.create({"_target_": "cassi.systems.RandomMask", "shots": 2})
+    node = {"_target_": "cassi.systems.RandomMask", "shots": 2}
     truth = torch.ones(3, 4, 6)
     assert draw_mask(node, _system(SD), truth, None).shape == (2, 1, 4, 6)
     assert draw_mask(node, _system(DD), truth, None).shape == (2, 1, 4, 10)

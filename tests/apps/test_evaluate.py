@@ -163,10 +163,10 @@ def test_a_scene_that_fails_is_reported_and_the_rest_goes_on(evaluate, data, tmp
         (["preset=mathlab"], "expected a metric preset among"),
         (["data=bundle"], "did you mean bundled"),
         (["threads=0"], "threads: expected a whole number from 1"),
-        (["report=maybe"], "report: expected true or false"),
+        (["report=maybe"], "config value report: Value 'maybe'"),
         (["sweep=nois"], "did you mean noise"),
         (["mask=none.npy"], "mask: no file or folder none.npy"),
-        (["mismatch.rotation=much"], "mismatch: expected numbers"),
+        (["mismatch.rotation=much"], "config value mismatch.rotation: Value 'much'"),
     ],
 )
 def test_what_the_user_can_mend_is_one_line(evaluate, data, options, said):

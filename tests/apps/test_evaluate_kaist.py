@@ -8,6 +8,9 @@ import pytest
 from scipy.io import savemat
 
 from cassi.apps.evaluate import main
+from cassi.apps.evaluate.data import load_benchmark
+from cassi.apps.reconstructors import compose_settings
+from cassi.apps.settings import Evaluate
 
 NAMES = [f"scene{number:02d}" for number in range(1, 11)]
 QUICK = "reconstructors=[{name: gap, method: gap_tv, overrides: {solver.iterations: 2}}]"
@@ -72,13 +75,8 @@ def test_all_ten_scenes_are_evaluated(evaluate, tmp_path, folder, dtype, version
         ["gap", "scene10"], ["gap", "scene02"], ["gap", "mean"],
     ]  # fmt: skip
     # Neither axes nor values were changed on the way.
-    from hydra import compose, initialize_config_module
-
-    from cassi.apps.evaluate.data import load_benchmark
-
-    with initialize_config_module("cassi.conf", version_base="1.3"):
-        options = ["data=kaist", f"paths.data_dir={tmp_path}", f"mask={tmp_path / 'mask.mat'}"]
-        data = load_benchmark(compose("evaluate", overrides=options))
+    options = ["data=kaist", f"paths.data_dir={tmp_path}", f"mask={tmp_path / 'mask.mat'}"]
+    data = load_benchmark(compose_settings(options, kind=Evaluate))
     assert data.scenes == NAMES
     truth = data.load("scene03").truth.numpy()
     np.testing.assert_array_equal(truth, scene(2).transpose(2, 0, 1).astype(np.float32))

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from cassi.apps.errors import describe, is_usage_error
+from cassi.apps.reconstruct.plan import parse_size
 from cassi.apps.signals import Terminated, end_at_once, leave_to_lightning, raise_terminated
 from cassi.apps.train.files import read_checkpoint
 from cassi.data.checksums import check_sums
@@ -77,7 +78,9 @@ def test_what_the_machine_does_is_one_line(error, said):
 
 
 def test_a_defect_of_the_program_is_none_of_these():
-    assert not is_usage_error(RuntimeError("shape mismatch"))
+    assert not is_usage_error(raised(lambda: torch.ones(2) + torch.ones(3)))
+    assert not is_usage_error(raised(lambda: int("x")))
+    assert is_usage_error(raised(lambda: parse_size("x")))
 
 
 def test_sigterm_raises_and_is_given_back():
@@ -252,21 +255,21 @@ def test_a_damaged_record_or_cube_is_made_again(tmp_path):
     job, records = Job("", "scene", "method"), RecordFolder(tmp_path)
     records.write(Record(*job, key="k", metrics={"sam": 1.25}), torch.rand(2, 3, 4))
     assert records.is_done(job, "k")
-    cube = records.path(job, ".npy").read_bytes()
-    damage(records.path(job, ".npy"))
+    cube = records.cube(job).read_bytes()
+    damage(records.cube(job))
     with pytest.warns(UserWarning, match="npy: it is damaged"):
         assert not records.is_done(job, "k")
-    records.path(job, ".npy").write_bytes(cube)
+    records.cube(job).write_bytes(cube)
     assert records.is_done(job, "k")
-    text = records.path(job).read_text()
-    records.path(job).write_text(text.replace("1.25", "1.35"))
+    (file,) = tmp_path.rglob("*.json")
+    file.write_text(file.read_text().replace("1.25", "1.35"))
     with pytest.warns(UserWarning, match="json: it is damaged"):
         assert not records.is_done(job, "k")
 
 
 @pytest.mark.slow
 def test_random_kills_lose_nothing():
-    path = Path(__file__).resolve().parents[2] / "scripts/checks/kills.py"
+    path = Path(__file__).resolve().parents[2] / "scripts" / "check_kills.py"
     done = subprocess.run(
         [sys.executable, path, "--kills", "4", "--seed", "1"],
         capture_output=True, text=True, check=False,

@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 import cassi
-from cassi.apps import identity
-from cassi.apps.identity import hash_settings
-from cassi.apps.reconstruct import batch as reconstruct_batch
-from cassi.apps.reconstruct import many as reconstruct_worker
+from cassi.apps import reconstructors
+from cassi.apps.reconstruct import many
+from cassi.apps.reconstruct.batch import batch_size
+from cassi.apps.reconstructors import compose_settings
+from cassi.apps.store import fingerprint_settings
 from cassi.data.checksums import check_sums
 from cassi.models.load import Card, create_model, save_model
 
@@ -108,7 +108,6 @@ def test_one_that_fails_is_named_and_made_up_for(reconstruct, day, camera, tmp_p
     assert outcome.status == 0, outcome.err
     assert "4 snapshots, 3 of them done before" in outcome.out
     assert done.items() < stamps(folder).items()
-    assert not (folder / "bad" / "failed.json").exists()
     assert "error" not in rows(folder)["bad"]
 
 
@@ -193,7 +192,7 @@ def test_what_cannot_share_a_batch_goes_alone(reconstruct, day, tmp_path, monkey
     def fail(*_):
         raise ValueError("one of a batch diverged")
 
-    monkeypatch.setattr(reconstruct_worker, "recover_together", fail)
+    monkeypatch.setattr(many, "recover_together", fail)
     assert reconstruct(*day, "batch=3").status == 0
     monkeypatch.undo()
     assert reconstruct(*day, "batch=3", "solver.tol=1e-9").status == 0
@@ -213,15 +212,15 @@ def test_a_network_takes_them_together(reconstruct, day, tmp_path, monkeypatch):
         both = [cassi.read_cube(tmp_path / run / name / "cube.tif") for run in ("run", "alone")]
         torch.testing.assert_close(*both, rtol=1e-4, atol=1e-5)
     gpu = torch.device("cuda")
-    assert reconstruct_batch.batch_size("auto", True, gpu) > 1
-    assert reconstruct_batch.batch_size("auto", False, gpu) == 1
+    assert batch_size("auto", True, gpu) > 1
+    assert batch_size("auto", False, gpu) == 1
 
 
 def test_a_full_disk_ends_all(reconstruct, day, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "cube.tif")
 
-    monkeypatch.setattr("cassi.apps.reconstruct.one.write_cube", fail)
+    monkeypatch.setattr("cassi.apps.results.write_cube", fail)
     outcome = reconstruct(*day)
     assert outcome.status == 2
     assert "No space left on device" in outcome.err.splitlines()[-1]
@@ -232,7 +231,7 @@ def test_a_defect_says_where_it_is(reconstruct, day, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise ZeroDivisionError("half of nothing")
 
-    monkeypatch.setattr(reconstruct_worker, "recover", fail)
+    monkeypatch.setattr(many, "recover", fail)
     outcome = reconstruct(*day)
     assert outcome.status == 1
     error = rows(tmp_path / "run")["a"]["error"]
@@ -272,13 +271,13 @@ def test_a_killed_run_goes_on(reconstruct, day, tmp_path):
     folder = tmp_path / "killed"
     process = start(*options, f"hydra.run.dir={folder}")
     deadline = time.monotonic() + 300
-    while not (folder / "a" / "SHA256SUMS").exists():
+    while not (folder / ".done" / "a.json").exists():
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline
         time.sleep(0.005)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    done = {path for path in stamps(folder) if (path.parent / "SHA256SUMS").exists()}
+    done = [folder / file.stem / "metrics.json" for file in (folder / ".done").glob("[abc].json")]
     before = stamps(folder)
     assert reconstruct(*options, f"hydra.run.dir={folder}").status == 0
     assert all(stamps(folder)[path] == before[path] for path in done)
@@ -287,12 +286,22 @@ def test_a_killed_run_goes_on(reconstruct, day, tmp_path):
 
 
 def test_results_of_other_shipped_weights_are_done_again(monkeypatch, tmp_path):
-    config = OmegaConf.create({"model": {"name": "pretrained"}, "output": {"progress": False}})
-    before = hash_settings(config)
-    assert hash_settings(config) == before
+    settings = compose_settings(["model=pretrained"])
+    before = fingerprint_settings(settings)
+    assert fingerprint_settings(settings) == before
     (tmp_path / "other.safetensors").write_bytes(b"other weights")
-    monkeypatch.setattr(identity, "FILES", [tmp_path / "other.safetensors"])
-    assert hash_settings(config) != before
+    files = [tmp_path / "other.safetensors"]
+    monkeypatch.setattr(reconstructors, "weight_files", lambda name: files * (name == "pretrained"))
+    assert fingerprint_settings(settings) != before
+
+
+def test_whole_and_in_blocks_are_not_mixed(reconstruct, day, tmp_path):
+    assert reconstruct(*day, "memory_budget=1GiB").status == 0
+    before = stamps(tmp_path / "run")
+    outcome = reconstruct(*day)
+    assert "done before" not in outcome.out
+    assert all(at > before[path] for path, at in stamps(tmp_path / "run").items())
+    assert "3 of them done before" in reconstruct(*day).out
 
 
 @pytest.mark.slow
@@ -313,7 +322,7 @@ def test_a_multirun_makes_one_table(reconstruct, day, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["kill", "batch", "speed"])
 def test_the_benchmark_finds_nothing_lost_and_the_same_bits(mode):
-    script = Path(__file__).resolve().parents[2] / "scripts/benchmarks/many_snapshots.py"
+    script = Path(__file__).resolve().parents[2] / "scripts" / "benchmark_many_snapshots.py"
     small = ["--count=6", "--side=48", "--iterations=300", "--rounds=1", "--sizes", "1", "3"]
     done = subprocess.run(
         [sys.executable, str(script), f"--mode={mode}", *small],

@@ -12,7 +12,11 @@ import torch
 
 from cassi import SDCassi
 from cassi.apps.evaluate import main as evaluate_main
+from cassi.apps.evaluate.data import load_benchmark
+from cassi.apps.evaluate.problems import preparation
 from cassi.apps.inputs import load_inputs
+from cassi.apps.reconstructors import compose_settings
+from cassi.apps.settings import Evaluate
 from cassi.data import io
 from cassi.data.bundled import bundled_path
 from cassi.data.sensor import Sensor
@@ -124,18 +128,12 @@ def test_hot_pixels_of_a_simulated_frame_are_repaired(reconstruct, tmp_path):
 
 
 def test_both_commands_make_the_same_noise():
-    from hydra import compose, initialize_config_module
-
-    from cassi.apps.evaluate.data import load_benchmark
-    from cassi.apps.evaluate.problems import preparation
-
-    with initialize_config_module("cassi.conf", version_base="1.3"):
-        cpu, option = torch.device("cpu"), "noise=sensor"
-        here = load_inputs(compose("reconstruct", overrides=[option]), cpu).measurement
-        config = compose("evaluate", overrides=[option])
-        benchmark = load_benchmark(config)
-        prepare = preparation({"": config}, benchmark, cpu)
-        assert torch.equal(prepare("", benchmark.scenes[0]).y, here)
+    cpu, options = torch.device("cpu"), ["noise=sensor"]
+    here = load_inputs(compose_settings(options), cpu).measurement
+    settings = compose_settings(options, kind=Evaluate)
+    benchmark = load_benchmark(settings)
+    prepare = preparation({"": settings}, benchmark, cpu)
+    assert torch.equal(prepare("", benchmark.scenes[0]).y, here)
 
 
 def test_frames_of_a_folder_are_preprocessed(command, camera, tmp_path):
@@ -170,7 +168,7 @@ def test_frames_of_a_folder_are_preprocessed(command, camera, tmp_path):
         (["flat=zeros.npy"], "flat: expected more than the dark level everywhere"),
         (["hot_pixels=many"], "hot_pixels: expected a number > 0"),
         (["hot_pixels=[[90,0]]"], "hot_pixels: [90, 0] lies outside (12, 21)"),
-        (["saturation=full"], "saturation: expected a number or null"),
+        (["saturation=full"], "config value saturation: Value 'full'"),
         (["window=[0,0,13,21]"], "window: expected [top, left, height, width] inside (12, 21)"),
         (["noise=shot"], "noise: expected none, the measurement is not simulated"),
         (["hot_pixel=3"], "hot_pixels"),

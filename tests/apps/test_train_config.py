@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from cassi.apps.networks import build_model, model_node, rewrite_model_path, store_models
 from hydra import compose, initialize_config_module
 
-from cassi.apps import train
-from cassi.apps.reconstructors import build_model, model_node, rewrite_model_path, store_models
-from cassi.apps.train import inputs as training_inputs
+from cassi.apps import train, training_inputs
 from cassi.config import build
 from cassi.models.load import create_model
 from cassi.models.registry import list_models
@@ -93,7 +92,7 @@ def test_every_recipe_composes_and_builds(name, make):
     assert (config.trainer.max_steps, config.model.name) == (7000, "gap_net")
 
 
-@pytest.mark.parametrize("name", list_models(shipped=False))
+@pytest.mark.parametrize("name", list_models())
 def test_every_network_is_an_option(name):
     config = compose("train", overrides=[f"model={name}"])
     assert config.model == model_node(name)

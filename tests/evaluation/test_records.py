@@ -10,7 +10,6 @@ import torch
 import torch.distributed as dist
 
 from cassi.evaluation import Job, LocalQueue, Record, RecordFolder, SharedQueue, write_results
-from cassi.evaluation.records import hash_key
 from cassi.evaluation.tables import average
 
 JOB = Job("", "a scene/1", "gap|tv")
@@ -42,8 +41,10 @@ def test_what_is_not_whole_is_not_done(tmp_path):
     assert RecordFolder(tmp_path, keep_cubes=False).is_done(JOB, "k")
     records.write(Record(*JOB, key="k", error="no"), torch.rand(1, 2, 2))
     assert not records.is_done(JOB, "k")
-    records.path(JOB).write_text('{"point": "", "sce')
-    assert records.read(JOB) is None
+    (file,) = tmp_path.rglob("*.json")
+    file.write_text('{"point": "", "sce')
+    with pytest.warns(UserWarning, match="it is damaged"):
+        assert records.read(JOB) is None
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", ".hidden", "x" * 60, "snr=10"])
@@ -53,11 +54,6 @@ def test_names_stay_in_the_folder(tmp_path, name):
     (file,) = (tmp_path / "r").rglob("*.json")
     assert len(file.resolve().relative_to(tmp_path / "r").parts) == 3
     assert records.read(Job(name, name, name)).scene == name
-
-
-def test_a_key_knows_values_not_their_order():
-    assert hash_key({"a": 1, "b": [2]}) == hash_key({"b": [2], "a": 1})
-    assert hash_key({"a": 1}) != hash_key({"a": 2})
 
 
 def test_jobs_are_shared_without_overlap():

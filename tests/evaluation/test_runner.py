@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from cassi.apps.errors import describe_failure
 from cassi.data.benchmarks import Item
 from cassi.data.simulation import WhiteNoise
 from cassi.evaluation import (
     Job,
     LocalQueue,
-    Method,
     Mismatch,
     RecordFolder,
     make_problem,
@@ -18,6 +18,7 @@ from cassi.evaluation import (
     scene_generator,
 )  # fmt: skip
 from cassi.evaluation.measure import PeakMemory, measure, warm_up
+from cassi.solvers import Function
 from cassi.systems import SDCassi
 
 CPU = torch.device("cpu")
@@ -30,18 +31,18 @@ def item():
     return Item("one", torch.rand(3, 12, 14, generator=random), None, mask, None, "")
 
 
-def camera(mask, bands):
-    return SDCassi(mask, bands, 1)
+def problem_of(item, bands=3, **more):
+    return make_problem(item, SDCassi(item.mask, bands, 1), item.mask, **more)
 
 
-def pinv(y, system, callback=None):
+def pinv(y, system):
     return system.pinv(y)
 
 
 def test_noise_is_the_scenes_own(item):
     def noisy(seed=0, name="one"):
         named = Item(name, item.truth, None, item.mask, None, "")
-        return make_problem(named, camera, bands=3, noise=WhiteNoise(snr_db=20), seed=seed)
+        return problem_of(named, noise=WhiteNoise(snr_db=20), seed=seed)
 
     assert torch.equal(noisy().y, noisy().y)
     assert noisy().digest == noisy().digest
@@ -52,8 +53,8 @@ def test_noise_is_the_scenes_own(item):
 
 
 def test_a_mismatch_is_measured_and_not_told(item):
-    problem = make_problem(item, camera, bands=3, mismatch=Mismatch(shift=(0, 1)))
-    nominal = make_problem(item, camera, bands=3)
+    problem = problem_of(item, mismatch=Mismatch(shift=(0, 1)))
+    nominal = problem_of(item)
     assert torch.equal(problem.system.mask, nominal.system.mask)
     assert not torch.equal(problem.y, nominal.y)
     assert problem.digest != nominal.digest
@@ -62,23 +63,23 @@ def test_a_mismatch_is_measured_and_not_told(item):
 def test_a_given_measurement_is_taken(item):
     y = torch.rand(1, 12, 16)
     given = Item("one", None, y, item.mask, None, "")
-    problem = make_problem(given, camera, bands=3)
+    problem = problem_of(given)
     assert torch.equal(problem.y[0], y)
     with pytest.raises(ValueError, match="the measurement is not simulated"):
-        make_problem(given, camera, bands=3, noise=WhiteNoise(snr_db=20))
+        problem_of(given, noise=WhiteNoise(snr_db=20))
     with pytest.raises(ValueError, match=r"expected a measurement \(K, H', W'\) = \(1, 12, 17\)"):
-        make_problem(given, camera, bands=4)
+        problem_of(given, 4)
 
 
 def test_memory_and_time_are_of_the_run(item):
-    problem = make_problem(item, camera, bands=3)
+    problem = problem_of(item)
 
-    def hungry(y, system, callback=None):
+    def hungry(y, system):
         block = torch.ones(1 << 24)  # 64 MiB, touched
         return system.pinv(y) + 0 * block[0]
 
-    small = measure(Method("small", pinv), problem)
-    large = measure(Method("large", hungry), problem)
+    small = measure(Function(pinv), problem)
+    large = measure(Function(hungry), problem)
     assert small.seconds > 0
     if PeakMemory(CPU).before is None:
         assert large.peak_memory is None
@@ -87,41 +88,48 @@ def test_memory_and_time_are_of_the_run(item):
 
 
 def test_operations_of_a_network_are_counted(item):
-    problem = make_problem(item, camera, bands=3)
+    problem = problem_of(item)
     conv = torch.nn.Conv2d(3, 3, 3, padding=1)
-    method = Method("conv", lambda y, system, callback=None: conv(system.pinv(y)), network=conv)
+    method = Function(lambda y, system: conv(system.pinv(y)), network=conv)
     assert warm_up(method, problem) == 2 * 12 * 14 * 3 * 3 * 9
-    assert method.parameters == 3 * 3 * 9 + 3
 
 
 @pytest.mark.parametrize(
     ("run", "said"),
     [
-        (lambda y, system, callback=None: system.pinv(y)[:, :2], "expected a cube of"),
-        (lambda y, system, callback=None: system.pinv(y) * torch.nan, "not finite"),
+        (lambda y, system: system.pinv(y)[:, :2], "expected a cube of"),
+        (lambda y, system: system.pinv(y) * torch.nan, "not finite"),
     ],
 )
 def test_unfit_cubes_are_refused(item, run, said):
     with pytest.raises(ValueError, match=said):
-        measure(Method("bad", run), make_problem(item, camera, bands=3))
+        measure(Function(run), problem_of(item))
 
 
 def test_a_failure_is_a_record_and_the_rest_goes_on(item, tmp_path):
     def prepare(point, scene):
         if scene == "lost":
             raise FileNotFoundError("no file lost")
-        return make_problem(item, camera, bands=3)
+        return problem_of(item)
 
-    def broken(y, system, callback=None):
+    def broken(y, system):
         raise KeyError("a defect")
 
-    methods = {"pinv": Method("pinv", pinv), "broken": Method("broken", broken)}
+    methods = {"pinv": Function(pinv), "broken": Function(broken)}
     jobs = [Job("", s, m) for s in ("lost", "one") for m in methods]
     records = RecordFolder(tmp_path)
     seen = []
     run_jobs(
-        jobs, LocalQueue(), prepare, methods, records, settings={}, report=seen.append
-    )  # fmt: skip
+        jobs,
+        LocalQueue(),
+        prepare,
+        methods,
+        dict.fromkeys(methods, "as it is"),
+        records,
+        settings={},
+        report=seen.append,
+        explain=describe_failure,
+    )
     assert [record.job for record in seen] == jobs
     assert [record.error is None for record in seen] == [False, False, True, False]
     assert seen[0].error == "no file lost"

@@ -1,37 +1,16 @@
-<<<<<<<< HEAD:tests/data/test_bundled.py
-"""The bundled scene and video are what their scripts draw, and show what they should."""
-
-========
->>>>>>>> docs2:tests/scripts/test_bundled_scene.py
 import json
-import runpy
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import tifffile
 
 from cassi import viz
-<<<<<<<< HEAD:tests/data/test_bundled.py
-from cassi.data.bundled import bundled_path
-from cassi.data.io import load_cube
-from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS
-========
 from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS
 from scripts.data import bundled_scene as script
->>>>>>>> docs2:tests/scripts/test_bundled_scene.py
 
 ROOT = Path(__file__).parents[2]
 
 
-<<<<<<<< HEAD:tests/data/test_bundled.py
-@pytest.fixture(scope="module")
-def script():
-    return SimpleNamespace(**runpy.run_path(str(ROOT / "scripts" / "make_bundled_scene.py")))
-
-
-========
->>>>>>>> docs2:tests/scripts/test_bundled_scene.py
 def _read(name):
     with tifffile.TiffFile(ROOT / "data" / name) as file:
         return file.asarray(), json.loads(file.pages[0].description)
@@ -74,19 +53,3 @@ def test_the_hidden_disc_shows_in_bands_only():
     assert np.abs(picture[disc].mean((0, 1)) - picture[box].mean((0, 1))).max() < 3
     bands = [scene[(slice(None), *area)].mean((1, 2)) for area in (disc, box)]
     assert np.abs(bands[0] / bands[1] - 1).max() > 0.3
-
-
-def test_the_script_draws_the_video():
-    make_video = runpy.run_path(str(ROOT / "scripts" / "make_bundled_video.py"))["make_video"]
-    scene = tifffile.imread(ROOT / "data" / "scene.tif").astype(np.float64)
-    drawn = np.rint(make_video(scene / scene.max()) * 255)
-    stored = tifffile.imread(ROOT / "data" / "video.tif")
-    assert np.abs(drawn - stored).max() <= 1
-
-
-def test_the_video_is_read_as_frames():
-    frames = load_cube(bundled_path("video.tif"))
-    assert frames.data.shape == (1, 8, 128, 128)
-    assert frames.wavelengths is None
-    assert frames.data.max() == 1
-    assert frames.data.diff(dim=1).abs().mean((0, 2, 3)).min() > 0.02

@@ -3,85 +3,84 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-from omegaconf import DictConfig
 
 from cassi import ops
-from cassi.apps import results as outputs
 from cassi.apps.calibrate.inputs import load_frames
 from cassi.apps.calibrate.results import Result, say, write_results
-from cassi.apps.command import run_command
-from cassi.apps.memory import keep_freed_memory
-from cassi.apps.settings import check_denoiser, choose_device, whole_number
-from cassi.calibration import calibrate, fit_light, refine_mask
-from cassi.config import build
-from cassi.solvers import Solver
+from cassi.apps.command import Run, choose_device, prepare_process, run_command
+from cassi.apps.reconstructors import build_solver
+from cassi.apps.results import environment
+from cassi.apps.settings import Calibrate
+from cassi.calibration import Calibration, Frame, calibrate, fit_light, refine_mask
+from cassi.calibration.mask import Light
+from cassi.solvers.base import Reconstructor
 from cassi.systems import SDCassi
 
 
 def main() -> None:
     """Run the command."""
-    run_command("cassi-calibrate", "calibrate", calibrate_camera)
+    run_command("cassi-calibrate", Calibrate, calibrate_camera)
 
 
-def calibrate_camera(config: DictConfig) -> float:
-    """Calibrate what the config names and write the results into Hydra's output folder.
+def calibrate_camera(settings: Calibrate, run: Run) -> float:
+    """Calibrate what the settings name and write the results.
 
     Returns:
         The relative residual with the calibrated camera, for sweeps.
     """
-    from hydra.core.hydra_config import HydraConfig
-
-    folder = Path(HydraConfig.get().runtime.output_dir).resolve()
-    check_denoiser(config)
-    device = choose_device(config.device)
-    keep_freed_memory()
-    if config.threads is not None:
-        torch.set_num_threads(whole_number("threads", config.threads, 1, 1024))
-    torch.manual_seed(whole_number("seed", config.seed, 0, 2**63 - 1))
-    solver: Solver = build(config.solver, prior=build(config.prior))
-    if not isinstance(solver, Solver):
-        raise ValueError(f"solver: expected cassi.solvers.Solver, got {type(solver).__name__}")
-
-    problem = load_frames(config, device)
+    device = choose_device(settings.device)
+    prepare_process(settings)
+    torch.manual_seed(settings.seed)
+    solver = build_solver(settings)
+    problem = load_frames(settings, device)
     print(*problem.notes, sep="\n")
-    y = problem.frames[0].y
+    start = time.perf_counter()
+    numbers = {"radius": settings.radius, "degree": settings.degree, "gain": settings.gain}
+    found, system, lights = find_camera(problem.frames, problem.system, solver, **numbers)
+    gain = None if settings.white is None else lights[0].level
+    seconds = time.perf_counter() - start
+    result = Result(settings, problem.frames, problem.system, found, system, gain, seconds)
+    more = environment(device, ops.backend(device)) | {"inputs": problem.notes}
+    written = write_results(run.folder, result, more, problem.wavelengths)
+    print(say(written), f"-> {run.folder}", sep="\n")
+    return found.stages[found.chosen].residual
+
+
+def find_camera(
+    frames: Sequence[Frame], nominal: SDCassi, reconstructor: Reconstructor, **settings: Any
+) -> tuple[Calibration, SDCassi, list[Light]]:
+    """Calibrate a camera, and refine its mask where there are frames of known light.
+
+    Args:
+        frames: the snapshots, then those of known light.
+        nominal: the camera as it is thought to be.
+        reconstructor: whose residual says which model to believe.
+        settings: `radius`, `degree` and `gain` of `cassi.calibration.calibrate`.
+
+    Returns:
+        What was found, the camera, and the spectra of the frames of known light.
+    """
+    y = frames[0].y
 
     def residual(camera: SDCassi) -> float:
         squares = 0.0
         for sample in y.split(1):
-            history = solver.run(sample, camera).history
+            history = reconstructor.run(sample, camera).history
             if not history:
                 raise ValueError("the solver diverged at its first iteration; check scale and rho")
             squares += history[-1].residual ** 2
         return float((squares / len(y)) ** 0.5)
 
-    start = time.perf_counter()
-    found = calibrate(
-        problem.frames,
-        problem.system,
-        residual,
-        radius=whole_number("radius", config.radius, 0, 20),
-        degree=whole_number("degree", config.degree, 1, 5),
-        gain=config.gain,
-    )
-    known = [fit_light(frame, found.system) for frame in problem.frames[1:]]
-    system, gain = found.system, None
-    if known:
-        mask = refine_mask(known, system)
-        offsets, detector = system.offsets, system.detector
-        system = SDCassi(mask, system.bands, offsets=offsets, detector=detector, axis=system.axis)
-    if config.white is not None:
-        gain = known[0].level
-    seconds = time.perf_counter() - start
-    result = Result(config, problem.frames, problem.system, found, system, gain, seconds)
-    written = write_results(
-        folder,
-        result,
-        outputs.environment(device, ops.backend(device)) | {"inputs": problem.notes},
-        problem.wavelengths,
-    )
-    print(say(written), f"-> {folder}", sep="\n")
-    return found.stages[found.chosen].residual
+    found = calibrate(frames, nominal, residual, **settings)
+    system = found.system
+    lights = [fit_light(frame, system) for frame in frames[1:]]
+    if lights:
+        mask, offsets = refine_mask(lights, system), system.offsets
+        system = SDCassi(
+            mask, system.bands, offsets=offsets, detector=system.detector, axis=system.axis
+        )
+    return found, system, lights

@@ -1,16 +1,15 @@
-"""From a config to the frames that a calibration starts from."""
+"""From settings to the frames that a calibration starts from."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
-from omegaconf import DictConfig, ListConfig, OmegaConf
 from torch import Tensor
 
 from cassi.apps.inputs import load_inputs
+from cassi.apps.settings import Calibrate
 from cassi.calibration import Frame
-from cassi.config import plain
 from cassi.evaluation import Mismatch
 from cassi.systems import SDCassi
 
@@ -26,25 +25,25 @@ class Problem:
     notes: list[str]
 
 
-def load_frames(config: DictConfig, device: torch.device) -> Problem:
-    """Read everything that a config names.
+def load_frames(settings: Calibrate, device: torch.device) -> Problem:
+    """Read everything that settings name.
 
     Raises:
         OSError: a file is missing or cannot be read.
         ValueError: files and camera do not fit each other.
     """
-    files = config.measurement
-    several = list(files) if isinstance(files, ListConfig) else [files]
+    files = settings.measurement
+    several = files if isinstance(files, list) else [files]
     if not several:
         raise ValueError("measurement: expected at least one file, got an empty list")
-    inputs = [load_inputs(_with(config, file), device) for file in several]
+    inputs = [load_inputs(replace(settings, measurement=file), device) for file in several]
     first = inputs[0]
     system, notes = first.system, list(first.notes)
     if type(system) is not SDCassi:  # the others move other things
         raise ValueError(f"system: expected SDCassi, got {type(system).__name__}")
-    mismatch = Mismatch(**plain(config.mismatch))
+    mismatch = Mismatch(**asdict(settings.mismatch))
     if mismatch.exists:
-        if config.measurement is not None or first.truth is None or config.get("noise") is not None:
+        if files is not None or first.truth is None or settings.noise is not None:
             raise ValueError("mismatch: expected a truth alone, measured without noise")
         y = mismatch.measure(first.truth.to(device), system)
         notes.append(f"measurement: simulated by a camera with {mismatch}")
@@ -55,23 +54,17 @@ def load_frames(config: DictConfig, device: torch.device) -> Problem:
     frames = [Frame.snapshot(y, system.bands)]
 
     def read(role: str, file: str) -> Tensor:
-        found = load_inputs(_with(config, file), device)
+        found = load_inputs(replace(settings, measurement=file), device)
         notes.append(f"{role}: {found.notes[0]}")
         return found.measurement
 
-    if config.white is not None:
-        frames.append(Frame.snapshot(read("white", config.white), system.bands))
-    single = config.monochromatic
+    if settings.white is not None:
+        frames.append(Frame.snapshot(read("white", settings.white), system.bands))
+    single = settings.monochromatic
     if single.file is not None:
         place = _place(single.wavelength, first.wavelengths)
         frames.append(Frame.monochromatic(read("monochromatic", single.file), place))
     return Problem(frames, system, first.wavelengths, notes)
-
-
-def _with(config: DictConfig, measurement: str | None) -> DictConfig:
-    copy = OmegaConf.merge(config, {"measurement": measurement})
-    assert isinstance(copy, DictConfig)
-    return copy
 
 
 def _place(wavelength: float | None, wavelengths: tuple[float, ...] | None) -> float:

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import DictConfig, OmegaConf
 
-from cassi.apps import results as outputs
+from cassi.apps.results import write_json
+from cassi.apps.settings import Calibrate, to_yaml
 from cassi.calibration import Calibration, Frame, objective_curves
-from cassi.config import plain
 from cassi.data.atomic import atomic_folder
 from cassi.data.frames import STEPS
 from cassi.systems import SDCassi
@@ -29,7 +28,7 @@ HEADER = """\
 class Result:
     """A calibration and what it was made from."""
 
-    config: DictConfig
+    settings: Calibrate
     frames: list[Frame]
     nominal: SDCassi
     found: Calibration
@@ -59,8 +58,8 @@ def write_results(
     names = ["nominal", *(str(stage.degree) for stage in found.stages[1:])]
     with atomic_folder(folder) as stage:
         np.save(stage / "mask.npy", mask)
-        camera = HEADER.format(folder=folder) + OmegaConf.to_yaml(
-            OmegaConf.create(describe_camera(folder, result, wavelengths))
+        camera = HEADER.format(folder=folder) + to_yaml(
+            describe_camera(folder, result, wavelengths)
         )
         (stage / "camera.yaml").write_text(camera)
         residuals = [entry.residual for entry in found.stages]
@@ -71,7 +70,7 @@ def write_results(
             list(shown),
         )
         files = sorted(file.name for file in stage.iterdir())
-        outputs.write_json(stage / "calibration.json", numbers | more | {"files": files})
+        write_json(stage / "calibration.json", numbers | more | {"files": files})
     return numbers
 
 
@@ -79,8 +78,8 @@ def describe_camera(
     folder: Path, result: Result, wavelengths: tuple[float, ...] | None
 ) -> dict[str, Any]:
     """Return the config of the calibrated camera, to be used as a primary config."""
-    system, config = result.system, result.config
-    steps = {name: plain(config[name]) for name in STEPS}
+    system, settings = result.system, result.settings
+    steps = {name: getattr(settings, name) for name in STEPS}
     for name in ("dark", "flat", "hot_pixels"):  # files, which may be relative
         if isinstance(steps[name], str) and steps[name] != "auto":
             steps[name] = str(Path(steps[name]).resolve())

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
 from tqdm import tqdm
 
 from cassi import metrics
-from cassi.apps.command import run_command
+from cassi.apps.command import (
+    FAILED,
+    Run,
+    choose_device,
+    follow_first_process,
+    prepare_process,
+    run_command,
+)
+from cassi.apps.errors import describe_failure
 from cassi.apps.evaluate.data import load_benchmark
-from cassi.apps.evaluate.methods import make_methods
-from cassi.apps.evaluate.problems import find_bands, preparation
-from cassi.apps.evaluate.results import FAILED, Plan, finish, finish_scene
-from cassi.apps.memory import keep_freed_memory
-from cassi.apps.processes import follow_first_process, own_device
+from cassi.apps.evaluate.methods import make_reconstructors
+from cassi.apps.evaluate.problems import find_bands, preparation, sweep_points
+from cassi.apps.evaluate.results import Plan, Results
 from cassi.apps.reconstructors import store_models
-from cassi.apps.settings import choose_device, whole_number
-from cassi.config import plain
+from cassi.apps.settings import Evaluate
 from cassi.evaluation import Record, RecordFolder, join_processes, run_jobs
 
 POINTS = 40
@@ -33,34 +36,32 @@ def main() -> None:
     """Run the command."""
     store_models()
     follow_first_process()
-    run_command("cassi-evaluate", "evaluate", evaluate)
+    run_command("cassi-evaluate", Evaluate, evaluate)
 
 
-def evaluate(config: DictConfig) -> float:
-    """Evaluate what the config names and write the results into Hydra's output folder.
+def evaluate(settings: Evaluate, run: Run) -> float:
+    """Evaluate what the settings name and write the results.
 
     Returns:
         The mean PSNR of the first reconstructor in dB, for sweeps.
     """
-    from hydra.core.hydra_config import HydraConfig
-    from hydra.types import RunMode
-
-    hydra = HydraConfig.get()
     queue = join_processes()
-    folder = Path(queue.share(str(Path(hydra.runtime.output_dir).resolve())))
-    device = _check(config)
-    benchmark = load_benchmark(config)
-    points = sweep_points(config)
+    folder = Path(queue.share(str(run.folder)))
+    metrics.get_preset(settings.preset)
+    device = choose_device(settings.device)
+    prepare_process(settings)
+    benchmark = load_benchmark(settings)
+    points = sweep_points(settings)
     prepare = preparation(points, benchmark, device)
     bands = find_bands(prepare, next(iter(points)), benchmark.scenes)
-    methods = make_methods(config, bands, device)
-    plan = Plan(
-        list(points), benchmark.scenes, list(methods), swept=config.get("sweep") is not None
-    )
-    cubes = bool(config.cubes or config.report or config.figures) and not plan.swept
+    made, identities = make_reconstructors(settings, bands, device)
+    swept = settings.sweep is not None
+    plan = Plan(list(points), benchmark.scenes, list(made), swept)
+    cubes = (settings.cubes or settings.report or settings.figures) and not swept
     records = RecordFolder(folder / "records", keep_cubes=cubes)
+    results = Results(settings, folder, benchmark, plan, records, device)
     jobs = plan.jobs()
-    bar = tqdm(total=len(jobs), unit="run", disable=not config.progress or queue.rank > 0)
+    bar = tqdm(total=len(jobs), unit="run", disable=not settings.progress or queue.rank > 0)
 
     seen: Counter[str] = Counter()
 
@@ -71,63 +72,34 @@ def evaluate(config: DictConfig) -> float:
         if record.error:
             print(f"{_label(record)} failed: {record.error}", file=sys.stderr, flush=True)
         # Now rather than at the end, so that a long run can be looked at.
-        if seen[record.scene] == len(methods) and not plan.swept:
-            finish_scene(config, folder, benchmark, plan, records, record.scene)
+        if seen[record.scene] == len(made) and not swept:
+            results.finish_scene(record.scene)
 
     with bar:
         run_jobs(
             jobs,
             queue,
             prepare,
-            methods,
+            made,
+            identities,
             records,
-            settings=_settings(device),
-            seed=config.seed,
-            points=POINTS if config.figures and not plan.swept else 0,
+            settings=_environment(device),
+            seed=settings.seed,
+            points=POINTS if settings.figures and not swept else 0,
             report=report,
+            explain=describe_failure,
         )
     queue.wait()
     if queue.rank > 0:
         return float("nan")
+    score, failed = results.finish()
     # A job of a multirun must not end the others; MergeJobs ends the command.
-    fail = FAILED if hydra.mode != RunMode.MULTIRUN else None
-    return finish(config, folder, benchmark, plan, records, device, fail)
+    if failed and not run.is_multirun:
+        sys.exit(FAILED)
+    return score
 
 
-def sweep_points(config: DictConfig) -> dict[str, DictConfig]:
-    """Return the config of each point of the sweep, by name; one without a name if nothing is.
-
-    Raises:
-        ValueError: the sweep names no value of the config.
-    """
-    if config.get("sweep") is None:
-        return {"": config}
-    key, values = config.sweep.parameter, plain(config.sweep["values"])
-    if not isinstance(values, list) or not values or len(set(values)) < len(values):
-        raise ValueError(f"sweep.values: expected different numbers, got {values!r}")
-    points: dict[str, DictConfig] = {}
-    for value in values:
-        here = copy.deepcopy(config)
-        try:
-            OmegaConf.update(here, key, value)
-        except Exception:
-            raise ValueError(f"sweep.parameter: no config value {key!r}") from None
-        points[f"{key}={value:g}"] = here
-    return points
-
-
-def _check(config: DictConfig) -> torch.device:
-    metrics.get_preset(config.preset)
-    for name in ("cubes", "report", "figures", "progress"):
-        if not isinstance(config[name], bool):
-            raise ValueError(f"{name}: expected true or false, got {config[name]!r}")
-    whole_number("seed", config.seed, 0, 2**63 - 1)
-    torch.set_num_threads(whole_number("threads", config.threads, 1, 1024))
-    keep_freed_memory()
-    return own_device(choose_device(config.device))
-
-
-def _settings(device: torch.device) -> dict[str, Any]:
+def _environment(device: torch.device) -> dict[str, Any]:
     from importlib.metadata import version
 
     versions = {name: version(name) for name in ("cassi", "torch")}

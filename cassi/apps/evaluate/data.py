@@ -1,4 +1,4 @@
-"""From the `data` node of a config to a data set."""
+"""From the data set that settings name to its scenes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-
-from cassi.apps.frames import make_preprocessing
-from cassi.apps.settings import given_wavelengths
-from cassi.config import plain
+from cassi.apps.inputs import make_preprocessing
+from cassi.apps.settings import Evaluate
 from cassi.data.benchmarks import Benchmark
 from cassi.data.bundled import bundled_path
 from cassi.data.frames import STEPS
@@ -18,44 +15,41 @@ from cassi.data.manifest import read_manifest
 from cassi.data.scenes import scene_name
 
 
-def load_benchmark(config: DictConfig) -> Benchmark:
-    """List the scenes that a config evaluates on.
+def load_benchmark(settings: Evaluate) -> Benchmark:
+    """List the scenes that settings evaluate on.
 
     Raises:
         OSError: a folder or file is missing.
-        ValueError: the node is none of evaluation, or its values do not fit.
+        ValueError: the data set is none of evaluation, or its values do not fit.
     """
-    node = config.data
-    if "evaluation" not in node:
+    data = settings.data
+    if data.evaluation is None:
         raise ValueError("data: expected a data set to evaluate on, such as data=cave_test")
-    if OmegaConf.is_missing(node, "root"):
-        raise ValueError("data.root: expected a folder of cubes, got none; give data.root=DIR")
-    settings: dict[str, Any] = plain(node.evaluation)
-    _check_folder(config, settings)
-    if settings.pop("bundled", False):
-        settings["cubes"] = bundled_path("scene.tif")
-        settings["mask"] = settings.get("mask") or bundled_path("mask.tif")
-    if config.mask is not None and not isinstance(config.mask, DictConfig):
-        settings |= {"mask": config.mask, "mask_checksum": None}
-    manifest, split = settings.pop("manifest", None), settings.pop("split", "test")
+    found = dict(data.evaluation)
+    _check_folder(settings.paths.data_dir, found)
+    if found.pop("bundled", False):
+        found["cubes"] = bundled_path("scene.tif")
+        found["mask"] = found.get("mask") or bundled_path("mask.tif")
+    if settings.mask is not None and not isinstance(settings.mask, dict):
+        found |= {"mask": settings.mask, "mask_checksum": None}
+    manifest, split = found.pop("manifest", None), found.pop("split", "test")
     if manifest is not None:
-        settings |= _listed(Path(str(settings["cubes"])).expanduser(), manifest, split)
-    settings |= {
-        name: _first_that_exists(name, settings[name])
+        found |= _listed(Path(str(found["cubes"])).expanduser(), manifest, split)
+    found |= {
+        name: _first_that_exists(name, found[name])
         for name in ("cubes", "measurements", "mask")
-        if isinstance(settings.get(name), list) and not (name == "cubes" and manifest is not None)
+        if isinstance(found.get(name), list) and not (name == "cubes" and manifest is not None)
     }
-    names = plain(config.scenes)
-    names = [names] if isinstance(names, str) else names
+    names = [settings.scenes] if isinstance(settings.scenes, str) else settings.scenes
     if names is not None and not all(isinstance(name, str) for name in names):
         raise ValueError(f"scenes: expected a list of names, got {names!r}")
-    steps = {step: settings.pop(step) for step in STEPS if step in settings}
-    settings |= {
-        "preprocessing": make_preprocessing(steps, config.system),
-        "wavelengths": given_wavelengths(config.data),
+    steps = {step: found.pop(step) for step in STEPS if step in found}
+    found |= {
+        "preprocessing": make_preprocessing(steps, settings.system),
+        "wavelengths": data.given_wavelengths,
     }
     try:
-        return Benchmark(**settings, names=names)
+        return Benchmark(**found, names=names)
     except TypeError as error:
         raise ValueError(f"data.evaluation: {error}") from None
 
@@ -82,8 +76,8 @@ def _listed(root: Path, manifest: Any, split: str) -> dict[str, Any]:
     }
 
 
-def _check_folder(config: DictConfig, settings: dict[str, Any]) -> None:
-    root = Path(str(config.paths.data_dir)).expanduser()
+def _check_folder(data_dir: str, settings: dict[str, Any]) -> None:
+    root = Path(data_dir).expanduser()
     used = [settings.get(name) for name in ("cubes", "measurements", "mask")]
     flat = [path for value in used for path in (value if isinstance(value, list) else [value])]
     if not root.is_dir() and any(path and str(path).startswith(str(root)) for path in flat):

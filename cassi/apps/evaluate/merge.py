@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
-from cassi.apps.evaluate import sweep_points
+from cassi.apps.command import FAILED, choose_device
 from cassi.apps.evaluate.data import load_benchmark
-from cassi.apps.evaluate.results import Plan, finish
-from cassi.apps.settings import choose_device
-from cassi.data.atomic import atomic_path
-from cassi.evaluation import Record, RecordFolder
+from cassi.apps.evaluate.problems import sweep_points
+from cassi.apps.evaluate.results import Plan, Results
+from cassi.apps.settings import Evaluate, read_settings
+from cassi.evaluation import RecordFolder
 
 
 class MergeJobs(Callback):
@@ -32,26 +33,16 @@ class MergeJobs(Callback):
         if not found or len({record.job for record, _ in found}) < len(found):
             return
         mine = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-        assert isinstance(mine, DictConfig)
-        records = RecordFolder(root / "records", keep_cubes=mine.cubes)
+        settings = read_settings(mine, Evaluate)
+        records = RecordFolder(root / "records", keep_cubes=settings.cubes)
         for record, source in found:
-            _copy(record, source, records)
+            records.copy(record, source)
         scenes = {record.scene for record, _ in found}
-        mine.scenes = [name for name in load_benchmark(mine).scenes if name in scenes]
+        listed = [name for name in load_benchmark(settings).scenes if name in scenes]
+        settings = replace(settings, scenes=listed)
         methods = list(dict.fromkeys(record.method for record, _ in found))
-        swept = mine.get("sweep") is not None
-        plan = Plan(list(sweep_points(mine)), mine.scenes, methods, swept)
-        finish(mine, root, load_benchmark(mine), plan, records, choose_device(mine.device))
-
-
-def _copy(record: Record, source: RecordFolder, target: RecordFolder) -> None:
-    cube = source.path(record.job, ".npy")
-    if cube.is_file():
-        place = target.path(record.job, ".npy")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_path(place) as temporary:
-            try:
-                temporary.hardlink_to(cube)  # cubes are large
-            except OSError:
-                shutil.copyfile(cube, temporary)
-    target.write(record)
+        plan = Plan(list(sweep_points(settings)), listed, methods, settings.sweep is not None)
+        device = choose_device(settings.device)
+        results = Results(settings, root, load_benchmark(settings), plan, records, device)
+        if results.finish()[1]:
+            sys.exit(FAILED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -12,8 +11,9 @@ from torch import Tensor
 
 from cassi.data.atomic import atomic_path
 from cassi.data.benchmarks import Item
+from cassi.data.store import Store, file_name, fingerprint
 from cassi.evaluation import Job, Record, RecordFolder
-from cassi.evaluation.records import Values, hash_key
+from cassi.evaluation.records import Values
 
 LoadItem = Callable[[str], Item]
 
@@ -59,29 +59,32 @@ class Pictures:
         done = {name: known[name] for name in self.methods if name in known}
         if not (self.figures or self.report) or not done:
             return None
-        # Whatever the pictures show decides their names: they are made again when that changes.
+        # Drawn again when what the pictures show changes.
         shown = [(name, record.key, self._shown(record)) for name, record in done.items()]
-        key = hash_key({"scene": scene, "preset": self.preset, "shown": shown})
-        store = self.records.root / "report"
-        code = store / f"{quote(scene, safe='')}-{key}.bin"
-        drawn = store / f"{quote(scene, safe='')}-{key}.drawn"
-        encoded = _read_sealed(code)
-        if (encoded is not None or not self.report) and (drawn.exists() or not self.figures):
-            return encoded if self.report else None
-        store.mkdir(parents=True, exist_ok=True)
+        key = fingerprint({"scene": scene, "preset": self.preset, "shown": shown})
+        store, name = Store(self.records.root / "report"), file_name(scene)
+        code = store.root / f"{name}.bin"
+        earlier = (store.read(name, key) if store.is_done(name, key) else None) or {}
+        if (
+            earlier.get("report", False) >= self.report
+            and earlier.get("figures", False) >= self.figures
+        ):
+            return code.read_bytes() if self.report else None
         item = self.load(scene)
         cubes = self._cubes(done.values())
         metrics = {name: self._shown(record) for name, record in done.items()}
-        if self.figures and not drawn.exists():
+        if self.figures and not earlier.get("figures"):
             self._draw(scene, item, cubes, metrics, done.values())
-            drawn.touch()
-        if not self.report:
-            return None
-        from cassi.viz.report import encode_scene
+        encoded = None
+        if self.report:
+            from cassi.viz.report import encode_scene
 
-        encoded = encode_scene(scene, cubes, item.truth, metrics)
-        with atomic_path(code) as temporary:
-            temporary.write_bytes(hashlib.sha256(encoded).digest() + encoded)
+            encoded = encode_scene(scene, cubes, item.truth, metrics)
+            store.root.mkdir(parents=True, exist_ok=True)
+            with atomic_path(code) as temporary:
+                temporary.write_bytes(encoded)
+        drawn = {"report": self.report, "figures": self.figures}
+        store.write(name, key, drawn, [code] if self.report else [])
         return encoded
 
     def write_report(
@@ -126,10 +129,3 @@ class Pictures:
         shown = {name: values.get(f"{name}/{self.preset}") for name in ("psnr", "ssim")}
         rest = {name: values.get(name) for name in ("sam", "rmse", "ergas", "residual")}
         return {**shown, **rest, "seconds": record.timing.get("seconds")}
-
-
-def _read_sealed(file: Path) -> bytes | None:
-    """Return what stands in a file after its SHA-256; None where that is another, or no file."""
-    content = file.read_bytes() if file.exists() else b""
-    checksum, rest = content[:32], content[32:]
-    return rest if checksum == hashlib.sha256(rest).digest() else None

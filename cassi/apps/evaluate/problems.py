@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict
 
 import torch
-from omegaconf import DictConfig
 
-from cassi.apps.camera import build_camera
-from cassi.apps.geometry import fit_bands
-from cassi.apps.masks import draw_mask
-from cassi.config import build, plain
-from cassi.data.benchmarks import Benchmark, Item
+from cassi.apps.camera import make_camera
+from cassi.apps.settings import Evaluate, with_value
+from cassi.config import build
+from cassi.data.benchmarks import Benchmark
 from cassi.evaluation import Mismatch, Problem, make_problem
-from cassi.systems import System
+
+
+def sweep_points(settings: Evaluate) -> dict[str, Evaluate]:
+    """Return the settings of each point of the sweep, by name; one without a name if nothing is.
+
+    Raises:
+        ValueError: the sweep names no value of the settings.
+    """
+    sweep = settings.sweep
+    if sweep is None:
+        return {"": settings}
+    if not sweep.values or len(set(sweep.values)) < len(sweep.values):
+        raise ValueError(f"sweep.values: expected different numbers, got {sweep.values!r}")
+    try:
+        return {
+            f"{sweep.parameter}={value:g}": with_value(settings, sweep.parameter, value)
+            for value in sweep.values
+        }
+    except ValueError as error:
+        raise ValueError(f"sweep.parameter: {error}") from None
 
 
 def find_bands(prepare: Callable[[str, str], Problem], point: str, scenes: Sequence[str]) -> int:
@@ -42,56 +59,44 @@ def find_bands(prepare: Callable[[str, str], Problem], point: str, scenes: Seque
 
 
 def preparation(
-    points: Mapping[str, DictConfig], benchmark: Benchmark, device: torch.device
+    points: Mapping[str, Evaluate], benchmark: Benchmark, device: torch.device
 ) -> Callable[[str, str], Problem]:
     """Return what makes the problem of a scene at a point of a sweep.
 
     Args:
-        points: the config of each point.
+        points: the settings of each point.
         benchmark: the scenes.
         device: where methods run.
 
     Raises:
         ValueError: noise or mismatch are not fit, or the measurements are given.
     """
-    noises = {p: build(c.noise) if c.get("noise") else None for p, c in points.items()}
-    mismatches = {point: Mismatch(**plain(config.mismatch)) for point, config in points.items()}
+    noises = {p: build(s.noise) if s.noise else None for p, s in points.items()}
+    mismatches = {point: Mismatch(**asdict(s.mismatch)) for point, s in points.items()}
     changed = any(noises.values()) or any(mismatch.exists for mismatch in mismatches.values())
     if changed and benchmark.measurements is not None:
         raise ValueError("noise, mismatch: expected none, the measurements are not simulated")
 
     def prepare(point: str, scene: str) -> Problem:
-        config, item = points[point], benchmark.load(scene)
-
-        wavelengths = item.wavelengths
-        if isinstance(config.mask, DictConfig):
-            drawn = draw_mask(config.mask, config.system, item.truth, wavelengths)
-            item = replace(item, mask=drawn)
-        axis = config.system.get("axis", -1)
-        length = None if item.truth is None else item.truth.shape[-2 if axis == -2 else -1]
-
-        def make_camera(mask: torch.Tensor, bands: int) -> System:
-            return build_camera(config.system, mask, bands, wavelengths, length)
-
+        settings, item = points[point], benchmark.load(scene)
+        known = None if item.wavelengths is None or item.truth is not None else item.wavelengths
+        camera = make_camera(
+            settings.system,
+            settings.mask if isinstance(settings.mask, dict) else item.mask,
+            truth=item.truth,
+            measurement=item.measurement,
+            bands=settings.system.get("bands") or (None if known is None else len(known)),
+            wavelengths=item.wavelengths,
+            stated=known,
+        )
         return make_problem(
             item,
-            make_camera,
-            bands=_bands(config, item),
+            camera.system,
+            camera.mask,
             noise=noises[point],
             mismatch=mismatches[point],
-            seed=config.seed,
+            seed=settings.seed,
             device=device,
         )
 
     return prepare
-
-
-def _bands(config: DictConfig, item: Item) -> int:
-    stated = config.system.get("bands")
-    if item.truth is not None:
-        return int(stated or len(item.truth))
-    known = None if item.wavelengths is None else len(item.wavelengths)
-    if item.measurement is None:
-        raise ValueError(f"{item.name}: expected a cube or a measurement, got neither")
-    measurement = item.measurement[None]
-    return fit_bands(config.system, item.mask, measurement, stated or known, item.wavelengths)

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
 
 from cassi import ops
 from cassi.apps.evaluate.pictures import Pictures
 from cassi.apps.results import environment
-from cassi.config import plain
+from cassi.apps.settings import Evaluate
 from cassi.data.atomic import write_sums
 from cassi.data.benchmarks import Benchmark
 from cassi.data.checksums import SUMS
 from cassi.evaluation import Job, Record, RecordFolder, write_results, write_sweep
 
-FAILED = 1
-"""Exit status where a scene failed and the rest is done."""
 RESULTS = ("results.*", "sweep.*", "timing.json", "report.html", "figures/**/*")
 
 
@@ -45,106 +43,105 @@ class Plan:
         return [record for record in known if record is not None]
 
 
-def finish_scene(
-    config: DictConfig,
-    root: Path,
-    benchmark: Benchmark,
-    plan: Plan,
-    records: RecordFolder,
-    scene: str,
-) -> bytes | None:
-    """Draw a scene and encode it for the report, if every method has a record of it."""
-    found = plan.found(records, scene)
-    if len(found) < len(plan.methods):
-        return None
-    return _pictures(config, root, benchmark, plan, records).finish_scene(scene, found)
+@dataclass(frozen=True)
+class Results:
+    """Writes tables, pictures and report.
 
-
-def finish(
-    config: DictConfig,
-    root: Path,
-    benchmark: Benchmark,
-    plan: Plan,
-    records: RecordFolder,
-    device: torch.device,
-    fail: int | None = FAILED,
-) -> float:
-    """Write tables, pictures and report.
-
-    Args:
-        config: of the command.
+    Attributes:
+        settings: of the command.
         root: where results go.
         benchmark: the scenes.
-        plan: what was evaluated.
+        plan: what is evaluated.
         records: what was found.
         device: where methods ran.
-        fail: exit status where a scene failed; None returns all the same.
-
-    Returns:
-        The mean PSNR of the first method, dB; NaN where unknown.
     """
-    (root / SUMS).unlink(missing_ok=True)
-    found = plan.found(records)
-    more: dict[str, Any] = {
-        "preset": config.preset,
-        "settings": describe(config) | preprocessed(benchmark, found),
-        "environment": environment(device, ops.backend(device)),
-    }
-    if plan.swept:
-        values = dict(zip(plan.points, plain(config.sweep["values"]), strict=True))
-        sweep: dict[str, Any] = {"parameter": config.sweep.parameter, "label": config.sweep.label}
-        write_sweep(root, found, values, plan.scenes, plan.methods, **sweep, **more)
-        print(f"{len(found)} runs -> {root / 'sweep.csv'}")
-    else:
-        print(write_results(root, found, plan.scenes, plan.methods, **more), end="")
-        encoded = [finish_scene(config, root, benchmark, plan, records, s) for s in plan.scenes]
-        if config.report and any(encoded):
-            pictures = _pictures(config, root, benchmark, plan, records)
-            scenes = [item for item in encoded if item is not None]
-            title = f"cassi-evaluate: {config.data.get('name') or 'scenes'}"
-            drawn = next(s for s, e in zip(plan.scenes, encoded, strict=True) if e is not None)
-            pictures.write_report(scenes, benchmark.load(drawn).wavelengths, title)
-        if not config.cubes:
-            for record in found:
-                records.path(record.job, ".npy").unlink(missing_ok=True)
-        print(f"-> {root}")
-        if config.report and any(encoded):
-            print(f"Open {root / 'report.html'} in a browser.")
-    written = (file for name in RESULTS for file in root.glob(name) if file.is_file())
-    write_sums(root, (file for file in written if not file.name.startswith(".")))
-    failed = [record for record in found if record.error]
-    if failed:
-        print(f"cassi-evaluate: {len(failed)} of {len(found)} runs failed", file=sys.stderr)
-        if fail is not None:
-            sys.exit(fail)
-    first = (r.metrics.get(f"psnr/{config.preset}") for r in found if r.method == plan.methods[0])
-    known = [value for value in first if value is not None]
-    return sum(known) / len(known) if known else float("nan")
+
+    settings: Evaluate
+    root: Path
+    benchmark: Benchmark
+    plan: Plan
+    records: RecordFolder
+    device: torch.device
+
+    @cached_property
+    def pictures(self) -> Pictures:
+        """What draws a scene."""
+        return Pictures(
+            self.root,
+            self.records,
+            self.plan.methods,
+            self.benchmark.load,
+            preset=self.settings.preset,
+            figures=self.settings.figures,
+            report=self.settings.report,
+        )
+
+    def finish_scene(self, scene: str) -> bytes | None:
+        """Draw a scene and encode it for the report, if every method has a record of it."""
+        found = self.plan.found(self.records, scene)
+        if len(found) < len(self.plan.methods):
+            return None
+        return self.pictures.finish_scene(scene, found)
+
+    def finish(self) -> tuple[float, bool]:
+        """Write all files, and say what failed.
+
+        Returns:
+            The mean PSNR of the first method, dB, NaN where unknown; and whether a scene failed.
+        """
+        settings, plan, root = self.settings, self.plan, self.root
+        (root / SUMS).unlink(missing_ok=True)
+        found = plan.found(self.records)
+        more: dict[str, Any] = {
+            "preset": settings.preset,
+            "settings": _describe(settings) | self._preprocessed(found),
+            "environment": environment(self.device, ops.backend(self.device)),
+        }
+        if settings.sweep is not None and plan.swept:
+            values = dict(zip(plan.points, settings.sweep.values, strict=True))
+            more |= {"parameter": settings.sweep.parameter, "label": settings.sweep.label}
+            write_sweep(root, found, values, plan.scenes, plan.methods, **more)
+            print(f"{len(found)} runs -> {root / 'sweep.csv'}")
+        else:
+            print(write_results(root, found, plan.scenes, plan.methods, **more), end="")
+            reported = self._write_report()
+            if not settings.cubes:
+                for record in found:
+                    self.records.cube(record.job).unlink(missing_ok=True)
+            print(f"-> {root}")
+            if reported:
+                print(f"Open {root / 'report.html'} in a browser.")
+        written = (file for name in RESULTS for file in root.glob(name) if file.is_file())
+        write_sums(root, (file for file in written if not file.name.startswith(".")))
+        failed = [record for record in found if record.error]
+        if failed:
+            print(f"cassi-evaluate: {len(failed)} of {len(found)} runs failed", file=sys.stderr)
+        first = [record for record in found if record.method == plan.methods[0]]
+        scores = [record.metrics.get(f"psnr/{settings.preset}") for record in first]
+        known = [value for value in scores if value is not None]
+        return (sum(known) / len(known) if known else float("nan")), bool(failed)
+
+    def _write_report(self) -> bool:
+        """Draw what is not drawn yet, and write report.html where it is asked for."""
+        encoded = {scene: self.finish_scene(scene) for scene in self.plan.scenes}
+        drawn = {scene: item for scene, item in encoded.items() if item is not None}
+        if not self.settings.report or not drawn:
+            return False
+        title = f"cassi-evaluate: {self.settings.data.name or 'scenes'}"
+        wavelengths = self.benchmark.load(next(iter(drawn))).wavelengths
+        self.pictures.write_report(list(drawn.values()), wavelengths, title)
+        return True
+
+    def _preprocessed(self, found: Sequence[Record]) -> dict[str, Any]:
+        """Return what was done to the frames of measured scenes, by scene and step."""
+        if self.benchmark.measurements is None:
+            return {}
+        scenes = dict.fromkeys(record.scene for record in found if not record.error)
+        return {"preprocessing": {s: self.benchmark.load(s).preprocessing for s in scenes}}
 
 
-def describe(config: DictConfig) -> dict[str, Any]:
+def _describe(settings: Evaluate) -> dict[str, Any]:
     """Return what decides the numbers, without where files lie and how many processes there are."""
-    parts = ("system", "noise", "mismatch", "seed", "threads", "reconstructors")
-    return {name: plain(config.get(name)) for name in parts} | {"data": config.data.get("name")}
-
-
-def preprocessed(benchmark: Benchmark, found: Sequence[Record]) -> dict[str, Any]:
-    """Return what was done to the frames of measured scenes, by scene and step."""
-    if benchmark.measurements is None:
-        return {}
-    scenes = dict.fromkeys(record.scene for record in found if not record.error)
-    return {"preprocessing": {scene: benchmark.load(scene).preprocessing for scene in scenes}}
-
-
-def _pictures(
-    config: DictConfig, root: Path, benchmark: Benchmark, plan: Plan, records: RecordFolder
-) -> Pictures:
-    return Pictures(
-        root,
-        records,
-        plan.methods,
-        benchmark.load,
-        preset=config.preset,
-        figures=config.figures,
-        report=config.report,
-    )
+    names = ("system", "noise", "seed", "threads", "reconstructors")
+    values = {name: getattr(settings, name) for name in names}
+    return values | {"mismatch": asdict(settings.mismatch), "data": settings.data.name}

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from cassi import metrics
 from cassi.apps.inputs import Inputs
-from cassi.apps.reconstruct_one import Result, conclude
-from cassi.apps.settings import whole_number
+from cassi.apps.reconstruct.one import Result, conclude
+from cassi.checks import whole_number
 from cassi.solvers import Iteration, Solution
+from cassi.solvers.base import Reconstructor
 from cassi.systems import System
 
 NETWORKS_ON_A_GPU = 4
@@ -47,27 +48,29 @@ def same_camera(first: System, second: System) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def can_share(inputs: Inputs, other: Inputs, solver: Any) -> bool:
+def can_share(inputs: Inputs, other: Inputs, reconstructor: Reconstructor) -> bool:
     """Tell whether two measurements may go together: one camera, and no stop that depends on both.
 
     A tolerance stops when the cubes of the whole batch change little, which is another moment than
     for each.
     """
-    if not solver.shares_batch:
+    if not reconstructor.shares_batch:
         return False
     same = inputs.measurement.shape == other.measurement.shape
     return same and same_camera(inputs.system, other.system)
 
 
-def recover_together(batch: Sequence[Inputs], solver: Any, seed: int) -> list[Result]:
-    """Run a solver or network on all measurements of a batch at once.
+def recover_together(
+    batch: Sequence[Inputs], reconstructor: Reconstructor, seed: int
+) -> list[Result]:
+    """Reconstruct all measurements of a batch at once.
 
     Objective and change, which the loop knows of the whole batch only, are left out of the rows.
 
     Args:
         batch: measurements of one camera.
-        solver: as `Method.fit` gives it.
-        seed: of what the solver draws.
+        reconstructor: as `fit` gives it.
+        seed: of what the reconstructor draws.
 
     Returns:
         One result for each; the seconds are shared evenly.
@@ -95,7 +98,7 @@ def recover_together(batch: Sequence[Inputs], solver: Any, seed: int) -> list[Re
                 row["psnr"] = metrics.psnr(x[index : index + 1], truth).mean().item()
             own.append(row)
 
-    solution = solver.run(y, system, callback=follow, objective=False)
+    solution = reconstructor.run(y, system, callback=follow, objective=False)
     if solution.reason == "diverged":
         raise ValueError("one of a batch diverged")
     results = []

@@ -4,43 +4,43 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from omegaconf import DictConfig
+from torch import Tensor
 from tqdm import tqdm
 
-from cassi.apps.block_solve import solve_block
-from cassi.apps.inputs import load_inputs
-from cassi.apps.reconstruct.journal import Journal, place
-from cassi.apps.reconstruct.one import Method
+from cassi.apps.inputs import Inputs, load_inputs
+from cassi.apps.memory import peak_of
+from cassi.apps.reconstruct.journal import Journal, Record, place
+from cassi.apps.reconstruct.one import fit
 from cassi.apps.reconstruct.plan import Block, lines_that_fit, parse_size, plan_blocks
 from cassi.apps.reconstruct.scene import finish, take_truth
-from cassi.apps.scene_parts import SceneParts
-from cassi.apps.settings import whole_number
+from cassi.apps.reconstructors import Recipe
+from cassi.apps.settings import Reconstruct
+from cassi.apps.store import fingerprint_settings
+from cassi.checks import whole_number
+from cassi.data.checksums import digest_content
 from cassi.data.formats.stacks import STACK_SUFFIXES, create_stack
-from cassi.solvers import Iteration, Solver
+from cassi.solvers import Iteration, Statistics
+from cassi.solvers.base import Reconstructor
+from cassi.systems import System
 
-_HALO = {True: 40, False: 96}  # of solvers and of networks, see docs/guides/big-scenes.md
+_READ = 64  # rows at a time, for what is estimated from the whole measurement; a multiple of 16
+_PROBE = 32  # rows of the strip on which memory is measured
 
 
-def reconstruct_big(
-    config: DictConfig,
-    folder: Path,
-    method: Method,
-    device: torch.device,
-    *,
-    key: str | None = None,
-) -> float:
-    """Reconstruct what a config names within `memory_budget`, and write the results.
+def reconstruct_in_blocks(settings: Reconstruct, folder: Path, recipe: Recipe) -> float:
+    """Reconstruct what settings name within `memory_budget`, and write the results.
 
     Args:
-        config: of the command.
+        settings: of the command.
         folder: where results go.
-        method: what reconstructs.
-        device: where.
-        key: of what the results depend on, for metrics.json.
+        recipe: what reconstructs.
 
     Returns:
         The relative residual.
@@ -49,69 +49,187 @@ def reconstruct_big(
         OSError: a file cannot be read or written.
         ValueError: budget, halo, camera or format do not fit.
     """
-    budget, seed = parse_size(config.memory_budget), config.seed
-    name = str(config.output.cube)
-    if Path(name).suffix.lower() not in STACK_SUFFIXES:
+    budget, seed, output = parse_size(settings.memory_budget), settings.seed, settings.output
+    if Path(output.cube).suffix.lower() not in STACK_SUFFIXES:
         allowed = " ".join(STACK_SUFFIXES)
-        raise ValueError(f"output.cube: with memory_budget expected {allowed}, got {name}")
-    truth = take_truth(config)
-    inputs, solver = method.fit(load_inputs(config, device))
+        raise ValueError(f"output.cube: with memory_budget expected {allowed}, got {output.cube}")
+    if output.wavelengths is not None:
+        raise ValueError("output.wavelengths: expected null with memory_budget")
+    key = fingerprint_settings(settings, on="cube")
+    settings, truth = take_truth(settings)
+    inputs, reconstructor = fit(load_inputs(settings, recipe.device, recipe.bands), recipe)
     for note in inputs.notes:
         print(note)
-    scene = SceneParts(inputs)
-    halo = _HALO[isinstance(solver, Solver)] if config.halo is None else config.halo
+    scene = Parts(inputs)
+    halo = reconstructor.halo if settings.halo is None else settings.halo
     halo = whole_number("halo", halo, 0, 2**31)
 
-    journal = Journal(folder, name, scene.identity(config))
+    journal = Journal(folder, output.cube, scene.fingerprint(key))
     with journal.locked():
         plan = journal.plan()
         if plan is None:
             torch.manual_seed(seed)
-            wall, cpu = time.perf_counter(), time.process_time()
-            lines = lines_that_fit(budget, inputs.measurement, scene.bytes_per_line(solver))
+            clock = _Clock()
+            lines = lines_that_fit(budget, inputs.measurement, scene.bytes_per_line(reconstructor))
             blocks = plan_blocks(scene.length, lines, halo)
             journal.clear()
             stack = create_stack(journal.cube, scene.system.cube_shape, inputs.wavelengths)
-            spent = {
-                "seconds": time.perf_counter() - wall,
-                "cpu_seconds": time.process_time() - cpu,
-            }
-            plan = journal.begin(blocks, {"halo": halo, "preparation": spent})
+            listed = [asdict(block) for block in blocks]
+            plan = journal.begin({"blocks": listed, "halo": halo, "preparation": clock.read()})
         else:
             stack = journal.reopen(scene.system.cube_shape)
             blocks = [Block(**block) for block in plan["blocks"]]
-        records = journal.records(stack, scene.axis)
+        records = journal.records(stack, scene.axis, len(blocks))
         blend = plan["halo"] // 4
         done = f", {len(records)} finished already" if records else ""
         print(f"blocks: {len(blocks)} of about {blocks[0].stop} rows, halo {plan['halo']}{done}")
         sys.stdout.flush()
-        with _progress(config, len(blocks), len(records), solver.iterations) as bar:
+        total = len(blocks) * reconstructor.iterations
+        begun = len(records) * reconstructor.iterations
+        with tqdm(total=total, initial=begun, unit="it", disable=not output.progress) as bar:
+
+            def follow(*_: Any) -> None:  # what tqdm returns would stop the solver
+                bar.update()
+
             for index in range(len(records), len(blocks)):
                 bar.set_postfix_str(f"block {index + 1}/{len(blocks)}")
                 torch.manual_seed(seed)
                 tail = journal.tail(index - 1) if index else None
-                count = _Count(bar)
-                record, part, rest = solve_block(scene, solver, blocks, index, blend, tail, count)
+                record, part, rest = solve_block(
+                    scene, reconstructor, blocks, index, blend, tail, follow
+                )
                 stack.write(part, *place(scene.axis, *record["lines"]))
                 records.append(journal.add(record, part, rest))
                 del part
-        residual = finish(config, folder, inputs, journal.cube, stack, records, plan, truth, key)
+        residual = finish(settings, folder, inputs, journal.cube, stack, records, plan, truth)
         journal.remove()
     return residual
 
 
-def _progress(config: DictConfig, blocks: int, done: int, iterations: int) -> Any:
-    visible = config.output.progress
-    return tqdm(
-        total=blocks * iterations, initial=done * iterations, unit="it", disable=not visible
-    )
+class Parts:
+    """Cuts a measurement and its camera into parts that know of the whole.
+
+    Args:
+        inputs: of the whole scene.
+
+    Raises:
+        ValueError: the camera mixes rows and columns.
+    """
+
+    def __init__(self, inputs: Inputs) -> None:
+        self.system, self.y = inputs.system, inputs.measurement
+        if self.system.part_axis is None:
+            self.system.part(0, 1)  # refuses, and says why
+        self.axis: int = -2 if self.system.part_axis is None else self.system.part_axis
+        self.length = self.system.cube_shape[self.axis]
+        self.statistics = Statistics.of_parts(self._all, self.axis)
+
+    def part(self, start: int, stop: int) -> tuple[Tensor, System]:
+        """Return the measurement of lines start to stop, and their camera."""
+        y = self.y.narrow(self.axis, start, stop - start).contiguous()
+        return y, self.system.part(start, stop)
+
+    def misfit(self, x: Tensor, start: int) -> float:
+        """Return ‖y − Ax‖² of the lines of a cube `(C, H', W')` that begin at start."""
+        y, camera = self.part(start, start + x.shape[self.axis])
+        return float((y - camera(x[None])).double().square().sum())
+
+    def bytes_per_line(self, reconstructor: Reconstructor) -> float:
+        """Measure the memory of a strip, whose working set grows with its lines."""
+        for name in ("level", "noise", "gain"):
+            getattr(self.statistics, name)  # now: it is computed once and not in every block
+        lines = min(_PROBE, self.length)
+        y, camera = self.part(0, lines)
+        run = reconstructor.run
+        return peak_of(lambda: run(y, camera, statistics=self.statistics)) / lines
+
+    def fingerprint(self, settings: str) -> str:
+        """Return what tells this reconstruction from any other: of settings and content."""
+        values = (self.y, *self.system.state_dict().values())
+        content = (v.detach().cpu().contiguous().numpy().data for v in values)
+        return digest_content([settings, *content])
+
+    def _all(self) -> Any:
+        for start in range(0, self.length, _READ):
+            stop = min(start + _READ, self.length)
+            with torch.no_grad():
+                yield self.y.narrow(self.axis, start, stop - start), self.system.part(start, stop)
 
 
-class _Count:
-    """Moves a progress bar on; the callback of a solver."""
+def solve_block(
+    scene: Parts,
+    reconstructor: Reconstructor,
+    blocks: list[Block],
+    index: int,
+    blend: int,
+    tail: np.ndarray | None,
+    callback: Callable[..., Any],
+) -> tuple[Record, np.ndarray, np.ndarray | None]:
+    """Reconstruct one block.
 
-    def __init__(self, bar: Any) -> None:
-        self.bar = bar
+    Args:
+        scene: the measurement and its camera.
+        reconstructor: a solver or a network.
+        blocks: all of them.
+        index: of this one.
+        blend: rows before and after a seam over which two blocks fade into each other.
+        tail: what the block before returned for that.
+        callback: of the reconstructor.
 
-    def __call__(self, iteration: Iteration, _: torch.Tensor) -> None:
-        self.bar.update()
+    Returns:
+        Numbers of the block; its values `(C, H', W')`; what the next block is blended with, None
+        after the last.
+
+    Raises:
+        ValueError: nothing finite comes out.
+    """
+    block, last = blocks[index], index == len(blocks) - 1
+    clock = _Clock()
+    y, camera = scene.part(block.first, block.last)
+    solution = reconstructor.run(y, camera, callback=callback, statistics=scene.statistics)
+    if not solution.history:
+        raise ValueError("the solver diverged at its first iteration; check scale, rho and sigma")
+    x = solution.x[0]
+    start = block.start if index == 0 else block.start - blend
+    stop = block.stop if last else block.stop - blend
+    rest = None
+    if not last:
+        beyond = x.narrow(scene.axis, stop - block.first, 2 * blend)
+        rest = np.ascontiguousarray(beyond.cpu().numpy())
+    own = x.narrow(scene.axis, start - block.first, stop - start)
+    if tail is not None and blend:
+        seam = own.narrow(scene.axis, 0, 2 * blend)
+        weight = _weights(2 * blend, seam).unsqueeze(-1 if scene.axis == -2 else 0)
+        seam.copy_(torch.lerp(torch.from_numpy(tail).to(seam), seam, weight))
+    record = {
+        "block": index,
+        "lines": [start, stop],
+        "misfit": scene.misfit(own, start),
+        "reason": solution.reason,
+        **clock.read(),
+        "history": [_row(index, step) for step in solution.history],
+    }
+    return record, own.cpu().numpy(), rest
+
+
+class _Clock:
+    """Seconds of the clock and of the processor since it was made."""
+
+    def __init__(self) -> None:
+        self.wall, self.cpu = time.perf_counter(), time.process_time()
+
+    def read(self) -> dict[str, float]:
+        """Return both."""
+        wall, cpu = time.perf_counter() - self.wall, time.process_time() - self.cpu
+        return {"seconds": wall, "cpu_seconds": cpu}
+
+
+def _weights(count: int, like: Tensor) -> Tensor:
+    """A smooth rise from 0 to 1, which its mirror image completes to 1."""
+    at = (torch.arange(count, device=like.device, dtype=like.dtype) + 0.5) / count
+    return 0.5 - 0.5 * torch.cos(torch.pi * at)
+
+
+def _row(index: int, step: Iteration) -> dict[str, Any]:
+    names = ("residual", "seconds", "change", "sigma")
+    return {"block": index + 1, "iteration": step.index} | {n: getattr(step, n) for n in names}

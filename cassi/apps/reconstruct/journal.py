@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cassi.apps.reconstruct.plan import Block
-from cassi.data.checksums import seal, unseal
+from cassi.data.checksums import digest_content
 from cassi.data.formats.stacks import Stack, open_stack
+from cassi.data.store import Store
 
 Record = dict[str, Any]
+_PLAN = "plan"
 
 
 class Journal:
@@ -29,13 +27,12 @@ class Journal:
     Args:
         folder: of the results.
         name: of the cube's file.
-        identity: what makes two runs the same one.
+        fingerprint: what makes two runs the same one.
     """
 
-    def __init__(self, folder: Path, name: str, identity: str) -> None:
-        self.folder, self.identity = folder / f".{name}.blocks", identity
-        self.cube = self.folder / name
-        self._plan, self._log = self.folder / "plan.json", self.folder / "blocks.jsonl"
+    def __init__(self, folder: Path, name: str, fingerprint: str) -> None:
+        self.folder, self.fingerprint = folder / f".{name}.blocks", fingerprint
+        self.cube, self.store = self.folder / name, Store(self.folder)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -55,11 +52,7 @@ class Journal:
 
     def plan(self) -> dict[str, Any] | None:
         """Return the plan of an earlier run that was the same; None where there is none."""
-        try:
-            plan = unseal(json.loads(self._plan.read_text()))
-        except (OSError, ValueError, AttributeError):
-            return None
-        return plan if plan.get("identity") == self.identity and self.cube.exists() else None
+        return self.store.read(_PLAN, self.fingerprint) if self.cube.exists() else None
 
     def reopen(self, shape: tuple[int, int, int]) -> Stack:
         """Return the unfinished cube; ValueError if it is not the one that was begun."""
@@ -74,41 +67,40 @@ class Journal:
             if file.name != "lock":
                 file.unlink()
 
-    def begin(self, blocks: list[Block], about: dict[str, Any]) -> dict[str, Any]:
+    def begin(self, plan: dict[str, Any]) -> dict[str, Any]:
         """Remember the plan of a new run, whose cube is there already, and return it."""
-        listed = [asdict(block) for block in blocks]
-        plan = {"identity": self.identity, "blocks": listed, **about}
-        _write(self._plan, json.dumps(seal(plan)), "w")
+        self.store.write(_PLAN, self.fingerprint, plan)
         return plan
 
-    def records(self, stack: Stack, axis: int) -> list[Record]:
-        """Return the records of the blocks that are finished and unharmed, from the first on."""
+    def records(self, stack: Stack, axis: int, count: int) -> list[Record]:
+        """Return the records of the blocks that are finished and unharmed, from the first on.
+
+        Args:
+            stack: the unfinished cube.
+            axis: of its lines.
+            count: number of blocks.
+        """
         found: list[Record] = []
-        for line in self._log.read_text().splitlines() if self._log.exists() else []:
-            try:
-                record = unseal(json.loads(line))
-                rows, columns = place(axis, record["lines"][0], record["lines"][1])
-                same = _digest(stack.read(rows=rows, columns=columns)) == record["cube"]
-            except (OSError, ValueError, AttributeError, KeyError):
+        for index in range(count):
+            record = self.store.read(_name(index), self.fingerprint)
+            if record is None or not self.store.is_done(_name(index), self.fingerprint):
                 break
-            if not same or record["block"] != len(found):
+            rows, columns = place(axis, *record["lines"])
+            if _digest(stack.read(rows=rows, columns=columns)) != record["cube"]:
                 break
             found.append(record)
-        while found and not self._tail_is_whole(found[-1]):
-            found.pop()
-        kept = "".join(json.dumps(seal(record)) + "\n" for record in found)
-        _write(self._log, kept, "w")
         return found
 
     def add(self, record: Record, part: np.ndarray, tail: np.ndarray | None) -> Record:
         """Remember a block, its values `(C, H', W')` on the disk, and what the next one needs."""
-        record = record | {"cube": _digest(part)}
+        name, files = _name(record["block"]), []
         if tail is not None:
-            with self._tail(record["block"]).open("wb") as file:
+            files.append(self._tail(record["block"]))
+            with files[0].open("wb") as file:
                 np.save(file, tail)
                 os.fsync(file.fileno())
-            record["tail"] = _digest(tail)
-        _write(self._log, json.dumps(seal(record)) + "\n", "a")
+        record = record | {"cube": _digest(part)}
+        self.store.write(name, self.fingerprint, record, files)
         return record
 
     def tail(self, index: int) -> np.ndarray:
@@ -122,12 +114,6 @@ class Journal:
     def _tail(self, index: int) -> Path:
         return self.folder / f"tail-{index}.npy"
 
-    def _tail_is_whole(self, record: Record) -> bool:
-        try:
-            return "tail" not in record or _digest(self.tail(record["block"])) == record["tail"]
-        except (OSError, ValueError):
-            return False
-
 
 def place(axis: int, start: int, stop: int) -> tuple[slice, slice]:
     """Return the rows and the columns of lines start to stop along an axis, -2 or -1."""
@@ -135,15 +121,9 @@ def place(axis: int, start: int, stop: int) -> tuple[slice, slice]:
     return (lines, rest) if axis == -2 else (rest, lines)
 
 
+def _name(index: int) -> str:
+    return f"block-{index}"
+
+
 def _digest(values: np.ndarray) -> str:
-    total = hashlib.sha256()
-    for plane in values:
-        total.update(np.ascontiguousarray(plane, dtype="<f4").data)
-    return total.hexdigest()
-
-
-def _write(path: Path, text: str, mode: str) -> None:
-    with path.open(mode) as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    return digest_content(np.ascontiguousarray(plane, dtype="<f4").data for plane in values)

@@ -1,51 +1,160 @@
-"""One process's share of many snapshots, with reading and writing beside the computing."""
+"""Many snapshots: shared among processes, and continued where they were stopped.
+
+Each process reads the next snapshot and writes the last one in threads beside its computing. What
+is done is in the store of the folder, under the fingerprint of settings and files; the rest is what
+the same command does.
+"""
 
 from __future__ import annotations
 
+import csv
+import json
+import math
+import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import torch
+from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from cassi.apps import results as outputs
+from cassi import metrics
+from cassi.apps import results
+from cassi.apps.command import FAILED, Run
+from cassi.apps.errors import describe_failure
 from cassi.apps.inputs import Inputs, load_inputs
-from cassi.apps.reconstruct.batch import can_share, recover_together
-from cassi.apps.reconstruct.one import Method, Result, recover, write_results
-from cassi.apps.reconstruct.snapshots import Snapshot, config_of
-from cassi.apps.reconstruct_folders import Folders
+from cassi.apps.reconstruct.batch import batch_size, can_share, recover_together
+from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
+from cassi.apps.reconstruct.one import Result, fit, recover, write_results
+from cassi.apps.reconstruct.snapshots import Snapshot, find_snapshots, settings_of
+from cassi.apps.reconstructors import Recipe
+from cassi.apps.settings import Reconstruct
+from cassi.apps.store import fingerprint_settings
+from cassi.data.atomic import atomic_path
+from cassi.data.checksums import SUMS
+from cassi.data.errors import UNWRITABLE
+from cassi.data.store import Store, fingerprint
+from cassi.evaluation import join_processes
+from cassi.evaluation.tables import csv_text
+from cassi.solvers.base import Reconstructor
 
+SUMMARY = "results.csv"
 BEHIND = 2
 """Results that wait to be written, at most: a slow disk slows the work and fills no memory."""
 
 T = TypeVar("T")
+Loaded = tuple["_Task", Inputs | Exception]
+Fitted = tuple["_Task", Inputs, Reconstructor]
+
+
+def reconstruct_many(settings: Reconstruct, run: Run, recipe: Recipe) -> float:
+    """Reconstruct every snapshot that is not done yet, this process its share of them.
+
+    Args:
+        settings: of the command.
+        run: where results go, those of a snapshot in a folder of its own.
+        recipe: what reconstructs.
+
+    Returns:
+        The mean relative residual; NaN in a process that is not the first.
+
+    Raises:
+        SystemExit: with status 1, where some have failed and the others are done.
+        OSError: there are no snapshots, or results cannot be written.
+        ValueError: the settings are not fit for many.
+    """
+    size = batch_size(settings.batch, network=recipe.is_network, device=recipe.device)
+    found, notes = find_snapshots(settings)
+    queue = join_processes()
+    # A file may have come in between: the list of the first process is that of all.
+    place, listed = json.loads(queue.share(json.dumps([str(run.folder), found])))
+    snapshots = [Snapshot(*entry) for entry in listed]
+    folders = Folders(Path(place), settings)
+    if queue.rank == 0:
+        done = sum(folders.is_done(snapshot) for snapshot in snapshots)
+        before = f", {done} of them done before" if done else ""
+        print(*notes, f"{len(snapshots)} snapshots{before}", sep="\n", flush=True)
+    kind = Worker if settings.memory_budget is None else BlockWorker
+    worker = kind(settings, recipe, folders)
+    chunks = [snapshots[i : i + size] for i in range(0, len(snapshots), size)]
+    worker.run(chunks[number] for number in queue.take(len(chunks)))
+    queue.wait()
+    if queue.rank > 0:
+        return float("nan")
+    # What was taken by a process that is no more.
+    worker.run([snapshot] for snapshot in snapshots if folders.find_row(snapshot) is None)
+    return _write_summary(folders, snapshots, run.is_multirun)
+
+
+class Folders:
+    """Where the results of each snapshot are, and whether they are there.
+
+    Args:
+        root: the folder of the command.
+        settings: of the command.
+    """
+
+    def __init__(self, root: Path, settings: Reconstruct) -> None:
+        self.root, self.settings = root, fingerprint_settings(settings)
+        self.store = Store(root / ".done")
+
+    def path(self, snapshot: Snapshot) -> Path:
+        """Return the folder of a snapshot."""
+        return self.root / snapshot.name
+
+    def key(self, snapshot: Snapshot) -> str:
+        """Return the fingerprint of all that the results of a snapshot depend on."""
+        return fingerprint([self.settings, snapshot.measurement, snapshot.truth])
+
+    def is_done(self, snapshot: Snapshot) -> bool:
+        """Tell whether a snapshot need not be done again."""
+        return self.store.is_done(snapshot.name, self.key(snapshot))
+
+    def find_row(self, snapshot: Snapshot) -> dict[str, Any] | None:
+        """Return what the table says of a snapshot; None where it was neither done nor failed."""
+        found = self.store.read(snapshot.name, self.key(snapshot))
+        if found is None or ("error" not in found and not self.is_done(snapshot)):
+            return None
+        return {"name": snapshot.name, "status": "failed" if "error" in found else "done", **found}
+
+    def report_failure(self, snapshot: Snapshot, error: Exception) -> None:
+        """Say why there are no results; keep it for the table that another process may write."""
+        message = describe_failure(error)
+        print(f"cassi-reconstruct: {snapshot.name} failed: {message}", file=sys.stderr, flush=True)
+        self.store.write(snapshot.name, self.key(snapshot), {"error": message}, done=False)
+
+    def keep(self, snapshot: Snapshot) -> None:
+        """Remember that the results of a snapshot are there, with what the table says of them."""
+        folder = self.path(snapshot)
+        numbers = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+        kept = {name: numbers[name] for name in ("iterations", "seconds", "relative_residual")}
+        kept |= numbers.get("metrics", {}).get(metrics.DEFAULT_PRESET, {})
+        files = [folder / name for name in (*numbers["files"], "metrics.json", SUMS)]
+        self.store.write(snapshot.name, self.key(snapshot), kept, files, content=False)
 
 
 class _Task(NamedTuple):
     snapshot: Snapshot
-    config: DictConfig
+    settings: Reconstruct
 
 
 class Worker:
     """Three threads: one reads the next snapshots, this one computes, one writes the last.
 
-    A snapshot that fails leaves a line and a file that say why, and the others go on; where results
-    cannot be written, that is the end of all.
+    A snapshot that fails leaves a line and a record that say why, and the others go on; where
+    results cannot be written, that is the end of all.
 
     Args:
-        config: of the command.
-        device: where to reconstruct.
-        method: what reconstructs.
+        settings: of the command.
+        recipe: what reconstructs.
         folders: where results go.
     """
 
-    def __init__(
-        self, config: DictConfig, device: torch.device, method: Method, folders: Folders
-    ) -> None:
-        self.config, self.device, self.method, self.folders = config, device, method, folders
+    def __init__(self, settings: Reconstruct, recipe: Recipe, folders: Folders) -> None:
+        self.settings, self.recipe, self.folders = settings, recipe, folders
 
     def run(self, chunks: Iterable[Sequence[Snapshot]]) -> None:
         """Reconstruct what is not done, the snapshots of a chunk together where that is possible.
@@ -68,30 +177,27 @@ class Worker:
 
     def _read_ahead(
         self, chunks: Iterable[Sequence[Snapshot]], reader: ThreadPoolExecutor
-    ) -> Generator[list[tuple[_Task, Inputs | Exception]]]:
-        following: Future[list[tuple[_Task, Inputs | Exception]]] | None = None
+    ) -> Generator[list[Loaded]]:
+        following: Future[list[Loaded]] | None = None
         for chunk in chunks:
             left = [snapshot for snapshot in chunk if not self.folders.is_done(snapshot)]
             if not left:
                 continue
-            current, following = following, reader.submit(self._read, [self._task(s) for s in left])
+            tasks = [_Task(snapshot, settings_of(self.settings, snapshot)) for snapshot in left]
+            current, following = following, reader.submit(self._read, tasks)
             if current is not None:
                 yield current.result()
         if following is not None:
             yield following.result()
 
-    def _task(self, snapshot: Snapshot) -> _Task:
-        return _Task(snapshot, config_of(self.config, snapshot))
+    def _read(self, tasks: Sequence[_Task]) -> list[Loaded]:
+        device, bands = self.recipe.device, self.recipe.bands
+        return [(task, _attempt(load_inputs, task.settings, device, bands)) for task in tasks]
 
-    def _read(self, tasks: Sequence[_Task]) -> list[tuple[_Task, Inputs | Exception]]:
-        return [(task, _attempt(load_inputs, task.config, self.device)) for task in tasks]
-
-    def _compute(
-        self, loaded: Sequence[tuple[_Task, Inputs | Exception]]
-    ) -> Iterator[tuple[_Task, Result | Exception]]:
-        groups: list[list[tuple[_Task, Inputs, Any]]] = []
+    def _compute(self, loaded: Sequence[Loaded]) -> Iterator[tuple[_Task, Result | Exception]]:
+        groups: list[list[Fitted]] = []
         for task, inputs in loaded:
-            fitted = inputs if isinstance(inputs, Exception) else _attempt(self.method.fit, inputs)
+            fitted = inputs if isinstance(inputs, Exception) else _attempt(fit, inputs, self.recipe)
             if isinstance(fitted, Exception):
                 yield task, fitted
                 continue
@@ -103,31 +209,102 @@ class Worker:
         for group in groups:
             yield from self._recover(group)
 
-    def _recover(
-        self, group: Sequence[tuple[_Task, Inputs, Any]]
-    ) -> Iterator[tuple[_Task, Result | Exception]]:
-        seed, solver = self.config.seed, group[0][2]
+    def _recover(self, group: Sequence[Fitted]) -> Iterator[tuple[_Task, Result | Exception]]:
+        seed, reconstructor = self.settings.seed, group[0][2]
         if len(group) > 1:
-            together = _attempt(recover_together, [inputs for _, inputs, _ in group], solver, seed)
+            batch = [inputs for _, inputs, _ in group]
+            together = _attempt(recover_together, batch, reconstructor, seed)
             if not isinstance(together, Exception):
                 yield from zip((task for task, _, _ in group), together, strict=True)
                 return
         for task, inputs, _ in group:
-            yield task, _attempt(recover, inputs, solver, seed, visible=False)
+            yield task, _attempt(recover, inputs, reconstructor, seed, visible=False)
 
     def _write(self, task: _Task, outcome: Result | Exception) -> None:
         if isinstance(outcome, Result):
             try:
-                outcome.numbers["key"] = self.folders.find_key(task.snapshot)
-                write_results(self.folders.path(task.snapshot), task.config, outcome)
-                self.folders.forget_failure(task.snapshot)
-                print(f"{task.snapshot.name}: {outputs.one_line(outcome.numbers)}", flush=True)
+                write_results(self.folders.path(task.snapshot), task.settings, outcome)
+                self.folders.keep(task.snapshot)
+                print(f"{task.snapshot.name}: {results.one_line(outcome.numbers)}", flush=True)
                 return
             except OSError:
                 raise
             except Exception as error:
                 outcome = error
         self.folders.report_failure(task.snapshot, outcome)
+
+
+class BlockWorker(Worker):
+    """In the place of `Worker` where there is a `memory_budget`.
+
+    One snapshot fills the memory that there may be, and is read and written in parts as it goes: so
+    none is read ahead, and none shares a batch.
+    """
+
+    def run(self, chunks: Iterable[Sequence[Snapshot]]) -> None:
+        """Reconstruct what is not done.
+
+        Raises:
+            OSError: results cannot be written.
+        """
+        for snapshot in (snapshot for chunk in chunks for snapshot in chunk):
+            if self.folders.is_done(snapshot):
+                continue
+            print(f"{snapshot.name}:", flush=True)
+            try:
+                settings = settings_of(self.settings, snapshot)
+                reconstruct_in_blocks(settings, self.folders.path(snapshot), self.recipe)
+                self.folders.keep(snapshot)
+            except Exception as error:
+                if isinstance(error, OSError) and error.errno in UNWRITABLE:
+                    raise
+                self.folders.report_failure(snapshot, error)
+
+
+class MergeSummaries(Callback):
+    """One table of a multirun whose jobs reconstructed many snapshots each.
+
+    Ends the command with status 1 if any has failures. Nothing is done where jobs reconstructed one
+    snapshot each.
+    """
+
+    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
+        """Write results.csv, with the folder of the job before the columns of its table."""
+        root = Path(config.hydra.sweep.dir).resolve()
+        rows: list[dict[str, Any]] = []
+        for path in sorted(root.rglob(SUMMARY)):
+            if path.parent != root:
+                job = path.parent.relative_to(root).as_posix()
+                with path.open(newline="", encoding="utf-8") as stream:
+                    rows += [{"job": job, **row} for row in csv.DictReader(stream)]
+        if rows and _write_table(root, rows):
+            sys.exit(FAILED)
+
+
+def _write_summary(folders: Folders, snapshots: Sequence[Snapshot], is_multirun: bool) -> float:
+    """Write results.csv and say what it comes to; see `reconstruct_many`."""
+    lost = "it was neither done nor refused; run again"
+    rows = [
+        folders.find_row(snapshot) or {"name": snapshot.name, "status": "failed", "error": lost}
+        for snapshot in snapshots
+    ]
+    # A job of a multirun must not end the others; MergeSummaries ends the command.
+    if _write_table(folders.root, rows, "; the same command does them again") and not is_multirun:
+        sys.exit(FAILED)
+    residuals = [row["relative_residual"] for row in rows if row["status"] == "done"]
+    return math.fsum(residuals) / len(residuals) if residuals else float("nan")
+
+
+def _write_table(root: Path, rows: Sequence[dict[str, Any]], hint: str = "") -> int:
+    """Write the table of snapshots; return how many failed."""
+    with atomic_path(root / SUMMARY) as temporary:
+        temporary.write_text(csv_text(rows), encoding="utf-8")
+    failed = sum(row["status"] != "done" for row in rows)
+    print(f"{len(rows) - failed} of {len(rows)} snapshots done -> {root}")
+    if failed:
+        said = f"cassi-reconstruct: {failed} of {len(rows)} snapshots failed{hint}"
+        print(said, file=sys.stderr)
+    return failed
 
 
 def _attempt(function: Callable[..., T], *arguments: Any, **options: Any) -> T | Exception:

@@ -2,48 +2,57 @@
 
 from __future__ import annotations
 
+import math
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
 
-from cassi import ops
-from cassi.apps import results as outputs
+from cassi import metrics, ops
+from cassi.apps import results
 from cassi.apps.inputs import Inputs
 from cassi.apps.reconstruct.journal import Record
-from cassi.apps.scene_scores import Readable, read, score_bands
+from cassi.apps.settings import Reconstruct
 from cassi.data.atomic import atomic_folder
 from cassi.data.formats.stacks import Stack, open_stack
 
+Readable: TypeAlias = "Stack | Tensor"
+"""A cube `(C, H, W)`, in a file or in memory."""
+Scores = dict[str, float | None]
+_ROWS = 64  # at a time, for spectral angles
 _SHOWN = 512  # pixels along the longer side of pictures
 _COUNTED = ("block", "lines", "seconds", "cpu_seconds", "reason")
 
 
-def take_truth(config: DictConfig) -> Stack | None:
-    """Take the truth out of a config where it can be read in parts and the measurement is given."""
-    if config.truth is None or config.measurement is None:
-        return None
-    if config.axes.truth is not None or config["keys"].truth is not None:
-        return None
-    path = Path(str(config.truth))
+def take_truth(settings: Reconstruct) -> tuple[Reconstruct, Stack | None]:
+    """Take the truth out of settings where it can be read in parts and the measurement is given.
+
+    Returns:
+        Settings that state its bands and wavelengths in its place, and the truth; or the settings
+        as they are, and None.
+    """
+    known = settings.axes.truth is not None or settings.keys.truth is not None
+    if settings.truth is None or settings.measurement is None or known:
+        return settings, None
+    path = Path(settings.truth)
     opened = open_stack(path) if path.is_file() else None
     if opened is None:
-        return None
+        return settings, None
     stack, wavelengths = opened
-    with_truth = OmegaConf.to_container(config.system)
-    if isinstance(with_truth, dict) and with_truth.get("bands") is None:
-        config.system.bands = stack.shape[0]
-    if config.wavelengths is None and wavelengths is not None:
-        config.wavelengths = list(wavelengths)
-    config.truth = None
-    return stack
+    system, given = settings.system, settings.wavelengths
+    if system.get("bands") is None:
+        system = system | {"bands": stack.shape[0]}
+    if given is None and wavelengths is not None:
+        given = list(wavelengths)
+    return replace(settings, truth=None, system=system, wavelengths=given), stack
 
 
 def finish(
-    config: DictConfig,
+    settings: Reconstruct,
     folder: Path,
     inputs: Inputs,
     cube: Path,
@@ -51,7 +60,6 @@ def finish(
     records: list[Record],
     plan: dict[str, Any],
     truth: Stack | None,
-    key: str | None = None,
 ) -> float:
     """Write the cube under its name with tables and pictures beside it, all or none.
 
@@ -64,8 +72,6 @@ def finish(
     if reference is not None and tuple(reference.shape) != stack.shape:
         raise ValueError(f"truth: expected {stack.shape}, got {tuple(reference.shape)}")
     numbers = summarize(inputs, records, plan)
-    if key is not None:
-        numbers["key"] = key
     if reference is not None:
         numbers["metrics"] = score_bands(stack, reference)
     with atomic_folder(folder) as stage:
@@ -74,21 +80,19 @@ def finish(
         except OSError:  # no such names on this file system
             cube.rename(stage / cube.name)
         rows = [row for record in records for row in record["history"]]
-        outputs.write_table(stage / "convergence.csv", rows)
-        if config.output.pictures:
+        results.write_table(stage / "convergence.csv", rows)
+        if settings.output.pictures:
             small, true = shrink(stack), None if reference is None else shrink(reference)
-            factor = shrink_factor(stack.shape)
-            output = config.output.copy()
+            factor, output = shrink_factor(stack.shape), settings.output
             if output.points is not None and factor > 1:
-                output.points = [[int(i) // factor for i in point] for point in output.points]
-            outputs.save_pictures(stage, output, small, inputs.wavelengths, true)
-            if output.report:
-                page, name = stage / "report.html", Path(str(config.measurement)).stem
-                outputs.save_report(page, output, name, small, inputs.wavelengths, true, numbers)
-        numbers["peak_memory_bytes"] = outputs.peak_memory(inputs.measurement.device)
+                points = [[int(i) // factor for i in point] for point in output.points]
+                output = replace(output, points=points)
+            name = Path(str(settings.measurement)).stem
+            results.save_pictures(stage, output, name, small, inputs.wavelengths, true, numbers)
+        numbers["peak_memory_bytes"] = results.peak_memory(inputs.measurement.device)
         files = sorted(file.name for file in stage.iterdir())
-        outputs.write_json(stage / "metrics.json", numbers | {"files": files})
-    print(outputs.one_line(numbers), f"-> {folder}", sep="\n")
+        results.write_json(stage / "metrics.json", numbers | {"files": files})
+    print(results.one_line(numbers), f"-> {folder}", sep="\n")
     return float(numbers["relative_residual"])
 
 
@@ -110,7 +114,7 @@ def summarize(inputs: Inputs, records: list[Record], plan: dict[str, Any]) -> di
         "halo": plan["halo"],
         "preparation": plan["preparation"],
         "blocks": [{name: record[name] for name in _COUNTED} for record in records],
-        **outputs.environment(device, ops.backend(device)),
+        **results.environment(device, ops.backend(device)),
         "preprocessing": inputs.preprocessing,
         "inputs": inputs.notes,
     }
@@ -132,3 +136,64 @@ def shrink(cube: Readable) -> torch.Tensor:
         blocks = plane.reshape(height, -1, width, plane.shape[1] // width)
         planes.append(blocks.mean(axis=(1, 3)))
     return torch.from_numpy(np.stack(planes))
+
+
+def read(cube: Readable, bands: slice = slice(None), rows: slice = slice(None)) -> np.ndarray:
+    """Return bands and rows of a cube, float32."""
+    if isinstance(cube, Stack):
+        return cube.read(bands, rows)
+    return cube[bands, rows].cpu().numpy()
+
+
+def score_bands(cube: Readable, truth: Readable) -> dict[str, Scores]:
+    """Compute every metric under every preset with one band, or a few rows, in memory.
+
+    The metrics are means over bands (PSNR, SSIM), of squares over bands (RMSE, ERGAS) or over
+    pixels (SAM); they come out as `metrics.evaluate` gives them, to rounding. A preset whose peak
+    is the truth's maximum has the maximum of all bands, as there.
+    """
+    names = metrics.list_presets()
+    rows: dict[str, list[Scores]] = {name: [] for name in names}
+    tops = []
+    for band in range(cube.shape[0]):
+        x, t = (torch.from_numpy(read(c, slice(band, band + 1))) for c in (cube, truth))
+        tops.append(t.max())
+        for name in names:
+            rows[name].append(metrics.evaluate(x, t, name))
+    angle = _spectral_angle(cube, truth)
+    return {name: _join(name, rows[name], tops, angle) for name in names}
+
+
+def _join(name: str, bands: list[Scores], tops: list[Tensor], angle: float) -> Scores:
+    preset = metrics.get_preset(name)
+    levels = [score["psnr"] for score in bands if score["psnr"] is not None]
+    if preset.peak is None:  # each band was measured against its own
+        prepared = [float(preset.prepare(top.double())) for top in tops]
+        best = max(prepared)
+        levels = [v + 20 * math.log10(best / p) for v, p in zip(levels, prepared, strict=True)]
+    if preset.pool_bands:
+        psnr = -10 * math.log10(max(_mean([10 ** (-level / 10) for level in levels]), 1e-300))
+    else:
+        psnr = _mean(levels)
+    similar = [score["ssim"] for score in bands]
+    known = [value for value in similar if value is not None]
+    return {
+        "psnr": psnr,
+        "ssim": _mean(known) if len(known) == len(similar) else None,
+        "sam": angle,
+        "rmse": math.sqrt(_mean([(score["rmse"] or 0.0) ** 2 for score in bands])),
+        "ergas": math.sqrt(_mean([(score["ergas"] or 0.0) ** 2 for score in bands])),
+    }
+
+
+def _spectral_angle(cube: Readable, truth: Readable) -> float:
+    total, height = 0.0, cube.shape[1]
+    for first in range(0, height, _ROWS):
+        rows = slice(first, min(first + _ROWS, height))
+        x, t = (torch.from_numpy(read(c, rows=rows)) for c in (cube, truth))
+        total += float(metrics.sam(x, t)) * x.shape[1]
+    return total / height
+
+
+def _mean(values: list[float]) -> float:
+    return math.fsum(values) / len(values)

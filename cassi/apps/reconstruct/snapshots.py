@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import glob
 import os
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from omegaconf import DictConfig
-
+from cassi.apps.settings import Reconstruct
 from cassi.data.io import READ_SUFFIXES
 
 
@@ -32,8 +31,8 @@ def is_many(value: Any) -> bool:
     return path.is_dir() or glob.has_magic(str(value))
 
 
-def find_snapshots(config: DictConfig) -> tuple[list[Snapshot], list[str]]:
-    """List the snapshots of a config, in the order of their names, and say what was left out.
+def find_snapshots(settings: Reconstruct) -> tuple[list[Snapshot], list[str]]:
+    """List the snapshots of a command, in the order of their names, and say what was left out.
 
     A folder is a folder of snapshots, whatever its files are; folders in it are not looked into.
     Results are called as the file is without suffix; where a pattern finds files of several
@@ -43,13 +42,13 @@ def find_snapshots(config: DictConfig) -> tuple[list[Snapshot], list[str]]:
         FileNotFoundError: there is no snapshot, or for none of them is there a truth.
         ValueError: two have the same name.
     """
-    known = (config.get(role) for role in ("mask", "truth", "dark", "flat", "hot_pixels"))
+    known = (getattr(settings, role) for role in ("mask", "truth", "dark", "flat", "hot_pixels"))
     other = {os.path.abspath(value) for value in known if isinstance(value, str)}  # noqa: PTH100
-    files, notes = _list_files("measurement", config.measurement, other)
+    files, notes = _list_files("measurement", settings.measurement, other)
     root = Path(os.path.commonpath([file.parent for file in files]))
     names = [file.relative_to(root).with_suffix("").as_posix() for file in files]
     _check_different("measurement", names)
-    truths, more = _match_truths(config.truth, files)
+    truths, more = _match_truths(settings.truth, files)
     snapshots = [
         Snapshot(name, str(file), truth)
         for name, file, truth in zip(names, files, truths, strict=True)
@@ -57,11 +56,9 @@ def find_snapshots(config: DictConfig) -> tuple[list[Snapshot], list[str]]:
     return snapshots, [*notes, *more]
 
 
-def config_of(config: DictConfig, snapshot: Snapshot) -> DictConfig:
-    """Return the config of one snapshot of many."""
-    own = copy.deepcopy(config)
-    own.measurement, own.truth = snapshot.measurement, snapshot.truth
-    return own
+def settings_of(settings: Reconstruct, snapshot: Snapshot) -> Reconstruct:
+    """Return the settings of one snapshot of many."""
+    return replace(settings, measurement=snapshot.measurement, truth=snapshot.truth)
 
 
 def _list_files(role: str, value: str, other: set[str]) -> tuple[list[Path], list[str]]:
@@ -77,10 +74,9 @@ def _list_files(role: str, value: str, other: set[str]) -> tuple[list[Path], lis
     files = [f for f in found if f.suffix.lower() in READ_SUFFIXES and str(f) not in other]
     skipped = [f.name for f in found if f not in set(files)]
     if not files:
+        wanted = "snapshot" if role == "measurement" else "cube"
         raise FileNotFoundError(
-            f"{role}: no snapshot in {value}; expected files {' '.join(READ_SUFFIXES)}"
-            if role == "measurement"
-            else f"{role}: no cube in {value}; expected files {' '.join(READ_SUFFIXES)}"
+            f"{role}: no {wanted} in {value}; expected files {' '.join(READ_SUFFIXES)}"
         )
     if not skipped:
         return files, []

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
+from cassi.apps.settings import Train, to_dict, to_yaml
 from cassi.data.atomic import atomic_folder
 from cassi.models.load import Card, save_model
 from cassi.training.tensors import read_tensors
@@ -89,7 +89,7 @@ def network_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def export(folder: Path, config: DictConfig, card: Card, best: Mapping[str, Any]) -> list[Path]:
+def export(folder: Path, settings: Train, card: Card, best: Mapping[str, Any]) -> list[Path]:
     """Write model.safetensors and model.yaml, and ema.safetensors where there is an average.
 
     The first holds the best weights on the validation scenes, which are the moving average's where
@@ -97,7 +97,7 @@ def export(folder: Path, config: DictConfig, card: Card, best: Mapping[str, Any]
 
     Args:
         folder: of the run.
-        config: of the training; goes into model.yaml.
+        settings: of the training; go into model.yaml.
         card: name, settings and bands of the network.
         best: more about the best weights, for people to read.
 
@@ -114,7 +114,7 @@ def export(folder: Path, config: DictConfig, card: Card, best: Mapping[str, Any]
             state = network_weights(content["state_dict"])
             save_model(stage / name, state, replace(card, training=summary))
         # The settings last: they announce the weights.
-        OmegaConf.save(config, stage / "model.yaml", resolve=True)
+        (stage / "model.yaml").write_text(to_yaml(to_dict(settings)), encoding="utf-8")
     return [folder / name for name, _, _ in weights]
 
 

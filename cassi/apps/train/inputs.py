@@ -1,4 +1,4 @@
-"""From a config to what a training is given: data, camera, callbacks, loggers."""
+"""From settings to what a training is given: data, camera, callbacks, loggers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
 
-from cassi.apps.settings import given_wavelengths, whole_number
+from cassi.apps.settings import Data, Train, Validation
 from cassi.apps.signals import end_at_once
-from cassi.config import build, plain
+from cassi.checks import whole_number
+from cassi.config import build
 from cassi.data.bundled import bundled_path
 from cassi.data.datasets import TrainingCrops, WholeScenes, load_split
 from cassi.data.io import load_mask
@@ -20,25 +20,25 @@ UNLIMITED = 2**40
 """Samples of a training that only a time limit ends."""
 
 
-def load_scenes(node: DictConfig, split: str, wavelengths: tuple[float, ...]) -> list[Scene]:
+def load_scenes(data: Data, split: str, wavelengths: tuple[float, ...]) -> list[Scene]:
     """Read the scenes of a split; without `data.root`, the bundled one, whatever the split.
 
     Raises:
         OSError: a file is missing.
         ValueError: a file is not fit, or belongs to another split.
     """
-    if node.root is None:
+    if data.root is None:
         return [load_scene(bundled_path("scene.tif"), wavelengths)]
-    root = plain(node.root)
+    root = data.root
     if isinstance(root, str) and not Path(root).expanduser().is_dir():
         raise ValueError(f"data.root: no folder {root}; give data.root=DIR or set $CASSI_DATA")
     return load_split(
-        root, split, wavelengths=wavelengths, manifest=node.manifest, cache=node.cache
+        root, split, wavelengths=wavelengths, manifest=data.manifest, cache=data.cache
     )
 
 
-def load_data(config: DictConfig) -> Any:
-    """Make the `TrainingData` of a config.
+def load_data(settings: Train) -> Any:
+    """Make the `TrainingData` of settings.
 
     Raises:
         OSError: a file is missing.
@@ -46,46 +46,45 @@ def load_data(config: DictConfig) -> Any:
     """
     from cassi.training.data import TrainingData
 
-    node = config.data
-    batch_size = whole_number("data.batch_size", node.batch_size, 1, 2**20)
-    wavelengths = data_wavelengths(config)
-    scenes = load_scenes(node, "train", wavelengths)
-    judges = load_scenes(node, "validation", wavelengths)
-    steps = config.trainer.max_steps
+    data = settings.data
+    batch_size = whole_number("data.batch_size", data.batch_size, 1, 2**20)
+    wavelengths = data_wavelengths(data)
+    validation = data.validation or Validation()
+    scenes = load_scenes(data, "train", wavelengths)
+    judges = load_scenes(data, "validation", wavelengths)
+    steps = settings.trainer["max_steps"]
     samples = TrainingCrops(
         scenes,
-        size=plain(node.crop),
+        size=data.crop,
         length=steps * batch_size if steps > 0 else UNLIMITED,
-        seed=config.seed,
-        augment=build(node.augment),
+        seed=settings.seed,
+        augment=build(data.augment),
     )
-    checks = WholeScenes(
-        judges, crop=plain(node.validation.crop), downsample=node.validation.downsample
-    )
+    checks = WholeScenes(judges, crop=validation.crop, downsample=validation.downsample)
     return TrainingData(
         samples,
         checks,
         batch_size=batch_size,
-        steps_per_epoch=node.steps_per_epoch,
-        workers=node.workers,
-        pool=node.pool,
+        steps_per_epoch=whole_number("data.steps_per_epoch", data.steps_per_epoch, 1),
+        workers=whole_number("data.workers", data.workers, 0),
+        pool=data.pool,
     )
 
 
-def data_wavelengths(config: DictConfig) -> tuple[float, ...]:
+def data_wavelengths(data: Data) -> tuple[float, ...]:
     """Return the wavelengths of the training data, nm."""
-    if "simulator" not in config.data:
+    if data.simulator is None:
         # The scenes that published tables are made of must not choose a network.
-        raise ValueError(f"data={config.data.get('name')} cannot train: it is there to evaluate on")
-    wavelengths = given_wavelengths(config.data)
+        raise ValueError(f"data={data.name} cannot train: it is there to evaluate on")
+    wavelengths = data.given_wavelengths
     if wavelengths is None:
         raise ValueError("data.wavelengths: expected a list in nm, got none")
     return wavelengths
 
 
-def build_simulator(node: DictConfig, bands: int) -> Any:
+def build_simulator(node: dict[str, Any], bands: int) -> Any:
     """Make the simulator of a config node; the masks' files are read."""
-    settings = plain(node)
+    settings = dict(node)
     masks = _build_masks(settings.pop("masks"), bands)
     return build(settings, masks=masks)
 
@@ -104,13 +103,13 @@ def _build_masks(node: dict[str, Any], bands: int) -> Any:
     return build({key: v for key, v in node.items() if key != "mask"}, mask=mask)
 
 
-def build_callbacks(config: DictConfig) -> list[Any]:
-    """Make the callbacks of a config; null in place of one switches it off."""
+def build_callbacks(settings: Train) -> list[Any]:
+    """Make the callbacks of settings; null in place of one switches it off."""
     from lightning.pytorch.callbacks import LambdaCallback
 
-    nodes = [node for node in config.callbacks.values() if node is not None]
-    if not config.trainer.get("enable_progress_bar", True):
-        nodes = [node for node in nodes if not node._target_.endswith("ProgressBar")]
+    nodes = [node for node in settings.callbacks.values() if node is not None]
+    if not settings.trainer.get("enable_progress_bar", True):
+        nodes = [node for node in nodes if not node["_target_"].endswith("ProgressBar")]
     return [*(build(node) for node in nodes), LambdaCallback(on_train_start=end_at_once)]
 
 
@@ -125,8 +124,8 @@ def build_plugins() -> list[Any]:
     return [AtomicCheckpoints(), *slurm]
 
 
-def build_loggers(config: DictConfig, resumed: int | None) -> list[Any]:
+def build_loggers(settings: Train, resumed: int | None) -> list[Any]:
     """Make the loggers; the table of numbers goes on from the step of a resumed run."""
-    nodes = [node for node in config.logger.values() if node is not None]
+    nodes = [node for node in settings.logger.values() if node is not None]
     more = {"cassi.training.loggers.MetricsTable": {"resumed": resumed}}
-    return [build(node, **more.get(node._target_, {})) for node in nodes]
+    return [build(node, **more.get(node["_target_"], {})) for node in nodes]

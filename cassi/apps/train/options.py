@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+import yaml
 
 from cassi.apps.train.files import checkpoint_folder
 from cassi.data.atomic import atomic_path
@@ -22,7 +22,7 @@ def save_options(folder: Path, options: Sequence[str]) -> None:
     """
     checkpoint_folder(folder).mkdir(parents=True, exist_ok=True)
     with atomic_path(checkpoint_folder(folder) / OPTIONS) as temporary:
-        OmegaConf.save(OmegaConf.create(list(options)), temporary)
+        temporary.write_text(yaml.safe_dump(list(options), allow_unicode=True), encoding="utf-8")
 
 
 def add_earlier_options(arguments: list[str]) -> list[str]:
@@ -44,8 +44,6 @@ def add_earlier_options(arguments: list[str]) -> list[str]:
 
 def _read_options(saved: Path) -> list[str]:
     """Read a list of plain texts, none of them a setting of Hydra, which may name any class."""
-    import yaml
-
     listed: Any = None
     with contextlib.suppress(yaml.YAMLError, ValueError, RecursionError):
         # This loader knows texts only.

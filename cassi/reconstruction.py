@@ -1,0 +1,136 @@
+"""What the commands do, as functions of tensors: reconstruct, calibrate, simulate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cassi.solvers import Function
+
+
+def reconstruct(y: Tensor, system: Any, method: Any = "auto", *, seed: int = 0) -> Tensor:
+    """Reconstruct a cube as `cassi-reconstruct` does: the same defaults, the same bits.
+
+    Args:
+        y: measurement `(B, K, H', W')`, of one camera.
+        system: the camera, such as `cassi.SDCassi`.
+        method: what `experiment=`, `model=` or `reconstructors=` take: "auto", which needs no
+            training and has nothing to set, "gap_tv", "desci", "pretrained", …; a file of weights
+            that cassi-train wrote; a mapping such as `{"method": "gap_tv", "overrides":
+            {"solver.iterations": 20}}`; or a `cassi.solvers.Reconstructor`, such as a `Solver`, or
+            any function `(y, system) -> x`.
+        seed: of what the method draws.
+
+    Returns:
+        Cube `(B, C, H, W)` on the device of y, in the unit in which A x = y.
+
+    Raises:
+        OSError: a file of weights is missing.
+        ValueError: there is no such method, or it does not fit measurement and camera.
+
+    >>> system = SDCassi(torch.rand(16, 20), bands=3, step=1)
+    >>> reconstruct(system(torch.rand(1, 3, 16, 20)), system, method="gap_tv").shape
+    torch.Size([1, 3, 16, 20])
+    """
+    _check_order("reconstruct", y)
+    if callable(method) and not hasattr(method, "run"):
+        method = Function(method)
+    if not hasattr(method, "run"):
+        from cassi.apps.reconstructors import Recipe, settings_of, understand
+
+        settings = settings_of(understand(method))
+        method, _ = Recipe(settings, y.device).make(system.cube_shape[0])
+    torch.manual_seed(seed)
+    solution = method.run(y, system)
+    if not solution.history:
+        raise ValueError("the solver diverged at its first iteration; check scale, rho and sigma")
+    x: Tensor = solution.x
+    return x
+
+
+def calibrate(
+    y: Tensor,
+    system: Any,
+    *,
+    white: Tensor | None = None,
+    radius: int = 2,
+    degree: int = 3,
+    gain: float = 0.01,
+    seed: int = 0,
+) -> Any:
+    """Find the camera that took a measurement, as `cassi-calibrate` does.
+
+    Args:
+        y: snapshots `(B, 1, H', W')` of any scenes, by one camera.
+        system: the nominal camera, a `cassi.SDCassi`.
+        white: `(1, 1, H', W')`, what it shows of a white, evenly lit scene: gives the mask pixel by
+            pixel.
+        radius: of the search for the mask's shift, whole pixels.
+        degree: highest of the dispersion curve; 1 is a constant error of the step.
+        gain: by which share the residual must fall for a further degree.
+        seed: of what the solver draws.
+
+    Returns:
+        The calibrated `cassi.SDCassi`.
+
+    Raises:
+        ValueError: it is another camera, the frames do not fit it or are too dark or small, or a
+            number is out of range.
+    """
+    _check_order("calibrate", y)
+    from cassi.apps.calibrate import find_camera
+    from cassi.apps.reconstructors import Recipe, settings_of, understand
+    from cassi.calibration import Frame
+
+    torch.manual_seed(seed)
+    solver, _ = Recipe(settings_of(understand("auto")), y.device).make(system.bands)
+    frames = [Frame.snapshot(y, system.bands)]
+    if white is not None:
+        frames.append(Frame.snapshot(white, system.bands))
+    settings = {"radius": radius, "degree": degree, "gain": gain}
+    return find_camera(frames, system, solver, **settings)[1]
+
+
+@torch.no_grad()
+def simulate(
+    x: Tensor, system: Any, *, noise: Any = None, seed: int = 0, scene: str = "scene"
+) -> Tensor:
+    """Measure a cube as the commands do where a truth stands without a measurement.
+
+    Args:
+        x: cube `(B, C, H, W)` in [0, 1].
+        system: the camera.
+        noise: None; "sensor", "shot" or "white", with the settings of `noise=`; a mapping with
+            others, `{"name": "white", "snr_db": 20}`; or a function
+            `(y, bands, generator) -> y`, such as `cassi.data.sensor.Sensor(…)`.
+        seed: of the noise.
+        scene: the noise of every scene is its own; the commands take the name of the truth's file.
+
+    Returns:
+        Measurement `(B, K, H', W')`.
+
+    Raises:
+        ValueError: the cube does not fit the camera, or there is no such noise.
+    """
+    y: Tensor = system(x)
+    if noise is None:
+        return y
+    from cassi.evaluation import scene_generator
+
+    if not callable(noise):
+        from cassi.apps.reconstructors import compose_settings
+        from cassi.config import build
+
+        more = {"name": noise} if isinstance(noise, str) else dict(noise)
+        options = [f"noise={more.pop('name', None)}"]
+        options += [f"noise.{key}={value}" for key, value in more.items()]
+        noise = build(compose_settings(options).noise)
+    measured: Tensor = noise(y.cpu(), x.shape[1], scene_generator(seed, scene)).to(y)
+    return measured
+
+
+def _check_order(name: str, y: Any) -> None:
+    if not isinstance(y, Tensor):
+        raise TypeError(f"{name}: expected (y, system), a tensor first, got {type(y).__name__}")

@@ -1,0 +1,54 @@
+"""A function as a reconstructor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from cassi.solvers.base import Callback, Iteration, Solution
+from cassi.solvers.statistics import Statistics
+
+
+@dataclass(frozen=True)
+class Function:
+    """Any function `(y, system) -> x` as a `Reconstructor` of one iteration.
+
+    Args:
+        function: measurement `(B, K, H', W')` and camera → cube `(B, C, H, W)`.
+        halo: rows around a part of a scene that have an influence on it.
+        network: the network that it runs, whose weights and operations are counted.
+    """
+
+    function: Callable[[Tensor, Any], Tensor]
+    halo: int = 96
+    network: nn.Module | None = None
+    iterations: int = 1
+    shares_batch: bool = True
+
+    @torch.no_grad()
+    def run(
+        self,
+        y: Tensor,
+        system: Any,
+        *,
+        x0: Tensor | None = None,
+        callback: Callback | None = None,
+        objective: bool = False,
+        statistics: Statistics | None = None,
+    ) -> Solution:
+        """Reconstruct y; see `Reconstructor.run`. First cube and statistics are left alone."""
+        start = time.perf_counter()
+        x = self.function(y, system)
+        seconds = time.perf_counter() - start
+        size = y.norm().clamp_min(torch.finfo(y.dtype).tiny)
+        fits = tuple(x.shape[1:]) == tuple(system.cube_shape)
+        residual = float((y - system(x)).norm() / size) if fits else float("nan")
+        step = Iteration(index=1, residual=residual, change=1.0, seconds=seconds, sigma=0.0)
+        if callback is not None:
+            callback(step, x)
+        return Solution(x, [step], "iterations")
