@@ -48,9 +48,7 @@ def build(node: Any, *args: Any, **kwargs: Any) -> Any:
     node = plain(node)
     if not isinstance(node, dict) or "_target_" not in node:
         raise ValueError(f"config: expected a node with _target_, got {node!r}")
-    check_node(node)
-    if missing := [path for path, value in _leaves(node) if value == "???"]:
-        raise ValueError(f"config: {missing[0]} has no value; give it one, {missing[0]}=…")
+    check_node(node, complete=True)
     try:
         # As a partial, because Hydra turns a dataclass among the named arguments into a config.
         make = instantiate(node, _partial_=True, _convert_="all")
@@ -63,15 +61,17 @@ def build(node: Any, *args: Any, **kwargs: Any) -> Any:
         raise ValueError(f"config: {node['_target_']}: {error}") from error
 
 
-def check_node(node: Any, name: str = "") -> None:
+def check_node(node: Any, name: str = "", *, complete: bool = False) -> None:
     """Check the targets of a node and of those inside it, and the names of their arguments.
 
     Args:
         node: of a config; anything else than a dict or list has nothing to check.
         name: of the node in the config, for messages.
+        complete: refuse values that are missing.
 
     Raises:
-        ValueError: a target may not be built or does not exist, or takes no such argument.
+        ValueError: a target may not be built or does not exist, or takes no such argument; or a
+            value is missing (`???`).
     """
     for path, inner in _nodes(plain(node), name):
         target = _find_class(inner["_target_"])
@@ -83,6 +83,9 @@ def check_node(node: Any, name: str = "") -> None:
                 full = f"{path}.{key}" if path else key
                 hint = did_you_mean(key, known) or f"; there is {', '.join(known)}"
                 raise ValueError(f"no config value {full!r} of {inner['_target_']}{hint}")
+    leaves = _leaves(plain(node), f"{name}." if name else "") if complete else ()
+    if missing := [path for path, value in leaves if value == "???"]:
+        raise ValueError(f"config: {missing[0]} has no value; give it one, {missing[0]}=…")
 
 
 def _nodes(node: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from hydra import compose, initialize_config_module
+from hydra import compose
 from omegaconf import OmegaConf
 
 from cassi.apps.camera import build_camera
-from cassi.config import build, plain
+from cassi.apps.inputs import load_inputs
+from cassi.apps.reconstructors import build_solver, compose_settings, config_search
+from cassi.config import build
 from cassi.solvers import Constant, Geometric
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
@@ -38,39 +41,34 @@ EXPERIMENTS = [n for n in NAMED if "scene" in OmegaConf.load(CONF / "experiment"
 METHODS = [n for n in NAMED if n not in EXPERIMENTS]
 
 
-@pytest.fixture(autouse=True)
-def config_module():
-    with initialize_config_module("cassi.conf", version_base="1.3"):
-        yield
-
-
 @pytest.fixture(scope="session")
 def networks(tmp_path_factory):
-    """Give a config the files that its prior asks for: untrained networks."""
+    """Options that give a config the files that its prior asks for: untrained networks."""
     folder = tmp_path_factory.mktemp("networks")
 
-    def complete(node):
-        if not node._target_.endswith("Denoiser"):
-            return
-        missing = {key.rpartition(".")[2] for key in OmegaConf.missing_keys(node)}
+    def complete(name):
+        with config_search():
+            node = compose("reconstruct", overrides=[f"prior={name}"]).prior
+            missing = {key.rpartition(".")[2] for key in OmegaConf.missing_keys(node)}
         if "network" in missing:
-            node.network, node.weights = str(folder / "network.pt"), None
+            file = folder / "network.pt"
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)
-                torch.jit.save(torch.jit.script(Blur()), node.network)
-        elif "weights" in missing:
-            network = plain(node.network)
+                torch.jit.save(torch.jit.script(Blur()), file)
+            return [f"prior.network={file}", "prior.weights=null"]
+        if "weights" in missing:
+            network = OmegaConf.to_container(node.network)
             file = folder / f"{hashlib.sha256(repr(network).encode()).hexdigest()[:16]}.pth"
             if not file.exists():
-                torch.save(build(node.network).state_dict(), file)
-            node.weights = str(file)
+                torch.save(build(network).state_dict(), file)
+            return [f"prior.weights={file}"]
+        return []
 
-    def fill(config):
-        complete(config.prior)
-        complete(config.denoiser)
-        return config
+    return complete
 
-    return fill
+
+def settings_of(*options):
+    return compose_settings(options)
 
 
 class Blur(torch.nn.Module):
@@ -81,10 +79,10 @@ class Blur(torch.nn.Module):
 @pytest.mark.parametrize(("group", "name"), OPTIONS)
 def test_every_file_composes_and_builds(group, name, networks):
     place = PLACES.get(group, group)
-    config = networks(compose("reconstruct", overrides=[f"{place}={name}"]))
-    build(config.solver, prior=build(config.prior))
-    mask = torch.ones(4, 5)
-    system = build_camera(config.system, mask, 3, (500.0, 550.0, 600.0))
+    more = networks(name) if group == "prior" else []
+    settings = settings_of(f"{place}={name}", *more)
+    build_solver(settings)
+    system = build_camera(settings.system, torch.ones(4, 5), 3, (500.0, 550.0, 600.0))
     assert system.cube_shape == (3, 4, 5)
 
 
@@ -97,82 +95,76 @@ def test_every_file_is_reached():
     assert set(CONF.rglob("*.yaml")) == reached
 
 
-@pytest.mark.parametrize("name", [name for group, name in OPTIONS if group == "prior"])
-@pytest.mark.parametrize("solver", [name for group, name in OPTIONS if group == "solver"])
-def test_every_solver_runs_with_every_prior(solver, name, networks):
-    config = networks(compose("reconstruct", overrides=[f"solver={solver}", f"prior={name}"]))
-    solver = build(config.solver, prior=build(config.prior), iterations=2)
-    system = build(config.system, mask=torch.rand(6, 7) + 0.1, bands=3)
-    y = system(torch.rand(1, 3, 6, 7))
-    x = solver(y, system)
+PRIORS = [name for group, name in OPTIONS if group == "prior" and not name.startswith("_")]
+SOLVERS = [name for group, name in OPTIONS if group == "solver" and not name.startswith("_")]
+# Every solver and every prior, and of their pairs those that a stride through the table meets.
+PAIRS = sorted({(SOLVERS[i % len(SOLVERS)], PRIORS[i % len(PRIORS)]) for i in range(24)})
+
+
+@pytest.mark.parametrize(("solver", "prior"), PAIRS)
+def test_solvers_run_with_priors(solver, prior, networks):
+    settings = settings_of(f"solver={solver}", f"prior={prior}", *networks(prior))
+    solver = replace(build_solver(settings), iterations=2)
+    system = build(settings.system, mask=torch.rand(6, 7) + 0.1, bands=3)
+    x = solver(system(torch.rand(1, 3, 6, 7)), system)
     assert x.shape == (1, 3, 6, 7)
     assert x.isfinite().all()
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_experiment_runs_a_step_on_its_data(name, data_dir, tmp_path):
-    from cassi.apps.inputs import load_inputs
-
-    overrides = [f"experiment={name}", f"paths.data_dir={data_dir}", "solver.iterations=1"]
-    config = compose("reconstruct", overrides=overrides)
-    inputs = load_inputs(config, torch.device("cpu"))
-    if config.system.step != 0:  # frames of a video have no wavelengths
+def test_every_experiment_runs_a_step_on_its_data(name, data_dir):
+    options = [f"experiment={name}", f"paths.data_dir={data_dir}", "solver.iterations=1"]
+    settings = settings_of(*options)
+    inputs = load_inputs(settings, torch.device("cpu"))
+    if settings.system["step"] != 0:  # frames of a video have no wavelengths
         assert inputs.wavelengths is not None
         assert len(inputs.wavelengths) == inputs.system.cube_shape[0]
-    solution = build(config.solver, prior=build(config.prior)).run(
-        inputs.measurement, inputs.system
-    )
+    solution = build_solver(settings).run(inputs.measurement, inputs.system)
     assert solution.x.isfinite().all()
     assert solution.history[0].residual < 0.6
-
-
-def _identity(x, sigma):
-    return x
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("data", EXPERIMENTS)
 def test_every_method_goes_with_every_data_set(data, method):
-    alone = compose("reconstruct", overrides=[f"experiment={method}"])
-    config = compose("reconstruct", overrides=[f"experiment=[{data},{method}]"])
-    assert config.scene
-    assert config.prior == alone.prior
-    assert config.solver.iterations == alone.solver.iterations
-    assert config.solver.algorithm._target_ == alone.solver.algorithm._target_
-    build(config.solver, prior=_identity)
+    alone, settings = (
+        settings_of(f"experiment={method}"),
+        settings_of(f"experiment=[{data},{method}]"),
+    )
+    assert settings.scene
+    assert settings.prior == alone.prior
+    assert settings.solver["iterations"] == alone.solver["iterations"]
+    assert settings.solver["algorithm"]["_target_"] == alone.solver["algorithm"]["_target_"]
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_runs_on_a_small_scene(name, networks):
-    config = networks(compose("reconstruct", overrides=[f"experiment={name}"]))
-    if "steps" in config.prior:
-        config.prior.steps = 1
-    solver = build(config.solver, prior=build(config.prior), iterations=2)
-    system = build(config.system, mask=torch.rand(6, 7) + 0.1, bands=3)
+def test_every_method_runs_on_a_small_scene(name):
+    settings = settings_of(f"experiment={name}")
+    if "steps" in settings.prior:
+        settings = replace(settings, prior=settings.prior | {"steps": 1})
+    solver = replace(build_solver(settings), iterations=2)
+    system = build(settings.system, mask=torch.rand(6, 7) + 0.1, bands=3)
     solution = solver.run(system(torch.rand(1, 3, 6, 7)), system, objective=True)
     assert solution.x.isfinite().all()
 
 
 def test_auto_is_the_default():
-    default, named = (compose("reconstruct", overrides=o) for o in ([], ["experiment=auto"]))
+    default, named = settings_of(), settings_of("experiment=auto")
     assert (named.solver, named.prior) == (default.solver, default.prior)
 
 
 @pytest.mark.parametrize("schedule", ["0.3", "{_target_: cassi.solvers.Constant, value: 0.3}"])
 def test_rho_is_a_number_or_a_schedule(schedule):
-    config = compose("reconstruct", overrides=[f"solver.rho={schedule}", "solver=admm"])
-    solver = build(config.solver, prior=build(config.prior))
+    solver = build_solver(settings_of("solver=admm", f"solver.rho={schedule}"))
     assert solver.rho in (0.3, Constant(0.3))
-    overrides = ["schedule@solver.rho=geometric", "solver.rho.start=0.1"]
-    solver = build(compose("reconstruct", overrides=overrides).solver, prior=build(config.prior))
+    solver = build_solver(settings_of("schedule@solver.rho=geometric", "solver.rho.start=0.1"))
     assert solver.rho == Geometric(0.1, 0.1)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_experiments_do_not_hide_later_overrides(name):
-    config = compose("reconstruct", overrides=[f"experiment={name}", "system.step=3", "scene=x"])
-    assert config.system.step == 3
-    assert config.scene == "x"
+    settings = settings_of(f"experiment={name}", "system.step=3", "scene=x")
+    assert (settings.system["step"], settings.scene) == (3, "x")
 
 
 @pytest.mark.parametrize(
@@ -204,12 +196,11 @@ def test_build_refuses(node, said):
 
 
 def test_build_names_what_has_no_value():
-    config = compose("reconstruct", overrides=["prior=drunet"])
+    settings = settings_of("prior=drunet")
     with pytest.raises(ValueError, match=r"prior\.weights has no value; give it one"):
-        build(config.prior)
-    config.prior.weights = "nowhere.pth"
+        build_solver(settings)
     with pytest.raises(OSError, match=r"weights: no file nowhere\.pth"):
-        build(config.prior)
+        build(settings.prior | {"weights": "nowhere.pth"})
 
 
 def test_build_takes_objects_and_inner_nodes():

@@ -17,7 +17,7 @@ from torch import nn
 
 from cassi.apps.settings import Reconstruct, read_settings
 from cassi.checks import did_you_mean
-from cassi.config import build
+from cassi.config import build, check_node
 from cassi.models.inference import prepare
 from cassi.models.load import load_model, make_network, read_card
 from cassi.models.registry import Card, Entry, find_model, list_models, weight_files
@@ -77,6 +77,7 @@ class Recipe:
 
 def build_solver(settings: Any) -> Solver:
     """Make the solver of settings with its prior; ValueError where it is none."""
+    check_node(settings.prior, "prior", complete=True)
     solver = build(settings.solver, prior=build(settings.prior))
     if not isinstance(solver, Solver):
         raise ValueError(f"solver: expected cassi.solvers.Solver, got {type(solver).__name__}")

@@ -6,10 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from cassi.apps.networks import build_model, model_node, rewrite_model_path, store_models
-from hydra import compose, initialize_config_module
 
-from cassi.apps import train, training_inputs
+from cassi.apps import train
+from cassi.apps.reconstructors import (
+    build_network,
+    compose_settings,
+    model_node,
+    rewrite_model_path,
+)
+from cassi.apps.settings import Train
+from cassi.apps.train import inputs
 from cassi.config import build
 from cassi.models.load import create_model
 from cassi.models.registry import list_models
@@ -27,43 +33,35 @@ OPTIONS = [
 RECIPES = sorted(file.stem for file in (CONF / "experiment").glob("train_*.yaml"))
 
 
-@pytest.fixture(autouse=True)
-def config_module():
-    store_models()
-    with initialize_config_module("cassi.conf", version_base="1.3"):
-        yield
+def settings_of(*options):
+    return compose_settings(["folder=here", *options], kind=Train)
 
 
 @pytest.fixture
 def make(tmp_path, monkeypatch):
     """Compose, and build every part that needs no data."""
-    mask = tmp_path / "mask.pt"
-    monkeypatch.setattr(
-        training_inputs, "load_mask", lambda *_, **__: type("Loaded", (), {"data": MASK})
-    )
+    loaded = type("Loaded", (), {"data": MASK})
+    monkeypatch.setattr(inputs, "load_mask", lambda *_, **__: loaded)
+    folder = f"data.root={tmp_path}", f"data.simulator.masks.mask={tmp_path / 'mask.pt'}"
 
-    def compose_and_build(*overrides):
-        config = compose("train", overrides=[*overrides, f"folder={tmp_path}"])
-        if "data=folder" in overrides:
-            config.data.root = str(tmp_path)
-            config.data.simulator.masks.mask = str(mask)
-        wavelengths = training_inputs.data_wavelengths(config)
-        bands = len(wavelengths)
-        judge = config.data.validation.simulator
-        for node in filter(None, (config.data.simulator, judge)):
-            y, _ = training_inputs.build_simulator(node, bands)(CUBE, torch.Generator())
+    def compose_and_build(*options):
+        more = folder if "data=folder" in options else ()
+        settings = settings_of(*options, f"folder={tmp_path}", *more, "trainer.accelerator=cpu")
+        data = settings.data
+        wavelengths = inputs.data_wavelengths(data)
+        for node in filter(None, (data.simulator, data.validation.simulator)):
+            y, _ = inputs.build_simulator(node, len(wavelengths))(CUBE, torch.Generator())
             assert y.isfinite().all()
-        build(config.data.augment)
-        optimizer = build(config.optimizer, [torch.nn.Parameter(torch.zeros(1))])
-        build(config.scheduler, optimizer)
-        assert build(config.loss)(CUBE, CUBE).isfinite()
-        if "model=gap_net" not in overrides:  # which has neither a prior nor a start of its own
-            train.make_module(config, create_model("cassi_net", stages=1), wavelengths)
-        callbacks = training_inputs.build_callbacks(config)
-        loggers = training_inputs.build_loggers(config, None)
-        config.trainer.accelerator = "cpu"
-        build(config.trainer, callbacks=callbacks, logger=loggers)
-        return config
+        build(data.augment)
+        optimizer = build(settings.optimizer, [torch.nn.Parameter(torch.zeros(1))])
+        build(settings.scheduler, optimizer)
+        assert build(settings.loss)(CUBE, CUBE).isfinite()
+        if "model=gap_net" not in options:  # which has neither a prior nor a start of its own
+            train.make_module(settings, create_model("cassi_net", stages=1), wavelengths)
+        callbacks = inputs.build_callbacks(settings)
+        loggers = inputs.build_loggers(settings, None)
+        build(settings.trainer, callbacks=callbacks, logger=loggers)
+        return settings
 
     return compose_and_build
 
@@ -78,33 +76,32 @@ def test_every_file_composes_and_builds(group, name, make):
 
 
 def test_test_scenes_are_no_training_data():
-    config = compose("train", overrides=["data=cave_test"])
     with pytest.raises(ValueError, match="data=cave_test cannot train"):
-        training_inputs.data_wavelengths(config)
+        inputs.data_wavelengths(settings_of("data=cave_test").data)
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_composes_and_builds(name, make):
-    config = make(f"experiment={name}")
-    assert config.data.manifest == "cave"
+    settings = make(f"experiment={name}")
+    assert settings.data.manifest == "cave"
     # What is given on the command line wins over the recipe.
-    config = make(f"experiment={name}", "trainer.max_steps=7000", "model=gap_net")
-    assert (config.trainer.max_steps, config.model.name) == (7000, "gap_net")
+    settings = make(f"experiment={name}", "trainer.max_steps=7000", "model=gap_net")
+    assert (settings.trainer["max_steps"], settings.model["name"]) == (7000, "gap_net")
 
 
-@pytest.mark.parametrize("name", list_models())
+@pytest.mark.parametrize("name", list_models(shipped=False))
 def test_every_network_is_an_option(name):
-    config = compose("train", overrides=[f"model={name}"])
-    assert config.model == model_node(name)
-    config.model = {key: 1 if v == "???" else v for key, v in model_node(name).items()}
+    settings = settings_of(f"model={name}")
+    settings = {key: 1 if v == "???" else v for key, v in settings.model.items()}
+    assert settings.keys() == model_node(name).keys()
     with torch.device("meta"):
-        network, card = build_model(config.model, 28)
+        network, card = build_network(settings, 28)
     assert (network.bands, card.name) == (28, name)
 
 
 def test_settings_of_a_network_are_values():
-    config = compose("train", overrides=["model=dauhst_2stg", "model.stages=1"])
-    network, card = build_model(config.model, 5)
+    settings = settings_of("model=dauhst_2stg", "model.stages=1")
+    network, card = build_network(settings.model, 5)
     assert (network.stages, network.bands) == (1, 5)
     assert card.settings["size"] == (256, 320)
 
@@ -113,5 +110,10 @@ def test_a_path_is_an_option_of_the_group():
     arguments = ["model=a b/it's.safetensors", "model=gap_net", "-m", "x=y.safetensors"]
     rewritten = rewrite_model_path(arguments)
     assert rewritten[2:] == arguments[1:]
-    config = compose("train", overrides=rewritten[:2])
-    assert config.model == {"path": "a b/it's.safetensors"}
+    assert settings_of(*rewritten[:2]).model == {"path": "a b/it's.safetensors"}
+
+
+def test_a_training_needs_its_extra(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if "tens" in name else name)
+    with pytest.raises(ValueError, match=r"needs tensorboard; .* pip install cassi\[train\]"):
+        train.train(settings_of(), None)
