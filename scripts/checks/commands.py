@@ -82,7 +82,10 @@ SHORTER = {
     r"evaluate.*data=cave_test(?!.*scenes)": "'scenes=[scene01]'",
     r"sweep=": "'reconstructors=[{name: a, method: gap_tv, overrides: {solver.iterations: 2}}]'",
     r"^cassi-calibrate": "degree=1 radius=1 solver.iterations=2",
-    r"^cassi-train(?!.*ckpt=)": f"{TRAIN} data.validation.crop=32",
+    r"^cassi-train(?!.*ckpt=)": TRAIN,
+    r"^cassi-train(?!.*(ckpt=|data=cave|experiment=))": "data.validation.crop=32",
+    r"^cassi-train.*(data=cave|train_)": "trainer.limit_val_batches=1",
+    r"^cassi-train.*train_cassi_net": "scheduler.warmup=0",
     r"^cassi-train.*train_cassi_net ": "data.pool=2",
     r"^make (fuzz|sanitize)$": "FUZZ=300",
     r"^make (test|test-fast|coverage)$": PYTEST,
@@ -130,7 +133,7 @@ def write_files(folder: Path) -> None:
     mask = cassi.read_mask(bundled_path("mask.tif"))[..., :64, :64].contiguous()
     system = cassi.SDCassi(mask, bands=28, step=2)
     cubes = [scene[..., 60 * k : 60 * k + 64, 60 * k : 60 * k + 64] for k in range(3)]
-    plane, truth = mask.squeeze().numpy(), np.moveaxis(cubes[0][0].numpy(), 0, -1)
+    plane, truth = mask.squeeze().numpy(), cubes[0][0].numpy()
     y = [system(cube)[0, 0].numpy() for cube in cubes]
     for name in ("snapshot", "y", "a", "b", "c"):
         savemat(folder / f"{name}.mat", {"y": y[0]})
@@ -138,7 +141,7 @@ def write_files(folder: Path) -> None:
     savemat(folder / "tall.mat", {"y": np.pad(y[0], ((0, 54), (0, 0)))[:, :64]})
     masks = (np.random.default_rng(0).random((64, 64, 8)) > 0.5).astype(float)
     savemat(folder / "masks.mat", {"mask": masks})
-    savemat(folder / "frame.mat", {"y": (masks * truth[..., :8]).sum(-1)})
+    savemat(folder / "frame.mat", {"y": (masks * truth[:8].transpose(1, 2, 0)).sum(-1)})
     np.save(folder / "mask.npy", plane)
     np.save(folder / "y.npy", y[0])
     frames = {"snapshot": y[0] / y[0].max(), "dark": 0 * y[0], "flat": 0 * y[0] + 1, "mask": plane}
@@ -152,11 +155,12 @@ def write_files(folder: Path) -> None:
     for name, cube, frame in zip(("0001", "0002", "0005"), cubes, y, strict=True):
         tifffile.imwrite(folder / f"day/{name}.tif", frame)
         cassi.write_cube(folder / f"truths/{name}.npz", cube[0])
-        savemat(folder / f"cubes/{name}.mat", {"cube": truth})
+        pixels = np.moveaxis(cube[0].numpy(), 0, -1)
+        savemat(folder / f"cubes/{name}.mat", {"cube": pixels})
         savemat(folder / f"captures/{name}.mat", {"y": frame, "mask": plane})
         savemat(folder / f"masks/{name}.mat", {"mask": plane})
         place = "validation" if name == "0005" else "train"
-        savemat(folder / f"scenes/{place}/{name}.mat", {"cube": truth})
+        savemat(folder / f"scenes/{place}/{name}.mat", {"cube": pixels})
     # The camera of the page on snapshots: 96 x 120, 15 bands, step -1.
     wide = cassi.SDCassi((torch.rand(96, 120) > 0.5).float(), bands=15, step=-1)
     np.save(folder / "calibration/mask.npy", wide.mask.squeeze().numpy())
