@@ -30,6 +30,7 @@ def reconstruct(y: Tensor, system: Any, method: Any = "auto", *, seed: int = 0) 
         OSError: a file of weights is missing.
         ValueError: there is no such method, or it does not fit measurement and camera.
 
+    >>> from cassi.systems import SDCassi
     >>> system = SDCassi(torch.rand(16, 20), bands=3, step=1)
     >>> reconstruct(system(torch.rand(1, 3, 16, 20)), system, method="gap_tv").shape
     torch.Size([1, 3, 16, 20])
