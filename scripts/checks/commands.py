@@ -84,7 +84,6 @@ SHORTER = {
     r"^cassi-calibrate": "degree=1 radius=1 solver.iterations=2",
     r"^cassi-train(?!.*ckpt=)": TRAIN,
     r"^cassi-train(?!.*(ckpt=|data=cave|experiment=))": "data.validation.crop=32",
-    r"^cassi-train.*(data=cave|train_)": "trainer.limit_val_batches=1",
     r"^cassi-train.*train_cassi_net": "scheduler.warmup=0",
     r"^cassi-train.*train_cassi_net ": "data.pool=2",
     r"^make (fuzz|sanitize)$": "FUZZ=300",
