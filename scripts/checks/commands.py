@@ -72,7 +72,7 @@ FILLED = {
     r"trainer\.max_steps=20": "",
 }
 # Where the pattern is found, these overrides are appended: a few iterations of little.
-TRAIN = "trainer.max_steps=2 trainer.enable_progress_bar=false data.crop=32 data.batch_size=1"
+TRAIN = "trainer.max_steps=2 trainer.enable_progress_bar=false data.batch_size=1"
 PYTEST = "PYTEST='pytest -q tests/metrics'"
 SHORTER = {
     r"cassi[-.](apps.)?reconstruct(?!.*model=)": "solver.iterations=2",
@@ -83,6 +83,7 @@ SHORTER = {
     r"sweep=": "'reconstructors=[{name: a, method: gap_tv, overrides: {solver.iterations: 2}}]'",
     r"^cassi-calibrate": "degree=1 radius=1 solver.iterations=2",
     r"^cassi-train(?!.*ckpt=)": TRAIN,
+    r"^cassi-train(?!.*(ckpt=|data=cave))": "data.crop=32",
     r"^cassi-train(?!.*(ckpt=|data=cave|experiment=))": "data.validation.crop=32",
     r"^cassi-train.*train_cassi_net": "scheduler.warmup=0",
     r"^cassi-train.*train_cassi_net ": "data.pool=2",

@@ -141,7 +141,7 @@ def compare(
         if (a.shape, a.dtype) != (b.shape, b.dtype):
             return False, f"{name}: {a.dtype}{a.shape} and {b.dtype}{b.shape}"
         if a.tobytes() != b.tobytes():
-            far = np.abs(a.astype(float) - b).max() / np.abs(a).max()
+            far = np.abs(a.astype(float) - b).max() / max(np.abs(a).max(), 1e-30)
             return (
                 False,
                 f"{name}: {np.mean(a != b):.1%} of the values, by {far:.0e} of the peak",
