@@ -72,7 +72,7 @@ FILLED = {
     r"trainer\.max_steps=20": "",
 }
 # Where the pattern is found, these overrides are appended: a few iterations of little.
-TRAIN = "trainer.max_steps=2 trainer.enable_progress_bar=false data.batch_size=1"
+TRAIN = "trainer.max_steps=2 trainer.enable_progress_bar=false data.batch_size=2"
 PYTEST = "PYTEST='pytest -q tests/metrics'"
 SHORTER = {
     r"cassi[-.](apps.)?reconstruct(?!.*model=)": "solver.iterations=2",
