@@ -19,9 +19,9 @@ from cassi.config import build
 from cassi.solvers import Constant, Geometric
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
-# tests/apps/test_train_config.py covers these, and the experiments called train_….
+# tests/apps/train/test_configs.py covers these, and the experiments called train_….
 TRAINING = {"data", "optimizer", "scheduler", "loss", "task", "trainer", "logger", "callbacks"}
-# tests/apps/test_evaluate_config.py covers these.
+# tests/apps/evaluate/test_configs.py covers these.
 EVALUATION = {"noise", "sweep"}
 GROUPS = sorted(
     entry.name for entry in CONF.iterdir() if entry.is_dir() and entry.name not in ("hydra",)

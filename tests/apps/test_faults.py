@@ -269,7 +269,7 @@ def test_a_damaged_record_or_cube_is_made_again(tmp_path):
 
 @pytest.mark.slow
 def test_random_kills_lose_nothing():
-    path = Path(__file__).resolve().parents[2] / "scripts" / "check_kills.py"
+    path = Path(__file__).resolve().parents[2] / "scripts" / "checks" / "kills.py"
     done = subprocess.run(
         [sys.executable, path, "--kills", "4", "--seed", "1"],
         capture_output=True, text=True, check=False,

@@ -20,7 +20,7 @@ from cassi.config import build
 from cassi.models.load import create_model
 from cassi.models.registry import list_models
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
+CONF = Path(__file__).resolve().parents[3] / "conf"
 GROUPS = ("data", "optimizer", "scheduler", "loss", "task", "trainer", "logger", "callbacks")
 OPTIONS = [
     (group, file.stem)

@@ -17,7 +17,7 @@ from cassi.apps.settings import Evaluate
 from cassi.config import build
 from cassi.evaluation import Mismatch
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
+CONF = Path(__file__).resolve().parents[3] / "conf"
 DATA = sorted(f.stem for f in (CONF / "data").glob("*.yaml") if not f.stem.startswith("_"))
 SWEEPS = sorted(file.stem for file in (CONF / "sweep").glob("*.yaml"))
 NOISES = sorted(file.stem for file in (CONF / "noise").glob("*.yaml"))

@@ -236,7 +236,7 @@ def test_a_defect_says_where_it_is(reconstruct, day, tmp_path, monkeypatch):
     assert outcome.status == 1
     error = rows(tmp_path / "run")["a"]["error"]
     assert error.startswith("ZeroDivisionError: half of nothing (")
-    assert "test_many_snapshots.py:" in error
+    assert "test_many.py:" in error
 
 
 def test_a_memory_budget_holds_for_each(reconstruct, day, camera, tmp_path):
@@ -322,7 +322,7 @@ def test_a_multirun_makes_one_table(reconstruct, day, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["kill", "batch", "speed"])
 def test_the_benchmark_finds_nothing_lost_and_the_same_bits(mode):
-    script = Path(__file__).resolve().parents[2] / "scripts" / "benchmark_many_snapshots.py"
+    script = Path(__file__).resolve().parents[3] / "scripts" / "benchmarks" / "many_snapshots.py"
     small = ["--count=6", "--side=48", "--iterations=300", "--rounds=1", "--sizes", "1", "3"]
     done = subprocess.run(
         [sys.executable, str(script), f"--mode={mode}", *small],
