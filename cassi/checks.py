@@ -38,7 +38,9 @@ def not_negative(name: str, value: Any) -> float:
     return float(value)
 
 
-def did_you_mean(name: Any, known: Iterable[str], n: int = 3, *, cutoff: float = 0.5) -> str:
+def did_you_mean(
+    name: Any, known: Iterable[str], n: int = 3, *, cutoff: float = 0.5, place: str = ""
+) -> str:
     """Return "; did you mean A or B?", the end of a message; "" where nothing is near.
 
     Args:
@@ -46,7 +48,9 @@ def did_you_mean(name: Any, known: Iterable[str], n: int = 3, *, cutoff: float =
         known: what there is.
         n: at most so many are named.
         cutoff: similarity from which a name is near, 0 to 1.
+        place: what stands before each name in the message, and is not compared.
     """
     by_lower = {entry.lower(): entry for entry in known}
-    near = difflib.get_close_matches(str(name).lower(), by_lower, n=n, cutoff=cutoff)
-    return f"; did you mean {' or '.join(by_lower[entry] for entry in near)}?" if near else ""
+    found = difflib.get_close_matches(str(name).lower(), by_lower, n=n, cutoff=cutoff)
+    near = " or ".join(place + by_lower[entry] for entry in found)
+    return f"; did you mean {near}?" if near else ""

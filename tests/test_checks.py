@@ -33,5 +33,5 @@ def test_near_names():
     assert did_you_mean("gap_tw", known) == "; did you mean gap_tv?"
     assert did_you_mean("apm_tv", known) == "; did you mean gap_tv or admm_tv?"
     assert did_you_mean("apm_tv", known, n=1) == "; did you mean gap_tv?"
-    assert did_you_mean("bk8", known) == "; did you mean BK7?"
+    assert did_you_mean("bk8", known, place="a.") == "; did you mean a.BK7?"
     assert did_you_mean("xyz", known) == did_you_mean(3, known) == ""

@@ -13,8 +13,11 @@ import torch
 from hydra import compose, initialize_config_module
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
 from torch import nn
 
+from cassi.apps.errors import describe
 from cassi.apps.settings import Reconstruct, read_settings
 from cassi.checks import did_you_mean
 from cassi.config import build, check_node
@@ -145,6 +148,10 @@ def build_network(node: dict[str, Any], bands: int) -> tuple[nn.Module, Card]:
         return network, card if card.bands == bands else _for_any(card, bands)
     name, weights = settings.pop("name"), settings.pop("weights", None)
     ema = settings.pop("ema", None)
+    known = _settings(find_model(name))
+    if unknown := sorted(settings.keys() - known):
+        near = did_you_mean(unknown[0], known, place="model.") or f"; there is {_some(known)}"
+        raise ValueError(f"no config value {f'model.{unknown[0]}'!r} of {name}{near}")
     if ema not in (None, True, False):
         raise ValueError(f"model.ema: expected true, false or null, got {ema!r}")
     given = None if weights in (None, "random") else weights
@@ -203,13 +210,19 @@ def compose_settings(
         options: as on the command line.
         data_dir: `paths.data_dir` of the command that asks.
         kind: class of the settings.
+
+    Raises:
+        ValueError: an option names nothing, or has a value that is not fit.
     """
-    with config_search():
-        name = kind.__name__.lower()
-        composed = compose(name, overrides=rewrite_model_path(list(options)))
-        if data_dir is not None:
-            composed.paths.data_dir = data_dir
-        return read_settings(composed, kind)
+    try:
+        with config_search():
+            name = kind.__name__.lower()
+            composed = compose(name, overrides=rewrite_model_path(list(options)))
+            if data_dir is not None:
+                composed.paths.data_dir = data_dir
+            return read_settings(composed, kind)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ValueError(describe(error)) from error
 
 
 def config_search() -> Any:
@@ -252,12 +265,14 @@ def understand(item: Any) -> dict[str, Any]:
                 f"reconstructors: no method, network or {FILE_SUFFIX} file {item!r}{hint}"
             )
         return {"name": item, "method": item}
+    unknown = sorted(set(map(str, item)) - set(KEYS)) if isinstance(item, dict) else ()
+    if unknown:
+        near = did_you_mean(unknown[0], KEYS) or f"; there is {_some(KEYS)}"
+        raise ValueError(f"reconstructors: no key {unknown[0]!r}{near}")
     if not isinstance(item, dict) or ("method" in item) == ("model" in item):
         raise ValueError(
             f"reconstructors: expected a name, or a mapping with method or model, got {item!r}"
         )
-    if unknown := sorted(set(map(str, item)) - set(KEYS)):
-        raise ValueError(f"reconstructors: no key {unknown[0]!r}; there is {_some(KEYS)}")
     what = item.get("method", item.get("model"))
     name = item.get("name") or ("+".join(what) if isinstance(what, list) else _short(str(what)))
     return {**item, "name": str(name)}

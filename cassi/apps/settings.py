@@ -105,9 +105,17 @@ class Common:
         whole_number("seed", self.seed, 0, 2**63 - 1)
         if self.threads is not None:
             whole_number("threads", self.threads, 1, 1024)
-        for name in ("system", "solver", "prior", "noise"):
-            if getattr(self, name, None) is not None:
-                check_node(getattr(self, name), name)
+        values = vars(self)
+        kept = {name: values.get(name) for name in ("solver", "prior", "noise")}
+        nodes = {name: node for name, node in kept.items() if node is not None}
+        if "system" in values:
+            nodes["system"] = values["system"]
+        if isinstance(values.get("mask"), dict | list):  # not a file
+            nodes["mask"] = values["mask"]
+        check_nodes(nodes)
+        model = values.get("model")
+        if model is not None and not (isinstance(model, dict) and {"name", "path"} & model.keys()):
+            raise ValueError(f"model: expected a name of its group, model=NAME, got {model!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,6 +364,14 @@ def influence(settings: Any, on: str = "files") -> dict[str, Any]:
     return kept
 
 
+def check_nodes(nodes: Mapping[str, Any]) -> None:
+    """Raise ValueError unless each describes an object that may be built, with its arguments."""
+    for name, node in nodes.items():
+        if not isinstance(node, dict) or "_target_" not in node:
+            raise ValueError(f"{name}: expected a node with _target_, got {node!r}")
+        check_node(node, name)
+
+
 def check_wavelengths(values: Any, name: str) -> None:
     """Raise ValueError unless it is None or a list of increasing wavelengths in nm."""
     if values is None:
@@ -396,16 +412,17 @@ def _inner(hint: Any) -> Any:
 
 def unknown_key(error: Any) -> str:
     """Say what OmegaConf's error about a key means, with the nearest keys that there are."""
-    key, known = str(error.full_key or error.key), map(str, error.parent_node or ())
-    place = key.rpartition(".")[0]
-    names = [f"{place}.{name}" if place else name for name in known]
-    rest = f"; there is {', '.join(names)}" if place else "; names of your own go under vars:"
-    return f"no config value {key!r}{did_you_mean(key, names, cutoff=0.6) or rest}"
+    key, known = str(error.full_key or error.key), list(map(str, error.parent_node or ()))
+    place, dot, name = key.rpartition(".")
+    rest = f"; there is {', '.join(known)}" if place else "; names of your own go under vars:"
+    near = did_you_mean(name, known, cutoff=0.6, place=place + dot)
+    return f"no config value {key!r}{near or rest}"
 
 
 def _check_denoiser(config: DictConfig) -> None:
     """Raise where the prior takes the config's denoiser, and that is not complete."""
-    missing = sorted(OmegaConf.missing_keys(config.denoiser)) if config.get("denoiser") else []
+    known = isinstance(config.get("denoiser"), DictConfig)
+    missing = sorted(OmegaConf.missing_keys(config.denoiser)) if known else []
     if missing and "${denoiser}" in OmegaConf.to_yaml(config.get("prior")):
         key = f"denoiser.{missing[0].removeprefix('denoiser.')}"
         raise ValueError(f"config: {key} has no value; give it one, {key}=…")

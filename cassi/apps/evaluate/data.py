@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from cassi.apps.inputs import make_preprocessing
 from cassi.apps.settings import Evaluate
+from cassi.checks import did_you_mean
 from cassi.data.benchmarks import Benchmark
 from cassi.data.bundled import bundled_path
 from cassi.data.frames import STEPS
@@ -48,6 +50,10 @@ def load_benchmark(settings: Evaluate) -> Benchmark:
         "preprocessing": make_preprocessing(steps, settings.system),
         "wavelengths": data.given_wavelengths,
     }
+    known = [*inspect.signature(Benchmark).parameters, "bundled", "manifest", "split", *STEPS]
+    if unknown := sorted(found.keys() - known):
+        near = did_you_mean(unknown[0], known, place="data.evaluation.")
+        raise ValueError(f"no config value {f'data.evaluation.{unknown[0]}'!r}{near}")
     try:
         return Benchmark(**found, names=names)
     except TypeError as error:

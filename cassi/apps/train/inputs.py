@@ -52,7 +52,7 @@ def load_data(settings: Train) -> Any:
     validation = data.validation or Validation()
     scenes = load_scenes(data, "train", wavelengths)
     judges = load_scenes(data, "validation", wavelengths)
-    steps = settings.trainer["max_steps"]
+    steps = whole_number("trainer.max_steps", settings.trainer.get("max_steps"), -1)
     samples = TrainingCrops(
         scenes,
         size=data.crop,

@@ -87,7 +87,9 @@ def test_scenes_that_are_missing(evaluate, tmp_path):
         write(tmp_path / "kaist" / f"{name}.mat", scene(number))
     line = refused(evaluate())
     assert "3 of 10 scenes are missing in " in line
-    assert "expected scene08, scene09, scene10, there is scene01, scene02, scene03 and 4 more" in line
+    assert (
+        "expected scene08, scene09, scene10, there is scene01, scene02, scene03 and 4 more" in line
+    )
 
 
 def test_scenes_of_other_names(evaluate, tmp_path):
