@@ -115,6 +115,12 @@ def simulate(
     Raises:
         ValueError: the cube does not fit the camera, or there is no such noise.
     """
+    _check_order("simulate", x, "x")
+    if tuple(x.shape[1:]) != tuple(system.cube_shape):
+        raise ValueError(
+            f"simulate: expected a cube (B, C, H, W) with (C, H, W) = {tuple(system.cube_shape)}, "
+            f"got {tuple(x.shape)}"
+        )
     y: Tensor = system(x)
     if noise is None:
         return y
@@ -132,6 +138,7 @@ def simulate(
     return measured
 
 
-def _check_order(name: str, y: Any) -> None:
-    if not isinstance(y, Tensor):
-        raise TypeError(f"{name}: expected (y, system), a tensor first, got {type(y).__name__}")
+def _check_order(name: str, value: Any, role: str = "y") -> None:
+    if not isinstance(value, Tensor):
+        kind = type(value).__name__
+        raise TypeError(f"{name}: expected ({role}, system), a tensor first, got {kind}")

@@ -1,0 +1,137 @@
+"""What the commands do, as functions: the same bits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import cassi
+from cassi.apps.calibrate import calibrate_camera
+from cassi.apps.command import Run
+from cassi.apps.inputs import load_inputs
+from cassi.apps.reconstruct import reconstruct
+from cassi.apps.reconstructors import compose_settings
+from cassi.apps.settings import Calibrate
+from cassi.data.io import load_mask, read_cube
+from cassi.data.sensor import Sensor
+from cassi.data.simulation import WhiteNoise
+from cassi.evaluation import Mismatch
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def scene(tmp_path, monkeypatch):
+    """Files of a scene of 40 x 44 pixels, 6 bands: options, measurement, camera, cube."""
+    monkeypatch.chdir(tmp_path)
+    random = torch.Generator().manual_seed(0)
+    mask = torch.rand(40, 44, generator=random)
+    cube = torch.rand(1, 6, 8, 11, generator=random).repeat_interleave(5, 2)
+    cube = cube.repeat_interleave(4, 3)
+    system = cassi.SDCassi(mask, bands=6, step=1)
+    cassi.write_cube("cube.npz", cube, [450, 490, 530, 570, 610, 650])
+    cassi.write_cube("mask.npy", mask[None])
+    cassi.write_cube("y.npy", system(cube)[0])
+    assert torch.equal(load_mask("mask.npy").data, system.mask)
+    options = ["measurement=y.npy", "mask=mask.npy", "system.bands=6", "system.step=1"]
+    return options, system(cube), system, cube
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("auto", ()),
+        ("gap_tv", ("experiment=gap_tv",)),
+        ({"model": "pretrained", "overrides": {"model.size": "small"}}, ("model=pretrained",)),
+    ],
+    ids=["auto", "gap_tv", "pretrained"],
+)
+def test_a_name_gives_the_bits_of_the_command(scene, tmp_path, method, options):
+    given, y, system, _ = scene
+    more = ["model.size=small"] if "model=pretrained" in options else []
+    settings = compose_settings([*given, *options, *more, "output.pictures=false"])
+    reconstruct(settings, Run(tmp_path / "run", is_multirun=False))
+    x = cassi.reconstruct(y, system, method)
+    assert torch.equal(x, read_cube(tmp_path / "run" / "cube.tif"))
+
+
+def test_reconstructors_and_functions_are_methods(scene):
+    _, y, system, _ = scene
+    solver = cassi.Solver(cassi.TV(), cassi.GAP(), iterations=3)
+    assert torch.equal(cassi.reconstruct(y, system, solver), solver(y, system))
+    pinv = cassi.reconstruct(y, system, lambda y, system: system.pinv(y))
+    assert torch.equal(pinv, system.pinv(y))
+    drawn = [
+        cassi.reconstruct(y, system, lambda y, system: torch.rand(1, *system.cube_shape), seed=s)
+        for s in (0, 0, 1)
+    ]
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+
+
+def test_calibrate_gives_the_camera_of_the_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    random = torch.Generator().manual_seed(0)
+    nominal = cassi.SDCassi(torch.rand(64, 64, generator=random), bands=4)
+    ramp = torch.linspace(0.2, 0.9, 64).view(1, 1, -1, 1).expand(1, 4, 64, 64)
+    y, white = (Mismatch((0.4, -0.3)).measure(x, nominal) for x in (ramp, torch.ones(1, 4, 64, 64)))
+    for name, values in (("mask", nominal.mask[0]), ("y", y[0]), ("white", white[0])):
+        cassi.write_cube(f"{name}.npy", values)
+    files = ["measurement=y.npy", "mask=mask.npy", "white=white.npy", "system.bands=4", "degree=1"]
+    calibrate_camera(compose_settings(files, kind=Calibrate), Run(tmp_path / "run", False))
+    camera = cassi.calibrate(y, nominal, white=white, degree=1)
+    written = load_mask(tmp_path / "run" / "mask.npy").data
+    assert torch.equal(camera.mask, written)
+    text = (tmp_path / "run" / "camera.yaml").read_text()
+    assert all(f"- {round(offset, 6)}" in text for offset in camera.offsets)
+    with pytest.raises(ValueError, match="radius"):
+        cassi.calibrate(y, nominal, radius=50)
+
+
+@pytest.mark.parametrize("name", [None, "sensor", "shot", "white"])
+def test_simulate_gives_the_measurement_of_the_command(scene, name):
+    given, _, system, cube = scene
+    options = ["truth=cube.npz", *given[1:], "seed=3"] + ([f"noise={name}"] if name else [])
+    y = load_inputs(compose_settings(options), CPU).measurement
+    assert torch.equal(cassi.simulate(cube, system, noise=name, seed=3, scene="cube"), y)
+
+
+def test_noise_by_settings_or_function(scene):
+    _, y, system, cube = scene
+
+    def simulate(noise, **more):
+        return cassi.simulate(cube, system, noise=noise, **more)
+
+    white = simulate({"name": "white", "snr_db": 20})
+    assert torch.equal(white, simulate(WhiteNoise(snr_db=20)))
+    assert not torch.equal(white, simulate({"name": "white", "snr_db": 30}))
+    assert not torch.equal(white, simulate(WhiteNoise(snr_db=20), scene="other"))
+    sensor = Sensor(shot="poisson", full_well=1e4)
+    assert torch.equal(simulate(sensor, seed=1), simulate(sensor, seed=1))
+    assert torch.equal(simulate(None), y)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            lambda y, a, x: cassi.reconstruct(a, y),
+            r"expected \(y, system\), a tensor first",
+        ),
+        (lambda y, a, x: cassi.calibrate(a, y), r"expected \(y, system\), a tensor first"),
+        (lambda y, a, x: cassi.reconstruct(y, a, "gap_tw"), "did you mean gap_tv"),
+        (lambda y, a, x: cassi.reconstruct(y, a, "gap_net"), "expected weights, got none"),
+        (lambda y, a, x: cassi.reconstruct(y, a, "none.safetensors"), "no file none"),
+        (lambda y, a, x: cassi.reconstruct(y, a, {"methd": "auto"}), "did you mean method"),
+        (lambda y, a, x: cassi.reconstruct(y[..., 1:], a, "gap_tv"), "expected"),
+        (lambda y, a, x: cassi.reconstruct(torch.nan * y, a, "gap_tv"), "finite|diverged"),
+        (lambda y, a, x: cassi.calibrate(y, cassi.DDCassi(a.mask, 6, width=39)), "SDCassi"),
+        (lambda y, a, x: cassi.simulate(x[:, 1:], a), "expected"),
+        (lambda y, a, x: cassi.simulate(x, a, noise="shott"), "did you mean shot"),
+        (lambda y, a, x: cassi.simulate(x, a, noise={"name": "white", "snr": 3}), "snr_db"),
+    ],
+)
+def test_refusals(scene, call, said):
+    with pytest.raises(Exception, match=said) as caught:
+        call(*scene[1:])
+    assert isinstance(caught.value, ValueError | TypeError | OSError)
