@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tabulate import tabulate
+
 from cassi.data.atomic import atomic_path
 from cassi.evaluation.records import Record, Values
 
@@ -226,17 +228,9 @@ def _number(value: float | None, digits: int) -> str:
 
 
 def _markdown(rows: Sequence[Sequence[str]]) -> str:
-    rows = [[str(cell).replace("|", r"\|") for cell in row] for row in rows]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "| " + " | ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ) + " |"
-        for row in rows
-    ]  # fmt: skip
-    rule = [("-" * width) if i == 0 else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
-    return "\n".join([lines[0], "| " + " | ".join(rule) + " |", *lines[1:]]) + "\n"
+    head, *body = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+    align = ["left", *["right"] * (len(head) - 1)]
+    return tabulate(body, head, "pipe", colalign=align, disable_numparse=True) + "\n"
 
 
 def _tree(

@@ -106,7 +106,7 @@ def test_tables_of_solvers_and_a_network(evaluate, data, tmp_path):
     timing = json.loads((folder / "timing.json").read_text())
     assert timing["timing"]["gap"]["mean"]["seconds"] > 0
     assert r"gap\_net & " in (folder / "results.tex").read_text()
-    assert "| gap_net |" in outcome.out
+    assert "| gap_net " in outcome.out
 
 
 def test_a_file_of_a_training_is_a_reconstructor(evaluate, data, tmp_path):
