@@ -56,15 +56,10 @@ class ADMM:
             )
 
     def init(
-        self,
-        y: Tensor,
-        system: LinearSystem,
-        x0: Tensor | None = None,
-        statistics: Statistics | None = None,
+        self, y: Tensor, system: LinearSystem, x0: Tensor, statistics: Statistics | None = None
     ) -> AdmmState:
-        """Start from `x0`, or from the minimum-norm solution, with a zero multiplier."""
-        x = system.pinv(y) if x0 is None else x0
-        return AdmmState(x, x)
+        """Start with a zero multiplier."""
+        return AdmmState(x0, x0)
 
     def step(
         self, state: AdmmState, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any

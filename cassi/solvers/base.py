@@ -70,13 +70,9 @@ class Algorithm(Protocol):
         ...
 
     def init(
-        self,
-        y: Tensor,
-        system: LinearSystem,
-        x0: Tensor | None = None,
-        statistics: Statistics | None = None,
+        self, y: Tensor, system: LinearSystem, x0: Tensor, statistics: Statistics | None = None
     ) -> Any:
-        """Return the first state, from `x0` where it is given; y may be a part of a measurement."""
+        """Return the first state, of the first cube x0; y may be a part of a measurement."""
         ...
 
     def step(

@@ -82,15 +82,10 @@ class DIP:
         not_negative("DIP rho", self.rho)
 
     def init(
-        self,
-        y: Tensor,
-        system: LinearSystem,
-        x0: Tensor | None = None,
-        statistics: Statistics | None = None,
+        self, y: Tensor, system: LinearSystem, x0: Tensor, statistics: Statistics | None = None
     ) -> DipState:
-        """Start with untrained networks, from `x0` or the minimum-norm solution."""
-        x = system.pinv(y) if x0 is None else x0
-        return DipState(x, tuple(self._start(sample[None]) for sample in x))
+        """Start with untrained networks."""
+        return DipState(x0, tuple(self._start(sample[None]) for sample in x0))
 
     def step(
         self, state: DipState, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any

@@ -51,16 +51,11 @@ class FISTA:
         not_negative("FISTA rho", self.rho)
 
     def init(
-        self,
-        y: Tensor,
-        system: LinearSystem,
-        x0: Tensor | None = None,
-        statistics: Statistics | None = None,
+        self, y: Tensor, system: LinearSystem, x0: Tensor, statistics: Statistics | None = None
     ) -> FistaState:
-        """Start at rest from `x0`, or from the minimum-norm solution."""
-        x = system.pinv(y) if x0 is None else x0
-        momentum = x.new_ones((len(x), 1, 1, 1))
-        return FistaState(x, x, momentum, largest_eigenvalue(y, system, statistics))
+        """Start at rest."""
+        momentum = x0.new_ones((len(x0), 1, 1, 1))
+        return FistaState(x0, x0, momentum, largest_eigenvalue(y, system, statistics))
 
     def step(
         self, state: FistaState, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any

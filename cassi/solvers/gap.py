@@ -47,14 +47,10 @@ class GAP:
         not_negative("GAP rho", self.rho)
 
     def init(
-        self,
-        y: Tensor,
-        system: LinearSystem,
-        x0: Tensor | None = None,
-        statistics: Statistics | None = None,
+        self, y: Tensor, system: LinearSystem, x0: Tensor, statistics: Statistics | None = None
     ) -> GapState:
-        """Start from `x0`, or from the minimum-norm solution."""
-        return GapState(system.pinv(y) if x0 is None else x0, y)
+        """Start with the measurement as the target."""
+        return GapState(x0, y)
 
     def step(
         self, state: GapState, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any

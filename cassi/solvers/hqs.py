@@ -38,14 +38,10 @@ class HQS:
             raise ValueError(f"HQS rho: expected a number > 0, got {self.rho}")
 
     def init(
-        self,
-        y: Tensor,
-        system: LinearSystem,
-        x0: Tensor | None = None,
-        statistics: Statistics | None = None,
+        self, y: Tensor, system: LinearSystem, x0: Tensor, statistics: Statistics | None = None
     ) -> State:
-        """Start from `x0`, or from the minimum-norm solution."""
-        return State(system.pinv(y) if x0 is None else x0)
+        """Start."""
+        return State(x0)
 
     def step(
         self, state: State, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any

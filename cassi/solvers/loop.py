@@ -40,7 +40,8 @@ def iterate(
         iterations: at most this many.
         sigma: the prior's strength at each iteration.
         rho: ρ of the data step at each iteration; the algorithm's own if None.
-        x0: first cube `(B, C, H, W)`, or what makes it, so that nobody keeps it in memory.
+        x0: first cube `(B, C, H, W)`, or what makes it, so that nobody keeps it in memory; the
+            minimum-norm solution if None.
         tol: stop when ‖x − x_previous‖ <= tol·‖x‖; 0 never stops early.
         callback: called after every iteration; returning True stops the loop.
         objective: record the objective of every iteration, see `evaluate_objective`.
@@ -56,7 +57,7 @@ def iterate(
     start = time.perf_counter()
     norm = _norm(y)
     prior, running = begin(prior), begin_system(system)
-    state = algorithm.init(y, running, x0() if callable(x0) else x0, statistics)
+    state = algorithm.init(y, running, _first_cube(x0, y, running), statistics)
     history: list[Iteration] = []
     reason = "iterations"
     for index in range(iterations):
@@ -84,6 +85,13 @@ def iterate(
             reason = "tolerance"
             break
     return Solution(state.x, history, reason)
+
+
+def _first_cube(
+    x0: Tensor | Callable[[], Tensor | None] | None, y: Tensor, system: LinearSystem
+) -> Tensor:
+    x = x0() if callable(x0) else x0
+    return system.pinv(y) if x is None else x
 
 
 def _norm(value: Tensor) -> float:

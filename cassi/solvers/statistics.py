@@ -43,16 +43,6 @@ class Statistics:
     parts: Parts
     axis: int = -2
 
-    @classmethod
-    def of(cls, y: Tensor, system: LinearSystem) -> Statistics:
-        """Return the statistics of a measurement `(B, K, H, W')` and its camera."""
-        return cls(lambda: [(y, system)])
-
-    @classmethod
-    def of_parts(cls, parts: Parts, axis: int) -> Statistics:
-        """Return the statistics of a measurement in parts; arguments as for the class."""
-        return cls(parts, axis)
-
     @cached_property
     def level(self) -> Tensor:
         """The signal level `(B, 1, 1, 1)`; see `signal_level`."""

@@ -60,17 +60,11 @@ class TwIST:
             raise ValueError(f"TwIST least: expected a number in (0, 1], got {self.least}")
 
     def init(
-        self,
-        y: Tensor,
-        system: LinearSystem,
-        x0: Tensor | None = None,
-        statistics: Statistics | None = None,
+        self, y: Tensor, system: LinearSystem, x0: Tensor, statistics: Statistics | None = None
     ) -> TwistState:
-        """Start at rest from `x0`, or from the minimum-norm solution."""
-        x = system.pinv(y) if x0 is None else x0
-        return TwistState(
-            x, None, largest_eigenvalue(y, system, statistics), residual=y - system(x)
-        )
+        """Start at rest."""
+        lipschitz = largest_eigenvalue(y, system, statistics)
+        return TwistState(x0, None, lipschitz, residual=y - system(x0))
 
     def step(
         self, state: TwistState, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any

@@ -160,7 +160,7 @@ def measure_iteration(settings: Settings, shape: CubeShape, results: Results) ->
     algorithm, prior = cassi.GAP(accelerated=True), cassi.TV(iterations=ITERATIONS)
     with torch.no_grad():
         y = system(cube.to(device)[None])
-        state = algorithm.init(y, system)
+        state = algorithm.init(y, system, system.pinv(y))
 
     def step() -> object:
         with torch.no_grad():

@@ -104,7 +104,7 @@ def test_admm_stays_at_its_fixed_point() -> None:
     """At the minimum Aᵀ(y − Ax) = ρu and x = prior(x + u)."""
     system, y, _ = _camera()
     algorithm = ADMM(0.3)
-    state = algorithm.init(y, system)
+    state = algorithm.init(y, system, system.pinv(y))
     for _ in range(300):
         state = algorithm.step(state, y, system, _shrink, 0.4, 0.3)
     gradient = system.adjoint(y - system(state.x))
@@ -268,7 +268,7 @@ def test_steps_are_pure(name: str) -> None:
 def test_a_residual_in_the_state_is_that_of_its_cube(name: str) -> None:
     system, y, _ = _camera()
     algorithm = CLASSES[name]()
-    state = algorithm.init(y, system)
+    state = algorithm.init(y, system, system.pinv(y))
     for _ in range(3):
         state = algorithm.step(state, y, system, _shrink, 0.3, algorithm.rho)
         if state.residual is not None:
@@ -282,12 +282,12 @@ def test_parameters_may_be_tensors(name: str) -> None:
     algorithm = CLASSES[name]()
     sigma = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
     rho = torch.tensor(0.2, dtype=torch.float64, requires_grad=True)
-    state = algorithm.init(y, system)
+    state = algorithm.init(y, system, system.pinv(y))
     for _ in range(2):
         state = algorithm.step(state, y, system, _shrink, sigma, rho)
     for gradient in torch.autograd.grad(state.x.square().sum(), (sigma, rho)):
         assert gradient.abs() > 0
-    plain = algorithm.init(y, system)
+    plain = algorithm.init(y, system, system.pinv(y))
     for _ in range(2):
         plain = algorithm.step(plain, y, system, _shrink, 0.3, 0.2)
     torch.testing.assert_close(state.x, plain.x, rtol=1e-13, atol=1e-14)

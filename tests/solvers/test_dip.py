@@ -55,14 +55,14 @@ def test_results_repeat_and_leave_the_generator_alone() -> None:
 def test_steps_are_pure() -> None:
     system, y, _ = _camera()
     algorithm = DIP(NETWORK, steps=3)
-    state = algorithm.step(algorithm.init(y, system), y, system, _never, 0.1, 0.0)
+    state = algorithm.step(algorithm.init(y, system, system.pinv(y)), y, system, _never, 0.1, 0.0)
     cubes = [algorithm.step(state, y, system, _never, 0.1, 0.0).x for _ in range(2)]
     assert torch.equal(*cubes)
     twice = algorithm.step(
         algorithm.step(state, y, system, _never, 0.1, 0.0), y, system, _never, 0.1, 0.0
     )
     once = DIP(NETWORK, steps=9)
-    whole = once.step(once.init(y, system), y, system, _never, 0.1, 0.0)
+    whole = once.step(once.init(y, system, system.pinv(y)), y, system, _never, 0.1, 0.0)
     torch.testing.assert_close(twice.x, whole.x)
 
 

@@ -38,7 +38,7 @@ def _run(algorithm: Any, prior: Any = _smooth, **options: Any) -> Solution:
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_statistics_are_those_of_the_cubes(name: str) -> None:
     system, y = _camera()
-    cubes: list[Tensor] = [ALGORITHMS[name].init(y, system).x]
+    cubes: list[Tensor] = [ALGORITHMS[name].init(y, system, system.pinv(y)).x]
     seen: list[Iteration] = []
 
     def callback(statistics: Iteration, x: Tensor) -> None:
@@ -186,7 +186,7 @@ def test_objective_is_least_at_the_limit(algorithm: Any) -> None:
     """No cube near the limit has a smaller one; accelerated GAP: none with Ax = y."""
     system, y = _camera()
     sigma = 0.2
-    state, prior = algorithm.init(y, system), _Ridge()
+    state, prior = algorithm.init(y, system, system.pinv(y)), _Ridge()
     for _ in range(2000):
         state = algorithm.step(state, y, system, prior, sigma, algorithm.rho)
 

@@ -122,7 +122,7 @@ class Parts:
             self.system.part(0, 1)  # refuses, and says why
         self.axis: int = -2 if self.system.part_axis is None else self.system.part_axis
         self.length = self.system.cube_shape[self.axis]
-        self.statistics = Statistics.of_parts(self._all, self.axis)
+        self.statistics = Statistics(self._all, self.axis)
 
     def part(self, start: int, stop: int) -> tuple[Tensor, System]:
         """Return the measurement of lines start to stop, and their camera."""
