@@ -12,3 +12,21 @@ def rand(
     """Draw from [low, low + 1), the same numbers for the same seed and sum of the sides."""
     generator = torch.Generator().manual_seed(seed + sum(shape))
     return (torch.rand(shape, generator=generator, dtype=torch.float64) + low).to(dtype)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    """Return random numbers that start at a seed."""
+    return torch.Generator().manual_seed(seed)
+
+
+def uniform(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Draw from [0, 1), whatever the shape the first numbers of a seed."""
+    return torch.rand(shape, generator=seeded(seed), dtype=dtype)
+
+
+def disc(bands: int, size: int) -> Tensor:
+    """Return a scene `(1, C, size, size)` of two spectra: a disc before a ground."""
+    at = torch.linspace(0, 1, bands).view(-1, 1, 1)
+    rows, columns = torch.arange(size).view(-1, 1), torch.arange(size)
+    inside = ((rows - size / 2).square() + (columns - size / 3).square()) < (size / 4) ** 2
+    return torch.where(inside, 0.3 + 0.7 * at, 0.8 - 0.6 * at)[None]

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from cassi.data.atomic import atomic_path
+from cassi.evaluation import tables
 from cassi.evaluation.jobs import Job
 from cassi.evaluation.records import Record
-from cassi.evaluation.tables import MEAN, average, csv_text, strict_json, values_of
 
 
 def write_sweep(
@@ -45,38 +45,34 @@ def write_sweep(
     timing: dict[str, dict[str, Any]] = {}
     for point, value in points.items():
         here = [r for r in found.values() if r.point == point]
-        means[point] = average(here, methods)
+        means[point] = tables.average(here, methods)
         for method in methods:
             known = [found.get(Job(point, scene, method)) for scene in scenes]
             for record in (r for r in known if r is not None):
                 head = {parameter: value, "method": method, "scene": record.scene}
-                rows.append({**head, **values_of(record), "error": record.error})
-            head = {parameter: value, "method": method, "scene": MEAN}
+                rows.append({**head, **tables.values_of(record), "error": record.error})
+            head = {parameter: value, "method": method, "scene": tables.MEAN}
             rows.append({**head, **means[point][method]})
         timed = {name for r in here for name in r.timing}
         timing[point] = _only(means[point], timed, True)
         means[point] = _only(means[point], timed, False)
     texts = {
-        "sweep.csv": csv_text(rows),
-        "timing.json": strict_json({"environment": environment, "timing": timing}),
-        "sweep.json": strict_json(
+        "sweep.csv": tables.csv_text(rows),
+        "timing.json": tables.strict_json({"environment": environment, "timing": timing}),
+        "sweep.json": tables.strict_json(
             {
                 "parameter": parameter,
                 "values": points,
                 "preset": preset,
                 "settings": settings,
                 "metrics": means,
-                "errors": [
-                    {"point": r.point, "method": r.method, "scene": r.scene, "error": r.error}
-                    for r in sorted(found.values(), key=lambda r: r.job)
-                    if r.error
-                ],
+                "errors": tables.errors_of(
+                    sorted(found.values(), key=lambda r: r.job), "point", "method", "scene"
+                ),
             }
         ),
     }
-    for name, text in texts.items():
-        with atomic_path(folder / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+    tables.write_texts(folder, texts)
     name = f"psnr/{preset}"
     curves = {
         method: [(value, means[point][method].get(name)) for point, value in points.items()]

@@ -99,18 +99,25 @@ def write_results(
                 "settings": settings,
                 "metrics": _tree(records, means, timed=False),
                 "about": {record.method: record.about for record in records if record.about},
-                "errors": [
-                    {"method": r.method, "scene": r.scene, "error": r.error}
-                    for r in records
-                    if r.error
-                ],
+                "errors": errors_of(records, "method", "scene"),
             }
         ),
     }
+    write_texts(folder, texts)
+    return summary
+
+
+def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write files, name → content, into a folder."""
     for name, text in texts.items():
         with atomic_path(folder / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
-    return summary
+
+
+def errors_of(records: Sequence[Record], *names: str) -> list[dict[str, str]]:
+    """Return why jobs failed, with those attributes of the records that name the jobs."""
+    names = (*names, "error")
+    return [{name: getattr(r, name) for name in names} for r in records if r.error]
 
 
 def strict_json(value: Any) -> str:

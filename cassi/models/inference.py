@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from cassi.models.registry import Card
-from cassi.solvers import Callback, Iteration, Solution, Solver, Statistics, refine, relative_noise
+from cassi.solvers import Callback, Solution, Solver, Statistics, refine, relative_noise
+from cassi.solvers.function import one_iteration
 
 PRECISIONS = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 """As Lightning's Trainer has them: what autocast computes in."""
@@ -135,12 +136,7 @@ class Inference(nn.Module):
         # Reading a number also waits for a GPU to be done.
         if not bool(x.isfinite().all()):
             raise ValueError("the network's cube is not finite; check scale, dark and the mask")
-        seconds = time.perf_counter() - start
-        residual = float((y - system(x)).norm() / y.norm().clamp_min(torch.finfo(y.dtype).tiny))
-        step = Iteration(index=1, residual=residual, change=1.0, seconds=seconds, sigma=0.0)
-        if callback is not None:
-            callback(step, x)
-        return Solution(x, [step], "iterations")
+        return one_iteration(x, y, system, time.perf_counter() - start, callback)
 
 
 def prepare(

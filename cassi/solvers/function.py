@@ -44,11 +44,17 @@ class Function:
         """Reconstruct y; see `Reconstructor.run`. First cube and statistics are left alone."""
         start = time.perf_counter()
         x = self.function(y, system)
-        seconds = time.perf_counter() - start
-        size = y.norm().clamp_min(torch.finfo(y.dtype).tiny)
-        fits = tuple(x.shape[1:]) == tuple(system.cube_shape)
-        residual = float((y - system(x)).norm() / size) if fits else float("nan")
-        step = Iteration(index=1, residual=residual, change=1.0, seconds=seconds, sigma=0.0)
-        if callback is not None:
-            callback(step, x)
-        return Solution(x, [step], "iterations")
+        return one_iteration(x, y, system, time.perf_counter() - start, callback)
+
+
+def one_iteration(
+    x: Tensor, y: Tensor, system: Any, seconds: float, callback: Callback | None
+) -> Solution:
+    """Return a cube that came in one go as a solution of one iteration, and report it."""
+    size = y.norm().clamp_min(torch.finfo(y.dtype).tiny)
+    fits = tuple(x.shape[1:]) == tuple(system.cube_shape)
+    residual = float((y - system(x)).norm() / size) if fits else float("nan")
+    step = Iteration(index=1, residual=residual, change=1.0, seconds=seconds, sigma=0.0)
+    if callback is not None:
+        callback(step, x)
+    return Solution(x, [step], "iterations")

@@ -4,16 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from shared import seeded
 
 from cassi.data.augment import Augment, augmented_crop, random_crop, turn
 from cassi.data.scenes import Scene
 
 OFF = Augment(flip=False, rotate=False, splice=0.0)
 BANDS = (450.0, 550.0)
-
-
-def _generator(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def _scene(rows=12, columns=15, base=0.0):
@@ -30,7 +27,7 @@ def _all_turns(cube):
 def test_everything_off_is_a_crop():
     scene, places = _scene(), set()
     for seed in range(300):
-        crop = augmented_crop([scene], 5, 6, OFF, _generator(seed))
+        crop = augmented_crop([scene], 5, 6, OFF, seeded(seed))
         top, left = divmod(int(crop[0, 0, 0]), 16)
         assert torch.equal(crop, scene.values(top, left, 5, 6))
         places.add((top, left))
@@ -47,7 +44,7 @@ def test_flips_and_turns_are_all_drawn():
         (replace(OFF, flip=True), {views[0], views[2], views[4], views[6]}),
     ):
         drawn = {
-            tuple(random_crop(scene, 5, 5, augment, _generator(seed)).flatten().tolist())
+            tuple(random_crop(scene, 5, 5, augment, seeded(seed)).flatten().tolist())
             for seed in range(200)
         }
         assert drawn == expected
@@ -69,7 +66,7 @@ def test_splice_is_made_of_four_crops(size):
     height, width = size
     used = set()
     for seed in range(40):
-        sample = augmented_crop(scenes, height, width, replace(OFF, splice=1.0), _generator(seed))
+        sample = augmented_crop(scenes, height, width, replace(OFF, splice=1.0), seeded(seed))
         assert sample.shape == (2, height, width)
         rows = [slice(0, height // 2), slice(height // 2, None)] if height > 1 else [slice(0, 1)]
         columns = [slice(0, width // 2), slice(width // 2, None)]
@@ -85,7 +82,7 @@ def test_mix_is_a_convex_combination():
     scenes = [Scene("a", torch.zeros(2, 6, 6), BANDS), Scene("b", torch.ones(2, 6, 6), BANDS)]
     values = []
     for seed in range(200):
-        sample = augmented_crop(scenes, 3, 3, replace(OFF, mix=1.0), _generator(seed))
+        sample = augmented_crop(scenes, 3, 3, replace(OFF, mix=1.0), seeded(seed))
         assert sample.min() == sample.max()
         values.append(sample.max().item())
     inner = [value for value in values if 0 < value < 1]
@@ -97,10 +94,10 @@ def test_mix_is_a_convex_combination():
 def test_scale_keeps_means_and_sizes():
     scene = Scene("a", torch.full((2, 12, 15), 0.25), BANDS)
     for seed in range(20):
-        crop = random_crop(scene, 6, 6, replace(OFF, scale=(0.5, 2.0)), _generator(seed))
+        crop = random_crop(scene, 6, 6, replace(OFF, scale=(0.5, 2.0)), seeded(seed))
         torch.testing.assert_close(crop, torch.full((2, 6, 6), 0.25))
     half = replace(OFF, scale=(0.5, 0.5))
-    crop = random_crop(_scene(12, 12), 6, 6, half, _generator())
+    crop = random_crop(_scene(12, 12), 6, 6, half, seeded())
     expected = torch.nn.functional.avg_pool2d(_scene(12, 12).cube, 2)
     torch.testing.assert_close(crop, expected)
     assert half.source_size(6, 8) == (12, 16)
@@ -108,10 +105,10 @@ def test_scale_keeps_means_and_sizes():
 
 
 def test_brightness_is_one_factor():
-    scene = Scene("a", torch.rand(2, 6, 6, generator=_generator()), BANDS)
+    scene = Scene("a", torch.rand(2, 6, 6, generator=seeded()), BANDS)
     factors = []
     for seed in range(100):
-        sample = augmented_crop([scene], 6, 6, replace(OFF, brightness=(0.5, 2)), _generator(seed))
+        sample = augmented_crop([scene], 6, 6, replace(OFF, brightness=(0.5, 2)), seeded(seed))
         ratio = sample / scene.cube
         torch.testing.assert_close(ratio, ratio[0, 0, 0].expand_as(ratio))
         factors.append(ratio[0, 0, 0].item())
@@ -120,10 +117,10 @@ def test_brightness_is_one_factor():
 
 
 def test_illumination_is_one_smooth_factor_per_band():
-    scene = Scene("a", torch.rand(28, 6, 6, generator=_generator()) + 0.1, tuple(range(28)))
+    scene = Scene("a", torch.rand(28, 6, 6, generator=seeded()) + 0.1, tuple(range(28)))
     logs = []
     for seed in range(200):
-        sample = augmented_crop([scene], 6, 6, replace(OFF, illumination=0.3), _generator(seed))
+        sample = augmented_crop([scene], 6, 6, replace(OFF, illumination=0.3), seeded(seed))
         ratio = sample / scene.cube
         torch.testing.assert_close(ratio, ratio[:, :1, :1].expand_as(ratio))
         logs.append(ratio[:, 0, 0].log())
@@ -133,11 +130,11 @@ def test_illumination_is_one_smooth_factor_per_band():
 
 
 def test_lifted_spectra_are_sums_of_three_smooth_ones():
-    cube = torch.rand(28, 12, 15, generator=_generator()) + 0.1
+    cube = torch.rand(28, 12, 15, generator=seeded()) + 0.1
     scene = Scene("a", cube, tuple(range(28)))
     directions = []
     for seed in range(20):
-        sample = augmented_crop([scene], 12, 15, replace(OFF, lift=1.0), _generator(seed))
+        sample = augmented_crop([scene], 12, 15, replace(OFF, lift=1.0), seeded(seed))
         assert sample.min() >= 0
         torch.testing.assert_close(sample.max(), cube.max())
         left, values, _ = torch.linalg.svd(sample.flatten(1).double(), full_matrices=False)
@@ -149,7 +146,7 @@ def test_lifted_spectra_are_sums_of_three_smooth_ones():
 
 def test_lifting_leaves_what_is_dark_dark():
     scene = Scene("a", torch.zeros(28, 6, 6), tuple(range(28)))
-    sample = augmented_crop([scene], 6, 6, replace(OFF, lift=1.0), _generator())
+    sample = augmented_crop([scene], 6, 6, replace(OFF, lift=1.0), seeded())
     assert torch.equal(sample, scene.cube)
 
 
@@ -173,4 +170,4 @@ def test_refused(arguments, message):
 
 def test_crop_larger_than_the_scene():
     with pytest.raises(ValueError, match="a: expected a crop inside 12 x 15, got 13 x 3"):
-        random_crop(_scene(), 13, 3, OFF, _generator())
+        random_crop(_scene(), 13, 3, OFF, seeded())

@@ -6,6 +6,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from shared import uniform
 from torch.utils.data import DataLoader
 
 import cassi
@@ -19,13 +20,9 @@ BANDS = (450.0, 550.0)
 EVERYTHING = Augment(splice=0.5, mix=0.5, scale=(0.8, 1.2), brightness=(0.5, 1.0))
 
 
-def _cube(*shape, seed=0):
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
-
-
 @pytest.fixture
 def scenes():
-    return [Scene(f"s{k}", _cube(2, 12, 14, seed=k), BANDS).compact() for k in range(3)]
+    return [Scene(f"s{k}", uniform(2, 12, 14, seed=k), BANDS).compact() for k in range(3)]
 
 
 @pytest.fixture
@@ -33,7 +30,7 @@ def root(tmp_path):
     folder = tmp_path / "data"
     for seed, name in enumerate(("train/b", "train/a", "validation/c", "test/d")):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        cassi.write_cube(folder / f"{name}.tif", _cube(3, 8, 9, seed=seed), [450, 500, 550])
+        cassi.write_cube(folder / f"{name}.tif", uniform(3, 8, 9, seed=seed), [450, 500, 550])
     return folder
 
 
@@ -97,7 +94,7 @@ def test_split_from_folders(root):
     assert [scene.name for scene in scenes] == ["a", "b"]
     assert all(scene.cube.dtype == torch.uint16 for scene in scenes)
     torch.testing.assert_close(
-        scenes[0].values(), _cube(3, 8, 9, seed=1)[[0, 2]], rtol=0, atol=1e-5
+        scenes[0].values(), uniform(3, 8, 9, seed=1)[[0, 2]], rtol=0, atol=1e-5
     )
     listed = load_split([root / "test", root / "train" / "a.tif"], "train", wavelengths=BANDS)
     assert [scene.name for scene in listed] == ["d", "a"]
@@ -109,7 +106,7 @@ def test_test_scene_in_a_training_folder(root):
         load_split(root, "train", wavelengths=BANDS)
     assert load_split(root, "validation", wavelengths=BANDS)
     (root / "train" / "x.tif").rename(root / "train" / "D_ms.tif")
-    cassi.write_cube(root / "test" / "d.tif", _cube(3, 8, 9, seed=8), [450, 500, 550])
+    cassi.write_cube(root / "test" / "d.tif", uniform(3, 8, 9, seed=8), [450, 500, 550])
     with pytest.raises(ValueError, match=r"D_ms\.tif is the test scene"):
         load_split(root, "train", wavelengths=BANDS)
 

@@ -5,16 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from shared import seeded
 
 from cassi import SDCassi
 from cassi.data.bundled import bundled_path
 from cassi.data.frames import STEPS, Preprocessing, describe, repair
 from cassi.data.io import load_cube, load_mask
 from cassi.data.sensor import Sensor
-
-
-def _generator(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +102,7 @@ def test_hot_pixels_by_list_and_by_map(save):
 @pytest.mark.parametrize("constant", [False, True])
 def test_hot_pixels_by_dark_frame(save, constant):
     dark = torch.full((40, 50), 0.1)
-    dark += 0 if constant else 0.01 * torch.randn(40, 50, generator=_generator())
+    dark += 0 if constant else 0.01 * torch.randn(40, 50, generator=seeded())
     dark[3, 4] = dark[3, 5] = 0.5
     frame = torch.rand(1, 1, 40, 50) + dark
     y, done = Preprocessing(dark=save("dark", dark), hot_pixels=8).apply(frame)
@@ -117,7 +114,7 @@ def test_hot_pixels_by_dark_frame(save, constant):
 
 
 def test_dead_pixels_by_flat_field(save):
-    flat = 1 + 0.01 * torch.randn(40, 50, generator=_generator())
+    flat = 1 + 0.01 * torch.randn(40, 50, generator=seeded())
     flat[3, 4] = 0
     frame = torch.ones(1, 1, 40, 50) * flat
     y, done = Preprocessing(flat=save("flat", flat), hot_pixels=8).apply(frame)
@@ -131,7 +128,7 @@ def test_hot_pixels_of_a_coded_snapshot(snapshot):
     assert torch.equal(clean, snapshot)
     assert done["hot_pixels"]["repaired"] == 0
     frame = snapshot.clone()
-    places = torch.randperm(frame.numel(), generator=_generator())[:100]
+    places = torch.randperm(frame.numel(), generator=seeded())[:100]
     frame.view(-1)[places] += snapshot.max()
     y, done = Preprocessing(hot_pixels=8).apply(frame)
     assert done["hot_pixels"]["source"] == "measurement"
@@ -153,7 +150,7 @@ def test_the_chain_undoes_a_sensor(snapshot, save):
     options = {"shot": "poisson", "full_well": 1e4, "gain": 2.5, "bits": 12}
     options |= {"read": 2.5, "offset": 64.0, "dark": 300.0, "saturate": True}
     sensor = Sensor(**options, prnu=0.02, hot=0.002, hot_level=0.4, raw=True)
-    bands, random = 28, _generator()
+    bands, random = 28, seeded()
     frame = sensor(snapshot, bands, random)
     still = torch.zeros(1, 16, *snapshot.shape[-2:])
     even = torch.full_like(still, 0.5 * sensor.electrons / sensor.unit(bands))
@@ -193,7 +190,7 @@ def test_the_chain_undoes_a_sensor(snapshot, save):
 )
 def test_refused(options, said):
     with pytest.raises(ValueError, match=said):
-        Preprocessing(**options).apply(torch.rand(1, 1, 6, 8, generator=_generator()))
+        Preprocessing(**options).apply(torch.rand(1, 1, 6, 8, generator=seeded()))
 
 
 def test_refused_files(save, tmp_path):

@@ -2,11 +2,8 @@
 
 import pickle
 import struct
-import subprocess
-import sys
 import zipfile
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +18,6 @@ tifffile = pytest.importorskip("tifffile")
 scipy_io = pytest.importorskip("scipy.io")
 
 NM = (453.5, 457.5, 462.0, 466.125, 471.5)
-FUZZER = Path(__file__).resolve().parents[2] / "scripts" / "fuzz_readers.py"
 HUGE = 10**13  # bytes
 
 
@@ -378,18 +374,3 @@ def test_random_bytes(files):
                 io.read_cube(path)
             assert "\n" not in str(caught.value), path.name
         path.write_bytes(whole.tobytes())
-
-
-def test_damaged_files_are_read_or_refused(tmp_path):
-    """A few hundred: no crash, no error but a documented line, no hang, no memory beyond."""
-    result = subprocess.run(
-        [sys.executable, FUZZER, "--files", "280", "--seed", "7", "--out", tmp_path],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-    counts = [int(n) for n in result.stdout.splitlines()[-1].split()[1:]]
-    assert sum(counts) == sum(counts[:2]) == 280
-    assert min(counts[:2]) > 20  # the damage is neither harmless nor all-destroying

@@ -2,16 +2,13 @@
 
 import pytest
 import torch
+from shared import seeded
 
 from cassi.data.masks import FixedMask, MaskCrops, MixedMasks, RandomMasks
 
 
-def _generator(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 def _mask(*shape):
-    return torch.rand(shape, generator=_generator()) * 0.9 + 0.05
+    return torch.rand(shape, generator=seeded()) * 0.9 + 0.05
 
 
 SOURCES = {
@@ -26,39 +23,39 @@ SOURCES = {
 @pytest.mark.parametrize("name", SOURCES)
 def test_shape_range_and_repetition(name):
     source = SOURCES[name]()
-    masks = source.draw(4, 6, 8, _generator())
+    masks = source.draw(4, 6, 8, seeded())
     assert masks.shape in ((4, 1, 1, 6, 8), (1, 1, 1, 6, 8))
     assert masks.min() >= 0
     assert masks.max() <= 1
-    assert torch.equal(masks, source.draw(4, 6, 8, _generator()))
+    assert torch.equal(masks, source.draw(4, 6, 8, seeded()))
     if len(masks) > 1:
-        assert not torch.equal(masks, source.draw(4, 6, 8, _generator(1)))
+        assert not torch.equal(masks, source.draw(4, 6, 8, seeded(1)))
 
 
 @pytest.mark.parametrize("shape", [(6, 8), (4, 6, 8), (2, 1, 6, 8), (2, 4, 6, 8)])
 def test_fixed(shape):
     mask = _mask(*shape)
-    drawn = FixedMask(mask).draw(3, 6, 8, _generator())
+    drawn = FixedMask(mask).draw(3, 6, 8, seeded())
     assert torch.equal(drawn.view(shape), mask)
     assert drawn.ndim == 5
     with pytest.raises(ValueError, match=r"the mask's size \(6, 8\), got \(6, 6\)"):
-        FixedMask(mask).draw(3, 6, 6, _generator())
+        FixedMask(mask).draw(3, 6, 6, seeded())
 
 
 def test_crops_are_windows():
     mask = _mask(7, 8)
     windows = {tuple(mask[t : t + 5, s : s + 6].flatten().tolist()) for t in range(3)
                for s in range(3)}  # fmt: skip
-    drawn = MaskCrops(mask, flip=False).draw(200, 5, 6, _generator())
+    drawn = MaskCrops(mask, flip=False).draw(200, 5, 6, seeded())
     assert {tuple(one.flatten().tolist()) for one in drawn} == windows
-    flipped = MaskCrops(mask).draw(400, 5, 6, _generator())
+    flipped = MaskCrops(mask).draw(400, 5, 6, seeded())
     assert len({tuple(one.flatten().tolist()) for one in flipped}) == 36
 
 
 def test_small_masks_are_mirrored():
     mask = torch.tensor([[0.1, 0.2, 0.3]])
     rows = {
-        tuple(MaskCrops(mask, flip=False).draw(1, 2, 5, _generator(seed))[0, 0, 0, 0].tolist())
+        tuple(MaskCrops(mask, flip=False).draw(1, 2, 5, seeded(seed))[0, 0, 0, 0].tolist())
         for seed in range(60)
     }
     line = torch.tensor([0.1, 0.2, 0.3, 0.3, 0.2, 0.1] * 2)
@@ -68,18 +65,18 @@ def test_small_masks_are_mirrored():
 def test_random_densities():
     for kind in ("binary", "grey"):
         for density in (0.2, 0.7):
-            masks = RandomMasks([kind], (density, density)).draw(2, 128, 128, _generator())
+            masks = RandomMasks([kind], (density, density)).draw(2, 128, 128, seeded())
             assert abs(masks.mean().item() - density) < 0.02
             assert (((masks == 0) | (masks == 1)).all().item()) == (kind == "binary")
 
 
 def test_mixed_draws_from_all():
     ones, half = FixedMask(torch.ones(4, 4)), FixedMask(torch.full((4, 4), 0.5))
-    masks = MixedMasks([ones, half], [3, 1]).draw(400, 4, 4, _generator())
+    masks = MixedMasks([ones, half], [3, 1]).draw(400, 4, 4, seeded())
     assert 0.65 < (masks[:, 0, 0, 0, 0] == 1).float().mean() < 0.85
     wrong = MixedMasks([ones, FixedMask(torch.ones(2, 1, 4, 4))])
     with pytest.raises(ValueError, match="masks of one number of shots and bands"):
-        wrong.draw(20, 4, 4, _generator())
+        wrong.draw(20, 4, 4, seeded())
 
 
 @pytest.mark.parametrize(
@@ -101,7 +98,7 @@ def test_refused(make, message):
 
 
 def test_random_masks_of_several_shots_and_bands():
-    masks = RandomMasks(shots=2, bands=3).draw(4, 8, 9, _generator())
+    masks = RandomMasks(shots=2, bands=3).draw(4, 8, 9, seeded())
     assert masks.shape == (4, 2, 3, 8, 9)
     assert not torch.equal(masks[:, 0], masks[:, 1])
     with pytest.raises(ValueError, match="shots, bands: expected at least 1"):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from shared import uniform
 
 from cassi.data.resample import resample, spectra_at, to_wavelengths
 from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS
@@ -19,12 +20,8 @@ def interpolate(request):
     return request.param
 
 
-def _rand(*shape, dtype=torch.float32):
-    return torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=dtype)
-
-
 def test_equals_numpy(interpolate):
-    cube = _rand(31, 3, 4, dtype=torch.float64)
+    cube = uniform(31, 3, 4, dtype=torch.float64)
     got = interpolate(cube, CAVE, BENCHMARK_WAVELENGTHS)
     for h in range(3):
         for w in range(4):
@@ -33,7 +30,7 @@ def test_equals_numpy(interpolate):
 
 
 def test_bands_that_are_there_are_copied(interpolate):
-    cube = _rand(31, 2, 2)
+    cube = uniform(31, 2, 2)
     same = interpolate(cube, CAVE, CAVE)
     assert torch.equal(same, cube)
     assert same.data_ptr() != cube.data_ptr()
@@ -42,7 +39,7 @@ def test_bands_that_are_there_are_copied(interpolate):
 
 
 def test_large_cubes_are_interpolated_in_parts():
-    cube, wanted = _rand(3, 130, 150), [455.0, 500.0, 601.0, 640.0]
+    cube, wanted = uniform(3, 130, 150), [455.0, 500.0, 601.0, 640.0]
     got = to_wavelengths(cube, [450, 500, 650], wanted)
     torch.testing.assert_close(got, resample(cube, [450, 500, 650], wanted))
     cube.requires_grad_()
@@ -76,7 +73,7 @@ def test_refused(interpolate, cube, source, target, message):
 
 
 def test_spectra_between_pixels():
-    cube = _rand(4, 5, 7, dtype=torch.float64)
+    cube = uniform(4, 5, 7, dtype=torch.float64)
     points = [(0, 0), (4, 6), (2, 3.5), (1.25, 6), (3.75, 0.5)]
     got = spectra_at(cube, points)
     assert torch.equal(got[:2], torch.stack([cube[:, 0, 0], cube[:, 4, 6]]))

@@ -5,6 +5,7 @@ import pytest
 import torch
 from PIL import Image
 from scipy.io import savemat
+from shared import uniform
 
 import cassi
 from cassi.data.resample import resample
@@ -13,10 +14,6 @@ from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS
 
 BANDS = (450.0, 555.0, 700.0)
 CAVE = [400.0 + 10 * band for band in range(31)]
-
-
-def _rand(*shape, seed=0):
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def _pages(folder, levels, channels=0):
@@ -86,7 +83,7 @@ def test_damaged_folders(tmp_path, levels):
 
 @pytest.mark.parametrize("key", ["img", "img_expand", "HSI"])
 def test_matlab_counts_and_fractions(tmp_path, key):
-    cube = _rand(3, 6, 5) * 0.8
+    cube = uniform(3, 6, 5) * 0.8
     counts = (cube * 65536).round()
     savemat(tmp_path / "scene1.mat", {key: counts.permute(1, 2, 0).numpy()})
     torch.testing.assert_close(
@@ -104,7 +101,7 @@ def test_matlab_counts_and_fractions(tmp_path, key):
 
 
 def test_tiff_states_its_wavelengths(tmp_path):
-    cube = _rand(5, 6, 4)
+    cube = uniform(5, 6, 4)
     cassi.write_cube(tmp_path / "a.tif", cube, [440, 500, 560, 620, 700])
     got = load_scene(tmp_path / "a.tif", BANDS).cube
     torch.testing.assert_close(got, resample(cube, [440, 500, 560, 620, 700], BANDS))
@@ -147,7 +144,7 @@ def test_hidden_files_are_passed_over(tmp_path):
 
 
 def test_compact_keeps_half_a_step():
-    scene = Scene("a", _rand(3, 6, 5), BANDS)
+    scene = Scene("a", uniform(3, 6, 5), BANDS)
     scene.cube[0, 0, :2] = torch.tensor([0.0, 1.0])
     small = scene.compact()
     assert small.cube.dtype == torch.uint16

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from shared import seeded
 
 from cassi.data.sensor import Sensor
 
@@ -12,30 +13,26 @@ IDEAL = {"shot": None, "bits": None, "full_well": 1e4}
 CAMERA = {"shot": "poisson", "full_well": 1e4, "gain": 2.5, "bits": 12}
 
 
-def _generator(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 def _expose(sensor, level, seed=0):
     """A frame of 400 x 400 pixels in electrons, of light that makes `level` full wells."""
     y = torch.full((1, 1, 400, 400), level * sensor.electrons / sensor.unit(BANDS))
-    return sensor(y, BANDS, _generator(seed)).double() * sensor.unit(BANDS)
+    return sensor(y, BANDS, seeded(seed)).double() * sensor.unit(BANDS)
 
 
 def test_the_papers_model_to_the_bit():
     """Binomial(int(y·2048/0.4), 0.4)/2048 of y scaled by 1.2·2/28, the scale taken out again."""
-    y = torch.rand(2, 1, 30, 40, generator=_generator(1)) * 12
+    y = torch.rand(2, 1, 30, 40, generator=seeded(1)) * 12
     electrons = 1.2 * 2 / BANDS * 2**11
     photons = (y * (electrons / 0.4)).floor()
     chance = torch.full_like(photons, 0.4)
-    expected = torch.binomial(photons, chance, generator=_generator()) / electrons
-    assert torch.equal(Sensor()(y, BANDS, _generator()), expected)
+    expected = torch.binomial(photons, chance, generator=seeded()) / electrons
+    assert torch.equal(Sensor()(y, BANDS, seeded()), expected)
 
 
 def test_everything_can_be_off():
     y = torch.rand(2, 1, 30, 40) * 30
-    torch.testing.assert_close(Sensor(**IDEAL)(y, BANDS, _generator()), y)
-    assert Sensor(**IDEAL)(y.double(), BANDS, _generator()).dtype == torch.float64
+    torch.testing.assert_close(Sensor(**IDEAL)(y, BANDS, seeded()), y)
+    assert Sensor(**IDEAL)(y.double(), BANDS, seeded()).dtype == torch.float64
 
 
 @pytest.mark.parametrize(
@@ -105,16 +102,16 @@ def test_hot_pixels_stay_where_they_are():
 
 def test_every_shot_and_sample_meets_the_same_pixels():
     sensor = Sensor(**IDEAL, prnu=0.1, hot=0.05)
-    frame = sensor(torch.ones(2, 3, 20, 30), BANDS, _generator())
+    frame = sensor(torch.ones(2, 3, 20, 30), BANDS, seeded())
     assert torch.equal(frame, frame[:1, :1].expand_as(frame))
 
 
 def test_the_same_state_gives_the_same_bits():
     options = CAMERA | {"read": 2.0, "dark": 5.0, "hot": 0.01, "prnu": 0.01, "saturate": True}
     y = torch.rand(1, 2, 20, 30) * 10
-    first = Sensor(**options)(y, BANDS, _generator(5))
-    assert torch.equal(Sensor(**options)(y, BANDS, _generator(5)), first)
-    assert not torch.equal(Sensor(**options)(y, BANDS, _generator(6)), first)
+    first = Sensor(**options)(y, BANDS, seeded(5))
+    assert torch.equal(Sensor(**options)(y, BANDS, seeded(5)), first)
+    assert not torch.equal(Sensor(**options)(y, BANDS, seeded(6)), first)
 
 
 @pytest.mark.cuda
@@ -123,8 +120,8 @@ def test_a_gpu_has_the_same_sensor():
         pytest.skip("no CUDA device")
     sensor = Sensor(**IDEAL, prnu=0.1, hot=0.05)
     y = torch.rand(2, 1, 20, 30)
-    there = sensor(y.cuda(), BANDS, _generator())
-    torch.testing.assert_close(there.cpu(), sensor(y, BANDS, _generator()))
+    there = sensor(y.cuda(), BANDS, seeded())
+    torch.testing.assert_close(there.cpu(), sensor(y, BANDS, seeded()))
 
 
 @pytest.mark.parametrize(
@@ -158,4 +155,4 @@ def test_refused(options, said):
 
 def test_a_hot_pixel_outside_the_frame():
     with pytest.raises(ValueError, match=r"inside \(20, 30\), got \[20, 0\]"):
-        Sensor(hot=[[20, 0]])(torch.ones(1, 1, 20, 30), BANDS, _generator())
+        Sensor(hot=[[20, 0]])(torch.ones(1, 1, 20, 30), BANDS, seeded())

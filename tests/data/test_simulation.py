@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from shared import seeded, uniform
 
 from cassi import SDCassi
 from cassi.data.masks import FixedMask, MaskCrops, RandomMasks
@@ -11,40 +12,32 @@ from cassi.data.simulation import Simulator, WhiteNoise
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 
 
-def _generator(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
-def _rand(*shape, seed=0):
-    return torch.rand(shape, generator=_generator(seed))
-
-
 def test_fixed_mask():
-    x, mask = _rand(2, 3, 6, 8), _rand(6, 8, seed=1)
+    x, mask = uniform(2, 3, 6, 8), uniform(6, 8, seed=1)
     for step, axis in ((2, -1), (-1, -1), (1, -2)):
         simulator = Simulator(mask, step=step, axis=axis)
-        y, system = simulator(x, _generator())
+        y, system = simulator(x, seeded())
         assert torch.equal(y, SDCassi(mask, bands=3, step=step, axis=axis)(x))
         assert torch.equal(y, system(x))
-        assert simulator(x, _generator())[1] is system
-        assert simulator(x[:, :2], _generator())[1].bands == 2
+        assert simulator(x, seeded())[1] is system
+        assert simulator(x[:, :2], seeded())[1].bands == 2
 
 
 def test_a_mask_per_sample():
-    x = _rand(3, 4, 6, 8)
-    y, system = Simulator(RandomMasks())(x, _generator())
+    x = uniform(3, 4, 6, 8)
+    y, system = Simulator(RandomMasks())(x, seeded())
     assert system.mask.shape == (3, 1, 1, 6, 8)
     for b in range(3):
         alone = SDCassi(system.mask[b], bands=4, step=2)
         torch.testing.assert_close(y[b : b + 1], alone(x[b : b + 1]))
     assert not torch.equal(system.mask[0], system.mask[1])
-    _, single = Simulator(RandomMasks())(x[:1], _generator())
+    _, single = Simulator(RandomMasks())(x[:1], seeded())
     assert single.mask.shape == (1, 1, 6, 8)
 
 
 def test_steps_are_drawn():
-    simulator = Simulator(_rand(6, 8), step=[1, 2, -2])
-    steps = {simulator(_rand(1, 3, 6, 8), _generator(seed))[1].step for seed in range(30)}
+    simulator = Simulator(uniform(6, 8), step=[1, 2, -2])
+    steps = {simulator(uniform(1, 3, 6, 8), seeded(seed))[1].step for seed in range(30)}
     assert steps == {1, 2, -2}
 
 
@@ -53,11 +46,11 @@ def test_steps_are_drawn():
 def test_same_state_same_bits(noise, device):
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    simulator = Simulator(MaskCrops(_rand(20, 20)), step=[1, 2], noise=noise)
-    x, generator = _rand(2, 3, 6, 8).to(device), _generator()
+    simulator = Simulator(MaskCrops(uniform(20, 20)), step=[1, 2], noise=noise)
+    x, generator = uniform(2, 3, 6, 8).to(device), seeded()
     first = simulator(x, generator)[0]
     second = simulator(x, generator)[0]
-    again = _generator()
+    again = seeded()
     assert torch.equal(simulator(x, again)[0], first)
     assert torch.equal(simulator(x, again)[0], second)
     assert first.shape != second.shape or not torch.equal(first, second)
@@ -65,24 +58,24 @@ def test_same_state_same_bits(noise, device):
 
 
 def test_white_noise():
-    y = _rand(4, 1, 200, 200) + 0.5
-    noisy = WhiteNoise(sigma=0.1)(y, 3, _generator()) - y
+    y = uniform(4, 1, 200, 200) + 0.5
+    noisy = WhiteNoise(sigma=0.1)(y, 3, seeded()) - y
     assert noisy.std().item() == pytest.approx(0.1, rel=0.02)
     assert abs(noisy.mean().item()) < 1e-3
-    noisy = WhiteNoise(snr_db=30)(y, 3, _generator()) - y
+    noisy = WhiteNoise(snr_db=30)(y, 3, seeded()) - y
     ratio = 10 * torch.log10(y.square().mean((1, 2, 3)) / noisy.square().mean((1, 2, 3)))
     torch.testing.assert_close(ratio, torch.full((4,), 30.0), rtol=0, atol=0.1)
-    noisy = WhiteNoise(snr_db=(20, 40))(y, 3, _generator()) - y
+    noisy = WhiteNoise(snr_db=(20, 40))(y, 3, seeded()) - y
     assert noisy.std((1, 2, 3)).unique().numel() == 4
-    assert torch.equal(WhiteNoise(sigma=0)(y, 3, _generator()), y)
+    assert torch.equal(WhiteNoise(sigma=0)(y, 3, seeded()), y)
 
 
 def test_camera_of_validation_serves_training():
-    simulator = Simulator(_rand(6, 8))
-    x = _rand(1, 3, 6, 8)
+    simulator = Simulator(uniform(6, 8))
+    x = uniform(1, 3, 6, 8)
     with torch.inference_mode():
-        simulator(x, _generator())
-    y, system = simulator(x, _generator())
+        simulator(x, seeded())
+    y, system = simulator(x, seeded())
     v = torch.zeros_like(x, requires_grad=True)
     system.data_step(v, y).sum().backward()
     assert v.grad is not None
@@ -108,6 +101,6 @@ def test_refused(make, error, message):
 def test_cubes_that_do_not_fit():
     simulator = Simulator(FixedMask(torch.ones(4, 4)))
     with pytest.raises(ValueError, match=r"the mask's size \(4, 4\), got \(6, 8\)"):
-        simulator(_rand(1, 3, 6, 8), _generator())
+        simulator(uniform(1, 3, 6, 8), seeded())
     with pytest.raises(ValueError, match=r"expected cubes \(B, C, H, W\)"):
-        simulator(_rand(3, 4, 4), _generator())
+        simulator(uniform(3, 4, 4), seeded())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
+from shared import disc
 
 import cassi
 from cassi.metrics import psnr
@@ -18,13 +18,6 @@ def _net(**settings: object) -> CassiNet:
     torch.manual_seed(0)
     known: dict[str, object] = {"stages": 2, "widths": (4, 6, 8), "start": 0}
     return CassiNet(**known | settings).eval()  # type: ignore[arg-type]
-
-
-def _scene(bands: int = 6, size: int = 48) -> Tensor:
-    at = torch.linspace(0, 1, bands).view(-1, 1, 1)
-    rows, columns = torch.arange(size).view(-1, 1), torch.arange(size)
-    inside = ((rows - size / 2).square() + (columns - size / 3).square()) < (size / 4) ** 2
-    return torch.where(inside, 0.3 + 0.7 * at, 0.8 - 0.6 * at)[None]
 
 
 def test_knows_neither_axis_nor_direction() -> None:
@@ -51,7 +44,7 @@ def test_one_set_of_weights_serves_any_number_of_bands_and_shots(bands: int) -> 
 
 def test_follows_the_brightness_of_the_scene() -> None:
     net, system = _net(start=3), cassi.SDCassi(torch.rand(48, 48), bands=6, step=1)
-    y = system(_scene())
+    y = system(disc(6, 48))
     with torch.no_grad():
         torch.testing.assert_close(net(1000 * y, system), 1000 * net(y, system), rtol=1e-3, atol=1)
 
@@ -61,7 +54,7 @@ def test_starts_as_the_solver_with_total_nuclear_variation() -> None:
     with torch.no_grad():
         for parameter in net.nets.parameters():
             parameter.zero_()
-    x = _scene()
+    x = disc(6, 48)
     y = system(x)
     solved = cassi.solve(
         y,
@@ -98,7 +91,7 @@ def test_outputs_are_those_of_the_stages_the_last_first() -> None:
 
 def test_goes_on_from_a_given_start() -> None:
     net, system = _net(start=5), cassi.SDCassi(torch.rand(32, 32), bands=6, step=1)
-    y = 7 * system(_scene(size=32))
+    y = 7 * system(disc(6, 32))
     with torch.no_grad():
         start = net.begin(y, system)
         torch.testing.assert_close(net.outputs(y, system, start)[0], net(y, system))
@@ -107,7 +100,7 @@ def test_goes_on_from_a_given_start() -> None:
 
 def test_starts_vary_in_length_while_training() -> None:
     net, system = _net(start=6, training_start=2), cassi.SDCassi(torch.rand(32, 32), 6, 1)
-    y = system(_scene(size=32))
+    y = system(disc(6, 32))
 
     def starts(net: CassiNet) -> int:
         return len({float(net.begin(y, system).sum()) for _ in range(12)})
@@ -117,7 +110,7 @@ def test_starts_vary_in_length_while_training() -> None:
 
 
 def test_denoising_subtracts_what_the_first_stage_finds() -> None:
-    net, x = _net(rank=3), _scene().expand(2, -1, -1, -1)
+    net, x = _net(rank=3), disc(6, 48).expand(2, -1, -1, -1)
     noisy = x + 0.1 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         cleaned = net.denoise(noisy, torch.tensor([0.1, 0.2]))
@@ -133,7 +126,7 @@ def test_denoising_subtracts_what_the_first_stage_finds() -> None:
 
 def test_denoising_reaches_the_weights() -> None:
     net = _net(shared=True).train()
-    net.denoise(_scene() + 0.1, 0.1).square().sum().backward()
+    net.denoise(disc(6, 48) + 0.1, 0.1).square().sum().backward()
     missing = {name for name, p in net.named_parameters() if p.grad is None}
     assert missing == {"log_sigma", "log_rho", "nets.0.carry.weight"}
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from shared import uniform
 from torch import Tensor
 
 from cassi.priors import TV, Compose, LowRank, NonLocalLowRank, SpectralTV, Stages, Wavelet
 from cassi.priors.non_local import _shrink_singular_values, match_patches, patch_grid
 from cassi.priors.subspace import from_subspace, spectral_basis, to_subspace
 
-
-def _cube(*shape: int, seed: int = 0) -> Tensor:
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+_cube = partial(uniform, dtype=torch.float64)
 
 
 def test_basis_is_that_of_the_singular_vectors() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from shared import disc
 from torch import Tensor
 
 import cassi
@@ -15,11 +16,8 @@ def _camera(bands: int = 5, size: int = 96) -> cassi.SDCassi:
     return cassi.SDCassi(mask, bands=bands, step=1)
 
 
-def _scene(bands: int = 5, size: int = 96) -> Tensor:
-    at = torch.linspace(0, 1, bands).view(-1, 1, 1)
-    rows, columns = torch.arange(size).view(-1, 1), torch.arange(size)
-    inside = ((rows - size / 2).square() + (columns - size / 3).square()) < (size / 4) ** 2
-    return torch.where(inside, 0.3 + 0.7 * at, 0.8 - 0.6 * at)[None].repeat(2, 1, 1, 1)
+def _scene() -> Tensor:
+    return disc(5, 96).repeat(2, 1, 1, 1)
 
 
 def _residual(x: Tensor, y: Tensor, system: cassi.SDCassi) -> Tensor:
