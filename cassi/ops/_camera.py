@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -274,16 +275,9 @@ def _fake_data_step(
 
 
 def _fake_data_step_backward(
-    grad: Tensor,
-    v: Tensor,
-    y: Tensor,
-    mask: Tensor,
-    gram: Tensor,
-    rho: Tensor,
-    step: int,
-    need_mask: bool,
-    need_rho: bool,
+    grad: Tensor, v: Tensor, y: Tensor, mask: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    need_mask, need_rho = rest[-2:]
     sums = _reference.accumulation_dtype(v, y, mask)
     return (
         torch.empty_like(v),
@@ -411,22 +405,33 @@ def sum_to_batch(value: Tensor, batch: int) -> Tensor:
     return value.sum(0, keepdim=True) if batch == 1 else value
 
 
+def solve_gradients(
+    ctx: Any, g: Tensor, solve: Callable[..., Tensor], product: Callable[..., Tensor]
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of `solve(r, gram, rho)`, `product(w, z, gram)` being that of S dG z.
+
+    z = S r with S = (G + ρ)⁻¹ symmetric: dz = S dr − S dG z − dρ S z.
+    """
+    r, gram, rho = ctx.saved_tensors
+    w = solve(g, gram, rho)
+    grad_gram = grad_rho = None
+    if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+        z = solve(r, gram, rho)
+        if ctx.needs_input_grad[1]:
+            grad_gram = (-sum_to_batch(product(w, z, gram), gram.shape[0])).to(gram.dtype)
+        if ctx.needs_input_grad[2]:
+            grad_rho = -sum_to_batch((w * z).sum((1, 2, 3)), rho.shape[0]).to(rho.dtype)
+    return w, grad_gram, grad_rho
+
+
 @differentiable(
     "gram_solve(Tensor r, Tensor gram, Tensor rho) -> Tensor", _reference.gram_solve, fake_solve
 )
 def _backward_gram_solve(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    # z = S r with S = (G + ρ)⁻¹ symmetric: dz = S dr − S dG z − dρ S z.
-    r, gram, rho = ctx.saved_tensors
-    w = kernels.gram_solve(g, gram, rho)
-    grad_gram = grad_rho = None
-    if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-        z = kernels.gram_solve(r, gram, rho)
-        if ctx.needs_input_grad[1]:
-            grad_gram = -sum_to_batch(w.unsqueeze(2) * z.unsqueeze(1), gram.shape[0])
-            grad_gram = grad_gram.to(gram.dtype)
-        if ctx.needs_input_grad[2]:
-            grad_rho = -sum_to_batch((w * z).sum((1, 2, 3)), rho.shape[0]).to(rho.dtype)
-    return w, grad_gram, grad_rho
+    def product(w: Tensor, z: Tensor, gram: Tensor) -> Tensor:
+        return w.unsqueeze(2) * z.unsqueeze(1)
+
+    return solve_gradients(ctx, g, kernels.gram_solve, product)
 
 
 @differentiable(
@@ -444,17 +449,10 @@ def _backward_data_step(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     grad_v, grad_y, grad_mask, grad_rho = gradient(
         g, v, y, mask, gram, rho, step, need_mask, need_rho
     )
+    grad_y = grad_y if need_y else None
     grad_mask = grad_mask.to(mask.dtype) if need_mask else None
-    if need_rho:
-        grad_rho = sum_to_batch(grad_rho.sum(1), rho.shape[0]).to(rho.dtype)
-    return (
-        grad_v,
-        grad_y if need_y else None,
-        grad_mask,
-        None,
-        grad_rho if need_rho else None,
-        None,
-    )
+    grad_rho = sum_to_batch(grad_rho.sum(1), rho.shape[0]).to(rho.dtype) if need_rho else None
+    return grad_v, grad_y, grad_mask, None, grad_rho, None
 
 
 def _composed_gradient(

@@ -26,6 +26,7 @@ from cassi.ops._camera import (
     fake_mask_adjoint,
     fake_solve,
     is_channels_last,
+    solve_gradients,
     sum_to_batch,
     vmap_mask_adjoint,
 )
@@ -355,22 +356,15 @@ def _backward_mask_adjoint_taps(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...
     fake_solve,
 )
 def _backward_band_solve(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    # z = S r with S = (G + ρ)⁻¹ symmetric: dz = S dr − S dG z − dρ S z. Coupling d stands twice in
-    # G, above and below the diagonal.
-    r, gram, rho = ctx.saved_tensors
-    w = kernels.band_solve(g, gram, rho)
-    grad_gram = grad_rho = None
-    if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-        z = kernels.band_solve(r, gram, rho)
-        if ctx.needs_input_grad[1]:
-            wide, long = w.to(gram.dtype), z.to(gram.dtype)
-            parts = [_coupled(wide, long, 0)]
-            for apart in range(1, gram.shape[1] // r.shape[1]):
-                parts.append(_coupled(wide, long, apart) + _coupled(long, wide, apart))
-            grad_gram = -sum_to_batch(torch.cat(parts, 1), gram.shape[0])
-        if ctx.needs_input_grad[2]:
-            grad_rho = -sum_to_batch((w * z).sum((1, 2, 3)), rho.shape[0]).to(rho.dtype)
-    return w, grad_gram, grad_rho
+    def product(w: Tensor, z: Tensor, gram: Tensor) -> Tensor:
+        # Coupling d stands twice in G, above and below the diagonal.
+        w, z = w.to(gram.dtype), z.to(gram.dtype)
+        parts = [_coupled(w, z, 0)]
+        for apart in range(1, gram.shape[1] // w.shape[1]):
+            parts.append(_coupled(w, z, apart) + _coupled(z, w, apart))
+        return torch.cat(parts, 1)
+
+    return solve_gradients(ctx, g, kernels.band_solve, product)
 
 
 def _coupled(w: Tensor, z: Tensor, apart: int) -> Tensor:  # (B, K, K, H, D)

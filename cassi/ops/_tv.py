@@ -112,13 +112,7 @@ def _fake_prox_dual(
 
 
 def _fake_backward(
-    grad: Tensor,
-    grad_dual: Tensor | None,
-    x: Tensor,
-    weight: Tensor,
-    dual: Tensor | None,
-    iterations: int,
-    norm: int,
+    grad: Tensor, grad_dual: Tensor | None, x: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     sums = accumulation_dtype(x)
     return torch.empty_like(x), x.new_empty(x.shape[0], dtype=sums), _fake_dual(x)
