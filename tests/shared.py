@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
+from typing import Any
+
 import torch
 from torch import Tensor
+
+import cassi.solvers
+
+ALGORITHMS: dict[str, Any] = {
+    name: value
+    for name, value in ((name, getattr(cassi.solvers, name)) for name in cassi.solvers.__all__)
+    if inspect.isclass(value) and hasattr(value, "init") and hasattr(value, "step")
+    if not getattr(value, "_is_protocol", False)
+    # One that needs a network has tests of its own.
+    if all(p.default is not p.empty for p in inspect.signature(value).parameters.values())
+}
+"""Every exported algorithm that can be made without arguments."""
 
 
 def rand(

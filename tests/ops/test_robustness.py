@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,77 +20,61 @@ pytestmark = pytest.mark.usefixtures("compiled")
 B, C, K, H, W, STEP = 2, 3, 2, 4, 5, 2
 WIDE = W + (C - 1) * STEP
 
+X, Y, M = torch.ones(B, C, H, W), torch.ones(B, K, H, WIDE), torch.ones(B, K, C, H, W)
+GRAM, EACH = torch.ones(B, K, K, H, WIDE), torch.ones(B)
+ROWS, CELLS, POINTS = torch.ones(B, W), torch.ones(B, 8, C), torch.ones(B, 3)
+TAPS, STARTS = torch.ones(B, C, 2), torch.tensor([[0, 1, 3]] * B)
 FITTING: dict[str, tuple[Any, ...]] = {
-    "forward": (torch.ones(B, C, H, W), torch.ones(B, K, C, H, W), STEP),
-    "adjoint": (torch.ones(B, K, H, WIDE), torch.ones(B, K, C, H, W), C, STEP),
-    "mask_adjoint": (torch.ones(B, C, H, W), torch.ones(B, K, H, WIDE), STEP, False, True),
-    "ratio_inverse": (torch.ones(B, 1, H, WIDE), torch.ones(B, 1, C, H, W), C, STEP),
-    "gram": (torch.ones(B, K, C, H, W), C, STEP),
-    "gram_solve": (torch.ones(B, K, H, WIDE), torch.ones(B, K, K, H, WIDE), torch.ones(B)),
-    "data_step": (
-        torch.ones(B, C, H, W),
-        torch.ones(B, K, H, WIDE),
-        torch.ones(B, K, C, H, W),
-        torch.ones(B, K, K, H, WIDE),
-        torch.ones(B),
-        STEP,
-    ),
-    "data_step_backward": (
-        torch.ones(B, C, H, W),
-        torch.ones(B, C, H, W),
-        torch.ones(B, K, H, WIDE),
-        torch.ones(B, K, C, H, W),
-        torch.ones(B, K, K, H, WIDE),
-        torch.ones(B),
-        STEP,
-        True,
-        True,
-    ),
-    "tv_prox": (torch.ones(B, C, H, W), torch.ones(B), 3, False),
-    "tv_prox_dual": (torch.ones(B, C, H, W), torch.ones(B), torch.ones(B, 2, C, H, W), 3, True),
-    "convolve1d": (torch.ones(B, W), torch.ones(B, H)),
-    "correlate1d": (torch.ones(B, W), torch.ones(B, H)),
-    "trilinear": (torch.ones(B, 8, C), torch.ones(B, 3)),
-    "trilinear_backward": (torch.ones(B, C), torch.ones(B, 8, C), torch.ones(B, 3)),
-}
-STARTS = torch.tensor([[0, 1, 3]] * B)
-FITTING |= {
-    "forward_taps": (*FITTING["forward"][:2], torch.ones(B, C, 2), STARTS, WIDE),
-    "adjoint_taps": (*FITTING["adjoint"][:2], torch.ones(B, C, 2), STARTS),
-    "mask_adjoint_taps": (*FITTING["mask_adjoint"][:2], torch.ones(B, C, 2), STARTS, False, True),
-    "band_solve": (torch.ones(B, K, H, WIDE), torch.ones(B, 2 * K, K, H, WIDE), torch.ones(B)),
+    "forward": (X, M, STEP),
+    "adjoint": (Y, M, C, STEP),
+    "mask_adjoint": (X, Y, STEP, False, True),
+    "ratio_inverse": (Y[:, :1], M[:, :1], C, STEP),
+    "gram": (M, C, STEP),
+    "gram_solve": (Y, GRAM, EACH),
+    "data_step": (X, Y, M, GRAM, EACH, STEP),
+    "data_step_backward": (X, X, Y, M, GRAM, EACH, STEP, True, True),
+    "tv_prox": (X, EACH, 3, False),
+    "tv_prox_dual": (X, EACH, torch.ones(B, 2, C, H, W), 3, True),
+    "convolve1d": (ROWS, torch.ones(B, H)),
+    "correlate1d": (ROWS, torch.ones(B, H)),
+    "trilinear": (CELLS, POINTS),
+    "trilinear_backward": (torch.ones(B, C), CELLS, POINTS),
+    "forward_taps": (X, M, TAPS, STARTS, WIDE),
+    "adjoint_taps": (Y, M, TAPS, STARTS),
+    "mask_adjoint_taps": (X, Y, TAPS, STARTS, False, True),
+    "band_solve": (Y, torch.ones(B, 2 * K, K, H, WIDE), EACH),
 }
 every_op = pytest.mark.parametrize("name", FITTING)
 # Sizes that an operator takes as they are, since another argument has none to compare them with.
+# Operator → (argument, dimension).
 FREE = {
-    ("forward", 1, 1),  # shots
-    ("gram", 0, 0),
-    ("gram", 0, 1),
-    ("gram", 0, 3),
-    ("gram", 0, 4),
-    ("tv_prox", 0, 1),
-    ("tv_prox", 0, 2),
-    ("tv_prox", 0, 3),
-    ("convolve1d", 0, 1),
-    ("convolve1d", 1, 1),
-    ("correlate1d", 0, 1),
-    ("correlate1d", 1, 1),
-    ("trilinear", 0, 2),
-    ("mask_adjoint", 1, 1),  # shots
-    ("forward_taps", 1, 1),
-    ("forward_taps", 2, 2),  # taps
-    ("adjoint_taps", 0, 3),  # columns of the detector
-    ("adjoint_taps", 1, 4),
-    ("adjoint_taps", 2, 2),
-    ("mask_adjoint_taps", 0, 3),  # columns of the cube
-    ("mask_adjoint_taps", 1, 1),
-    ("mask_adjoint_taps", 1, 3),
-    ("mask_adjoint_taps", 2, 2),
+    "forward": [(1, 1)],  # shots
+    "gram": [(0, 0), (0, 1), (0, 3), (0, 4)],
+    "tv_prox": [(0, 1), (0, 2), (0, 3)],
+    "convolve1d": [(0, 1), (1, 1)],
+    "correlate1d": [(0, 1), (1, 1)],
+    "trilinear": [(0, 2)],
+    "mask_adjoint": [(1, 1)],  # shots
+    "forward_taps": [(1, 1), (2, 2)],  # shots, taps
+    "adjoint_taps": [(0, 3), (1, 4), (2, 2)],  # columns of the detector and of the cube, taps
+    "mask_adjoint_taps": [(0, 3), (1, 1), (1, 3), (2, 2)],
 }
 
 
 def _call(name: str, *args: Any) -> Any:
     return getattr(kernels, name)(*args)
+
+
+def _dimensions(name: str) -> Iterator[tuple[int, int, Tensor]]:
+    """Yield number of the argument, dimension and tensor, for all of an operator."""
+    for i, value in enumerate(FITTING[name]):
+        if isinstance(value, Tensor):
+            yield from ((i, dim, value) for dim in range(value.ndim))
+
+
+def _with(name: str, i: int, value: Any) -> Any:
+    """Call an operator with another argument number i."""
+    return _call(name, *FITTING[name][:i], value, *FITTING[name][i + 1 :])
 
 
 def _replaced(name: str, change: Callable[[Tensor], Any]) -> list[tuple[int, tuple[Any, ...]]]:
@@ -152,31 +136,25 @@ def test_other_kinds_of_tensors(name: str, change: Callable[[Tensor], Tensor]) -
 @every_op
 def test_wrong_sizes(name: str) -> None:
     """One element more or less in every dimension of every tensor."""
-    for i, value in enumerate(FITTING[name]):
-        if not isinstance(value, Tensor):
+    for i, dim, value in _dimensions(name):
+        if (i, dim) in FREE.get(name, []):
             continue
-        for dim in range(value.ndim):
-            if (name, i, dim) in FREE:
-                continue
-            longer = torch.cat([value, value.narrow(dim, 0, 1)], dim)
-            shorter = value.narrow(dim, 0, value.shape[dim] - 1)
-            for wrong in (longer, shorter) if value.shape[dim] != 2 else (longer,):
-                with pytest.raises(RuntimeError, match="expected"):
-                    _call(name, *FITTING[name][:i], wrong, *FITTING[name][i + 1 :])
+        longer = torch.cat([value, value.narrow(dim, 0, 1)], dim)
+        shorter = value.narrow(dim, 0, value.shape[dim] - 1)
+        for wrong in (longer, shorter) if value.shape[dim] != 2 else (longer,):
+            with pytest.raises(RuntimeError, match="expected"):
+                _with(name, i, wrong)
 
 
 @every_op
 def test_without_elements(name: str) -> None:
     """Each dimension of each tensor in turn is empty: an error, or an empty or zero result."""
-    for i, value in enumerate(FITTING[name]):
-        if not isinstance(value, Tensor):
+    for i, dim, value in _dimensions(name):
+        try:
+            _with(name, i, value.narrow(dim, 0, 0))
+        except RuntimeError:
             continue
-        for dim in range(value.ndim):
-            try:
-                _call(name, *FITTING[name][:i], value.narrow(dim, 0, 0), *FITTING[name][i + 1 :])
-            except RuntimeError:
-                continue
-            assert (name, i, dim) in FREE
+        assert (i, dim) in FREE.get(name, [])
 
 
 @every_op
@@ -186,11 +164,10 @@ def test_wrong_numbers(name: str, number: int) -> None:
     for i, value in enumerate(FITTING[name]):
         if type(value) is not int or (name.startswith("tv_") and number >= 0):
             continue
-        args = (*FITTING[name][:i], number, *FITTING[name][i + 1 :])
-        if number in (0, -1) and name in ("forward", "gram") and i == len(args) - 1:
+        if number in (0, -1) and name in ("forward", "gram") and i == len(FITTING[name]) - 1:
             continue  # a small step fits everything
         with pytest.raises(RuntimeError):
-            _call(name, *args)
+            _with(name, i, number)
 
 
 def test_gradient_without_samples() -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from shared import ALGORITHMS
 from torch import Tensor
 
-import cassi.solvers
 from cassi import ADMM, GAP, SDCassi
 from cassi.solvers import (
     FISTA,
@@ -28,13 +27,6 @@ from cassi.solvers import (
 )
 from cassi.solvers.schedules import as_schedule
 
-CLASSES = {
-    name: value
-    for name, value in ((name, getattr(cassi.solvers, name)) for name in cassi.solvers.__all__)
-    if inspect.isclass(value) and hasattr(value, "init") and hasattr(value, "step")
-    if not getattr(value, "_is_protocol", False)
-    if all(p.default is not p.empty for p in inspect.signature(value).parameters.values())
-}
 STEPS = 6
 SIGMA = [0.5 * 0.8**i for i in range(STEPS)]
 
@@ -211,7 +203,7 @@ def test_gradient_methods_solve_the_regularised_problem(name: str, rho: float) -
     system, y, a = _camera()
     sigma = 0.05
     solution = iterate(
-        CLASSES[name](rho),
+        ALGORITHMS[name](rho),
         y,
         system,
         lambda z, s: z / (1 + s),
@@ -243,10 +235,10 @@ def _tensors(state: Any) -> dict[str, Tensor]:
     return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_steps_are_pure(name: str) -> None:
     system, y, _ = _camera()
-    algorithm = CLASSES[name]()
+    algorithm = ALGORITHMS[name]()
     x0 = system.pinv(y) * 0.5
     kept = {"y": y.clone(), "x0": x0.clone()} | {
         key: value.clone() for key, value in system.named_buffers()
@@ -264,10 +256,10 @@ def test_steps_are_pure(name: str) -> None:
         assert torch.equal(after[key], value), key
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_residual_in_the_state_is_that_of_its_cube(name: str) -> None:
     system, y, _ = _camera()
-    algorithm = CLASSES[name]()
+    algorithm = ALGORITHMS[name]()
     state = algorithm.init(y, system, system.pinv(y))
     for _ in range(3):
         state = algorithm.step(state, y, system, _shrink, 0.3, algorithm.rho)
@@ -275,11 +267,11 @@ def test_a_residual_in_the_state_is_that_of_its_cube(name: str) -> None:
             torch.testing.assert_close(state.residual, y - system(state.x))
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_parameters_may_be_tensors(name: str) -> None:
     """As in an unrolled network: σ and ρ are learned, and get gradients."""
     system, y, _ = _camera()
-    algorithm = CLASSES[name]()
+    algorithm = ALGORITHMS[name]()
     sigma = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
     rho = torch.tensor(0.2, dtype=torch.float64, requires_grad=True)
     state = algorithm.init(y, system, system.pinv(y))
@@ -293,7 +285,7 @@ def test_parameters_may_be_tensors(name: str) -> None:
     torch.testing.assert_close(state.x, plain.x, rtol=1e-13, atol=1e-14)
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_only_the_protocol_of_a_camera_is_used(name: str) -> None:
     """A dense matrix with four methods is camera enough, and gives the same cubes."""
     system, y, a = _camera()
@@ -315,7 +307,7 @@ def test_only_the_protocol_of_a_camera_is_used(name: str) -> None:
             return v + self.adjoint(z.view(-1, 1, 4, 7))
 
     cubes = [
-        iterate(CLASSES[name](), y, camera, _shrink, iterations=4, sigma=Constant(0.3)).x
+        iterate(ALGORITHMS[name](), y, camera, _shrink, iterations=4, sigma=Constant(0.3)).x
         for camera in (system, Dense())
     ]
     torch.testing.assert_close(*cubes, rtol=0, atol=1e-10)

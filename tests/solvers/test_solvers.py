@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+import shared
 import torch
 from torch import Tensor
 
@@ -18,7 +17,6 @@ from cassi.metrics import psnr
 from cassi.solvers import (
     FISTA,
     HQS,
-    Algorithm,
     Constant,
     Geometric,
     Phases,
@@ -28,17 +26,7 @@ from cassi.solvers import (
 )
 from cassi.solvers.schedules import as_schedule
 
-ALGORITHMS: dict[str, Callable[[], Algorithm]] = {
-    name: value
-    for name, value in ((name, getattr(cassi.solvers, name)) for name in cassi.solvers.__all__)
-    if inspect.isclass(value)
-    and hasattr(value, "init")
-    and hasattr(value, "step")
-    and not getattr(value, "_is_protocol", False)
-    # One that needs a network has a test of its own.
-    and all(p.default is not p.empty for p in inspect.signature(value).parameters.values())
-}
-ALGORITHMS["GAP plain"] = lambda: GAP(accelerated=False)
+ALGORITHMS = shared.ALGORITHMS | {"GAP plain": lambda: GAP(accelerated=False)}
 every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
 
 

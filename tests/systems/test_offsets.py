@@ -124,15 +124,6 @@ def test_solvers_take_it(shots: int) -> None:
     assert (found - x).norm() < 0.15 * x.norm()
 
 
-def test_compiles() -> None:
-    system = SDCassi(rand(4, 5), 3, offsets=[0.0, 1.5, 3.0])
-    v, y = rand(1, 3, 4, 5), rand(1, *system.measurement_shape)
-    compiled = torch.compile(
-        lambda v, y: system.data_step(v, y, 0.3), fullgraph=True, backend="eager"
-    )
-    torch.testing.assert_close(compiled(v, y), system.data_step(v, y, 0.3))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
