@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import opcode
+import os
 from collections.abc import Iterable
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 
@@ -54,3 +57,22 @@ def did_you_mean(
     found = difflib.get_close_matches(str(name).lower(), by_lower, n=n, cutoff=cutoff)
     near = " or ".join(place + by_lower[entry] for entry in found)
     return f"; did you mean {near}?" if near else ""
+
+
+_PACKAGE = f"{Path(__file__).parent}{os.sep}"
+_RAISE = opcode.opmap["RAISE_VARARGS"]
+
+
+def raised_here(error: BaseException) -> bool:
+    """Tell whether a `raise` statement of this package made an error.
+
+    Such an error is meant for the user; one that Python or a library raised at a line of this
+    package is a defect.
+    """
+    place = error.__traceback__
+    while place is not None and place.tb_next is not None:
+        place = place.tb_next
+    if place is None:  # made, and never raised
+        return True
+    code = place.tb_frame.f_code
+    return code.co_filename.startswith(_PACKAGE) and code.co_code[place.tb_lasti] == _RAISE

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from cassi.models.inference import prepare
 from cassi.solvers import Function
+from cassi.solvers.linear_system import check_order
 
 
 def reconstruct(y: Tensor, system: Any, method: Any = "auto", *, seed: int = 0) -> Tensor:
@@ -18,7 +21,7 @@ def reconstruct(y: Tensor, system: Any, method: Any = "auto", *, seed: int = 0) 
         system: the camera, such as `cassi.SDCassi`.
         method: what `experiment=`, `model=` or `reconstructors=` take: "auto", which needs no
             training and has nothing to set, "gap_tv", "desci", "pretrained", …; a file of weights
-            that cassi-train wrote; a mapping such as `{"method": "gap_tv", "overrides":
+            that cassi-train wrote; a network; a mapping such as `{"method": "gap_tv", "overrides":
             {"solver.iterations": 20}}`; or a `cassi.solvers.Reconstructor`, such as a `Solver`, or
             any function `(y, system) -> x`.
         seed: of what the method draws.
@@ -35,19 +38,20 @@ def reconstruct(y: Tensor, system: Any, method: Any = "auto", *, seed: int = 0) 
     >>> reconstruct(system(torch.rand(1, 3, 16, 20)), system, method="gap_tv").shape
     torch.Size([1, 3, 16, 20])
     """
-    _check_order("reconstruct", y)
-    if callable(method) and not hasattr(method, "run"):
-        method = Function(method)
-    if not hasattr(method, "run"):
-        from cassi.apps.reconstructors import Recipe, settings_of, understand
+    _check_order("reconstruct", y, system)
+    with _own_random_numbers(y):
+        if not hasattr(method, "run") and isinstance(method, nn.Module):
+            method = prepare(method)
+        elif not hasattr(method, "run") and callable(method):
+            method = Function(method)
+        elif not hasattr(method, "run"):
+            from cassi.apps.reconstructors import Recipe, settings_of, understand
 
-        settings = settings_of(understand(method))
-        method, _ = Recipe(settings, y.device).make(system.cube_shape[0])
-    torch.manual_seed(seed)
-    solution = method.run(y, system)
-    if not solution.history:
-        raise ValueError("the solver diverged at its first iteration; check scale, rho and sigma")
-    x: Tensor = solution.x
+            recipe = Recipe(settings_of(understand(method)), y.device)
+            method, _ = recipe.make(system.cube_shape[0])
+        torch.manual_seed(seed)
+        solution = method.run(y, system)
+    x: Tensor = solution.checked().x
     return x
 
 
@@ -80,18 +84,19 @@ def calibrate(
         ValueError: it is another camera, the frames do not fit it or are too dark or small, or a
             number is out of range.
     """
-    _check_order("calibrate", y)
+    _check_order("calibrate", y, system)
     from cassi.apps.calibrate import find_camera
     from cassi.apps.reconstructors import Recipe, settings_of, understand
     from cassi.calibration import Frame
 
-    torch.manual_seed(seed)
-    solver, _ = Recipe(settings_of(understand("auto")), y.device).make(system.bands)
     frames = [Frame.snapshot(y, system.bands)]
     if white is not None:
         frames.append(Frame.snapshot(white, system.bands))
     settings = {"radius": radius, "degree": degree, "gain": gain}
-    return find_camera(frames, system, solver, **settings)[1]
+    with _own_random_numbers(y):
+        torch.manual_seed(seed)
+        solver, _ = Recipe(settings_of(understand("auto")), y.device).make(system.bands)
+        return find_camera(frames, system, solver, **settings)[1]
 
 
 @torch.no_grad()
@@ -115,7 +120,7 @@ def simulate(
     Raises:
         ValueError: the cube does not fit the camera, or there is no such noise.
     """
-    _check_order("simulate", x, "x")
+    _check_order("simulate", x, system, "x")
     if tuple(x.shape[1:]) != tuple(system.cube_shape):
         raise ValueError(
             f"simulate: expected a cube (B, C, H, W) with (C, H, W) = {tuple(system.cube_shape)}, "
@@ -138,7 +143,13 @@ def simulate(
     return measured
 
 
-def _check_order(name: str, value: Any, role: str = "y") -> None:
-    if not isinstance(value, Tensor):
-        kind = type(value).__name__
-        raise TypeError(f"{name}: expected ({role}, system), a tensor first, got {kind}")
+def _check_order(name: str, value: Any, system: Any, role: str = "y") -> None:
+    check_order(name, value, system)
+    if not isinstance(value, Tensor) or not hasattr(system, "adjoint"):
+        got = f"({type(value).__name__}, {type(system).__name__})"
+        raise TypeError(f"{name}: expected ({role}, system), a tensor and a camera, got {got}")
+
+
+def _own_random_numbers(y: Tensor) -> AbstractContextManager[None]:
+    """Leave the random numbers of the caller's program as they are."""
+    return torch.random.fork_rng(devices=[y.device] if y.is_cuda else [])

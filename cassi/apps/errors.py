@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import errno
-import opcode
 import os
+import sys
 import traceback
 from pathlib import Path
-from types import TracebackType
 
 from cassi.apps.settings import unknown_key
-from cassi.checks import did_you_mean
+from cassi.checks import did_you_mean, raised_here
+from cassi.data.errors import describe_oserror
 
 AGAIN = "the same command goes on"
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-UNWRITABLE = NO_ROOM | {errno.EROFS}
-"""Where the next result could not be written either."""
 _MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 _LOST = ("Connection closed by peer", "Connection reset by peer", "NCCL communicator was aborted")
-_PACKAGE = str(Path(__file__).parents[1])
-_RAISE = opcode.opmap["RAISE_VARARGS"]
 
 
 class JobError(Exception):
@@ -46,17 +40,7 @@ def is_usage_error(error: BaseException) -> bool:
         return True
     if isinstance(error, YAMLError) or _find_cause(error) is not None:
         return True
-    return isinstance(error, ValueError | TypeError) and _was_raised_here(error.__traceback__)
-
-
-def _was_raised_here(place: TracebackType | None) -> bool:
-    """Tell whether the innermost frame of a traceback is at a `raise` of this package."""
-    while place is not None and place.tb_next is not None:
-        place = place.tb_next
-    if place is None:  # made, and never raised
-        return True
-    code = place.tb_frame.f_code
-    return code.co_filename.startswith(_PACKAGE) and code.co_code[place.tb_lasti] == _RAISE
+    return isinstance(error, ValueError | TypeError) and raised_here(error)
 
 
 def _find_cause(error: BaseException) -> str | None:
@@ -97,15 +81,13 @@ def describe(error: BaseException) -> str:
         cause, ConfigAttributeError | ConfigKeyError
     ):
         if "." not in str(cause.full_key) and "seed" not in (cause.parent_node or ()):
-            hint = "a config of your own begins with defaults: [reconstruct, _self_]"
+            hint = f"a config of your own begins with defaults: [{_command()}, _self_]"
             return f"no config value {str(cause.full_key)!r}; {hint}"
         return unknown_key(cause)
     if isinstance(error, OmegaConfBaseException) and getattr(error, "full_key", None):
         return f"config value {error.full_key}: {_first_line(error)}"
     if isinstance(error, OSError) and error.strerror:
-        place = f"{error.filename}: " if error.filename is not None else ""
-        room = f"; make room, then {AGAIN}" if error.errno in NO_ROOM else ""
-        return f"{place}{error.strerror}{room}"
+        return describe_oserror(error)
     if isinstance(error, YAMLError):
         return "the config file is not valid YAML: " + " ".join(str(error).split())
     if isinstance(error, OverrideParseException):
@@ -120,6 +102,12 @@ def describe_failure(error: BaseException) -> str:
     message = " ".join(str(error).split())
     place = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {message} ({place.filename}:{place.lineno})"
+
+
+def _command() -> str:
+    """Return the name of the config that the running command begins with."""
+    name = Path(sys.argv[0]).stem.removeprefix("cassi-")
+    return name if name in ("calibrate", "evaluate", "train") else "reconstruct"
 
 
 def _first_line(error: BaseException) -> str:

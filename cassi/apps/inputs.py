@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cassi.apps.camera import make_camera
 from cassi.apps.settings import Snapshots
+from cassi.checks import raised_here
 from cassi.config import build
 from cassi.data import io
 from cassi.data.bundled import bundled_path
@@ -45,7 +46,7 @@ def load_inputs(settings: Snapshots, device: torch.device, bands: int | None = N
     Args:
         settings: of a command.
         device: where camera and measurement go.
-        bands: C where neither settings nor files say it.
+        bands: C where the settings do not say it.
 
     Raises:
         OSError: a file is missing or cannot be read.
@@ -63,6 +64,8 @@ def load_inputs(settings: Snapshots, device: torch.device, bands: int | None = N
         try:
             loaded = reader(files[role], **chosen, **hints)
         except ValueError as error:
+            if not raised_here(error):
+                raise
             # The readers speak of their own arguments, the user of config values.
             message = re.sub(r"\b(key|axes)=", rf"\1.{role}=", str(error))
             raise ValueError(message.replace(f"key.{role}=", f"keys.{role}=")) from error

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ class Recipe:
         if settings.model is None:
             self._solver = build_solver(settings)
         elif (card := check_model(settings.model)) is not None:
-            self.bands = card.bands
+            self.bands = None if find_model(card.name).any_bands else card.bands
 
     @property
     def is_network(self) -> bool:
@@ -228,10 +228,27 @@ def compose_settings(
 def config_search() -> Any:
     """Return a context in which configs are found and composed."""
     store_models()
-    # Inside a command Hydra is set up, with the config folders of the user; elsewhere it is not.
-    if GlobalHydra.instance().is_initialized():
+    # Inside a command Hydra is set up, with the config folders of the user; elsewhere it is not, or
+    # for another program.
+    found = GlobalHydra.instance()
+    if found.is_initialized() and any(s.path == "cassi.conf" for s in _sources(found)):
         return nullcontext()
-    return initialize_config_module("cassi.conf", version_base="1.3")
+    return _own_search(found)
+
+
+def _sources(found: GlobalHydra) -> list[Any]:
+    return list(found.config_loader().get_sources())
+
+
+@contextmanager
+def _own_search(found: GlobalHydra) -> Iterator[None]:
+    """Search in the configs of this package, and leave Hydra as it was."""
+    program, found.hydra = found.hydra, None
+    try:
+        with initialize_config_module("cassi.conf", version_base="1.3"):
+            yield
+    finally:
+        GlobalHydra.instance().hydra = program  # the instance is another one by now
 
 
 def list_experiments() -> list[str]:
@@ -243,7 +260,7 @@ def list_experiments() -> list[str]:
 
 
 def _names_a_scene_or_camera(name: str) -> bool:
-    for source in GlobalHydra.instance().config_loader().get_sources():
+    for source in _sources(GlobalHydra.instance()):
         if source.available() and source.is_config(f"experiment/{name}"):
             return bool({"scene", "camera"} & set(source.load_config(f"experiment/{name}").config))
     return False

@@ -16,7 +16,11 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigAttributeError, ConfigKeyError
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    OmegaConfBaseException,
+)
 
 from cassi.checks import did_you_mean, whole_number
 from cassi.config import check_node
@@ -140,8 +144,8 @@ class Snapshots(Common):
     window: Any
     scale: float
     device: str = field(metadata=_NOTHING)
-    scene: str | None = None
-    camera: str | None = None
+    scene: str | None = field(default=None, metadata=_NOTHING)  # names of an experiment's own
+    camera: str | None = field(default=None, metadata=_NOTHING)
 
     def __post_init__(self) -> None:
         """Check what can be checked without a file."""
@@ -328,11 +332,13 @@ def with_value(settings: T, key: str, value: Any) -> T:
     Raises:
         ValueError: there is no value of that name, or it is not to be that.
     """
+    if key.startswith("vars"):  # what refers to it has its value already
+        raise ValueError(f"expected a setting of the command, got {key!r}")
     node = OmegaConf.create(to_dict(settings))
     OmegaConf.set_struct(node, True)
     try:
         OmegaConf.update(node, key, value)
-    except Exception:
+    except OmegaConfBaseException:
         raise ValueError(f"no config value {key!r}") from None
     replaced: T = _fill(type(settings), OmegaConf.to_container(node))
     return replaced
@@ -432,6 +438,11 @@ def _check_missing(kind: Any, config: DictConfig, place: str = "") -> None:
     """Raise for a setting that the config leaves open; nodes may have such values inside."""
     for key in map(str, config):
         if key in _hints(kind) and OmegaConf.is_missing(config, key):
+            if f"{place}{key}" == "data.root":
+                raise ValueError(
+                    "data.root: expected a folder of cubes, got none; give data.root=DIR, or "
+                    "data.root=null data.measurements=DIR to evaluate on measurements"
+                )
             raise ValueError(f"config: {place}{key} has no value; give it one, {place}{key}=…")
         inner = _inner(_hints(kind).get(key))
         if inner is not None and isinstance(config[key], DictConfig):

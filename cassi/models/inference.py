@@ -57,7 +57,6 @@ class Inference(nn.Module):
 
     iterations = 1
     halo = 96
-    shares_batch = True
 
     def __init__(
         self,
@@ -77,6 +76,8 @@ class Inference(nn.Module):
         self.network = network.eval()
         self.refined, self.precision, self.check = refined, precision, check
         self.solver = solver
+        # The solver is chosen by the noisiest sample of a batch.
+        self.shares_batch = solver is None
 
     @torch.no_grad()
     def forward(self, y: Tensor, system: Any, statistics: Statistics | None = None) -> Tensor:

@@ -112,6 +112,14 @@ class Solution:
     reason: str
     """Why the loop ended: `iterations`, `tolerance`, `callback` or `diverged`."""
 
+    def checked(self) -> Solution:
+        """Return the solution itself; ValueError where not even one iteration was finite."""
+        if not self.history:
+            raise ValueError(
+                "the solver diverged at its first iteration; check scale, rho and sigma"
+            )
+        return self
+
 
 class Reconstructor(Protocol):
     """What recovers a cube from a measurement: a solver, a network, a function of the user's."""

@@ -41,7 +41,9 @@ class Function:
         objective: bool = False,
         statistics: Statistics | None = None,
     ) -> Solution:
-        """Reconstruct y; see `Reconstructor.run`. First cube and statistics are left alone."""
+        """Reconstruct y; see `Reconstructor.run`. It takes no first cube and no statistics."""
+        if x0 is not None:
+            raise ValueError("x0: expected None, a function takes no first cube")
         start = time.perf_counter()
         x = self.function(y, system)
         return one_iteration(x, y, system, time.perf_counter() - start, callback)

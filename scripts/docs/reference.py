@@ -1,6 +1,6 @@
 """Write the reference pages of the documentation site: Python names, commands and config groups.
 
-Nothing of the package is imported: names are read off its syntax trees, commands off `conf`. A
+Nothing of the package is imported: names are taken from its syntax trees, commands from `conf`. A
 function of pages returns a dictionary from a path in the site to Markdown.
 """
 

@@ -69,9 +69,7 @@ def find_camera(
     def residual(camera: SDCassi) -> float:
         squares = 0.0
         for sample in y.split(1):
-            history = reconstructor.run(sample, camera).history
-            if not history:
-                raise ValueError("the solver diverged at its first iteration; check scale and rho")
+            history = reconstructor.run(sample, camera).checked().history
             squares += history[-1].residual ** 2
         return float((squares / len(y)) ** 0.5)
 

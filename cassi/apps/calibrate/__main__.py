@@ -1,4 +1,4 @@
-"""`python -m cassi.apps.calibrate`, for torchrun."""
+"""`python -m cassi.apps.calibrate`."""
 
 from cassi.apps.calibrate import main
 

@@ -21,8 +21,8 @@ from cassi.apps.command import (
 )
 from cassi.apps.errors import describe_failure
 from cassi.apps.evaluate.data import load_benchmark
-from cassi.apps.evaluate.methods import make_reconstructors
 from cassi.apps.evaluate.problems import find_bands, preparation, sweep_points
+from cassi.apps.evaluate.reconstructors import make_reconstructors
 from cassi.apps.evaluate.results import Plan, Results
 from cassi.apps.reconstructors import store_models
 from cassi.apps.settings import Evaluate

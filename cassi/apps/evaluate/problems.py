@@ -23,7 +23,8 @@ def sweep_points(settings: Evaluate) -> dict[str, Evaluate]:
     sweep = settings.sweep
     if sweep is None:
         return {"": settings}
-    if not sweep.values or len(set(sweep.values)) < len(sweep.values):
+    numbers = all(isinstance(value, int | float) for value in sweep.values)
+    if not numbers or not sweep.values or len(set(sweep.values)) < len(sweep.values):
         raise ValueError(f"sweep.values: expected different numbers, got {sweep.values!r}")
     try:
         return {

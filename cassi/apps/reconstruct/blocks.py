@@ -64,7 +64,9 @@ def reconstruct_in_blocks(settings: Reconstruct, folder: Path, recipe: Recipe) -
     halo = reconstructor.halo if settings.halo is None else settings.halo
     halo = whole_number("halo", halo, 0, 2**31)
 
-    journal = Journal(folder, output.cube, scene.fingerprint(key))
+    journal = Journal(
+        folder, output.cube, scene.fingerprint(f"{key} {inputs.wavelengths} {scene.system}")
+    )
     with journal.locked():
         plan = journal.plan()
         if plan is None:
@@ -187,8 +189,7 @@ def solve_block(
     clock = _Clock()
     y, camera = scene.part(block.first, block.last)
     solution = reconstructor.run(y, camera, callback=callback, statistics=scene.statistics)
-    if not solution.history:
-        raise ValueError("the solver diverged at its first iteration; check scale, rho and sigma")
+    solution.checked()
     x = solution.x[0]
     start = block.start if index == 0 else block.start - blend
     stop = block.stop if last else block.stop - blend

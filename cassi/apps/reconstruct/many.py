@@ -29,7 +29,7 @@ from cassi.apps.inputs import Inputs, load_inputs
 from cassi.apps.reconstruct.batch import batch_size, can_share, recover_together
 from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
 from cassi.apps.reconstruct.one import Result, fit, recover, write_results
-from cassi.apps.reconstruct.snapshots import Snapshot, find_snapshots, settings_of
+from cassi.apps.reconstruct.snapshots import Snapshot, find_snapshots, settings_of_snapshot
 from cassi.apps.reconstructors import Recipe
 from cassi.apps.settings import Reconstruct
 from cassi.apps.store import fingerprint_settings
@@ -183,7 +183,9 @@ class Worker:
             left = [snapshot for snapshot in chunk if not self.folders.is_done(snapshot)]
             if not left:
                 continue
-            tasks = [_Task(snapshot, settings_of(self.settings, snapshot)) for snapshot in left]
+            tasks = [
+                _Task(snapshot, settings_of_snapshot(self.settings, snapshot)) for snapshot in left
+            ]
             current, following = following, reader.submit(self._read, tasks)
             if current is not None:
                 yield current.result()
@@ -252,7 +254,7 @@ class BlockWorker(Worker):
                 continue
             print(f"{snapshot.name}:", flush=True)
             try:
-                settings = settings_of(self.settings, snapshot)
+                settings = settings_of_snapshot(self.settings, snapshot)
                 reconstruct_in_blocks(settings, self.folders.path(snapshot), self.recipe)
                 self.folders.keep(snapshot)
             except Exception as error:

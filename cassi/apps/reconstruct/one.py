@@ -75,8 +75,7 @@ def conclude(inputs: Inputs, solution: Solution, rows: list[dict[str, Any]]) -> 
     Raises:
         ValueError: there is no finite cube.
     """
-    if not solution.history:
-        raise ValueError("the solver diverged at its first iteration; check scale, rho and sigma")
+    solution.checked()
     if solution.reason == "diverged":
         print(
             "warning: stopped before values became infinite; see convergence.csv", file=sys.stderr

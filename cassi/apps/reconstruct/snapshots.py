@@ -56,7 +56,7 @@ def find_snapshots(settings: Reconstruct) -> tuple[list[Snapshot], list[str]]:
     return snapshots, [*notes, *more]
 
 
-def settings_of(settings: Reconstruct, snapshot: Snapshot) -> Reconstruct:
+def settings_of_snapshot(settings: Reconstruct, snapshot: Snapshot) -> Reconstruct:
     """Return the settings of one snapshot of many."""
     return replace(settings, measurement=snapshot.measurement, truth=snapshot.truth)
 

@@ -8,6 +8,7 @@ import torch
 
 from cassi.apps.reconstructors import Recipe, identity_of, settings_of, understand
 from cassi.apps.settings import Evaluate
+from cassi.checks import raised_here
 from cassi.data.store import fingerprint
 from cassi.solvers.base import Reconstructor
 
@@ -53,5 +54,7 @@ def make_reconstructors(
             made[name], _ = recipe.make(bands)
             identities[name] = fingerprint(identity_of(told, bands), content=True)
         except (ValueError, TypeError) as error:
+            if not raised_here(error):
+                raise
             raise ValueError(f"reconstructors: {name}: {error}") from error
     return made, identities
