@@ -16,7 +16,6 @@ from torch import Tensor
 from cassi import metrics
 from cassi.apps.inputs import Inputs
 from cassi.apps.settings import Output
-from cassi.data.io import write_cube
 from cassi.data.resample import to_wavelengths
 from cassi.evaluation.tables import strict
 from cassi.solvers import Solution
@@ -36,22 +35,25 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(strict(value), indent=2, allow_nan=False) + "\n")
 
 
-def save_cube(
-    folder: Path, output: Output, cube: Tensor, wavelengths: Sequence[float] | None
-) -> None:
-    """Write a cube `(C, H, W)`, at the wavelengths that are asked for.
+def select_bands(
+    output: Output, cube: Tensor, wavelengths: Sequence[float] | None
+) -> tuple[Tensor, Sequence[float] | None]:
+    """Return a cube `(C, H, W)` at the wavelengths that are asked for, and those.
 
     Raises:
         ValueError: its wavelengths are not known, or do not span those.
     """
-    if output.wavelengths is not None:
-        if wavelengths is None:
-            raise ValueError(
-                "output.wavelengths: expected wavelengths=[…] in nm, one per band, with it"
-            )
-        cube = to_wavelengths(cube, wavelengths, output.wavelengths)
-        wavelengths = tuple(map(float, output.wavelengths))
-    write_cube(folder / output.cube, cube, wavelengths)
+    if output.wavelengths is None:
+        return cube, wavelengths
+    if wavelengths is None:
+        raise ValueError(
+            "output.wavelengths: expected wavelengths=[…] in nm, one per band, with it"
+        )
+    wanted = tuple(map(float, output.wavelengths))
+    try:
+        return to_wavelengths(cube, wavelengths, output.wavelengths), wanted
+    except ValueError as error:
+        raise ValueError(f"output.wavelengths: {error}") from None
 
 
 def save_pictures(

@@ -1,11 +1,17 @@
-"""A small camera on disk, and the command run inside this process."""
+"""A small camera on disk, and the commands run inside this process."""
 
 from __future__ import annotations
 
+import csv
+import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,54 +24,95 @@ import cassi
 class Outcome:
     """What a command did."""
 
+    name: str
     status: int
     out: str
     err: str
+
+    @property
+    def refusal(self) -> str:
+        """The one line of an error; beside a progress bar nothing else may be said."""
+        assert self.status == 2, self.err
+        lines = [line for line in self.err.splitlines() if line.strip()]
+        assert [line for line in lines if "error" in line.lower()] == lines[-1:]
+        assert lines[-1].startswith(f"cassi-{self.name}: error: ")
+        assert "Traceback" not in self.err
+        return lines[-1]
 
 
 Command = Callable[..., Outcome]
 
 
 @pytest.fixture
-def command(
+def commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[[Callable[[], None], str], Command]:
-    """Run a command with arguments; results go to ``tmp_path / "run"`` if not told otherwise."""
+) -> Callable[[str], Command]:
+    """Make what runs a command; results go to ``tmp_path / "run"`` if not told otherwise."""
 
-    def bind(main: Callable[[], None], name: str) -> Command:
+    def choose(name: str) -> Command:
         def run(*arguments: str) -> Outcome:
             monkeypatch.chdir(tmp_path)
             told = "--multirun" in arguments or any("run.dir=" in item for item in arguments)
             chosen = [] if told else [f"hydra.run.dir={tmp_path / 'run'}"]
-            monkeypatch.setattr(sys, "argv", [name, *arguments, *chosen])
+            monkeypatch.setattr(sys, "argv", [f"cassi-{name}", *arguments, *chosen])
             capsys.readouterr()
             try:
-                main()
+                import_module(f"cassi.apps.{name}").main()
                 status = 0
             except SystemExit as stop:
                 status = int(stop.code or 0)
             captured = capsys.readouterr()
-            return Outcome(status, captured.out, captured.err)
+            return Outcome(name, status, captured.out, captured.err)
 
         return run
 
-    return bind
+    return choose
+
+
+def _fixture(name: str) -> Any:
+    @pytest.fixture(name=name)
+    def run(commands: Callable[[str], Command]) -> Command:
+        return commands(name)
+
+    return run
+
+
+reconstruct, evaluate, train, calibrate = map(
+    _fixture, ("reconstruct", "evaluate", "train", "calibrate")
+)
 
 
 @pytest.fixture
-def reconstruct(command: Callable[[Callable[[], None], str], Command]) -> Command:
-    """Run cassi-reconstruct."""
-    from cassi.apps.reconstruct import main
+def start() -> Callable[..., Any]:
+    """Start a command as a process of its own, one thread each."""
 
-    return command(main, "cassi-reconstruct")
+    def run(name: str, *arguments: str, launcher: tuple[str, ...] = ()) -> Any:
+        return subprocess.Popen(
+            [sys.executable, *launcher, "-m", f"cassi.apps.{name}", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+
+    return run
 
 
 @pytest.fixture
-def train(command: Callable[[Callable[[], None], str], Command]) -> Command:
-    """Run cassi-train."""
-    from cassi.apps.train import main
+def results(tmp_path: Path) -> Callable[..., Any]:
+    """Read a file of numbers in a folder of results, a table as a list of rows."""
 
-    return command(main, "cassi-train")
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is not JSON")
+
+    def read(name: str = "metrics.json", folder: str | Path = "run") -> Any:
+        path = tmp_path / folder / name
+        if path.suffix == ".csv":
+            with path.open(newline="") as stream:
+                return list(csv.DictReader(stream))
+        return json.loads(path.read_text(), parse_constant=refuse)
+
+    return read
 
 
 @dataclass(frozen=True)
@@ -77,6 +124,11 @@ class Camera:
     truth: Path
     system: cassi.SDCassi
     cube: torch.Tensor
+
+    def given(self, *roles: str) -> list[str]:
+        """Return the options that name files, the measurement and the mask if not told which."""
+        files = [f"{role}={getattr(self, role)}" for role in roles or ("measurement", "mask")]
+        return [*files, "system.step=-1"]
 
 
 @pytest.fixture

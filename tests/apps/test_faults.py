@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import resource
 import signal
@@ -11,13 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 
-from cassi.apps.errors import describe, is_usage_error
-from cassi.apps.reconstruct.plan import parse_size
 from cassi.apps.signals import Terminated, end_at_once, leave_to_lightning, raise_terminated
 from cassi.apps.train.files import read_checkpoint
 from cassi.data.checksums import check_sums
@@ -30,11 +25,7 @@ TRAIN = (
     *("data.batch_size=1", "data.steps_per_epoch=3", "trainer.max_steps=6", "logger=csv"),
     *("trainer.enable_progress_bar=false", "trainer.accelerator=cpu"),
 )
-RECONSTRUCT = ("solver.iterations=3", "system.step=-1", "output.pictures=false")
-
-
-def given(camera):
-    return (f"measurement={camera.measurement}", f"mask={camera.mask}", *RECONSTRUCT)
+RECONSTRUCT = ("solver.iterations=3", "output.pictures=false")
 
 
 def damage(file: Path) -> None:
@@ -47,40 +38,6 @@ def damage(file: Path) -> None:
 
 def hidden(folder: Path) -> list[Path]:
     return list(folder.rglob(".*cassi-*"))
-
-
-def raised(function):
-    with pytest.raises(Exception) as caught:
-        function()
-    return caught.value
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "f.tif"), "f.tif: No space left on"),
-        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "make room, then the same command"),
-        (OSError(errno.EROFS, os.strerror(errno.EROFS), "/sys/run"), "/sys/run: Read-only file"),
-        (raised(lambda: torch.empty(2**60, dtype=torch.uint8)), "out of memory; crop"),
-        (raised(lambda: np.empty(2**60, dtype=np.uint8)), "out of memory; crop"),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "out of memory"),
-        (RuntimeError("CUDA error: out of memory\nCompile with"), "out of memory; crop"),
-        (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed."), "data.workers"),
-        (dist.DistNetworkError("failed to recv"), "another process of this run is gone"),
-        (RuntimeError("[gloo/pair.cc:1] Connection closed by peer [::1]"), "process of this run"),
-    ],
-)
-def test_what_the_machine_does_is_one_line(error, said):
-    assert is_usage_error(error)
-    line = describe(error)
-    assert said in line
-    assert "\n" not in line
-
-
-def test_a_defect_of_the_program_is_none_of_these():
-    assert not is_usage_error(raised(lambda: torch.ones(2) + torch.ones(3)))
-    assert not is_usage_error(raised(lambda: int("x")))
-    assert is_usage_error(raised(lambda: parse_size("x")))
 
 
 def test_sigterm_raises_and_is_given_back():
@@ -129,14 +86,11 @@ def test_of_several_processes_each_ends_at_once():
     ("number", "status", "said"),
     [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
 )
-def test_signals_end_a_command_in_one_line(camera, tmp_path, number, status, said):
+def test_signals_end_a_command_in_one_line(start, camera, tmp_path, number, status, said):
     folder = tmp_path / "run"
     endless = ("solver.iterations=100000000", "output.progress=false")
-    command = [sys.executable, "-m", "cassi.apps.reconstruct", *given(camera), "solver=gap"]
-    process = subprocess.Popen(
-        [*command, *endless, f"hydra.run.dir={folder}"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    given = (*camera.given(), *RECONSTRUCT, "solver=gap", *endless)
+    process = start("reconstruct", *given, f"hydra.run.dir={folder}")
     while not (folder / ".hydra" / "overrides.yaml").exists():
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.02)
@@ -162,14 +116,12 @@ def file_limit():
 
 
 def test_a_disk_that_is_full_and_then_is_not(reconstruct, train, camera, tmp_path, file_limit):
-    options = (*given(camera), "output.pictures=true")
+    options = (*camera.given(), *RECONSTRUCT, "output.pictures=true")
     file_limit(6000)  # Hydra's own files are smaller
     outcome = reconstruct(*options)
     file_limit(None)
-    assert outcome.status == 2, outcome.err
-    line = outcome.err.splitlines()[-1]
-    assert line.startswith(f"cassi-reconstruct: error: {tmp_path / 'run'}{os.sep}")
-    assert line.endswith(".png: File too large")
+    assert f"error: {tmp_path / 'run'}{os.sep}" in outcome.refusal
+    assert outcome.refusal.endswith(".png: File too large")
     assert {file.name for file in (tmp_path / "run").iterdir()} == {".hydra"}
     assert reconstruct(*options).status == 0
     assert {file.name for file in check_sums(tmp_path / "run")} >= {"cube.tif", "rgb.png"}
@@ -178,18 +130,15 @@ def test_a_disk_that_is_full_and_then_is_not(reconstruct, train, camera, tmp_pat
     file_limit(20000)
     outcome = train(*TRAIN, "ckpt=last", f"hydra.run.dir={folder}")
     file_limit(None)
-    assert outcome.status == 2, outcome.err
-    assert "ckpt: File too large" in outcome.err.splitlines()[-1]
+    assert "ckpt: File too large" in outcome.refusal
     assert not list(folder.rglob("*.ckpt"))
     assert not hidden(folder)
     assert train(*TRAIN, "ckpt=last", f"hydra.run.dir={folder}").status == 0
 
 
 def test_a_folder_that_nobody_may_write_to(reconstruct, camera):
-    outcome = reconstruct(*given(camera), "hydra.run.dir=/proc/cassi")
-    assert outcome.status == 2
-    assert len(outcome.err.splitlines()) == 1
-    assert "/proc/cassi" in outcome.err
+    outcome = reconstruct(*camera.given(), *RECONSTRUCT, "hydra.run.dir=/proc/cassi")
+    assert "/proc/cassi" in outcome.refusal
 
 
 def test_a_killed_loader_is_one_line(train, tmp_path, monkeypatch):
@@ -200,9 +149,7 @@ def test_a_killed_loader_is_one_line(train, tmp_path, monkeypatch):
 
     monkeypatch.setattr(TrainingCrops, "__getitem__", die)
     outcome = train(*TRAIN, "data.workers=1")
-    assert outcome.status == 2
-    assert "a process that loads data was killed" in outcome.err.splitlines()[-1]
-    assert "Traceback" not in outcome.err
+    assert "a process that loads data was killed" in outcome.refusal
 
 
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(train, tmp_path):
@@ -227,8 +174,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(train, tmp_path):
     for name in ("last.ckpt", "previous.ckpt"):
         damage(last.with_name(name))
     outcome = train("ckpt=last", f"hydra.run.dir={hurt}")
-    assert outcome.status == 2
-    assert "previous.ckpt is no checkpoint of cassi-train, or damaged" in outcome.err
+    assert "previous.ckpt is no checkpoint of cassi-train, or damaged" in outcome.refusal
 
 
 def test_a_damaged_start_is_computed_again(tmp_path):

@@ -16,6 +16,7 @@ from cassi.apps.progress import Progress
 from cassi.apps.reconstructors import Recipe
 from cassi.apps.settings import Reconstruct
 from cassi.data.atomic import atomic_folder
+from cassi.data.io import write_cube
 from cassi.solvers import Solution
 from cassi.solvers.base import Reconstructor
 
@@ -36,16 +37,19 @@ def fit(inputs: Inputs, recipe: Recipe) -> tuple[Inputs, Reconstructor]:
     """Return the inputs, with what a network knows of them, and the reconstructor for them.
 
     Raises:
-        ValueError: the network does not fit the camera.
+        ValueError: the network does not fit the camera, or `output.wavelengths` the cube.
     """
-    reconstructor, card = recipe.make(inputs.system.cube_shape[0])
-    if card is None:
-        return inputs, reconstructor
-    note = f"network: {card.name}"
-    if card.wavelengths is not None:
-        note += f", trained for {card.wavelengths[0]:g} to {card.wavelengths[-1]:g} nm"
-    wavelengths = inputs.wavelengths or card.wavelengths
-    return replace(inputs, notes=[*inputs.notes, note], wavelengths=wavelengths), reconstructor
+    bands = inputs.system.cube_shape[0]
+    reconstructor, card = recipe.make(bands)
+    if card is not None:
+        note = f"network: {card.name}"
+        if card.wavelengths is not None:
+            note += f", trained for {card.wavelengths[0]:g} to {card.wavelengths[-1]:g} nm"
+        known = inputs.wavelengths or card.wavelengths
+        inputs = replace(inputs, notes=[*inputs.notes, note], wavelengths=known)
+    # Before minutes of work, not after them.
+    results.select_bands(recipe.settings.output, torch.zeros(bands, 1, 1), inputs.wavelengths)
+    return inputs, reconstructor
 
 
 def recover(inputs: Inputs, reconstructor: Reconstructor, seed: int, visible: bool) -> Result:
@@ -97,7 +101,7 @@ def write_results(folder: Path, settings: Reconstruct, result: Result) -> None:
     truth = None if inputs.truth is None else inputs.truth[0]
     name = Path(str(settings.truth or settings.measurement or "bundled scene")).stem
     with atomic_folder(folder) as stage:
-        results.save_cube(stage, output, cube, inputs.wavelengths)
+        write_cube(stage / output.cube, *results.select_bands(output, cube, inputs.wavelengths))
         results.write_table(stage / "convergence.csv", result.rows)
         results.save_pictures(stage, output, name, cube, inputs.wavelengths, truth, result.numbers)
         files = sorted(file.name for file in stage.iterdir())

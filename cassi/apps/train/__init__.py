@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from cassi.apps.command import Run, prepare_process, run_command
 from cassi.apps.reconstructors import build_network, rewrite_model_path, store_models
-from cassi.apps.settings import Train, Validation
+from cassi.apps.settings import Train, Validation, check_nodes
 from cassi.apps.signals import Terminated, leave_to_lightning
 from cassi.apps.train import files, inputs, options
 from cassi.config import build
+from cassi.models.network import memory_format_warning
 
 
 def main() -> None:
@@ -34,6 +36,7 @@ def train(settings: Train, run: Run) -> float:
         The best PSNR on the validation scenes in dB, for sweeps.
     """
     _check_extra()
+    _check_nodes(settings)
     folder = run.folder
     prepare_process(settings)
     torch.manual_seed(settings.seed)
@@ -49,6 +52,8 @@ def train(settings: Train, run: Run) -> float:
     net, card = build_network(settings.model, len(wavelengths))
     card = replace(card, wavelengths=wavelengths)
     data = inputs.load_data(settings)
+    if settings.channels_last and first:
+        _warn_of_layout(settings, net, data.samples[0])
     module = make_module(settings, net, wavelengths)
     trainer = make_trainer(settings, folder, resumed)
     count = sum(p.numel() for p in net.parameters() if p.requires_grad)
@@ -134,6 +139,23 @@ def _quiet() -> None:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"lightning\.")
+
+
+def _warn_of_layout(settings: Train, net: Any, cube: Tensor) -> None:
+    """Say which operator of the network, if any, does not keep the bands of a cube last."""
+    simulate = inputs.build_simulator(settings.data.simulator, len(cube))
+    y, system = simulate(cube[None], torch.Generator().manual_seed(settings.seed))
+    if (warning := memory_format_warning(net, y, system)) is not None:
+        print(f"warning: {warning}", file=sys.stderr)
+
+
+def _check_nodes(settings: Train) -> None:
+    """Refuse before scenes are read what would be refused when the objects are built."""
+    names = ("optimizer", "scheduler", "loss", "task", "trainer")
+    nodes = {name: getattr(settings, name) for name in names}
+    for group in ("callbacks", "logger"):
+        nodes |= {f"{group}.{name}": node for name, node in getattr(settings, group).items()}
+    check_nodes({name: node for name, node in nodes.items() if node is not None})
 
 
 def _check_extra() -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -15,7 +11,6 @@ import pytest
 import torch
 
 import cassi
-from cassi.apps.evaluate import main
 from cassi.models.load import Card, create_model, save_model
 
 NANOMETRES = [450, 500, 550, 600, 650]
@@ -23,11 +18,6 @@ PLAIN = ("report=false", "figures=false", "progress=false")
 SHORT = "{name: gap, method: gap_tv, overrides: {solver.iterations: 4}}"
 OTHER = "{name: longer, method: gap_tv, overrides: {solver.iterations: 6}}"
 NETWORK = "{model: gap_net, weights: random, overrides: {model.stages: 1}}"
-
-
-@pytest.fixture
-def evaluate(command):
-    return command(main, "cassi-evaluate")
 
 
 @pytest.fixture
@@ -54,34 +44,17 @@ def reconstructors(*specs):
     return f"reconstructors=[{','.join(specs)}]"
 
 
-def results(folder):
-    return json.loads((folder / "results.json").read_text())
-
-
 def stamps(folder):
     return {f.relative_to(folder): f.stat().st_mtime_ns for f in folder.rglob("*.json")}
 
 
-def start(*arguments, launcher=()):
-    """Run the command as a process of its own."""
-    module = [*(launcher or (sys.executable,)), "-m", "cassi.apps.evaluate"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [*module, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-
-
-def test_tables_of_solvers_and_a_network(evaluate, data, tmp_path):
+def test_tables_of_solvers_and_a_network(evaluate, data, results, tmp_path):
     outcome = evaluate(*data, *PLAIN, reconstructors(SHORT, NETWORK))
     assert outcome.status == 0, outcome.err
     folder = tmp_path / "run"
     names = ("csv", "json", "md", "tex")
     assert all((folder / f"results.{suffix}").is_file() for suffix in names)
-    found = results(folder)
+    found = results("results.json")
     assert list(found["metrics"]["gap"]["scenes"]) == ["one", "three", "two"]
     assert found["about"]["gap"] == {"flops": None, "parameters": None}
     assert found["about"]["gap_net"]["flops"] > found["about"]["gap_net"]["parameters"] > 0
@@ -99,24 +72,24 @@ def test_tables_of_solvers_and_a_network(evaluate, data, tmp_path):
     )
     values = [s["psnr/unit"] for s in found["metrics"]["gap"]["scenes"].values()]
     assert found["metrics"]["gap"]["mean"]["psnr/unit"] == pytest.approx(np.mean(values))
-    rows = list(csv.DictReader((folder / "results.csv").open()))
+    rows = results("results.csv")
     assert [(r["method"], r["scene"]) for r in rows[:4]] == [
         ("gap", "one"), ("gap", "three"), ("gap", "two"), ("gap_net", "one"),
     ]  # fmt: skip
-    timing = json.loads((folder / "timing.json").read_text())
+    timing = results("timing.json")
     assert timing["timing"]["gap"]["mean"]["seconds"] > 0
     assert r"gap\_net & " in (folder / "results.tex").read_text()
     assert "| gap_net " in outcome.out
 
 
-def test_a_file_of_a_training_is_a_reconstructor(evaluate, data, tmp_path):
+def test_a_file_of_a_training_is_a_reconstructor(evaluate, data, results, tmp_path):
     network = create_model("gap_net", bands=5, stages=1)
     (tmp_path / "tiny").mkdir()
     path = tmp_path / "tiny" / "model.safetensors"
     save_model(path, network.state_dict(), Card("gap_net", 5, {"stages": 1}))
     outcome = evaluate(*data, *PLAIN, reconstructors(str(path)), "scenes=[two]")
     assert outcome.status == 0, outcome.err
-    assert list(results(tmp_path / "run")["metrics"]) == ["tiny"]
+    assert list(results("results.json")["metrics"]) == ["tiny"]
 
 
 def test_only_what_changed_is_done_again(evaluate, data, tmp_path):
@@ -138,13 +111,13 @@ def test_only_what_changed_is_done_again(evaluate, data, tmp_path):
     assert all(stamps(records)[path] != noisy[path] for path in first)
 
 
-def test_a_scene_that_fails_is_reported_and_the_rest_goes_on(evaluate, data, tmp_path):
+def test_a_scene_that_fails_is_reported_and_the_rest_goes_on(evaluate, data, results, tmp_path):
     (tmp_path / "cubes" / "three.npz").write_bytes(b"damaged")
     outcome = evaluate(*data, *PLAIN, reconstructors(SHORT))
     assert outcome.status == 1
     assert "gap, three failed: " in outcome.err
     assert "Traceback" not in outcome.err
-    found = results(tmp_path / "run")
+    found = results("results.json")
     assert list(found["metrics"]["gap"]["scenes"]) == ["one", "two"]
     assert found["metrics"]["gap"]["mean"]["sam"] is None
     assert [error["scene"] for error in found["errors"]] == ["three"]
@@ -162,26 +135,19 @@ def test_a_scene_that_fails_is_reported_and_the_rest_goes_on(evaluate, data, tmp
         (["scenes=[four]"], "'four' is not there; there is"),
         (["preset=mathlab"], "expected a metric preset among"),
         (["data=bundle"], "did you mean bundled"),
-        (["threads=0"], "threads: expected a whole number from 1"),
-        (["report=maybe"], "config value report: Value 'maybe'"),
         (["sweep=nois"], "did you mean noise"),
         (["mask=none.npy"], "mask: no file or folder none.npy"),
-        (["mismatch.rotation=much"], "config value mismatch.rotation: Value 'much'"),
     ],
 )
 def test_what_the_user_can_mend_is_one_line(evaluate, data, options, said):
-    outcome = evaluate(*data, *PLAIN, reconstructors(SHORT), *options)
-    assert outcome.status == 2
-    line = outcome.err.splitlines()[-1]
-    assert line.startswith("cassi-evaluate: error: ")
-    assert said in line
+    assert said in evaluate(*data, *PLAIN, reconstructors(SHORT), *options).refusal
 
 
-def test_a_killed_run_loses_the_scene_in_hand_only(evaluate, data, tmp_path):
+def test_a_killed_run_loses_the_scene_in_hand_only(evaluate, start, data, tmp_path):
     slow = "{name: slow, method: gap_tv, overrides: {solver.iterations: 1200}}"
     options = (*data, *PLAIN, reconstructors(slow))
     folder = tmp_path / "killed"
-    process = start(*options, f"hydra.run.dir={folder}")
+    process = start("evaluate", *options, f"hydra.run.dir={folder}")
     record = folder / "records" / "one" / "slow.json"
     deadline = time.monotonic() + 120
     while not record.exists():
@@ -200,13 +166,12 @@ def test_a_killed_run_loses_the_scene_in_hand_only(evaluate, data, tmp_path):
     assert (folder / "results.json").read_bytes() == whole
 
 
-def test_two_processes_give_the_bytes_of_one(evaluate, data, tmp_path):
+def test_two_processes_give_the_bytes_of_one(evaluate, start, data, tmp_path):
     options = (*data, *PLAIN, reconstructors(SHORT, NETWORK), "noise=shot")
     assert evaluate(*options, f"hydra.run.dir={tmp_path / 'one'}").status == 0
-    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone")
-    process = start(
-        *options, f"hydra.run.dir={tmp_path / 'two'}", launcher=(*launcher, "--nproc-per-node=2")
-    )
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    two = f"hydra.run.dir={tmp_path / 'two'}"
+    process = start("evaluate", *options, two, launcher=launcher)
     _, err = process.communicate(timeout=200)
     assert process.returncode == 0, err
     first, second = ((tmp_path / name / "results.json").read_bytes() for name in ("one", "two"))
@@ -223,7 +188,7 @@ def launcher(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["joblib", "submitit"])
-def test_a_multirun_makes_one_table(name, evaluate, data, tmp_path):
+def test_a_multirun_makes_one_table(name, evaluate, data, results, tmp_path):
     options = (*data, *PLAIN, reconstructors(SHORT, NETWORK))
     many = (*launcher(name), f"hydra.sweep.dir={tmp_path / 'many'}")
     assert evaluate(*options, f"hydra.run.dir={tmp_path / 'one'}").status == 0
@@ -236,17 +201,17 @@ def test_a_multirun_makes_one_table(name, evaluate, data, tmp_path):
     outcome = evaluate(*many, *options, "scenes=[one],[two,three]")
     assert outcome.status == 0, outcome.err
     assert stamps(tmp_path / "many" / "job0" / "records") == done
-    one, both = (results(tmp_path / folder) for folder in ("one", "many"))
+    one, both = (results("results.json", folder) for folder in ("one", "many"))
     assert one["metrics"] == both["metrics"]
     assert one["about"] == both["about"]
 
 
-def test_a_sweep_makes_a_table_and_a_plot(evaluate, data, tmp_path):
+def test_a_sweep_makes_a_table_and_a_plot(evaluate, data, results, tmp_path):
     options = (*data, *PLAIN, reconstructors(SHORT), "sweep=mask_shift", "sweep.values=[0,0.5]")
     outcome = evaluate(*options, "scenes=[one,two]")
     assert outcome.status == 0, outcome.err
     folder = tmp_path / "run"
-    rows = list(csv.DictReader((folder / "sweep.csv").open()))
+    rows = results("sweep.csv")
     means = {float(r["mismatch.shift[1]"]): r for r in rows if r["scene"] == "mean"}
     assert float(means[0]["psnr/unit"]) > float(means[0.5]["psnr/unit"])
     assert len(rows) == 2 * 3

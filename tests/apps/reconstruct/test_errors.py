@@ -13,8 +13,9 @@ import sys
 import numpy as np
 import pytest
 import scipy.io
+import torch
 
-TINY = ("solver.iterations=2", "system.step=-1")
+TINY = ("solver.iterations=2",)
 
 
 @pytest.fixture
@@ -22,18 +23,11 @@ def refused(reconstruct, camera, tmp_path):
     """Run with overrides on top of a good camera; return the one line of the error."""
 
     def run(*overrides, files=("measurement", "mask")):
-        arguments = [f"{role}={getattr(camera, role)}" for role in files]
-        outcome = reconstruct(*arguments, *TINY, *overrides)
-        assert outcome.status == 2
-        lines = [line for line in outcome.err.splitlines() if line.strip()]
-        # The progress bar may stand above; the error itself is the last line and the only one.
-        assert [line for line in lines if "error" in line.lower()] == lines[-1:]
-        assert lines[-1].startswith("cassi-reconstruct: error: ")
-        assert "Traceback" not in outcome.err
+        line = reconstruct(*camera.given(*files), *TINY, *overrides).refusal
         folder = tmp_path / "run"
         left = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
         assert left <= {".hydra"}
-        return lines[-1]
+        return line
 
     return run
 
@@ -55,13 +49,6 @@ def test_wrong_key_lists_the_arrays(refused, camera, tmp_path):
     assert "other" in line
 
 
-def test_mask_of_another_height(refused, tmp_path):
-    np.save(tmp_path / "m.npy", np.ones((11, 17)))
-    line = refused(f"mask={tmp_path / 'm.npy'}")
-    assert "expected a height of 12" in line
-    assert "got 11" in line
-
-
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
@@ -76,14 +63,11 @@ def test_mask_of_another_height(refused, tmp_path):
         (["wavelengths=[450,500,490,510,520]"], "increasing"),
         (["wavelengths=red"], "list of numbers"),
         (["scale=0"], "scale"),
-        (["scale=much"], "scale"),
         (["dark=night"], "dark"),
         (["wavelengths=[0.45,0.5,0.55,0.6,0.65]"], "micrometres"),
         (["wavelengths=[450,460]"], "wavelengths: expected 5 values"),
         (["output.points=[5,5]"], "output.points"),
         (["output.points=5"], "output.points"),
-        (["+output.pictres=false"], "output.pictres"),
-        (["+wavelenghts=[1,2]"], "did you mean wavelengths"),
         (["threads=0"], "threads"),
         (["device=tpu"], "device"),
         (["device=cuda:99"], "device"),
@@ -95,7 +79,6 @@ def test_mask_of_another_height(refused, tmp_path):
         (["solver.tol=-1"], "tol"),
         (["prior.weight=-1"], "weight"),
         (["solver._target_=os.system"], "not allowed"),
-        (["solver._target_=cassi.data.io.os.system"], "not allowed"),
         (["solver._target_=torch.nn.Identity"], "solver"),
         (["solver.algorithm=null"], "algorithm"),
         (["solver.sigma=null"], "sigma"),
@@ -127,44 +110,28 @@ def test_nan(refused, camera, tmp_path, role):
     assert role in line
 
 
+DARK_COLUMN = np.ones((12, 17))
+DARK_COLUMN[:, 4] = 0
+
+
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("role", "values", "said"),
     [
-        ("defaults: [reconstruct, _self_]\nsystem: {bands: 5\n", "not valid YAML"),
-        ("defaults: [reconstruct, _self_]\n\tmask: a\n", "not valid YAML"),
-        ("mask: mask.npy\n", "defaults: [reconstruct, _self_]"),
-        ("defaults: [reconstruct, _self_]\nmasc: mask.npy\n", "did you mean mask"),
+        ("measurement", np.zeros((12, 21)), "only zeros"),
+        ("mask", np.ones((11, 17)), "expected a height of 12 as the measurement's, got 11"),
+        ("mask", DARK_COLUMN, "1 all-dark column (4)"),
+        ("mask", np.full((12, 17), 255.0), "expected transmissions in [0, 1]"),
+        ("truth", np.ones((5, 10, 17)), "truth: expected (C, H, W) = (5, 12, 17)"),
     ],
 )
-def test_wrong_config_file(reconstruct, camera, tmp_path, text, said):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "broken.yaml").write_text(text)
-    outcome = reconstruct(
-        "--config-dir", "mine", "--config-name", "broken", f"measurement={camera.measurement}"
-    )
-    assert outcome.status == 2
-    assert said in outcome.err
-    assert "Traceback" not in outcome.err
-
-
-def test_dark_frame(refused, tmp_path):
-    np.save(tmp_path / "y.npy", np.zeros((12, 21)))
-    assert "only zeros" in refused(f"measurement={tmp_path / 'y.npy'}")
+def test_contents_that_do_not_fit(refused, tmp_path, role, values, said):
+    np.save(tmp_path / "other.npy", values)
+    assert said in refused(f"{role}={tmp_path / 'other.npy'}")
 
 
 def test_data_folder_that_is_not_there(reconstruct, tmp_path):
     outcome = reconstruct("experiment=kaist_snapshot", f"paths.data_dir={tmp_path / 'none'}")
-    assert outcome.status == 2
-    assert "set paths.data_dir=DIR or $CASSI_DATA" in outcome.err
-
-
-def test_dark_column_and_unscaled_mask(refused, tmp_path):
-    mask = np.ones((12, 17))
-    mask[:, 4] = 0
-    np.save(tmp_path / "m.npy", mask)
-    assert "1 all-dark column (4)" in refused(f"mask={tmp_path / 'm.npy'}")
-    np.save(tmp_path / "m.npy", np.full((12, 17), 255.0))
-    assert "expected transmissions in [0, 1]" in refused(f"mask={tmp_path / 'm.npy'}")
+    assert "set paths.data_dir=DIR or $CASSI_DATA" in outcome.refusal
 
 
 @pytest.mark.parametrize("keep", [0, 20, 130, 400])
@@ -175,11 +142,6 @@ def test_corrupt_mat(refused, tmp_path, keep):
     assert "y.mat" in refused(f"measurement={path}")
 
 
-def test_truth_of_another_shape(refused, tmp_path):
-    np.save(tmp_path / "t.npy", np.ones((5, 10, 17)))
-    assert "truth: expected (C, H, W) = (5, 12, 17)" in refused(f"truth={tmp_path / 't.npy'}")
-
-
 @pytest.mark.parametrize("moment", ["write", "picture", "rename"])
 def test_full_disk_leaves_nothing(refused, monkeypatch, moment):
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "cube.tif")
@@ -188,7 +150,7 @@ def test_full_disk_leaves_nothing(refused, monkeypatch, moment):
         raise full
 
     target = {
-        "write": "cassi.apps.results.write_cube",
+        "write": "cassi.apps.reconstruct.one.write_cube",
         "picture": "cassi.viz.save_spectra",
         "rename": "os.replace",
     }[moment]
@@ -204,8 +166,8 @@ def test_a_file_that_cannot_grow(camera, tmp_path):
 
     run = tmp_path / "run"
     done = subprocess.run(
-        [sys.executable, "-B", "-m", "cassi.apps.reconstruct", *TINY, f"hydra.run.dir={run}",
-         f"measurement={camera.measurement}", f"mask={camera.mask}"],
+        [sys.executable, "-B", "-m", "cassi.apps.reconstruct", *camera.given(), *TINY,
+         f"hydra.run.dir={run}"],
         capture_output=True, text=True, preexec_fn=limit, check=False,
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
@@ -215,14 +177,10 @@ def test_a_file_that_cannot_grow(camera, tmp_path):
 
 def test_folder_that_cannot_be_made(reconstruct, camera, tmp_path):
     (tmp_path / "run").write_text("a file stands where the folder should be")
-    outcome = reconstruct(f"measurement={camera.measurement}", f"mask={camera.mask}", *TINY)
-    assert outcome.status == 2
-    assert outcome.err.splitlines()[-1].startswith("cassi-reconstruct: error: ")
+    assert str(tmp_path / "run") in reconstruct(*camera.given(), *TINY).refusal
     assert (tmp_path / "run").read_text().startswith("a file stands")
 
 
 def test_diverging_prior_is_reported(refused, monkeypatch):
-    import torch
-
     monkeypatch.setattr("cassi.priors.TV.__call__", lambda self, x, sigma: x * torch.nan)
     assert "diverged" in refused("solver=gap")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import math
 
 import numpy as np
@@ -11,105 +9,84 @@ import pytest
 import torch
 
 import cassi
+from cassi.apps.results import write_json
 from cassi.data import io
 from cassi.data.checksums import SUMS, check_sums
 from cassi.data.frames import edge_level
+from cassi.data.resample import to_wavelengths
 
-TINY = ("solver.iterations=3", "system.step=-1", "solver.consistent=false")
-PICTURES = {"rgb.png", "bands.png", "spectra.png", "report.html"}
-FILES = PICTURES | {"cube.tif", "convergence.csv", "metrics.json"}
-
-
-def given(camera, *roles):
-    return [f"{role}={getattr(camera, role)}" for role in roles or ("measurement", "mask")]
+TINY = ("solver.iterations=3", "solver.consistent=false")
+PLAIN = (*TINY, "output.pictures=false")
+FILES = {"rgb.png", "bands.png", "spectra.png", "report.html", "cube.tif", "convergence.csv"}
 
 
-def strict_json(path):
-    def refuse(name):
-        raise AssertionError(f"{name} is not JSON")
+@pytest.fixture
+def recover(reconstruct, camera, tmp_path):
+    """Return the cube that options, on top of the small camera's, lead to."""
 
-    return json.loads(path.read_text(), parse_constant=refuse)
+    def run(*options, roles=("measurement", "mask")):
+        outcome = reconstruct(*camera.given(*roles), *PLAIN, *options)
+        assert outcome.status == 0, outcome.err
+        return io.read_cube(tmp_path / "run" / "cube.tif")
+
+    return run
 
 
-def test_writes_every_file(reconstruct, camera, tmp_path):
-    outcome = reconstruct(*given(camera, "measurement", "mask", "truth"), *TINY)
+def test_writes_every_file(reconstruct, camera, results, tmp_path):
+    outcome = reconstruct(*camera.given("measurement", "mask", "truth"), *TINY)
     assert outcome.status == 0, outcome.err
+    assert all(text in outcome.err for text in ("3/3", "residual=", "PSNR="))
     run = tmp_path / "run"
-    assert {file.name for file in run.iterdir()} == FILES | {".hydra", SUMS}
+    assert {file.name for file in run.iterdir()} == FILES | {"metrics.json", ".hydra", SUMS}
 
     cube = io.load_cube(run / "cube.tif")
     assert cube.data.shape == (1, 5, 12, 17)
     assert cube.wavelengths == (450, 500, 550, 600, 650)
 
-    results = strict_json(run / "metrics.json")
+    numbers = results()
     y = camera.system(camera.cube)
     expected = ((y - camera.system(cube.data)).norm() / y.norm()).item()
-    assert results["relative_residual"] == pytest.approx(expected, rel=1e-4)
-    assert results["iterations"] == 3
-    assert results["stopped_by"] == "iterations"
-    assert results["seconds"] > 0
-    assert results["peak_memory_bytes"] > 1e6
-    assert results["backend"] in ("reference", "compiled")
-    assert results["device"]
-    assert results["versions"]["torch"] == torch.__version__
-    assert set(results["metrics"]) == set(cassi.metrics.list_presets())
-    scores = results["metrics"]["matlab-uint8"]
+    assert numbers["relative_residual"] == pytest.approx(expected, rel=1e-4)
+    assert (numbers["iterations"], numbers["stopped_by"]) == (3, "iterations")
+    assert set(numbers["files"]) == FILES
+    assert numbers["seconds"] > 0
+    assert numbers["peak_memory_bytes"] > 1e6
+    assert numbers["backend"] in ("reference", "compiled")
+    assert numbers["device"]
+    assert numbers["versions"]["torch"] == torch.__version__
+    assert set(numbers["metrics"]) == set(cassi.metrics.list_presets())
+    scores = numbers["metrics"]["matlab-uint8"]
     assert scores["psnr"] == pytest.approx(cassi.metrics.psnr(cube.data, camera.cube).item())
+    assert "conjugate_gradients" not in numbers
 
-    rows = list(csv.DictReader((run / "convergence.csv").open()))
+    rows = results("convergence.csv")
     assert [row["iteration"] for row in rows] == ["1", "2", "3"]
     assert float(rows[-1]["residual"]) == pytest.approx(expected, rel=1e-4)
     assert float(rows[-1]["psnr"]) == pytest.approx(scores["psnr"], rel=1e-4)
     seconds = [float(row["seconds"]) for row in rows]
     assert seconds == sorted(seconds)
     assert all(float(row["objective"]) > 0 for row in rows)
+    assert not [name for name in rows[0] if name.startswith("inner")]
 
 
-def test_objective_is_empty_where_a_prior_has_none(reconstruct, camera, tmp_path):
-    assert reconstruct(*given(camera), *TINY, "prior=low_rank").status == 0
-    rows = list(csv.DictReader((tmp_path / "run" / "convergence.csv").open()))
-    assert [row["objective"] for row in rows] == [""] * 3
+def test_without_truth_there_are_no_metrics(recover, results):
+    recover("prior=low_rank")
+    assert "metrics" not in results()
+    rows = results("convergence.csv")
+    assert "psnr" not in rows[0]
+    assert [row["objective"] for row in rows] == [""] * 3  # this prior has none
 
 
-def test_progress_shows_residual_and_psnr(reconstruct, camera):
-    outcome = reconstruct(*given(camera, "measurement", "mask", "truth"), *TINY)
-    assert "3/3" in outcome.err
-    assert "residual=" in outcome.err
-    assert "PSNR=" in outcome.err
-    assert "PSNR" not in reconstruct(*given(camera), *TINY).err
+def test_measurement_is_simulated_from_the_truth(recover):
+    assert torch.equal(recover(roles=("truth", "mask")), recover())
 
 
-def test_without_truth_there_are_no_metrics(reconstruct, camera, tmp_path):
-    assert reconstruct(*given(camera), *TINY).status == 0
-    assert "metrics" not in strict_json(tmp_path / "run" / "metrics.json")
-    header = (tmp_path / "run" / "convergence.csv").read_text().splitlines()[0]
-    assert "psnr" not in header
-    assert "residual" in header
-
-
-def test_measurement_is_simulated_from_the_truth(reconstruct, camera, tmp_path):
-    reconstruct(*given(camera), *TINY)
-    measured = io.read_cube(tmp_path / "run" / "cube.tif")
-    reconstruct(*given(camera, "truth", "mask"), *TINY)
-    assert torch.equal(io.read_cube(tmp_path / "run" / "cube.tif"), measured)
-
-
-def test_scale_multiplies_the_measurement(reconstruct, camera, tmp_path):
-    reconstruct(*given(camera), *TINY)
-    plain = io.read_cube(tmp_path / "run" / "cube.tif")
-    reconstruct(*given(camera), *TINY, "scale=4")
-    torch.testing.assert_close(io.read_cube(tmp_path / "run" / "cube.tif"), 4 * plain)
-
-
-def test_dark_level_is_subtracted(reconstruct, camera, tmp_path):
-    reconstruct(*given(camera), *TINY)
-    plain = io.read_cube(tmp_path / "run" / "cube.tif")
+def test_scale_and_dark_level(recover, camera, results):
+    plain = recover()
+    torch.testing.assert_close(recover("scale=4"), 4 * plain)
     np.save(camera.measurement, np.load(camera.measurement) + 3)
-    reconstruct(*given(camera), *TINY, "dark=3")
-    torch.testing.assert_close(
-        io.read_cube(tmp_path / "run" / "cube.tif"), plain, atol=1e-5, rtol=0
-    )
-    assert "dark level 3" in strict_json(tmp_path / "run" / "metrics.json")["inputs"][-1]
+    torch.testing.assert_close(recover("dark=3"), plain, atol=1e-5, rtol=0)
+    assert "dark level 3" in results()["inputs"][-1]
 
 
 def test_dark_level_from_the_edges():
@@ -121,80 +98,103 @@ def test_dark_level_from_the_edges():
 
 @pytest.mark.parametrize("name", ["cube.mat", "cube.npz", "cube.h5", "cube.hdr", "cube.npy"])
 def test_other_formats(reconstruct, camera, tmp_path, name):
-    arguments = [*given(camera), *TINY, "output.pictures=false", f"output.cube={name}"]
-    assert reconstruct(*arguments).status == 0
+    assert reconstruct(*camera.given(), *PLAIN, f"output.cube={name}").status == 0
     assert io.read_cube(tmp_path / "run" / name, axes=None).shape == (1, 5, 12, 17)
 
 
-def test_a_second_run_deletes_nothing_and_names_its_files(reconstruct, camera, tmp_path):
+def test_a_second_run_deletes_nothing_and_names_its_files(reconstruct, camera, results, tmp_path):
     run = tmp_path / "run"
-    reconstruct(*given(camera), *TINY)
-    assert set(strict_json(run / "metrics.json")["files"]) == FILES - {"metrics.json"}
-    reconstruct(*given(camera), *TINY, "output.report=false")
-    assert set(strict_json(run / "metrics.json")["files"]) == FILES - {
-        "metrics.json",
-        "report.html",
-    }
-    reconstruct(*given(camera), *TINY, "output.pictures=false", "output.cube=cube.npz")
-    assert {file.name for file in run.iterdir()} == FILES | {"cube.npz", ".hydra", SUMS}
-    assert [file.name for file in check_sums(run)] == [
-        "convergence.csv",
-        "cube.npz",
-        "metrics.json",
-    ]
-    assert strict_json(run / "metrics.json")["files"] == ["convergence.csv", "cube.npz"]
+    reconstruct(*camera.given(), *TINY)
+    reconstruct(*camera.given(), *TINY, "output.report=false")
+    assert set(results()["files"]) == FILES - {"report.html"}
+    reconstruct(*camera.given(), *PLAIN, "output.cube=cube.npz")
+    listed = ["convergence.csv", "cube.npz"]
+    assert {f.name for f in run.iterdir()} == FILES | {"cube.npz", "metrics.json", ".hydra", SUMS}
+    assert [file.name for file in check_sums(run)] == [*listed, "metrics.json"]
+    assert results()["files"] == listed
+
+
+def test_the_cube_is_written_at_any_wavelengths(recover, results, tmp_path):
+    nm = (450, 500, 550, 600, 650)
+    given = f"wavelengths={list(nm)}".replace(" ", "")
+    cube, numbers = recover(given)[0], results()
+    wanted = recover(given, "output.wavelengths=[455,512.5,550]")[0]
+    assert torch.equal(wanted, to_wavelengths(cube, nm, (455, 512.5, 550)))
+    assert io.load_cube(tmp_path / "run" / "cube.tif").wavelengths == (455, 512.5, 550)
+    torch.testing.assert_close(wanted[0], 0.9 * cube[0] + 0.1 * cube[1])
+    assert results()["relative_residual"] == numbers["relative_residual"]
+    assert results()["cube_shape"] == numbers["cube_shape"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["wavelengths=[450,500,550,600,650]", "output.wavelengths=[440,500]"], "440 nm would be"),
+        (["output.wavelengths=[500]"], "output.wavelengths: expected wavelengths=[…] in nm"),
+        (["output.wavelengths=[500,400]"], "output.wavelengths: expected increasing"),
+        (["output.wavelengths=red"], "output.wavelengths: expected a list"),
+        (["output.wavelengths=[500]", "memory_budget=1GiB"], "expected null with memory_budget"),
+    ],
+)
+def test_wavelengths_that_cannot_be_written(reconstruct, camera, monkeypatch, options, said):
+    def late(*_, **__):
+        raise AssertionError("refused after the work")
+
+    monkeypatch.setattr("cassi.solvers.Solver.run", late)
+    assert said in reconstruct(*camera.given(), *PLAIN, *options).refusal
 
 
 def test_points_can_be_given(reconstruct, camera, tmp_path):
-    assert reconstruct(*given(camera), *TINY, "output.points=[[3,4],[11,16]]").status == 0
-    outcome = reconstruct(*given(camera), *TINY, "output.points=[[3,40]]")
-    assert outcome.status == 2
-    assert "40" in outcome.err.splitlines()[-1]
+    pictures = set()
+    for points in ("[[3,4],[11,16]]", "[[3.5,4.25],[10.75,16]]"):
+        outcome = reconstruct(*camera.given(), *TINY, f"output.points={points}")
+        assert outcome.status == 0, outcome.err
+        pictures.add((tmp_path / "run" / "spectra.png").read_bytes())
+    assert len(pictures) == 2
+    for outside in ("[[3,40]]", "[[3,16.5]]"):
+        line = reconstruct(*camera.given(), *TINY, f"output.points={outside}").refusal
+        assert "inside 12×17 pixels" in line
 
 
-def test_infinite_scores_are_null_in_json(tmp_path):
-    from cassi.apps.results import write_json
-
+def test_infinite_scores_are_null_in_json(results, tmp_path):
     write_json(tmp_path / "a.json", {"psnr": math.inf, "list": [math.nan, 1.0]})
-    assert strict_json(tmp_path / "a.json") == {"psnr": None, "list": [None, 1.0]}
-
-
-def test_own_config_directory(reconstruct, camera, tmp_path):
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    (folder / "my_camera.yaml").write_text(
-        "defaults: [reconstruct, _self_]\n"
-        "measurement: y.npy\nmask: mask.npy\n"
-        "system: {bands: 5, step: -1}\nsolver: {iterations: 2}\n"
-        "wavelengths: [450, 500, 550, 600, 650]\n"
-    )
-    outcome = reconstruct("--config-dir", str(folder), "--config-name", "my_camera")
-    assert outcome.status == 0, outcome.err
-    assert strict_json(tmp_path / "run" / "metrics.json")["cube_shape"] == [5, 12, 17]
+    assert results("a.json", "") == {"psnr": None, "list": [None, 1.0]}
 
 
 def test_sweep_runs_every_job_and_reports_the_failed_one(reconstruct, camera, tmp_path):
     outcome = reconstruct(
-        "--multirun", *given(camera), "system.step=-1", "output.pictures=false",
-        "solver.iterations=2,0,3", f"hydra.sweep.dir={tmp_path / 'sweep'}",
-        "hydra.sweep.subdir=${solver.iterations}",
+        "--multirun", *camera.given(), "output.pictures=false", "solver.iterations=2,0,3",
+        f"hydra.sweep.dir={tmp_path / 'sweep'}", "hydra.sweep.subdir=${solver.iterations}",
     )  # fmt: skip
     assert outcome.status == 2
     assert "at least 1, got 0" in outcome.err
-    assert (tmp_path / "sweep" / "2" / "metrics.json").exists()
-    assert (tmp_path / "sweep" / "3" / "metrics.json").exists()
-    assert not (tmp_path / "sweep" / "0" / "metrics.json").exists()
+    there = {n: (tmp_path / "sweep" / n / "metrics.json").exists() for n in ("2", "0", "3")}
+    assert there == {"2": True, "0": False, "3": True}
 
 
 @pytest.mark.parametrize(("solver", "rounding"), [("gap", 0.0), ("auto", 1e-5)])
-def test_the_cube_does_not_depend_on_the_number_of_threads(
-    solver, rounding, reconstruct, camera, tmp_path
-):
+def test_the_cube_does_not_depend_on_the_number_of_threads(recover, solver, rounding):
     """Operators give the same bits; a matrix product of torch, as in auto, rounds otherwise."""
-    cubes = []
     before = torch.get_num_threads()
-    for threads in (1, 2):
-        reconstruct(*given(camera), *TINY, f"solver={solver}", f"threads={threads}")
-        cubes.append(io.read_cube(tmp_path / "run" / "cube.tif"))
+    cubes = [recover(f"solver={solver}", f"threads={threads}") for threads in (1, 2)]
     torch.set_num_threads(before)
     np.testing.assert_allclose(cubes[0], cubes[1], rtol=rounding, atol=rounding)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("system=blurred", "system.line_spread=[0.3,0.3,0.4,0.4,0.5]"),
+        ("system=warped", "system.smile=0.5"),
+    ],
+)
+def test_a_solve_by_conjugate_gradients_is_reported(recover, results, options):
+    recover(*options, "solver=gap", roles=("mask", "truth"))
+    solve = results()["conjugate_gradients"]
+    assert 0 < solve["iterations"] <= 10
+    assert 0 < solve["relative_residual"] < 0.1
+    assert solve["converged"] == (solve["relative_residual"] <= 1e-3)
+    rows = results("convergence.csv")
+    assert len(rows) == 3
+    assert all(0 < int(row["inner_iterations"]) <= 10 for row in rows)
+    assert all(float(row["inner_residual"]) < 0.1 for row in rows)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -24,15 +21,6 @@ TINY = (
 )
 
 
-def rows(folder):
-    with (folder / "metrics.csv").open(newline="") as stream:
-        return list(csv.DictReader(stream))
-
-
-def losses(folder):
-    return [float(row["loss"]) for row in rows(folder) if row["loss"]]
-
-
 def equal(a, b):
     """Compare what two checkpoints hold, paths aside."""
     if isinstance(a, torch.Tensor):
@@ -45,7 +33,7 @@ def equal(a, b):
     return a == b
 
 
-def test_end_to_end(train, tmp_path):
+def test_end_to_end(train, results, tmp_path):
     outcome = train(
         *TINY, "data.crop=32", "data.batch_size=4", "data.steps_per_epoch=10", "optimizer.lr=5e-3",
         "trainer.max_steps=40", "trainer.log_every_n_steps=1", "callbacks=ema",
@@ -56,11 +44,12 @@ def test_end_to_end(train, tmp_path):
         *("checkpoints", "tensorboard", "metrics.csv", "model.safetensors", "model.yaml"),
         *("ema.safetensors", ".hydra", "SHA256SUMS"),
     }
-    seen = losses(folder)
+    table = results("metrics.csv")
+    seen = [float(row["loss"]) for row in table if row["loss"]]
     assert len(seen) == 40
     assert np.mean(seen[-10:]) < 0.9 * np.mean(seen[:10])
 
-    scores = [float(row["val_psnr"]) for row in rows(folder) if row["val_psnr"]]
+    scores = [float(row["val_psnr"]) for row in table if row["val_psnr"]]
     assert len(scores) == 4
     network, card = load_model(folder / "model.safetensors")
     assert not network.training
@@ -78,7 +67,7 @@ def test_end_to_end(train, tmp_path):
     assert {"loss", "val_psnr", "lr-Adam"} <= set(events.Tags()["scalars"])
 
 
-def test_kill_and_resume_is_as_if_nothing_had_happened(train, tmp_path):
+def test_kill_and_resume_is_as_if_nothing_had_happened(train, start, results, tmp_path):
     options = (
         *TINY, "data.steps_per_epoch=5", "trainer.max_steps=12", "callbacks=ema",
         "callbacks.last.every_minutes=null", "callbacks.last.every_n_train_steps=2",
@@ -87,8 +76,7 @@ def test_kill_and_resume_is_as_if_nothing_had_happened(train, tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert train(*options, f"hydra.run.dir={whole}").status == 0
 
-    command = [sys.executable, "-m", "cassi.apps.train", *options, f"hydra.run.dir={killed}"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = start("train", *options, f"hydra.run.dir={killed}")
     last = killed / "checkpoints" / "last.ckpt"
     deadline = time.monotonic() + 120
     while not last.exists() or read_checkpoint(last)["global_step"] < 4:
@@ -96,7 +84,7 @@ def test_kill_and_resume_is_as_if_nothing_had_happened(train, tmp_path):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    process.communicate()
     assert 4 <= read_checkpoint(last)["global_step"] < 12
     assert not (killed / "model.safetensors").exists()
 
@@ -110,11 +98,14 @@ def test_kill_and_resume_is_as_if_nothing_had_happened(train, tmp_path):
     assert equal(*ends)
     for name in ("model.safetensors", "ema.safetensors"):
         assert equal(load_file(whole / name), load_file(killed / name))
-    scores = [[row["val_psnr"] for row in rows(f) if row["val_psnr"]] for f in (whole, killed)]
+    scores = [
+        [row["val_psnr"] for row in results("metrics.csv", f) if row["val_psnr"]]
+        for f in (whole, killed)
+    ]
     assert scores[0] == scores[1]
 
 
-def test_two_processes_give_the_gradient_of_one(train, tmp_path):
+def test_two_processes_give_the_gradient_of_one(train, start, tmp_path):
     # One step of plain descent at rate 1 moves the weights by the gradient.
     np.save(tmp_path / "mask.npy", np.random.default_rng(0).random((16, 16)).astype(np.float32))
     options = (
@@ -126,19 +117,16 @@ def test_two_processes_give_the_gradient_of_one(train, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     outcome = train(*options, f"hydra.run.dir={one}")
     assert outcome.status == 0, outcome.err
-    command = [sys.executable, "-m", "cassi.apps.train", *options, "trainer=ddp_cpu"]
-    command.append(f"hydra.run.dir={two}")
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
-    assert done.returncode == 0, done.stderr
+    process = start("train", *options, "trainer=ddp_cpu", f"hydra.run.dir={two}")
+    _, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
     a, b = (load_file(folder / "model.safetensors") for folder in (one, two))
     assert max((a[key] - b[key]).abs().max() for key in a) <= 1e-6
 
 
 def test_a_folder_that_holds_a_training_is_not_overwritten(train, tmp_path):
     assert train(*TINY, "trainer.max_steps=1").status == 0
-    outcome = train(*TINY, "trainer.max_steps=1")
-    assert outcome.status == 2
-    assert "go on with ckpt=last" in outcome.err
+    assert "go on with ckpt=last" in train(*TINY, "trainer.max_steps=1").refusal
     # It has not touched the options either: those of the first run still hold.
     assert add_earlier_options(["ckpt=last", f"hydra.run.dir={tmp_path / 'run'}"]) == [
         *TINY, "trainer.max_steps=1", "ckpt=last", f"hydra.run.dir={tmp_path / 'run'}",
@@ -159,10 +147,9 @@ def test_training_goes_on_from_exported_weights(train, tmp_path):
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_end_in_a_line(tmp_path, number, status):
+def test_signals_end_in_a_line(start, tmp_path, number, status):
     options = (*TINY, "data.steps_per_epoch=2", "trainer.max_steps=100000")
-    command = [sys.executable, "-m", "cassi.apps.train", *options, f"hydra.run.dir={tmp_path}"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = start("train", *options, f"hydra.run.dir={tmp_path}")
     while not (tmp_path / "checkpoints" / "last.ckpt").exists():
         assert process.poll() is None
         time.sleep(0.05)
@@ -171,3 +158,19 @@ def test_signals_end_in_a_line(tmp_path, number, status):
     assert process.returncode == status
     assert f"go on with: cassi-train ckpt=last hydra.run.dir={tmp_path}" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (("gap_net", "model.stages=1"), "channels_last: GAPNet loses it by aten.stack in GAPNet"),
+        (("mst_s", "model.blocks=[1,1,1]"), None),
+    ],
+)
+def test_what_loses_channels_last_is_named(train, model, said):
+    options = (f"model={model[0]}", *model[1:], *TINY[2:], "trainer.max_steps=1")
+    outcome = train(*options, "channels_last=true")
+    assert outcome.status == 0, outcome.err
+    warnings = [line for line in outcome.err.splitlines() if line.startswith("warning: ")]
+    assert len(warnings) == (said is not None)
+    assert all(said in line for line in warnings)

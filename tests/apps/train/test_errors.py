@@ -18,13 +18,9 @@ def refused(train, tmp_path):
     """Return the one line of the error."""
 
     def run(*overrides):
-        outcome = train(*TINY, *overrides)
-        assert outcome.status == 2, outcome.err
-        lines = [line for line in outcome.err.splitlines() if line.strip()]
-        assert len(lines) == 1, outcome.err
-        assert lines[0].startswith("cassi-train: error: ")
+        line = train(*TINY, *overrides).refusal
         assert not (tmp_path / "run" / "model.safetensors").exists()
-        return lines[0]
+        return line
 
     return run
 
@@ -49,7 +45,6 @@ def refused(train, tmp_path):
         (["data=folder"], "data.root"),
         (["data=cave", "paths.data_dir=nowhere"], "no folder nowhere; give data.root=DIR"),
         (["data=kave"], "did you mean cave"),
-        (["model=gap"], "did you mean gap_net"),
         (["model.stages=0"], "stages"),
         (["model.stage=2"], "model.stages"),
         (["model.weights=none.pth"], "no file none.pth"),
@@ -60,14 +55,10 @@ def refused(train, tmp_path):
         (["trainer.precision=3"], "Precision 3"),
         (["trainer.max_time=soon"], "DD:HH:MM:SS"),
         (["trainer.accumulate_grad_batches=3"], "data.steps_per_epoch: expected a multiple of"),
-        (["+trainer.precison=1"], "precison"),
         (["callbacks.last._target_=os.system"], "not allowed"),
         (["callbacks.last.every_n_train_steps=3"], "every_minutes"),
         (["logger.csv._target_=lightning.pytorch.loggers.WandbLogger"], "not allowed"),
         (["ckpt=none.ckpt"], "no file none.ckpt"),
-        (["seed=-1"], "seed"),
-        (["threads=0"], "threads"),
-        (["compile=perhaps"], "compile"),
     ],
 )
 def test_wrong_values(refused, overrides, said):

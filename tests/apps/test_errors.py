@@ -1,0 +1,102 @@
+"""Mistakes are one line, defects show where they are."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from cassi.apps import calibrate as calibrating
+from cassi.apps import evaluate as evaluating
+from cassi.apps import reconstruct as reconstructing
+from cassi.apps import train as training
+from cassi.apps.errors import describe, is_usage_error
+from cassi.apps.reconstruct.plan import parse_size
+
+DOORS = {
+    "reconstruct": (reconstructing, "load_inputs"),
+    "evaluate": (evaluating, "load_benchmark"),
+    "train": (training.inputs, "load_scenes"),
+    "calibrate": (calibrating, "load_frames"),
+}
+DEFECTS = {
+    "Python": lambda *_: int("x"),
+    "numpy": lambda *_: np.ones(2) + np.ones(3),
+    "torch": lambda *_: torch.ones(2) + torch.ones(3),
+    "a call": lambda *_: len(5),
+}
+
+
+def raised(function):
+    with pytest.raises(Exception) as caught:
+        function()
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "f.tif"), "f.tif: No space left on"),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "make room, then the same command"),
+        (OSError(errno.EROFS, os.strerror(errno.EROFS), "/sys/run"), "/sys/run: Read-only file"),
+        (raised(lambda: torch.empty(2**60, dtype=torch.uint8)), "out of memory; crop"),
+        (raised(lambda: np.empty(2**60, dtype=np.uint8)), "out of memory; crop"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "out of memory"),
+        (RuntimeError("CUDA error: out of memory\nCompile with"), "out of memory; crop"),
+        (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed."), "data.workers"),
+        (dist.DistNetworkError("failed to recv"), "another process of this run is gone"),
+        (RuntimeError("[gloo/pair.cc:1] Connection closed by peer [::1]"), "process of this run"),
+    ],
+)
+def test_what_the_machine_does_is_one_line(error, said):
+    assert is_usage_error(error)
+    line = describe(error)
+    assert said in line
+    assert "\n" not in line
+
+
+def test_a_mistake_is_raised_on_purpose():
+    assert not any(is_usage_error(raised(make)) for make in DEFECTS.values())
+    assert is_usage_error(raised(lambda: parse_size("x")))
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_a_defect_goes_on_to_python(commands, monkeypatch, name):
+    """Which prints its traceback and ends with status 1."""
+    monkeypatch.setattr(*DOORS[name], DEFECTS["Python"])
+    more = ("model=gap_net", "trainer.max_steps=1") if name == "train" else ()
+    with pytest.raises(ValueError, match="invalid literal for int"):
+        commands(name)(*more)
+
+
+def test_a_defect_shows_its_traceback(camera, tmp_path):
+    code = (
+        "import numpy as np, cassi.apps.reconstruct as command\n"
+        "command.load_inputs = lambda *_: np.ones(2) + np.ones(3)\ncommand.main()"
+    )
+    options = [*camera.given(), f"hydra.run.dir={tmp_path / 'run'}"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *options], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "Traceback (most recent call last):" in done.stderr
+    assert "ValueError: operands could not be broadcast" in done.stderr
+    assert "cassi-reconstruct: error" not in done.stderr
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_tracebacks_can_be_asked_for(commands, monkeypatch, name):
+    given = ("seed=-1", *(("model=gap_net",) if name == "train" else ()))
+    line = commands(name)(*given).refusal
+    monkeypatch.setenv("CASSI_DEBUG", "1")
+    outcome = commands(name)(*given)
+    assert outcome.status == 2
+    assert outcome.err.splitlines()[-1] == line
+    assert "Traceback (most recent call last):" in outcome.err
+    assert "whole_number(" in outcome.err

@@ -1,0 +1,108 @@
+"""What a user's own config file may hold, in every command."""
+
+from __future__ import annotations
+
+import pytest
+
+from cassi.apps.reconstructors import compose_settings
+from cassi.apps.settings import Calibrate, Evaluate, Reconstruct, Train
+
+KINDS = {"reconstruct": Reconstruct, "evaluate": Evaluate, "train": Train, "calibrate": Calibrate}
+PLAIN = {"train": ("model=gap_net",)}
+
+
+@pytest.fixture
+def run_file(commands, tmp_path):
+    """Run a command with a config file of the user's own."""
+
+    def run(name, text, *options):
+        (tmp_path / "mine").mkdir()
+        (tmp_path / "mine" / "own.yaml").write_text(f"defaults: [{name}, _self_]\n{text}\n")
+        chosen = ("--config-dir", "mine", "--config-name", "own", *PLAIN.get(name, ()), *options)
+        return commands(name)(*chosen)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("names", "text", "said"),
+    [
+        # Misspelt keys: at the top, one level down, inside an object.
+        ("reconstruct", "precison: 16", "'precison'; did you mean precision"),
+        ("reconstruct", "refin: true", "'refin'; did you mean refine?"),
+        ("calibrate", "radus: 2", "'radus'; did you mean radius"),
+        ("evaluate", "presett: unit", "'presett'; did you mean preset?"),
+        ("train", "chanels_last: true", "'chanels_last'; did you mean channels_last?"),
+        ("reconstruct evaluate train calibrate", "paths: {dat_dir: x}", "mean paths.data_dir?"),
+        ("reconstruct evaluate train calibrate", "xyzzy: 1", "names of your own go under vars:"),
+        ("reconstruct", "output: {pictres: false}", "'output.pictres'; did you mean output.pict"),
+        ("reconstruct calibrate", "keys: {mesurement: x}", "did you mean keys.measurement?"),
+        ("calibrate", "monochromatic: {wavelenght: 5}", "did you mean monochromatic.wavelength?"),
+        ("evaluate calibrate", "mismatch: {rotaton: 1}", "did you mean mismatch.rotation?"),
+        ("evaluate train", "data: {batchsize: 3}", "'data.batchsize'; did you mean data.batch_si"),
+        ("train", "data: {validation: {crp: 3}}", "did you mean data.validation.crop?"),
+        ("evaluate", "data: {evaluation: {cubs: x}}", "did you mean data.evaluation.cubes?"),
+        ("evaluate", "reconstructors: [{methd: auto}]", "'methd'; did you mean method?"),
+        ("reconstruct evaluate calibrate", "system: {stpe: 1}", "'system.stpe' of cassi.systems.S"),
+        ("reconstruct calibrate", "solver: {iteratons: 3}", "did you mean iterations?"),
+        ("reconstruct", "solver: {algorithm: {rohs: 1}}", "'solver.algorithm.rohs' of"),
+        (
+            "train",
+            "trainer: {max_stesp: 9}",
+            "'trainer.max_stesp' of lightning.pytorch.Trainer",
+        ),
+        ("train", "callbacks: {best: {monitr: x}}", "'callbacks.best.monitr' of"),
+        ("train", "model: {stags: 2}", "'model.stags' of gap_net; did you mean model.stages?"),
+        ("train", "data: {simulator: {stpe: 2}}", "'stpe' of cassi.data.simulation.Simulator; did"),
+        # Other types.
+        ("reconstruct evaluate train calibrate", "threads: many", "config value threads: Value"),
+        ("reconstruct evaluate train calibrate", "vars: 3", "config value vars: Cannot assign"),
+        ("reconstruct evaluate calibrate", "system: null", "system: expected a node with _target_"),
+        ("reconstruct evaluate calibrate", "noise: {snr_db: 3}", "noise: expected a node with"),
+        ("reconstruct evaluate calibrate", "mask: [a, b]", "mask: expected a node with _target_"),
+        ("reconstruct", "output: 3", "config value output: Invalid type"),
+        ("reconstruct", "halo: 2.5", "config value halo: Value '2.5'"),
+        ("reconstruct", "model: {nme: gap_net}", "model: expected a name of its group"),
+        ("evaluate", "cubes: maybe", "config value cubes: Value 'maybe'"),
+        ("train", "trainer: {max_steps: many}", "trainer.max_steps: expected a whole number"),
+        ("train", "logger: {mine: 3}", "logger.mine: expected a node with _target_, got 3"),
+        ("calibrate", "gain: much", "config value gain: Value 'much'"),
+        # References, and files that are no config.
+        ("reconstruct train", "seed: ${vars.none}", "config value seed: Interpolation key"),
+        ("reconstruct", "system: {bands: 5", "not valid YAML"),
+        ("reconstruct", "\tmask: a", "not valid YAML"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_one_line(run_file, tmp_path, names, text, said):
+    for name in names.split():
+        line = run_file(name, text).refusal
+        assert said in line, name
+        (tmp_path / "mine" / "own.yaml").unlink()
+        (tmp_path / "mine").rmdir()
+
+
+@pytest.mark.parametrize("name", ["reconstruct", "calibrate"])
+def test_a_file_begins_with_the_defaults(run_file, tmp_path, name):
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "own.yaml").write_text("mask: mask.npy\n")
+    assert f"defaults: [{name}, _self_]" in run_file(name, "", "--config-dir=bare").refusal
+
+
+def test_names_of_ones_own_stand_for_values(run_file, camera, results):
+    text = (
+        "measurement: y.npy\nmask: mask.npy\nvars: {shift: -1, turns: {few: 2}, note: [a, 3]}\n"
+        "system: {bands: 5, step: '${vars.shift}'}\nsolver: {iterations: '${vars.turns.few}'}\n"
+        "wavelengths: [450, 500, 550, 600, 650]\noutput: {pictures: false}"
+    )
+    outcome = run_file("reconstruct", text)
+    assert outcome.status == 0, outcome.err
+    numbers = results()
+    assert (numbers["cube_shape"], numbers["iterations"]) == ([5, 12, 17], 2)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_names_of_ones_own_are_free_in_every_command(name):
+    options = [*PLAIN.get(name, ()), *(["folder=x"] if name == "train" else [])]
+    more = ["+vars.mine={deep: [1, x]}", "seed=${vars.number}", "+vars.number=7"]
+    settings = compose_settings([*options, *more], kind=KINDS[name])
+    assert (settings.seed, settings.vars["mine"]) == (7, {"deep": [1, "x"]})
