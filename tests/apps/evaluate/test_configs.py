@@ -32,7 +32,7 @@ def settings_of(*options):
 def test_every_data_set_is_found_or_said_to_be_missing(name, data_dir):
     options = [f"data={name}", f"paths.data_dir={data_dir}"]
     if name == "folder":
-        with pytest.raises(ValueError, match=r"give it one, data\.root=…"):
+        with pytest.raises(ValueError, match=r"give data\.root=DIR"):
             settings_of(*options)
         options += [f"data.root={data_dir / 'cave_test'}", f"mask={data_dir / 'tsa/mask.mat'}"]
     settings = settings_of(*options)
