@@ -161,9 +161,7 @@ def test_frames_of_a_folder_are_preprocessed(evaluate, camera, results, tmp_path
         (["saturation=full"], "config value saturation: Value 'full'"),
         (["window=[0,0,13,21]"], "window: expected [top, left, height, width] inside (12, 21)"),
         (["noise=shot"], "noise: expected none, the measurement is not simulated"),
-        (["hot_pixel=3"], "hot_pixels"),
         (["truth=truth.npz", "measurement=null", "noise=sensor", "noise.qe=2"], "qe: expected"),
-        (["noise=shott"], "did you mean shot"),
     ],
 )
 def test_refused_in_one_line(reconstruct, camera, tmp_path, options, said):

@@ -131,7 +131,6 @@ def test_a_scene_that_fails_is_reported_and_the_rest_goes_on(evaluate, data, res
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["reconstructors=[gap_tw]"], "did you mean gap_tv"),
         (["scenes=[four]"], "'four' is not there; there is"),
         (["preset=mathlab"], "expected a metric preset among"),
         (["data=bundle"], "did you mean bundled"),

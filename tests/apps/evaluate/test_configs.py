@@ -20,7 +20,6 @@ from cassi.evaluation import Mismatch
 CONF = Path(__file__).resolve().parents[3] / "conf"
 DATA = sorted(f.stem for f in (CONF / "data").glob("*.yaml") if not f.stem.startswith("_"))
 SWEEPS = sorted(file.stem for file in (CONF / "sweep").glob("*.yaml"))
-NOISES = sorted(file.stem for file in (CONF / "noise").glob("*.yaml"))
 CPU = torch.device("cpu")
 
 
@@ -67,13 +66,6 @@ def test_every_sweep_has_points(name):
         assert OmegaConf.select(OmegaConf.create(asdict(here)), settings.sweep.parameter) == value
         Mismatch(**asdict(here.mismatch))
         assert here.noise is None or build(here.noise)
-
-
-@pytest.mark.parametrize("name", NOISES)
-def test_every_noise_builds(name):
-    noise = build(settings_of(f"noise={name}").noise)
-    y = torch.rand(1, 1, 8, 9)
-    assert not torch.equal(noise(y, 3, torch.Generator()), y)
 
 
 def test_methods_are_the_experiments_without_a_scene():
