@@ -61,12 +61,14 @@ def test_reconstructors_and_functions_are_methods(scene):
     assert torch.equal(cassi.reconstruct(y, system, solver), solver(y, system))
     pinv = cassi.reconstruct(y, system, lambda y, system: system.pinv(y))
     assert torch.equal(pinv, system.pinv(y))
+    before = torch.get_rng_state()
     drawn = [
         cassi.reconstruct(y, system, lambda y, system: torch.rand(1, *system.cube_shape), seed=s)
         for s in (0, 0, 1)
     ]
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
+    assert torch.equal(torch.get_rng_state(), before)  # the caller's numbers are its own
 
 
 def test_calibrate_gives_the_camera_of_the_command(tmp_path, monkeypatch):
@@ -114,11 +116,9 @@ def test_noise_by_settings_or_function(scene):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (
-            lambda y, a, x: cassi.reconstruct(a, y),
-            r"expected \(y, system\)",
-        ),
+        (lambda y, a, x: cassi.reconstruct(a, y), r"expected \(y, system\)"),
         (lambda y, a, x: cassi.calibrate(a, y), r"expected \(y, system\)"),
+        (lambda y, a, x: cassi.simulate(x, 3), r"expected \(x, system\), a tensor and a camera"),
         (lambda y, a, x: cassi.reconstruct(y, a, "gap_tw"), "did you mean gap_tv"),
         (lambda y, a, x: cassi.reconstruct(y, a, "gap_net"), "expected weights, got none"),
         (lambda y, a, x: cassi.reconstruct(y, a, "none.safetensors"), "no file none"),
