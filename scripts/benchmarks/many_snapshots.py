@@ -165,8 +165,8 @@ def compare_batches(options: list[str], root: Path, sizes: list[int]) -> bool:
 
 
 def finished(folder: Path) -> dict[str, int]:
-    """Return when each result was written, by snapshot."""
-    return {f.parent.name: f.stat().st_mtime_ns for f in folder.glob("*/metrics.json")}
+    """Return when each result was recorded as done, by snapshot."""
+    return {f.stem: f.stat().st_mtime_ns for f in (folder / ".done").glob("*.json")}
 
 
 def rate(folder: Path, processes: int) -> float:
