@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-fast coverage mutations sanitize fuzz lint format docs wheel release commands clean
+.PHONY: install demo test test-fast coverage mutations sanitize emulate fuzz lint format docs wheel release commands clean
 
 install: $(STAMP)
 
@@ -28,7 +28,7 @@ JOBS ?= 2
 SIDE_BY_SIDE = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 PYTEST = pytest -n $(JOBS) --dist worksteal
 
-test: install
+test: install emulate
 	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST)
 
 # For the inner loop: what takes seconds, of cassi alone.
@@ -73,6 +73,14 @@ build/sanitize/_cpu.so: $(STAMP)
 	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DPython_EXECUTABLE=$(abspath $(BIN)/python)
 	$(BIN)/cmake --build build/sanitize
 	touch $@
+
+# The CUDA kernels compiled as C++ into a library for the CPU, in a folder of its own, for
+# tests/ops/test_emulated.py; it takes the place of the CPU library where CASSI_LIBRARY_DIR names it.
+emulate: $(STAMP)
+	@command -v $(CXX) > /dev/null || { echo "No $(CXX): the CUDA kernels are not emulated."; exit 0; }; \
+	CASSI_EMULATE=1 $(BIN)/cmake -S . -B build/emulated -G Ninja --log-level=ERROR \
+	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DPython_EXECUTABLE=$(abspath $(BIN)/python) && \
+	$(BIN)/cmake --build build/emulated
 
 lint: install
 	$(BIN)/ruff check .

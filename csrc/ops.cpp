@@ -472,7 +472,7 @@ Geometry taps_geometry(int64_t batch, int64_t shots, int64_t bands, int64_t heig
 // Where bands move by whole pixels, evenly, and are not spread: their step, the camera of
 // `forward`, whose kernels are faster; on the CPU, where the numbers can be looked at.
 std::optional<Geometry> as_step(const Taps& taps, const Geometry& g, int64_t detector) {
-#if !defined(USE_CUDA)
+#if !defined(USE_CUDA) && !defined(CASSI_EMULATED)
   if (g.batch == 0) return std::nullopt;
   const int64_t step = g.bands > 1 ? taps.starts[taps.starts_band] - taps.starts[0] : 0;
   if (step <= -detector || step >= detector) return std::nullopt;

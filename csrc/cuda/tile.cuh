@@ -78,7 +78,9 @@ struct Unit<16> {
 // A copy of 4, 8 or 16 bytes that the thread does not wait for, see `await_copies`.
 template <int Bytes>
 CASSI_DEVICE_INLINE void copy_async(char* to, const char* from) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#if defined(CASSI_EMULATED)
+  return emulated::copy_later(to, from, Bytes);
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   const unsigned shared = static_cast<unsigned>(__cvta_generic_to_shared(to));
   if constexpr (Bytes == 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
@@ -95,7 +97,9 @@ CASSI_DEVICE_INLINE void copy_async(char* to, const char* from) {
 
 // The calling thread's copies have arrived; a barrier makes them visible to the others.
 CASSI_DEVICE_INLINE void await_copies() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#if defined(CASSI_EMULATED)
+  emulated::await_copies();
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
