@@ -19,6 +19,13 @@ struct Spread {
   }
 };
 
+// Whether a column of a band is seen at all: where it is not, nothing that it holds counts.
+template <class T>
+CASSI_DEVICE_INLINE bool is_seen(const Spread<T>& spread, int64_t detector, int64_t c, int64_t w) {
+  const int64_t at = w + spread.start(c);
+  return at < detector && at + spread.taps.count > 0;
+}
+
 // Σ_t a[c,t] y[k, h, w + s(c) + t], over the columns that the detector has.
 template <class T>
 CASSI_DEVICE_INLINE T collect(const Spread<T>& spread, const View& y, int64_t detector, int64_t c,
@@ -65,7 +72,7 @@ __global__ void __launch_bounds__(256)
     const Spread<T> spread = {a.taps, b};
     for (int64_t w = threadIdx.x; w < g.width; w += blockDim.x) {
       T sum = T(0);
-      for (int64_t k = 0; k < g.shots; ++k)
+      for (int64_t k = 0; k < g.shots && is_seen(spread, a.detector, c, w); ++k)
         sum += load<T>(a.mask, index(a.mask, b, k, c, h, w)) *
                collect(spread, a.y, a.detector, c, k, h, w);
       store(a.x, index(a.x, b, c, h, w), sum);
@@ -87,8 +94,9 @@ __global__ void __launch_bounds__(256)
       for (int64_t b = first; b < last; ++b) {
         const Spread<T> spread = {a.taps, b};
         for (int64_t band = a.per_band ? c : 0; band < (a.per_band ? c + 1 : g.bands); ++band)
-          sum += load<T>(a.x, index(a.x, b, band, h, w)) *
-                 collect(spread, a.y, a.detector, band, k, h, w);
+          if (is_seen(spread, a.detector, band, w))
+            sum += load<T>(a.x, index(a.x, b, band, h, w)) *
+                   collect(spread, a.y, a.detector, band, k, h, w);
       }
       store(a.mask, index(a.mask, s, k, c, h, w), sum);
     }
