@@ -46,9 +46,12 @@ __global__ void __launch_bounds__(256)
     const int64_t h = row % g.height, k = row / g.height % g.shots;
     const int64_t b = row / g.height / g.shots;
     const Spread<T> spread = {a.taps, b};
+    // From left to right, as `forward` sums: bands that move by whole pixels give its bits.
+    const bool falling = spread.start(g.bands - 1) < spread.start(0);
     for (int64_t column = threadIdx.x; column < a.detector; column += blockDim.x) {
       T sum = T(0);
-      for (int64_t c = 0; c < g.bands; ++c) {
+      for (int64_t rank = 0; rank < g.bands; ++rank) {
+        const int64_t c = falling ? g.bands - 1 - rank : rank;
         const int64_t from = column - spread.start(c);
         for (int64_t t = 0; t < a.taps.count; ++t) {
           const int64_t w = from - t;
