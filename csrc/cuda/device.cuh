@@ -5,9 +5,12 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <mutex>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "../kernels.h"
 #include "memory.h"
@@ -109,19 +112,41 @@ CASSI_DEVICE_INLINE char* shared_memory() {
 }
 
 inline void check(cudaError_t code, const char* what) {
-  if (code != cudaSuccess)
-    throw std::runtime_error(std::string("cassi: ") + what + ": " + cudaGetErrorString(code));
+  if (code == cudaSuccess) return;
+  cudaGetLastError();  // else whoever asks next would be told of it again
+  // A lack of memory is named as that of results is, see ops.cpp.
+  const char* lack = code == cudaErrorMemoryAllocation ? "can't allocate memory: " : "";
+  throw std::runtime_error(std::string("cassi: ") + lack + what + ": " + cudaGetErrorString(code));
+}
+
+inline int current_device() {
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  return device;
 }
 
 inline int64_t attribute(cudaDeviceAttr which) {
-  int device = 0, value = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
+  int value = 0;
+  check(cudaDeviceGetAttribute(&value, which, current_device()), "cudaDeviceGetAttribute");
   return value;
 }
 
 // The most shared memory that a block may ask for.
 inline int64_t shared_limit() { return attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin); }
+
+// Lets a kernel ask for all of it, once on each device: host threads that set what each call needs
+// would take it from each other between setting and launch.
+inline void raise_shared_limit(const void* kernel) {
+  static std::mutex mutex;
+  static std::set<std::pair<const void*, int>> raised;
+  const std::pair<const void*, int> place = {kernel, current_device()};
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (raised.count(place)) return;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(shared_limit())),
+        "shared memory");
+  raised.insert(place);
+}
 
 template <class T>
 struct Same {
@@ -135,10 +160,7 @@ void run(void (*kernel)(P...), int64_t blocks, dim3 threads, int64_t shared, voi
          typename Same<P>::type... args) {
   constexpr int64_t most = 0x7fffffff, by_default = 48 << 10;
   if (blocks == 0) return;
-  if (shared > by_default)
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(shared)),
-          "shared memory");
+  if (shared > by_default) raise_shared_limit(reinterpret_cast<const void*>(kernel));
   void* pointers[] = {static_cast<void*>(&args)...};
   check(
       cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(blocks < most ? blocks : most)), threads,
@@ -172,9 +194,13 @@ CASSI_DEVICE_INLINE int64_t first_row() {
 CASSI_DEVICE_INLINE int64_t rows_apart() { return static_cast<int64_t>(gridDim.x) * blockDim.y; }
 
 inline Memory scratch(int64_t bytes) {
-  int device = 0;
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  return allocate(bytes, device);
+  const int device = current_device();
+  try {
+    return allocate(bytes, device);
+  } catch (const std::exception&) {  // torch's words stay behind the stable interface
+    throw std::runtime_error("cassi: can't allocate memory for " + std::to_string(bytes) +
+                             " bytes of scratch");
+  }
 }
 
 // A contiguous (B, C, H, W) tensor in it, in the dtype of the sums.

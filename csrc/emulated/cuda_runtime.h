@@ -4,11 +4,11 @@
 // The environment says how, at each launch:
 //
 //   CASSI_EMULATED_ORDER=descending   of the threads between two barriers; or shuffled, ascending
-//   CASSI_EMULATED_SHARED=99          KB of shared memory that a block may ask for (227)
-//   CASSI_EMULATED_BLOCKS=2           the most blocks of a grid: kernels must stride over the rest
-//   CASSI_EMULATED_SKIP=gram.cu:75    a barrier to leave out
-//   CASSI_EMULATED_MEMORY=1           the most KB of scratch memory
-//   CASSI_EMULATED_FAIL=2             the error that every launch returns
+//   CASSI_EMULATED_SHARED=99          KB of shared memory that a block may ask for (227); a device
+//   of its own CASSI_EMULATED_BLOCKS=2           the most blocks of a grid: kernels must stride
+//   over the rest CASSI_EMULATED_SKIP=gram.cu:75    a barrier to leave out CASSI_EMULATED_MEMORY=1
+//   the most KB of scratch memory CASSI_EMULATED_FAIL=2             the error that every launch
+//   returns
 //
 // Not shown: inline PTX, registers, streams, several devices, graphs, weak memory order, and the
 // rounding of rsqrt and of fused multiply-adds.
@@ -106,6 +106,7 @@ inline float rsqrtf(float a) { return 1.0f / std::sqrt(a); }
 inline double rsqrt(double a) { return 1.0 / std::sqrt(a); }
 
 const char* cudaGetErrorString(cudaError_t code);
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int device);
 

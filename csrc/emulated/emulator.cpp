@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cuda_runtime.h"
@@ -91,7 +92,7 @@ namespace {
 
 // The device does one thing at a time, whichever host thread asks for it.
 std::mutex device, attributes;
-std::map<const void*, int> allowed;
+std::map<std::pair<const void*, int64_t>, int> allowed;  // by kernel and device
 std::vector<Thread> threads;
 std::vector<char*> free_stacks;
 Context scheduler;
@@ -213,7 +214,7 @@ cudaError_t allow_shared(const void* kernel, int bytes) {
   if (bytes > most_shared()) return cudaErrorInvalidValue;
   {
     const std::lock_guard<std::mutex> lock(attributes);
-    allowed[kernel] = bytes;
+    allowed[{kernel, most_shared()}] = bytes;
   }
   // Whoever else sets it does so now.
   std::this_thread::sleep_for(std::chrono::microseconds(200));
@@ -228,7 +229,7 @@ cudaError_t launch(const void* kernel, void (*entry)(void*), void* call, dim3 gr
     return cudaErrorInvalidConfiguration;
   {
     const std::lock_guard<std::mutex> lock(attributes);
-    const auto limit = allowed.find(kernel);
+    const auto limit = allowed.find({kernel, most_shared()});
     const size_t most = limit == allowed.end() ? 0 : static_cast<size_t>(limit->second);
     if (shared > (48 << 10) && shared > most) return cudaErrorInvalidValue;
   }
@@ -276,7 +277,7 @@ const char* cudaGetErrorString(cudaError_t code) {
 }
 
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = static_cast<int>(emulated::most_shared() >> 10);
   return cudaSuccess;
 }
 
