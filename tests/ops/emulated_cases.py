@@ -1,0 +1,196 @@
+"""What only the CUDA kernels do, on their emulation: run by test_emulated.py, in its process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cassi.ops._library import kernels
+
+Parity = Callable[..., tuple[Tensor, ...]]
+Arguments = Callable[..., list[Any]]
+Size = tuple[int, int, int, int]
+
+OPS = ["forward", "adjoint", "mask_adjoint", "ratio_inverse", "gram", "gram_solve"]
+OPS += ["data_step", "data_step_backward"]
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+# Shared memory that a block may ask for, in KB: none beyond that of every device, RTX, A100, H100.
+LIMITS = [48, 99, 163, 227]
+every_op = pytest.mark.parametrize("name", OPS)
+
+
+def _channels_last(value: Tensor) -> Tensor:
+    return value.movedim(-3, -1).contiguous().movedim(-1, -3) if value.ndim > 2 else value
+
+
+def _misaligned(value: Tensor) -> Tensor:
+    """Equal values, one element behind where memory begins."""
+    behind = torch.empty(value.numel() + 1, dtype=value.dtype)[1:].view(value.shape)
+    return behind.copy_(value)
+
+
+def _sliced(value: Tensor) -> Tensor:
+    wide = torch.full((*value.shape[:-1], 2 * value.shape[-1] + 1), torch.nan, dtype=value.dtype)
+    wide[..., 1::2] = value
+    return wide[..., 1::2]
+
+
+LAYOUTS: list[Callable[[Tensor], Tensor]] = [
+    lambda value: value,
+    _channels_last,
+    _misaligned,
+    _sliced,
+    lambda value: _channels_last(_misaligned(value)),
+]
+
+
+def _turn(args: list[Any], layout: Callable[[Tensor], Tensor]) -> list[Any]:
+    return [layout(a) if isinstance(a, Tensor) and a.ndim > 1 else a for a in args]
+
+
+@every_op
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_units_of_every_width(
+    name: str, dtype: torch.dtype, parity: Parity, camera_arguments: Arguments
+) -> None:
+    """Rows and pixels are copied in units of 2 to 16 bytes, as sizes and addresses permit."""
+    for bands, width in ((8, 16), (4, 12), (28, 34), (6, 7)):
+        size = (2, bands, 3, width)
+        for shares in ((1, 1), (2, bands)):
+            args = camera_arguments(name, size, 2, 1, *shares, dtypes=(dtype,) * 3)
+            for layout in LAYOUTS:
+                parity(name, *_turn(args, layout))
+    if "channels_last" in str(getattr(kernels, name).default._schema):
+        args = camera_arguments(name, (2, 28, 3, 16), -2, dtypes=(dtype,) * 3)
+        parity(name, *args[:-1], True)
+
+
+@pytest.mark.parametrize("name", [n for n in OPS if n not in ("gram", "gram_solve")])
+@pytest.mark.parametrize("limit", LIMITS)
+def test_more_than_fits(
+    name: str,
+    limit: int,
+    parity: Parity,
+    camera_arguments: Arguments,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bands in chunks, and rows that fit the shared memory of some devices only.
+
+    Detectors of more columns than a block has threads, and of more than any block can hold.
+    """
+    monkeypatch.setenv("CASSI_EMULATED_SHARED", str(limit))
+    sizes: list[tuple[Size, int]] = [
+        ((1, 70, 2, 259), 1),
+        ((2, 17, 1, 1000), -3),
+        ((1, 2, 1, 60001), 0),
+    ]
+    for (size, step), dtype in product(sizes, (torch.float32, torch.float64, torch.bfloat16)):
+        if size[-1] > 60000 and dtype != torch.float32:
+            continue
+        for mask_bands in (1, size[1]):
+            args = camera_arguments(name, size, step, mask_bands=mask_bands, dtypes=(dtype,) * 3)
+            parity(name, *args)
+            parity(name, *_turn(args, _channels_last))
+            if name in ("adjoint", "ratio_inverse"):
+                parity(name, *args[:-1], True)
+
+
+@every_op
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_few_blocks(
+    name: str,
+    blocks: int,
+    parity: Parity,
+    camera_arguments: Arguments,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A block that goes on to other rows, with the shared memory that it leaves."""
+    monkeypatch.setenv("CASSI_EMULATED_BLOCKS", str(blocks))
+    for size, shots in product([(3, 9, 9, 33), (1, 70, 3, 259)], (1, 2)):
+        if shots > 1 and name == "ratio_inverse":
+            continue
+        for shares in ((1, 1), size[:2]):
+            args = camera_arguments(name, size, -2, shots, *shares)
+            parity(name, *args)
+            parity(name, *_turn(args, _channels_last))
+            if name in ("adjoint", "ratio_inverse"):
+                parity(name, *args[:-1], True)
+
+
+@pytest.mark.parametrize("norm", range(3))
+def test_few_blocks_of_total_variation(
+    norm: int, parity: Parity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CASSI_EMULATED_BLOCKS", "2")
+    x, dual = torch.rand(2, 3, 70, 50), 0.05 * torch.rand(2, 2, 3, 70, 50)
+    parity("tv_prox", x, torch.tensor([0.1]), 9, norm)
+    parity("tv_prox_dual", _channels_last(x), torch.tensor([0.1, 0.2]), dual, 5, norm)
+
+
+@pytest.mark.parametrize("shots", [1, 4, 5, 7])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_matrices_of_shots(
+    shots: int, dtype: torch.dtype, parity: Parity, camera_arguments: Arguments
+) -> None:
+    """In a thread's own memory, or in scratch memory where there are more than four shots."""
+    for name in ("gram_solve", "data_step", "data_step_backward"):
+        for bands in (1, 5):  # one mask is nearly singular
+            size, types = (2, 5, 3, 19), (dtype,) * 3
+            args = camera_arguments(name, size, 2, shots, mask_bands=bands, dtypes=types)
+            parity(name, *args)
+
+
+@pytest.mark.parametrize("shots", [1, 2])
+@pytest.mark.parametrize("need", [(False, False), (False, True), (True, False), (True, True)])
+def test_gradients_that_are_needed(
+    shots: int, need: tuple[bool, bool], parity: Parity, camera_arguments: Arguments
+) -> None:
+    for samples, bands, width in product((1, 3), (1, 5), (33, 600)):
+        args = camera_arguments(
+            "data_step_backward", (3, 5, 3, width), 2, shots, samples, bands, rho=(0.1, 0.4, 1.0)
+        )
+        for layout in LAYOUTS[:2]:
+            parity("data_step_backward", *_turn(args[:-2], layout), *need)
+
+
+@every_op
+def test_nothing(name: str, parity: Parity, camera_arguments: Arguments) -> None:
+    for batch, height in ((0, 3), (2, 0)):
+        parity(name, *camera_arguments(name, (batch, 5, height, 7), 2))
+
+
+def test_two_host_threads(camera_arguments: Arguments) -> None:
+    """Neither lowers the limit of shared memory that the other has just raised."""
+    calls = [camera_arguments("data_step", (1, 28, 1, width), 0) for width in (460, 700, 1100)]
+    expected = [kernels.data_step(*args) for args in calls]
+
+    def call(k: int) -> bool:
+        return torch.equal(kernels.data_step(*calls[k % 3]), expected[k % 3])
+
+    with ThreadPoolExecutor(3) as pool:
+        assert all(pool.map(call, range(60)))
+
+
+@pytest.mark.parametrize("name", ["gram_solve", "data_step", "data_step_backward"])
+def test_lack_of_scratch_memory_reads_as_such(
+    name: str, camera_arguments: Arguments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    args = camera_arguments(name, (2, 5, 9, 33), 2, shots=5, mask_bands=5)
+    monkeypatch.setenv("CASSI_EMULATED_MEMORY", "1")
+    with pytest.raises(RuntimeError, match=r"can't allocate memory for [0-9]+ bytes"):
+        getattr(kernels, name)(*args)
+
+
+def test_lack_of_memory_at_launch_reads_as_such(
+    camera_arguments: Arguments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In words that the commands know."""
+    monkeypatch.setenv("CASSI_EMULATED_FAIL", "2")
+    with pytest.raises(RuntimeError, match="can't allocate memory: kernel launch"):
+        kernels.forward(*camera_arguments("forward"))

@@ -1,0 +1,119 @@
+"""The CUDA kernels, compiled as C++ and run on the CPU, under the tests of the operators.
+
+`make emulate` builds the library, see csrc/emulated/cuda_runtime.h. The tests run in processes of
+their own, where it takes the place of the CPU library.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+SOURCES = ["csrc/*.h", "csrc/ops.cpp", "csrc/cuda/*.cu*", "csrc/cuda/memory.h", "csrc/emulated/*"]
+
+pytestmark = pytest.mark.slow
+# Of other libraries, or too long: instruction sets, what one thread would emulate for minutes.
+LEFT_OUT = (
+    "not instruction and not thread_count and not row_sums and not column_tiles"
+    " and not larger_than and not compiles"
+)
+
+
+@pytest.fixture(scope="module")
+def library() -> Path:
+    """The folder of the library, or a skip that says why there is none."""
+    path = ROOT / "build" / "emulated" / "_cpu.so"
+    if not path.exists():
+        reason = "run `make emulate`" if shutil.which("g++") else "there is no g++"
+        pytest.skip(f"the CUDA kernels are not emulated: {reason}")
+    newest = max(source.stat().st_mtime for glob in SOURCES for source in ROOT.glob(glob))
+    assert path.stat().st_mtime >= newest, "csrc has changed since `make emulate`"
+    return path.parent
+
+
+def _run(library: Path, command: list[str], **settings: str) -> None:
+    names = {f"CASSI_EMULATED_{name.upper()}": value for name, value in settings.items()}
+    result = subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=os.environ | {"CASSI_LIBRARY_DIR": str(library), "OMP_NUM_THREADS": "1"} | names,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+
+
+def _pytest(*names: str) -> list[str]:
+    files = [str(path) for name in names for path in sorted(HERE.glob(f"{name}.py"))]
+    return ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", LEFT_OUT, *files]
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending", "shuffled"])
+@pytest.mark.parametrize("names", ["test_compiled*", "emulated_cases"])
+def test_kernels(library: Path, names: str, order: str) -> None:
+    """Threads between two barriers may run in any order."""
+    _run(library, _pytest(names), order=order)
+
+
+def test_operators(library: Path) -> None:
+    """As functions with gradients of any order, against dense matrices and other libraries."""
+    names = "forward_adjoint data_step gradients taps tv signal dtypes transforms"
+    _run(library, _pytest(*(f"test_{name}" for name in names.split())), order="shuffled")
+
+
+def test_random_calls(library: Path) -> None:
+    _run(library, ["scripts/checks/fuzz_ops.py", "--calls", "1500"], order="shuffled", blocks="3")
+
+
+# What each does wrong, and what is said of it.
+WRONG = {
+    "if (threadIdx.x < 7) __syncthreads();": "threads ended while others wait at wrong.cpp:6",
+    "if (threadIdx.x < 7) __syncthreads();\nelse __syncthreads();": "threads wait at wrong.cpp",
+    "shared[16 * 4] = 0;": "wrote beyond shared memory",
+    "emulated::copy_later(shared, a.in, 16);": "a thread ended before its copies",
+    "__ldg(reinterpret_cast<const double*>(a.in + 1));": "misaligned address",
+    "if (shared[threadIdx.x] == shared[threadIdx.x]) shared[64] = 0;": "no error",  # NaN
+    "": "no error",
+}
+KERNEL = """
+#include <cstdio>
+#include "cuda_runtime.h"
+namespace cassi::cuda {{ extern __shared__ uint4 cassi_shared[]; }}
+struct Args {{ const float* in; }};
+__global__ void kernel(const Args a) {{ float* shared = (float*)cassi::cuda::cassi_shared; {}
+}}
+int main() {{
+  alignas(16) const float in[8] = {{}};
+  Args a = {{in}};
+  void* args[] = {{&a}};
+  std::puts(cudaGetErrorString(cudaLaunchKernel(kernel, 2, 16, args, 256, nullptr)));
+}}
+"""
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_the_emulation_notices(wrong: str, library: Path, tmp_path: Path) -> None:
+    emulated = ROOT / "csrc" / "emulated"
+    (tmp_path / "wrong.cpp").write_text(KERNEL.format(wrong))
+    build = [
+        "g++",
+        "-std=c++17",
+        "-O1",
+        "-fno-strict-aliasing",
+        "-w",
+        f"-I{emulated}",
+        "-o",
+        "wrong",
+    ]
+    subprocess.run([*build, "wrong.cpp", str(emulated / "emulator.cpp")], cwd=tmp_path, check=True)
+    said = subprocess.run(["./wrong"], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert WRONG[wrong] in said.stdout
