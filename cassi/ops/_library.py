@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -127,6 +128,8 @@ def save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 def backend(device: torch.device, name: str = "forward") -> str:
     """Return which kernel an operator runs on a device: ``"compiled"`` or ``"reference"``."""
     key = {"cpu": "CPU", "cuda": "CUDA"}.get(device.type)
+    if key == "CUDA" and torch.cuda.is_available():
+        torch.cuda.init()  # which loads the library
     compiled = key is not None and torch._C._dispatch_has_kernel_for_dispatch_key(
         f"{NAMESPACE}::{name}", key
     )
@@ -137,25 +140,72 @@ def load_compiled(folders: Iterable[str]) -> None:
     """Load the compiled kernels that lie in a package's folders, unless ``CASSI_COMPILED=0``.
 
     ``CASSI_LIBRARY_DIR`` names another folder, whose libraries are loaded instead. The CUDA library
-    is opened only where torch has CUDA. A library that does not load, built for another platform
-    perhaps, leaves the reference in charge and says so.
+    is loaded when torch starts CUDA, and only where it can run on every device. A library that does
+    not load, built for another platform perhaps, or cannot run leaves the reference in charge and
+    says so.
     """
     if os.environ.get("CASSI_COMPILED", "1") == "0":
         return
     if instead := os.environ.get("CASSI_LIBRARY_DIR"):
         folders = [instead]
-    names = ["_cpu.so"] + (["_cuda.so"] if torch.version.cuda else [])
-    for path in (Path(folder) / name for folder in folders for name in names):
-        if not path.is_file():
-            continue
-        try:
-            torch.ops.load_library(path)
-        except OSError as error:
-            warnings.warn(
-                f"{path} does not load ({error}); the operators run on their pure-torch reference",
-                RuntimeWarning,
-                stacklevel=2,
+    for folder in map(Path, folders):
+        if (folder / "_cpu.so").is_file():
+            _load(folder / "_cpu.so")
+        if torch.version.cuda and (folder / "_cuda.so").is_file():
+            torch.cuda._lazy_call(functools.partial(_load_cuda, folder / "_cuda.so"))
+
+
+def _load(path: Path) -> None:
+    try:
+        torch.ops.load_library(path)
+    except OSError as error:
+        _warn(f"{path} does not load ({error})")
+
+
+def _load_cuda(path: Path) -> None:
+    build = re.search(rb"cassi-cuda-build:([^;]*);", path.read_bytes())
+    reason = why_not(build[1].decode()) if build else None
+    if reason:
+        _warn(f"{path} cannot run here ({reason})")
+    else:
+        _load(path)
+
+
+def why_not(build: str) -> str | None:
+    """Return why a CUDA library cannot run on the devices of this machine; None: it can.
+
+    Args:
+        build: CUDA's version and the architectures that it was built for, as CMake names them:
+            "13.0 80-real 90-virtual".
+    """
+    version, *architectures = build.split()
+    driver = torch._C._cuda_getDriverVersion() // 1000
+    if driver < int(version.partition(".")[0]):
+        return f"it was built with CUDA {version}, the driver is made for CUDA {driver}"
+    for device in range(torch.cuda.device_count()):
+        major, minor = torch.cuda.get_device_capability(device)
+        for architecture in architectures:
+            number, _, kind = architecture.partition("-")
+            if not number.isdigit():  # such as 90a: of one architecture alone
+                fits = number[:-1] == f"{major}{minor}"
+            elif kind == "virtual":
+                fits = int(number) <= 10 * major + minor
+            else:
+                fits = int(number) // 10 == major and int(number) % 10 <= minor
+            if fits:
+                break
+        else:
+            return (
+                f"it has code for {', '.join(architectures)}, and device {device} is of compute "
+                f"capability {major}.{minor}: build it with TORCH_CUDA_ARCH_LIST={major}.{minor}"
             )
+    return None
+
+
+def _warn(what: str) -> None:
+    warnings.warn(
+        f"{what}; the operators run on their pure-torch reference", RuntimeWarning, stacklevel=3
+    )
 
 
 def _autocast(op: Any, device: str) -> Callable[..., Any]:

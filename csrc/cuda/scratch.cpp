@@ -7,6 +7,11 @@
 
 #include "memory.h"
 
+// CUDA's version and the architectures that there is code for, read from the file before it is
+// loaded, see ops/_library.py.
+extern "C" const char cassi_cuda_build[];
+__attribute__((used)) const char cassi_cuda_build[] = "cassi-cuda-build:" CASSI_CUDA_BUILD ";";
+
 namespace cassi {
 namespace cuda {
 
