@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -195,3 +196,39 @@ def test_same_bits_for_every_thread_count_and_run(
 def test_backend_is_named() -> None:
     assert ops.backend(torch.device("cpu")) in ("compiled", "reference")
     assert ops.backend(torch.device("meta")) == "reference"
+
+
+@pytest.mark.parametrize(
+    ("build", "capabilities", "reason"),
+    [
+        ("13.0 80-real 90-real 90-virtual", [(8, 0), (8, 9), (9, 0), (12, 0)], None),
+        ("12.8 80-real", [(8, 6)], None),
+        ("12.8 90a-real", [(9, 0)], None),
+        ("13.0 80-real 90-virtual", [(8, 0), (7, 5)], "TORCH_CUDA_ARCH_LIST=7.5"),
+        ("13.0 86-real", [(8, 0)], "code for 86-real, and device 0 is of compute capability 8.0"),
+        ("13.0 80-real", [(9, 0)], "capability 9.0"),
+        ("13.0 90a-virtual", [(10, 0)], "capability 10.0"),
+        ("14.1 80-real", [(8, 0)], "built with CUDA 14.1, the driver is made for CUDA 13"),
+    ],
+)
+def test_a_cuda_library_that_cannot_run_is_not_loaded(
+    build: str,
+    capabilities: list[tuple[int, int]],
+    reason: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda: 13010, raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(capabilities))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capabilities[device])
+    loaded: list[Path] = []
+    monkeypatch.setattr(torch.ops, "load_library", loaded.append)
+    library = tmp_path / "_cuda.so"
+    library.write_bytes(b"\x7fELF\0cassi-cuda-build:" + build.encode() + b";\0")
+    if reason is None:
+        _library._load_cuda(library)
+        assert loaded == [library]
+    else:
+        with pytest.warns(RuntimeWarning, match=f"{reason}.*run on their pure-torch reference"):
+            _library._load_cuda(library)
+        assert not loaded
