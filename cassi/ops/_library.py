@@ -179,7 +179,7 @@ def why_not(build: str) -> str | None:
             "13.0 80-real 90-virtual".
     """
     version, *architectures = build.split()
-    driver = torch._C._cuda_getDriverVersion() // 1000
+    driver = torch._C._cuda_getDriverVersion() // 1000  # type: ignore[attr-defined]
     if driver < int(version.partition(".")[0]):
         return f"it was built with CUDA {version}, the driver is made for CUDA {driver}"
     for device in range(torch.cuda.device_count()):

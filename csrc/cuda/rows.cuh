@@ -90,9 +90,15 @@ CASSI_DEVICE_INLINE D* row_of(const View& cube, const Place& at, int c) {
 struct Staged {};
 
 // How many blocks of kThreads must fit a multiprocessor's registers. More hide more of memory's
-// latency, but doubles, and a mask that is read from global memory, need registers.
+// latency, but doubles, and a mask that is read from global memory, need registers. Turing has room
+// for two.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+template <class T, class E>
+constexpr int kBlocks = 2;
+#else
 template <class T, class E>
 constexpr int kBlocks = std::is_same_v<E, Staged> && sizeof(T) == 4 ? 3 : 2;
+#endif
 
 template <class T, class E>
 struct MaskRow {
