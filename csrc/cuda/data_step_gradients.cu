@@ -64,8 +64,8 @@ __global__ void __launch_bounds__(kSummands)
       if (threadIdx.x < half) space[threadIdx.x] += space[threadIdx.x + half];
       __syncthreads();
     }
+    // Only this thread writes space[0] for the next row: no barrier is needed.
     if (threadIdx.x == 0) static_cast<T*>(a.grad_rho.data)[row] = -space[0];
-    __syncthreads();
   }
 }
 

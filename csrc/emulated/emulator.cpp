@@ -98,7 +98,8 @@ std::vector<char*> free_stacks;
 Context scheduler;
 void (*run_kernel)(void*) = nullptr;
 void* kernel_call = nullptr;
-std::string problem, skipped;
+std::string problem, skipped;  // FILE:LINE of a barrier
+int skipped_line = 0;
 // An odd number of cache lines, so that stacks do not compete for the same ones.
 constexpr size_t kStack = (32 << 10) + 5 * 64;
 
@@ -117,7 +118,7 @@ std::string name_of(const Site& site) {
   return std::string(base ? base + 1 : site.file) + ":" + std::to_string(site.line);
 }
 
-bool is_skipped(const Site& site) { return !skipped.empty() && name_of(site) == skipped; }
+bool is_skipped(const Site& site) { return site.line == skipped_line && name_of(site) == skipped; }
 
 void to_scheduler() { cassi_emulated_switch(&current->context, &scheduler); }
 
@@ -239,6 +240,7 @@ cudaError_t launch(const void* kernel, void (*entry)(void*), void* call, dim3 gr
   const std::lock_guard<std::mutex> lock(device);
   text = std::getenv("CASSI_EMULATED_SKIP");
   skipped = text ? text : "";
+  skipped_line = std::atoi(skipped.c_str() + skipped.find(':') + 1);
   problem.clear();
   const unsigned most = static_cast<unsigned>(setting("CASSI_EMULATED_BLOCKS", 0x7fffffff));
   grid.x = grid.x < most ? grid.x : most;
