@@ -100,20 +100,20 @@ int main() {{
 """
 
 
+def _run_kernel(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    emulated = ROOT / "csrc" / "emulated"
+    (folder / "wrong.cpp").write_text(KERNEL.format(code))
+    build = ["g++", "-std=c++17", "-O1", "-fno-strict-aliasing", "-fsanitize=alignment", "-w"]
+    build += ["-fsanitize-undefined-trap-on-error", f"-I{emulated}", "-o", "wrong", "wrong.cpp"]
+    subprocess.run([*build, str(emulated / "emulator.cpp")], cwd=folder, check=True)
+    return subprocess.run(["./wrong"], cwd=folder, capture_output=True, text=True, check=False)
+
+
 @pytest.mark.parametrize("wrong", WRONG)
 def test_the_emulation_notices(wrong: str, library: Path, tmp_path: Path) -> None:
-    emulated = ROOT / "csrc" / "emulated"
-    (tmp_path / "wrong.cpp").write_text(KERNEL.format(wrong))
-    build = [
-        "g++",
-        "-std=c++17",
-        "-O1",
-        "-fno-strict-aliasing",
-        "-w",
-        f"-I{emulated}",
-        "-o",
-        "wrong",
-    ]
-    subprocess.run([*build, "wrong.cpp", str(emulated / "emulator.cpp")], cwd=tmp_path, check=True)
-    said = subprocess.run(["./wrong"], cwd=tmp_path, check=True, capture_output=True, text=True)
-    assert WRONG[wrong] in said.stdout
+    assert WRONG[wrong] in _run_kernel(wrong, tmp_path).stdout
+
+
+def test_a_misaligned_store_ends_the_process(library: Path, tmp_path: Path) -> None:
+    result = _run_kernel("*reinterpret_cast<uint2*>(shared + 1) = {1, 2};", tmp_path)
+    assert result.returncode < 0
