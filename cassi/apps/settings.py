@@ -332,7 +332,7 @@ def with_value(settings: T, key: str, value: Any) -> T:
     Raises:
         ValueError: there is no value of that name, or it is not to be that.
     """
-    if key.startswith("vars"):  # what refers to it has its value already
+    if key.split(".")[0] == "vars":  # what refers to it has its value already
         raise ValueError(f"expected a setting of the command, got {key!r}")
     node = OmegaConf.create(to_dict(settings))
     OmegaConf.set_struct(node, True)
