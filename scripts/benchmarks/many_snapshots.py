@@ -166,7 +166,8 @@ def compare_batches(options: list[str], root: Path, sizes: list[int]) -> bool:
 
 def finished(folder: Path) -> dict[str, int]:
     """Return when each result was recorded as done, by snapshot."""
-    return {f.stem: f.stat().st_mtime_ns for f in (folder / ".done").glob("*.json")}
+    records = (folder / ".done").glob("[!.]*.json")  # hidden ones are being written
+    return {file.stem: file.stat().st_mtime_ns for file in records}
 
 
 def rate(folder: Path, processes: int) -> float:
