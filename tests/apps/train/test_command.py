@@ -174,3 +174,11 @@ def test_what_loses_channels_last_is_named(train, model, said):
     warnings = [line for line in outcome.err.splitlines() if line.startswith("warning: ")]
     assert len(warnings) == (said is not None)
     assert all(said in line for line in warnings)
+
+
+def test_a_lesson_without_a_camera_needs_no_mask_of_its_size(train):
+    model = ("model=cassi_net", "model.stages=1", "model.widths=[8,8,8]", "model.blocks=[1,1,1]")
+    whole = "data.simulator.masks={_target_: cassi.data.simulation.FixedMask, mask: null}"
+    options = (*model, *TINY[2:], whole, "task=denoising", "trainer.max_steps=1")
+    outcome = train(*options, "data.batch_size=1", "channels_last=true")
+    assert outcome.status == 0, outcome.err
