@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from cassi.apps.errors import JobError, debugging, describe, is_usage_error
 from cassi.apps.memory import keep_freed_memory, use_huge_pages
 from cassi.apps.settings import read_settings
-from cassi.apps.signals import Terminated, raise_terminated
+from cassi.apps.signals import Terminated, raise_terminated, stopped_by
 
 FAILED = 1
 """Exit status where some results are missing and the rest is done."""
@@ -66,8 +66,7 @@ def run_command(name: str, kind: type, job: Job) -> None:
         config_name=name.removeprefix("cassi-"),
     )
     try:
-        with raise_terminated():
-            decorate(_Job(name, kind, job))()
+        decorate(_Job(name, kind, job))()
     except KeyboardInterrupt as stop:
         _fail(name, f"interrupted; {stop or 'give the same command again'}", INTERRUPTED)
     except Terminated as stop:
@@ -96,14 +95,17 @@ class _Job:
         many = hydra.mode == RunMode.MULTIRUN
         folder = Path(hydra.runtime.output_dir).resolve()
         try:
-            settings: Any = read_settings(config, self.kind)
-            return self.job(settings, Run(folder, many, tuple(hydra.overrides.task)))
-        except (KeyboardInterrupt, Terminated) as stop:
-            place = f"sweep.dir={hydra.sweep.dir}" if many else f"run.dir={folder}"
-            hint = f"go on with the same command and hydra.{place}"
-            raise type(stop)(str(stop) or hint) from None
-        except Exception as error:
-            if not is_usage_error(error):
+            # Not before: nothing is half done while Hydra composes, which may lose an exception.
+            with raise_terminated():
+                settings: Any = read_settings(config, self.kind)
+                return self.job(settings, Run(folder, many, tuple(hydra.overrides.task)))
+        except BaseException as error:
+            stop = stopped_by(error)
+            if stop is not None:
+                place = f"sweep.dir={hydra.sweep.dir}" if many else f"run.dir={folder}"
+                hint = f"go on with the same command and hydra.{place}"
+                raise type(stop)(str(stop) or hint) from None
+            if not isinstance(error, Exception) or not is_usage_error(error):
                 raise
             # One failing job of a sweep must not stop the others, so there it goes to Hydra.
             if many:

@@ -22,6 +22,20 @@ def raise_terminated() -> contextlib.AbstractContextManager[None]:
     return _handle(_terminate)
 
 
+def stopped_by(error: BaseException) -> KeyboardInterrupt | Terminated | None:
+    """Return the signal behind an error: itself, or what was being handled when it arose.
+
+    What cleans up after an exception may fail because of what the signal left half done: OmegaConf
+    restores the flags of a list whose last element is not there yet.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, KeyboardInterrupt | Terminated):
+            return seen
+        seen = seen.__context__
+    return None
+
+
 def leave_to_lightning(trainer: Any) -> contextlib.AbstractContextManager[None]:
     """Let Lightning end after the step in hand, once it has come to its steps.
 

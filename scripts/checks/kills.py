@@ -30,6 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -229,7 +230,7 @@ def _equal(a: Any, b: Any) -> bool:
 def judge_end(number: int, status: int, log: Path) -> list[str]:
     """Say what is wrong with how a command ended after a signal."""
     text = log.read_text(errors="replace")
-    faults = ["a traceback"] if "Traceback" in text else []
+    faults = [f"a traceback: {text[-2000:]}"] if "Traceback" in text else []
     if number == signal.SIGKILL:
         return faults
     # Before the command has taken charge of the signal the system ends it, and at the very end it
@@ -293,6 +294,8 @@ def start(case: Case, folder: Path, fresh: bool) -> Run:
         status = 0
     except SystemExit as stop:
         status = stop.code if isinstance(stop.code, int) else 1
+    except BaseException:  # the interpreter would say so, which this one does not live to
+        traceback.print_exc()
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()

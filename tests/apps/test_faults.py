@@ -13,7 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from cassi.apps.signals import Terminated, end_at_once, leave_to_lightning, raise_terminated
+from cassi.apps.signals import (
+    Terminated,
+    end_at_once,
+    leave_to_lightning,
+    raise_terminated,
+    stopped_by,
+)
 from cassi.apps.train.files import read_checkpoint
 from cassi.data.checksums import check_sums
 from cassi.evaluation import Job, Record, RecordFolder
@@ -45,6 +51,19 @@ def test_sigterm_raises_and_is_given_back():
     with pytest.raises(Terminated), raise_terminated():
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_signal_is_found_behind_what_failed_after_it():
+    def fail_to_clean_up() -> None:
+        try:
+            raise Terminated("soon")
+        finally:
+            getattr(None, "flags")  # noqa: B009
+
+    with pytest.raises(AttributeError) as caught:
+        fail_to_clean_up()
+    assert str(stopped_by(caught.value)) == "soon"
+    assert stopped_by(ValueError("alone")) is None
 
 
 class Trainer:
