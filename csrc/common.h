@@ -64,13 +64,6 @@ CASSI_INLINE T inverse_mask(T mask) {
   return T(1) / (mask < floor ? floor : mask);  // a NaN stays a NaN
 }
 
-// (g + rho)⁺ r of one shot: nothing comes back from a pixel that no light reaches.
-template <class T>
-CASSI_INLINE T damped_solve(T r, T g, T rho) {
-  const T damped = g + rho;
-  return damped == T(0) ? T(0) : r / damped;
-}
-
 template <class T>
 CASSI_INLINE T magnitude(T a) {
   return a < T(0) ? -a : a;
@@ -109,16 +102,51 @@ CASSI_INLINE T resolution(Dtype stored) {
   return own > Precision<T>::epsilon ? own : Precision<T>::epsilon;
 }
 
-// z = (G + rho I)⁺ r for the symmetric K×K matrix of one pixel, by cyclic Jacobi rotations, which
-// diagonalise G to machine precision for any K. Eigenvalues below K·epsilon·largest count as zero,
-// epsilon being the resolution of G, as in the reference. `a` (K·K) holds G and `q` (K·K) is
-// scratch, both with `pitch` between elements so that neighbouring threads can interleave; r and z
-// may be the same.
+// Whether a damping says that its detector pixel has no influence.
 template <class T>
-CASSI_INLINE void solve_symmetric(int64_t K, T* a, T* q, int64_t pitch, const T* r, int64_t r_pitch,
-                                  T* z, int64_t z_pitch, T rho, T epsilon) {
+CASSI_INLINE bool is_infinite(T rho) {
+  return rho > Precision<T>::largest;
+}
+
+// (g + rho)⁺ r of one shot: nothing comes back from a pixel that no light reaches, nor, whatever r
+// is, from one without influence.
+template <class T>
+CASSI_INLINE T damped_solve(T r, T g, T rho) {
+  const T damped = g + rho;
+  return (damped == T(0)) | is_infinite(rho) ? T(0) : r / damped;
+}
+
+// z = (G + D)⁺ r for the symmetric K×K matrix of one pixel and a diagonal D, by cyclic Jacobi
+// rotations, which diagonalise to machine precision for any K. Eigenvalues below K·epsilon·largest
+// count as zero, epsilon being the resolution of G, as in the reference. `a` (K·K) holds G, `d` (K)
+// D and z (K) r; these and `q` (K·K), which is scratch, have `pitch` between elements so that
+// neighbouring threads can interleave.
+//
+// A D with one value ρ for all shots is added to the eigenvalues of G. Any other D is added to G,
+// in units t of the shots in which the eigenvalues are comparable: T (G + D) T with T² = 1/(G + D)
+// on the diagonal. Shots with D = 0 have one unit, then T (T (G + D) T)⁺ T is the Moore–Penrose
+// inverse: null vectors lie in those shots alone.
+template <class T>
+CASSI_INLINE void solve_symmetric(int64_t K, T* a, T* q, T* d, T* z, int64_t pitch, T epsilon) {
 #define A_(i, j) a[((i) * K + (j)) * pitch]
 #define Q_(i, j) q[((i) * K + (j)) * pitch]
+#define D_(i) d[(i) * pitch]
+  T least = D_(0), most = D_(0), total = 0, brightest = 0;
+  for (int64_t i = 0; i < K; ++i) {
+    least = D_(i) < least ? D_(i) : least;
+    most = D_(i) > most ? D_(i) : most;
+    total += D_(i);
+    if (D_(i) == T(0) && A_(i, i) > brightest) brightest = A_(i, i);
+  }
+  const bool alike = !(most > least) || total != total;
+  const T rho = !alike ? T(0) : total != total ? total : least;  // a NaN stays a NaN
+  for (int64_t i = 0; i < K; ++i) {
+    const T own = D_(i) > T(0) ? A_(i, i) + D_(i) : brightest;
+    if (!alike) A_(i, i) += D_(i);
+    D_(i) = alike || own == T(0) ? T(1) : T(1) / square_root(own);
+  }
+  for (int64_t i = 0; i < K && !alike; ++i)
+    for (int64_t j = 0; j < K; ++j) A_(i, j) *= D_(i) * D_(j);
   for (int64_t i = 0; i < K; ++i)
     for (int64_t j = 0; j < K; ++j) Q_(i, j) = i == j ? T(1) : T(0);
   for (int sweep = 0; sweep < 30; ++sweep) {
@@ -161,16 +189,17 @@ CASSI_INLINE void solve_symmetric(int64_t K, T* a, T* q, int64_t pitch, const T*
   for (int64_t i = 0; i < K; ++i) {
     const T value = A_(i, i), damped = (value <= floor ? T(0) : value) + rho;
     T sum = 0;
-    for (int64_t k = 0; k < K; ++k) sum += Q_(k, i) * r[k * r_pitch];
+    for (int64_t k = 0; k < K; ++k) sum += Q_(k, i) * (D_(k) * z[k * pitch]);
     A_(i, i) = damped == T(0) ? T(0) : sum / damped;
   }
   for (int64_t k = 0; k < K; ++k) {
     T sum = 0;
     for (int64_t i = 0; i < K; ++i) sum += Q_(k, i) * A_(i, i);
-    z[k * z_pitch] = sum;
+    z[k * pitch] = D_(k) * sum;
   }
 #undef A_
 #undef Q_
+#undef D_
 }
 
 // The step of the dual iterations of total variation, see ops/_reference_tv.py.
@@ -235,23 +264,23 @@ CASSI_INLINE void point_gradient(const T* share, T u, T v, T w, T* out) {
   for (int axis = 0; axis < 3; ++axis) out[axis] /= T(2);
 }
 
-// (G + rho I) z = r by L·D·Lᵀ for the symmetric K×K matrix of one pixel, or of as many as V has
-// lanes: entry(i, j) is G[i, j] for j <= i, z holds r, `a` (K·K) is scratch with `pitch` between
-// elements. Returns a bound from below of the least eigenvalue of G + rho I as a share of its
-// trace: (K-1)^(K-1) Π d/trace, over the pivots d.
-template <class V, class Entry>
-CASSI_INLINE V solve_definite(int64_t K, Entry entry, V rho, V* a, int64_t pitch, V* z,
+// (G + diag ρ) z = r by L·D·Lᵀ for the symmetric K×K matrix of one pixel, or of as many as V has
+// lanes: entry(i, j) is G[i, j] for j <= i, rho(i) is ρ, z holds r, `a` (K·K) is scratch with
+// `pitch` between elements. Returns a bound from below of the least eigenvalue of the matrix as a
+// share of its trace: (K-1)^(K-1) Π d/trace, over the pivots d.
+template <class V, class Entry, class Rho>
+CASSI_INLINE V solve_definite(int64_t K, Entry entry, Rho rho, V* a, int64_t pitch, V* z,
                               int64_t z_pitch) {
 #define A_(i, j) a[((i) * K + (j)) * pitch]
   const V one = V{} + 1;
-  V trace = entry(0, 0) + rho, bound = one, others = V{};
+  V trace = entry(0, 0) + rho(0), bound = one, others = V{};
   for (int64_t u = 1; u < K; ++u) {
-    trace += entry(u, u) + rho;
+    trace += entry(u, u) + rho(u);
     others += one;  // K - 1
   }
   const V scale = one / trace;
   for (int64_t u = 0; u < K; ++u) {
-    V pivot = entry(u, u) + rho, value = z[u * z_pitch];
+    V pivot = entry(u, u) + rho(u), value = z[u * z_pitch];
     for (int64_t j = 0; j < u; ++j) {
       V rest = entry(u, j);
       for (int64_t i = 0; i < j; ++i) rest -= A_(i, u) * A_(j, i);
@@ -283,19 +312,63 @@ CASSI_INLINE T definite_above(int64_t K, Dtype stored) {
   return rank > accurate ? rank : accurate;
 }
 
+// z = (G + diag ρ)⁺ r of one pixel: shots whose ρ is infinite have z = 0, the others are solved for
+// as if those did not exist. gram(k, l), rho(k) and right(k) read, put(k, z) writes; `space` is
+// scratch of 2K² + 2K elements with `pitch` between them. `direct`: first by L·D·Lᵀ.
+template <class T, class Gram, class Rho, class Right, class Put>
+CASSI_INLINE void solve_pixel(int64_t K, Gram gram, Rho rho, Right right, Put put, bool direct,
+                              T* space, int64_t pitch, Dtype stored) {
+  T *a = space, *q = a + K * K * pitch, *z = q + K * K * pitch, *d = z + K * pitch;
+  int64_t n = 0;
+  bool damped = false;
+  for (int64_t k = 0; k < K; ++k) {
+    const T own = q[k * pitch] = rho(k);
+    if (is_infinite(own)) continue;
+    damped |= own != T(0);
+    d[n++ * pitch] = own;
+  }
+  for (int64_t k = 0, i = 0; k < K; ++k) {
+    if (is_infinite(q[k * pitch])) continue;
+    for (int64_t l = 0, j = 0; l < K; ++l)
+      if (!is_infinite(q[l * pitch])) a[(i * n + j++) * pitch] = gram(k, l);
+    ++i;
+  }
+  const auto load_right = [&] {
+    for (int64_t k = 0, i = 0; k < K; ++k)
+      if (!is_infinite(rho(k))) z[i++ * pitch] = right(k);
+  };
+  const auto entry = [&](int64_t i, int64_t j) { return a[(i * n + j) * pitch]; };
+  const auto none = [](int64_t) { return T(0); };
+  const auto some = [&](int64_t i) { return d[i * pitch]; };
+  if (n > 0) load_right();
+  if (n > 0 && direct &&
+      solve_definite(n, entry, none, q, pitch, z, pitch) > definite_above<T>(n, stored)) {
+    if (damped) {
+      load_right();
+      solve_definite(n, entry, some, q, pitch, z, pitch);
+    }
+  } else if (n > 0) {
+    load_right();
+    solve_symmetric(n, a, q, d, z, pitch, resolution<T>(stored));
+  }
+  for (int64_t k = 0, i = 0; k < K; ++k) put(k, is_infinite(rho(k)) ? T(0) : z[i++ * pitch]);
+}
+
 // A pivot this small beside its diagonal, as well as r is known, is a detector pixel that depends
 // on those before it.
 CASSI_INLINE double dependence(Dtype stored) { return stored == Dtype::f64 ? 1e-13 : 1e-6; }
 
-// (G + rho I) z = r for a symmetric band matrix, by L·D·Lᵀ: entry(u, j) is G[u, j] for j <= u, zero
-// where u - j > reach. z holds r. `lower` has size·reach elements, `inverse` size, `raw` reach, all
-// with `pitch` between elements. V is a number, or a vector of as many systems side by side.
-template <class V, class Entry>
-CASSI_INLINE void solve_band(int64_t size, int64_t reach, Entry entry, V rho, double dependent,
+// (G + diag ρ) z = r for a symmetric band matrix, by L·D·Lᵀ: entry(u, j) is G[u, j] for j <= u,
+// zero where u - j > reach, rho(u) is ρ. z holds r. `lower` has size·reach elements, `inverse`
+// size, `raw` reach, all with `pitch` between elements. V is a number, or a vector of as many
+// systems side by side. An infinite ρ makes a pivot as large as its diagonal, so that the pixel is
+// left out.
+template <class V, class Entry, class Rho>
+CASSI_INLINE void solve_band(int64_t size, int64_t reach, Entry entry, Rho rho, double dependent,
                              V* lower, V* inverse, V* raw, V* z, int64_t pitch) {
   for (int64_t u = 0; u < size; ++u) {
     const int64_t first = u > reach ? u - reach : 0;
-    const V total = entry(u, u) + rho;
+    const V total = entry(u, u) + rho(u);
     V pivot = total, value = z[u * pitch];
     for (int64_t j = first; j < u; ++j) {
       V rest = entry(u, j);
@@ -308,7 +381,7 @@ CASSI_INLINE void solve_band(int64_t size, int64_t reach, Entry entry, V rho, do
       value -= factor * z[j * pitch];
     }
     inverse[u * pitch] = pivot <= dependent * total ? V{} : 1.0 / pivot;  // a NaN stays a NaN
-    z[u * pitch] = value;
+    z[u * pitch] = inverse[u * pitch] == V{} ? V{} : value;
   }
   for (int64_t u = size - 1; u >= 0; --u) {
     V value = z[u * pitch] * inverse[u * pitch];

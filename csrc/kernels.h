@@ -35,7 +35,7 @@ struct Gram {
 struct GramSolve {
   Geometry g;  // without bands and step: width is the detector's
   Dtype sums;
-  View r, gram, rho, z;
+  View r, gram, rho, z;  // rho: (1|B, 1|K, 1|H, 1|W')
 };
 
 struct DataStep {
@@ -50,8 +50,9 @@ struct DataStepBackward {
   View grad, v, y, mask, gram, rho;
   View grad_v, grad_y;
   View grad_mask;  // like MaskAdjoint's
-  View grad_rho;   // (B, H), contiguous, in the dtype of the sums
-  bool need_mask, need_rho, per_sample, per_band;
+  View grad_rho;   // of each pixel, (B, K, H, W'), or summed over each row, (B, 1, H, 1);
+                  // contiguous, in the dtype of the sums
+  bool need_mask, need_rho, per_sample, per_band, per_pixel;
 };
 
 // The norm of the gradient at a pixel: of each band by itself, or of the 2×C Jacobian of all bands.

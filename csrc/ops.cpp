@@ -176,6 +176,11 @@ View gram_view(const Tensor& gram, const Tensor& like, const Geometry& g, int64_
               {true, false, false, false, false});
 }
 
+// Damping ρ (1|B, 1|K, 1|H, 1|W') of a measurement with `wide` columns.
+View damping_view(const Tensor& rho, const Tensor& like, const Geometry& g, int64_t wide) {
+  return read(rho, like, "rho", {g.batch, g.shots, g.height, wide}, {true, true, true, true});
+}
+
 void check_rank(const Tensor& t, const char* name, int64_t rank) {
   STD_TORCH_CHECK(t.dim() == rank, name, ": expected ", rank, " dimensions, got ", t.dim());
 }
@@ -254,7 +259,7 @@ Tensor gram_solve(const Tensor& r, const Tensor& gram, const Tensor& rho) {
   Tensor z = empty(r, {g.batch, g.shots, g.height, g.width}, r.scalar_type());
   const std::initializer_list<int64_t> sizes = {g.batch, g.shots, g.height, g.width};
   start(GramSolve{g, sums_of({&r, &gram, &rho}), read(r, r, "r", sizes),
-                  gram_view(gram, r, g, g.width), read(rho, r, "rho", {g.batch}, {true}),
+                  gram_view(gram, r, g, g.width), damping_view(rho, r, g, g.width),
                   view(z, "z", sizes)},
         z);
   return z;
@@ -270,8 +275,7 @@ Tensor data_step(const Tensor& v, const Tensor& y, const Tensor& mask, const Ten
   Tensor x = empty_as(v);
   start(DataStep{g, sums_of({&v, &y, &mask}), read(v, v, "v", cube),
                  read(y, v, "y", {g.batch, g.shots, g.height, wide}), mask_view(mask, v, g),
-                 gram_view(gram, v, g, wide), read(rho, v, "rho", {g.batch}, {true}),
-                 view(x, "x", cube)},
+                 gram_view(gram, v, g, wide), damping_view(rho, v, g, wide), view(x, "x", cube)},
         x);
   return x;
 }
@@ -297,8 +301,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> data_step_backward(const Tensor& grad
     mask_sizes = {mask.size(0), mask.size(1), mask.size(2), mask.size(3), mask.size(4)};
   Tensor grad_mask = empty(mask, mask_sizes, type);
   if (need_mask && g.batch == 0) torch::stable::zero_(grad_mask);
+  check_rank(rho, "rho", 4);
+  const bool per_pixel = rho.size(1) > 1 || rho.size(3) > 1;
+  const int64_t rho_shots = per_pixel ? g.shots : 1, rho_columns = per_pixel ? wide : 1;
   std::vector<int64_t> rho_sizes = {0};
-  if (need_rho) rho_sizes = {g.batch, g.height};
+  if (need_rho) rho_sizes = {g.batch, rho_shots, g.height, rho_columns};
   Tensor grad_rho = empty(v, rho_sizes, type);
   DataStepBackward args = {g,
                            sums,
@@ -307,7 +314,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> data_step_backward(const Tensor& grad
                            read(y, v, "y", measurement),
                            mask_view(mask, v, g),
                            gram_view(gram, v, g, wide),
-                           read(rho, v, "rho", {g.batch}, {true}),
+                           damping_view(rho, v, g, wide),
                            view(grad_v, "grad_v", cube),
                            view(grad_y, "grad_y", measurement),
                            {},
@@ -315,12 +322,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> data_step_backward(const Tensor& grad
                            need_mask,
                            need_rho,
                            per_sample,
-                           per_band};
+                           per_band,
+                           per_pixel};
   if (need_mask)
     args.grad_mask =
         view(grad_mask, "grad_mask",
              {per_sample ? g.batch : 1, g.shots, per_band ? g.bands : 1, g.height, g.width});
-  if (need_rho) args.grad_rho = view(grad_rho, "grad_rho", {g.batch, g.height});
+  if (need_rho)
+    args.grad_rho = view(grad_rho, "grad_rho", {g.batch, rho_shots, g.height, rho_columns});
   start(args, grad_v);
   return {grad_v, grad_y, grad_mask, grad_rho};
 }
@@ -578,7 +587,7 @@ Tensor band_solve(const Tensor& r, const Tensor& gram, const Tensor& rho) {
   const View from = read(r, r, "r", sizes);
   const View matrix = read(gram, r, "gram", {g.batch, gram.size(1), g.shots, g.height, g.width},
                            {true, false, false, false, false});
-  const View damping = read(rho, r, "rho", {g.batch}, {true});
+  const View damping = damping_view(rho, r, g, g.width);
   Tensor z = empty(r, {g.batch, g.shots, g.height, g.width}, r.scalar_type());
   start(BandSolve{g, couplings, from, matrix, damping, view(z, "z", sizes)}, z);
   return z;

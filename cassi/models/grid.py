@@ -59,6 +59,7 @@ class Turned:
 
     def data_step(self, v: Tensor, y: Tensor, rho: Any = 0.0) -> Tensor:
         """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖²."""
+        rho = rho.mT if isinstance(rho, Tensor) and rho.ndim > 2 else rho
         return self.system.data_step(v.mT, y.mT, rho).mT
 
 

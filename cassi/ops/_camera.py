@@ -126,15 +126,18 @@ def gram(mask: Tensor, bands: int, step: int) -> Tensor:
 
 
 def gram_solve(r: Tensor, gram: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-    """Compute (G + ρI)⁺ r at every detector pixel.
+    """Compute (G + D)⁺ r at every detector pixel, with D = diag(ρ) over its K shots.
 
     The Moore–Penrose inverse is taken where the K×K matrix is singular; with one shot that means
-    zero where no light arrives.
+    zero where no light arrives. Where ρ is infinite, z is zero whatever r is, and the other shots
+    are solved for as if that one did not exist at this pixel.
 
     Args:
         r: measurement-shaped right-hand side `(B, K, H, W')` or `(K, H, W')`.
         gram: `(K, K, H, W')` or `(B, K, K, H, W')`, from `gram`.
-        rho: ρ >= 0, a number or one value per sample; a tensor's values are not checked.
+        rho: ρ >= 0 in the unit of the gram, infinity included: a number, one value per sample
+            `(B,)`, or one per detector pixel, `(1|B, K, H, W')` or `(K, H, W')`; a tensor's values
+            are not checked.
 
     Returns:
         The solution, shaped like r.
@@ -145,7 +148,7 @@ def gram_solve(r: Tensor, gram: Tensor, rho: float | Tensor = 0.0) -> Tensor:
     """
     r, squeeze = _checks.canonical_batch("r", r, "(B, K, H, W') or (K, H, W')")
     g = _canonical_gram(gram, r)
-    weight = _checks.per_sample("rho", rho, r)
+    weight = _checks.damping(rho, r, r)
     _checks.check_same_device(r=r, gram=g, rho=weight)
     z = call(kernels.gram_solve.default, r, g, weight)
     return z[0] if squeeze else z
@@ -162,14 +165,20 @@ def data_step(
     """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖² = v + Aᵀ(AAᵀ + ρI)⁻¹(y − Av) in closed form.
 
     ρ = 0 gives the Euclidean projection onto {x : Ax = y}, the step of GAP (Liao, Li, Carin, 2014);
-    ρ > 0 the x-update of ADMM.
+    ρ > 0 the x-update of ADMM. With one ρ per detector pixel, D = diag(ρ),
+
+        argmin_x ½ (Ax − y)ᵀ D⁻¹ (Ax − y) + ½ ‖x − v‖² = v + Aᵀ(AAᵀ + D)⁻¹(y − Av):
+
+    ρ is the variance of a pixel's noise, in units of the variance of x about v. An infinite one
+    means that the pixel has no influence, exactly, whatever y is there.
 
     Args:
         v: cube `(B, C, H, W)` or `(C, H, W)`.
         y: measurement `(B, K, H, W')` or `(K, H, W')`.
         mask: transmission, see the module's shapes.
         step: dispersion, pixels per band.
-        rho: ρ >= 0, a number or one value per sample; a tensor's values are not checked.
+        rho: ρ >= 0, infinity included: a number, one value per sample `(B,)`, or one per detector
+            pixel, `(1|B, K, H, W')` or `(K, H, W')`; a tensor's values are not checked.
         gram: `gram(mask, C, step)` when it is known already. It saves time and must equal that
             value: gradients with respect to the mask always include the path through the gram.
 
@@ -197,7 +206,7 @@ def data_step(
             raise ValueError(
                 "gram: expected no gradient; leave it out, and it is derived from the mask"
             )
-    weight = _checks.per_sample("rho", rho, v)
+    weight = _checks.damping(rho, v, y)
     _checks.check_same_device(v=v, y=y, mask=m, gram=g, rho=weight)
     x = call(kernels.data_step.default, v, y, m, g, weight, step)
     return x[0] if squeeze else x
@@ -275,15 +284,16 @@ def _fake_data_step(
 
 
 def _fake_data_step_backward(
-    grad: Tensor, v: Tensor, y: Tensor, mask: Tensor, *rest: Any
+    grad: Tensor, v: Tensor, y: Tensor, mask: Tensor, gram: Tensor, rho: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     need_mask, need_rho = rest[-2:]
     sums = _reference.accumulation_dtype(v, y, mask)
+    rho_sizes = y.shape if _reference.differs(rho) else (y.shape[0], 1, y.shape[2], 1)
     return (
         torch.empty_like(v),
         y.new_empty(y.shape),
         mask.new_empty(mask.shape if need_mask else (0,), dtype=sums),
-        v.new_empty((v.shape[0], v.shape[2]) if need_rho else (0,), dtype=sums),
+        v.new_empty(rho_sizes if need_rho else (0,), dtype=sums),
     )
 
 
@@ -405,12 +415,20 @@ def sum_to_batch(value: Tensor, batch: int) -> Tensor:
     return value.sum(0, keepdim=True) if batch == 1 else value
 
 
+def _sum_to_rho(value: Tensor, rho: Tensor) -> Tensor:
+    # Over the pixels that shared one value, then over the samples.
+    shared = [dim for dim in (1, 2, 3) if rho.shape[dim] == 1]
+    value = value.sum(shared, keepdim=True) if shared else value
+    return sum_to_batch(value, rho.shape[0]).to(rho.dtype)
+
+
 def solve_gradients(
     ctx: Any, g: Tensor, solve: Callable[..., Tensor], product: Callable[..., Tensor]
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of `solve(r, gram, rho)`, `product(w, z, gram)` being that of S dG z.
 
-    z = S r with S = (G + ρ)⁻¹ symmetric: dz = S dr − S dG z − dρ S z.
+    z = S r with S = (G + D)⁻¹ symmetric: dz = S dr − S dG z − S dD z, with D = diag(ρ). Where ρ is
+    infinite, w and z are zero, and so are the gradients.
     """
     r, gram, rho = ctx.saved_tensors
     w = solve(g, gram, rho)
@@ -420,7 +438,7 @@ def solve_gradients(
         if ctx.needs_input_grad[1]:
             grad_gram = (-sum_to_batch(product(w, z, gram), gram.shape[0])).to(gram.dtype)
         if ctx.needs_input_grad[2]:
-            grad_rho = -sum_to_batch((w * z).sum((1, 2, 3)), rho.shape[0]).to(rho.dtype)
+            grad_rho = -_sum_to_rho(w * z, rho)
     return w, grad_gram, grad_rho
 
 
@@ -451,7 +469,7 @@ def _backward_data_step(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     )
     grad_y = grad_y if need_y else None
     grad_mask = grad_mask.to(mask.dtype) if need_mask else None
-    grad_rho = sum_to_batch(grad_rho.sum(1), rho.shape[0]).to(rho.dtype) if need_rho else None
+    grad_rho = _sum_to_rho(grad_rho, rho) if need_rho else None
     return grad_v, grad_y, grad_mask, None, grad_rho, None
 
 
@@ -476,7 +494,7 @@ def _composed_gradient(
     grad_mask = grad_rho = None
     if need_mask or need_rho:
         z = kernels.gram_solve(y.to(v.dtype) - kernels.forward(v, mask, step), gram, rho)
-        grad_rho = -(w * z).sum((1, 3))
+        grad_rho = _reference.rho_gradient(w, z, rho)
         if need_mask:
             x = v + kernels.adjoint(z, mask, bands, step)
             grad_mask = _mask_gradient(grad_v, z, mask, step) - _mask_gradient(x, w, mask, step)

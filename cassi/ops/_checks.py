@@ -139,12 +139,39 @@ def per_sample(name: str, value: Any, like: Tensor) -> Tensor:  # (1|B,)
                 f"got shape {shape_of(value)}"
             )
         return value.reshape(-1)
+    return _number(name, value, like, (1,))
+
+
+def _number(name: str, value: Any, like: Tensor, shape: tuple[int, ...]) -> Tensor:
     if isinstance(value, bool) or not isinstance(value, Real | torch.SymInt | torch.SymFloat):
         raise TypeError(f"{name}: expected a number or a tensor, got {value!r}")
     if not value >= 0:  # type: ignore[operator]
         raise ValueError(f"{name}: expected a number >= 0, got {value}")
     dtype = torch.promote_types(like.dtype, torch.float32)
-    return torch.full((1,), float(value), dtype=dtype, device=like.device)
+    return torch.full(shape, float(value), dtype=dtype, device=like.device)
+
+
+def damping(value: Any, like: Tensor, measurement: Tensor) -> Tensor:  # (1|B, 1|K, 1|H, 1|W')
+    """Return ρ: a number >= 0, one value per sample, or one per pixel of a measurement.
+
+    Infinite values are allowed. A number becomes a tensor like another one, float32 at least.
+    """
+    if not isinstance(value, Tensor):
+        return _number("rho", value, like, (1, 1, 1, 1))
+    check_floating("rho", value)
+    batch, *pixels = measurement.shape
+    if value.ndim in (3, 4) and list(value.shape[-3:]) == pixels:
+        if value.ndim == 3:
+            return value[None]
+        if value.shape[0] in (1, batch):
+            return value
+    if value.numel() not in (1, batch):
+        wanted = f"(1 or {batch}, {', '.join(map(str, pixels))})"
+        raise ValueError(
+            f"rho: expected a number, one value per sample ({batch}) or one per detector pixel "
+            f"{wanted}, got shape {shape_of(value)}"
+        )
+    return value.reshape(-1, 1, 1, 1)
 
 
 def canonical_dual(dual: Any, x: Tensor, squeezed: bool) -> Tensor | None:  # (B, 2, C, H, W)

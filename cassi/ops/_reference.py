@@ -2,13 +2,13 @@
 
 All functions work on canonical shapes, checked by the caller:
 
-=======  =====================  ==========================================================
-cube     ``(B, C, H, W)``       any strides
-mask     ``(1|B, K, 1|C, H, W)``  K shots; shared or one per sample, shared or one per band
-meas.    ``(B, K, H, W')``      ``W' = W + (C-1)|step|``
+=======  ==========================  ==========================================================
+cube     ``(B, C, H, W)``            any strides
+mask     ``(1|B, K, 1|C, H, W)``     K shots; shared or one per sample, shared or one per band
+meas.    ``(B, K, H, W')``           ``W' = W + (C-1)|step|``
 gram     ``(1|B, K, K, H, W')``
-rho      ``(1|B,)``
-=======  =====================  ==========================================================
+rho      ``(1|B, 1|K, 1|H, 1|W')``   ρ >= 0; infinite where a detector pixel has no influence
+=======  ==========================  ==========================================================
 
 The first three functions are the partial derivatives of one trilinear form
 
@@ -146,29 +146,62 @@ def gram(mask: Tensor, bands: int, step: int) -> Tensor:
 
 
 def gram_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
-    """Compute (G + ρI)⁺ r at every pixel: the Moore–Penrose inverse where G + ρI is singular."""
+    """Compute (G + D)⁺ r at every pixel, D = diag(ρ): Moore–Penrose where G + D is singular.
+
+    A shot whose ρ is infinite at a pixel has z = 0 there, and the others are solved for as if it
+    did not exist.
+    """
     dtype = accumulation_dtype(r, gram, rho)
-    g = gram.to(dtype)
+    g, rho = gram.to(dtype), rho.to(dtype)
     if gram.shape[1] == 1:
-        damped = g[:, 0] + rho.to(dtype).view(-1, 1, 1, 1)
-        z = torch.where(damped == 0, 0, r.to(dtype) / damped)
+        damped = g[:, 0] + rho
+        z = torch.where((damped == 0) | (rho == torch.inf), 0, r.to(dtype) / damped)
         return z.to(r.dtype).contiguous()
-    values, vectors = torch.linalg.eigh(g.permute(0, 3, 4, 1, 2))  # (1|B, H, W', K[, K])
-    floor = values.amax(-1, keepdim=True) * gram.shape[1] * torch.finfo(gram.dtype).eps
-    damped = torch.where(values <= floor, 0, values) + rho.to(dtype).view(-1, 1, 1, 1)
+    g, r_last = g.permute(0, 3, 4, 1, 2), r.to(dtype).permute(0, 2, 3, 1)  # (…, H, W', K[, K])
+    d = rho.permute(0, 2, 3, 1).expand(-1, -1, -1, gram.shape[1])
+    absent = d == torch.inf
+    g = torch.where(absent.unsqueeze(-1) | absent.unsqueeze(-2), 0, g)
+    # One ρ for all shots is added to the eigenvalues of G. Others are added to G, in units of the
+    # shots in which eigenvalues are comparable: T (G + D) T with T² = 1/(G + D) on the diagonal.
+    # Shots without damping have one unit. Null vectors lie in those alone, so that
+    # T (T (G + D) T)⁺ T is the Moore–Penrose inverse.
+    least = torch.where(absent, torch.inf, d).amin(-1, keepdim=True)
+    alike = ~(~absent & (d > least)).any(-1, keepdim=True)
+    shift = torch.where(alike & (least != torch.inf), least, 0)
+    own = torch.where(alike | absent, 0, d)
+    diagonal = g.diagonal(0, -2, -1)
+    brightest = torch.where(own > 0, 0, diagonal).amax(-1, keepdim=True)
+    unit = torch.where(own > 0, diagonal + own, brightest)
+    unit = torch.where(alike | (unit == 0), 1, unit).rsqrt()
+    g = (g + torch.diag_embed(own)) * unit.unsqueeze(-1) * unit.unsqueeze(-2)
+    values, vectors = torch.linalg.eigh(g)
+    shots = gram.shape[1] - absent.sum(-1, keepdim=True)
+    floor = values.amax(-1, keepdim=True) * shots * torch.finfo(gram.dtype).eps
+    damped = torch.where(values <= floor, 0, values) + shift
     inverse = torch.where(damped == 0, 0, damped.reciprocal())
     # Sums of products, not matrix products: autocast would run those in bfloat16.
-    z = (vectors * r.to(dtype).permute(0, 2, 3, 1).unsqueeze(-1)).sum(-2)
-    z = (vectors * (inverse * z).unsqueeze(-2)).sum(-1)
-    return z.permute(0, 3, 1, 2).to(r.dtype).contiguous()
+    z = (vectors * torch.where(absent, 0, unit * r_last).unsqueeze(-1)).sum(-2)
+    z = unit * (vectors * (inverse * z).unsqueeze(-2)).sum(-1)
+    return torch.where(absent, 0, z).permute(0, 3, 1, 2).to(r.dtype).contiguous()
 
 
 def data_step(v: Tensor, y: Tensor, mask: Tensor, gram: Tensor, rho: Tensor, step: int) -> Tensor:
-    """Compute v + Aᵀ(AAᵀ + ρI)⁺(y − Av), in the strides of v."""
+    """Compute v + Aᵀ(AAᵀ + D)⁺(y − Av), D = diag(ρ), in the strides of v."""
     dtype = accumulation_dtype(v, y, mask)
     residual = y.to(dtype) - forward(v.to(dtype), mask, step)
     x = adjoint(gram_solve(residual, gram, rho), mask, v.shape[1], step)
     return torch.empty_like(v).copy_(x.add_(v))
+
+
+def differs(rho: Tensor) -> bool:
+    """Tell whether ρ is one value per detector pixel, or shot, or column."""
+    return rho.shape[1] != 1 or rho.shape[3] != 1
+
+
+def rho_gradient(w: Tensor, z: Tensor, rho: Tensor) -> Tensor:
+    """Return −w·z, `(B, K, H, W')`; summed over each row, `(B, 1, H, 1)`, where ρ is shared."""
+    product = w * z
+    return -product if differs(rho) else -product.sum((1, 3), keepdim=True)
 
 
 def data_step_backward(
@@ -182,11 +215,11 @@ def data_step_backward(
     need_mask: bool,
     need_rho: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Differentiate `data_step`: gradients of v, y, mask, and of ρ summed over each row only.
+    """Differentiate `data_step`: gradients of v, y, mask, and of ρ as `rho_gradient` gives it.
 
-    With S = (AAᵀ + ρI)⁺, z = S(y − Av), x = v + Aᵀz and w = S A grad:
+    With S = (AAᵀ + D)⁺, z = S(y − Av), x = v + Aᵀz and w = S A grad:
 
-        dv = grad − Aᵀw,  dy = w,  dρ = −⟨w, z⟩,  dm = ∂T(dv, ·, z) − ∂T(x, ·, w).
+        dv = grad − Aᵀw,  dy = w,  dρ = −w·z,  dm = ∂T(dv, ·, z) − ∂T(x, ·, w).
 
     The last line holds the path through the gram, which is a function of the mask. Gradients that
     are not needed come back empty.
@@ -199,7 +232,7 @@ def data_step_backward(
     if need_mask or need_rho:
         z = gram_solve(y.to(dtype) - forward(v.to(dtype), mask, step), gram, rho)
         if need_rho:
-            grad_rho = -(w * z).sum((1, 3))
+            grad_rho = rho_gradient(w, z, rho)
         if need_mask:
             x = v + adjoint(z, mask, bands, step)
             shared = (mask.shape[0] > 1 or v.shape[0] == 1, mask.shape[2] > 1)

@@ -96,9 +96,10 @@ def mask_adjoint_taps(
 
 
 def band_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
-    """Solve (G + ρI) z = r along each detector row by L·D·Lᵀ, in float64.
+    """Solve (G + diag ρ) z = r along each detector row by L·D·Lᵀ, in float64.
 
-    G couples pixels at most T − 1 apart, so L is a band of K·T − 1 below its diagonal.
+    G couples pixels at most T − 1 apart, so L is a band of K·T − 1 below its diagonal. Where ρ is
+    infinite, a pivot is as large as its diagonal, and the pixel is left out: z = 0.
     """
     batch, shots, height, detector = r.shape
     couplings = gram.shape[1] // shots
@@ -108,14 +109,14 @@ def band_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
     g = gram.double().unflatten(1, (couplings, shots)).permute(1, 2, 3, 5, 0, 4)
     g = g.expand(-1, -1, -1, -1, batch, -1)
     right = r.double().permute(3, 1, 0, 2).reshape(size, batch, height)
-    damping = rho.double().view(-1, 1)
+    damping = rho.double().expand(-1, shots, -1, detector).permute(3, 1, 0, 2).flatten(0, 1)
     lower = right.new_zeros((size, reach + 1, batch, height))  # [u, d]: L[u, u - d]
     pivots = torch.zeros_like(right)
     inverse = torch.zeros_like(right)
     z = torch.zeros_like(right)
     for u in range(size):
         pixel, k = divmod(u, shots)
-        total, value = g[0, k, k, pixel] + damping, right[u]
+        total, value = g[0, k, k, pixel] + damping[u], right[u]
         pivot = total
         for j in range(max(0, u - reach), u):
             before, shot = divmod(j, shots)
@@ -129,7 +130,7 @@ def band_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
         dark = pivot <= dependent * total  # a NaN stays a NaN
         pivots[u] = torch.where(dark, 0, pivot)
         inverse[u] = torch.where(dark, 0, 1 / pivot)
-        z[u] = value
+        z[u] = torch.where(dark, 0, value)
     for u in reversed(range(size)):
         value = z[u] * inverse[u]
         for later in range(u + 1, min(size, u + reach + 1)):

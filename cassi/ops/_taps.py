@@ -199,15 +199,18 @@ def gram_taps(mask: Tensor, taps: Tensor, starts: Tensor, detector: int) -> Tens
 
 
 def band_solve(r: Tensor, gram: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-    """Solve (G + ρI) z = r, G as `gram_taps` makes it, exactly, in float64.
+    """Solve (G + diag ρ) z = r, G as `gram_taps` makes it, exactly, in float64.
 
     Where detector pixels depend on others (one that no light reaches, or two that see one pixel
-    only), z is zero in the later of them: a solution still for every r that a cube can cause.
+    only), z is zero in the later of them: a solution still for every r that a cube can cause. Where
+    ρ is infinite, z is zero whatever r is, and the others are solved for as if that pixel did not
+    exist.
 
     Args:
         r: `(B, K, H, D)`.
         gram: `(1 or B, T·K, K, H, D)`.
-        rho: ρ >= 0, a number or one value per sample.
+        rho: ρ >= 0, infinity included: a number, one value per sample `(B,)`, or one per detector
+            pixel, `(1|B, K, H, D)` or `(K, H, D)`.
 
     Returns:
         z, shaped like r.
@@ -230,7 +233,7 @@ def band_solve(r: Tensor, gram: Tensor, rho: float | Tensor = 0.0) -> Tensor:
             f"{_checks.shape_of(gram)} and {_checks.shape_of(r)}"
         )
     _checks.check_samples("r", r, gram, "gram")
-    result: Tensor = call(kernels.band_solve.default, r, gram, _checks.per_sample("rho", rho, r))
+    result: Tensor = call(kernels.band_solve.default, r, gram, _checks.damping(rho, r, r))
     return result
 
 

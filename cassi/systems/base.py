@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from cassi.ops._checks import per_sample
+from cassi.ops._checks import damping
 from cassi.systems.arguments import check_shape
 from cassi.systems.conjugate import ConjugateGradients, SolveReport
 
@@ -51,18 +51,19 @@ class System(nn.Module, ABC):
         """Apply the transpose Aᵀ y: `(B, K, H', W')` → `(B, C, H, W)`."""
 
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-        """Solve (AAᵀ + ρI) z = r by conjugate gradients, see `ConjugateGradients`.
+        """Solve (AAᵀ + diag ρ) z = r by conjugate gradients, see `ConjugateGradients`.
 
         Args:
             r: measurement-shaped right-hand side `(B, K, H', W')`.
-            rho: ρ >= 0, a number or one value per sample.
+            rho: ρ >= 0, a number, one value per sample `(B,)`, or one per detector pixel
+                `(1|B, K, H', W')`; infinite where a pixel has no influence: z is zero there.
 
         Returns:
             z, shaped like r, with the gradient of the exact solution. `last_solve` says how exact
             it is itself.
 
         Raises:
-            ValueError: r is not measurement-shaped, or ρ is negative.
+            ValueError: r is not measurement-shaped, ρ is negative, or does not fit r.
         """
         return self._solve(r, rho, None)
 
@@ -91,7 +92,7 @@ class System(nn.Module, ABC):
 
     def _solve(self, r: Tensor, rho: float | Tensor, start: Tensor | None) -> Tensor:
         check_shape("y", r, self.measurement_shape)
-        weight = per_sample("rho", rho, r)
+        weight = damping(rho, r, r)
         z, self.last_solve = self.conjugate.solve(lambda z: self(self.adjoint(z)), r, weight, start)
         return z
 
@@ -102,10 +103,15 @@ class System(nn.Module, ABC):
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖² = v + Aᵀ(AAᵀ + ρI)⁻¹(y − Av).
 
+        With one ρ per detector pixel: argmin_x ½ (Ax − y)ᵀ diag(ρ)⁻¹ (Ax − y) + ½‖x − v‖², see
+        `cassi.ops.data_step`.
+
         Args:
             v: cube `(B, C, H, W)`.
             y: measurement `(B, K, H', W')`.
-            rho: ρ >= 0, a number or one value per sample; 0 projects v onto {x : Ax = y}.
+            rho: ρ >= 0, a number, one value per sample `(B,)`, or one per detector pixel
+                `(1|B, K, H', W')`; infinite where a pixel has no influence. 0 projects v onto
+                {x : Ax = y}.
         """
         return v + self.adjoint(self.gram_solve(y - self(v), rho))
 

@@ -25,14 +25,14 @@ class SolveReport:
     iterations: Tensor
     """Applications of AAᵀ, without the first."""
     residual: Tensor
-    """‖r − (AAᵀ + ρI)z‖/‖r‖, by the recurrence."""
+    """‖r − (AAᵀ + D)z‖/‖r‖, by the recurrence."""
     converged: Tensor
     """Whether a tolerance was met: the residual's, or that of a least-squares solution."""
 
 
 @dataclass(frozen=True)
 class ConjugateGradients:
-    """Solve (AAᵀ + ρI) z = r by conjugate gradients, each sample for itself.
+    """Solve (AAᵀ + D) z = r by conjugate gradients, each sample for itself, with D = diag(ρ).
 
     The form used is that of conjugate residuals. It applies AAᵀ once per iteration, as the common
     one, but its residual never rises, and with ρ = 0 it is what conjugate gradients on the normal
@@ -41,12 +41,15 @@ class ConjugateGradients:
     arrive): to the least-squares solution, z = (AAᵀ)⁺r. Where AAᵀ is nearly singular, few
     iterations are a regularisation of their own.
 
+    A pixel whose ρ is infinite is left out: r and AAᵀz are set to zero there, so z stays zero, and
+    the others are solved for as if the pixel did not exist. Norms are those of the others.
+
     Vectors have the dtype of r, float32 at least; inner products are summed in float64, in
     an order that does not depend on the number of threads. A sample that has converged stays as it
     is, so that its result does not depend on the rest of the batch.
 
     Args:
-        tolerance: stop when ‖r − (AAᵀ + ρI)z‖ <= tolerance·‖r‖, or, where that cannot be, when the
+        tolerance: stop when ‖r − (AAᵀ + D)z‖ <= tolerance·‖r‖, or, where that cannot be, when the
             residual is as small as it can be, by the same measure; None is 1e-6, in float64 1e-13.
         iterations: at most this many.
 
@@ -74,13 +77,14 @@ class ConjugateGradients:
         """Solve, with gradients.
 
         The gradient is that of the exact solution, by implicit differentiation: with S = (AAᵀ +
-        ρI)⁻¹ and w = Sg, dr = w, dρ = −⟨w, z⟩, and for a parameter θ of A, dθ = −⟨w, ∂(AAᵀ)z⟩. It
-        costs one more solve, whatever the number of iterations, and can be differentiated again.
+        D)⁻¹ and w = Sg, dr = w, dρ = −w·z (summed where pixels share one ρ, zero where it is
+        infinite), and for a parameter θ of A, dθ = −⟨w, ∂(AAᵀ)z⟩. It costs one more solve,
+        whatever the number of iterations, and can be differentiated again.
 
         Args:
             gram: applies AAᵀ, differentiable with respect to z and to what A is made of.
             r: right-hand side `(B, K, H', W')`.
-            rho: ρ >= 0, `(1|B,)`.
+            rho: ρ >= 0, `(1|B,)` or `(1|B, 1|K, 1|H', 1|W')`.
             start: first z, shaped like r; zero if None. The nearer to the solution, the fewer
                 iterations; the tolerance stays relative to r.
 
@@ -88,20 +92,32 @@ class ConjugateGradients:
             z, shaped like r, and the report.
         """
         wide = torch.promote_types(r.dtype, torch.float32)
-        weight = rho.to(wide).view(-1, 1, 1, 1)
+        damping = rho.to(wide)
+        damping = damping.view(-1, 1, 1, 1) if damping.ndim == 1 else damping
+        absent = damping == torch.inf
+        there = ~absent
+
+        def present(value: Tensor) -> Tensor:
+            return torch.where(absent, 0, value.to(wide))
+
+        def seen(z: Tensor) -> Tensor:
+            return gram(z) * there  # a product has the layout of its first factor
+
+        def again(g: Tensor) -> Tensor:
+            return self.solve(gram, g, damping)[0]
+
+        right, weight = present(r), present(damping)
         with torch.no_grad():
-            z, report = self._iterate(gram, r.to(wide), weight, start)
+            first = None if start is None else present(start)
+            z, report = self._iterate(seen, right, weight, first)
         if torch.is_grad_enabled():
-            z = self._attach(gram, r.to(wide), weight, z)
+            z = self._attach(seen, right, weight, z, again) * there
         return z.to(r.dtype), report
 
-    def _attach(self, gram: Apply, r: Tensor, weight: Tensor, z: Tensor) -> Tensor:
-        # z + S(r − (AAᵀ + ρI)z) is z in value and has the derivative of the exact solution, at any
+    def _attach(self, gram: Apply, r: Tensor, weight: Tensor, z: Tensor, again: Apply) -> Tensor:
+        # z + S(r − (AAᵀ + D)z) is z in value and has the derivative of the exact solution, at any
         # z: the bracket is recorded, S is applied to gradients alone. One such correction gives
         # first derivatives, the second one, a Newton step on the first, those of second order.
-        def again(g: Tensor) -> Tensor:
-            return self.solve(gram, g, weight)[0]
-
         q = gram(z) + weight * z
         if not q.requires_grad:  # linear in r, and nothing else to be differentiated
             return _Correct.apply(r, z, again) if r.requires_grad else z
@@ -121,10 +137,10 @@ class ConjugateGradients:
         norm = _inner(r, r).sqrt()
         z = torch.zeros_like(r)
         if start is not None:
-            z = start.to(r.dtype)
+            z = start
             r = r - gram(z) - weight * z
-        p, image = r, gram(r) + weight * r  # image = (AAᵀ + ρI) r
-        q = image  # (AAᵀ + ρI) p
+        p, image = r, gram(r) + weight * r  # image = (AAᵀ + D) r
+        q = image  # (AAᵀ + D) p
         size = _inner(r, r).sqrt()
         product = _inner(r, image)
         largest = torch.zeros_like(norm)

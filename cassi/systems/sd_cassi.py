@@ -165,25 +165,38 @@ class SDCassi(System):
         return self._turn(ops.adjoint_taps(y, mask, *self._spread()))
 
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-        """Solve (AAᵀ + ρI) z = r, in closed form.
+        """Solve (AAᵀ + diag ρ) z = r, in closed form.
 
         At every detector pixel by itself, in the Moore–Penrose sense, where bands move by whole
         pixels. Along every detector row otherwise, see `cassi.ops.band_solve`.
+
+        Args:
+            r: measurement-shaped right-hand side `(B, K, H', W')`.
+            rho: ρ >= 0, a number, one value per sample `(B,)`, or one per detector pixel
+                `(1|B, K, H', W')`; infinite where a pixel has no influence: z is zero there.
         """
         if tuple(r.shape[-3:]) != self.measurement_shape:
             refuse_shape("y", r, self.measurement_shape)
         gram = self._current_gram()
         gram = self._gram() if gram is None else gram
         solve = ops.gram_solve if gram.shape[-4] == gram.shape[-3] else ops.band_solve
-        return self._turn(solve(self._turn(r), gram, rho))
+        return self._turn(solve(self._turn(r), gram, self._turn_damping(rho)))
 
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-        """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖² in closed form, see `cassi.ops.data_step`."""
+        """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖² in closed form, see `cassi.ops.data_step`.
+
+        Args:
+            v: cube `(B, C, H, W)`.
+            y: measurement `(B, K, H', W')`.
+            rho: ρ >= 0, a number, one value per sample `(B,)`, or one per detector pixel
+                `(1|B, K, H', W')`; infinite where a pixel has no influence. 0 projects v onto
+                {x : Ax = y}.
+        """
         if self.shifts is not None:
             return super().data_step(v, y, rho)
-        gram = self._current_gram()
-        x = ops.data_step(self._turn(v), self._turn(y), self._turn(self.mask), self.step, rho, gram)
-        return self._turn(x)
+        mask, gram = self._turn(self.mask), self._current_gram()
+        rho = self._turn_damping(rho)
+        return self._turn(ops.data_step(self._turn(v), self._turn(y), mask, self.step, rho, gram))
 
     def ratio_inverse(self, y: Tensor) -> Tensor:
         """Divide y by band count and mask, see `cassi.ops.ratio_inverse`.
@@ -264,6 +277,10 @@ class SDCassi(System):
     def _turn(self, value: Tensor) -> Tensor:
         # The operators disperse along the last axis and read transposed views in place.
         return value if self.axis == -1 else value.mT
+
+    def _turn_damping(self, rho: float | Tensor) -> float | Tensor:
+        # One value per sample is the same both ways, of any shape.
+        return self._turn(rho) if isinstance(rho, Tensor) and rho.ndim > 2 else rho
 
 
 def _register(module: nn.Module, name: str, value: Tensor, given: Any) -> None:

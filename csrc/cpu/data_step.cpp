@@ -1,4 +1,4 @@
-// x = v + Aᵀ(AAᵀ + ρI)⁺(y − Av) and its gradients, a few image rows at a time: the cube is read
+// x = v + Aᵀ(AAᵀ + diag ρ)⁺(y − Av) and its gradients, a few image rows at a time: the cube is read
 // from memory once, the second sweep finds it in cache.
 #include "solve.h"
 
@@ -155,13 +155,17 @@ static void run_as(const DataStepBackward& a, int64_t begin, int64_t end) {
         subtract_from(a.y, g, tile, y_space, z);
         solver.solve(z, tile);
       }
-      if (a.need_rho)
-        for (int64_t r = 0; r < tile.rows; ++r) {
-          T sum = 0;
-          for (int64_t k = 0; k < g.shots; ++k)
-            for (int64_t i = 0; i < wide; ++i) sum += w.at(k, r)[i] * z.at(k, r)[i];
-          static_cast<T*>(a.grad_rho.data)[tile.sample * g.height + tile.h + r] = -sum;
+      for (int64_t r = 0; a.need_rho && r < tile.rows; ++r) {
+        const Part part = cube_part(a.grad_rho, tile.sample, tile.h + r);
+        T* out = reinterpret_cast<T*>(part.data);
+        T sum = 0;
+        for (int64_t k = 0; k < g.shots; ++k) {
+          const T *wk = w.at(k, r), *zk = z.at(k, r);
+          for (int64_t i = 0; a.per_pixel && i < wide; ++i) out[k * part.band + i] = -wk[i] * zk[i];
+          for (int64_t i = 0; !a.per_pixel && i < wide; ++i) sum += wk[i] * zk[i];
         }
+        if (!a.per_pixel) *out = -sum;
+      }
       if (a.need_mask)
         for (int64_t k = 0; k < g.shots; ++k) {
           const Part part = mask_part(a.grad_mask, a.per_sample ? tile.sample : 0, k, tile.h);

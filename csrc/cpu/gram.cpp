@@ -1,4 +1,4 @@
-// G[k,l] = Σ_c m[k,c] m[l,c], shifted; and z = (G + ρI)⁺ r at every detector pixel.
+// G[k,l] = Σ_c m[k,c] m[l,c], shifted; and z = (G + diag ρ)⁺ r at every detector pixel.
 #include "solve.h"
 
 namespace cassi {

@@ -174,9 +174,25 @@ def _on_meta(value: Tensor) -> Tensor:
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 
 
+def damping_per_pixel(shape: tuple[int, ...]) -> Tensor:
+    """Return a ρ for each detector pixel, some of which have no influence, float64."""
+    generator = torch.Generator().manual_seed(sum(shape))
+    rho = 0.1 + torch.rand(shape, generator=generator, dtype=torch.float64)
+    rho[torch.rand(shape, generator=generator) < 0.15] = torch.inf
+    return rho
+
+
+@pytest.fixture(scope="session", name="damping_per_pixel")
+def _damping_per_pixel() -> Callable[[tuple[int, ...]], Tensor]:
+    return damping_per_pixel
+
+
 @pytest.fixture(scope="session")
 def camera_arguments() -> Callable[..., list[Any]]:
-    """`(name, ...)` → arguments of one of the camera's operators, by the names in its schema."""
+    """`(name, ...)` → arguments of one of the camera's operators, by the names in its schema.
+
+    With `rho="pixels"` there is a ρ for each detector pixel.
+    """
 
     def build(
         name: str,
@@ -186,7 +202,7 @@ def camera_arguments() -> Callable[..., list[Any]]:
         samples: int = 1,
         mask_bands: int = 1,
         dtypes: tuple[torch.dtype, torch.dtype, torch.dtype] = (torch.float32,) * 3,
-        rho: tuple[float, ...] = (0.1,),
+        rho: tuple[float, ...] | str = (0.1,),
     ) -> list[Any]:
         batch, bands, height, width = size
         wide = _reference.detector_width(width, bands, step)
@@ -201,6 +217,11 @@ def camera_arguments() -> Callable[..., list[Any]]:
         mask = 0.3 + 0.7 * rand(samples, shots, mask_bands, height, width)
         mask[..., ::3, 1::4] = 0
         mask = mask.to(transmission)
+        wider = torch.promote_types(cube, torch.float32)
+        if rho == "pixels":
+            damping = damping_per_pixel((samples, shots, height, wide)).to(wider)
+        else:
+            damping = torch.tensor(rho, dtype=wider).view(-1, 1, 1, 1)
         values = {
             "x": x,
             "v": v,
@@ -209,7 +230,7 @@ def camera_arguments() -> Callable[..., list[Any]]:
             "r": y,
             "mask": mask,
             "gram": _reference.gram(mask, bands, step),
-            "rho": torch.tensor(rho, dtype=torch.promote_types(cube, torch.float32)),
+            "rho": damping,
             "step": step,
             "bands": bands,
             "channels_last": False,

@@ -39,7 +39,7 @@ OTHERS: dict[str, Callable[[], list[Any]]] = {
     "forward_taps": lambda: [_rand(2, 5, 9, 33), _rand(2, 2, 5, 9, 33), *_taps(5, 2), 41],
     "adjoint_taps": lambda: [_rand(2, 2, 9, 41), _rand(2, 2, 5, 9, 33), *_taps(5, 3), False],
     "mask_adjoint_taps": lambda: [_rand(2, 5, 9, 33), _rand(2, 2, 9, 41), *_taps(5, 2), True, True],
-    "band_solve": lambda: [_rand(2, 2, 9, 41), _band_gram(2, 9, 41), torch.tensor([0.3, 1.0])],
+    "band_solve": lambda: [_rand(2, 2, 9, 41), _band_gram(2, 9, 41), _damping(2, 2, 9, 41)],
 }
 # The same, of which every thread gets a part.
 LARGE: dict[str, Callable[[], list[list[Any]]]] = {
@@ -63,7 +63,10 @@ LARGE: dict[str, Callable[[], list[list[Any]]]] = {
         [_rand(3, 9, 37, 133), _rand(3, 1, 37, 171), *_taps(9, 2), each, each]
         for each in (False, True)
     ],
-    "band_solve": lambda: [[_rand(3, 2, 37, 133), _band_gram(2, 37, 133), torch.tensor([0.1])]],
+    "band_solve": lambda: [
+        [_rand(3, 2, 37, 133), _band_gram(2, 37, 133), rho]
+        for rho in (torch.full((1, 1, 1, 1), 0.1), _damping(1, 2, 37, 133))
+    ],
 }
 NAMES = [*CAMERA, *OTHERS]
 ONLY_REFERENCE = {"tv_prox_backward"}
@@ -73,6 +76,12 @@ every_op = pytest.mark.parametrize("name", NAMES)
 def _rand(*shape: int) -> Tensor:
     generator = torch.Generator().manual_seed(sum(shape))
     return 2 * torch.rand(shape, generator=generator) - 1
+
+
+def _damping(*shape: int) -> Tensor:
+    """Some pixels have no influence."""
+    rho = 1.1 + _rand(*shape)
+    return torch.where(rho > 1.9, torch.inf, rho)
 
 
 def _taps(bands: int, count: int) -> tuple[Tensor, Tensor]:
@@ -151,6 +160,7 @@ def test_layouts(
 ) -> None:
     """All tensors in a layout, one of them, all but one; in float32 and converted."""
     options = {"shots": 1 if name == "ratio_inverse" else 2, "samples": 2, "mask_bands": 5}
+    options |= {"rho": "pixels"}
     plain = arguments(name, **options)
     if (name, layout) == ("band_solve", "one_value"):  # singular unless the diagonal dominates
         plain[2] = plain[2] + 8 * plain[1].flatten()[0]
@@ -209,7 +219,11 @@ def test_same_bits_for_every_thread_count(
     cases = (
         LARGE[name]()
         if name in LARGE
-        else [camera_arguments(name, (3, 9, 37, 133), 2, *share) for share in shares]
+        else [
+            camera_arguments(name, (3, 9, 37, 133), 2, *share, rho=rho)
+            for share in shares
+            for rho in ((0.1,), "pixels")
+        ]
     )
 
     def run() -> list[Tensor]:

@@ -16,6 +16,7 @@ Arguments = Callable[..., list[Any]]
 OPS = ["forward", "adjoint", "mask_adjoint", "ratio_inverse", "gram", "gram_solve"]
 OPS += ["data_step", "data_step_backward"]
 MANY_SHOTS = [name for name in OPS if name != "ratio_inverse"]
+SOLVING = OPS[-3:]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 STEPS = [0, 1, -1, 2, -2, 3, -5, 16, 17, -40]
 # (B, C, H, W): rows shorter than a vector, of whole vectors, and with a rest.
@@ -33,11 +34,16 @@ SIZES = [
 every_op = pytest.mark.parametrize("name", OPS)
 
 
+def _kinds_of_rho(name: str) -> list[dict[str, str]]:
+    """One value for all detector pixels, and one for each."""
+    return [{}, {"rho": "pixels"}] if name in SOLVING else [{}]
+
+
 @every_op
 @pytest.mark.parametrize("step", STEPS)
 def test_geometry(name: str, step: int, parity: Parity, camera_arguments: Arguments) -> None:
-    for size in SIZES:
-        parity(name, *camera_arguments(name, size, step))
+    for size, rho in product(SIZES, _kinds_of_rho(name)):
+        parity(name, *camera_arguments(name, size, step, **rho))
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -62,9 +68,9 @@ def test_masks(name: str, batch: int, parity: Parity, camera_arguments: Argument
     for shots, step in ((1, 2), (1, -1), (2, -1), (3, 2), (5, 1)):
         if shots > 1 and name == "ratio_inverse":
             continue
-        for samples, mask_bands in product({1, max(batch, 1)}, (1, 5)):
-            args = camera_arguments(name, (batch, 5, 5, 19), step, shots, samples, mask_bands)
-            parity(name, *args)
+        size = (batch, 5, 5, 19)
+        for samples, mask_bands, rho in product({1, max(batch, 1)}, (1, 5), _kinds_of_rho(name)):
+            parity(name, *camera_arguments(name, size, step, shots, samples, mask_bands, **rho))
 
 
 @every_op
@@ -74,9 +80,9 @@ def test_mixed_dtypes(
 ) -> None:
     """Results are the exact ones, rounded once."""
     for measurement, mask in product(DTYPES, DTYPES):
-        for shots in (1, 2) if name in MANY_SHOTS else (1,):
+        for shots, rho in product((1, 2) if name in MANY_SHOTS else (1,), _kinds_of_rho(name)):
             dtypes = (cube, measurement, mask)
-            parity(name, *camera_arguments(name, (2, 5, 3, 19), 2, shots, dtypes=dtypes))
+            parity(name, *camera_arguments(name, (2, 5, 3, 19), 2, shots, dtypes=dtypes, **rho))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -109,14 +115,92 @@ def test_conversions_of_every_half(dtype: torch.dtype) -> None:
         )
 
 
-@pytest.mark.parametrize("name", ["gram_solve", "data_step", "data_step_backward"])
+@pytest.mark.parametrize("name", SOLVING)
 @pytest.mark.parametrize("shots", [1, 2])
 def test_rho(name: str, shots: int, parity: Parity, camera_arguments: Arguments) -> None:
     for rho in ((0.3, 2.0, 1e-3), (1e30,), (float("inf"),)):
         parity(name, *camera_arguments(name, (3, 5, 3, 19), -2, shots, rho=rho))
 
 
-@pytest.mark.parametrize("name", ["gram_solve", "data_step", "data_step_backward"])
+@pytest.mark.parametrize("name", SOLVING)
+@pytest.mark.parametrize("shots", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rho_of_one_dimension_or_another(
+    name: str, shots: int, dtype: torch.dtype, parity: Parity, camera_arguments: Arguments
+) -> None:
+    """It may be shared by samples, shots, rows and columns, each for itself."""
+    args = camera_arguments(name, (2, 5, 4, 19), -2, shots, 2, dtypes=(dtype,) * 3, rho="pixels")
+    (place,) = (i for i, value in enumerate(args) if _is_damping(value, shots))
+    full = args[place]
+    for kept in product((True, False), repeat=4):
+        part = full
+        for dim, whole in enumerate(kept):
+            part = part if whole else part.narrow(dim, 0, 1)
+        args[place] = part
+        results = parity(name, *args)
+        args[place] = part.expand_as(full).contiguous()
+        for got, expected in zip(results[:3], parity(name, *args)[:3], strict=True):
+            assert torch.equal(got, expected)
+
+
+def _is_damping(value: Any, shots: int) -> bool:
+    return isinstance(value, Tensor) and value.ndim == 4 and bool(value.isinf().any())
+
+
+@pytest.mark.parametrize("name", SOLVING)
+@pytest.mark.parametrize("shots", [1, 2, 4])
+@pytest.mark.parametrize("equal", [False, True])
+def test_a_pixel_of_infinite_rho_is_not_there(
+    name: str, shots: int, equal: bool, parity: Parity, camera_arguments: Arguments
+) -> None:
+    """Whatever y is, also where the matrix of the shots is singular."""
+    args = camera_arguments(
+        name, (2, 5, 3, 35), 2, shots, mask_bands=5, dtypes=(torch.float64,) * 3, rho="pixels"
+    )
+    named = dict(zip(schema_names(name), args, strict=True))
+    if equal:
+        named["gram"] = named["gram"].new_ones(1, 1, 1, 1, 1).expand_as(named["gram"])
+    (rho,) = (value for value in args if _is_damping(value, shots))
+    first = parity(name, *named.values())
+    for value in (1e30, -7.0, torch.nan, torch.inf):
+        for key in {"y", "r"} & named.keys():
+            absent = rho.isinf().expand_as(named[key])
+            named[key] = torch.where(absent, value, named[key])
+        got = getattr(torch.ops.cassi, name)(*named.values())
+        for a, b in zip(first, got if isinstance(got, tuple) else (got,), strict=True):
+            assert torch.equal(a, b)
+
+
+def schema_names(name: str) -> list[str]:
+    return [argument.name for argument in getattr(torch.ops.cassi, name).default._schema.arguments]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shots", [2, 3])
+@pytest.mark.usefixtures("compiled")
+def test_rho_of_any_size_beside_singular_grams(dtype: torch.dtype, shots: int) -> None:
+    """A gram of rank one, with shots between which ρ differs by many orders of magnitude."""
+    generator = torch.Generator().manual_seed(0)
+    values = torch.tensor([0.0, 1e-3, 0.3, 1e4, 1e20, torch.inf], dtype=torch.float64)
+    rho = torch.cartesian_prod(*[values] * shots).T.reshape(1, shots, 1, -1)
+    r = torch.rand(1, shots, 1, rho.shape[-1], generator=generator, dtype=torch.float64)
+    a = torch.tensor([1.0, 0.7, 0.3], dtype=torch.float64)[:shots]
+    gram = (a[:, None] * a)[None, :, :, None, None].expand(-1, -1, -1, 1, rho.shape[-1])
+    z = torch.ops.cassi.gram_solve(r.to(dtype), gram.to(dtype).contiguous(), rho.to(dtype))
+    for w in range(rho.shape[-1]):
+        there = rho[0, :, 0, w].isfinite()
+        # The largest ρ would hide the others from a pseudo-inverse: in units in which they are 1.
+        d = rho[0, there, 0, w]
+        unit = torch.where(d > 0, (a[there] ** 2 + d).rsqrt(), 1 / a[:1])
+        matrix = (a[there, None] * a[there] + torch.diag(d)) * unit[:, None] * unit
+        exact = unit * (torch.linalg.pinv(matrix, rtol=1e-9) @ (unit * r[0, there, 0, w]))
+        assert not z[0, ~there, 0, w].any()
+        scale = 1 + exact.abs().sum().item()
+        tolerance = (1e-2 if dtype == torch.float32 else 1e-8) * scale
+        torch.testing.assert_close(z[0, there, 0, w].double(), exact, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", SOLVING)
 def test_detector_pixels_without_light(
     name: str, parity: Parity, camera_arguments: Arguments
 ) -> None:
@@ -137,9 +221,9 @@ def test_detector_pixels_without_light(
 def test_gradients_that_are_needed(
     need_mask: bool, need_rho: bool, parity: Parity, camera_arguments: Arguments
 ) -> None:
-    for shots, samples, mask_bands in product((1, 3), (1, 2), (1, 5)):
+    for shots, samples, mask_bands, rho in product((1, 3), (1, 2), (1, 5), ((0.1, 0.4), "pixels")):
         args = camera_arguments(
-            "data_step_backward", (2, 5, 9, 33), 2, shots, samples, mask_bands, rho=(0.1, 0.4)
+            "data_step_backward", (2, 5, 9, 33), 2, shots, samples, mask_bands, rho=rho
         )
         results = parity("data_step_backward", *args[:-2], need_mask, need_rho)
         assert [r.numel() > 0 for r in results] == [True, True, need_mask, need_rho]
@@ -192,6 +276,6 @@ def test_singular_grams(y_dtype: torch.dtype, gram_dtype: torch.dtype) -> None:
     a = torch.tensor([1.0, 0.7, 0.3], dtype=torch.float64)
     gram = (a.view(3, 1, 1, 1) * a.view(1, 3, 1, 1) * (level + 0.1)).unsqueeze(0)
     share = (a.view(3, 1, 1) * r).sum(1, keepdim=True) / (level + 0.1) / a.square().sum().square()
-    args = (r.to(y_dtype), gram.to(gram_dtype), torch.zeros(1, dtype=y_dtype))
+    args = (r.to(y_dtype), gram.to(gram_dtype), torch.zeros(1, 1, 1, 1, dtype=y_dtype))
     z = torch.ops.cassi.gram_solve(*args)
     torch.testing.assert_close(z.double(), a.view(3, 1, 1) * share, rtol=1e-4, atol=1e-5)

@@ -45,6 +45,7 @@ def _compare(name: str, args: list[Any], layout: Callable[[Tensor], Tensor] = la
     ("shots", "samples", "mask_bands"), [(1, 1, 1), (2, 1, 1), (1, None, None), (3, None, 1)]
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rho", [(0.1,), "pixels"])
 def test_camera(
     camera_arguments: Callable[..., list[Any]],
     name: str,
@@ -54,9 +55,10 @@ def test_camera(
     samples: int | None,
     mask_bands: int | None,
     dtype: torch.dtype,
+    rho: Any,
 ) -> None:
     arguments = camera_arguments(
-        name, size, step, shots, samples or size[0], mask_bands or size[1], (dtype,) * 3
+        name, size, step, shots, samples or size[0], mask_bands or size[1], (dtype,) * 3, rho
     )
     _compare(name, arguments)
     _compare(name, arguments, _channels_last)
@@ -92,7 +94,9 @@ def test_taps(dtype: torch.dtype, taps: int, shots: int) -> None:
                 _compare("mask_adjoint_taps", [layout(x), layout(y), a, starts, each, each])
     gram = torch.rand(batch, taps * shots, shots, height, detector, dtype=torch.float64)
     gram[:, torch.arange(shots), torch.arange(shots)] += 5 * taps * shots  # dominates: definite
-    _compare("band_solve", [y, gram, torch.tensor([0.1, 2.0])])
+    rho = 0.1 + torch.rand(y.shape)
+    for damping in (rho[:, :1, :1, :1], rho.where(rho < 1, torch.inf)):
+        _compare("band_solve", [y, gram, damping])
 
 
 def test_signal() -> None:

@@ -95,6 +95,67 @@ def test_known_gram_and_unbatched_and_per_sample_rho(shape: tuple[int, ...]) -> 
         torch.testing.assert_close(alone, z[b], rtol=1e-12, atol=1e-13)
 
 
+@every_mask
+@every_step
+@pytest.mark.parametrize("samples", [1, 2])
+def test_one_rho_per_detector_pixel(
+    shape: tuple[int, ...],
+    step: int,
+    samples: int,
+    camera_matrices: Matrices,
+    damping_per_pixel: Callable[[tuple[int, ...]], Tensor],
+) -> None:
+    """Noise of another variance in each pixel; rows of A without influence are removed."""
+    mask, v, y = _problem(shape, step)
+    rho = damping_per_pixel((samples, *y.shape[1:]))
+    z = ops.gram_solve(y, ops.gram(mask, BANDS, step), rho)
+    x = ops.data_step(v, y, mask, step, rho)
+    for b, a in enumerate(camera_matrices(mask.numpy(), 2, BANDS, step)):
+        d = rho[min(b, samples - 1)].flatten().numpy()
+        kept = np.isfinite(d)
+        rows, target, start = a[kept], y[b].flatten().numpy()[kept], v[b].flatten().numpy()
+        expected = np.zeros(len(a))
+        expected[kept] = np.linalg.solve(rows @ rows.T + np.diag(d[kept]), target)
+        _close(z[b], expected)
+        weighed = rows.T / d[kept]  # the normal equations
+        _close(x[b], np.linalg.solve(weighed @ rows + np.eye(start.size), weighed @ target + start))
+
+
+@every_mask
+def test_pixels_without_influence_leave_the_projection_of_the_others(
+    shape: tuple[int, ...], camera_matrices: Matrices
+) -> None:
+    mask, v, y = _problem(shape, 2)
+    absent = rand(*y.shape[1:], seed=5) < 0.3
+    rho = torch.zeros(y.shape[1:], dtype=y.dtype).masked_fill(absent, torch.inf)
+    x = ops.data_step(v, y, mask, 2, rho)
+    assert torch.equal(ops.data_step(v, torch.where(absent, 1e30, y), mask, 2, rho), x)
+    for b, a in enumerate(camera_matrices(mask.numpy(), 2, BANDS, 2)):
+        rows, start = a[~absent.flatten().numpy()], v[b].flatten().numpy()
+        target = y[b].flatten().numpy()[~absent.flatten().numpy()]
+        _close(x[b], start + np.linalg.pinv(rows, rcond=1e-12) @ (target - rows @ start))
+    nothing = torch.full((), torch.inf)
+    assert torch.equal(ops.data_step(v, y, mask, 2, nothing), v)
+    assert torch.equal(ops.data_step(v, y, mask, 2, float("inf")), v)
+
+
+@every_mask
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_one_value_spread_over_all_pixels_gives_the_same_bits(
+    shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    mask, v, y = (value.to(dtype) for value in _problem(shape, 2))
+    gram = ops.gram(mask, BANDS, 2)
+    for rho in (torch.tensor([0.0]), torch.tensor([0.3]), torch.tensor([0.2, 0.7])):
+        wide = rho.view(-1, 1, 1, 1).expand(-1, *y.shape[1:])
+        for spread in (wide, wide.contiguous()):
+            x, z = ops.data_step(v, y, mask, 2, rho), ops.gram_solve(y, gram, rho)
+            assert torch.equal(ops.data_step(v, y, mask, 2, spread), x)
+            assert torch.equal(ops.gram_solve(y, gram, spread), z)
+            if len(rho) == 1:
+                assert torch.equal(ops.data_step(v, y, mask, 2, spread[0]), x)
+
+
 def test_gram_is_believed() -> None:
     """A gram that was passed is used: with a quarter of it the correction is four times as long."""
     mask, v, y = _problem((HEIGHT, WIDTH), 2)

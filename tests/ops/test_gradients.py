@@ -77,6 +77,37 @@ def test_one_rho_for_all_samples(name: str) -> None:
     _check(name, MASKS["two_shots_bands"], 2, scalar_rho=True)
 
 
+@pytest.mark.parametrize("name", ["gram_solve", "data_step"])
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("samples", [1, 2])
+def test_one_rho_per_detector_pixel(name: str, mask: str, samples: int) -> None:
+    shape = MASKS[mask]
+    names, op = OPS[name]
+    tensors = _tensors(shape, 2)
+    pixels = torch.rand(samples, *tensors["y"].shape[1:], dtype=torch.float64) + 0.3
+    absent = torch.rand(pixels.shape) < 0.2
+    tensors["r"] = pixels
+
+    def function(*values: Tensor) -> Tensor:
+        given = tensors | dict(zip(names, values, strict=True))
+        rho = torch.where(absent, torch.inf, given["r"])
+        return op(*(given | {"r": rho}).values(), 2)
+
+    inputs = tuple(tensors[key].requires_grad_() for key in names)
+    assert gradcheck(function, inputs, fast_mode=True)
+    assert gradgradcheck(function, inputs, fast_mode=True)
+    rho = torch.where(absent, torch.inf, pixels.detach()).requires_grad_()
+    out = op(*(tensors | {"r": rho}).values(), 2)
+    first, of_y = torch.autograd.grad(out.square().sum(), (rho, tensors["y"]), create_graph=True)
+    assert first.shape == rho.shape
+    assert not first[absent].any()
+    assert first[~absent].all()
+    assert not of_y[absent.expand_as(of_y)].any()
+    (second,) = torch.autograd.grad(first.square().sum() + of_y.square().sum(), rho)
+    assert not second[absent].any()
+    assert second.isfinite().all()
+
+
 @pytest.mark.parametrize("argument", "xymr")
 def test_data_step_one_argument_at_a_time(argument: str) -> None:
     """Each gradient is right when no other is asked for, also for the projection, ρ = 0."""

@@ -34,6 +34,7 @@ def _cases(k: int, samples: int, bands: int, dtype: torch.dtype) -> dict[str, tu
     g = ops.gram(m, C, STEP)
     x, y, m, g = (_turned(value).to(dtype) for value in (x, y, m, g))
     rho = _rand(B, dtype=torch.float32 if dtype.itemsize < 8 else dtype)
+    damping = _rand(samples, k, H, WIDE).to(rho.dtype) if k > 1 else rho.view(-1, 1, 1, 1)
     dual = (_rand(B, 2, C, H, W) * 0.01).to(rho.dtype)
     taps = _rand(samples, C, 2).to(dtype)
     starts = torch.tensor([[0, 1, 3]]).expand(samples, -1).contiguous()
@@ -44,8 +45,8 @@ def _cases(k: int, samples: int, bands: int, dtype: torch.dtype) -> dict[str, tu
         "mask_adjoint": (x, y, STEP, samples > 1, bands > 1),
         "ratio_inverse": (y[:, :1], m[:, :1], C, STEP),
         "gram": (m, C, STEP),
-        "gram_solve": (y, g, rho),
-        "data_step": (x, y, m, g, rho, STEP),
+        "gram_solve": (y, g, damping),
+        "data_step": (x, y, m, g, damping, STEP),
         "convolve1d": (_rand(6, 4, dtype=dtype).mT, _rand(4, 3, dtype=dtype)),
         "correlate1d": (_rand(6, 4, dtype=dtype).mT, _rand(4, 3, dtype=dtype)),
         "trilinear": (_rand(4, 2, 8, dtype=dtype).mT, _rand(4, 3, dtype=dtype)),
@@ -54,11 +55,11 @@ def _cases(k: int, samples: int, bands: int, dtype: torch.dtype) -> dict[str, tu
             _rand(4, 2, 8, dtype=dtype).mT,
             _rand(4, 3, dtype=dtype),
         ),
-        "data_step_backward": (x * 0.5, x, y, m, g, rho, STEP, True, True),
+        "data_step_backward": (x * 0.5, x, y, m, g, damping, STEP, True, True),
         "forward_taps": (x, m, taps, starts, WIDE),
         "adjoint_taps": (y, m, taps, starts),
         "mask_adjoint_taps": (x, y, taps, starts, samples > 1, bands > 1),
-        "band_solve": (y, band, rho),
+        "band_solve": (y, band, damping),
         "tv_prox": (x, rho * 0.1, 2, samples > 1),
         "tv_prox_dual": (x, rho * 0.1, dual, 2, samples > 1),
         "tv_prox_backward": (x, dual, x, rho * 0.1, dual, 2, samples > 1),
@@ -115,6 +116,8 @@ PUBLIC: dict[str, Callable[[dict[str, Tensor]], Tensor]] = {
     "gram": lambda t: ops.gram(t["m"], C, STEP),
     "gram_solve": lambda t: ops.gram_solve(t["y"], t["g"], t["rho"]),
     "data_step": lambda t: ops.data_step(t["x"], t["y"], t["m"], STEP, t["rho"]),
+    "gram_solve, ρ per pixel": lambda t: ops.gram_solve(t["y"], t["g"], t["pixels"]),
+    "data_step, ρ per pixel": lambda t: ops.data_step(t["x"], t["y"], t["m"], STEP, t["pixels"]),
     "tv_prox": lambda t: ops.tv_prox(t["x"], t["rho"], 3),
     "linear_taps": lambda t: ops.linear_taps(t["rho"])[0],
     "forward_taps": lambda t: ops.forward_taps(t["x"], t["m"], *_shifts(t), t["y"].shape[-1]),
@@ -123,12 +126,15 @@ PUBLIC: dict[str, Callable[[dict[str, Tensor]], Tensor]] = {
     "band_solve": lambda t: ops.band_solve(
         t["y"], ops.gram_taps(t["m"], *_shifts(t), t["y"].shape[-1]), t["rho"]
     ),
+    "band_solve, ρ per pixel": lambda t: ops.band_solve(
+        t["y"], ops.gram_taps(t["m"], *_shifts(t), t["y"].shape[-1]), t["pixels"]
+    ),
     "convolve1d": lambda t: ops.convolve1d(t["x"], t["m"][0, 0, :, :3]),
     "trilinear": lambda t: ops.trilinear(*_cells(t["x"])),
     "sample_volume": lambda t: ops.sample_volume(t["x"][:, None], _points(t["y"])),
 }
 NOT_OPERATORS = {"assert_memory_format", "backend", "detector_columns", "step_offsets"}
-PUBLIC_NAMES = sorted(set(ops.__all__) - NOT_OPERATORS)
+PUBLIC_NAMES = sorted(set(PUBLIC) | (set(ops.__all__) - NOT_OPERATORS))
 
 
 @pytest.fixture
@@ -140,6 +146,7 @@ def dynamo() -> Iterator[None]:
 
 def _tensors(batch: int) -> dict[str, Tensor]:
     shapes = {"x": (batch, C, H, W), "y": (batch, 2, H, WIDE), "m": (2, 1, H, W), "rho": (batch,)}
+    shapes["pixels"] = (batch, 2, H, WIDE)
     tensors = {name: _rand(*shape) for name, shape in shapes.items()}
     return tensors | {"g": ops.gram(tensors["m"], C, STEP)}
 
@@ -176,6 +183,7 @@ def test_same_bits_for_every_thread_count_and_run(
         "y": _rand(2, shots, height, wide, dtype=torch.float32),
         "m": _rand(shots, 1, height, width, dtype=torch.float32),
         "rho": _rand(2, dtype=torch.float32),
+        "pixels": _rand(1, shots, height, wide, dtype=torch.float32),
     }
     tensors["g"] = ops.gram(tensors["m"], bands, STEP)
     function = {

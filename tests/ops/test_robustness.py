@@ -21,7 +21,7 @@ B, C, K, H, W, STEP = 2, 3, 2, 4, 5, 2
 WIDE = W + (C - 1) * STEP
 
 X, Y, M = torch.ones(B, C, H, W), torch.ones(B, K, H, WIDE), torch.ones(B, K, C, H, W)
-GRAM, EACH = torch.ones(B, K, K, H, WIDE), torch.ones(B)
+GRAM, EACH, RHO = torch.ones(B, K, K, H, WIDE), torch.ones(B), torch.ones(B, K, H, WIDE)
 ROWS, CELLS, POINTS = torch.ones(B, W), torch.ones(B, 8, C), torch.ones(B, 3)
 TAPS, STARTS = torch.ones(B, C, 2), torch.tensor([[0, 1, 3]] * B)
 FITTING: dict[str, tuple[Any, ...]] = {
@@ -30,9 +30,9 @@ FITTING: dict[str, tuple[Any, ...]] = {
     "mask_adjoint": (X, Y, STEP, False, True),
     "ratio_inverse": (Y[:, :1], M[:, :1], C, STEP),
     "gram": (M, C, STEP),
-    "gram_solve": (Y, GRAM, EACH),
-    "data_step": (X, Y, M, GRAM, EACH, STEP),
-    "data_step_backward": (X, X, Y, M, GRAM, EACH, STEP, True, True),
+    "gram_solve": (Y, GRAM, RHO),
+    "data_step": (X, Y, M, GRAM, RHO, STEP),
+    "data_step_backward": (X, X, Y, M, GRAM, RHO, STEP, True, True),
     "tv_prox": (X, EACH, 3, False),
     "tv_prox_dual": (X, EACH, torch.ones(B, 2, C, H, W), 3, True),
     "convolve1d": (ROWS, torch.ones(B, H)),
@@ -42,7 +42,7 @@ FITTING: dict[str, tuple[Any, ...]] = {
     "forward_taps": (X, M, TAPS, STARTS, WIDE),
     "adjoint_taps": (Y, M, TAPS, STARTS),
     "mask_adjoint_taps": (X, Y, TAPS, STARTS, False, True),
-    "band_solve": (Y, torch.ones(B, 2 * K, K, H, WIDE), EACH),
+    "band_solve": (Y, torch.ones(B, 2 * K, K, H, WIDE), RHO),
 }
 every_op = pytest.mark.parametrize("name", FITTING)
 # Sizes that an operator takes as they are, since another argument has none to compare them with.
@@ -176,7 +176,9 @@ def test_gradient_without_samples() -> None:
     *grads, grad_mask, grad_rho = kernels.data_step_backward(*args)
     assert [tuple(g.shape) for g in grads] == [(0, C, H, W), (0, K, H, WIDE)]
     assert torch.equal(grad_mask, torch.zeros(1, K, C, H, W))
-    assert tuple(grad_rho.shape) == (0, H)
+    assert tuple(grad_rho.shape) == (0, K, H, WIDE)
+    args[5] = args[5][..., :1, :1, :1]
+    assert tuple(kernels.data_step_backward(*args)[-1].shape) == (0, 1, H, 1)
     m = kernels.mask_adjoint(args[0], args[2], STEP, False, True)
     assert torch.equal(m, torch.zeros(1, K, C, H, W))
 
@@ -194,9 +196,9 @@ mask_adjoint(ones(1, 2**30, 1, 2**19), ones(1, 1, 1, 2**19), 0, False, False)
 mask_adjoint(ones(1, 1, 1, 1), ones(1, 2**60, 1, 1), 0, True, True)
 gram(ones(1, 1, 1, 1, 8), 2**31 - 1, 2**31 - 1)
 gram(ones(1, 1, 1, 1, 2**19), 2**30, 0)
-gram_solve(ones(1, 2**24, 1, 1), ones(1, 2**24, 2**24, 1, 1), ones(1))
-gram_solve(ones(1, 2**31 - 1, 1, 1), ones(1, 2**31 - 1, 2**31 - 1, 1, 1), ones(1))
-data_step(ones(1, 2**30, 1, 2**19), *[ones(*s, 1, 2**19) for s in ((1, 1), U, U)], ones(1), 0)
+gram_solve(ones(1, 2**24, 1, 1), ones(1, 2**24, 2**24, 1, 1), R)
+gram_solve(ones(1, 2**31 - 1, 1, 1), ones(1, 2**31 - 1, 2**31 - 1, 1, 1), R)
+data_step(ones(1, 2**30, 1, 2**19), *[ones(*s, 1, 2**19) for s in ((1, 1), U, U)], R, 0)
 tv_prox(ones(1, 2**30, 1, 2**19), ones(1), 3, True)
 tv_prox(ones(1, 1, 2**60, 1), ones(1), 20, False)
 convolve1d(ones(1, 2**48), ones(1, 2**48))
@@ -210,8 +212,8 @@ forward_taps(ones(1, 1, 1, 8), ones(1, 1, 1, 1, 8), ones(1, 1, 2**40), S, 8)
 forward_taps(ones(1, 1, 1, 8), ones(1, 1, 1, 1, 8), ones(1, 1, 1), S, 2**40)
 adjoint_taps(ones(1, 1, 1, 2**31 - 1), ones(1, 1, 1, 1, 2**31 - 1), ones(1, 2**30, 1), S)
 mask_adjoint_taps(ones(1, 1, 1, 1), ones(1, 2**60, 1, 1), ones(1, 1, 1), S, True, True)
-band_solve(ones(1, 2**24, 1, 1), ones(1, 2**24, 2**24, 1, 1), ones(1))
-band_solve(ones(1, 1, 1, 2**30), ones(1, 2**30, 1, 1, 2**30), ones(1))
+band_solve(ones(1, 2**24, 1, 1), ones(1, 2**24, 2**24, 1, 1), R)
+band_solve(ones(1, 1, 1, 2**30), ones(1, 2**30, 1, 1, 2**30), R)
 trilinear_backward(ones(2**40, 2**19), ones(2**40, 8, 2**19), ones(2**40, 3))
 """.strip().splitlines()
 
@@ -219,6 +221,7 @@ SCRIPT = """
 import sys, torch, cassi
 names = {name: getattr(torch.ops.cassi, name) for name in cassi.ops._library.SCHEMAS}
 names |= {"ones": lambda *shape: torch.ones(()).expand(shape), "U": (1, 1, 1)}
+names["R"] = torch.ones(1, 1, 1, 1)
 names["S"] = torch.zeros(1, 1, dtype=torch.int64)
 for line in sys.stdin.read().splitlines():
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -40,7 +41,12 @@ CASES: dict[str, tuple[list[float] | Tensor, int]] = {
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("shots", [1, 3])
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_dense(name: str, shots: int, count: int) -> None:
+def test_dense(
+    name: str,
+    shots: int,
+    count: int,
+    damping_per_pixel: Callable[[tuple[int, ...]], Tensor],
+) -> None:
     offsets, detector = CASES[name]
     taps, starts = ops.linear_taps(torch.tensor(offsets, dtype=torch.float64))
     if count != 2:
@@ -60,6 +66,18 @@ def test_dense(name: str, shots: int, count: int) -> None:
     for b in range(B):
         dense = torch.linalg.solve(a @ a.T + rho[b] * eye, y[b].flatten())
         torch.testing.assert_close(z[b], dense.view_as(z[b]))
+    for samples in (1, 2):
+        rho = damping_per_pixel((samples, shots, H, detector))
+        z = ops.band_solve(y, gram, rho)
+        for other in (1e30, -3.0, torch.nan):
+            assert torch.equal(ops.band_solve(torch.where(rho.isinf(), other, y), gram, rho), z)
+        for b in range(B):
+            d = rho[min(b, samples - 1)].flatten()
+            kept = d.isfinite()
+            rows = a[kept]
+            dense = torch.zeros_like(d)
+            dense[kept] = torch.linalg.solve(rows @ rows.T + d[kept].diag(), y[b].flatten()[kept])
+            torch.testing.assert_close(z[b], dense.view_as(z[b]))
     if shots > 1:
         return
     # Without damping: the minimum-norm solution for what a cube has caused.
@@ -144,11 +162,16 @@ def test_gradients(offsets: list[float]) -> None:
     def solve(y: Tensor, m: Tensor, o: Tensor, rho: Tensor) -> Tensor:
         return ops.band_solve(y, ops.gram_taps(m, *ops.linear_taps(o), 8), rho)
 
+    def solve_some(y: Tensor, m: Tensor, o: Tensor, rho: Tensor) -> Tensor:
+        return solve(y, m, o, torch.where(absent, torch.inf, rho))
+
     rho = torch.tensor([0.7], dtype=torch.float64, requires_grad=True)
+    pixels, absent = rand(*y.shape) + 0.3, rand(*y.shape, seed=3) < 0.2
     for function, arguments in (
         (forward, (x, m, o)),
         (adjoint, (y, m, o)),
         (solve, (y, m, o, rho)),
+        (solve_some, (y, m, o, pixels.requires_grad_())),
     ):
         assert torch.autograd.gradcheck(function, arguments)
         assert torch.autograd.gradgradcheck(function, arguments)

@@ -22,6 +22,7 @@ def _rand(*shape: int) -> Tensor:
 
 
 X, Y, M, RHO = _rand(N, B, C, H, W), _rand(N, B, 2, H, WIDE), _rand(N, 1, 2, 1, H, W), _rand(N, B)
+EACH, PIXELS = RHO[..., None, None, None], _rand(N, 1, 2, H, WIDE)
 G = torch.stack([kernels.gram(m, C, STEP) for m in M])
 DUAL = _rand(N, B, 2, C, H, W) * 0.01
 TAPS, STARTS = _rand(N, 1, C, 2), torch.tensor([[0, 1, 3]])
@@ -36,15 +37,18 @@ MAPPED: dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]] = {
         (Y[:, :, :1], M[:, :, :1]),
     ),
     "gram": (lambda m: kernels.gram(m, C, STEP), (M,)),
-    "gram_solve": (lambda y, g, r: kernels.gram_solve(y, g, r), (Y, G, RHO)),
-    "data_step": (lambda x, y, m, g, r: kernels.data_step(x, y, m, g, r, STEP), (X, Y, M, G, RHO)),
+    "gram_solve": (lambda y, g, r: kernels.gram_solve(y, g, r), (Y, G, EACH)),
+    "data_step": (
+        lambda x, y, m, g, r: kernels.data_step(x, y, m, g, r, STEP),
+        (X, Y, M, G, PIXELS),
+    ),
     "forward_taps": (lambda x, m, a: kernels.forward_taps(x, m, a, STARTS, WIDE), (X, M, TAPS)),
     "adjoint_taps": (lambda y, m, a: kernels.adjoint_taps(y, m, a, STARTS), (Y, M, TAPS)),
     "mask_adjoint_taps": (
         lambda x, y, a: kernels.mask_adjoint_taps(x, y, a, STARTS, False, True),
         (X, Y, TAPS),
     ),
-    "band_solve": (lambda y, g, r: kernels.band_solve(y, g, r), (Y, BAND, RHO)),
+    "band_solve": (lambda y, g, r: kernels.band_solve(y, g, r), (Y, BAND, PIXELS)),
     "tv_prox": (lambda x, w: kernels.tv_prox(x, w, 3, True), (X, RHO)),
     "tv_prox_dual": (lambda x, w, d: kernels.tv_prox_dual(x, w, d, 3, False), (X, RHO, DUAL)),
     "convolve1d": (lambda a, v: kernels.convolve1d(a, v), (X[:, 0, 0], Y[:, 0, 0])),
@@ -83,6 +87,17 @@ def test_vmap_over_another_dimension_and_nested() -> None:
     )
     nested = torch.vmap(torch.vmap(lambda v: ops.forward(v, M[0, 0], STEP)))(X)
     torch.testing.assert_close(nested, got.movedim(1, 0))
+
+
+def test_vmap_of_a_damping_per_pixel() -> None:
+    for rho in (PIXELS, PIXELS[:, 0], RHO, RHO[:, :1]):
+        for dim in (0, None):
+            mapped = torch.vmap(
+                lambda v, y, r: ops.data_step(v, y, M[0, 0], STEP, r), in_dims=(0, 0, dim)
+            )(X, Y, rho if dim == 0 else rho[0])
+            for n in range(N):
+                expected = ops.data_step(X[n], Y[n], M[0, 0], STEP, rho[n if dim == 0 else 0])
+                torch.testing.assert_close(mapped[n], expected)
 
 
 def test_vmap_carries_gradients() -> None:

@@ -37,6 +37,7 @@ WRONG_TYPES = [
     (lambda: ops.gram_solve(Y, G, "0"), "rho: expected a number or a tensor, got '0'"),
     (lambda: ops.data_step(X, Y, M, 2, True), "rho: expected a number or a tensor"),
     (lambda: ops.data_step(X, Y, M, 2, R([1, 2])), "rho: expected float32"),
+    (lambda: ops.gram_solve(Y, G, Y > 0), "rho: expected float32, .* torch.bool"),
     (lambda: ops.tv_prox(X, None), "weight: expected a number or a tensor, got None"),
     (lambda: ops.tv_prox(X, 0.1, 2.5), "iterations: expected an integer, got 2.5"),
     (lambda: ops.tv_prox(X, 0.1, dual=[0.0]), "dual: expected a torch.Tensor, got list"),
@@ -98,8 +99,12 @@ WRONG_VALUES = [
     (lambda: ops.gram_solve(Y, G, float("nan")), "rho: expected a number >= 0, got nan"),
     (
         lambda: ops.gram_solve(Y, G, torch.ones(3)),
-        r"rho: expected a number or one value per sample \(2\), got shape \(3,\)",
+        r"rho: expected a number, one value per sample \(2\) or one per detector pixel "
+        r"\(1 or 2, 1, 4, 9\), got shape \(3,\)",
     ),
+    (lambda: ops.gram_solve(Y, G, torch.ones(2, 1, 4, 8)), r"rho: .*, got shape \(2, 1, 4, 8\)"),
+    (lambda: ops.gram_solve(Y, G, torch.ones(3, 1, 4, 9)), r"rho: .*, got shape \(3, 1, 4, 9\)"),
+    (lambda: ops.data_step(X, Y, M, 2, torch.ones(4, 9)), r"rho: .*, got shape \(4, 9\)"),
     (lambda: ops.tv_prox(X, -1), "weight: expected a number >= 0, got -1"),
     (lambda: ops.tv_prox(X[0], torch.ones(2)), r"weight: .* per sample \(1\)"),
     (lambda: ops.tv_prox(X, 0.1, -1), "iterations: expected at least 0, got -1"),
@@ -136,7 +141,9 @@ def test_what_is_accepted() -> None:
     """Shapes at the edge of what the messages allow."""
     x = ops.data_step(X, Y, M, 2, 1)
     assert torch.equal(ops.data_step(X, Y, M, 2, torch.tensor(1.0)), x)
-    assert torch.equal(ops.data_step(X, Y, M, 2, torch.ones(2, 1, 1, 1)), x)
+    for shape in ((2, 1, 1, 1), (1, 4, 9), (1, 1, 4, 9), (2, 1, 4, 9)):
+        assert torch.equal(ops.data_step(X, Y, M, 2, torch.ones(shape)), x)
+        assert torch.equal(ops.gram_solve(Y, G, torch.ones(shape)), ops.gram_solve(Y, G, 1))
     with torch.no_grad():  # nothing asks for the gradient that would be missing
         ops.data_step(X, Y, M, 2, 0.0, G.clone().requires_grad_())
     assert ops.data_step(X[0], Y[:1], M, 2).shape == X[0].shape

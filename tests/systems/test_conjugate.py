@@ -144,15 +144,54 @@ def test_the_gradient_of_a_solve_cut_short_is_refined() -> None:
     assert (gradient - exact).norm() < 0.7 * (once - exact).norm()
 
 
+@pytest.mark.parametrize("samples", [1, 2])
+def test_pixels_without_influence(samples: int) -> None:
+    """Solution and gradients are those of the camera without these rows."""
+    absent = _rand(samples, *SHAPE, seed=4) > 0.4
+    rho = torch.where(absent, torch.inf, 0.2 + _rand(samples, *SHAPE, seed=6).abs())
+    inputs = tuple(v.requires_grad_() for v in (_rand(SIZE, 20), _rand(2, *SHAPE), rho))
+    matrix, r, _ = inputs
+    system, g = Dense(matrix), _rand(2, *SHAPE, seed=5)
+    z = system.gram_solve(r, rho)
+    got = torch.autograd.grad((z * g).sum(), inputs)
+    parts = []
+    for b in range(2):
+        d = rho[min(b, samples - 1)].flatten()
+        kept = d.isfinite()
+        rows = matrix[kept]
+        part = torch.linalg.solve(rows @ rows.T + d[kept].diag(), r[b].flatten()[kept])
+        parts.append(torch.zeros_like(d).masked_scatter(kept, part))
+    exact = torch.stack(parts).view_as(r)
+    torch.testing.assert_close(z, exact, rtol=1e-9, atol=1e-9)
+    expected = torch.autograd.grad((exact * g).sum(), inputs)
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-8)
+    assert not got[2][absent].any()
+    with torch.no_grad():
+        for value in (1e30, torch.nan):
+            other = torch.where(absent, value, r)
+            assert torch.equal(system.gram_solve(other, rho), system.gram_solve(r, rho))
+    report = system.last_solve
+    assert report is not None
+    assert bool(report.converged.all())
+
+
 def test_gradients_of_every_order() -> None:
     def solve(scale: Tensor, r: Tensor, weight: Tensor) -> Tensor:
         return Dense(matrix * scale).gram_solve(r, weight)
 
     matrix = _rand(SIZE, 20)
     scale = 1 + 0.1 * _rand(SIZE, 1)
-    inputs = tuple(v.requires_grad_() for v in (scale, _rand(1, *SHAPE), torch.ones(1).double()))
-    assert gradcheck(solve, inputs, atol=1e-6)
-    assert gradgradcheck(solve, inputs, atol=1e-6)
+    absent = _rand(1, *SHAPE, seed=4) > 0.4
+
+    def solve_some(scale: Tensor, r: Tensor, weight: Tensor) -> Tensor:
+        return solve(scale, r, torch.where(absent, torch.inf, weight))
+
+    pixels = 0.3 + _rand(1, *SHAPE, seed=6).abs()
+    for function, weight in ((solve, torch.ones(1).double()), (solve_some, pixels)):
+        inputs = tuple(v.requires_grad_() for v in (scale, _rand(1, *SHAPE), weight))
+        assert gradcheck(function, inputs, atol=1e-6)
+        assert gradgradcheck(function, inputs, atol=1e-6)
 
 
 def test_a_gradient_of_r_alone_costs_one_solve() -> None:

@@ -8,6 +8,7 @@ import io
 import pickle
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -124,6 +125,57 @@ def test_gram_solve(name: str) -> None:
         else:
             _close(got[b], z)
     assert torch.equal(system.gram_solve(y), system.gram_solve(y, 0.0))
+
+
+def _damping(system: System, samples: int) -> Tensor:
+    """One ρ per detector pixel, some of which have no influence."""
+    rho = _rand(samples, *system.measurement_shape, seed=7).abs() + 0.1
+    return torch.where(_rand(*rho.shape, seed=8) > 0.4, torch.inf, rho)
+
+
+@every_system
+@pytest.mark.parametrize("samples", [1, BATCH])
+def test_one_rho_per_detector_pixel(name: str, samples: int) -> None:
+    system = EXAMPLES[name]()
+    v, y = _pair(system)
+    rho, a = _damping(system, samples), _matrix(system)
+    z, x = system.gram_solve(y, rho), system.data_step(v, y, rho)
+    for b in range(BATCH):
+        d = rho[min(b, samples - 1)].flatten()
+        kept = d.isfinite()
+        rows, expected = a[kept], torch.zeros_like(d)
+        dense = rows @ rows.T + d[kept].diag()
+        expected[kept] = torch.linalg.solve(dense, y[b].flatten()[kept])
+        _close(z[b], expected)
+        residual = y[b].flatten()[kept] - rows @ v[b].flatten()
+        _close(x[b], v[b].flatten() + rows.T @ torch.linalg.solve(dense, residual))
+    absent = rho.isinf().expand_as(y)
+    for value in (1e30, 0.0):
+        other = torch.where(absent, value, y)
+        assert torch.equal(system.gram_solve(other, rho), z)
+        assert torch.equal(system.data_step(v, other, rho), x)
+        assert torch.equal(system.begin().data_step(v, other, rho), x)
+
+
+@every_system
+@pytest.mark.parametrize("rho", [0.0, 0.4, torch.tensor([0.3, 0.7]).double(), torch.inf])
+def test_one_value_spread_over_all_pixels_gives_the_same_bits(name: str, rho: Any) -> None:
+    system = EXAMPLES[name]()
+    v, y = _pair(system)
+    spread = torch.as_tensor(rho, dtype=y.dtype).view(-1, 1, 1, 1).expand(-1, *y.shape[1:])
+    assert torch.equal(system.gram_solve(y, spread), system.gram_solve(y, rho))
+    assert torch.equal(system.data_step(v, y, spread), system.data_step(v, y, rho))
+    if rho is torch.inf:
+        assert torch.equal(system.data_step(v, y, rho), v)
+
+
+@pytest.mark.parametrize("name", ["sd_rows", "sd_two_shots", "sd_offsets_rows", "warped_rows"])
+def test_a_rho_that_does_not_fit(name: str) -> None:
+    system = EXAMPLES[name]()
+    _, y = _pair(system)
+    for wrong in (_damping(system, BATCH + 1), _damping(system, 1)[..., 1:]):
+        with pytest.raises(ValueError, match=r"rho: expected .* or one per detector pixel"):
+            system.gram_solve(y, wrong)
 
 
 @every_system
