@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from cassi.checks import not_negative, whole_number
 from cassi.priors.tv import TV
 
 PRIOR = TV(norm="nuclear", warm=True)
+_LEAST = 0.03  # of a scale: what is weaker is not smoothed even more
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,13 @@ class Subspace:
     to `settled`, gives up those whose energy in the block means is less than `energy` times that of
     the first, for good; each sample has a rank of its own, at least 2.
 
+    A component with little energy has as much noise as one with much, so it is to be smoothed more.
+    With a `balance` the prior sees components that are scaled down, for the same σ:
+
+        prior(x, σ) = E S⁻¹ p(S Eᵀx, σ),   S = diag (λ_k/λ_1)^(balance/2)
+
+    with the eigenvalues λ of that sum: brightness keeps its edges, colour is smoothed between them.
+
     A prior with a memory of components, such as TV's dual variable, is told how the basis turns.
 
     Args:
@@ -37,6 +45,7 @@ class Subspace:
         pool: side of a block, in pixels; smaller where an image has fewer than 4·C blocks.
         energy: relative energy of a component that stays, >= 0; 0 keeps all.
         settled: σ from which on components are given up, in the units of the cube.
+        balance: exponent >= 0; 0 treats all components alike, 1 makes them equally strong.
 
     Raises:
         ValueError: a rank or pool below 1, or a negative number.
@@ -48,6 +57,7 @@ class Subspace:
     pool: int = 16
     energy: float = 1.5e-3
     settled: float = 0.4
+    balance: float = 0.0
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -57,6 +67,7 @@ class Subspace:
         whole_number("Subspace pool", self.pool, 1)
         not_negative("Subspace energy", self.energy)
         not_negative("Subspace settled", self.settled)
+        not_negative("Subspace balance", self.balance)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Apply the prior to a cube `(B, C, H, W)`; σ is in the units of the cube."""
@@ -73,6 +84,7 @@ class _Run:
     def __init__(self, of: Subspace, prior: Any) -> None:
         self.of, self.prior = of, prior
         self.basis: Tensor | None = None  # (B, C, R)
+        self.scale: Tensor | None = None  # (B, R), S
         self.ranks: Tensor | None = None  # (B,), those of the next call
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
@@ -80,17 +92,24 @@ class _Run:
         if not means.isfinite().all():
             return x  # has no eigenvectors; the solver stops at such a cube
         count = self.of.rank if self.ranks is None else int(self.ranks.max())
-        basis = spectral_basis(means, count)
+        values, vectors = spectral_eigen(means)
+        basis, scale = vectors[..., :count], self._scale(values[:, :count])
         if self.ranks is not None:
             kept = torch.arange(basis.shape[2], device=x.device) < self.ranks[:, None]
             basis = basis * kept[:, None]
-        if self.basis is not None and hasattr(self.prior, "turn"):
-            self.prior.turn(self.basis.mT @ basis)
-        self.basis = basis
-        components = self.prior(to_subspace(x, basis), sigma)
+        if self.basis is not None and self.scale is not None and hasattr(self.prior, "turn"):
+            turned = (self.basis / self.scale[:, None]).mT @ (basis * scale[:, None])
+            self.prior.turn(turned)
+        self.basis, self.scale = basis, scale
+        components = self.prior(to_subspace(x, basis * scale[:, None]), sigma)
+        components = components / scale[..., None, None]
         if self.of.energy > 0 and bool(torch.as_tensor(sigma <= self.of.settled).all()):
             self._give_up(components)
         return from_subspace(components, basis).to(x.dtype)
+
+    def _scale(self, values: Tensor) -> Tensor:
+        relative = values / values[:, :1].clamp_min(torch.finfo(values.dtype).tiny)
+        return relative.pow(self.of.balance / 2).clamp_min(_LEAST)
 
     def _give_up(self, components: Tensor) -> None:
         values, _ = spectral_eigen(block_means(components, self.of.pool))
@@ -101,7 +120,8 @@ class _Run:
         """Return R(Eᵀx) of each sample, with the basis of the last call."""
         if self.basis is None or not hasattr(self.prior, "penalty"):
             return None
-        value: Tensor | None = self.prior.penalty(to_subspace(x, self.basis), sigma)
+        components = to_subspace(x, self.basis * cast(Tensor, self.scale)[:, None])
+        value: Tensor | None = self.prior.penalty(components, sigma)
         return value
 
 

@@ -34,6 +34,12 @@ def check_order(function: str, y: Any, system: Any) -> None:
         raise TypeError(f"{function}: expected (y, system), got (system, y); the order has changed")
 
 
+def seen(y: Tensor, system: Any) -> Tensor:
+    """Return the measurement as the camera sees it: without its bad pixels, where it has some."""
+    result: Tensor = system.seen(y) if hasattr(system, "seen") else y
+    return result
+
+
 def begin_system(system: LinearSystem) -> LinearSystem:
     """Return the camera for one run, which may remember; what is only evaluated goes past it."""
     run: LinearSystem = system.begin() if hasattr(system, "begin") else system

@@ -65,6 +65,37 @@ def refine(
         left = (y - system(x)).flatten(1).norm(dim=1) / size
         if bool((left <= wanted).all()):
             break
-        stepped = running.data_step(x, y, rho)
-        x = torch.where((left <= wanted).view(-1, 1, 1, 1), x, stepped)
+        x = no_closer(x, running.data_step(x, y, rho), y, system, wanted)
     return x
+
+
+@torch.no_grad()
+def no_closer(x: Tensor, stepped: Tensor, y: Tensor, system: LinearSystem, noise: Tensor) -> Tensor:
+    r"""Go from one cube towards another, no closer to the measurement than its noise.
+
+        x + t (x' − x),   the largest t in [0, 1] with ‖y − A(…)‖ ≥ n ‖y‖
+
+    Args:
+        x: cube `(B, C, H, W)`.
+        stepped: x', the cube after a data step.
+        y: measurement `(B, K, H', W')`.
+        system: the camera.
+        noise: n, relative to the root mean square of y, `(B,)`.
+
+    Returns:
+        x' itself where it is no closer, x where that is close enough already.
+    """
+    near, far = (y - system(value) for value in (stepped, x))
+    bound = (noise * y.flatten(1).norm(dim=1)).double().square()
+
+    def inner(a: Tensor, b: Tensor) -> Tensor:
+        return (a.double() * b.double()).flatten(1).sum(1)
+
+    # ‖far + t (near − far)‖² = bound: the smaller root, where the way crosses it.
+    way = near - far
+    a, b, c = inner(way, way), inner(far, way), inner(far, far) - bound
+    root = (b.square() - a * c).clamp_min(0).sqrt()
+    t = ((-b - root) / a.clamp_min(torch.finfo(torch.float64).tiny)).clamp(0, 1)
+    whole = inner(near, near) >= bound
+    t = torch.where(whole, 1, torch.where(c <= 0, 0, t)).to(x).view(-1, 1, 1, 1)
+    return torch.where(t < 1, torch.lerp(x, stepped, t), stepped)

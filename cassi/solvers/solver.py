@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -11,12 +11,23 @@ from torch import Tensor
 from cassi.checks import not_negative, whole_number
 from cassi.solvers.base import Algorithm, Callback, Prior, Solution
 from cassi.solvers.gap import GAP
-from cassi.solvers.linear_system import LinearSystem, check_order, damped_inverse
+from cassi.solvers.linear_system import LinearSystem, check_order, damped_inverse, seen
 from cassi.solvers.loop import iterate
+from cassi.solvers.refine import no_closer
 from cassi.solvers.schedules import Geometric, Schedule, as_schedule
-from cassi.solvers.statistics import Statistics, check_noise, damped_schedule, signal_level
+from cassi.solvers.statistics import (
+    UNSEEN,
+    Statistics,
+    check_noise,
+    damped_schedule,
+    relative_noise,
+    signal_level,
+)
+from cassi.solvers.strength import Annealed, Choice, Watch, choose
 
 ALGORITHM, SIGMA = GAP(), Geometric(0.4, 0.1)
+SETTLED = 20
+"""Iterations at the last strength, where the annealing ends early."""
 
 
 @dataclass(frozen=True)
@@ -31,10 +42,12 @@ class Solver:
         rho: ρ of the data step, a number or schedule; the algorithm's own if None.
         tol: stop when the relative change of the cube falls to this; 0 never stops early.
         noise: relative to the root mean square of y; ρ rises with it. "auto" estimates it.
-        consistent: end with a data step, for data consistency.
+        consistent: end with a data step, for data consistency; no closer than the noise.
+        heldout: share of the detector pixels by which it is found how far σ may fall where "auto"
+            sees noise, see `cassi.solvers.strength`; 0 lets it fall to its end.
 
     Raises:
-        ValueError: fewer than one iteration, a negative tolerance or noise.
+        ValueError: fewer than one iteration, a negative tolerance or noise, a share above 0.5.
     """
 
     prior: Prior
@@ -45,6 +58,7 @@ class Solver:
     tol: float = 0.0
     noise: float | Literal["auto"] = "auto"
     consistent: bool = False
+    heldout: float = 0.0
     halo: ClassVar[int] = 40
     network: ClassVar[None] = None
 
@@ -57,11 +71,16 @@ class Solver:
         whole_number("iterations", self.iterations, 1)
         not_negative("tol", self.tol)
         check_noise(self.noise)
+        if not 0 <= self.heldout <= 0.5:
+            raise ValueError(f"heldout: expected a share from 0 to 0.5, got {self.heldout}")
 
     @property
     def shares_batch(self) -> bool:
-        """Whether a sample comes out the same whatever else is in its batch: no tolerance stops."""
-        return self.tol == 0
+        """Whether a sample comes out the same whatever else is in its batch.
+
+        A tolerance, and the pixels held out, stop all samples at the same iteration.
+        """
+        return self.tol == 0 and (self.heldout == 0 or self.noise != "auto")
 
     @torch.no_grad()
     def run(
@@ -84,23 +103,35 @@ class Solver:
             objective: record the objective, in units of the squared signal level.
             statistics: of the whole measurement, where y is a part of one.
         """
+        y = seen(y, system)
         level = signal_level(y, system, statistics)
-        rho = given = as_schedule(self.algorithm.rho if self.rho is None else self.rho)
+        y = y / level
+        believed, sigma, count = self.noise, as_schedule(self.sigma), self.iterations
+        noise = relative_noise(y, system, believed, statistics)
+        if self._is_to_choose(noise, system):
+            whole = statistics or Statistics(lambda: [(y * level, system)])
+            choice = whole.remember(self, lambda: self._choose(whole))
+            believed = choice.noise
+            sigma, count = Annealed(sigma, count, choice.count), min(count, choice.count + SETTLED)
+            size = (y * level).square().flatten(1).mean(1).sqrt()
+            noise = torch.minimum(noise, choice.error / size) * (believed != 0)
+        given = as_schedule(self.algorithm.rho if self.rho is None else self.rho)
+        rho = given
         if getattr(self.algorithm, "damped", False):
-            rho = damped_schedule(given, self.noise, y / level, system, statistics)
+            rho = damped_schedule(given, believed, y, system, statistics)
 
         def start() -> Tensor | None:
             if x0 is None and rho is not given:  # pinv blows up noise that dark pixels let through
-                return damped_inverse(y / level, system, rho(0, self.iterations))
+                return damped_inverse(y, system, rho(0, count))
             return None if x0 is None else x0 / level
 
         solution = iterate(
             self.algorithm,
-            y / level,
+            y,
             system,
             self.prior,
-            iterations=self.iterations,
-            sigma=as_schedule(self.sigma),
+            iterations=count,
+            sigma=sigma,
             rho=rho,
             x0=start,
             tol=self.tol,
@@ -110,8 +141,23 @@ class Solver:
         )
         x = solution.x
         if self.consistent:
-            x = system.data_step(x, y / level, rho(self.iterations - 1, self.iterations))
+            x = no_closer(x, system.data_step(x, y, rho(count - 1, count)), y, system, noise)
         return Solution(x * level, solution.history, solution.reason)
+
+    def _is_to_choose(self, noise: Tensor, system: Any) -> bool:
+        possible = self.heldout > 0 and hasattr(system, "weighted")
+        return possible and self.noise == "auto" and bool((noise > UNSEEN).any())
+
+    def _choose(self, statistics: Statistics) -> Choice:
+        y, system = statistics.brightest()
+
+        def run(
+            y: Tensor, camera: LinearSystem, watch: Watch, noise: float | Literal["auto"]
+        ) -> None:
+            annealed = replace(self, noise=noise, heldout=0.0, consistent=False)
+            annealed.run(y, camera, callback=watch, statistics=statistics)
+
+        return choose(seen(y, system), system, self.heldout, self.iterations, run)
 
     def __call__(self, y: Tensor, system: LinearSystem) -> Tensor:
         """Reconstruct: `(B, K, H, W')` → `(B, C, H, W)`."""

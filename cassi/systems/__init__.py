@@ -1,6 +1,6 @@
 """Camera models: linear operators from cube to measurement."""
 
-from cassi.systems.base import System, dot_test
+from cassi.systems.base import System, Weighted, dot_test
 from cassi.systems.blurred import BlurredCassi
 from cassi.systems.conjugate import ConjugateGradients, SolveReport
 from cassi.systems.dd_cassi import DDCassi
@@ -41,6 +41,7 @@ __all__ = [
     "SolveReport",
     "System",
     "WarpedCassi",
+    "Weighted",
     "check_mask",
     "dot_test",
     "fitting_dispersions",

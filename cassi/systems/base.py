@@ -90,6 +90,10 @@ class System(nn.Module, ABC):
             "rows and columns; leave memory_budget=null"
         )
 
+    def weighted(self, variance: Any = None, bad_pixels: Any = None) -> Weighted:
+        """Return the camera with a noise variance for each detector pixel; see `Weighted`."""
+        return Weighted(self, variance, bad_pixels)
+
     def _solve(self, r: Tensor, rho: float | Tensor, start: Tensor | None) -> Tensor:
         check_shape("y", r, self.measurement_shape)
         weight = damping(rho, r, r)
@@ -151,6 +155,169 @@ class WarmStart:
         z = self.system._solve(r, rho, start)
         self._last = z.detach()
         return v + self.system.adjoint(z)
+
+
+class Weighted(System):
+    r"""A camera with a noise variance for every pixel of its detector, and pixels that are bad.
+
+    Measurements keep their unit. The data step weighs them,
+
+        argmin_x ½ Σ_i (Ax − y)_i² / d_i + ρ/2 ‖x − v‖²  =  v + Aᵀ(AAᵀ + ρ diag d)⁻¹(y − Av)
+
+    in closed form wherever the camera's own is. A bad pixel has no row in A: whatever value it has,
+    nothing depends on it.
+
+    Args:
+        system: the camera.
+        variance: d > 0, `(K, H', W')` or `(1|B, K, H', W')`, relative: its mean over the detector
+            should be 1, so that ρ keeps its meaning. None is 1 everywhere.
+        bad_pixels: not zero at pixels to leave out, `(H', W')`, `(K, H', W')` or
+            `(1|B, K, H', W')`; a tensor or anything NumPy understands.
+
+    Attributes:
+        good: bool, `(1|B, K, H', W')`.
+        variance: as given, without the bad pixels.
+
+    Raises:
+        TypeError: `system` is no camera.
+        ValueError: a shape does not fit the detector, a variance is not a finite number > 0, or no
+            pixel is left.
+
+    >>> from cassi.systems import SDCassi
+    >>> camera = SDCassi(torch.ones(2, 3), bands=2, step=1)
+    >>> Weighted(camera, bad_pixels=[[0, 1, 0, 0], [0, 0, 0, 0]])(torch.ones(1, 2, 2, 3))
+    tensor([[[[1., 0., 2., 1.],
+              [1., 2., 2., 1.]]]])
+    """
+
+    system: System
+    good: Tensor
+    variance: Tensor
+
+    def __init__(self, system: System, variance: Any = None, bad_pixels: Any = None) -> None:
+        super().__init__()
+        if not isinstance(system, System):
+            raise TypeError(f"Weighted: expected a camera, got {type(system).__name__}")
+        like = next(iter([*system.parameters(), *system.buffers()]))
+        shape, device = system.measurement_shape, like.device
+        good = torch.ones(1, *shape, dtype=torch.bool, device=device)
+        d = torch.ones(1, *shape, dtype=torch.float32, device=device)
+        if bad_pixels is not None:
+            good = ~_fit("bad_pixels", bad_pixels, shape, device).to(torch.bool)
+        if variance is not None:
+            d = _fit("variance", variance, shape, device)
+            d = d.detach().to(torch.promote_types(d.dtype, torch.float32))
+            if not bool(((d > 0) & d.isfinite()).all()):
+                raise ValueError("variance: expected finite numbers > 0")
+        if isinstance(system, Weighted):
+            good, d, system = good & system.good, d * system.variance, system.system
+        if not bool(good.flatten(1).any(1).all()):
+            raise ValueError("bad_pixels: expected some good pixels, got none")
+        self.system = system
+        self.register_buffer("good", good)
+        self.register_buffer("variance", d)
+        self.conjugate, self.part_axis = system.conjugate, system.part_axis
+
+    @property
+    def cube_shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+        return self.system.cube_shape
+
+    @property
+    def measurement_shape(self) -> tuple[int, int, int]:
+        """(K, H', W')."""
+        return self.system.measurement_shape
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the camera's attribute: mask, bands, step, axis, …."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "system":  # not there yet
+                raise
+            return getattr(self.system, name)
+
+    def seen(self, y: Tensor) -> Tensor:
+        """Return the measurement with zeros for the bad pixels."""
+        return torch.where(self.good, y, 0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Simulate the measurement, zero at bad pixels: `(B, C, H, W)` → `(B, K, H', W')`."""
+        return self.seen(self.system(x))
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
+        return self.system.adjoint(self.seen(y))
+
+    def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
+        """Solve (AAᵀ + ρ diag d) z = r, z zero at bad pixels."""
+        return self.system.gram_solve(self.seen(r), self.damping(rho))
+
+    def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
+        """Solve argmin_x ½ Σ_i (Ax − y)_i² / d_i + ρ/2 ‖x − v‖², as the camera does."""
+        return self.system.data_step(v, self.seen(y), self.damping(rho))
+
+    def damping(self, rho: float | Tensor) -> Tensor:
+        """Return ρ·d, infinite at bad pixels: `(1|B, K, H', W')`; ρ a number, or `(1|B,)`."""
+        weight = torch.as_tensor(rho, dtype=self.variance.dtype, device=self.variance.device)
+        if weight.ndim < 3:
+            weight = weight.reshape(-1, 1, 1, 1)
+        return torch.where(self.good, weight * self.variance, torch.inf)
+
+    def begin(self) -> Any:
+        """Return what a run of a solver uses in this camera's place."""
+        running = self.system.begin()
+        return self if running is self.system else _Run(self, running)
+
+    def part(self, start: int, stop: int) -> Weighted:
+        """Return the camera of a part of the scene; see `System.part`."""
+        inner = self.system.part(start, stop)
+        axis = self.part_axis
+        assert axis is not None
+        good, d = (value.narrow(axis, start, stop - start) for value in (self.good, self.variance))
+        # A part of a frame may have no good pixel.
+        part = Weighted(inner, d)
+        part.good = good
+        return part
+
+    def extra_repr(self) -> str:
+        """Say how many pixels are bad."""
+        return f"bad pixels={int((~self.good).sum())}"
+
+
+class _Run:
+    """A weighted camera within one run of a solver, of a camera that remembers."""
+
+    def __init__(self, of: Weighted, running: Any) -> None:
+        self.of, self.running = of, running
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y: Tensor = self.of(x)
+        return y
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        return self.of.adjoint(y)
+
+    def pinv(self, y: Tensor) -> Tensor:
+        return self.of.pinv(y)
+
+    def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
+        x: Tensor = self.running.data_step(v, self.of.seen(y), self.of.damping(rho))
+        return x
+
+
+def _fit(name: str, value: Any, shape: tuple[int, int, int], device: torch.device) -> Tensor:
+    tensor = torch.as_tensor(value, device=device)
+    if tensor.ndim == 2:
+        tensor = tensor[None]
+    if tensor.ndim == 3:
+        tensor = tensor[None]
+    if tensor.ndim != 4 or tuple(tensor.shape[1:]) not in (shape, (1, *shape[1:])):
+        raise ValueError(
+            f"{name}: expected (K, H', W') = {shape} as the camera's detector, "
+            f"got {tuple(tensor.shape)}"
+        )
+    return tensor.expand(-1, *shape)
 
 
 def dot_test(

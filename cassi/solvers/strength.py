@@ -1,0 +1,143 @@
+"""How strong a prior has to stay: the end of its annealing, found by pixels held out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from cassi.solvers.heldout import draw_heldout, heldout_error
+from cassi.solvers.schedules import Schedule
+
+TOLERANCE = 0.01
+"""What the held-out error may be above its least: noise is in it as well, which hides how a weaker
+prior still gains detail. On CAVE's validation scenes with shot noise the best cube is there."""
+PASSED = 0.5
+"""The strength, relative to that of the least error, from which on nothing better is to come."""
+SETTLED = 0.4
+"""The strength, in signal levels, from which on held-out errors are looked at: what comes before is
+on its way from the first cube."""
+LINES = 128
+"""Of the scene, those with the most light, that are looked at."""
+
+
+@dataclass(frozen=True)
+class Annealed:
+    """A schedule that stops falling: as `schedule` until `count` iterations, then the same value.
+
+    Args:
+        schedule: of the whole run.
+        total: iterations that the schedule was made for.
+        count: of them are gone through.
+    """
+
+    schedule: Schedule
+    total: int
+    count: int
+
+    def __call__(self, iteration: int, iterations: int) -> float:
+        """Return the value at one iteration."""
+        return self.schedule(min(iteration, self.count - 1), self.total)
+
+
+class Watch:
+    """Looks at the held-out error of every iteration, and says when to stop.
+
+    Args:
+        y: measurement `(B, K, H', W')`.
+        system: the camera, with all its pixels.
+        heldout: pixels that the run is not given.
+    """
+
+    def __init__(self, y: Tensor, system: Any, heldout: Tensor) -> None:
+        self.y, self.system, self.heldout = y, system, heldout
+        self.count = 0
+        self.errors: list[float] = []
+        self.strengths: list[float] = []
+
+    def __call__(self, iteration: Any, x: Tensor) -> bool:
+        """Note the error of a cube; True ends the run."""
+        strength = float(torch.as_tensor(iteration.sigma).amax())
+        self.count += 1
+        if strength > SETTLED:
+            return False
+        error = heldout_error(x, self.y, self.system, self.heldout).square().mean().sqrt()
+        self.errors.append(float(error))
+        self.strengths.append(strength)
+        least = min(range(len(self.errors)), key=self.errors.__getitem__)
+        weak = self.strengths[-1] < PASSED * self.strengths[least]
+        return weak and self.errors[-1] > (1 + 2 * TOLERANCE) * self.errors[least]
+
+    def best_count(self) -> int:
+        """Return the iterations up to the last whose error is nearly the least."""
+        if not self.errors:
+            return self.count
+        bound = (1 + TOLERANCE) * min(self.errors)
+        last = max(k for k, error in enumerate(self.errors) if error <= bound)
+        return self.count - len(self.errors) + last + 1
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the pixels held out say.
+
+    Attributes:
+        count: iterations of the annealed run.
+        noise: "auto" where the estimate is right, 0 where there is none after all.
+        error: the least held-out error, as a standard deviation of y; the noise is no more.
+    """
+
+    count: int
+    noise: Literal["auto", 0]
+    error: float
+
+
+Run = Callable[[Tensor, Any, Watch, Literal["auto", 0]], None]
+"""(y, camera, watch, noise): reconstructs and calls the watch after every iteration."""
+
+
+def choose(y: Tensor, system: Any, share: float, iterations: int, run: Run) -> Choice:
+    """Find how far an annealed run may go with a measurement that seems noisy.
+
+    The brightest lines of the scene are reconstructed without some of their pixels; the held-out
+    error falls while the prior gives way to detail, and rises when what it gives way to is noise.
+    Where it falls to the end, what seems noise may be texture: a run that trusts the measurement is
+    looked at too.
+
+    Args:
+        y: measurement `(B, K, H', W')`, or a part of one.
+        system: its camera.
+        share: of the pixels to hold out.
+        iterations: of the whole annealing.
+        run: reconstructs.
+    """
+    y, system = brightest(y, system, LINES)
+    heldout = draw_heldout(y.shape[1:], share).to(y.device)
+    camera = system.weighted(bad_pixels=heldout)
+
+    def look(noise: Literal["auto", 0]) -> Choice:
+        watch = Watch(y, system, heldout)
+        run(y, camera, watch, noise)
+        least = min(watch.errors, default=math.inf)
+        return Choice(watch.best_count(), noise, least * float(y.square().mean().sqrt()))
+
+    found = look("auto")
+    if found.count < iterations:
+        return found
+    return min(found, look(0), key=lambda choice: choice.error)
+
+
+def brightest(y: Tensor, system: Any, lines: int) -> tuple[Tensor, Any]:
+    """Cut the lines with the most light out of a measurement, where the camera lets it be cut."""
+    axis = getattr(system, "part_axis", None)
+    if axis is None or y.shape[axis] <= lines:
+        return y, system
+    light = y.double().square().sum((0, 1, -3 - axis)).cumsum(0)
+    sums = light[lines - 1 :].clone()
+    sums[1:] -= light[:-lines]
+    first = int(sums.argmax())
+    return y.narrow(axis, first, lines), system.part(first, first + lines)
