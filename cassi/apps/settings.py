@@ -25,6 +25,7 @@ from omegaconf.errors import (
 from cassi.checks import did_you_mean, whole_number
 from cassi.config import check_node
 from cassi.data.io import WRITE_SUFFIXES
+from cassi.evaluation.twin import Twin
 
 Node = Any
 """A dict with `_target_`, from which `cassi.config.build` makes an object; or None."""
@@ -268,6 +269,8 @@ class Evaluate(Common):
     system: Node
     noise: Node = None
     sweep: Sweep | None = None
+    twin: Twin | None = None
+    knowledge: list[str]
     reconstructors: Any
     scenes: Any
     mask: Any
@@ -278,6 +281,17 @@ class Evaluate(Common):
     report: bool
     figures: bool
     progress: bool
+
+    def __post_init__(self) -> None:
+        """Check which rows there are to be."""
+        super().__post_init__()
+        known = ("nominal", "calibrated", "told")
+        if not self.knowledge or len(set(self.knowledge)) < len(self.knowledge):
+            raise ValueError(f"knowledge: expected different names, got {self.knowledge!r}")
+        for name in self.knowledge:
+            if name not in known:
+                near = did_you_mean(name, known) or f"; there is {', '.join(known)}"
+                raise ValueError(f"knowledge: there is no {name!r}{near}")
 
 
 @dataclass(frozen=True, kw_only=True)
