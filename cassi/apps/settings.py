@@ -33,6 +33,8 @@ T = TypeVar("T")
 Wavelengths = tuple[float, ...] | None
 
 
+KNOWLEDGE = ("nominal", "calibrated", "told")
+"""What a row of an evaluation with a twin can know of the camera."""
 _NOTHING = {"changes": "nothing"}
 """Of a field that changes no result: what was done under another value still holds."""
 _FILES = {"changes": "files"}
@@ -285,12 +287,11 @@ class Evaluate(Common):
     def __post_init__(self) -> None:
         """Check which rows there are to be."""
         super().__post_init__()
-        known = ("nominal", "calibrated", "told")
         if not self.knowledge or len(set(self.knowledge)) < len(self.knowledge):
             raise ValueError(f"knowledge: expected different names, got {self.knowledge!r}")
         for name in self.knowledge:
-            if name not in known:
-                near = did_you_mean(name, known) or f"; there is {', '.join(known)}"
+            if name not in KNOWLEDGE:
+                near = did_you_mean(name, KNOWLEDGE) or f"; there is {', '.join(KNOWLEDGE)}"
                 raise ValueError(f"knowledge: there is no {name!r}{near}")
 
 

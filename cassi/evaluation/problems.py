@@ -95,7 +95,7 @@ def make_problem(
             true = twin.true_camera(system)
         elif mismatch is None or not mismatch.exists:
             y = system(x)
-        elif isinstance(system, SDCassi):
+        elif type(system) is SDCassi:
             y = mismatch.measure(x, system)
         else:
             raise ValueError(f"mismatch: expected an SDCassi, got {type(system).__name__}")

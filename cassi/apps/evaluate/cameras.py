@@ -7,13 +7,14 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from cassi.apps.settings import KNOWLEDGE
 from cassi.data.store import fingerprint
 from cassi.evaluation import Problem, View
 from cassi.reconstruction import calibrate
 from cassi.solvers.base import Reconstructor
 from cassi.systems import System
 
-NOMINAL = "nominal"
+NOMINAL = KNOWLEDGE[0]
 
 
 def see_calibrated(problem: Problem) -> Problem:
@@ -29,7 +30,7 @@ def see_true(problem: Problem) -> Problem:
     return replace(problem, y=y, system=problem.true.system.to(y.device))
 
 
-VIEWS: dict[str, View | None] = {NOMINAL: None, "calibrated": see_calibrated, "told": see_true}
+VIEWS: dict[str, View | None] = dict(zip(KNOWLEDGE, (None, see_calibrated, see_true), strict=True))
 """What a row of a twin's table knows, by name."""
 
 
@@ -50,7 +51,7 @@ def add_rows(
         knowledge: keys of `VIEWS`, in the order of the rows.
 
     Returns:
-        The same for the rows NAME (nominal), "NAME, calibrated" and "NAME, told"; and the views of
+        The same for the rows "NAME", "NAME (calibrated)" and "NAME (told)"; and the views of
         those that have one.
 
     Raises:
@@ -61,7 +62,7 @@ def add_rows(
     views: dict[str, View] = {}
     for name, reconstructor in made.items():
         for known in knowledge:
-            row = name if known == NOMINAL else f"{name}, {known}"
+            row = name if known == NOMINAL else f"{name} ({known})"
             if row in rows:
                 raise ValueError(f"reconstructors: two rows are called {row!r}; choose other names")
             rows[row], hashes[row] = reconstructor, identities[name]
