@@ -25,6 +25,7 @@ from omegaconf.errors import (
 from cassi.checks import did_you_mean, whole_number
 from cassi.config import check_node
 from cassi.data.io import WRITE_SUFFIXES
+from cassi.evaluation.twin import Twin
 
 Node = Any
 """A dict with `_target_`, from which `cassi.config.build` makes an object; or None."""
@@ -32,6 +33,8 @@ T = TypeVar("T")
 Wavelengths = tuple[float, ...] | None
 
 
+KNOWLEDGE = ("nominal", "calibrated", "told")
+"""What a row of an evaluation with a twin can know of the camera."""
 _NOTHING = {"changes": "nothing"}
 """Of a field that changes no result: what was done under another value still holds."""
 _FILES = {"changes": "files"}
@@ -268,6 +271,8 @@ class Evaluate(Common):
     system: Node
     noise: Node = None
     sweep: Sweep | None = None
+    twin: Twin | None = None
+    knowledge: list[str]
     reconstructors: Any
     scenes: Any
     mask: Any
@@ -278,6 +283,16 @@ class Evaluate(Common):
     report: bool
     figures: bool
     progress: bool
+
+    def __post_init__(self) -> None:
+        """Check which rows there are to be."""
+        super().__post_init__()
+        if not self.knowledge or len(set(self.knowledge)) < len(self.knowledge):
+            raise ValueError(f"knowledge: expected different names, got {self.knowledge!r}")
+        for name in self.knowledge:
+            if name not in KNOWLEDGE:
+                near = did_you_mean(name, KNOWLEDGE) or f"; there is {', '.join(KNOWLEDGE)}"
+                raise ValueError(f"knowledge: there is no {name!r}{near}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,10 @@ from cassi.evaluation.jobs import Job, LocalQueue, SharedQueue, join_processes
 from cassi.evaluation.mismatch import Mismatch
 from cassi.evaluation.problems import Problem, make_problem, scene_generator
 from cassi.evaluation.records import Record, RecordFolder
-from cassi.evaluation.runner import run_jobs
+from cassi.evaluation.runner import View, run_jobs
 from cassi.evaluation.sweeps import write_sweep
 from cassi.evaluation.tables import write_results
+from cassi.evaluation.twin import TrueCamera, Twin
 
 __all__ = [
     "Job",
@@ -16,6 +17,9 @@ __all__ = [
     "Record",
     "RecordFolder",
     "SharedQueue",
+    "TrueCamera",
+    "Twin",
+    "View",
     "join_processes",
     "make_problem",
     "run_jobs",

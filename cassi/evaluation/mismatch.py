@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from cassi.evaluation.twin import Twin
 from cassi.systems import SDCassi
-from cassi.systems.masks import move_mask
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    r"""How the camera that measures differs from the one that methods are told of.
+    r"""How the camera that measures differs from the one that methods are told of: a small `Twin`.
 
         y = Σ_c S(o(c) + ε·(c − (C − 1)/2)) [(T m)_c · x_c]
 
@@ -66,12 +66,5 @@ class Mismatch:
         """
         if system.mask.ndim != 4:
             raise ValueError("mismatch: expected a camera with one mask for all samples")
-        mask = system.mask
-        if any((*self.shift, self.rotation)):
-            mask = move_mask(mask, self.shift, self.rotation)
-        middle = (system.bands - 1) / 2
-        offsets = [o + self.dispersion * (c - middle) for c, o in enumerate(system.offsets)]
-        true = SDCassi(
-            mask, system.bands, axis=system.axis, offsets=offsets, detector=system.detector
-        )
-        return true(x)
+        twin = Twin(shift=list(self.shift), rotation=self.rotation, dispersion=self.dispersion)
+        return twin.expose(x, system)

@@ -11,6 +11,7 @@ from cassi.data.benchmarks import Item
 from cassi.data.checksums import digest_content
 from cassi.data.simulation import Noise
 from cassi.evaluation.mismatch import Mismatch
+from cassi.evaluation.twin import TrueCamera, Twin
 from cassi.systems import SDCassi, System
 
 
@@ -25,6 +26,7 @@ class Problem:
         truth: `(C, H, W)`, on the CPU, or None.
         wavelengths: nm, one per band, or None.
         digest: of all of these: equal problems have equal ones.
+        true: the camera that took y, where that is a twin.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Problem:
     truth: Tensor | None
     wavelengths: tuple[float, ...] | None
     digest: str
+    true: TrueCamera | None = None
 
 
 @torch.no_grad()
@@ -43,6 +46,7 @@ def make_problem(
     *,
     noise: Noise | None = None,
     mismatch: Mismatch | None = None,
+    twin: Twin | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Problem:
@@ -56,17 +60,23 @@ def make_problem(
         mask: the file's or the drawn one, for the digest.
         noise: what the sensor adds to a simulated measurement.
         mismatch: how the camera that measures differs from the one that methods are told of.
+        twin: takes the measurement in place of the camera, with noise of its own.
         seed: of the noise; each scene has its own, which does not depend on the others.
         device: where methods run.
 
     Raises:
-        ValueError: mask, cube, measurement and camera do not fit; or noise or a mismatch is asked
-            for where the measurement is given.
+        ValueError: mask, cube, measurement and camera do not fit; or noise, a mismatch or a twin is
+            asked for where the measurement is given, or a twin beside one of the others.
     """
+    disturbed = noise is not None or (mismatch is not None and mismatch.exists)
+    true = None
+    if twin is not None and disturbed:
+        raise ValueError("twin: expected neither noise nor a mismatch beside it; it has its own")
     if item.measurement is not None:
-        if noise is not None or (mismatch is not None and mismatch.exists):
+        if disturbed or twin is not None:
             raise ValueError(
-                f"{item.name}: expected no noise and no mismatch, the measurement is not simulated"
+                f"{item.name}: expected no noise, mismatch or twin, the measurement is not "
+                "simulated"
             )
         y = item.measurement[None]
     elif item.truth is None:
@@ -78,9 +88,14 @@ def make_problem(
                 f"{item.name}: expected a cube (C, H, W) = {system.cube_shape} as mask and camera "
                 f"say, got {tuple(x.shape[1:])}"
             )
-        if mismatch is None or not mismatch.exists:
+        if twin is not None:
+            if type(system) is not SDCassi:
+                raise ValueError(f"twin: expected an SDCassi, got {type(system).__name__}")
+            y = twin.measure(x, system, scene_generator(seed, item.name))
+            true = twin.true_camera(system)
+        elif mismatch is None or not mismatch.exists:
             y = system(x)
-        elif isinstance(system, SDCassi):
+        elif type(system) is SDCassi:
             y = mismatch.measure(x, system)
         else:
             raise ValueError(f"mismatch: expected an SDCassi, got {type(system).__name__}")
@@ -91,8 +106,11 @@ def make_problem(
             f"{item.name}: expected a measurement (K, H', W') = {system.measurement_shape} as mask "
             f"and camera say, got {tuple(y.shape[1:])}"
         )
-    digest = _digest(str(system), item.wavelengths, y, mask, item.truth)
-    return Problem(item.name, y.to(device), system.to(device), item.truth, item.wavelengths, digest)
+    # What is told of a twin may change where its frame does not.
+    known = () if twin is None else (twin,)
+    digest = _digest(str(system), item.wavelengths, y, mask, item.truth, *known)
+    system = system.to(device)
+    return Problem(item.name, y.to(device), system, item.truth, item.wavelengths, digest, true)
 
 
 def scene_generator(seed: int, name: str) -> torch.Generator:

@@ -30,7 +30,8 @@ class Record:
         method: name.
         key: hash of all that the result depends on.
         metrics: name → value, the same in every run; PSNR and SSIM as `psnr/PRESET`.
-        timing: `seconds` and `peak_memory_bytes`, which differ from run to run.
+        timing: `seconds` and `peak_memory_bytes`, which differ from run to run; `camera_seconds`,
+            what it took to find the camera, where methods do not start from the nominal one.
         about: `parameters` and `flops` of a network.
         curve: (seconds, PSNR in dB) during the iterations.
         error: why there is no result, or None.

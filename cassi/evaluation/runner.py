@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,8 @@ from cassi.solvers.base import Reconstructor
 
 Prepare = Callable[[str, str], Problem]
 """(point of the sweep, scene) → what every method starts from."""
+View = Callable[[Problem], Problem]
+"""What every method starts from → what one that knows more starts from."""
 
 
 def run_jobs(
@@ -30,6 +33,7 @@ def run_jobs(
     records: RecordFolder,
     *,
     settings: Mapping[str, Any],
+    views: Mapping[str, View] | None = None,
     seed: int = 0,
     points: int = 0,
     report: Callable[[Record], None] = lambda _: None,
@@ -48,12 +52,16 @@ def run_jobs(
         identities: of each, a hash of all that its results depend on.
         records: where records are read and written.
         settings: whatever else results depend on; a record made under others does not hold.
+        views: of methods, by name, that start from another problem; the identities of these say
+            so. Of each scene a view is made once, for all methods that share it.
         seed: of torch's random numbers before each job.
         points: see `measure`.
         report: called after each job, done or found done.
         explain: says in a line why a job failed.
     """
-    runner = _Runner(prepare, methods, identities, records, settings, seed, points, explain)
+    runner = _Runner(
+        prepare, methods, identities, records, settings, views or {}, seed, points, explain
+    )
     for number in queue.take(len(jobs)):
         report(runner.run(jobs[number]))
 
@@ -65,9 +73,11 @@ class _Runner:
     identities: Mapping[str, str]
     records: RecordFolder
     settings: Mapping[str, Any]
+    views: Mapping[str, View]
     seed: int
     points: int
     explain: Callable[[Exception], str]
+    seen: dict[View, tuple[Problem, float] | Exception] = field(default_factory=dict)
     problem: tuple[str, str, Problem | Exception] | None = None
     flops: dict[tuple[str, tuple[int, ...]], int | None] = field(default_factory=dict)
 
@@ -90,11 +100,14 @@ class _Runner:
             if found is not None:
                 return found
         try:
-            return self._do(job, key, method, problem)
+            problem, more = self._view(job, problem)
+            return self._do(job, key, method, problem, more)
         except Exception as error:
             return self._failed(job, key, error)
 
-    def _do(self, job: Job, key: str, method: Reconstructor, problem: Problem) -> Record:
+    def _do(
+        self, job: Job, key: str, method: Reconstructor, problem: Problem, more: Values
+    ) -> Record:
         shape = (job.method, tuple(problem.y.shape))
         with torch.no_grad():
             if shape not in self.flops:
@@ -105,7 +118,7 @@ class _Runner:
             *job,
             key=key,
             metrics=score(measured.cube, problem),
-            timing={"seconds": measured.seconds, "peak_memory_bytes": measured.peak_memory},
+            timing={"seconds": measured.seconds, "peak_memory_bytes": measured.peak_memory} | more,
             about={"parameters": _count(method), "flops": self.flops[shape]},
             curve=measured.curve,
         )
@@ -117,6 +130,23 @@ class _Runner:
         self.records.write(record)
         return record
 
+    def _view(self, job: Job, problem: Problem) -> tuple[Problem, Values]:
+        """Return what the job's method starts from, and what it took to know that."""
+        view = self.views.get(job.method)
+        if view is None:
+            return problem, {}
+        if view not in self.seen:
+            start = time.perf_counter()
+            try:
+                found = view(problem)
+                self.seen[view] = found, time.perf_counter() - start
+            except Exception as error:
+                self.seen[view] = error
+        known = self.seen[view]
+        if isinstance(known, Exception):
+            raise known
+        return known[0], {"camera_seconds": known[1]}
+
     def _problem(self, job: Job) -> Problem | Exception:
         if self.problem is None or self.problem[:2] != (job.point, job.scene):
             found: Problem | Exception
@@ -125,6 +155,7 @@ class _Runner:
             except Exception as error:
                 found = error
             self.problem = (job.point, job.scene, found)
+            self.seen.clear()
         return self.problem[2]
 
 

@@ -18,7 +18,7 @@ from cassi.systems.sd_cassi import CoupledCassi, SDCassi
 _REACH = 4  # standard deviations: 1 - 6e-5 of the light
 
 
-def point_kernels(spread: Any, bands: int) -> tuple[Tensor, Tensor]:
+def point_kernels(spread: Any, bands: int, name: str = "point_spread") -> tuple[Tensor, Tensor]:
     """Return a point-spread function as a sum of R products of a row and a column kernel.
 
     A Gaussian is one such product. An array is split by its singular values, as many as it takes
@@ -28,6 +28,7 @@ def point_kernels(spread: Any, bands: int) -> tuple[Tensor, Tensor]:
         spread: standard deviation in pixels, a list of one per band, or an array `(h, w)` or
             `(C, h, w)`.
         bands: C.
+        name: of the spread, for messages.
 
     Returns:
         Kernels along the rows `(R, 1|C, h)` and along the columns `(R, 1|C, w)`, float64: the
@@ -38,11 +39,11 @@ def point_kernels(spread: Any, bands: int) -> tuple[Tensor, Tensor]:
         ValueError: a width is negative, a side even, or the number of kernels is not C.
     """
     if _is_widths(spread):
-        gauss = _gaussians("point_spread", spread, bands)[None]
+        gauss = _gaussians(name, spread, bands)[None]
         return gauss, gauss
-    kernels = _as_array("point_spread", spread)
+    kernels = _as_array(name, spread)
     kernels = kernels[None] if kernels.ndim == 2 else kernels
-    _check_kernels("point_spread", kernels, bands, "(h, w) or (C, h, w)", 3)
+    _check_kernels(name, kernels, bands, "(h, w) or (C, h, w)", 3)
     u, s, v = torch.linalg.svd(kernels, full_matrices=False)
     limit = torch.finfo(s.dtype).eps * max(kernels.shape[-2:]) * s.amax()
     rank = max(int((s > limit).sum(1).amax()), 1)
@@ -151,14 +152,16 @@ def _check_kernels(name: str, kernels: Tensor, bands: int, letters: str, ndim: i
 
 
 class BlurredCassi(CoupledCassi):
-    r"""Single disperser with a point-spread function before the mask and a line spread after it.
+    r"""Single disperser with a point-spread function before the mask and spreads after it.
 
-        y[k, h, w'] = Σ_c Σ_t l[c, t] (m[k, c] · (p[c] * x[c]))[h, w' − o(c) − t]
+        z[k, h, w'] = Σ_c Σ_t l[c, t] (m[k, c] · (p[c] * x[c]))[h, w' − o(c) − t]
+        y[k] = q * z[k]
 
     p[c] is the blur of the objective, in two dimensions. l[c] is the blur of the disperser and the
-    relay lens along the dispersion, of which a detector pixel sees the result: it moves light, also
-    out of the mask's shadow, which no calibrated mask can describe. Kernels are centred. A Gaussian
-    has the sum 1; an array is taken as it is.
+    relay lens along the dispersion, q that of the relay lens in two dimensions, the same for all
+    bands. Of both a detector pixel sees the result: they move light, also out of the mask's shadow,
+    which no calibrated mask can describe. Kernels are centred. A Gaussian has the sum 1; an array
+    is taken as it is.
 
     Nothing is known of the scene beside the field of view, and it counts as dark: light that would
     come from there is missing, light that leaves the field before the mask, or falls beside the
@@ -176,6 +179,7 @@ class BlurredCassi(CoupledCassi):
             or kernels: an array `(h, w)` or `(C, h, w)` of odd sides.
         line_spread: None, a standard deviation, a list of one per band, or kernels: an array
             `(n,)` or `(C, n)` of odd length. A list of numbers counts as one per band.
+        detector_spread: None, a standard deviation, or a kernel `(h, w)` of odd sides.
         tolerance: of conjugate gradients, relative; see `ConjugateGradients`.
         iterations: of conjugate gradients, at most.
         further: what else `SDCassi` takes, such as `offsets`.
@@ -196,6 +200,8 @@ class BlurredCassi(CoupledCassi):
     point_rows: Tensor | None
     point_columns: Tensor | None
     line: Tensor | None
+    detector_rows: Tensor | None
+    detector_columns: Tensor | None
 
     def __init__(
         self,
@@ -206,6 +212,7 @@ class BlurredCassi(CoupledCassi):
         *,
         point_spread: Any = None,
         line_spread: Any = None,
+        detector_spread: Any = None,
         tolerance: float | None = None,
         iterations: int = 200,
         **further: Any,
@@ -217,7 +224,12 @@ class BlurredCassi(CoupledCassi):
             rows, columns = point_kernels(point_spread, bands)
         if line_spread is not None:
             line = line_kernels(line_spread, bands)
-        for name, kernel in (("point_rows", rows), ("point_columns", columns), ("line", line)):
+        kernels = {"point_rows": rows, "point_columns": columns, "line": line}
+        across: tuple[Tensor | None, Tensor | None] = (None, None)
+        if detector_spread is not None:
+            across = point_kernels(detector_spread, 1, "detector_spread")
+        kernels |= dict(zip(("detector_rows", "detector_columns"), across, strict=True))
+        for name, kernel in kernels.items():
             self.register_buffer(name, None if kernel is None else kernel.to(plain.mask.dtype))
         self._reach = 0 if line is None else line.shape[-1] // 2
         # It shifts and sums what came through the mask, a reach wider on either side.
@@ -242,9 +254,13 @@ class BlurredCassi(CoupledCassi):
             point = f"{self.point_rows.shape[-1]}x{self.point_columns.shape[-1]}"
         if self.line is not None:
             line = str(self.line.shape[-1])
+        last = ""
+        if self.detector_rows is not None and self.detector_columns is not None:
+            sides = f"{self.detector_rows.shape[-1]}x{self.detector_columns.shape[-1]}"
+            last = f", detector_spread={sides}"
         return (
             f"mask={height}x{width}, shots={self.shots}, bands={self.bands}, step={self.step}, "
-            f"axis={self.axis}, point_spread={point}, line_spread={line}"
+            f"axis={self.axis}, point_spread={point}, line_spread={line}{last}"
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -258,13 +274,25 @@ class BlurredCassi(CoupledCassi):
         if self.line is not None:
             image = convolve(image, self.line, self.axis, full=True)
         y = self.inner(image.flatten(0, 1)).unflatten(0, (len(x), -1)).squeeze(2)
-        return y.narrow(self.axis, self._reach, self._detector[self.axis]).to(x.dtype)
+        y = y.narrow(self.axis, self._reach, self._detector[self.axis])
+        if self.detector_rows is not None and self.detector_columns is not None:
+            image = convolve(y.flatten(0, 1)[:, None, None], self.detector_rows, -2)
+            image = convolve(image, self.detector_columns, -1).sum(1)  # (B·K, 1, H', W')
+            y = image.unflatten(0, y.shape[:2]).squeeze(2)
+        return y.to(x.dtype)
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
         check_shape("y", y, self.measurement_shape)
         sides = (self._reach, self._reach)
         wide = y.to(torch.promote_types(y.dtype, torch.float32))
+        if self.detector_rows is not None and self.detector_columns is not None:
+            image = wide.flatten(0, 1)[:, None, None].expand(
+                -1, len(self.detector_rows), *(-1,) * 3
+            )
+            image = correlate(image, self.detector_columns, -1)
+            image = correlate(image, self.detector_rows, -2).sum(1)
+            wide = image.unflatten(0, y.shape[:2]).squeeze(2)
         wide = torch.nn.functional.pad(wide, sides if self.axis == -1 else (0, 0, *sides))
         image = self.inner.adjoint(wide.flatten(0, 1)[:, None]).unflatten(0, y.shape[:2])
         if self.line is not None:

@@ -82,6 +82,15 @@ EXAMPLES: dict[str, Callable[[], System]] = {
     "blurred_offsets": lambda: BlurredCassi(
         _bright(5, 6), bands=3, offsets=[0.0, 1.3, 2.9], line_spread=0.3
     ),
+    "blurred_detector": lambda: BlurredCassi(
+        _mask(2, 6, 5, 6), bands=6, step=0, detector_spread=0.4, iterations=1000
+    ),
+    "blurred_detector_array": lambda: BlurredCassi(
+        _bright(7, 6),
+        bands=3,
+        axis=-2,
+        detector_spread=torch.eye(3).double() * 0.1 + _peak(3, 3) / 9,
+    ),
     "warped": lambda: WarpedCassi(
         _bright(7, 9), bands=5, step=2, rotation=1.5, smile=0.3, keystone=-0.2
     ),

@@ -304,13 +304,16 @@ class _Taken(nn.Module):
         return f"constraint={self.source.constraint}"
 
 
-def move_mask(mask: Tensor, shift: Sequence[float], rotation: float) -> Tensor:
-    """Turn a mask about its middle, then shift it.
+def move_mask(
+    mask: Tensor, shift: Sequence[float], rotation: float, magnification: float = 1.0
+) -> Tensor:
+    """Turn and magnify a mask about its middle, then shift it.
 
     Args:
         mask: `(K, 1|C, H, W)`.
         shift: pixels (down, right).
         rotation: degrees, counterclockwise as displayed with row 0 on top.
+        magnification: of its sides, above 0.
 
     Returns:
         The moved mask, of the same shape, interpolated bilinearly, continued by its border.
@@ -322,8 +325,8 @@ def move_mask(mask: Tensor, shift: Sequence[float], rotation: float) -> Tensor:
     rows = torch.arange(height, dtype=torch.float64)[:, None] - (height - 1) / 2 - shift[0]
     columns = torch.arange(width, dtype=torch.float64)[None] - (width - 1) / 2 - shift[1]
     # Where each pixel comes from: the inverse turn, rows counted downwards.
-    source_columns = cos * columns - sin * rows
-    source_rows = sin * columns + cos * rows
+    source_columns = (cos * columns - sin * rows) / magnification
+    source_rows = (sin * columns + cos * rows) / magnification
     grid = torch.stack([source_columns * 2 / width, source_rows * 2 / height], -1)
     moved = F.grid_sample(
         mask.double(),

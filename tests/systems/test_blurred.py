@@ -132,3 +132,23 @@ def test_kernels_may_be_lists() -> None:
     torch.testing.assert_close(listed(x), given(x), rtol=1e-6, atol=1e-6)
     with pytest.raises(TypeError, match=r"point_spread: expected real numbers, got torch\.complex"):
         BlurredCassi(rand(5, 6), 2, point_spread=torch.tensor(kernel).cfloat())
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_what_blurs_on_the_detector_blurs_the_measurement(axis: int) -> None:
+    kernel = rand(3, 5)
+    mask, x = rand(2, 1, 6, 7), rand(2, 3, 6, 7)
+    sharp = BlurredCassi(mask, 3, 1, axis, point_spread=0.6, line_spread=0.4)
+    system = BlurredCassi(
+        mask, 3, 1, axis, point_spread=0.6, line_spread=0.4, detector_spread=kernel
+    )
+    y = sharp(x)
+    expected = torch.zeros_like(y)
+    wide = torch.nn.functional.pad(y, (2, 2, 1, 1))
+    for i in range(3):
+        for j in range(5):
+            rows, columns = slice(2 - i, 2 - i + y.shape[-2]), slice(4 - j, 4 - j + y.shape[-1])
+            expected += kernel[i, j] * wide[..., rows, columns]
+    torch.testing.assert_close(system(x), expected)
+    assert "detector_spread=3x5" in str(system)
+    assert "detector_spread" not in str(sharp)

@@ -20,13 +20,14 @@ from cassi.apps.command import (
     run_command,
 )
 from cassi.apps.errors import describe_failure
+from cassi.apps.evaluate.cameras import add_rows
 from cassi.apps.evaluate.data import load_benchmark
 from cassi.apps.evaluate.problems import find_bands, preparation, sweep_points
 from cassi.apps.evaluate.reconstructors import make_reconstructors
 from cassi.apps.evaluate.results import Plan, Results
 from cassi.apps.reconstructors import store_models
 from cassi.apps.settings import Evaluate
-from cassi.evaluation import Record, RecordFolder, join_processes, run_jobs
+from cassi.evaluation import Record, RecordFolder, View, join_processes, run_jobs
 
 POINTS = 40
 """Of a convergence curve: as many as a plot shows, and few beside the iterations' time."""
@@ -55,6 +56,9 @@ def evaluate(settings: Evaluate, run: Run) -> float:
     prepare = preparation(points, benchmark, device)
     bands = find_bands(prepare, next(iter(points)), benchmark.scenes)
     made, identities = make_reconstructors(settings, bands, device)
+    views: dict[str, View] = {}
+    if settings.twin is not None:
+        made, identities, views = add_rows(made, identities, settings.knowledge)
     swept = settings.sweep is not None
     plan = Plan(list(points), benchmark.scenes, list(made), swept)
     cubes = (settings.cubes or settings.report or settings.figures) and not swept
@@ -84,6 +88,7 @@ def evaluate(settings: Evaluate, run: Run) -> float:
             identities,
             records,
             settings=_environment(device),
+            views=views,
             seed=settings.seed,
             points=POINTS if settings.figures and not swept else 0,
             report=report,

@@ -1,4 +1,4 @@
-"""From the scenes of a data set to problems: cameras, noise, mismatches."""
+"""From the scenes of a data set to problems: cameras, noise, mismatches, twins."""
 
 from __future__ import annotations
 
@@ -70,13 +70,15 @@ def preparation(
         device: where methods run.
 
     Raises:
-        ValueError: noise or mismatch are not fit, or the measurements are given.
+        ValueError: noise, mismatch or twin are not fit, or the measurements are given.
     """
     noises = {p: build(s.noise) if s.noise else None for p, s in points.items()}
     mismatches = {point: Mismatch(**asdict(s.mismatch)) for point, s in points.items()}
     changed = any(noises.values()) or any(mismatch.exists for mismatch in mismatches.values())
     if changed and benchmark.measurements is not None:
         raise ValueError("noise, mismatch: expected none, the measurements are not simulated")
+    for settings in points.values():
+        _check_twin(settings, benchmark)
 
     def prepare(point: str, scene: str) -> Problem:
         settings, item = points[point], benchmark.load(scene)
@@ -96,8 +98,24 @@ def preparation(
             camera.mask,
             noise=noises[point],
             mismatch=mismatches[point],
+            twin=settings.twin,
             seed=settings.seed,
             device=device,
         )
 
     return prepare
+
+
+def _check_twin(settings: Evaluate, benchmark: Benchmark) -> None:
+    if settings.twin is None:
+        return
+    if benchmark.measurements is not None:
+        raise ValueError(
+            f"twin: expected data with true cubes, which it measures, got the measurements of "
+            f"data={settings.data.name}; leave twin=null"
+        )
+    if settings.noise or Mismatch(**asdict(settings.mismatch)).exists:
+        raise ValueError(
+            "twin: expected neither noise nor mismatch beside it; set twin.bits, twin.read, "
+            "twin.shift, … instead"
+        )

@@ -13,31 +13,10 @@ import torch
 import cassi
 from cassi.models.load import Card, create_model, save_model
 
-NANOMETRES = [450, 500, 550, 600, 650]
 PLAIN = ("report=false", "figures=false", "progress=false")
 SHORT = "{name: gap, method: gap_tv, overrides: {solver.iterations: 4}}"
 OTHER = "{name: longer, method: gap_tv, overrides: {solver.iterations: 6}}"
 NETWORK = "{model: gap_net, weights: random, overrides: {model.stages: 1}}"
-
-
-@pytest.fixture
-def data(tmp_path):
-    """Options that name three scenes of 16 x 18 with 5 bands."""
-    generator = torch.Generator().manual_seed(3)
-    folder = tmp_path / "cubes"
-    folder.mkdir()
-    ramp = torch.linspace(0.1, 0.9, 18).expand(16, 18)
-    for name in ("one", "three", "two"):
-        shape = torch.rand(5, 4, 6, generator=generator).repeat_interleave(4, 1)
-        cube = ramp * shape.repeat_interleave(3, 2)
-        cassi.write_cube(folder / f"{name}.npz", cube, NANOMETRES)
-    mask = (torch.rand(16, 18, generator=generator) > 0.5).float() * 0.9 + 0.1
-    np.save(tmp_path / "mask.npy", mask.numpy())
-    nm = ",".join(map(str, NANOMETRES))
-    return (
-        *("data=folder", f"data.root={folder}", f"mask={tmp_path / 'mask.npy'}"),
-        *(f"data.wavelengths=[{nm}]", "system.step=1"),
-    )
 
 
 def reconstructors(*specs):
@@ -124,7 +103,7 @@ def test_a_scene_that_fails_is_reported_and_the_rest_goes_on(evaluate, data, res
     assert "failed" in (tmp_path / "run" / "results.md").read_text()
     # Mended, it is made up for.
     cube = torch.rand(5, 16, 18, generator=torch.Generator().manual_seed(0))
-    cassi.write_cube(tmp_path / "cubes" / "three.npz", cube, NANOMETRES)
+    cassi.write_cube(tmp_path / "cubes" / "three.npz", cube, [450, 500, 550, 600, 650])
     assert evaluate(*data, *PLAIN, reconstructors(SHORT)).status == 0
 
 

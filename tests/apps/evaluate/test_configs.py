@@ -15,10 +15,11 @@ from cassi.apps.evaluate.reconstructors import make_reconstructors
 from cassi.apps.reconstructors import compose_settings, list_experiments
 from cassi.apps.settings import Evaluate
 from cassi.config import build
-from cassi.evaluation import Mismatch
+from cassi.evaluation import Mismatch, Twin
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 DATA = sorted(f.stem for f in (CONF / "data").glob("*.yaml") if not f.stem.startswith("_"))
+TWINS = sorted(file.stem for file in (CONF / "twin").glob("*.yaml"))
 SWEEPS = sorted(file.stem for file in (CONF / "sweep").glob("*.yaml"))
 CPU = torch.device("cpu")
 
@@ -66,6 +67,18 @@ def test_every_sweep_has_points(name):
         assert OmegaConf.select(OmegaConf.create(asdict(here)), settings.sweep.parameter) == value
         Mismatch(**asdict(here.mismatch))
         assert here.noise is None or build(here.noise)
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_every_twin_takes_a_frame(name):
+    settings = settings_of(f"twin={name}", "data.evaluation.crop=32")
+    benchmark = load_benchmark(settings)
+    problem = preparation({"": settings}, benchmark, CPU)("", benchmark.scenes[0])
+    assert problem.true is not None
+    assert problem.y.isfinite().all()
+    assert set(asdict(settings.twin)) == set(OmegaConf.load(CONF / "twin/none.yaml"))
+    changed = settings.twin != Twin()
+    assert changed == (name != "none")
 
 
 def test_methods_are_the_experiments_without_a_scene():

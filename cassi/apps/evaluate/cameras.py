@@ -1,0 +1,73 @@
+"""What reconstructors are told of the camera that took a frame: nothing, what it shows, or all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torch import Tensor
+
+from cassi.apps.settings import KNOWLEDGE
+from cassi.data.store import fingerprint
+from cassi.evaluation import Problem, View
+from cassi.reconstruction import calibrate
+from cassi.solvers.base import Reconstructor
+from cassi.systems import System
+
+NOMINAL = KNOWLEDGE[0]
+
+
+def see_calibrated(problem: Problem) -> Problem:
+    """Return the same frame with the camera that is found in it."""
+    return replace(problem, system=calibrated_camera(problem.y, problem.system))
+
+
+def see_true(problem: Problem) -> Problem:
+    """Return the corrected frame with the camera that took it."""
+    if problem.true is None:
+        raise ValueError(f"{problem.name}: expected a twin, got a camera of which nothing is known")
+    y = problem.true.correct(problem.y)
+    return replace(problem, y=y, system=problem.true.system.to(y.device))
+
+
+VIEWS: dict[str, View | None] = dict(zip(KNOWLEDGE, (None, see_calibrated, see_true), strict=True))
+"""What a row of a twin's table knows, by name."""
+
+
+def calibrated_camera(y: Tensor, system: System) -> System:
+    """Find the camera that took a frame `(1, K, H', W')`, from the nominal one alone."""
+    found: System = calibrate(y, system)
+    return found
+
+
+def add_rows(
+    made: Mapping[str, Reconstructor], identities: Mapping[str, str], knowledge: list[str]
+) -> tuple[dict[str, Reconstructor], dict[str, str], dict[str, View]]:
+    """Give each reconstructor a row for each state of knowledge.
+
+    Args:
+        made: reconstructors by name.
+        identities: of each, a hash of all that its results depend on.
+        knowledge: keys of `VIEWS`, in the order of the rows.
+
+    Returns:
+        The same for the rows "NAME", "NAME (calibrated)" and "NAME (told)"; and the views of
+        those that have one.
+
+    Raises:
+        ValueError: two rows have the same name.
+    """
+    rows: dict[str, Reconstructor] = {}
+    hashes: dict[str, str] = {}
+    views: dict[str, View] = {}
+    for name, reconstructor in made.items():
+        for known in knowledge:
+            row = name if known == NOMINAL else f"{name} ({known})"
+            if row in rows:
+                raise ValueError(f"reconstructors: two rows are called {row!r}; choose other names")
+            rows[row], hashes[row] = reconstructor, identities[name]
+            view = VIEWS[known]
+            if view is not None:
+                views[row] = view
+                hashes[row] = fingerprint({"method": identities[name], "knows": known})
+    return rows, hashes, views
