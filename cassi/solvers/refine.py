@@ -60,12 +60,14 @@ def refine(
     # Small enough to lose no digits, large enough for pixels that no light reaches.
     rho = rho.clamp_min(1e-5 * float(system(system.adjoint(torch.ones_like(y))).mean()))
     wanted = torch.where(share < VISIBLE, residual, share.clamp_min(residual))
+    floor = torch.where(share < VISIBLE, 0, share)
     running = begin_system(system)
     for _ in range(iterations):
         left = (y - system(x)).flatten(1).norm(dim=1) / size
         if bool((left <= wanted).all()):
             break
-        x = no_closer(x, running.data_step(x, y, rho), y, system, wanted)
+        stepped = no_closer(x, running.data_step(x, y, rho), y, system, floor)
+        x = torch.where((left <= wanted).view(-1, 1, 1, 1), x, stepped)
     return x
 
 
