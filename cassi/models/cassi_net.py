@@ -127,6 +127,7 @@ class CassiNet(nn.Module):
         strength: of total variation at the last of them, relative to the signal level.
         training_start: while training every batch has a start of its own length, from so many
             iterations to `start`, so that one set of weights serves any `start` between.
+        balance: of total variation, see `cassi.priors.Subspace`.
         noise: of the measurement, relative to its root mean square: how damped the data steps are
             and how strong the prior. "auto" estimates it. A mask that is not quite the
             camera's counts as noise.
@@ -142,6 +143,8 @@ class CassiNet(nn.Module):
 
     takes_statistics: ClassVar[bool] = True
     """`forward` is given the statistics of the whole measurement, where y is a part of one."""
+    takes_noise: ClassVar[bool] = True
+    """`forward` is given the noise where it is found out, and not estimated."""
 
     def __init__(
         self,
@@ -153,6 +156,7 @@ class CassiNet(nn.Module):
         start: int = 100,
         strength: float = 0.06,
         training_start: int = 40,
+        balance: float = 0.0,
         noise: float | Literal["auto"] = "auto",
         shared: bool = False,
         checkpointing: bool = False,
@@ -171,6 +175,7 @@ class CassiNet(nn.Module):
         self.start, self.training_start = start, training_start
         check_noise(noise)
         self.noise = noise
+        self.smooth = Subspace(rank=rank, balance=balance)
         self.strengths = Geometric(FIRST_STRENGTH, strength)
         self.checkpointing = checkpointing
         carries = [stages > 1] if shared else [k > 0 for k in range(stages)]
@@ -181,12 +186,19 @@ class CassiNet(nn.Module):
         # Near what a long training from other values arrived at.
         self.log_rho = nn.Parameter(torch.full((stages,), 0.01).log())
 
-    def forward(self, y: Tensor, system: Any, statistics: Statistics | None = None) -> Tensor:
+    def forward(
+        self,
+        y: Tensor,
+        system: Any,
+        statistics: Statistics | None = None,
+        noise: Tensor | float | None = None,
+    ) -> Tensor:
         """Reconstruct: measurement `(B, K, H', W')` → cube `(B, C, H, W)`.
 
-        Statistics are those of the whole measurement, where y is a part of one.
+        Statistics are those of the whole measurement, where y is a part of one; a noise is taken
+        in place of the setting.
         """
-        return self.outputs(y, system, statistics=statistics)[0]
+        return self.outputs(y, system, statistics=statistics, noise=noise)[0]
 
     def outputs(
         self,
@@ -195,6 +207,7 @@ class CassiNet(nn.Module):
         start: Tensor | None = None,
         *,
         statistics: Statistics | None = None,
+        noise: Tensor | float | None = None,
     ) -> list[Tensor]:
         """Return the cubes of all stages, the last stage first.
 
@@ -203,15 +216,17 @@ class CassiNet(nn.Module):
             system: the camera.
             start: what `begin` returned for them, `(B, C, H, W)`; computed where it is not given.
             statistics: of the whole measurement, where y is a part of one.
+            noise: in place of the setting.
 
         Raises:
             ValueError: y is not `(B, K, H', W')`, holds NaN, or does not fit the camera.
         """
+        given = self.noise if noise is None else noise
         device = y.device.type
         precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         # Subspaces and data steps need more than bfloat16.
         with torch.autocast(device, enabled=False):
-            y, level, noise, damping = _normalize(y, system, self.noise, statistics)
+            y, level, share, damping = _normalize(y, system, given, statistics)
             x = self._start(y, system, damping) if start is None else start / level
             light = system.adjoint(torch.ones_like(y)).mean(1, keepdim=True)
             crowding = math.log10(x[0].numel() / y[0].numel())
@@ -223,7 +238,7 @@ class CassiNet(nn.Module):
                 zip(self.log_sigma.exp(), self.log_rho.exp(), strict=True)
             ):
                 prior.net = self.nets[k % len(self.nets)]
-                state = algorithm.step(state, y, system, prior, sigma + noise, rho + damping)
+                state = algorithm.step(state, y, system, prior, sigma + share, rho + damping)
                 cubes.insert(0, state.x * level)
         return cubes
 
@@ -266,7 +281,7 @@ class CassiNet(nn.Module):
 
     @torch.no_grad()
     def _start(self, y: Tensor, system: Any, damping: Tensor) -> Tensor:
-        algorithm, prior = ADMM(relaxation=1.6), Subspace(rank=self.rank).begin()
+        algorithm, prior = ADMM(relaxation=1.6), self.smooth.begin()
         damping = damping.clamp_min(0.05)
         state = algorithm.init(y, system, damped_inverse(y, system, damping))
         count = self.start
@@ -280,7 +295,10 @@ class CassiNet(nn.Module):
 
 
 def _normalize(
-    y: Tensor, system: Any, noise: float | Literal["auto"], statistics: Statistics | None = None
+    y: Tensor,
+    system: Any,
+    noise: Tensor | float | Literal["auto"],
+    statistics: Statistics | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     # The measurement of a scene of unit brightness, that brightness, noise and damping.
     y = y.float()

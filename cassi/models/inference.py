@@ -13,9 +13,15 @@ from torch import Tensor, nn
 from cassi.models.registry import Card
 from cassi.solvers import Callback, Solution, Solver, Statistics, refine, relative_noise
 from cassi.solvers.function import one_iteration
+from cassi.solvers.heldout import draw_heldout, heldout_error
+from cassi.solvers.linear_system import seen
+from cassi.solvers.statistics import UNSEEN
+from cassi.solvers.strength import LINES, TOLERANCE, brightest
 
 PRECISIONS = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 """As Lightning's Trainer has them: what autocast computes in."""
+FACTORS = (1.0, 2.0, 4.0, 8.0)
+"""Of the noise that is seen, to be tried on pixels held out."""
 
 Choose = Callable[[float], Solver | None]
 """The noise relative to the root mean square of y → the solver that goes on from the cube."""
@@ -28,12 +34,12 @@ class Shipped:
     Attributes:
         card: what its file says.
         check: refuses a camera that it does not fit.
-        solver: given the network's setting `noise`, chooses the solver that refines; or None.
+        solver: chooses the solver that refines; or None.
     """
 
     card: Card
     check: Callable[[Any], None]
-    solver: Callable[[float | Literal["auto"]], Choose] | None = None
+    solver: Choose | None = None
 
 
 class Inference(nn.Module):
@@ -76,8 +82,9 @@ class Inference(nn.Module):
         self.network = network.eval()
         self.refined, self.precision, self.check = refined, precision, check
         self.solver = solver
-        # The solver is chosen by the noisiest sample of a batch.
-        self.shares_batch = solver is None
+        # Solver and noise are chosen for all samples of a batch.
+        takes = getattr(network, "takes_noise", False) and refined
+        self.shares_batch = solver is None and not takes
 
     @torch.no_grad()
     def forward(self, y: Tensor, system: Any, statistics: Statistics | None = None) -> Tensor:
@@ -90,20 +97,61 @@ class Inference(nn.Module):
         """
         if self.check is not None:
             self.check(system)
-        takes = statistics is not None and getattr(self.network, "takes_statistics", False)
-        whole = {"statistics": statistics} if takes else {}
+        y = seen(y, system)
+        noise = relative_noise(y, system, getattr(self.network, "noise", "auto"), statistics)
+        if self._is_to_choose(noise, system):
+            whole = statistics or Statistics(lambda: [(y, system)])
+            noise = noise * whole.remember(self, lambda: self._choose(whole, noise))
+        return self._apply_with(noise, y, system, statistics)
+
+    def _apply_with(
+        self, noise: Tensor, y: Tensor, system: Any, statistics: Statistics | None
+    ) -> Tensor:
+        more: dict[str, Any] = {}
+        if statistics is not None and getattr(self.network, "takes_statistics", False):
+            more["statistics"] = statistics
+        if getattr(self.network, "takes_noise", False):
+            more["noise"] = noise
         dtype = PRECISIONS[self.precision]
         with torch.autocast(y.device.type, dtype, enabled=dtype is not None):
-            x: Tensor = self.network(y, system, **whole)
+            x: Tensor = self.network(y, system, **more)
         x = x.float()
         # A cube that is not finite is for the caller to report.
         if not (self.refined and bool(x.isfinite().all())):
             return x
-        noise = relative_noise(y, system, getattr(self.network, "noise", "auto"), statistics)
         solver = None if self.solver is None else self.solver(float(noise.max()))
         if solver is not None:
             x = solver.run(y, system, x0=x, statistics=statistics).x
         return refine(x, y, system, noise=noise, statistics=statistics)
+
+    def _is_to_choose(self, noise: Tensor, system: Any) -> bool:
+        estimated = getattr(self.network, "noise", None) == "auto"
+        possible = estimated and getattr(self.network, "takes_noise", False)
+        possible = possible and self.refined and hasattr(system, "weighted")
+        return bool(possible) and bool((noise > UNSEEN).any())
+
+    def _choose(self, statistics: Statistics, noise: Tensor) -> float:
+        """Return by how much more noise the network is told of the measurement is best predicted.
+
+        What the camera's model does not explain is noise for a network, though no window of a plain
+        scene shows it.
+        """
+        y, system = brightest(*statistics.brightest(), LINES)
+        y = seen(y, system)
+        heldout = draw_heldout(y.shape[1:]).to(y.device)
+        camera = system.weighted(bad_pixels=heldout)
+
+        def error(factor: float) -> float:
+            x = self._apply_with(noise * factor, camera.seen(y), camera, statistics)
+            return float(heldout_error(x, y, system, heldout).square().mean().sqrt())
+
+        best, least = FACTORS[0], error(FACTORS[0])
+        for factor in FACTORS[1:]:
+            found = error(factor)
+            if not found < (1 - TOLERANCE) * least:
+                break
+            best, least = factor, found
+        return best
 
     @torch.no_grad()
     def run(
@@ -160,8 +208,7 @@ def prepare(
     refined = shipped is not None if refine == "auto" else bool(refine)
     if shipped is None:
         return Inference(network, refined=refined, precision=precision)
-    noise: Any = getattr(network, "noise", "auto")
-    choose = shipped.solver(noise) if refined and shipped.solver is not None else None
+    choose = shipped.solver if refined else None
     return Inference(
         network, refined=refined, solver=choose, precision=precision, check=shipped.check
     )

@@ -22,16 +22,16 @@ FILE = Path(__file__).with_name("weights") / "cassi_net.safetensors"
 FILES = (FILE, SHIPPED)
 """What "pretrained" stands for: these, and the weights of the denoising network that refines."""
 SIZES: dict[str, dict[str, Any]] = {
-    "large": {"start": 150, "strength": 0.03},
-    "small": {"start": 40, "strength": 0.06},
+    "large": {"start": 150, "strength": 0.03, "balance": 1.0},
+    "small": {"start": 40, "strength": 0.06, "balance": 1.0},
 }
 """How total variation runs before the learned stages: the small one is faster."""
 BANDS = (4, 40)
 """Fewest and most bands."""
 SIDE = 32
 """Fewest pixels along each side of the cube."""
-NOISY = 0.08
-"""Noise relative to the root mean square of y (22 dB) from which on no solver refines."""
+NOISY = 0.04
+"""Noise relative to the root mean square of y (28 dB) from which on no solver refines."""
 
 
 def shipped_denoiser() -> Denoiser:
@@ -42,16 +42,13 @@ def shipped_denoiser() -> Denoiser:
     )
 
 
-def plug_and_play(noise: float | Literal["auto"] = "auto") -> Choose:
+def plug_and_play() -> Choose:
     """Return what chooses the solver that refines: ADMM with the denoiser, and a little TV.
 
     It goes on from a cube (`Solver.run(…, x0=x)`), on components of the scene's spectral subspace.
     Where no noise is seen all of them stay: the weak ones, which the first iteration nearly smooths
     away, are part of the network's cube. In noise they are given up, and in more than that there is
     no such solver: what it would add to one scene it takes from another.
-
-    Args:
-        noise: of the measurement, relative to its root mean square.
     """
     smooth = TV(weight=0.3, iterations=5, norm="nuclear", warm=True)
     prior = Compose([smooth, shipped_denoiser()])
@@ -64,7 +61,7 @@ def plug_and_play(noise: float | Literal["auto"] = "auto") -> Choose:
             algorithm=ADMM(rho=0.05, relaxation=1.6),
             iterations=40,
             sigma=Geometric(0.1, 0.05),
-            noise=noise,
+            noise=seen,
             consistent=True,
         )
 
@@ -127,6 +124,6 @@ def load_shipped(path: Path, size: str, **settings: Any) -> nn.Module:
     card = read_card(path)
     card = replace(card, settings={**card.settings, **SIZES[size], **settings})
     network = make_network(card.name, card.bands, path, **card.settings)
-    solver = plug_and_play if size == "large" else None
+    solver = plug_and_play() if size == "large" else None
     network.shipped = Shipped(card, check_camera, solver)  # type: ignore[assignment]
     return network
