@@ -51,7 +51,7 @@ struct DataStepBackward {
   View grad_v, grad_y;
   View grad_mask;  // like MaskAdjoint's
   View grad_rho;   // of each pixel, (B, K, H, W'), or summed over each row, (B, 1, H, 1);
-                  // contiguous, in the dtype of the sums
+                   // contiguous, in the dtype of the sums
   bool need_mask, need_rho, per_sample, per_band, per_pixel;
 };
 

@@ -52,7 +52,7 @@ def damped_inverse(y: Tensor, system: LinearSystem, rho: Any) -> Tensor:
     Args:
         y: measurement `(B, K, H, W')`.
         system: the camera.
-        rho: damping ρ >= 0, a number or `(B,)`.
+        rho: damping ρ >= 0, a number, `(B,)`, or one per detector pixel, `(1|B, K, H', W')`.
     """
     if not torch.as_tensor(rho).any():
         return system.pinv(y)

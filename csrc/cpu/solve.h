@@ -48,10 +48,10 @@ struct Solver {
         const T *g = as_block(part, 1, 1, width, rows).base, *d = damping.base;
         T* z = r.at(0, i);
         const T same = d[0];
-        if (held < 0)
+        if (held < 0 || is_infinite(same))
           for (int64_t w = 0; w < width; ++w) z[w] = damped_solve(z[w], g[w], d[w]);
-        else
-          for (int64_t w = 0; w < width; ++w) z[w] = damped_solve(z[w], g[w], same);
+        else  // without a load and a comparison per pixel
+          for (int64_t w = 0; w < width; ++w) z[w] = divided(z[w], g[w] + same);
         continue;
       }
       for (int64_t k = 0; k < shots; ++k)
@@ -91,9 +91,10 @@ struct Solver {
     if (damped) solve_with([&](int64_t k) { return part(damping.at(k, 0)); });
     const T enough = definite_above<T>(shots, gram.dtype);
     for (int64_t lane = 0; lane < count; ++lane) {
+      if (!infinite && bound[lane] > enough) continue;
       const int64_t at = w + lane;
       bool all = true;
-      for (int64_t k = 0; infinite && k < shots; ++k) all &= !is_infinite(damping.at(k, 0)[at]);
+      for (int64_t k = 0; k < shots; ++k) all &= !is_infinite(damping.at(k, 0)[at]);
       if (all && bound[lane] > enough) continue;
       solve_pixel(
           shots, [&](int64_t k, int64_t l) { return rows.at(k * shots + l, 0)[at]; },

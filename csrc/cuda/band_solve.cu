@@ -1,4 +1,4 @@
-// z = (G + ρI)⁻¹ r along detector rows, G a symmetric band: a thread takes a row, in double
+// z = (G + diag ρ)⁻¹ r along detector rows, G a symmetric band: a thread takes a row, in double
 // precision, with scratch memory that interleaves those of neighbouring threads.
 #include "device.cuh"
 
@@ -25,8 +25,10 @@ __global__ void __launch_bounds__(128)
                  ? load<double>(a.gram, index(a.gram, b, apart * K + j % K, u % K, h, j / K))
                  : 0.0;
     };
-    solve_band(size, reach, entry, load<double>(a.rho, b * a.rho.stride[0]), dependence(a.r.dtype),
-               lower, inverse, raw, z, pitch);
+    const auto rho = [&](int64_t u) {
+      return load<double>(a.rho, index(a.rho, b, u % K, h, u / K));
+    };
+    solve_band(size, reach, entry, rho, dependence(a.r.dtype), lower, inverse, raw, z, pitch);
     for (int64_t u = 0; u < size; ++u) store(a.z, index(a.z, b, u % K, h, u / K), z[u * pitch]);
   }
 }

@@ -1,4 +1,4 @@
-// x = v + Aᵀ(AAᵀ + ρI)⁺(y − Av)
+// x = v + Aᵀ(AAᵀ + diag ρ)⁺(y − Av)
 #include "parts.cuh"
 #include "rows.cuh"
 
@@ -30,8 +30,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, E>)
     __syncthreads();
     if (at.inside) {
       const MaskRow<T, E> mask = mask_row<T, E>(a.mask, at, 0, staged, r.width);
-      const T rho = load<T>(a.rho, at.b * a.rho.stride[0]);
       for (int w = threadIdx.x; w < r.wide; w += blockDim.x) {
+        const T rho = load<T>(a.rho, index(a.rho, at.b, 0, at.h, w));
         const T gram = load<T>(a.gram, index(a.gram, at.b, 0, 0, at.h, w));
         const T sum = gather(T(0), g, tile, v, 0, mask, 0, bands, w);
         z[w] = damped_solve(z[w] - sum, gram, rho);

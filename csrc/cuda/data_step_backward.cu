@@ -1,7 +1,7 @@
 // The gradients of the data step, see data_step_backward in ops/_reference.py:
 //
 //   w = S A grad,  z = S (y − A v),  x = v + Aᵀz,
-//   dv = grad − Aᵀw,  dy = w,  dρ = −⟨w, z⟩,  dm = Σ dv·z − x·w
+//   dv = grad − Aᵀw,  dy = w,  dρ = −w·z,  dm = Σ dv·z − x·w
 #include "parts.cuh"
 #include "rows.cuh"
 
@@ -113,8 +113,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, E>)
     T product = 0;
     if (at.inside) {
       const MaskRow<T, E> mask = mask_row<T, E>(a.mask, at, 0, staged, r.width);
-      const T rho = load<T>(a.rho, at.b * a.rho.stride[0]);
       for (int i = threadIdx.x; i < r.wide; i += blockDim.x) {
+        const T rho = load<T>(a.rho, index(a.rho, at.b, 0, at.h, i));
         const T gram = load<T>(a.gram, index(a.gram, at.b, 0, 0, at.h, i));
         const T wi = damped_solve(gather(T(0), g, p.grad, grad, 0, mask, 0, bands, i), gram, rho);
         w[i] = wi;
@@ -125,10 +125,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, E>)
         z[i] = zi;
         if (p.z.data) store(p.z, index(p.z, at.b, 0, at.h, i), zi);
         product += wi * zi;
+        if (a.need_rho && a.per_pixel)
+          store(a.grad_rho, index(a.grad_rho, at.b, 0, at.h, i), -wi * zi);
       }
     }
     __syncthreads();
-    if (a.need_rho) {
+    if (a.need_rho && !a.per_pixel) {
       const T sum = sum_row(product, z + r.wide);
       if (at.inside && threadIdx.x == 0)
         static_cast<T*>(a.grad_rho.data)[at.b * g.height + at.h] = -sum;

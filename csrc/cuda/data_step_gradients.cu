@@ -43,6 +43,21 @@ __global__ void __launch_bounds__(256)
   }
 }
 
+// dρ[b,k,h,w'] = −w z of each pixel.
+template <class T>
+__global__ void __launch_bounds__(256)
+    rho_gradient_of_pixels(const __grid_constant__ DataStepBackward a,
+                           const __grid_constant__ View w, const __grid_constant__ View z,
+                           int64_t rows, int64_t wide) {
+  const Geometry& g = a.g;
+  for (int64_t row = first_row(); row < rows; row += rows_apart()) {
+    const int64_t h = row % g.height, k = row / g.height % g.shots, b = row / g.height / g.shots;
+    for (int64_t i = threadIdx.x; i < wide; i += blockDim.x)
+      store(a.grad_rho, index(a.grad_rho, b, k, h, i),
+            -load<T>(w, index(w, b, k, h, i)) * load<T>(z, index(z, b, k, h, i)));
+  }
+}
+
 // dρ[b,h] = −Σ_{k,w'} w z: a block for each row, summed in an order that does not change.
 constexpr unsigned kSummands = 256;
 
@@ -81,9 +96,13 @@ void gradients(const DataStepBackward& a, const View& w, const View& z, bool mas
       const Lines lines = {(a.per_sample ? g.batch : 1) * g.shots * bands * g.height, g.width};
       run_lines(mask_gradient<T>, lines, stream, a, w, z, lines.rows, bands);
     }
-    if (rho)
+    const int64_t wide = detector_width(g);
+    const Lines pixels = {g.batch * g.shots * g.height, wide};
+    if (rho && a.per_pixel)
+      run_lines(rho_gradient_of_pixels<T>, pixels, stream, a, w, z, pixels.rows, wide);
+    else if (rho)
       run(rho_gradient<T>, g.batch * g.height, kSummands, kSummands * sizeof(T), stream, a, w, z,
-          detector_width(g));
+          wide);
   });
 }
 

@@ -1,4 +1,5 @@
-// G[b,k,l,h,w'] = Σ_c m[k,c,w'-o(c)] m[l,c,w'-o(c)], and z = (G + ρI)⁺ r at every detector pixel.
+// G[b,k,l,h,w'] = Σ_c m[k,c,w'-o(c)] m[l,c,w'-o(c)], and z = (G + diag ρ)⁺ r at every detector
+// pixel.
 #include "parts.cuh"
 
 namespace cassi {
@@ -48,55 +49,38 @@ __global__ void __launch_bounds__(256) solve_one(const __grid_constant__ Solve p
   const Geometry& g = p.a.g;
   for (int64_t row = first_row(); row < rows; row += rows_apart()) {
     const int64_t h = row % g.height, b = row / g.height;
-    const T rho = load<T>(p.a.rho, b * p.a.rho.stride[0]);
     for (int64_t w = threadIdx.x; w < g.width; w += blockDim.x) {
+      const T rho = load<T>(p.a.rho, index(p.a.rho, b, 0, h, w));
       const T gram = load<T>(p.a.gram, index(p.a.gram, b, 0, 0, h, w));
       put(p, b, 0, h, w, damped_solve(right_side<T>(p, b, 0, h, w), gram, rho));
     }
   }
 }
 
-// The matrix and vectors of a pixel in the thread's own memory, or, where there are more than kOwn
-// shots, in `space`, those of neighbouring threads next to each other.
+// The matrices and vectors of a pixel in the thread's own memory, or, where there are more than
+// kOwn shots, in `space`, those of neighbouring threads next to each other.
 constexpr int64_t kOwn = 4;
 
 template <class T>
 __global__ void __launch_bounds__(256)
     solve_several(const __grid_constant__ Solve p, int64_t rows, T* space) {
   const Geometry& g = p.a.g;
-  const int64_t K = g.shots;
-  T own[2 * kOwn * kOwn + kOwn];
-  T* matrix = own;
+  T own[2 * kOwn * kOwn + 2 * kOwn];
+  T* memory = own;
   int64_t pitch = 1;
   if (space) {
     pitch = static_cast<int64_t>(gridDim.x) * blockDim.x * blockDim.y;
-    matrix = space + first_row() * blockDim.x + threadIdx.x;
+    memory = space + first_row() * blockDim.x + threadIdx.x;
   }
-  T *vectors = matrix + K * K * pitch, *right = vectors + K * K * pitch;
   for (int64_t row = first_row(); row < rows; row += rows_apart()) {
     const int64_t h = row % g.height, b = row / g.height;
-    const T rho = load<T>(p.a.rho, b * p.a.rho.stride[0]);
-    for (int64_t w = threadIdx.x; w < g.width; w += blockDim.x) {
-      for (int64_t k = 0; k < K; ++k) {
-        right[k * pitch] = right_side<T>(p, b, k, h, w);
-        for (int64_t l = 0; l < K; ++l)
-          matrix[(k * K + l) * pitch] = load<T>(p.a.gram, index(p.a.gram, b, k, l, h, w));
-      }
-      const auto entry = [&](int64_t k, int64_t l) { return matrix[(k * K + l) * pitch]; };
-      if (solve_definite(K, entry, T(0), vectors, pitch, right, pitch) >
-          definite_above<T>(K, p.a.gram.dtype)) {
-        if (rho != T(0)) {
-          for (int64_t k = 0; k < K; ++k) right[k * pitch] = right_side<T>(p, b, k, h, w);
-          solve_definite(K, entry, rho, vectors, pitch, right, pitch);
-        }
-        for (int64_t k = 0; k < K; ++k) put(p, b, k, h, w, right[k * pitch]);
-        continue;
-      }
-      for (int64_t k = 0; k < K; ++k) right[k * pitch] = right_side<T>(p, b, k, h, w);
-      solve_symmetric(K, matrix, vectors, pitch, right, pitch, right, pitch, rho,
-                      resolution<T>(p.a.gram.dtype));
-      for (int64_t k = 0; k < K; ++k) put(p, b, k, h, w, right[k * pitch]);
-    }
+    for (int64_t w = threadIdx.x; w < g.width; w += blockDim.x)
+      solve_pixel(
+          g.shots,
+          [&](int64_t k, int64_t l) { return load<T>(p.a.gram, index(p.a.gram, b, k, l, h, w)); },
+          [&](int64_t k) { return load<T>(p.a.rho, index(p.a.rho, b, k, h, w)); },
+          [&](int64_t k) { return right_side<T>(p, b, k, h, w); },
+          [&](int64_t k, T z) { put(p, b, k, h, w, z); }, true, memory, pitch, p.a.gram.dtype);
   }
 }
 
@@ -111,7 +95,7 @@ void solve_as(const Solve& p, void* stream) {
   constexpr int64_t most = 64 << 20;
   const dim3 threads = lines.threads();
   const int64_t block = static_cast<int64_t>(threads.x) * threads.y;
-  const int64_t bytes = (2 * g.shots * g.shots + g.shots) * block * sizeof(T);
+  const int64_t bytes = (2 * g.shots * g.shots + 2 * g.shots) * block * sizeof(T);
   const int64_t enough = most / bytes < 1 ? 1 : most / bytes;
   const int64_t blocks = lines.blocks() < enough ? lines.blocks() : enough;
   const Memory space = scratch(blocks * bytes);

@@ -14,8 +14,8 @@ struct Backproject {
 };
 void backproject(const Backproject&, void* stream);
 
-// z = (G + ρI)⁺ (y − r), or of r without y, which z may overwrite. A copy of z goes to `copy`, if
-// there is one. (gram.cu)
+// z = (G + diag ρ)⁺ (y − r), or of r without y, which z may overwrite. A copy of z goes to `copy`,
+// if there is one. (gram.cu)
 struct Solve {
   GramSolve a;
   View y, copy;

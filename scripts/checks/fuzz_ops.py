@@ -88,11 +88,12 @@ def draw(random: Random) -> Call:
     if random.random() < 0.3:
         public = PUBLIC[int(random.integers(len(PUBLIC)))]
         run = getattr(ops, public)
-        call = Call(f"cassi.ops.{public}", run, _arguments(random, list(_parameters(run)), public))
+        made = _arguments(random, list(_parameters(run)), public, public=True)
+        call = Call(f"cassi.ops.{public}", run, made)
     else:
         name = names[int(random.integers(len(names)))]
         wanted = [argument.name for argument in getattr(kernels, name).default._schema.arguments]
-        call = Call(name, getattr(kernels, name), _arguments(random, wanted, name))
+        call = Call(name, getattr(kernels, name), _arguments(random, wanted, name, public=False))
     call.fits = call.args.get("bands") != 0 and len(call.args.get("offsets", [0])) > 0
     if random.random() < 0.5:
         for _ in range(int(random.integers(1, 3))):
@@ -117,7 +118,7 @@ def _size(random: Random, most: int) -> int:
     return int(random.integers(1, most + 1))
 
 
-def _arguments(random: Random, wanted: list[str], name: str) -> dict[str, Any]:
+def _arguments(random: Random, wanted: list[str], name: str, public: bool) -> dict[str, Any]:
     batch, bands, shots = _size(random, 3), _size(random, 9), int(random.choice([1, 1, 2, 3, 5]))
     height, width, step = _size(random, 12), _size(random, 70), int(random.integers(-5, 6))
     shots = 1 if name == "ratio_inverse" else shots
@@ -138,13 +139,13 @@ def _arguments(random: Random, wanted: list[str], name: str) -> dict[str, Any]:
 
     cube, measurement = (batch, bands, height, width), (batch, shots, height, wide)
     mask = rand(samples, shots, coded, height, width, of=dtypes[int(random.integers(2))])
-    double_gram = name in ("band_solve", "cassi.ops.band_solve")
+    double_gram = name == "band_solve"
     values: dict[str, Callable[[], Any]] = {
         **dict.fromkeys(("x", "v", "grad"), lambda: rand(*cube)),
         **dict.fromkeys(("y", "r"), lambda: rand(*measurement)),
         "mask": lambda: mask,
         "gram": lambda: _gram(random, mask, measurement, double_gram, couplings, bands, step),
-        "rho": lambda: rand(samples, of=torch.float32) + 0.1,
+        "rho": lambda: _damping(random, rand, samples, measurement, public),
         "weight": lambda: rand(batch if samples > 1 else 1),
         "dual": lambda: rand(batch, 2, bands, height, width) if random.random() < 0.7 else None,
         "grad_dual": lambda: rand(batch, 2, bands, height, width, of=torch.float32),
@@ -189,6 +190,24 @@ def _adapt(
         samples = max(len(made["taps"]), len(made["starts"]))
         made["taps"] = made["taps"].expand(samples, -1, -1)
     return made
+
+
+def _damping(
+    random: Random,
+    rand: Callable[..., Tensor],
+    samples: int,
+    measurement: tuple[int, ...],
+    public: bool,
+) -> Tensor:
+    """One value for all, for each sample, or for each detector pixel, a tenth of them infinite."""
+    if random.random() < 0.3:
+        rho = rand(samples, of=torch.float32) + 0.1
+        return rho if public else rho.view(-1, 1, 1, 1)
+    shape = [samples, *measurement[1:]]
+    if not public:  # below, each dimension may be shared
+        shape = [1 if random.random() < 0.2 else size for size in shape]
+    rho = rand(*shape, of=torch.float32) + 0.1
+    return _stride(random, torch.where(rand(*shape) < 0.1, torch.inf, rho))
 
 
 def _gram(
@@ -368,7 +387,8 @@ def compare(call: Call, results: tuple[Tensor, ...]) -> None:
     floats = [value for value in exact.values() if _is_floating(value)]
     own = max(torch.finfo(value.dtype).eps for value in call.args.values() if _is_floating(value))
     own = max(own, torch.finfo(torch.float32).eps)
-    largest = max(value.abs().max().item() for value in floats)
+    finite = [value[value.isfinite()].abs() for value in floats]
+    largest = max(value.max().item() for value in finite if value.numel())
     for got, wanted, scale in zip(results, expected, scales, strict=True):
         assert got.shape == wanted.shape, f"{call}: shape {got.shape}, expected {wanted.shape}"
         if not got.numel():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cassi import DDCassi, SDCassi
-from cassi.models.grid import Aligned, Wide, overlay, windows
+from cassi.models.grid import Aligned, Turned, Wide, overlay, windows
 from cassi.models.layers import pad_to_multiple
 from cassi.models.load import create_model
 from cassi.models.network import Network, memory_format_warning
@@ -303,3 +303,16 @@ def test_what_networks_see_is_the_camera(name: str) -> None:
     own, aligned = camera.data_step(x, y, 0.1), seen.data_step(x, cut, 0.1)
     if min(seen.pads) >= 0 or name == "large":
         torch.testing.assert_close(aligned, own, rtol=1e-4, atol=1e-4)
+    # A damping for each pixel of what is seen leaves the others out.
+    rho = 0.1 + torch.rand(1, *seen.measurement_shape)
+    own = camera.data_step(x, y, nn.functional.pad(rho, seen.cuts, value=torch.inf))
+    torch.testing.assert_close(seen.data_step(x, cut, rho), own, rtol=1e-4, atol=1e-4)
+
+
+def test_a_damping_for_each_pixel_is_turned_with_the_camera() -> None:
+    rows = SDCassi(MASK.mT, BANDS, step=2, axis=-2)
+    x, y = torch.rand(1, *rows.cube_shape), torch.rand(1, *rows.measurement_shape)
+    rho = 0.1 + torch.rand_like(y)
+    expected = SDCassi(MASK, BANDS, step=2).data_step(x.mT, y.mT, rho.mT)
+    torch.testing.assert_close(Turned(rows).data_step(x.mT, y.mT, rho.mT), expected)
+    torch.testing.assert_close(rows.data_step(x, y, rho), expected.mT)

@@ -66,8 +66,8 @@ def test_units_of_every_width(
     """Rows and pixels are copied in units of 2 to 16 bytes, as sizes and addresses permit."""
     for bands, width in ((8, 16), (4, 12), (28, 34), (6, 7)):
         size = (2, bands, 3, width)
-        for shares in ((1, 1), (2, bands)):
-            args = camera_arguments(name, size, 2, 1, *shares, dtypes=(dtype,) * 3)
+        for shares, rho in (((1, 1), (0.1,)), ((2, bands), "pixels")):
+            args = camera_arguments(name, size, 2, 1, *shares, dtypes=(dtype,) * 3, rho=rho)
             for layout in LAYOUTS:
                 parity(name, *_turn(args, layout))
     if "channels_last" in str(getattr(kernels, name).default._schema):
@@ -97,8 +97,10 @@ def test_more_than_fits(
     for (size, step), dtype in product(sizes, (torch.float32, torch.float64, torch.bfloat16)):
         if size[-1] > 60000 and dtype != torch.float32:
             continue
-        for mask_bands in (1, size[1]):
-            args = camera_arguments(name, size, step, mask_bands=mask_bands, dtypes=(dtype,) * 3)
+        for mask_bands, rho in ((1, (0.1,)), (size[1], "pixels")):
+            args = camera_arguments(
+                name, size, step, mask_bands=mask_bands, dtypes=(dtype,) * 3, rho=rho
+            )
             parity(name, *args)
             parity(name, *_turn(args, _channels_last))
             if name in ("adjoint", "ratio_inverse"):
@@ -123,8 +125,8 @@ def test_few_blocks(
     for size, shots in product([(3, 8, 9, 33), (1, 70, 3, 259)], (1, 2)):
         if shots > 1 and name == "ratio_inverse":
             continue
-        for shares in ((1, 1), size[:2]):
-            args = camera_arguments(name, size, -2, shots, *shares)
+        for shares, rho in product(((1, 1), size[:2]), ((0.1,), "pixels")):
+            args = camera_arguments(name, size, -2, shots, *shares, rho=rho)
             for layout in (LAYOUTS[0], _channels_last, _misaligned_pixels):
                 parity(name, *_turn(args, layout))
             if name in ("adjoint", "ratio_inverse"):
@@ -148,9 +150,9 @@ def test_matrices_of_shots(
 ) -> None:
     """In a thread's own memory, or in scratch memory where there are more than four shots."""
     for name in ("gram_solve", "data_step", "data_step_backward"):
-        for bands in (1, 5):  # one mask is nearly singular
+        for bands, rho in product((1, 5), ((0.1,), "pixels")):  # one mask is nearly singular
             size, types = (2, 5, 3, 19), (dtype,) * 3
-            args = camera_arguments(name, size, 2, shots, mask_bands=bands, dtypes=types)
+            args = camera_arguments(name, size, 2, shots, mask_bands=bands, dtypes=types, rho=rho)
             parity(name, *args)
 
 
@@ -159,9 +161,10 @@ def test_matrices_of_shots(
 def test_gradients_that_are_needed(
     shots: int, need: tuple[bool, bool], parity: Parity, camera_arguments: Arguments
 ) -> None:
-    for samples, bands, width in product((1, 3), (1, 5), (33, 600)):
+    kinds: list[Any] = [(0.1, 0.4, 1.0), "pixels"]
+    for samples, bands, width, rho in product((1, 3), (1, 5), (33, 600), kinds):
         args = camera_arguments(
-            "data_step_backward", (3, 5, 3, width), 2, shots, samples, bands, rho=(0.1, 0.4, 1.0)
+            "data_step_backward", (3, 5, 3, width), 2, shots, samples, bands, rho=rho
         )
         for layout in LAYOUTS[:2]:
             parity("data_step_backward", *_turn(args[:-2], layout), *need)
