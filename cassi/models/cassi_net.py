@@ -142,6 +142,8 @@ class CassiNet(nn.Module):
 
     takes_statistics: ClassVar[bool] = True
     """`forward` is given the statistics of the whole measurement, where y is a part of one."""
+    sees_operators: ClassVar[bool] = True
+    """All it knows of the camera are its operators, so that a `Weighted` one is as good."""
 
     def __init__(
         self,
