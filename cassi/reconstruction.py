@@ -10,10 +10,12 @@ from torch import Tensor, nn
 
 from cassi.models.inference import prepare
 from cassi.solvers import Function
-from cassi.solvers.linear_system import check_order
+from cassi.solvers.linear_system import check_order, seen
 
 
-def reconstruct(y: Tensor, system: Any, method: Any = "auto", *, seed: int = 0) -> Tensor:
+def reconstruct(
+    y: Tensor, system: Any, method: Any = "auto", *, seed: int = 0, bad_pixels: Any = None
+) -> Tensor:
     """Reconstruct a cube as `cassi-reconstruct` does: the same defaults, the same bits.
 
     Args:
@@ -25,6 +27,8 @@ def reconstruct(y: Tensor, system: Any, method: Any = "auto", *, seed: int = 0) 
             {"solver.iterations": 20}}`; or a `cassi.solvers.Reconstructor`, such as a `Solver`, or
             any function `(y, system) -> x`.
         seed: of what the method draws.
+        bad_pixels: not zero at pixels of the detector to leave out, `(H', W')` or as
+            `cassi.systems.Weighted` takes them: whatever y holds there has no influence.
 
     Returns:
         Cube `(B, C, H, W)` on the device of y, in the unit in which A x = y.
@@ -39,6 +43,9 @@ def reconstruct(y: Tensor, system: Any, method: Any = "auto", *, seed: int = 0) 
     torch.Size([1, 3, 16, 20])
     """
     _check_order("reconstruct", y, system)
+    if bad_pixels is not None:
+        system = system.weighted(bad_pixels=bad_pixels)
+    y = seen(y, system)
     with _own_random_numbers(y):
         if not hasattr(method, "run") and isinstance(method, nn.Module):
             method = prepare(method)

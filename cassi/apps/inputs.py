@@ -40,13 +40,20 @@ class Inputs:
     """What was done to the frame, by step; None where it was simulated without noise."""
 
 
-def load_inputs(settings: Snapshots, device: torch.device, bands: int | None = None) -> Inputs:
+def load_inputs(
+    settings: Snapshots,
+    device: torch.device,
+    bands: int | None = None,
+    *,
+    leave_out: bool = True,
+) -> Inputs:
     """Read and check the files that settings name.
 
     Args:
         settings: of a command.
         device: where camera and measurement go.
         bands: C where the settings do not say it.
+        leave_out: bad and saturated pixels: the camera is then a `Weighted` one.
 
     Raises:
         OSError: a file is missing or cannot be read.
@@ -76,12 +83,13 @@ def load_inputs(settings: Snapshots, device: torch.device, bands: int | None = N
     if truth is not None:
         bands = bands or truth.data.shape[1]
     chain = make_preprocessing(vars(settings), settings.system)
-    measured = load("measurement", io.load_measurement)
-    frame, done = None, None
+    hints = {"finite": False} if leave_out and chain.bad_pixels is not None else {}
+    measured = load("measurement", io.load_measurement, **hints)
+    frame, bad, done = None, None, None
     if measured is not None:
         if settings.noise is not None:
             raise ValueError("noise: expected none, the measurement is not simulated")
-        frame, done, more = preprocess(chain, measured.data)
+        frame, bad, done, more = preprocess(chain, measured.data, leave_out)
     wavelengths = given or next((f.wavelengths for f in (truth, measured) if f), None)
     mask = settings.mask
     if "mask" in files:
@@ -100,11 +108,16 @@ def load_inputs(settings: Snapshots, device: torch.device, bands: int | None = N
         _check_shape("truth", files, "(C, H, W)", truth.data, system.cube_shape)
     if frame is None:
         x = cast("io.Loaded", truth).data
-        frame, done, more = simulate(settings, chain, system, x, scene_name(files["truth"]))
+        scene = scene_name(files["truth"])
+        frame, bad, done, more = simulate(settings, chain, system, x, scene, leave_out)
     _check_shape("measurement", files, "(K, H', W')", frame, system.measurement_shape)
+    system, frame = system.to(device), frame.to(device)
+    if bad is not None:
+        system = system.weighted(bad_pixels=bad.to(device))
+        frame = system.seen(frame)
     return Inputs(
-        system.to(device),
-        frame.to(device),
+        system,
+        frame,
         None if truth is None else truth.data,
         wavelengths,
         [*notes, *more],
@@ -126,32 +139,44 @@ def make_preprocessing(steps: Mapping[str, Any], system: Mapping[str, Any]) -> P
     step, axis = system.get("step", 1), system.get("axis", -1)
     known = isinstance(step, int | float) and not isinstance(step, bool)
     return Preprocessing(
-        **{name: steps[name] for name in STEPS if name in steps},
+        **{name: steps[name] for name in (*STEPS, "bad_pixels") if name in steps},
         step=step if known else 1,
         axis=axis if axis in (-1, -2) else -1,  # what else it may be is for the camera to refuse
     )
 
 
-def preprocess(chain: Preprocessing, frame: Tensor) -> tuple[Tensor, dict[str, Any], list[str]]:
+def preprocess(
+    chain: Preprocessing, frame: Tensor, leave_out: bool
+) -> tuple[Tensor, Tensor | None, dict[str, Any], list[str]]:
     """Make a measurement of a frame `(B, K, H', W')`.
 
     Returns:
-        The measurement, what was done by step, and notes.
+        The measurement, its bad pixels if there are some, what was done by step, and notes.
 
     Raises:
         ValueError: the frame does not fit the chain or holds no light.
     """
-    measurement, done = chain.apply(frame)
+    bad = None
+    if leave_out:
+        made = chain.prepare(frame)
+        measurement, bad, done = made.y, made.bad, made.done
+    else:
+        measurement, done = chain.apply(frame)
     said = describe(done)
     if not measurement.any():
         raise ValueError("measurement: expected light, got only zeros")
-    return measurement, done, [f"measurement: {said}"] if said else []
+    return measurement, bad, done, [f"measurement: {said}"] if said else []
 
 
 @torch.no_grad()
 def simulate(
-    settings: Snapshots, chain: Preprocessing, system: System, truth: Tensor, scene: str
-) -> tuple[Tensor, dict[str, Any] | None, list[str]]:
+    settings: Snapshots,
+    chain: Preprocessing,
+    system: System,
+    truth: Tensor,
+    scene: str,
+    leave_out: bool,
+) -> tuple[Tensor, Tensor | None, dict[str, Any] | None, list[str]]:
     """Measure a truth `(1, C, H, W)` by the camera and, where there is noise, the sensor.
 
     Noise depends on the seed and the scene's name, as in cassi-evaluate. Returns as `preprocess`.
@@ -159,15 +184,22 @@ def simulate(
     y: Tensor = system(truth)
     notes = [f"measurement: simulated from the truth, {tuple(y.shape)}"]
     if settings.noise is None:
-        return y, None, notes
+        if not leave_out or chain.bad_pixels is None:
+            return y, None, None, notes
+        bad = chain.bad_in(y.shape[-2:])
+        if bool(bad.all()):
+            raise ValueError("bad_pixels: expected some good pixels, all are to be left out")
+        number = int(bad.sum()) * y.shape[1]
+        said = f"measurement: {number} pixels left out ({100 * number / y.numel():.3g} %)"
+        return y, bad.expand_as(y), None, [*notes, said]
     node = dict(settings.noise)
     name = node.pop("_target_").rpartition(".")[2]
     said = ", ".join(f"{key} {value}" for key, value in node.items() if value)
     notes.append(f"measurement: {name} with {said}")
     random = scene_generator(settings.seed, scene)
     frame = build(settings.noise)(y, truth.shape[1], random)
-    y, done, more = preprocess(chain, frame)
-    return y, done, [*notes, *more]
+    y, bad, done, more = preprocess(chain, frame, leave_out)
+    return y, bad, done, [*notes, *more]
 
 
 def _choose_files(settings: Snapshots) -> dict[str, Path]:

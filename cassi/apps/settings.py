@@ -180,6 +180,7 @@ class Reconstruct(Snapshots):
     """Settings of cassi-reconstruct."""
 
     model: Node = None
+    bad_pixels: str | None
     output: Output = field(metadata=_FILES)
     refine: Any
     precision: str

@@ -14,15 +14,32 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cassi.data.io import load_measurement
+from cassi.data.io import check_finite, load_mask, load_measurement
 from cassi.data.sensor import is_list, is_number
 
 STEPS = ("dark", "flat", "hot_pixels", "saturation", "window", "scale")
 """In the order in which they are done."""
+MAPS = ("hot_pixels", "bad_pixels")
+"""Files that are not zero at the pixels that they name."""
 MOST_OUTLIERS = 0.1
 """Of the pixels; where more stand out, they are no outliers."""
 CODE_CONTRAST = 0.3
 """Of the contrast among its neighbours, what a pixel must exceed them by for each sigma."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What `Preprocessing.prepare` makes of a frame.
+
+    Attributes:
+        y: measurement `(B, K, H', W')`, finite.
+        bad: pixels of it that are left out, bool, shaped like y; None where there are none.
+        done: what was done by step, and how many pixels are left out.
+    """
+
+    y: Tensor
+    bad: Tensor | None
+    done: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -45,9 +62,11 @@ class Preprocessing:
             files (`find_outliers`), else in the frame itself (`find_hot_in_snapshot`; 8 suits grey
             masks, 12 binary ones).
         saturation: level of the raw frame from which on pixels count as saturated. They are
-            counted and warned of, not changed.
+            counted and warned of; `prepare` leaves them out.
         window: [top, left, height, width] of what is kept, pixels.
         scale: factor of the measurement.
+        bad_pixels: a file that is not zero at pixels to leave out, of the raw frame's size; see
+            `prepare`.
         step: dispersion, pixels per band: tells what an edge is.
         axis: of the dispersion.
 
@@ -62,6 +81,7 @@ class Preprocessing:
     saturation: float | None = None
     window: Sequence[int] | None = None
     scale: float = 1.0
+    bad_pixels: str | os.PathLike[str] | None = None
     step: float = 1
     axis: int = -1
     _files: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -75,6 +95,8 @@ class Preprocessing:
             raise ValueError(f"dark: expected a number, auto or a file, got {self.dark!r}")
         if self.flat is not None:
             self._read("flat", "a file", self.flat)
+        if self.bad_pixels is not None:
+            self._read("bad_pixels", "a file", self.bad_pixels)
         hot, wanted = self.hot_pixels, "a number > 0, a list of [row, column], or a file"
         if isinstance(hot, str | os.PathLike):
             self._read("hot_pixels", wanted, hot)
@@ -101,7 +123,50 @@ class Preprocessing:
             ValueError: a file or the window does not fit the frame, the flat field is dark
                 somewhere, or hardly any pixel is not an outlier.
         """
-        done: dict[str, Any] = dict.fromkeys(STEPS)
+        self._check_size(frame)
+        none = torch.zeros_like(frame, dtype=torch.bool)
+        return self._apply(frame, none[0, 0], none, self._saturated(frame))
+
+    def prepare(self, frame: Tensor) -> Prepared:
+        """Make a measurement of a frame `(B, K, H', W')`, and say which of its pixels count.
+
+        Pixels that `bad_pixels` names, and saturated ones, are left out: whatever the frame holds
+        there, NaN included, has no influence on what is estimated from it nor on other pixels.
+
+        Raises:
+            ValueError: as for `apply`; or no pixel is left, or one that counts is not finite.
+        """
+        self._check_size(frame)
+        listed = self.bad_in(frame.shape[-2:])
+        left_out, saturated = listed.expand_as(frame), self._saturated(frame)
+        if saturated is not None:
+            saturated = saturated & ~listed
+            light = self._light(self._files.get("dark", 0.0))
+            hot, _ = self._bad(tuple(frame.shape[-2:]), light)  # is repaired, not left out
+            left_out = left_out | (saturated if hot is None else saturated & ~hot)
+        check_finite("measurement", torch.where(left_out, 0, frame))
+        if bool(left_out.flatten(2).all(2).any()):
+            of = "bad_pixels" if bool(listed.all()) else "saturation"
+            raise ValueError(f"{of}: expected some good pixels, all are to be left out")
+        y, done = self._apply(_fill(frame, left_out), listed, left_out, saturated)
+        bad = self._cut(left_out) if self.window is not None else left_out
+        if bool(bad.flatten(2).all(2).any()):
+            raise ValueError("bad_pixels: expected some good pixels in the window, got none")
+        source = None if self.bad_pixels is None else str(self.bad_pixels)
+        number = int(bad.sum())
+        if source is None and not number:
+            return Prepared(y, None, done | {"bad_pixels": None})
+        about = {"source": source, "left_out": number, "fraction": number / bad.numel()}
+        return Prepared(y, bad, done | {"bad_pixels": about})
+
+    def bad_in(self, size: Sequence[int]) -> Tensor:
+        """Return the pixels that `bad_pixels` names, bool `(H', W')`, of a frame of that size."""
+        if "bad_pixels" not in self._files:
+            return torch.zeros(tuple(size), dtype=torch.bool)
+        self._check_size(torch.empty((1, 1, *size), device="meta"))
+        return self._files["bad_pixels"] > 0
+
+    def _check_size(self, frame: Tensor) -> None:
         size = tuple(frame.shape[-2:])
         for name, values in self._files.items():
             if tuple(values.shape) != size:
@@ -109,26 +174,33 @@ class Preprocessing:
                     f"{name}: expected a frame of {size} as the measurement, got "
                     f"{tuple(values.shape)} in {getattr(self, name)}"
                 )
-        saturated = None if self.saturation is None else frame >= self.saturation
+
+    def _apply(
+        self, frame: Tensor, listed: Tensor, left_out: Tensor, saturated: Tensor | None
+    ) -> tuple[Tensor, dict[str, Any]]:
+        done: dict[str, Any] = dict.fromkeys(STEPS)
+        size = tuple(frame.shape[-2:])
         dark, done["dark"] = self._dark(frame)
         y = frame - dark
-        light = None if self.flat is None else self._files["flat"] - dark
+        light = self._light(dark)
         bad, source = self._bad(size, light)
         if light is not None:
-            y, done["flat"] = self._flatten(y, light, bad)
+            y, done["flat"] = self._flatten(y, light, listed if bad is None else bad | listed)
         if self.hot_pixels is not None:
             if bad is None:
                 source, images = "measurement", y.reshape(-1, *size)
                 level: Any = self.hot_pixels
                 found = [find_hot_in_snapshot(one, level) for one in images]
                 bad = torch.stack(found).any(0)
+            bad = bad & ~listed
             self._check_number(bad)
-            y = repair(y, bad)
+            y = _fill(y, bad | left_out, "hot_pixels")
             threshold = self.hot_pixels if is_number(self.hot_pixels) else None
             about = {"source": source, "threshold": threshold, "repaired": int(bad.sum())}
             done["hot_pixels"] = about
         if saturated is not None:
-            done["saturation"] = self._count(saturated if bad is None else saturated & ~bad)
+            full = saturated if bad is None else saturated & ~bad
+            done["saturation"] = self._count(full, bool((full & left_out).any()))
         if self.window is not None:
             y, done["window"] = self._cut(y), list(self.window)
         done["scale"] = float(self.scale)
@@ -136,13 +208,13 @@ class Preprocessing:
 
     def _read(self, name: str, wanted: str, path: str | os.PathLike[str]) -> None:
         try:
-            loaded = load_measurement(path)
+            loaded = load_mask(path) if name == "bad_pixels" else load_measurement(path)
         except FileNotFoundError as error:
             raise FileNotFoundError(f"{name}: expected {wanted}, got {path!r}: {error}") from None
         except (OSError, ValueError) as error:
             raise type(error)(f"{name}: {error}") from None
-        data = loaded.data[0]
-        self._files[name] = data.any(0).float() if name == "hot_pixels" else data.mean(0)
+        data = loaded.data.flatten(0, 1)
+        self._files[name] = data.any(0).float() if name in MAPS else data.mean(0)
 
     def _dark(self, frame: Tensor) -> tuple[Tensor | float, dict[str, Any]]:
         if "dark" in self._files:
@@ -152,6 +224,12 @@ class Preprocessing:
             edge = edge_level(frame, self.step, self.axis)
             return edge, {"source": "edges", "level": edge}
         return float(self.dark), {"source": "number", "level": float(self.dark)}
+
+    def _light(self, dark: Tensor | float) -> Tensor | None:
+        return None if self.flat is None else self._files["flat"] - dark
+
+    def _saturated(self, frame: Tensor) -> Tensor | None:
+        return None if self.saturation is None else frame >= self.saturation
 
     def _bad(self, size: tuple[int, ...], light: Tensor | None) -> tuple[Tensor | None, str]:
         """Pixels to be repaired, `(H, W)`, and how they are known; None: nothing tells."""
@@ -173,10 +251,8 @@ class Preprocessing:
             bad |= find_outliers(values, float(hot))
         return (bad, ", ".join(known)) if known else (None, "")
 
-    def _flatten(
-        self, y: Tensor, light: Tensor, bad: Tensor | None
-    ) -> tuple[Tensor, dict[str, Any]]:
-        good = torch.ones_like(light, dtype=torch.bool) if bad is None else ~bad
+    def _flatten(self, y: Tensor, light: Tensor, bad: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        good = ~bad
         if number := int((good & (light <= 0)).sum()):
             raise ValueError(
                 f"flat: expected more than the dark level everywhere, got {number} pixels at or "
@@ -195,12 +271,13 @@ class Preprocessing:
                 "deviations, too many to be outliers; give a larger number, or a file"
             )
 
-    def _count(self, saturated: Tensor) -> dict[str, Any]:
+    def _count(self, saturated: Tensor, left_out: bool) -> dict[str, Any]:
         number, share = int(saturated.sum()), saturated.double().mean().item()
         if number:
             warnings.warn(
                 f"measurement: {number} pixels ({100 * share:.3g} %) are saturated, at "
-                f"{self.saturation:g} or more; they were brighter than they look",
+                f"{self.saturation:g} or more; "
+                + ("they are left out" if left_out else "they were brighter than they look"),
                 stacklevel=2,
             )
         return {"level": float(self.saturation or 0), "pixels": number, "fraction": share}
@@ -219,6 +296,7 @@ def describe(done: Mapping[str, Any]) -> str:
     """Say in one line what was done to a frame; empty where nothing was."""
     parts = []
     dark, flat, hot, full = (done[name] for name in STEPS[:4])
+    without = done.get("bad_pixels")
     if dark["source"] != "number" or dark["level"]:
         origin = {"number": "", "edges": " (of the edges)"}.get(
             dark["source"], f" (mean of {Path(dark['source']).name})"
@@ -231,6 +309,8 @@ def describe(done: Mapping[str, Any]) -> str:
         parts.append(f"{hot['repaired']} pixels repaired ({Path(hot['source']).name})")
     if full:
         parts.append(f"{full['pixels']} pixels saturated ({100 * full['fraction']:.3g} %)")
+    if without:
+        parts.append(f"{without['left_out']} pixels left out ({100 * without['fraction']:.3g} %)")
     if done["window"]:
         parts.append(f"window {done['window']}")
     if done["scale"] != 1:
@@ -297,7 +377,15 @@ def find_hot_in_snapshot(frame: Tensor, threshold: float) -> Tensor:
     return excess > threshold * (_robust_sigma(excess) + CODE_CONTRAST * (highest - lowest))
 
 
-def repair(frame: Tensor, bad: Tensor) -> Tensor:
+def _fill(frame: Tensor, bad: Tensor, name: str = "bad_pixels") -> Tensor:
+    """Repair a frame `(B, K, H, W)`, each image where its own pixels `(B, K, H, W)` are bad."""
+    if not bool(bad.any()):
+        return frame
+    images = zip(frame.flatten(0, 1), bad.expand_as(frame).flatten(0, 1), strict=True)
+    return torch.stack([repair(one, where, name) for one, where in images]).view_as(frame)
+
+
+def repair(frame: Tensor, bad: Tensor, name: str = "hot_pixels") -> Tensor:
     """Replace pixels of `(..., H, W)` where bad `(H, W)` is True by the mean of their neighbours.
 
     Pixels without a valid neighbour are filled from those that have been, inwards.
@@ -306,7 +394,7 @@ def repair(frame: Tensor, bad: Tensor) -> Tensor:
         ValueError: no pixel is valid.
     """
     if bool(bad.all()):
-        raise ValueError("hot_pixels: expected some good pixels, all are to be repaired")
+        raise ValueError(f"{name}: expected some good pixels, all are to be repaired")
     shape, bad = frame.shape, bad.clone()
     values = torch.where(bad, 0, frame).reshape(-1, 1, *shape[-2:])
     around = values.new_ones(1, 1, 3, 3)  # the middle is bad, hence zero

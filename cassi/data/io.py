@@ -119,15 +119,24 @@ def load_mask(
     return _load("mask", path, key, axes, bands)
 
 
-def load_measurement(path: PathLike, *, key: str | None = None, axes: str | None = None) -> Loaded:
-    """Read a measurement; arguments and errors are those of `load_cube`.
+def load_measurement(
+    path: PathLike, *, key: str | None = None, axes: str | None = None, finite: bool = True
+) -> Loaded:
+    """Read a measurement; further arguments and errors are those of `load_cube`.
 
     In ``axes`` K stands for the shots, by default the shortest axis.
+
+    Args:
+        path: File with one of the suffixes in ``READ_SUFFIXES``.
+        key: Name of the array.
+        axes: Order of the axes in the file.
+        finite: Refuse values that are not finite; where some pixels are bad, only the caller knows
+            whether such values matter, see `check_finite`.
 
     Returns:
         ``data`` of shape (1, K, H, W'); K = 1 from two axes. ``wavelengths`` is None.
     """
-    return _load("measurement", path, key, axes, None)
+    return _load("measurement", path, key, axes, None, finite)
 
 
 def read_cube(path: PathLike, key: str | None = None, axes: str | None = None) -> Tensor:
@@ -188,7 +197,12 @@ def write_cube(
 
 
 def _load(
-    role_name: str, path: PathLike, key: str | None, axes: str | None, bands: int | None
+    role_name: str,
+    path: PathLike,
+    key: str | None,
+    axes: str | None,
+    bands: int | None,
+    finite: bool = True,
 ) -> Loaded:
     role = ROLES[role_name]
     path = _existing(Path(path).expanduser())
@@ -218,7 +232,8 @@ def _load(
     # A mask of several shots has them first; whatever else has three axes is one sample.
     data = data[:, None] if role_name == "mask" and target == "KHW" else data
     data = data.reshape((1,) * (4 - data.ndim) + tuple(data.shape))
-    check_finite(f"{path}: {role_name}", data)
+    if finite:
+        check_finite(f"{path}: {role_name}", data)
 
     wavelengths = None
     if listed is not None:

@@ -145,6 +145,8 @@ class CassiNet(nn.Module):
     """`forward` is given the statistics of the whole measurement, where y is a part of one."""
     takes_noise: ClassVar[bool] = True
     """`forward` is given the noise where it is found out, and not estimated."""
+    sees_operators: ClassVar[bool] = True
+    """All it knows of the camera are its operators, so that a `Weighted` one is as good."""
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.registry import Card
@@ -98,6 +99,8 @@ class Inference(nn.Module):
         if self.check is not None:
             self.check(system)
         y = seen(y, system)
+        if not self.refined:
+            return self._apply_with(None, y, system, statistics)
         noise = relative_noise(y, system, getattr(self.network, "noise", "auto"), statistics)
         if self._is_to_choose(noise, system):
             whole = statistics or Statistics(lambda: [(y, system)])
@@ -105,19 +108,22 @@ class Inference(nn.Module):
         return self._apply_with(noise, y, system, statistics)
 
     def _apply_with(
-        self, noise: Tensor, y: Tensor, system: Any, statistics: Statistics | None
+        self, noise: Tensor | None, y: Tensor, system: Any, statistics: Statistics | None
     ) -> Tensor:
         more: dict[str, Any] = {}
         if statistics is not None and getattr(self.network, "takes_statistics", False):
             more["statistics"] = statistics
-        if getattr(self.network, "takes_noise", False):
+        if noise is not None and getattr(self.network, "takes_noise", False):
             more["noise"] = noise
+        given, camera = y, system
+        if hasattr(system, "good") and not getattr(self.network, "sees_operators", False):
+            given, camera = fill_in(y, system), system.system
         dtype = PRECISIONS[self.precision]
         with torch.autocast(y.device.type, dtype, enabled=dtype is not None):
-            x: Tensor = self.network(y, system, **more)
+            x: Tensor = self.network(given, camera, **more)
         x = x.float()
         # A cube that is not finite is for the caller to report.
-        if not (self.refined and bool(x.isfinite().all())):
+        if noise is None or not bool(x.isfinite().all()):
             return x
         solver = None if self.solver is None else self.solver(float(noise.max()))
         if solver is not None:
@@ -127,7 +133,7 @@ class Inference(nn.Module):
     def _is_to_choose(self, noise: Tensor, system: Any) -> bool:
         estimated = getattr(self.network, "noise", None) == "auto"
         possible = estimated and getattr(self.network, "takes_noise", False)
-        possible = possible and self.refined and hasattr(system, "weighted")
+        possible = possible and hasattr(system, "weighted")
         return bool(possible) and bool((noise > UNSEEN).any())
 
     def _choose(self, statistics: Statistics, noise: Tensor) -> float:
@@ -181,11 +187,42 @@ class Inference(nn.Module):
         if x0 is not None:
             raise ValueError("x0: expected None, a network takes no first cube")
         start = time.perf_counter()
+        y = seen(y, system)
         x = self(y, system, statistics)
         # Reading a number also waits for a GPU to be done.
         if not bool(x.isfinite().all()):
             raise ValueError("the network's cube is not finite; check scale, dark and the mask")
         return one_iteration(x, y, system, time.perf_counter() - start, callback)
+
+
+@torch.no_grad()
+def fill_in(y: Tensor, system: Any) -> Tensor:
+    r"""Fill the bad pixels of a measurement in from the good ones G around them.
+
+        y_i ← (A1)_i · Σ_{j ∈ W_i ∩ G} y_j / Σ_{j ∈ W_i ∩ G} (A1)_j
+
+    The light behind a pixel is as the light behind its neighbours, the code is its own. W is a
+    square around the pixel, the smallest of 3, 5, 9, … pixels that has light. It is for networks
+    that read the measurement themselves: they have learned what one looks like.
+
+    Args:
+        y: measurement `(B, K, H', W')`.
+        system: a `cassi.systems.Weighted` camera.
+
+    Returns:
+        Shaped like y; zeros where nothing is good.
+    """
+    y = system.seen(y)
+    bad = ~system.good.expand_as(y)
+    plain = system.system
+    flat = plain(torch.ones_like(plain.adjoint(y)))
+    light, filled, side = system.seen(flat), y, 3
+    while bool(bad.any()) and side < 4 * max(y.shape[-2:]):
+        above, below = (F.avg_pool2d(v, side, 1, side // 2) for v in (y, light))
+        ready = bad & (below > 0)
+        filled = torch.where(ready, flat * above / below, filled)
+        bad, side = bad & ~ready, 2 * side - 1
+    return filled
 
 
 def prepare(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cassi.solvers.base import Callback, Iteration, Solution
+from cassi.solvers.linear_system import seen
 from cassi.solvers.statistics import Statistics
 
 
@@ -45,6 +46,7 @@ class Function:
         if x0 is not None:
             raise ValueError("x0: expected None, a function takes no first cube")
         start = time.perf_counter()
+        y = seen(y, system)
         x = self.function(y, system)
         return one_iteration(x, y, system, time.perf_counter() - start, callback)
 

@@ -228,6 +228,11 @@ class Weighted(System):
         """(K, H', W')."""
         return self.system.measurement_shape
 
+    @property
+    def last_solve(self) -> SolveReport | None:  # type: ignore[override]
+        """How far the camera's latest solve by conjugate gradients came."""
+        return self.system.last_solve
+
     def __getattr__(self, name: str) -> Any:
         """Return the camera's attribute: mask, bands, step, axis, …."""
         try:
@@ -334,7 +339,8 @@ def dot_test(
     Returns:
         Both inner products. They agree to about 1e-6 of ‖Ax‖‖y‖ in float32, 1e-14 in float64.
     """
-    like = next(iter([*system.parameters(), *system.buffers()]))
+    values = [*system.parameters(), *system.buffers()]
+    like = next(value for value in values if value.is_floating_point())
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn((batch, *system.cube_shape), generator=generator, dtype=torch.float64)
     y = torch.randn((batch, *system.measurement_shape), generator=generator, dtype=torch.float64)

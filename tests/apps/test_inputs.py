@@ -76,6 +76,7 @@ def test_every_step_is_in_metrics(reconstruct, camera, results, tmp_path):
         "saturation": {"level": 1000.0, "pixels": 0, "fraction": 0.0},
         "window": [3, 4, 12, 21],
         "scale": 0.5,
+        "bad_pixels": None,
     }
     assert results()["measurement_shape"] == [1, 12, 21]
     assert "1 pixels repaired (list)" in outcome.out

@@ -67,7 +67,8 @@ def test_every_exported_system_is_an_example() -> None:
         if inspect.isclass(value) and issubclass(value, System) and not inspect.isabstract(value)
     }
     assert exported
-    assert exported <= {type(make()) for make in EXAMPLES.values()}
+    # Its inverse is another one, see test_weighted.py.
+    assert exported - {cassi.systems.Weighted} <= {type(make()) for make in EXAMPLES.values()}
 
 
 @every_system

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 import torch
 from torch import Tensor
 
-from cassi.apps.inputs import load_inputs
+from cassi.apps.inputs import Inputs, load_inputs
 from cassi.apps.settings import Calibrate
 from cassi.calibration import Frame
 from cassi.evaluation import Mismatch
@@ -33,10 +33,15 @@ def load_frames(settings: Calibrate, device: torch.device) -> Problem:
         ValueError: files and camera do not fit each other.
     """
     files = settings.measurement
+
+    def read_inputs(file: str | None) -> Inputs:
+        # What is fitted here is windows of the detector, whole.
+        return load_inputs(replace(settings, measurement=file), device, leave_out=False)
+
     several = files if isinstance(files, list) else [files]
     if not several:
         raise ValueError("measurement: expected at least one file, got an empty list")
-    inputs = [load_inputs(replace(settings, measurement=file), device) for file in several]
+    inputs = [read_inputs(file) for file in several]
     first = inputs[0]
     system, notes = first.system, list(first.notes)
     if type(system) is not SDCassi:  # the others move other things
@@ -54,7 +59,7 @@ def load_frames(settings: Calibrate, device: torch.device) -> Problem:
     frames = [Frame.snapshot(y, system.bands)]
 
     def read(role: str, file: str) -> Tensor:
-        found = load_inputs(replace(settings, measurement=file), device)
+        found = read_inputs(file)
         notes.append(f"{role}: {found.notes[0]}")
         return found.measurement
 

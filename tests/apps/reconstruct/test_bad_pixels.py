@@ -1,0 +1,194 @@
+"""Pixels that are left out: whatever the frame holds there, the cube has the same bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import cassi
+from cassi.data import io
+from cassi.models.inference import fill_in, prepare
+
+QUIET = ("output.pictures=false", "output.progress=false")
+SHORT = ("solver.iterations=4", *QUIET)
+
+
+@pytest.fixture
+def cubes(reconstruct, camera, tmp_path):
+    """Reconstruct a frame with several values at its bad pixels; one cube for each."""
+
+    def run(*options, values=(0.5, -40.0, np.nan, np.inf)):
+        frame = np.load(camera.measurement)
+        frame += np.random.default_rng(0).normal(0, 0.02, frame.shape).astype(np.float32)
+        bad = np.random.default_rng(1).random(frame.shape) < 0.05
+        bad[5, 6:9] = bad[0, :3] = True
+        np.save(tmp_path / "bad.npy", bad)
+        found = []
+        for value in values:
+            np.save(tmp_path / "frame.npy", np.where(bad, value, frame).astype(np.float32))
+            outcome = reconstruct(
+                *camera.given("mask"), "measurement=frame.npy", "bad_pixels=bad.npy", *options
+            )
+            assert outcome.status == 0, outcome.err
+            found.append(io.read_cube(tmp_path / "run" / "cube.tif"))
+        assert all(torch.equal(cube, found[0]) for cube in found)
+        return found[0], bad
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("dark=auto", "hot_pixels=3", "scale=2"),
+        ("solver=gap", "prior=tv", "saturation=3"),
+        ("memory_budget=1GB", "solver.heldout=0"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:measurement")
+def test_their_values_have_no_influence(cubes, results, options):
+    _, bad = cubes(*SHORT, *options)
+    about = results()["preprocessing"]["bad_pixels"]
+    assert about["source"] == "bad.npy"
+    if "saturation=3" not in options:
+        assert about["left_out"] == bad.sum()
+    assert "left out" in " ".join(results()["inputs"])
+
+
+@pytest.mark.parametrize("name", ["mst_s", "cassi_net"])
+def test_nor_in_networks(cubes, name):
+    cube, _ = cubes(f"model={name}", "model.weights=random", *QUIET, values=(0.5, np.nan))
+    assert cube.isfinite().all()
+
+
+def test_the_cube_is_better_without_them(reconstruct, camera, cubes, tmp_path):
+    cube, _ = cubes(*QUIET, values=(30.0,))
+    good = cassi.metrics.psnr(cube, camera.cube).item()
+    outcome = reconstruct(*camera.given("mask"), "measurement=frame.npy", *QUIET)
+    assert outcome.status == 0
+    spoilt = io.read_cube(tmp_path / "run" / "cube.tif")
+    assert good > cassi.metrics.psnr(spoilt, camera.cube).item() + 10
+
+
+@pytest.mark.parametrize("suffix", ["npy", "tif", "mat"])
+def test_formats_and_the_window(reconstruct, camera, results, tmp_path, suffix):
+    frame = np.zeros((20, 30), np.float32)
+    frame[3:15, 4:25] = np.load(camera.measurement)
+    bad = np.zeros((20, 30), np.uint8)
+    bad[0, 0] = bad[5, 6] = bad[6, 7] = 1
+    frame[5, 6] = np.nan
+    np.save(tmp_path / "y.npy", frame)
+    if suffix == "npy":
+        np.save(tmp_path / "bad.npy", bad)
+    elif suffix == "tif":
+        import tifffile
+
+        tifffile.imwrite(tmp_path / "bad.tif", bad)
+    else:
+        from scipy.io import savemat
+
+        savemat(tmp_path / "bad.mat", {"bad": bad})
+    options = ("window=[3,4,12,21]", f"bad_pixels=bad.{suffix}")
+    outcome = reconstruct(*camera.given("mask"), "measurement=y.npy", *options, *SHORT)
+    assert outcome.status == 0, outcome.err
+    assert results()["preprocessing"]["bad_pixels"]["left_out"] == 2
+    assert "2 pixels left out" in outcome.out
+
+
+@pytest.mark.filterwarnings("default")
+def test_saturated_pixels_are_left_out(reconstruct, camera, results):
+    frame = np.load(camera.measurement)
+    level = float(np.quantile(frame, 0.95))
+    with pytest.warns(UserWarning, match="are saturated, at .* they are left out"):
+        outcome = reconstruct(*camera.given(), *SHORT, f"saturation={level}")
+    assert outcome.status == 0, outcome.err
+    done, number = results()["preprocessing"], int((frame >= np.float32(level)).sum())
+    assert done["saturation"]["pixels"] == done["bad_pixels"]["left_out"] == number
+    assert done["bad_pixels"]["source"] is None
+
+
+def test_of_a_simulated_measurement(reconstruct, camera, results, tmp_path):
+    bad = np.zeros((12, 21))
+    bad[3, 4:9] = 1
+    np.save(tmp_path / "bad.npy", bad)
+    for options in ((), ("noise=sensor",)):
+        given = (*camera.given("mask", "truth"), "bad_pixels=bad.npy", *options)
+        outcome = reconstruct(*given, *SHORT)
+        assert outcome.status == 0, outcome.err
+        assert "5 pixels left out" in outcome.out
+
+
+@pytest.mark.parametrize("options", [(), ("batch=2",)])
+def test_of_many_snapshots(reconstruct, camera, results, tmp_path, options):
+    frame = np.load(camera.measurement)
+    bad = np.zeros(frame.shape)
+    bad[3, 4:9] = 1
+    np.save(tmp_path / "bad.npy", bad)
+    (tmp_path / "day").mkdir()
+    for number, value in enumerate((np.nan, 0.3)):
+        np.save(tmp_path / "day" / f"{number}.npy", np.where(bad, value, frame).astype(np.float32))
+    given = (*camera.given("mask"), "measurement=day", "bad_pixels=bad.npy", *SHORT)
+    outcome = reconstruct(*given, "solver.heldout=0", *options)
+    assert outcome.status == 0, outcome.err
+    first, second = (io.read_cube(tmp_path / "run" / f"{n}" / "cube.tif") for n in range(2))
+    assert torch.equal(first, second)
+
+
+def test_refused(reconstruct, camera, tmp_path):
+    np.save(tmp_path / "small.npy", np.ones((12, 20)))
+    np.save(tmp_path / "all.npy", np.ones((12, 21)))
+    np.save(tmp_path / "one.npy", np.eye(12, 21))
+    np.save(tmp_path / "nan.npy", np.full((12, 21), np.nan, np.float32))
+    for options, said in (
+        ("bad_pixels=small.npy", "bad_pixels: expected a frame of (12, 21) as the measurement"),
+        ("bad_pixels=all.npy", "bad_pixels: expected some good pixels"),
+        ("bad_pixels=none.npy", "bad_pixels: expected a file"),
+        ("saturation=-1", "saturation: expected some good pixels"),
+    ):
+        assert said in reconstruct(*camera.given(), *SHORT, options).refusal
+    options = ("measurement=nan.npy", "bad_pixels=one.npy")
+    said = reconstruct(*camera.given("mask"), *options, *SHORT).refusal
+    assert "values that are NaN" in said
+
+
+def test_in_python(camera):
+    y = camera.system(camera.cube)
+    bad = torch.zeros(y.shape[-2:])
+    bad[4, 5:8] = 1
+    spoilt = torch.where(bad > 0, torch.nan, y)
+    spec = {"method": "gap_tv", "overrides": {"solver.iterations": 4}}
+    cube = cassi.reconstruct(spoilt, camera.system, spec, bad_pixels=bad)
+    assert torch.equal(cube, cassi.reconstruct(y, camera.system, spec, bad_pixels=bad.numpy()))
+    weighted = camera.system.weighted(bad_pixels=bad)
+    assert torch.equal(cube, cassi.reconstruct(spoilt, weighted, spec))
+    with pytest.raises(ValueError, match="bad_pixels: expected"):
+        cassi.reconstruct(y, camera.system, spec, bad_pixels=bad[1:])
+
+
+def test_the_shipped_network_stands_them():
+    random = torch.Generator().manual_seed(0)
+    mask = (torch.rand(48, 48, generator=random) > 0.5).float()
+    ramp = torch.linspace(0.2, 1, 48).expand(48, 48)
+    x = torch.stack([ramp * (0.5 + 0.05 * c) for c in range(8)])[None]
+    system = cassi.SDCassi(mask, bands=8, step=1)
+    bad = torch.rand(48, 55, generator=random) < 0.05
+    y = system(x)
+    net = prepare(cassi.create_model("pretrained", system, size="small").network)
+    plain = net.run(y, system).x
+    cube = net.run(torch.where(bad, torch.nan, y), system.weighted(bad_pixels=bad)).x
+    full, part = (cassi.metrics.psnr(value, x).item() for value in (plain, cube))
+    assert part > full - 3
+    assert part > cassi.metrics.psnr(net.run(torch.where(bad, 9.0, y), system).x, x).item() + 5
+
+
+def test_fill_in_is_exact_where_the_scene_is_even(camera):
+    system = camera.system
+    y = 0.7 * system(torch.ones(2, 5, 12, 17))
+    bad = torch.zeros(12, 21, dtype=torch.bool)
+    bad[2:9, 4:12] = bad[0, :2] = True
+    weighted = system.weighted(bad_pixels=bad)
+    filled = fill_in(torch.where(bad, torch.nan, y), weighted)
+    torch.testing.assert_close(filled, y)
+    assert torch.equal(filled[..., ~bad], y[..., ~bad])
