@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from cassi.calibration.fit import Fit, fit_geometry, search_start, significant
+from cassi.calibration.fit import Fit, are_near, fit_geometry, search_start, significant, sureness
 from cassi.calibration.geometry import Geometry, moved_camera
 from cassi.calibration.heldout import HeldOut, Prediction, Prepare
 from cassi.calibration.parameters import CODE, PARAMETERS, PLACE, SHIFT, changed
@@ -21,6 +21,7 @@ _TIE = 0.05  # in objective: minima of plain scenes this close are tried with re
 _BENT = 0.5  # px at the last band: a curve from which the search may start too
 _VALLEYS = 2  # of these, richer models are tried
 _ASKED = 5.0  # standard errors, which know nothing of what a plain scene leaves out
+_APART = 1.0  # difference steps, that estimates of the same minimum differ by
 _FITTED, _TESTED = 0.2, 0.05  # shares of the pixels that are withheld
 _PIXELS = 50_000  # of all frames together; more cost time and tell little more
 _SIGNIFICANT = 3.0  # standard errors, of a parameter that is tried
@@ -204,8 +205,13 @@ class _Search:
         geometry = self._shrink(model, found)
         model = tuple(key for key in model if PARAMETERS[key].is_changed(geometry))
         after = self.tested.predict(geometry)
-        self._note(model, geometry, after, self._is_better(after, nominal))
-        if not self.stages[-1].taken:
+        lower = self._is_better(after, nominal)
+        if not lower and self._is_sure(geometry, Geometry()):
+            # In noise a few pixels tell little.
+            errors = [self.fitted.predict(each).error for each in (geometry, Geometry())]
+            lower = errors[0] < errors[1]
+        self._note(model, geometry, after, lower)
+        if not lower:
             model, geometry, after = (), Geometry(), nominal
         return Calibration(
             geometry,
@@ -231,18 +237,38 @@ class _Search:
             if "dispersion_2" in self.further
         ]
         for fit in fits[:_VALLEYS]:
-            more = significant(frames, system, fit, self.further, _ASKED)
+            # Without a blur that there is, shift and step make up for it.
+            blurred = fit_geometry(frames, system, fit.geometry, (*self.place, "blur"))
+            if blurred.geometry.variance > _ASKED * blurred.errors[-1]:
+                fit = blurred
+                richer.append(fit)
+            more = significant(
+                frames, system, fit, [key for key in self.further if key not in fit.keys], _ASKED
+            )
             if more:
-                richer.append(fit_geometry(frames, system, fit.geometry, (*self.place, *more)))
-        return sorted((*fits, *richer), key=lambda fit: fit.objectives[-1])
+                richer.append(fit_geometry(frames, system, fit.geometry, (*fit.keys, *more)))
+        found = list(fits)
+        for fit in sorted(richer, key=lambda fit: (len(fit.keys), fit.objectives[-1])):
+            alike = [other.geometry for other in found if other.keys == fit.keys]
+            if not any(are_near(fit.geometry, other, system) for other in alike):
+                found.append(fit)
+        return found
 
     def _begin(self, fits: Sequence[Fit], nominal: Prediction) -> tuple[tuple[str, ...], Geometry]:
-        """Return model and geometry to start from: the simplest of those that predict best."""
+        """Return model and geometry to start from.
+
+        That is the deepest fit of plain scenes, unless predictions contradict. Others must predict
+        better; a blur that plain scenes are sure of must not predict worse: in noise they know
+        more of it.
+        """
         model, start, reached = self.place, Geometry(), nominal
-        for fit in sorted(fits, key=lambda fit: len(fit.keys)):
+        for fit in fits:
             tried = self.tested.predict(fit.geometry)
-            richer = len(fit.keys) > len(model)
-            taken = self._is_better(tried, reached) if richer else tried.error < reached.error
+            trusted = start == Geometry() or fit.keys == (*model, "blur")
+            if trusted and self._is_sure(fit.geometry, start):
+                taken = not self._is_better(reached, tried)
+            else:
+                taken = self._is_better(tried, reached)
             self._note(fit.keys, fit.geometry, tried, taken)
             if taken:
                 model, start, reached = fit.keys, fit.geometry, tried
@@ -307,16 +333,57 @@ class _Search:
             return estimate.geometry
 
         geometry = solve(())
+        plain_scenes = fit_geometry(self.frames, self.system, geometry, model)
+        seen = dict(zip(model, plain_scenes.errors, strict=True))
         rich = self.tested.predict(geometry, self.cube)
         gone: tuple[str, ...] = ()
         for key in [key for key in reversed(model) if key not in SHIFT]:
             tried = solve((*gone, key))
             plain = self.tested.predict(tried, self.cube)
-            away = abs(PARAMETERS[key].read(geometry) - PARAMETERS[key].nominal)
-            known = away > _SIGNIFICANT * self.errors[key]
-            if not (known and self._is_better(rich, plain)):
+            nominal, read = PARAMETERS[key].nominal, PARAMETERS[key].read
+            known = abs(read(geometry) - nominal) > _SIGNIFICANT * self.errors[key]
+            shown = key in CODE and (
+                abs(read(plain_scenes.geometry) - nominal) > _ASKED * seen[key]
+                and not self._is_better(plain, rich)
+            )
+            if not (known and (shown or self._is_better(rich, plain))):
                 geometry, rich, gone = tried, plain, (*gone, key)
-        return geometry
+        return self._fused(found, model, gone, geometry)
+
+    def _fused(
+        self, found: Slopes, model: Sequence[str], gone: Sequence[str], geometry: Geometry
+    ) -> Geometry:
+        """Return the mean of predictions and plain scenes, weighted by their covariances.
+
+        They err in different ways: predictions by what the reconstruction does not know, plain
+        scenes by texture. In noise plain scenes are far better.
+        """
+        kept = [key for key in model if key not in gone]
+        free = [key for key in kept if key not in CODE]
+        shown = fit_geometry(self.frames, self.system, geometry, free)
+        told = found.solve(kept, gone)
+        index = [kept.index(key) for key in free]
+        information = [
+            torch.linalg.inv(covariance.double().cpu())
+            for covariance in (shown.covariance, told.covariance[index][:, index])
+        ]
+        ends = [
+            torch.tensor([PARAMETERS[key].read(each) for key in free], dtype=torch.float64)
+            for each in (shown.geometry, geometry)
+        ]
+        covariance = torch.linalg.inv(information[0] + information[1])
+        mean = covariance @ sum(a @ b for a, b in zip(information, ends, strict=True))
+        apart = (ends[0] - ends[1]).abs() / 2
+        steps = torch.tensor([PARAMETERS[key].step(self.system) for key in free])
+        if bool((apart > _APART * steps).any()):  # another valley
+            return geometry
+        errors = (covariance.diagonal() + apart.square()).sqrt().tolist()
+        self.errors |= dict(zip(free, errors, strict=True))
+        return changed(geometry, dict(zip(free, mean.tolist(), strict=True)))
+
+    def _is_sure(self, geometry: Geometry, other: Geometry) -> bool:
+        """Tell whether plain scenes fit one geometry significantly better than another."""
+        return sureness(self.frames, self.system, geometry, other) > _SIGNIFICANT
 
     def _is_better(self, rich: Prediction, plain: Prediction) -> bool:
         """Tell whether a richer model predicts better, by enough and in most parts of the frames.

@@ -94,6 +94,7 @@ class Slopes:
         return Estimate(
             changed(self.geometry, back | values),
             dict(zip(keys, errors, strict=True)),
+            covariance,
             float(step.abs().max()),
             gain,
         )
@@ -106,12 +107,14 @@ class Estimate:
     Attributes:
         geometry: there.
         errors: standard error of each parameter.
+        covariance: `(T, T)`.
         length: of the longest part of the step, in difference steps.
         gain: by which share the weighted sum of squares falls.
     """
 
     geometry: Geometry
     errors: dict[str, float]
+    covariance: Tensor
     length: float
     gain: float
 

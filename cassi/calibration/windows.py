@@ -140,6 +140,11 @@ class Windows:
             self._relative(self._fit(self._design(self._images(geometry)))[2]).log().mean().item()
         )
 
+    def variances(self, geometry: Geometry) -> tuple[Tensor, Tensor]:
+        """Return the relative residual variance of each lit window, and in which part it lies."""
+        rest = self._fit(self._design(self._images(geometry)))[2]
+        return self._relative(rest), self.place[self.lit]
+
     def shifted_objective(
         self, geometry: Geometry, shifts: Sequence[tuple[int, int]]
     ) -> list[float]:
