@@ -69,7 +69,7 @@ def calibrate(
     white: Tensor | None = None,
     radius: int = 2,
     degree: int = 3,
-    gain: float = 0.01,
+    gain: float = 0.02,
     seed: int = 0,
 ) -> Any:
     """Find the camera that took a measurement, as `cassi-calibrate` does.
@@ -81,8 +81,8 @@ def calibrate(
             pixel.
         radius: of the search for the mask's shift, whole pixels.
         degree: highest of the dispersion curve; 1 is a constant error of the step.
-        gain: by which share the residual must fall for a further degree.
-        seed: of what the solver draws.
+        gain: by which share the held-out error must fall for a further parameter.
+        seed: of what the solver draws, and of which pixels are withheld.
 
     Returns:
         The calibrated `cassi.SDCassi`.
@@ -99,7 +99,7 @@ def calibrate(
     frames = [Frame.snapshot(y, system.bands)]
     if white is not None:
         frames.append(Frame.snapshot(white, system.bands))
-    settings = {"radius": radius, "degree": degree, "gain": gain}
+    settings = {"radius": radius, "degree": degree, "gain": gain, "seed": seed}
     with _own_random_numbers(y):
         torch.manual_seed(seed)
         solver, _ = Recipe(settings_of(understand("auto")), y.device).make(system.bands)

@@ -38,6 +38,8 @@ class Inputs:
     """How each file was understood, one line each."""
     preprocessing: dict[str, Any] | None
     """What was done to the frame, by step; None where it was simulated without noise."""
+    calibration: dict[str, Any] | None = None
+    """Of calibration.json, where the camera was calibrated on the measurement."""
 
 
 def load_inputs(

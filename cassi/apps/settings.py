@@ -187,6 +187,16 @@ class Reconstruct(Snapshots):
     memory_budget: Any
     halo: int | None
     batch: Any = field(metadata=_NOTHING)
+    calibrate: bool
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without a file."""
+        super().__post_init__()
+        if self.calibrate and self.memory_budget is not None:
+            raise ValueError(
+                "calibrate: expected false with memory_budget; run cassi-calibrate, and give the "
+                "camera that it writes: --config-dir DIR --config-name camera"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,25 +1,35 @@
 """Find where mask and bands really fall on the detector, from what the camera measured."""
 
 from cassi.calibration.calibrate import Calibration, Stage, calibrate
-from cassi.calibration.fit import Fit, fit_geometry, objective, objective_curves, search_start
+from cassi.calibration.fit import Fit, fit_geometry, objective, search_start
 from cassi.calibration.geometry import Geometry, moved_camera
+from cassi.calibration.heldout import HeldOut, Prediction, Prepare, Reconstruct, Withheld
 from cassi.calibration.mask import Light, fit_light, refine_mask
+from cassi.calibration.parameters import PARAMETERS, Parameter
+from cassi.calibration.refine import refine
 from cassi.calibration.windows import Frame, Windows
 
 __all__ = [
+    "PARAMETERS",
     "Calibration",
     "Fit",
     "Frame",
     "Geometry",
+    "HeldOut",
     "Light",
+    "Parameter",
+    "Prediction",
+    "Prepare",
+    "Reconstruct",
     "Stage",
     "Windows",
+    "Withheld",
     "calibrate",
     "fit_geometry",
     "fit_light",
     "moved_camera",
     "objective",
-    "objective_curves",
+    "refine",
     "refine_mask",
     "search_start",
 ]

@@ -2,37 +2,68 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from cassi.calibration.fit import Fit, fit_geometry, objective, search_start
+import torch
+
+from cassi.calibration.fit import Fit, are_near, fit_geometry, search_start, significant, sureness
 from cassi.calibration.geometry import Geometry, moved_camera
+from cassi.calibration.heldout import HeldOut, Prediction, Prepare
+from cassi.calibration.parameters import CODE, PARAMETERS, PLACE, SHIFT, changed
+from cassi.calibration.refine import Estimate, Slopes, refine
 from cassi.calibration.windows import Frame
 from cassi.systems import SDCassi
 
-Residual = Callable[[SDCassi], float]
-"""The relative residual of a reconstruction with a camera."""
-
-_TIE = 0.01  # in objective: minima this close are equally deep
-_SIGNIFICANT = 5  # standard errors, which know nothing of what a plain scene leaves out
+_TIE = 0.05  # in objective: minima of plain scenes this close are tried with reconstructions
+_BENT = 0.5  # px at the last band: a curve from which the search may start too
+_VALLEYS = 2  # of these, richer models are tried
+_ASKED = 5.0  # standard errors, which know nothing of what a plain scene leaves out
+_APART = 1.0  # difference steps, that estimates of the same minimum differ by
+_FITTED, _TESTED = 0.2, 0.05  # shares of the pixels that are withheld
+_PIXELS = 50_000  # of all frames together; more cost time and tell little more
+_SIGNIFICANT = 3.0  # standard errors, of a parameter that is tried
+_SURER = 2.0  # standard errors, by which the held-out error of a richer model is lower
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A model of a camera that was tried.
+    """A model of the camera that was tried.
 
     Attributes:
-        degree: of the dispersion curve; 0 is the nominal camera.
-        fit: what was found; None for the nominal camera.
-        residual: of a reconstruction with it.
+        model: keys of the parameters that it has free; none is the nominal camera.
+        geometry: what was found.
+        error: held-out: ‖y − Ax‖/‖y‖ over pixels that neither cube nor geometry was fitted to.
+        taken: whether it was preferred to the one before.
         seconds: since the start of the calibration.
     """
 
-    degree: int
-    fit: Fit | None
-    residual: float
+    model: tuple[str, ...]
+    geometry: Geometry
+    error: float
+    taken: bool
     seconds: float
+
+
+@dataclass(frozen=True)
+class Value:
+    """One number of the result.
+
+    Attributes:
+        name: with its unit.
+        nominal: of a camera that is as it should be.
+        value: found; the nominal one where it is not in the model.
+        standard_error: infinite where nothing depends on it.
+        in_model: whether it lowers the held-out error.
+    """
+
+    name: str
+    nominal: float
+    value: float
+    standard_error: float
+    in_model: bool
 
 
 @dataclass(frozen=True)
@@ -40,79 +71,340 @@ class Calibration:
     """The result.
 
     Attributes:
-        fit: geometry and uncertainty.
+        geometry: how far the camera is off; what is not in the model is nominal.
+        model: keys of the parameters that differ from the nominal ones.
+        errors: standard error of every parameter that was estimated, those beside the model too.
         system: the calibrated camera.
         stages: every model that was tried, the nominal one first.
-        chosen: which of them is the result.
-        objectives: of the nominal camera, then of every iteration up to the result.
+        before: held-out error of the nominal camera, from a reconstruction of its own.
+        after: held-out error of the calibrated one.
+        windows: the fit of plain scenes that it began with.
     """
 
-    fit: Fit
+    geometry: Geometry
+    model: tuple[str, ...]
+    errors: dict[str, float]
     system: SDCassi
     stages: list[Stage]
-    chosen: int
-    objectives: list[float]
+    before: float
+    after: float
+    windows: Fit
+
+    def estimates(self) -> list[Value]:
+        """Return all that was estimated, with units for people: the blur's standard deviation."""
+        found = []
+        for key, error in self.errors.items():
+            parameter = PARAMETERS[key]
+            name, value = parameter.name, parameter.read(self.geometry)
+            if key == "blur":
+                name, value = "mask blur (px)", self.geometry.blur
+                error = error / (2 * value) if value > 0 else error**0.5
+            found.append(Value(name, parameter.nominal, value, error, key in self.model))
+        return found
+
+    def standings(self, system: SDCassi) -> list[tuple[str, float, float]]:
+        """Return how far each number is from nominal and how sure, in difference steps.
+
+        Args:
+            system: the nominal camera.
+
+        Returns:
+            Key, distance and standard error, each over `Parameter.step`: tenths of a pixel.
+        """
+        found = []
+        for key, error in self.errors.items():
+            parameter = PARAMETERS[key]
+            away = parameter.read(self.geometry) - parameter.nominal
+            step = parameter.step(system)
+            found.append((key, away / step, error / step))
+        return found
 
 
 def calibrate(
     frames: Sequence[Frame],
     system: SDCassi,
-    residual: Residual,
+    prepare: Prepare,
     *,
     radius: int = 2,
     degree: int = 3,
-    gain: float = 0.01,
+    gain: float = 0.02,
+    seed: int = 0,
 ) -> Calibration:
     """Find how far a camera is from its nominal model.
 
-    A search on a grid and Gauss–Newton steps fit shift, rotation and dispersion to windows of the
-    frames, see `Windows`. Then the model is refined: the dispersion curve gets one more degree at a
-    time, as long as that is significant and the residual of a reconstruction falls. A residual
-    alone decides nothing about the numbers, for a free enough cube fits any frame; among models
-    that the windows have fitted, minima of equal depth too, it says which one to believe.
+    1. A search on a grid and a fit of plain scenes in windows find shift, rotation and dispersion
+       roughly, see `Windows`.
+    2. A fifth of the detector pixels is withheld from the reconstruction, which predicts them.
+       Gauss–Newton steps minimise what it misses; for each difference quotient the cube is
+       reconstructed anew, so that the camera's error does not hide in the cube.
+    3. Further parameters (magnification, blur and contrast of the mask, curvature of the
+       dispersion) are added, and superfluous ones taken away. Models are compared by their
+       error on other withheld pixels: the richer one is kept only if its error is lower by `gain`
+       and by two standard errors of the difference between sixteenths of the frames.
 
     Args:
         frames: snapshots, and frames of known light, by one camera.
         system: the nominal camera.
-        residual: reconstructs with a camera and returns the relative residual.
+        prepare: returns what makes cubes of a measurement.
         radius: of the search for the shift, whole pixels; 0 starts at the nominal camera.
         degree: highest of the dispersion curve.
-        gain: by which share a residual must fall for a further degree.
+        gain: by which share the held-out error must fall for a further parameter.
+        seed: of the draws of withheld pixels.
 
     Raises:
         ValueError: the camera has a mask per sample, the frames do not fit it or are too dark or
             small, or a number is out of range.
     """
     _check(frames, system, radius, degree, gain)
-    start = time.perf_counter()
-    stages = [Stage(0, None, residual(system), 0.0)]
+    return _Search(frames, system, prepare, degree, gain, seed).run(radius)
 
-    def attempt(order: int, fit: Fit) -> Stage:
-        value = residual(moved_camera(system, fit.geometry))
-        stages.append(Stage(order, fit, value, time.perf_counter() - start))
-        return stages[-1]
 
-    places = search_start(frames, system, Geometry(), radius)
-    fits = [fit_geometry(frames, system, place) for place in places]
-    deepest = min(fit.objectives[-1] for fit in fits)
-    valleys = [fit for fit in fits if fit.objectives[-1] <= deepest + _TIE]
-    course = [min((attempt(1, fit) for fit in valleys), key=lambda stage: stage.residual)]
-    for order in range(2, min(degree, system.bands - 1) + 1):
-        before = course[-1]
-        assert before.fit is not None
-        fit = fit_geometry(frames, system, before.fit.geometry.with_degree(order))
-        if abs(fit.geometry.dispersion[-1]) < _SIGNIFICANT * fit.errors[-1]:
-            break
-        tried = attempt(order, fit)
-        if tried.residual > (1 - gain) * before.residual:
-            break
-        course.append(tried)
-    fits = [stage.fit for stage in course if stage.fit is not None]
-    objectives = [objective(frames, system, Geometry())]
-    objectives += [value for fit in fits for value in fit.objectives]
-    chosen = next(k for k, stage in enumerate(stages) if stage is course[-1])
-    camera = moved_camera(system, fits[-1].geometry)
-    return Calibration(fits[-1], camera, stages, chosen, objectives)
+class _Search:
+    """One calibration: the models that were tried so far."""
+
+    def __init__(
+        self,
+        frames: Sequence[Frame],
+        system: SDCassi,
+        prepare: Prepare,
+        degree: int,
+        gain: float,
+        seed: int,
+    ) -> None:
+        self.frames, self.system, self.gain = frames, system, gain
+        self.began = time.perf_counter()
+        self.prepare, self.seed = prepare, seed
+        self.y = torch.cat([frame.y for frame in frames if frame.points is None])
+        highest = min(degree, system.bands - 1)
+        curve = [f"dispersion_{order}" for order in range(2, highest + 1)]
+        self.further = (*curve, "magnification", "blur", "contrast")
+        self.place: tuple[str, ...] = PLACE if system.bands > 1 else PLACE[:-1]
+        self.stages: list[Stage] = []
+        self.errors: dict[str, float] = {}
+
+    def run(self, radius: int) -> Calibration:
+        fits = self._fit_windows(radius)
+        reconstruct = self.prepare(self.y, moved_camera(self.system, fits[0].geometry))
+        self.fitted, self.tested = (
+            HeldOut(
+                self.y,
+                self.system,
+                reconstruct,
+                share=share,
+                seed=2 * self.seed + k,
+                pixels=_PIXELS,
+            )
+            for k, share in enumerate((_FITTED, _TESTED))
+        )
+        nominal = self.tested.predict(Geometry())
+        self._note((), Geometry(), nominal, True)
+        model, start = self._begin(fits, nominal)
+        cube = self.fitted.predict(start).cube
+        found = refine(self.fitted, start, model, cube, 2)
+        model, found = self._grow(model, found)
+        geometry = self._shrink(model, found)
+        model = tuple(key for key in model if PARAMETERS[key].is_changed(geometry))
+        after = self.tested.predict(geometry)
+        lower = self._is_better(after, nominal)
+        if not lower and self._is_sure(geometry, Geometry()):
+            # In noise a few pixels tell little.
+            errors = [self.fitted.predict(each).error for each in (geometry, Geometry())]
+            lower = errors[0] < errors[1]
+        self._note(model, geometry, after, lower)
+        if not lower:
+            model, geometry, after = (), Geometry(), nominal
+        return Calibration(
+            geometry,
+            model,
+            self.errors,
+            moved_camera(self.system, geometry),
+            self.stages,
+            nominal.error,
+            after.error,
+            fits[0],
+        )
+
+    def _fit_windows(self, radius: int) -> list[Fit]:
+        """Fit plain scenes: the place in each valley, then what else they ask for; best first."""
+        frames, system = self.frames, self.system
+        places = search_start(frames, system, Geometry(), radius)
+        fits = [fit_geometry(frames, system, place, self.place) for place in places]
+        fits.sort(key=lambda fit: fit.objectives[-1])
+        fits = [fit for fit in fits if fit.objectives[-1] <= fits[0].objectives[-1] + _TIE]
+        richer = [
+            fit_geometry(frames, system, place)
+            for place in search_start(frames, system, Geometry(), radius, bent=_BENT)
+            if "dispersion_2" in self.further
+        ]
+        for fit in fits[:_VALLEYS]:
+            # Without a blur that there is, shift and step make up for it.
+            blurred = fit_geometry(frames, system, fit.geometry, (*self.place, "blur"))
+            if blurred.geometry.variance > _ASKED * blurred.errors[-1]:
+                fit = blurred
+                richer.append(fit)
+            more = significant(
+                frames, system, fit, [key for key in self.further if key not in fit.keys], _ASKED
+            )
+            if more:
+                richer.append(fit_geometry(frames, system, fit.geometry, (*fit.keys, *more)))
+        found = list(fits)
+        for fit in sorted(richer, key=lambda fit: (len(fit.keys), fit.objectives[-1])):
+            alike = [other.geometry for other in found if other.keys == fit.keys]
+            if not any(are_near(fit.geometry, other, system) for other in alike):
+                found.append(fit)
+        return found
+
+    def _begin(self, fits: Sequence[Fit], nominal: Prediction) -> tuple[tuple[str, ...], Geometry]:
+        """Return model and geometry to start from.
+
+        That is the deepest fit of plain scenes, unless predictions contradict. Others must predict
+        better; a blur that plain scenes are sure of must not predict worse: in noise they know
+        more of it.
+        """
+        model, start, reached = self.place, Geometry(), nominal
+        for fit in fits:
+            tried = self.tested.predict(fit.geometry)
+            trusted = start == Geometry() or fit.keys == (*model, "blur")
+            if trusted and self._is_sure(fit.geometry, start):
+                taken = not self._is_better(reached, tried)
+            else:
+                taken = self._is_better(tried, reached)
+            self._note(fit.keys, fit.geometry, tried, taken)
+            if taken:
+                model, start, reached = fit.keys, fit.geometry, tried
+        self.cube = reached.cube
+        return model, start
+
+    def _grow(self, model: tuple[str, ...], found: Slopes) -> tuple[tuple[str, ...], Slopes]:
+        """Add parameters as long as one lowers the held-out error."""
+        left, lowest = [key for key in self.further if key not in model], None
+        self.errors = found.solve(model).errors
+        while left:
+            found = found.extended(self.fitted, [key for key in left if key not in found.keys])
+            plain = found.solve(model)
+            tries = {key: self._try(key, found, model) for key in left}
+            self.errors |= {key: tried.errors[key] for key, tried in tries.items()}
+            best = max(tries, key=lambda key: tries[key].gain)
+            tried = tries[best]
+            away = abs(PARAMETERS[best].read(tried.geometry) - PARAMETERS[best].nominal)
+            left.remove(best)
+            if away < _SIGNIFICANT * tried.errors[best]:
+                continue
+            if lowest is None:
+                lowest = self.tested.predict(plain.geometry, self.cube)
+            reached = self.tested.predict(tried.geometry, self.cube)
+            taken = self._is_better(reached, lowest)
+            self._note((*model, best), tried.geometry, reached, taken)
+            if not taken:
+                continue
+            model, lowest, self.cube = (*model, best), None, reached.cube
+            found = refine(self.fitted, tried.geometry, model, found.prediction.cube, 2)
+            self.errors |= found.solve(model).errors
+        return model, found
+
+    def _try(self, key: str, found: Slopes, model: tuple[str, ...]) -> Estimate:
+        estimate = found.solve((*model, key))
+        return self._between(estimate, [key]) if key in CODE else estimate
+
+    def _between(self, estimate: Estimate, keys: Sequence[str]) -> Estimate:
+        """Put blur and contrast in the middle between predictions and plain scenes.
+
+        A reconstruction predicts best with less contrast than there is, the more the less it knows
+        of the scene; plain scenes fit best with more, by about as much. Half of what they differ by
+        is a standard error.
+        """
+        geometry, errors = estimate.geometry, dict(estimate.errors)
+        plain = fit_geometry(self.frames, self.system, geometry, keys).geometry
+        for key in keys:
+            ends = [PARAMETERS[key].read(each) for each in (geometry, plain)]
+            geometry = changed(geometry, {key: sum(ends) / 2})
+            errors[key] = math.hypot(errors[key], (ends[0] - ends[1]) / 2)
+        return replace(estimate, geometry=geometry, errors=errors)
+
+    def _shrink(self, model: tuple[str, ...], found: Slopes) -> Geometry:
+        """Take parameters away that do not lower the held-out error."""
+
+        def solve(gone: Sequence[str]) -> Geometry:
+            estimate = found.solve([key for key in model if key not in gone], gone)
+            code = [key for key in model if key in CODE and key not in gone]
+            if code:
+                estimate = self._between(estimate, code)
+                self.errors |= {key: estimate.errors[key] for key in code}
+            return estimate.geometry
+
+        geometry = solve(())
+        plain_scenes = fit_geometry(self.frames, self.system, geometry, model)
+        seen = dict(zip(model, plain_scenes.errors, strict=True))
+        rich = self.tested.predict(geometry, self.cube)
+        gone: tuple[str, ...] = ()
+        for key in [key for key in reversed(model) if key not in SHIFT]:
+            tried = solve((*gone, key))
+            plain = self.tested.predict(tried, self.cube)
+            nominal, read = PARAMETERS[key].nominal, PARAMETERS[key].read
+            known = abs(read(geometry) - nominal) > _SIGNIFICANT * self.errors[key]
+            shown = key in CODE and (
+                abs(read(plain_scenes.geometry) - nominal) > _ASKED * seen[key]
+                and not self._is_better(plain, rich)
+            )
+            if not (known and (shown or self._is_better(rich, plain))):
+                geometry, rich, gone = tried, plain, (*gone, key)
+        return self._fused(found, model, gone, geometry)
+
+    def _fused(
+        self, found: Slopes, model: Sequence[str], gone: Sequence[str], geometry: Geometry
+    ) -> Geometry:
+        """Return the mean of predictions and plain scenes, weighted by their covariances.
+
+        They err in different ways: predictions by what the reconstruction does not know, plain
+        scenes by texture. In noise plain scenes are far better.
+        """
+        kept = [key for key in model if key not in gone]
+        free = [key for key in kept if key not in CODE]
+        shown = fit_geometry(self.frames, self.system, geometry, free)
+        told = found.solve(kept, gone)
+        index = [kept.index(key) for key in free]
+        information = [
+            torch.linalg.inv(covariance.double().cpu())
+            for covariance in (shown.covariance, told.covariance[index][:, index])
+        ]
+        ends = [
+            torch.tensor([PARAMETERS[key].read(each) for key in free], dtype=torch.float64)
+            for each in (shown.geometry, geometry)
+        ]
+        covariance = torch.linalg.inv(information[0] + information[1])
+        mean = covariance @ sum(a @ b for a, b in zip(information, ends, strict=True))
+        apart = (ends[0] - ends[1]).abs() / 2
+        steps = torch.tensor([PARAMETERS[key].step(self.system) for key in free])
+        if bool((apart > _APART * steps).any()):  # another valley
+            return geometry
+        errors = (covariance.diagonal() + apart.square()).sqrt().tolist()
+        self.errors |= dict(zip(free, errors, strict=True))
+        return changed(geometry, dict(zip(free, mean.tolist(), strict=True)))
+
+    def _is_sure(self, geometry: Geometry, other: Geometry) -> bool:
+        """Tell whether plain scenes fit one geometry significantly better than another."""
+        return sureness(self.frames, self.system, geometry, other) > _SIGNIFICANT
+
+    def _is_better(self, rich: Prediction, plain: Prediction) -> bool:
+        """Tell whether a richer model predicts better, by enough and in most parts of the frames.
+
+        Parts are compared by the ratio of their errors, and pixels weighted: a few that no camera
+        predicts, at edges, would decide else.
+        """
+        place, weights = self.tested.place, plain.weights
+        squares = [weights * each.residual.square() for each in (plain, rich)]
+        if squares[1].sum() >= (1 - self.gain) ** 2 * squares[0].sum():
+            return False
+        many = int(place.max()) + 1
+        parts = [value.new_zeros(many).index_add_(0, place, value) for value in squares]
+        falls = (parts[0] / parts[1])[parts[1] > 0].log()
+        return bool(falls.mean() > _SURER * falls.std() / len(falls) ** 0.5)
+
+    def _note(
+        self, model: tuple[str, ...], geometry: Geometry, found: Prediction, taken: bool
+    ) -> None:
+        seconds = time.perf_counter() - self.began
+        self.stages.append(Stage(model, geometry, found.error, taken, seconds))
 
 
 def _check(frames: Sequence[Frame], system: SDCassi, radius: int, degree: int, gain: float) -> None:

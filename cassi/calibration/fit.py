@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cassi.calibration.geometry import Geometry
+from cassi.calibration.parameters import PARAMETERS, changed, place_of
 from cassi.calibration.windows import Evidence, Frame, Windows
 from cassi.systems import SDCassi
 
@@ -24,7 +26,8 @@ class Fit:
 
     Attributes:
         geometry: the best.
-        errors: standard error of each of its `values()`.
+        keys: of the parameters that were free.
+        errors: standard error of each.
         covariance: `(T, T)`.
         objectives: mean logarithm of the windows' relative residual variance: at the start, and
             after each iteration.
@@ -32,6 +35,7 @@ class Fit:
     """
 
     geometry: Geometry
+    keys: tuple[str, ...]
     errors: list[float]
     covariance: Tensor
     objectives: list[float]
@@ -42,6 +46,7 @@ def fit_geometry(
     frames: Sequence[Frame],
     system: SDCassi,
     start: Geometry,
+    keys: Sequence[str] | None = None,
     *,
     central: bool = False,
     iterations: int = 15,
@@ -55,7 +60,9 @@ def fit_geometry(
     Args:
         frames: of one camera.
         system: the nominal camera.
-        start: where to start; the same numbers are free.
+        start: where to start.
+        keys: of the parameters that are free; those of the place, with as many degrees of the
+            dispersion as `start` has, if None.
         central: use the middle of the frames only.
         iterations: at most this many.
 
@@ -69,19 +76,27 @@ def fit_geometry(
             f"calibration: expected at least {_LEAST_WINDOWS} lit windows of 16×16 pixels, got "
             f"{count}; take a larger or brighter frame"
         )
+    keys = place_of(start) if keys is None else tuple(keys)
+    steps = [PARAMETERS[key].step(system) for key in keys]
     geometry, damping = start, 1e-3
-    found = [part.evidence(geometry) for part in parts]
+    found = [part.evidence(geometry, keys) for part in parts]
     objectives = [_mean(found)]
     for _ in range(iterations):
         curvature, gradient = _sum(found)
         diagonal = torch.diag(curvature.diagonal() * damping)
         step = -torch.linalg.solve(curvature + diagonal, gradient)
-        limit = torch.tensor(geometry.differences(system), dtype=step.dtype) * 5
+        limit = torch.tensor(steps, dtype=step.dtype) * 5
         step = step * (limit / step.abs().clamp_min(1e-30)).min().clamp_max(1)
-        tried = Geometry.of([a + b for a, b in zip(geometry.values(), step.tolist(), strict=True)])
+        tried = changed(
+            geometry,
+            {
+                key: PARAMETERS[key].read(geometry) + away
+                for key, away in zip(keys, step.tolist(), strict=True)
+            },
+        )
         if _objective(parts, tried) < objectives[-1]:
             geometry, damping = tried, max(damping / 10, 1e-6)
-            found = [part.evidence(geometry) for part in parts]
+            found = [part.evidence(geometry, keys) for part in parts]
             objectives.append(_mean(found))
         else:
             damping = max(damping, 1e-2) * 10
@@ -91,7 +106,50 @@ def fit_geometry(
             break
     covariance = _covariance(found)
     errors = covariance.diagonal().clamp_min(0).sqrt().tolist()
-    return Fit(geometry, errors, covariance, objectives, count)
+    return Fit(geometry, tuple(keys), errors, covariance, objectives, count)
+
+
+def significant(
+    frames: Sequence[Frame], system: SDCassi, fit: Fit, keys: Sequence[str], least: float
+) -> list[str]:
+    """Return which further parameters plain scenes ask for: by one Gauss–Newton step from a fit.
+
+    Args:
+        frames: of one camera.
+        system: the nominal camera.
+        fit: the best without them.
+        keys: of the further parameters.
+        least: standard errors, of what is asked for.
+    """
+    parts = [Windows(frame, system) for frame in frames]
+    found = [part.evidence(fit.geometry, (*fit.keys, *keys)) for part in parts]
+    curvature, gradient = _sum(found)
+    first, asked = len(fit.keys), []
+    covariance = _covariance(found)
+    for k, key in enumerate(keys, first):  # each by itself beside those of the fit
+        index = [*range(first), k]
+        step = -torch.linalg.solve(curvature[index][:, index], gradient[index])[-1]
+        if abs(step) > least * covariance[k, k].clamp_min(0).sqrt():
+            asked.append(key)
+    return asked
+
+
+def sureness(
+    frames: Sequence[Frame], system: SDCassi, geometry: Geometry, other: Geometry
+) -> float:
+    """Return by how many standard errors plain scenes fit one geometry better than another.
+
+    Of the fall of the objective, between the sixteenths of the frames.
+    """
+    means = []
+    for frame in frames:
+        windows = Windows(frame, system)
+        (a, place), (b, _) = (windows.variances(each) for each in (geometry, other))
+        falls = b.log() - a.log()
+        means += [falls[place == part].mean() for part in place.unique()]
+    each = torch.stack(means)
+    spread = each.std() / len(each) ** 0.5 if len(each) > 1 else each.new_tensor(math.inf)
+    return float(each.mean() / spread.clamp_min(1e-12))
 
 
 def objective(frames: Sequence[Frame], system: SDCassi, geometry: Geometry) -> float:
@@ -100,7 +158,11 @@ def objective(frames: Sequence[Frame], system: SDCassi, geometry: Geometry) -> f
 
 
 def search_start(
-    frames: Sequence[Frame], system: SDCassi, start: Geometry, radius: int
+    frames: Sequence[Frame],
+    system: SDCassi,
+    start: Geometry,
+    radius: int,
+    bent: float = 0.0,
 ) -> list[Geometry]:
     """Find where to start: shift and dispersion on a grid, then a short fit of each best shift.
 
@@ -113,6 +175,8 @@ def search_start(
         system: the nominal camera.
         start: the middle of the grid.
         radius: pixels, of the shift; 0 searches nothing.
+        bent: pixels; if not 0, dispersion curves of second degree that are bent by so much either
+            way are tried in place of other steps.
 
     Returns:
         Different places, the best first; `start` alone where nothing is searched.
@@ -128,9 +192,14 @@ def search_start(
     # Steps that move the outermost bands by a pixel at most.
     per_band = 1 / max(system.bands - 1, 1)
     fits: list[Fit] = []
-    for k in range(-2, 3):
-        values = start.values()
-        values[3] += k * per_band
+    curves = (
+        [(k * per_band, 0.0) for k in range(-2, 3)] if bent == 0 else [(0.0, bent), (0.0, -bent)]
+    )
+    for slope, bend in curves:
+        values = start.with_degree(1 if bent == 0 else 2).values()
+        values[3] += slope
+        if bend:
+            values[4] += bend
         tables = [part.shifted_objective(Geometry.of(values), shifts) for part in parts]
         down, right = shifts[int((weights @ torch.tensor(tables)).argmin())]
         if system.axis == -2:
@@ -139,7 +208,7 @@ def search_start(
         fits.append(fit_geometry(frames, system, geometry, central=True, iterations=6))
     found: list[Geometry] = []
     for fit in sorted(fits, key=lambda fit: fit.objectives[-1]):
-        if not any(_are_near(fit.geometry, other, system) for other in found):
+        if not any(are_near(fit.geometry, other, system) for other in found):
             found.append(fit.geometry)
     return found
 
@@ -158,38 +227,10 @@ def _middle(frames: Sequence[Frame], system: SDCassi) -> tuple[list[Frame], SDCa
     return cropped, camera
 
 
-def _are_near(a: Geometry, b: Geometry, system: SDCassi) -> bool:
-    steps = a.differences(system)
-    pairs = zip(a.values(), b.values(), steps, strict=True)
-    return all(abs(one - other) < 3 * step for one, other, step in pairs)
-
-
-def objective_curves(
-    frames: Sequence[Frame], system: SDCassi, fit: Fit, reach: float = 0.5, count: int = 9
-) -> list[list[tuple[float, float]]]:
-    """Return the objective along each axis through the optimum, for a plot.
-
-    Args:
-        frames: of one camera.
-        system: the nominal camera.
-        fit: the optimum.
-        reach: how far to go, in pixels of the farthest point.
-        count: of points.
-
-    Returns:
-        For each of the geometry's values, (distance, objective).
-    """
-    parts = [Windows(frame, system, most=100) for frame in frames]
-    values = fit.geometry.values()
-    curves = []
-    for k, h in enumerate(fit.geometry.differences(system)):
-        curve = []
-        for t in torch.linspace(-1, 1, count).tolist():
-            moved = list(values)
-            moved[k] += t * reach * 10 * h
-            curve.append((t * reach * 10 * h, _objective(parts, Geometry.of(moved))))
-        curves.append(curve)
-    return curves
+def are_near(a: Geometry, b: Geometry, system: SDCassi) -> bool:
+    """Tell whether two places are the same minimum."""
+    parameters = [PARAMETERS[key] for key in place_of(a)]
+    return all(abs(each.read(a) - each.read(b)) < 3 * each.step(system) for each in parameters)
 
 
 def _objective(parts: Sequence[Windows], geometry: Geometry) -> float:

@@ -11,32 +11,51 @@ from torch import Tensor
 
 from cassi import ops
 from cassi.systems import SDCassi
-from cassi.systems.masks import move_mask
+from cassi.systems.masks import blur_mask, move_mask
 
 
 @dataclass(frozen=True)
 class Geometry:
     r"""How far a camera is from its nominal model.
 
-        y = Σ_c S(o(c)) [(T m)_c · x_c],   o(c) = n(c) + ε·(c − (C − 1)/2) + Σ_{k≥2} a_k P_k(v)
+        y = Σ_c S(o(c)) [m'_c · x_c],   o(c) = n(c) + ε·(c − (C − 1)/2) + Σ_{k≥2} a_k P_k(v)
+        m' = max(0, m̄ + κ (G T m − m̄))
 
-    with the nominal offsets n(c), the mask moved by T (turned about its middle, then shifted, see
-    `move_mask`), the Legendre polynomials P_k and v = 2c/(C − 1) − 1. S(d) moves by d pixels.
-    Fractions of a pixel are interpolated linearly. A common shift of all bands cannot be told from
-    a shift of mask and scene together; so the mean of the offsets stays.
+    with the nominal offsets n(c), the mask moved by T (magnified and turned about its middle, then
+    shifted, see `move_mask`), blurred by a Gaussian G (`blur_mask`) and changed in contrast, the
+    nominal mask's mean m̄, the Legendre polynomials P_k and v = 2c/(C − 1) − 1. S(d) moves by d
+    pixels. Fractions of a pixel are interpolated linearly.
+
+    Three things are missing because no snapshot tells them from another scene: a common shift of
+    all bands, which is one of mask and scene together, so the mean of the offsets stays; a factor
+    of the whole mask, so of m ↦ offset + contrast·m only the ratio is left, and the mean stays; and
+    a gain g per detector pixel, for g·Σ_c S(o(c))[m_c·x_c] = Σ_c S(o(c))[m_c·(S(−o(c))g)·x_c] is
+    the frame of another cube exactly.
 
     Args:
         shift: of the mask, pixels (down, right).
         rotation: of the mask, degrees, counterclockwise as displayed with row 0 on top.
         dispersion: ε in pixels per band, then a_2, a_3, … in pixels at the last band.
+        magnification: of the mask, about its middle.
+        variance: of the Gaussian, pixels²; a lens between mask and detector blurs the code as one
+            between scene and mask cannot. Below 0 it sharpens.
+        contrast: κ.
     """
 
     shift: tuple[float, float] = (0.0, 0.0)
     rotation: float = 0.0
     dispersion: tuple[float, ...] = (0.0,)
+    magnification: float = 1.0
+    variance: float = 0.0
+    contrast: float = 1.0
+
+    @property
+    def blur(self) -> float:
+        """Standard deviation of the Gaussian, pixels."""
+        return math.sqrt(max(self.variance, 0.0))
 
     def values(self) -> list[float]:
-        """Return all numbers in one list: down, right, degrees, dispersion."""
+        """Return what plain scenes tell, in one list: down, right, degrees, dispersion."""
         return [*self.shift, self.rotation, *self.dispersion]
 
     @staticmethod
@@ -44,15 +63,6 @@ class Geometry:
         """Return the geometry whose `values()` these are."""
         down, right, rotation, *dispersion = (float(value) for value in values)
         return Geometry((down, right), rotation, tuple(dispersion))
-
-    def names(self) -> list[str]:
-        """Return what each of `values()` is called, with its unit."""
-        curve = [f"dispersion {k + 2} (px)" for k in range(len(self.dispersion) - 1)]
-        return [
-            *("shift down (px)", "shift right (px)", "rotation (degrees)"),
-            "dispersion (px per band)",
-            *curve,
-        ]
 
     def with_degree(self, degree: int) -> Geometry:
         """Return the same geometry with a dispersion curve of that degree, at least as high."""
@@ -86,13 +96,6 @@ class Geometry:
             found = found + value * current
         return found
 
-    def differences(self, system: SDCassi) -> list[float]:
-        """Return steps for difference quotients: each moves nothing by more than 0.1 pixels."""
-        _, height, width = system.cube_shape
-        turn = math.degrees(0.1 / (math.hypot(height, width) / 2))
-        per_band = 0.2 / max(system.bands - 1, 1)
-        return [0.1, 0.1, turn, per_band, *(0.1 for _ in self.dispersion[1:])]
-
 
 def moved_camera(system: SDCassi, geometry: Geometry) -> SDCassi:
     """Return the camera as its geometry says, on the same detector.
@@ -108,10 +111,14 @@ def moved_camera(system: SDCassi, geometry: Geometry) -> SDCassi:
 
 
 def moved_mask(system: SDCassi, geometry: Geometry) -> Tensor:
-    """Return the mask as it really lies, `(K, 1|C, H, W)`."""
-    if not any((*geometry.shift, geometry.rotation)):
-        return system.mask.detach()
-    return move_mask(system.mask.detach(), geometry.shift, geometry.rotation)
+    """Return the mask as it really is, `(K, 1|C, H, W)`."""
+    mask = nominal = system.mask.detach()
+    if any((*geometry.shift, geometry.rotation, geometry.magnification - 1)):
+        mask = move_mask(mask, geometry.shift, geometry.rotation, geometry.magnification)
+    mask = blur_mask(mask, geometry.variance)
+    if geometry.contrast != 1:
+        mask = torch.lerp(nominal.mean().to(mask), mask, geometry.contrast)
+    return mask if mask is nominal else mask.clamp_min(0)
 
 
 def code_images(

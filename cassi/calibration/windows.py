@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cassi.calibration.geometry import Geometry, code_images, turned
+from cassi.calibration.parameters import PARAMETERS, place_of
 from cassi.systems import SDCassi
 
 SIDE = 16
@@ -139,6 +140,11 @@ class Windows:
             self._relative(self._fit(self._design(self._images(geometry)))[2]).log().mean().item()
         )
 
+    def variances(self, geometry: Geometry) -> tuple[Tensor, Tensor]:
+        """Return the relative residual variance of each lit window, and in which part it lies."""
+        rest = self._fit(self._design(self._images(geometry)))[2]
+        return self._relative(rest), self.place[self.lit]
+
     def shifted_objective(
         self, geometry: Geometry, shifts: Sequence[tuple[int, int]]
     ) -> list[float]:
@@ -150,17 +156,20 @@ class Windows:
             found.append(self._relative(self._fit(self._design(images))[2]).log().mean().item())
         return found
 
-    def evidence(self, geometry: Geometry) -> Evidence:
-        """Return objective, gradient and curvature at a geometry."""
+    def evidence(self, geometry: Geometry, keys: Sequence[str] | None = None) -> Evidence:
+        """Return objective, gradient and curvature at a geometry.
+
+        Args:
+            geometry: of the camera.
+            keys: of the parameters; those of the place if None.
+        """
         design = self._design(self._images(geometry))
         factor, a, rest = self._fit(design)  # a (N, p, B), rest (N, n, B)
         slopes = []
-        values = geometry.values()
-        for k, h in enumerate(geometry.differences(self.system)):
-            images = [
-                self._images(Geometry.of([*values[:k], values[k] + s * h, *values[k + 1 :]]))
-                for s in (1, -1)
-            ]
+        for key in place_of(geometry) if keys is None else keys:
+            parameter = PARAMETERS[key]
+            value, h = parameter.read(geometry), parameter.step(self.system)
+            images = [self._images(parameter.write(geometry, value + way * h)) for way in (1, -1)]
             slopes.append(self._design((images[0] - images[1]) / (2 * h)) @ a)
         slope = torch.stack(slopes, -1)  # (N, n, B, T)
         flat = slope.flatten(2)

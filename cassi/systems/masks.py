@@ -307,13 +307,13 @@ class _Taken(nn.Module):
 def move_mask(
     mask: Tensor, shift: Sequence[float], rotation: float, magnification: float = 1.0
 ) -> Tensor:
-    """Turn and magnify a mask about its middle, then shift it.
+    """Magnify and turn a mask about its middle, then shift it.
 
     Args:
         mask: `(K, 1|C, H, W)`.
         shift: pixels (down, right).
         rotation: degrees, counterclockwise as displayed with row 0 on top.
-        magnification: of its sides, above 0.
+        magnification: > 0; above 1 the mask becomes larger, and its rim leaves the image.
 
     Returns:
         The moved mask, of the same shape, interpolated bilinearly, continued by its border.
@@ -335,6 +335,38 @@ def move_mask(
         align_corners=False,
     )
     return moved.to(mask.dtype)
+
+
+def blur_mask(mask: Tensor, variance: float) -> Tensor:
+    r"""Blur a mask by the discrete Gaussian.
+
+        M(ω) exp(t (cos ω_rows + cos ω_columns − 2)),   t = σ²
+
+    Its variance is t exactly, down to nothing, and a negative t undoes the blur of |t|; a sampled
+    Gaussian has neither. The mask is continued by its border.
+
+    Args:
+        mask: `(K, 1|C, H, W)`.
+        variance: t, pixels².
+
+    Returns:
+        The blurred mask, of the same shape.
+
+    Source: Lindeberg, "Scale-space for discrete signals", IEEE Transactions on Pattern Analysis and
+    Machine Intelligence 12(3), 1990.
+    """
+    if variance == 0:
+        return mask
+    reach = math.ceil(4 + 4 * math.sqrt(abs(variance)))
+    blurred = F.pad(mask.double(), (reach,) * 4, mode="replicate")
+    for axis in (-1, -2):
+        length = blurred.shape[axis]
+        frequency = 2 * math.pi * torch.fft.rfftfreq(length, dtype=torch.float64)
+        transfer = torch.exp(variance * (torch.cos(frequency) - 1)).to(mask.device)
+        transfer = transfer if axis == -1 else transfer[:, None]
+        spectrum = torch.fft.rfft(blurred, dim=axis) * transfer
+        blurred = torch.fft.irfft(spectrum, n=length, dim=axis)
+    return blurred[..., reach:-reach, reach:-reach].to(mask.dtype).contiguous()
 
 
 def unshift_masks(

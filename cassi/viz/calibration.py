@@ -2,52 +2,46 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from cassi.viz.sheet import INK, PAPER_DPI, SMALL, make_figure, tidy
 
-Points = Sequence[tuple[float, float]]
-
 
 def save_calibration(
     path: str | os.PathLike[str],
-    objectives: Sequence[float],
-    residuals: Sequence[tuple[str, float]],
-    curves: Sequence[tuple[str, Points, float]],
+    models: Sequence[tuple[str, float, bool]],
+    standings: Sequence[tuple[str, float, float]],
 ) -> None:
-    """Draws objective over iterations, residual over models, and the objective near its optimum.
+    """Draws the held-out error of each model, and what was found with its standard error.
 
     Args:
         path: of the PNG.
-        objectives: one per iteration, in order.
-        residuals: name of each model that was tried, and the residual of a reconstruction with it.
-        curves: for each number, its name, (distance from the optimum, objective), and standard
-            error, which is shaded.
+        models: of each that was tried: the parameter that it adds, held-out error, and whether it
+            was taken.
+        standings: of each parameter: name, distance from its nominal value, and standard error,
+            in tenths of a pixel or what moves as much.
     """
-    count = 2 + len(curves)
-    columns = min(count, 4)
-    rows = -(-count // columns)
-    figure = make_figure(1.9 * columns, 1.7 * rows)
-    grid = figure.subplots(rows, columns, squeeze=False).flatten()
-    first, second, *others = grid
-    first.plot(range(len(objectives)), objectives, "o-", ms=2.5, lw=1, color="#1f5aa6")
-    first.set_xlabel("iteration", size=SMALL, color=INK)
-    first.set_title("objective", size=SMALL, color=INK)
-    names, values = zip(*residuals, strict=True)
-    second.bar(range(len(values)), values, color="#8fb1d9")
-    second.set_xticks(range(len(values)), names)
-    second.set_xlabel("degree of the dispersion", size=SMALL, color=INK)
-    second.set_title("residual of a reconstruction", size=SMALL, color=INK)
-    for axes, (name, points, error) in zip(others, curves, strict=False):
-        places, heights = zip(*points, strict=True)
-        axes.plot(places, heights, lw=1, color="#1f5aa6")
-        axes.axvspan(-error, error, color="#f0c36d", alpha=0.6, lw=0)
-        axes.set_title(name, size=SMALL, color=INK)
-    for axes in grid[count:]:
-        axes.set_visible(False)
-    for axes in grid[:count]:
+    figure = make_figure(6.4, 0.9 + 0.2 * max(len(models), len(standings)))
+    left, right = figure.subplots(1, 2)
+    names, errors, taken = zip(*models, strict=True)
+    colors = ["#1f5aa6" if is_taken else "#c9d6e6" for is_taken in taken]
+    left.barh(range(len(names)), errors, color=colors)
+    left.set_yticks(range(len(names)), names)
+    left.invert_yaxis()
+    left.set_title("held-out error; pale: not taken", size=SMALL, color=INK)
+    keys, values, deviations = zip(*standings, strict=True)
+    finite = [value if math.isfinite(value) else 0.0 for value in deviations]
+    right.axvline(0, color="#b0b0b0", lw=0.8)
+    right.errorbar(
+        values, range(len(keys)), xerr=finite, fmt="o", ms=3, lw=1, capsize=2, color="#1f5aa6"
+    )
+    right.set_yticks(range(len(keys)), keys)
+    right.invert_yaxis()
+    right.set_title("off by (0.1 px, or what moves as much)", size=SMALL, color=INK)
+    for axes in (left, right):
         tidy(axes)
     figure.tight_layout(pad=0.6)
     figure.savefig(Path(path), dpi=PAPER_DPI)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 
 import pytest
 import torch
 
 from cassi.calibration import (
+    PARAMETERS,
     Frame,
     Geometry,
     Windows,
@@ -16,10 +16,10 @@ from cassi.calibration import (
     fit_geometry,
     fit_light,
     moved_camera,
-    objective,
     refine_mask,
     search_start,
 )
+from cassi.calibration.parameters import PLACE
 from cassi.evaluation import Mismatch
 from cassi.systems import SDCassi
 
@@ -108,48 +108,11 @@ def test_gradient_is_that_of_the_objective(camera, scene):
     assert evidence.objective == pytest.approx(windows.objective(geometry))
     gradient = evidence.gradient.sum(0) * 2 / len(windows) / windows.freedom
     values = geometry.values()
-    for k, h in enumerate(geometry.differences(camera)):
+    for k, h in enumerate(PARAMETERS[key].step(camera) for key in PLACE):
         up, down = ([*values[:k], values[k] + s * h, *values[k + 1 :]] for s in (0.1, -0.1))
         slope = windows.objective(Geometry.of(up)) - windows.objective(Geometry.of(down))
         # Kaufman's approximation leaves the change of the scene out.
         assert gradient[k].item() == pytest.approx(slope / (0.2 * h), rel=0.3, abs=0.05)
-
-
-@pytest.mark.parametrize(
-    ("residuals", "chosen", "degree"),
-    # The camera's curve is of second degree: a third is not even reconstructed with.
-    [((0.5, 0.2, 0.1), 2, 2), ((0.5, 0.2, 0.1999), 1, 1)],
-)
-def test_calibrate_stops_where_the_residual_does(camera, scene, residuals, chosen, degree):
-    y = moved_camera(camera, Geometry((0.6, -0.4), 0.2, (0.03, 0.5)))(scene)
-    values = iter(residuals)
-    found = calibrate([Frame.snapshot(y, BANDS)], camera, lambda _: next(values), degree=3)
-    assert tuple(stage.residual for stage in found.stages) == residuals
-    assert found.chosen == chosen
-    assert len(found.fit.geometry.dispersion) == degree
-    if degree == 2:
-        assert found.fit.geometry.dispersion[1] == pytest.approx(0.5, abs=0.05)
-    frames = [Frame.snapshot(y, BANDS)]
-    assert found.objectives[0] == pytest.approx(objective(frames, camera, Geometry()))
-    assert found.objectives[-1] < found.objectives[0] - 1
-
-
-def test_equally_deep_minima_are_decided_by_the_residual(camera, scene, monkeypatch):
-    module = importlib.import_module("cassi.calibration.calibrate")
-    monkeypatch.setattr(module, "_TIE", 100.0)
-    monkeypatch.setattr(
-        module, "search_start", lambda *_: [Geometry((0.5, -0.5)), Geometry((8.0, 8.0))]
-    )
-    frames, values = [Frame.snapshot(measure(scene, camera), BANDS)], iter([0.5, 0.4, 0.3])
-    found = calibrate(frames, camera, lambda _: next(values), degree=1)
-    assert found.chosen == 2
-    assert found.fit.geometry.shift[0] > 3
-
-
-def test_a_right_camera_stays(camera, scene):
-    found = calibrate([Frame.snapshot(camera(scene), BANDS)], camera, lambda _: 1.0)
-    assert found.chosen >= 1
-    assert max(map(abs, found.fit.geometry.values())) < 0.02
 
 
 def test_known_light_gives_gain_and_mask(camera):
@@ -191,12 +154,11 @@ def test_dark_windows_say_nothing(camera, scene):
         ({"gain": 1.0}, "gain"),
         ({"frames": []}, "at least one frame"),
         ({"frames": [Frame.snapshot(torch.ones(1, 1, 96, 96), BANDS)]}, "expected frames"),
-        ({"frames": [Frame.snapshot(torch.zeros(1, 1, 96, 110), BANDS)]}, "lit windows"),
         ({"system": SDCassi(torch.rand(2, 1, 1, 96, 96), BANDS)}, "mask per sample"),
     ],
 )
 def test_refuses(camera, change, said):
     frames = [Frame.snapshot(torch.rand(1, 1, HEIGHT, WIDTH + 2 * BANDS - 2), BANDS)]
-    arguments = {"frames": frames, "system": camera, "residual": lambda _: 1.0} | change
+    arguments = {"frames": frames, "system": camera, "prepare": lambda *_: None} | change
     with pytest.raises(ValueError, match=said):
         calibrate(**arguments)

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from cassi.calibration import Frame, Geometry, fit_geometry, objective, search_start
-from cassi.calibration.fit import objective_curves
 from cassi.evaluation import Mismatch
 from cassi.systems import SDCassi
 
@@ -42,14 +41,3 @@ def test_the_search_leads_to_the_true_place(bench):
 def test_nothing_is_searched_within_no_pixel(bench):
     system, frames = bench
     assert search_start(frames, system, TRUE, 0) == [TRUE]
-
-
-def test_curves_pass_through_the_optimum(bench):
-    system, frames = bench
-    fit = fit_geometry(frames, system, TRUE)
-    curves = objective_curves(frames, system, fit, reach=0.5, count=5)
-    assert len(curves) == len(fit.geometry.names())
-    for curve, h in zip(curves, fit.geometry.differences(system), strict=True):
-        distances, values = zip(*curve, strict=True)
-        assert distances == pytest.approx([-5 * h, -2.5 * h, 0, 2.5 * h, 5 * h])
-        assert min(values) == values[2]

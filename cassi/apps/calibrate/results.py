@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from cassi.apps.results import write_json
 from cassi.apps.settings import Calibrate, to_yaml
-from cassi.calibration import Calibration, Frame, objective_curves
+from cassi.calibration import Calibration, Frame
 from cassi.data.atomic import atomic_folder
 from cassi.data.frames import STEPS
 from cassi.systems import SDCassi
@@ -48,27 +48,21 @@ def write_results(
     from cassi.viz.calibration import save_calibration
 
     found = result.found
-    fit = found.fit
     numbers = summarize(result)
     mask = result.system.mask.cpu().numpy()
     while mask.ndim > 2 and len(mask) == 1:
         mask = mask[0]
-    curves = objective_curves(result.frames, result.nominal, fit)
-    shown = zip(fit.geometry.names(), curves, fit.errors, strict=True)
-    names = ["nominal", *(str(stage.degree) for stage in found.stages[1:])]
     with atomic_folder(folder) as stage:
         np.save(stage / "mask.npy", mask)
         camera = HEADER.format(folder=folder) + to_yaml(
             describe_camera(folder, result, wavelengths)
         )
         (stage / "camera.yaml").write_text(camera)
-        residuals = [entry.residual for entry in found.stages]
-        save_calibration(
-            stage / "calibration.png",
-            found.objectives,
-            list(zip(names, residuals, strict=True)),
-            list(shown),
-        )
+        models = [
+            (entry.model[-1] if entry.model else "nominal", entry.error, entry.taken)
+            for entry in found.stages
+        ]
+        save_calibration(stage / "calibration.png", models, found.standings(result.nominal))
         files = sorted(file.name for file in stage.iterdir())
         write_json(stage / "calibration.json", numbers | more | {"files": files})
     return numbers
@@ -103,45 +97,51 @@ def describe_camera(
 
 def summarize(result: Result) -> dict[str, Any]:
     """Return what calibration.json holds of the calibration itself."""
-    found, nominal = result.found, result.nominal
-    fit = found.fit
-    entries = zip(fit.geometry.names(), fit.geometry.values(), fit.errors, strict=True)
     return {
-        "estimates": [
-            {"name": name, "nominal": 0.0, "value": value, "standard_error": error}
-            for name, value, error in entries
-        ],
+        **summarize_calibration(result.found),
         "gain": result.gain,
-        "offsets": {"nominal": nominal.offsets, "calibrated": result.system.offsets},
-        "residual": {
-            "nominal": found.stages[0].residual,
-            "calibrated": found.stages[found.chosen].residual,
-        },
+        "offsets": {"nominal": result.nominal.offsets, "calibrated": result.system.offsets},
+        "seconds": result.seconds,
+    }
+
+
+def summarize_calibration(found: Calibration) -> dict[str, Any]:
+    """Return estimates, held-out errors and models as they stand in a JSON file."""
+    return {
+        "estimates": [asdict(estimate) for estimate in found.estimates()],
+        "heldout_error": {"nominal": found.before, "calibrated": found.after},
+        "model": list(found.model),
         "models": [
-            {"degree": stage.degree, "residual": stage.residual, "seconds": stage.seconds}
+            {
+                "model": list(stage.model),
+                "heldout_error": stage.error,
+                "taken": stage.taken,
+                "seconds": stage.seconds,
+            }
             for stage in found.stages
         ],
-        "objective": {
-            "nominal": found.objectives[0],
-            "calibrated": found.objectives[-1],
-            "iterations": found.objectives,
-            "windows": fit.windows,
-        },
-        "seconds": result.seconds,
+        "windows": found.windows.windows,
     }
 
 
 def say(numbers: dict[str, Any]) -> str:
     """Say before and after in a table."""
-    lines = [f"{'':28}{'before':>9}{'after':>10}   standard error"]
-    for entry in numbers["estimates"]:
-        error = entry["standard_error"]
-        said = f"{error:.4f}" if math.isfinite(error) else "unknown"
-        lines.append(f"{entry['name']:28}{0:9.4f}{entry['value']:10.4f}   {said}")
-    before, after = numbers["residual"]["nominal"], numbers["residual"]["calibrated"]
-    lines.append(f"{'residual of a reconstruction':28}{before:9.4f}{after:10.4f}")
+    lines = [say_estimates(numbers)]
     if numbers["gain"] is None:
         lines.append("gain: unknown, brightness is the scene's; give white=FILE")
     else:
         lines.append(f"gain: {numbers['gain']:.5g}, divided out by camera.yaml's scale")
     return "\n".join([*lines, f"{numbers['seconds']:.1f} s"])
+
+
+def say_estimates(numbers: dict[str, Any]) -> str:
+    """Say what `summarize_calibration` returns in a table."""
+    lines = [f"{'':28}{'before':>9}{'after':>10}   standard error"]
+    for entry in numbers["estimates"]:
+        error = entry["standard_error"]
+        said = f"{error:.4f}" if math.isfinite(error) else "unknown"
+        said += "" if entry["in_model"] else ", not significant"
+        lines.append(f"{entry['name']:28}{entry['nominal']:9.4f}{entry['value']:10.4f}   {said}")
+    before, after = (numbers["heldout_error"][key] for key in ("nominal", "calibrated"))
+    lines.append(f"{'held-out error':28}{before:9.4f}{after:10.4f}")
+    return "\n".join(lines)

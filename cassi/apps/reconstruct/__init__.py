@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from cassi.apps.calibrate.results import say_estimates
 from cassi.apps.command import (
     Run,
     choose_device,
@@ -14,6 +15,7 @@ from cassi.apps.command import (
 )
 from cassi.apps.inputs import load_inputs
 from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
+from cassi.apps.reconstruct.calibrated import calibrated
 from cassi.apps.reconstruct.many import reconstruct_many
 from cassi.apps.reconstruct.one import fit, recover, write_results
 from cassi.apps.reconstruct.snapshots import is_many
@@ -40,14 +42,25 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     prepare_process(settings, blocks=settings.memory_budget is not None)
     recipe = Recipe(settings, device)
     if is_many(settings.measurement):
+        if settings.calibrate:
+            raise ValueError(
+                "calibrate: expected false for many snapshots, which share one camera; run "
+                "cassi-calibrate 'measurement=[FILE,FILE]', and give the camera that it writes: "
+                "--config-dir DIR --config-name camera"
+            )
         return reconstruct_many(settings, run, recipe)
     if not is_first_process():
         return float("nan")  # one snapshot is work for one
     if settings.memory_budget is not None:
         return reconstruct_in_blocks(settings, run.folder, recipe)
-    inputs, reconstructor = fit(load_inputs(settings, device, recipe.bands), recipe)
+    inputs = load_inputs(settings, device, recipe.bands)
+    if settings.calibrate:
+        inputs = calibrated(inputs, settings)
+    inputs, reconstructor = fit(inputs, recipe)
     for note in inputs.notes:
         print(note)
+    if inputs.calibration is not None:
+        print(say_estimates(inputs.calibration))
     result = recover(inputs, reconstructor, settings.seed, visible=settings.output.progress)
     write_results(run.folder, settings, result)
     print(one_line(result.numbers), f"-> {run.folder}", sep="\n")

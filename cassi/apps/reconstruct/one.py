@@ -88,6 +88,8 @@ def conclude(inputs: Inputs, solution: Solution, rows: list[dict[str, Any]]) -> 
     numbers = results.summarize(inputs, solution)
     numbers |= results.environment(device, ops.backend(device))
     numbers |= {"preprocessing": inputs.preprocessing, "inputs": inputs.notes}
+    if inputs.calibration is not None:
+        numbers["calibration"] = inputs.calibration
     return Result(inputs, solution, numbers, rows)
 
 

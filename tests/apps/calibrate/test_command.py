@@ -45,15 +45,20 @@ def test_writes_a_camera_that_reconstructs(calibrate, reconstruct, results, benc
     assert "gain: unknown" in done.out
     folder = tmp_path / "run"
     numbers = results("calibration.json")
-    assert [entry["value"] for entry in numbers["estimates"]] == pytest.approx(
+    place, rest = numbers["estimates"][:4], numbers["estimates"][4:]
+    assert [entry["value"] for entry in place] == pytest.approx(
         [*SHIFT, ROTATION, DISPERSION], abs=0.03
     )
+    assert [entry["name"] for entry in rest] == ["magnification", "mask blur (px)", "mask contrast"]
+    assert all(entry["value"] == entry["nominal"] for entry in rest if not entry["in_model"])
     written = {file.name for file in folder.iterdir()} - {".hydra"}
     listed = {file.name for file in check_sums(folder)}
     assert listed == {"camera.yaml", "mask.npy", "calibration.json", "calibration.png"}
     assert written == listed | {SUMS}
-    assert numbers["residual"]["calibrated"] < numbers["residual"]["nominal"]
-    assert all(0 < entry["standard_error"] < 0.1 for entry in numbers["estimates"])
+    assert numbers["heldout_error"]["calibrated"] < numbers["heldout_error"]["nominal"]
+    assert all(0 < entry["standard_error"] < 0.1 for entry in place)
+    assert {"down", "right"} <= set(numbers["model"])
+    assert numbers["models"][0]["model"] == []
     used = reconstruct(
         *("--config-dir", str(folder), "--config-name", "camera"),
         *("measurement=second.npy", "solver.iterations=3", "output.pictures=false"),
@@ -100,3 +105,34 @@ def test_known_light_gives_gain_and_mask(calibrate, results, bench, tmp_path):
 def test_refuses_in_one_line(calibrate, bench, tmp_path, arguments, said):
     assert said in calibrate("mask=mask.npy", *arguments).refusal
     assert {file.name for file in (tmp_path / "run").iterdir()} <= {".hydra"}
+
+
+def test_a_snapshot_calibrates_its_own_camera(reconstruct, results, bench):
+    files = ("measurement=first.npy", "mask=mask.npy", "solver.iterations=20")
+    done = reconstruct(*files, "output.pictures=false")
+    assert done.status == 0, done.err
+    nominal = results("metrics.json")
+    assert "calibration" not in nominal
+    done = reconstruct(*files, "output.pictures=false", "calibrate=true")
+    assert done.status == 0, done.err
+    assert "shift down (px)" in done.out
+    assert "held-out error" in done.out
+    found = results("metrics.json")
+    assert found["relative_residual"] < nominal["relative_residual"]
+    values = [entry["value"] for entry in found["calibration"]["estimates"][:2]]
+    assert values == pytest.approx(SHIFT, abs=0.03)
+    assert all(entry["standard_error"] > 0 for entry in found["calibration"]["estimates"][:2])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("measurement=*.npy",), "many snapshots"),
+        (("measurement=first.npy", "memory_budget=1GiB"), "memory_budget"),
+        (("measurement=first.npy", "system=blurred"), "SDCassi"),
+    ],
+)
+def test_calibration_is_refused_in_one_line(reconstruct, bench, arguments, said):
+    refusal = reconstruct("mask=mask.npy", "calibrate=true", *arguments).refusal
+    assert "calibrate" in refusal
+    assert said in refusal

@@ -1,0 +1,44 @@
+"""The camera calibrated on the snapshot that it is to reconstruct."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import torch
+
+from cassi.apps.calibrate import find_camera
+from cassi.apps.calibrate.results import summarize_calibration
+from cassi.apps.inputs import Inputs
+from cassi.apps.reconstructors import build_solver, compose_settings
+from cassi.apps.settings import Reconstruct
+from cassi.calibration import Frame
+from cassi.systems import SDCassi
+
+
+def calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:
+    """Return the inputs with the camera as it is, with the defaults of cassi-calibrate.
+
+    Args:
+        inputs: the measurement and the nominal camera.
+        settings: of the command; its solver predicts withheld pixels, the default one where a
+            network reconstructs.
+
+    Raises:
+        ValueError: the camera is none that can be calibrated, or the measurement is too dark or
+            small.
+    """
+    system = inputs.system
+    if type(system) is not SDCassi:
+        raise ValueError(f"calibrate: expected SDCassi, got {type(system).__name__}")
+    start = time.perf_counter()
+    torch.manual_seed(settings.seed)
+    solver = build_solver(settings if settings.model is None else compose_settings())
+    frames = [Frame.snapshot(inputs.measurement, system.bands)]
+    found, camera, _ = find_camera(frames, system, solver, seed=settings.seed)
+    numbers = summarize_calibration(found) | {
+        "offsets": {"nominal": system.offsets, "calibrated": camera.offsets},
+        "seconds": time.perf_counter() - start,
+    }
+    notes = [*inputs.notes, "camera: calibrated on the measurement"]
+    return replace(inputs, system=camera, calibration=numbers, notes=notes)

@@ -1,0 +1,216 @@
+"""Detector pixels that a reconstruction does not see, and how well it predicts them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool2d, pad
+
+from cassi import ops
+from cassi.calibration.geometry import Geometry, moved_camera
+from cassi.systems import SDCassi
+
+Reconstruct = Callable[[Tensor, Any, Tensor | None], Tensor]
+"""(y, camera, start) → cube: from nothing where start is None, else a few iterations on from it.
+The same arguments give the same cube; it depends smoothly on the camera."""
+Prepare = Callable[[Tensor, SDCassi], Reconstruct]
+"""(y, camera) → what reconstructs y with this and similar cameras. Whatever it estimates of y, such
+as noise, it estimates here: a worse camera makes for more of it, and must not be damped more."""
+
+_REACH = 16  # pixels: over so many on either side errors are averaged, to weigh them
+_FLOOR = 0.1  # of the mean square error, so that the best predicted pixels do not decide alone
+_PARTS = 4  # a frame has so many by so many parts, which err independently
+
+
+class Withheld:
+    """A camera that does not see some of its detector pixels: A with rows of zeros.
+
+    Args:
+        system: the camera.
+        seen: `(1, K, H', W')`, boolean.
+    """
+
+    def __init__(self, system: SDCassi, seen: Tensor) -> None:
+        self.system, self.seen = system, seen
+        gram = system.gram if system.gram.ndim == 5 else system.gram[None]  # (1, T·K, K, H, W')
+        lit = self._turn(seen).to(gram)
+        shots = lit.shape[1]
+        parts = []
+        for apart in range(gram.shape[1] // shots):
+            other = pad(lit[..., apart:], (0, apart))
+            rows = gram[:, apart * shots : (apart + 1) * shots]
+            parts.append(rows * lit[:, :, None] * other[:, None])
+        self._gram = torch.cat(parts, 1)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Simulate the measurement, zero where nothing is seen."""
+        y: Tensor = self.system(x)
+        return y * self.seen
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Apply the transpose."""
+        return self.system.adjoint(y * self.seen)
+
+    def gram_solve(self, r: Tensor, rho: Any = 0.0) -> Tensor:
+        """Solve (AAᵀ + ρI) z = r, see `SDCassi.gram_solve`."""
+        solve = ops.gram_solve if self._gram.shape[1] == self._gram.shape[2] else ops.band_solve
+        return self._turn(solve(self._turn(r), self._gram, rho))
+
+    def pinv(self, y: Tensor) -> Tensor:
+        """Apply the Moore–Penrose inverse."""
+        return self.adjoint(self.gram_solve(y))
+
+    def data_step(self, v: Tensor, y: Tensor, rho: Any = 0.0) -> Tensor:
+        """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖²."""
+        return v + self.adjoint(self.gram_solve(y - self(v), rho))
+
+    def _turn(self, value: Tensor) -> Tensor:
+        return value if self.system.axis == -1 else value.mT
+
+
+def withhold(system: SDCassi, seen: Tensor) -> Any:
+    """Return the camera without the pixels that are not seen, `(1, K, H', W')`."""
+    return Withheld(system, seen)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a camera makes of the pixels that were withheld.
+
+    Attributes:
+        cube: reconstructed from the others.
+        residual: `(N,)`, y − Ax over them.
+        weights: `(N,)`: one over the mean square residual nearby.
+        error: ‖y − Ax‖/‖y‖ over them.
+    """
+
+    cube: Tensor
+    residual: Tensor
+    weights: Tensor
+    error: float
+
+
+class HeldOut:
+    """Snapshots of which some detector pixels are withheld.
+
+    A cube that was reconstructed with the wrong camera fits its own frame nearly as well as with
+    the right one; pixels that it has not seen it predicts worse. Which are withheld depends on the
+    seed alone, so that cameras are compared on the same pixels.
+
+    Args:
+        y: `(B, K, H', W')`.
+        system: the nominal camera.
+        reconstruct: makes cubes.
+        share: of the pixels, withheld.
+        seed: of the draw.
+        pixels: of all samples together that are looked at: of a large frame the brightest rows
+            (columns for a camera that disperses along rows).
+    """
+
+    def __init__(
+        self,
+        y: Tensor,
+        system: SDCassi,
+        reconstruct: Reconstruct,
+        *,
+        share: float,
+        seed: int,
+        pixels: int,
+    ) -> None:
+        self.system, self.reconstruct = system, reconstruct
+        self.lines = brightest_lines(y, system, pixels)
+        start, stop = self.lines
+        self.y = y.narrow(system.part_axis, start, stop - start).contiguous()
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.rand(self.y[:1].shape, generator=generator) < share
+        self.seen = ~drawn.to(y.device)
+        self._where = (~self.seen).expand_as(self.y)
+        self._size = self.y[self._where].norm().clamp_min(1e-30)
+
+    @property
+    def place(self) -> Tensor:
+        """In which part of which frame each withheld pixel lies, `(N,)`."""
+        at = self._where.nonzero()
+        down, across = (at[:, k] * _PARTS // self.y.shape[k] for k in (-2, -1))
+        return at[:, 0] * _PARTS**2 + down * _PARTS + across
+
+    @torch.no_grad()
+    def predict(self, geometry: Geometry, start: Tensor | None = None) -> Prediction:
+        """Reconstruct with a camera and predict what was withheld.
+
+        Args:
+            geometry: of the camera.
+            start: cube of the same lines to start from.
+        """
+        camera = moved_camera(self.system, geometry)
+        if self.lines != (0, camera.cube_shape[camera.part_axis]):
+            camera = camera.part(*self.lines)
+        x = self.reconstruct(self.y * self.seen, withhold(camera, self.seen), start)
+        residual = (self.y - camera(x)) * ~self.seen
+        rest = residual[self._where]
+        blurred = torch.stack([image[self._where] for image in _code_images(camera, x)], 1)
+        window = 2 * _REACH + 1
+        mean, count = (
+            avg_pool2d(image, window, 1, _REACH, count_include_pad=False)
+            for image in (residual.square(), (~self.seen).to(residual))
+        )
+        variance = (mean / count.clamp_min(1e-6))[self._where].double()
+        weights = 1 / (variance + _FLOOR * variance.mean() + 1e-30)
+        error = (rest.norm() / self._size).item()
+        rest = _free_of(rest.double(), blurred.double(), weights, self.place)
+        return Prediction(x, rest, weights, error)
+
+
+def _code_images(camera: SDCassi, x: Tensor) -> list[Tensor]:
+    """Return how a frame changes with the contrast and the blur of the code, `(B, K, H', W')`."""
+    mask = camera.mask
+    wide = pad(mask, (1, 1, 1, 1), mode="replicate")
+    across = wide[..., 1:-1, 2:] + wide[..., 1:-1, :-2] - 2 * mask
+    down = wide[..., 2:, 1:-1] + wide[..., :-2, 1:-1] - 2 * mask
+    images = []
+    for code in (mask - mask.mean(), across, down):
+        changed = SDCassi(
+            code, camera.bands, offsets=camera.offsets, detector=camera.detector, axis=camera.axis
+        )
+        images.append(changed(x))
+    return images
+
+
+def _free_of(residual: Tensor, images: Tensor, weights: Tensor, place: Tensor) -> Tensor:
+    """Take away what a combination of images fits, in each part of the frames by itself.
+
+    Args:
+        residual: `(N,)`.
+        images: `(N, I)`.
+        weights: `(N,)`.
+        place: `(N,)`, the part of each pixel.
+    """
+    many, count = int(place.max()) + 1, images.shape[1]
+    weighted = images * weights[:, None]
+    normal = images.new_zeros(many, count, count)
+    normal.index_add_(0, place, weighted[:, :, None] * images[:, None])
+    right = images.new_zeros(many, count).index_add_(0, place, weighted * residual[:, None])
+    ridge = normal.diagonal(dim1=1, dim2=2).amax(1).clamp_min(1e-30)[:, None, None]
+    normal = normal + 1e-6 * ridge * torch.eye(count).to(normal)
+    fitted = torch.linalg.solve(normal, right[..., None])[..., 0]
+    return residual - (images * fitted[place]).sum(1)
+
+
+def brightest_lines(y: Tensor, system: SDCassi, pixels: int) -> tuple[int, int]:
+    """Return the neighbouring rows, first and one after the last, that hold the most light.
+
+    Args:
+        y: `(B, K, H', W')`.
+        system: their camera; for dispersion along rows it is columns that are chosen.
+        pixels: of all samples, how many there may be; at least 64 lines are taken.
+    """
+    length = system.cube_shape[system.part_axis]
+    count = min(length, max(64, pixels // max(1, y.numel() // length)))
+    light = y.square().movedim(system.part_axis, 0).flatten(1).sum(1).double().cumsum(0)
+    light = pad(light, (1, 0))
+    start = int((light[count:] - light[: length - count + 1]).argmax())
+    return start, start + count
