@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cassi.models.inference import prepare
-from cassi.solvers import Function
+from cassi.solvers import Function, Solver
 from cassi.solvers.linear_system import check_order, seen
 
 
@@ -103,6 +103,7 @@ def calibrate(
     with _own_random_numbers(y):
         torch.manual_seed(seed)
         solver, _ = Recipe(settings_of(understand("auto")), y.device).make(system.bands)
+        assert isinstance(solver, Solver)
         return find_camera(frames, system, solver, **settings)[1]
 
 

@@ -188,12 +188,12 @@ def simulate(
     if settings.noise is None:
         if not leave_out or chain.bad_pixels is None:
             return y, None, None, notes
-        bad = chain.bad_in(y.shape[-2:])
-        if bool(bad.all()):
+        left_out = chain.bad_in(y.shape[-2:])
+        if bool(left_out.all()):
             raise ValueError("bad_pixels: expected some good pixels, all are to be left out")
-        number = int(bad.sum()) * y.shape[1]
+        number = int(left_out.sum()) * y.shape[1]
         said = f"measurement: {number} pixels left out ({100 * number / y.numel():.3g} %)"
-        return y, bad.expand_as(y), None, [*notes, said]
+        return y, left_out.expand_as(y), None, [*notes, said]
     node = dict(settings.noise)
     name = node.pop("_target_").rpartition(".")[2]
     said = ", ".join(f"{key} {value}" for key, value in node.items() if value)

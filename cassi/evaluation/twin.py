@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cassi.checks import whole_number
-from cassi.data.frames import repair
 from cassi.data.sensor import Sensor, is_number
 from cassi.systems import BlurredCassi, SDCassi, System
 from cassi.systems.blurred import convolve, line_kernels
@@ -53,14 +52,17 @@ class TrueCamera:
     noise: tuple[float, float]
 
     def correct(self, frame: Tensor) -> Tensor:
-        """Return what `system` measures of a frame `(B, K, H', W')`, noise apart.
+        """Return what `camera` measures of a frame `(B, K, H', W')`, noise apart.
 
-        The dark level is subtracted, the gain is divided by, and stuck pixels become the mean of
-        their neighbours (`cassi.data.frames.repair`).
+        The dark level is subtracted, the gain is divided by, and stuck pixels are zero.
         """
         y = (frame - self.dark) / self.gain.to(frame).clamp_min(1e-6)
-        bad = self.bad.to(frame.device)
-        return repair(y, bad) if bool(bad.any()) else y
+        return torch.where(self.bad.to(frame.device), 0, y)
+
+    @property
+    def camera(self) -> System:
+        """The system, which does not see stuck pixels."""
+        return self.system.weighted(bad_pixels=self.bad) if bool(self.bad.any()) else self.system
 
 
 @dataclass(frozen=True)

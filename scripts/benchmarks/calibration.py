@@ -95,12 +95,8 @@ def simulated(arguments: argparse.Namespace) -> None:
 
 def real(arguments: argparse.Namespace) -> None:
     """Calibrate a real camera; print the held-out error of each capture before and after."""
-    if arguments.real == "smem":
-        folder = "${paths.data_dir}/smem"
-        common = (f"mask={folder}/mask.mat", "system.bands=24", "system.step=2", "dark=auto")
-        names = [(name, (f"measurement={folder}/{name}.mat", *common)) for name in SMEM]
-    else:
-        names = [(scene, ("experiment=tsa_real", f"scene={scene}")) for scene in TSA]
+    folder, scenes = ("smem", SMEM) if arguments.real == "smem" else ("tsa_real", TSA)
+    names = [(scene, (f"experiment={folder}", f"scene={scene}")) for scene in scenes]
     solver = build_solver(compose_settings([f"experiment={arguments.method}"]))
     captures = [(name, load_problem(*overrides)) for name, overrides in names]
     system = captures[0][1].system

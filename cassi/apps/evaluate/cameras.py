@@ -27,7 +27,7 @@ def see_true(problem: Problem) -> Problem:
     if problem.true is None:
         raise ValueError(f"{problem.name}: expected a twin, got a camera of which nothing is known")
     y = problem.true.correct(problem.y)
-    return replace(problem, y=y, system=problem.true.system.to(y.device))
+    return replace(problem, y=y, system=problem.true.camera.to(y.device))
 
 
 VIEWS: dict[str, View | None] = dict(zip(KNOWLEDGE, (None, see_calibrated, see_true), strict=True))
