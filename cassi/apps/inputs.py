@@ -156,7 +156,7 @@ def preprocess(
     Raises:
         ValueError: the frame does not fit the chain or holds no light.
     """
-    bad = None
+    bad: Tensor | None = None
     if leave_out:
         made = chain.prepare(frame)
         measurement, bad, done = made.y, made.bad, made.done
@@ -198,8 +198,8 @@ def simulate(
     notes.append(f"measurement: {name} with {said}")
     random = scene_generator(settings.seed, scene)
     frame = build(settings.noise)(y, truth.shape[1], random)
-    y, bad, done, more = preprocess(chain, frame, leave_out)
-    return y, bad, done, [*notes, *more]
+    y, left_out, done, more = preprocess(chain, frame, leave_out)
+    return y, left_out, done, [*notes, *more]
 
 
 def _choose_files(settings: Snapshots) -> dict[str, Path]:

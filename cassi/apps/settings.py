@@ -26,6 +26,7 @@ from cassi.checks import did_you_mean, whole_number
 from cassi.config import check_node
 from cassi.data.io import WRITE_SUFFIXES
 from cassi.evaluation.twin import Twin
+from cassi.solvers.heldout import check_share
 
 Node = Any
 """A dict with `_target_`, from which `cassi.config.build` makes an object; or None."""
@@ -181,12 +182,21 @@ class Reconstruct(Snapshots):
 
     model: Node = None
     bad_pixels: str | None
+    heldout: float | None = field(metadata=_FILES)
     output: Output = field(metadata=_FILES)
     refine: Any
     precision: str
     memory_budget: Any
     halo: int | None
     batch: Any = field(metadata=_NOTHING)
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without a file."""
+        super().__post_init__()
+        if self.heldout is not None:
+            check_share(self.heldout)
+            if self.memory_budget is not None:
+                raise ValueError("heldout: expected null with memory_budget")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,7 +48,8 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     inputs, reconstructor = fit(load_inputs(settings, device, recipe.bands), recipe)
     for note in inputs.notes:
         print(note)
-    result = recover(inputs, reconstructor, settings.seed, visible=settings.output.progress)
+    visible = settings.output.progress
+    result = recover(inputs, reconstructor, settings.seed, visible, settings.heldout)
     write_results(run.folder, settings, result)
     print(one_line(result.numbers), f"-> {run.folder}", sep="\n")
     return float(result.numbers["relative_residual"])
