@@ -158,7 +158,7 @@ def preprocess(
     Raises:
         ValueError: the frame does not fit the chain or holds no light.
     """
-    bad = None
+    bad: Tensor | None = None
     if leave_out:
         made = chain.prepare(frame)
         measurement, bad, done = made.y, made.bad, made.done
@@ -188,20 +188,20 @@ def simulate(
     if settings.noise is None:
         if not leave_out or chain.bad_pixels is None:
             return y, None, None, notes
-        left_out = chain.bad_in(y.shape[-2:])
-        if bool(left_out.all()):
+        stuck = chain.bad_in(y.shape[-2:])
+        if bool(stuck.all()):
             raise ValueError("bad_pixels: expected some good pixels, all are to be left out")
-        number = int(left_out.sum()) * y.shape[1]
+        number = int(stuck.sum()) * y.shape[1]
         said = f"measurement: {number} pixels left out ({100 * number / y.numel():.3g} %)"
-        return y, left_out.expand_as(y), None, [*notes, said]
+        return y, stuck.expand_as(y), None, [*notes, said]
     node = dict(settings.noise)
     name = node.pop("_target_").rpartition(".")[2]
     said = ", ".join(f"{key} {value}" for key, value in node.items() if value)
     notes.append(f"measurement: {name} with {said}")
     random = scene_generator(settings.seed, scene)
     frame = build(settings.noise)(y, truth.shape[1], random)
-    y, bad, done, more = preprocess(chain, frame, leave_out)
-    return y, bad, done, [*notes, *more]
+    y, left_out, done, more = preprocess(chain, frame, leave_out)
+    return y, left_out, done, [*notes, *more]
 
 
 def _choose_files(settings: Snapshots) -> dict[str, Path]:

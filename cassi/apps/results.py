@@ -91,6 +91,8 @@ def save_pictures(
 
     shown = dict(numbers.get("metrics", {}).get(metrics.DEFAULT_PRESET, {}))
     shown |= {key: numbers[key] for key in ("seconds", "relative_residual")}
+    if "heldout" in numbers:
+        shown["heldout_error"] = numbers["heldout"]["error"]
     scene = encode_scene(name, {"reconstruction": cube}, truth, {"reconstruction": shown})
     page = folder / "report.html"
     write_report(page, [scene], wavelengths, title=name, illuminant=output.illuminant)
@@ -167,6 +169,8 @@ def one_line(results: dict[str, Any]) -> str:
         f"{results['iterations']} iterations in {results['seconds']:.1f} s, "
         f"relative residual {results['relative_residual']:.2e}"
     )
+    if "heldout" in results:
+        text += f", held-out error {results['heldout']['error']:.2e}"
     if "metrics" in results:
         scores = results["metrics"][metrics.DEFAULT_PRESET]
         text += "".join(

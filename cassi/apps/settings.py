@@ -26,6 +26,7 @@ from cassi.checks import did_you_mean, whole_number
 from cassi.config import check_node
 from cassi.data.io import WRITE_SUFFIXES
 from cassi.evaluation.twin import Twin
+from cassi.solvers.heldout import check_share
 
 Node = Any
 """A dict with `_target_`, from which `cassi.config.build` makes an object; or None."""
@@ -181,6 +182,7 @@ class Reconstruct(Snapshots):
 
     model: Node = None
     bad_pixels: str | None
+    heldout: float | None = field(metadata=_FILES)
     output: Output = field(metadata=_FILES)
     refine: Any
     precision: str
@@ -197,6 +199,10 @@ class Reconstruct(Snapshots):
                 "calibrate: expected false with memory_budget; run cassi-calibrate, and give the "
                 "camera that it writes: --config-dir DIR --config-name camera"
             )
+        if self.heldout is not None:
+            check_share(self.heldout)
+            if self.memory_budget is not None:
+                raise ValueError("heldout: expected null with memory_budget")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from cassi.calibration.calibrate import Calibration, Stage, calibrate
 from cassi.calibration.fit import Fit, fit_geometry, objective, search_start
 from cassi.calibration.geometry import Geometry, moved_camera
-from cassi.calibration.heldout import HeldOut, Prediction, Prepare, Reconstruct, Withheld
+from cassi.calibration.heldout import HeldOut, Prediction, Prepare, Reconstruct
 from cassi.calibration.mask import Light, fit_light, refine_mask
 from cassi.calibration.parameters import PARAMETERS, Parameter
 from cassi.calibration.refine import refine
@@ -23,7 +23,6 @@ __all__ = [
     "Reconstruct",
     "Stage",
     "Windows",
-    "Withheld",
     "calibrate",
     "fit_geometry",
     "fit_light",

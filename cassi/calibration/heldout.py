@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
-from cassi import ops
 from cassi.calibration.geometry import Geometry, moved_camera
 from cassi.systems import SDCassi
 
@@ -24,57 +23,6 @@ as noise, it estimates here: a worse camera makes for more of it, and must not b
 _REACH = 16  # pixels: over so many on either side errors are averaged, to weigh them
 _FLOOR = 0.1  # of the mean square error, so that the best predicted pixels do not decide alone
 _PARTS = 4  # a frame has so many by so many parts, which err independently
-
-
-class Withheld:
-    """A camera that does not see some of its detector pixels: A with rows of zeros.
-
-    Args:
-        system: the camera.
-        seen: `(1, K, H', W')`, boolean.
-    """
-
-    def __init__(self, system: SDCassi, seen: Tensor) -> None:
-        self.system, self.seen = system, seen
-        gram = system.gram if system.gram.ndim == 5 else system.gram[None]  # (1, T·K, K, H, W')
-        lit = self._turn(seen).to(gram)
-        shots = lit.shape[1]
-        parts = []
-        for apart in range(gram.shape[1] // shots):
-            other = pad(lit[..., apart:], (0, apart))
-            rows = gram[:, apart * shots : (apart + 1) * shots]
-            parts.append(rows * lit[:, :, None] * other[:, None])
-        self._gram = torch.cat(parts, 1)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Simulate the measurement, zero where nothing is seen."""
-        y: Tensor = self.system(x)
-        return y * self.seen
-
-    def adjoint(self, y: Tensor) -> Tensor:
-        """Apply the transpose."""
-        return self.system.adjoint(y * self.seen)
-
-    def gram_solve(self, r: Tensor, rho: Any = 0.0) -> Tensor:
-        """Solve (AAᵀ + ρI) z = r, see `SDCassi.gram_solve`."""
-        solve = ops.gram_solve if self._gram.shape[1] == self._gram.shape[2] else ops.band_solve
-        return self._turn(solve(self._turn(r), self._gram, rho))
-
-    def pinv(self, y: Tensor) -> Tensor:
-        """Apply the Moore–Penrose inverse."""
-        return self.adjoint(self.gram_solve(y))
-
-    def data_step(self, v: Tensor, y: Tensor, rho: Any = 0.0) -> Tensor:
-        """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖²."""
-        return v + self.adjoint(self.gram_solve(y - self(v), rho))
-
-    def _turn(self, value: Tensor) -> Tensor:
-        return value if self.system.axis == -1 else value.mT
-
-
-def withhold(system: SDCassi, seen: Tensor) -> Any:
-    """Return the camera without the pixels that are not seen, `(1, K, H', W')`."""
-    return Withheld(system, seen)
 
 
 @dataclass(frozen=True)
@@ -149,7 +97,7 @@ class HeldOut:
         camera = moved_camera(self.system, geometry)
         if self.lines != (0, camera.cube_shape[camera.part_axis]):
             camera = camera.part(*self.lines)
-        x = self.reconstruct(self.y * self.seen, withhold(camera, self.seen), start)
+        x = self.reconstruct(self.y * self.seen, camera.weighted(bad_pixels=~self.seen), start)
         residual = (self.y - camera(x)) * ~self.seen
         rest = residual[self._where]
         blurred = torch.stack([image[self._where] for image in _code_images(camera, x)], 1)

@@ -25,6 +25,7 @@ _WINDOWS = 600  # more do not make the estimate of the noise better
 _BINS = 4  # of brightness
 _SHARE = 0.02  # of the windows show plain parts of nearly every scene
 _SIDE = 16  # of a window, in pixels: enough for the unknowns, few enough for a scene to be simple
+_USABLE = 0.7  # of a window's pixels
 _SPECTRA = 6  # smooth spectra, cosines
 _NORMAL = 2.054  # quantile of the best 2 %
 _FLOOR = 1e-3  # keeps the vector of the power iteration positive where the detector is dark
@@ -295,7 +296,7 @@ def _noise_of_parts(
             variance, mean = _fit_windows(y, system, at.to(y.device))
             variances.append(variance)
             means.append(mean)
-    if len(chosen) < 20 or not variances[0].numel():
+    if len(chosen) < 20 or sum(map(len, variances)) < 20:
         return y.new_zeros(len(y))
     return _at_mean_brightness(torch.cat(variances), torch.cat(means)).to(y.dtype)
 
@@ -329,17 +330,24 @@ def _fit_windows(y: Tensor, system: LinearSystem, at: Tensor) -> tuple[Tensor, T
     data = _cut(y, at)  # (P, B, pixels)
     # (P, B, images, pixels): the camera may have a mask of its own for every sample
     columns = torch.stack([_cut(image, at) for image in _plain_images(y, system)], 2)
-    freedom = columns.shape[3] - columns.shape[2]
+    freedom: Any = columns.shape[3] - columns.shape[2]
     if freedom < 32:
         return data.new_zeros(0), data.new_zeros(0)
+    share: Any = 1.0
+    if hasattr(system, "good"):  # where many pixels are bad, little is left to see noise in
+        good = _cut(system.good.to(y).expand(len(y), -1, -1, -1), at).mean(2)
+        usable = good.amin(1) > _USABLE
+        data, columns, share = data[usable], columns[usable], good[usable]
+        freedom = share * data.shape[2] - columns.shape[2]
     q, _ = torch.linalg.qr(columns.mT)
     data = data[..., None]
     rest = data - q @ (q.mT @ data)
     variance = rest.square().sum((2, 3)) / freedom
     # The quantile of a χ² variable over its mean (Wilson, Hilferty, 1931).
     spread = 2 / (9 * freedom)
-    best = (1 - spread - _NORMAL * math.sqrt(spread)) ** 3
-    return variance / best, data.mean((2, 3))
+    root = spread.sqrt() if isinstance(spread, Tensor) else math.sqrt(spread)
+    best = (1 - spread - _NORMAL * root) ** 3
+    return variance / best, data.mean((2, 3)) / share
 
 
 def _plain_images(y: Tensor, system: LinearSystem) -> list[Tensor]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from cassi.solvers.heldout import draw_heldout, heldout_error
+from cassi.solvers.heldout import brightest, draw_heldout, heldout_error
 from cassi.solvers.schedules import Schedule
 
 TOLERANCE = 0.01
@@ -129,15 +129,3 @@ def choose(y: Tensor, system: Any, share: float, iterations: int, run: Run) -> C
     if found.count < iterations:
         return found
     return min(found, look(0), key=lambda choice: choice.error)
-
-
-def brightest(y: Tensor, system: Any, lines: int) -> tuple[Tensor, Any]:
-    """Cut the lines with the most light out of a measurement, where the camera lets it be cut."""
-    axis = getattr(system, "part_axis", None)
-    if axis is None or y.shape[axis] <= lines:
-        return y, system
-    light = y.double().square().sum((0, 1, -3 - axis)).cumsum(0)
-    sums = light[lines - 1 :].clone()
-    sums[1:] -= light[:-lines]
-    first = int(sums.argmax())
-    return y.narrow(axis, first, lines), system.part(first, first + lines)

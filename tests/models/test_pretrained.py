@@ -117,11 +117,11 @@ def test_other_names_take_the_bands_of_the_camera() -> None:
 
 def test_components_stay_where_no_noise_is_seen() -> None:
     choose = plug_and_play()
-    quiet, noisy = choose(0.01), choose(0.05)
+    quiet, noisy = choose(0.01), choose(0.035)
     assert quiet is not None
     assert noisy is not None
     assert quiet.prior.energy == 0 < noisy.prior.energy
-    assert choose(0.1) is None
+    assert choose(0.05) is None
 
 
 def test_a_network_is_a_reconstructor() -> None:

@@ -61,7 +61,8 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
         print(note)
     if inputs.calibration is not None:
         print(say_estimates(inputs.calibration))
-    result = recover(inputs, reconstructor, settings.seed, visible=settings.output.progress)
+    visible = settings.output.progress
+    result = recover(inputs, reconstructor, settings.seed, visible, settings.heldout)
     write_results(run.folder, settings, result)
     print(one_line(result.numbers), f"-> {run.folder}", sep="\n")
     return float(result.numbers["relative_residual"])

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cassi import metrics
 from cassi.apps.inputs import Inputs
-from cassi.apps.reconstruct.one import Result, conclude
+from cassi.apps.reconstruct.one import Result, conclude, predict
 from cassi.checks import whole_number
 from cassi.solvers import Iteration, Solution
 from cassi.solvers.base import Reconstructor
@@ -61,7 +61,10 @@ def can_share(inputs: Inputs, other: Inputs, reconstructor: Reconstructor) -> bo
 
 
 def recover_together(
-    batch: Sequence[Inputs], reconstructor: Reconstructor, seed: int
+    batch: Sequence[Inputs],
+    reconstructor: Reconstructor,
+    seed: int,
+    heldout: float | None = None,
 ) -> list[Result]:
     """Reconstruct all measurements of a batch at once.
 
@@ -71,6 +74,7 @@ def recover_together(
         batch: measurements of one camera.
         reconstructor: as `fit` gives it.
         seed: of what the reconstructor draws.
+        heldout: as for `recover`.
 
     Returns:
         One result for each; the seconds are shared evenly.
@@ -110,5 +114,5 @@ def recover_together(
         alone = Solution(solution.x[index : index + 1], history, solution.reason)
         result = conclude(replace(inputs, system=system), alone, rows[index])
         result.numbers["batch"] = len(batch)
-        results.append(result)
+        results.append(predict(result, reconstructor, seed, heldout))
     return results

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from cassi.data.atomic import atomic_folder
 from cassi.data.io import write_cube
 from cassi.solvers import Solution
 from cassi.solvers.base import Reconstructor
+from cassi.solvers.heldout import measure_heldout
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,13 @@ def fit(inputs: Inputs, recipe: Recipe) -> tuple[Inputs, Reconstructor]:
     return inputs, reconstructor
 
 
-def recover(inputs: Inputs, reconstructor: Reconstructor, seed: int, visible: bool) -> Result:
+def recover(
+    inputs: Inputs,
+    reconstructor: Reconstructor,
+    seed: int,
+    visible: bool,
+    heldout: float | None = None,
+) -> Result:
     """Reconstruct a measurement.
 
     Args:
@@ -60,6 +67,7 @@ def recover(inputs: Inputs, reconstructor: Reconstructor, seed: int, visible: bo
         reconstructor: as `fit` gives it.
         seed: of what the reconstructor draws.
         visible: show a progress bar.
+        heldout: share of the pixels to predict in one more reconstruction.
 
     Raises:
         ValueError: camera and reconstructor do not fit, or nothing finite comes out.
@@ -70,7 +78,26 @@ def recover(inputs: Inputs, reconstructor: Reconstructor, seed: int, visible: bo
         solution = reconstructor.run(
             inputs.measurement, inputs.system, callback=progress, objective=True
         )
-    return conclude(inputs, solution, progress.rows)
+    return predict(conclude(inputs, solution, progress.rows), reconstructor, seed, heldout)
+
+
+def predict(
+    result: Result, reconstructor: Reconstructor, seed: int, heldout: float | None
+) -> Result:
+    """Add to a result how well the method predicts pixels that it is not given.
+
+    Args:
+        result: of the method.
+        reconstructor: the method.
+        seed: of what it draws.
+        heldout: share of the pixels; None leaves the result as it is.
+    """
+    if heldout is None:
+        return result
+    torch.manual_seed(seed)
+    inputs = result.inputs
+    found = measure_heldout(inputs.measurement, inputs.system, reconstructor, heldout)
+    return replace(result, numbers=result.numbers | {"heldout": asdict(found)})
 
 
 def conclude(inputs: Inputs, solution: Solution, rows: list[dict[str, Any]]) -> Result:

@@ -1,7 +1,8 @@
 // The table of metrics: one row a method, its mean over scenes, or one row a method and scene.
 
 const LABELS = { psnr: "PSNR / dB", ssim: "SSIM", sam: "SAM / °", rmse: "RMSE", ergas: "ERGAS / %",
-  seconds: "seconds", relative_residual: "residual ‖y − Ax‖/‖y‖" };
+  seconds: "seconds", relative_residual: "residual ‖y − Ax‖/‖y‖",
+  heldout_error: "held-out error" };
 const DIGITS = { psnr: 2, ssim: 4, sam: 2, rmse: 4, ergas: 2, seconds: 2 };
 const GREATER_IS_BETTER = /psnr|ssim/i;
 
