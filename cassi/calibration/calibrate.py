@@ -20,11 +20,11 @@ from cassi.systems import SDCassi
 _TIE = 0.05  # in objective: minima of plain scenes this close are tried with reconstructions
 _BENT = 0.5  # px at the last band: a curve from which the search may start too
 _VALLEYS = 2  # of these, richer models are tried
-_ASKED = 5.0  # standard errors, which know nothing of what a plain scene leaves out
+_ASKED = 5.0  # standard errors, of what is further asked for: of many the largest counts
 _APART = 1.0  # difference steps, that estimates of the same minimum differ by
 _FITTED, _TESTED = 0.2, 0.05  # shares of the pixels that are withheld
 _PIXELS = 50_000  # of all frames together; more cost time and tell little more
-_SIGNIFICANT = 3.0  # standard errors, of a parameter that is tried
+_SIGNIFICANT = 3.0  # standard errors, of what is believed
 _SURER = 2.0  # standard errors, by which the held-out error of a richer model is lower
 
 
@@ -288,7 +288,7 @@ class _Search:
             tried = tries[best]
             away = abs(PARAMETERS[best].read(tried.geometry) - PARAMETERS[best].nominal)
             left.remove(best)
-            if away < _SIGNIFICANT * tried.errors[best]:
+            if away < _ASKED * tried.errors[best]:
                 continue
             if lowest is None:
                 lowest = self.tested.predict(plain.geometry, self.cube)
@@ -341,14 +341,28 @@ class _Search:
             tried = solve((*gone, key))
             plain = self.tested.predict(tried, self.cube)
             nominal, read = PARAMETERS[key].nominal, PARAMETERS[key].read
-            known = abs(read(geometry) - nominal) > _SIGNIFICANT * self.errors[key]
+            known = self._is_known(key, geometry)
             shown = key in CODE and (
                 abs(read(plain_scenes.geometry) - nominal) > _ASKED * seen[key]
                 and not self._is_better(plain, rich)
             )
             if not (known and (shown or self._is_better(rich, plain))):
                 geometry, rich, gone = tried, plain, (*gone, key)
-        return self._fused(found, model, gone, geometry)
+        fused = self._fused(found, model, gone, geometry)
+        while lost := [
+            key
+            for key in model
+            if key not in (*SHIFT, *CODE, *gone) and not self._is_known(key, fused)
+        ]:
+            gone = (*gone, *lost)
+            fused = self._fused(found, model, gone, solve(gone))
+        return fused
+
+    def _is_known(self, key: str, geometry: Geometry) -> bool:
+        """Tell whether a parameter is significantly off its nominal value."""
+        parameter = PARAMETERS[key]
+        away = abs(parameter.read(geometry) - parameter.nominal)
+        return away > (_SIGNIFICANT if key in (*PLACE, *CODE) else _ASKED) * self.errors[key]
 
     def _fused(
         self, found: Slopes, model: Sequence[str], gone: Sequence[str], geometry: Geometry
