@@ -79,10 +79,11 @@ def auto(y: torch.Tensor) -> torch.Tensor:
         y,
         camera(),
         algorithm=cassi.ADMM(rho=0.05, relaxation=1.6),
-        prior=cassi.priors.Subspace(),
+        prior=cassi.priors.Subspace(balance=1.0),
         sigma=cassi.solvers.Geometric(2.0, 0.03),
         iterations=150,
         consistent=True,
+        heldout=0.05,
     )
 
 

@@ -73,7 +73,7 @@ def test_the_frame_is_the_twins(evaluate, data, results, tmp_path):
     )  # fmt: skip
     y = twin.measure(truth, system, cassi.evaluation.scene_generator(0, "two"))
     true = twin.true_camera(system)
-    for row, frame, camera in (("gap", y, system), ("gap (told)", true.correct(y), true.system)):
+    for row, frame, camera in (("gap", y, system), ("gap (told)", true.correct(y), true.camera)):
         cube = RecordFolder(tmp_path / "run" / "records").read_cube(Job("", "two", row))
         residual = (frame - camera(cube[None])).norm() / frame.norm()
         scores = results("results.json")["metrics"][row]["scenes"]["two"]
