@@ -367,7 +367,10 @@ class _Search:
                 abs(read(plain_scenes.geometry) - nominal) > _ASKED * seen[key]
                 and not self._is_better(plain, rich)
             )
-            if not (known and (shown or self._is_better(rich, plain))):
+            better = shown or self._is_better(rich, plain)
+            if better and key not in (*PLACE, *CODE):
+                better = self._moves(rich, geometry, tried)
+            if not (known and better):
                 geometry, rich, gone = tried, plain, (*gone, key)
         fused = self._fused(found, model, gone, geometry)
         while lost := [
