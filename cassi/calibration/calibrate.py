@@ -21,6 +21,7 @@ _TIE = 0.05  # in objective: minima of plain scenes this close are tried with re
 _BENT = 0.5  # px at the last band: a curve from which the search may start too
 _VALLEYS = 2  # of these, richer models are tried
 _ASKED = 5.0  # standard errors, of what is further asked for: of many the largest counts
+_CLEAR = 3  # times `gain`, by which another valley must predict better
 _APART = 1.0  # difference steps, that estimates of the same minimum differ by
 _FITTED, _TESTED = 0.2, 0.05  # shares of the pixels that are withheld
 _PIXELS = 50_000  # of all frames together; more cost time and tell little more
@@ -269,6 +270,8 @@ class _Search:
                 taken = not self._is_better(reached, tried)
             else:
                 taken = self._is_better(tried, reached)
+                if taken and not are_near(fit.geometry, start, self.system):
+                    taken = self._is_contradicted(start, reached, fit.geometry, tried)
             self._note(fit.keys, fit.geometry, tried, taken)
             if taken:
                 model, start, reached = fit.keys, fit.geometry, tried
@@ -294,6 +297,8 @@ class _Search:
                 lowest = self.tested.predict(plain.geometry, self.cube)
             reached = self.tested.predict(tried.geometry, self.cube)
             taken = self._is_better(reached, lowest)
+            if taken and best not in CODE:
+                taken = self._moves(reached, tried.geometry, plain.geometry)
             self._note((*model, best), tried.geometry, reached, taken)
             if not taken:
                 continue
@@ -321,6 +326,22 @@ class _Search:
             errors[key] = math.hypot(errors[key], (ends[0] - ends[1]) / 2)
         return replace(estimate, geometry=geometry, errors=errors)
 
+    def _moves(self, reached: Prediction, geometry: Geometry, plain: Geometry) -> bool:
+        """Tell whether a step predicts better than the same step the other way.
+
+        Between pixels the camera interpolates linearly, which blurs, and a blur alone can predict
+        better; it is the same either way, movement is not.
+        """
+        other = changed(
+            geometry,
+            {
+                key: 2 * PARAMETERS[key].read(plain) - PARAMETERS[key].read(geometry)
+                for key in (*self.place, *self.further)
+                if key not in CODE
+            },
+        )
+        return self._is_better(reached, self.tested.predict(other, self.cube))
+
     def _shrink(self, model: tuple[str, ...], found: Slopes) -> Geometry:
         """Take parameters away that do not lower the held-out error."""
 
@@ -346,7 +367,10 @@ class _Search:
                 abs(read(plain_scenes.geometry) - nominal) > _ASKED * seen[key]
                 and not self._is_better(plain, rich)
             )
-            if not (known and (shown or self._is_better(rich, plain))):
+            better = shown or self._is_better(rich, plain)
+            if better and key not in (*PLACE, *CODE):
+                better = self._moves(rich, geometry, tried)
+            if not (known and better):
                 geometry, rich, gone = tried, plain, (*gone, key)
         fused = self._fused(found, model, gone, geometry)
         while lost := [
@@ -399,7 +423,19 @@ class _Search:
         """Tell whether plain scenes fit one geometry significantly better than another."""
         return sureness(self.frames, self.system, geometry, other) > _SIGNIFICANT
 
-    def _is_better(self, rich: Prediction, plain: Prediction) -> bool:
+    def _is_contradicted(
+        self, start: Geometry, reached: Prediction, other: Geometry, tried: Prediction
+    ) -> bool:
+        """Tell whether another valley predicts much better than where one is, in both draws.
+
+        Where a reconstruction from nothing ends depends on details, in noise by some per cent.
+        """
+        if tried.error > (1 - _CLEAR * self.gain) * reached.error:
+            return False
+        ends = [self.fitted.predict(each) for each in (start, other)]
+        return ends[1].error < (1 - _CLEAR * self.gain) * ends[0].error
+
+    def _is_better(self, rich: Prediction, plain: Prediction, held: HeldOut | None = None) -> bool:
         """Tell whether a richer model predicts better, by enough and in most parts of the frames.
 
         Parts are compared by the ratio of their errors, and pixels weighted: a few that no camera
