@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from cassi.models.registry import Card
 from cassi.solvers import Callback, Solution, Solver, Statistics, refine, relative_noise
 from cassi.solvers.function import one_iteration
-from cassi.solvers.heldout import draw_heldout, heldout_error
+from cassi.solvers.heldout import brightest, draw_heldout, heldout_error
 from cassi.solvers.linear_system import seen
 from cassi.solvers.statistics import UNSEEN
-from cassi.solvers.strength import LINES, TOLERANCE, brightest
+from cassi.solvers.strength import LINES, TOLERANCE
 
 PRECISIONS = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 """As Lightning's Trainer has them: what autocast computes in."""

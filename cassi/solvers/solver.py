@@ -103,22 +103,24 @@ class Solver:
             objective: record the objective, in units of the squared signal level.
             statistics: of the whole measurement, where y is a part of one.
         """
-        y = seen(y, system)
-        level = signal_level(y, system, statistics)
-        y = y / level
-        believed, sigma, count = self.noise, as_schedule(self.sigma), self.iterations
-        noise = relative_noise(y, system, believed, statistics)
-        if self._is_to_choose(noise, system):
-            whole = statistics or Statistics(lambda: [(y * level, system)])
+        measured = seen(y, system)
+        level = signal_level(measured, system, statistics)
+        y, noise = measured / level, None
+        damped = getattr(self.algorithm, "damped", False)
+        if damped or self.consistent or self.heldout:
+            noise = relative_noise(y, system, self.noise, statistics)
+        sigma, count = as_schedule(self.sigma), self.iterations
+        rho = given = as_schedule(self.algorithm.rho if self.rho is None else self.rho)
+        seeming = noise
+        if noise is not None and self._is_to_choose(noise, system):
+            whole = statistics or Statistics(lambda: [(measured, system)])
             choice = whole.remember(self, lambda: self._choose(whole))
-            believed = choice.noise
             sigma, count = Annealed(sigma, count, choice.count), min(count, choice.count + SETTLED)
-            size = (y * level).square().flatten(1).mean(1).sqrt()
-            noise = torch.minimum(noise, choice.error / size) * (believed != 0)
-        given = as_schedule(self.algorithm.rho if self.rho is None else self.rho)
-        rho = given
-        if getattr(self.algorithm, "damped", False):
-            rho = damped_schedule(given, believed, y, system, statistics)
+            size = measured.square().flatten(1).mean(1).sqrt()
+            seeming = noise * choice.noisy
+            noise = torch.minimum(seeming, choice.error / size)
+        if damped and seeming is not None:
+            rho = damped_schedule(given, seeming, y, system, statistics)
 
         def start() -> Tensor | None:
             if x0 is None and rho is not given:  # pinv blows up noise that dark pixels let through
@@ -140,7 +142,7 @@ class Solver:
             statistics=statistics,
         )
         x = solution.x
-        if self.consistent:
+        if self.consistent and noise is not None:
             x = no_closer(x, system.data_step(x, y, rho(count - 1, count)), y, system, noise)
         return Solution(x * level, solution.history, solution.reason)
 
@@ -151,9 +153,8 @@ class Solver:
     def _choose(self, statistics: Statistics) -> Choice:
         y, system = statistics.brightest()
 
-        def run(
-            y: Tensor, camera: LinearSystem, watch: Watch, noise: float | Literal["auto"]
-        ) -> None:
+        def run(y: Tensor, camera: LinearSystem, watch: Watch, noisy: bool) -> None:
+            noise: float | Literal["auto"] = "auto" if noisy else 0.0
             annealed = replace(self, noise=noise, heldout=0.0, consistent=False)
             annealed.run(y, camera, callback=watch, statistics=statistics)
 

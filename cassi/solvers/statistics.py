@@ -195,7 +195,7 @@ def noise_damping(
 
 def damped_schedule(
     rho: Schedule,
-    noise: float | Literal["auto"],
+    noise: Tensor | float | Literal["auto"],
     y: Tensor,
     system: LinearSystem,
     statistics: Statistics | None = None,
@@ -204,7 +204,7 @@ def damped_schedule(
 
     Args:
         rho: schedule.
-        noise: relative to the root mean square of y, or "auto".
+        noise: relative to the root mean square of y, a number or `(B,)`, or "auto".
         y: measurement `(B, K, H, W')`.
         system: the camera.
         statistics: of the whole measurement, where y is a part of one.

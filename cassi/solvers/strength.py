@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,17 +87,18 @@ class Choice:
 
     Attributes:
         count: iterations of the annealed run.
-        noise: "auto" where the estimate is right, 0 where there is none after all.
+        noisy: whether there is noise at all, and not texture that looks like it.
         error: the least held-out error, as a standard deviation of y; the noise is no more.
     """
 
     count: int
-    noise: Literal["auto", 0]
+    noisy: bool
     error: float
 
 
-Run = Callable[[Tensor, Any, Watch, Literal["auto", 0]], None]
-"""(y, camera, watch, noise): reconstructs and calls the watch after every iteration."""
+Run = Callable[[Tensor, Any, Watch, bool], None]
+"""(y, camera, watch, noisy): reconstructs, with the noise that is estimated or as if there were
+none, and calls the watch after every iteration."""
 
 
 def choose(y: Tensor, system: Any, share: float, iterations: int, run: Run) -> Choice:
@@ -119,13 +120,13 @@ def choose(y: Tensor, system: Any, share: float, iterations: int, run: Run) -> C
     heldout = draw_heldout(y.shape[1:], share).to(y.device)
     camera = system.weighted(bad_pixels=heldout)
 
-    def look(noise: Literal["auto", 0]) -> Choice:
+    def look(noisy: bool) -> Choice:
         watch = Watch(y, system, heldout)
-        run(y, camera, watch, noise)
+        run(y, camera, watch, noisy)
         least = min(watch.errors, default=math.inf)
-        return Choice(watch.best_count(), noise, least * float(y.square().mean().sqrt()))
+        return Choice(watch.best_count(), noisy, least * float(y.square().mean().sqrt()))
 
-    found = look("auto")
+    found = look(True)
     if found.count < iterations:
         return found
-    return min(found, look(0), key=lambda choice: choice.error)
+    return min(found, look(False), key=lambda choice: choice.error)

@@ -30,6 +30,7 @@ from cassi.apps.evaluate.data import load_benchmark
 from cassi.apps.reconstructors import Recipe, compose_settings, settings_of, understand
 from cassi.apps.settings import Evaluate
 from cassi.solvers.heldout import measure_heldout
+from cassi.viz import save_rgb
 from scripts.benchmarks.problems import load_problem
 
 CAPTURES = {
@@ -65,22 +66,11 @@ def contrast(x: Tensor) -> float:
     return float((high - low) / (high + low))
 
 
-def save_picture(x: Tensor, file: Path) -> None:
-    """Save red, green and blue bands, brightened."""
-    from PIL import Image
-
-    count = len(x)
-    picture = torch.stack([x[round(share * (count - 1))] for share in (0.87, 0.52, 0.2)], -1)
-    picture = (picture / picture.flatten().kthvalue(int(0.995 * picture.numel()))[0]).clamp(0, 1)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray((picture**0.6 * 255).byte().cpu().numpy()).save(file)
-
-
-def look_at_captures(methods: list[str], pictures: Path | None) -> None:
+def look_at_captures(methods: list[str], cameras: list[str], pictures: Path | None) -> None:
     """Print a line for each capture and method."""
     print("camera | capture | method | residual | held-out error | angle | contrast | s")
-    for camera, names in CAPTURES.items():
-        for name in names:
+    for camera in cameras:
+        for name in CAPTURES[camera]:
             problem = load_problem(f"experiment={camera}", f"scene={name}")
             y, system = problem.measurement, problem.system
             for method in methods:
@@ -97,7 +87,9 @@ def look_at_captures(methods: list[str], pictures: Path | None) -> None:
                 row = (camera, name, method, f"{residual:.4f}", f"{error:.4f}", angle, bars)
                 print(" | ".join((*row, f"{seconds:.1f}")), flush=True)
                 if pictures is not None:
-                    save_picture(x[0], pictures / f"{camera}_{name}_{method}.png")
+                    pictures.mkdir(parents=True, exist_ok=True)
+                    file = pictures / f"{camera}_{name}_{method}.png"
+                    save_rgb(file, x[0], problem.settings.given_wavelengths)
 
 
 def compare_with_grid(methods: list[str]) -> None:
@@ -132,6 +124,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--methods", nargs="+", default=["auto", "pretrained"])
     parser.add_argument("--pictures", type=Path, help="folder for a picture of each cube")
+    parser.add_argument("--cameras", nargs="+", default=list(CAPTURES), choices=CAPTURES)
     parser.add_argument("--grid", action="store_true")
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
@@ -139,7 +132,7 @@ def main() -> None:
     if arguments.grid:
         compare_with_grid(arguments.methods)
     else:
-        look_at_captures(arguments.methods, arguments.pictures)
+        look_at_captures(arguments.methods, arguments.cameras, arguments.pictures)
 
 
 if __name__ == "__main__":

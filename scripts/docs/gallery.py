@@ -32,6 +32,7 @@ from PIL import Image
 import cassi
 from cassi.data.bundled import bundled_path
 from cassi.data.io import load_cube
+from cassi.systems.masks import move_mask
 from cassi.viz import choose_points, exposure_of, save_bands, srgb
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "gallery"
@@ -73,20 +74,6 @@ def camera() -> cassi.SDCassi:
     return cassi.SDCassi(bundled()[1], bands=28, step=2)
 
 
-def auto(y: torch.Tensor) -> torch.Tensor:
-    """Reconstruct as `solver=auto` does."""
-    return cassi.solve(
-        y,
-        camera(),
-        algorithm=cassi.ADMM(rho=0.05, relaxation=1.6),
-        prior=cassi.priors.Subspace(balance=1.0),
-        sigma=cassi.solvers.Geometric(2.0, 0.03),
-        iterations=150,
-        consistent=True,
-        heldout=0.05,
-    )
-
-
 def in_colour(cube: torch.Tensor) -> np.ndarray:
     """Render a cube of the bundled scene with the exposure of the truth."""
     truth, _, wavelengths = bundled()
@@ -121,7 +108,7 @@ def draw_inverses() -> None:
         "truth": truth,
         "ratio_inverse": cassi.ops.ratio_inverse(y, mask, 28, 2),
         "pinv": camera().pinv(y),
-        "auto": auto(y),
+        "auto": cassi.reconstruct(y, camera()),
     }
     panels = [(_scored(name, cube), in_colour(cube)) for name, cube in cubes.items()]
     save(picture_row(panels, 4, 2.4)[0], "inverses.jpg")
@@ -134,7 +121,7 @@ def draw_methods() -> None:
     gap_tv = cassi.solve(
         y, camera(), algorithm=cassi.GAP(), prior=cassi.TV(iterations=8), iterations=100
     )
-    cubes = {"truth": truth, "GAP-TV": gap_tv, "auto": auto(y)}
+    cubes = {"truth": truth, "GAP-TV": gap_tv, "auto": cassi.reconstruct(y, camera())}
     panels = [(_scored(name, cube), in_colour(cube)) for name, cube in cubes.items()]
     blank = np.full((256, 256, 3), 255, np.uint8)
     figure, axes = picture_row([*panels, ("", blank), ("", blank)], 5, 2.2)
@@ -163,10 +150,32 @@ def draw_noise() -> None:
     panels = []
     for decibels in (None, 30, 20):
         level = 0.0 if decibels is None else 10 ** (-decibels / 20)
-        cube = auto(y + level * y.square().mean().sqrt() * draws)
+        cube = cassi.reconstruct(y + level * y.square().mean().sqrt() * draws, camera())
         name = "no noise" if decibels is None else f"{decibels} dB"
         panels.append((_scored(name, cube), in_colour(cube)))
     save(picture_row(panels, 3, 2.8)[0], "noise.jpg")
+
+
+def draw_mistakes() -> None:
+    """What a camera that is wrong in one way makes of a snapshot with shot noise."""
+    truth, mask, _ = bundled()
+    y = cassi.simulate(truth, camera(), noise="shot")
+    dead = torch.rand(y.shape[1:], generator=torch.Generator().manual_seed(0)) < 0.005
+    moved = move_mask(mask, (0.4, -0.3), 0.0)
+    cases = {
+        "right": (y, camera()),
+        "wrong direction": (y, cassi.SDCassi(mask, bands=28, step=-2)),
+        "mask upside down": (y, cassi.SDCassi(mask.flip(-2), bands=28, step=2)),
+        "mask off (0.4, −0.3) px": (y, cassi.SDCassi(moved, bands=28, step=2)),
+        "dark level left in": (y + 0.1 * y.amax(), camera()),
+        "dead pixels as light": (torch.where(dead, 0, y), camera()),
+        "bad_pixels=FILE": (y, camera().weighted(bad_pixels=dead)),
+    }
+    panels = [("truth", in_colour(truth))]
+    for name, (frame, system) in cases.items():
+        cube = cassi.reconstruct(frame, system)
+        panels.append((_scored(name, cube), in_colour(cube)))
+    save(picture_row(panels, 4, 2.6)[0], "mistakes.jpg")
 
 
 def draw_bands() -> None:
@@ -174,7 +183,7 @@ def draw_bands() -> None:
     truth, _, wavelengths = bundled()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "bands.png")
-        save_bands(path, auto(camera()(truth))[0], wavelengths)
+        save_bands(path, cassi.reconstruct(camera()(truth), camera())[0], wavelengths)
         with Image.open(path) as picture:
             small = picture.convert("RGB").resize((picture.width * 2 // 3, picture.height * 2 // 3))
     small.save(FOLDER / "bands.jpg", quality=82)
@@ -227,6 +236,7 @@ DRAWN: dict[str, tuple[Callable[[], None], str | None]] = {
     "inverses": (draw_inverses, None),
     "methods": (draw_methods, None),
     "noise": (draw_noise, None),
+    "mistakes": (draw_mistakes, None),
     "bands": (draw_bands, None),
     **{
         name: (partial(draw_snapshots, name), "tsa_real" if "tsa" in name else "kaist_meas")
