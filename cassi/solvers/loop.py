@@ -29,6 +29,7 @@ def iterate(
     callback: Callback | None = None,
     objective: bool = False,
     statistics: Statistics | None = None,
+    began: float | None = None,
 ) -> Solution:
     """Run an algorithm.
 
@@ -46,6 +47,7 @@ def iterate(
         callback: called after every iteration; returning True stops the loop.
         objective: record the objective of every iteration, see `evaluate_objective`.
         statistics: of the whole measurement, where y is a part of one.
+        began: `time.perf_counter()` from which seconds are counted, where work came before.
 
     Returns:
         The last cube whose values are all finite, with the statistics of every iteration.
@@ -54,7 +56,7 @@ def iterate(
         TypeError: measurement and camera have changed places.
     """
     check_order("iterate", y, system)
-    start = time.perf_counter()
+    start = time.perf_counter() if began is None else began
     norm = _norm(y)
     prior, running = begin(prior), begin_system(system)
     state = algorithm.init(y, running, _first_cube(x0, y, running), statistics)

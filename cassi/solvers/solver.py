@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -103,6 +104,7 @@ class Solver:
             objective: record the objective, in units of the squared signal level.
             statistics: of the whole measurement, where y is a part of one.
         """
+        began = time.perf_counter()
         measured = seen(y, system)
         level = signal_level(measured, system, statistics)
         y, noise = measured / level, None
@@ -140,6 +142,7 @@ class Solver:
             callback=callback and (lambda iteration, x: callback(iteration, x * level)),
             objective=objective,
             statistics=statistics,
+            began=began,
         )
         x = solution.x
         if self.consistent and noise is not None:

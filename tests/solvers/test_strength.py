@@ -1,0 +1,160 @@
+"""How far an annealing goes in noise, and how near a cube may come to a noisy measurement."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from cassi.priors import TV, Subspace
+from cassi.solvers import ADMM, Geometric, Solver
+from cassi.solvers.refine import no_closer
+from cassi.solvers.strength import Annealed, Watch, brightest, choose
+from cassi.systems import SDCassi
+
+
+@pytest.fixture(scope="module")
+def system():
+    mask = torch.rand(96, 96, generator=torch.Generator().manual_seed(2))
+    return SDCassi(mask, bands=6, step=1)
+
+
+@pytest.fixture(scope="module")
+def truth():
+    generator = torch.Generator().manual_seed(3)
+    spectra = torch.rand(4, 6, 1, 1, generator=generator)
+    places = torch.randint(0, 4, (6, 6), generator=generator).repeat_interleave(16, 0)
+    places = places.repeat_interleave(16, 1)
+    return sum(s * (places == k) for k, s in enumerate(spectra))[None]
+
+
+def solver(**settings):
+    prior = Subspace(prior=TV(norm="nuclear", warm=True), balance=1.0)
+    return Solver(
+        prior, ADMM(rho=0.05, relaxation=1.6), 60, Geometric(2.0, 0.01), heldout=0.05, **settings
+    )
+
+
+def noisy(truth, system, level=0.05):
+    y = system(truth)
+    draws = torch.randn(y.shape, generator=torch.Generator().manual_seed(4))
+    return y + level * y.square().mean().sqrt() * draws
+
+
+def test_an_annealing_stops_falling():
+    schedule = Annealed(Geometric(1.0, 0.01), 3, 2)
+    assert [schedule(i, 5) for i in range(5)] == pytest.approx([1.0, 0.1, 0.1, 0.1, 0.1])
+
+
+def watched(errors, monkeypatch):
+    """Return a watch that has seen errors, at strengths that halve from 0.39 on."""
+    left = iter(errors)
+    monkeypatch.setattr(
+        "cassi.solvers.strength.heldout_error", lambda *_: torch.tensor([next(left)])
+    )
+    watch = Watch(torch.zeros(1), None, torch.zeros(1))
+    for strength in (2.0, 0.9):
+        assert not watch(SimpleNamespace(sigma=strength), torch.zeros(1))  # not looked at
+    ends = [watch(SimpleNamespace(sigma=0.39 / 2**k), torch.zeros(1)) for k in range(len(errors))]
+    return watch, ends
+
+
+def test_the_last_strength_that_is_nearly_the_best_is_taken(monkeypatch):
+    watch, ends = watched([0.3, 0.2, 0.201, 0.21, 0.25], monkeypatch)
+    assert ends == [False, False, False, True, True]
+    assert watch.best_count() == 2 + 3
+
+
+def test_without_a_rise_nothing_ends(monkeypatch):
+    watch, ends = watched([0.3, 0.2, 0.1], monkeypatch)
+    assert not any(ends)
+    assert watch.best_count() == 5
+
+
+def test_what_seems_noise_may_be_texture(system, truth):
+    y = system(truth)
+
+    def run(better):
+        def reconstruct(_, camera, watch, noisy):
+            for k in range(3):
+                cube = truth[..., : camera.cube_shape[1], :] * (1.0 if noisy == better else 0.9)
+                watch(SimpleNamespace(sigma=0.1 / 2**k), cube)
+
+        return reconstruct
+
+    assert choose(y, system, 0.05, 3, run(better=True)).noisy
+    assert not choose(y, system, 0.05, 3, run(better=False)).noisy
+
+
+def test_in_noise_the_run_ends_early_and_is_better(system, truth):
+    y = noisy(truth, system)
+    whole = replace(solver(), heldout=0.0).run(y, system)
+    chosen = solver().run(y, system)
+    assert chosen.history[-1].sigma > whole.history[-1].sigma
+    assert (chosen.x - truth).norm() < (whole.x - truth).norm()
+    assert torch.equal(solver().run(y, system).x, chosen.x)
+
+
+def test_a_noise_that_is_given_is_believed(system, truth):
+    y = noisy(truth, system)
+    given = solver(noise=0.05).run(y, system)
+    assert torch.equal(given.x, replace(solver(noise=0.05), heldout=0.0).run(y, system).x)
+    assert len(given.history) == 60
+
+
+def test_seconds_count_what_comes_before(system, truth, monkeypatch):
+    times = iter(range(10_000))
+    monkeypatch.setattr("time.perf_counter", lambda: float(next(times)))
+    chosen = solver().run(noisy(truth, system), system)
+    # The clock ticks at every look, so what was watched stands in the first iteration's seconds.
+    assert chosen.history[0].seconds > 60
+
+
+def test_brightest_lines():
+    y = torch.zeros(1, 1, 8, 5)
+    y[..., 5:7, :] = 1
+    part, camera = brightest(y, SDCassi(torch.ones(8, 4), bands=2, step=1), 2)
+    assert torch.equal(part, y[..., 5:7, :])
+    assert camera.cube_shape == (2, 2, 4)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02, 0.3])
+def test_no_closer_than_the_noise(system, truth, noise):
+    generator = torch.Generator().manual_seed(5)
+    y = system(truth).repeat(2, 1, 1, 1)
+    x = truth + 0.2 * torch.randn((2, *truth.shape[1:]), generator=generator)
+    stepped = system.data_step(x, y, 0.0)
+    near = no_closer(x, stepped, y, system, torch.tensor([noise, 0.0]))
+    left, first = (
+        (y - system(cube)).flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1) for cube in (near, x)
+    )
+    assert left[0].item() == pytest.approx(min(noise, first[0].item()), abs=1e-4)
+    assert torch.equal(near[1], stepped[1])
+
+
+def test_a_cube_that_fits_already_stays(system, truth):
+    y = noisy(truth, system)
+    x = system.data_step(truth, y, 0.5)
+    assert torch.equal(no_closer(x, truth, y, system, torch.tensor([0.9])), x)
+
+
+def test_balanced_components_smooth_colour_more_than_brightness(truth):
+    generator = torch.Generator().manual_seed(6)
+    x = truth + 0.05 * torch.randn(truth.shape, generator=generator)
+
+    def rest(balance):
+        u = Subspace(prior=TV(norm="nuclear"), balance=balance, energy=0.0)(x, 0.02)
+        wrong = u - truth
+        brightness = wrong.mean(1, keepdim=True)
+        return (wrong - brightness).norm() / brightness.norm()
+
+    assert rest(1.0) < rest(0.0)
+
+
+def test_balance_is_checked():
+    with pytest.raises(ValueError, match="balance"):
+        Subspace(balance=-1.0)
+    with pytest.raises(ValueError, match="heldout"):
+        Solver(TV(), heldout=0.7)
