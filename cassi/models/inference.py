@@ -16,8 +16,9 @@ from cassi.solvers import Callback, Solution, Solver, Statistics, refine, relati
 from cassi.solvers.function import one_iteration
 from cassi.solvers.heldout import brightest, draw_heldout, heldout_error
 from cassi.solvers.linear_system import seen
+from cassi.solvers.refine import VISIBLE
 from cassi.solvers.statistics import UNSEEN
-from cassi.solvers.strength import LINES, TOLERANCE
+from cassi.solvers.strength import LINES, MISFIT, TOLERANCE
 
 PRECISIONS = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 """As Lightning's Trainer has them: what autocast computes in."""
@@ -102,13 +103,20 @@ class Inference(nn.Module):
         if not self.refined:
             return self._apply_with(None, y, system, statistics)
         noise = relative_noise(y, system, getattr(self.network, "noise", "auto"), statistics)
+        visible = VISIBLE
         if self._is_to_choose(noise, system):
             whole = statistics or Statistics(lambda: [(y, system)])
-            noise = noise * whole.remember(self, lambda: self._choose(whole, noise))
-        return self._apply_with(noise, y, system, statistics)
+            factor, visible = whole.remember(self, lambda: self._choose(whole, noise))
+            noise = noise * factor
+        return self._apply_with(noise, y, system, statistics, visible)
 
     def _apply_with(
-        self, noise: Tensor | None, y: Tensor, system: Any, statistics: Statistics | None
+        self,
+        noise: Tensor | None,
+        y: Tensor,
+        system: Any,
+        statistics: Statistics | None,
+        visible: float = VISIBLE,
     ) -> Tensor:
         more: dict[str, Any] = {}
         if statistics is not None and getattr(self.network, "takes_statistics", False):
@@ -128,7 +136,7 @@ class Inference(nn.Module):
         solver = None if self.solver is None else self.solver(float(noise.max()))
         if solver is not None:
             x = solver.run(y, system, x0=x, statistics=statistics).x
-        return refine(x, y, system, noise=noise, statistics=statistics)
+        return refine(x, y, system, noise=noise, visible=visible, statistics=statistics)
 
     def _is_to_choose(self, noise: Tensor, system: Any) -> bool:
         estimated = getattr(self.network, "noise", None) == "auto"
@@ -136,11 +144,12 @@ class Inference(nn.Module):
         possible = possible and hasattr(system, "weighted")
         return bool(possible) and bool((noise > UNSEEN).any())
 
-    def _choose(self, statistics: Statistics, noise: Tensor) -> float:
-        """Return by how much more noise the network is told of the measurement is best predicted.
+    def _choose(self, statistics: Statistics, noise: Tensor) -> tuple[float, float]:
+        """Return what times the noise that is seen the network is best told.
 
         What the camera's model does not explain is noise for a network, though no window of a plain
-        scene shows it.
+        scene shows it; and what seems noise is texture where pixels held out are predicted better
+        than that. The second number is `visible` of `refine`: 0 where the camera's error is seen.
         """
         y, system = brightest(*statistics.brightest(), LINES)
         y = seen(y, system)
@@ -152,12 +161,13 @@ class Inference(nn.Module):
             return float(heldout_error(x, y, system, heldout).square().mean().sqrt())
 
         best, least = FACTORS[0], error(FACTORS[0])
-        for factor in FACTORS[1:]:
+        shown = float((noise * statistics.size).mean() / y.square().mean().sqrt())
+        for factor in (least / shown,) if least < shown else FACTORS[1:]:
             found = error(factor)
             if not found < (1 - TOLERANCE) * least:
                 break
             best, least = factor, found
-        return best
+        return best, 0.0 if best > 1 and least > MISFIT else VISIBLE
 
     @torch.no_grad()
     def run(

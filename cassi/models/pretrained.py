@@ -22,8 +22,8 @@ FILE = Path(__file__).with_name("weights") / "cassi_net.safetensors"
 FILES = (FILE, SHIPPED)
 """What "pretrained" stands for: these, and the weights of the denoising network that refines."""
 SIZES: dict[str, dict[str, Any]] = {
-    "large": {"start": 150, "strength": 0.03, "balance": 1.0},
-    "small": {"start": 40, "strength": 0.06, "balance": 1.0},
+    "large": {"start": 150, "strength": 0.03, "balance": 0.75},
+    "small": {"start": 40, "strength": 0.06, "balance": 0.75},
 }
 """How total variation runs before the learned stages: the small one is faster."""
 BANDS = (4, 40)

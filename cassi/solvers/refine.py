@@ -25,6 +25,7 @@ def refine(
     noise: Tensor | float | Literal["auto"] = "auto",
     residual: float = 1e-3,
     iterations: int = 4,
+    visible: float = VISIBLE,
     statistics: Statistics | None = None,
 ) -> Tensor:
     """Take a cube to the nearest with data consistency, as far as the measurement is not noise.
@@ -42,6 +43,7 @@ def refine(
         noise: relative to the root mean square of y, a number or `(B,)`; "auto" estimates it.
         residual: wanted ‖y − Ax‖/‖y‖, where there is less noise.
         iterations: at most so many.
+        visible: noise below which all of y is fitted.
         statistics: of the whole measurement, where y is a part of one.
 
     Returns:
@@ -59,8 +61,8 @@ def refine(
     rho = noise_damping(y, system, share, statistics)
     # Small enough to lose no digits, large enough for pixels that no light reaches.
     rho = rho.clamp_min(1e-5 * float(system(system.adjoint(torch.ones_like(y))).mean()))
-    wanted = torch.where(share < VISIBLE, residual, share.clamp_min(residual))
-    floor = torch.where(share < VISIBLE, 0, share)
+    wanted = torch.where(share < visible, residual, share.clamp_min(residual))
+    floor = torch.where(share < visible, 0, share)
     running = begin_system(system)
     for _ in range(iterations):
         left = (y - system(x)).flatten(1).norm(dim=1) / size

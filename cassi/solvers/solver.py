@@ -115,11 +115,11 @@ class Solver:
         rho = given = as_schedule(self.algorithm.rho if self.rho is None else self.rho)
         seeming = noise
         if noise is not None and self._is_to_choose(noise, system):
-            whole = statistics or Statistics(lambda: [(measured, system)])
-            choice = whole.remember(self, lambda: self._choose(whole))
-            sigma, count = Annealed(sigma, count, choice.count), min(count, choice.count + SETTLED)
+            whole, shown = statistics or Statistics(lambda: [(measured, system)]), noise
             size = measured.square().flatten(1).mean(1).sqrt()
-            seeming = noise * choice.noisy
+            choice = whole.remember(self, lambda: self._choose(whole, shown))
+            sigma, count = Annealed(sigma, count, choice.count), min(count, choice.count + SETTLED)
+            seeming = noise * choice.factor
             noise = torch.minimum(seeming, choice.error / size)
         if damped and seeming is not None:
             rho = damped_schedule(given, seeming, y, system, statistics)
@@ -153,15 +153,17 @@ class Solver:
         possible = self.heldout > 0 and hasattr(system, "weighted")
         return possible and self.noise == "auto" and bool((noise > UNSEEN).any())
 
-    def _choose(self, statistics: Statistics) -> Choice:
+    def _choose(self, statistics: Statistics, noise: Tensor) -> Choice:
         y, system = statistics.brightest()
+        share = float(noise.mean())
 
-        def run(y: Tensor, camera: LinearSystem, watch: Watch, noisy: bool) -> None:
-            noise: float | Literal["auto"] = "auto" if noisy else 0.0
-            annealed = replace(self, noise=noise, heldout=0.0, consistent=False)
+        def run(y: Tensor, camera: LinearSystem, watch: Watch, factor: float) -> None:
+            told: Any = "auto" if factor == 1 else factor * share
+            annealed = replace(self, noise=told, heldout=0.0, consistent=False)
             annealed.run(y, camera, callback=watch, statistics=statistics)
 
-        return choose(seen(y, system), system, self.heldout, self.iterations, run)
+        deviation = share * float(statistics.size.mean())
+        return choose(seen(y, system), system, self.heldout, self.iterations, deviation, run)
 
     def __call__(self, y: Tensor, system: LinearSystem) -> Tensor:
         """Reconstruct: `(B, K, H, W')` → `(B, C, H, W)`."""

@@ -69,6 +69,11 @@ class Statistics:
         return _brightness_level(torch.cat([y for y, _ in self.parts()], self.axis), flats)
 
     @cached_property
+    def size(self) -> Tensor:
+        """The root mean square of y, `(B,)`, > 0."""
+        return _root_mean_square(torch.cat([y for y, _ in self.parts()], self.axis))
+
+    @cached_property
     def noise(self) -> Tensor:
         """The noise relative to the root mean square of y, `(B,)`; see `noise_level`."""
         whole = torch.cat([y for y, _ in self.parts()], self.axis)

@@ -21,6 +21,12 @@ PASSED = 0.5
 SETTLED = 0.4
 """The strength, in signal levels, from which on held-out errors are looked at: what comes before is
 on its way from the first cube."""
+DOUBT = 1.5
+"""The held-out error, in units of the noise that plain windows show, from which on the rest of it
+may be noise as well: what the model of the camera does not explain."""
+MISFIT = 0.02
+"""The least held-out error, relative to y, of which a part may be the camera's: simulated cameras,
+which are as their models say, predict texture as badly as that."""
 LINES = 128
 """Of the scene, those with the most light, that are looked at."""
 
@@ -87,46 +93,54 @@ class Choice:
 
     Attributes:
         count: iterations of the annealed run.
-        noisy: whether there is noise at all, and not texture that looks like it.
+        factor: the noise, in units of that which plain windows show: 0 where that is texture, more
+            than 1 where the model of the camera is wrong by more than the noise.
         error: the least held-out error, as a standard deviation of y; the noise is no more.
     """
 
     count: int
-    noisy: bool
+    factor: float
     error: float
 
 
-Run = Callable[[Tensor, Any, Watch, bool], None]
-"""(y, camera, watch, noisy): reconstructs, with the noise that is estimated or as if there were
-none, and calls the watch after every iteration."""
+Run = Callable[[Tensor, Any, Watch, float], None]
+"""(y, camera, watch, factor): reconstructs, with so much of the noise that is estimated, and calls
+the watch after every iteration."""
 
 
-def choose(y: Tensor, system: Any, share: float, iterations: int, run: Run) -> Choice:
+def choose(y: Tensor, system: Any, share: float, iterations: int, noise: float, run: Run) -> Choice:
     """Find how far an annealed run may go with a measurement that seems noisy.
 
     The brightest lines of the scene are reconstructed without some of their pixels; the held-out
     error falls while the prior gives way to detail, and rises when what it gives way to is noise.
     Where it falls to the end, what seems noise may be texture: a run that trusts the measurement is
-    looked at too.
+    looked at too. Where it stays far above the noise and that is no better, a run is looked at that
+    takes all of the error for noise.
 
     Args:
         y: measurement `(B, K, H', W')`, or a part of one.
         system: its camera.
         share: of the pixels to hold out.
         iterations: of the whole annealing.
+        noise: its standard deviation as plain windows show it, > 0.
         run: reconstructs.
     """
     y, system = brightest(y, system, LINES)
     heldout = draw_heldout(y.shape[1:], share).to(y.device)
     camera = system.weighted(bad_pixels=heldout)
 
-    def look(noisy: bool) -> Choice:
+    def look(factor: float) -> Choice:
         watch = Watch(y, system, heldout)
-        run(y, camera, watch, noisy)
+        run(y, camera, watch, factor)
         least = min(watch.errors, default=math.inf)
-        return Choice(watch.best_count(), noisy, least * float(y.square().mean().sqrt()))
+        return Choice(watch.best_count(), factor, least * float(y.square().mean().sqrt()))
 
-    found = look(True)
-    if found.count < iterations:
-        return found
-    return min(found, look(False), key=lambda choice: choice.error)
+    found = look(1.0)
+    if found.count == iterations:
+        found = min(found, look(0.0), key=lambda choice: choice.error)
+    seems_more = found.error > max(DOUBT * noise, MISFIT * float(y.square().mean().sqrt()))
+    if found.factor == 1 and seems_more and math.isfinite(found.error):
+        more = look(found.error / noise)
+        if more.error < (1 - TOLERANCE) * found.error:
+            return more
+    return found

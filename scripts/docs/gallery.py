@@ -1,8 +1,8 @@
 """Draw the pictures of docs/gallery.
 
-Those of the bundled scene need nothing. Those of KAIST snapshots and of the TSA camera's captures
-are drawn where $CASSI_DATA has the data, else left as they are. Prints each picture and
-its size. On two cores the bundled ones take half a minute, all of them four.
+Those of the bundled scene need nothing. Those of KAIST snapshots and of captures by two real
+cameras are drawn where $CASSI_DATA has the data, else left as they are. Prints each picture and
+its size. On two cores the bundled ones take a minute, all of them a quarter of an hour.
 
     python scripts/docs/gallery.py                  # all that can be drawn
     python scripts/docs/gallery.py methods bands    # some
@@ -192,13 +192,15 @@ def draw_bands() -> None:
 def draw_snapshots(name: str) -> None:
     """Real snapshots, by one method or several, one below the other."""
     experiment, scenes, height, methods = SNAPSHOTS[name]
-    shown = slice(None, None, 2 if experiment == "tsa_real" else 1)
+    real = name in ("tsa", "smem")
+    shown = slice(None, None, 2 if real else 1)
     panels = [
         (f"{scene}{title}", _command(experiment, scene, *options)[shown, shown])
         for title, options in methods.items()
         for scene in scenes
     ]
-    save(picture_row(panels, 5, height)[0], f"{name}.jpg")
+    columns = len(scenes) if real else 5
+    save(picture_row(panels, columns, height)[0], f"{name}.jpg")
 
 
 def _scored(name: str, cube: torch.Tensor) -> str:
@@ -222,13 +224,19 @@ def _command(experiment: str, scene: str, *further: str) -> np.ndarray:
 
 KAIST = ("kaist_snapshot", [f"scene{number:02}" for number in range(1, 11)], 1.9)
 TSA = ("tsa_real", [f"scene{number}" for number in range(1, 6)], 2.6)
-SHORT, WEIGHTS = ("solver.iterations=60",), ("model=pretrained",)
+SMEM = ("smem", ["resolution_target", "fern_root", "blood_sample1"], 2.6)
+WEIGHTS = ("model=pretrained",)
+REAL = {
+    ", as if without noise": ("solver.noise=0", "prior.balance=0"),
+    ", default": (),
+    ", pretrained": WEIGHTS,
+}
 SNAPSHOTS: dict[str, tuple[str, list[str], float, dict[str, tuple[str, ...]]]] = {
     # name of the picture: experiment, scenes, height, and options by what is added to the title
     "kaist": (*KAIST, {"": ()}),
-    "tsa": (*TSA, {"": SHORT}),
     "pretrained_kaist": (*KAIST, {"": WEIGHTS}),
-    "pretrained_tsa": (*TSA, {", auto": SHORT, ", pretrained": WEIGHTS}),
+    "tsa": (*TSA, REAL),
+    "smem": (*SMEM, REAL),
 }
 DRAWN: dict[str, tuple[Callable[[], None], str | None]] = {
     # name of the picture: who draws it, and the folder of $CASSI_DATA it needs
@@ -239,8 +247,13 @@ DRAWN: dict[str, tuple[Callable[[], None], str | None]] = {
     "mistakes": (draw_mistakes, None),
     "bands": (draw_bands, None),
     **{
-        name: (partial(draw_snapshots, name), "tsa_real" if "tsa" in name else "kaist_meas")
-        for name in SNAPSHOTS
+        name: (partial(draw_snapshots, name), folder)
+        for name, folder in {
+            "kaist": "kaist_meas",
+            "pretrained_kaist": "kaist_meas",
+            "tsa": "tsa_real",
+            "smem": "smem",
+        }.items()
     },
 }
 

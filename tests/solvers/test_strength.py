@@ -73,19 +73,31 @@ def test_without_a_rise_nothing_ends(monkeypatch):
     assert watch.best_count() == 5
 
 
+def looks(truth, good):
+    """Return a run whose cubes are true for factors that are good, and 10 % too dark for others."""
+
+    def reconstruct(_, camera, watch, factor):
+        for k in range(3):
+            cube = truth[..., : camera.cube_shape[1], :] * (1.0 if good(factor) else 0.9)
+            watch(SimpleNamespace(sigma=0.1 / 2**k), cube)
+
+    return reconstruct
+
+
 def test_what_seems_noise_may_be_texture(system, truth):
     y = system(truth)
 
-    def run(better):
-        def reconstruct(_, camera, watch, noisy):
-            for k in range(3):
-                cube = truth[..., : camera.cube_shape[1], :] * (1.0 if noisy == better else 0.9)
-                watch(SimpleNamespace(sigma=0.1 / 2**k), cube)
+    assert choose(y, system, 0.05, 3, 10.0, looks(truth, lambda factor: factor == 1)).factor == 1
+    assert choose(y, system, 0.05, 3, 10.0, looks(truth, lambda factor: factor == 0)).factor == 0
 
-        return reconstruct
 
-    assert choose(y, system, 0.05, 3, run(better=True)).noisy
-    assert not choose(y, system, 0.05, 3, run(better=False)).noisy
+def test_what_the_camera_does_not_explain_is_noise_too(system, truth):
+    y = system(truth)
+    error = 0.1 * float(y.square().mean().sqrt())
+    more = choose(y, system, 0.05, 3, error / 4, looks(truth, lambda factor: factor > 1))
+    assert more.factor == pytest.approx(4, rel=0.2)
+    sure = choose(y, system, 0.05, 3, error / 1.1, looks(truth, lambda factor: factor > 1))
+    assert sure.factor == 1
 
 
 def test_in_noise_the_run_ends_early_and_is_better(system, truth):
