@@ -115,7 +115,7 @@ def choose(y: Tensor, system: Any, share: float, iterations: int, noise: float, 
     error falls while the prior gives way to detail, and rises when what it gives way to is noise.
     Where it falls to the end, what seems noise may be texture: a run that trusts the measurement is
     looked at too. Where it stays far above the noise and that is no better, a run is looked at that
-    takes all of the error for noise.
+    takes all of the error for noise; it is taken unless it predicts clearly worse.
 
     Args:
         y: measurement `(B, K, H', W')`, or a part of one.
@@ -141,6 +141,6 @@ def choose(y: Tensor, system: Any, share: float, iterations: int, noise: float, 
     seems_more = found.error > max(DOUBT * noise, MISFIT * float(y.square().mean().sqrt()))
     if found.factor == 1 and seems_more and math.isfinite(found.error):
         more = look(found.error / noise)
-        if more.error < (1 - TOLERANCE) * found.error:
+        if more.error < (1 + 2 * TOLERANCE) * found.error:
             return more
     return found
