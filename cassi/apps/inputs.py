@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,10 +154,16 @@ def preprocess(
 ) -> tuple[Tensor, Tensor | None, dict[str, Any], list[str]]:
     """Make a measurement of a frame `(B, K, H', W')`; see `Preprocessing.prepare`.
 
+    Its warnings are printed, those of every snapshot of many.
+
     Returns:
         The measurement, its bad pixels if there are some, what was done by step, and notes.
     """
-    made = chain.prepare(frame, full_scale)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        made = chain.prepare(frame, full_scale)
+    for each in caught:
+        print(f"warning: {each.message}", file=sys.stderr)
     said = describe(made.done)
     return made.y, made.bad, made.done, [f"measurement: {said}"] if said else []
 

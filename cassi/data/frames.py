@@ -175,7 +175,8 @@ class Preprocessing:
         left_out = known | saturated
         if bool(left_out.flatten(2).all(2).any()):
             raise ValueError("saturation: expected some good pixels, all are to be left out")
-        y, dark = self._subtract_dark(_fill(frame, left_out), frame, ~left_out, full)
+        filled, top = _fill(frame, left_out), values.max().item()
+        y, dark = self._subtract_dark(filled, ~left_out, top, full)
         done: dict[str, Any] = dict.fromkeys(STEPS)
         done |= {"bits": self.bits, "dark": dark}
         if "flat" in self._files:
@@ -278,10 +279,10 @@ class Preprocessing:
         """Say how a level is given in counts, where a frame is in fractions of full scale."""
         if self.bits is not None or full != 1:
             return ""
-        return "; to give it in counts set bits, 12 of a camera of 12 bits"
+        return "; set bits to give it in counts, bits=12 for a camera of 12 bits"
 
     def _subtract_dark(
-        self, filled: Tensor, frame: Tensor, good: Tensor, full: float | None
+        self, filled: Tensor, good: Tensor, top: float, full: float | None
     ) -> tuple[Tensor, dict[str, Any]]:
         source, dark, hint = "number", self._dark_of(filled), self._of_counts(full)
         level = dark.mean().item() if isinstance(dark, Tensor) else dark
@@ -289,7 +290,7 @@ class Preprocessing:
             source = "edges"
         elif "dark" in self._files:
             source, hint = str(self.dark), "; give the dark frame in the format of the measurement"
-        y, top = filled - dark, frame[good].max().item()
+        y = filled - dark
         if level >= top and level != 0:
             raise ValueError(
                 f"dark: expected a level below the frame's largest value, {top:.4g}, got "

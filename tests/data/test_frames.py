@@ -180,7 +180,7 @@ def test_counts_of_a_few_bits():
 def test_levels_in_counts_of_a_frame_in_fractions():
     frame = torch.rand(1, 1, 6, 8, generator=seeded()) / 16
     for option in ("dark", "saturation"):
-        with pytest.raises(ValueError, match=rf"{option}: .*; to give it in counts set bits, 12"):
+        with pytest.raises(ValueError, match=rf"{option}: .*; set bits to give it in counts"):
             Preprocessing(**{option: 4000}).prepare(frame, 1.0)
 
 

@@ -68,7 +68,6 @@ def test_writes_a_camera_that_reconstructs(calibrate, reconstruct, results, benc
     assert "offsets=-0.0" in used.out
 
 
-@pytest.mark.filterwarnings("ignore:measurement")
 def test_bad_and_saturated_pixels_have_no_influence(calibrate, results, bench, tmp_path):
     frame = np.load(tmp_path / "first.npy")
     bad = np.random.default_rng(0).random(frame.shape) < 0.03
