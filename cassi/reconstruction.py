@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from cassi.models.inference import prepare
 from cassi.solvers import Function, Solver
 from cassi.solvers.linear_system import check_order, seen
+from cassi.systems import Weighted
 
 
 def reconstruct(
@@ -71,6 +72,7 @@ def calibrate(
     degree: int = 3,
     gain: float = 0.02,
     seed: int = 0,
+    bad_pixels: Any = None,
 ) -> Any:
     """Find the camera that took a measurement, as `cassi-calibrate` does.
 
@@ -83,6 +85,8 @@ def calibrate(
         degree: highest of the dispersion curve; 1 is a constant error of the step.
         gain: by which share the held-out error must fall for a further parameter.
         seed: of what the solver draws, and of which pixels are withheld.
+        bad_pixels: not zero at pixels of the snapshots to leave out, as `reconstruct` has them; a
+            `cassi.systems.Weighted` camera says them too.
 
     Returns:
         The calibrated `cassi.SDCassi`.
@@ -96,7 +100,12 @@ def calibrate(
     from cassi.apps.reconstructors import Recipe, settings_of, understand
     from cassi.calibration import Frame
 
-    frames = [Frame.snapshot(y, system.bands)]
+    good = None
+    if bad_pixels is not None:
+        system = system.weighted(bad_pixels=bad_pixels)
+    if isinstance(system, Weighted):
+        y, good, system = seen(y, system), system.good.expand_as(y), system.system
+    frames = [Frame.snapshot(y, system.bands, good)]
     if white is not None:
         frames.append(Frame.snapshot(white, system.bands))
     settings = {"radius": radius, "degree": degree, "gain": gain, "seed": seed}

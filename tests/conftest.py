@@ -23,7 +23,7 @@ SLOW = {
         any_network_may_be_refined default_reaches_the_best_public_gap_tv
         each_is_as_if_it_were_the_only_one end_to_end every_file_composes_and_builds
         every_network_is_an_option every_noise_in_a_simulated_measurement
-        every_recipe_composes_and_builds hot_pixels_of_a_simulated_frame_are_repaired
+        every_recipe_composes_and_builds hot_pixels_of_a_simulated_frame_are_left_out
         kill_and_resume_is_as_if_nothing_had_happened measurement_is_simulated_from_the_truth
         nothing_to_reconstruct points_can_be_given random_kills_lose_nothing refusals
         refused_in_one_line scenes_that_teach_nothing signals_end_a_command_in_one_line

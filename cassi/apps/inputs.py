@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,8 +48,6 @@ def load_inputs(
     settings: Snapshots,
     device: torch.device,
     bands: int | None = None,
-    *,
-    leave_out: bool = True,
 ) -> Inputs:
     """Read and check the files that settings name.
 
@@ -55,7 +55,9 @@ def load_inputs(
         settings: of a command.
         device: where camera and measurement go.
         bands: C where the settings do not say it.
-        leave_out: bad and saturated pixels: the camera is then a `Weighted` one.
+
+    Returns:
+        The inputs; where pixels are left out, the camera is a `Weighted` one.
 
     Raises:
         OSError: a file is missing or cannot be read.
@@ -85,13 +87,13 @@ def load_inputs(
     if truth is not None:
         bands = bands or truth.data.shape[1]
     chain = make_preprocessing(vars(settings), settings.system)
-    hints = {"finite": False} if leave_out and chain.bad_pixels is not None else {}
+    hints = {"finite": False, "counts": chain.bits is not None}  # the chain knows which count
     measured = load("measurement", io.load_measurement, **hints)
     frame, bad, done = None, None, None
     if measured is not None:
         if settings.noise is not None:
             raise ValueError("noise: expected none, the measurement is not simulated")
-        frame, bad, done, more = preprocess(chain, measured.data, leave_out)
+        frame, bad, done, more = preprocess(chain, measured.data, measured.full_scale)
     wavelengths = given or next((f.wavelengths for f in (truth, measured) if f), None)
     mask = settings.mask
     if "mask" in files:
@@ -111,7 +113,7 @@ def load_inputs(
     if frame is None:
         x = cast("io.Loaded", truth).data
         scene = scene_name(files["truth"])
-        frame, bad, done, more = simulate(settings, chain, system, x, scene, leave_out)
+        frame, bad, done, more = simulate(settings, chain, system, x, scene)
     _check_shape("measurement", files, "(K, H', W')", frame, system.measurement_shape)
     system, frame = system.to(device), frame.to(device)
     if bad is not None:
@@ -141,33 +143,29 @@ def make_preprocessing(steps: Mapping[str, Any], system: Mapping[str, Any]) -> P
     step, axis = system.get("step", 1), system.get("axis", -1)
     known = isinstance(step, int | float) and not isinstance(step, bool)
     return Preprocessing(
-        **{name: steps[name] for name in (*STEPS, "bad_pixels") if name in steps},
+        **{name: steps[name] for name in STEPS if name in steps},
         step=step if known else 1,
         axis=axis if axis in (-1, -2) else -1,  # what else it may be is for the camera to refuse
     )
 
 
 def preprocess(
-    chain: Preprocessing, frame: Tensor, leave_out: bool
+    chain: Preprocessing, frame: Tensor, full_scale: float | None = None
 ) -> tuple[Tensor, Tensor | None, dict[str, Any], list[str]]:
-    """Make a measurement of a frame `(B, K, H', W')`.
+    """Make a measurement of a frame `(B, K, H', W')`; see `Preprocessing.prepare`.
+
+    Its warnings are printed, those of every snapshot of many.
 
     Returns:
         The measurement, its bad pixels if there are some, what was done by step, and notes.
-
-    Raises:
-        ValueError: the frame does not fit the chain or holds no light.
     """
-    bad: Tensor | None = None
-    if leave_out:
-        made = chain.prepare(frame)
-        measurement, bad, done = made.y, made.bad, made.done
-    else:
-        measurement, done = chain.apply(frame)
-    said = describe(done)
-    if not measurement.any():
-        raise ValueError("measurement: expected light, got only zeros")
-    return measurement, bad, done, [f"measurement: {said}"] if said else []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        made = chain.prepare(frame, full_scale)
+    for each in caught:
+        print(f"warning: {each.message}", file=sys.stderr)
+    said = describe(made.done)
+    return made.y, made.bad, made.done, [f"measurement: {said}"] if said else []
 
 
 @torch.no_grad()
@@ -177,7 +175,6 @@ def simulate(
     system: System,
     truth: Tensor,
     scene: str,
-    leave_out: bool,
 ) -> tuple[Tensor, Tensor | None, dict[str, Any] | None, list[str]]:
     """Measure a truth `(1, C, H, W)` by the camera and, where there is noise, the sensor.
 
@@ -186,21 +183,26 @@ def simulate(
     y: Tensor = system(truth)
     notes = [f"measurement: simulated from the truth, {tuple(y.shape)}"]
     if settings.noise is None:
-        if not leave_out or chain.bad_pixels is None:
-            return y, None, None, notes
         stuck = chain.bad_in(y.shape[-2:])
+        if not bool(stuck.any()):
+            return y, None, None, notes
         if bool(stuck.all()):
             raise ValueError("bad_pixels: expected some good pixels, all are to be left out")
         number = int(stuck.sum()) * y.shape[1]
         said = f"measurement: {number} pixels left out ({100 * number / y.numel():.3g} %)"
         return y, stuck.expand_as(y), None, [*notes, said]
+    if chain.bits is not None:
+        raise ValueError(
+            f"bits: expected null, a simulated frame is in the unit of the cube, got {chain.bits}; "
+            "noise.bits is the converter's"
+        )
     node = dict(settings.noise)
     name = node.pop("_target_").rpartition(".")[2]
     said = ", ".join(f"{key} {value}" for key, value in node.items() if value)
     notes.append(f"measurement: {name} with {said}")
     random = scene_generator(settings.seed, scene)
     frame = build(settings.noise)(y, truth.shape[1], random)
-    y, left_out, done, more = preprocess(chain, frame, leave_out)
+    y, left_out, done, more = preprocess(chain, frame)
     return y, left_out, done, [*notes, *more]
 
 

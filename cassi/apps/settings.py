@@ -141,10 +141,12 @@ class Snapshots(Common):
     prior: Node = None
     denoiser: Node = None
     solver: Node = None
+    bits: int | None
     dark: Any
     flat: str | None
     hot_pixels: Any
-    saturation: float | None
+    bad_pixels: str | None
+    saturation: Any
     window: Any
     scale: float
     device: str = field(metadata=_NOTHING)
@@ -181,7 +183,6 @@ class Reconstruct(Snapshots):
     """Settings of cassi-reconstruct."""
 
     model: Node = None
-    bad_pixels: str | None
     heldout: float | None = field(metadata=_FILES)
     output: Output = field(metadata=_FILES)
     refine: Any

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -175,7 +176,15 @@ class _Search:
         self.frames, self.system, self.gain = frames, system, gain
         self.began = time.perf_counter()
         self.prepare, self.seed = prepare, seed
-        self.y = torch.cat([frame.y for frame in frames if frame.points is None])
+        shown = [frame for frame in frames if frame.points is None]
+        self.y = torch.cat([frame.y for frame in shown])
+        self.good = None
+        if any(frame.good is not None for frame in shown):
+            every = torch.ones((), dtype=torch.bool, device=self.y.device)
+            goods = [every if frame.good is None else frame.good for frame in shown]
+            self.good = torch.cat(
+                [good.expand_as(frame.y) for good, frame in zip(goods, shown, strict=True)]
+            )
         highest = min(degree, system.bands - 1)
         curve = [f"dispersion_{order}" for order in range(2, highest + 1)]
         self.further = (*curve, "magnification", "blur", "contrast")
@@ -185,7 +194,10 @@ class _Search:
 
     def run(self, radius: int) -> Calibration:
         fits = self._fit_windows(radius)
-        reconstruct = self.prepare(self.y, moved_camera(self.system, fits[0].geometry))
+        camera: Any = moved_camera(self.system, fits[0].geometry)
+        if self.good is not None:
+            camera = camera.weighted(bad_pixels=~self.good)
+        reconstruct = self.prepare(self.y, camera)
         self.fitted, self.tested = (
             HeldOut(
                 self.y,
@@ -194,6 +206,7 @@ class _Search:
                 share=share,
                 seed=2 * self.seed + k,
                 pixels=_PIXELS,
+                good=self.good,
             )
             for k, share in enumerate((_FITTED, _TESTED))
         )

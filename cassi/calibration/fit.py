@@ -223,7 +223,14 @@ def _middle(frames: Sequence[Frame], system: SDCassi) -> tuple[list[Frame], SDCa
     camera = SDCassi(
         mask, system.bands, offsets=system.offsets, detector=system.detector, axis=system.axis
     )
-    cropped = [replace(frame, y=frame.y.narrow(lines, rest, kept)) for frame in frames]
+    cropped = [
+        replace(
+            frame,
+            y=frame.y.narrow(lines, rest, kept),
+            good=None if frame.good is None else frame.good.narrow(lines, rest, kept),
+        )
+        for frame in frames
+    ]
     return cropped, camera
 
 

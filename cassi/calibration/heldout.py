@@ -16,7 +16,7 @@ from cassi.systems import SDCassi
 Reconstruct = Callable[[Tensor, Any, Tensor | None], Tensor]
 """(y, camera, start) → cube: from nothing where start is None, else a few iterations on from it.
 The same arguments give the same cube; it depends smoothly on the camera."""
-Prepare = Callable[[Tensor, SDCassi], Reconstruct]
+Prepare = Callable[[Tensor, Any], Reconstruct]
 """(y, camera) → what reconstructs y with this and similar cameras. Whatever it estimates of y, such
 as noise, it estimates here: a worse camera makes for more of it, and must not be damped more."""
 
@@ -57,6 +57,7 @@ class HeldOut:
         seed: of the draw.
         pixels: of all samples together that are looked at: of a large frame the brightest rows
             (columns for a camera that disperses along rows).
+        good: bool, shaped like y: the others are neither seen nor predicted; None for all.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class HeldOut:
         share: float,
         seed: int,
         pixels: int,
+        good: Tensor | None = None,
     ) -> None:
         self.system, self.reconstruct = system, reconstruct
         self.lines = brightest_lines(y, system, pixels)
@@ -75,8 +77,11 @@ class HeldOut:
         self.y = y.narrow(system.part_axis, start, stop - start).contiguous()
         generator = torch.Generator().manual_seed(seed)
         drawn = torch.rand(self.y[:1].shape, generator=generator) < share
-        self.seen = ~drawn.to(y.device)
-        self._where = (~self.seen).expand_as(self.y)
+        drawn = drawn.to(y.device)
+        self.seen, self._where = ~drawn, drawn.expand_as(self.y)
+        if good is not None:
+            good = good.narrow(system.part_axis, start, stop - start)
+            self.seen, self._where = self.seen & good, self._where & good
         self._size = self.y[self._where].norm().clamp_min(1e-30)
 
     @property
@@ -98,13 +103,13 @@ class HeldOut:
         if self.lines != (0, camera.cube_shape[camera.part_axis]):
             camera = camera.part(*self.lines)
         x = self.reconstruct(self.y * self.seen, camera.weighted(bad_pixels=~self.seen), start)
-        residual = (self.y - camera(x)) * ~self.seen
+        residual = (self.y - camera(x)) * self._where
         rest = residual[self._where]
         blurred = torch.stack([image[self._where] for image in _code_images(camera, x)], 1)
         window = 2 * _REACH + 1
         mean, count = (
             avg_pool2d(image, window, 1, _REACH, count_include_pad=False)
-            for image in (residual.square(), (~self.seen).to(residual))
+            for image in (residual.square(), self._where.to(residual))
         )
         variance = (mean / count.clamp_min(1e-6))[self._where].double()
         weights = 1 / (variance + _FLOOR * variance.mean() + 1e-30)

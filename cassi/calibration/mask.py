@@ -40,7 +40,8 @@ def fit_light(frame: Frame, system: SDCassi) -> Light:
     """
     y = turned(system, frame.y)[:1]
     images = torch.stack([_even(frame, spectrum, system) for spectrum in frame.spectra])
-    columns = images.flatten(1).double()
+    keep = turned(system, frame.counts).flatten().double()
+    columns = images.flatten(1).double() * keep
     normal = columns @ columns.mT
     # Spectra that hardly differ on the detector stay small.
     normal += torch.eye(len(normal), dtype=normal.dtype, device=normal.device) * (
@@ -80,7 +81,8 @@ def refine_mask(lights: Sequence[Light], system: SDCassi) -> Tensor:
             for light in lights:
                 shown = _even(light.frame, light.spectrum, system, m)
                 y = turned(system, light.frame.y)[0] if measured else torch.zeros_like(shown)
-                total = total + (shown - y).square().sum() / light.spectrum.square().sum() / 2
+                missed = (shown - y) * turned(system, light.frame.counts)[0]
+                total = total + missed.square().sum() / light.spectrum.square().sum() / 2
             (found,) = torch.autograd.grad(total, m)
         return found
 

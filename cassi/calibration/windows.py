@@ -22,6 +22,8 @@ PENALTY = 0.003
 CAVE's validation scenes as good as 0.001, and better than 0.01 and 0.03."""
 FLOOR = 1e-8
 """Of the mean square of a window: what is left there is rounding."""
+LEAST_GOOD = 0.5
+"""Share of the pixels of a window that is used."""
 WINDOWS = 600
 """More do not make the estimate better, for the camera is the same everywhere."""
 
@@ -34,23 +36,32 @@ class Frame:
         y: `(B, K, H', W')`, several snapshots by one camera.
         points: places in the spectrum, in bands; None for all bands.
         spectra: `(S, P)`, over the points.
+        good: bool, shaped like y: the pixels that count; None for all. y is finite everywhere.
     """
 
     y: Tensor
     points: tuple[float, ...] | None
     spectra: Tensor
+    good: Tensor | None = None
 
     @staticmethod
-    def snapshot(y: Tensor, bands: int) -> Frame:
+    def snapshot(y: Tensor, bands: int, good: Tensor | None = None) -> Frame:
         """Return the frame of an unknown scene."""
         at = (torch.arange(bands, dtype=y.dtype, device=y.device) + 0.5) / bands
         orders = torch.arange(min(SPECTRA, bands), dtype=y.dtype, device=y.device)
-        return Frame(y, None, torch.cos(math.pi * orders[:, None] * at))
+        return Frame(y, None, torch.cos(math.pi * orders[:, None] * at), good)
 
     @staticmethod
-    def monochromatic(y: Tensor, band: float) -> Frame:
+    def monochromatic(y: Tensor, band: float, good: Tensor | None = None) -> Frame:
         """Return the frame of a scene in the light of one place of the spectrum."""
-        return Frame(y, (band,), y.new_ones(1, 1))
+        return Frame(y, (band,), y.new_ones(1, 1), good)
+
+    @property
+    def counts(self) -> Tensor:
+        """One at pixels that are good in all snapshots, zero at the others, `(1, K, H', W')`."""
+        if self.good is None:
+            return torch.ones_like(self.y[:1])
+        return self.good.all(0, keepdim=True).to(self.y)
 
 
 @dataclass(frozen=True)
@@ -110,10 +121,12 @@ class Windows:
             chosen &= ((columns + 0.5) / across - 0.5).abs() < 0.3
         index = chosen.flatten().nonzero()[:, 0]
         self.index = index[:: len(index) // most + 1].to(y.device)
-        data = self._cut(y.double())  # (N, B, pixels)
+        # Zero rows of design and data: bad pixels have no influence.
+        self.keep = self._cut(turned(system, frame.counts).double())  # (N, 1, pixels)
+        data = self._cut(y.double()) * self.keep  # (N, B, pixels)
         # Dark windows would count as much as bright ones.
         light = data.square().mean(2)
-        self.lit = light > 1e-4 * light.mean()
+        self.lit = (light > 1e-4 * light.mean()) & (self.keep.mean(2) > LEAST_GOOD)
         self.data, self.light = data, light.clamp_min(1e-30)
         batch = torch.arange(len(y), device=y.device)
         self.place = place.flatten().to(y.device)[self.index][:, None] + 16 * batch
@@ -198,7 +211,7 @@ class Windows:
         return cut.reshape(down * across, many, shots * SIDE**2)[self.index]
 
     def _design(self, images: Tensor) -> Tensor:  # (N, S, n) → (N, n, 3S)
-        return (images.double()[:, :, None] * self.maps).flatten(1, 2).mT
+        return ((images.double() * self.keep)[:, :, None] * self.maps).flatten(1, 2).mT
 
     def _fit(self, design: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         scale = design[:, :, 0].square().sum(1).sqrt()

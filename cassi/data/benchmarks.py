@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cassi.checks import did_you_mean
 from cassi.data.datasets import WholeScenes
-from cassi.data.frames import Preprocessing, describe
+from cassi.data.frames import Prepared, Preprocessing, describe
 from cassi.data.io import load_cube, load_mask, load_measurement
 from cassi.data.manifest import checksum, some
 from cassi.data.scenes import Scene, find_scenes, load_scene, scene_name
@@ -37,6 +37,8 @@ class Item:
         wavelengths: nm, one per band, or None where neither user nor file states them.
         note: how the files were understood, for the user.
         preprocessing: what was done to the measurement, by step, or None.
+        bad: pixels of the measurement to leave out, bool, shaped like it; None where there are
+            none.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Item:
     wavelengths: tuple[float, ...] | None
     note: str
     preprocessing: dict[str, Any] | None = None
+    bad: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ class Benchmark:
             raise FileNotFoundError(f"mask: no file or folder {self.mask}")
         if self.measurements is not None and (self.crop is not None or self.downsample != 1):
             raise ValueError("crop, downsample: expected none, a measurement is taken whole")
-        cubes, measured = _listed(self.cubes), _listed(self.measurements)
+        cubes, measured = _listed(self.cubes), _listed(self.measurements, frames=True)
         there = sorted(cubes | measured if self.measurements is None else measured)
         known = list(self.expected or there)
         chosen = list(self.names if self.names is not None else known)
@@ -147,9 +150,11 @@ class Benchmark:
             _check_digest(first, wanted)
         scene = None if cube is None else self._load_cube(cube)
         notes = [] if scene is None else [scene.note]
-        measurement = done = None
+        measurement = done = bad = None
         if measured is not None:
-            measurement, note, done = self._load_measurement(measured)
+            made, note = self._load_measurement(measured)
+            measurement, done = made.y[0], made.done
+            bad = None if made.bad is None else made.bad[0]
             notes.append(note)
         mask, note = self._load_mask(name, measured)
         truth = None
@@ -165,7 +170,7 @@ class Benchmark:
         if wavelengths is None and scene is not None:
             wavelengths = scene.wavelengths or None
         told = "; ".join([*notes, note])
-        return Item(name, truth, measurement, mask, wavelengths, told, done)
+        return Item(name, truth, measurement, mask, wavelengths, told, done, bad)
 
     def _load_cube(self, path: Path) -> Scene:
         bands = None if self.wavelengths is None else len(self.wavelengths)
@@ -190,23 +195,25 @@ class Benchmark:
             )
         return scene
 
-    def _load_measurement(self, path: Path) -> tuple[Tensor, str, dict[str, Any]]:
-        loaded = load_measurement(path, key=self.key if self.cubes is None else None)
+    def _load_measurement(self, path: Path) -> tuple[Prepared, str]:
+        key, counts = self.key if self.cubes is None else None, self.preprocessing.bits is not None
+        loaded = load_measurement(path, key=key, finite=False, counts=counts)
         y = loaded.data[0]
         wanted, found = self.measurement_shape, tuple(y.shape[-2:])
         if wanted is not None and found != tuple(wanted):
             raise ValueError(
                 f"{path}: expected a measurement (H', W') of {tuple(wanted)}, got {found}"
             )
-        frame, done = self.preprocessing.apply(loaded.data)
-        if not frame.any():
-            raise ValueError(f"{path}: expected light, the measurement holds only zeros")
-        return frame[0], ", ".join(filter(None, (loaded.note, describe(done)))), done
+        try:
+            made = self.preprocessing.prepare(loaded.data, loaded.full_scale)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+        return made, ", ".join(filter(None, (loaded.note, describe(made.done))))
 
     def _load_mask(self, name: str, measured: Path | None) -> tuple[Tensor, str]:
         path = measured if self.mask is None else Path(self.mask).expanduser()
         if path is not None and path.is_dir() and self.mask is not None:
-            path = _listed(path).get(name)
+            path = _listed(path, frames=True).get(name)
         if path is None:
             raise FileNotFoundError(f"mask: no file for the scene {name} in {self.mask}")
         if self.mask_checksum is not None:
@@ -217,12 +224,12 @@ class Benchmark:
         return loaded.data, loaded.note
 
 
-def _listed(source: PathLike | Sequence[PathLike] | None) -> dict[str, Path]:
+def _listed(source: PathLike | Sequence[PathLike] | None, frames: bool = False) -> dict[str, Path]:
     """Scenes by name; two files of one name cannot be told apart."""
     if source is None:
         return {}
     roots = [source] if isinstance(source, str | os.PathLike) else list(source)
-    paths = [path for root in roots for path in find_scenes(root)]
+    paths = [path for root in roots for path in find_scenes(root, frames=frames)]
     if not paths:
         raise ValueError(f"data: expected scenes, found none in {', '.join(map(str, roots))}")
     found: dict[str, Path] = {}

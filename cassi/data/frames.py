@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cassi.checks import whole_number
 from cassi.data.io import check_finite, load_mask, load_measurement
 from cassi.data.sensor import is_list, is_number
 
-STEPS = ("dark", "flat", "hot_pixels", "saturation", "window", "scale")
-"""In the order in which they are done."""
+STEPS = ("bits", "dark", "flat", "hot_pixels", "bad_pixels", "saturation", "window", "scale")
+"""Config values of what is done to a frame, in this order."""
 MAPS = ("hot_pixels", "bad_pixels")
 """Files that are not zero at the pixels that they name."""
 MOST_OUTLIERS = 0.1
 """Of the pixels; where more stand out, they are no outliers."""
 CODE_CONTRAST = 0.3
 """Of the contrast among its neighbours, what a pixel must exceed them by for each sigma."""
+LEAST_CLIPPED, MOST_CLIPPED = 16, 0.25
+"""Pixels, and share of them, that a frame's maximum is shared by where they are clipped."""
+CLEAR_LEVELS = 8
+"""Different values, over which as many pixels below a clipped maximum are spread."""
+STUCK, LIT = 0.99, 0.5
+"""Shares of the pixels that have one value, in a dead line at least and in a lit one at most."""
+WIDEST_DEAD = 3
+"""Dead lines side by side; more are a part of the detector in the dark."""
+_SHORTEST_LINE = 8
+_OUT_OF_RANGE = 1000
+"""Times its maximum, a level that is in another unit than the frame."""
 
 
 @dataclass(frozen=True)
@@ -46,27 +59,32 @@ class Prepared:
 class Preprocessing:
     r"""The chain from a raw frame f to the measurement y; every step can be left out.
 
-        y = scale · window(repair((f − dark) / r)),  r = (flat − dark) / mean(flat − dark)
+        y = scale · window((f − dark) / r) / F,  r = (flat − dark) / mean(flat − dark)
 
-    Files are read once, when this is made. Those of several frames are averaged.
+    with the full scale F = 2^bits − 1, or 1 without `bits`. Pixels that hold no light are told
+    apart and left out: they are filled in from their good neighbours, and `Prepared.bad` names
+    them. Files are read once, when this is made. Those of several frames are averaged.
 
     Args:
+        bits: of the sensor's converter. Frames are then counts from 0 to 2^bits − 1, those of image
+            files too, and `dark` and `saturation` are counts. None: integers of an image file are
+            fractions of what their type can hold, all other numbers are taken as they are.
         dark: level, in the unit of the frame; "auto" takes it from the edges, see `edge_level`; or
             a file, a frame taken in the dark with the same exposure.
         flat: a file, a frame of the bare sensor (no mask, no scene) under even light; normalised to
             its mean over good pixels, less the same dark level. It must not hold the mask: that
             is part of the camera.
-        hot_pixels: pixels to be replaced by the mean of their good neighbours: a list
-            [[row, column], …]; a file that is not zero there; or a threshold in robust standard
-            deviations, by which they are found in the dark frame and the flat field if these are
-            files (`find_outliers`), else in the frame itself (`find_hot_in_snapshot`; 8 suits grey
-            masks, 12 binary ones).
-        saturation: level of the raw frame from which on pixels count as saturated. They are
-            counted and warned of; `prepare` leaves them out.
+        hot_pixels: pixels to leave out: a list [[row, column], …]; a file that is not zero there;
+            or a threshold in robust standard deviations, by which they are found in the dark frame
+            and the flat field if these are files (`find_outliers`), else in the frame itself
+            (`find_hot_in_snapshot`; 8 suits grey masks, 12 binary ones).
+        bad_pixels: a file that is not zero at pixels to leave out, of the raw frame's size. With it
+            or "auto" dead rows and columns are left out too, see `find_dead_lines`; None finds
+            none.
+        saturation: level of the raw frame from which on pixels are saturated, and left out. "auto"
+            is full scale where it is reached, else what `clipped_level` finds; None is no level.
         window: [top, left, height, width] of what is kept, pixels.
         scale: factor of the measurement.
-        bad_pixels: a file that is not zero at pixels to leave out, of the raw frame's size; see
-            `prepare`.
         step: dispersion, pixels per band: tells what an edge is.
         axis: of the dispersion.
 
@@ -75,19 +93,22 @@ class Preprocessing:
         ValueError: a value is outside its range, or a file cannot be read.
     """
 
+    bits: int | None = None
     dark: float | str = 0.0
     flat: str | os.PathLike[str] | None = None
     hot_pixels: float | str | Sequence[Sequence[int]] | None = None
-    saturation: float | None = None
+    bad_pixels: str | os.PathLike[str] | None = "auto"
+    saturation: float | str | None = "auto"
     window: Sequence[int] | None = None
     scale: float = 1.0
-    bad_pixels: str | os.PathLike[str] | None = None
     step: float = 1
     axis: int = -1
     _files: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check the values and read the files."""
+        if self.bits is not None:
+            whole_number("bits", self.bits, 1, 24)
         if isinstance(self.dark, str | os.PathLike):
             if self.dark != "auto":
                 self._read("dark", "a number, auto or a file", self.dark)
@@ -95,8 +116,10 @@ class Preprocessing:
             raise ValueError(f"dark: expected a number, auto or a file, got {self.dark!r}")
         if self.flat is not None:
             self._read("flat", "a file", self.flat)
-        if self.bad_pixels is not None:
-            self._read("bad_pixels", "a file", self.bad_pixels)
+        if self.bad_pixels not in (None, "auto"):
+            if not isinstance(self.bad_pixels, str | os.PathLike):
+                raise ValueError(f"bad_pixels: expected a file or auto, got {self.bad_pixels!r}")
+            self._read("bad_pixels", "a file or auto", self.bad_pixels)
         hot, wanted = self.hot_pixels, "a number > 0, a list of [row, column], or a file"
         if isinstance(hot, str | os.PathLike):
             self._read("hot_pixels", wanted, hot)
@@ -105,59 +128,83 @@ class Preprocessing:
                 raise ValueError(f"hot_pixels: expected {wanted}, got {hot!r}")
         elif hot is not None and not (is_number(hot) and hot > 0):
             raise ValueError(f"hot_pixels: expected {wanted}, got {hot!r}")
-        if self.saturation is not None and not is_number(self.saturation):
-            raise ValueError(f"saturation: expected a number or null, got {self.saturation!r}")
+        if self.saturation not in (None, "auto") and not is_number(self.saturation):
+            raise ValueError(
+                f"saturation: expected a number, auto or null, got {self.saturation!r}"
+            )
         if self.window is not None and not (is_list(self.window, 4) and min(self.window[2:]) > 0):
             raise ValueError(f"window: expected [top, left, height, width], got {self.window!r}")
         if not (is_number(self.scale) and self.scale > 0):
             raise ValueError(f"scale: expected a number > 0, got {self.scale!r}")
 
-    def apply(self, frame: Tensor) -> tuple[Tensor, dict[str, Any]]:
-        """Make a measurement of a frame `(B, K, H', W')`.
-
-        Returns:
-            The measurement, and what was done: one entry for each of `STEPS`, None where it was
-            left out.
-
-        Raises:
-            ValueError: a file or the window does not fit the frame, the flat field is dark
-                somewhere, or hardly any pixel is not an outlier.
-        """
-        self._check_size(frame)
-        none = torch.zeros_like(frame, dtype=torch.bool)
-        return self._apply(frame, none[0, 0], none, self._saturated(frame))
-
-    def prepare(self, frame: Tensor) -> Prepared:
+    def prepare(self, frame: Tensor, full_scale: float | None = None) -> Prepared:
         """Make a measurement of a frame `(B, K, H', W')`, and say which of its pixels count.
 
-        Pixels that `bad_pixels` names, and saturated ones, are left out: whatever the frame holds
-        there, NaN included, has no influence on what is estimated from it nor on other pixels.
+        Whatever the frame holds at pixels that a file or a list names, NaN included, has no
+        influence on what is estimated from it nor on other pixels.
+
+        Args:
+            frame: raw.
+            full_scale: the largest value that it can hold, where that is known; `bits` wins.
 
         Raises:
-            ValueError: as for `apply`; or no pixel is left, or one that counts is not finite.
+            ValueError: a file or the window does not fit the frame; dark level, saturation, bits or
+                scale do not fit its values; the flat field is dark somewhere; hardly any pixel is
+                no outlier; no pixel is left, or one that counts is not finite.
         """
         self._check_size(frame)
-        listed = self.bad_in(frame.shape[-2:])
-        left_out, saturated = listed.expand_as(frame), self._saturated(frame)
-        if saturated is not None:
-            saturated = saturated & ~listed
-            light = self._light(self._files.get("dark", 0.0))
-            hot, _ = self._bad(tuple(frame.shape[-2:]), light)  # is repaired, not left out
-            left_out = left_out | (saturated if hot is None else saturated & ~hot)
-        check_finite("measurement", torch.where(left_out, 0, frame))
-        if bool(left_out.flatten(2).all(2).any()):
-            of = "bad_pixels" if bool(listed.all()) else "saturation"
+        size = tuple(frame.shape[-2:])
+        full = full_scale if self.bits is None else float(2**self.bits - 1)
+        listed = self.bad_in(size)
+        hot, source = self._hot(size)
+        known = listed if hot is None else listed | hot
+        lines = [] if self.bad_pixels is None else find_dead_lines(frame, ~known)
+        known = known | _lines_mask(lines, size)
+        check_finite("measurement", torch.where(known, 0, frame))
+        if bool(known.all()):
+            of = "bad_pixels" if bool(listed.all()) else "hot_pixels"
             raise ValueError(f"{of}: expected some good pixels, all are to be left out")
-        y, done = self._apply(_fill(frame, left_out), listed, left_out, saturated)
-        bad = self._cut(left_out) if self.window is not None else left_out
-        if bool(bad.flatten(2).all(2).any()):
-            raise ValueError("bad_pixels: expected some good pixels in the window, got none")
-        source = None if self.bad_pixels is None else str(self.bad_pixels)
-        number = int(bad.sum())
-        if source is None and not number:
-            return Prepared(y, None, done | {"bad_pixels": None})
-        about = {"source": source, "left_out": number, "fraction": number / bad.numel()}
-        return Prepared(y, bad, done | {"bad_pixels": about})
+        values = frame[..., ~known].flatten()
+        if not bool(values.any()):
+            raise ValueError("measurement: expected light, got only zeros")
+        self._check_bits(values, full)
+        level = self._saturation(values, full)
+        saturated = torch.zeros_like(frame, dtype=torch.bool)
+        if level is not None:
+            saturated = (frame >= level) & ~known
+        left_out = known | saturated
+        if bool(left_out.flatten(2).all(2).any()):
+            raise ValueError("saturation: expected some good pixels, all are to be left out")
+        filled, top = _fill(frame, left_out), values.max().item()
+        y, dark = self._subtract_dark(filled, ~left_out, top, full)
+        done: dict[str, Any] = dict.fromkeys(STEPS)
+        done |= {"bits": self.bits, "dark": dark}
+        if "flat" in self._files:
+            y, done["flat"] = self._flatten(y, dark["level"], known)
+        y = _fill(y, left_out)  # dark frame and flat field have values of their own there
+        if self.hot_pixels is not None:
+            if hot is None:
+                source, threshold = "measurement", float(cast("float", self.hot_pixels))
+                images = y.reshape(-1, *size)
+                hot = torch.stack([find_hot_in_snapshot(one, threshold) for one in images]).any(0)
+                y = _fill(y, hot & ~known)
+            number = int((hot & ~listed).sum())
+            self._check_number(number, hot.numel())
+            left_out = left_out | hot
+            given = self.hot_pixels if is_number(self.hot_pixels) else None
+            done["hot_pixels"] = {"source": source, "threshold": given, "left_out": number}
+        if level is not None:
+            done["saturation"] = self._count(saturated, level)
+        if self.window is not None:
+            y, left_out, done["window"] = self._cut(y), self._cut(left_out), list(self.window)
+            if bool(left_out.flatten(2).all(2).any()):
+                raise ValueError("bad_pixels: expected some good pixels in the window, got none")
+        done["scale"] = float(self.scale)
+        y = y * (self.scale if self.bits is None else self.scale / (2**self.bits - 1))
+        if not bool(y.isfinite().all()) or not bool(y.any()):
+            raise ValueError(f"scale: expected values within float32's range, got {self.scale!r}")
+        done["bad_pixels"] = self._left_out(left_out, lines)
+        return Prepared(y, left_out if bool(left_out.any()) else None, done)
 
     def bad_in(self, size: Sequence[int]) -> Tensor:
         """Return the pixels that `bad_pixels` names, bool `(H', W')`, of a frame of that size."""
@@ -175,40 +222,12 @@ class Preprocessing:
                     f"{tuple(values.shape)} in {getattr(self, name)}"
                 )
 
-    def _apply(
-        self, frame: Tensor, listed: Tensor, left_out: Tensor, saturated: Tensor | None
-    ) -> tuple[Tensor, dict[str, Any]]:
-        done: dict[str, Any] = dict.fromkeys(STEPS)
-        size = tuple(frame.shape[-2:])
-        dark, done["dark"] = self._dark(frame)
-        y = frame - dark
-        light = self._light(dark)
-        bad, source = self._bad(size, light)
-        if light is not None:
-            y, done["flat"] = self._flatten(y, light, listed if bad is None else bad | listed)
-        if self.hot_pixels is not None:
-            if bad is None:
-                source, images = "measurement", y.reshape(-1, *size)
-                level: Any = self.hot_pixels
-                found = [find_hot_in_snapshot(one, level) for one in images]
-                bad = torch.stack(found).any(0)
-            bad = bad & ~listed
-            self._check_number(bad)
-            y = _fill(y, bad | left_out, "hot_pixels")
-            threshold = self.hot_pixels if is_number(self.hot_pixels) else None
-            about = {"source": source, "threshold": threshold, "repaired": int(bad.sum())}
-            done["hot_pixels"] = about
-        if saturated is not None:
-            full = saturated if bad is None else saturated & ~bad
-            done["saturation"] = self._count(full, bool((full & left_out).any()))
-        if self.window is not None:
-            y, done["window"] = self._cut(y), list(self.window)
-        done["scale"] = float(self.scale)
-        return y * self.scale, done
-
     def _read(self, name: str, wanted: str, path: str | os.PathLike[str]) -> None:
         try:
-            loaded = load_mask(path) if name == "bad_pixels" else load_measurement(path)
+            if name == "bad_pixels":
+                loaded = load_mask(path)
+            else:
+                loaded = load_measurement(path, counts=self.bits is not None)
         except FileNotFoundError as error:
             raise FileNotFoundError(f"{name}: expected {wanted}, got {path!r}: {error}") from None
         except (OSError, ValueError) as error:
@@ -216,23 +235,89 @@ class Preprocessing:
         data = loaded.data.flatten(0, 1)
         self._files[name] = data.any(0).float() if name in MAPS else data.mean(0)
 
-    def _dark(self, frame: Tensor) -> tuple[Tensor | float, dict[str, Any]]:
-        if "dark" in self._files:
-            level = self._files["dark"]
-            return level, {"source": str(self.dark), "level": level.mean().item()}
+    def _check_bits(self, values: Tensor, full: float | None) -> None:
+        if self.bits is None or full is None:
+            return
+        top = values.max().item()
+        wanted = f"bits: expected counts from 0 to {full:g}, as bits={self.bits} says"
+        if top > full:
+            unused = 16 - self.bits
+            aligned = unused > 0 and top < 65536 and not (values % 2**unused).any()
+            hint = f"all multiples of {2**unused}; set bits=16" if aligned else "set more bits"
+            raise ValueError(f"{wanted}, got up to {top:g}, {hint}")
+        if 0 < top <= 1 < full and bool((values % 1).any()):
+            raise ValueError(f"{wanted}, got fractions up to {top:.4g}; leave bits=null")
+
+    def _saturation(self, values: Tensor, full: float | None) -> float | None:
+        """Return the level from which on pixels of a frame are saturated, if there is one."""
+        top, level = values.max().item(), self.saturation
+        if level is None:
+            return None
+        if not isinstance(level, str):
+            most = _OUT_OF_RANGE * top if full is None else full
+            if level > most > 0:
+                holds = f"whose largest value is {top:.4g}" if full is None else f"0 to {full:g}"
+                raise ValueError(
+                    f"saturation: expected a level in the unit of the frame, {holds}, got "
+                    f"{level:g}{self._of_counts(full)}"
+                )
+            return float(level)
+        if full is not None and top >= full:
+            return full
+        clipped = clipped_level(values)
+        share = 0.0 if clipped is None else (values == clipped).double().mean().item()
+        if share > MOST_CLIPPED:
+            warnings.warn(
+                f"measurement: {100 * share:.3g} % of the pixels share its largest value, "
+                f"{top:.4g}; where that is overexposed, saturation={top:.6g} leaves them out",
+                stacklevel=2,
+            )
+            return None
+        return clipped
+
+    def _of_counts(self, full: float | None) -> str:
+        """Say how a level is given in counts, where a frame is in fractions of full scale."""
+        if self.bits is not None or full != 1:
+            return ""
+        return "; set bits to give it in counts, bits=12 for a camera of 12 bits"
+
+    def _subtract_dark(
+        self, filled: Tensor, good: Tensor, top: float, full: float | None
+    ) -> tuple[Tensor, dict[str, Any]]:
+        source, dark, hint = "number", self._dark_of(filled), self._of_counts(full)
+        level = dark.mean().item() if isinstance(dark, Tensor) else dark
         if self.dark == "auto":
-            edge = edge_level(frame, self.step, self.axis)
-            return edge, {"source": "edges", "level": edge}
-        return float(self.dark), {"source": "number", "level": float(self.dark)}
+            source = "edges"
+        elif "dark" in self._files:
+            source, hint = str(self.dark), "; give the dark frame in the format of the measurement"
+        y = filled - dark
+        if level >= top and level != 0:
+            raise ValueError(
+                f"dark: expected a level below the frame's largest value, {top:.4g}, got "
+                f"{level:.4g}{hint}"
+            )
+        seen = y[good].double()
+        mean, spread = seen.mean().item(), seen.std(correction=0).item()
+        # The noise of a frame without light is as far below zero as above.
+        dim = mean <= 3 * spread / len(seen) ** 0.5 and seen.max() <= -2 * seen.min()
+        if mean <= 0 or dim:
+            raise ValueError(
+                f"measurement: expected light, its mean is {mean:.3g} above the dark level "
+                f"{level:.4g} ({source}); set dark to the level of a frame without light"
+            )
+        return y, {"source": source, "level": level}
 
-    def _light(self, dark: Tensor | float) -> Tensor | None:
-        return None if self.flat is None else self._files["flat"] - dark
+    def _dark_of(self, frame: Tensor) -> Tensor | float:
+        if self.dark == "auto":
+            return edge_level(frame, self.step, self.axis)
+        return self._files["dark"] if "dark" in self._files else float(self.dark)
 
-    def _saturated(self, frame: Tensor) -> Tensor | None:
-        return None if self.saturation is None else frame >= self.saturation
+    def _light(self, dark: float) -> Tensor:
+        """The flat field less the dark frame or level, `(H, W)`."""
+        return self._files["flat"] - self._files.get("dark", dark)
 
-    def _bad(self, size: tuple[int, ...], light: Tensor | None) -> tuple[Tensor | None, str]:
-        """Pixels to be repaired, `(H, W)`, and how they are known; None: nothing tells."""
+    def _hot(self, size: tuple[int, ...]) -> tuple[Tensor | None, str]:
+        """Hot pixels, `(H, W)`, and how they are known; None: only the frame itself can tell."""
         hot: Any = self.hot_pixels
         if hot is None:
             return None, ""
@@ -245,42 +330,52 @@ class Preprocessing:
                     raise ValueError(f"hot_pixels: [{row}, {column}] lies outside {size}")
                 bad[row, column] = True
             return bad, "list"
-        smooth = {"dark": self._files.get("dark"), "flat": light}
+        smooth = {"dark": self._files.get("dark")}
+        smooth["flat"] = self._light(0.0) if "flat" in self._files else None
         known = {name: values for name, values in smooth.items() if values is not None}
         for values in known.values():
             bad |= find_outliers(values, float(hot))
         return (bad, ", ".join(known)) if known else (None, "")
 
-    def _flatten(self, y: Tensor, light: Tensor, bad: Tensor) -> tuple[Tensor, dict[str, Any]]:
-        good = ~bad
+    def _flatten(self, y: Tensor, dark: float, bad: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        light, good = self._light(dark), ~bad
         if number := int((good & (light <= 0)).sum()):
             raise ValueError(
                 f"flat: expected more than the dark level everywhere, got {number} pixels at or "
-                f"below it in {self.flat}; name dead pixels in hot_pixels"
+                f"below it in {self.flat}; name dead pixels in bad_pixels"
             )
         response = torch.where(good, light / light[good].mean(), 1)
         low, high = response[good].aminmax()
         about = {"source": str(self.flat), "lowest": low.item(), "highest": high.item()}
         return y / response, about
 
-    def _check_number(self, bad: Tensor) -> None:
-        number, total = int(bad.sum()), bad.numel()
+    def _check_number(self, number: int, total: int) -> None:
         if is_number(self.hot_pixels) and number > MOST_OUTLIERS * total:
             raise ValueError(
                 f"hot_pixels: {number} of {total} pixels lie beyond {self.hot_pixels:g} standard "
                 "deviations, too many to be outliers; give a larger number, or a file"
             )
 
-    def _count(self, saturated: Tensor, left_out: bool) -> dict[str, Any]:
+    def _count(self, saturated: Tensor, level: float) -> dict[str, Any]:
         number, share = int(saturated.sum()), saturated.double().mean().item()
         if number:
+            found = self.saturation == "auto"
             warnings.warn(
-                f"measurement: {number} pixels ({100 * share:.3g} %) are saturated, at "
-                f"{self.saturation:g} or more; "
-                + ("they are left out" if left_out else "they were brighter than they look"),
+                f"measurement: {number} pixels ({100 * share:.3g} %) are saturated, at {level:g} "
+                f"or more; they are left out{'; saturation=null keeps them' if found else ''}",
                 stacklevel=2,
             )
-        return {"level": float(self.saturation or 0), "pixels": number, "fraction": share}
+        return {"level": level, "pixels": number, "fraction": share}
+
+    def _left_out(self, bad: Tensor, lines: list[tuple[str, int]]) -> dict[str, Any] | None:
+        source = str(self.bad_pixels) if "bad_pixels" in self._files else None
+        number = int(bad.sum())
+        if source is None and not number:
+            return None
+        lost: dict[str, Any] = {"rows": [], "columns": []}
+        for kind, index in lines:
+            lost[kind].append(index)
+        return {"source": source, **lost, "left_out": number, "fraction": number / bad.numel()}
 
     def _cut(self, y: Tensor) -> Tensor:
         top, left, height, width = self.window or ()
@@ -295,8 +390,9 @@ class Preprocessing:
 def describe(done: Mapping[str, Any]) -> str:
     """Say in one line what was done to a frame; empty where nothing was."""
     parts = []
-    dark, flat, hot, full = (done[name] for name in STEPS[:4])
-    without = done.get("bad_pixels")
+    dark, flat, hot, full, without = (
+        done[name] for name in ("dark", "flat", "hot_pixels", "saturation", "bad_pixels")
+    )
     if dark["source"] != "number" or dark["level"]:
         origin = {"number": "", "edges": " (of the edges)"}.get(
             dark["source"], f" (mean of {Path(dark['source']).name})"
@@ -306,16 +402,82 @@ def describe(done: Mapping[str, Any]) -> str:
         span = f"{flat['lowest']:.3g} to {flat['highest']:.3g}"
         parts.append(f"divided by {Path(flat['source']).name} ({span})")
     if hot:
-        parts.append(f"{hot['repaired']} pixels repaired ({Path(hot['source']).name})")
+        parts.append(f"{hot['left_out']} hot pixels ({Path(hot['source']).name})")
+    for kind in ("rows", "columns") if without else ():
+        if without[kind]:
+            parts.append(f"{kind[:-1]} {', '.join(map(str, without[kind]))} dead")
     if full:
         parts.append(f"{full['pixels']} pixels saturated ({100 * full['fraction']:.3g} %)")
     if without:
         parts.append(f"{without['left_out']} pixels left out ({100 * without['fraction']:.3g} %)")
     if done["window"]:
         parts.append(f"window {done['window']}")
+    if done["bits"]:
+        parts.append(f"divided by {2 ** done['bits'] - 1}, full scale of {done['bits']} bits")
     if done["scale"] != 1:
         parts.append(f"times {done['scale']:.4g}")
     return ", ".join(parts)
+
+
+def clipped_level(values: Tensor) -> float | None:
+    """Find the level at which a frame is clipped, in the frame itself.
+
+    That is its maximum, where at least 16 pixels have exactly this value and as many pixels below
+    it are spread over at least 8 values: the numbers of an unclipped frame grow rarer upwards.
+
+    Args:
+        values: of good pixels `(N,)`.
+
+    Returns:
+        The level; None where the frame is not clearly clipped.
+    """
+    top = values.max()
+    number = int((values == top).sum())
+    if number < LEAST_CLIPPED:
+        return None
+    highest = values.topk(min(2 * number, len(values))).values[number:]
+    return top.item() if len(highest.unique()) >= CLEAR_LEVELS else None
+
+
+def find_dead_lines(frame: Tensor, good: Tensor) -> list[tuple[str, int]]:
+    """Find the rows and columns of a detector that have one value, whatever the scene.
+
+    In a dead line 99 % of the good pixels have the same value, in every shot, and beside it, on
+    either side of at most 3 dead lines, lie lines in which less than half of the pixels have it.
+
+    Args:
+        frame: `(B, K, H', W')`, raw.
+        good: bool, `(H', W')`, pixels to be looked at.
+
+    Returns:
+        ("rows", index) or ("columns", index) of each.
+    """
+    found = []
+    for kind, across in (("rows", False), ("columns", True)):
+        images, usable = frame.flatten(0, 1), good
+        if across:
+            images, usable = images.mT, usable.mT
+        count = usable.sum(-1).clamp(min=1)
+        level = torch.where(usable, images, math.nan).nanmedian(-1, keepdim=True).values
+        share = ((images == level) & usable).sum(-1) / count  # (N, lines)
+        stuck = (share >= STUCK).all(0) & (count >= _SHORTEST_LINE)
+        start = 0
+        for is_stuck, run in itertools.groupby(stuck.tolist()):
+            first, start = start, start + len(list(run))
+            if not is_stuck or start - first > WIDEST_DEAD or first == 0 or start == len(stuck):
+                continue
+            beside = [first - 1, start]
+            alike = ((images[:, beside] == level[:, [first]]) & usable[beside]).sum(-1)
+            if bool((alike < LIT * count[beside]).all()):
+                found += [(kind, at) for at in range(first, start)]
+    return found
+
+
+def _lines_mask(lines: list[tuple[str, int]], size: tuple[int, ...]) -> Tensor:
+    mask = torch.zeros(size, dtype=torch.bool)
+    for kind, index in lines:
+        (mask if kind == "rows" else mask.mT)[index] = True
+    return mask
 
 
 def edge_level(measurement: Tensor, step: float, axis: int = -1) -> float:

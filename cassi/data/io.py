@@ -9,6 +9,7 @@ suffix            read  write  what is written
 .npy              yes   yes    (C, H, W), no wavelengths
 .h5 .hdf5         yes   yes    ``cube`` (C, H, W), ``wavelengths``
 .hdr + raw file   yes   yes    ENVI, band sequential, wavelengths in the header
+.png              yes   no     one grey image: a mask, a measurement, a frame
 ================  ====  =====  ===================================================================
 
 Nothing is unpickled or run. Whatever is wrong with a file comes out as one line: what was
@@ -31,7 +32,18 @@ from torch import Tensor
 
 from cassi.checks import did_you_mean
 from cassi.data.atomic import atomic_path, atomic_paths
-from cassi.data.formats import Reader, Source, Writer, check_memory, envi, hdf5, mat, numpy, tiff
+from cassi.data.formats import (
+    Reader,
+    Source,
+    Writer,
+    check_memory,
+    envi,
+    hdf5,
+    mat,
+    numpy,
+    png,
+    tiff,
+)
 from cassi.data.formats.selection import ROLES, find_axes, find_key, find_wavelengths, spare_axis
 from cassi.data.wavelengths import checked_wavelengths, to_nanometres
 
@@ -44,7 +56,11 @@ _READERS: dict[str, Reader] = {
     ".npz": numpy.read_npz,
     ".npy": numpy.read_npy,
     **dict.fromkeys((".h5", ".hdf5"), hdf5.read_hdf5),
+    ".png": png.read_png,
 }
+_LOSSY = (".jpg", ".jpeg")
+_CONVERTERS = (8, 10, 12, 14)
+"""Bits of the sensors whose frames lie in files of 16."""
 _WRITERS: dict[str, Writer] = {
     **dict.fromkeys((".tif", ".tiff"), tiff.write_tiff),
     ".mat": mat.write_mat,
@@ -68,6 +84,8 @@ class Loaded:
         axes: Order of the axes in the file, for example "HWC".
         note: One line for the user: key, axes, shapes, and every conversion made.
         counts: The file holds integers and states no full scale.
+        full_scale: What ``data`` is where the integers of the file are as large as their type can
+            be; None of other numbers.
     """
 
     data: Tensor
@@ -77,6 +95,7 @@ class Loaded:
     axes: str
     note: str
     counts: bool = False
+    full_scale: float | None = None
 
 
 def load_cube(
@@ -120,7 +139,12 @@ def load_mask(
 
 
 def load_measurement(
-    path: PathLike, *, key: str | None = None, axes: str | None = None, finite: bool = True
+    path: PathLike,
+    *,
+    key: str | None = None,
+    axes: str | None = None,
+    finite: bool = True,
+    counts: bool = False,
 ) -> Loaded:
     """Read a measurement; further arguments and errors are those of `load_cube`.
 
@@ -132,11 +156,12 @@ def load_measurement(
         axes: Order of the axes in the file.
         finite: Refuse values that are not finite; where some pixels are bad, only the caller knows
             whether such values matter, see `check_finite`.
+        counts: Take integers as they are, those of images too, whatever the file says of them.
 
     Returns:
         ``data`` of shape (1, K, H, W'); K = 1 from two axes. ``wavelengths`` is None.
     """
-    return _load("measurement", path, key, axes, None, finite)
+    return _load("measurement", path, key, axes, None, finite, counts)
 
 
 def read_cube(path: PathLike, key: str | None = None, axes: str | None = None) -> Tensor:
@@ -203,6 +228,7 @@ def _load(
     axes: str | None,
     bands: int | None,
     finite: bool = True,
+    as_counts: bool = False,
 ) -> Loaded:
     role = ROLES[role_name]
     path = _existing(Path(path).expanduser())
@@ -224,7 +250,7 @@ def _load(
             listed = _listed_wavelengths(source, shape[order.index("C")]) if "C" in order else None
         with _blaming(str(path)):
             counts = array.dtype.kind in "iu" and source.scale is None
-            array, remark = scale_integers(array.reshape(shape), source, role_name)
+            array, remark, full = scale_integers(array.reshape(shape), source, role_name, as_counts)
             remarks = [remark] if remark else []
 
     target = "".join(letter for letter in "KCHW" if letter in order)
@@ -251,7 +277,7 @@ def _load(
     parts = [f"key {key!r}"] if key else []
     parts += [f"axes {order} {shape} -> {tuple(data.shape)}", *remarks]
     note = f"{path.name}: {', '.join(parts)}"
-    return Loaded(data, wavelengths, path, key or None, order, note, counts)
+    return Loaded(data, wavelengths, path, key or None, order, note, counts, full)
 
 
 def _existing(path: Path) -> Path:
@@ -262,6 +288,11 @@ def _existing(path: Path) -> Path:
         raise FileNotFoundError(f"no file {path}{did_you_mean(path.name, there, cutoff=0.6)}")
     if (suffix := path.suffix.lower()) not in READ_SUFFIXES:
         known = " ".join(READ_SUFFIXES)
+        if suffix in _LOSSY:
+            raise ValueError(
+                f"cannot read {path}: expected the sensor's own values, JPEG changes them; save "
+                "frames as .png or .tif"
+            )
         raise ValueError(f"cannot read {path}: unknown suffix {suffix!r}; expected {known}")
     if not path.is_file():
         raise ValueError(f"cannot read {path}: it is not a regular file")
@@ -298,11 +329,20 @@ def check_finite(name: str, tensor: Tensor) -> None:
         )
 
 
-def scale_integers(array: np.ndarray, source: Source, role_name: str) -> tuple[np.ndarray, str]:
+def scale_integers(
+    array: np.ndarray, source: Source, role_name: str, counts: bool = False
+) -> tuple[np.ndarray, str, float | None]:
     """Bring integer grey levels of a file to [0, 1]; a mask of zeros and ones is never scaled.
 
+    Args:
+        array: of the file.
+        source: the file.
+        role_name: of `ROLES`.
+        counts: Take integers as they are, whatever the file says of them.
+
     Returns:
-        The array, and a remark on what was done to integers ("" if there were none).
+        The array; a remark on what was done to integers ("" if there were none); what the largest
+        integer that there can be has become (None where that is unknown).
 
     Raises:
         ValueError: Complex or not numeric, or a full scale that is not positive.
@@ -312,17 +352,25 @@ def scale_integers(array: np.ndarray, source: Source, role_name: str) -> tuple[n
         raise ValueError(f"complex numbers ({dtype}); save their real part or their magnitude")
     if kind not in "biuf":
         raise ValueError(f"expected numbers, the array is of type {dtype}")
-    if source.scale is not None:
+    if counts and kind in "iu":
+        return array, f"{dtype} taken as counts", float(np.iinfo(dtype).max)
+    if source.scale is not None and not counts:
         divisor, reason = source.scale
         if not (np.isfinite(divisor) and divisor > 0):
             raise ValueError(f"expected a positive {reason}, got {divisor}")
-        return array / np.float32(divisor), f"{dtype} divided by {reason} {divisor:g}"
+        remark = f"{dtype} divided by {reason} {divisor:g}"
+        return array / np.float32(divisor), remark, 1.0 if reason == "full_scale" else None
     if kind not in "iu":
-        return array, ""
-    if not source.image or (role_name == "mask" and array.max() <= 1 and array.min() >= 0):
-        return array, f"{dtype} taken as it is"
+        return array, "", None
     top = np.iinfo(dtype).max
-    return array / np.float32(top), f"{dtype} divided by {top}"
+    if not source.image or (role_name == "mask" and array.max() <= 1 and array.min() >= 0):
+        return array, f"{dtype} taken as it is", float(top)
+    remark = f"{dtype} divided by {top}"
+    largest = int(array.max())
+    fewer = next((bits for bits in _CONVERTERS if largest < 1 << bits), None)
+    if role_name == "measurement" and top == 65535 and fewer is not None:
+        remark += f", none above {largest}: of a camera of {fewer} bits? then set bits={fewer}"
+    return array / np.float32(top), remark, 1.0
 
 
 def to_float32(array: np.ndarray) -> np.ndarray:

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.data.formats import check_memory, check_size
+from cassi.data.formats import check_memory
+from cassi.data.formats.png import open_png, read_levels
 from cassi.data.io import READ_SUFFIXES, check_finite, load_cube
 from cassi.data.resample import resample
 from cassi.data.wavelengths import checked_wavelengths
@@ -88,11 +89,15 @@ class Scene:
         return replace(self, cube=levels.to(torch.uint16))
 
 
-def find_scenes(root: str | os.PathLike[str]) -> list[Path]:
+def find_scenes(root: str | os.PathLike[str], *, frames: bool = False) -> list[Path]:
     """List the scenes in a folder and all folders below it.
 
     A scene is a file that `cassi.data.io` reads, or a folder of PNGs that end in a number, one a
     band. Hidden files, pictures and texts beside them are passed over. The root may be a scene.
+
+    Args:
+        root: a folder, or one scene.
+        frames: what is looked for is frames of a sensor: each PNG is one.
 
     Returns:
         Files and PNG folders, sorted.
@@ -109,9 +114,10 @@ def find_scenes(root: str | os.PathLike[str]) -> list[Path]:
     for folder, inner, files in os.walk(root, followlinks=True):
         inner[:] = [name for name in inner if not name.startswith(".")]
         shown = [name for name in files if not name.startswith(".")]
-        if sum(_PAGE.fullmatch(name) is not None for name in shown) > 1:
+        if not frames and sum(_PAGE.fullmatch(name) is not None for name in shown) > 1:
             found.add(Path(folder))
-        found |= {Path(folder, name) for name in shown if Path(name).suffix.lower() in _SUFFIXES}
+        suffixes = _SUFFIXES | {".png"} if frames else _SUFFIXES
+        found |= {Path(folder, name) for name in shown if Path(name).suffix.lower() in suffixes}
     return sorted(found)
 
 
@@ -192,35 +198,25 @@ def load_scene(
 
 
 def _read_pages(folder: Path) -> tuple[Tensor, str]:
-    from PIL import Image
-
     pages = _pages(folder)
     images: list[np.ndarray] = []
     remark = ""
     for file in pages:
         try:
-            # Whatever else Pillow would take it for: one of its formats runs a program.
-            with Image.open(file, formats=("PNG",)) as opened:
+            with open_png(file) as opened:
                 check_memory(2 * 4 * len(pages) * math.prod(opened.size))
-                check_size(math.prod(opened.size), file.stat().st_size, compressed=True)
-                values = np.asarray(opened)
+                values, channels = read_levels(opened, file), len(opened.getbands())
         except Exception as error:  # a damaged file makes Pillow fail in many ways
             raise ValueError(f"cannot read {file} as PNG: {error}") from error
-        if values.dtype.kind not in "ui":
+        if values.dtype.kind != "u":
             raise ValueError(f"{file}: expected 8 or 16 bits a pixel, got {values.dtype}")
-        # Pillow reads 16-bit greys as uint16 or, in some releases, as int32.
-        full = 255 if values.dtype == np.uint8 else 65535
-        if values.ndim == 3:
-            colours = values[..., : 3 if values.shape[2] > 2 else 1]
-            if (colours != colours[..., :1]).any():
-                raise ValueError(f"{file}: expected a grey image or equal colour channels")
-            values, remark = colours[..., 0], f" of {values.shape[2]} equal channels"
+        remark = f" of {channels} equal channels" if channels > 1 else remark
         if images and values.shape != images[0].shape:
             raise ValueError(
                 f"{folder}: expected pages of one size, got {images[0].shape} in {pages[0].name} "
                 f"and {values.shape} in {file.name}"
             )
-        images.append(values.astype(np.float32) / np.float32(full))
+        images.append(values.astype(np.float32) / np.float32(np.iinfo(values.dtype).max))
     cube = torch.from_numpy(np.stack(images))
     check_finite(str(folder), cube)
     return cube, f"{folder.name}: {len(pages)} PNG pages{remark}"

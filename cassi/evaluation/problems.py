@@ -106,8 +106,11 @@ def make_problem(
             f"{item.name}: expected a measurement (K, H', W') = {system.measurement_shape} as mask "
             f"and camera say, got {tuple(y.shape[1:])}"
         )
-    # What is told of a twin may change where its frame does not.
-    known = () if twin is None else (twin,)
+    # What is told of a twin, or left out, may change where the frame does not.
+    known: tuple[object, ...] = () if twin is None else (twin,)
+    if item.bad is not None:
+        system = system.weighted(bad_pixels=item.bad)
+        y, known = system.seen(y), (*known, item.bad)
     digest = _digest(str(system), item.wavelengths, y, mask, item.truth, *known)
     system = system.to(device)
     return Problem(item.name, y.to(device), system, item.truth, item.wavelengths, digest, true)

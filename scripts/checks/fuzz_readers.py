@@ -121,6 +121,17 @@ def _hdf5(**options: Any) -> Callable[[Path], object]:
     return make
 
 
+def _image(top: int, dtype: Any) -> Kind:
+    from PIL import Image
+
+    from cassi.data import io
+
+    def make(folder: Path) -> None:
+        Image.fromarray((CUBE[0] * top).astype(dtype)).save(folder / "a.png")
+
+    return Kind(make, lambda folder: io.load_mask(folder / "a.png"))
+
+
 def _make_pages(folder: Path) -> None:
     from PIL import Image
 
@@ -267,6 +278,8 @@ def kinds() -> dict[str, Kind]:
         ),
         "h5 lzf": _array(_hdf5(chunks=True, compression="lzf"), "a.h5"),
         "npz stored": _array(lambda path: np.savez(path, cube=CUBE, wavelengths=NM), "a.npz"),
+        "png 8 bits": _image(255, np.uint8),
+        "png 16 bits": _image(65535, np.uint16),
         "png pages": Kind(_make_pages, _read_pages),
         "manifest": Kind(_make_manifest, _read_manifest),
         "safetensors": Kind(_make_model, _read_model),

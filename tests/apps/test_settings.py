@@ -41,7 +41,7 @@ def run_file(commands, tmp_path):
         ("evaluate calibrate", "mismatch: {rotaton: 1}", "did you mean mismatch.rotation?"),
         ("evaluate train", "data: {batchsize: 3}", "'data.batchsize'; did you mean data.batch_si"),
         ("train", "data: {validation: {crp: 3}}", "did you mean data.validation.crop?"),
-        ("evaluate", "data: {evaluation: {cubs: x}}", "did you mean data.evaluation.cubes?"),
+        ("evaluate", "data: {evaluation: {cubs: x}}", "did you mean data.evaluation.cubes"),
         ("evaluate", "reconstructors: [{methd: auto}]", "'methd'; did you mean method?"),
         ("reconstruct evaluate calibrate", "system: {stpe: 1}", "'system.stpe' of cassi.systems.S"),
         ("reconstruct calibrate", "solver: {iteratons: 3}", "did you mean iterations?"),

@@ -77,13 +77,13 @@ def test_crop_and_downsampling(cubes, mask):
 
 
 def test_measurements_with_their_masks(pairs):
-    chain = Preprocessing(dark=0.5, scale=2.0)
+    chain = Preprocessing(dark=0.25, scale=2.0)
     data = Benchmark(measurements=pairs, wavelengths=NM, preprocessing=chain)
     item = data.load("b")
-    expected = (io.read_measurement(pairs / "b.npz")[0] - 0.5) * 2
+    expected = (io.read_measurement(pairs / "b.npz")[0] - 0.25) * 2
     torch.testing.assert_close(item.measurement, expected)
-    assert item.preprocessing["dark"]["level"] == 0.5
-    assert "dark level 0.5 subtracted, times 2" in item.note
+    assert item.preprocessing["dark"]["level"] == 0.25
+    assert "dark level 0.25 subtracted, times 2" in item.note
     assert torch.equal(item.mask, io.read_mask(pairs / "b.npz"))
     assert item.truth is None
     assert (item.measurement.shape, item.mask.shape) == ((1, 8, 14), (1, 1, 8, 10))

@@ -9,7 +9,14 @@ from shared import seeded
 
 from cassi import SDCassi
 from cassi.data.bundled import bundled_path
-from cassi.data.frames import STEPS, Preprocessing, describe, repair
+from cassi.data.frames import (
+    STEPS,
+    Preprocessing,
+    clipped_level,
+    describe,
+    find_dead_lines,
+    repair,
+)
 from cassi.data.io import load_cube, load_mask
 from cassi.data.sensor import Sensor
 
@@ -20,6 +27,11 @@ def snapshot():
     truth = load_cube(bundled_path("scene.tif")).data
     mask = load_mask(bundled_path("mask.tif")).data
     return SDCassi(mask, bands=truth.shape[1], step=2)(truth)
+
+
+def _apply(chain, frame):
+    made = chain.prepare(frame)
+    return made.y, made.done
 
 
 @pytest.fixture
@@ -35,18 +47,21 @@ def save(tmp_path):
 
 def test_nothing_is_done_by_default():
     frame = torch.rand(1, 2, 6, 8)
-    y, done = Preprocessing().apply(frame)
+    y, done = _apply(Preprocessing(), frame)
     assert torch.equal(y, frame)
     assert tuple(done) == STEPS
     assert done["dark"] == {"source": "number", "level": 0.0}
     assert done["scale"] == 1.0
-    assert [done[name] for name in STEPS[1:-1]] == [None] * 4
+    assert {name: done[name] for name in STEPS if done[name] is not None}.keys() == {
+        "dark",
+        "scale",
+    }
     assert describe(done) == ""
 
 
 def test_dark_window_and_scale():
-    frame = torch.rand(1, 2, 6, 8)
-    y, done = Preprocessing(dark=0.5, window=[1, 2, 4, 5], scale=3).apply(frame)
+    frame = torch.rand(1, 2, 6, 8) + 1
+    y, done = _apply(Preprocessing(dark=0.5, window=[1, 2, 4, 5], scale=3), frame)
     torch.testing.assert_close(y, 3 * (frame[..., 1:5, 2:7] - 0.5))
     assert done["window"] == [1, 2, 4, 5]
     assert describe(done) == "dark level 0.5 subtracted, window [1, 2, 4, 5], times 3"
@@ -55,7 +70,7 @@ def test_dark_window_and_scale():
 def test_dark_level_of_the_edges():
     frame = torch.rand(1, 1, 6, 12) + 5
     frame[..., :2] = frame[..., -2:] = 0.25
-    y, done = Preprocessing(dark="auto", step=-2).apply(frame)
+    y, done = _apply(Preprocessing(dark="auto", step=-2), frame)
     assert done["dark"] == {"source": "edges", "level": 0.25}
     torch.testing.assert_close(y, frame - 0.25)
 
@@ -64,7 +79,7 @@ def test_dark_frames_are_averaged_and_flats_normalised(save):
     frame, dark = torch.rand(1, 2, 6, 8) + 1, torch.rand(3, 6, 8)
     flat = 1 + torch.rand(6, 8)
     chain = Preprocessing(dark=save("dark", dark), flat=save("flat", flat + dark.mean(0)))
-    y, done = chain.apply(frame)
+    y, done = _apply(chain, frame)
     torch.testing.assert_close(y, (frame - dark.mean(0)) / (flat / flat.mean()))
     assert done["dark"]["level"] == pytest.approx(dark.mean().item())
     assert done["flat"]["lowest"] == pytest.approx((flat.min() / flat.mean()).item())
@@ -93,9 +108,9 @@ def test_hot_pixels_by_list_and_by_map(save):
     bad = torch.zeros(6, 8)
     bad[3, 4] = 1
     for given in ([[3, 4]], save("map", bad), save("map", bad.bool())):
-        y, done = Preprocessing(hot_pixels=given).apply(frame)
+        y, done = _apply(Preprocessing(hot_pixels=given), frame)
         assert y.eq(1).all()
-        assert done["hot_pixels"]["repaired"] == 1
+        assert done["hot_pixels"]["left_out"] == 1
         assert done["hot_pixels"]["threshold"] is None
 
 
@@ -105,8 +120,8 @@ def test_hot_pixels_by_dark_frame(save, constant):
     dark += 0 if constant else 0.01 * torch.randn(40, 50, generator=seeded())
     dark[3, 4] = dark[3, 5] = 0.5
     frame = torch.rand(1, 1, 40, 50) + dark
-    y, done = Preprocessing(dark=save("dark", dark), hot_pixels=8).apply(frame)
-    assert done["hot_pixels"] == {"source": "dark", "threshold": 8, "repaired": 2}
+    y, done = _apply(Preprocessing(dark=save("dark", dark), hot_pixels=8), frame)
+    assert done["hot_pixels"] == {"source": "dark", "threshold": 8, "left_out": 2}
     # The code is left alone.
     expected = frame - dark
     expected[..., 3, 4:6] = y[..., 3, 4:6]
@@ -117,22 +132,22 @@ def test_dead_pixels_by_flat_field(save):
     flat = 1 + 0.01 * torch.randn(40, 50, generator=seeded())
     flat[3, 4] = 0
     frame = torch.ones(1, 1, 40, 50) * flat
-    y, done = Preprocessing(flat=save("flat", flat), hot_pixels=8).apply(frame)
+    y, done = _apply(Preprocessing(flat=save("flat", flat), hot_pixels=8), frame)
     assert done["hot_pixels"]["source"] == "flat"
-    assert done["hot_pixels"]["repaired"] == 1
+    assert done["hot_pixels"]["left_out"] == 1
     torch.testing.assert_close(y, torch.full_like(y, y[..., 3, 4].item()))
 
 
 def test_hot_pixels_of_a_coded_snapshot(snapshot):
-    clean, done = Preprocessing(hot_pixels=8).apply(snapshot)
+    clean, done = _apply(Preprocessing(hot_pixels=8), snapshot)
     assert torch.equal(clean, snapshot)
-    assert done["hot_pixels"]["repaired"] == 0
+    assert done["hot_pixels"]["left_out"] == 0
     frame = snapshot.clone()
     places = torch.randperm(frame.numel(), generator=seeded())[:100]
     frame.view(-1)[places] += snapshot.max()
-    y, done = Preprocessing(hot_pixels=8).apply(frame)
+    y, done = _apply(Preprocessing(hot_pixels=8), frame)
     assert done["hot_pixels"]["source"] == "measurement"
-    assert 96 <= done["hot_pixels"]["repaired"] <= 100
+    assert 96 <= done["hot_pixels"]["left_out"] <= 100
     changed = (y != frame).flatten()
     assert changed.sum() == changed[places].sum()
 
@@ -141,8 +156,125 @@ def test_saturation_counts_what_is_not_repaired():
     frame = torch.rand(1, 1, 10, 10)
     frame[..., 2, 3] = frame[..., 4, 5] = 2
     with pytest.warns(UserWarning, match=r"1 pixels \(1 %\) are saturated, at 2 or more"):
-        _, done = Preprocessing(saturation=2, dark=0.5, hot_pixels=[[2, 3]]).apply(frame)
+        _, done = _apply(Preprocessing(saturation=2, dark=0.25, hot_pixels=[[2, 3]]), frame)
     assert done["saturation"] == {"level": 2.0, "pixels": 1, "fraction": 0.01}
+
+
+def test_counts_of_a_few_bits():
+    frame = torch.randint(200, 4000, (1, 1, 10, 12), generator=seeded()).float()
+    frame[..., 2, 3:5] = 4095
+    with pytest.warns(UserWarning, match=r"2 pixels \(1.67 %\) are saturated, at 4095 or more"):
+        made = Preprocessing(bits=12, dark=200).prepare(frame)
+    assert made.bad.nonzero().tolist() == [[0, 0, 2, 3], [0, 0, 2, 4]]
+    torch.testing.assert_close(made.y[~made.bad], (frame[~made.bad] - 200) / 4095)
+    assert made.done["bits"] == 12
+    assert "divided by 4095, full scale of 12 bits" in describe(made.done)
+    wrong = {2: "8190, set more bits", 16: "65520, all multiples of 16; set bits=16"}
+    for factor, said in wrong.items():
+        with pytest.raises(ValueError, match=rf"bits: .*, as bits=12 says, got up to {said}"):
+            Preprocessing(bits=12).prepare(frame * factor)
+    with pytest.raises(ValueError, match=r"saturation: .*, 0 to 4095, got 65535"):
+        Preprocessing(bits=12, saturation=65535).prepare(frame)
+
+
+def test_levels_in_counts_of_a_frame_in_fractions():
+    frame = torch.rand(1, 1, 6, 8, generator=seeded()) / 16
+    for option in ("dark", "saturation"):
+        with pytest.raises(ValueError, match=rf"{option}: .*; set bits to give it in counts"):
+            Preprocessing(**{option: 4000}).prepare(frame, 1.0)
+
+
+def test_noise_alone_is_no_light():
+    noise = 64 + 2 * torch.randn(1, 1, 60, 80, generator=seeded())
+    for dark in (64, 64.04):
+        with pytest.raises(ValueError, match="measurement: expected light, its mean is"):
+            Preprocessing(dark=dark).prepare(noise)
+    Preprocessing(dark=64).prepare(noise + 2 * torch.rand(60, 80, generator=seeded()))
+    with pytest.raises(ValueError, match="measurement: expected light, got only zeros"):
+        Preprocessing().prepare(0 * noise)
+
+
+def _clipped(snapshot, bits, share):
+    noisy = snapshot + 0.01 * snapshot.mean() * torch.randn(snapshot.shape, generator=seeded())
+    level = noisy.flatten().quantile(1 - share).item()
+    return (noisy / level * (2**bits - 1)).round().clamp(0, 2**bits - 1) * 0.37
+
+
+@pytest.mark.parametrize("bits", [8, 10, 12, 16])
+@pytest.mark.parametrize("share", [0.001, 0.01, 0.1])
+def test_saturation_is_found_where_the_frame_is_clipped(snapshot, bits, share):
+    """Of any sensor: nothing is known of its full scale."""
+    frame = _clipped(snapshot, bits, share)
+    with pytest.warns(UserWarning, match="are saturated, at .*; saturation=null keeps them"):
+        made = Preprocessing().prepare(frame)
+    top = frame == frame.max()
+    assert torch.equal(made.bad, top)
+    assert made.done["saturation"] == {
+        "level": frame.max().item(),
+        "pixels": int(top.sum()),
+        "fraction": top.double().mean().item(),
+    }
+    assert made.done["bad_pixels"]["left_out"] == int(top.sum())
+
+
+@pytest.mark.parametrize("bits", [8, 10, 12, None])
+def test_no_saturation_is_found_in_a_frame_that_is_not_clipped(snapshot, bits):
+    noisy = snapshot + 0.01 * snapshot.mean() * torch.randn(snapshot.shape, generator=seeded())
+    for scale in (0.1, 0.5, 0.999):
+        frame = noisy / noisy.max() * scale
+        frame = frame if bits is None else (frame * (2**bits - 1)).round()
+        assert clipped_level(frame.flatten()) is None
+    # A plain scene through a binary mask has few values, each at many pixels.
+    mask = (torch.rand(1, 1, 40, 50, generator=seeded()) > 0.5).float()
+    even = SDCassi(mask, bands=8, step=1)(torch.ones(1, 8, 40, 50))
+    assert clipped_level(even.flatten()) is None
+
+
+def test_overexposed_frames_are_warned_of():
+    frame = torch.rand(1, 1, 40, 50, generator=seeded()).clamp(max=0.6)
+    with pytest.warns(UserWarning, match=r"% of the pixels share its largest value, .*saturation="):
+        made = Preprocessing().prepare(frame)
+    assert made.bad is None
+    with pytest.warns(UserWarning, match="are saturated, at 0.6 or more; they are left out"):
+        made = Preprocessing(saturation=0.6).prepare(frame)
+    assert torch.equal(made.bad, frame >= 0.6)
+
+
+def test_dead_lines(snapshot, tmp_path):
+    noisy = snapshot + 0.01 * torch.randn(snapshot.shape, generator=seeded())
+    assert find_dead_lines(noisy, torch.ones(noisy.shape[-2:], dtype=torch.bool)) == []
+    noisy[..., 200:206] = 0  # too wide: it is dark there
+    noisy[..., :2] = 0  # the border
+    noisy[..., 40] = 0
+    noisy[..., 100:102] = 3.7
+    noisy[..., 7, :] = 2.9
+    noisy[..., 5, 40] = 1.0  # one of its pixels does something
+    made = Preprocessing().prepare(noisy)
+    about = made.done["bad_pixels"]
+    assert (about["rows"], about["columns"]) == ([7], [40, 100, 101])
+    expected = torch.zeros_like(noisy, dtype=torch.bool)
+    expected[..., 7, :] = expected[..., [40, 100, 101]] = True
+    assert torch.equal(made.bad, expected)
+    assert "row 7 dead, column 40, 100, 101 dead" in describe(made.done)
+    assert Preprocessing(bad_pixels=None).prepare(noisy).bad is None
+
+
+def test_all_that_holds_no_light_is_left_out(snapshot, save):
+    """Listed, hot and saturated pixels; whatever they hold changes nothing."""
+    bad = torch.zeros(snapshot.shape[-2:])
+    bad[30, 40:44] = 1
+    chain = Preprocessing(
+        bad_pixels=save("bad", bad), hot_pixels=[[50, 60]], saturation=snapshot.max().item()
+    )
+    frames = [snapshot.clone(), snapshot.clone()]
+    for frame, value in zip(frames, (math.nan, 1e6), strict=True):
+        frame[..., bad > 0] = frame[..., 50, 60] = value
+    with pytest.warns(UserWarning, match="1 pixels .* saturated"):
+        made = [chain.prepare(frame) for frame in frames]
+    assert torch.equal(made[0].y, made[1].y)
+    assert int(made[0].bad.sum()) == 4 + 1 + 1
+    assert bool(made[0].bad[0, 0, 50, 60])
+    assert torch.equal(made[0].y[~made[0].bad], snapshot[~made[0].bad])
 
 
 def test_the_chain_undoes_a_sensor(snapshot, save):
@@ -156,9 +288,9 @@ def test_the_chain_undoes_a_sensor(snapshot, save):
     even = torch.full_like(still, 0.5 * sensor.electrons / sensor.unit(bands))
     dark = save("dark", sensor(still, bands, random)[0])
     flat = save("flat", sensor(even, bands, random)[0])
-    y, done = Preprocessing(dark=dark, flat=flat, hot_pixels=8).apply(frame)
+    y, done = _apply(Preprocessing(dark=dark, flat=flat, hot_pixels=8), frame)
     hot = round(0.002 * snapshot[0, 0].numel())
-    assert hot <= done["hot_pixels"]["repaired"] <= hot + 2
+    assert hot <= done["hot_pixels"]["left_out"] <= hot + 2
     electrons = snapshot * sensor.unit(bands)
     variance = electrons + 300 + 2.5**2 + 2.5**2 / 12
     z = (y - snapshot) * sensor.unit(bands) / variance.sqrt()
@@ -180,7 +312,21 @@ def test_the_chain_undoes_a_sensor(snapshot, save):
         ({"hot_pixels": [[3, -4]]}, "hot_pixels: expected"),
         ({"hot_pixels": [[3, 8]]}, r"hot_pixels: \[3, 8\] lies outside \(6, 8\)"),
         ({"hot_pixels": 1e-9}, "too many to be outliers"),
-        ({"saturation": "high"}, "saturation: expected a number or null"),
+        ({"saturation": "high"}, "saturation: expected a number, auto or null"),
+        ({"saturation": 4095}, "in the unit of the frame, whose largest value is 0.9.*, got 4095$"),
+        ({"saturation": -1}, "saturation: expected some good pixels, all are to be left out"),
+        ({"dark": 200}, "dark: expected a level below the frame's largest value, 0.9.*, got 200$"),
+        ({"dark": 0.9}, "expected light, its mean is -0.4.* set dark to the level of a frame"),
+        ({"dark": -math.inf}, "dark: expected"),
+        (
+            {"bits": 12},
+            "as bits=12 says, got fractions up to 0.9.*; leave bits=null",
+        ),
+        ({"bits": 0}, "bits: expected a whole number from 1 to 24, got 0"),
+        ({"bits": True}, "bits: expected a whole number"),
+        ({"bad_pixels": 3}, "bad_pixels: expected a file or auto, got 3"),
+        ({"scale": 1e39}, "scale: expected values within float32's range"),
+        ({"scale": 1e-60}, "scale: expected values within float32's range"),
         ({"window": [0, 0, 4]}, r"window: expected \[top, left, height, width\], got"),
         ({"window": [0, 0, 0, 4]}, "window: expected"),
         ({"window": [0, 5, 4, 4]}, r"inside \(6, 8\), got \[0, 5, 4, 4\]"),
@@ -190,7 +336,7 @@ def test_the_chain_undoes_a_sensor(snapshot, save):
 )
 def test_refused(options, said):
     with pytest.raises(ValueError, match=said):
-        Preprocessing(**options).apply(torch.rand(1, 1, 6, 8, generator=seeded()))
+        Preprocessing(**options).prepare(torch.rand(1, 1, 6, 8, generator=seeded()))
 
 
 def test_refused_files(save, tmp_path):
@@ -200,17 +346,17 @@ def test_refused_files(save, tmp_path):
             Preprocessing(**{name: "none.npy"})
         small = {name: save("small", torch.ones(6, 7))}
         with pytest.raises(ValueError, match=rf"{name}: expected a frame of \(6, 8\) .* \(6, 7\)"):
-            Preprocessing(**small).apply(frame)
+            Preprocessing(**small).prepare(frame)
     flat = torch.ones(6, 8)
     flat[2, 3] = 0
     with pytest.raises(
         ValueError, match=r"flat: expected more than the dark level .* got 1 pixels"
     ):
-        Preprocessing(flat=save("flat", flat)).apply(frame)
-    y, _ = Preprocessing(flat=save("flat", flat), hot_pixels=[[2, 3]]).apply(frame)
+        Preprocessing(flat=save("flat", flat)).prepare(frame)
+    y, _ = _apply(Preprocessing(flat=save("flat", flat), hot_pixels=[[2, 3]]), frame)
     assert y.isfinite().all()
     with pytest.raises(ValueError, match="hot_pixels: expected some good pixels"):
-        Preprocessing(hot_pixels=save("all", torch.ones(6, 8))).apply(frame)
+        Preprocessing(hot_pixels=save("all", torch.ones(6, 8))).prepare(frame)
     (tmp_path / "broken.npy").write_bytes(b"x")
     with pytest.raises(ValueError, match="dark: cannot read"):
         Preprocessing(dark=str(tmp_path / "broken.npy"))

@@ -256,12 +256,14 @@ def test_manifests(content, tmp_path):
 
 def test_no_such_file(tmp_path, cube):
     io.write_cube(tmp_path / "scene01.tif", cube)
-    (tmp_path / "a.jpg").write_bytes(b"x")
+    for name in ("a.jpg", "a.bmp"):
+        (tmp_path / name).write_bytes(b"x")
     for name, kind, message in (
         ("scene1.tif", FileNotFoundError, r"did you mean scene01\.tif\?"),
         ("nowhere/a.tif", FileNotFoundError, "no file"),
         ("", IsADirectoryError, "is a folder"),
-        ("a.jpg", ValueError, r"unknown suffix '\.jpg'; expected \.tif"),
+        ("a.jpg", ValueError, r"JPEG changes them; save frames as \.png or \.tif"),
+        ("a.bmp", ValueError, r"unknown suffix '\.bmp'; expected \.tif"),
     ):
         with pytest.raises(kind, match=message):
             io.read_cube(tmp_path / name)

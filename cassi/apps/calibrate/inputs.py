@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from cassi.apps.inputs import Inputs, load_inputs
 from cassi.apps.settings import Calibrate
 from cassi.calibration import Frame
 from cassi.evaluation import Mismatch
-from cassi.systems import SDCassi
+from cassi.systems import SDCassi, Weighted
 
 
 @dataclass(frozen=True)
@@ -35,41 +36,57 @@ def load_frames(settings: Calibrate, device: torch.device) -> Problem:
     files = settings.measurement
 
     def read_inputs(file: str | None) -> Inputs:
-        # What is fitted here is windows of the detector, whole.
-        return load_inputs(replace(settings, measurement=file), device, leave_out=False)
+        return load_inputs(replace(settings, measurement=file), device)
 
     several = files if isinstance(files, list) else [files]
     if not several:
         raise ValueError("measurement: expected at least one file, got an empty list")
     inputs = [read_inputs(file) for file in several]
     first = inputs[0]
-    system, notes = first.system, list(first.notes)
+    system, notes = plain(first.system), list(first.notes)
     if type(system) is not SDCassi:  # the others move other things
         raise ValueError(f"system: expected SDCassi, got {type(system).__name__}")
     mismatch = Mismatch(**asdict(settings.mismatch))
     if mismatch.exists:
         if files is not None or first.truth is None or settings.noise is not None:
             raise ValueError("mismatch: expected a truth alone, measured without noise")
-        y = mismatch.measure(first.truth.to(device), system)
+        y, good = mismatch.measure(first.truth.to(device), system), good_pixels(first)
         notes.append(f"measurement: simulated by a camera with {mismatch}")
     else:
         y = torch.cat([each.measurement for each in inputs])
+        goods = [good_pixels(each) for each in inputs]
+        whole = torch.ones_like(y[:1], dtype=torch.bool)
+        found = [whole if good is None else good for good in goods]
+        good = torch.cat(found) if any(good is not None for good in goods) else None
     for each in inputs[1:]:
         notes.append(each.notes[0])
-    frames = [Frame.snapshot(y, system.bands)]
+    frames = [Frame.snapshot(y, system.bands, good)]
 
-    def read(role: str, file: str) -> Tensor:
+    def read(role: str, file: str) -> tuple[Tensor, Tensor | None]:
         found = read_inputs(file)
         notes.append(f"{role}: {found.notes[0]}")
-        return found.measurement
+        return found.measurement, good_pixels(found)
 
     if settings.white is not None:
-        frames.append(Frame.snapshot(read("white", settings.white), system.bands))
+        y, good = read("white", settings.white)
+        frames.append(Frame.snapshot(y, system.bands, good))
     single = settings.monochromatic
     if single.file is not None:
         place = _place(single.wavelength, first.wavelengths)
-        frames.append(Frame.monochromatic(read("monochromatic", single.file), place))
+        y, good = read("monochromatic", single.file)
+        frames.append(Frame.monochromatic(y, place, good))
     return Problem(frames, system, first.wavelengths, notes)
+
+
+def plain(system: Any) -> Any:
+    """Return the camera with all its pixels."""
+    return system.system if isinstance(system, Weighted) else system
+
+
+def good_pixels(inputs: Inputs) -> Tensor | None:
+    """Return the pixels that count, shaped like the measurement; None for all."""
+    system = inputs.system
+    return system.good.expand_as(inputs.measurement) if isinstance(system, Weighted) else None
 
 
 def _place(wavelength: float | None, wavelengths: tuple[float, ...] | None) -> float:

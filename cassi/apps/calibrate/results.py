@@ -74,7 +74,7 @@ def describe_camera(
     """Return the config of the calibrated camera, to be used as a primary config."""
     system, settings = result.system, result.settings
     steps = {name: getattr(settings, name) for name in STEPS}
-    for name in ("dark", "flat", "hot_pixels"):  # files, which may be relative
+    for name in ("dark", "flat", "hot_pixels", "bad_pixels"):  # files, which may be relative
         if isinstance(steps[name], str) and steps[name] != "auto":
             steps[name] = str(Path(steps[name]).resolve())
     if result.gain is not None:

@@ -8,13 +8,13 @@ from dataclasses import replace
 import torch
 
 from cassi.apps.calibrate import find_camera
+from cassi.apps.calibrate.inputs import good_pixels, plain
 from cassi.apps.calibrate.results import summarize_calibration
 from cassi.apps.inputs import Inputs
 from cassi.apps.reconstructors import build_solver, compose_settings
 from cassi.apps.settings import Reconstruct
 from cassi.calibration import Frame
-from cassi.models.inference import fill_in
-from cassi.systems import SDCassi, Weighted
+from cassi.systems import SDCassi
 
 
 def calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:
@@ -29,21 +29,19 @@ def calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:
         ValueError: the camera is none that can be calibrated, or the measurement is too dark or
             small.
     """
-    system, y = inputs.system, inputs.measurement
-    weighted = system if isinstance(system, Weighted) else None
-    if weighted is not None:  # bad pixels look like their neighbours, and say nothing
-        system, y = weighted.system, fill_in(y, weighted)
+    system, y = plain(inputs.system), inputs.measurement
     if type(system) is not SDCassi:
         raise ValueError(f"calibrate: expected SDCassi, got {type(system).__name__}")
     start = time.perf_counter()
     torch.manual_seed(settings.seed)
     solver = build_solver(settings if settings.model is None else compose_settings())
-    frames = [Frame.snapshot(y, system.bands)]
+    good = good_pixels(inputs)
+    frames = [Frame.snapshot(y, system.bands, good)]
     found, camera, _ = find_camera(frames, system, solver, seed=settings.seed)
     numbers = summarize_calibration(found) | {
         "offsets": {"nominal": system.offsets, "calibrated": camera.offsets},
         "seconds": time.perf_counter() - start,
     }
     notes = [*inputs.notes, "camera: calibrated on the measurement"]
-    seen = camera if weighted is None else camera.weighted(bad_pixels=~weighted.good)
+    seen = camera if good is None else camera.weighted(bad_pixels=~good)
     return replace(inputs, system=seen, calibration=numbers, notes=notes)

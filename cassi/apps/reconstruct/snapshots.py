@@ -13,6 +13,9 @@ from typing import Any, NamedTuple
 from cassi.apps.settings import Reconstruct
 from cassi.data.io import READ_SUFFIXES
 
+_BESIDE = ("mask", "truth", "dark", "flat", "hot_pixels", "bad_pixels")
+"""Settings whose files may lie among the snapshots and are none."""
+
 
 class Snapshot(NamedTuple):
     """One of several measurements."""
@@ -42,7 +45,7 @@ def find_snapshots(settings: Reconstruct) -> tuple[list[Snapshot], list[str]]:
         FileNotFoundError: there is no snapshot, or for none of them is there a truth.
         ValueError: two have the same name.
     """
-    known = (getattr(settings, role) for role in ("mask", "truth", "dark", "flat", "hot_pixels"))
+    known = (getattr(settings, role) for role in _BESIDE)
     other = {os.path.abspath(value) for value in known if isinstance(value, str)}  # noqa: PTH100
     files, notes = _list_files("measurement", settings.measurement, other)
     root = Path(os.path.commonpath([file.parent for file in files]))

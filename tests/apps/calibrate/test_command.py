@@ -68,6 +68,27 @@ def test_writes_a_camera_that_reconstructs(calibrate, reconstruct, results, benc
     assert "offsets=-0.0" in used.out
 
 
+def test_bad_and_saturated_pixels_have_no_influence(calibrate, results, bench, tmp_path):
+    frame = np.load(tmp_path / "first.npy")
+    bad = np.random.default_rng(0).random(frame.shape) < 0.03
+    bad[40:44, 30:34] = True
+    np.save(tmp_path / "bad.npy", bad)
+    level = float(np.quantile(frame[~bad], 0.99))
+    options = ("mask=mask.npy", "bad_pixels=bad.npy", f"saturation={level}", *QUICK)
+    found = []
+    for value in (np.nan, 30.0):
+        np.save(tmp_path / "spoilt.npy", np.where(bad, value, frame.clip(max=level)))
+        done = calibrate("measurement=[spoilt.npy,second.npy]", *options)
+        assert done.status == 0, done.err
+        found.append(results("calibration.json")["estimates"])
+    assert found[0] == found[1]
+    assert [entry["value"] for entry in found[0][:4]] == pytest.approx(
+        [*SHIFT, ROTATION, DISPERSION], abs=0.03
+    )
+    camera = (tmp_path / "run" / "camera.yaml").read_text()
+    assert f"bad_pixels: {tmp_path / 'bad.npy'}" in camera
+
+
 def test_known_light_gives_gain_and_mask(calibrate, results, bench, tmp_path):
     done = calibrate(
         *("measurement=[first.npy,second.npy]", "mask=mask.npy", "white=white.npy", *QUICK),

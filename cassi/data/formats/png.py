@@ -1,0 +1,67 @@
+"""PNG: one image of grey levels, 8 or 16 bits a pixel, or of zeros and ones."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cassi.data.formats import Source, check_size
+
+_DEPTH = 24  # byte of the header that holds the bits of a channel
+
+
+@contextmanager
+def open_png(path: Path) -> Iterator[Any]:
+    """Open an image with Pillow, which reads it only when asked to."""
+    from PIL import Image
+
+    with warnings.catch_warnings():
+        # Of a large image: its size is compared with the file's.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        # Whatever else Pillow would take it for: one of its formats runs a program.
+        opened = Image.open(path, formats=("PNG",))
+    with opened as image:
+        check_size(math.prod(image.size), path.stat().st_size, compressed=True)
+        yield image
+
+
+def read_levels(image: Any, path: Path) -> np.ndarray:
+    """Read the grey levels `(H, W)` of an open image: bool, uint8 or uint16.
+
+    Raises:
+        ValueError: its channels differ, it is a palette's, or holds several images.
+    """
+    if image.mode == "P" or getattr(image, "n_frames", 1) > 1:
+        what = "colours of a palette" if image.mode == "P" else f"{image.n_frames} images"
+        raise ValueError(f"expected one image of grey levels, got {what}; save it in grey")
+    with path.open("rb") as file:
+        depth = file.read(_DEPTH + 1)[_DEPTH]
+    values = np.asarray(image)
+    if values.ndim == 3:
+        values = values[..., : 3 if values.shape[2] > 2 else 1]  # the last one is opacity
+        if depth == 16 or (values != values[..., :1]).any():  # Pillow drops 8 of 16 bits
+            raise ValueError(
+                "expected a grey image or equal colour channels, got colours; save it in grey"
+            )
+        values = values[..., 0]
+    # Pillow reads 16-bit greys as uint16 or, in some releases, as int32.
+    return values.astype(np.uint16) if depth == 16 else values
+
+
+@contextmanager
+def read_png(path: Path) -> Iterator[Source]:
+    """One image of grey levels."""
+    with open_png(path) as image:
+        width, height = image.size
+        yield Source(
+            {"": (height, width)},
+            lambda _: read_levels(image, path),
+            axes={"": "HW"},
+            image=True,
+        )

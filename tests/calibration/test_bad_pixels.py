@@ -1,0 +1,100 @@
+"""Detector pixels that a calibration leaves out: whatever they hold, nothing depends on it."""
+
+import pytest
+import torch
+
+import cassi
+from cassi.calibration import Frame, fit_geometry, fit_light, refine_mask
+from cassi.calibration.geometry import Geometry
+from cassi.calibration.heldout import HeldOut
+from cassi.calibration.windows import Windows
+from cassi.systems import SDCassi
+
+BANDS, SIZE = 5, 64
+
+
+@pytest.fixture(params=[-1, -2])
+def bench(request):
+    """A camera, two snapshots of plain scenes, and their good pixels."""
+    random = torch.Generator().manual_seed(0)
+    camera = SDCassi(torch.rand(SIZE, SIZE, generator=random), BANDS, step=1, axis=request.param)
+    ramp = torch.linspace(0.3, 1, SIZE).expand(BANDS, SIZE, SIZE)
+    bands = torch.linspace(0.2, 1, BANDS)[:, None, None]
+    y = camera(torch.stack([ramp * bands, ramp.flip(-1).mT * (1.2 - bands)]))
+    good = torch.rand(y.shape, generator=random) > 0.04
+    good[..., 20:23, 30:60] = False
+    return camera, y, good
+
+
+def _values(y, good):
+    return [torch.where(good, y, value) for value in (0.0, 50.0)]
+
+
+def test_in_windows(bench):
+    camera, y, good = bench
+    start = Geometry((0.3, -0.2), 0.0, (0.0,))
+    union = good.all(0, keepdim=True)
+    fits = [
+        fit_geometry([Frame.snapshot(value, BANDS, good)], camera, start)
+        for value in _values(y, union)
+    ]
+    assert fits[0].geometry == fits[1].geometry
+    clean = fit_geometry([Frame.snapshot(y, BANDS)], camera, start)
+    assert fits[0].geometry.values() == pytest.approx(clean.geometry.values(), abs=0.01)
+    plain = Windows(Frame.snapshot(y, BANDS), camera)
+    whole = Windows(Frame.snapshot(y, BANDS, torch.ones_like(good)), camera)
+    assert plain.objective(start) == whole.objective(start)
+    mostly_bad = good.clone()
+    mostly_bad[..., :16, :16] = torch.arange(16) < 7
+    assert len(Windows(Frame.snapshot(y, BANDS, mostly_bad), camera)) == len(plain) - len(y)
+
+
+def test_in_pixels_held_out(bench):
+    camera, y, good = bench
+    errors = []
+    for value in _values(y, good):
+        held = HeldOut(
+            value,
+            camera,
+            lambda y, system, start: system.pinv(y),
+            share=0.1,
+            seed=0,
+            pixels=10**6,
+            good=good,
+        )
+        assert not bool((held.seen & ~good).any())
+        found = held.predict(Geometry((0.2, 0.0), 0.0, (0.0,)))
+        errors.append((found.error, found.residual))
+    assert errors[0][0] == errors[1][0]
+    assert torch.equal(errors[0][1], errors[1][1])
+
+
+def test_in_known_light(bench):
+    camera, _, good = bench
+    dirty = camera.mask * torch.linspace(0.9, 1, SIZE)
+    seen = SDCassi(dirty, BANDS, step=1, axis=camera.axis)
+    y = seen(torch.full((1, BANDS, SIZE, SIZE), 3.0))
+    masks = []
+    for value in _values(y, good[:1]):
+        light = fit_light(Frame.snapshot(value, BANDS, good[:1]), camera)
+        masks.append(refine_mask([light], camera))
+    assert torch.equal(*masks)
+
+
+def test_in_python(bench, monkeypatch):
+    """They reach the calibration, said by themselves or by the camera."""
+    camera, y, good = bench
+    given = []
+
+    def find_camera(frames, system, solver, **settings):
+        given.append((frames[0], system))
+        return None, system, []
+
+    monkeypatch.setattr("cassi.apps.calibrate.find_camera", find_camera)
+    spoilt = torch.where(good, y, torch.nan)
+    cassi.calibrate(spoilt, camera, bad_pixels=~good)
+    cassi.calibrate(spoilt, camera.weighted(bad_pixels=~good))
+    for frame, system in given:
+        assert system is camera
+        assert torch.equal(frame.good, good)
+        assert torch.equal(frame.y, torch.where(good, y, 0))
