@@ -46,7 +46,8 @@ def as_step(step: Any) -> int | float:
     """
     if isinstance(step, bool) or not isinstance(step, Real) or not math.isfinite(step):
         raise TypeError(f"step: expected a number of pixels per band, got {step!r}")
-    return int(step) if float(step).is_integer() else float(step)
+    number = float(step)
+    return int(number) if number.is_integer() else number
 
 
 def spaced_offsets(bands: int, step: float) -> tuple[float, ...]:

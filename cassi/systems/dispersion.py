@@ -389,7 +389,7 @@ def infer_bands(
         return 1
     if found is not None and bands in (None, found):
         return found
-    wanted = f"{bands} bands and step {step}" if bands is not None else f"step {step}"
+    wanted = f"{bands} bands and step {step:g}" if bands is not None else f"step {step:g}"
     if extra < 0:
         hint = "the measurement is smaller than the mask"
     elif extra == 0:
@@ -410,7 +410,7 @@ def _fractional_fit(extra: int, step: float, bands: int | None) -> int | None:
     most = math.floor(extra / abs(step) + 1e-9) + 1
     if bands is None and least < most:
         raise ValueError(
-            f"system.bands: expected the number of bands, step {step} fits {least} to {most}"
+            f"system.bands: expected the number of bands, step {step:g} fits {least} to {most}"
         )
     if least > most or (bands is not None and not least <= bands <= most):
         return None

@@ -161,7 +161,7 @@ def write_files(folder: Path) -> None:
         savemat(folder / f"masks/{name}.mat", {"mask": plane})
         place = "validation" if name == "0005" else "train"
         savemat(folder / f"scenes/{place}/{name}.mat", {"cube": pixels})
-    # The camera of the page on snapshots: 96 x 120, 15 bands, step -1.
+    # The camera of the pages on snapshots and cameras: 96 x 120, 15 bands, step -1.
     wide = cassi.SDCassi((torch.rand(96, 120) > 0.5).float(), bands=15, step=-1)
     np.save(folder / "calibration/mask.npy", wide.mask.squeeze().numpy())
     np.save(folder / "snapshots/0001.npy", wide(scene[:, :15, :96, :120])[0, 0].numpy())

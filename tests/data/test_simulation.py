@@ -89,7 +89,8 @@ def test_camera_of_validation_serves_training():
         (lambda: WhiteNoise(snr_db=(3, 2)), ValueError, "snr_db: expected a number or"),
         (lambda: WhiteNoise(sigma=-1), ValueError, "sigma: expected at least 0"),
         (lambda: Simulator(torch.ones(2, 2), step=[]), ValueError, "step: expected at least one"),
-        (lambda: Simulator(torch.ones(2, 2), step=[1.5]), TypeError, "step: expected integers"),
+        (lambda: Simulator(torch.ones(2, 2), step=["1"]), TypeError, "step: expected a number"),
+        (lambda: Simulator(RandomMasks(), detector=9), ValueError, "expected a given mask with it"),
         (lambda: Simulator(torch.ones(2, 2), axis=0), ValueError, "axis: expected -1"),
     ],
 )
