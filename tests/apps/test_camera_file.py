@@ -173,7 +173,8 @@ def test_what_counts_depends_on_whether_frames_were_taken(rig):
     taken = settings(Reconstruct, "measurement=frame.npy", camera)
     assert (taken.noise, taken.window) == (None, [1, 2, 104, 80])
     simulated = settings(Reconstruct, "truth=cube.npz", camera)
-    assert (simulated.window, simulated.dark, simulated.bad_pixels) == (None, 0.0, None)
+    assert (simulated.window, simulated.dark) == (None, 0.0)
+    assert simulated.bad_pixels != taken.bad_pixels == str(rig.file.parent / "bad.npy")
     assert simulated.noise["full_well"] == 8000
     assert simulated.noise["shot"] == "poisson"  # as noise=sensor has it
     assert settings(Reconstruct, "truth=cube.npz", camera, "noise=null").noise is None
@@ -186,6 +187,16 @@ def test_what_counts_depends_on_whether_frames_were_taken(rig):
     assert told.data.evaluation["dark"] == 0.0
     assert (told.noise["full_well"], told.data.wavelengths) == (8000, NM)
     assert told.data.evaluation["mask_key"] == "white"
+
+
+def test_every_step_of_raw_frames_is_carried():
+    steps = {"bits": 12, "saturation": 4000, "hot_pixels": 8}
+    places = {"reconstruct": "", "calibrate": "", "evaluate": "data.evaluation."}
+    for command, where in places.items():
+        data = {"evaluation": {"measurements": "day"}}
+        found = place(dict(steps), command, {"measurement": "y.npy", "data": data}, ())
+        assert found == {f"{where}{name}": value for name, value in steps.items()}
+    assert not place(dict(steps), "train", {"data": {"simulator": {}}}, {"data.validation"})
 
 
 def test_a_training_for_the_camera(rig):
