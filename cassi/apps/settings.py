@@ -18,13 +18,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import (
     ConfigAttributeError,
     ConfigKeyError,
     OmegaConfBaseException,
 )
-from yaml import YAMLError
 
 from cassi.apps.camera.file import check_camera, place
 from cassi.checks import did_you_mean, whole_number
@@ -42,6 +42,10 @@ Wavelengths = tuple[float, ...] | None
 KNOWLEDGE = ("nominal", "calibrated", "told")
 """What a row of an evaluation with a twin can know of the camera."""
 _LARGEST = 2**20  # bytes of the file of a camera
+_NOT_YAML = (
+    *(OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError, RecursionError),
+    OSError,  # of OmegaConf for what is a lone number; the file itself has been read by then
+)
 _COUPLED = {"cassi.systems.BlurredCassi": "blurred", "cassi.systems.WarpedCassi": "warped"}
 _CHOSEN = {"system": "system._target_", "noise": "noise"}
 """What an option of a group says of the camera, by group."""
@@ -359,7 +363,7 @@ def read_settings(config: DictConfig, kind: Callable[..., T], options: Iterable[
     if absent := {"seed", "paths"} - set(map(str, config)):
         raise ValueError(
             f"no config value {min(absent)!r}; a config of your own begins with "
-            f"defaults: [{kind.__name__.lower()}, _self_]"
+            f"defaults: [{kind.__name__.lower()}, _self_]; a camera's file is given by camera=FILE"
         )
     config = _with_camera(config, kind.__name__.lower(), options)
     _check_denoiser(config)
@@ -389,9 +393,14 @@ def load_camera(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise FileNotFoundError(f"camera: no file {file}{did_you_mean(file.name, there)}")
     if file.stat().st_size > _LARGEST:
         raise ValueError(f"camera: expected a short YAML file, got {file}")
+    content = file.read_bytes()
     try:
+        text = content.decode()
+        # An alias of an alias of an alias could expand to any size.
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+            raise ValueError(f"camera: {file} has an alias, *NAME; use ${{vars.NAME}} instead")
         values = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
-    except (OmegaConfBaseException, YAMLError, UnicodeDecodeError, OSError) as error:
+    except _NOT_YAML as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"camera: {file} is not valid YAML: {reason}") from None
     camera = check_camera(values, file)
@@ -542,6 +551,11 @@ def unknown_key(error: Any) -> str:
     key, known = str(error.full_key or error.key), list(map(str, error.parent_node or ()))
     place, dot, name = key.rpartition(".")
     rest = f"; there is {', '.join(known)}" if place else "; names of your own go under vars:"
+    if not place and any(key in _hints(kind) for kind in (Reconstruct, Calibrate, Evaluate, Train)):
+        return (
+            f"no config value {key!r} of this command, it is another's; does the config begin with "
+            "the defaults of another? A camera for all commands is a file for camera=FILE"
+        )
     near = did_you_mean(name, known, cutoff=0.6, place=place + dot)
     return f"no config value {key!r}{near or rest}"
 

@@ -249,6 +249,15 @@ def test_a_file_that_is_none(reconstruct, calibrate, evaluate, train, rig, tmp_p
     for text in ("", "mask", "[1, 2]", "mask: [", "\x00\x01"):
         rig.file.write_text(text)
         assert "camera: " in reconstruct(f"camera={rig.file}").refusal
+    for text, said in (
+        ("vars: &a [1, 2]\nmask: *a\n", "has an alias"),
+        ("[" * 5000, "not valid YAML"),
+        ("mask: ${vars.none}", "not valid YAML: Interpolation key"),
+        ("\xff\xfe", "not valid YAML"),
+        ("3", "not valid YAML"),
+    ):
+        rig.file.write_bytes(text.encode("latin-1"))
+        assert said in reconstruct(f"camera={rig.file}").refusal
     (tmp_path / "big.yaml").write_bytes(b"a" * 2**21)
     assert "expected a short YAML file" in reconstruct("camera=big.yaml").refusal
 

@@ -106,7 +106,7 @@ def place(camera: Values, command: str, config: Values, told: Iterable[str]) -> 
 
     Args:
         camera: of `check_camera`.
-        command: "reconstruct", "calibrate", "camera", "evaluate" or "train".
+        command: "reconstruct", "calibrate", "evaluate" or "train".
         config: of the command, as dicts, lists and scalars.
         told: dotted names of what the command line says, which wins.
 
