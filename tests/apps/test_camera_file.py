@@ -324,3 +324,20 @@ def test_bands_beside_the_detector_end_with_status_2(show, results, rig, frame):
     bands = results("camera.json")["bands"]
     assert [band["beside"] for band in bands] == [14, 10, 4, 0, 0, 0]
     assert (bands[0]["first"], bands[0]["last"]) == (22, 103)
+
+
+def test_an_evaluation_on_frames_leaves_bad_pixels_out(evaluate, results, rig, tmp_path):
+    (tmp_path / "day").mkdir()
+    rows = []
+    for value in (np.nan, 7.0):
+        raw = np.load(rig.frame)
+        raw[20, 20] = value
+        np.save(tmp_path / "day" / "one.npy", raw)
+        done = evaluate(
+            *(f"camera={rig.file}", "data=folder", "data.root=null", "data.measurements=day"),
+            "reconstructors=[{name: gap, method: gap_tv, overrides: {solver.iterations: 3}}]",
+            *("figures=false", "report=false", "progress=false"),
+        )
+        assert done.status == 0, done.err
+        rows.append(float(results("results.csv")[0]["residual"]))
+    assert rows[0] == rows[1]
