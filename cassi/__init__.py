@@ -7,7 +7,7 @@ from cassi.data.io import read_cube, read_mask, read_measurement, write_cube
 from cassi.models.load import create_model, load_model, load_published
 from cassi.models.registry import list_models
 from cassi.priors import TV
-from cassi.reconstruction import calibrate, reconstruct, simulate
+from cassi.reconstruction import calibrate, read_camera, reconstruct, simulate
 from cassi.solvers import ADMM, GAP, Solver, solve
 from cassi.systems import BlurredCassi, DDCassi, SDCassi, WarpedCassi, dot_test
 
@@ -29,6 +29,7 @@ __all__ = [
     "metrics",
     "models",
     "ops",
+    "read_camera",
     "read_cube",
     "read_mask",
     "read_measurement",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -114,6 +115,32 @@ def calibrate(
         solver, _ = Recipe(settings_of(understand("auto")), y.device).make(system.bands)
         assert isinstance(solver, Solver)
         return find_camera(frames, system, solver, **settings)[1]
+
+
+def read_camera(path: str | os.PathLike[str]) -> Any:
+    """Read the file of a camera, which all commands take as `camera=FILE`.
+
+    `camera.system` is its A, `camera.wavelengths` are its bands in nm, and
+    `y, system = camera.read("frame.tif")` makes a measurement of a raw frame as the commands do:
+    `cassi.reconstruct(y, system)` then is what `cassi-reconstruct camera=FILE` computes.
+
+    Args:
+        path: a YAML file, as cassi-calibrate writes one: `mask`, `system`, `wavelengths`, what raw
+            frames go through (`dark`, `flat`, `hot_pixels`, `saturation`, `bad_pixels`, `window`,
+            `scale`), `noise` of the sensor, and `keys`, `axes` of mask and measurement. Paths in it
+            are relative to the file, else to the current folder.
+
+    Returns:
+        A `cassi.apps.camera.opened.Camera` with `system`, `wavelengths`, `preprocessing`, `noise`.
+
+    Raises:
+        OSError: a file is missing.
+        ValueError: it is no camera, its values do not fit each other, or it leaves the number of
+            bands open.
+    """
+    from cassi.apps.camera.opened import open_camera
+
+    return open_camera(path)
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ import torch
 from hydra import compose
 from omegaconf import OmegaConf
 
-from cassi.apps.camera import build_camera
+from cassi.apps.camera.system import build_camera
 from cassi.apps.inputs import load_inputs
 from cassi.apps.reconstructors import build_solver, compose_settings, config_search
 from cassi.config import build
@@ -89,7 +89,8 @@ def test_every_file_composes_and_builds(group, name, networks):
 def test_every_file_is_reached():
     reached = {CONF / group / f"{name}.yaml" for group, name in OPTIONS}
     reached |= set((CONF / "hydra").rglob("*.yaml"))
-    reached |= {CONF / f"{name}.yaml" for name in ("calibrate", "reconstruct", "train", "evaluate")}
+    commands = ("calibrate", "camera", "reconstruct", "train", "evaluate")
+    reached |= {CONF / f"{name}.yaml" for name in commands}
     reached |= {file for group in TRAINING | EVALUATION for file in (CONF / group).glob("*.yaml")}
     reached |= set((CONF / "experiment").glob("*train_*.yaml"))
     assert set(CONF.rglob("*.yaml")) == reached

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 
+from cassi.apps.arguments import arrange
 from cassi.apps.errors import JobError, debugging, describe, is_usage_error
 from cassi.apps.memory import keep_freed_memory, use_huge_pages
 from cassi.apps.settings import read_settings
@@ -25,6 +27,8 @@ USAGE_ERROR = 2
 INTERRUPTED = 130
 TERMINATED = 143
 """Of a shell: 128 and the number of the signal."""
+CLOSED = 141
+"""The same for SIGPIPE: nobody reads what the command prints."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ def run_command(name: str, kind: type, job: Job) -> None:
 
     # Hydra otherwise prints its own account of an error, over many lines, and exits with status 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
+    sys.argv[1:] = arrange(sys.argv[1:])
     decorate = hydra.main(
         version_base="1.3",
         config_path="pkg://cassi.conf",
@@ -67,6 +72,8 @@ def run_command(name: str, kind: type, job: Job) -> None:
     )
     try:
         decorate(_Job(name, kind, job))()
+        if _is_output_closed():
+            _close_output()
     except KeyboardInterrupt as stop:
         _fail(name, f"interrupted; {stop or 'give the same command again'}", INTERRUPTED)
     except Terminated as stop:
@@ -77,6 +84,8 @@ def run_command(name: str, kind: type, job: Job) -> None:
     except Exception as error:
         if not is_usage_error(error):
             raise
+        if isinstance(error, BrokenPipeError) and _is_output_closed():
+            _close_output()
         _fail(name, describe(error), USAGE_ERROR, error)
 
 
@@ -97,8 +106,9 @@ class _Job:
         try:
             # Not before: nothing is half done while Hydra composes, which may lose an exception.
             with raise_terminated():
-                settings: Any = read_settings(config, self.kind)
-                return self.job(settings, Run(folder, many, tuple(hydra.overrides.task)))
+                options = tuple(hydra.overrides.task)
+                settings: Any = read_settings(config, self.kind, options)
+                return self.job(settings, Run(folder, many, options))
         except BaseException as error:
             stop = stopped_by(error)
             if stop is not None:
@@ -107,6 +117,8 @@ class _Job:
                 raise type(stop)(str(stop) or hint) from None
             if not isinstance(error, Exception) or not is_usage_error(error):
                 raise
+            if isinstance(error, BrokenPipeError) and _is_output_closed():
+                _close_output()
             # One failing job of a sweep must not stop the others, so there it goes to Hydra.
             if many:
                 print(f"{self.name}: error: {describe(error)}", file=sys.stderr)
@@ -120,6 +132,22 @@ def _fail(name: str, message: str, status: int, error: Exception | None = None) 
     with contextlib.suppress(BrokenPipeError):
         print(f"{name}: error: {message}", file=sys.stderr)
     sys.exit(status)
+
+
+def _is_output_closed() -> bool:
+    """Tell whether nobody reads what is printed any more, as after `| head`."""
+    try:
+        watched = select.poll()
+        watched.register(sys.stdout.fileno(), select.POLLOUT)
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in watched.poll(0))
+    except (OSError, ValueError):  # it is no file
+        return False
+
+
+def _close_output() -> None:
+    # Python would flush once more when it ends, and complain.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(CLOSED)
 
 
 def prepare_process(settings: Any, *, blocks: bool = False) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from pathlib import Path
 
+from cassi.apps.arguments import config_folders, config_groups
 from cassi.apps.settings import unknown_key
 from cassi.checks import did_you_mean, raised_here
 from cassi.data.errors import describe_oserror
@@ -40,7 +42,15 @@ def is_usage_error(error: BaseException) -> bool:
         return True
     if isinstance(error, YAMLError) or _find_cause(error) is not None:
         return True
-    return isinstance(error, ValueError | TypeError) and raised_here(error)
+    if not isinstance(error, ValueError | TypeError):
+        return False
+    return raised_here(error) or _is_of_composing(error)
+
+
+def _is_of_composing(error: BaseException) -> bool:
+    """Tell whether Hydra raised this while it composed the options: it does not check all kinds."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and f"{os.sep}hydra{os.sep}_internal{os.sep}" in frames[-1].filename
 
 
 def _find_cause(error: BaseException) -> str | None:
@@ -80,10 +90,18 @@ def describe(error: BaseException) -> str:
     if isinstance(error, ConfigCompositionException) and isinstance(
         cause, ConfigAttributeError | ConfigKeyError
     ):
+        if (unchosen := _unchosen(error)) is not None:
+            return unchosen
         if "." not in str(cause.full_key) and "seed" not in (cause.parent_node or ()):
             hint = f"a config of your own begins with defaults: [{_command()}, _self_]"
             return f"no config value {str(cause.full_key)!r}; {hint}"
         return unknown_key(cause)
+    if isinstance(error, MissingConfigException):
+        return _describe_missing(str(error.missing_cfg_file))
+    if isinstance(error, ConfigCompositionException) and str(error).startswith(_MERGING):
+        return _describe_merging(str(error).removeprefix(_MERGING).splitlines()[0].strip())
+    if isinstance(error, ValueError | TypeError) and _is_of_composing(error):
+        return f"the options do not fit the config: {_first_line(error)}"
     if isinstance(error, OmegaConfBaseException) and getattr(error, "full_key", None):
         return f"config value {error.full_key}: {_first_line(error)}"
     if isinstance(error, OSError) and error.strerror:
@@ -93,6 +111,36 @@ def describe(error: BaseException) -> str:
     if isinstance(error, OverrideParseException):
         return f"{_first_line(error)}; write key=value, in quotes if there are spaces in it"
     return _find_cause(error) or _first_line(error)
+
+
+_MERGING = "Error merging override "
+
+
+def _describe_merging(option: str) -> str:
+    key = option.partition("=")[0].lstrip("+")
+    return (
+        f"{option}: there are values by name at {key}, and this is another kind of value; set it "
+        f"in one place alone, or give both ~{key} and '+{option.lstrip('+')}'"
+    )
+
+
+def _unchosen(error: BaseException) -> str | None:
+    """Say which group has no choice yet that a value could be set in."""
+    found = re.match(r"Could not override '([^.']+)\.([^']+)'", str(error))
+    if found is None or found[1] not in config_groups():
+        return None
+    if str(getattr(error.__cause__, "full_key", "")) != found[1]:
+        return None
+    return f"{found[1]}.{found[2]}: nothing is chosen there; give {found[1]}=NAME with it"
+
+
+def _describe_missing(name: str) -> str:
+    folders = config_folders(sys.argv[1:])
+    if not folders:
+        return f"no config {name!r}; name the folder of yours with --config-dir DIR"
+    there = sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
+    near = did_you_mean(name, there) or f"; there is {', '.join(there) or 'none'}"
+    return f"no config {name!r} in {', '.join(map(str, folders))}{near}"
 
 
 def describe_failure(error: BaseException) -> str:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from cassi.apps.camera import make_camera
+from cassi.apps.camera.system import make_camera
 from cassi.apps.settings import Snapshots
 from cassi.checks import raised_here
 from cassi.config import build
@@ -210,7 +210,7 @@ def _choose_files(settings: Snapshots) -> dict[str, Path]:
     drawn = isinstance(settings.mask, dict)
     roles = ("measurement", "truth") if drawn else ("measurement", "mask", "truth")
     given = {role: getattr(settings, role) for role in roles}
-    files = {role: _path(value) for role, value in given.items() if value is not None}
+    files = {role: file_path(value) for role, value in given.items() if value is not None}
     if not files:
         mask = {} if drawn else {"mask": bundled_path("mask.tif")}
         return mask | {"truth": bundled_path("scene.tif")}
@@ -227,7 +227,8 @@ def _choose_files(settings: Snapshots) -> dict[str, Path]:
     return files
 
 
-def _path(value: Any) -> Path:
+def file_path(value: Any) -> Path:
+    """Return the path of a file of a config, `bundled:NAME` for one of the package."""
     name = str(value)
     return bundled_path(name[8:]) if name.startswith("bundled:") else Path(name)
 

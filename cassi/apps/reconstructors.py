@@ -17,6 +17,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 from torch import nn
 
+from cassi.apps.arguments import spell
 from cassi.apps.errors import describe
 from cassi.apps.settings import Reconstruct, read_settings
 from cassi.checks import did_you_mean
@@ -216,11 +217,11 @@ def compose_settings(
     """
     try:
         with config_search():
-            name = kind.__name__.lower()
-            composed = compose(name, overrides=rewrite_model_path(list(options)))
+            name, options = kind.__name__.lower(), rewrite_model_path(spell(options))
+            composed = compose(name, overrides=options)
             if data_dir is not None:
                 composed.paths.data_dir = data_dir
-            return read_settings(composed, kind)
+            return read_settings(composed, kind, options)
     except (HydraException, OmegaConfBaseException) as error:
         raise ValueError(describe(error)) from error
 
@@ -252,17 +253,20 @@ def _own_search(found: GlobalHydra) -> Iterator[None]:
 
 
 def list_experiments() -> list[str]:
-    """Return the experiments that are methods: they name no scene, no camera and no training."""
+    """Return the experiments that are methods: they have no scene, no camera and no training."""
     with config_search():
         loader = GlobalHydra.instance().config_loader()
         names = [n for n in loader.get_group_options("experiment") if not n.startswith("_")]
-        return [n for n in names if not n.startswith("train_") and not _names_a_scene_or_camera(n)]
+        return [n for n in names if not n.startswith("train_") and not _has_a_scene_or_camera(n)]
 
 
-def _names_a_scene_or_camera(name: str) -> bool:
+def _has_a_scene_or_camera(name: str) -> bool:
     for source in _sources(GlobalHydra.instance()):
         if source.available() and source.is_config(f"experiment/{name}"):
-            return bool({"scene", "camera"} & set(source.load_config(f"experiment/{name}").config))
+            config = source.load_config(f"experiment/{name}").config
+            defaults = [item for item in config.get("defaults") or () if not isinstance(item, str)]
+            chosen = {str(key).rpartition("/")[2] for item in defaults for key in item}
+            return bool({"scene", "camera", "mask", "system"} & (set(map(str, config)) | chosen))
     return False
 
 

@@ -8,13 +8,17 @@ config: nodes that describe an object (`system`, `solver`, …) are plain dicts 
 
 from __future__ import annotations
 
+import copy
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, make_dataclass
+from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import (
     ConfigAttributeError,
@@ -22,6 +26,7 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
+from cassi.apps.camera.file import check_camera, place
 from cassi.checks import did_you_mean, whole_number
 from cassi.config import check_node
 from cassi.data.io import WRITE_SUFFIXES
@@ -36,6 +41,14 @@ Wavelengths = tuple[float, ...] | None
 
 KNOWLEDGE = ("nominal", "calibrated", "told")
 """What a row of an evaluation with a twin can know of the camera."""
+_LARGEST = 2**20  # bytes of the file of a camera
+_NOT_YAML = (
+    *(OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError, RecursionError),
+    OSError,  # of OmegaConf for what is a lone number; the file itself has been read by then
+)
+_COUPLED = {"cassi.systems.BlurredCassi": "blurred", "cassi.systems.WarpedCassi": "warped"}
+_CHOSEN = {"system": "system._target_", "noise": "noise"}
+"""What an option of a group says of the camera, by group."""
 _NOTHING = {"changes": "nothing"}
 """Of a field that changes no result: what was done under another value still holds."""
 _FILES = {"changes": "files"}
@@ -150,8 +163,8 @@ class Snapshots(Common):
     window: Any
     scale: float
     device: str = field(metadata=_NOTHING)
-    scene: str | None = field(default=None, metadata=_NOTHING)  # names of an experiment's own
-    camera: str | None = field(default=None, metadata=_NOTHING)
+    camera: str | None = field(default=None, metadata=_NOTHING)  # its values stand in the others
+    scene: str | None = field(default=None, metadata=_NOTHING)  # a name of an experiment's own
 
     def __post_init__(self) -> None:
         """Check what can be checked without a file."""
@@ -198,7 +211,7 @@ class Reconstruct(Snapshots):
         if self.calibrate and self.memory_budget is not None:
             raise ValueError(
                 "calibrate: expected false with memory_budget; run cassi-calibrate, and give the "
-                "camera that it writes: --config-dir DIR --config-name camera"
+                "camera that it writes: camera=DIR/camera.yaml"
             )
         if self.heldout is not None:
             check_share(self.heldout)
@@ -286,6 +299,7 @@ class Evaluate(Common):
     """Settings of cassi-evaluate."""
 
     data: Data
+    camera: str | None = field(default=None, metadata=_NOTHING)  # its values stand in the others
     system: Node
     noise: Node = None
     sweep: Sweep | None = None
@@ -319,6 +333,7 @@ class Train(Common):
 
     model: Node
     data: Data
+    camera: str | None = field(default=None, metadata=_NOTHING)  # its values stand in the others
     optimizer: Node
     scheduler: Node = None
     loss: Node
@@ -332,22 +347,25 @@ class Train(Common):
     folder: str
 
 
-def read_settings(config: DictConfig, kind: Callable[..., T]) -> T:
+def read_settings(config: DictConfig, kind: Callable[..., T], options: Iterable[str] = ()) -> T:
     """Turn a composed config into settings.
 
     Args:
         config: of Hydra.
         kind: one of the classes of this module.
+        options: of the command line, which win over a camera's file.
 
     Raises:
+        OSError: there is no such file of a camera.
         ValueError: there is a key that `kind` does not have, or a value that is missing or unfit.
         omegaconf.errors.OmegaConfBaseException: a value is of another type, or refers to nothing.
     """
     if absent := {"seed", "paths"} - set(map(str, config)):
         raise ValueError(
             f"no config value {min(absent)!r}; a config of your own begins with "
-            f"defaults: [{kind.__name__.lower()}, _self_]"
+            f"defaults: [{kind.__name__.lower()}, _self_]; a camera's file is given by camera=FILE"
         )
+    config = _with_camera(config, kind.__name__.lower(), options)
     _check_denoiser(config)
     _check_missing(kind, config)
     try:
@@ -357,6 +375,82 @@ def read_settings(config: DictConfig, kind: Callable[..., T]) -> T:
     values = OmegaConf.to_container(merged, resolve=True, throw_on_missing=False)
     settings: T = _fill(kind, values)
     return settings
+
+
+def load_camera(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read the file of a camera.
+
+    Returns:
+        Its values, see `cassi.apps.camera.file`, with paths that can be opened from here.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: it is no camera.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        there = [entry.name for entry in file.parent.iterdir()] if file.parent.is_dir() else []
+        raise FileNotFoundError(f"camera: no file {file}{did_you_mean(file.name, there)}")
+    if file.stat().st_size > _LARGEST:
+        raise ValueError(f"camera: expected a short YAML file, got {file}")
+    content = file.read_bytes()
+    try:
+        text = content.decode()
+        # An alias of an alias of an alias could expand to any size.
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+            raise ValueError(f"camera: {file} has an alias, *NAME; use ${{vars.NAME}} instead")
+        values = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
+    except _NOT_YAML as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"camera: {file} is not valid YAML: {reason}") from None
+    camera = check_camera(values, file)
+    if "noise" in camera and "_target_" not in camera["noise"]:
+        camera["noise"] = _option("noise", "sensor") | camera["noise"]
+        check_camera({"noise": camera["noise"]}, file)
+    coupled = _COUPLED.get(camera.get("system", {}).get("_target_"))
+    if coupled is not None:  # how exact its conjugate gradients are is no property of the camera
+        usual = _option("system", coupled)
+        kept = {name: usual[name] for name in ("tolerance", "iterations")}
+        camera["system"] = kept | camera["system"]
+    return camera
+
+
+def _option(group: str, name: str) -> dict[str, Any]:
+    text = resources.files("cassi.conf").joinpath(group, f"{name}.yaml").read_text("utf-8")
+    values: Any = OmegaConf.to_container(OmegaConf.create(text))
+    return dict(values)
+
+
+def _with_camera(config: DictConfig, command: str, options: Iterable[str]) -> DictConfig:
+    """Set what the file of a camera says, and the command line does not."""
+    path = config.get("camera")
+    if path is None:
+        return config
+    told = _told(options)
+    values: Any = OmegaConf.to_container(config, resolve=False)
+    placed = place(load_camera(str(path)), command, values, told)
+    config = copy.deepcopy(config)
+    for key, value in placed.items():
+        kept = {name: OmegaConf.select(config, name) for name in told if name.startswith(f"{key}.")}
+        OmegaConf.update(config, key, value, merge=False, force_add=True)
+        for name, own in kept.items():
+            OmegaConf.update(config, name, own, merge=False, force_add=True)
+    return config
+
+
+def _told(options: Iterable[str]) -> set[str]:
+    """Return the dotted names of what options set; a chosen system is its class alone."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    told = set()
+    for option in OverridesParser.create().parse_overrides(list(options)):
+        name, value = option.package or option.key_or_group, option.value()
+        chosen = isinstance(value, str) and option.package is None and "." not in name
+        if chosen and name in _CHOSEN:
+            told.add(_CHOSEN[name])
+        elif not (chosen and name in ("data", "experiment")):
+            told.add(name)
+    return told
 
 
 def with_value(settings: T, key: str, value: Any) -> T:
@@ -407,7 +501,10 @@ def check_nodes(nodes: Mapping[str, Any]) -> None:
     """Raise ValueError unless each describes an object that may be built, with its arguments."""
     for name, node in nodes.items():
         if not isinstance(node, dict) or "_target_" not in node:
-            raise ValueError(f"{name}: expected a node with _target_, got {node!r}")
+            hint = ""
+            if isinstance(node, dict) and node and "." not in name:
+                hint = f"; choose what it is, {name}=NAME, beside {name}.{next(iter(node))}"
+            raise ValueError(f"{name}: expected a node with _target_, got {node!r}{hint}")
         check_node(node, name)
 
 
@@ -454,6 +551,11 @@ def unknown_key(error: Any) -> str:
     key, known = str(error.full_key or error.key), list(map(str, error.parent_node or ()))
     place, dot, name = key.rpartition(".")
     rest = f"; there is {', '.join(known)}" if place else "; names of your own go under vars:"
+    if not place and any(key in _hints(kind) for kind in (Reconstruct, Calibrate, Evaluate, Train)):
+        return (
+            f"no config value {key!r} of this command, it is another's; does the config begin with "
+            "the defaults of another? A camera for all commands is a file for camera=FILE"
+        )
     near = did_you_mean(name, known, cutoff=0.6, place=place + dot)
     return f"no config value {key!r}{near or rest}"
 

@@ -73,6 +73,8 @@ class Benchmark:
             [0, 1]; otherwise see `load_scene`.
         checksums: SHA-256 by name of the scene; a file that has another is refused.
         mask_checksum: the same for a mask that serves all.
+        mask_key: name of the array in the file of the mask, where it does not say so itself.
+        mask_axes: order of its axes, such as "HWC".
         crop: middle part of the cubes (and of the mask) that is kept, pixels.
         downsample: side of the blocks that are then averaged, cubes only.
         preprocessing: of the measurements.
@@ -94,6 +96,8 @@ class Benchmark:
     unit_range: bool = False
     checksums: Mapping[str, str] = field(default_factory=dict)
     mask_checksum: str | None = None
+    mask_key: str | None = None
+    mask_axes: str | None = None
     crop: int | Sequence[int] | None = None
     downsample: int = 1
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
@@ -219,7 +223,7 @@ class Benchmark:
         if self.mask_checksum is not None:
             _check_digest(path, self.mask_checksum)
         bands = None if self.wavelengths is None else len(self.wavelengths)
-        loaded = load_mask(path, bands=bands)
+        loaded = load_mask(path, bands=bands, key=self.mask_key, axes=self.mask_axes)
         check_mask(loaded.data)
         return loaded.data, loaded.note
 

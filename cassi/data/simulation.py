@@ -8,8 +8,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from cassi.checks import whole_number
 from cassi.data.masks import FixedMask, MaskCrops, MaskSource, MixedMasks, RandomMasks
 from cassi.systems import SDCassi
+from cassi.systems.arguments import as_step
 
 __all__ = [
     "FixedMask",
@@ -73,13 +75,17 @@ class Simulator:
 
     Args:
         masks: where masks come from, or one mask for all.
-        step: dispersion in pixels per band, or several of which each batch draws one.
+        step: dispersion in pixels per band, whole or not, or several of which each batch draws one.
         axis: -1 disperses along columns, -2 along rows.
+        offsets: one shift per band in pixels, instead of the step.
+        detector: pixels of the detector along the axis, for cubes as large as the mask of the
+            source. It is smaller or larger by as much as the cubes are: what falls beside it at the
+            border of the mask does so at the border of a crop.
         noise: what the sensor adds; nothing by default.
 
     Raises:
-        TypeError: a step is not an integer.
-        ValueError: no step, or an unknown axis.
+        TypeError: a step is no number.
+        ValueError: no step, an unknown axis, or a detector and no mask that it belongs to.
 
     >>> simulator = Simulator(torch.ones(4, 6), step=[1, 2])
     >>> y, system = simulator(torch.ones(2, 3, 4, 6), torch.Generator().manual_seed(0))
@@ -91,19 +97,31 @@ class Simulator:
         self,
         masks: MaskSource | Tensor,
         *,
-        step: int | Sequence[int] = 2,
+        step: float | Sequence[float] = 2,
         axis: int = -1,
+        offsets: Sequence[float] | None = None,
+        detector: int | None = None,
         noise: Noise | None = None,
     ) -> None:
         self.masks: MaskSource = FixedMask(masks) if isinstance(masks, Tensor) else masks
-        self.steps = (step,) if isinstance(step, int) else tuple(step)
+        self.steps: tuple[float, ...] = tuple(step) if isinstance(step, Sequence) else (step,)
         if not self.steps:
             raise ValueError("step: expected at least one, got none")
-        if not all(isinstance(one, int) and not isinstance(one, bool) for one in self.steps):
-            raise TypeError(f"step: expected integers, pixels per band, got {step!r}")
+        for one in self.steps:
+            as_step(one)
         if axis not in (-1, -2):
             raise ValueError(f"axis: expected -1 (columns) or -2 (rows), got {axis!r}")
         self.axis, self.noise = axis, noise
+        self.offsets = None if offsets is None else tuple(offsets)
+        self.margin: int | None = None
+        if detector is not None:
+            mask = getattr(self.masks, "mask", None)
+            if mask is None:
+                raise ValueError(
+                    "detector: expected a given mask with it, got "
+                    f"{type(self.masks).__name__}; leave detector=null"
+                )
+            self.margin = whole_number("detector", detector, 1) - mask.shape[axis]
         self._kept: dict[object, SDCassi] = {}
 
     @torch.no_grad()
@@ -121,6 +139,11 @@ class Simulator:
         """
         if x.ndim != 4:
             raise ValueError(f"x: expected cubes (B, C, H, W), got shape {tuple(x.shape)}")
+        if self.offsets is not None and len(self.offsets) != x.shape[1]:
+            raise ValueError(
+                f"offsets: expected {x.shape[1]} values, one per band of the cubes, got "
+                f"{len(self.offsets)}"
+            )
         step = self.steps[0]
         if len(self.steps) > 1:
             where = generator.device
@@ -130,7 +153,7 @@ class Simulator:
         y = system(x)
         return (y if self.noise is None else self.noise(y, x.shape[1], generator)), system
 
-    def _system(self, x: Tensor, step: int, generator: torch.Generator) -> SDCassi:
+    def _system(self, x: Tensor, step: float, generator: torch.Generator) -> SDCassi:
         batch, bands, height, width = x.shape
         key = (step, bands, height, width, x.dtype, x.device)
         if key in self._kept:
@@ -140,7 +163,8 @@ class Simulator:
             # Made on the CPU and then moved: the camera's check of its mask would wait for a GPU.
             mask = self.masks.draw(batch, height, width, generator, "cpu").to(x.dtype)
             mask = mask[0] if len(mask) == 1 else mask
-            system = SDCassi(mask, bands, step, self.axis).to(x.device)
+            detector = None if self.margin is None else x.shape[self.axis] + self.margin
+            system = SDCassi(mask, bands, step, self.axis, self.offsets, detector).to(x.device)
         if isinstance(self.masks, FixedMask):
             self._kept[key] = system
         return system

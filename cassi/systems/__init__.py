@@ -1,5 +1,6 @@
 """Camera models: linear operators from cube to measurement."""
 
+from cassi.systems.arguments import spaced_offsets
 from cassi.systems.base import System, Weighted, dot_test
 from cassi.systems.blurred import BlurredCassi
 from cassi.systems.conjugate import ConjugateGradients, SolveReport
@@ -46,5 +47,6 @@ __all__ = [
     "dot_test",
     "fitting_dispersions",
     "infer_bands",
+    "spaced_offsets",
     "unshift_masks",
 ]

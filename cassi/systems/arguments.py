@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from numbers import Real
 from typing import Any, NoReturn
 
 import numpy as np
@@ -34,6 +36,31 @@ def as_mask(mask: Any) -> Tensor:  # ([B,] K, 1|C, H, W)
     if not torch.isfinite(mask).all():
         raise ValueError("mask: expected finite numbers, got NaN or infinity")
     return mask.detach().clone()[(None,) * max(4 - mask.ndim, 0)]
+
+
+def as_step(step: Any) -> int | float:
+    """Return a step in pixels per band, as an integer where it is whole.
+
+    Raises:
+        TypeError: it is no finite number.
+    """
+    if isinstance(step, bool) or not isinstance(step, Real) or not math.isfinite(step):
+        raise TypeError(f"step: expected a number of pixels per band, got {step!r}")
+    number = float(step)
+    return int(number) if number.is_integer() else number
+
+
+def spaced_offsets(bands: int, step: float) -> tuple[float, ...]:
+    """Return where each band begins that moves by a step, whole or not, the leftmost one at 0.
+
+    >>> spaced_offsets(3, -1.5)
+    (3.0, 1.5, 0.0)
+    """
+    step = as_step(step)
+    if isinstance(step, int):
+        return ops.step_offsets(bands, step)
+    # Without the last digits a length of 54.000000000000007 pixels would need a 55th.
+    return tuple(round(n * abs(step), 9) for n in ops.step_offsets(bands, 1 if step > 0 else -1))
 
 
 def as_shifts(offsets: Any, bands: int) -> Tensor:  # (C,)

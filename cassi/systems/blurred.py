@@ -173,7 +173,7 @@ class BlurredCassi(CoupledCassi):
     Args:
         mask: transmission in [0, 1], as for `SDCassi`.
         bands: number of bands C.
-        step: dispersion in whole pixels per band; the sign is the direction.
+        step: dispersion in pixels per band, whole or not; the sign is the direction.
         axis: -1 disperses along columns, -2 along rows.
         point_spread: None, the standard deviation of a Gaussian in pixels, a list of one per band,
             or kernels: an array `(h, w)` or `(C, h, w)` of odd sides.
@@ -207,7 +207,7 @@ class BlurredCassi(CoupledCassi):
         self,
         mask: Any,
         bands: int,
-        step: int = 2,
+        step: float = 2,
         axis: int = -1,
         *,
         point_spread: Any = None,

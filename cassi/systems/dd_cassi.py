@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cassi import ops
-from cassi.systems.arguments import as_mask, check_axis
+from cassi.systems.arguments import as_mask, as_step, check_axis, spaced_offsets
 from cassi.systems.sd_cassi import SDCassi
 
 
@@ -29,7 +28,7 @@ class DDCassi(SDCassi):
         mask: transmission in [0, 1], `(H, Wm)`, `(C, H, Wm)` or `(K, 1|C, H, Wm)`, or
             `(B, K, 1|C, H, Wm)` for a mask per sample.
         bands: number of bands C, in order of increasing wavelength.
-        step: dispersion across the mask, pixels per band; the sign is the direction.
+        step: dispersion across the mask, pixels per band, whole or not; the sign is the direction.
         axis: -1 disperses along columns, -2 along rows.
         width: columns W of the cube (rows for `axis=-2`); the mask's own by default. A mask of
             W + (C-1)|step| columns codes every band everywhere; a narrower one is repeated, a
@@ -38,7 +37,7 @@ class DDCassi(SDCassi):
             is interpolated linearly.
 
     Raises:
-        TypeError: the mask is not numeric, or `bands` or `step` is not an integer.
+        TypeError: the mask is not numeric, `bands` is not an integer or `step` not a number.
         ValueError: the mask's shape or bands, the offsets or the width do not fit.
 
     Source: Gehm et al., "Single-shot compressive spectral imaging with a dual-disperser
@@ -53,19 +52,20 @@ class DDCassi(SDCassi):
         self,
         mask: Any,
         bands: int = 28,
-        step: int = 2,
+        step: float = 2,
         axis: int = -1,
         width: int | None = None,
         offsets: Sequence[float] | None = None,
     ) -> None:
         check_axis(axis)
-        for name, value in (("bands", bands), ("step", step), ("width", width)):
+        step = as_step(step)
+        for name, value in (("bands", bands), ("width", width)):
             if isinstance(value, bool) or not isinstance(value, int | None):
                 raise TypeError(f"{name}: expected an integer, got {value!r}")
         if bands < 1 or (width is not None and width < 1):
             raise ValueError(f"bands, width: expected at least 1, got {bands} and {width}")
         if offsets is None:
-            offsets = ops.step_offsets(bands, step)
+            offsets = spaced_offsets(bands, step)
         coded = code_bands(as_mask(mask), bands, offsets, axis, width)
         super().__init__(coded, bands, step=0, axis=axis)
         self.mask_step = step
@@ -74,7 +74,7 @@ class DDCassi(SDCassi):
     def extra_repr(self) -> str:
         """Describe the camera in one line."""
         height, width = self.mask.shape[-2:]
-        regular = self.mask_offsets == ops.step_offsets(self.bands, self.mask_step)
+        regular = self.mask_offsets == spaced_offsets(self.bands, self.mask_step)
         how = f"step={self.mask_step}" if regular else f"offsets={list(self.mask_offsets)}"
         return (
             f"cube={height}x{width}, shots={self.shots}, bands={self.bands}, "

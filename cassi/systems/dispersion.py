@@ -359,18 +359,28 @@ def fitting_dispersions(mask_length: int, detector_length: int) -> list[tuple[in
     return [(extra // step + 1, step) for step in range(1, extra + 1) if extra % step == 0]
 
 
-def infer_bands(mask_length: int, detector_length: int, step: int, bands: int | None = None) -> int:
+def infer_bands(
+    mask_length: int, detector_length: int, step: float, bands: int | None = None
+) -> int:
     """Return the number of bands that fits, or `bands` when it does.
+
+    A detector holds bands that a fractional step moves apart if it has ⌈(bands − 1)·|step|⌉ pixels
+    more than the mask.
 
     Raises:
         ValueError: no number of bands fits this step, or `bands` is not the one that does; the
-            message lists what would fit.
+            message lists what would fit. Or several fit a step below one pixel.
+
+    >>> infer_bands(256, 279, -1.5)
+    16
     """
     if bands is not None and bands < 1:
         raise ValueError(f"system.bands: expected at least 1, got {bands}")
     extra = detector_length - mask_length
     fits = fitting_dispersions(mask_length, detector_length)
-    found = {size: count for count, size in fits}.get(abs(step))
+    found = {float(size): count for count, size in fits}.get(abs(step))
+    if not float(step).is_integer():
+        found = _fractional_fit(extra, step, bands)
     if step == 0 and extra == 0:
         if bands is None:
             raise ValueError("system.bands: expected the number of bands, which step 0 leaves open")
@@ -379,7 +389,7 @@ def infer_bands(mask_length: int, detector_length: int, step: int, bands: int | 
         return 1
     if found is not None and bands in (None, found):
         return found
-    wanted = f"{bands} bands and step {step}" if bands is not None else f"step {step}"
+    wanted = f"{bands} bands and step {step:g}" if bands is not None else f"step {step:g}"
     if extra < 0:
         hint = "the measurement is smaller than the mask"
     elif extra == 0:
@@ -391,3 +401,17 @@ def infer_bands(mask_length: int, detector_length: int, step: int, bands: int | 
         f"measurement: {detector_length} pixels along the dispersion do not fit a mask of "
         f"{mask_length}, {wanted}; {hint}"
     )
+
+
+def _fractional_fit(extra: int, step: float, bands: int | None) -> int | None:
+    """Return how many bands a fractional step spreads over `extra` pixels; None if none fits."""
+    # The last digits are those that `Dispersion.offsets` drops.
+    least = math.floor((extra - 1) / abs(step) + 1e-9) + 2 if extra > 0 else 1
+    most = math.floor(extra / abs(step) + 1e-9) + 1
+    if bands is None and least < most:
+        raise ValueError(
+            f"system.bands: expected the number of bands, step {step:g} fits {least} to {most}"
+        )
+    if least > most or (bands is not None and not least <= bands <= most):
+        return None
+    return most if bands is None else bands

@@ -12,10 +12,12 @@ from cassi import ops
 from cassi.systems.arguments import (
     as_mask,
     as_shifts,
+    as_step,
     check_axis,
     detector_pixels,
     even_step,
     refuse_shape,
+    spaced_offsets,
 )
 from cassi.systems.base import System
 from cassi.systems.conjugate import ConjugateGradients
@@ -39,13 +41,13 @@ class SDCassi(System):
             `(B, K, 1|C, H, W)` for a mask per sample; a tensor or anything NumPy understands. An
             `nn.Parameter` becomes a parameter of the camera, to be learned; all else is copied.
         bands: number of bands C, in order of increasing wavelength.
-        step: dispersion in whole pixels per band; the sign is the direction.
+        step: dispersion in pixels per band; the sign is the direction. One that is not whole
+            stands for the offsets c·step, the least of them 0.
         axis: -1 disperses along columns, -2 along rows.
         offsets: one o(c) per band in pixels instead of `step`, whole or not: a list, a tensor, or
             an `nn.Parameter` to be learned. Evenly spaced whole ones that start at 0 are a step.
-        detector: pixels of the detector along the axis, with `offsets` only;
-            W' = W + ⌈max o(c)⌉ by default. Offsets count from its first pixel, and what falls
-            beside it is lost.
+        detector: pixels of the detector along the axis; W' = W + ⌈max o(c)⌉ by default. Offsets
+            count from its first pixel, and what falls beside it is lost.
 
     Attributes:
         offsets: o(c) as numbers, a tuple.
@@ -53,7 +55,7 @@ class SDCassi(System):
         step: where the camera has offsets, their mean distance, rounded.
 
     Raises:
-        TypeError: the mask is not numeric, or `bands` or `step` is not an integer.
+        TypeError: the mask is not numeric, `bands` is not an integer or `step` not a number.
         ValueError: the mask's shape or bands do not fit, it holds NaN, `axis` is unknown, or there
             is not one offset per band, or one is negative without a `detector`.
 
@@ -78,24 +80,24 @@ class SDCassi(System):
         self,
         mask: Any,
         bands: int,
-        step: int = 2,
+        step: float = 2,
         axis: int = -1,
         offsets: Sequence[float] | Tensor | None = None,
         detector: int | None = None,
     ) -> None:
         super().__init__()
         check_axis(axis)
-        for name, value in (("bands", bands), ("step", step)):
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"{name}: expected an integer, got {value!r}")
-        self.bands, self.step, self.axis = bands, step, axis
+        if isinstance(bands, bool) or not isinstance(bands, int):
+            raise TypeError(f"bands: expected an integer, got {bands!r}")
+        step = as_step(step)
+        if offsets is None and (detector is not None or isinstance(step, float)):
+            offsets = spaced_offsets(bands, step)
+        self.bands, self.step, self.axis = bands, round(step), axis
         _register(self, "mask", as_mask(mask), mask)
         width = self.mask.shape[axis]
         if offsets is None:
-            if detector is not None:
-                raise ValueError("detector: expected offsets with it; a step says its size itself")
             self.register_buffer("shifts", None)
-            self.detector = width + (bands - 1) * abs(step)
+            self.detector = width + (bands - 1) * abs(self.step)
         else:
             shifts = as_shifts(offsets, bands)
             self.detector = detector_pixels(shifts, width, detector)

@@ -304,7 +304,7 @@ class WarpedCassi(CoupledCassi):
     Args:
         mask: transmission in [0, 1], as for `SDCassi`.
         bands: number of bands C.
-        step: dispersion in whole pixels per band; the sign is the direction.
+        step: dispersion in pixels per band, whole or not; the sign is the direction.
         axis: -1 disperses along columns, -2 along rows.
         rotation: θ, degrees by which the image is turned clockwise; a number or one per band, as
             are the next two.
@@ -342,7 +342,7 @@ class WarpedCassi(CoupledCassi):
         self,
         mask: Any,
         bands: int,
-        step: int = 2,
+        step: float = 2,
         axis: int = -1,
         *,
         rotation: Any = 0.0,

@@ -32,6 +32,7 @@ from tabulate import tabulate
 
 import cassi
 from cassi.data.bundled import bundled_path
+from cassi.data.io import load_cube
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^ *```(\w*)")
@@ -58,7 +59,7 @@ FILLED = {
     r"^torchrun": f"{sys.executable} -m torch.distributed.run",
     r"^python": sys.executable,
     r"=\[METHODS\]": "=[gap_tv]",
-    r"outputs/calibrate/…/": "calibrated",
+    r"outputs/calibrate/…/": "calibrated/",
     r"cassi-reconstruct … ": "cassi-reconstruct truth=four.npz mask=mask.mat ",
     r"measurement=…": "measurement=snapshot.mat mask=mask.mat",
     r"data\.root=DIR": "",
@@ -129,7 +130,8 @@ def shorten(command: str) -> str:
 
 def write_files(folder: Path) -> None:
     """Write what the pages name: a camera of 64 x 64 pixels and 28 bands, and what it measured."""
-    scene = cassi.read_cube(bundled_path("scene.tif"))
+    loaded = load_cube(bundled_path("scene.tif"))
+    scene, wavelengths = loaded.data, list(loaded.wavelengths or ())
     mask = cassi.read_mask(bundled_path("mask.tif"))[..., :64, :64].contiguous()
     system = cassi.SDCassi(mask, bands=28, step=2)
     cubes = [scene[..., 60 * k : 60 * k + 64, 60 * k : 60 * k + 64] for k in range(3)]
@@ -160,8 +162,9 @@ def write_files(folder: Path) -> None:
         savemat(folder / f"captures/{name}.mat", {"y": frame, "mask": plane})
         savemat(folder / f"masks/{name}.mat", {"mask": plane})
         place = "validation" if name == "0005" else "train"
-        savemat(folder / f"scenes/{place}/{name}.mat", {"cube": pixels})
-    # The camera of the page on snapshots: 96 x 120, 15 bands, step -1.
+        known = {"cube": pixels, "wavelengths": wavelengths}
+        savemat(folder / f"scenes/{place}/{name}.mat", known)
+    # The camera of the pages on snapshots and cameras: 96 x 120, 15 bands, step -1.
     wide = cassi.SDCassi((torch.rand(96, 120) > 0.5).float(), bands=15, step=-1)
     np.save(folder / "calibration/mask.npy", wide.mask.squeeze().numpy())
     np.save(folder / "snapshots/0001.npy", wide(scene[:, :15, :96, :120])[0, 0].numpy())

@@ -17,7 +17,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("ops", "systems", "priors", "solvers", "models", "data", "metrics", "calibration")
 FURTHER = ("evaluation", "viz", "training")
-COMMANDS = ("reconstruct", "train", "evaluate", "calibrate")
+COMMANDS = ("reconstruct", "train", "evaluate", "calibrate", "camera")
 Node = dict[str, Any]
 
 

@@ -42,6 +42,8 @@ class Outcome:
 
 
 Command = Callable[..., Outcome]
+MODULES = {"camera": "camera.command"}
+"""Of `cassi.apps`, where it is not called as the command is."""
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ def commands(
             monkeypatch.setattr(sys, "argv", [f"cassi-{name}", *arguments, *chosen])
             capsys.readouterr()
             try:
-                import_module(f"cassi.apps.{name}").main()
+                import_module(f"cassi.apps.{MODULES.get(name, name)}").main()
                 status = 0
             except SystemExit as stop:
                 status = int(stop.code or 0)
@@ -70,8 +72,8 @@ def commands(
     return choose
 
 
-def _fixture(name: str) -> Any:
-    @pytest.fixture(name=name)
+def _fixture(name: str, called: str | None = None) -> Any:
+    @pytest.fixture(name=called or name)
     def run(commands: Callable[[str], Command]) -> Command:
         return commands(name)
 
@@ -81,6 +83,7 @@ def _fixture(name: str) -> Any:
 reconstruct, evaluate, train, calibrate = map(
     _fixture, ("reconstruct", "evaluate", "train", "calibrate")
 )
+show = _fixture("camera", "show")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import scipy.io
 import torch
 
 import cassi
-from cassi.apps.camera import build_camera, draw_mask, fit_bands, move_back
+from cassi.apps.camera.system import build_camera, draw_mask, fit_bands, move_back
 
 SD = {"_target_": "cassi.systems.SDCassi", "bands": None, "step": 2, "axis": -1}
 DD = {"_target_": "cassi.systems.DDCassi", "bands": None, "step": 2, "axis": -1, "width": None}
@@ -30,6 +30,11 @@ def _sizes(mask_length, detector):
     [
         (_system(SD, offsets=[0, 1.5, 2.5]), 9, None),
         (_system(SD, offsets=CURVE), 9, NM),
+        (_system(SD, step=1.5), 9, None),
+        (_system(SD, step=-1.2), 9, NM),
+        (_system(SD, step=2, detector=8, bands=3), 8, None),
+        (_system(SD, offsets={"_target_": "cassi.systems.Linear", "step": -1.2}), 9, NM),
+        (_system(SD, offsets={"_target_": "cassi.systems.Linear", "step": 1}, bands=3), 8, None),
         (_system(SD, offsets=[0, 1.5, 3.0]), 9, None),
         (_system(SD, offsets=[-1.5, 0, 2.5], detector=7), 7, None),
         (_system(SD, offsets=CURVE | {"absolute": True}, detector=12), 12, NM),
@@ -56,7 +61,9 @@ def test_fits(system, detector, wavelengths):
         (_system(SD, offsets=[0, 1.5]), 9, NM, "expected 3 values, one per band, got 2"),
         (_system(SD, offsets="wide"), 9, NM, "expected a list of pixels or a curve, got 'wide'"),
         (_system(SD, offsets={"_target_": "cassi.priors.TV"}), 9, NM, "got TV"),
-        (_system(SD, step=2.03), 9, NM, "whole number of pixels per band, got 2.03; else give"),
+        (_system(SD, step=2.6), 9, NM, "wavelengths: expected 2 values, .* that step 2.6 makes"),
+        (_system(SD, step=2.6), 8, None, "a mask of 6, step 2.6; what would fit"),
+        (_system(SD, step="2"), 9, NM, "system.step: expected a number of pixels per band, got"),
         (_system(DD), 6, None, "expected the number of bands"),
         (_system(DD, width=5), 6, NM, "expected 5 pixels .* system.width says"),
     ],

@@ -81,6 +81,14 @@ def test_what_is_wrong_in_a_file_is_one_line(run_file, tmp_path, names, text, sa
         (tmp_path / "mine").rmdir()
 
 
+@pytest.mark.parametrize("name", ["calibrate", "train"])
+def test_a_file_of_another_command(commands, tmp_path, name):
+    (tmp_path / "own.yaml").write_text("defaults: [reconstruct, _self_]\nmask: mask.npy\n")
+    line = commands(name)("--config-dir", ".", "--config-name", "own").refusal
+    assert "of this command, it is another's" in line
+    assert "camera=FILE" in line
+
+
 @pytest.mark.parametrize("name", ["reconstruct", "calibrate"])
 def test_a_file_begins_with_the_defaults(run_file, tmp_path, name):
     (tmp_path / "bare").mkdir()

@@ -89,7 +89,8 @@ def test_camera_of_validation_serves_training():
         (lambda: WhiteNoise(snr_db=(3, 2)), ValueError, "snr_db: expected a number or"),
         (lambda: WhiteNoise(sigma=-1), ValueError, "sigma: expected at least 0"),
         (lambda: Simulator(torch.ones(2, 2), step=[]), ValueError, "step: expected at least one"),
-        (lambda: Simulator(torch.ones(2, 2), step=[1.5]), TypeError, "step: expected integers"),
+        (lambda: Simulator(torch.ones(2, 2), step=["1"]), TypeError, "step: expected a number"),
+        (lambda: Simulator(RandomMasks(), detector=9), ValueError, "expected a given mask with it"),
         (lambda: Simulator(torch.ones(2, 2), axis=0), ValueError, "axis: expected -1"),
     ],
 )
@@ -104,3 +105,26 @@ def test_cubes_that_do_not_fit():
         simulator(uniform(1, 3, 6, 8), seeded())
     with pytest.raises(ValueError, match=r"expected cubes \(B, C, H, W\)"):
         simulator(uniform(3, 4, 4), seeded())
+
+
+def test_offsets_and_the_detector_of_the_whole_mask():
+    mask, offsets = uniform(8, 20), [-0.5, 1.25, 3.0]
+    whole, x = SDCassi(mask, 3, offsets=offsets, detector=22), uniform(1, 3, 8, 20)
+    y, system = Simulator(mask, offsets=offsets, detector=22)(x, seeded())
+    assert torch.equal(y, whole(x))
+    # A crop has a detector that is smaller by as much as it is itself.
+    crops = Simulator(MaskCrops(mask), offsets=offsets, detector=22)
+    y, system = crops(x[..., :12].expand(2, -1, -1, -1), seeded())
+    assert (system.mask.shape[0], y.shape) == (2, (2, 1, 8, 14))
+    assert system.offsets == tuple(offsets)
+    assert system.data_step(system.adjoint(y), y).shape == (2, 3, 8, 12)
+    with pytest.raises(ValueError, match="offsets: expected 2 values, one per band of the cubes"):
+        crops(x[:, :2, :, :12], seeded())
+
+
+def test_a_fractional_step_for_any_number_of_bands():
+    simulator = Simulator(uniform(6, 8), step=-1.5, axis=-2)
+    for bands, rows in ((2, 8), (4, 11)):
+        y, system = simulator(uniform(1, bands, 6, 8), seeded())
+        assert y.shape == (1, 1, rows, 8)
+        assert system.offsets == tuple(1.5 * c for c in reversed(range(bands)))

@@ -74,7 +74,7 @@ def test_site_has_every_command_and_config_file(site):
             continue
         text = (site / f"reference/config_{group.name}.html").read_text()
         assert all(f">{file.stem}</code>" in text for file in group.glob("*.yaml"))
-    for command in ("reconstruct", "train", "evaluate", "calibrate"):
+    for command in ("reconstruct", "train", "evaluate", "calibrate", "camera"):
         assert (site / f"reference/cassi-{command}.html").is_file()
 
 

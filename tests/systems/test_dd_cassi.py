@@ -63,7 +63,7 @@ def test_coded_masks_pass_gradients_on() -> None:
     ("arguments", "error", "message"),
     [
         ({"axis": 1}, ValueError, "axis: expected -1"),
-        ({"step": 1.5}, TypeError, "step: expected an integer, got 1.5"),
+        ({"step": "1"}, TypeError, "step: expected a number of pixels per band, got '1'"),
         ({"bands": True}, TypeError, "bands"),
         ({"width": 0}, ValueError, "width: expected at least 1"),
         ({"offsets": [0, 1]}, ValueError, "offsets: expected 3 numbers"),

@@ -181,6 +181,10 @@ def test_every_listed_pair_has_the_right_size() -> None:
         ((256, 256, 2), 1),
         ((256, 256, 2, 1), 1),
         ((256, 256, 0, 28), 28),
+        ((256, 279, -1.5), 16),
+        ((256, 283, 2.03, 14), 14),
+        ((256, 259, 0.4, 7), 7),
+        ((256, 256, 0.4), 1),
     ],
 )
 def test_number_of_bands(arguments: tuple[int, ...], expected: int) -> None:
@@ -199,6 +203,9 @@ def test_number_of_bands(arguments: tuple[int, ...], expected: int) -> None:
         ((256, 310, 0, 28), "28 bands and step 0; what would fit"),
         ((256, 250, 2), "the measurement is smaller than the mask"),
         ((256, 256, 2, 28), "equal sizes leave no room for dispersion"),
+        ((256, 278, 1.5), "mask of 256, step 1.5; what would fit: 23 bands x step 1, 12"),
+        ((256, 279, 1.5, 15), "15 bands and step 1.5; what would fit"),
+        ((256, 259, -0.4), "system.bands: .* step -0.4 fits 7 to 8"),
         ((256, 256, 0), "system.bands: expected the number of bands, which step 0 leaves open"),
     ],
 )

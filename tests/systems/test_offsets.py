@@ -9,7 +9,7 @@ import torch
 from shared import rand
 from torch import Tensor, nn
 
-from cassi import GAP, TV, SDCassi, solve
+from cassi import GAP, TV, BlurredCassi, DDCassi, SDCassi, WarpedCassi, solve
 
 
 @pytest.mark.parametrize("axis", [-1, -2])
@@ -132,7 +132,7 @@ def test_solvers_take_it(shots: int) -> None:
         ({"offsets": [0, 1, float("nan")]}, "offsets: expected finite numbers"),
         ({"offsets": "abc"}, "offsets: expected numbers, one per band, got 'abc'"),
         ({"offsets": [0, 1, 3], "detector": 0}, "detector: expected a whole number of at least 1"),
-        ({"detector": 9}, "detector: expected offsets with it"),
+        ({"detector": 0}, "detector: expected a whole number of at least 1"),
     ],
 )
 def test_refused(change: dict[str, Any], message: str) -> None:
@@ -155,3 +155,31 @@ def test_ratio_inverse_and_other_sizes_are_refused() -> None:
 )
 def test_uneven_offsets_have_a_mean_step(offsets: list[float], step: int) -> None:
     assert SDCassi(rand(4, 6), len(offsets), offsets=offsets).step == step
+
+
+@pytest.mark.parametrize("make", [SDCassi, BlurredCassi, WarpedCassi])
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_a_fractional_step_is_offsets(make: Any, axis: int) -> None:
+    mask, x = rand(7, 9), rand(2, 4, 7, 9)
+    system = make(mask, 4, -1.5, axis)
+    spelled = make(mask, 4, axis=axis, offsets=[4.5, 3.0, 1.5, 0.0])
+    assert system.measurement_shape == spelled.measurement_shape
+    assert system.offsets == spelled.offsets
+    assert torch.equal(system(x), spelled(x))
+
+
+def test_a_whole_step_may_be_a_float_and_have_a_detector() -> None:
+    mask, x = rand(4, 5), rand(1, 3, 4, 5)
+    whole = SDCassi(mask, 3, step=2.0)
+    assert whole.shifts is None
+    assert (whole.step, type(whole.step)) == (2, int)
+    assert SDCassi(mask, 3, step=2, detector=9).shifts is None
+    cut = SDCassi(mask, 3, step=2, detector=7)
+    assert torch.equal(cut(x), whole(x)[..., :7])
+
+
+def test_a_fractional_step_of_a_dual_disperser() -> None:
+    mask, x = rand(4, 9), rand(1, 3, 4, 5)
+    system = DDCassi(mask, 3, step=1.5, width=5)
+    assert torch.equal(system(x), DDCassi(mask, 3, offsets=[0, 1.5, 3], width=5)(x))
+    assert "step=1.5 across the mask" in str(system)

@@ -9,18 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from cassi.apps.camera.file import FRAME, NEUTRAL
 from cassi.apps.results import write_json
-from cassi.apps.settings import Calibrate, to_yaml
+from cassi.apps.settings import Calibrate, load_camera, to_yaml
 from cassi.calibration import Calibration, Frame
 from cassi.data.atomic import atomic_folder
-from cassi.data.frames import STEPS
 from cassi.systems import SDCassi
 
 HEADER = """\
-# A calibrated camera, written by cassi-calibrate:
-#     cassi-reconstruct --config-dir {folder} --config-name camera measurement=FILE
-# It overrules what an experiment says of mask and system. The mask's place is absolute: change it
-# here where the folder is moved.
+# A calibrated camera, written by cassi-calibrate, for all commands and cassi.read_camera:
+#     cassi-reconstruct camera={folder}/camera.yaml measurement=FILE
+# Paths are relative to this file.
 """
 
 
@@ -54,9 +53,7 @@ def write_results(
         mask = mask[0]
     with atomic_folder(folder) as stage:
         np.save(stage / "mask.npy", mask)
-        camera = HEADER.format(folder=folder) + to_yaml(
-            describe_camera(folder, result, wavelengths)
-        )
+        camera = HEADER.format(folder=folder) + to_yaml(describe_camera(result, wavelengths))
         (stage / "camera.yaml").write_text(camera)
         models = [
             (entry.model[-1] if entry.model else "nominal", entry.error, entry.taken)
@@ -68,30 +65,31 @@ def write_results(
     return numbers
 
 
-def describe_camera(
-    folder: Path, result: Result, wavelengths: tuple[float, ...] | None
-) -> dict[str, Any]:
-    """Return the config of the calibrated camera, to be used as a primary config."""
+def describe_camera(result: Result, wavelengths: tuple[float, ...] | None) -> dict[str, Any]:
+    """Return what the file of the calibrated camera holds, which lies beside `mask.npy`."""
     system, settings = result.system, result.settings
-    steps = {name: getattr(settings, name) for name in STEPS}
-    for name in ("dark", "flat", "hot_pixels", "bad_pixels"):  # files, which may be relative
-        if isinstance(steps[name], str) and steps[name] != "auto":
-            steps[name] = str(Path(steps[name]).resolve())
-    if result.gain is not None:
-        steps["scale"] = float(steps["scale"]) / result.gain
     node = {
-        "_target_": "cassi.systems.SDCassi",
         "bands": system.bands,
         "axis": system.axis,
         "offsets": [round(value, 6) for value in system.offsets],
         "detector": system.detector,
     }
-    camera: dict[str, Any] = {"defaults": ["reconstruct", "_self_"]}
-    camera["mask"] = str(folder / "mask.npy")
-    # The mask's file holds one name for its array and no doubt about its axes.
-    camera |= {"keys": {"mask": None}, "axes": {"mask": None}, "system": node, **steps}
+    camera: dict[str, Any] = {"mask": "mask.npy", "system": node}
+    for group in ("keys", "axes"):
+        if (name := getattr(settings, group).measurement) is not None:
+            camera[group] = {"measurement": name}
     if wavelengths is not None:
         camera["wavelengths"] = list(wavelengths)
+    steps: dict[str, Any] = {name: getattr(settings, name, None) for name in FRAME}
+    for name in ("dark", "flat", "hot_pixels", "bad_pixels"):  # files, which may be relative
+        if isinstance(steps[name], str) and steps[name] != "auto":
+            steps[name] = str(Path(steps[name]).resolve())
+    if result.gain is not None:
+        steps["scale"] = float(steps["scale"]) / result.gain
+    camera |= {key: value for key, value in steps.items() if value not in (None, NEUTRAL.get(key))}
+    nominal = {} if settings.camera is None else load_camera(settings.camera)
+    if nominal.get("noise") is not None:
+        camera["noise"] = nominal["noise"]
     return camera
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import torch
 
-from cassi.apps.camera import make_camera
+from cassi.apps.camera.system import make_camera
 from cassi.apps.settings import Evaluate, with_value
 from cassi.config import build
 from cassi.data.benchmarks import Benchmark

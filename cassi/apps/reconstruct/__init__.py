@@ -46,7 +46,7 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
             raise ValueError(
                 "calibrate: expected false for many snapshots, which share one camera; run "
                 "cassi-calibrate 'measurement=[FILE,FILE]', and give the camera that it writes: "
-                "--config-dir DIR --config-name camera"
+                "camera=DIR/camera.yaml"
             )
         return reconstruct_many(settings, run, recipe)
     if not is_first_process():

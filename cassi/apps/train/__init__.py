@@ -80,7 +80,6 @@ def make_module(settings: Train, net: Any, wavelengths: tuple[float, ...]) -> An
     """Make the LightningModule of settings."""
     from cassi import viz
 
-    bands = len(wavelengths)
     data = settings.data
     validation = data.validation or Validation()
     judge = validation.simulator or data.simulator
@@ -89,11 +88,11 @@ def make_module(settings: Train, net: Any, wavelengths: tuple[float, ...]) -> An
     return build(
         settings.task,
         net,
-        inputs.build_simulator(data.simulator, bands),
+        inputs.build_simulator(data.simulator, wavelengths),
         build(settings.loss),
         partial(build, settings.optimizer),
         None if settings.scheduler is None else partial(build, settings.scheduler),
-        validate=inputs.build_simulator(judge, bands),
+        validate=inputs.build_simulator(judge, wavelengths),
         seed=settings.seed,
         picture=lambda cube: viz.srgb(cube, wavelengths),
         channels_last=settings.channels_last,

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from cassi.apps.camera.places import check_places, find_places
+from cassi.apps.camera.system import find_offsets
 from cassi.apps.settings import Data, Train, Validation
 from cassi.apps.signals import end_at_once
 from cassi.checks import whole_number
@@ -15,6 +17,7 @@ from cassi.data.bundled import bundled_path
 from cassi.data.datasets import TrainingCrops, WholeScenes, load_split
 from cassi.data.io import load_mask
 from cassi.data.scenes import Scene, load_scene
+from cassi.systems import SDCassi
 
 UNLIMITED = 2**40
 """Samples of a training that only a time limit ends."""
@@ -82,11 +85,30 @@ def data_wavelengths(data: Data) -> tuple[float, ...]:
     return wavelengths
 
 
-def build_simulator(node: dict[str, Any], bands: int) -> Any:
-    """Make the simulator of a config node; the masks' files are read."""
-    settings = dict(node)
+def build_simulator(node: dict[str, Any], wavelengths: tuple[float, ...]) -> Any:
+    """Make the simulator of a config node; the masks' files are read.
+
+    Args:
+        node: of the config.
+        wavelengths: of the cubes, nm; a dispersion curve needs them.
+
+    Raises:
+        OSError: a mask's file is missing.
+        ValueError: mask, offsets and detector do not fit each other or the bands.
+    """
+    settings, bands = dict(node), len(wavelengths)
     masks = _build_masks(settings.pop("masks"), bands)
-    return build(settings, masks=masks)
+    if settings.get("offsets") is not None:
+        try:
+            settings["offsets"] = find_offsets(settings, bands, wavelengths)
+        except ValueError as error:
+            raise ValueError(str(error).replace("system.", "data.simulator.")) from None
+    simulator = build(settings, masks=masks)
+    if settings.get("detector") is not None:
+        axis, offsets = simulator.axis, simulator.offsets
+        whole = SDCassi(masks.mask, bands, simulator.steps[0], axis, offsets, settings["detector"])
+        check_places(find_places(whole))
+    return simulator
 
 
 def _build_masks(node: dict[str, Any], bands: int) -> Any:
@@ -99,8 +121,9 @@ def _build_masks(node: dict[str, Any], bands: int) -> Any:
     if node["mask"] == "???":
         raise ValueError("data.simulator.masks.mask: expected a file; give it one")
     path = bundled_path("mask.tif") if node["mask"] is None else Path(str(node["mask"]))
-    mask: torch.Tensor = load_mask(path, bands=bands).data
-    return build({key: v for key, v in node.items() if key != "mask"}, mask=mask)
+    hints = {name: node[name] for name in ("key", "axes") if name in node}
+    mask: torch.Tensor = load_mask(path, bands=bands, **hints).data
+    return build({key: v for key, v in node.items() if key not in ("mask", *hints)}, mask=mask)
 
 
 def build_callbacks(settings: Train) -> list[Any]:

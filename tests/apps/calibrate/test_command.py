@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from cassi import read_camera
 from cassi.data.checksums import SUMS, check_sums
 from cassi.evaluation import Mismatch
 from cassi.systems import SDCassi
@@ -60,7 +61,7 @@ def test_writes_a_camera_that_reconstructs(calibrate, reconstruct, results, benc
     assert {"down", "right"} <= set(numbers["model"])
     assert numbers["models"][0]["model"] == []
     used = reconstruct(
-        *("--config-dir", str(folder), "--config-name", "camera"),
+        "camera=run/camera.yaml",
         *("measurement=second.npy", "solver.iterations=3", "output.pictures=false"),
         f"hydra.run.dir={tmp_path / 'cube'}",
     )
@@ -98,8 +99,9 @@ def test_known_light_gives_gain_and_mask(calibrate, results, bench, tmp_path):
     assert done.status == 0, done.err
     numbers = results("calibration.json")
     assert numbers["gain"] == pytest.approx(4, rel=0.05)
-    camera = (tmp_path / "run" / "camera.yaml").read_text()
-    assert f"scale: {1 / numbers['gain']}"[:10] in camera
+    camera = read_camera(tmp_path / "run" / "camera.yaml")
+    assert camera.preprocessing.scale == pytest.approx(1 / numbers["gain"])
+    assert camera.wavelengths == (480, 490, 500, 510, 520, 530)
     assert np.load(tmp_path / "run" / "mask.npy").shape == (HEIGHT, WIDTH)
 
 

@@ -50,7 +50,7 @@ def make(tmp_path, monkeypatch):
         data = settings.data
         wavelengths = inputs.data_wavelengths(data)
         for node in filter(None, (data.simulator, data.validation.simulator)):
-            y, _ = inputs.build_simulator(node, len(wavelengths))(CUBE, torch.Generator())
+            y, _ = inputs.build_simulator(node, wavelengths)(CUBE, torch.Generator())
             assert y.isfinite().all()
         build(data.augment)
         optimizer = build(settings.optimizer, [torch.nn.Parameter(torch.zeros(1))])

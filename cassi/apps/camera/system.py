@@ -15,17 +15,27 @@ from typing import Any
 
 from torch import Tensor
 
-from cassi import ops
+from cassi.apps.camera.places import check_places, describe_loss, find_places
 from cassi.config import build
-from cassi.systems import Dispersion, MaskPattern, System, check_mask, infer_bands, unshift_masks
+from cassi.data.sensor import is_number
+from cassi.systems import (
+    Dispersion,
+    Linear,
+    MaskPattern,
+    System,
+    check_mask,
+    infer_bands,
+    spaced_offsets,
+    unshift_masks,
+)
 
 Wavelengths = Sequence[float] | None
 Node = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Camera:
-    """A camera and how it was understood.
+class Fitted:
+    """A camera made to fit its files, and how it was understood.
 
     Attributes:
         system: on the CPU.
@@ -47,7 +57,7 @@ def make_camera(
     bands: int | None = None,
     wavelengths: Wavelengths = None,
     stated: Wavelengths = None,
-) -> Camera:
+) -> Fitted:
     """Make the camera of a scene.
 
     Args:
@@ -61,6 +71,7 @@ def make_camera(
 
     Raises:
         ValueError: mask, measurement, dispersion and bands do not fit; the message says what would.
+            Or a band falls beside the detector as a whole.
     """
     notes: list[str] = []
     if truth is not None:
@@ -84,7 +95,12 @@ def make_camera(
     if measurement is not None and not more:
         bands = fit_bands(node, mask, measurement, bands, stated)
     system = build_camera(node, mask, bands or mask.shape[1], wavelengths, length, **more)
-    return Camera(system, given, [*notes, f"system: {system}"])
+    notes.append(f"system: {system}")
+    places = find_places(system)
+    check_places(places)
+    if not more and (loss := describe_loss(places, axis)) is not None:
+        notes.append(f"system: {loss}")
+    return Fitted(system, given, notes)
 
 
 def is_dual(system: Node) -> bool:
@@ -93,20 +109,31 @@ def is_dual(system: Node) -> bool:
 
 
 def find_offsets(system: Node, bands: int, wavelengths: Wavelengths) -> list[float] | None:
-    """Return one offset per band, of a list or a dispersion curve; None where there is a step.
+    """Return one offset per band, of a list, a curve or a fractional step.
+
+    Returns:
+        The offsets, pixels; None where there is a step of whole pixels.
 
     Raises:
         ValueError: a curve without wavelengths, or a number of offsets that is not that of bands.
     """
     node = system.get("offsets")
     if node is None:
-        return None
+        step = find_step(system)
+        return None if step.is_integer() else list(spaced_offsets(bands, step))
     if isinstance(node, dict):
+        if "_target_" not in node:
+            raise ValueError(
+                f"system.offsets: expected a curve, got {node!r}; choose which, "
+                "dispersion@system.offsets=NAME, or give its _target_"
+            )
         curve = build(node)
         if not isinstance(curve, Dispersion):
             raise ValueError(
                 f"system.offsets: expected a dispersion curve, got {type(curve).__name__}"
             )
+        if wavelengths is None and isinstance(curve, Linear):
+            wavelengths = range(1, bands + 1)  # which it does not look at
         if wavelengths is None:
             raise ValueError(
                 "system.offsets: expected wavelengths for a dispersion curve; give "
@@ -128,22 +155,19 @@ def dispersed(system: Node, bands: int, wavelengths: Wavelengths) -> int:
     offsets = find_offsets(system, bands, wavelengths)
     if offsets is not None:
         return max(0, math.ceil(max(offsets)))
-    return (bands - 1) * abs(whole_step(system))
+    return (bands - 1) * abs(int(find_step(system)))
 
 
-def whole_step(system: Node) -> int:
-    """Return the step of a config's camera.
+def find_step(system: Node) -> float:
+    """Return the step of a config's camera, pixels per band, whole or not.
 
     Raises:
-        ValueError: it is no whole number.
+        ValueError: it is no finite number.
     """
     step = system.get("step", 0)
-    if isinstance(step, bool) or not isinstance(step, int):
-        raise ValueError(
-            f"system.step: expected a whole number of pixels per band, got {step!r}; else give "
-            "system.offsets, a list or {_target_: cassi.systems.Linear, step: …}"
-        )
-    return step
+    if not is_number(step):
+        raise ValueError(f"system.step: expected a number of pixels per band, got {step!r}")
+    return float(step)
 
 
 def build_camera(
@@ -214,7 +238,7 @@ def move_back(
         return mask, {}, None
     offsets = find_offsets(system, bands, wavelengths)
     if offsets is None:
-        offsets = list(ops.step_offsets(bands, whole_step(system)))
+        offsets = list(spaced_offsets(bands, find_step(system)))
     whole = all(offset == int(offset) for offset in offsets)
     if not whole or min(offsets) != 0 or max(offsets) == 0:
         return mask, {}, None
@@ -238,7 +262,7 @@ def fit_bands(
     Raises:
         ValueError: they do not; the message says what would fit.
     """
-    step, axis = whole_step(system), system.get("axis", -1)
+    step, axis = find_step(system), system.get("axis", -1)
     if axis not in (-1, -2):
         raise ValueError(f"system.axis: expected -1 (columns) or -2 (rows), got {axis!r}")
     across = -3 - axis  # the other axis
@@ -257,7 +281,7 @@ def fit_bands(
         found = infer_bands(mask.shape[axis], measurement.shape[axis], step)
         if found != len(wavelengths):
             raise ValueError(
-                f"wavelengths: expected {found} values, one per band that step {step} makes, "
+                f"wavelengths: expected {found} values, one per band that step {step:g} makes, "
                 f"got {len(wavelengths)}"
             )
     return infer_bands(mask.shape[axis], measurement.shape[axis], step, bands)

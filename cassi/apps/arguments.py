@@ -1,0 +1,73 @@
+"""What stands on the command line, in the form in which Hydra takes it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from importlib import resources
+from pathlib import Path
+
+_VALUED = {
+    *("--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"),
+    *("--experimental-rerun", "--package", "-p", "--cfg", "-c"),
+}
+"""Flags that the next word belongs to."""
+_INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+_GEOMETRY = ("bands", "step", "axis", "offsets", "detector")
+
+
+def arrange(arguments: list[str]) -> list[str]:
+    """Return the arguments of a command with flags before values, as Hydra wants them."""
+    flags: list[str] = []
+    values: list[str] = []
+    words = iter(arguments)
+    pending = None
+    for word in words:
+        if pending is not None and (pending in _VALUED or word in _INFO):
+            flags.append(word)
+            pending = None
+            continue
+        pending = None
+        if word.startswith("-"):
+            flags.append(word)
+            pending = word if word in _VALUED or word in ("--info", "-i") else None
+        else:
+            values.append(word)
+    return flags + spell(values)
+
+
+def spell(options: Iterable[str]) -> list[str]:
+    """Return options as Hydra takes them.
+
+    `GROUP=null` leaves a group out. A value inside of `system.offsets` may be new there: a curve's;
+    beside the file of a camera so may any value of the system and the noise that it has.
+    """
+    options = list(options)
+    inside = ["system.offsets."]
+    if any(option.startswith("camera=") for option in options):
+        inside += ["system.", "noise."]
+    return [_spell(option, tuple(inside)) for option in options]
+
+
+def _spell(option: str, inside: tuple[str, ...]) -> str:
+    key, equals, value = option.partition("=")
+    if equals and value == "null" and key.partition("@")[0] in config_groups():
+        return f"~{key}"
+    own = key.startswith("system.") and key.removeprefix("system.") in _GEOMETRY
+    return f"++{option}" if key.startswith(inside) and not own else option
+
+
+def config_groups() -> set[str]:
+    """Return the names of the groups of which one option or none is chosen."""
+    found = {entry.name for entry in resources.files("cassi.conf").iterdir() if entry.is_dir()}
+    return (found | {"model"}) - {"data", "hydra", "paths", "output"}
+
+
+def config_folders(arguments: Iterable[str]) -> list[Path]:
+    """Return the folders that `--config-dir` and `--config-path` name."""
+    found, words = [], list(arguments)
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        flag, equals, value = word.partition("=")
+        if re.fullmatch("--config-dir|-cd|--config-path|-cp", flag):
+            found.append(Path(value if equals else following))
+    return found

@@ -1,0 +1,1 @@
+"""What a camera is: its file, and the system that its values describe."""

@@ -1,0 +1,96 @@
+"""cassi-camera: a camera in; where its bands fall on the detector out."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cassi.apps.camera.opened import make_alone
+from cassi.apps.camera.places import SIDES, Place, describe_loss, find_places
+from cassi.apps.command import Run, prepare_process, run_command
+from cassi.apps.inputs import load_inputs
+from cassi.apps.results import write_json
+from cassi.apps.settings import Reconstruct
+from cassi.data.atomic import atomic_folder
+from cassi.systems import System, Weighted
+
+CPU = torch.device("cpu")
+
+
+def main() -> None:
+    """Run the command."""
+    run_command("cassi-camera", Reconstruct, show_camera)
+
+
+def show_camera(settings: Reconstruct, run: Run) -> float:
+    """Say, draw and write what the camera of settings comes to.
+
+    Returns:
+        By how many pixels the worst band falls beside the detector, for sweeps.
+
+    Raises:
+        ValueError: more than two; after everything is written.
+    """
+    from cassi.viz.camera import save_camera
+
+    prepare_process(settings)
+    taken = settings.measurement is not None or settings.truth is not None
+    if taken:
+        inputs = load_inputs(settings, CPU)
+        system, wavelengths, notes = inputs.system, inputs.wavelengths, inputs.notes
+        system = system.system if isinstance(system, Weighted) else system
+        frame = inputs.measurement[0, 0]
+    else:
+        wavelengths = settings.given_wavelengths
+        hints = {"key": settings.keys.mask, "axes": settings.axes.mask}
+        fitted = make_alone(settings.mask, settings.system, wavelengths, hints)
+        system, notes = fitted.system, fitted.notes
+        frame = _white(system)
+    places, axis = find_places(system), settings.system.get("axis", -1)
+    print(*notes, *tabulate_places(places, wavelengths, axis), sep="\n")
+    detector = system.measurement_shape[axis]
+    numbers: dict[str, Any] = {
+        "cube_shape": list(system.cube_shape),
+        "measurement_shape": list(system.measurement_shape),
+        "axis": axis,
+        "wavelengths": wavelengths,
+        "bands": [asdict(place) for place in places],
+        "inputs": notes,
+    }
+    optics: Any = system
+    mask: Tensor = optics.mask[0].mean(0)
+    with atomic_folder(run.folder) as stage:
+        spans = [(place.offset, place.offset + mask.shape[axis]) for place in places]
+        save_camera(stage / "camera.png", frame, mask, spans, axis, wavelengths)
+        files = sorted(file.name for file in stage.iterdir())
+        write_json(stage / "camera.json", numbers | {"files": files})
+    print(f"-> {run.folder}")
+    if (loss := describe_loss(places, axis)) is not None:
+        raise ValueError(
+            f"system: {loss}; correct step, offsets or system.detector={detector}, or give more"
+        )
+    return max(place.beside for place in places)
+
+
+@torch.no_grad()
+def _white(system: System) -> Tensor:  # (H', W')
+    """Return what the camera shows of a white scene."""
+    y: Tensor = system(torch.ones(1, *system.cube_shape))
+    return y[0, 0]
+
+
+def tabulate_places(
+    places: list[Place], wavelengths: tuple[float, ...] | None, axis: int
+) -> list[str]:
+    """Return a table of where the bands fall, a line each; pixels count from 0."""
+    nm = [None] * len(places) if wavelengths is None else list(wavelengths)
+    lines = [f"{'band':>4}{'nm':>8}{'offset':>10}  {SIDES[axis]:14}light beside the detector"]
+    for band, (place, value) in enumerate(zip(places, nm, strict=True), 1):
+        said = "" if value is None else f"{value:.1f}"
+        span = f"{place.first} to {place.last}"
+        lost = f"{place.beside:.3g} px, {100 * place.lost:.3g} %" if place.beside > 1e-9 else ""
+        lines.append(f"{band:>4}{said:>8}{place.offset:>10.3f}  {span:14}{lost}".rstrip())
+    return lines

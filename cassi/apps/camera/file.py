@@ -1,0 +1,218 @@
+"""A camera in a file of its own, and where its values stand in the settings of each command.
+
+The file says what the camera is: mask, system, wavelengths, what its raw frames go through, and the
+noise of its sensor. Of measurements that are simulated mask, system, wavelengths and noise count;
+of measurements that were taken all but the noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from cassi.checks import did_you_mean
+from cassi.config import check_node
+
+FRAME = ("dark", "flat", "bits", "hot_pixels", "saturation", "bad_pixels", "window", "scale")
+"""What raw frames go through."""
+NEUTRAL = {"dark": 0.0, "scale": 1.0}
+"""What changes nothing; of the others it is None."""
+KEYS = ("mask", "keys", "axes", "system", "wavelengths", "noise", *FRAME, "vars")
+"""Of a camera file."""
+ROLES = ("mask", "measurement")
+"""Whose array and axes a camera file may name."""
+GEOMETRY = {"bands": None, "step": 2, "axis": -1, "offsets": None}
+"""Of every system; what a file leaves out is this."""
+SD_CASSI = "cassi.systems.SDCassi"
+
+Values = dict[str, Any]
+
+
+def check_camera(values: Any, path: Path) -> Values:
+    """Check what a camera file holds, and resolve its paths.
+
+    Args:
+        values: of the file, as dicts, lists and scalars.
+        path: of the file. Paths in it are relative to it, else to the current folder.
+
+    Returns:
+        The values, without `vars`.
+
+    Raises:
+        ValueError: it is no camera, or there is a key that a camera does not have.
+    """
+    if not isinstance(values, dict) or all(value is None for value in values.values()):
+        got = type(values).__name__ if values and not isinstance(values, dict) else "nothing"
+        raise ValueError(
+            f"camera: expected a file with mask: FILE, system: {{…}} and so on, got {got} in {path}"
+        )
+    if "defaults" in values:
+        raise ValueError(
+            f"camera: {path} is a config of a command, its first lines say so; give it by "
+            "--config-dir DIR --config-name NAME, or leave out its defaults"
+        )
+    for key in map(str, values):
+        if key not in KEYS:
+            near = did_you_mean(key, KEYS) or f"; there is {', '.join(KEYS)}"
+            raise ValueError(f"camera: no value {key!r} in {path}{near}")
+    found = {k: value for k, value in values.items() if k != "vars" and value is not None}
+    for group in ("keys", "axes"):
+        _check_roles(group, found.get(group), path)
+    for name in ("system", "noise"):
+        _check_object(name, found, path)
+    folder = path.parent
+    for name in ("mask", "dark", "flat", "bad_pixels", "hot_pixels"):
+        if isinstance(found.get(name), str):
+            found[name] = _resolve(found[name], folder)
+    offsets = found.get("system", {}).get("offsets")
+    if isinstance(offsets, dict) and isinstance(offsets.get("file"), str):
+        moved = offsets | {"file": _resolve(offsets["file"], folder)}
+        found["system"] = found["system"] | {"offsets": moved}
+    return found
+
+
+def _check_roles(group: str, values: Any, path: Path) -> None:
+    if values is not None and not isinstance(values, dict):
+        raise ValueError(f"camera: {group}: expected {{mask: …}}, got {values!r} in {path}")
+    for key in values or ():
+        if key not in ROLES:
+            near = did_you_mean(key, ROLES, place=f"{group}.") or f"; there is {', '.join(ROLES)}"
+            raise ValueError(f"camera: no value {f'{group}.{key}'!r} in {path}{near}")
+
+
+def _check_object(name: str, found: Values, path: Path) -> None:
+    node = found.get(name, {})
+    if not isinstance(node, dict):
+        raise ValueError(f"camera: {name}: expected values by name, got {node!r} in {path}")
+    if name == "system" and name in found:
+        found[name] = {"_target_": SD_CASSI} | node
+    try:
+        check_node(found.get(name), name)
+    except ValueError as error:
+        raise ValueError(f"camera: {path}: {error}") from None
+
+
+def _resolve(value: str, folder: Path) -> str:
+    if value == "auto" or value.startswith("bundled:"):
+        return value
+    path = Path(value).expanduser()
+    beside = folder / path  # which an absolute path is itself
+    return str(path if path.exists() and not beside.exists() else beside)
+
+
+def place(camera: Values, command: str, config: Values, told: Iterable[str]) -> Values:
+    """Return the values of a camera by where they stand in the settings of a command.
+
+    Args:
+        camera: of `check_camera`.
+        command: "reconstruct", "calibrate", "evaluate" or "train".
+        config: of the command, as dicts, lists and scalars.
+        told: dotted names of what the command line says, which wins.
+
+    Returns:
+        Values by dotted name, each to be set as a whole.
+
+    Raises:
+        ValueError: the command cannot have such a camera.
+    """
+    told = set(told)
+    where = {"evaluate": _in_evaluation, "train": _in_training}.get(command, _in_snapshots)
+    placed = dict(where(camera, config, told))
+    return {key: value for key, value in placed.items() if not _is_told(key, told)}
+
+
+def _is_told(key: str, told: set[str]) -> bool:
+    return any(key == name or key.startswith(f"{name}.") for name in told)
+
+
+def _in_snapshots(camera: Values, config: Values, told: set[str]) -> Iterator[tuple[str, Any]]:
+    taken = config.get("measurement") is not None
+    for name in ("mask", "wavelengths"):
+        if name in camera:
+            yield name, camera[name]
+    if "system" in camera:
+        yield "system", _system(camera["system"], config.get("system"), told)
+    for group in ("keys", "axes"):
+        given = camera.get(group) or {}
+        if "mask" in camera and "mask" not in told:
+            yield f"{group}.mask", given.get("mask")
+        if "measurement" in given:
+            yield f"{group}.measurement", given["measurement"]
+    for name in FRAME if taken else ("noise",):
+        if name in camera:
+            yield name, camera[name]
+
+
+def _in_evaluation(camera: Values, config: Values, told: set[str]) -> Iterator[tuple[str, Any]]:
+    data = config.get("data") or {}
+    about = data.get("evaluation") or {}
+    measured = about.get("measurements")
+    if measured == "${data.measurements}":
+        measured = data.get("measurements")
+    taken = measured is not None
+    if "mask" in camera:
+        yield "mask", camera["mask"]
+    if "wavelengths" in camera:
+        yield "data.wavelengths", camera["wavelengths"]
+    if "system" in camera:
+        yield "system", _system(camera["system"], config.get("system"), told)
+    for group, name in (("keys", "mask_key"), ("axes", "mask_axes")):
+        given = camera.get(group) or {}
+        if given.get("mask") is not None and "mask" not in told:
+            yield f"data.evaluation.{name}", given["mask"]
+    for name in FRAME if taken else ("noise",):
+        if name in camera:
+            yield name if name == "noise" else f"data.evaluation.{name}", camera[name]
+
+
+def _in_training(camera: Values, config: Values, told: set[str]) -> Iterator[tuple[str, Any]]:
+    place = "data.simulator"
+    if (config.get("data") or {}).get("simulator") is None:
+        return  # the command says that it is no data set of trainings
+    if "mask" in camera:
+        if not isinstance(camera["mask"], str):
+            raise ValueError("camera: expected the file of a mask, which a training takes crops of")
+        crops = {"_target_": "cassi.data.simulation.MaskCrops", "mask": camera["mask"]}
+        for group, name in (("keys", "key"), ("axes", "axes")):
+            if (value := (camera.get(group) or {}).get("mask")) is not None:
+                crops[name] = value
+        yield f"{place}.masks", crops
+    wavelengths = camera.get("wavelengths", config["data"].get("wavelengths"))
+    if "wavelengths" in camera:
+        yield "data.wavelengths", wavelengths
+    system = camera.get("system")
+    if system is not None:
+        _check_bands(system, wavelengths)
+        if system["_target_"] != SD_CASSI:
+            kind = system["_target_"].rpartition(".")[2]
+            raise ValueError(f"camera: expected SDCassi, which a training simulates, got {kind}")
+        for name in ("step", "axis", "offsets", "detector"):
+            by_offsets = name == "offsets" and f"{place}.step" in told
+            value = None if by_offsets else system.get(name, GEOMETRY.get(name))
+            yield f"{place}.{name}", value
+    if "noise" in camera:
+        yield f"{place}.noise", camera["noise"]
+    yield "data.validation.simulator", None  # the camera of the training
+
+
+def _check_bands(system: Values, wavelengths: Any) -> None:
+    offsets = system.get("offsets")
+    bands = len(offsets) if isinstance(offsets, list) else system.get("bands")
+    if bands is not None and isinstance(wavelengths, list) and len(wavelengths) != bands:
+        raise ValueError(
+            f"camera: {bands} bands, and {len(wavelengths)} wavelengths of the training data; give "
+            "wavelengths: […] in the camera's file, nm, one per band"
+        )
+
+
+def _system(given: Values, current: Any, told: set[str]) -> Values:
+    """Return the node of the system: what the file says, and defaults for the rest."""
+    current = current if isinstance(current, dict) else {}
+    chosen = current if "system._target_" in told else given
+    own = {key: value for key, value in current.items() if key not in (*GEOMETRY, "detector")}
+    same = own.get("_target_") == chosen.get("_target_")
+    node = (own if same else {}) | GEOMETRY | given | {"_target_": chosen["_target_"]}
+    if "system.step" in told:  # offsets would win over it
+        node["offsets"] = None
+    return node

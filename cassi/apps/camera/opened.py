@@ -1,0 +1,119 @@
+"""The camera of a file, as Python has it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cassi.apps.camera.system import Fitted, make_camera
+from cassi.apps.inputs import file_path, load_inputs, make_preprocessing
+from cassi.apps.reconstructors import compose_settings
+from cassi.apps.settings import Reconstruct, load_camera
+from cassi.config import build
+from cassi.data import io
+from cassi.data.frames import Preprocessing
+from cassi.systems import System
+
+_FRAME = "frame"
+"""Stands for the file of a frame."""
+
+
+@dataclass(frozen=True)
+class Camera:
+    """A camera that a file describes.
+
+    Attributes:
+        system: its optics, A, on the CPU.
+        wavelengths: nm, one per band; None where the file has none.
+        preprocessing: what its raw frames go through.
+        noise: of its sensor, for `cassi.simulate(x, camera.system, noise=camera.noise)`, or None.
+        notes: how the file was understood, one line each.
+        settings: of cassi-reconstruct, for a frame by this camera.
+    """
+
+    system: System
+    wavelengths: tuple[float, ...] | None
+    preprocessing: Preprocessing
+    noise: Any
+    notes: list[str]
+    settings: Reconstruct
+
+    def read(self, path: str | os.PathLike[str]) -> tuple[Tensor, System]:
+        """Read a raw frame, and make a measurement of it as `cassi-reconstruct` does.
+
+        Args:
+            path: of a frame of this camera.
+
+        Returns:
+            The measurement `(1, K, H', W')`, and the camera that took it: the system, or one that
+            leaves out the pixels of this frame that are bad or saturated.
+
+        Raises:
+            OSError: there is no such file.
+            ValueError: the frame does not fit the camera, or holds no light.
+        """
+        settings = replace(self.settings, measurement=os.fspath(path))
+        inputs = load_inputs(settings, torch.device("cpu"), self.system.cube_shape[0])
+        return inputs.measurement, inputs.system
+
+
+def open_camera(path: str | os.PathLike[str]) -> Camera:
+    """Read the file of a camera, and the files that it names; see `cassi.read_camera`."""
+    values = load_camera(path)
+    name = os.fspath(path).replace("\\", "\\\\").replace("'", "\\'")
+    settings = compose_settings([f"camera='{name}'", f"measurement={_FRAME}"])
+    wavelengths = settings.given_wavelengths
+    hints = {"key": settings.keys.mask, "axes": settings.axes.mask}
+    found = make_alone(settings.mask, settings.system, wavelengths, hints)
+    noise = None if "noise" not in values else build(values["noise"])
+    chain = make_preprocessing(vars(settings), settings.system)
+    return Camera(found.system, wavelengths, chain, noise, found.notes, settings)
+
+
+def make_alone(
+    mask: Any, node: dict[str, Any], wavelengths: tuple[float, ...] | None, hints: dict[str, Any]
+) -> Fitted:
+    """Make a camera of which no measurement says how many bands it has.
+
+    Args:
+        mask: its file.
+        node: of the config, `system`.
+        wavelengths: nm, one per band, or None.
+        hints: name of the array in the mask's file, and its axes.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: no mask, an open number of bands, or values that do not fit each other.
+    """
+    if mask is None:
+        raise ValueError("mask: expected a file, got none; a camera's file names it, mask: FILE")
+    bands, notes = _bands(node, wavelengths), []
+    if isinstance(mask, str):
+        loaded = io.load_mask(file_path(mask), bands=bands, **hints)
+        mask, notes = loaded.data, [loaded.note]
+        bands = bands or (mask.shape[1] if mask.shape[1] > 1 else None)
+    if bands is None:
+        raise ValueError(
+            "system.bands: expected the number of bands, by system.bands or by wavelengths; there "
+            "is no measurement to tell it"
+        )
+    found = make_camera(node, mask, bands=bands, wavelengths=wavelengths)
+    return replace(found, notes=[*notes, *found.notes])
+
+
+def _bands(node: dict[str, Any], wavelengths: tuple[float, ...] | None) -> int | None:
+    given = node.get("offsets")
+    counts = {
+        "system.bands": node.get("bands"),
+        "wavelengths": None if wavelengths is None else len(wavelengths),
+        "system.offsets": len(given) if isinstance(given, list) else None,
+    }
+    said = {name: count for name, count in counts.items() if count is not None}
+    if len(set(said.values())) > 1:
+        listed = ", ".join(f"{count} by {name}" for name, count in said.items())
+        raise ValueError(f"system.bands: expected one number of bands, got {listed}")
+    return next(iter(said.values()), None)

@@ -1,0 +1,64 @@
+"""The command line: flags anywhere, groups left out, what is closed or missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from cassi.apps.arguments import arrange, spell
+
+
+@pytest.mark.parametrize(
+    ("given", "arranged"),
+    [
+        ("a=1 --config-dir D --multirun b=2", "--config-dir D --multirun a=1 b=2"),
+        ("a=1 -cn N b=2 --cfg job", "-cn N --cfg job a=1 b=2"),
+        ("a=1 --config-name=N b=2", "--config-name=N a=1 b=2"),
+        ("a=1 --info b=2", "--info a=1 b=2"),
+        ("a=1 --info defaults b=2", "--info defaults a=1 b=2"),
+        ("~a b=-1 +c=2", "~a b=-1 +c=2"),
+    ],
+)
+def test_flags_may_stand_anywhere(given, arranged):
+    assert arrange(given.split()) == arranged.split()
+
+
+def test_options_are_spelled_as_hydra_takes_them():
+    assert spell(["noise=null", "model=null", "dispersion@system.offsets=null"]) == [
+        "~noise",
+        "~model",
+        "~dispersion@system.offsets",
+    ]
+    assert spell(["mask=null", "system.offsets=null"]) == ["mask=null", "system.offsets=null"]
+    assert spell(["system.offsets.step=2"]) == ["++system.offsets.step=2"]
+    assert spell(["system.smile=2", "system.step=1"]) == ["system.smile=2", "system.step=1"]
+    assert spell(["camera=a.yaml", "system.smile=2", "system.step=1", "noise.read=1"]) == [
+        *("camera=a.yaml", "++system.smile=2", "system.step=1", "++noise.read=1")
+    ]
+
+
+def test_a_config_that_is_not_there_is_named_with_its_folder(reconstruct, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "bench.yaml").write_text("defaults: [reconstruct, _self_]\n")
+    line = reconstruct("threads=1", "--config-dir", "mine", "--config-name", "bensh").refusal
+    assert "no config 'bensh' in mine; did you mean bench?" in line
+    line = reconstruct("--config-dir", "mine", "--config-name", "other").refusal
+    assert "no config 'other' in mine; there is bench" in line
+    assert "--config-dir DIR" in reconstruct("--config-name", "bench").refusal
+
+
+@pytest.mark.parametrize("name", ["reconstruct", "evaluate", "train", "calibrate", "camera"])
+def test_a_closed_pipe_ends_quietly(name):
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", f"cassi.apps.{name}", "--help"],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
