@@ -391,7 +391,10 @@ def _check_place(system: Any, look: _Look, given: Sight, numbers: dict[str, Any]
     low, high = _ends_of_bands(ends, span)
     step = pitch * (high - low) / (ends.nominal[1] - ends.nominal[0])
     along = (low + high - sum(ends.nominal)) / 2
-    error = max(ends.width_error / bands, 0.003)
+    width_error = ends.width_error
+    if low == ends.nominal[0] or high == ends.nominal[1]:  # what light does there says nothing
+        width_error = ends.errors[1 if low == ends.nominal[0] else 0]
+    error = max(width_error / bands, 0.003)
     numbers["mask_shift"] = [down, along]
     light = {
         "first": ends.first + pitch / 2,
