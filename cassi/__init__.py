@@ -3,6 +3,7 @@
 from typing import Any
 
 from cassi import metrics, models, ops
+from cassi.calibration.verdict import check_camera
 from cassi.data.io import read_cube, read_mask, read_measurement, write_cube
 from cassi.models.load import create_model, load_model, load_published
 from cassi.models.registry import list_models
@@ -21,6 +22,7 @@ __all__ = [
     "Solver",
     "WarpedCassi",
     "calibrate",
+    "check_camera",
     "create_model",
     "dot_test",
     "list_models",

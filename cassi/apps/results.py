@@ -95,7 +95,10 @@ def save_pictures(
         shown["heldout_error"] = numbers["heldout"]["error"]
     scene = encode_scene(name, {"reconstruction": cube}, truth, {"reconstruction": shown})
     page = folder / "report.html"
-    write_report(page, [scene], wavelengths, title=name, illuminant=output.illuminant)
+    warnings = [f"{each['about']}: {each['message']}" for each in numbers.get("warnings", ())]
+    write_report(
+        page, [scene], wavelengths, title=name, illuminant=output.illuminant, warnings=warnings
+    )
 
 
 def summarize(inputs: Inputs, solution: Solution) -> dict[str, Any]:

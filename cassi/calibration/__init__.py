@@ -7,11 +7,13 @@ from cassi.calibration.heldout import HeldOut, Prediction, Prepare, Reconstruct
 from cassi.calibration.mask import Light, fit_light, refine_mask
 from cassi.calibration.parameters import PARAMETERS, Parameter
 from cassi.calibration.refine import refine
+from cassi.calibration.verdict import Finding, Verdict, check_camera, check_spectra
 from cassi.calibration.windows import Frame, Windows
 
 __all__ = [
     "PARAMETERS",
     "Calibration",
+    "Finding",
     "Fit",
     "Frame",
     "Geometry",
@@ -22,8 +24,11 @@ __all__ = [
     "Prepare",
     "Reconstruct",
     "Stage",
+    "Verdict",
     "Windows",
     "calibrate",
+    "check_camera",
+    "check_spectra",
     "fit_geometry",
     "fit_light",
     "moved_camera",

@@ -37,11 +37,14 @@ class Shipped:
         card: what its file says.
         check: refuses a camera that it does not fit.
         solver: chooses the solver that refines; or None.
+        doubts: tells in what a camera and a noise, relative to the root mean square of y, are
+            unlike those of the training.
     """
 
     card: Card
     check: Callable[[Any], None]
     solver: Choose | None = None
+    doubts: Callable[[Any, float], list[str]] | None = None
 
 
 class Inference(nn.Module):

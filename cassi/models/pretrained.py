@@ -30,6 +30,12 @@ BANDS = (4, 40)
 """Fewest and most bands."""
 SIDE = 32
 """Fewest pixels along each side of the cube."""
+TRAINED_BANDS = (5, 28)
+"""Fewest and most bands of the cameras of the training."""
+TRAINED_STEPS = (1, 3)
+"""Pixels per band of those cameras."""
+TRAINED_NOISE = 0.056
+"""Noise relative to the root mean square of y, at most, of their frames (25 dB)."""
 NOISY = 0.04
 """Noise relative to the root mean square of y (28 dB) from which on no solver refines."""
 
@@ -96,6 +102,27 @@ def check_camera(system: Any) -> None:
         )
 
 
+def list_doubts(system: Any, noise: float) -> list[str]:
+    """Say in what a camera that `check_camera` accepts is unlike those of the training.
+
+    Args:
+        system: the camera.
+        noise: relative to the root mean square of y.
+    """
+    doubts = []
+    bands, offsets = system.cube_shape[0], getattr(system, "offsets", None)
+    if not TRAINED_BANDS[0] <= bands <= TRAINED_BANDS[1]:
+        doubts.append(f"{bands} bands (trained with {TRAINED_BANDS[0]} to {TRAINED_BANDS[1]})")
+    if offsets is not None and bands > 1:
+        step = (max(offsets) - min(offsets)) / (bands - 1)
+        low, high = TRAINED_STEPS
+        if not low - 0.25 <= step <= high + 0.25:
+            doubts.append(f"{step:.2g} pixels per band (trained with {low} to {high})")
+    if noise > TRAINED_NOISE:
+        doubts.append(f"{noise:.0%} of noise (trained with up to {TRAINED_NOISE:.0%})")
+    return doubts
+
+
 @register("pretrained", shipped=True, files=FILES, any_bands=True)
 def shipped_network(
     bands: int | None = None, *, size: str = "large", noise: float | Literal["auto"] = "auto"
@@ -125,5 +152,5 @@ def load_shipped(path: Path, size: str, **settings: Any) -> nn.Module:
     card = replace(card, settings={**card.settings, **SIZES[size], **settings})
     network = make_network(card.name, card.bands, path, **card.settings)
     solver = plug_and_play() if size == "large" else None
-    network.shipped = Shipped(card, check_camera, solver)  # type: ignore[assignment]
+    network.shipped = Shipped(card, check_camera, solver, list_doubts)  # type: ignore[assignment]
     return network

@@ -19,6 +19,7 @@ from cassi.apps.reconstruct.calibrated import calibrated
 from cassi.apps.reconstruct.many import reconstruct_many
 from cassi.apps.reconstruct.one import fit, recover, write_results
 from cassi.apps.reconstruct.snapshots import is_many
+from cassi.apps.reconstruct.verdict import say
 from cassi.apps.reconstructors import Recipe, rewrite_model_path, store_models
 from cassi.apps.results import one_line
 from cassi.apps.settings import Reconstruct
@@ -65,4 +66,5 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     result = recover(inputs, reconstructor, settings.seed, visible, settings.heldout)
     write_results(run.folder, settings, result)
     print(one_line(result.numbers), f"-> {run.folder}", sep="\n")
+    say(result.numbers)
     return float(result.numbers["relative_residual"])

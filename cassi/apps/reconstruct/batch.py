@@ -112,7 +112,7 @@ def recover_together(
             for step, row in zip(solution.history, rows[index], strict=True)
         ]
         alone = Solution(solution.x[index : index + 1], history, solution.reason)
-        result = conclude(replace(inputs, system=system), alone, rows[index])
+        result = conclude(replace(inputs, system=system), alone, rows[index], reconstructor)
         result.numbers["batch"] = len(batch)
         results.append(predict(result, reconstructor, seed, heldout))
     return results

@@ -103,7 +103,9 @@ def reconstruct_in_blocks(settings: Reconstruct, folder: Path, recipe: Recipe) -
                 stack.write(part, *place(scene.axis, *record["lines"]))
                 records.append(journal.add(record, part, rest))
                 del part
-        residual = finish(settings, folder, inputs, journal.cube, stack, records, plan, truth)
+        residual = finish(
+            settings, folder, inputs, journal.cube, stack, records, plan, truth, reconstructor
+        )
         journal.remove()
     return residual
 

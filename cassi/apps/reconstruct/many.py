@@ -30,6 +30,7 @@ from cassi.apps.reconstruct.batch import batch_size, can_share, recover_together
 from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
 from cassi.apps.reconstruct.one import Result, fit, recover, write_results
 from cassi.apps.reconstruct.snapshots import Snapshot, find_snapshots, settings_of_snapshot
+from cassi.apps.reconstruct.verdict import say
 from cassi.apps.reconstructors import Recipe
 from cassi.apps.settings import Reconstruct
 from cassi.apps.store import fingerprint_settings
@@ -132,6 +133,7 @@ class Folders:
         numbers = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
         kept = {name: numbers[name] for name in ("iterations", "seconds", "relative_residual")}
         kept |= numbers.get("metrics", {}).get(metrics.DEFAULT_PRESET, {})
+        kept["warnings"] = " ".join(each["about"] for each in numbers["warnings"])
         files = [folder / name for name in (*numbers["files"], "metrics.json", SUMS)]
         self.store.write(snapshot.name, self.key(snapshot), kept, files, content=False)
 
@@ -228,6 +230,7 @@ class Worker:
                 write_results(self.folders.path(task.snapshot), task.settings, outcome)
                 self.folders.keep(task.snapshot)
                 print(f"{task.snapshot.name}: {results.one_line(outcome.numbers)}", flush=True)
+                say(outcome.numbers, task.snapshot.name)
                 return
             except OSError:
                 raise

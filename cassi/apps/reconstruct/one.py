@@ -13,6 +13,7 @@ from cassi import ops
 from cassi.apps import results
 from cassi.apps.inputs import Inputs
 from cassi.apps.progress import Progress
+from cassi.apps.reconstruct.verdict import check
 from cassi.apps.reconstructors import Recipe
 from cassi.apps.settings import Reconstruct
 from cassi.data.atomic import atomic_folder
@@ -78,7 +79,8 @@ def recover(
         solution = reconstructor.run(
             inputs.measurement, inputs.system, callback=progress, objective=True
         )
-    return predict(conclude(inputs, solution, progress.rows), reconstructor, seed, heldout)
+    result = conclude(inputs, solution, progress.rows, reconstructor)
+    return predict(result, reconstructor, seed, heldout)
 
 
 def predict(
@@ -100,8 +102,10 @@ def predict(
     return replace(result, numbers=result.numbers | {"heldout": asdict(found)})
 
 
-def conclude(inputs: Inputs, solution: Solution, rows: list[dict[str, Any]]) -> Result:
-    """Put together what is written of a solution.
+def conclude(
+    inputs: Inputs, solution: Solution, rows: list[dict[str, Any]], reconstructor: Reconstructor
+) -> Result:
+    """Put together what is written of a solution, and ask whether the camera can be right.
 
     Raises:
         ValueError: there is no finite cube.
@@ -115,6 +119,7 @@ def conclude(inputs: Inputs, solution: Solution, rows: list[dict[str, Any]]) -> 
     numbers = results.summarize(inputs, solution)
     numbers |= results.environment(device, ops.backend(device))
     numbers |= {"preprocessing": inputs.preprocessing, "inputs": inputs.notes}
+    numbers |= check(inputs, solution.x, reconstructor)
     if inputs.calibration is not None:
         numbers["calibration"] = inputs.calibration
     return Result(inputs, solution, numbers, rows)

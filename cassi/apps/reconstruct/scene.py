@@ -16,9 +16,11 @@ from cassi import metrics, ops
 from cassi.apps import results
 from cassi.apps.inputs import Inputs
 from cassi.apps.reconstruct.journal import Record
+from cassi.apps.reconstruct.verdict import check, say
 from cassi.apps.settings import Reconstruct
 from cassi.data.atomic import atomic_folder
 from cassi.data.formats.stacks import Stack, open_stack
+from cassi.solvers.base import Reconstructor
 
 Readable: TypeAlias = "Stack | Tensor"
 """A cube `(C, H, W)`, in a file or in memory."""
@@ -60,6 +62,7 @@ def finish(
     records: list[Record],
     plan: dict[str, Any],
     truth: Stack | None,
+    reconstructor: Reconstructor,
 ) -> float:
     """Write the cube under its name with tables and pictures beside it, all or none.
 
@@ -72,6 +75,8 @@ def finish(
     if reference is not None and tuple(reference.shape) != stack.shape:
         raise ValueError(f"truth: expected {stack.shape}, got {tuple(reference.shape)}")
     numbers = summarize(inputs, records, plan)
+    small = shrink(stack)
+    numbers |= check(inputs, small[None], reconstructor)
     if reference is not None:
         numbers["metrics"] = score_bands(stack, reference)
     with atomic_folder(folder) as stage:
@@ -82,7 +87,7 @@ def finish(
         rows = [row for record in records for row in record["history"]]
         results.write_table(stage / "convergence.csv", rows)
         if settings.output.pictures:
-            small, true = shrink(stack), None if reference is None else shrink(reference)
+            true = None if reference is None else shrink(reference)
             factor, output = shrink_factor(stack.shape), settings.output
             if output.points is not None and factor > 1:
                 points = [[int(i) // factor for i in point] for point in output.points]
@@ -93,6 +98,7 @@ def finish(
         files = sorted(file.name for file in stage.iterdir())
         results.write_json(stage / "metrics.json", numbers | {"files": files})
     print(results.one_line(numbers), f"-> {folder}", sep="\n")
+    say(numbers)
     return float(numbers["relative_residual"])
 
 

@@ -95,6 +95,7 @@ def write_report(
     title: str,
     preset: str = "matlab-uint8",
     illuminant: str | None = None,
+    warnings: Sequence[str] = (),
 ) -> None:
     """Writes a page that shows scenes to a person: no server, no network, one file.
 
@@ -109,6 +110,7 @@ def write_report(
         title: of the page.
         preset: what PSNR and SSIM in the metrics mean, named under the table.
         illuminant: as for ``srgb``: the light on a cube of reflectances, or None for radiance.
+        warnings: to show above the pictures.
 
     Raises:
         OSError: if the folder is missing or cannot be written.
@@ -134,6 +136,9 @@ def write_report(
     folder = Path(__file__).parent
     parts = {
         "title": html.escape(title),
+        "warnings": "\n".join(
+            f'<p class="warning" role="note">{html.escape(line)}</p>' for line in warnings
+        ),
         "style": (folder / "style.css").read_text(encoding="utf-8"),
         "script": "\n".join((folder / name).read_text(encoding="utf-8") for name in _SCRIPTS),
         "plotly": _plotly(),

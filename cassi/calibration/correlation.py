@@ -1,0 +1,370 @@
+"""Where the mask shows in a frame: its correlation with the mask, along the dispersion."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool2d, conv1d, pad
+
+REACH = 16
+"""Pixels: how far the mask is looked for in both directions."""
+BANDS = 8
+"""Masks that are looked for, where every band has its own: more say the same."""
+_LOCAL = 4  # half a window: what is coarser than it is scene, not mask
+_FLOOR = 0.05  # of the mean contrast, so that plain dark parts are no louder than the others
+_ALONE = 6  # pixels across the dispersion, after which a line of the score is chance
+_OWN = 8  # pixels, after which a mask forgets itself
+_PARTS = 4
+_FINE = 4  # places of a pixel at which light may end
+_SPECTRA = 10
+_PENALTY = 0.003  # on cosine k, times 1 + k: as `cassi.calibration.windows`
+_NEAR = 0.05  # of the width, from an end, where light is looked at
+_STARTS = 4  # of the search for the ends
+_BLURS = (0.0, 0.25, 0.5, 1.0)  # pixels², of the mask in the frame beyond its own
+
+
+@dataclass(frozen=True)
+class Sight:
+    """How much of a mask is seen, and where.
+
+    Attributes:
+        score: mean correlation over the bands, where it is greatest.
+        down: pixels by which the mask lies lower there.
+        along: pixels by which it lies further along the dispersion, roughly.
+        fraction: of a pixel, to be added to `down`.
+        chance: the greatest score where no mask is: more than a few pixels across the dispersion.
+    """
+
+    score: float
+    down: int
+    along: int
+    fraction: float
+    chance: float
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Between which offsets a frame has light.
+
+    Attributes:
+        first: pixels, where it begins.
+        last: pixels, where it ends.
+        errors: standard errors of both.
+        width_error: standard error of last − first.
+        nominal: both, of the camera.
+        misfits: relative square of the profile that a smooth spectrum leaves: between the nominal
+            ends, and between these.
+        levels: light at both ends, over its mean: where it fades, an end is none of the camera.
+    """
+
+    first: float
+    last: float
+    errors: tuple[float, float]
+    width_error: float
+    nominal: tuple[float, float]
+    misfits: tuple[float, float]
+    levels: tuple[float, float]
+
+    @property
+    def stretch(self) -> float:
+        """How much wider than nominal, a factor."""
+        low, high = self.nominal
+        return (self.last - self.first) / (high - low)
+
+    @property
+    def shift(self) -> float:
+        """By how many pixels the middle is off."""
+        return (self.first + self.last - sum(self.nominal)) / 2
+
+
+def flatten(image: Tensor, good: Tensor | None = None) -> Tensor:
+    """Take away what is coarser than a mask, and make the contrast even.
+
+    Args:
+        image: `(..., H, W)`.
+        good: bool, of the same shape, pixels to look at; the others become 0.
+
+    Returns:
+        As many pixels, with zero mean and about unit variance over every 9×9 of them.
+    """
+    if good is None:
+        mean = _smooth(image)
+        rest = image - mean
+    else:
+        share = _smooth(good.to(image)).clamp_min(1e-6)
+        rest = torch.where(good, image - _smooth(torch.where(good, image, 0)) / share, 0)
+    energy = _smooth(rest.square())
+    scale = energy + _FLOOR * energy.mean() + torch.finfo(image.dtype).tiny
+    return rest / scale.sqrt()
+
+
+class Correlation:
+    r"""Correlates a frame with masks.
+
+        C(δ) = Σ_p ỹ(p + δ) m̃(p) / Σ_p m̃(p)²
+
+    of local contrast (`flatten`). A frame is a sum of masks, each moved by the offset of its band
+    and weighed by light that is nowhere negative: over a whole frame C is the mean spectrum along
+    the dispersion, blurred by what the mask resembles itself, and chance everywhere else.
+
+    Args:
+        y: `(B, K, H, W')`, dispersion along the last axis.
+        good: bool, as y; None for all.
+    """
+
+    def __init__(self, y: Tensor, good: Tensor | None = None) -> None:
+        self.shape = y.shape[-2:]
+        self.y = flatten(y.float(), good).sum(0)  # (K, H, W'); the mask is the same in all samples
+        self.size = tuple(_fast_length(length + REACH + _OWN) for length in self.shape)
+        self.transformed = torch.fft.rfft2(self.y, s=self.size)
+
+    def look_for(self, mask: Tensor, offsets: Sequence[float]) -> Sight:
+        """Look for a camera's mask.
+
+        Args:
+            mask: `(K, 1|C, H, W)`.
+            offsets: of the bands, pixels.
+        """
+        shared = mask.shape[1] == 1
+        count = len(offsets)
+        chosen = range(count) if shared else _spaced(count, BANDS)
+        total = self.y.new_zeros(2 * REACH + 1, 2 * REACH + 1)
+        found = self._correlate(mask[:, 0]) if shared else None
+        for band in chosen:
+            image = self._correlate(mask[:, band]) if found is None else found
+            start = round(offsets[band])
+            rows = torch.arange(-REACH, REACH + 1, device=image.device) % image.shape[0]
+            columns = torch.arange(start - REACH, start + REACH + 1, device=image.device)
+            total += image[rows][:, columns % image.shape[1]]
+        return _peak(total / len(chosen))
+
+    def _correlate(self, mask: Tensor) -> Tensor:
+        flat = flatten(mask.float())
+        other = torch.fft.rfft2(flat, s=self.size).conj()
+        whole = torch.fft.irfft2((self.transformed * other).sum(0), s=self.size)
+        return whole / flat.square().sum().clamp_min(1e-30)
+
+    def profile(self, mask: Tensor, down: int, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """Correlate along the dispersion only, in parts of the frame.
+
+        Args:
+            mask: `(K, H, W)`, of all bands.
+            down: pixels by which it lies lower than it should.
+            first: least offset.
+            last: greatest offset.
+
+        Returns:
+            Correlation of each part at the offsets first to last `(P, last − first + 1)`, and that
+            of the mask with itself at −8 to 8 pixels; both float64.
+        """
+        flat = flatten(mask.float()).roll(down, -2)
+        flat = flat[:, max(down, 0) : flat.shape[-2] + min(down, 0)]
+        seen = self.y[:, max(down, 0) : self.y.shape[-2] + min(down, 0)]
+        rows = flat.shape[-2] // _PARTS * _PARTS
+        size = _fast_length(
+            self.shape[1] + max(last - self.shape[1] + flat.shape[-1], 0) + 2 * REACH + _OWN
+        )
+        a, b = (torch.fft.rfft(value[:, :rows], n=size) for value in (seen, flat))
+        cross, own = (
+            torch.fft.irfft(
+                (value * b.conj()).unflatten(1, (_PARTS, -1)).sum((0, 2)), n=size
+            ).double()
+            for value in (a, b)
+        )
+        at = torch.arange(first, last + 1, device=cross.device) % size
+        near = torch.arange(-_OWN, _OWN + 1, device=cross.device) % size
+        energy = own[:, :1].clamp_min(1e-30)
+        return cross[:, at] / energy, own[:, near].sum(0) / own[:, 0].sum().clamp_min(1e-30)
+
+
+def find_ends(correlation: Correlation, mask: Tensor, offsets: Sequence[float], down: int) -> Ends:
+    r"""Find between which offsets a frame has light: by least squares of its profile.
+
+        C(δ) = ∫_first^last s(o) a(δ − o) do
+
+    with the mask's own correlation a, and a spectrum s of a few cosines between the ends. Spectra
+    are smooth; where they break off, the bands end. Errors come from leaving out a quarter of the
+    frame at a time.
+
+    Args:
+        correlation: of the frame.
+        mask: `(K, H, W)`.
+        offsets: of the bands, pixels, at least two different ones.
+        down: pixels by which the mask lies lower than it should.
+    """
+    nominal = nominal_ends(offsets)
+    width = nominal[1] - nominal[0]
+    wide = math.ceil(min(REACH, max(0.4 * width, 2)))
+    margin = wide + _OWN
+    low, high = math.floor(nominal[0]) - margin, math.ceil(nominal[1]) + margin
+    parts, own = correlation.profile(mask, down, low, high)
+    everything = parts.mean(0, keepdim=True)
+    without = (len(parts) * everything - parts) / (len(parts) - 1)
+    profiles = torch.cat([everything, parts, without]).mT  # (D, 1 + 2P)
+    steps = torch.arange(-wide, wide + 1, 2, dtype=torch.float64, device=own.device)
+    first, last = (
+        value.flatten()
+        for value in torch.meshgrid(nominal[0] + steps, nominal[1] - steps, indexing="ij")
+    )
+    kept = last - first > 0.5 * width
+    first, last = first[kept], last[kept]
+    fits = [_Profile(own, low, high, blur) for blur in _BLURS]
+    coarse = fits[1].misfits(profiles[:, :1], first, last)[:, 0]
+    starts = coarse.topk(min(_STARTS, len(coarse)), largest=False).indices.tolist()
+    near_best = [_around(float(first[k]), float(last[k]), 1.0, own) for k in starts]
+    near_best.append(_around(*nominal, 0.25, own))
+    firsts, lasts = (torch.cat(each) for each in zip(*near_best, strict=True))
+    fits += [_Profile(own, low, high, blur, len(offsets)) for blur in _BLURS]
+    tried = [each.misfits(profiles[:, :1], firsts, lasts)[:, 0] for each in fits]
+    fit, misfit = min(zip(fits, tried, strict=True), key=lambda pair: float(pair[1].min()))
+    best = int(misfit.argmin())
+    found = _refined(fit, profiles[:, :1], float(firsts[best]), float(lasts[best]))
+    left = profiles[:, 1 + len(parts) :]
+    rest = torch.tensor([_refined(fit, left[:, k : k + 1], *found) for k in range(len(parts))])
+    spread = (len(rest) - 1) ** 0.5
+    errors = rest.std(0, correction=0) * spread
+    pair = torch.tensor([nominal, found], dtype=torch.float64, device=own.device)
+    plain = min(float(each.misfits(profiles[:, :1], *pair[:1].mT)) for each in fits)
+    squares = float(everything.square().sum().clamp_min(1e-30))
+    return Ends(
+        *found,
+        (float(errors[0]), float(errors[1])),
+        float((rest[:, 1] - rest[:, 0]).std(correction=0)) * spread,
+        nominal,
+        (plain / squares, max(float(fit.misfits(profiles[:, :1], *pair[1:].mT)), 0.0) / squares),
+        fit.levels(profiles[:, :1], *found),
+    )
+
+
+def nominal_ends(offsets: Sequence[float]) -> tuple[float, float]:
+    """Return where light begins and ends: half a band before the first and after the last."""
+    ordered = sorted(offsets)
+    return (
+        ordered[0] - (ordered[1] - ordered[0]) / 2,
+        ordered[-1] + (ordered[-1] - ordered[-2]) / 2,
+    )
+
+
+class _Profile:
+    """The least-squares fit of a profile between two ends.
+
+    Args:
+        own: correlation of the mask with itself at −8 to 8 pixels.
+        low: first offset of the profile.
+        high: last offset.
+        blur: of the mask in the frame, pixels².
+        bands: of light that comes in so many lines, as simulated frames have it; None for light
+            of all wavelengths.
+    """
+
+    def __init__(
+        self, own: Tensor, low: int, high: int, blur: float, bands: int | None = None
+    ) -> None:
+        self.where: dict[str, Any] = {"dtype": own.dtype, "device": own.device}
+        if blur:
+            at = torch.arange(-3, 4, **self.where)
+            kernel = torch.softmax(-at.square() / (2 * blur), 0)
+            own = conv1d(pad(own[None, None], (3, 3)), kernel[None, None])[0, 0]
+        self.own, self.bands = own, bands
+        self.offsets = torch.arange(low, high + 1, **self.where)
+        self.at = torch.arange((high - low) * _FINE + 1, **self.where) / _FINE + low
+        self.seen = self._mask_at(self.at)
+        self.orders = torch.arange(
+            _SPECTRA if bands is None else min(_SPECTRA, bands), **self.where
+        )
+
+    def _mask_at(self, offsets: Tensor) -> Tensor:
+        """Return the correlation of a mask that lies at an offset: `(…, O)` → `(…, O, D)`."""
+        away = self.offsets - offsets[..., None] + _OWN
+        left = away.floor().clamp(0, 2 * _OWN - 1).long()
+        value = torch.lerp(self.own[left], self.own[left + 1], away - left)
+        return torch.where((away >= 0) & (away <= 2 * _OWN), value, 0)
+
+    def misfits(self, profiles: Tensor, first: Tensor, last: Tensor) -> Tensor:
+        """Return what is left of profiles `(D, N)` between ends `(E,)`: squares `(E, N)`."""
+        right, solved = self._solve(profiles, first, last)
+        return profiles.square().sum(0) - (right * solved).sum(1)
+
+    def levels(self, profile: Tensor, first: float, last: float) -> tuple[float, float]:
+        """Return the light at both ends, over its mean."""
+        ends = torch.tensor([[first], [last]], **self.where)
+        weights = self._solve(profile, *ends)[1][0, :-1, 0]
+        near = torch.cos(math.pi * self.orders * _NEAR) * weights
+        mean = float(weights[0].clamp_min(1e-30))
+        return float(near.sum()) / mean, float((near * (1 - 2 * (self.orders % 2))).sum()) / mean
+
+    def _solve(self, profiles: Tensor, first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+        width = (last - first)[:, None]
+        if self.bands is None:
+            inside = ((self.at - first[:, None]) * _FINE + 0.5).clamp(0, 1)
+            inside *= ((last[:, None] - self.at) * _FINE + 0.5).clamp(0, 1)
+            phase = (self.at - first[:, None]) / width
+            spectra = torch.cos(math.pi * self.orders[:, None] * phase[:, None]) * inside[:, None]
+            design = spectra @ self.seen  # (E, S, D)
+        else:
+            phase = (torch.arange(self.bands, **self.where) + 0.5) / self.bands
+            seen = self._mask_at(first[:, None] + width * phase)
+            design = torch.cos(math.pi * self.orders[:, None] * phase) @ seen
+        # What coarse scenes leave is level.
+        design = torch.cat([design, torch.ones_like(design[:, :1])], 1)
+        size = design[:, 0].square().sum(1)[:, None]
+        penalty = torch.zeros_like(design[..., 0])
+        penalty[:, :-1] = size * (_PENALTY * (1 + self.orders)).square()
+        normal = design @ design.mT + torch.diag_embed(penalty + 1e-9 * size)
+        right = design @ profiles
+        return right, torch.linalg.solve(normal, right)
+
+
+def _refined(fit: _Profile, profile: Tensor, first: float, last: float) -> tuple[float, float]:
+    for step in (1.0, 0.5, 0.25, 0.125, 0.0625):
+        firsts, lasts = _around(first, last, step, profile)
+        best = int(fit.misfits(profile, firsts, lasts)[:, 0].argmin())
+        first, last = float(firsts[best]), float(lasts[best])
+    return first, last
+
+
+def _around(first: float, last: float, step: float, like: Tensor) -> tuple[Tensor, Tensor]:
+    steps = torch.arange(-2, 3, dtype=like.dtype, device=like.device) * step
+    firsts, lasts = torch.meshgrid(first + steps, last + steps, indexing="ij")
+    kept = (lasts - firsts).flatten() > 1
+    return firsts.flatten()[kept], lasts.flatten()[kept]
+
+
+def _peak(score: Tensor) -> Sight:
+    at = divmod(int(score.argmax()), score.shape[1])
+    far = (torch.arange(len(score), device=score.device) - at[0]).abs() > _ALONE
+    fraction = 0.0
+    if 0 < at[0] < len(score) - 1:
+        before, here, after = score[at[0] - 1 : at[0] + 2, at[1]].tolist()
+        fraction = (after - before) / (2 * max(2 * here - before - after, 1e-12))
+    chance = float(score[far].max())
+    return Sight(float(score[at]), at[0] - REACH, at[1] - REACH, fraction, chance)
+
+
+def _smooth(image: Tensor) -> Tensor:
+    shape = image.shape
+    wide = pad(image.reshape(-1, 1, *shape[-2:]), (_LOCAL,) * 4, mode="replicate")
+    return avg_pool2d(wide, 2 * _LOCAL + 1, 1).reshape(shape)
+
+
+def _spaced(count: int, most: int) -> list[int]:
+    if count <= most:
+        return list(range(count))
+    return [round(k * (count - 1) / (most - 1)) for k in range(most)]
+
+
+def _fast_length(least: int) -> int:
+    """Return the next length whose transform is fast: of factors 2, 3 and 5."""
+    while True:
+        rest = least
+        for factor in (2, 3, 5):
+            while rest % factor == 0:
+                rest //= factor
+        if rest == 1:
+            return least
+        least += 1

@@ -1,0 +1,131 @@
+"""Which way round spectra are, by what spectra of ordinary scenes are like."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool2d
+
+FILE = Path(__file__).with_name("spectra.json")
+"""Made by scripts/data/spectra.py of CAVE's training scenes."""
+LEAST = 8
+"""Wavelengths of the statistics that a camera must cover."""
+_RIDGE = 0.01  # of a logarithm, squared: what a reconstruction adds to a spectrum
+_MEANS = 0.3  # what scenes' mean spectra weigh: light and optics change them, more than colours
+_POOLED = 4  # pixels
+_LIT = 0.2  # of the mean light
+
+
+class Statistics(NamedTuple):
+    """Of logarithms of spectra, each over its mean.
+
+    Attributes:
+        wavelengths: `(G,)`, nm.
+        mean: `(G,)`.
+        within: `(G, G)`, covariance within a scene.
+        between: `(G, G)`, covariance of the scenes' means.
+    """
+
+    wavelengths: Tensor
+    mean: Tensor
+    within: Tensor
+    between: Tensor
+
+
+def read_statistics(path: Path = FILE) -> Statistics:
+    """Read statistics that scripts/data/spectra.py wrote."""
+    values = json.loads(path.read_text())
+    return Statistics(
+        *(torch.tensor(values[name], dtype=torch.float64) for name in Statistics._fields)
+    )
+
+
+def moments(x: Tensor, wavelengths: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and covariance of the logarithms of a cube's spectra.
+
+    Args:
+        x: cube `(C, H, W)`.
+        wavelengths: `(C,)`, nm, increasing.
+        at: `(G,)`, nm, within them.
+    """
+    side = min(_POOLED, *x.shape[-2:])
+    spectra = avg_pool2d(x.detach().double().cpu()[None], side)[0].flatten(1)
+    right = torch.searchsorted(wavelengths, at).clamp(1, len(wavelengths) - 1)
+    part = (at - wavelengths[right - 1]) / (wavelengths[right] - wavelengths[right - 1])
+    spectra = torch.lerp(spectra[right - 1], spectra[right], part[:, None])
+    light = spectra.mean(0)
+    chosen = light > _LIT * light.mean().clamp_min(1e-30)
+    if not bool(chosen.any()):
+        return at.new_zeros(len(at)), at.new_zeros(len(at), len(at))
+    # A tenth: dark bands are uncertain, and no less likely than half-dark ones.
+    logs = (spectra[:, chosen].clamp_min(0) / light[chosen] + 0.1).log()
+    logs = logs - logs.mean(0)
+    mean = logs.mean(1)
+    rest = logs - mean[:, None]
+    return mean, rest @ rest.mT / rest.shape[1]
+
+
+def direction(
+    x: Tensor, wavelengths: Sequence[float], known: Statistics | None = None
+) -> float | None:
+    r"""Compare a cube's spectra as they are and with the bands in reverse.
+
+        ½ tr(W⁻¹(S' − S)) + 0.3·½ [(μ' − m)ᵀ B⁻¹(μ' − m) − (μ − m)ᵀ B⁻¹(μ − m)]
+
+    with the covariance S and the mean μ of the logarithms of its spectra, S' and μ' in reverse, and
+    those of ordinary scenes: m, W within and B between scenes. It is a difference of logarithms of
+    likelihoods, per independent pixel: above 0 where the spectra are more likely as they are.
+
+    What it knows is that the reds, oranges and yellows of pigments begin somewhere and do not end,
+    and where on a scale of wavelengths. Scenes without colour say nothing (near 0).
+
+    Args:
+        x: cube `(C, H, W)`.
+        wavelengths: nm, one per band, increasing.
+        known: statistics of ordinary scenes; those of the package if None.
+
+    Returns:
+        The difference; None where fewer than 8 wavelengths of the statistics are covered.
+    """
+    known = read_statistics() if known is None else known
+    given = torch.tensor([float(value) for value in wavelengths], dtype=torch.float64)
+    kept = (known.wavelengths >= given[0] - 1) & (known.wavelengths <= given[-1] + 1)
+    if len(given) < LEAST or int(kept.sum()) < LEAST:
+        return None
+    at = known.wavelengths[kept]
+    mean = known.mean[kept] - known.mean[kept].mean()
+    within, between = (value[kept][:, kept] for value in (known.within, known.between))
+    ridge = _RIDGE * torch.eye(len(at), dtype=torch.float64)
+    colours = torch.linalg.inv(within + ridge)
+    scenes = torch.linalg.inv(between + within / 50 + ridge)
+    costs = []
+    for cube in (x, x.flip(0)):
+        centre, spread = moments(cube, given, at)
+        away = centre - mean
+        costs.append(float((spread * colours).sum() + _MEANS * away @ scenes @ away) / 2)
+    return costs[1] - costs[0]
+
+
+def comb(x: Tensor) -> float:
+    r"""Return how far spectra alternate from band to band, over the cube's root mean square.
+
+        a(p) = ½ mean_c (−1)^c (x_c − (x_{c−1} + x_{c+1})/2)
+
+    at every pixel p; scenes have next to none (below 0.4 % in CAVE).
+
+    Args:
+        x: cube `(C, H, W)`; fewer than 5 bands have none.
+    """
+    if len(x) < 5:
+        return 0.0
+    bends = x[1:-1] - (x[:-2] + x[2:]) / 2
+    signs = torch.ones(len(bends), 1, 1, dtype=x.dtype, device=x.device)
+    signs[1::2] = -1
+    alternating = (bends * signs).mean(0) / 2
+    size = x.square().mean().sqrt().clamp_min(torch.finfo(x.dtype).tiny)
+    return float(alternating.square().mean().sqrt() / size)

@@ -1,0 +1,478 @@
+"""Is the camera right? What a frame, and a cube made of it, say for and against it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cassi.calibration.correlation import Correlation, Ends, Sight, find_ends
+from cassi.calibration.geometry import turned
+from cassi.calibration.spectra import comb, direction
+from cassi.systems import BlurredCassi, DDCassi, SDCassi
+
+CLEARLY = 1.6
+"""By which factor a mask must be seen better: another than the camera's, or that than chance."""
+STEP = 0.05
+"""Pixels per band by which the step must be off: real cameras' nominal ones are, by up to 0.04."""
+SHIFT = 0.75
+"""Pixels by which the mask must be off across the dispersion; along it 1 more than half."""
+FITS = 1.25
+"""By which factor the profile of the light must fit better."""
+ERRORS = 3
+"""Standard errors that a step or shift must be off."""
+REVERSED = -0.1
+"""Of `direction`: below it spectra are taken to be in reverse."""
+COMB = 0.05
+"""Share of the spectra that may alternate from band to band."""
+CLIPPED = 1e-4
+"""Share of the pixels that may have exactly the largest value."""
+NEGATIVE = 0.03
+"""Share of the light that may be negative."""
+UNUSED = 0.02
+"""Share of the light that may lie where no band falls."""
+LOST = 0.1
+"""Share of a band's light that may fall beside the detector."""
+LEAST = 48
+"""Pixels of each side of a frame, to look for a mask in it."""
+_MOST = 2**20  # pixels that are looked at
+FADED = 0.2
+"""Of the mean light: where less is left, light does not end with the bands."""
+BRIGHT = 2.0
+"""Of the mean light: where it ends with so much, bands end, even if it fades at the other end."""
+LINE = 6.0
+"""Of the mean light: more is a line."""
+FAR = 0.25
+"""Of the dispersion: so far inside, light does not end with the bands."""
+_CUBE = 2**24  # values of a cube
+_SPAN = 12  # pixels of dispersion, to look for its ends
+_BANDS = 8
+
+Image = Callable[[Tensor], Tensor]
+POSES: dict[str, tuple[str, Image]] = {
+    "mirrored left to right": ("give mask[:, ::-1]", lambda m: m.flip(-1)),
+    "upside down": ("give mask[::-1]", lambda m: m.flip(-2)),
+    "turned by 180 degrees": ("give mask[::-1, ::-1]", lambda m: m.flip(-2, -1)),
+    "transposed": ("set axes.mask=WH, or give mask.T", lambda m: m.mT),
+    "turned by 90 degrees clockwise": ("give numpy.rot90(mask, -1)", lambda m: m.mT.flip(-1)),
+    "turned by 90 degrees counterclockwise": ("give numpy.rot90(mask)", lambda m: m.mT.flip(-2)),
+    "transposed about the other diagonal": (
+        "give mask.T[::-1, ::-1]",
+        lambda m: m.mT.flip(-2, -1),
+    ),
+}
+"""Ways in which a mask's file may lie wrong, what to do, and the mask as it then is."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that speaks against a camera.
+
+    Attributes:
+        about: mask, step, shift, direction, detector, light, spectra or weights.
+        message: what is seen, and the value to set.
+    """
+
+    about: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found.
+
+    Attributes:
+        warnings: at most one of each kind.
+        note: what the frame shows of the camera, in one line.
+        numbers: behind it.
+    """
+
+    warnings: tuple[Finding, ...] = ()
+    note: str = ""
+    numbers: dict[str, Any] = field(default_factory=dict)
+
+    def __add__(self, other: Verdict) -> Verdict:
+        """Put two together."""
+        note = "; ".join(part for part in (self.note, other.note) if part)
+        return Verdict(self.warnings + other.warnings, note, self.numbers | other.numbers)
+
+    def lines(self) -> list[str]:
+        """Return it as a person reads it, a line each."""
+        notes = [f"camera: {self.note}"] if self.note else []
+        return notes + [f"warning: {each.about}: {each.message}" for each in self.warnings]
+
+
+@torch.no_grad()
+def check_camera(
+    y: Tensor, system: Any, x: Tensor | None = None, wavelengths: Sequence[float] | None = None
+) -> Verdict:
+    r"""Ask a measurement whether its camera can be right.
+
+    The correlation of a frame with its mask is the mean spectrum along the dispersion, and chance
+    elsewhere (`Correlation`). So it tells whether the mask is the camera's and which way up, where
+    it lies, and between which offsets light falls: the step, up to about 0.02 pixels per band.
+
+    **It cannot tell the sign of the step.** With one mask for all bands and the bands in reverse,
+    y = Σ_c S(o(c)) [m·x_c] is the same frame of the same cube in reverse. What then speaks is the
+    cube alone: spectra of ordinary scenes are not the same backwards (`direction`).
+
+    Args:
+        y: measurement `(B, K, H', W')` of one camera.
+        system: the camera; of one that is no `cassi.SDCassi` fewer things are asked.
+        x: cube `(1, C, H, W)` that was reconstructed; its spectra are checked too.
+        wavelengths: nm, one per band, increasing; without them x does not tell the sign.
+
+    Returns:
+        Warnings, each with the value to set; a line on what is seen; numbers.
+
+    Raises:
+        ValueError: y does not fit the camera.
+
+    >>> mask = (torch.rand(96, 96, generator=torch.Generator().manual_seed(0)) > 0.5).float()
+    >>> camera = SDCassi(mask, bands=8, step=2)
+    >>> y = camera(torch.ones(1, 8, 96, 96))
+    >>> [each.about for each in check_camera(y, SDCassi(mask.flip(-1), bands=8, step=2)).warnings]
+    ['mask']
+    """
+    shape = tuple(system.measurement_shape)
+    if y.ndim != 4 or tuple(y.shape[1:]) != shape:
+        raise ValueError(
+            f"check_camera: expected y (B, K, H', W') = (B, {', '.join(map(str, shape))}), "
+            f"got {tuple(y.shape)}"
+        )
+    good = getattr(system, "good", None)
+    plain = system if good is None else system.system
+    found = _check_light(y, good) + _check_detector(y, plain, good)
+    if isinstance(getattr(plain, "mask", None), Tensor):
+        found += _check_mask(y, plain, good)
+    if x is not None:
+        found += check_spectra(x, plain, wavelengths)
+    return found
+
+
+def check_spectra(x: Tensor, system: Any, wavelengths: Sequence[float] | None = None) -> Verdict:
+    """Ask the spectra of a cube whether its camera can be right.
+
+    Args:
+        x: cube `(1, C, H, W)`.
+        system: the camera.
+        wavelengths: nm, one per band, increasing.
+    """
+    warnings = []
+    share = comb(x[0])
+    if share > COMB:
+        message = (
+            f"they alternate from band to band by {share:.0%} of the light, as spectra of scenes "
+            "do not: look for a mask that is a fraction of a pixel off (calibrate=true), or for "
+            "gain that alternates between columns (flat=FILE)"
+        )
+        warnings.append(Finding("spectra", message))
+    numbers: dict[str, Any] = {"comb": share}
+    score = None if wavelengths is None else direction(x[0], wavelengths)
+    remedy = _reverse(system)
+    if remedy is None:
+        return Verdict(tuple(warnings), "", numbers)
+    numbers["direction"] = score
+    if score is None:
+        why = "without wavelengths" if wavelengths is None else "at these wavelengths"
+        note = f"no frame tells the sign of the step, and spectra do not either {why}"
+    elif score < REVERSED:
+        note = f"spectra look reversed ({score:+.1f})"
+        message = (
+            "spectra are more like those of ordinary scenes with the bands in reverse "
+            f"(by {-score:.1f}), and no frame tells the sign of the step: {remedy}, unless colours "
+            "are right as they are; or wavelengths= are not those of the camera"
+        )
+        warnings.append(Finding("direction", message))
+    elif score <= -REVERSED:
+        note = f"no frame tells the sign of the step, nor do these spectra ({score:+.1f})"
+    else:
+        note = f"no frame tells the sign of the step; spectra speak for it ({score:+.1f})"
+    return Verdict(tuple(warnings), note, numbers)
+
+
+def _reverse(system: Any) -> str | None:
+    """Return what reverses the bands; None where a frame tells, or nothing is dispersed."""
+    offsets, step = getattr(system, "offsets", None), getattr(system, "step", 0)
+    if isinstance(system, DDCassi):
+        offsets, step = system.mask_offsets, system.mask_step
+    elif not isinstance(getattr(system, "mask", None), Tensor) or system.mask.shape[-3] > 1:
+        return None
+    if offsets is None or max(offsets) - min(offsets) == 0:
+        return None
+    gaps = {abs(after - before) for before, after in pairwise(offsets)}
+    if gaps == {abs(step)}:
+        return f"set system.step={-step}"
+    return "reverse system.offsets (dispersion: the sign of its step, or of its coefficients)"
+
+
+def _check_light(y: Tensor, good: Tensor | None) -> Verdict:
+    values = y.flatten() if good is None else y[good.expand_as(y)]
+    total = values.abs().sum().clamp_min(torch.finfo(y.dtype).tiny)
+    warnings = []
+    top = values.max()
+    # Neighbouring values of a coarse converter are as frequent as the largest one by chance.
+    clipped = int((values == top).sum())
+    below = int(((values < top) & (values >= 0.99 * top)).sum())
+    if clipped > max(16.0, CLIPPED * values.numel()) and clipped > below / 4:
+        message = (
+            f"{clipped} pixels ({clipped / values.numel():.2g} of them) have the largest value: "
+            "the sensor is saturated there; set saturation= to that level of the raw frame, which "
+            "leaves them out"
+        )
+        warnings.append(Finding("light", message))
+    negative = float(values.clamp(max=0).abs().sum() / total)
+    if negative > NEGATIVE:
+        message = (
+            f"{negative:.1%} of it is negative: too much was subtracted; set dark= to the sensor's "
+            "dark level, or dark=auto"
+        )
+        warnings.append(Finding("light", message))
+    numbers = {"largest_value": clipped, "negative": negative}
+    return Verdict(tuple(warnings[:1]), "", {"light": numbers})
+
+
+def _check_detector(y: Tensor, system: Any, good: Tensor | None) -> Verdict:
+    """Find bands that fall beside the detector, and light where no band falls."""
+    warnings = []
+    axis = getattr(system, "part_axis", None)
+    if axis is not None:  # the cube is never whole in memory
+        length = system.cube_shape[axis]
+        lines = min(length, max(1, _CUBE * length // math.prod(system.cube_shape)))
+        first = (length - lines) // 2
+        system, y = system.part(first, first + lines), y.narrow(axis, first, lines)
+        good = None if good is None else good.narrow(axis, first, lines)
+    one = torch.ones((1, *system.measurement_shape), dtype=torch.float32, device=y.device)
+    back = system.adjoint(one)
+    mask = getattr(system, "mask", None)
+    shares: list[float] = []
+    if isinstance(system, SDCassi) and isinstance(mask, Tensor) and mask.ndim == 4:
+        # Of a detector that is large enough the adjoint of ones is the mask.
+        whole = mask.sum(0).sum((-2, -1)).expand(system.bands)
+        seen = back[0].sum((-2, -1)) / whole.clamp_min(1e-30)
+        shares = torch.where(whole > 0, seen, 1).tolist()
+    lost = [band for band, share in enumerate(shares, 1) if share < 1 - LOST]
+    if lost:
+        least = min(shares)
+        message = (
+            f"{len(lost)} bands fall beside it (bands {lost[0]} to {lost[-1]}, up to "
+            f"{1 - least:.0%} of their light): set system.offsets or system.detector to the "
+            "camera's, or leave them out"
+        )
+        warnings.append(Finding("detector", message))
+    # Lines along which no band falls anywhere; a single dark pixel holds noise.
+    along = getattr(system, "axis", -1)
+    reached = (system(torch.ones_like(back)) > 0).any(-3 - along, keepdim=True).expand_as(one)
+    if good is not None:
+        reached = reached | ~good
+    # Noise averages out.
+    total = y.sum().clamp_min(torch.finfo(y.dtype).tiny)
+    unused = max(float(torch.where(reached, 0, y).sum() / total), 0.0)
+    if unused > UNUSED and not lost:
+        message = (
+            f"{unused:.1%} of the light lies where no band falls: system.bands or system.offsets "
+            "do not reach as far as the light, or system.detector is too large; window= cuts it off"
+        )
+        warnings.append(Finding("detector", message))
+    return Verdict(tuple(warnings), "", {"unused": unused, "lost_bands": lost})
+
+
+def _check_mask(y: Tensor, system: Any, good: Tensor | None) -> Verdict:
+    mask = system.mask.detach()
+    mask = mask[0] if mask.ndim == 5 else mask
+    if min(y.shape[-2:]) < LEAST or min(mask.shape[-2:]) < LEAST:
+        return Verdict()
+    if float(mask.std()) < 1e-3 * float(mask.abs().mean()) + 1e-30:
+        return Verdict()  # nothing that could be seen
+    offsets = getattr(system, "offsets", None)
+    offsets = tuple(offsets) if offsets is not None else (0.0,) * system.cube_shape[0]
+    look = _Look(system, y, good, mask, offsets)
+    given = look.sight(lambda m: m)
+    others = {}
+    square = mask.shape[-1] == mask.shape[-2]
+    for pose, (_, image) in POSES.items():
+        quarter = image(mask[..., :1, :2]).shape[-1] == 1
+        if (quarter and not square) or look.is_same(image):
+            continue
+        others[pose] = look.sight(image)
+    reverse = None
+    if mask.shape[1] > 1 and len(set(offsets)) > 1:
+        reverse = look.sight(lambda m: m, tuple(max(offsets) - each for each in offsets))
+    # Where the mask is not, its score is chance: everywhere but in one pose.
+    pose = max(others, key=lambda name: others[name].score, default="")
+    sight = others.pop(pose, given)
+    chance = max(given.chance, *(each.score for each in others.values()), 1e-12)
+    numbers: dict[str, Any] = {
+        "correlation": given.score,
+        "chance": chance,
+        "mask_shift": [given.down + given.fraction, float(given.along)],
+    }
+    if pose and sight.score > CLEARLY * max(given.score, chance):
+        numbers["pose"] = pose
+        moved = "" if abs(sight.down) < 2 else f", {_moved(sight.down, 0, system.axis)}"
+        message = (
+            f"the frame shows it {pose}{moved} (correlation {sight.score:.3f}, as given "
+            f"{given.score:.3f}): {POSES[pose][0]}"
+        )
+        return Verdict((Finding("mask", message),), "", {"mask": numbers})
+    if reverse is not None and reverse.score > CLEARLY * given.score:
+        message = (
+            f"the frame shows the masks of the bands in reverse (correlation {reverse.score:.3f}, "
+            f"as given {given.score:.3f}): set system.step={-system.step}"
+        )
+        return Verdict((Finding("direction", message),), "", {"mask": numbers})
+    if given.score < CLEARLY * chance:
+        message = (
+            "the frame does not show it, in no orientation and nowhere within 16 pixels "
+            f"(correlation {given.score:.3f}, by chance {chance:.3f}): is it this camera's, in "
+            "focus, and of the frame's scale?"
+        )
+        return Verdict((Finding("mask", message),), "", {"mask": numbers})
+    found = _check_place(system, look, given, numbers)
+    return Verdict(found.warnings, found.note, {"mask": numbers} | found.numbers)
+
+
+class _Look:
+    """A frame with its camera's mask, dispersion along the last axis."""
+
+    def __init__(
+        self,
+        system: Any,
+        y: Tensor,
+        good: Tensor | None,
+        mask: Tensor,
+        offsets: tuple[float, ...],
+    ) -> None:
+        self.system, self.mask, self.offsets = system, mask, offsets
+        y = turned(system, y)
+        length = y.shape[-2]
+        self.lines = min(length, max(128, _MOST // max(y.shape[-1], 1)))
+        self.first = (length - self.lines) // 2
+        self.correlation = Correlation(
+            y.narrow(-2, self.first, self.lines),
+            None
+            if good is None
+            else turned(system, good).narrow(-2, self.first, self.lines).expand(len(y), -1, -1, -1),
+        )
+
+    def cut(self, image: Image) -> Tensor:
+        mask = turned(self.system, image(self.mask))
+        return mask.narrow(-2, self.first, self.lines)
+
+    def sight(self, image: Image, offsets: tuple[float, ...] | None = None) -> Sight:
+        return self.correlation.look_for(self.cut(image), offsets or self.offsets)
+
+    def is_same(self, image: Image) -> bool:
+        """Tell whether a mask looks the same so, by a pixel in a few."""
+        a, b = (value.float() - value.float().mean() for value in (self.mask, image(self.mask)))
+        return float((a * b).sum()) > 0.5 * float(a.square().sum())
+
+
+def _check_place(system: Any, look: _Look, given: Sight, numbers: dict[str, Any]) -> Verdict:
+    """Ask where the mask lies, and between which offsets there is light."""
+    warnings = []
+    down = given.down + given.fraction
+    offsets, bands = look.offsets, len(look.offsets)
+    span = max(offsets) - min(offsets)
+    note = f"the mask shows ({given.score / numbers['chance']:.0f} times chance)"
+    shared = look.mask.shape[1] == 1 and type(system) in (SDCassi, BlurredCassi)
+    if not (shared and bands >= _BANDS and span >= _SPAN):
+        # Along the dispersion, coloured light lies elsewhere than white one.
+        if abs(down) >= SHIFT:
+            warnings.append(_shift(system, down, 0.0))
+        return Verdict(tuple(warnings), note, {})
+    ends = find_ends(look.correlation, look.cut(lambda m: m)[:, 0], offsets, given.down)
+    pitch = span / (bands - 1)
+    low, high = _ends_of_bands(ends, span)
+    step = pitch * (high - low) / (ends.nominal[1] - ends.nominal[0])
+    along = (low + high - sum(ends.nominal)) / 2
+    width_error = ends.width_error
+    if low == ends.nominal[0] or high == ends.nominal[1]:  # what light does there says nothing
+        width_error = ends.errors[1 if low == ends.nominal[0] else 0]
+    error = max(width_error / bands, 0.003)
+    numbers["mask_shift"] = [down, along]
+    light = {
+        "first": ends.first + pitch / 2,
+        "last": ends.last - pitch / 2,
+        "levels": list(ends.levels),
+        "step": step,
+        "step_error": error,
+        "misfit": ends.misfits[1],
+        "misfit_nominal": ends.misfits[0],
+    }
+    better = ends.misfits[0] > FITS * ends.misfits[1] and ends.misfits[1] < 0.3
+    off = better and abs(along) > max(1.0, ERRORS * sum(ends.errors) / 2)
+    stretched = better and abs(step - pitch) > max(STEP, ERRORS * error)
+    if stretched:
+        warnings.append(_step(system, offsets, ends, step, low + step / 2))
+    if abs(down) >= SHIFT or (off and not stretched):
+        warnings.append(_shift(system, down, along if off else 0.0))
+    note += f", light falls as from a step of {step:.2f} ± {max(error, 0.01):.2f}"
+    return Verdict(tuple(warnings), note, {"light_between": light})
+
+
+def _ends_of_bands(ends: Ends, span: float) -> tuple[float, float]:
+    """Return where light ends with the bands, and the nominal ends where a lamp or filter ends it.
+
+    That is where it fades, or is a line, or ends far inside; and where it ends inside while it
+    fades at the other end, unless it is bright there.
+    """
+    low, high = ends.levels
+    found = []
+    for place, end, way, level, other in (
+        (ends.first, ends.nominal[0], 1, low, high),
+        (ends.last, ends.nominal[1], -1, high, low),
+    ):
+        trusted = FADED < level < LINE
+        if way * (place - end) > 0:
+            trusted &= abs(place - end) < FAR * span and (other > FADED or level > BRIGHT)
+        found.append(place if trusted else end)
+    return found[0], found[1]
+
+
+def _step(system: Any, offsets: Sequence[float], ends: Ends, step: float, first: float) -> Finding:
+    sign = -1 if offsets[0] > offsets[-1] else 1
+    pitch = (max(offsets) - min(offsets)) / (len(offsets) - 1)
+    whole = round(step)
+    if abs(step - whole) < STEP and whole != round(pitch, 6):
+        remedy = f"set system.step={sign * whole}"
+    else:
+        remedy = (
+            f"set system.offsets={{_target_: cassi.systems.Linear, step: {sign * step:.2f}}} "
+            f"and system.detector={system.measurement_shape[system.axis]}"
+        )
+    more = f", the first band {first:+.1f} pixels off" if abs(first - min(offsets)) > 1 else ""
+    inside = step < pitch and (
+        first > min(offsets) or first + step * (len(offsets) - 1) < max(offsets)
+    )
+    more += "; unless a filter or a lamp ends the light there" if inside else ""
+    return Finding(
+        "step",
+        f"the frame fits a step of {sign * step:.2f} far better than {sign * pitch:.4g} (misfit "
+        f"{ends.misfits[1]:.3f} against {ends.misfits[0]:.3f}){more}: {remedy}, or calibrate=true",
+    )
+
+
+def _shift(system: Any, down: float, along: float) -> Finding:
+    return Finding(
+        "shift",
+        f"the mask lies {_moved(down, along, system.axis)} of where the camera has it: move it, "
+        "with zeros where it leaves the frame, or find where it is by cassi-calibrate, or by "
+        "calibrate=true if it is 2 pixels at most",
+    )
+
+
+def _moved(down: float, along: float, axis: int) -> str:
+    """Say a shift across and along the dispersion in rows and columns."""
+    rows, columns = (along, down) if axis == -2 else (down, along)
+    said = []
+    if abs(rows) >= 0.5:
+        said.append(f"{abs(rows):.2g} pixels {'below' if rows > 0 else 'above'}")
+    if abs(columns) >= 0.5:
+        said.append(f"{abs(columns):.2g} pixels to the {'right' if columns > 0 else 'left'}")
+    return " and ".join(said)

@@ -1,0 +1,73 @@
+"""What is said of the camera beside every reconstruction."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import cassi
+from cassi.models.pretrained import list_doubts
+from cassi.systems import SDCassi
+from tests.shared import uniform
+
+QUICK = ("solver=gap", "prior=tv", "solver.iterations=2", "output.progress=false")
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A frame of 96×110 pixels, its mask, and the mask mirrored."""
+    mask = uniform(96, 96, seed=1)
+    y = SDCassi(mask, 8, step=2)(torch.ones(1, 8, 96, 96) * uniform(96, 96, seed=2).round() + 0.5)
+    np.save(tmp_path / "mask.npy", mask.numpy())
+    np.save(tmp_path / "mirrored.npy", mask.flip(-1).numpy())
+    (tmp_path / "day").mkdir()
+    for name in "ab":
+        np.save(tmp_path / "day" / f"{name}.npy", y[0, 0].numpy())
+    return tmp_path
+
+
+def test_a_right_camera(reconstruct, files, results):
+    outcome = reconstruct("measurement=day/a.npy", "mask=mask.npy", *QUICK)
+    assert outcome.status == 0, outcome.err
+    assert "warning" not in outcome.err
+    assert "camera: the mask shows" in outcome.out
+    assert "no frame tells the sign of the step" in outcome.out
+    numbers = results()
+    assert numbers["warnings"] == []
+    assert numbers["camera_check"]["light_between"]["step"] == pytest.approx(2, abs=0.05)
+    assert 'class="warning"' not in (files / "run" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("budget", [(), ("memory_budget=4GB",)], ids=["whole", "blocks"])
+def test_a_wrong_camera(reconstruct, files, results, budget):
+    outcome = reconstruct("measurement=day/a.npy", "mask=mirrored.npy", *QUICK, *budget)
+    assert outcome.status == 0, outcome.err
+    assert "warning: mask: the frame shows it mirrored left to right" in outcome.err
+    (warning,) = results()["warnings"]
+    assert warning["about"] == "mask"
+    page = (files / "run" / "report.html").read_text()
+    assert page.count('<p class="warning" role="note">mask: the frame shows it mirrored') == 1
+
+
+def test_a_wrong_camera_of_many(reconstruct, files, results):
+    outcome = reconstruct("measurement=day", "mask=mirrored.npy", *QUICK, "output.pictures=false")
+    assert outcome.status == 0, outcome.err
+    assert "warning: b: mask: the frame shows it mirrored" in outcome.err
+    assert [row["warnings"] for row in results("results.csv")] == ["mask", "mask"]
+
+
+def test_what_the_weights_have_not_seen(reconstruct, camera, results):
+    known = cassi.SDCassi(uniform(32, 32), 10, step=2)
+    assert list_doubts(known, 0.01) == []
+    assert list_doubts(known, 0.2) == ["20% of noise (trained with up to 6%)"]
+    assert len(list_doubts(cassi.SDCassi(uniform(32, 32), 32, step=5), 0.0)) == 2
+    mask, y = uniform(32, 32, seed=1), uniform(32, 32 + 6 * 5, seed=2)
+    for name, value in (("wide", mask), ("snapshot", y)):
+        np.save(camera.mask.with_name(f"{name}.npy"), value.numpy())
+    given = ("measurement=snapshot.npy", "mask=wide.npy", "system.step=5", "model=pretrained")
+    more = ("model.size=small", "output.pictures=false", "output.progress=false")
+    outcome = reconstruct(*given, *more)
+    assert outcome.status == 0, outcome.err
+    assert "weights" in [each["about"] for each in results()["warnings"]]
+    assert "5 pixels per band (trained with 1 to 3)" in outcome.err

@@ -1,0 +1,202 @@
+"""Wrong cameras are warned of, right ones are not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import cassi
+from cassi.calibration.spectra import comb, direction, read_statistics
+from cassi.calibration.verdict import POSES, check_camera, check_spectra
+from cassi.systems import BlurredCassi, DDCassi, SDCassi
+from tests.shared import uniform
+
+BANDS, SIDE = 16, 128
+
+
+def scene(bands: int = BANDS, height: int = SIDE, width: int = SIDE) -> torch.Tensor:
+    """Return patches of a few spectra, `(1, C, H, W)`."""
+    at = torch.linspace(0, 1, bands).view(-1, 1, 1)
+    rows, columns = torch.arange(height).view(-1, 1), torch.arange(width)
+    part = ((rows // 24 + columns // 24) % 3)[None]
+    grey = (
+        0.3
+        + 0.5 * uniform(1, height // 24 + 1, width // 24 + 1, seed=3)[:, rows // 24, columns // 24]
+    )
+    spectra = torch.where(part == 0, 0.4 + 0.6 * at, torch.where(part == 1, 1 - 0.5 * at, 0.8))
+    return (spectra * grey)[None]
+
+
+def kinds(y, system, **more) -> set[str]:
+    return {each.about for each in check_camera(y, system, **more).warnings}
+
+
+@pytest.fixture(scope="module")
+def mask():
+    """A grey mask, a little coarser than the pixels."""
+    fine = uniform(1, 1, SIDE + 2, SIDE + 2, seed=1)
+    return torch.nn.functional.avg_pool2d((fine > 0.5).float(), 3, 1)[0, 0]
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+@pytest.mark.parametrize("step", [1, 2, -3])
+def test_the_right_camera_passes(mask, step, axis):
+    system = SDCassi(mask, BANDS, step=step, axis=axis)
+    found = check_camera(system(scene()), system)
+    assert found.warnings == ()
+    assert found.numbers["light_between"]["step"] == pytest.approx(abs(step), abs=0.05)
+    assert found.note.startswith("the mask shows")
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+@pytest.mark.parametrize("pose", POSES)
+def test_a_mask_that_lies_wrong(mask, pose, axis):
+    y = SDCassi(mask, BANDS, step=2, axis=axis)(scene())
+    inverse = {
+        "turned by 90 degrees clockwise": "turned by 90 degrees counterclockwise",
+        "turned by 90 degrees counterclockwise": "turned by 90 degrees clockwise",
+    }.get(pose, pose)
+    wrong = SDCassi(POSES[inverse][1](mask), BANDS, step=2, axis=axis)
+    (warning,) = check_camera(y, wrong).warnings
+    assert warning.about == "mask"
+    assert pose in warning.message
+    assert POSES[pose][0] in warning.message
+
+
+def test_a_mask_of_another_camera(mask):
+    y = SDCassi(mask, BANDS, step=2)(scene())
+    other = SDCassi(uniform(SIDE, SIDE, seed=9), BANDS, step=2)
+    (warning,) = check_camera(y, other).warnings
+    assert "does not show it" in warning.message
+
+
+@pytest.mark.parametrize("way", [1, -1])
+@pytest.mark.parametrize("step", [1.8, 1.9, 2.1, 2.2])
+def test_another_step(mask, step, way):
+    y = SDCassi(mask, BANDS, step=2 * way)(scene())
+    detector = y.shape[-1]
+    offsets = [step * band for band in range(BANDS)][::way]
+    (warning,) = check_camera(y, SDCassi(mask, BANDS, offsets=offsets, detector=detector)).warnings
+    assert warning.about == "step"
+    assert f"set system.step={2 * way}" in warning.message
+
+
+def test_a_step_that_is_not_whole(mask):
+    offsets = [2.25 * band for band in range(BANDS)]
+    true = SDCassi(mask, BANDS, offsets=offsets, detector=SIDE + 36)
+    wrong = SDCassi(mask, BANDS, offsets=[2.0 * band for band in range(BANDS)], detector=SIDE + 36)
+    (warning,) = (
+        each for each in check_camera(true(scene()), wrong).warnings if each.about == "step"
+    )
+    assert "system.offsets={_target_: cassi.systems.Linear, step: 2.2" in warning.message
+
+
+@pytest.mark.parametrize(
+    ("axis", "shift", "said"),
+    [
+        (-1, (3, 0), "3 pixels above"),
+        (-1, (0, -4), "4 pixels to the right"),
+        (-2, (3, 0), "3 pixels above"),
+        (-2, (0, -4), "4 pixels to the right"),
+    ],
+)
+def test_a_mask_that_is_moved(mask, axis, shift, said):
+    y = SDCassi(mask, BANDS, step=2, axis=axis)(scene())
+    wrong = SDCassi(mask.roll(shift, (0, 1)), BANDS, step=2, axis=axis)
+    (warning,) = check_camera(y, wrong).warnings
+    assert warning.about == "shift"
+    assert said in warning.message
+
+
+def test_other_cameras_pass(mask):
+    x = scene()
+    wide = uniform(SIDE, SIDE + 2 * BANDS - 2, seed=5)
+    frames = uniform(8, SIDE, SIDE, seed=6)
+    for system in (
+        DDCassi(wide, BANDS, step=2, width=SIDE),
+        SDCassi(torch.stack([mask, mask.mT.flip(0)])[:, None], BANDS, step=2),
+        BlurredCassi(mask, BANDS, step=2, point_spread=0.7),
+        SDCassi(frames, 8, step=0),
+    ):
+        y = system(x[:, : system.bands])
+        assert kinds(y, system) == set(), system
+        torn = y.flip(-2)
+        assert "mask" in kinds(torn, system), system
+
+
+def test_bad_pixels_say_nothing(mask):
+    system = SDCassi(mask, BANDS, step=2)
+    y = system(scene())
+    bad = uniform(*y.shape[-2:], seed=2) < 0.05
+    torn = torch.where(bad, 1e4, y)
+    assert kinds(torn, system.weighted(bad_pixels=bad)) == set()
+
+
+def test_light(mask):
+    system = SDCassi(mask, BANDS, step=2)
+    y = system(scene())
+    assert kinds(y.clamp_max(float(y.quantile(0.98))), system) == {"light"}
+    dark = check_camera(y - 0.8 * y.mean(), system).warnings
+    assert [each.about for each in dark] == ["light"]
+    assert "set dark=" in dark[0].message
+
+
+def test_bands_beside_the_detector(mask):
+    offsets = [2.0 * band for band in range(BANDS)]
+    system = SDCassi(mask, BANDS, offsets=offsets, detector=SIDE + 10)
+    assert "detector" in kinds(system(scene()), system)
+    wide = SDCassi(mask, BANDS, offsets=offsets, detector=SIDE + 60)
+    y = wide(scene())
+    assert "detector" not in kinds(y, wide)
+    y[..., -20:] = y.mean()
+    assert "detector" in kinds(y, wide)
+
+
+def test_small_and_plain_frames_are_not_judged():
+    for mask in (uniform(16, 20), torch.ones(96, 96)):
+        system = SDCassi(mask, 4, step=2)
+        found = check_camera(system(uniform(1, 4, *mask.shape)), system)
+        assert (found.warnings, found.note) == ((), "")
+
+
+def test_a_frame_of_another_camera_is_refused(mask):
+    system = SDCassi(mask, BANDS, step=2)
+    with pytest.raises(ValueError, match=r"check_camera: expected y .* = \(B, 1, 128, 158\)"):
+        check_camera(torch.ones(1, 1, SIDE, SIDE), system)
+
+
+def test_the_frame_is_the_same_with_the_other_sign(mask):
+    x = scene()
+    there, back = (SDCassi(mask, BANDS, step=step) for step in (2, -2))
+    assert torch.allclose(there(x), back(x.flip(1)), atol=1e-5)
+    found = check_camera(there(x), back, x.flip(1))
+    assert "no frame tells the sign of the step" in found.note
+
+
+def test_reversed_spectra():
+    known = read_statistics()
+    nm = known.wavelengths.tolist()
+    pigments = [1 / (1 + torch.exp(-(known.wavelengths - edge) / 8)) for edge in (540, 580, 610)]
+    spectra = torch.stack([0.1 + 0.8 * pigment for pigment in pigments]).float()
+    x = spectra.mT.repeat(1, 40)[:, :100].reshape(-1, 10, 10)[None].repeat(1, 1, 4, 4)
+    system = SDCassi(torch.ones(40, 40), len(nm), step=2)
+    assert direction(x[0], nm) == pytest.approx(-direction(x[0].flip(0), nm))
+    right = check_spectra(x, system, nm)
+    assert right.warnings == ()
+    assert "spectra speak for it" in right.note
+    (warning,) = check_spectra(x.flip(1), system, nm).warnings
+    assert "set system.step=-2" in warning.message
+    assert direction(x[0], range(800, 816)) is None
+
+
+def test_combs():
+    x = scene()[0]
+    assert comb(x) < 0.01
+    x[::2] *= 1.2
+    assert comb(x) > 0.05
+    (warning,) = check_spectra(x[None], SDCassi(torch.ones(SIDE, SIDE), BANDS)).warnings
+    assert warning.about == "spectra"
+
+
+def test_it_is_public():
+    assert cassi.check_camera is check_camera
