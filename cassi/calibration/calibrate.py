@@ -128,7 +128,7 @@ def calibrate(
     prepare: Prepare,
     *,
     radius: int = 2,
-    degree: int = 3,
+    degree: int = 2,
     gain: float = 0.02,
     seed: int = 0,
 ) -> Calibration:
