@@ -200,11 +200,13 @@ def search_start(
         values[3] += slope
         if bend:
             values[4] += bend
-        tables = [part.shifted_objective(Geometry.of(values), shifts) for part in parts]
+        bent_start = replace(Geometry.of(values), whole=start.whole)
+        tables = [part.shifted_objective(bent_start, shifts) for part in parts]
         down, right = shifts[int((weights @ torch.tensor(tables)).argmin())]
         if system.axis == -2:
             down, right = right, down
-        geometry = Geometry.of([values[0] + down, values[1] + right, *values[2:]])
+        shift = (values[0] + down, values[1] + right)
+        geometry = replace(bent_start, shift=shift)
         fits.append(fit_geometry(frames, system, geometry, central=True, iterations=6))
     found: list[Geometry] = []
     for fit in sorted(fits, key=lambda fit: fit.objectives[-1]):
