@@ -276,6 +276,8 @@ class _Search:
             )
             if more:
                 richer.append(fit_geometry(frames, system, fit.geometry, (*fit.keys, *more)))
+        # More parameters fit better where they are right.
+        richer = [fit for fit in richer if fit.objectives[-1] <= fits[0].objectives[-1] + _TIE]
         found = list(fits)
         for fit in sorted(richer, key=lambda fit: (len(fit.keys), fit.objectives[-1])):
             alike = [other.geometry for other in found if other.keys == fit.keys]
@@ -297,13 +299,14 @@ class _Search:
         """Return model and geometry to start from.
 
         That is the deepest fit of plain scenes, unless predictions contradict. Others must predict
-        better; a blur that plain scenes are sure of must not predict worse: in noise they know
-        more of it.
+        better; a blur or a curve that plain scenes are sure of must not predict worse: in noise
+        they know more of it.
         """
         model, start, reached = self.place, Geometry(), nominal
         for fit in fits:
             tried = self.tested.predict(fit.geometry)
-            trusted = start == Geometry() or fit.keys == (*model, "blur")
+            bends = fit.keys == (*model, "dispersion_2")
+            trusted = bends or start == Geometry() or fit.keys == (*model, "blur")
             if trusted and self._is_sure(fit.geometry, start):
                 taken = not self._is_better(reached, tried)
             else:
