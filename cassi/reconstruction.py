@@ -70,7 +70,7 @@ def calibrate(
     *,
     white: Tensor | None = None,
     radius: int = 2,
-    degree: int = 3,
+    degree: int = 2,
     gain: float = 0.02,
     seed: int = 0,
     bad_pixels: Any = None,

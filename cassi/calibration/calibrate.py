@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from cassi.calibration.fit import Fit, are_near, fit_geometry, search_start, significant, sureness
-from cassi.calibration.geometry import Geometry, moved_camera
+from cassi.calibration.geometry import Geometry, moved_camera, placed
 from cassi.calibration.heldout import HeldOut, Prediction, Prepare
 from cassi.calibration.parameters import CODE, PARAMETERS, PLACE, SHIFT, changed
 from cassi.calibration.refine import Estimate, Slopes, refine
@@ -25,8 +26,12 @@ _ASKED = 5.0  # standard errors, of what is further asked for: of many the large
 _CLEAR = 3  # times `gain`, by which another valley must predict better
 _APART = 1.0  # difference steps, that estimates of the same minimum differ by
 _FITTED, _TESTED = 0.2, 0.05  # shares of the pixels that are withheld
-_PIXELS = 50_000  # of all frames together; more cost time and tell little more
+_PIXELS = 30_000  # of all frames together; more cost time and tell little more
 _SIGNIFICANT = 3.0  # standard errors, of what is believed
+_SHOWN, _TOLD, _LEAST = 2.0, 3.0, 0.1
+"""Standard errors by which estimates of plain scenes and of predictions are off, and difference
+steps beside: all parts of a frame share errors of the model, which the scatter between them does
+not show. From scenes of CAVE's training set, `scripts/benchmarks/calibration.py --fine`."""
 _SURER = 2.0  # standard errors, by which the held-out error of a richer model is lower
 
 
@@ -128,7 +133,7 @@ def calibrate(
     prepare: Prepare,
     *,
     radius: int = 2,
-    degree: int = 3,
+    degree: int = 2,
     gain: float = 0.02,
     seed: int = 0,
 ) -> Calibration:
@@ -191,6 +196,7 @@ class _Search:
         self.place: tuple[str, ...] = PLACE if system.bands > 1 else PLACE[:-1]
         self.stages: list[Stage] = []
         self.errors: dict[str, float] = {}
+        self.fused: frozenset[str] = frozenset()  # keys of which the errors are wide already
 
     def run(self, radius: int) -> Calibration:
         fits = self._fit_windows(radius)
@@ -216,7 +222,7 @@ class _Search:
         cube = self.fitted.predict(start).cube
         found = refine(self.fitted, start, model, cube, 2)
         model, found = self._grow(model, found)
-        geometry = self._shrink(model, found)
+        geometry = placed(self._shrink(model, found), self.system)
         model = tuple(key for key in model if PARAMETERS[key].is_changed(geometry))
         after = self.tested.predict(geometry)
         lower = self._is_better(after, nominal)
@@ -230,7 +236,7 @@ class _Search:
         return Calibration(
             geometry,
             model,
-            self.errors,
+            self._errors(),
             moved_camera(self.system, geometry),
             self.stages,
             nominal.error,
@@ -238,16 +244,25 @@ class _Search:
             fits[0],
         )
 
+    def _errors(self) -> dict[str, float]:
+        """Return the standard errors, those of predictions alone with what their parts share."""
+        return {
+            key: error
+            if key in self.fused
+            else math.hypot(_TOLD * error, _LEAST * PARAMETERS[key].step(self.system))
+            for key, error in self.errors.items()
+        }
+
     def _fit_windows(self, radius: int) -> list[Fit]:
         """Fit plain scenes: the place in each valley, then what else they ask for; best first."""
-        frames, system = self.frames, self.system
-        places = search_start(frames, system, Geometry(), radius)
+        frames, system, nominal = self.frames, self.system, Geometry(whole=0)
+        places = search_start(frames, system, nominal, radius)
         fits = [fit_geometry(frames, system, place, self.place) for place in places]
         fits.sort(key=lambda fit: fit.objectives[-1])
         fits = [fit for fit in fits if fit.objectives[-1] <= fits[0].objectives[-1] + _TIE]
         richer = [
             fit_geometry(frames, system, place)
-            for place in search_start(frames, system, Geometry(), radius, bent=_BENT)
+            for place in search_start(frames, system, nominal, radius, bent=_BENT)
             if "dispersion_2" in self.further
         ]
         for fit in fits[:_VALLEYS]:
@@ -261,24 +276,37 @@ class _Search:
             )
             if more:
                 richer.append(fit_geometry(frames, system, fit.geometry, (*fit.keys, *more)))
+        # More parameters fit better where they are right.
+        richer = [fit for fit in richer if fit.objectives[-1] <= fits[0].objectives[-1] + _TIE]
         found = list(fits)
         for fit in sorted(richer, key=lambda fit: (len(fit.keys), fit.objectives[-1])):
             alike = [other.geometry for other in found if other.keys == fit.keys]
             if not any(are_near(fit.geometry, other, system) for other in alike):
                 found.append(fit)
-        return found
+        return [replace(fit, geometry=self._placed(fit)) for fit in found]
+
+    def _placed(self, fit: Fit) -> Geometry:
+        """Return a fit's geometry with the curve that it is sure of deciding on `whole`."""
+        geometry = fit.geometry
+        unsure = {
+            key: 0.0
+            for key, error in zip(fit.keys, fit.errors, strict=True)
+            if key.startswith("dispersion") and abs(PARAMETERS[key].read(geometry)) < _ASKED * error
+        }
+        return replace(geometry, whole=placed(changed(geometry, unsure), self.system).whole)
 
     def _begin(self, fits: Sequence[Fit], nominal: Prediction) -> tuple[tuple[str, ...], Geometry]:
         """Return model and geometry to start from.
 
         That is the deepest fit of plain scenes, unless predictions contradict. Others must predict
-        better; a blur that plain scenes are sure of must not predict worse: in noise they know
-        more of it.
+        better; a blur or a curve that plain scenes are sure of must not predict worse: in noise
+        they know more of it.
         """
         model, start, reached = self.place, Geometry(), nominal
         for fit in fits:
             tried = self.tested.predict(fit.geometry)
-            trusted = start == Geometry() or fit.keys == (*model, "blur")
+            bends = fit.keys == (*model, "dispersion_2")
+            trusted = bends or start == Geometry() or fit.keys == (*model, "blur")
             if trusted and self._is_sure(fit.geometry, start):
                 taken = not self._is_better(reached, tried)
             else:
@@ -368,7 +396,10 @@ class _Search:
 
         geometry = solve(())
         plain_scenes = fit_geometry(self.frames, self.system, geometry, model)
-        seen = dict(zip(model, plain_scenes.errors, strict=True))
+        covariance = _widened(plain_scenes.covariance, _SHOWN, model, self.system)
+        seen = dict(zip(model, covariance.diagonal().sqrt().tolist(), strict=True))
+        alone = dict(zip(model, plain_scenes.errors, strict=True))
+        seen |= {key: alone[key] for key in model if key in CODE}
         rich = self.tested.predict(geometry, self.cube)
         gone: tuple[str, ...] = ()
         for key in [key for key in reversed(model) if key not in SHIFT]:
@@ -376,12 +407,11 @@ class _Search:
             plain = self.tested.predict(tried, self.cube)
             nominal, read = PARAMETERS[key].nominal, PARAMETERS[key].read
             known = self._is_known(key, geometry)
-            shown = key in CODE and (
-                abs(read(plain_scenes.geometry) - nominal) > _ASKED * seen[key]
-                and not self._is_better(plain, rich)
-            )
+            shown = abs(read(plain_scenes.geometry) - nominal) > _ASKED * seen[
+                key
+            ] and not self._is_better(plain, rich)
             better = shown or self._is_better(rich, plain)
-            if better and key not in (*PLACE, *CODE):
+            if better and not shown and key not in (*PLACE, *CODE):
                 better = self._moves(rich, geometry, tried)
             if not (known and better):
                 geometry, rich, gone = tried, plain, (*gone, key)
@@ -409,14 +439,18 @@ class _Search:
         They err in different ways: predictions by what the reconstruction does not know, plain
         scenes by texture. In noise plain scenes are far better.
         """
+        self.fused = frozenset()
         kept = [key for key in model if key not in gone]
         free = [key for key in kept if key not in CODE]
         shown = fit_geometry(self.frames, self.system, geometry, free)
         told = found.solve(kept, gone)
         index = [kept.index(key) for key in free]
         information = [
-            torch.linalg.inv(covariance.double().cpu())
-            for covariance in (shown.covariance, told.covariance[index][:, index])
+            torch.linalg.inv(_widened(covariance.double().cpu(), times, free, self.system))
+            for covariance, times in (
+                (shown.covariance, _SHOWN),
+                (told.covariance[index][:, index], _TOLD),
+            )
         ]
         ends = [
             torch.tensor([PARAMETERS[key].read(each) for key in free], dtype=torch.float64)
@@ -427,9 +461,14 @@ class _Search:
         apart = (ends[0] - ends[1]).abs() / 2
         steps = torch.tensor([PARAMETERS[key].step(self.system) for key in free])
         if bool((apart > _APART * steps).any()):  # another valley
-            return geometry
+            reached, tried = (self.tested.predict(each) for each in (geometry, shown.geometry))
+            if self._is_better(reached, tried):
+                return geometry
+            mean, covariance = ends[0], torch.linalg.inv(information[0])
+            apart = torch.zeros_like(apart)
         errors = (covariance.diagonal() + apart.square()).sqrt().tolist()
         self.errors |= dict(zip(free, errors, strict=True))
+        self.fused = frozenset(free)
         return changed(geometry, dict(zip(free, mean.tolist(), strict=True)))
 
     def _is_sure(self, geometry: Geometry, other: Geometry) -> bool:
@@ -468,6 +507,12 @@ class _Search:
     ) -> None:
         seconds = time.perf_counter() - self.began
         self.stages.append(Stage(model, geometry, found.error, taken, seconds))
+
+
+def _widened(covariance: Tensor, times: float, keys: Sequence[str], system: SDCassi) -> Tensor:
+    """Return the covariance of estimates with the errors that all parts of a frame share."""
+    steps = torch.tensor([PARAMETERS[key].step(system) for key in keys]).to(covariance)
+    return times**2 * covariance + torch.diag((_LEAST * steps).square())
 
 
 def _check(frames: Sequence[Frame], system: SDCassi, radius: int, degree: int, gain: float) -> None:

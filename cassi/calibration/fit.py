@@ -176,7 +176,7 @@ def search_start(
         start: the middle of the grid.
         radius: pixels, of the shift; 0 searches nothing.
         bent: pixels; if not 0, dispersion curves of second degree that are bent by so much either
-            way are tried in place of other steps.
+            way are tried, each with three steps.
 
     Returns:
         Different places, the best first; `start` alone where nothing is searched.
@@ -192,25 +192,40 @@ def search_start(
     # Steps that move the outermost bands by a pixel at most.
     per_band = 1 / max(system.bands - 1, 1)
     fits: list[Fit] = []
-    curves = (
-        [(k * per_band, 0.0) for k in range(-2, 3)] if bent == 0 else [(0.0, bent), (0.0, -bent)]
-    )
-    for slope, bend in curves:
-        values = start.with_degree(1 if bent == 0 else 2).values()
-        values[3] += slope
-        if bend:
-            values[4] += bend
-        tables = [part.shifted_objective(Geometry.of(values), shifts) for part in parts]
-        down, right = shifts[int((weights @ torch.tensor(tables)).argmin())]
+    slopes = (-2, -1, 0, 1, 2) if bent == 0 else (-1, 0, 1)
+    bends = (0.0,) if bent == 0 else (bent, -bent)
+    for slope, bend in itertools.product(slopes, bends):
+        curved = start.with_degree(1 if bent == 0 else 2)
+        curve = list(curved.dispersion)
+        curve[0] += slope * per_band
+        curve[1:2] = [value + bend for value in curve[1:2]]
+        # A fraction of half a pixel is as far from a whole pixel as can be.
+        halves = [_shifted(replace(curved, dispersion=tuple(curve)), system, d) for d in (0, 0.5)]
+        tables = torch.stack(
+            [
+                weights @ torch.tensor([part.shifted_objective(half, shifts) for part in parts])
+                for half in halves
+            ]
+        )
+        half, best = divmod(int(tables.argmin()), len(shifts))
+        down, right = shifts[best]
         if system.axis == -2:
             down, right = right, down
-        geometry = Geometry.of([values[0] + down, values[1] + right, *values[2:]])
+        shift = (halves[half].shift[0] + down, halves[half].shift[1] + right)
+        geometry = replace(halves[half], shift=shift)
         fits.append(fit_geometry(frames, system, geometry, central=True, iterations=6))
     found: list[Geometry] = []
     for fit in sorted(fits, key=lambda fit: fit.objectives[-1]):
         if not any(are_near(fit.geometry, other, system) for other in found):
             found.append(fit.geometry)
     return found
+
+
+def _shifted(geometry: Geometry, system: SDCassi, along: float) -> Geometry:
+    """Shift a geometry along the dispersion, by pixels."""
+    down, right = geometry.shift
+    shift = (down, right + along) if system.axis == -1 else (down + along, right)
+    return replace(geometry, shift=shift)
 
 
 def _middle(frames: Sequence[Frame], system: SDCassi) -> tuple[list[Frame], SDCassi]:

@@ -18,7 +18,8 @@ from cassi.systems.masks import blur_mask, move_mask
 class Geometry:
     r"""How far a camera is from its nominal model.
 
-        y = Σ_c S(o(c)) [m'_c · x_c],   o(c) = n(c) + ε·(c − (C − 1)/2) + Σ_{k≥2} a_k P_k(v)
+        y = Σ_c S(o(c)) [m'_c · x_c]
+        o(c) = n(c) + (s − w) + ε·(c − (C − 1)/2) + Σ_{k≥2} a_k P_k(v)
         m' = max(0, m̄ + κ (G T m − m̄))
 
     with the nominal offsets n(c), the mask moved by T (magnified and turned about its middle, then
@@ -26,20 +27,26 @@ class Geometry:
     nominal mask's mean m̄, the Legendre polynomials P_k and v = 2c/(C − 1) − 1. S(d) moves by d
     pixels. Fractions of a pixel are interpolated linearly.
 
-    Three things are missing because no snapshot tells them from another scene: a common shift of
-    all bands, which is one of mask and scene together, so the mean of the offsets stays; a factor
-    of the whole mask, so of m ↦ offset + contrast·m only the ratio is left, and the mean stays; and
-    a gain g per detector pixel, for g·Σ_c S(o(c))[m_c·x_c] = Σ_c S(o(c))[m_c·(S(−o(c))g)·x_c] is
-    the frame of another cube exactly.
+    T shifts the mask across the dispersion by all of the shift. Along it by w pixels, and the
+    offsets have the rest s − w: no snapshot tells a shift of the mask alone from one of mask and
+    scene. With a whole w, mask and bands are interpolated once, as the detector averages, and the
+    scene lies on the pixels of the mask. Where bands fall on whole pixels, w = s interpolates once
+    too, and leaves the scene where it nominally is.
+
+    Two more things no snapshot tells from another scene: a factor of the whole mask, so of m ↦
+    offset + contrast·m only the ratio is left, and the mean stays; and a gain g per detector pixel,
+    for g·Σ_c S(o(c))[m_c·x_c] = Σ_c S(o(c))[m_c·(S(−o(c))g)·x_c] is the frame of another cube
+    exactly.
 
     Args:
-        shift: of the mask, pixels (down, right).
+        shift: of the code on the detector, pixels (down, right).
         rotation: of the mask, degrees, counterclockwise as displayed with row 0 on top.
         dispersion: ε in pixels per band, then a_2, a_3, … in pixels at the last band.
         magnification: of the mask, about its middle.
         variance: of the Gaussian, pixels²; a lens between mask and detector blurs the code as one
             between scene and mask cannot. Below 0 it sharpens.
         contrast: κ.
+        whole: w, pixels; None for w = s.
     """
 
     shift: tuple[float, float] = (0.0, 0.0)
@@ -48,6 +55,7 @@ class Geometry:
     magnification: float = 1.0
     variance: float = 0.0
     contrast: float = 1.0
+    whole: int | None = None
 
     @property
     def blur(self) -> float:
@@ -64,13 +72,21 @@ class Geometry:
         down, right, rotation, *dispersion = (float(value) for value in values)
         return Geometry((down, right), rotation, tuple(dispersion))
 
+    def along(self, axis: int) -> float:
+        """Return the shift along the dispersion, pixels.
+
+        Args:
+            axis: of the dispersion, -1 or -2.
+        """
+        return self.shift[1 if axis == -1 else 0]
+
     def with_degree(self, degree: int) -> Geometry:
         """Return the same geometry with a dispersion curve of that degree, at least as high."""
         missing = degree - len(self.dispersion)
         return replace(self, dispersion=self.dispersion + (0.0,) * missing)
 
     def offsets(self, nominal: Sequence[float], points: Sequence[float] | None = None) -> Tensor:
-        """Return the offset of each band.
+        """Return the offset of each band, but for the shift.
 
         Args:
             nominal: offsets of all bands, pixels.
@@ -105,20 +121,51 @@ def moved_camera(system: SDCassi, geometry: Geometry) -> SDCassi:
         geometry: found by a calibration.
     """
     mask = moved_mask(system, geometry)
-    offsets = geometry.offsets(system.offsets).tolist()
+    offsets = moved_offsets(system, geometry).tolist()
     detector = system.measurement_shape[system.axis]
     return SDCassi(mask, system.bands, offsets=offsets, detector=detector, axis=system.axis)
 
 
+def placed(geometry: Geometry, system: SDCassi) -> Geometry:
+    """Return the same code from a scene within half a pixel of its nominal place.
+
+    That is `whole` as the bands ask for it: None where they fall on whole pixels.
+    """
+    offsets = geometry.offsets(system.offsets)
+    if bool((offsets == offsets.round()).all()):
+        return replace(geometry, whole=None)
+    return replace(geometry, whole=round(geometry.along(system.axis)))
+
+
 def moved_mask(system: SDCassi, geometry: Geometry) -> Tensor:
-    """Return the mask as it really is, `(K, 1|C, H, W)`."""
+    """Return the mask as the scene sees it, `(K, 1|C, H, W)`."""
     mask = nominal = system.mask.detach()
-    if any((*geometry.shift, geometry.rotation, geometry.magnification - 1)):
-        mask = move_mask(mask, geometry.shift, geometry.rotation, geometry.magnification)
+    (down, right), whole = geometry.shift, geometry.whole
+    shift = (down, right)
+    if whole is not None:
+        shift = (down, whole) if system.axis == -1 else (whole, right)
+    if any((*shift, geometry.rotation, geometry.magnification - 1)):
+        mask = move_mask(mask, shift, geometry.rotation, geometry.magnification)
     mask = blur_mask(mask, geometry.variance)
     if geometry.contrast != 1:
         mask = torch.lerp(nominal.mean().to(mask), mask, geometry.contrast)
     return mask if mask is nominal else mask.clamp_min(0)
+
+
+def moved_offsets(
+    system: SDCassi, geometry: Geometry, points: Sequence[float] | None = None
+) -> Tensor:
+    """Return the offset of each band, the shift along the dispersion included, pixels, float64.
+
+    Args:
+        system: the nominal camera.
+        geometry: how far it is off.
+        points: as for `Geometry.offsets`.
+    """
+    offsets = geometry.offsets(system.offsets, points)
+    if geometry.whole is None:
+        return offsets
+    return offsets + (geometry.along(system.axis) - geometry.whole)
 
 
 def code_images(
@@ -135,7 +182,7 @@ def code_images(
         `(P, K, H, W')`, dispersion along the last axis: the moved mask, as each band has it.
     """
     mask = turned(system, moved_mask(system, geometry))
-    offsets = geometry.offsets(system.offsets, points)
+    offsets = moved_offsets(system, geometry, points)
     taps, starts = ops.linear_taps(offsets.to(mask.device))
     if mask.shape[1] > 1 and points is not None:
         nearest = torch.tensor(points).round().long().clamp(0, system.bands - 1)

@@ -181,8 +181,21 @@ class SDCassi(System):
             refuse_shape("y", r, self.measurement_shape)
         gram = self._current_gram()
         gram = self._gram() if gram is None else gram
-        solve = ops.gram_solve if gram.shape[-4] == gram.shape[-3] else ops.band_solve
-        return self._turn(solve(self._turn(r), gram, self._turn_damping(rho)))
+        r, rho = self._turn(r), self._turn_damping(rho)
+        if gram.shape[-4] == gram.shape[-3]:
+            return self._turn(ops.gram_solve(r, gram, rho))
+        if not self._leans_forward():
+            return self._turn(ops.band_solve(r, gram, rho))
+        rho = rho.flip(-1) if isinstance(rho, Tensor) and rho.ndim > 2 else rho
+        return self._turn(ops.band_solve(r.flip(-1), _from_the_end(gram), rho).flip(-1))
+
+    def _leans_forward(self) -> bool:
+        """Tell whether most light of a pixel falls on the further one of two detector pixels.
+
+        Where all bands do, eliminating pixels in that order multiplies rounding errors at each by
+        the ratio of the two weights, without end; in the other order it divides them.
+        """
+        return sum(offset % 1 for offset in self.offsets) > self.bands / 2
 
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖² in closed form, see `cassi.ops.data_step`.
@@ -283,6 +296,16 @@ class SDCassi(System):
     def _turn_damping(self, rho: float | Tensor) -> float | Tensor:
         # One value per sample is the same both ways, of any shape.
         return self._turn(rho) if isinstance(rho, Tensor) and rho.ndim > 2 else rho
+
+
+def _from_the_end(gram: Tensor) -> Tensor:
+    """Return the band matrix `(1|B, T·K, K, H, W')` of detector rows read backwards."""
+    shots = gram.shape[2]
+    parts = gram.unflatten(1, (-1, shots)).transpose(2, 3).flip(-1)
+    # The entry of pixels j and j + d stands at j: at the one that now comes first.
+    return torch.stack([part.roll(-d, -1) for d, part in enumerate(parts.unbind(1))], 1).flatten(
+        1, 2
+    )
 
 
 def _register(module: nn.Module, name: str, value: Tensor, given: Any) -> None:

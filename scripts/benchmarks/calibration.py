@@ -4,13 +4,18 @@
     python scripts/benchmarks/calibration.py --data cave_test      # and its test scenes
     python scripts/benchmarks/calibration.py --blur 0.6 --noise shot
     python scripts/benchmarks/calibration.py --shift 0.6 -0.4 --rotation 0.1 --dispersion 0.03
+    python scripts/benchmarks/calibration.py --fine 20             # fractions of a pixel
+    python scripts/benchmarks/calibration.py --fine 20 --step 2 --noise shot
     python scripts/benchmarks/calibration.py --real smem           # captures of real cameras
     python scripts/benchmarks/calibration.py --real tsa_real
 
 The camera that measures differs from the one that is calibrated; the same solver reconstructs with
-the nominal, the calibrated and the true camera. Of real captures the held-out error is compared,
-each calibrated by itself or, with --together, all at once; the errors are of another draw of
-pixels than those of the calibration, over the whole frame and from nothing.
+the nominal, the calibrated and the true camera. With --fine, mask and bands are moved on a finer
+grid by whole pixels and averaged over those of the detector: nothing is interpolated. Each draw
+has a scene of CAVE's training set, a random binary mask, dispersion along rows and a geometry of
+its own; PSNR is that on the pixels on which the cube lies. Of real captures the held-out error is
+compared, each calibrated by itself or, with --together, all at once; the errors are of another draw
+of pixels than those of the calibration, over the whole frame and from nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +46,11 @@ from cassi.calibration import (
     calibrate,
     moved_camera,
 )
+from cassi.calibration.geometry import placed
+from cassi.calibration.parameters import changed
+from cassi.config import build
 from cassi.systems import SDCassi
+from scripts.benchmarks.fine_twin import FineTwin, enlarged
 from scripts.benchmarks.problems import TSA, load_problem
 
 SMEM = ("resolution_target", "fern_root", "blood_sample1")
@@ -65,7 +74,7 @@ def simulated(arguments: argparse.Namespace) -> None:
         assert item.truth is not None
         truth = item.truth[None]
         system = SDCassi(item.mask, truth.shape[1], step=2)
-        right = moved_camera(system, true)
+        right = moved_camera(system, placed(true, system))
         y = cassi.simulate(truth, right, noise=arguments.noise, scene=scene)
         wall, used = time.perf_counter(), time.process_time()
         found = calibrate([Frame.snapshot(y, system.bands)], system, by_solver(solver))
@@ -91,6 +100,55 @@ def simulated(arguments: argparse.Namespace) -> None:
         f"regained: mean {mean(shares):.1%}, least {min(shares):.1%}; at most {max(gaps):.2f} dB "
         f"below the true camera; longest {max(times):.1f} CPU s"
     )
+
+
+def fine(arguments: argparse.Namespace) -> None:
+    """Print how far calibrations are off where the detector averages fractions of a pixel."""
+    solver = build_solver(compose_settings([f"experiment={arguments.method}"]))
+    folder = Path(compose_settings().paths.data_dir) / "cave_train"
+    scenes = sorted(folder.glob("*.tif"))
+    if not scenes:
+        raise SystemExit(f"expected scenes *.tif in {folder}; set CASSI_DATA")
+    away: dict[str, list[float]] = {}
+    ratios: dict[str, list[float]] = {}
+    print("scene | nominal | calibrated | true | CPU s | held-out | model")
+    for seed in range(arguments.first, arguments.first + arguments.fine):
+        path = scenes[seed % len(scenes)]
+        twin = FineTwin.drawn(tuple(arguments.size), 16, arguments.step, seed)
+        scene = enlarged(cassi.read_cube(path), arguments.size, 16)
+        system, y = twin.system, twin.measure(scene)
+        if arguments.noise:
+            noise = build(compose_settings([f"noise={arguments.noise}"]).noise)
+            y = noise(y, 16, torch.Generator().manual_seed(seed))
+        used = time.process_time()
+        found = calibrate([Frame.snapshot(y, 16)], system, by_solver(solver))
+        used = time.process_time() - used
+        true = placed(changed(Geometry(), twin.wanted), system)
+        levels = []
+        for geometry in (Geometry(), found.geometry, true):
+            beside = 0.0 if geometry.whole is None else geometry.shift[0] - geometry.whole
+            x = solver(y, moved_camera(system, geometry))
+            levels.append(metrics.psnr(x, twin.cube(scene, beside)).item())
+        print(
+            f"{path.stem} | " + " | ".join(f"{level:.2f}" for level in levels) + f" | {used:.1f} | "
+            f"{found.before:.4f} → {found.after:.4f} | {' '.join(found.model)}"
+        )
+        for key, error in found.errors.items():
+            read = PARAMETERS[key].read
+            value, wanted = read(found.geometry), read(true)
+            away.setdefault(key, []).append(abs(value - wanted))
+            ratios.setdefault(key, []).append(abs(value - wanted) / max(error, 1e-12))
+            print(
+                f"    {key:14} {value:9.5f} ± {error:.5f}, true {wanted:9.5f}: off by "
+                f"{ratios[key][-1]:.1f} standard errors"
+            )
+        sys.stdout.flush()
+    for key, values in away.items():
+        within = sum(ratio <= 2 for ratio in ratios[key])
+        print(
+            f"{key:14} off by {mean(values):.4f} in the mean, {max(values):.4f} at most; within "
+            f"two standard errors {within} of {len(values)}"
+        )
 
 
 def real(arguments: argparse.Namespace) -> None:
@@ -158,12 +216,16 @@ def main() -> None:
     parser.add_argument("--dispersion", type=float, default=0.0, metavar="PIXELS")
     parser.add_argument("--blur", type=float, default=0.0, metavar="PIXELS")
     parser.add_argument("--noise", help="of the simulated sensor: shot, sensor, white")
+    parser.add_argument("--fine", type=int, metavar="DRAWS", help="cameras drawn on a fine grid")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first draw")
+    parser.add_argument("--size", nargs=2, type=int, default=(240, 320), help="of their masks")
+    parser.add_argument("--step", type=float, default=-1.5, help="of those, pixels per band")
     parser.add_argument("--real", choices=("smem", "tsa_real"), help="captures of a real camera")
     parser.add_argument("--together", action="store_true", help="calibrate all captures at once")
     parser.add_argument("--whole", action="store_true", help="compare over whole frames")
     parser.add_argument("--method", default="auto", help="experiment that reconstructs")
     arguments = parser.parse_args()
-    (real if arguments.real else simulated)(arguments)
+    (real if arguments.real else fine if arguments.fine else simulated)(arguments)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from cassi.calibration import (
     moved_camera,
 )
 from cassi.calibration.calibrate import _FITTED
+from cassi.calibration.geometry import placed
 from cassi.calibration.heldout import brightest_lines
 from cassi.calibration.refine import refine, slopes
 from cassi.systems import SDCassi
@@ -59,7 +60,7 @@ def reconstruct(camera, scene, prepare):
 
 
 def find(scene, camera, prepare, geometry, noise=0.0, **settings):
-    y = moved_camera(camera, geometry)(scene)
+    y = moved_camera(camera, placed(geometry, camera))(scene)
     y = y + noise * torch.randn(y.shape, generator=torch.Generator().manual_seed(1))
     return calibrate([Frame.snapshot(y, BANDS)], camera, prepare, **settings)
 

@@ -183,3 +183,17 @@ def test_a_fractional_step_of_a_dual_disperser() -> None:
     system = DDCassi(mask, 3, step=1.5, width=5)
     assert torch.equal(system(x), DDCassi(mask, 3, offsets=[0, 1.5, 3], width=5)(x))
     assert "step=1.5 across the mask" in str(system)
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+@pytest.mark.parametrize("shots", [1, 2])
+@pytest.mark.parametrize("fraction", [0.25, 0.75, -0.25])
+def test_a_common_fraction_is_inverted_without_growth(axis, shots, fraction):
+    drawn = torch.Generator().manual_seed(0)
+    mask = (torch.rand(shots, 1, 300, 300, generator=drawn) < 0.5).float()
+    offsets = [2 * c + fraction for c in range(6)]
+    system = SDCassi(mask, 6, axis=axis, offsets=offsets, detector=320)
+    y = system(torch.rand(1, 6, 300, 300, generator=drawn))
+    torch.testing.assert_close(system(system.pinv(y)), y, atol=1e-4, rtol=0)
+    noisy = y + 0.01 * torch.randn(y.shape, generator=drawn)
+    assert system.pinv(noisy).abs().max() < 10
