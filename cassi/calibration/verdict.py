@@ -30,8 +30,8 @@ REVERSED = -0.1
 """Of `direction`: below it spectra are taken to be in reverse."""
 COMB = 0.05
 """Share of the spectra that may alternate from band to band."""
-CLIPPED = 1e-4
-"""Share of the pixels that may have exactly the largest value."""
+CLIPPED, LEVELS = 1e-4, 8
+"""Share of the pixels that may have exactly the largest value, and different values below them."""
 NEGATIVE = 0.03
 """Share of the light that may be negative."""
 UNUSED = 0.02
@@ -216,10 +216,13 @@ def _check_light(y: Tensor, good: Tensor | None) -> Verdict:
     total = values.abs().sum().clamp_min(torch.finfo(y.dtype).tiny)
     warnings = []
     top = values.max()
-    # Neighbouring values of a coarse converter are as frequent as the largest one by chance.
+    # Neighbouring values of a coarse converter are as frequent as the largest one by chance; a
+    # simulated frame without noise may have few values at all.
     clipped = int((values == top).sum())
     below = int(((values < top) & (values >= 0.99 * top)).sum())
-    if clipped > max(16.0, CLIPPED * values.numel()) and clipped > below / 4:
+    next_ones = values.topk(min(2 * clipped, values.numel())).values[clipped:]
+    many = clipped > max(16.0, CLIPPED * values.numel()) and clipped > below / 4
+    if many and len(next_ones.unique()) >= LEVELS:
         message = (
             f"{clipped} pixels ({clipped / values.numel():.2g} of them) have the largest value: "
             "the sensor is saturated there; set saturation= to that level of the raw frame, which "
