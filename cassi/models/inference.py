@@ -167,9 +167,10 @@ class Inference(nn.Module):
         shown = float((noise * statistics.size).mean() / y.square().mean().sqrt())
         for factor in (least / shown,) if least < shown else FACTORS[1:]:
             found = error(factor)
-            if not found < (1 - TOLERANCE) * least:
+            if found > (1 + 2 * TOLERANCE) * least:
                 break
-            best, least = factor, found
+            if found < (1 - TOLERANCE) * least:
+                best, least = factor, found
         return best, 0.0 if best > 1 and least > MISFIT else VISIBLE
 
     @torch.no_grad()
