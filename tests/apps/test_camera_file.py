@@ -199,6 +199,16 @@ def test_every_step_of_raw_frames_is_carried():
     assert not place(dict(steps), "train", {"data": {"simulator": {}}}, {"data.validation"})
 
 
+def test_what_is_found_in_frames_can_be_turned_off(rig):
+    camera = rig.write(saturation=None, bad_pixels=None)
+    with rig.file.open("a") as file:
+        file.write("saturation: null\nbad_pixels: null\n")
+    told = settings(Reconstruct, "measurement=y.npy", camera)
+    assert (told.saturation, told.bad_pixels) == (None, None)
+    told = settings(Reconstruct, "measurement=y.npy", rig.write(saturation=None, bad_pixels=None))
+    assert (told.saturation, told.bad_pixels) == ("auto", "auto")
+
+
 def test_a_training_for_the_camera(rig):
     model = ("model=gap_net", "folder=x", "data=cave")
     camera = rig.write(system={"offsets": [0, 1.5, 3, 4.5, 6, 7.6], "axis": -2, "detector": 56})

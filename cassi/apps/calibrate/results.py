@@ -86,7 +86,7 @@ def describe_camera(result: Result, wavelengths: tuple[float, ...] | None) -> di
             steps[name] = str(Path(steps[name]).resolve())
     if result.gain is not None:
         steps["scale"] = float(steps["scale"]) / result.gain
-    camera |= {key: value for key, value in steps.items() if value not in (None, NEUTRAL.get(key))}
+    camera |= {key: value for key, value in steps.items() if value != NEUTRAL.get(key)}
     nominal = {} if settings.camera is None else load_camera(settings.camera)
     if nominal.get("noise") is not None:
         camera["noise"] = nominal["noise"]

@@ -16,8 +16,10 @@ from cassi.config import check_node
 
 FRAME = ("dark", "flat", "bits", "hot_pixels", "saturation", "bad_pixels", "window", "scale")
 """What raw frames go through."""
-NEUTRAL = {"dark": 0.0, "scale": 1.0}
-"""What changes nothing; of the others it is None."""
+FOUND = ("saturation", "bad_pixels")
+"""What is found in the frame itself, unless it is null."""
+NEUTRAL = {"dark": 0.0, "scale": 1.0, **dict.fromkeys(FOUND, "auto")}
+"""What need not be said; of the others it is None."""
 KEYS = ("mask", "keys", "axes", "system", "wavelengths", "noise", *FRAME, "vars")
 """Of a camera file."""
 ROLES = ("mask", "measurement")
@@ -56,7 +58,11 @@ def check_camera(values: Any, path: Path) -> Values:
         if key not in KEYS:
             near = did_you_mean(key, KEYS) or f"; there is {', '.join(KEYS)}"
             raise ValueError(f"camera: no value {key!r} in {path}{near}")
-    found = {k: value for k, value in values.items() if k != "vars" and value is not None}
+    found = {
+        key: value
+        for key, value in values.items()
+        if key != "vars" and (value is not None or key in FOUND)
+    }
     for group in ("keys", "axes"):
         _check_roles(group, found.get(group), path)
     for name in ("system", "noise"):
