@@ -218,12 +218,11 @@ class _Search:
         )
         nominal = self.tested.predict(Geometry())
         self._note((), Geometry(), nominal, True)
-        model, start = self._begin(fits, nominal)
-        cube = self.fitted.predict(start).cube
-        found = refine(self.fitted, start, model, cube, 2)
-        model, found = self._grow(model, found)
-        geometry = placed(self._shrink(model, found), self.system)
-        model = tuple(key for key in model if PARAMETERS[key].is_changed(geometry))
+        model, geometry = self._search(fits, nominal)
+        if geometry.whole is None and any(fit.geometry.whole is not None for fit in fits):
+            # Bands between pixels share light, which predicts better whatever the code is.
+            fits = [replace(fit, geometry=replace(fit.geometry, whole=None)) for fit in fits]
+            model, geometry = self._search(fits, nominal)
         after = self.tested.predict(geometry)
         lower = self._is_better(after, nominal)
         if not lower and self._is_sure(geometry, Geometry()):
@@ -244,13 +243,24 @@ class _Search:
             fits[0],
         )
 
+    def _search(
+        self, fits: Sequence[Fit], nominal: Prediction
+    ) -> tuple[tuple[str, ...], Geometry]:
+        """Return model and geometry that predict best, from the fits of plain scenes on."""
+        model, start = self._begin(fits, nominal)
+        cube = self.fitted.predict(start).cube
+        model, found = self._grow(model, refine(self.fitted, start, model, cube, 2))
+        geometry = placed(self._shrink(model, found), self.system)
+        return tuple(key for key in model if PARAMETERS[key].is_changed(geometry)), geometry
+
     def _errors(self) -> dict[str, float]:
         """Return the standard errors, those of predictions alone with what their parts share."""
+        order = list(PARAMETERS)
         return {
             key: error
             if key in self.fused
             else math.hypot(_TOLD * error, _LEAST * PARAMETERS[key].step(self.system))
-            for key, error in self.errors.items()
+            for key, error in sorted(self.errors.items(), key=lambda item: order.index(item[0]))
         }
 
     def _fit_windows(self, radius: int) -> list[Fit]:

@@ -65,7 +65,7 @@ def refine_mask(lights: Sequence[Light], system: SDCassi) -> Tensor:
         system: the calibrated camera, with one mask for all bands.
 
     Returns:
-        The mask `(K, 1, H, W)`, not below zero.
+        The mask `(K, 1, H, W)`, a transmission: from 0 to 1, or to what the camera's reaches.
 
     Raises:
         ValueError: the camera has a mask per band.
@@ -98,7 +98,8 @@ def refine_mask(lights: Sequence[Light], system: SDCassi) -> Tensor:
         x, r = x + alpha * p, r - alpha * applied
         before, size = size, r.square().sum()
         p = r + size / before * p
-    return turned(system, (start + x).clamp_min(0)).contiguous()
+    most = max(1.0, start.amax().item())
+    return turned(system, (start + x).clamp(0, most)).contiguous()
 
 
 def _even(frame: Frame, spectrum: Tensor, system: SDCassi, mask: Tensor | None = None) -> Tensor:

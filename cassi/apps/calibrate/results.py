@@ -48,7 +48,7 @@ def write_results(
 
     found = result.found
     numbers = summarize(result)
-    mask = result.system.mask.cpu().numpy()
+    mask = result.system.mask.clamp(0, 1).cpu().numpy()  # more contrast may pass 1
     while mask.ndim > 2 and len(mask) == 1:
         mask = mask[0]
     with atomic_folder(folder) as stage:
