@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -218,11 +218,14 @@ class _Search:
         )
         nominal = self.tested.predict(Geometry())
         self._note((), Geometry(), nominal, True)
-        model, geometry = self._search(fits, nominal)
-        if geometry.whole is None and any(fit.geometry.whole is not None for fit in fits):
-            # Bands between pixels share light, which predicts better whatever the code is.
-            fits = [replace(fit, geometry=replace(fit.geometry, whole=None)) for fit in fits]
-            model, geometry = self._search(fits, nominal)
+        between = any(
+            self._is_between(fit.geometry, dict(zip(fit.keys, fit.errors, strict=True)))
+            for fit in fits
+        )
+        tries = (
+            self._search(fits, nominal, way) for way in ((True, False) if between else (False,))
+        )
+        model, geometry = next(filter(None, tries))
         after = self.tested.predict(geometry)
         lower = self._is_better(after, nominal)
         if not lower and self._is_sure(geometry, Geometry()):
@@ -244,13 +247,32 @@ class _Search:
         )
 
     def _search(
-        self, fits: Sequence[Fit], nominal: Prediction
-    ) -> tuple[tuple[str, ...], Geometry]:
-        """Return model and geometry that predict best, from the fits of plain scenes on."""
+        self, fits: Sequence[Fit], nominal: Prediction, between: bool
+    ) -> tuple[tuple[str, ...], Geometry] | None:
+        """Return model and geometry that predict best, from the fits of plain scenes on.
+
+        All are compared with bands between pixels, or all with bands on them: where light is
+        shared between pixels, those are predicted better, whatever the camera. None where bands
+        that were thought to lie between pixels turn out to lie on them.
+        """
+        starts = [
+            replace(
+                fit.geometry,
+                whole=round(fit.geometry.along(self.system.axis)) if between else None,
+            )
+            for fit in fits
+        ]
+        fits = [replace(fit, geometry=start) for fit, start in zip(fits, starts, strict=True)]
         model, start = self._begin(fits, nominal)
         cube = self.fitted.predict(start).cube
-        model, found = self._grow(model, refine(self.fitted, start, model, cube, 2))
+        found = refine(self.fitted, start, model, cube, 2)
+        told = found.solve(model)
+        if between and not self._is_between(told.geometry, told.errors):
+            return None
+        model, found = self._grow(model, found)
         geometry = placed(self._shrink(model, found), self.system)
+        if between and geometry.whole is None:
+            return None
         return tuple(key for key in model if PARAMETERS[key].is_changed(geometry)), geometry
 
     def _errors(self) -> dict[str, float]:
@@ -293,17 +315,16 @@ class _Search:
             alike = [other.geometry for other in found if other.keys == fit.keys]
             if not any(are_near(fit.geometry, other, system) for other in alike):
                 found.append(fit)
-        return [replace(fit, geometry=self._placed(fit)) for fit in found]
+        return found
 
-    def _placed(self, fit: Fit) -> Geometry:
-        """Return a fit's geometry with the curve that it is sure of deciding on `whole`."""
-        geometry = fit.geometry
+    def _is_between(self, geometry: Geometry, errors: Mapping[str, float]) -> bool:
+        """Tell whether bands fall between pixels, by the curve that is sure."""
         unsure = {
             key: 0.0
-            for key, error in zip(fit.keys, fit.errors, strict=True)
+            for key, error in errors.items()
             if key.startswith("dispersion") and abs(PARAMETERS[key].read(geometry)) < _ASKED * error
         }
-        return replace(geometry, whole=placed(changed(geometry, unsure), self.system).whole)
+        return placed(changed(geometry, unsure), self.system).whole is not None
 
     def _begin(self, fits: Sequence[Fit], nominal: Prediction) -> tuple[tuple[str, ...], Geometry]:
         """Return model and geometry to start from.
