@@ -31,7 +31,7 @@ PARTS = {
 CONFIG_LIBRARIES = {"hydra", "omegaconf"}
 SLOW = {
     *("matplotlib", "h5py", "lightning", "colour", "spectral", "scipy", "tifffile", "skimage"),
-    *("tensorboard", "torchmetrics", "PIL"),
+    *("tensorboard", "torchmetrics", "PIL", "xarray", "zarr", "pylops", "deepinv", "napari"),
 }
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 

@@ -140,6 +140,8 @@ def _publish(temporaries: Sequence[Path], finals: Sequence[Path]) -> None:
         raise
     finally:
         _remove([earlier for _, _, earlier in placed])
+    # What GDAL once noted beside an image, such as its statistics, is not true of another.
+    _remove([final.with_name(f"{final.name}.aux.xml") for final in finals])
     # Some file systems refuse to flush a folder; the rename itself has already happened.
     for folder in {final.parent for final in finals}:
         with contextlib.suppress(OSError):

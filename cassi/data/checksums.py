@@ -15,13 +15,27 @@ _SEAL = "sha256"
 
 
 def digest(path: Path) -> str:
-    """Return the SHA-256 of a file's content, hexadecimal.
+    """Return the SHA-256 of a file's content, or of a folder's names and contents, hexadecimal.
 
     Raises:
         OSError: the file cannot be read.
     """
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+        return digest_content([list_sums(path, files)])
     with path.open("rb") as stream:
         return digest_content(iter(lambda: stream.read(2**20), b""))
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a file, or of all files in a folder.
+
+    Raises:
+        OSError: it is not there.
+    """
+    if path.is_dir():
+        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    return path.stat().st_size
 
 
 def digest_content(parts: Iterable[bytes | memoryview | str]) -> str:

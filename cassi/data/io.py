@@ -4,12 +4,17 @@
 suffix            read  write  what is written
 ================  ====  =====  ===================================================================
 .tif .tiff        yes   yes    float32, one page a band; description with ``wavelengths_nm``
+.ome.tif          yes   yes    OME-TIFF, a channel a band with its emission wavelength
 .mat              yes   yes    v5: ``cube`` (H, W, C), ``wavelengths``; v7.3 is read too
 .npz              yes   yes    ``cube`` (C, H, W), ``wavelengths``
 .npy              yes   yes    (C, H, W), no wavelengths
 .h5 .hdf5         yes   yes    ``cube`` (C, H, W), ``wavelengths``
 .hdr + raw file   yes   yes    ENVI, band sequential, wavelengths in the header
+.nc               yes   yes    netCDF 4: ``cube(wavelength, y, x)``; the classic format is read
+.zarr             yes   yes    a folder, Zarr 3: as .nc; more of Zarr 2 and 3 is read with zarr
+.hspy             yes   yes    HyperSpy: a signal of spectra (H, W, C)
 .png              yes   no     one grey image: a mask, a measurement, a frame
+a folder          yes   no     a cube: PNG or TIFF images, one a band, ``scene_550nm.png``
 ================  ====  =====  ===================================================================
 
 Nothing is unpickled or run. Whatever is wrong with a file comes out as one line: what was
@@ -39,13 +44,17 @@ from cassi.data.formats import (
     check_memory,
     envi,
     hdf5,
+    hyperspy,
     mat,
+    netcdf,
     numpy,
+    planes,
     png,
     tiff,
+    zarr,
 )
 from cassi.data.formats.selection import ROLES, find_axes, find_key, find_wavelengths, spare_axis
-from cassi.data.wavelengths import checked_wavelengths, to_nanometres
+from cassi.data.wavelengths import checked_wavelengths, checked_widths, to_nanometres
 
 PathLike = str | os.PathLike[str]
 
@@ -56,8 +65,13 @@ _READERS: dict[str, Reader] = {
     ".npz": numpy.read_npz,
     ".npy": numpy.read_npy,
     **dict.fromkeys((".h5", ".hdf5"), hdf5.read_hdf5),
+    ".nc": netcdf.read_netcdf,
+    ".zarr": zarr.read_zarr,
+    ".hspy": hyperspy.read_hyperspy,
     ".png": png.read_png,
 }
+_FOLDERS = (".zarr",)
+"""Formats that are folders."""
 _LOSSY = (".jpg", ".jpeg")
 _CONVERTERS = (8, 10, 12, 14)
 """Bits of the sensors whose frames lie in files of 16."""
@@ -67,7 +81,13 @@ _WRITERS: dict[str, Writer] = {
     ".npz": numpy.write_npz,
     ".npy": numpy.write_npy,
     **dict.fromkeys((".h5", ".hdf5"), hdf5.write_hdf5),
+    ".nc": netcdf.write_netcdf,
+    ".zarr": zarr.write_zarr,
+    ".hspy": hyperspy.write_hyperspy,
+    **dict.fromkeys((".ome.tif", ".ome.tiff"), tiff.write_ome),
 }
+_WITH_WIDTHS = (".hdr", ".nc", ".zarr")
+"""Formats that have a place for the widths of bands."""
 READ_SUFFIXES = tuple(_READERS)
 WRITE_SUFFIXES = (*_WRITERS, ".hdr")
 
@@ -104,7 +124,7 @@ def load_cube(
     """Read a cube.
 
     Args:
-        path: File with one of the suffixes in ``READ_SUFFIXES``.
+        path: File with one of the suffixes in ``READ_SUFFIXES``, or a folder of images, one a band.
         key: Name of the array; by default a usual name, else the only array that fits.
         axes: Order of the axes in the file, such as "HWC". By default what the file states, else
             the axis of length ``bands``, else the shortest axis is the bands.
@@ -117,7 +137,7 @@ def load_cube(
 
     Raises:
         FileNotFoundError: There is no such file.
-        IsADirectoryError: ``path`` is a folder.
+        IsADirectoryError: ``path`` is a folder without images.
         ValueError: Unknown suffix; damaged file; no, several or unsuitable arrays; ambiguous axes;
             complex, empty, not finite or not numeric values.
     """
@@ -183,6 +203,7 @@ def write_cube(
     path: PathLike,
     cube: Tensor | np.ndarray,
     wavelengths: Sequence[float] | np.ndarray | Tensor | None = None,
+    fwhm: Sequence[float] | np.ndarray | Tensor | None = None,
 ) -> None:
     """Write a cube as float32 in the format of the suffix; the file appears whole or not at all.
 
@@ -190,6 +211,8 @@ def write_cube(
         path: Suffix as in ``WRITE_SUFFIXES``. ENVI (``.hdr``) writes a ``.img`` file beside it.
         cube: Shape (C, H, W) or (1, C, H, W), bands in order of increasing wavelength.
         wavelengths: One per band in nm, increasing.
+        fwhm: Full width at half maximum of each band in nm, where it is known, beside the
+            wavelengths; ENVI, netCDF and Zarr have a place for it.
 
     Raises:
         OSError: The folder does not exist, the disk is full, ….
@@ -197,7 +220,7 @@ def write_cube(
             do not fit the bands or the format.
     """
     path = Path(path).expanduser()
-    if (suffix := path.suffix.lower()) not in WRITE_SUFFIXES:
+    if (suffix := _suffix(path)) not in WRITE_SUFFIXES:
         known = " ".join(WRITE_SUFFIXES)
         raise ValueError(f"cannot write {path}: unknown suffix {suffix!r}; use {known}")
     if isinstance(cube, Tensor):
@@ -212,13 +235,22 @@ def write_cube(
     values = to_float32(values)
     check_finite("cube", torch.from_numpy(values))
     nm = None if wavelengths is None else checked_wavelengths(wavelengths, len(values))
+    widths: list[tuple[float, ...]] = []
+    if fwhm is not None:
+        if nm is None or suffix not in _WITH_WIDTHS:
+            raise ValueError(f"fwhm: expected wavelengths with it, and {' '.join(_WITH_WIDTHS)}")
+        widths = [checked_widths(fwhm, len(values))]
     if suffix == ".hdr":
         # The header announces the data, so it comes last.
         with atomic_paths(path.with_suffix(".img"), path) as (data, header):
-            envi.write_envi(header, data, values, nm)
+            envi.write_envi(header, data, values, nm, *widths)
         return
     with atomic_path(path) as temporary:
-        _WRITERS[suffix](temporary, values, nm)
+        _WRITERS[suffix](temporary, values, nm, *widths)
+
+
+def _suffix(path: Path) -> str:
+    return ".ome.tif" if tiff.is_ome(path) else path.suffix.lower()
 
 
 def _load(
@@ -231,10 +263,13 @@ def _load(
     as_counts: bool = False,
 ) -> Loaded:
     role = ROLES[role_name]
-    path = _existing(Path(path).expanduser())
+    path = _existing(Path(path).expanduser(), role_name)
+    suffix = path.suffix.lower()
+    pages = path.is_dir() and suffix not in _FOLDERS
+    what = f"cannot read {path} as {'images' if pages else suffix}"
     with ExitStack() as stack:
-        with _blaming(f"cannot read {path} as {path.suffix.lower()}"):
-            source = stack.enter_context(_READERS[path.suffix.lower()](path))
+        with _blaming(what):
+            source = stack.enter_context((planes.read_planes if pages else _READERS[suffix])(path))
         with _blaming(str(path)):
             key = find_key(role, source.shapes, source.others, key)
             shape = tuple(map(int, source.shapes[key]))
@@ -245,7 +280,7 @@ def _load(
             stated = source.axes.get(key, "") if spare is None else ""
             order = find_axes(role, shape, axes, stated, bands)
             check_memory(2 * 4 * math.prod(shape))  # as it is in the file, and as float32
-        with _blaming(f"cannot read {path} as {path.suffix.lower()}"):
+        with _blaming(what):
             array = source.read(key)
             listed = _listed_wavelengths(source, shape[order.index("C")]) if "C" in order else None
         with _blaming(str(path)):
@@ -280,9 +315,14 @@ def _load(
     return Loaded(data, wavelengths, path, key or None, order, note, counts, full)
 
 
-def _existing(path: Path) -> Path:
+def _existing(path: Path, role_name: str) -> Path:
     if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder; expected a file {' '.join(READ_SUFFIXES)}")
+        images = role_name == "cube" and planes.has_images(path)
+        if images or path.suffix.lower() in _FOLDERS:
+            return path
+        more = ", or a folder of images, one a band" if role_name == "cube" else ""
+        known = " ".join(filter(None, READ_SUFFIXES))
+        raise IsADirectoryError(f"{path} is a folder; expected a file {known}{more}")
     if not path.exists():
         there = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
         raise FileNotFoundError(f"no file {path}{did_you_mean(path.name, there, cutoff=0.6)}")

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from cassi.data.formats import check_memory
 from cassi.data.formats.png import open_png, read_levels
+from cassi.data.formats.tiff import is_ome
 from cassi.data.io import READ_SUFFIXES, check_finite, load_cube
 from cassi.data.resample import resample
 from cassi.data.wavelengths import checked_wavelengths
@@ -26,7 +27,9 @@ _PAGE = re.compile(r"(?P<stem>.*?)[_-]?(?P<number>\d+)\.png", re.IGNORECASE)
 # CAVE (Yasuma et al., "Generalized assorted pixel camera", 2008): 400 nm to 700 nm by 10 nm.
 _CAVE_NM = tuple(400.0 + 10.0 * band for band in range(31))
 # A raw ENVI file is found by its header, and the suffixes it may have mean other things elsewhere.
-_SUFFIXES = {".tif", ".tiff", ".mat", ".npz", ".npy", ".h5", ".hdf5", ".hdr"}
+_SUFFIXES = {".tif", ".tiff", ".mat", ".npz", ".npy", ".h5", ".hdf5", ".hdr", ".nc", ".hspy"}
+_STORE = ".zarr"
+"""The suffix of scenes that are folders."""
 
 FULL_SCALE = 65535
 """What stands for 1 in a compact cube."""
@@ -106,19 +109,24 @@ def find_scenes(root: str | os.PathLike[str], *, frames: bool = False) -> list[P
         FileNotFoundError: there is nothing of that name.
     """
     root = Path(root).expanduser()
-    if root.is_file():
+    if root.is_file() or (root.is_dir() and root.suffix.lower() == _STORE):
         return [root]
     if not root.is_dir():
         raise FileNotFoundError(f"no file or folder {root}; expected scenes there")
     found: set[Path] = set()
     for folder, inner, files in os.walk(root, followlinks=True):
-        inner[:] = [name for name in inner if not name.startswith(".")]
+        found |= {Path(folder, name) for name in inner if _is_store(name)}
+        inner[:] = [name for name in inner if not (name.startswith(".") or _is_store(name))]
         shown = [name for name in files if not name.startswith(".")]
         if not frames and sum(_PAGE.fullmatch(name) is not None for name in shown) > 1:
             found.add(Path(folder))
         suffixes = _SUFFIXES | {".png"} if frames else _SUFFIXES
         found |= {Path(folder, name) for name in shown if Path(name).suffix.lower() in suffixes}
     return sorted(found)
+
+
+def _is_store(name: str) -> bool:
+    return name.lower().endswith(_STORE) and not name.startswith(".")
 
 
 def scene_name(path: str | os.PathLike[str]) -> str:
@@ -128,8 +136,12 @@ def scene_name(path: str | os.PathLike[str]) -> str:
     ('flowers', 'flowers')
     """
     path = Path(path)
-    stem = path.stem if path.suffix.lower() in READ_SUFFIXES else path.name
+    stem = _stem(path) if path.suffix.lower() in READ_SUFFIXES else path.name
     return stem.lower().removesuffix("_ms")
+
+
+def _stem(path: Path) -> str:
+    return path.stem[: -len(".ome")] if is_ome(path) else path.stem
 
 
 def load_scene(
@@ -160,7 +172,7 @@ def load_scene(
     """
     path = Path(path).expanduser()
     wanted = checked_wavelengths(wavelengths, len(wavelengths))
-    counts = path.is_dir()
+    counts = path.is_dir() and not _is_store(path.name)
     source: tuple[float, ...] | None = _CAVE_NM
     if counts:
         cube, note = _read_pages(path)
@@ -194,7 +206,7 @@ def load_scene(
             raise ValueError(f"scale: expected 'auto', 'maximum' or a number > 0, got {scale!r}")
         cube = cube.div_(float(scale)).clamp_(max=1)
         note += f", divided by {scale:g}"
-    return Scene(path.stem.removesuffix("_ms"), cube, wanted, note)
+    return Scene(_stem(path).removesuffix("_ms"), cube, wanted, note)
 
 
 def _read_pages(folder: Path) -> tuple[Tensor, str]:

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from cassi.data.atomic import atomic_path
-from cassi.data.checksums import digest, digest_content, seal, unseal
+from cassi.data.checksums import digest, digest_content, seal, size_of, unseal
 
 
 class Store:
@@ -67,7 +67,7 @@ class Store:
         path = self.path(name)
         listed = {
             Path(os.path.relpath(file, self.root)).as_posix(): [
-                file.stat().st_size,
+                size_of(file),
                 digest(file) if content else None,
             ]
             for file in files
@@ -92,9 +92,9 @@ class Store:
             return False
         for listed, (size, checksum) in record["files"].items():
             file = self.root / listed
-            if not file.is_file():
+            if not file.exists():
                 return False
-            if file.stat().st_size != size or checksum not in (None, digest(file)):
+            if size_of(file) != size or checksum not in (None, digest(file)):
                 warnings.warn(f"{file}: it is damaged, and made again", stacklevel=2)
                 return False
         return True
@@ -153,14 +153,15 @@ def stamp(value: Any, content: bool = False) -> Any:
     if isinstance(value, str | os.PathLike) and (file := _find_file(value)) is not None:
         if content:
             return f"sha256:{digest(file)}"
-        status = file.stat()
-        return [file.name, status.st_size, status.st_mtime_ns]
+        inside = file.rglob("*") if file.is_dir() else ()
+        changed = max(entry.stat().st_mtime_ns for entry in (file, *inside))
+        return [file.name, size_of(file), changed]
     return value
 
 
 def _find_file(value: str | os.PathLike[str]) -> Path | None:
     try:
         file = Path(value).expanduser()
-        return file if file.is_file() else None
+        return file if file.is_file() or (file.suffix == ".zarr" and file.is_dir()) else None
     except (OSError, ValueError, RuntimeError):  # too long for a name, or somebody's "~"
         return None

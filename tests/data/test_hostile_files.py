@@ -326,12 +326,13 @@ def test_matlab_things_that_are_not_arrays(tmp_path):
 def files(tmp_path, save_hdf5_as_matlab):
     """The same cube in every format."""
     cube = torch.rand(5, 16, 17, generator=torch.Generator().manual_seed(0))
-    for suffix in io.WRITE_SUFFIXES:
+    written = [suffix for suffix in io.WRITE_SUFFIXES if suffix != ".zarr"]
+    for suffix in written:
         io.write_cube(tmp_path / f"a{suffix}", cube, None if suffix == ".npy" else NM)
     save_hdf5_as_matlab(tmp_path / "v73.mat", cube=cube.numpy().transpose(1, 2, 0))
     with tifffile.TiffWriter(tmp_path / "deflate.tif") as tiff:
         tiff.write(cube.numpy(), photometric="minisblack", compression="zlib")
-    names = [f"a{s}" for s in io.WRITE_SUFFIXES] + ["a.img", "v73.mat", "deflate.tif"]
+    names = [f"a{s}" for s in written] + ["a.img", "v73.mat", "deflate.tif"]
     return [(tmp_path / name, cube[None]) for name in names]
 
 

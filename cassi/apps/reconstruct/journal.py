@@ -64,7 +64,9 @@ class Journal:
     def clear(self) -> None:
         """Forget what is there."""
         for file in self.folder.iterdir():
-            if file.name != "lock":
+            if file.is_dir():
+                shutil.rmtree(file)
+            elif file.name != "lock":
                 file.unlink()
 
     def begin(self, plan: dict[str, Any]) -> dict[str, Any]:

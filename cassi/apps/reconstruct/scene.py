@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -41,7 +42,7 @@ def take_truth(settings: Reconstruct) -> tuple[Reconstruct, Stack | None]:
     if settings.truth is None or settings.measurement is None or known:
         return settings, None
     path = Path(settings.truth)
-    opened = open_stack(path) if path.is_file() else None
+    opened = open_stack(path) if path.exists() else None
     if opened is None:
         return settings, None
     stack, wavelengths = opened
@@ -81,8 +82,12 @@ def finish(
         numbers["metrics"] = score_bands(stack, reference)
     with atomic_folder(folder) as stage:
         try:  # a second name, so that nothing is lost if what follows fails
-            os.link(cube, stage / cube.name)
+            if cube.is_dir():
+                shutil.copytree(cube, stage / cube.name, copy_function=os.link)
+            else:
+                os.link(cube, stage / cube.name)
         except OSError:  # no such names on this file system
+            shutil.rmtree(stage / cube.name, ignore_errors=True)
             cube.rename(stage / cube.name)
         rows = [row for record in records for row in record["history"]]
         results.write_table(stage / "convergence.csv", rows)
@@ -146,9 +151,9 @@ def shrink(cube: Readable) -> torch.Tensor:
 
 def read(cube: Readable, bands: slice = slice(None), rows: slice = slice(None)) -> np.ndarray:
     """Return bands and rows of a cube, float32."""
-    if isinstance(cube, Stack):
-        return cube.read(bands, rows)
-    return cube[bands, rows].cpu().numpy()
+    if isinstance(cube, Tensor):
+        return cube[bands, rows].cpu().numpy()
+    return cube.read(bands, rows)
 
 
 def score_bands(cube: Readable, truth: Readable) -> dict[str, Scores]:

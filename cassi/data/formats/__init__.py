@@ -45,8 +45,9 @@ class Source:
 
 
 Reader = Callable[[Path], AbstractContextManager[Source]]
-# Writes a (C, H, W) float32 cube and its wavelengths (nm) to a path.
-Writer = Callable[[Path, np.ndarray, "tuple[float, ...] | None"], None]
+# Writes a (C, H, W) float32 cube and its wavelengths (nm), and in some formats the widths of its
+# bands (nm), to a path.
+Writer = Callable[..., None]
 
 
 def check_size(claimed: int, stored: int, *, compressed: bool = False) -> None:
@@ -80,15 +81,16 @@ def may_exhaust(deflated: int) -> bool:
     return _LARGEST_EXPANSION * deflated > max(_HARMLESS_BYTES, machine_memory() // 4)
 
 
-def check_expansion(deflated: bytes | memoryview, claimed: int) -> None:
+def check_expansion(deflated: bytes | memoryview, claimed: int, window: int = 15) -> None:
     """Refuse a zlib stream that expands beyond the bytes that the header claims.
 
-    For libraries that expand whatever comes; needed where `may_exhaust` says so.
+    For libraries that expand whatever comes; needed where `may_exhaust` says so. `window` is
+    zlib's, 31 for a stream in gzip's frame.
 
     Raises:
         ValueError: It expands further, or is no zlib stream.
     """
-    expand, total, block = zlib.decompressobj(), 0, 1 << 16
+    expand, total, block = zlib.decompressobj(window), 0, 1 << 16
     for start in range(0, len(deflated), block):
         rest: bytes | memoryview = deflated[start : start + block]
         while rest and not expand.eof:
@@ -99,6 +101,13 @@ def check_expansion(deflated: bytes | memoryview, claimed: int) -> None:
             if total > claimed:
                 raise ValueError(f"its compressed data hold more than the {claimed} bytes claimed")
             rest = expand.unconsumed_tail
+
+
+def write_all(descriptor: int, values: np.ndarray) -> None:
+    """Write an array to an open file; an error where the disk is full."""
+    rest = np.ascontiguousarray(values).data.cast("B")
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 @functools.cache

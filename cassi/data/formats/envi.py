@@ -62,11 +62,16 @@ def read_envi(path: Path) -> Iterator[Source]:
     if claimed != stored:
         raise ValueError(f"the header promises {claimed} bytes, {data_path.name} has {stored}")
 
+    def read(_: str) -> np.ndarray:
+        values = np.asarray(image.open_memmap(interleave="bip"))
+        _check_ignored(values, header.get("data ignore value"))
+        return values
+
     factor = float(header.get("reflectance scale factor", 1.0))
     values = header.get("wavelength")
     yield Source(
         {"": shape},
-        lambda _: np.asarray(image.open_memmap(interleave="bip")),
+        read,
         axes={"": "HWC"},
         wavelengths=(values, str(header.get("wavelength units", ""))) if values else None,
         scale=(factor, "reflectance scale factor") if factor != 1.0 else None,
@@ -74,24 +79,65 @@ def read_envi(path: Path) -> Iterator[Source]:
     )
 
 
+def _check_ignored(values: np.ndarray, stated: Any) -> None:
+    """Refuse a cube that has pixels without a value; 0 is taken for darkness."""
+    if stated is None or not float(stated):
+        return
+    count = int((values == float(stated)).sum())
+    if count:
+        raise ValueError(
+            f"{count} values are its data ignore value {stated}; crop the image, or replace them"
+        )
+
+
+# What red, green and blue of a picture are taken from, nm.
+_DISPLAYED = (640.0, 550.0, 460.0)
+
+
 def write_envi(
-    header_path: Path, data_path: Path, cube: np.ndarray, wavelengths: tuple[float, ...] | None
+    header_path: Path,
+    data_path: Path,
+    cube: np.ndarray,
+    wavelengths: tuple[float, ...] | None,
+    fwhm: tuple[float, ...] | None = None,
 ) -> None:
-    """Write a (C, H, W) float32 cube as the two files of ENVI, band after band."""
+    """Write a (C, H, W) float32 cube as the two files of ENVI, band after band.
+
+    The header has what ENVI, GDAL and Spectral Python look for: names and wavelengths of the
+    bands, their widths where they are known, and the bands of a colour picture.
+    """
     from spectral.io import envi
 
     bands, height, width = cube.shape
     header: dict[str, Any] = {
+        "description": "hyperspectral cube, written by cassi",
         "samples": width,
         "lines": height,
         "bands": bands,
         "header offset": 0,
+        "file type": "ENVI Standard",
         "data type": 4,  # float32
         "interleave": "bsq",
         "byte order": 0,  # little-endian
+        # No value is missing; the one that says so is none that a cube can have.
+        "data ignore value": "nan",
     }
-    if wavelengths is not None:
-        header |= {"wavelength units": "Nanometers", "wavelength": list(wavelengths)}
+    if wavelengths is None:
+        header |= {"band names": [f"band {number}" for number in range(1, bands + 1)]}
+    else:
+        header |= {
+            "band names": [f"{value:g} nm" for value in wavelengths],
+            "wavelength units": "Nanometers",
+            "wavelength": list(wavelengths),
+            "default bands": [_nearest(wavelengths, wanted) for wanted in _DISPLAYED],
+        }
+    if fwhm is not None:
+        header["fwhm"] = list(fwhm)
     with data_path.open("wb") as file:
         file.write(cube.astype("<f4").tobytes())
     envi.write_envi_header(str(header_path), header)
+
+
+def _nearest(wavelengths: tuple[float, ...], wanted: float) -> int:
+    """Return the number of a band, from 1 on."""
+    return 1 + min(range(len(wavelengths)), key=lambda band: abs(wavelengths[band] - wanted))

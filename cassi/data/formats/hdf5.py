@@ -14,7 +14,8 @@ from cassi.data.formats import Source, as_text, check_expansion, check_size, may
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """How such a file begins."""
-_DEEPEST = 32
+DEEPEST = 32
+"""Levels of groups in groups that are read."""
 
 
 @contextmanager
@@ -39,8 +40,8 @@ def read_hdf5(path: Path, *, matlab: bool = False) -> Iterator[Source]:
 
         def visit(name: str, item: Any) -> None:
             nonlocal wavelengths
-            if name.count("/") > _DEEPEST:  # each is opened by its whole path
-                raise ValueError(f"groups lie in groups more than {_DEEPEST} deep")
+            if name.count("/") > DEEPEST:  # each is opened by its whole path
+                raise ValueError(f"groups lie in groups more than {DEEPEST} deep")
             if not isinstance(item, h5py.Dataset) or name.startswith("#"):
                 return
             kind = as_text(attribute(item, "MATLAB_class"))
@@ -64,14 +65,14 @@ def read_hdf5(path: Path, *, matlab: bool = False) -> Iterator[Source]:
 
         def read(name: str) -> np.ndarray:
             item = file[name]
-            _check_hdf5(item)
+            check_hdf5(item)
             array = np.asarray(item[()])
             return array.T if name in turned else array
 
         yield Source(shapes, read, others, axes, wavelengths)
 
 
-def _check_hdf5(item: Any) -> None:
+def check_hdf5(item: Any) -> None:
     """Refuse a data set, or a chunk of one, that claims more than the file holds for it."""
     stored = item.id.get_storage_size()
     check_size(item.nbytes, stored, compressed=item.chunks is not None)

@@ -1,28 +1,45 @@
-"""Cubes that lie in a file band after band, read and written in parts."""
+"""Cubes that lie band after band in a file or a store, read and written in parts."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from cassi.data.formats import check_size
-from cassi.data.wavelengths import checked_wavelengths
+from cassi.data.formats import check_size, tiff, write_all
+from cassi.data.formats.zarr import create_zarr, open_chunks
+from cassi.data.wavelengths import checked_wavelengths, to_nanometres
 
-STACK_SUFFIXES = (".tif", ".tiff", ".npy")
+STACK_SUFFIXES = (".tif", ".tiff", ".npy", ".zarr")
 """Formats whose files hold a cube so, uncompressed."""
 _ALL = slice(None)
 
 
+class Stack(Protocol):
+    """A cube `(C, H, W)` on the disk, of which only the part that is asked for is in memory."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+        ...
+
+    def read(self, bands: slice = ..., rows: slice = ..., columns: slice = ...) -> np.ndarray:
+        """Return a part as float32, `(C', H', W')`."""
+        ...
+
+    def write(self, part: np.ndarray, rows: slice, columns: slice) -> None:
+        """Write a part `(C, H', W')` of rows and columns."""
+        ...
+
+
 @dataclass(frozen=True)
-class Stack:
-    """A cube `(C, H, W)` in a file, of which only the part that is asked for is in memory.
+class Planes:
+    """A cube `(C, H, W)` in one file, band after band.
 
     Attributes:
         path: the file.
@@ -59,11 +76,11 @@ class Stack:
                 start = self._place(band) + (chosen.start * width + left) * self.dtype.itemsize
                 if right - left == width:
                     file.seek(start)
-                    _write_all(file.fileno(), plane)
+                    write_all(file.fileno(), plane)
                     continue
                 for index, line in enumerate(plane):
                     file.seek(start + index * width * self.dtype.itemsize)
-                    _write_all(file.fileno(), line)
+                    write_all(file.fileno(), line)
             os.fsync(file.fileno())
 
     def _place(self, band: int) -> int:
@@ -86,11 +103,12 @@ def create_stack(
     """
     nm = None if wavelengths is None else checked_wavelengths(wavelengths, shape[0])
     dtype, suffix = np.dtype("<f4"), path.suffix.lower()
+    if suffix == ".zarr":
+        return create_zarr(path, shape, nm)
     if suffix in (".tif", ".tiff"):
         import tifffile
 
-        about = {"axes": "CYX"} | ({} if nm is None else {"wavelengths_nm": list(nm)})
-        how: dict[str, Any] = {"photometric": "minisblack", "metadata": about, "returnoffset": True}
+        how: dict[str, Any] = tiff.described(tiff.is_ome(path), nm) | {"returnoffset": True}
         # Not tifffile.memmap, which moves the values to the next page of memory.
         written = tifffile.imwrite(path, shape=shape, dtype=dtype, **how)
         assert written is not None  # what is not compressed lies in one piece
@@ -105,7 +123,7 @@ def create_stack(
     with path.open("r+b") as file:
         # A full disk is better noticed now than after hours.
         os.posix_fallocate(file.fileno(), offset, math.prod(shape) * dtype.itemsize)
-    return Stack(path, offset, shape, dtype)
+    return Planes(path, offset, shape, dtype)
 
 
 def open_stack(path: Path) -> tuple[Stack, tuple[float, ...] | None] | None:
@@ -125,29 +143,27 @@ def open_stack(path: Path) -> tuple[Stack, tuple[float, ...] | None] | None:
         found = mapped.ndim == 3 and mapped.dtype.kind == "f" and mapped.flags.c_contiguous
         if not found or mapped.shape[0] != min(mapped.shape):  # the bands come first
             return None
-        return Stack(path, mapped.offset, mapped.shape, mapped.dtype), None
+        return Planes(path, mapped.offset, mapped.shape, mapped.dtype), None
+    if suffix == ".zarr":
+        chunked = open_chunks(path)
+        if chunked is None:
+            return None
+        cube, stated = chunked
+        values = None if stated is None else to_nanometres(*stated)
+        return cube, None if values is None else checked_wavelengths(values, cube.shape[0])
     if suffix not in (".tif", ".tiff"):
         return None
     import tifffile
 
-    with tifffile.TiffFile(path, is_ome=False) as tiff:
-        item = tiff.series[0]
-        if len(tiff.series) != 1 or item.dataoffset is None or len(item.shape) != 3:
+    with tifffile.TiffFile(path, is_ome=False) as file:
+        item = file.series[0]
+        if len(file.series) != 1 or item.dataoffset is None or len(item.shape) != 3:
             return None
         if item.dtype is None or item.dtype.kind != "f" or item.axes[1:] != "YX":
             return None
         check_size(item.dataoffset + item.nbytes, path.stat().st_size)
-        try:
-            listed = json.loads(tiff.pages.first.description).get("wavelengths_nm")
-        except (ValueError, AttributeError, RecursionError):
-            listed = None
-        dtype = np.dtype(item.dtype).newbyteorder(tiff.byteorder)
+        found = tiff.stated_wavelengths(file.pages.first.description)
+        dtype = np.dtype(item.dtype).newbyteorder(file.byteorder)
         bands, height, width = map(int, item.shape)
-        nm = None if listed is None else checked_wavelengths(listed, bands)
-        return Stack(path, int(item.dataoffset), (bands, height, width), dtype), nm
-
-
-def _write_all(descriptor: int, values: np.ndarray) -> None:
-    rest = np.ascontiguousarray(values).data.cast("B")
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+        nm = None if found is None else checked_wavelengths(to_nanometres(*found), bands)
+        return Planes(path, int(item.dataoffset), (bands, height, width), dtype), nm

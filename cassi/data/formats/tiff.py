@@ -1,4 +1,4 @@
-"""TIFF: an image stack, normally one page a band."""
+"""TIFF and OME-TIFF: an image stack, normally one page a band."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import importlib.util
 import json
 import logging
 import math
-from collections.abc import Iterator
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,17 @@ _MOST_PAGES = 1 << 16
 # How strips may be compressed: not at all, PackBits, deflate, deflate. What tifffile leaves to the
 # package imagecodecs is expanded into memory of the right size; what Python expands is not.
 _BOUNDED, _DEFLATE = {1, 32773, 8, 32946}, {8, 32946}
+_UNCOMPRESSED = 1
+_PACKED = (10, 12, 14)
+"""Bits of pixels that cameras pack without gaps, the most significant first."""
+_COLOUR_FILTERS = 32803
+_LARGEST_XML = 1 << 22
+_NAMED = re.compile(r"(\d+(?:\.\d+)?)\s*nm", re.IGNORECASE)
+
+
+def is_ome(path: Path) -> bool:
+    """Tell whether a file is an OME-TIFF by its name: `.ome.tif`."""
+    return path.name.lower().endswith((".ome.tif", ".ome.tiff"))
 
 
 class _Complaints(logging.Handler):
@@ -47,31 +60,31 @@ def read_tiff(path: Path) -> Iterator[Source]:
             if len(tiff.pages) > _MOST_PAGES:
                 raise ValueError(f"it has {len(tiff.pages)} pages, more than {_MOST_PAGES}")
             series = {str(i) if len(tiff.series) > 1 else "": s for i, s in enumerate(tiff.series)}
-            try:
-                about = json.loads(tiff.pages.first.description)
-            except (ValueError, RecursionError):
-                about = {}
-            about = about if isinstance(about, dict) else {}
+            about = _about(tiff.pages.first.description)
+            bits = _check_camera(tiff.pages.first)
             for item in series.values():
-                _check_tiff_series(item, stored)
+                _check_tiff_series(item, stored, bits)
             if complaints.messages:
                 raise ValueError(complaints.messages[0])
 
             def read(name: str) -> np.ndarray:
-                array = series[name].asarray()
+                array = _unpack(series[name], bits) if bits else series[name].asarray()
                 if complaints.messages:
                     raise ValueError(complaints.messages[0])
-                return np.asarray(array)
+                return np.asarray(array).reshape(one + array.shape)
 
+            # A cube of one band is one page, and no less a cube.
+            single = tiff.pages.first.description.lstrip()[:1] == "<" and len(tiff.pages) == 1
+            one = (1,) if single and set(series) == {""} and series[""].ndim == 2 else ()
             integers = tiff.pages.first.dtype is not None and tiff.pages.first.dtype.kind in "iu"
-            full_scale = about.get("full_scale") if integers else None
+            full_scale = about.get("full_scale", 2**bits - 1 if bits else None)
+            full_scale = full_scale if integers else None
             scale = (float(full_scale), "full_scale") if full_scale is not None else None
-            values = about.get("wavelengths_nm", about.get("wavelengths"))
             yield Source(
-                {name: tuple(item.shape) for name, item in series.items()},
+                {name: one + tuple(item.shape) for name, item in series.items()},
                 read,
-                axes={name: _tiff_axes(item) for name, item in series.items()},
-                wavelengths=(values, "nm" if "wavelengths_nm" in about else "") if values else None,
+                axes={name: "C" * len(one) + _tiff_axes(item) for name, item in series.items()},
+                wavelengths=stated_wavelengths(tiff.pages.first.description),
                 scale=scale,
                 image=True,
             )
@@ -80,8 +93,76 @@ def read_tiff(path: Path) -> Iterator[Source]:
         logger.propagate = propagate
 
 
-def _check_tiff_series(series: Any, stored: int) -> None:
-    if series.dataoffset is not None:
+def _about(description: str) -> dict[str, Any]:
+    try:
+        about = json.loads(description)
+    except (ValueError, RecursionError):
+        return {}
+    return about if isinstance(about, dict) else {}
+
+
+def stated_wavelengths(description: str) -> tuple[Any, str] | None:
+    """Return the wavelengths of a file's description and their unit; None where there are none.
+
+    It may be ours or anybody's JSON, or the XML of OME-TIFF, whose channels have an emission
+    wavelength or a name such as "550 nm".
+    """
+    about = _about(description)
+    values = about.get("wavelengths_nm", about.get("wavelengths"))
+    if values:
+        return values, "nm" if "wavelengths_nm" in about else ""
+    # Entities could expand to any size; OME has none.
+    head = description.lstrip()[:1]
+    if head != "<" or len(description) > _LARGEST_XML or "<!" in description.replace("<!--", ""):
+        return None
+    try:
+        channels = [
+            element.attrib
+            for element in ElementTree.fromstring(description).iter()
+            if element.tag.rpartition("}")[2] == "Channel"
+        ]
+    except (ElementTree.ParseError, ValueError):
+        return None
+    emitted = [channel.get("EmissionWavelength") for channel in channels]
+    if channels and None not in emitted:
+        return emitted, channels[0].get("EmissionWavelengthUnit", "nm")
+    named = [_NAMED.fullmatch(channel.get("Name", "").strip()) for channel in channels]
+    if channels and None not in named:
+        return [found[1] for found in named if found is not None], "nm"
+    return None
+
+
+def _check_camera(page: Any) -> int:
+    """Return how many bits a packed pixel has, 0 where they are not packed."""
+    if int(page.photometric) == _COLOUR_FILTERS:
+        raise ValueError("it has a mosaic of colour filters; expected a monochrome sensor's frame")
+    bits = page.bitspersample
+    packed = bits in _PACKED and int(page.compression) == _UNCOMPRESSED
+    return int(bits) if packed and page.samplesperpixel == 1 and not page.is_tiled else 0
+
+
+def _unpack(series: Any, bits: int) -> np.ndarray:
+    """Read pages of pixels without gaps; each row begins with a byte of its own."""
+    planes = []
+    for page in series.pages:
+        height, width = page.imagelength, page.imagewidth
+        line = -(-width * bits // 8)
+        file = page.parent.filehandle
+        parts = []
+        for offset, size in zip(page.dataoffsets, page.databytecounts, strict=True):
+            file.seek(offset)
+            parts.append(file.read(size))
+        packed = np.frombuffer(b"".join(parts), np.uint8)
+        if packed.size != height * line:
+            raise ValueError(f"expected {height * line} bytes of {bits}-bit pixels, {packed.size}")
+        single = np.unpackbits(packed.reshape(height, line), axis=1)[:, : width * bits]
+        weights = (1 << np.arange(bits)[::-1]).astype(np.uint16)
+        planes.append(single.reshape(height, width, bits) @ weights)
+    return np.stack(planes).reshape(series.shape)
+
+
+def _check_tiff_series(series: Any, stored: int, bits: int = 0) -> None:
+    if series.dataoffset is not None and not bits:
         check_size(series.dataoffset + series.nbytes, stored)
         return
     check_size(series.nbytes, stored, compressed=True)
@@ -115,11 +196,33 @@ def _tiff_axes(series: Any) -> str:
     return "".join({"Y": "H", "X": "W"}.get(letter, "C") for letter in series.axes)
 
 
+def described(ome: bool, wavelengths: Sequence[float] | None) -> dict[str, Any]:
+    """Return what tifffile is to write of a cube: one page a band, and the wavelengths (nm).
+
+    OME-TIFF has a channel a band, named "550 nm", with its emission wavelength.
+    """
+    if not ome:
+        nm = {} if wavelengths is None else {"wavelengths_nm": list(wavelengths)}
+        return {"photometric": "minisblack", "ome": False, "metadata": {"axes": "CYX", **nm}}
+    about: dict[str, Any] = {"axes": "CYX", "Name": "cube"}
+    if wavelengths is not None:
+        about["Channel"] = {
+            "Name": [f"{value:g} nm" for value in wavelengths],
+            "EmissionWavelength": list(wavelengths),
+            "EmissionWavelengthUnit": ["nm"] * len(wavelengths),
+        }
+    return {"photometric": "minisblack", "ome": True, "metadata": about}
+
+
 def write_tiff(path: Path, cube: np.ndarray, wavelengths: tuple[float, ...] | None) -> None:
     """Write one page a band, wavelengths (nm) in the description, uncompressed."""
     import tifffile
 
-    about: dict[str, Any] = {"axes": "CYX"}
-    if wavelengths is not None:
-        about["wavelengths_nm"] = list(wavelengths)
-    tifffile.imwrite(path, cube, photometric="minisblack", metadata=about)
+    tifffile.imwrite(path, cube, **described(False, wavelengths))
+
+
+def write_ome(path: Path, cube: np.ndarray, wavelengths: tuple[float, ...] | None) -> None:
+    """Write one channel a band, uncompressed, as OME-TIFF."""
+    import tifffile
+
+    tifffile.imwrite(path, cube, **described(True, wavelengths))

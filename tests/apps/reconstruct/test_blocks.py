@@ -15,6 +15,7 @@ from cassi.apps.reconstruct import blocks as in_blocks
 from cassi.apps.reconstruct.journal import Journal
 from cassi.apps.reconstruct.plan import lines_that_fit, parse_size, plan_blocks
 from cassi.apps.reconstruct.scene import score_bands
+from cassi.data.checksums import check_sums
 
 METHOD = ("experiment=gap_tv", "solver.iterations=15", "output.pictures=false", "system.step=1")
 BLOCKS = ("memory_budget=1GiB", "halo=24")
@@ -83,6 +84,23 @@ def test_blocks_equal_the_whole(reconstruct, scene, results, turned):
     assert other["files"] == one["files"]
     rows = results("convergence.csv", "parts")
     assert [row["block"] for row in rows[::15]] == ["1", "2", "3"]
+
+
+@pytest.mark.usefixtures("few_lines")
+def test_into_a_store_and_resumed(reconstruct, scene, computed, monkeypatch):
+    folder, files = scene
+    into = (*files, *METHOD, *BLOCKS, "output.cube=cube.zarr")
+    with stopped_after_two_blocks(monkeypatch):
+        assert reconstruct(*into, "hydra.run.dir=store").status == 130
+    assert reconstruct(*into, "hydra.run.dir=store").status == 0
+    assert computed == [0, 1, 2, 2]
+    reconstruct(*files, *METHOD, *BLOCKS, "hydra.run.dir=parts")
+    loaded = cassi.read_cube(folder / "store/cube.zarr")
+    assert torch.equal(loaded, cassi.read_cube(folder / "parts/cube.tif"))
+    check_sums(folder / "store")
+    # Again, over what is there, with another setting.
+    assert reconstruct(*into, "solver.iterations=5", "hydra.run.dir=store").status == 0
+    assert not torch.equal(cassi.read_cube(folder / "store/cube.zarr"), loaded)
 
 
 def test_what_fits_is_one_block_with_the_same_bits(reconstruct, scene):

@@ -1,0 +1,91 @@
+"""A folder of images, one a band."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from cassi.data.formats import Source
+from cassi.data.formats.png import read_png
+from cassi.data.formats.tiff import read_tiff
+
+_READERS: dict[str, Callable[[Path], AbstractContextManager[Source]]] = {
+    ".png": read_png,
+    ".tif": read_tiff,
+    ".tiff": read_tiff,
+}
+_WAVELENGTH = re.compile(r"(\d+(?:\.\d+)?)[ _-]?nm(?![a-z])", re.IGNORECASE)
+_NUMBER = re.compile(r"([0-9]+)")
+_MOST_BANDS = 1 << 16
+
+
+@contextmanager
+def read_planes(folder: Path) -> Iterator[Source]:
+    """All PNG, or all TIFF, images of a folder, in the order of the numbers in their names.
+
+    Names such as `scene_550nm.png` say the wavelengths. Images of colours or of several pages, of
+    different sizes or types are refused; hidden files are passed over.
+    """
+    files = _images(folder)
+    first = _describe(files[0])
+    for file in files[1:]:
+        if _describe(file) != first:
+            raise ValueError(f"expected images alike, {files[0].name} and {file.name} are not")
+    (height, width), scale = first
+    named = [_WAVELENGTH.search(file.stem) for file in files]
+    told = [found[1] for found in named if found is not None]
+    with _READERS[files[0].suffix.lower()](files[0]) as source:
+        image = source.image
+
+    def read(_: str) -> np.ndarray:
+        planes = []
+        for file in files:
+            with _READERS[file.suffix.lower()](file) as source:
+                planes.append(source.read("").reshape(height, width))
+        if len({plane.dtype for plane in planes}) > 1:
+            raise ValueError("expected images of one type of numbers")
+        return np.stack(planes)
+
+    yield Source(
+        {"": (len(files), height, width)},
+        read,
+        axes={"": "CHW"},
+        wavelengths=(told, "nm") if len(told) == len(files) else None,
+        scale=scale,
+        image=image,
+    )
+
+
+def has_images(folder: Path) -> bool:
+    """Tell whether a folder could be a cube."""
+    return len(_listed(folder)) > 1
+
+
+def _listed(folder: Path) -> list[Path]:
+    shown = [file for file in folder.iterdir() if not file.name.startswith(".")]
+    return [file for file in shown if file.is_file() and file.suffix.lower() in _READERS]
+
+
+def _images(folder: Path) -> list[Path]:
+    files = _listed(folder)
+    if len({_READERS[file.suffix.lower()] for file in files}) > 1 or len(files) > _MOST_BANDS:
+        raise ValueError("expected a folder of PNG or of TIFF images, one a band and no others")
+    return sorted(files, key=lambda file: _in_order(file.stem))
+
+
+def _in_order(name: str) -> list[tuple[int, str]]:
+    # Numbers as numbers: band_2 comes before band_10.
+    return [(int(part), "") if part.isdigit() else (0, part) for part in _NUMBER.split(name)]
+
+
+def _describe(file: Path) -> tuple[tuple[int, ...], tuple[float, str] | None]:
+    with _READERS[file.suffix.lower()](file) as source:
+        shape = source.shapes.get("", ())
+        shape = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
+        if len(shape) != 2:
+            raise ValueError(f"{file.name}: expected one image of one channel")
+        return shape, source.scale

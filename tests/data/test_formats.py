@@ -1,0 +1,300 @@
+"""What other programs look for in the files, and what theirs have that ours have not."""
+
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from cassi.data import io
+from cassi.data.formats.labelled import letters
+from cassi.data.scenes import find_scenes, load_scene
+
+NM = (453.5, 457.5, 462.0, 466.125, 640.0)
+CUBE = torch.rand(5, 7, 4, generator=torch.Generator().manual_seed(0))
+
+
+def test_envi_header(tmp_path):
+    io.write_cube(tmp_path / "a.hdr", CUBE, NM, fwhm=[9.5] * 5)
+    from spectral.io import envi
+
+    header = envi.read_envi_header(tmp_path / "a.hdr")
+    assert header["default bands"] == ["5", "4", "3"]  # nearest to 640, 550 and 460 nm
+    assert header["band names"] == ["453.5 nm", "457.5 nm", "462 nm", "466.125 nm", "640 nm"]
+    assert header["wavelength units"] == "Nanometers"
+    told = ("interleave", "byte order", "data ignore value", "file type")
+    assert [header[name] for name in told] == ["bsq", "0", "nan", "ENVI Standard"]
+    image = envi.open(str(tmp_path / "a.hdr"))
+    assert image.bands.bandwidths == [9.5] * 5
+    assert image.bands.band_unit == "Nanometers"
+    io.write_cube(tmp_path / "b.hdr", CUBE)
+    header = envi.read_envi_header(tmp_path / "b.hdr")
+    assert header["band names"][0] == "band 1"
+    assert "default bands" not in header
+
+
+def test_gdal_finds_the_bands(tmp_path):
+    rasterio = pytest.importorskip("rasterio")
+    io.write_cube(tmp_path / "a.hdr", CUBE, NM)
+    with rasterio.open(tmp_path / "a.img") as image:
+        assert image.descriptions[0].startswith("453.5 nm")
+        assert np.isnan(image.nodata)
+        assert image.statistics(1).max == pytest.approx(float(CUBE[0].max()))
+        assert image.colorinterp[4] == rasterio.enums.ColorInterp.red
+
+
+def test_what_was_noted_of_an_earlier_file_goes(tmp_path):
+    for name in ("a.hdr", "a.tif"):
+        io.write_cube(tmp_path / name, CUBE, NM)
+    notes = [tmp_path / f"a.{suffix}.aux.xml" for suffix in ("img", "hdr", "tif")]
+    other = tmp_path / "b.tif.aux.xml"
+    for note in (*notes, other):
+        note.write_text("<PAMDataset/>")
+    for name in ("a.hdr", "a.tif"):
+        io.write_cube(tmp_path / name, CUBE + 1, NM)
+    assert not any(note.exists() for note in notes)
+    assert other.exists()
+
+
+def test_pixels_without_a_value(tmp_path):
+    io.write_cube(tmp_path / "a.hdr", CUBE - CUBE.min(), NM)  # with a zero
+    header = tmp_path / "a.hdr"
+    text = header.read_text()
+    header.write_text(text.replace("data ignore value = nan", "data ignore value = 0"))
+    assert io.read_cube(header).min() == 0
+    io.write_cube(header, torch.where(CUBE > 0.5, CUBE, -9999.0), NM)
+    header.write_text(text.replace("data ignore value = nan", "data ignore value = -9999"))
+    with pytest.raises(ValueError, match="values are its data ignore value -9999; crop"):
+        io.read_cube(header)
+
+
+def test_widths_of_bands(tmp_path):
+    xarray = pytest.importorskip("xarray")
+    pytest.importorskip("zarr")
+    io.write_cube(tmp_path / "a.zarr", CUBE, NM, fwhm=range(1, 6))
+    assert xarray.open_zarr(tmp_path / "a.zarr")["fwhm"].values.tolist() == [1, 2, 3, 4, 5]
+    assert io.load_cube(tmp_path / "a.zarr").wavelengths == NM
+    io.write_cube(tmp_path / "a.nc", CUBE, NM, fwhm=range(1, 6))
+    with xarray.open_dataset(tmp_path / "a.nc", engine="h5netcdf") as data:
+        assert data["fwhm"].attrs["units"] == "nm"
+    assert io.load_cube(tmp_path / "a.nc").wavelengths == NM
+    for name, nm, widths in (
+        ("a.tif", NM, [1] * 5),
+        ("a.hdr", None, [1] * 5),
+        ("a.nc", NM, [0] * 5),
+    ):
+        with pytest.raises(ValueError, match="fwhm: expected"):
+            io.write_cube(tmp_path / name, CUBE, nm, fwhm=widths)
+
+
+def test_xarray_finds_names_and_units(tmp_path):
+    xarray = pytest.importorskip("xarray")
+    pytest.importorskip("zarr")
+    for name in ("a.zarr", "a.nc"):
+        io.write_cube(tmp_path / name, CUBE, NM)
+        engine = "zarr" if name == "a.zarr" else "h5netcdf"
+        with xarray.open_dataset(tmp_path / name, engine=engine) as data:
+            assert data["cube"].dims == ("wavelength", "y", "x")
+            assert data["cube"].dtype == np.float32
+            about = data["wavelength"].attrs
+            assert (about["units"], about["standard_name"]) == ("nm", "radiation_wavelength")
+            assert data.attrs["Conventions"].startswith("CF-")
+            near = data["cube"].sel(wavelength=600, method="nearest")
+            assert np.array_equal(near.values, CUBE[4].numpy())
+
+
+@pytest.mark.parametrize("name", ["a.nc", "classic.nc", "a.zarr", "two.zarr"])
+def test_what_xarray_writes(tmp_path, name):
+    """Other names, orders, units and packings, and the formats it knows."""
+    xarray = pytest.importorskip("xarray")
+    pytest.importorskip("zarr")
+    counts = (CUBE * 1000).round().to(torch.int16).numpy()
+    array = xarray.DataArray(counts.transpose(1, 2, 0), dims=("lat", "lon", "band"))
+    reversed_um = ("band", [nm / 1000 for nm in NM], {"units": "um"})
+    data = xarray.Dataset({"radiance": array}, {"wavelength": reversed_um})
+    data["radiance"].attrs["scale_factor"] = np.float32(0.5)
+    path = tmp_path / name
+    if path.suffix == ".zarr":
+        data.to_zarr(path, zarr_format=2 if name == "two.zarr" else 3)
+    else:
+        data.to_netcdf(path, engine="scipy" if name == "classic.nc" else "h5netcdf")
+    loaded = io.load_cube(path)
+    assert torch.equal(loaded.data[0], torch.from_numpy(counts).float() * 0.5)
+    assert loaded.wavelengths == NM
+    assert loaded.axes == "HWC"
+
+
+def test_missing_values_are_refused(tmp_path):
+    xarray = pytest.importorskip("xarray")
+    array = xarray.DataArray(CUBE.numpy(), dims=("wavelength", "y", "x"), name="cube")
+    array = array.where(array > 0.5)
+    array.encoding["_FillValue"] = np.float32(-1)
+    array.to_netcdf(tmp_path / "a.nc", engine="h5netcdf")
+    with pytest.raises(ValueError, match="NaN"):
+        io.read_cube(tmp_path / "a.nc")
+
+
+def test_names_of_dimensions():
+    assert letters(("Y", "x", "Band")) == "HWC"
+    assert letters(("y", "row", "band")) == letters(("time",)) == ""
+
+
+def test_even_wavelengths_are_an_even_axis_of_hyperspy(tmp_path):
+    rsciio = pytest.importorskip("rsciio.hspy")
+    io.write_cube(tmp_path / "a.hspy", CUBE, [400.0, 410.0, 420.0, 430.0, 440.0])
+    axis = rsciio.file_reader(str(tmp_path / "a.hspy"))[0]["axes"][2]
+    told = [axis[name] for name in ("_type", "offset", "scale", "units", "name", "navigate")]
+    assert told == ["UniformDataAxis", 400.0, 10.0, "nm", "Wavelength", False]
+    assert io.load_cube(tmp_path / "a.hspy").wavelengths == (400.0, 410.0, 420.0, 430.0, 440.0)
+
+
+def test_channels_of_ome_have_names(tmp_path):
+    tifffile = pytest.importorskip("tifffile")
+    io.write_cube(tmp_path / "a.ome.tif", CUBE, NM)
+    with tifffile.TiffFile(tmp_path / "a.ome.tif") as file:
+        assert file.series[0].axes == "CYX"
+        about = tifffile.xml2dict(file.ome_metadata)["OME"]["Image"]["Pixels"]["Channel"]
+    assert [channel["Name"] for channel in about][:2] == ["453.5 nm", "457.5 nm"]
+    assert [channel["EmissionWavelength"] for channel in about] == list(NM)
+    named = {"axes": "CYX", "Channel": {"Name": [f"{nm} nm" for nm in NM]}}
+    tifffile.imwrite(tmp_path / "b.ome.tif", CUBE.numpy(), photometric=1, metadata=named)
+    assert io.load_cube(tmp_path / "b.ome.tif").wavelengths == NM
+    xml = b'<!DOCTYPE a [<!ENTITY b "x">]><OME><Channel EmissionWavelength="500"/></OME>'
+    tifffile.imwrite(tmp_path / "c.tif", CUBE.numpy(), photometric=1, description=xml)
+    assert io.load_cube(tmp_path / "c.tif").wavelengths is None
+
+
+def _save_tiff(path: Path, values: np.ndarray, bits: int, photometric: int = 1) -> None:
+    """Write one page of pixels without gaps, as cameras do."""
+    height, width = values.shape
+    single = (values[..., None] >> np.arange(bits)[::-1]) & 1
+    data = np.packbits(single.reshape(height, -1).astype(np.uint8), axis=1).tobytes()
+    tags = [(256, width), (257, height), (258, bits), (259, 1), (262, photometric), (273, 8)]
+    tags += [(277, 1), (278, height), (279, len(data))]
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags)
+    head = struct.pack("<2sHI", b"II", 42, 8 + len(data))
+    path.write_bytes(head + data + struct.pack("<H", len(tags)) + entries + bytes(4))
+
+
+@pytest.mark.parametrize("bits", [10, 12, 14])
+@pytest.mark.parametrize("width", [7, 8])
+def test_packed_pixels(tmp_path, bits, width):
+    counts = np.random.default_rng(0).integers(0, 1 << bits, (5, width))
+    _save_tiff(tmp_path / "a.tif", counts, bits)
+    loaded = io.load_measurement(tmp_path / "a.tif")
+    scaled = torch.from_numpy((counts / np.float32((1 << bits) - 1)).astype(np.float32))
+    assert torch.equal(loaded.data[0, 0], scaled)
+    assert loaded.full_scale == 1.0
+    raw = io.load_measurement(tmp_path / "a.tif", counts=True)
+    assert torch.equal(raw.data[0, 0], torch.from_numpy(counts).float())
+    whole = (tmp_path / "a.tif").read_bytes()
+    wide, wider = (struct.pack("<HHII", 256, 4, 1, size) for size in (width, width + 1))
+    (tmp_path / "a.tif").write_bytes(whole.replace(wide, wider))
+    with pytest.raises(ValueError, match=r"expected .* bytes of .*-bit pixels"):
+        io.load_measurement(tmp_path / "a.tif")
+
+
+def test_mosaics_of_colours_are_refused(tmp_path):
+    _save_tiff(tmp_path / "a.tif", np.ones((4, 4), int), 12, photometric=32803)
+    with pytest.raises(ValueError, match="mosaic of colour filters; expected a monochrome"):
+        io.load_measurement(tmp_path / "a.tif")
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif"])
+def test_a_folder_of_images(tmp_path, suffix):
+    from PIL import Image
+
+    folder = tmp_path / "scene"
+    folder.mkdir()
+    levels = (CUBE * 65535).to(torch.int32).numpy().astype(np.uint16)
+    for number in (9, 10, 11):
+        Image.fromarray(levels[number - 9]).save(folder / f"band_{number}{suffix}")
+    (folder / "notes.txt").write_text("of the lamp")
+    loaded = io.load_cube(folder)
+    assert loaded.wavelengths is None
+    assert torch.equal(loaded.data[0], torch.from_numpy(levels[:3] / np.float32(65535)))
+    for nm, level in zip((650, 450.5, 500), levels, strict=False):
+        Image.fromarray(level).save(folder / f"a_{nm}nm{suffix}")
+    for file in folder.glob("band*"):
+        file.unlink()
+    loaded = io.load_cube(folder)
+    assert loaded.wavelengths == (450.5, 500.0, 650.0)
+    assert torch.equal(loaded.data[0, 2], torch.from_numpy(levels[0] / np.float32(65535)))
+    Image.fromarray(levels[0, :, :3]).save(folder / f"b_700nm{suffix}")
+    with pytest.raises(ValueError, match="expected images alike"):
+        io.load_cube(folder)
+    for file in folder.glob(f"*{suffix}"):
+        file.unlink()
+    with pytest.raises(IsADirectoryError, match="or a folder of images, one a band"):
+        io.load_cube(folder)
+    with pytest.raises(IsADirectoryError):
+        io.load_mask(folder)
+    for name in ("a.png", "b.tif"):
+        Image.fromarray(levels[0]).save(folder / name)
+    with pytest.raises(ValueError, match="expected a folder of PNG or of TIFF images"):
+        io.load_cube(folder)
+
+
+def test_stores_are_scenes(tmp_path):
+    (tmp_path / "set").mkdir()
+    io.write_cube(tmp_path / "set/Apple.zarr", CUBE, NM)
+    io.write_cube(tmp_path / "set/Pear.ome.tif", CUBE, NM)
+    assert [path.name for path in find_scenes(tmp_path)] == ["Apple.zarr", "Pear.ome.tif"]
+    names = [load_scene(path, NM).name for path in find_scenes(tmp_path / "set")]
+    assert names == ["Apple", "Pear"]
+    assert find_scenes(tmp_path / "set/Apple.zarr") == [tmp_path / "set/Apple.zarr"]
+
+
+class TestHostileStores:
+    """Nothing of a store is believed: codecs, sizes, chunks."""
+
+    @pytest.fixture
+    def store(self, tmp_path):
+        zarr = pytest.importorskip("zarr")
+        size = {"shape": (5, 7, 4), "chunks": (5, 7, 4), "dimension_names": ("band", "y", "x")}
+        array = zarr.create_array(tmp_path / "a.zarr", dtype="f4", **size)
+        array[...] = CUBE.numpy()
+        return tmp_path / "a.zarr"
+
+    def change(self, store, **values):
+        about = json.loads((store / "zarr.json").read_text())
+        (store / "zarr.json").write_text(json.dumps(about | values))
+
+    def test_valid(self, store):
+        assert torch.equal(io.read_cube(store)[0], CUBE)
+
+    def test_a_size_that_no_chunk_backs(self, store):
+        self.change(store, shape=[50_000, 50_000, 4_000])
+        with pytest.raises(ValueError, match=r"memory|claims"):
+            io.read_cube(store, axes="HWC")
+
+    def test_an_unknown_codec(self, store):
+        self.change(store, codecs=[{"name": "numcodecs.pickle", "configuration": {}}])
+        with pytest.raises(ValueError, match=r"encoded by 'numcodecs\.pickle'"):
+            io.read_cube(store)
+
+    def test_pickles_of_version_2(self, tmp_path):
+        pytest.importorskip("zarr")
+        folder = tmp_path / "a.zarr"
+        folder.mkdir()
+        about = {"zarr_format": 2, "shape": [2, 2, 3], "chunks": [2, 2, 3], "dtype": "|O"}
+        about |= {"compressor": None, "filters": [{"id": "pickle"}], "order": "C", "fill_value": 0}
+        (folder / ".zarray").write_text(json.dumps(about))
+        with pytest.raises(ValueError, match="expected numbers"):
+            io.read_cube(folder)
+
+    def test_a_chunk_that_says_it_is_larger(self, store):
+        chunk = store / "c/0/0/0"
+        head = bytes.fromhex("28b52ffd") + bytes([0xE0]) + (1 << 40).to_bytes(8, "little")
+        chunk.write_bytes(head + bytes(40))
+        with pytest.raises(ValueError, match="a chunk claims 1099511627776 bytes"):
+            io.read_cube(store)
+
+    @pytest.mark.parametrize("content", ["", "[]", "{", '{"zarr_format": 3}', "[" * 9999])
+    def test_damaged_metadata(self, store, content):
+        (store / "zarr.json").write_text(content)
+        with pytest.raises(ValueError, match=r"cannot read .* as \.zarr") as caught:
+            io.read_cube(store)
+        assert "\n" not in str(caught.value)
