@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cassi import metrics, models, ops
+from cassi import adapters, metrics, models, ops
 from cassi.calibration.verdict import check_camera
 from cassi.data.io import read_cube, read_mask, read_measurement, write_cube
 from cassi.models.load import create_model, load_model, load_published
@@ -21,6 +21,7 @@ __all__ = [
     "SDCassi",
     "Solver",
     "WarpedCassi",
+    "adapters",
     "calibrate",
     "check_camera",
     "create_model",

@@ -15,7 +15,17 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("ops", "systems", "priors", "solvers", "models", "data", "metrics", "calibration")
+PARTS = (
+    "ops",
+    "systems",
+    "priors",
+    "solvers",
+    "models",
+    "data",
+    "metrics",
+    "calibration",
+    "adapters",
+)
 FURTHER = ("evaluation", "viz", "training")
 COMMANDS = ("reconstruct", "train", "evaluate", "calibrate", "camera")
 Node = dict[str, Any]

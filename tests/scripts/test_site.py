@@ -15,7 +15,17 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "data/README.md"]
-PARTS = ("ops", "systems", "priors", "solvers", "models", "metrics", "calibration", "evaluation")
+PARTS = (
+    "ops",
+    "systems",
+    "priors",
+    "solvers",
+    "models",
+    "metrics",
+    "calibration",
+    "evaluation",
+    "adapters",
+)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

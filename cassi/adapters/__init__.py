@@ -1,0 +1,95 @@
+"""The camera for other libraries: SciPy, PyLops, deepinv; their denoisers for our solvers.
+
+Each library is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cassi.priors.denoiser import Denoiser
+
+__all__ = ["as_linear_operator", "as_physics", "as_prior", "as_pylops"]
+
+
+def as_linear_operator(system: Any) -> Any:
+    """Return a camera as a `scipy.sparse.linalg.LinearOperator` of flat arrays.
+
+    `A @ x.ravel()` is A x of one cube `(C, H, W)`, `A.H @ y.ravel()` is Aᵀy; the columns of a
+    matrix are a batch. Arrays are NumPy's; the camera may be on any device, in any dtype.
+
+    Args:
+        system: the camera.
+
+    Returns:
+        The operator, `(K·H'·W', C·H·W)`, in the camera's dtype.
+
+    Raises:
+        TypeError: it is no camera.
+
+    >>> import torch, cassi
+    >>> A = as_linear_operator(cassi.SDCassi(torch.ones(4, 6), bands=3, step=1))
+    >>> A.shape, (A.H @ (A @ torch.ones(72).numpy())).shape
+    ((32, 72), (72,))
+    """
+    from cassi.adapters.scipy import CameraOperator
+
+    return CameraOperator(system)
+
+
+def as_pylops(system: Any) -> Any:
+    """Return a camera as a PyLops operator: `dims` (C, H, W), `dimsd` (K, H', W').
+
+    Args:
+        system: the camera.
+
+    Returns:
+        The `pylops.LinearOperator`, in the camera's dtype, of NumPy arrays.
+
+    Raises:
+        ImportError: PyLops is not installed: `pip install pylops`.
+        TypeError: it is no camera.
+    """
+    from cassi.adapters.pylops import CameraOperator
+
+    return CameraOperator(system)
+
+
+def as_physics(system: Any, **options: Any) -> Any:
+    """Return a camera as a `LinearPhysics` of deepinv, with our closed forms behind its names.
+
+    `A` is the camera, `A_adjoint` its transpose, `A_dagger` the minimum-norm solution, and
+
+        prox_l2(z, y, γ)  =  argmin_x γ/2 ‖Ax − y‖² + ½ ‖x − z‖²  =  data_step(z, y, ρ = 1/γ)
+
+    exactly, where deepinv's own operators run conjugate gradients. All are differentiable.
+
+    Args:
+        system: the camera; it becomes a submodule, so that `.to(device)` moves it.
+        options: of `LinearPhysics`, such as `noise_model=deepinv.physics.GaussianNoise(0.01)`.
+
+    Returns:
+        The `deepinv.physics.LinearPhysics`.
+
+    Raises:
+        ImportError: deepinv is not installed: `pip install deepinv`.
+        TypeError: it is no camera.
+    """
+    from cassi.adapters.deepinv import CameraPhysics
+
+    return CameraPhysics(system, **options)
+
+
+def as_prior(denoiser: Any, **options: Any) -> Denoiser:
+    """Return a denoiser of deepinv, or any `net(images, σ)`, as a prior of our solvers.
+
+    Args:
+        denoiser: a `deepinv.models.Denoiser`, or anything else that `cassi.priors.Denoiser` takes.
+        options: of `cassi.priors.Denoiser`: what it is given (`domain`: each band by itself,
+            spectral components, a window of bands, the cube), `sigma_range`, ….
+
+    Raises:
+        TypeError: it cannot be called.
+        ValueError: an option is out of range.
+    """
+    return Denoiser(denoiser, **options)

@@ -1,0 +1,133 @@
+"""The widgets of napari: reconstruct a snapshot, and the spectrum of a region."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+
+from cassi.adapters.napari import Layer, image_layer
+
+if TYPE_CHECKING:
+    import napari
+
+
+def reconstruct(
+    snapshot: napari.layers.Image,
+    mask: napari.layers.Image,
+    step: float = 2.0,
+    axis: Literal["columns", "rows"] = "columns",
+    first_nm: float = 450.0,
+    last_nm: float = 650.0,
+    method: Literal["auto", "pretrained", "gap_tv"] = "auto",
+) -> napari.qt.threading.FunctionWorker[napari.types.LayerDataTuple]:
+    """Reconstruct a cube in the background; it becomes a layer when it is there.
+
+    Args:
+        snapshot: layer `(H, W')`.
+        mask: layer `(H, W)`, or one per band `(C, H, W)`.
+        step: dispersion, pixels per band; the sign is the direction.
+        axis: along which the bands are dispersed.
+        first_nm: wavelength of the first band.
+        last_nm: wavelength of the last band.
+        method: as of `cassi.reconstruct`.
+    """
+    from napari.qt.threading import create_worker
+
+    values = np.asarray(snapshot.data), np.asarray(mask.data)
+    given = (*values, step, axis, (first_nm, last_nm), method)
+    return create_worker(reconstruct_layer, *given, _start_thread=True)
+
+
+def reconstruct_layer(
+    snapshot: np.ndarray,
+    mask: np.ndarray,
+    step: float = 2.0,
+    axis: str = "columns",
+    range_nm: tuple[float, float] = (450.0, 650.0),
+    method: Any = "auto",
+) -> Layer:
+    """Reconstruct a cube, and return its layer; see `reconstruct`.
+
+    Raises:
+        ValueError: the sizes of snapshot and mask do not fit each other and the step.
+    """
+    import cassi
+
+    along = -1 if axis == "columns" else -2
+    bands = count_bands(snapshot.shape, mask.shape, step, along)
+    y = torch.from_numpy(np.array(snapshot, np.float32))[None, None]
+    camera = cassi.SDCassi(np.array(mask, np.float32), bands=bands, step=step, axis=along)
+    x = cassi.reconstruct(y, camera, method)[0].numpy()
+    wavelengths = np.linspace(*range_nm, bands).round(6).tolist()
+    return image_layer(x, wavelengths, "reconstruction")
+
+
+def count_bands(
+    snapshot: tuple[int, ...], mask: tuple[int, ...], step: float, axis: int = -1
+) -> int:
+    """Return the number C of bands: the detector has W + ⌈(C − 1)·|step|⌉ columns.
+
+    Raises:
+        ValueError: there is no such number.
+    """
+    if len(snapshot) != 2 or len(mask) not in (2, 3):
+        raise ValueError(f"expected a snapshot (H, W') and a mask (H, W), got {snapshot}, {mask}")
+    wider, across = snapshot[axis] - mask[axis], -3 - axis
+    bands = 1 + math.floor(wider / abs(step)) if step else 0
+    if len(mask) == 3:
+        bands = mask[0]
+    fits = bands > 1 and math.ceil((bands - 1) * abs(step)) == wider
+    if snapshot[across] != mask[across] or not fits:
+        raise ValueError(
+            f"expected a snapshot wider than the mask by (bands − 1)·|step| pixels, got {snapshot} "
+            f"and {mask} with step {step:g}; check step and axis"
+        )
+    return bands
+
+
+def spectrum(cube: napari.layers.Image, region: napari.layers.Labels) -> None:
+    """Plot mean and standard deviation of the spectra under each label of a Labels layer.
+
+    The table is kept in the metadata of that layer, as `spectra`.
+
+    Args:
+        cube: layer `(C, H, W)`.
+        region: layer `(H, W)` or of the cube's shape; 0 is outside.
+    """
+    from matplotlib import pyplot
+
+    nm = cube.metadata.get("wavelengths")
+    found = spectra_of(np.asarray(cube.data), np.asarray(region.data))
+    across = nm if nm is not None else list(range(1, len(cube.data) + 1))
+    figure, plot = pyplot.subplots()
+    for label, (mean, spread, count) in found.items():
+        plot.errorbar(across, mean, spread, capsize=2, label=f"{label}, {count} pixels")
+    plot.set_xlabel("wavelength, nm" if nm is not None else "band")
+    plot.set_ylabel(cube.name)
+    plot.legend()
+    figure.show()
+    table = {label: {"mean": m.tolist(), "std": s.tolist()} for label, (m, s, _) in found.items()}
+    region.metadata["spectra"] = {"wavelengths": nm, "labels": table}
+
+
+def spectra_of(
+    cube: np.ndarray, labels: np.ndarray
+) -> dict[int, tuple[np.ndarray, np.ndarray, int]]:
+    """Return mean, standard deviation `(C,)` and number of pixels under each label but 0.
+
+    Raises:
+        ValueError: the shapes do not fit, or nothing is labelled.
+    """
+    if cube.ndim != 3 or labels.shape not in (cube.shape, cube.shape[1:]):
+        raise ValueError(f"expected labels {cube.shape[1:]}, got {labels.shape}")
+    flat = labels if labels.ndim == 2 else labels.max(0)  # drawn on any band
+    found = {}
+    for label in np.unique(flat[flat != 0]).tolist():
+        inside = cube[:, flat == label]
+        found[int(label)] = inside.mean(1), inside.std(1), inside.shape[1]
+    if not found:
+        raise ValueError("expected a region: draw one into a Labels layer")
+    return found

@@ -1,0 +1,215 @@
+"""The plugin of napari: its manifest, its functions without a display, and once with napari."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy as np
+import pytest
+import torch
+
+import cassi
+from cassi.adapters import napari as plugin
+from cassi.adapters.napari import widgets
+from cassi.data.io import WRITE_SUFFIXES
+
+NM = [450.0, 500.5, 550.0]
+CUBE = torch.rand(3, 12, 14, generator=torch.Generator().manual_seed(0))
+
+
+def test_the_manifest_is_valid_and_names_what_is_there():
+    npe2 = pytest.importorskip("npe2")
+    manifest = npe2.PluginManifest.from_distribution("cassi")
+    manifest.validate_imports()
+    found = manifest.contributions
+    assert set(found.writers[0].filename_extensions) <= {*WRITE_SUFFIXES, ".ome.tif"}
+    assert {widget.display_name for widget in found.widgets} == {"Reconstruct", "Spectrum"}
+    assert [sample.key for sample in found.sample_data] == ["scene"]
+
+
+@pytest.mark.parametrize("name", ["a.tif", "a.ome.tif", "a.hdr", "a.nc", "a.zarr", "a.hspy"])
+def test_files_become_layers_and_layers_files(tmp_path, name):
+    cassi.write_cube(tmp_path / name, CUBE, NM)
+    read = plugin.get_reader(str(tmp_path / name))
+    ((data, about, kind),) = read(str(tmp_path / name))
+    assert kind == "image"
+    assert np.array_equal(data, CUBE.numpy())
+    assert about["metadata"]["wavelengths"] == NM
+    assert (about["name"], about["axis_labels"]) == ("a", ("wavelength", "y", "x"))
+    written = str(tmp_path / f"b{name[1:]}")
+    assert plugin.write_image(written, data, about) == [written]
+    again = cassi.data.io.load_cube(written)
+    assert torch.equal(again.data[0], CUBE)
+    assert list(again.wavelengths) == NM
+
+
+def test_masks_and_snapshots_are_layers_too(tmp_path):
+    np.save(tmp_path / "y.npy", CUBE[0])
+    ((data, about, _),) = plugin.read_layers(str(tmp_path / "y.npy"))
+    assert np.array_equal(data, CUBE[0].numpy())
+    assert about == {"name": "y"}
+
+
+def test_other_files_are_left_to_others(tmp_path):
+    (tmp_path / "a.tif").write_bytes(b"none")
+    assert plugin.get_reader(str(tmp_path / "a.tif")) is None
+    assert plugin.get_reader(str(tmp_path)) is None
+    assert plugin.get_reader(["a.tif", "b.tif"]) is None
+
+
+def test_only_cubes_are_written(tmp_path):
+    for shape, about in (((3, 4), {}), ((3, 4, 3), {"rgb": True})):
+        with pytest.raises(ValueError, match="expected a layer"):
+            plugin.write_image(str(tmp_path / "a.tif"), np.zeros(shape), about)
+    path = str(tmp_path / "cut.tif")
+    plugin.write_image(path, CUBE.numpy()[:2], {"metadata": {"wavelengths": NM}})
+    assert cassi.data.io.load_cube(path).wavelengths is None
+
+
+def test_the_sample_is_reconstructed():
+    cube, mask, snapshot = plugin.open_sample()
+    bands = cube[0].shape[0]
+    assert widgets.count_bands(snapshot[0].shape, mask[0].shape, plugin.STEP) == bands
+    part = np.s_[:32, :32]  # the first rows and columns are a camera of their own
+    width = 32 + (bands - 1) * plugin.STEP
+    y = cassi.SDCassi(mask[0][part], bands=bands, step=2)(
+        torch.from_numpy(cube[0])[None, :, :32, :32]
+    )
+    data, about, kind = widgets.reconstruct_layer(
+        y[0, 0].numpy(), mask[0][part], 2.0, "columns", (450.0, 650.0), "gap_tv"
+    )
+    assert y.shape[-1] == width
+    assert data.shape == (bands, 32, 32)
+    assert (about["name"], kind) == ("reconstruction", "image")
+    assert about["metadata"]["wavelengths"][:: bands - 1] == [450.0, 650.0]
+    expected = cassi.reconstruct(y, cassi.SDCassi(mask[0][part], bands=bands, step=2), "gap_tv")
+    assert np.array_equal(data, expected[0].numpy())
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "mask", "step", "axis", "bands"),
+    [
+        ((8, 20), (8, 10), 2, -1, 6),
+        ((8, 20), (8, 10), -2.5, -1, 5),
+        ((18, 10), (8, 10), 5, -2, 3),
+        ((8, 15), (6, 8, 10), 1, -1, 6),
+        ((8, 20), (8, 10), 3, -1, None),
+        ((8, 20), (9, 10), 2, -1, None),
+        ((8, 20), (8, 10), 0, -1, None),
+        ((8, 10), (8, 10), 1, -1, None),
+    ],
+)
+def test_bands_follow_from_the_sizes(snapshot, mask, step, axis, bands):
+    if bands is None:
+        with pytest.raises(ValueError, match="check step and axis"):
+            widgets.count_bands(snapshot, mask, step, axis)
+    else:
+        assert widgets.count_bands(snapshot, mask, step, axis) == bands
+
+
+def test_spectra_of_regions():
+    labels = np.zeros((12, 14), int)
+    labels[:2], labels[5, 5] = 1, 4
+    found = widgets.spectra_of(CUBE.numpy(), labels)
+    assert list(found) == [1, 4]
+    mean, spread, count = found[1]
+    assert count == 28
+    assert np.allclose(mean, CUBE[:, :2].mean((1, 2)))
+    assert np.allclose(spread, CUBE[:, :2].std((1, 2), correction=0), atol=1e-6)
+    drawn = np.zeros(CUBE.shape, int)
+    drawn[2, 3] = 7
+    assert list(widgets.spectra_of(CUBE.numpy(), drawn)) == [7]
+    with pytest.raises(ValueError, match="draw one"):
+        widgets.spectra_of(CUBE.numpy(), np.zeros((12, 14), int))
+    with pytest.raises(ValueError, match="expected labels"):
+        widgets.spectra_of(CUBE.numpy(), np.zeros((4, 4), int))
+
+
+@pytest.fixture
+def napari(monkeypatch, tmp_path):
+    """Give napari with settings of its own; offscreen where there is no display."""
+    if "DISPLAY" not in os.environ:
+        monkeypatch.setenv("QT_QPA_PLATFORM", "offscreen")
+    monkeypatch.setenv("NAPARI_CONFIG", os.fspath(tmp_path / "settings.yaml"))
+    pytest.importorskip("qtpy", exc_type=ImportError)
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    return pytest.importorskip("napari")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_offscreen(napari, tmp_path):
+    """Files and sample through napari's plugins, the widgets as it makes them; draws nothing."""
+    from magicgui import magicgui
+    from napari.components import ViewerModel
+    from qtpy.QtWidgets import QApplication
+
+    application = QApplication.instance() or QApplication([])
+    pytest.importorskip("npe2").PluginManager.instance().discover()
+    viewer = ViewerModel()
+    cassi.write_cube(tmp_path / "a.nc", CUBE, NM)
+    (layer,) = viewer.open(tmp_path / "a.nc", plugin="cassi")
+    assert layer.metadata["wavelengths"] == NM
+    assert tuple(layer.axis_labels) == ("wavelength", "y", "x")
+    assert [layer.name for layer in viewer.open_sample("cassi", "scene")][1:] == [
+        "mask",
+        "snapshot",
+    ]
+    (written,) = layer.save(str(tmp_path / "b.hdr"), plugin="cassi")
+    assert cassi.data.io.load_cube(written).wavelengths == tuple(NM)
+
+    names = [parameter.name for parameter in magicgui(widgets.reconstruct)]
+    assert names[:3] == ["snapshot", "mask", "step"]
+    small, y = _small()
+    layers = [napari.layers.Image(values) for values in (y, small)]
+    worker = widgets.reconstruct(*layers, method="gap_tv")
+    found = []
+    worker.returned.connect(found.append)
+    _wait(application, lambda: found)
+    assert found[0][0].shape == (3, 24, 24)
+
+    assert [p.name for p in magicgui(widgets.spectrum)][:2] == ["cube", "region"]
+    data, about, _ = found[0]
+    labels = napari.layers.Labels(np.ones((24, 24), int))
+    widgets.spectrum(napari.layers.Image(data, **about), labels)
+    told = labels.metadata["spectra"]
+    assert told["wavelengths"] == [450.0, 550.0, 650.0]
+    assert np.allclose(told["labels"][1]["mean"], data.mean((1, 2)), atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif("DISPLAY" not in os.environ, reason="needs a display with OpenGL")
+def test_on_a_display(napari):
+    """Both widgets in the window: what they make becomes layers."""
+    from qtpy.QtWidgets import QApplication
+
+    viewer = napari.Viewer(show=False)
+    try:
+        small, y = _small()
+        first, second = (viewer.add_image(v, name=n) for v, n in ((y, "y"), (small, "m")))
+        _, widget = viewer.window.add_plugin_dock_widget("cassi", "Reconstruct")
+        widget(snapshot=first, mask=second, method="gap_tv")
+        _wait(QApplication.instance(), lambda: "reconstruction" in viewer.layers)
+        assert viewer.layers["reconstruction"].data.shape == (3, 24, 24)
+        region = viewer.add_labels(np.ones((24, 24), int))
+        _, plot = viewer.window.add_plugin_dock_widget("cassi", "Spectrum")
+        plot(cube=viewer.layers["reconstruction"], region=region)
+        assert list(region.metadata["spectra"]["labels"]) == [1]
+    finally:
+        viewer.close()
+
+
+def _small():
+    _, mask, _ = plugin.open_sample()
+    small = mask[0][:24, :24]
+    x = torch.rand(1, 3, 24, 24, generator=torch.Generator().manual_seed(0))
+    return small, cassi.SDCassi(small, bands=3, step=2)(x)[0, 0].numpy()
+
+
+def _wait(application, done):
+    until = time.monotonic() + 20
+    while not done() and time.monotonic() < until:
+        application.processEvents()
+        time.sleep(0.01)
