@@ -12,7 +12,8 @@ _VALUED = {
     *("--experimental-rerun", "--package", "-p", "--cfg", "-c"),
 }
 """Flags that the next word belongs to."""
-_INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+HYDRA_INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+"""Words after `--info`, which then is Hydra's: what it is made of."""
 _GEOMETRY = ("bands", "step", "axis", "offsets", "detector")
 
 
@@ -23,7 +24,7 @@ def arrange(arguments: list[str]) -> list[str]:
     words = iter(arguments)
     pending = None
     for word in words:
-        if pending is not None and (pending in _VALUED or word in _INFO):
+        if pending is not None and (pending in _VALUED or word in HYDRA_INFO):
             flags.append(word)
             pending = None
             continue

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 
+from cassi.apps.arguments import HYDRA_INFO
 from cassi.apps.calibrate.results import say_estimates
 from cassi.apps.command import (
     Run,
@@ -16,6 +18,7 @@ from cassi.apps.command import (
 from cassi.apps.inputs import load_inputs
 from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
 from cassi.apps.reconstruct.calibrated import calibrated
+from cassi.apps.reconstruct.info import asked, describe, write_nothing
 from cassi.apps.reconstruct.many import reconstruct_many
 from cassi.apps.reconstruct.one import fit, recover, write_results
 from cassi.apps.reconstruct.snapshots import is_many
@@ -30,7 +33,20 @@ def main() -> None:
     store_models()
     sys.argv[1:] = rewrite_model_path(sys.argv[1:])
     follow_first_process()
-    run_command("cassi-reconstruct", Reconstruct, reconstruct)
+    job = reconstruct
+    if asked(sys.argv[1:], HYDRA_INFO):
+        sys.argv[1:], into = write_nothing(sys.argv[1:])
+        job = functools.partial(show, into=into)
+        functools.update_wrapper(job, reconstruct)
+    run_command("cassi-reconstruct", Reconstruct, job)
+
+
+def show(settings: Reconstruct, run: Run, into: str) -> float:
+    """Say what would be done, how long it would take and in how much memory; write nothing."""
+    device = choose_device(settings.device)
+    prepare_process(settings, blocks=settings.memory_budget is not None)
+    print(*describe(settings, Recipe(settings, device), into), sep="\n")
+    return 0.0
 
 
 def reconstruct(settings: Reconstruct, run: Run) -> float:

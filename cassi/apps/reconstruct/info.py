@@ -1,0 +1,169 @@
+"""`cassi-reconstruct --info`: what will be done, how long it takes and in how much memory."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cassi import ops
+from cassi.apps.inputs import Inputs, load_inputs
+from cassi.apps.memory import peak_of
+from cassi.apps.reconstruct.blocks import Parts
+from cassi.apps.reconstruct.one import fit
+from cassi.apps.reconstruct.snapshots import find_snapshots, is_many, settings_of_snapshot
+from cassi.apps.reconstructors import Recipe
+from cassi.apps.results import peak_memory
+from cassi.apps.settings import Reconstruct
+from cassi.data.formats import machine_memory
+from cassi.solvers import Solver
+from cassi.solvers.base import Reconstructor
+from cassi.systems import System
+
+FLAG = "--info"
+_STRIPS = (32, 32, 64)  # rows that are reconstructed; networks may want 32 at least
+_FEW = 3  # iterations, where the camera cannot be cut, and for the memory
+
+
+def asked(arguments: Sequence[str], known: Sequence[str]) -> bool:
+    """Tell whether `--info` stands there by itself, without a word of Hydra's after it."""
+    following = [*arguments[1:], ""]
+    return any(a == FLAG and b not in known for a, b in zip(arguments, following, strict=True))
+
+
+def write_nothing(arguments: Sequence[str]) -> tuple[list[str], str]:
+    """Return arguments that let Hydra write nothing, and where results would go."""
+    kept = [word for word in arguments if word != FLAG]
+    folders = [word.partition("=")[2] for word in kept if word.startswith("hydra.run.dir=")]
+    into = folders[-1] if folders else "outputs/reconstruct/DATE/TIME"
+    kept = [word for word in kept if not word.startswith("hydra.run.dir=")]
+    return [*kept, "hydra.run.dir=.", "hydra.output_subdir=null"], into
+
+
+def describe(settings: Reconstruct, recipe: Recipe, into: str) -> list[str]:
+    """Return about ten lines on a reconstruction that is not done; a strip of it is.
+
+    Args:
+        settings: of the command.
+        recipe: what reconstructs.
+        into: where results would go.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: what the command itself would refuse.
+    """
+    many = 1
+    if is_many(settings.measurement):
+        snapshots, _ = find_snapshots(settings)
+        many, settings = len(snapshots), settings_of_snapshot(settings, snapshots[0])
+    inputs, reconstructor = fit(load_inputs(settings, recipe.device, recipe.bands), recipe)
+    bands, height, width = inputs.system.cube_shape
+    nm = inputs.wavelengths
+    span = "" if nm is None else f", {nm[0]:g} to {nm[-1]:g} nm"
+    seconds, size = estimate(inputs, reconstructor)
+    times = _times(settings)
+    total = seconds * times * many
+    budget = settings.memory_budget
+    # What Python and torch take is in use already; a cube, and what pictures need, come to it.
+    memory = peak_memory(inputs.measurement.device) + size
+    about = f"about {memory / 2**30:.1f} GiB of {machine_memory() / 2**30:.1f} GiB"
+    written = [settings.output.cube, "metrics.json", "convergence.csv"]
+    written += ["rgb.png", "bands.png", "spectra.png"] * settings.output.pictures
+    written += ["report.html"] * (settings.output.pictures and settings.output.report)
+    device = inputs.measurement.device
+    threads = f", {torch.get_num_threads()} threads" * (device.type == "cpu")
+    rows = {
+        "snapshots": f"{many}, of which the first is {settings.measurement}" if many > 1 else None,
+        "files": "; ".join(inputs.notes) or None,
+        "camera": str(inputs.system).splitlines()[0],
+        "cube": f"{bands} bands of {height} x {width} pixels{span}",
+        "method": name_method(reconstructor),
+        "besides": ", ".join(_besides(settings)) or None,
+        "device": f"{device}{threads}, {ops.backend(device)} operators",
+        "time": f"{_duration(total)} to reconstruct, without reading, pictures and report",
+        "memory": about if budget is None else f"at most {budget}, block by block",
+        "writes": f"{', '.join(written)} into {into}{'/NAME' * (many > 1)}",
+    }
+    if Path(into).exists() and any(os.scandir(into)):
+        rows["note"] = f"{into} is not empty: files of these names are replaced"
+    return [f"{name:10}{value}" for name, value in rows.items() if value is not None]
+
+
+def estimate(inputs: Inputs, reconstructor: Reconstructor) -> tuple[float, int]:
+    """Return the seconds that a reconstruction takes, and the bytes of its tensors, about.
+
+    Two strips of the scene are reconstructed, and the time is taken to grow by as much per row as
+    between them; of a camera that cannot be cut, a few iterations.
+    """
+    y, system = inputs.measurement, inputs.system
+    if system.part_axis is None:
+        few = min(_FEW, reconstructor.iterations)
+        seconds = _seconds(reconstructor, y, system, None, few)
+        return seconds * reconstructor.iterations / few, _bytes(reconstructor, y, system, None)
+    scene = Parts(inputs)
+    statistics = scene.statistics
+    strips = [min(lines, scene.length) for lines in _STRIPS]
+    # The first also loads and compiles what all need.
+    _, one, other = (_seconds(reconstructor, *scene.part(0, n), statistics) for n in strips)
+    per_line = max(other - one, 0.0) / max(strips[2] - strips[1], 1)
+    if per_line == 0:  # so short that only its overhead is seen
+        per_line = other / strips[2]
+    size = _bytes(reconstructor, *scene.part(0, strips[2]), statistics) / strips[2]
+    return other + per_line * (scene.length - strips[2]), math.ceil(size * scene.length)
+
+
+def _seconds(
+    reconstructor: Reconstructor, y: Tensor, system: System, statistics: Any, most: int = 1 << 62
+) -> float:
+    state, start = torch.random.get_rng_state(), time.perf_counter()
+    reconstructor.run(y, system, callback=_stop_after(most), statistics=statistics)
+    torch.random.set_rng_state(state)
+    return time.perf_counter() - start
+
+
+def _bytes(reconstructor: Reconstructor, y: Tensor, system: System, statistics: Any) -> int:
+    def run() -> None:
+        reconstructor.run(y, system, callback=_stop_after(_FEW), statistics=statistics)
+
+    return peak_of(run)
+
+
+def _stop_after(most: int) -> Callable[..., bool]:
+    left = iter(range(most - 1))
+    return lambda *_: next(left, None) is None
+
+
+def name_method(reconstructor: Reconstructor) -> str:
+    """Say what reconstructs: algorithm, prior and iterations, or the network."""
+    if isinstance(reconstructor, Solver):
+        algorithm = type(reconstructor.algorithm).__name__
+        prior = type(reconstructor.prior).__name__
+        return f"{algorithm} with {prior}, at most {reconstructor.iterations} iterations"
+    if reconstructor.network is not None:
+        network = reconstructor.network
+        weights = sum(p.numel() for p in network.parameters())
+        return f"network {type(network).__name__}, {weights / 1e6:.2f} million weights"
+    return type(reconstructor).__name__
+
+
+def _times(settings: Reconstruct) -> int:
+    return 1 if settings.heldout is None else 2
+
+
+def _besides(settings: Reconstruct) -> list[str]:
+    said = ["calibrates first, which takes longer than all else"] * bool(settings.calibrate)
+    said += [f"withholds {settings.heldout} of the pixels in one more"] * (_times(settings) > 1)
+    said += ["scores against the truth"] * (settings.truth is not None)
+    return said
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"about {max(seconds, 0.1):.1f} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"

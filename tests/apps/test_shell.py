@@ -1,0 +1,104 @@
+"""What a shell sees: one name for all commands, versions, completion."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import entry_points
+
+import pytest
+
+import cassi
+from cassi import __main__ as door
+
+
+def run(*words, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | environment,
+    )
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["cassi", *arguments])
+        try:
+            door.main()
+            status = 0
+        except SystemExit as stop:
+            status = stop.code
+        return status, capsys.readouterr()
+
+    return call
+
+
+def test_version(call):
+    for flag in ("--version", "-V"):
+        status, said = call(flag)
+        assert (status, said.out) == (0, f"cassi {cassi.__version__}\n")
+
+
+def test_help_lists_every_command(call):
+    for arguments in ((), ("--help",), ("help",)):
+        status, said = call(*arguments)
+        assert status == 0
+        assert all(f"  {name} " in said.out for name in door.COMMANDS)
+
+
+def test_an_unknown_command_is_one_line(call):
+    status, said = call("reconstuct", "a=1")
+    assert status == 2
+    assert said.err == "cassi: error: no command 'reconstuct'; did you mean reconstruct?\n"
+    assert "there is reconstruct, train" in call("xyz")[1].err
+
+
+def test_every_command_has_both_names():
+    scripts = {script.name: script.value for script in entry_points(group="console_scripts")}
+    ours = {name: value for name, value in scripts.items() if value.startswith("cassi.")}
+    modules = {f"cassi-{name}": f"{module}:main" for name, (module, _) in door.COMMANDS.items()}
+    assert ours == modules | {"cassi": "cassi.__main__:main"}
+
+
+def test_a_command_behind_the_one_name_is_the_same():
+    one = run("cassi", "camera", "--help")
+    other = run("cassi.apps.camera", "--help")
+    assert one.returncode == 0
+    assert one.stdout == other.stdout
+
+
+def test_no_command_is_imported_for_the_help():
+    code = "import sys; sys.argv = ['cassi']; from cassi.__main__ import main; main(); "
+    code += "print([m for m in ('hydra', 'lightning') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("solver=", {"solver=gap", "solver=admm", "solver=auto"}),
+        ("experiment=gap", {"experiment=gap_tv"}),
+        ("solver=gap prior=t", {"prior=tv"}),
+        ("model=pre", {"model=pretrained"}),
+        ("output.p", {"output.pictures=", "output.points=", "output.progress="}),
+    ],
+)
+def test_completion(typed, offered):
+    """What bash and zsh are told when Tab is pressed behind these words."""
+    line = f"cassi-reconstruct {typed}"
+    environment = {"COMP_LINE": line, "COMP_POINT": str(len(line))}
+    done = run("cassi.apps.reconstruct", "-sc", "query=bash", **environment)
+    assert done.returncode == 0, done.stderr
+    assert offered <= set(done.stdout.split())
+
+
+def test_the_script_for_bash_is_installed():
+    done = run("cassi.apps.reconstruct", "-sc", "install=bash")
+    assert "complete -o nospace -o default -F hydra_bash_completion" in done.stdout
+    checked = subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=False)
+    assert checked.returncode == 0
