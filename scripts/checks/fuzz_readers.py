@@ -107,6 +107,23 @@ def _mat73(path: Path) -> None:
         stream.write(b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(124) + b"\0\2IM")
 
 
+def _netcdf(engine: str) -> Callable[[Path], object]:
+    def make(path: Path) -> None:
+        import xarray
+
+        array = xarray.DataArray(CUBE, dims=("wavelength", "y", "x"), name="cube")
+        array.assign_coords(wavelength=list(NM)).to_netcdf(path, engine=engine)
+
+    return make
+
+
+def _zarr(path: Path) -> None:
+    import xarray
+
+    array = xarray.DataArray(CUBE, dims=("wavelength", "y", "x"), name="cube")
+    array.assign_coords(wavelength=list(NM)).to_dataset().to_zarr(path)
+
+
 def _hdf5(**options: Any) -> Callable[[Path], object]:
     def make(path: Path) -> None:
         import h5py
@@ -267,6 +284,9 @@ def kinds() -> dict[str, Kind]:
 
     return {
         **{suffix.removeprefix("."): _writable(suffix) for suffix in io.WRITE_SUFFIXES},
+        "nc classic": _array(_netcdf("scipy"), "a.nc"),
+        "nc of xarray": _array(_netcdf("h5netcdf"), "a.nc"),
+        "zarr compressed": _array(_zarr, "a.zarr"),
         "tif deflate": _array(_tiff(compression="zlib", predictor=True, rowsperstrip=4), "a.tif"),
         "tif packbits": _array(_packbits, "a.tif"),
         "tif tiles, big": _array(_tiff(tile=(16, 16), bigtiff=True, byteorder=">"), "a.tif"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -203,15 +201,6 @@ def test_priors_of_anything():
     assert torch.equal(as_prior(lambda x, sigma: x)(x, 0.1), x)
     with pytest.raises(TypeError, match="expected a module, function or file"):
         as_prior(3)
-
-
-def test_importing_cassi_imports_none_of_them():
-    import subprocess
-
-    names = "('scipy', 'pylops', 'deepinv')"
-    code = f"import sys, cassi.adapters; print([n for n in {names} if n in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_the_benchmark(deepinv, capsys):

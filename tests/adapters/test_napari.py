@@ -71,16 +71,16 @@ def test_the_sample_is_reconstructed():
     cube, mask, snapshot = plugin.open_sample()
     bands = cube[0].shape[0]
     assert widgets.count_bands(snapshot[0].shape, mask[0].shape, plugin.STEP) == bands
-    part = np.s_[:32, :32]  # the first rows and columns are a camera of their own
-    width = 32 + (bands - 1) * plugin.STEP
+    part = np.s_[:16, :16]  # the first rows and columns are a camera of their own
+    width = 16 + (bands - 1) * plugin.STEP
     y = cassi.SDCassi(mask[0][part], bands=bands, step=2)(
-        torch.from_numpy(cube[0])[None, :, :32, :32]
+        torch.from_numpy(cube[0])[None, :, :16, :16]
     )
     data, about, kind = widgets.reconstruct_layer(
         y[0, 0].numpy(), mask[0][part], 2.0, "columns", (450.0, 650.0), "gap_tv"
     )
     assert y.shape[-1] == width
-    assert data.shape == (bands, 32, 32)
+    assert data.shape == (bands, 16, 16)
     assert (about["name"], kind) == ("reconstruction", "image")
     assert about["metadata"]["wavelengths"][:: bands - 1] == [450.0, 650.0]
     expected = cassi.reconstruct(y, cassi.SDCassi(mask[0][part], bands=bands, step=2), "gap_tv")

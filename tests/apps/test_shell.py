@@ -64,6 +64,14 @@ def test_every_command_has_both_names():
     assert ours == modules | {"cassi": "cassi.__main__:main"}
 
 
+def test_a_command_behind_the_one_name_gets_its_own(call, monkeypatch):
+    seen = []
+    monkeypatch.setattr("cassi.apps.camera.command.main", lambda: seen.append(sys.argv))
+    assert call("camera", "--help", "a=1")[0] == 0
+    assert seen == [["cassi-camera", "--help", "a=1"]]
+
+
+@pytest.mark.slow
 def test_a_command_behind_the_one_name_is_the_same():
     one = run("cassi", "camera", "--help")
     other = run("cassi.apps.camera", "--help")
@@ -71,6 +79,7 @@ def test_a_command_behind_the_one_name_is_the_same():
     assert one.stdout == other.stdout
 
 
+@pytest.mark.slow
 def test_no_command_is_imported_for_the_help():
     code = "import sys; sys.argv = ['cassi']; from cassi.__main__ import main; main(); "
     code += "print([m for m in ('hydra', 'lightning') if m in sys.modules])"
@@ -81,9 +90,8 @@ def test_no_command_is_imported_for_the_help():
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("solver=", {"solver=gap", "solver=admm", "solver=auto"}),
-        ("experiment=gap", {"experiment=gap_tv"}),
-        ("solver=gap prior=t", {"prior=tv"}),
+        pytest.param("solver=", {"solver=gap", "solver=auto"}, marks=pytest.mark.slow),
+        pytest.param("solver=gap prior=t", {"prior=tv"}, marks=pytest.mark.slow),
         ("model=pre", {"model=pretrained"}),
         ("output.p", {"output.pictures=", "output.points=", "output.progress="}),
     ],
@@ -97,6 +105,7 @@ def test_completion(typed, offered):
     assert offered <= set(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_the_script_for_bash_is_installed():
     done = run("cassi.apps.reconstruct", "-sc", "install=bash")
     assert "complete -o nospace -o default -F hydra_bash_completion" in done.stdout
