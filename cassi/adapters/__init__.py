@@ -5,6 +5,7 @@ Each library is imported when it is asked for.
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 from cassi.priors.denoiser import Denoiser
@@ -50,6 +51,7 @@ def as_pylops(system: Any) -> Any:
         ImportError: PyLops is not installed: `pip install pylops`.
         TypeError: it is no camera.
     """
+    _need("pylops")
     from cassi.adapters.pylops import CameraOperator
 
     return CameraOperator(system)
@@ -75,6 +77,7 @@ def as_physics(system: Any, **options: Any) -> Any:
         ImportError: deepinv is not installed: `pip install deepinv`.
         TypeError: it is no camera.
     """
+    _need("deepinv")
     from cassi.adapters.deepinv import CameraPhysics
 
     return CameraPhysics(system, **options)
@@ -93,3 +96,8 @@ def as_prior(denoiser: Any, **options: Any) -> Denoiser:
         ValueError: an option is out of range.
     """
     return Denoiser(denoiser, **options)
+
+
+def _need(package: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise ImportError(f"expected the package {package}; pip install 'cassi[{package}]'")

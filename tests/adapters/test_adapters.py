@@ -196,6 +196,13 @@ def test_denoisers_of_deepinv_are_priors(deepinv, camera, cubes, name):
     assert x.isfinite().all()
 
 
+def test_what_is_not_installed_is_named(camera, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for adapt, name in ((as_pylops, "pylops"), (as_physics, "deepinv")):
+        with pytest.raises(ImportError, match=rf"pip install 'cassi\[{name}\]'"):
+            adapt(camera)
+
+
 def test_priors_of_anything():
     x = torch.ones(1, 2, 3, 3)
     assert torch.equal(as_prior(lambda x, sigma: x)(x, 0.1), x)
