@@ -107,7 +107,7 @@ def _mat73(path: Path) -> None:
         stream.write(b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(124) + b"\0\2IM")
 
 
-def _netcdf(engine: str) -> Callable[[Path], object]:
+def _netcdf(engine: Any) -> Callable[[Path], object]:
     def make(path: Path) -> None:
         import xarray
 
