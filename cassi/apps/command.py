@@ -7,7 +7,8 @@ import os
 import select
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,7 @@ class _Job:
         folder = Path(hydra.runtime.output_dir).resolve()
         try:
             # Not before: nothing is half done while Hydra composes, which may lose an exception.
-            with raise_terminated():
+            with raise_terminated(), plain_warnings():
                 options = tuple(hydra.overrides.task)
                 settings: Any = read_settings(config, self.kind, options)
                 return self.job(settings, Run(folder, many, options))
@@ -124,6 +125,23 @@ class _Job:
                 print(f"{self.name}: error: {describe(error)}", file=sys.stderr)
                 raise JobError(describe(error)) from None
             _fail(self.name, describe(error), USAGE_ERROR, error)
+
+
+@contextlib.contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Print warnings of the user's data in one line, as commands print theirs."""
+    usual = warnings.formatwarning
+
+    def in_a_line(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> str:
+        if category is UserWarning:
+            return f"warning: {message}\n"
+        return usual(message, category, *where, **more)
+
+    warnings.formatwarning = in_a_line
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
 
 
 def _fail(name: str, message: str, status: int, error: Exception | None = None) -> None:

@@ -24,6 +24,9 @@ from cassi.data.scenes import scene_name
 from cassi.evaluation.problems import scene_generator
 from cassi.systems import System
 
+_EXPOSED = 0.25
+"""Of full scale: a frame that stays below says nothing of what fills a pixel."""
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -108,6 +111,8 @@ def load_inputs(
         stated=given,
     )
     system, notes = camera.system, [*notes, *camera.notes]
+    if measured is not None and frame is not None:
+        more += describe_white(chain, frame, system, camera.mask, measured.full_scale)
     if truth is not None:
         _check_shape("truth", files, "(C, H, W)", truth.data, system.cube_shape)
     if frame is None:
@@ -166,6 +171,23 @@ def preprocess(
         print(f"warning: {each.message}", file=sys.stderr)
     said = describe(made.done)
     return made.y, made.bad, made.done, [f"measurement: {said}"] if said else []
+
+
+def describe_white(
+    chain: Preprocessing, y: Tensor, system: System, mask: Tensor, full_scale: float | None
+) -> list[str]:
+    """Say what white comes to in the cube, where full scale is known and nobody set a scale.
+
+    What fills a pixel is the light of all bands: of a white scene C times the mean of the mask.
+    """
+    white = system.cube_shape[0] * float(mask.mean())
+    known = full_scale is not None or chain.bits is not None
+    if not known or chain.scale != 1 or white <= 1 or float(y.max()) < _EXPOSED:
+        return []
+    return [
+        f"measurement: full scale is 1, so a white scene that fills the pixels is {1 / white:.2g} "
+        f"in the cube; scale={white:.3g} (bands times mean of the mask) makes it 1"
+    ]
 
 
 @torch.no_grad()

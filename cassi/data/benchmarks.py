@@ -209,7 +209,7 @@ class Benchmark:
                 f"{path}: expected a measurement (H', W') of {tuple(wanted)}, got {found}"
             )
         try:
-            made = self.preprocessing.prepare(loaded.data, loaded.full_scale)
+            made = self.preprocessing.prepare(loaded.data, loaded.full_scale, path.name)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
         return made, ", ".join(filter(None, (loaded.note, describe(made.done))))

@@ -137,7 +137,9 @@ class Preprocessing:
         if not (is_number(self.scale) and self.scale > 0):
             raise ValueError(f"scale: expected a number > 0, got {self.scale!r}")
 
-    def prepare(self, frame: Tensor, full_scale: float | None = None) -> Prepared:
+    def prepare(
+        self, frame: Tensor, full_scale: float | None = None, name: str = "measurement"
+    ) -> Prepared:
         """Make a measurement of a frame `(B, K, H', W')`, and say which of its pixels count.
 
         Whatever the frame holds at pixels that a file or a list names, NaN included, has no
@@ -146,6 +148,7 @@ class Preprocessing:
         Args:
             frame: raw.
             full_scale: the largest value that it can hold, where that is known; `bits` wins.
+            name: of the frame, in warnings.
 
         Raises:
             ValueError: a file or the window does not fit the frame; dark level, saturation, bits or
@@ -168,7 +171,7 @@ class Preprocessing:
         if not bool(values.any()):
             raise ValueError("measurement: expected light, got only zeros")
         self._check_bits(values, full)
-        level = self._saturation(values, full)
+        level = self._saturation(values, full, name)
         saturated = torch.zeros_like(frame, dtype=torch.bool)
         if level is not None:
             saturated = (frame >= level) & ~known
@@ -194,7 +197,7 @@ class Preprocessing:
             given = self.hot_pixels if is_number(self.hot_pixels) else None
             done["hot_pixels"] = {"source": source, "threshold": given, "left_out": number}
         if level is not None:
-            done["saturation"] = self._count(saturated, level)
+            done["saturation"] = self._count(saturated, level, name)
         if self.window is not None:
             y, left_out, done["window"] = self._cut(y), self._cut(left_out), list(self.window)
             if bool(left_out.flatten(2).all(2).any()):
@@ -248,7 +251,7 @@ class Preprocessing:
         if 0 < top <= 1 < full and bool((values % 1).any()):
             raise ValueError(f"{wanted}, got fractions up to {top:.4g}; leave bits=null")
 
-    def _saturation(self, values: Tensor, full: float | None) -> float | None:
+    def _saturation(self, values: Tensor, full: float | None, name: str) -> float | None:
         """Return the level from which on pixels of a frame are saturated, if there is one."""
         top, level = values.max().item(), self.saturation
         if level is None:
@@ -268,7 +271,7 @@ class Preprocessing:
         share = 0.0 if clipped is None else (values == clipped).double().mean().item()
         if share > MOST_CLIPPED:
             warnings.warn(
-                f"measurement: {100 * share:.3g} % of the pixels share its largest value, "
+                f"{name}: {100 * share:.3g} % of the pixels share its largest value, "
                 f"{top:.4g}; where that is overexposed, saturation={top:.6g} leaves them out",
                 stacklevel=2,
             )
@@ -285,7 +288,8 @@ class Preprocessing:
         self, filled: Tensor, good: Tensor, top: float, full: float | None
     ) -> tuple[Tensor, dict[str, Any]]:
         source, dark, hint = "number", self._dark_of(filled), self._of_counts(full)
-        level = dark.mean().item() if isinstance(dark, Tensor) else dark
+        seen = good.flatten(0, 1).any(0)
+        level = dark[seen].mean().item() if isinstance(dark, Tensor) else dark
         if self.dark == "auto":
             source = "edges"
         elif "dark" in self._files:
@@ -296,10 +300,10 @@ class Preprocessing:
                 f"dark: expected a level below the frame's largest value, {top:.4g}, got "
                 f"{level:.4g}{hint}"
             )
-        seen = y[good].double()
-        mean, spread = seen.mean().item(), seen.std(correction=0).item()
+        light = y[good].double()
+        mean, spread = light.mean().item(), light.std(correction=0).item()
         # The noise of a frame without light is as far below zero as above.
-        dim = mean <= 3 * spread / len(seen) ** 0.5 and seen.max() <= -2 * seen.min()
+        dim = mean <= 3 * spread / len(light) ** 0.5 and light.max() <= -2 * light.min()
         if mean <= 0 or dim:
             raise ValueError(
                 f"measurement: expected light, its mean is {mean:.3g} above the dark level "
@@ -356,12 +360,12 @@ class Preprocessing:
                 "deviations, too many to be outliers; give a larger number, or a file"
             )
 
-    def _count(self, saturated: Tensor, level: float) -> dict[str, Any]:
+    def _count(self, saturated: Tensor, level: float, name: str) -> dict[str, Any]:
         number, share = int(saturated.sum()), saturated.double().mean().item()
         if number:
             found = self.saturation == "auto"
             warnings.warn(
-                f"measurement: {number} pixels ({100 * share:.3g} %) are saturated, at {level:g} "
+                f"{name}: {number} pixels ({100 * share:.3g} %) are saturated, at {level:g} "
                 f"or more; they are left out{'; saturation=null keeps them' if found else ''}",
                 stacklevel=2,
             )

@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from cassi.apps import calibrate as calibrating
 from cassi.apps import evaluate as evaluating
 from cassi.apps import reconstruct as reconstructing
 from cassi.apps import train as training
+from cassi.apps.command import plain_warnings
 from cassi.apps.errors import describe, is_usage_error
 from cassi.apps.reconstruct.plan import parse_size
 
@@ -37,6 +39,17 @@ def raised(function):
     with pytest.raises(Exception) as caught:
         function()
     return caught.value
+
+
+def test_a_warning_is_a_line():
+    with plain_warnings():
+        ours, theirs = (
+            warnings.formatwarning("old", kind, "file.py", 3, "")
+            for kind in (UserWarning, DeprecationWarning)
+        )
+    assert ours == "warning: old\n"
+    assert "file.py:3: DeprecationWarning" in theirs
+    assert "UserWarning" in warnings.formatwarning("old", UserWarning, "file.py", 3, "")
 
 
 @pytest.mark.parametrize(

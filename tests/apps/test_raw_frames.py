@@ -64,6 +64,15 @@ def test_twelve_bits_of_sixteen_are_pointed_out(reconstruct, camera, frame, tmp_
     assert "none above 3564: of a camera of 12 bits? then set bits=12" in outcome.out
 
 
+def test_what_white_comes_to(cube, frame):
+    hint = "a white scene that fills the pixels is 0.36 in the cube; scale=2.75 (bands times mean"
+    _, outcome = cube(frame)
+    assert hint in outcome.out
+    for options in (["scale=2.75"], ["bits=14"]):  # told, or dark beside full scale
+        _, outcome = cube(frame, *options)
+        assert "a white scene" not in outcome.out
+
+
 def test_a_dead_column_is_left_out(cube, frame, results):
     clean, _ = cube(frame, *QUIET, "solver.iterations=60")
     broken = frame.copy()
@@ -135,21 +144,23 @@ def test_frames_of_an_evaluation(evaluate, camera, frame, results, tmp_path):
     folder.mkdir()
     for value in (0, 3000):
         spoilt = frame.copy()
-        spoilt[4, 6:9] = value
+        spoilt[4, 6:9], spoilt[2, 3] = value, 4095
         bad = np.zeros(frame.shape, np.uint8)
         bad[4, 6:9] = 1
         Image.fromarray(spoilt).save(folder / f"frame_{value}.png")
         Image.fromarray(bad).save(tmp_path / "bad.png")
-    outcome = evaluate(
-        *("data=folder", "data.root=null", f"data.measurements={folder}", f"mask={camera.mask}"),
-        *("data.wavelengths=[450,500,550,600,650]", "system.step=-1", "report=false"),
-        *("figures=false", "progress=false", "data.evaluation.bits=12"),
-        *(f"data.evaluation.dark={DARK}", "data.evaluation.bad_pixels=bad.png"),
-        "reconstructors=[{name: gap, method: gap_tv, overrides: {solver.iterations: 3}}]",
-    )
+    with pytest.warns(UserWarning, match=r"frame_0.png: 1 pixels \(0.397 %\) are saturated"):
+        outcome = evaluate(
+            *("data=folder", "data.root=null", f"data.measurements={folder}"),
+            f"mask={camera.mask}",
+            *("data.wavelengths=[450,500,550,600,650]", "system.step=-1", "report=false"),
+            *("figures=false", "progress=false", "data.evaluation.bits=12"),
+            *(f"data.evaluation.dark={DARK}", "data.evaluation.bad_pixels=bad.png"),
+            "reconstructors=[{name: gap, method: gap_tv, overrides: {solver.iterations: 3}}]",
+        )
     assert outcome.status == 0, outcome.err
     done = results("results.json")["settings"]["preprocessing"]
     assert sorted(done) == ["frame_0", "frame_3000"]
-    assert all(each["bad_pixels"]["left_out"] == 3 for each in done.values())
+    assert all(each["bad_pixels"]["left_out"] == 4 for each in done.values())
     cubes = [np.load(tmp_path / "run" / "records" / name / "gap.npy") for name in done]
     assert np.array_equal(*cubes)
