@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ from cassi.data.scenes import Scale, Scene, find_scenes, load_scene
 PathLike = str | os.PathLike[str]
 
 # Raised whenever a converted copy would hold other values than before.
-_CACHE_VERSION = 1
+_CACHE_VERSION = 2
 
 
 def load_split(
@@ -186,6 +187,11 @@ class WholeScenes(Dataset[Tensor]):
         """Name of each scene."""
         return [scene.name for scene in self.scenes]
 
+    @property
+    def scales(self) -> list[float]:
+        """Values of its file for 1 of each scene, see `Scene.scale`."""
+        return [scene.scale for scene in self.scenes]
+
     def __len__(self) -> int:
         return len(self.scenes)
 
@@ -224,14 +230,17 @@ def _load_cached(path: Path, wavelengths: Sequence[float], scale: Scale, cache: 
     stamps = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     wanted = tuple(map(float, wavelengths))
     key = digest_content([repr((_CACHE_VERSION, str(path.resolve()), stamps, wanted, scale))])[:16]
-    copy = cache / f"{path.stem[:60]}-{key}.npy"
-    if not copy.is_file():
+    name = f"{path.stem[:60]}-{key}"
+    copy = next(cache.glob(f"{glob.escape(name)}-*.npy"), None)
+    if copy is None:
         scene = load_scene(path, wavelengths, scale=scale).compact()
+        copy = cache / f"{name}-{scene.scale!r}.npy"
         with atomic_path(copy) as temporary:
             np.save(temporary, scene.cube.numpy())
     # Copy on write: torch takes no read-only memory, and nobody can harm the file.
     cube = torch.from_numpy(np.load(copy, mmap_mode="c", allow_pickle=False))
-    return Scene(path.stem.removesuffix("_ms"), cube, wanted, f"{path.name}: from {copy.name}")
+    note, level = f"{path.name}: from {copy.name}", float(copy.stem.rpartition("-")[2])
+    return Scene(path.stem.removesuffix("_ms"), cube, wanted, note, level)
 
 
 def _checked(scenes: Sequence[Scene]) -> list[Scene]:

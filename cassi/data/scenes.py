@@ -33,6 +33,8 @@ _STORE = ".zarr"
 
 FULL_SCALE = 65535
 """What stands for 1 in a compact cube."""
+HIGHLIGHTS = 0.01
+"""Share of the values that may exceed 1 where 1 is white; of more, 1 is no level of the scene."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,15 @@ class Scene:
         cube: `(C, H, W)` in [0, 1], float32; after `compact` uint16 that counts 65535ths.
         wavelengths: one a band, nm, rising.
         note: how the file was understood, for the user.
+        scale: values of the file for 1 of the cube, where it was divided for the sake of highlights
+            beyond 1; else 1.
     """
 
     name: str
     cube: Tensor
     wavelengths: tuple[float, ...]
     note: str = ""
+    scale: float = 1.0
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -198,7 +203,10 @@ def load_scene(
     top = cube.max().item()
     if top == 0:
         raise ValueError(f"{path}: expected a scene with light in it, all values are 0 or less")
+    level = 1.0
     if scale == "maximum" or (scale == "auto" and (counts or top > 1)):
+        if not counts and top > 1 and (cube > 1).double().mean() <= HIGHLIGHTS:
+            level = top
         cube = cube.div_(top).clamp_(max=1)
         note += f", divided by its maximum {top:.6g}"
     elif scale != "auto":
@@ -206,7 +214,7 @@ def load_scene(
             raise ValueError(f"scale: expected 'auto', 'maximum' or a number > 0, got {scale!r}")
         cube = cube.div_(float(scale)).clamp_(max=1)
         note += f", divided by {scale:g}"
-    return Scene(_stem(path).removesuffix("_ms"), cube, wanted, note)
+    return Scene(_stem(path).removesuffix("_ms"), cube, wanted, note, level)
 
 
 def _read_pages(folder: Path) -> tuple[Tensor, str]:

@@ -51,6 +51,8 @@ class Training(LightningModule):
             has to have the same.
         bands: numbers of bands, at most those of the cubes: step s sees s mod n, of the n here, by
             means over neighbouring bands. None: the cubes as they are.
+        scales: what 1 of each validation scene is on the scale of its file, see
+            `cassi.data.scenes.Scene`; the PSNR is that of the file. None: 1 for all.
         starts: a folder, in which the starts of these batches are kept: the cubes that
             `net.begin(y, system)` returns and `net.outputs(y, system, start)` takes.
 
@@ -75,6 +77,7 @@ class Training(LightningModule):
         pool: int | None = None,
         bands: Sequence[int] | None = None,
         starts: str | None = None,
+        scales: Sequence[float] | None = None,
     ) -> None:
         super().__init__()
         if bands is not None and not (bands and min(bands) >= 1):
@@ -93,7 +96,7 @@ class Training(LightningModule):
         self.simulate, self.loss = simulate, loss
         self.validate = validate or simulate
         self.optimizer_of, self.scheduler_of = optimizer, scheduler
-        self.seed, self.picture = seed, picture
+        self.seed, self.picture, self.scales = seed, picture, scales
         self.scores: list[Tensor] = []
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
@@ -135,7 +138,8 @@ class Training(LightningModule):
                 f"the network's output is not finite after step {self.trainer.global_step}; lower "
                 "optimizer.lr, set trainer.gradient_clip_val, or leave 16-mixed"
             )
-        self.scores.append(metrics.psnr(x, truth).mean())
+        scale = 1.0 if self.scales is None else self.scales[batch_idx]
+        self.scores.append(metrics.psnr(x * scale, truth * scale).mean())
         if batch_idx == 0:
             self._show(x[0], truth[0])
 

@@ -148,6 +148,15 @@ def test_cache(root, tmp_path):
     assert len(list(cache.iterdir())) == 5
 
 
+def test_the_cache_keeps_the_scale(root, tmp_path):
+    cube = uniform(3, 20, 20)
+    cube[0, 0, 0] = 2.75
+    cassi.write_cube(root / "train" / "a.tif", cube, [450, 500, 550])
+    for _ in range(2):
+        scenes = load_split(root, "train", wavelengths=BANDS, cache=tmp_path / "cache")
+        assert WholeScenes(scenes).scales == [2.75, 1]
+
+
 def test_splits_that_are_refused(root):
     (root / "validation" / "c.tif").unlink()
     for given, split, wanted, message in (

@@ -116,6 +116,19 @@ def test_integers_without_full_scale_are_counts(tmp_path):
     assert load_scene(tmp_path / "a.tif", BANDS).cube.max() == 1
 
 
+@pytest.mark.parametrize(("share", "scale"), [(0.005, 3.5), (0.4, 1), (0.0, 1)])
+def test_highlights_beyond_white(tmp_path, share, scale):
+    """Where few values exceed 1, 1 is white; counts say nothing of it."""
+    cube = uniform(3, 20, 20)
+    cube.view(-1)[: round(share * cube.numel())] = 3.5
+    np.save(tmp_path / "a.npy", cube.numpy())
+    scene = load_scene(tmp_path / "a.npy", BANDS)
+    assert (scene.scale, scene.compact().scale) == (scale, scale)
+    torch.testing.assert_close(scene.cube * max(scale, cube.max().item()), cube.clamp(max=3.5))
+    np.save(tmp_path / "b.npy", (1000 * cube).round().short().numpy())
+    assert load_scene(tmp_path / "b.npy", BANDS).scale == 1
+
+
 def test_refused_files(tmp_path):
     one_nan = np.where(np.arange(90).reshape(3, 6, 5) == 43, np.nan, 1)
     for array, message in (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -51,6 +53,21 @@ def test_counts(name):
     settings = {"batch_size": 1, "steps_per_epoch": 1, "workers": 0, name: -1}
     with pytest.raises(ValueError, match=rf"data\.{name}"):
         TrainingData(torch.ones(1), torch.ones(1), **settings)
+
+
+def test_scores_are_on_the_scale_of_the_file():
+    """A scene that was divided for its highlights is no easier than the same without them."""
+
+    class Off(nn.Module):
+        def forward(self, y, system):
+            return torch.full((1, *system.cube_shape), 0.25)
+
+    simulate = Simulator(RandomMasks(), step=1)
+    truth = torch.full((1, 3, 8, 8), 0.5)
+    for scale, error in ((1.0, 0.25), (1.6, 0.4)):
+        module = Training(Off(), simulate, RMSE(), torch.optim.Adam, scales=[scale])
+        module.validation_step(truth, 0)
+        assert module.scores[0].item() == pytest.approx(-20 * math.log10(error), abs=0.05)
 
 
 def test_seeds_differ_in_every_part():

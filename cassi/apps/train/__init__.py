@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -55,12 +56,12 @@ def train(settings: Train, run: Run) -> float:
     data = inputs.load_data(settings)
     if settings.channels_last and first:
         _warn_of_layout(net, data.samples[0])
-    module = make_module(settings, net, wavelengths)
+    module = make_module(settings, net, wavelengths, data.scenes.scales)
     trainer = make_trainer(settings, folder, resumed)
     count = sum(p.numel() for p in net.parameters() if p.requires_grad)
     if first:
         scenes = f"{len(data.samples.scenes)} training and {len(data.scenes)} validation scenes"
-        print(f"{scenes}, {len(wavelengths)} bands")
+        print(f"{scenes}, {len(wavelengths)} bands", *inputs.describe_highlights(data), sep="\n")
         begun = "" if resumed is None else f", going on after step {resumed}"
         print(f"{card.name}: {count / 1e6:.2f} M parameters{begun}", flush=True)
         options.save_options(folder, run.options)
@@ -76,8 +77,13 @@ def train(settings: Train, run: Run) -> float:
     return score
 
 
-def make_module(settings: Train, net: Any, wavelengths: tuple[float, ...]) -> Any:
-    """Make the LightningModule of settings."""
+def make_module(
+    settings: Train,
+    net: Any,
+    wavelengths: tuple[float, ...],
+    scales: Sequence[float] | None = None,
+) -> Any:
+    """Make the LightningModule of settings, and of the scales of the validation scenes."""
     from cassi import viz
 
     data = settings.data
@@ -97,6 +103,7 @@ def make_module(settings: Train, net: Any, wavelengths: tuple[float, ...]) -> An
         picture=lambda cube: viz.srgb(cube, wavelengths),
         channels_last=settings.channels_last,
         pool=data.pool,
+        scales=scales,
     )
 
 

@@ -74,6 +74,33 @@ def load_data(settings: Train) -> Any:
     )
 
 
+def describe_highlights(data: Any) -> list[str]:
+    """Say which validation scenes have highlights, and what their PSNR then means.
+
+    Args:
+        data: of `load_data`.
+    """
+    scenes = data.scenes.scenes
+    lines = [
+        f"validation: {scene.name} has highlights up to {scene.scale:.3g}; its PSNR is that of the "
+        "values of its file, where all beyond 1 count as 1"
+        for scene in scenes
+        if scene.scale != 1
+    ]
+    dim = [scene.name for scene in scenes if scene.scale == 1 and _is_dim(scene)]
+    if dim:
+        lines.append(
+            f"validation: 99 % of {', '.join(dim)} lie below half of the peak of PSNR, the scene's "
+            "highlights, which makes it high; compare it with that of the same scenes only"
+        )
+    return lines
+
+
+def _is_dim(scene: Scene) -> bool:
+    values = scene.values()
+    return bool(values.max() > 0.99) and float((values > 0.5).double().mean()) < 0.01
+
+
 def data_wavelengths(data: Data) -> tuple[float, ...]:
     """Return the wavelengths of the training data, nm."""
     if data.simulator is None:

@@ -67,6 +67,27 @@ def test_end_to_end(train, results, tmp_path):
     assert {"loss", "val_psnr", "lr-Adam"} <= set(events.Tags()["scalars"])
 
 
+def test_highlights_of_validation_scenes_are_told(train, tmp_path):
+    cube = 0.8 * torch.rand(28, 32, 32, generator=torch.Generator().manual_seed(0))
+    for split, name, top in (
+        ("train", "a", 0.5),
+        ("validation", "bright", 4),
+        ("validation", "dim", 1),
+    ):
+        (tmp_path / "scenes" / split).mkdir(parents=True, exist_ok=True)
+        scene = cube * (0.5 if name == "dim" else 1)
+        scene[:, 3, 4] = top
+        np.save(tmp_path / "scenes" / split / f"{name}.npy", scene.numpy())
+    np.save(tmp_path / "mask.npy", (cube[0] > 0.4).float().numpy())
+    outcome = train(
+        *TINY, "data=folder", "data.root=scenes", "data.simulator.masks.mask=mask.npy",
+        "data.batch_size=1", "data.workers=0", "trainer.max_steps=1",
+    )  # fmt: skip
+    assert outcome.status == 0, outcome.err
+    assert "validation: bright has highlights up to 4; its PSNR is that of" in outcome.out
+    assert "validation: 99 % of dim lie below half of the peak of PSNR" in outcome.out
+
+
 def test_kill_and_resume_is_as_if_nothing_had_happened(train, start, results, tmp_path):
     options = (
         *TINY, "data.steps_per_epoch=5", "trainer.max_steps=12", "callbacks=ema",
