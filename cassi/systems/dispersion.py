@@ -397,6 +397,8 @@ def infer_bands(
     else:
         options = ", ".join(f"{count} bands x step {size}" for count, size in fits)
         hint = f"what would fit: {options} (either sign)"
+        if bands is not None and 0 < (bands - 1) * abs(step) <= extra:
+            hint += f"; or set system.detector={detector_length} if it reaches beyond the bands"
     raise ValueError(
         f"measurement: {detector_length} pixels along the dispersion do not fit a mask of "
         f"{mask_length}, {wanted}; {hint}"

@@ -204,7 +204,7 @@ def test_number_of_bands(arguments: tuple[int, ...], expected: int) -> None:
         ((256, 250, 2), "the measurement is smaller than the mask"),
         ((256, 256, 2, 28), "equal sizes leave no room for dispersion"),
         ((256, 278, 1.5), "mask of 256, step 1.5; what would fit: 23 bands x step 1, 12"),
-        ((256, 279, 1.5, 15), "15 bands and step 1.5; what would fit"),
+        ((256, 279, 1.5, 15), "15 bands and step 1.5; what would fit.* or set system.detector=279"),
         ((256, 259, -0.4), "system.bands: .* step -0.4 fits 7 to 8"),
         ((256, 256, 0), "system.bands: expected the number of bands, which step 0 leaves open"),
     ],

@@ -280,9 +280,12 @@ def fit_bands(
     if wavelengths is not None and system.get("bands") is None:
         found = infer_bands(mask.shape[axis], measurement.shape[axis], step)
         if found != len(wavelengths):
+            length, more = measurement.shape[axis], ""
+            if mask.shape[axis] + (len(wavelengths) - 1) * abs(step) <= length:
+                more = f"; set system.detector={length} if it reaches beyond the bands"
             raise ValueError(
                 f"wavelengths: expected {found} values, one per band that step {step:g} makes, "
-                f"got {len(wavelengths)}"
+                f"got {len(wavelengths)}{more}"
             )
     return infer_bands(mask.shape[axis], measurement.shape[axis], step, bands)
 
