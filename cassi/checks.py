@@ -1,4 +1,4 @@
-"""Checks of arguments that every part needs; imports nothing of the package."""
+"""Checks that several parts need; imports nothing of the package."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ import os
 from collections.abc import Iterable
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LEAST_CLIPPED = 16
+"""Pixels that share a frame's maximum exactly, where it is clipped."""
+CLEAR_LEVELS = 8
+"""Different values, over which as many pixels below a clipped maximum are spread."""
 
 
 def whole_number(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:
@@ -76,3 +84,23 @@ def raised_here(error: BaseException) -> bool:
         return True
     code = place.tb_frame.f_code
     return code.co_filename.startswith(_PACKAGE) and code.co_code[place.tb_lasti] == _RAISE
+
+
+def clipped_level(values: Tensor) -> float | None:
+    """Find the level at which a frame is clipped, in the frame itself.
+
+    That is its maximum, where at least 16 pixels have exactly this value and as many pixels below
+    it are spread over at least 8 values: the numbers of an unclipped frame grow rarer upwards.
+
+    Args:
+        values: of good pixels `(N,)`.
+
+    Returns:
+        The level; None where the frame is not clearly clipped.
+    """
+    top = values.max()
+    number = int((values == top).sum())
+    if number < LEAST_CLIPPED:
+        return None
+    highest = values.topk(min(2 * number, len(values))).values[number:]
+    return top.item() if len(highest.unique()) >= CLEAR_LEVELS else None

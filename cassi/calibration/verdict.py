@@ -14,6 +14,7 @@ from torch import Tensor
 from cassi.calibration.correlation import Correlation, Ends, Sight, find_ends
 from cassi.calibration.geometry import turned
 from cassi.calibration.spectra import comb, direction
+from cassi.checks import clipped_level
 from cassi.systems import BlurredCassi, DDCassi, SDCassi
 
 CLEARLY = 1.6
@@ -30,8 +31,8 @@ REVERSED = -0.1
 """Of `direction`: below it spectra are taken to be in reverse."""
 COMB = 0.05
 """Share of the spectra that may alternate from band to band."""
-CLIPPED, LEVELS = 1e-4, 8
-"""Share of the pixels that may have exactly the largest value, and different values below them."""
+CLIPPED = 1e-4
+"""Share of the pixels that may have exactly the largest value."""
 NEGATIVE = 0.03
 """Share of the light that may be negative."""
 UNUSED = 0.02
@@ -216,13 +217,11 @@ def _check_light(y: Tensor, good: Tensor | None) -> Verdict:
     total = values.abs().sum().clamp_min(torch.finfo(y.dtype).tiny)
     warnings = []
     top = values.max()
-    # Neighbouring values of a coarse converter are as frequent as the largest one by chance; a
-    # simulated frame without noise may have few values at all.
     clipped = int((values == top).sum())
+    # Neighbouring values of a coarse converter are as frequent as the largest one by chance.
     below = int(((values < top) & (values >= 0.99 * top)).sum())
-    next_ones = values.topk(min(2 * clipped, values.numel())).values[clipped:]
-    many = clipped > max(16.0, CLIPPED * values.numel()) and clipped > below / 4
-    if many and len(next_ones.unique()) >= LEVELS:
+    many = clipped > CLIPPED * values.numel() and clipped > below / 4
+    if many and clipped_level(values) is not None:
         message = (
             f"{clipped} pixels ({clipped / values.numel():.2g} of them) have the largest value: "
             "the sensor is saturated there; set saturation= to that level of the raw frame, which "

@@ -8,16 +8,11 @@ import torch
 from shared import seeded
 
 from cassi import SDCassi
+from cassi.checks import clipped_level
 from cassi.data.bundled import bundled_path
-from cassi.data.frames import (
-    STEPS,
-    Preprocessing,
-    clipped_level,
-    describe,
-    find_dead_lines,
-    repair,
-)
+from cassi.data.frames import STEPS, Preprocessing, describe
 from cassi.data.io import load_cube, load_mask
+from cassi.data.pixels import find_dead_lines, repair
 from cassi.data.sensor import Sensor
 
 
