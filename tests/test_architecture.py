@@ -20,7 +20,7 @@ PARTS = {
     "solvers": set(),
     "models": {"solvers", "priors", "ops"},
     "data": {"systems", "ops", "checks"},
-    "calibration": {"ops", "systems"},
+    "calibration": {"ops", "systems", "checks"},
     "metrics": {"checks"},
     "training": {"ops", "systems", "solvers", "data", "metrics"},
     "evaluation": {"ops", "systems", "solvers", "data", "metrics"},

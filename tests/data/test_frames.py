@@ -11,8 +11,8 @@ from cassi import SDCassi
 from cassi.checks import clipped_level
 from cassi.data.bundled import bundled_path
 from cassi.data.frames import STEPS, Preprocessing, describe
+from cassi.data.frames.pixels import find_dead_lines, repair
 from cassi.data.io import load_cube, load_mask
-from cassi.data.pixels import find_dead_lines, repair
 from cassi.data.sensor import Sensor
 
 

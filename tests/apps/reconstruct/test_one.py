@@ -12,7 +12,7 @@ import cassi
 from cassi.apps.results import write_json
 from cassi.data import io
 from cassi.data.checksums import SUMS, check_sums
-from cassi.data.pixels import edge_level
+from cassi.data.frames.pixels import edge_level
 from cassi.data.resample import to_wavelengths
 
 TINY = ("solver.iterations=3", "solver.consistent=false")

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from cassi.checks import clipped_level, whole_number
-from cassi.data.io import check_finite, load_mask, load_measurement
-from cassi.data.pixels import (
+from cassi.data.frames.pixels import (
     edge_level,
     find_dead_lines,
     find_hot_in_snapshot,
     find_outliers,
     repair,
 )
+from cassi.data.io import check_finite, load_mask, load_measurement
 from cassi.data.sensor import is_list, is_number
 
 STEPS = ("bits", "dark", "flat", "hot_pixels", "bad_pixels", "saturation", "window", "scale")
