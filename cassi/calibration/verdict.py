@@ -23,8 +23,10 @@ STEP = 0.05
 """Pixels per band by which the step must be off: real cameras' nominal ones are, by up to 0.04."""
 SHIFT = 0.75
 """Pixels by which the mask must be off across the dispersion; along it 1 more than half."""
-FITS = 1.25
+FITS = 1.7
 """By which factor the profile of the light must fit better."""
+LINES = 0.0125
+"""Misfit, beyond twice that of bands of any brightness: light in lines, which end nowhere."""
 ERRORS = 3
 """Standard errors that a step or shift must be off."""
 REVERSED = -0.1
@@ -406,8 +408,10 @@ def _check_place(system: Any, look: _Look, given: Sight, numbers: dict[str, Any]
         "step_error": error,
         "misfit": ends.misfits[1],
         "misfit_nominal": ends.misfits[0],
+        "misfit_free": ends.free,
     }
-    better = ends.misfits[0] > FITS * ends.misfits[1] and ends.misfits[1] < 0.3
+    nominal, found = ends.misfits
+    better = nominal > FITS * found and found < min(0.3, 2 * ends.free + LINES)
     off = better and abs(along) > max(1.0, ERRORS * sum(ends.errors) / 2)
     stretched = better and abs(step - pitch) > max(STEP, ERRORS * error)
     if stretched:

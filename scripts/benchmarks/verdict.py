@@ -3,12 +3,15 @@
     python scripts/benchmarks/verdict.py             # five scenes with shot noise, eight captures
     python scripts/benchmarks/verdict.py --kaist     # and ten KAIST snapshots
     python scripts/benchmarks/verdict.py --spectra   # and the sign of the step, of reconstructions
+    python scripts/benchmarks/verdict.py --light 200 # right cameras in odd light, none of the above
 
 Printed is for each mistake how many frames are warned of it, by what they are warned, and the
 time. Three scenes are CAVE's validation scenes, two of its training scenes; the captures
 are those of `experiment=smem` and `experiment=tsa_real`. Steps are wrong from the first band on, or
 about the middle one. `direction` is a warning of a cube whose bands are in reverse: the frame is
-the same, see `cassi.check_camera`.
+the same, see `cassi.check_camera`. With --light masks, bands, steps and noise are drawn; of five
+cameras one each is in the light of an LED, of a line on a faint ground, behind a filter that cuts,
+in that of a red lamp, and in even light.
 """
 
 from __future__ import annotations
@@ -17,13 +20,14 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool2d
+from torch.nn.functional import avg_pool2d, interpolate
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
@@ -32,13 +36,21 @@ from cassi.apps.evaluate.data import load_benchmark
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Evaluate
 from cassi.calibration.verdict import POSES, Verdict, check_spectra
-from cassi.systems import SDCassi
+from cassi.systems import SDCassi, Weighted
 from scripts.benchmarks.captures import CAPTURES
 from scripts.benchmarks.problems import load_problem
 
 TRAINING = ("face", "beads")
 STEPS = (1.5, 1.8, 1.9, 2.1, 2.2, 2.5)
 SHIFTS = ((1, 0), (3, 0), (0, 3), (0, -2), (5, -4), (-12, 8))
+LIGHTS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "LED": lambda at, a, b: torch.exp(-((at - a) / (0.04 + 0.12 * b)).square() / 2),
+    "line": lambda at, a, b: 0.1 + 0.3 * at + (1 + 3 * b) * ((at - a).abs() < 0.6 / len(at)),
+    "filter": lambda at, a, b: (at > 0.1 + 0.4 * a if b < 0.5 else at < 0.9 - 0.4 * a).float(),
+    "lamp": lambda at, a, b: torch.exp(3 * (at - 1)),
+    "even": lambda at, a, b: torch.ones_like(at),
+}
+"""Light at wavelengths from 0 to 1, of two numbers that are drawn."""
 ABOUT_THE_CAMERA = {"mask", "step", "shift", "direction", "detector"}
 
 Frame = tuple[str, Tensor, SDCassi, tuple[float, ...] | None]
@@ -61,6 +73,7 @@ def frames(kaist: bool) -> Iterator[Frame]:
         for scene in scenes:
             problem = load_problem(f"experiment={camera}", f"scene={scene}")
             wavelengths, system = problem.settings.given_wavelengths, problem.system
+            system = system.system if isinstance(system, Weighted) else system
             assert isinstance(system, SDCassi)
             yield f"{camera} {scene}", problem.measurement, system, wavelengths
     if kaist:
@@ -95,14 +108,51 @@ def mistakes(right: SDCassi) -> Iterator[tuple[str, SDCassi]]:
         yield f"shift {shift}", SDCassi(mask.roll(shift, (-2, -1)), bands, step=2)
 
 
+def look_in_odd_light(count: int) -> None:
+    """Print how many of so many right cameras are warned of, by their light."""
+    scenes = sorted((Path(os.environ["CASSI_DATA"]) / "cave_train").glob("*.tif"))
+    warned = dict.fromkeys(LIGHTS, 0)
+    for seed in range(count):
+        random = torch.Generator().manual_seed(seed)
+
+        def drawn(values: Sequence[Any], random: torch.Generator = random) -> Any:
+            return values[int(torch.randint(len(values), (), generator=random))]
+
+        bands, side = drawn((8, 12, 16, 20, 28)), drawn((128, 192, 256))
+        step, photons = drawn((1, 1.5, 2, 2.5, 3, -2, -1.5)), drawn((2e3, 1e4, 1e5))
+        cube = avg_pool2d(cassi.read_cube(scenes[seed % len(scenes)]), 2)[..., :side, :side]
+        spectra = cube.flatten(2).mT
+        spectra = interpolate(spectra, size=bands, mode="linear", align_corners=True)
+        light = list(LIGHTS)[seed % len(LIGHTS)]
+        shape = LIGHTS[light](
+            torch.linspace(0, 1, bands), *torch.rand(2, generator=random).tolist()
+        )
+        x = (spectra * shape).mT.unflatten(2, (side, side))
+        mask = (torch.rand(1, 1, side + 1, side + 1, generator=random) < 0.5).float()
+        mask = avg_pool2d(mask, 2, 1) if drawn((True, False)) else mask[..., 1:, 1:]
+        camera = SDCassi(mask, bands, step=step)
+        y = camera(x)
+        y = torch.poisson(y * (photons / y.max()), generator=random) / photons
+        found = cassi.check_camera(y, camera)
+        if {each.about for each in found.warnings} & ABOUT_THE_CAMERA:
+            warned[light] += 1
+            print(f"{seed}, {light}, {bands} bands, step {step}: {found.lines()}", flush=True)
+    each = -(-count // len(LIGHTS))
+    print("\n".join(f"{light}: {number} of {each} warned" for light, number in warned.items()))
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kaist", action="store_true", help="ten snapshots more")
     parser.add_argument("--spectra", action="store_true", help="reconstruct, and reverse the cubes")
+    parser.add_argument("--light", type=int, metavar="CAMERAS", help="right cameras in odd light")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    if arguments.light is not None:
+        look_in_odd_light(arguments.light)
+        return
     found: dict[str, list[set[str]]] = {}
     times: dict[int, list[float]] = {}
 

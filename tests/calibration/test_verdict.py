@@ -70,6 +70,16 @@ def test_a_mask_of_another_camera(mask):
     assert "does not show it" in warning.message
 
 
+@pytest.mark.parametrize("step", [2, -3])
+def test_light_in_lines_ends_nowhere(mask, step):
+    system = SDCassi(mask, BANDS, step=step)
+    for band in range(3, BANDS, 3):
+        for bright in (2, 6):
+            light = torch.full((BANDS, 1, 1), 0.2)
+            light[band] += bright
+            assert kinds(system(scene() * light), system) == set(), (band, bright)
+
+
 @pytest.mark.parametrize("way", [1, -1])
 @pytest.mark.parametrize("step", [1.8, 1.9, 2.1, 2.2])
 def test_another_step(mask, step, way):
