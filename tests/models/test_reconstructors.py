@@ -42,6 +42,7 @@ LOSES_CHANNELS_LAST = {
     "gap_net": "aten.stack in GAPNet",
     "mst_plus_plus": "aten.cat in MSTPlusPlus",
     "padut": "aten.mul in PADUT",
+    "saunet": "aten.mul in SAUNet",
     "tsa_net": "aten.clone in transform3.query_x.fully.0 (Linear)",
 }
 """The first operator after which bands are no longer last in memory; other networks keep them."""
