@@ -14,6 +14,7 @@ from cassi.models.published.dgsmp import DGSMP
 from cassi.models.published.dpu import DPU
 from cassi.models.published.gap_net import ADMMNet, GAPNet
 from cassi.models.published.hdnet import HDNet
+from cassi.models.published.lade_dun import LADEDUN
 from cassi.models.published.lambda_net import LambdaNet
 from cassi.models.published.lrdun import LRDUN
 from cassi.models.published.mst import MST, MSTPlusPlus
@@ -29,6 +30,7 @@ __all__ = [
     "DERNNLNLT",
     "DGSMP",
     "DPU",
+    "LADEDUN",
     "LRDUN",
     "MST",
     "PADUT",
