@@ -22,7 +22,7 @@ from cassi.models.registry import find_model, list_models
 
 State = dict[str, Tensor]
 BANDS = 4
-SMALL: dict[str, Any] = {"stages": 2, "size": (64, 64)}
+SMALL: dict[str, Any] = {"stages": 2, "size": (64, 64), "channels": 8}
 EXAMPLE = "rdluf_mixs2_3stg"
 """Has frozen parameters, which an average of the trained ones leaves out."""
 every_model = pytest.mark.parametrize("name", list_models(shipped=False))

@@ -41,6 +41,7 @@ LOSES_CHANNELS_LAST = {
     "dernn_lnlt": "aten.mul in DERNNLNLT",
     "gap_net": "aten.stack in GAPNet",
     "lade_dun": "aten.cat in head_GD (LearnedProjection)",
+    "lambda_net": "aten.stack in LambdaNet",
     "mst_plus_plus": "aten.cat in MSTPlusPlus",
     "padut": "aten.mul in PADUT",
     "saunet": "aten.mul in SAUNet",

@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.grid import Camera, gather_bands, moved_masks, offsets
-from cassi.models.layers import in_order, pad_to_multiple
+from cassi.models.layers import check_counts, in_order, pad_to_multiple
 from cassi.models.network import Network
 from cassi.models.registry import register
 
-WIDTHS = (32, 64, 128, 256, 512, 1024)
-"""Channels at each resolution, half of the one before."""
+SCALES = 6
+"""Resolutions, each half of the one before."""
 TRIPLE = 4
 """Resolutions with three convolutions each; the others have two."""
 ATTENDING = 2
@@ -69,34 +69,39 @@ class LambdaNet(Network):
 
     Args:
         bands: number C of bands.
+        channels: at the highest resolution, an even number; each lower one has twice as many.
 
     Raises:
-        ValueError: a count below 1.
+        ValueError: a count below 1, or an odd number of channels.
 
     Source: Miao, Yuan, Pu, Athitsos, "λ-Net: Reconstruct hyperspectral images from a snapshot
     measurement", ICCV 2019; names of the weights as in the code of Cai et al., CVPR 2022.
     """
 
-    multiple = 2 ** (len(WIDTHS) - 1)
+    multiple = 2 ** (SCALES - 1)
 
-    def __init__(self, bands: int = 28) -> None:
+    def __init__(self, bands: int = 28, channels: int = 32) -> None:
         super().__init__(bands)
+        check_counts("LambdaNet", channels=channels)
+        if channels % 2:
+            raise ValueError(f"LambdaNet channels: expected an even number, got {channels}")
         self.conv_in = nn.Conv2d(1 + bands, bands, 3, padding=1)
-        scales = range(len(WIDTHS))
-        for scale, inputs in zip(scales, (bands, *WIDTHS[:-1]), strict=True):
-            self.add_module(f"conv_down{scale + 1}", convolutions(inputs, WIDTHS[scale], scale))
+        widths = [channels << scale for scale in range(SCALES)]
+        scales = range(SCALES)
+        for scale, inputs in zip(scales, (bands, *widths[:-1]), strict=True):
+            self.add_module(f"conv_down{scale + 1}", convolutions(inputs, widths[scale], scale))
         for scale in reversed(scales[:-1]):
-            up = nn.ConvTranspose2d(WIDTHS[scale + 1], WIDTHS[scale], 2, 2)
+            up = nn.ConvTranspose2d(widths[scale + 1], widths[scale], 2, 2)
             self.add_module(f"upsample{scale + 1}", up)
         for scale in scales[:-1]:
-            width = WIDTHS[scale]
+            width = widths[scale]
             self.add_module(f"conv_up{scale + 1}", convolutions(2 * width, width, scale))
-        self.attention = GlobalAttention(WIDTHS[ATTENDING])
-        self.conv_last1 = nn.Conv2d(32, 6, 3, padding=1)
-        self.conv_last2 = nn.Conv2d(38, 32, 3, padding=1)
-        self.conv_last3 = nn.Conv2d(32, 12, 3, padding=1)
-        self.conv_last4 = nn.Conv2d(44, 32, 3, padding=1)
-        self.conv_last5 = nn.Conv2d(32, bands, 1)
+        self.attention = GlobalAttention(widths[ATTENDING])
+        self.conv_last1 = nn.Conv2d(channels, 6, 3, padding=1)
+        self.conv_last2 = nn.Conv2d(channels + 6, channels, 3, padding=1)
+        self.conv_last3 = nn.Conv2d(channels, 12, 3, padding=1)
+        self.conv_last4 = nn.Conv2d(channels + 12, channels, 3, padding=1)
+        self.conv_last5 = nn.Conv2d(channels, bands, 1)
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
         """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`."""
@@ -114,7 +119,7 @@ class LambdaNet(Network):
 
     def _encode(self, x: Tensor) -> list[Tensor]:
         kept: list[Tensor] = []
-        for scale in range(len(WIDTHS)):
+        for scale in range(SCALES):
             x = F.max_pool2d(x, 2) if scale else x
             x = self.get_submodule(f"conv_down{scale + 1}")(x)
             kept.append(x)
