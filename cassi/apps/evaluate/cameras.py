@@ -30,7 +30,17 @@ def see_true(problem: Problem) -> Problem:
     return replace(problem, y=y, system=problem.true.camera.to(y.device))
 
 
-VIEWS: dict[str, View | None] = dict(zip(KNOWLEDGE, (None, see_calibrated, see_true), strict=True))
+def see_ideal(problem: Problem) -> Problem:
+    """Return what the nominal camera measures of the scene, without noise."""
+    if problem.truth is None:
+        raise ValueError(f"{problem.name}: expected a truth to measure, got none")
+    truth = problem.truth[None].to(problem.y)
+    return replace(problem, y=problem.system(truth))
+
+
+VIEWS: dict[str, View | None] = dict(
+    zip(KNOWLEDGE, (None, see_calibrated, see_true, see_ideal), strict=True)
+)
 """What a row of a twin's table knows, by name."""
 
 
@@ -38,6 +48,11 @@ def calibrated_camera(y: Tensor, system: System) -> System:
     """Find the camera that took a frame `(1, K, H', W')`, from the nominal one alone."""
     found: System = calibrate(y, system)
     return found
+
+
+def row_name(name: str, known: str) -> str:
+    """Return what the row of a reconstructor is called: "NAME", or "NAME (told)", …."""
+    return name if known == NOMINAL else f"{name} ({known})"
 
 
 def add_rows(
@@ -51,8 +66,7 @@ def add_rows(
         knowledge: keys of `VIEWS`, in the order of the rows.
 
     Returns:
-        The same for the rows "NAME", "NAME (calibrated)" and "NAME (told)"; and the views of
-        those that have one.
+        The same for the rows of `row_name`; and the views of those that have one.
 
     Raises:
         ValueError: two rows have the same name.
@@ -62,7 +76,7 @@ def add_rows(
     views: dict[str, View] = {}
     for name, reconstructor in made.items():
         for known in knowledge:
-            row = name if known == NOMINAL else f"{name} ({known})"
+            row = row_name(name, known)
             if row in rows:
                 raise ValueError(f"reconstructors: two rows are called {row!r}; choose other names")
             rows[row], hashes[row] = reconstructor, identities[name]
