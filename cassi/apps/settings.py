@@ -353,6 +353,7 @@ class Train(Common):
     callbacks: dict[str, Any]
     logger: dict[str, Any]
     ckpt: str | None
+    dry_run: bool = field(default=False, metadata=_NOTHING)
     channels_last: bool
     compile: bool
     folder: str
