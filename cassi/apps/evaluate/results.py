@@ -168,6 +168,9 @@ def _describe(settings: Evaluate) -> dict[str, Any]:
     """Return what decides the numbers, without where files lie and how many processes there are."""
     names = ("system", "noise", "seed", "threads", "reconstructors")
     values = {name: getattr(settings, name) for name in names}
+    if settings.mask is not None:  # in place of the data set's own
+        drawn = isinstance(settings.mask, dict)
+        values["mask"] = settings.mask if drawn else Path(str(settings.mask)).name
     if settings.twin is not None:
         values |= {"twin": asdict(settings.twin), "knowledge": settings.knowledge}
     return values | {"mismatch": asdict(settings.mismatch), "data": settings.data.name}
