@@ -292,6 +292,7 @@ class Twin:
         across[:, 0 if axis == -1 else 1, 0, 0] = torch.tensor(
             [-sign * math.sin(angle) * r for r in reach], dtype=torch.float64
         )
+        where |= {"tolerance": 1e-3, "iterations": 10}
         return WarpedCassi(mask, system.bands, polynomial=across, **where)
 
     def _offsets(self, system: SDCassi) -> list[float]:
