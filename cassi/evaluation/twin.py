@@ -45,6 +45,7 @@ class TrueCamera:
         bad: True where a pixel is stuck, `(H', W')`.
         noise: a and b of the variance a·(frame − dark) + b, in the unit of y, of pixels that work
             and do not saturate.
+        pivot: the part of the spectrum that lies where it nominally does.
     """
 
     system: System
@@ -52,6 +53,7 @@ class TrueCamera:
     dark: float
     bad: Tensor
     noise: tuple[float, float]
+    pivot: float = 0.5
 
     def correct(self, frame: Tensor) -> Tensor:
         """Return what `camera` measures of a frame `(B, K, H', W')`, noise apart.
@@ -250,6 +252,7 @@ class Twin:
             self.dark * self._full_scale(bands),
             dead | hot,
             (kept.get(self.shot or "", 0.0) / unit, floor / unit**2),
+            self.pivot,
         )
 
     def _camera(self, system: SDCassi) -> System:

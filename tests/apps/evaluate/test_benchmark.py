@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 import cassi
 from cassi.apps.evaluate import cameras
@@ -85,3 +86,23 @@ def test_no_share_of_nothing():
 )
 def test_what_the_user_can_mend_is_one_line(evaluate, data, options, said):
     assert said in evaluate(*data, *PLAIN, f"reconstructors=[{GAP}]", *options).refusal
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_a_camera_is_given_the_coordinates_of_the_scene(axis):
+    torch.manual_seed(0)
+    nominal = cassi.SDCassi(torch.rand(20, 24), 3, step=2, axis=axis)
+    x = torch.rand(1, 3, 20, 24)
+    # Found with bands two pixels further: a frame of a scene that lies two pixels before.
+    offsets = [offset + 2 for offset in nominal.offsets]
+    found = cassi.SDCassi(
+        nominal.mask, 3, axis=axis, offsets=offsets, detector=nominal.detector + 2
+    )
+    y = found(x)
+    same = cameras.anchored(found, nominal, 0.0)
+    assert same.offsets == nominal.offsets
+    back = same(x.roll(2, axis))
+    # Where all three bands are on the detector, of both.
+    whole = x.shape[axis] - 6
+    torch.testing.assert_close(back.narrow(axis, 6, whole), y.narrow(axis, 6, whole))
+    assert cameras.anchored(nominal, nominal, 0.5) is nominal
