@@ -39,7 +39,7 @@ T = TypeVar("T")
 Wavelengths = tuple[float, ...] | None
 
 
-KNOWLEDGE = ("nominal", "calibrated", "told")
+KNOWLEDGE = ("nominal", "calibrated", "told", "ideal")
 """What a row of an evaluation with a twin can know of the camera."""
 _LARGEST = 2**20  # bytes of the file of a camera
 _NOT_YAML = (
@@ -295,6 +295,16 @@ class Sweep:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """A published comparison under defects of the camera: values of `twin`, case by case."""
+
+    name: str
+    source: str
+    cases: dict[str, Any]
+    published: list[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluate(Common):
     """Settings of cassi-evaluate."""
 
@@ -304,6 +314,7 @@ class Evaluate(Common):
     noise: Node = None
     sweep: Sweep | None = None
     twin: Twin | None = None
+    benchmark: Protocol | None = None
     knowledge: list[str]
     reconstructors: Any
     scenes: Any
@@ -342,6 +353,7 @@ class Train(Common):
     callbacks: dict[str, Any]
     logger: dict[str, Any]
     ckpt: str | None
+    dry_run: bool = field(default=False, metadata=_NOTHING)
     channels_last: bool
     compile: bool
     folder: str

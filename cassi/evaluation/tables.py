@@ -130,7 +130,7 @@ def markdown_means(means: Mapping[str, Values], preset: str) -> str:
     columns = _used(means.values(), preset)
     rows = [[name, *(_cell(values, column, preset) for column in columns)] for name, values in
             means.items()]  # fmt: skip
-    return _markdown([["method", *map(_title, columns)], *rows])
+    return markdown([["method", *map(_title, columns)], *rows])
 
 
 def _heading(preset: str) -> str:
@@ -154,11 +154,11 @@ def _markdown_scenes(records: Sequence[Record], preset: str) -> str:
             cells.append(
                 "failed"
                 if record and record.error
-                else _number(values.get(name), 4 if name == "residual" else 2)
+                else number(values.get(name), 4 if name == "residual" else 2)
             )
         rows.append([scene, *cells])
     known = any(f"psnr/{preset}" in record.metrics for record in records)
-    text = f"\n{'PSNR (dB)' if known else 'Relative residual'} by scene\n\n{_markdown(rows)}"
+    text = f"\n{'PSNR (dB)' if known else 'Relative residual'} by scene\n\n{markdown(rows)}"
     failed = [f"- {r.method}, {r.scene}: {r.error}" for r in records if r.error]
     return text + ("\n" + "\n".join(["Failed:", "", *failed]) + "\n" if failed else "")
 
@@ -227,14 +227,16 @@ def _title(column: tuple[str, str, int, str]) -> str:
 
 def _cell(values: Values, column: tuple[str, str, int, str], preset: str) -> str:
     value = values.get(column[3].format(preset=preset))
-    return _number(None if value is None else value / _UNITS.get(column[3], 1), column[2])
+    return number(None if value is None else value / _UNITS.get(column[3], 1), column[2])
 
 
-def _number(value: float | None, digits: int) -> str:
+def number(value: float | None, digits: int) -> str:
+    """Format a number; a dash where it is not known."""
     return "–" if value is None else f"{value:.{digits}f}"
 
 
-def _markdown(rows: Sequence[Sequence[str]]) -> str:
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown; the first row is the heading."""
     head, *body = [[cell.replace("|", r"\|") for cell in row] for row in rows]
     align = ["left", *["right"] * (len(head) - 1)]
     return tabulate(body, head, "pipe", colalign=align, disable_numparse=True) + "\n"

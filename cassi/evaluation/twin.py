@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from cassi.checks import whole_number
 from cassi.data.sensor import Sensor, is_number
-from cassi.systems import BlurredCassi, SDCassi, System
+from cassi.systems import BlurredCassi, SDCassi, System, WarpedCassi
 from cassi.systems.blurred import convolve, line_kernels
 from cassi.systems.masks import move_mask
 
@@ -22,7 +23,8 @@ _WIDTH = (f"0 to {_WIDEST} pixels", lambda v: is_number(v) and 0 <= v <= _WIDEST
 _SHARE = ("a share in [0, 1)", lambda v: is_number(v) and 0 <= v < 1)
 _VALUES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "shift": ("[down, right]", lambda v: isinstance(v, list | tuple) and len(v) == 2),
-    **dict.fromkeys(("rotation", "dispersion", "curvature"), _NUMBER),
+    **dict.fromkeys(("rotation", "dispersion", "curvature", "tilt"), _NUMBER),
+    "pivot": ("a number from 0 to 1", lambda v: is_number(v) and 0 <= v <= 1),
     "magnification": ("a number > 0", lambda v: is_number(v) and v > 0),
     **dict.fromkeys(("mask_blur", "lens_blur"), _WIDTH),
     "mask_contrast": ("a number in (0, 1]", lambda v: is_number(v) and 0 < v <= 1),
@@ -43,6 +45,7 @@ class TrueCamera:
         bad: True where a pixel is stuck, `(H', W')`.
         noise: a and b of the variance a·(frame − dark) + b, in the unit of y, of pixels that work
             and do not saturate.
+        pivot: the part of the spectrum that lies where it nominally does.
     """
 
     system: System
@@ -50,6 +53,7 @@ class TrueCamera:
     dark: float
     bad: Tensor
     noise: tuple[float, float]
+    pivot: float = 0.5
 
     def correct(self, frame: Tensor) -> Tensor:
         """Return what `camera` measures of a frame `(B, K, H', W')`, noise apart.
@@ -71,13 +75,14 @@ class Twin:
 
         m'    = offset + contrast · (g_μ * T m)                 the mask on the scene
         z     = q_λ * Σ_c S(o(c)) [m'_c · x_c]                  light on the detector
-        o(c)  = n(c) + ε·(c − (C − 1)/2) + a·P₂(v)              v = 2c/(C − 1) − 1
+        o(c)  = n(c) + ε·(c − p(C − 1)) + a·P₂(v)               v = 2c/(C − 1) − 1
         frame = sensor(G · z) + dark · Y                        in the unit of y = A x
 
     The mask m is moved by T: turned and magnified about its middle, then shifted. g_μ and q_λ are
     Gaussians in two dimensions, sampled at pixels, S(d) moves by d pixels, n(c) are the nominal
     offsets, P₂(v) = (3v² − 1)/2 is a Legendre polynomial, and Y = C / (2 · exposure) is the y that
-    fills a pixel. Fractions of a pixel are interpolated linearly; a moved or blurred mask is
+    fills a pixel. With a tilt, bands move along an axis that is turned by it, about where a band
+    at p falls. Fractions of a pixel are interpolated linearly; a moved or blurred mask is
     continued by its border, and what falls beside the nominal detector is lost. The gain is
 
         G = (1 − vignette · r²) · (1 + pattern · N(0, 1)),  at least 0
@@ -96,8 +101,11 @@ class Twin:
         mask_blur: μ, standard deviation, pixels.
         mask_offset: transmission where the mask is closed.
         mask_contrast: transmission where it is open less that where it is closed.
-        dispersion: ε, pixels per band; the middle of the spectrum stays where it is.
+        dispersion: ε, pixels per band.
+        pivot: p, the part of the spectrum that ε leaves where it is; 0 is the first band, 0.5 the
+            middle.
         curvature: a, pixels at both ends of the spectrum.
+        tilt: of the axis of dispersion, degrees, counterclockwise as displayed.
         lens_blur: λ, standard deviation, pixels, of each band's image on the detector.
         vignette: share of the light that is lost in the corners of the detector.
         pattern: relative standard deviation of the pixels' response.
@@ -134,7 +142,9 @@ class Twin:
     mask_offset: float = 0.0
     mask_contrast: float = 1.0
     dispersion: float = 0.0
+    pivot: float = 0.5
     curvature: float = 0.0
+    tilt: float = 0.0
     lens_blur: float = 0.0
     vignette: float = 0.0
     pattern: float = 0.0
@@ -168,6 +178,8 @@ class Twin:
                 f"twin.dead, twin.hot: expected half of the pixels or fewer, got "
                 f"{self.dead} + {self.hot}"
             )
+        if self.tilt and self.lens_blur:
+            raise ValueError("twin.tilt: expected 0 where twin.lens_blur is not")
         whole_number("twin.supersample", self.supersample, 1, 16)
         whole_number("twin.seed", self.seed, 0)
         if self.full_well is None and self.bits is None and (self.shot or self.read):
@@ -214,10 +226,7 @@ class Twin:
             z: Tensor = self._camera(system)(x)
             return z
         s = self.supersample
-        offsets = [s * offset for offset in self._offsets(system)]
-        mask, detector = self._fine_mask(system), s * system.detector
-        fine = SDCassi(mask, system.bands, axis=system.axis, offsets=offsets, detector=detector)
-        z = fine(_finer(x, s))
+        z = self._dispersed(self._fine_mask(system), system, s)(_finer(x, s))
         if self.lens_blur:
             kernel = line_kernels(s * self.lens_blur, 1).to(z)
             z = convolve(convolve(z[:, :, None], kernel, -2), kernel, -1)[:, :, 0]
@@ -243,15 +252,14 @@ class Twin:
             self.dark * self._full_scale(bands),
             dead | hot,
             (kept.get(self.shot or "", 0.0) / unit, floor / unit**2),
+            self.pivot,
         )
 
     def _camera(self, system: SDCassi) -> System:
         mask = self._fine_mask(system)
         mask = mask if self.supersample == 1 else F.avg_pool2d(mask, self.supersample)
-        where: dict[str, Any] = {"axis": system.axis, "detector": system.detector}
-        where["offsets"] = self._offsets(system)
         if not self.lens_blur:
-            return SDCassi(mask, system.bands, **where)
+            return self._dispersed(mask, system)
         s = self.supersample
         # What a pixel of even light sends to a pixel t further, both made of s parts.
         kernel = line_kernels(s * self.lens_blur, 1)[0]
@@ -265,8 +273,30 @@ class Twin:
             detector_spread=torch.outer(kernel, kernel),
             tolerance=1e-3,
             iterations=10,
-            **where,
+            axis=system.axis,
+            detector=system.detector,
+            offsets=self._offsets(system),
         )
+
+    def _dispersed(self, mask: Tensor, system: SDCassi, s: int = 1) -> System:
+        """Return the camera of a mask on a grid of s×s parts per pixel, without a lens."""
+        axis, offsets = system.axis, self._offsets(system)
+        where: dict[str, Any] = {"axis": axis, "detector": s * system.detector}
+        if not self.tilt:
+            where["offsets"] = [s * offset for offset in offsets]
+            return SDCassi(mask, system.bands, **where)
+        angle, nominal = math.radians(self.tilt), system.offsets
+        stays = (1 - self.pivot) * nominal[0] + self.pivot * nominal[-1]
+        reach = [s * (offset - stays) for offset in offsets]
+        where["offsets"] = [s * stays + math.cos(angle) * r for r in reach]
+        # Rows count downwards: what is turned counterclockwise goes up, or right.
+        sign = -1 if axis == -1 else 1
+        across = torch.zeros(system.bands, 2, 1, 1, dtype=torch.float64)
+        across[:, 0 if axis == -1 else 1, 0, 0] = torch.tensor(
+            [-sign * math.sin(angle) * r for r in reach], dtype=torch.float64
+        )
+        where |= {"tolerance": 1e-3, "iterations": 10}
+        return WarpedCassi(mask, system.bands, polynomial=across, **where)
 
     def _offsets(self, system: SDCassi) -> list[float]:
         half = (system.bands - 1) / 2
@@ -274,7 +304,7 @@ class Twin:
         for c, nominal in enumerate(system.offsets):
             v = (c - half) / max(half, 0.5)
             curve = self.curvature * (3 * v**2 - 1) / 2
-            offsets.append(nominal + self.dispersion * (c - half) + curve)
+            offsets.append(nominal + self.dispersion * (c - 2 * half * self.pivot) + curve)
         return offsets
 
     def _fine_mask(self, system: SDCassi) -> Tensor:

@@ -108,6 +108,7 @@ PRESETS: dict[str, Preset] = {
         Preset("unit", "DPU, SSR", prepare=clamp_unit, peak=1.0, ssim=_WANG),
         Preset("ref-max", "TSA-Net, the first GAP-Net", prepare=keep, peak=None),
         Preset("global", "PnP-CASSI", prepare=keep, peak=1.0, pool_bands=True),
+        Preset("global-unit", "InverseNet", prepare=clamp_unit, peak=1.0, pool_bands=True),
     )
 }
 """Every preset by name, the default first."""
@@ -121,7 +122,7 @@ def list_presets() -> list[str]:
 
     Example:
         >>> list_presets()
-        ['matlab-uint8', 'torch-256', 'unit', 'ref-max', 'global']
+        ['matlab-uint8', 'torch-256', 'unit', 'ref-max', 'global', 'global-unit']
     """
     return list(PRESETS)
 

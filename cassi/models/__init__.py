@@ -14,10 +14,13 @@ from cassi.models.published.dgsmp import DGSMP
 from cassi.models.published.dpu import DPU
 from cassi.models.published.gap_net import ADMMNet, GAPNet
 from cassi.models.published.hdnet import HDNet
+from cassi.models.published.lade_dun import LADEDUN
+from cassi.models.published.lambda_net import LambdaNet
 from cassi.models.published.lrdun import LRDUN
 from cassi.models.published.mst import MST, MSTPlusPlus
 from cassi.models.published.padut import PADUT
 from cassi.models.published.rdluf_mixs2 import RDLUFMixS2
+from cassi.models.published.saunet import SAUNet
 from cassi.models.published.ssr import SSR
 from cassi.models.published.tsa_net import TSANet
 
@@ -27,6 +30,7 @@ __all__ = [
     "DERNNLNLT",
     "DGSMP",
     "DPU",
+    "LADEDUN",
     "LRDUN",
     "MST",
     "PADUT",
@@ -40,8 +44,10 @@ __all__ = [
     "GAPNet",
     "HDNet",
     "Hourglass",
+    "LambdaNet",
     "MSTPlusPlus",
     "RDLUFMixS2",
+    "SAUNet",
     "TSANet",
     "shipped_network",
 ]

@@ -71,7 +71,8 @@ def load_weights(
     Nothing in a file is executed, and nothing is loaded where anything does not fit.
 
     Args:
-        network: changed in place.
+        network: changed in place. Names that begin with one of its `unneeded`, where it has such an
+            attribute, are of its training only and are left out.
         path: the file.
         ema: None takes the moving average where the file holds one, since published figures are
             those of the average; True insists on it; False takes the weights as the optimizer left
@@ -94,6 +95,8 @@ def load_weights(
     state = {} if plain is None else _unwrap(plain, expected)
     if average is not None and ema is not False:
         state |= _average(network, average, expected, file)
+    unneeded = tuple(getattr(network, "unneeded", ()))
+    state = {k: v for k, v in state.items() if k in expected or not k.startswith(unneeded)}
     for key, value in expected.items():
         if key.endswith(_DISPENSABLE):
             state.setdefault(key, value)
@@ -245,7 +248,10 @@ def _average(
         return result
     for names in (list(parameters), trained):
         if len(names) == len(average):
-            return dict(zip(names, average, strict=True))
+            values = {parameters[key]: value for key, value in zip(names, average, strict=True)}
+            # A tensor under two names is in the list once.
+            everywhere = network.named_parameters(remove_duplicate=False)
+            return {key: values[p] for key, p in everywhere if p in values}
     raise ValueError(
         f"weights {file}: expected a moving average of {len(parameters)} tensors, the parameters "
         f"of this {type(network).__name__}, got {len(average)}"

@@ -46,7 +46,7 @@ DEVELOPMENT = {
 # Pages that stand first in their folder; the others follow by name.
 GUIDES = ("snapshot", "methods", "pretrained", "cameras", "calibration", "sensor", "data")
 EXPLANATION = ("index", "inverses", "algorithms", "measures")
-REFERENCE = ("settings", "outputs", "networks", "operators")
+REFERENCE = ("settings", "outputs", "networks", "leaderboard", "operators")
 NOTEBOOKS = ("your_first_reconstruction", "bring_your_own_camera", "train_and_evaluate")
 TUTORIALS = {f"notebooks/{name}.ipynb": f"tutorials/{name}.md" for name in NOTEBOOKS}
 PICTURES = {

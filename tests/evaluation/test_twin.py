@@ -12,7 +12,7 @@ from shared import seeded, uniform
 
 from cassi.data.sensor import Sensor
 from cassi.evaluation import Mismatch, Twin
-from cassi.systems import BlurredCassi, DDCassi, SDCassi
+from cassi.systems import BlurredCassi, DDCassi, SDCassi, WarpedCassi
 
 BANDS, HEIGHT, WIDTH, STEP = 5, 14, 17, 2
 
@@ -273,3 +273,27 @@ def test_other_cameras_are_refused(x):
 def test_every_value_is_checked_and_described():
     said = Twin.__doc__ or ""
     assert all(f"        {entry.name}: " in said for entry in fields(Twin))
+
+
+def test_the_axis_is_tilted_about_the_first_band(mask, x):
+    system = SDCassi(mask, BANDS, STEP)
+    twin = Twin(dispersion=0.1, pivot=0.0, tilt=4.0)
+    y = frame(twin, x, system)[0, 0].double().numpy()
+    angle, expected = np.radians(4.0), np.zeros(y.shape)
+    coded = mask.double().numpy() * x[0].double().numpy()
+    for c in range(BANDS):
+        reach = (STEP + 0.1) * c
+        wide = np.pad(coded[c], ((1, 1), (1, y.shape[1] - WIDTH)))
+        moved = (-np.sin(angle) * reach, np.cos(angle) * reach)
+        expected += ndimage.shift(wide, moved, order=1)[1:-1, 1:]
+    inside = (slice(None), slice(0, -2))  # the last band leaves the detector
+    close(torch.from_numpy(y[inside]), torch.from_numpy(expected[inside]), 1e-5)
+    assert isinstance(twin.true_camera(system).system, WarpedCassi)
+    close(twin.true_camera(system).system(x)[0, 0], y)
+
+
+def test_a_tilt_of_dispersion_along_rows_is_that_of_the_turned_scene(mask, x):
+    twin = Twin(tilt=3.0, supersample=2)
+    along = frame(twin, x, SDCassi(mask, BANDS, STEP))
+    back = frame(Twin(tilt=-3.0, supersample=2), x.mT, SDCassi(mask.mT, BANDS, STEP, axis=-2))
+    close(back.mT, along)

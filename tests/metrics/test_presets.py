@@ -59,6 +59,10 @@ EXPECTED = {
     ),
     "ref-max": (lambda x, t: _decibels(x, t, t.max()), None),
     "global": (lambda x, t: 10 * np.log10(1 / np.mean((x - t) ** 2)), None),
+    "global-unit": (
+        lambda x, t: -10 * np.log10(np.mean((np.clip(x, 0, 1) - np.clip(t, 0, 1)) ** 2)),
+        None,
+    ),
 }
 
 

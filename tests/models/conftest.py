@@ -12,7 +12,13 @@ import torch
 from cassi.models.load import create_model
 from cassi.models.registry import find_model
 
-SMALL: dict[str, Any] = {"stages": 2, "size": (64, 64), "start": 3, "training_start": 3}
+SMALL: dict[str, Any] = {
+    "stages": 2,
+    "size": (64, 64),
+    "start": 3,
+    "training_start": 3,
+    "channels": 8,
+}
 
 
 @pytest.fixture(scope="session")

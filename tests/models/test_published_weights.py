@@ -22,7 +22,7 @@ from cassi.models.registry import find_model, list_models
 
 State = dict[str, Tensor]
 BANDS = 4
-SMALL: dict[str, Any] = {"stages": 2, "size": (64, 64)}
+SMALL: dict[str, Any] = {"stages": 2, "size": (64, 64), "channels": 8}
 EXAMPLE = "rdluf_mixs2_3stg"
 """Has frozen parameters, which an average of the trained ones leaves out."""
 every_model = pytest.mark.parametrize("name", list_models(shipped=False))
@@ -45,7 +45,7 @@ def _states(name: str) -> tuple[State, State]:
                 value.copy_(torch.rand(value.shape))
         states.append({key: value.clone() for key, value in net.state_dict().items()})
     plain, average = states
-    parameters = {key for key, _ in net.named_parameters()}
+    parameters = {key for key, _ in net.named_parameters(remove_duplicate=False)}
     # Buffers, such as running means, have no average.
     return plain, {key: (average if key in parameters else plain)[key] for key in plain}
 
@@ -109,6 +109,15 @@ def test_the_authors_form_of_every_network_gives_the_same_bits(name: str, tmp_pa
     file = _save(listed, tmp_path, ".pkl")
     _assert_equal(_load(file, name), average)
     _assert_equal(_load(file, name, ema=False), plain)
+
+
+def test_what_only_the_training_of_a_network_needs_is_left_out(tmp_path: Path) -> None:
+    plain, _ = _states("lade_dun_3stg")
+    more = {"gt_le.conv1.conv1.weight": torch.ones(2), "diffusion.betas": torch.ones(16)}
+    _assert_equal(_load(_save({"model": plain | more}, tmp_path), "lade_dun_3stg"), plain)
+    other = _save({"model": plain | {"gamma": torch.ones(2)}}, tmp_path)
+    with pytest.raises(ValueError, match=r"1 tensor \(gamma \(2,\)\) unknown"):
+        _load(other, "lade_dun_3stg")
 
 
 PLAIN_FORMS: dict[str, Callable[[State], Any]] = {

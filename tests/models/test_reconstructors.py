@@ -40,8 +40,11 @@ LOSES_CHANNELS_LAST = {
     "dauhst": "aten.mul in DAUHST",
     "dernn_lnlt": "aten.mul in DERNNLNLT",
     "gap_net": "aten.stack in GAPNet",
+    "lade_dun": "aten.cat in head_GD (LearnedProjection)",
+    "lambda_net": "aten.stack in LambdaNet",
     "mst_plus_plus": "aten.cat in MSTPlusPlus",
     "padut": "aten.mul in PADUT",
+    "saunet": "aten.mul in SAUNet",
     "tsa_net": "aten.clone in transform3.query_x.fully.0 (Linear)",
 }
 """The first operator after which bands are no longer last in memory; other networks keep them."""
@@ -147,7 +150,7 @@ def _without_gradient(net: nn.Module) -> set[str]:
 @every_model
 def test_every_parameter_gets_a_finite_gradient(make: Any, name: str) -> None:
     # Some networks share one stage among all but the first and the last.
-    stages = {"stages": 3} if name.startswith("rdluf") else {}
+    stages = {"stages": 3} if name.startswith(("rdluf", "lade")) else {}
     net = make(name, **stages).train()
     with torch.no_grad():
         for p in net.parameters():

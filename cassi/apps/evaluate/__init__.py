@@ -57,13 +57,14 @@ def evaluate(settings: Evaluate, run: Run) -> float:
     bands = find_bands(prepare, next(iter(points)), benchmark.scenes)
     made, identities = make_reconstructors(settings, bands, device)
     views: dict[str, View] = {}
+    methods = list(made)
     if settings.twin is not None:
         made, identities, views = add_rows(made, identities, settings.knowledge)
-    swept = settings.sweep is not None
+    swept = len(points) > 1 or settings.sweep is not None
     plan = Plan(list(points), benchmark.scenes, list(made), swept)
     cubes = (settings.cubes or settings.report or settings.figures) and not swept
     records = RecordFolder(folder / "records", keep_cubes=cubes)
-    results = Results(settings, folder, benchmark, plan, records, device)
+    results = Results(settings, folder, benchmark, plan, records, device, methods)
     jobs = plan.jobs()
     bar = tqdm(total=len(jobs), unit="run", disable=not settings.progress or queue.rank > 0)
 

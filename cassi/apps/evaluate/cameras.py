@@ -12,14 +12,50 @@ from cassi.data.store import fingerprint
 from cassi.evaluation import Problem, View
 from cassi.reconstruction import calibrate
 from cassi.solvers.base import Reconstructor
-from cassi.systems import System
+from cassi.systems import SDCassi, System
+from cassi.systems.masks import move_mask
 
 NOMINAL = KNOWLEDGE[0]
+LEAST = 1e-6
+"""Pixels that are no displacement."""
 
 
 def see_calibrated(problem: Problem) -> Problem:
-    """Return the same frame with the camera that is found in it."""
-    return replace(problem, system=calibrated_camera(problem.y, problem.system))
+    """Return the same frame with the camera that is found in it, in the scene's coordinates."""
+    found = calibrated_camera(problem.y, problem.system)
+    if problem.true is not None and type(found) is SDCassi and type(problem.system) is SDCassi:
+        found = anchored(found, problem.system, problem.true.pivot)
+    return replace(problem, system=found)
+
+
+def anchored(found: SDCassi, nominal: SDCassi, pivot: float) -> SDCassi:
+    """Return a camera of the same frames whose scene lies where the nominal camera's does.
+
+    No snapshot tells a shift of the mask alone from one of mask and scene, so that a cube may come
+    out displaced along the dispersion. Of all cameras with these frames this is the one that
+    moves a band at the pivot as the nominal one does: what its offsets have more is put into the
+    mask.
+
+    Args:
+        found: of a calibration.
+        nominal: the camera that it was told of.
+        pivot: place in the spectrum, 0 for the first band, 1 for the last.
+    """
+
+    def place(camera: SDCassi) -> float:
+        return (1 - pivot) * camera.offsets[0] + pivot * camera.offsets[-1]
+
+    extra = place(found) - place(nominal)
+    if abs(extra) < LEAST:
+        return found
+    shift = (0.0, extra) if found.axis == -1 else (extra, 0.0)
+    return SDCassi(
+        move_mask(found.mask, shift, 0.0),
+        found.bands,
+        axis=found.axis,
+        offsets=[offset - extra for offset in found.offsets],
+        detector=found.detector,
+    )
 
 
 def see_true(problem: Problem) -> Problem:
@@ -30,7 +66,17 @@ def see_true(problem: Problem) -> Problem:
     return replace(problem, y=y, system=problem.true.camera.to(y.device))
 
 
-VIEWS: dict[str, View | None] = dict(zip(KNOWLEDGE, (None, see_calibrated, see_true), strict=True))
+def see_ideal(problem: Problem) -> Problem:
+    """Return what the nominal camera measures of the scene, without noise."""
+    if problem.truth is None:
+        raise ValueError(f"{problem.name}: expected a truth to measure, got none")
+    truth = problem.truth[None].to(problem.y)
+    return replace(problem, y=problem.system(truth))
+
+
+VIEWS: dict[str, View | None] = dict(
+    zip(KNOWLEDGE, (None, see_calibrated, see_true, see_ideal), strict=True)
+)
 """What a row of a twin's table knows, by name."""
 
 
@@ -38,6 +84,11 @@ def calibrated_camera(y: Tensor, system: System) -> System:
     """Find the camera that took a frame `(1, K, H', W')`, from the nominal one alone."""
     found: System = calibrate(y, system)
     return found
+
+
+def row_name(name: str, known: str) -> str:
+    """Return what the row of a reconstructor is called: "NAME", or "NAME (told)", …."""
+    return name if known == NOMINAL else f"{name} ({known})"
 
 
 def add_rows(
@@ -51,8 +102,7 @@ def add_rows(
         knowledge: keys of `VIEWS`, in the order of the rows.
 
     Returns:
-        The same for the rows "NAME", "NAME (calibrated)" and "NAME (told)"; and the views of
-        those that have one.
+        The same for the rows of `row_name`; and the views of those that have one.
 
     Raises:
         ValueError: two rows have the same name.
@@ -62,7 +112,7 @@ def add_rows(
     views: dict[str, View] = {}
     for name, reconstructor in made.items():
         for known in knowledge:
-            row = name if known == NOMINAL else f"{name} ({known})"
+            row = row_name(name, known)
             if row in rows:
                 raise ValueError(f"reconstructors: two rows are called {row!r}; choose other names")
             rows[row], hashes[row] = reconstructor, identities[name]

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 
 import torch
 
 from cassi.apps.camera.system import make_camera
 from cassi.apps.settings import Evaluate, with_value
+from cassi.checks import did_you_mean
 from cassi.config import build
 from cassi.data.benchmarks import Benchmark
 from cassi.evaluation import Mismatch, Problem, make_problem
 
 
 def sweep_points(settings: Evaluate) -> dict[str, Evaluate]:
-    """Return the settings of each point of the sweep, by name; one without a name if nothing is.
+    """Return the settings of each point, by name; one without a name if nothing is swept.
+
+    Points are those of a sweep, or the cases of a benchmark that has several.
 
     Raises:
-        ValueError: the sweep names no value of the settings.
+        ValueError: the sweep names no value of the settings, or a case none of a twin.
     """
     sweep = settings.sweep
+    if settings.benchmark is not None:
+        cases = _cases(settings)
+        return cases if len(cases) > 1 else {"": next(iter(cases.values()))}
     if sweep is None:
         return {"": settings}
     numbers = all(isinstance(value, int | float) for value in sweep.values)
@@ -33,6 +39,25 @@ def sweep_points(settings: Evaluate) -> dict[str, Evaluate]:
         }
     except ValueError as error:
         raise ValueError(f"sweep.parameter: {error}") from None
+
+
+def _cases(settings: Evaluate) -> dict[str, Evaluate]:
+    protocol, twin = settings.benchmark, settings.twin
+    assert protocol is not None
+    if settings.sweep is not None:
+        raise ValueError("benchmark: expected no sweep beside it")
+    if twin is None or not protocol.cases:
+        raise ValueError("benchmark: expected a twin and at least one case of it")
+    known = {entry.name for entry in fields(twin)}
+    for name, values in protocol.cases.items():
+        for key in values or {}:
+            if key not in known:
+                place = f"benchmark.cases.{name}."
+                raise ValueError(f"no config value {place + key!r}{did_you_mean(key, known)}")
+    return {
+        name: replace(settings, twin=replace(twin, **(values or {})))
+        for name, values in protocol.cases.items()
+    }
 
 
 def find_bands(prepare: Callable[[str, str], Problem], point: str, scenes: Sequence[str]) -> int:

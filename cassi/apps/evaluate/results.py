@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from cassi import ops
+from cassi.apps.evaluate.cameras import row_name
 from cassi.apps.evaluate.pictures import Pictures
 from cassi.apps.results import environment
 from cassi.apps.settings import Evaluate
@@ -19,8 +20,9 @@ from cassi.data.atomic import write_sums
 from cassi.data.benchmarks import Benchmark
 from cassi.data.checksums import SUMS
 from cassi.evaluation import Job, Record, RecordFolder, write_results, write_sweep
+from cassi.evaluation.protocols import COLUMNS, write_benchmark, write_timing
 
-RESULTS = ("results.*", "sweep.*", "timing.json", "report.html", "figures/**/*")
+RESULTS = ("results.*", "sweep.*", "benchmark.*", "timing.json", "report.html", "figures/**/*")
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Results:
         plan: what is evaluated.
         records: what was found.
         device: where methods ran.
+        methods: the reconstructors, each of which may have several rows.
     """
 
     settings: Evaluate
@@ -62,6 +65,7 @@ class Results:
     plan: Plan
     records: RecordFolder
     device: torch.device
+    methods: Sequence[str] = ()
 
     @cached_property
     def pictures(self) -> Pictures:
@@ -102,8 +106,12 @@ class Results:
             more |= {"parameter": settings.sweep.parameter, "label": settings.sweep.label}
             write_sweep(root, found, values, plan.scenes, plan.methods, **more)
             print(f"{len(found)} runs -> {root / 'sweep.csv'}")
+        elif plan.swept:
+            self._write_benchmark(found, more, timed=True)
         else:
             print(write_results(root, found, plan.scenes, plan.methods, **more), end="")
+            if settings.benchmark is not None:
+                self._write_benchmark(found, more)
             reported = self._write_report()
             if not settings.cubes:
                 for record in found:
@@ -120,6 +128,22 @@ class Results:
         scores = [record.metrics.get(f"psnr/{settings.preset}") for record in first]
         known = [value for value in scores if value is not None]
         return (sum(known) / len(known) if known else float("nan")), bool(failed)
+
+    def _write_benchmark(
+        self, found: Sequence[Record], more: dict[str, Any], timed: bool = False
+    ) -> None:
+        """Write and print the table of a published protocol."""
+        protocol = self.settings.benchmark
+        assert protocol is not None
+        rows = {
+            method: {column: row_name(method, known) for column, known in COLUMNS.items()}
+            for method in self.methods
+        }
+        points = dict(zip(protocol.cases, self.plan.points, strict=True))
+        print(write_benchmark(self.root, found, points, rows, **asdict(protocol), **more), end="")
+        if timed:
+            write_timing(self.root, found, more["environment"])
+            print(f"{len(found)} runs -> {self.root / 'benchmark.md'}")
 
     def _write_report(self) -> bool:
         """Draw what is not drawn yet, and write report.html where it is asked for."""
@@ -144,6 +168,9 @@ def _describe(settings: Evaluate) -> dict[str, Any]:
     """Return what decides the numbers, without where files lie and how many processes there are."""
     names = ("system", "noise", "seed", "threads", "reconstructors")
     values = {name: getattr(settings, name) for name in names}
+    if settings.mask is not None:  # in place of the data set's own
+        drawn = isinstance(settings.mask, dict)
+        values["mask"] = settings.mask if drawn else Path(str(settings.mask)).name
     if settings.twin is not None:
         values |= {"twin": asdict(settings.twin), "knowledge": settings.knowledge}
     return values | {"mismatch": asdict(settings.mismatch), "data": settings.data.name}

@@ -19,6 +19,7 @@ from cassi.apps.reconstructors import build_network, rewrite_model_path, store_m
 from cassi.apps.settings import Train, Validation, check_nodes
 from cassi.apps.signals import Terminated, leave_to_lightning
 from cassi.apps.train import files, inputs, options
+from cassi.apps.train.rehearsal import rehearse
 from cassi.config import build
 from cassi.models.network import memory_format_warning
 from cassi.systems import SDCassi
@@ -27,15 +28,18 @@ from cassi.systems import SDCassi
 def main() -> None:
     """Run the command."""
     store_models()
-    sys.argv[1:] = rewrite_model_path(options.add_earlier_options(sys.argv[1:]))
+    arguments = ["dry_run=true" if word == "--dry-run" else word for word in sys.argv[1:]]
+    sys.argv[1:] = rewrite_model_path(options.add_earlier_options(arguments))
     run_command("cassi-train", Train, train)
 
 
 def train(settings: Train, run: Run) -> float:
     """Train the network that the settings name; write checkpoints, numbers and the result.
 
+    With `dry_run` it makes a few steps, says what all would take, and writes nothing.
+
     Returns:
-        The best PSNR on the validation scenes in dB, for sweeps.
+        The best PSNR on the validation scenes in dB, for sweeps; NaN where there is none.
     """
     _check_extra()
     _check_nodes(settings)
@@ -56,6 +60,8 @@ def train(settings: Train, run: Run) -> float:
     data = inputs.load_data(settings)
     if settings.channels_last and first:
         _warn_of_layout(net, data.samples[0])
+    if settings.dry_run:
+        return _rehearse(settings, net, wavelengths, data, folder)
     module = make_module(settings, net, wavelengths, data.scenes.scales)
     trainer = make_trainer(settings, folder, resumed)
     count = sum(p.numel() for p in net.parameters() if p.requires_grad)
@@ -75,6 +81,24 @@ def train(settings: Train, run: Run) -> float:
         written = files.export(folder, settings, card, summary)
         print(f"{trainer.global_step} steps, best validation PSNR {score:.2f} dB -> {written[0]}")
     return score
+
+
+def _rehearse(
+    settings: Train, net: Any, wavelengths: tuple[float, ...], data: Any, folder: Path
+) -> float:
+    from tempfile import TemporaryDirectory
+
+    def try_some(small: Train, callbacks: list[Any]) -> Any:
+        with TemporaryDirectory() as place:
+            trainer = make_trainer(small, Path(place), None, callbacks)
+            fit(trainer, make_module(small, net, wavelengths, data.scenes.scales), data, None)
+            return trainer
+
+    count = sum(p.numel() for p in net.parameters() if p.requires_grad)
+    print(f"{len(data.samples.scenes)} training scenes, {count / 1e6:.2f} M parameters")
+    print(rehearse(settings, try_some))
+    print(f"nothing was written; the training would write into {folder}")
+    return float("nan")
 
 
 def make_module(
@@ -107,11 +131,13 @@ def make_module(
     )
 
 
-def make_trainer(settings: Train, folder: Path, resumed: int | None) -> Any:
-    """Make Lightning's Trainer of settings."""
+def make_trainer(
+    settings: Train, folder: Path, resumed: int | None, more: Sequence[Any] = ()
+) -> Any:
+    """Make Lightning's Trainer of settings, with more callbacks than theirs."""
     from lightning.fabric.utilities.exceptions import MisconfigurationException
 
-    callbacks = inputs.build_callbacks(settings)
+    callbacks = [*inputs.build_callbacks(settings), *more]
     loggers = inputs.build_loggers(settings, resumed)
     try:
         return build(

@@ -20,6 +20,7 @@ from cassi.evaluation import Mismatch, Twin
 CONF = Path(__file__).resolve().parents[3] / "conf"
 DATA = sorted(f.stem for f in (CONF / "data").glob("*.yaml") if not f.stem.startswith("_"))
 TWINS = sorted(file.stem for file in (CONF / "twin").glob("*.yaml"))
+BENCHMARKS = sorted(file.stem for file in (CONF / "benchmark").glob("*.yaml"))
 SWEEPS = sorted(file.stem for file in (CONF / "sweep").glob("*.yaml"))
 CPU = torch.device("cpu")
 
@@ -67,6 +68,16 @@ def test_every_sweep_has_points(name):
         assert OmegaConf.select(OmegaConf.create(asdict(here)), settings.sweep.parameter) == value
         Mismatch(**asdict(here.mismatch))
         assert here.noise is None or build(here.noise)
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_benchmark_has_cases_and_published_rows_of_them(name):
+    settings = settings_of(f"benchmark={name}")
+    protocol = settings.benchmark
+    assert protocol.name == name
+    assert len(sweep_points(settings)) == len(protocol.cases)
+    assert {row["case"] for row in protocol.published} == {*protocol.cases}
+    assert all({*row} <= {"case", "method", "I", "II", "III", "IV"} for row in protocol.published)
 
 
 @pytest.mark.parametrize("name", TWINS)

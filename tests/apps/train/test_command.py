@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from cassi.apps.train.files import read_checkpoint
 from cassi.apps.train.options import add_earlier_options
 from cassi.models.load import load_model
 
+CONF = Path(__file__).resolve().parents[3] / "conf"
+RECIPES = sorted(file.stem for file in (CONF / "experiment").glob("train_*.yaml"))
 TINY = (
     *("model=gap_net", "model.stages=1", "data.crop=16", "data.validation.crop=32"),
     *("trainer.enable_progress_bar=false", "trainer.accelerator=cpu"),
@@ -203,3 +206,26 @@ def test_a_lesson_without_a_camera_needs_no_mask_of_its_size(train):
     options = (*model, *TINY[2:], whole, "task=denoising", "trainer.max_steps=1")
     outcome = train(*options, "data.batch_size=1", "channels_last=true")
     assert outcome.status == 0, outcome.err
+
+
+def test_a_rehearsal_says_what_a_training_takes_and_writes_nothing(train, tmp_path):
+    recipe = ("experiment=train_saunet", *TINY, "data=bundled", "callbacks=ema", "data.workers=0")
+    outcome = train("--dry-run", *recipe, "data.steps_per_epoch=1000", "data.batch_size=2")
+    assert outcome.status == 0, outcome.err
+    scenes, work, cost, last = outcome.out.splitlines()
+    assert "1 training scenes, 0.4" in scenes
+    assert work == "300000 steps of 2 crops of 16×16, 300 epochs of 1000"
+    assert "s on cpu (" in cost
+    assert "GiB at its peak: " in cost
+    assert str(tmp_path / "run") in last
+    assert [file.name for file in (tmp_path / "run").iterdir()] == [".hydra"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_makes_a_step(train, name):
+    """Of its own network, on the bundled scene."""
+    small = ("data=bundled", "data.crop=32", "data.batch_size=1", "data.workers=0")
+    outcome = train("--dry-run", f"experiment={name}", *small, *TINY[3:])
+    assert outcome.status == 0, outcome.err
+    assert "steps of 1 crops of 32×32" in outcome.out

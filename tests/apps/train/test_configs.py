@@ -84,8 +84,10 @@ def test_test_scenes_are_no_training_data():
 def test_every_recipe_composes_and_builds(name, make):
     settings = make(f"experiment={name}")
     assert settings.data.manifest == "cave"
-    # What is given on the command line wins over the recipe.
-    settings = make(f"experiment={name}", "trainer.max_steps=7000", "model=gap_net")
+
+
+def test_what_is_given_on_the_command_line_wins_over_the_recipe():
+    settings = settings_of("experiment=train_dernn", "trainer.max_steps=7000", "model=gap_net")
     assert (settings.trainer["max_steps"], settings.model["name"]) == (7000, "gap_net")
 
 

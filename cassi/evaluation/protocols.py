@@ -1,0 +1,137 @@
+"""Published comparisons of what a wrong camera costs, as a table of four columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cassi.evaluation import tables
+from cassi.evaluation.records import Record
+
+COLUMNS = {"I": "ideal", "II": "nominal", "III": "told", "IV": "calibrated"}
+"""What a method knows in each: of a perfect camera; of nothing, all, what it finds, of a wrong one.
+"""
+SHARES = ("rho", "regained")
+LEAST = 0.1
+"""Fewer dB than this are no gain of which a share could be told."""
+
+Row = dict[str, Any]
+
+
+def shares(row: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return what the true camera, and what one that was found, gives back.
+
+        ρ = (III − II) / (I − II),   regained = (IV − II) / (III − II)
+
+    Args:
+        row: PSNR of the columns, dB; those that are not known may be missing or None.
+
+    Returns:
+        `rho` and `regained`; None where a column is not known, or the difference that is divided
+        by is less than 0.1 dB.
+
+    Source: InverseNet, arXiv 2603.04538, for ρ.
+
+    >>> shares({"I": 24.0, "II": 20.0, "III": 22.0, "IV": 21.5})
+    {'rho': 0.5, 'regained': 0.75}
+    """
+    first, second, third, fourth = (row.get(column) for column in COLUMNS)
+
+    def share(part: float | None, whole: float | None) -> float | None:
+        if second is None or part is None or whole is None or whole - second < LEAST:
+            return None
+        return (part - second) / (whole - second)
+
+    return {"rho": share(third, first), "regained": share(fourth, third)}
+
+
+def write_benchmark(
+    folder: Path,
+    records: Sequence[Record],
+    points: Mapping[str, str],
+    methods: Mapping[str, Mapping[str, str]],
+    *,
+    name: str,
+    source: str,
+    cases: Mapping[str, Any],
+    published: Sequence[Row],
+    preset: str,
+    settings: Mapping[str, Any],
+    environment: Mapping[str, Any],
+) -> str:
+    """Write benchmark.csv, .md and .json, the same in every run.
+
+    Args:
+        folder: where they go.
+        records: one per case, row and scene.
+        points: case → point of its records.
+        methods: method → column → name of the row that has its records.
+        name: of the protocol.
+        source: where the published figures come from, and what of.
+        cases: what each case changes, written into benchmark.json.
+        published: rows that others report: `case`, `method`, and columns in dB.
+        preset: of the PSNR in the columns.
+        settings: of the evaluation, written into benchmark.json.
+        environment: of no influence here.
+
+    Returns:
+        The Markdown table.
+    """
+    rows: list[Row] = []
+    for case, point in points.items():
+        here = [record for record in records if record.point == point]
+        for method, columns in methods.items():
+            means = tables.average(here, list(columns.values()))
+            psnr = {c: means[row].get(f"psnr/{preset}") for c, row in columns.items()}
+            rows.append({"case": case, "method": method, **psnr, **shares(psnr)})
+    others: list[Row] = [
+        {"case": row["case"], "method": row["method"]}
+        | {column: row.get(column) for column in COLUMNS}
+        | shares(row)
+        for row in published
+    ]
+    text = _markdown(name, preset, rows, others, source)
+    value: Row = {"benchmark": name, "preset": preset, "settings": settings, "cases": cases}
+    value |= {"rows": rows, "published": others, "source": source}
+    marked = [row | {"published": False} for row in rows]
+    marked += [row | {"published": True} for row in others]
+    tables.write_texts(
+        folder,
+        {
+            "benchmark.md": text,
+            "benchmark.csv": tables.csv_text(marked),
+            "benchmark.json": tables.strict_json(value),
+        },
+    )
+    return text
+
+
+def write_timing(folder: Path, records: Sequence[Record], environment: Mapping[str, Any]) -> None:
+    """Write timing.json: seconds and memory of every row and scene, by case."""
+    timing: dict[str, Any] = {}
+    for record in records:
+        rows = timing.setdefault(record.point, {}).setdefault(record.method, {})
+        rows[record.scene] = record.timing
+    text = tables.strict_json({"environment": environment, "timing": timing})
+    tables.write_texts(folder, {"timing.json": text})
+
+
+def _markdown(
+    name: str, preset: str, rows: Sequence[Row], published: Sequence[Row], source: str
+) -> str:
+    several = len({row["case"] for row in (*rows, *published)}) > 1
+    head = [*(["case"] if several else []), "method", *COLUMNS, "ρ (%)", "regained (%)"]
+
+    def line(row: Row, mark: str = "") -> list[str]:
+        values = [tables.number(row[column], 2) for column in COLUMNS]
+        values += [tables.number(None if row[key] is None else 100 * row[key], 0) for key in SHARES]
+        return [*([row["case"]] if several else []), row["method"] + mark, *values]
+
+    body = [*map(line, rows), *(line(row, " (published)") for row in published)]
+    legend = (
+        f"PSNR in dB, preset {preset}, mean over scenes. I: an ideal frame, the nominal camera; of "
+        "a frame of the wrong camera, II: the nominal camera, III: the true one, IV: the one that "
+        "is found in the frame. ρ = (III − II)/(I − II), regained = (IV − II)/(III − II)."
+    )
+    return f"# {name}\n\n{tables.markdown([head, *body])}\n{legend}\nPublished: {source}.\n\n"

@@ -1,0 +1,135 @@
+"""λ-Net: a U-Net of five scales with attention among all pixels of one of them."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cassi.models.grid import Camera, gather_bands, moved_masks, offsets
+from cassi.models.layers import check_counts, in_order, pad_to_multiple
+from cassi.models.network import Network
+from cassi.models.registry import register
+
+SCALES = 6
+"""Resolutions, each half of the one before."""
+TRIPLE = 4
+"""Resolutions with three convolutions each; the others have two."""
+ATTENDING = 2
+"""The resolution whose pixels attend to each other, a quarter of the image's."""
+ROWS_AT_ONCE = 1024
+"""Pixels whose scores are in memory together."""
+
+
+def convolutions(inputs: int, outputs: int, scale: int) -> nn.Sequential:
+    """Return the 3×3 convolutions of a resolution, with ReLU between them."""
+    count = 3 if scale < TRIPLE else 2
+    layers: list[nn.Module] = [nn.Conv2d(inputs, outputs, 3, padding=1)]
+    for _ in range(count - 1):
+        layers += [nn.ReLU(inplace=True), nn.Conv2d(outputs, outputs, 3, padding=1)]
+    name = "t_conv" if count == 3 else "d_conv"
+    return in_order(**{name: nn.Sequential(*layers)})
+
+
+class GlobalAttention(nn.Module):
+    """x + γ softmax(QKᵀ/√d) V among all pixels, Q, K of d = c/8 channels.
+
+    Source: Miao et al., "λ-Net: Reconstruct hyperspectral images from a snapshot measurement",
+    ICCV 2019, section 3.2.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(1))
+        self.to_q = nn.Linear(dim, dim // 8, bias=False)
+        self.to_k = nn.Linear(dim, dim // 8, bias=False)
+        self.to_v = nn.Linear(dim, dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, c, H, W)` to the same; memory grows with H·W, time with its square."""
+        pixels = x.permute(0, 2, 3, 1).flatten(1, 2)  # (B, n, c)
+        key, value = self.to_k(pixels), self.to_v(pixels)
+        queries = self.to_q(pixels) * key.shape[-1] ** -0.5
+        seen = [
+            torch.bmm(torch.bmm(query, key.mT).softmax(-1).to(value.dtype), value)
+            for query in queries.split(ROWS_AT_ONCE, 1)
+        ]
+        attended = torch.cat(seen, 1).mT.reshape(x.shape)
+        return x + self.gamma * attended
+
+
+@register("lambda_net")
+class LambdaNet(Network):
+    """The generator of λ-Net, with the names of weights of the code that accompanies MST.
+
+    It is given y and the masks where they fall, and keeps its image as wide as the detector; the
+    bands are cut out where they fall.
+
+    Args:
+        bands: number C of bands.
+        channels: at the highest resolution, an even number; each lower one has twice as many.
+
+    Raises:
+        ValueError: a count below 1, or an odd number of channels.
+
+    Source: Miao, Yuan, Pu, Athitsos, "λ-Net: Reconstruct hyperspectral images from a snapshot
+    measurement", ICCV 2019; names of the weights as in the code of Cai et al., CVPR 2022.
+    """
+
+    multiple = 2 ** (SCALES - 1)
+
+    def __init__(self, bands: int = 28, channels: int = 32) -> None:
+        super().__init__(bands)
+        check_counts("LambdaNet", channels=channels)
+        if channels % 2:
+            raise ValueError(f"LambdaNet channels: expected an even number, got {channels}")
+        self.conv_in = nn.Conv2d(1 + bands, bands, 3, padding=1)
+        widths = [channels << scale for scale in range(SCALES)]
+        scales = range(SCALES)
+        for scale, inputs in zip(scales, (bands, *widths[:-1]), strict=True):
+            self.add_module(f"conv_down{scale + 1}", convolutions(inputs, widths[scale], scale))
+        for scale in reversed(scales[:-1]):
+            up = nn.ConvTranspose2d(widths[scale + 1], widths[scale], 2, 2)
+            self.add_module(f"upsample{scale + 1}", up)
+        for scale in scales[:-1]:
+            width = widths[scale]
+            self.add_module(f"conv_up{scale + 1}", convolutions(2 * width, width, scale))
+        self.attention = GlobalAttention(widths[ATTENDING])
+        self.conv_last1 = nn.Conv2d(channels, 6, 3, padding=1)
+        self.conv_last2 = nn.Conv2d(channels + 6, channels, 3, padding=1)
+        self.conv_last3 = nn.Conv2d(channels, 12, 3, padding=1)
+        self.conv_last4 = nn.Conv2d(channels + 12, channels, 3, padding=1)
+        self.conv_last5 = nn.Conv2d(channels, bands, 1)
+
+    def recover(self, y: Tensor, system: Camera) -> Tensor:
+        """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        height, width = y.shape[-2:]
+        masks = moved_masks(y, system).expand(len(y), -1, -1, -1)
+        first = self.conv_in(torch.cat((y * 2 / self.bands, masks), 1))
+        first = pad_to_multiple(first, self.multiple, "mirror")
+        if not first.is_cuda:
+            first = first.contiguous(memory_format=torch.channels_last)
+        x = self._decode(self._encode(first))
+        x = self.conv_last2(torch.cat((x, self.conv_last1(x).relu()), 1))
+        x = self.conv_last4(torch.cat((x, self.conv_last3(x).relu()), 1))
+        x = (self.conv_last5(x) + first)[..., :height, :width]
+        return gather_bands(x, offsets(system), system.mask.shape[-1])
+
+    def _encode(self, x: Tensor) -> list[Tensor]:
+        kept: list[Tensor] = []
+        for scale in range(SCALES):
+            x = F.max_pool2d(x, 2) if scale else x
+            x = self.get_submodule(f"conv_down{scale + 1}")(x)
+            kept.append(x)
+        return kept
+
+    def _decode(self, kept: list[Tensor]) -> Tensor:
+        x = kept.pop()
+        while kept:
+            scale = len(kept)
+            x = self.get_submodule(f"upsample{scale}")(x)
+            x = self.get_submodule(f"conv_up{scale}")(torch.cat((x, kept.pop()), 1))
+            x = cast(Tensor, self.attention(x)) if scale == ATTENDING + 1 else x
+        return x

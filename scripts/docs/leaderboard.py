@@ -1,0 +1,165 @@
+"""Write docs/reference/leaderboard.md from what cassi-evaluate found.
+
+    python scripts/benchmarks/leaderboard.py --folder runs/leaderboard  # cassi-evaluate, all of it
+    python scripts/docs/leaderboard.py runs/leaderboard/*               # take over, write the page
+    python scripts/docs/leaderboard.py                                  # write the page
+
+What is taken over from folders of results (results.json, timing.json, benchmark.json) is kept in
+docs/reference/leaderboard.json, from which the page follows to the byte. A condition that is
+measured again takes the place of what stood there. Conditions are read from the settings in the
+results: another noise, mask or mismatch than those of `CONDITIONS` is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs/reference/leaderboard.md"
+TEXT = Path(__file__).with_name("leaderboard.md")
+CONDITIONS = {
+    "grey": "grey mask",
+    "grey, 30 dB": "grey mask, 30 dB",
+    "binary": "binary mask",
+    "binary, 30 dB": "binary mask, 30 dB",
+    "InverseNet II": "InverseNet II",
+    "InverseNet IV": "IV",
+}
+"""Condition → heading; the first is the one of which SSIM, SAM and seconds are shown."""
+TRAINED = {"pretrained": "20 CAVE scenes"}
+"""What the weights of a method have seen; solvers have seen nothing."""
+MISSING = "–"
+
+Table = dict[str, dict[str, dict[str, Any]]]
+"""Data set → method → condition → values; `parameters` beside the conditions."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Take over results, and write the page."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER")
+    parser.add_argument("--output", type=Path, default=PAGE, metavar="FILE")
+    options = parser.parse_args(arguments)
+    kept = options.output.with_suffix(".json")
+    table: Table = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
+    for folder in options.folders:
+        take_over(table, folder)
+    kept.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    options.output.write_text(make_page(table), encoding="utf-8")
+
+
+def take_over(table: Table, folder: Path) -> None:
+    """Put the results of an evaluation into the table.
+
+    Raises:
+        OSError: the folder holds no results.
+        ValueError: they are of a condition that the page does not have.
+    """
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    timing = json.loads((folder / "timing.json").read_text(encoding="utf-8"))["timing"]
+    settings, preset = results["settings"], results["preset"]
+    methods = table.setdefault(settings["data"], {})
+    protocol = (folder / "benchmark.json").is_file()
+    for row, found in results["metrics"].items():
+        method, condition = name_condition(row, settings, protocol)
+        if condition is None or not found["mean"]:
+            continue
+        mean, times = found["mean"], timing[row]["mean"]
+        values = {name: mean.get(f"{name}/{preset}") for name in ("psnr", "ssim")}
+        values |= {"sam": mean.get("sam"), "scenes": len(found["scenes"]), "preset": preset}
+        values["seconds"] = None if times.get("seconds") is None else round(times["seconds"], 2)
+        entry = methods.setdefault(method, {})
+        entry[condition] = {
+            k: round(v, 4) if isinstance(v, float) else v for k, v in values.items()
+        }
+        parameters = results["about"].get(row, {}).get("parameters")
+        if parameters is not None:
+            entry["parameters"] = parameters
+
+
+def name_condition(row: str, settings: Mapping[str, Any], protocol: bool) -> tuple[str, str | None]:
+    """Return the method of a row and its condition; None for a row that the page does not show.
+
+    Raises:
+        ValueError: noise, mask or mismatch are none of the page's.
+    """
+    if protocol:
+        method, _, known = row.partition(" (")
+        column = {"": "InverseNet II", "calibrated)": "InverseNet IV"}.get(known)
+        return method, column
+    noise, mask, mismatch = (settings.get(name) for name in ("noise", "mask", "mismatch"))
+    wrong = [name for name, value in (mismatch or {}).items() if value not in (0.0, [0.0, 0.0])]
+    if settings.get("twin") or wrong:
+        raise ValueError(f"leaderboard: expected no mismatch without a benchmark, got {wrong}")
+    kind = "grey" if mask is None else "binary"
+    if mask is not None and not (isinstance(mask, dict) and mask.get("kind", "binary") == "binary"):
+        raise ValueError(f"leaderboard: expected the data's mask or a binary one, got {mask}")
+    if noise is None:
+        return row, kind
+    if noise.get("snr_db") != 30:
+        raise ValueError(f"leaderboard: expected noise of 30 dB, or none, got {noise}")
+    return row, f"{kind}, 30 dB"
+
+
+def make_page(table: Table) -> str:
+    """Return the page."""
+    parts = [f"## `data={data}`\n\n{make_table(table[data])}" for data in sorted(table)]
+    text = TEXT.read_text(encoding="utf-8")
+    return text.replace("<!-- TABLES -->", "\n\n".join(parts) or "Nothing is measured yet.")
+
+
+def make_table(methods: Mapping[str, Mapping[str, Any]]) -> str:
+    """Make a row for every method, the best first."""
+    first = next(iter(CONDITIONS))
+    shown = [name for name in CONDITIONS if any(name in entry for entry in methods.values())]
+
+    def rank(method: str) -> tuple[float, str]:
+        return -float((methods[method].get(first) or {}).get("psnr") or 0), method
+
+    head = ["method", "trained on", "M", "s", *(CONDITIONS[name] for name in shown)]
+    rows = [head, ["---"] * len(head)]
+    for method in sorted(methods, key=rank):
+        entry = methods[method]
+        count = entry.get("parameters")
+        seconds = (entry.get(first) or {}).get("seconds")
+        row = [f"`{method}`", TRAINED.get(method, MISSING if count is None else "see its file")]
+        row.append(MISSING if count is None else f"{count / 1e6:.2f}")
+        row.append(MISSING if seconds is None else f"{seconds:.1f}")
+        for name in shown:
+            row.append(show(entry.get(name), whole=name == first))
+        rows.append(row)
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([*lines, "", describe(methods)])
+
+
+def show(values: Mapping[str, Any] | None, whole: bool) -> str:
+    """Format PSNR, and SSIM and SAM beside it where the whole is asked for."""
+    if not values or values.get("psnr") is None:
+        return MISSING
+    psnr = f"{values['psnr']:.2f}"
+    if not whole or values.get("ssim") is None:
+        return psnr
+    return f"{psnr} / {values['ssim']:.3f} / {values['sam']:.1f}°"
+
+
+def describe(methods: Mapping[str, Mapping[str, Any]]) -> str:
+    """Say how many scenes the means are of, condition by condition where they differ."""
+    counts: dict[int, list[str]] = {}
+    for name in CONDITIONS:
+        found: Sequence[int] = [e[name]["scenes"] for e in methods.values() if name in e]
+        for count in sorted(set(found)):
+            counts.setdefault(count, []).append(name)
+    if len(counts) == 1:
+        return f"Means over {next(iter(counts))} scenes."
+    parts = [f"{count} ({', '.join(names)})" for count, names in sorted(counts.items())]
+    return f"Means over scenes, as many as {'; '.join(parts)}."
+
+
+if __name__ == "__main__":
+    main()

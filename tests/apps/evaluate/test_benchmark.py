@@ -1,0 +1,108 @@
+"""cassi-evaluate with a published protocol: columns I to IV, and what is regained."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import cassi
+from cassi.apps.evaluate import cameras
+from cassi.evaluation.protocols import shares
+from cassi.systems.masks import move_mask
+
+PLAIN = ("report=false", "figures=false", "progress=false")
+GAP = "{name: gap, method: gap_tv, overrides: {solver.iterations: 8}}"
+
+
+@pytest.fixture(autouse=True)
+def found(monkeypatch):
+    """A calibration that finds a shift of one pixel to the right, and nothing else."""
+
+    def calibrate(y, system):
+        moved = move_mask(system.mask, (0.0, 1.0), 0)
+        return cassi.SDCassi(moved, system.bands, system.step)
+
+    monkeypatch.setattr(cameras, "calibrate", calibrate)
+
+
+def test_inversenet_has_a_table_of_four_columns_beside_the_other_results(evaluate, data, tmp_path):
+    options = (*data, *PLAIN, f"reconstructors=[{GAP}]")
+    outcome = evaluate(*options, "benchmark=inversenet", "scenes=[one]")
+    assert outcome.status == 0, outcome.err
+    run = tmp_path / "run"
+    table = json.loads((run / "benchmark.json").read_text())
+    (row,) = table["rows"]
+    scores = json.loads((run / "results.json").read_text())["metrics"]
+    for column, name in (("I", "ideal"), ("III", "told"), ("IV", "calibrated")):
+        assert row[column] == scores[f"gap ({name})"]["mean"]["psnr/global-unit"]
+    assert row["II"] == scores["gap"]["mean"]["psnr/global-unit"]
+    assert row["I"] > row["II"]
+    assert row["rho"] == shares(row)["rho"]
+    published = {r["method"]: r for r in table["published"]}
+    assert published["MST-L"]["rho"] == pytest.approx((27.33 - 20.83) / (34.81 - 20.83))
+    assert published["HDNet"]["rho"] == 0
+    assert "| MST-L (published) " in outcome.out
+    whole = (run / "benchmark.json").read_bytes()
+    assert evaluate(*options, "benchmark=inversenet", "scenes=[one]").status == 0
+    assert (run / "benchmark.json").read_bytes() == whole
+
+
+def test_sgde_has_rows_for_each_case(evaluate, data, tmp_path):
+    options = (*data, *PLAIN, f"reconstructors=[{GAP}]", "benchmark=sgde", "mask=mask.npy")
+    outcome = evaluate(*options)
+    assert outcome.status == 0, outcome.err
+    table = json.loads((tmp_path / "run" / "benchmark.json").read_text())
+    rows = {row["case"]: row for row in table["rows"]}
+    assert list(rows) == ["shift", "rotation", "all"]
+    assert len({row["I"] for row in rows.values()}) == 1  # the wrong camera has no part in it
+    shifted = rows["shift"]
+    assert shifted["IV"] == pytest.approx(shifted["III"], abs=1e-3)
+    assert shifted["regained"] == pytest.approx(1, abs=1e-2)
+    assert shifted["III"] > shifted["II"] + 0.1
+    lines = (tmp_path / "run" / "benchmark.csv").read_text().splitlines()
+    assert lines[0].startswith("case,method,I,II,III,IV,rho,regained")
+    assert len(lines) == 1 + 3 + 12
+    assert (tmp_path / "run" / "timing.json").is_file()
+    assert not (tmp_path / "run" / "results.json").exists()
+
+
+def test_no_share_of_nothing():
+    row = {"I": 24.0, "II": 20.0, "III": 20.05, "IV": None}
+    assert shares(row) == {"rho": pytest.approx(0.0125), "regained": None}
+    assert shares({**row, "IV": 21.0})["regained"] is None
+    assert shares({"II": 20.0}) == {"rho": None, "regained": None}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["benchmark=inversent"], "did you mean inversenet"),
+        (["benchmark=sgde", "twin=null"], "benchmark: expected a twin"),
+        (["benchmark=sgde", "sweep=noise"], "benchmark: expected no sweep"),
+        (["benchmark=sgde", "+benchmark.cases.all.tild=1"], "cases.all.tild"),
+    ],
+)
+def test_what_the_user_can_mend_is_one_line(evaluate, data, options, said):
+    assert said in evaluate(*data, *PLAIN, f"reconstructors=[{GAP}]", *options).refusal
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_a_camera_is_given_the_coordinates_of_the_scene(axis):
+    torch.manual_seed(0)
+    nominal = cassi.SDCassi(torch.rand(20, 24), 3, step=2, axis=axis)
+    x = torch.rand(1, 3, 20, 24)
+    # Found with bands two pixels further: a frame of a scene that lies two pixels before.
+    offsets = [offset + 2 for offset in nominal.offsets]
+    found = cassi.SDCassi(
+        nominal.mask, 3, axis=axis, offsets=offsets, detector=nominal.detector + 2
+    )
+    y = found(x)
+    same = cameras.anchored(found, nominal, 0.0)
+    assert same.offsets == nominal.offsets
+    back = same(x.roll(2, axis))
+    # Where all three bands are on the detector, of both.
+    whole = x.shape[axis] - 6
+    torch.testing.assert_close(back.narrow(axis, 6, whole), y.narrow(axis, 6, whole))
+    assert cameras.anchored(nominal, nominal, 0.5) is nominal

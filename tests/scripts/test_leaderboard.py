@@ -1,0 +1,81 @@
+"""The leaderboard follows from results, to the byte."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from scripts.benchmarks import leaderboard as benchmark
+from scripts.docs import leaderboard as script
+
+SETTINGS = {"data": "tiny", "noise": None, "mismatch": {"shift": [0.0, 0.0], "rotation": 0.0}}
+
+
+def results(folder: Path, rows: dict[str, float], preset: str = "matlab-uint8", **settings):
+    folder.mkdir()
+    means = {
+        row: {f"psnr/{preset}": psnr, f"ssim/{preset}": 0.9, "sam": 5.0}
+        for row, psnr in rows.items()
+    }
+    content = {
+        "preset": preset,
+        "settings": SETTINGS | settings,
+        "metrics": {row: {"mean": mean, "scenes": {"a": mean}} for row, mean in means.items()},
+        "about": {"pretrained": {"parameters": 2_000_000}},
+    }
+    timing = {"timing": {row: {"mean": {"seconds": 1.25}} for row in rows}}
+    (folder / "results.json").write_text(json.dumps(content))
+    (folder / "timing.json").write_text(json.dumps(timing))
+    return folder
+
+
+def test_results_become_a_table_and_the_same_bytes_again(tmp_path):
+    grey = results(tmp_path / "grey", {"gap_tv": 25.0, "pretrained": 31.0})
+    mask = {"_target_": "cassi.systems.RandomMask", "density": 0.5}
+    noisy = results(tmp_path / "noisy", {"gap_tv": 23.456}, mask=mask, noise={"snr_db": 30})
+    wrong = results(
+        tmp_path / "wrong", {"gap_tv": 20.0, "gap_tv (calibrated)": 21.5}, "global-unit"
+    )
+    (wrong / "benchmark.json").write_text("{}")
+    page = tmp_path / "page.md"
+    script.main([*map(str, (grey, noisy, wrong)), "--output", str(page)])
+    lines = [line for line in page.read_text().splitlines() if line.startswith("| `")]
+    assert lines == [
+        "| `pretrained` | 20 CAVE scenes | 2.00 | 1.2 | 31.00 / 0.900 / 5.0° | – | – | – |",
+        "| `gap_tv` | – | – | 1.2 | 25.00 / 0.900 / 5.0° | 23.46 | 20.00 | 21.50 |",
+    ]
+    first = page.read_bytes()
+    script.main(["--output", str(page)])
+    assert page.read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"noise": {"snr_db": 20}}, "expected noise of 30 dB"),
+        ({"mismatch": {"shift": [0.0, 1.0]}}, "expected no mismatch"),
+        ({"mask": "other.mat"}, "expected the data's mask or a binary one"),
+    ],
+)
+def test_other_conditions_are_refused(tmp_path, settings, said):
+    folder = results(tmp_path / "other", {"gap_tv": 25.0}, **settings)
+    with pytest.raises(ValueError, match=said):
+        script.take_over({}, folder)
+
+
+def test_the_page_is_made_of_what_is_kept(tmp_path):
+    kept = json.loads(script.PAGE.with_suffix(".json").read_text(encoding="utf-8"))
+    assert script.PAGE.read_text(encoding="utf-8") == script.make_page(kept)
+
+
+def test_it_is_measured_by_the_command(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(benchmark.subprocess, "run", lambda command, check: calls.append(command))
+    benchmark.main(["--folder", str(tmp_path / "runs"), "--data", "bundled"])
+    assert len(calls) == len(benchmark.CONDITIONS)
+    folders = [next(a for a in c if a.startswith("hydra.run.dir=")) for c in calls]
+    assert len({os.fspath(folder) for folder in folders}) == len(calls)
+    assert all("data=bundled" in c for c in calls)
