@@ -36,10 +36,10 @@ def make_server(page: Callable[[], Any], port: int = 0, token: str | None = None
     Raises:
         OSError: the port is taken.
     """
-    import panel
+    from panel.io.server import get_server
 
     token = token or secrets.token_urlsafe(24)
-    server = panel.io.server.get_server(
+    server: Any = get_server(
         page,
         port=port,
         address=ADDRESS,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -21,6 +20,12 @@ FILES = ("measurement", "mask", "truth", "camera", "dark", "flat", "bad_pixels")
 """Values that may be files."""
 DEFAULT, TRAINED = "auto", "pretrained"
 SUFFIX = ".safetensors"
+METHODS = {
+    "auto: the default, for any camera": DEFAULT,
+    "pretrained: the network of the package, with one disperser": TRAINED,
+    "gap_tv: of the literature": "gap_tv",
+}
+"""What most people want, by what they read of it."""
 
 
 class Session:
@@ -166,19 +171,10 @@ class Session:
             self.reach.check(value.strip("'\""))
 
 
-def list_methods(files: Iterable[str] = ()) -> dict[str, str]:
-    """Return the methods that there are, by what a person reads of them.
-
-    Args:
-        files: of networks.
-    """
-    said = {
-        DEFAULT: "auto: the default, for any camera",
-        TRAINED: "pretrained: the network of the package, with one disperser",
-        "gap_tv": "gap_tv: of the literature, fast",
-    }
-    names = [*said, *(name for name in list_experiments() if name not in said)]
-    return {said.get(name, name): name for name in [*names, *files]}
+def list_methods() -> dict[str, str]:
+    """Return the methods that there are, by what a person reads of them."""
+    said = METHODS.values()
+    return METHODS | {name: name for name in list_experiments() if name not in said}
 
 
 def device_of(settings: Reconstruct) -> torch.device:

@@ -16,10 +16,14 @@ from cassi.apps.inputs import Inputs
 from cassi.calibration import check_camera
 from cassi.calibration.correlation import flatten
 from cassi.solvers import relative_noise
-from cassi.systems import System
+from cassi.systems import SDCassi, System
 
 _PLAIN = 15
 """Half the side of the window, in pixels, over which the scene is taken for plain."""
+_BETTER = 1.1
+"""By which factor the frame must agree better with another step."""
+_STEPS, _FEWEST = 8, 4
+"""Largest step that is looked at, and fewest bands."""
 _WHERE = {(-1, True): "right", (-1, False): "left", (-2, True): "down", (-2, False): "up"}
 
 
@@ -60,13 +64,14 @@ def understand(inputs: Inputs) -> Understood:
     predicted = predict(y, camera)
     seen = flatten(y[0, :1].float(), None if good is None else good[0, :1])
     agreement = _correlate(seen, flatten(predicted[0, :1].float()))
+    better = find_better_step(y, camera, seen, agreement)
     mask, offsets = getattr(camera, "mask", None), getattr(camera, "offsets", None)
     rows = [*_describe(inputs, camera), ("Seen in the frame", verdict.note or "nothing")]
     rows += [("Files", note) for note in inputs.notes]
     return Understood(
         inputs,
         [(name, value) for name, value in rows if value],
-        [f"{each.about}: {each.message}" for each in verdict.warnings],
+        [f"{each.about}: {each.message}" for each in verdict.warnings] + better,
         y[0, 0].cpu().numpy(),
         predicted[0, 0].cpu().numpy(),
         agreement,
@@ -94,6 +99,46 @@ def predict(y: Tensor, system: System) -> Tensor:
     bright = _smooth(y) / light.clamp_min(1e-3 * light.max().clamp_min(1e-30))
     predicted: Tensor = white * bright
     return predicted
+
+
+@torch.no_grad()
+def find_better_step(y: Tensor, camera: Any, seen: Tensor, agreement: float) -> list[str]:
+    """Say which other whole step the widths allow, and the frame is much more like.
+
+    With another step the same widths hold another number of bands, and what the camera then shows
+    of a plain scene differs in its fine structure. Of simulated snapshots of 8 scenes of CAVE, two
+    masks, steps of 1, 2 and 4, the right step agreed best in all; those of real cameras, whose
+    light fills the pixels between the bands, agree up to 2 % better with a step of 1.
+
+    Args:
+        y: measurement `(1, K, H', W')`.
+        camera: that is thought to have taken it.
+        seen: fine structure of the frame, `(1, H', W')`.
+        agreement: of the camera with it.
+
+    Returns:
+        A warning, or nothing.
+    """
+    if type(camera) is not SDCassi or not camera.step:
+        return []
+    length, detector = camera.cube_shape[camera.axis], camera.measurement_shape[camera.axis]
+    extra, sign = detector - length, 1 if camera.step > 0 else -1
+    if extra != abs(camera.step) * (camera.bands - 1) or camera.mask.shape[-3] > 1:
+        return []
+    found = (agreement, abs(camera.step))
+    for step in range(1, _STEPS + 1):
+        if extra % step or extra // step + 1 < _FEWEST or step == found[1]:
+            continue
+        other = SDCassi(camera.mask, extra // step + 1, step=sign * step, axis=camera.axis)
+        shown = flatten(predict(y, other)[0, :1].float())
+        found = max(found, (_correlate(seen, shown), step))
+    if found[0] <= _BETTER * max(agreement, 0.05):
+        return []
+    return [
+        f"step: the frame is more like that of a step of {sign * found[1]}, "
+        f"{extra // found[1] + 1} bands (agreement {found[0]:.2f}, with {camera.step} and "
+        f"{camera.bands} bands {agreement:.2f}): set the step to {sign * found[1]}"
+    ]
 
 
 def _smooth(image: Tensor) -> Tensor:

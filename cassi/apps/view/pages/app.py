@@ -63,8 +63,8 @@ class Tab:
         self.look = LookSection(session, self._looked)
         self.save = SaveSection(session, self.look)
         page = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-        self.template = pn.Template(page)
-        sections = {
+        self.template: Any = _Page(page)
+        sections: dict[str, Any] = {
             "gallery": self.gallery,
             "files": self.files,
             "camera": self.camera,
@@ -73,8 +73,9 @@ class Tab:
             "save": self.save,
         }
         for name, section in sections.items():
-            self.template.add_panel(name, section.view)  # type: ignore[attr-defined]
+            self.template.add_panel(name, section.view)
         pn.state.onload(self.gallery.begin)
+        pn.state.onload(self.run.list_methods)
         pn.state.on_session_destroyed(lambda context: self.run.close())
 
     def _read(self) -> None:
@@ -85,3 +86,10 @@ class Tab:
 
     def _looked(self, shown: Shown) -> None:
         self.save.show(shown)
+
+
+class _Page(pn.Template):
+    """Panel writes out every widget for the name of a template, again for each of its parts."""
+
+    def __repr__(self) -> str:
+        return "cassi-view"

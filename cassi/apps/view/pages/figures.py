@@ -17,6 +17,7 @@ from cassi.apps.view.pictures import Picture, as_rgba
 from cassi.viz.points import COLORS
 
 _WIDTH, _TALLEST = 440, 620
+_COLUMNS = ("image", "x", "y", "dw", "dh")
 _LARGEST = 2**22  # pixels sent to the page; more are thinned
 
 
@@ -42,9 +43,8 @@ class PictureFigure:
         self.figure.toolbar.logo = None
         self.figure.grid.visible = False
         self.figure.axis.minor_tick_line_color = None
-        self._image = self.figure.image_rgba(
-            image=[np.zeros((1, 1), np.uint32)], x=0, y=0, dw=1, dh=1, origin="top_left"
-        )
+        self._data = ColumnDataSource({name: [] for name in _COLUMNS})
+        self.figure.image_rgba(**{name: name for name in _COLUMNS}, source=self._data)
         self._marks = ColumnDataSource({"x": [], "y": [], "color": []})
         self.figure.patches(
             "x", "y", source=self._marks, line_color="color", fill_alpha=0, line_width=2
@@ -72,9 +72,8 @@ class PictureFigure:
             factor = min(_WIDTH / width, _TALLEST / height)
             self.figure.frame_width = max(round(factor * width), 60)
             self.figure.frame_height = max(round(factor * height), 60)
-        self._image.data_source.data = {
-            "image": [data], "x": [0], "y": [0], "dw": [width], "dh": [height]
-        }  # fmt: skip
+        values = ([data], [0], [0], [width], [height])
+        self._data.data = dict(zip(_COLUMNS, values, strict=True))
 
     def mark(self, regions: Sequence[Region]) -> None:
         """Draw the outlines of regions, in the colours of their curves."""

@@ -71,7 +71,7 @@ class GallerySection:
         self.known = listed
         self.grid.objects = list(self.cards.values())
         failed = sum(entry.folder is None for entry in entries)
-        said = f"{len(entries) - failed} results" + (f", {failed} failed" if failed else "")
+        said = f"{len(entries) - failed} done" + (f", {failed} failed" if failed else "")
         say(self.message, said)
         self.more.visible = len(listed) > len(shown)
         self.view.visible = bool(listed)
@@ -85,7 +85,7 @@ class GallerySection:
             opens.on_click(partial(self._open, entry))
             parts.append(opens)
         name = entry.name if entry.folder is None else ""
-        warned = f"{entry.warnings} warnings of the camera" if entry.warnings else ""
+        warned = f"warnings of the camera: {entry.warnings}" if entry.warnings else ""
         kind = "error" if entry.folder is None else ""
         line = text("", kind)
         say(line, [name, entry.said, warned], kind)

@@ -20,9 +20,8 @@ p.error { border-left: 4px solid #b00020; padding-left: 8px; color: #8c001a; fon
 code { background: #eef1f4; padding: 1px 4px }
 """
 DROP = """
-input { padding: 22px 10px; border: 2px dashed #8a94a0; border-radius: 6px; width: 100%;
-        box-sizing: border-box }
-input:focus-visible { outline: 3px solid #0072b2 }
+:host input[type="file"].bk-input { padding: 24px 12px; border: 2px dashed #8a94a0;
+  height: auto; background: #f6f8fa }
 """
 
 

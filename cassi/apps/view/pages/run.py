@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from cassi.apps.view.pages.parts import button, heading, say, text
 from cassi.apps.view.pictures import as_png
 from cassi.apps.view.runs import reconstruct
 from cassi.apps.view.runs import say as say_result
-from cassi.apps.view.session import SUFFIX, Session, list_methods
+from cassi.apps.view.session import METHODS, SUFFIX, Session, list_methods
 from cassi.apps.view.work import DONE, STOPPED, Job, Work, explain
 
 _CALIBRATE = "Calibrate first"
@@ -30,9 +31,7 @@ class RunSection:
 
     def __init__(self, session: Session, work: Work, done: Callable[[Shown], Any]) -> None:
         self.session, self.work, self.done = session, work, done
-        networks = {name: str(path) for name, path in session.reach.list_files([SUFFIX]).items()}
-        methods = list_methods() | networks
-        self.method = pn.widgets.Select(name="Method", options=methods, width=420)
+        self.method = pn.widgets.Select(name="Method", options=dict(METHODS), width=420)
         self.calibrate = pn.widgets.CheckBoxGroup(name="Camera", options=[_CALIBRATE])
         self.more = pn.widgets.TextAreaInput(
             name="Further settings, one a line, as on the command line",
@@ -65,6 +64,12 @@ class RunSection:
         self._job: Job | None = None
         self._polling: Any = None
 
+    async def list_methods(self) -> None:
+        """Offer all methods; those that most people want are there at once."""
+        found = self.session.reach.list_files([SUFFIX]).items()
+        networks = {name: str(path) for name, path in found}
+        self.method.options = await asyncio.to_thread(list_methods) | networks
+
     def allow(self, is_ready: bool) -> None:
         """Let the button be pressed, or not."""
         self.start.disabled = not is_ready or self._job is not None
@@ -78,7 +83,7 @@ class RunSection:
         try:
             self.session.use_method(self.method.value)
             self.session.set("calibrate", "true" if self.calibrate.value else None)
-            self.session.say_more(self.more.value_input or self.more.value)
+            self.session.say_more(self.more.value_input or self.more.value or "")
             settings, options = self.session.settings(), self.session.options()
         except Exception as error:
             say(self.message, explain(error), "error")
