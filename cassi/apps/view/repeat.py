@@ -47,7 +47,7 @@ def write_config(folder: Path, settings: Reconstruct, options: list[str]) -> Pat
     text = _HEADER.format(name=NAME) + "\n".join([*lines, "  - _self_", ""])
     path = folder / f"{NAME}.yaml"
     path.write_text(text + (to_yaml(values) if values else ""), encoding="utf-8")
-    if to_dict(settings_of_file(path)) | {"paths": None} != wanted | {"paths": None}:
+    if _said(to_dict(settings_of_file(path))) != _said(wanted):
         raise ValueError("these settings cannot be written as a config; keep the command line")
     return path
 
@@ -73,3 +73,12 @@ def changed(base: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any
         inner = isinstance(value, dict) and isinstance(there, dict)
         found[key] = changed(there, value) if inner else value  # type: ignore[arg-type]
     return found
+
+
+def _said(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a config says: without where data sets lie, and what is left at nothing."""
+    return {
+        key: _said(value) if isinstance(value, dict) else value
+        for key, value in values.items()
+        if value is not None and key != "paths"
+    }
