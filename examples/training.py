@@ -22,7 +22,7 @@ def main(size: int = 64, steps: int = 60, bands: int = 8) -> tuple[float, float]
         optimizer.zero_grad()
         loss.backward()  # through the camera's data steps, compiled and exact
         optimizer.step()
-        losses.append(float(loss))
+        losses.append(loss.item())
     few = max(1, min(10, steps // 3))
     first, last = sum(losses[:few]) / few, sum(losses[-few:]) / few
     print(f"mean error {first:.4f} -> {last:.4f} after {steps} steps")
