@@ -167,6 +167,7 @@ def test_the_path_of_a_stranger(open_tab, folder, output):
     page.mouse.move(box["x"] + 250, box["y"] + 230, steps=4)
     page.mouse.up()
     _see(page, re.compile(r"2: rows \d+–\d+, columns \d+–\d+"))
+    page.mouse.move(box["x"] + 160, box["y"] + 160)
     _see(page, re.compile(r"grey: pixel \(\d+, \d+\)"))
 
     # The band, by the keyboard.
