@@ -53,9 +53,9 @@ def main() -> None:
         page.get_by_role("button", name="Take the example").click()
         page.get_by_text("28 bands of").wait_for()
         page.wait_for_timeout(1500)
-        cut = {"width": 1000, "height": page.get_by_text("3 Reconstruct").bounding_box()["y"]}
+        cut = {"width": 1100, "height": page.get_by_text("3 Reconstruct").bounding_box()["y"]}
         whole = FOLDER / "view_camera.png"
-        page.screenshot(path=whole, full_page=True, clip={"x": 90, "y": 0, **cut})
+        page.screenshot(path=whole, full_page=True, clip={"x": 0, "y": 0, **cut})
         page.get_by_role("button", name="Reconstruct", exact=True).click()
         page.get_by_text("done:").wait_for()
         page.get_by_role("radio", name="Band").check()
