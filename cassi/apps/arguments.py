@@ -67,7 +67,7 @@ def config_groups() -> set[str]:
 def config_folders(arguments: Iterable[str]) -> list[Path]:
     """Return the folders that `--config-dir` and `--config-path` name."""
     found, words = [], list(arguments)
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, [*words, ""][1:], strict=True):
         flag, equals, value = word.partition("=")
         if re.fullmatch("--config-dir|-cd|--config-path|-cp", flag):
             found.append(Path(value if equals else following))

@@ -12,13 +12,24 @@ from cassi import metrics
 from cassi.apps.inputs import Inputs
 from cassi.apps.results import describe_solve
 from cassi.solvers import Iteration
+from cassi.solvers.base import Callback
 
 
 class Progress:
-    """Shows residual and PSNR on a progress bar and keeps the rows of convergence.csv."""
+    """Shows residual and PSNR on a progress bar and keeps the rows of convergence.csv.
 
-    def __init__(self, inputs: Inputs, iterations: int, visible: bool) -> None:
+    Args:
+        inputs: the measurement and its camera.
+        iterations: at most.
+        visible: show the bar.
+        watch: is called with every iteration and its cube as well.
+    """
+
+    def __init__(
+        self, inputs: Inputs, iterations: int, visible: bool, watch: Callback | None = None
+    ) -> None:
         self.rows: list[dict[str, Any]] = []
+        self.watch = watch
         self.truth = None if inputs.truth is None else inputs.truth.to(inputs.measurement.device)
         self.system = inputs.system
         # A log file gets a line now and then, a terminal a moving bar.
@@ -46,3 +57,5 @@ class Progress:
         self.rows.append(row)
         self.bar.set_postfix(shown, refresh=False)
         self.bar.update()
+        if self.watch is not None:
+            self.watch(iteration, x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra import compose, initialize_config_module
+from hydra import compose, initialize_config_dir, initialize_config_module
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
@@ -29,6 +30,8 @@ from cassi.solvers import Solver
 from cassi.solvers.base import Reconstructor
 
 FILE_SUFFIX = ".safetensors"
+_COMPOSING = threading.RLock()
+"""Hydra's search path is the process's: one thread at a time sets it."""
 KEYS = ("method", "model", "name", "overrides", "weights")
 """Of an item of `reconstructors`."""
 
@@ -226,6 +229,25 @@ def compose_settings(
         raise ValueError(describe(error)) from error
 
 
+def settings_of_file(path: Path) -> Reconstruct:
+    """Return the settings of cassi-reconstruct with a config of the user's own.
+
+    Args:
+        path: of the config, as `--config-dir` and `--config-name` find it.
+
+    Raises:
+        ValueError: it is no such config.
+    """
+    store_models()
+    try:
+        with _own_search(GlobalHydra.instance(), path.parent):
+            composed = compose(path.stem, ["hydra.searchpath=[pkg://cassi.conf]"])
+            settings: Reconstruct = read_settings(composed, Reconstruct)
+            return settings
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ValueError(describe(error)) from error
+
+
 def config_search() -> Any:
     """Return a context in which configs are found and composed."""
     store_models()
@@ -242,14 +264,19 @@ def _sources(found: GlobalHydra) -> list[Any]:
 
 
 @contextmanager
-def _own_search(found: GlobalHydra) -> Iterator[None]:
-    """Search in the configs of this package, and leave Hydra as it was."""
-    program, found.hydra = found.hydra, None
-    try:
-        with initialize_config_module("cassi.conf", version_base="1.3"):
-            yield
-    finally:
-        GlobalHydra.instance().hydra = program  # the instance is another one by now
+def _own_search(found: GlobalHydra, folder: Path | None = None) -> Iterator[None]:
+    """Search in the configs of this package, or in a folder, and leave Hydra as it was."""
+    with _COMPOSING:
+        program, found.hydra = found.hydra, None
+        try:
+            with (
+                initialize_config_module("cassi.conf", version_base="1.3")
+                if folder is None
+                else initialize_config_dir(str(folder.resolve()), version_base="1.3")
+            ):
+                yield
+        finally:
+            GlobalHydra.instance().hydra = program  # the instance is another one by now
 
 
 def list_experiments() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from cassi.apps.settings import Reconstruct
 from cassi.data.atomic import atomic_folder
 from cassi.data.io import write_cube
 from cassi.solvers import Solution
-from cassi.solvers.base import Reconstructor
+from cassi.solvers.base import Callback, Reconstructor
 from cassi.solvers.heldout import measure_heldout
 
 
@@ -60,6 +61,7 @@ def recover(
     seed: int,
     visible: bool,
     heldout: float | None = None,
+    watch: Callback | None = None,
 ) -> Result:
     """Reconstruct a measurement.
 
@@ -69,12 +71,13 @@ def recover(
         seed: of what the reconstructor draws.
         visible: show a progress bar.
         heldout: share of the pixels to predict in one more reconstruction.
+        watch: is called with every iteration and its cube; what it raises ends the reconstruction.
 
     Raises:
         ValueError: camera and reconstructor do not fit, or nothing finite comes out.
     """
     torch.manual_seed(seed)
-    progress = Progress(inputs, reconstructor.iterations, visible=visible)
+    progress = Progress(inputs, reconstructor.iterations, visible, watch)
     with progress.bar:
         solution = reconstructor.run(
             inputs.measurement, inputs.system, callback=progress, objective=True
@@ -125,10 +128,21 @@ def conclude(
     return Result(inputs, solution, numbers, rows)
 
 
-def write_results(folder: Path, settings: Reconstruct, result: Result) -> None:
+def write_results(
+    folder: Path,
+    settings: Reconstruct,
+    result: Result,
+    more: Callable[[Path], None] | None = None,
+) -> None:
     """Write cube, convergence, pictures and metrics, all or none.
 
     metrics.json names the files of its run: what else lies in the folder is not touched.
+
+    Args:
+        folder: of the results.
+        settings: of the command.
+        result: of `recover`.
+        more: writes further files into the folder that it is given, where they appear with these.
     """
     inputs, output = result.inputs, settings.output
     cube = result.solution.x[0].cpu()
@@ -138,5 +152,7 @@ def write_results(folder: Path, settings: Reconstruct, result: Result) -> None:
         write_cube(stage / output.cube, *results.select_bands(output, cube, inputs.wavelengths))
         results.write_table(stage / "convergence.csv", result.rows)
         results.save_pictures(stage, output, name, cube, inputs.wavelengths, truth, result.numbers)
+        if more is not None:
+            more(stage)
         files = sorted(file.name for file in stage.iterdir())
         results.write_json(stage / "metrics.json", result.numbers | {"files": files})

@@ -1,0 +1,1 @@
+"""cassi-view: snapshots, reconstructions and folders of results, in the browser."""

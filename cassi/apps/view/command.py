@@ -1,0 +1,67 @@
+"""cassi-view: an application in the browser, for snapshots and for folders of results."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+
+from cassi.apps.command import USAGE_ERROR
+from cassi.apps.errors import describe, is_usage_error
+
+_HELP = "Look at snapshots, reconstruct them and look at the cubes, in a browser on this machine."
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    given = parse(arguments)
+    try:
+        serve(given)
+    except KeyboardInterrupt:
+        print("cassi-view: ended")
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("panel", "bokeh", "tornado", "param"):
+            raise
+        print(f"cassi-view: error: {error}; pip install 'cassi[app]'", file=sys.stderr)
+        sys.exit(USAGE_ERROR)
+    except Exception as error:
+        if not is_usage_error(error):
+            raise
+        print(f"cassi-view: error: {describe(error)}", file=sys.stderr)
+        sys.exit(USAGE_ERROR)
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Read what stands on the command line."""
+    parser = argparse.ArgumentParser("cassi-view", description=_HELP)
+    said = "of snapshots, masks, cameras or results: what may be read; this one where none is given"
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help=said)
+    said = "where results and dropped files go (outputs/view)"
+    parser.add_argument("--output", type=Path, default=Path("outputs/view"), help=said)
+    parser.add_argument("--port", type=int, default=0, help="0, which is one that is free")
+    said = "print the address, and open no browser"
+    parser.add_argument("--no-browser", action="store_true", help=said)
+    return parser.parse_args(arguments)
+
+
+def serve(given: argparse.Namespace) -> None:
+    """Serve the application until it is interrupted.
+
+    Raises:
+        OSError: a folder is missing, or the port is taken.
+    """
+    from cassi.apps.view.pages.app import Application
+    from cassi.apps.view.server import make_server
+
+    application = Application(given.folders or [Path()], given.output)
+    server = make_server(application.page, given.port)
+    print(f"cassi-view: {server.entrance}\nCtrl-C ends it", flush=True)
+    if not given.no_browser:
+        server.io_loop.add_callback(webbrowser.open, server.entrance)
+    try:
+        server.io_loop.start()
+    finally:
+        application.close()
+        server.stop()

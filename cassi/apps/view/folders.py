@@ -1,0 +1,115 @@
+"""Folders of results: what lies in them, also while more are written."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cassi.apps.results import one_line
+from cassi.apps.view.cubes import Shown
+from cassi.apps.view.reach import Reach
+from cassi.data.io import WRITE_SUFFIXES, load_cube
+
+NUMBERS, TABLE, PICTURE = "metrics.json", "results.csv", "rgb.png"
+DEVIATION = "uncertainty.tif"
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A result, or why there is none.
+
+    Attributes:
+        name: of its folder, below the one that was given.
+        folder: of its files; None where it failed.
+        said: what came out, in one line.
+        warnings: of the camera.
+    """
+
+    name: str
+    folder: Path | None
+    said: str
+    warnings: int = 0
+
+
+def list_results(reach: Reach) -> list[Entry]:
+    """Return the results below the folders that may be read, and what failed, by name.
+
+    A folder counts once its numbers are there, which appear with its files.
+    """
+    found = []
+    for folder in reach.find(NUMBERS):
+        if (numbers := _read(folder)) is not None:
+            name = reach.name_of(folder)
+            said, warned = one_line(dict(numbers)), len(numbers.get("warnings") or ())
+            found.append(Entry(folder.name if name == "." else name, folder, said, warned))
+    there = {entry.folder for entry in found}
+    for folder in reach.find(TABLE):
+        for row in _failures(folder / TABLE):
+            place = folder / row["name"]
+            if place not in there:
+                found.append(Entry(reach.name_of(place), None, f"failed: {row.get('error', '')}"))
+    return sorted(found, key=lambda entry: entry.name)
+
+
+def open_result(entry: Entry) -> Shown:
+    """Read the cube of a result.
+
+    Raises:
+        OSError: a file is missing or cannot be read.
+        ValueError: it is damaged, or there is no cube.
+    """
+    numbers = None if entry.folder is None else _read(entry.folder)
+    if entry.folder is None or numbers is None:
+        raise ValueError(f"{entry.name}: there is no result")
+    files = [name for name in numbers.get("files", ()) if name.lower().endswith(WRITE_SUFFIXES)]
+    cubes = [name for name in files if name != DEVIATION]
+    if not cubes:
+        raise ValueError(f"{entry.name}: expected a cube among its files, got none")
+    bands = numbers["cube_shape"][0] if cubes[0].endswith((".npy", ".mat")) else None
+    cube = load_cube(entry.folder / cubes[0], bands=bands)
+    deviation = None
+    if (entry.folder / DEVIATION).is_file():
+        deviation = load_cube(entry.folder / DEVIATION).data[0].numpy()
+    values = np.ascontiguousarray(cube.data[0].numpy())
+    return Shown(entry.name, values, cube.wavelengths, deviation=deviation, numbers=numbers)
+
+
+def thumbnail(entry: Entry, longest: int = 180) -> bytes | None:
+    """Return a small PNG of a result's picture; None where it has none."""
+    from PIL import Image
+
+    from cassi.apps.view.pictures import as_png
+
+    if entry.folder is None or not (entry.folder / PICTURE).is_file():
+        return None
+    try:
+        with Image.open(entry.folder / PICTURE) as image:
+            return as_png(np.asarray(image.convert("RGB")), longest)
+    except (*_UNREADABLE, Image.DecompressionBombError):
+        return None
+
+
+def _read(folder: Path) -> Mapping[str, Any] | None:
+    """Return the numbers of a result; None where they are none of this command."""
+    try:
+        numbers = json.loads((folder / NUMBERS).read_text(encoding="utf-8"))
+        one_line(numbers)
+    except _UNREADABLE:
+        return None
+    return numbers if isinstance(numbers, dict) and "cube_shape" in numbers else None
+
+
+def _failures(table: Path) -> list[dict[str, str]]:
+    try:
+        with table.open(newline="", encoding="utf-8") as stream:
+            rows = list(csv.DictReader(stream))
+    except _UNREADABLE:
+        return []
+    return [row for row in rows if row.get("status") == "failed" and row.get("name")]

@@ -1,0 +1,1 @@
+"""The page of a tab: one section a file."""

@@ -1,0 +1,95 @@
+"""The application: what all tabs share, and the page of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import panel as pn
+
+from cassi.apps.view.cubes import Shown
+from cassi.apps.view.pages.camera import CameraSection
+from cassi.apps.view.pages.files import FilesSection
+from cassi.apps.view.pages.gallery import GallerySection
+from cassi.apps.view.pages.look import LookSection
+from cassi.apps.view.pages.run import RunSection
+from cassi.apps.view.pages.save import SaveSection
+from cassi.apps.view.reach import Reach
+from cassi.apps.view.session import Session
+from cassi.apps.view.work import Work
+
+
+class Application:
+    """Folders that may be read, and the thread that reconstructs.
+
+    Args:
+        folders: that were given.
+        output: where results and dropped files go; made if it is not there.
+
+    Raises:
+        OSError: one is no folder, or the output cannot be made.
+    """
+
+    def __init__(self, folders: Sequence[Path], output: Path) -> None:
+        Reach(folders)
+        output.mkdir(parents=True, exist_ok=True)
+        self.output = output.resolve()
+        self.reach = Reach([*folders, self.output])
+        self.work = Work()
+        pn.extension()
+
+    def page(self) -> Any:
+        """Make the page of a tab."""
+        return Tab(self).template
+
+    def close(self) -> None:
+        """End the thread when its job ends."""
+        self.work.close()
+
+
+class Tab:
+    """The sections of a page, and what each tells the others."""
+
+    def __init__(self, application: Application) -> None:
+        session = Session(application.reach, application.output)
+        self.session = session
+        self.gallery = GallerySection(session, self._open)
+        self.files = FilesSection(session, self._read)
+        self.run = RunSection(session, application.work, self._open)
+        self.camera = CameraSection(
+            session, application.work, lambda found: self.run.allow(found is not None)
+        )
+        self.look = LookSection(session, self._looked)
+        self.save = SaveSection(session, self.look)
+        page = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+        self.template: Any = _Page(page)
+        sections: dict[str, Any] = {
+            "gallery": self.gallery,
+            "files": self.files,
+            "camera": self.camera,
+            "run": self.run,
+            "look": self.look,
+            "save": self.save,
+        }
+        for name, section in sections.items():
+            self.template.add_panel(name, section.view)
+        pn.state.onload(self.gallery.begin)
+        pn.state.onload(self.run.list_methods)
+        pn.state.on_session_destroyed(lambda context: self.run.close())
+
+    def _read(self) -> None:
+        pn.state.execute(self.camera.refresh)
+
+    def _open(self, shown: Shown) -> None:
+        self.look.open(self.session.add(shown))
+
+    def _looked(self, shown: Shown) -> None:
+        self.save.show(shown)
+
+
+class _Page(pn.Template):
+    """Panel writes out every widget for the name of a template, again for each of its parts."""
+
+    def __repr__(self) -> str:
+        return "cassi-view"

@@ -1,0 +1,162 @@
+"""Section 2: what was understood, what can be corrected, and what that comes to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import panel as pn
+
+from cassi.apps.view.pages.figures import PictureFigure
+from cassi.apps.view.pages.parts import TABLE, button, field, heading, later, say, table, text
+from cassi.apps.view.pictures import Picture, grey, with_mask
+from cassi.apps.view.runs import calibrate
+from cassi.apps.view.session import Session
+from cassi.apps.view.understood import Understood
+from cassi.apps.view.work import FAILED, STOPPED, Job, Work, explain
+
+_FIELDS = {
+    "system.step": ("Step, pixels per band", "2"),
+    "system.bands": ("Bands", "as the widths say"),
+    "wavelengths": ("Wavelengths, nm", "450-650, or a list"),
+    "dark": ("Dark level", "a number, or auto"),
+    "saturation": ("Saturation level", "auto"),
+    "bits": ("Bits of the sensor", "none"),
+}
+_AXES = {"columns": None, "rows": "-2"}
+
+
+class CameraSection:
+    """What files and values come to, in words and beside each other in pictures.
+
+    Args:
+        session: of this tab.
+        work: where a calibration runs.
+        ready: is called with what was understood, or None.
+    """
+
+    def __init__(
+        self, session: Session, work: Work, ready: Callable[[Understood | None], Any]
+    ) -> None:
+        self.session, self.work, self.ready = session, work, ready
+        self.fields = {}
+        for name, (label, hint) in _FIELDS.items():
+            self.fields[name] = field(label, hint, 170)
+            self.fields[name].param.watch(partial(self._given, name), "value")
+        self.axis = pn.widgets.Select(name="Dispersion along", options=list(_AXES), width=170)
+        self.axis.param.watch(lambda event: self._set("system.axis", _AXES[event.new]), "value")
+        self.band = pn.widgets.IntSlider(name="Mask at band", start=1, end=2, width=330)
+        self.band.param.watch(lambda event: self._draw_frame(), "value")
+        self.message = text("Choose a snapshot and a mask, or take the example.")
+        self.table = pn.pane.HTML("", stylesheets=[TABLE], width=760, margin=(0, 10))
+        self.frame = PictureFigure("Frame")
+        self.predicted = PictureFigure("Predicted frame of a plain scene")
+        self.calibrate = button("Calibrate", 150)
+        self.calibrate.on_click(lambda event: self._calibrate())
+        self.estimates = text()
+        self.table_of_estimates = pn.pane.HTML("", margin=(0, 10))
+        self.understood: Understood | None = None
+        self.pictures = pn.Column(
+            pn.Row(self.frame.view, self.predicted.view),
+            self.band,
+            pn.Row(self.calibrate, self.estimates),
+            self.table_of_estimates,
+            visible=False,
+        )
+        values = [*self.fields.values()]
+        self.view = pn.Column(
+            heading("2 Camera"),
+            pn.Row(*values[:2], self.axis, *values[2:3]),
+            pn.Row(*values[3:]),
+            self.message,
+            self.table,
+            self.pictures,
+        )
+        self._turn = 0
+        self._job: Job | None = None
+
+    async def refresh(self) -> None:
+        """Read everything again; of several calls only the last one shows what it found."""
+        self._turn += 1
+        turn = self._turn
+        say(self.message, "reading …")
+        try:
+            found = await asyncio.to_thread(self.session.understand)
+        except Exception as error:
+            if turn == self._turn:
+                later(partial(self._refuse, explain(error)))
+            return
+        if turn == self._turn:
+            later(partial(self._show, found))
+
+    def _given(self, name: str, event: Any) -> None:
+        self._set(name, event.new)
+
+    def _set(self, name: str, value: str | None) -> None:
+        if name == "wavelengths":
+            self.session.say_wavelengths(value or "")
+        else:
+            self.session.set(name, value)
+        if self.session.values:
+            pn.state.execute(self.refresh)
+
+    def _refuse(self, message: str) -> None:
+        self.understood, self.pictures.visible, self.table.object = None, False, ""
+        say(self.message, message, "error")
+        self.ready(None)
+
+    def _show(self, found: Understood) -> None:
+        self.understood = found
+        self.table.object = table(found.rows)
+        if found.warnings:
+            say(self.message, found.warnings, "warning")
+        else:
+            say(self.message, "nothing speaks against this camera")
+        self.band.visible = found.mask is not None and found.offsets is not None
+        if found.offsets is not None:
+            count = len(found.offsets)
+            if self.band.end != count:
+                self.band.param.update(end=max(count, 2), value=max(1, count // 2))
+        self._draw_frame()
+        said = f"agreement of fine structure {found.agreement:.2f}"
+        self.predicted.show(Picture(grey(found.predicted, "").rgb, said))
+        self.pictures.visible = True
+        self.ready(found)
+
+    def _draw_frame(self) -> None:
+        found = self.understood
+        if found is None:
+            return
+        if found.mask is None or found.offsets is None:
+            self.frame.show(grey(found.frame, "as it was read"))
+            return
+        offset = found.offsets[min(self.band.value, len(found.offsets)) - 1]
+        self.frame.show(with_mask(found.frame, found.mask, offset, found.axis))
+
+    def _calibrate(self) -> None:
+        try:
+            settings = self.session.settings()
+        except Exception as error:
+            say(self.estimates, explain(error), "error")
+            return
+        self.calibrate.disabled = True
+        self._job = self.work.submit(lambda job: calibrate(settings, job))
+        self._polling = pn.state.add_periodic_callback(self._poll, period=300)
+
+    def _poll(self) -> None:
+        job = self._job
+        if job is None:
+            return
+        if not job.is_over:
+            say(self.estimates, f"{job.stage} …")
+            return
+        self._job = None
+        self._polling.stop()
+        self.calibrate.disabled = False
+        if job.status in (FAILED, STOPPED):
+            say(self.estimates, job.message or "stopped", "error")
+            return
+        say(self.estimates, "found; below, “Calibrate first” uses it")
+        self.table_of_estimates.object = f"<pre>{job.value}</pre>"

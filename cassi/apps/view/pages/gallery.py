@@ -1,0 +1,106 @@
+"""Section 0: the results below the folders, which become more while they are made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import panel as pn
+
+from cassi.apps.view.cubes import Shown
+from cassi.apps.view.folders import Entry, list_results, open_result, thumbnail
+from cassi.apps.view.pages.parts import button, heading, later, say, text
+from cassi.apps.view.session import Session
+from cassi.apps.view.work import explain
+
+_PERIOD = 2000  # ms
+_PAGE = 60  # results on the page, until more are asked for
+
+
+class GallerySection:
+    """A picture, a name and a line of every result.
+
+    Args:
+        session: of this tab.
+        done: is called with the cube that is opened.
+    """
+
+    def __init__(self, session: Session, done: Callable[[Shown], Any]) -> None:
+        self.session, self.done = session, done
+        self.cards: dict[str, Any] = {}
+        self.known: dict[str, Entry] = {}
+        self.most = _PAGE
+        self.message = text()
+        self.grid = pn.FlexBox(margin=0)
+        self.more = button("Show more", 120)
+        self.more.on_click(self._more)
+        self.more.visible = False
+        self.view = pn.Column(heading("Results"), self.message, self.grid, self.more, visible=False)
+        self._busy = False
+
+    def begin(self) -> None:
+        """Look now, and then every other second."""
+        pn.state.add_periodic_callback(self.refresh, period=_PERIOD)
+        pn.state.execute(self.refresh)
+
+    async def refresh(self) -> None:
+        """Show what has come since."""
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            entries = await asyncio.to_thread(list_results, self.session.reach)
+            await self._show(entries)
+        except Exception as error:
+            say(self.message, explain(error), "error")
+        finally:
+            self._busy = False
+
+    async def _show(self, entries: list[Entry]) -> None:
+        listed = {entry.name: entry for entry in entries}
+        if listed == self.known and len(self.cards) >= min(len(listed), self.most):
+            return
+        shown = dict(list(listed.items())[: self.most])
+        for name, entry in shown.items():
+            if self.known.get(name) != entry or name not in self.cards:
+                picture = await asyncio.to_thread(thumbnail, entry)
+                self.cards[name] = self._card(entry, picture)
+        self.cards = {name: self.cards[name] for name in shown}
+        self.known = listed
+        self.grid.objects = list(self.cards.values())
+        failed = sum(entry.folder is None for entry in entries)
+        said = f"{len(entries) - failed} done" + (f", {failed} failed" if failed else "")
+        say(self.message, said)
+        self.more.visible = len(listed) > len(shown)
+        self.view.visible = bool(listed)
+
+    def _card(self, entry: Entry, picture: bytes | None) -> Any:
+        parts: list[Any] = []
+        if picture is not None:
+            parts.append(pn.pane.PNG(picture, alt_text=f"{entry.name} in colour", height=150))
+        if entry.folder is not None:
+            opens = pn.widgets.Button(name=f"Open {entry.name}", width=190)
+            opens.on_click(partial(self._open, entry))
+            parts.append(opens)
+        name = entry.name if entry.folder is None else ""
+        warned = f"warnings of the camera: {entry.warnings}" if entry.warnings else ""
+        kind = "error" if entry.folder is None else ""
+        line = text("", kind)
+        say(line, [name, entry.said, warned], kind)
+        return pn.Column(*parts, line, width=210)
+
+    async def _open(self, entry: Entry, event: Any) -> None:
+        say(self.message, f"reading {entry.name} …")
+        try:
+            shown = await asyncio.to_thread(open_result, entry)
+        except Exception as error:
+            say(self.message, explain(error), "error")
+            return
+        say(self.message, f"{entry.name} is open below")
+        later(partial(self.done, shown))
+
+    async def _more(self, event: Any) -> None:
+        self.most += _PAGE
+        await self.refresh()

@@ -1,0 +1,86 @@
+"""Small parts that all sections are made of."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import panel as pn
+
+TABLE = """
+table { border-collapse: collapse }
+th, td { text-align: left; vertical-align: top; padding: 2px 14px 2px 0; font-size: 14px }
+th { font-weight: 600; white-space: nowrap }
+"""
+CHOSEN = """
+p { margin: 4px 0; font-size: 14px; overflow-wrap: anywhere }
+p.warning { border-left: 4px solid #b25e00; padding-left: 8px }
+p.error { border-left: 4px solid #b00020; padding-left: 8px; color: #8c001a; font-weight: 600 }
+code { background: #eef1f4; padding: 1px 4px }
+"""
+DROP = """
+:host input[type="file"].bk-input { padding: 24px 12px; border: 2px dashed #8a94a0;
+  height: auto; background: #f6f8fa }
+"""
+
+
+def text(content: str = "", kind: str = "") -> Any:
+    """Return a place for lines that change; see `say`."""
+    place = pn.pane.HTML("", stylesheets=[CHOSEN], sizing_mode="stretch_width", margin=(0, 10))
+    say(place, content, kind)
+    return place
+
+
+def say(place: Any, content: str | Sequence[str], kind: str = "") -> None:
+    """Show lines of plain text, which screen readers speak when they change.
+
+    Args:
+        place: of `text`.
+        content: a line, or several.
+        kind: "", "warning" or "error".
+    """
+    lines = [content] if isinstance(content, str) else content
+    role = "alert" if kind == "error" else "status"
+    shown = "".join(f'<p class="{kind}">{html.escape(line)}</p>' for line in lines if line)
+    place.object = f'<div role="{role}">{shown}</div>'
+
+
+def later(do: Callable[[], Any]) -> None:
+    """Do something when the page may be changed; for coroutines, after they have waited."""
+    pn.state.execute(do, schedule=True)
+
+
+def heading(title: str, level: int = 2) -> Any:
+    """Return the heading of a section."""
+    style = "h2 { font-size: 20px; margin: 22px 0 4px } h3 { font-size: 16px; margin: 8px 0 2px }"
+    return pn.pane.HTML(
+        f"<h{level}>{html.escape(title)}</h{level}>",
+        stylesheets=[style],
+        margin=(0, 10),
+        sizing_mode="stretch_width",
+    )
+
+
+def table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> str:
+    """Return a table as HTML; the first cell of each row names it."""
+    top = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in head)
+    body = "".join(
+        f'<tr><th scope="row">{html.escape(row[0])}</th>'
+        + "".join(f"<td>{html.escape(cell)}</td>" for cell in row[1:])
+        + "</tr>"
+        for row in rows
+    )
+    return f"<table>{f'<thead><tr>{top}</tr></thead>' if top else ''}<tbody>{body}</tbody></table>"
+
+
+def field(name: str, hint: str = "", width: int = 150, value: str = "") -> Any:
+    """Return a field of one line, whose value counts when it is left."""
+    return pn.widgets.TextInput(name=name, placeholder=hint, width=width, value=value)
+
+
+def button(name: str, width: int = 150, primary: bool = False) -> Any:
+    """Return a button."""
+    return pn.widgets.Button(
+        name=name, width=width, button_type="primary" if primary else "default"
+    )

@@ -1,0 +1,114 @@
+"""Section 3: choose a method, and see the cube become sharp."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import panel as pn
+
+from cassi.apps.view.cubes import Shown
+from cassi.apps.view.pages.parts import button, heading, say, text
+from cassi.apps.view.pictures import as_png
+from cassi.apps.view.runs import reconstruct
+from cassi.apps.view.runs import say as say_result
+from cassi.apps.view.session import METHODS, SUFFIX, Session, list_methods
+from cassi.apps.view.work import DONE, STOPPED, Job, Work, explain
+
+_CALIBRATE = "Calibrate first"
+_PERIOD = 300  # ms
+
+
+class RunSection:
+    """Method, further settings, progress.
+
+    Args:
+        session: of this tab.
+        work: where reconstructions run.
+        done: is called with the cube.
+    """
+
+    def __init__(self, session: Session, work: Work, done: Callable[[Shown], Any]) -> None:
+        self.session, self.work, self.done = session, work, done
+        self.method = pn.widgets.Select(name="Method", options=dict(METHODS), width=420)
+        self.calibrate = pn.widgets.CheckBoxGroup(name="Camera", options=[_CALIBRATE])
+        self.more = pn.widgets.TextAreaInput(
+            name="Further settings, one a line, as on the command line",
+            placeholder="solver.iterations=200\nseed=1",
+            width=420,
+            height=80,
+        )
+        self.start, self.stop = button("Reconstruct", primary=True), button("Stop", 90)
+        self.start.disabled = self.stop.disabled = True
+        self.start.on_click(lambda event: self._start())
+        self.stop.on_click(lambda event: self._job.stop() if self._job else None)
+        self.bar = pn.indicators.Progress(name="Progress", value=0, max=100, width=420)
+        self.message = text()
+        self.picture = pn.pane.PNG(None, alt_text="The cube so far, in colour", width=320)
+        self.view = pn.Column(
+            heading("3 Reconstruct"),
+            pn.Row(
+                pn.Column(
+                    self.method,
+                    self.calibrate,
+                    self.more,
+                    pn.Row(self.start, self.stop),
+                    self.bar,
+                    self.message,
+                    width=450,
+                ),
+                self.picture,
+            ),
+        )
+        self._job: Job | None = None
+        self._polling: Any = None
+
+    async def list_methods(self) -> None:
+        """Offer all methods; those that most people want are there at once."""
+        found = self.session.reach.list_files([SUFFIX]).items()
+        networks = {name: str(path) for name, path in found}
+        self.method.options = await asyncio.to_thread(list_methods) | networks
+
+    def allow(self, is_ready: bool) -> None:
+        """Let the button be pressed, or not."""
+        self.start.disabled = not is_ready or self._job is not None
+
+    def close(self) -> None:
+        """End what runs; the tab is gone."""
+        if self._job is not None:
+            self._job.stop()
+
+    def _start(self) -> None:
+        try:
+            self.session.use_method(self.method.value)
+            self.session.set("calibrate", "true" if self.calibrate.value else None)
+            self.session.say_more(self.more.value_input or self.more.value or "")
+            settings, options = self.session.settings(), self.session.options()
+        except Exception as error:
+            say(self.message, explain(error), "error")
+            return
+        self.start.disabled, self.stop.disabled = True, False
+        self._job = self.work.submit(lambda job: reconstruct(settings, options, job))
+        self._polling = pn.state.add_periodic_callback(self._poll, period=_PERIOD)
+
+    def _poll(self) -> None:
+        job = self._job
+        if job is None:
+            return
+        self.bar.value = round(100 * job.share)
+        if job.picture is not None:
+            self.picture.object = as_png(job.picture)
+        if not job.is_over:
+            say(self.message, f"{job.stage} …")
+            return
+        self._job = None
+        self._polling.stop()
+        self.start.disabled, self.stop.disabled = False, True
+        if job.status == DONE:
+            say(self.message, f"done: {say_result(job.value)}")
+            self.done(job.value)
+        elif job.status == STOPPED:
+            say(self.message, "stopped")
+        else:
+            say(self.message, job.message, "error")

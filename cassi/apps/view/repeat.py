@@ -1,0 +1,84 @@
+"""The config that repeats a reconstruction from the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cassi.apps.arguments import config_groups
+from cassi.apps.reconstructors import compose_settings, rewrite_model_path, settings_of_file
+from cassi.apps.settings import Reconstruct, to_dict, to_yaml
+
+NAME = "repeat"
+_SYSTEMS = {"SDCassi": "sd_cassi", "DDCassi": "dd_cassi"}
+_SYSTEMS |= {"BlurredCassi": "blurred", "WarpedCassi": "warped"}
+_HEADER = """\
+# Written by cassi-view. The same cube again, to the last bit:
+#     cassi-reconstruct --config-dir DIR --config-name {name} hydra.run.dir=OTHER
+# where DIR is the folder of this file.
+"""
+
+
+def write_config(folder: Path, settings: Reconstruct, options: list[str]) -> Path:
+    """Write the config of settings, and read it again.
+
+    Groups are chosen as in the options; all other values that differ from theirs stand below. A
+    camera's values are written out.
+
+    Args:
+        folder: where it goes, as `repeat.yaml`.
+        settings: of cassi-reconstruct.
+        options: that they were made of.
+
+    Raises:
+        OSError: it cannot be written.
+        ValueError: there are settings that a config cannot say.
+    """
+    chosen = choices(options)
+    kind = _SYSTEMS.get(str(settings.system["_target_"]).rpartition(".")[2])
+    if kind is not None:
+        chosen = {"system": kind} | chosen
+    base = to_dict(compose_settings([f"{group}={name}" for group, name in chosen.items()]))
+    wanted = to_dict(settings) | {"camera": None}
+    lines = ["defaults:", "  - reconstruct"]
+    lines += [f"  - override /{group}: {name}" for group, name in chosen.items()]
+    values = changed(base, wanted)
+    text = _HEADER.format(name=NAME) + "\n".join([*lines, "  - _self_", ""])
+    path = folder / f"{NAME}.yaml"
+    path.write_text(text + (to_yaml(values) if values else ""), encoding="utf-8")
+    if _said(to_dict(settings_of_file(path))) != _said(wanted):
+        raise ValueError("these settings cannot be written as a config; keep the command line")
+    return path
+
+
+def choices(options: list[str]) -> dict[str, str]:
+    """Return the groups that options choose, by name, as a defaults list writes them."""
+    groups, found = config_groups(), {}
+    for option in rewrite_model_path(options):
+        key, equals, value = option.partition("=")
+        name, at, package = key.partition("@")
+        if equals and name in groups and "." not in name:
+            found[f"{name}{at}{package}"] = value
+    return found
+
+
+def changed(base: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what must be merged into nested values to make them others."""
+    found: dict[str, Any] = {}
+    for key, value in wanted.items():
+        there = base.get(key)
+        if key in base and there == value and type(there) is type(value):
+            continue
+        inner = isinstance(value, dict) and isinstance(there, dict)
+        found[key] = changed(there, value) if inner else value  # type: ignore[arg-type]
+    return found
+
+
+def _said(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a config says: without where data sets lie, and what is left at nothing."""
+    return {
+        key: _said(value) if isinstance(value, dict) else value
+        for key, value in values.items()
+        if value is not None and key != "paths"
+    }

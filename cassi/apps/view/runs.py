@@ -1,0 +1,150 @@
+"""Reconstruct and calibrate as the command does, step by step, with something to look at."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cassi.apps.calibrate.results import say_estimates
+from cassi.apps.command import prepare_process
+from cassi.apps.inputs import Inputs, file_path, load_inputs
+from cassi.apps.reconstruct.calibrated import calibrated
+from cassi.apps.reconstruct.one import Result, fit, recover, write_results
+from cassi.apps.reconstructors import Recipe
+from cassi.apps.results import one_line
+from cassi.apps.settings import Reconstruct
+from cassi.apps.view.cubes import Shown
+from cassi.apps.view.repeat import write_config
+from cassi.apps.view.session import DEFAULT, device_of
+from cassi.apps.view.work import Job
+from cassi.solvers import Iteration
+from cassi.viz import srgb
+
+_PAUSE = 0.4  # seconds between pictures
+_SIDE = 320  # pixels of such a picture
+
+
+def reconstruct(settings: Reconstruct, options: list[str], job: Job) -> Shown:
+    """Reconstruct what settings name, as `cassi-reconstruct` does: the same bits.
+
+    Args:
+        settings: of the session.
+        options: that they were made of.
+        job: is told how it goes.
+
+    Raises:
+        OSError: a file is missing or cannot be read.
+        ValueError: files and settings do not fit each other, or nothing finite comes out.
+        Stopped: somebody asked for it.
+    """
+    job.stage = "reading"
+    device = device_of(settings)
+    prepare_process(settings)
+    recipe = Recipe(settings, device)
+    inputs = load_inputs(settings, device, recipe.bands)
+    if settings.calibrate:
+        job.stage = "calibrating the camera"
+        inputs = calibrated(inputs, settings)
+    inputs, reconstructor = fit(inputs, recipe)
+    job.stage = "reconstructing"
+    watch = _Watch(job, inputs, reconstructor.iterations)
+    result = recover(inputs, reconstructor, settings.seed, False, settings.heldout, watch)
+    return show(settings, options, result)
+
+
+def show(settings: Reconstruct, options: list[str], result: Result) -> Shown:
+    """Return a result as something to look at."""
+    inputs = result.inputs
+    return Shown(
+        f"{_scene(settings)}, {method_of(options)}",
+        np.ascontiguousarray(result.solution.x[0].cpu().numpy()),
+        inputs.wavelengths,
+        None if inputs.truth is None else inputs.truth[0].numpy(),
+        numbers=result.numbers,
+        made=(settings, options, result),
+    )
+
+
+def calibrate(settings: Reconstruct, job: Job) -> str:
+    """Find where mask and bands really fall, and say it in a table.
+
+    Raises:
+        OSError: a file is missing or cannot be read.
+        ValueError: the camera is none that can be calibrated, or the frame too dark or small.
+    """
+    job.stage = "calibrating the camera"
+    prepare_process(settings)
+    found = calibrated(load_inputs(settings, device_of(settings), settings.bands), settings)
+    assert found.calibration is not None
+    return say_estimates(found.calibration)
+
+
+def save(shown: Shown, folder: Path, pictures: dict[str, bytes]) -> str:
+    """Write all that the command writes, pictures, and the config that repeats it.
+
+    Args:
+        shown: a cube that was reconstructed here.
+        folder: of the results.
+        pictures: further files by name.
+
+    Returns:
+        The command that repeats it.
+
+    Raises:
+        OSError: it cannot be written.
+        ValueError: the cube was not made here.
+    """
+    if shown.made is None:
+        raise ValueError(f"{shown.name}: expected a cube made here; this one lies in its folder")
+    settings, options, result = shown.made
+
+    def more(stage: Path) -> None:
+        for name, content in pictures.items():
+            (stage / name).write_bytes(content)
+        write_config(stage, settings, options)
+
+    write_results(folder, settings, result, more)
+    return f"cassi-reconstruct --config-dir {folder} --config-name repeat hydra.run.dir=repeated"
+
+
+def say(shown: Shown) -> str:
+    """Say in one line what came out."""
+    return one_line(dict(shown.numbers)) if "iterations" in shown.numbers else shown.name
+
+
+def method_of(options: list[str]) -> str:
+    """Return the name of the method that options choose."""
+    chosen = dict(option.partition("=")[::2] for option in options)
+    name = chosen.get("model", chosen.get("experiment", DEFAULT)).strip("'\"")
+    return Path(name).stem if "/" in name else name
+
+
+def _scene(settings: Reconstruct) -> str:
+    file: Any = settings.measurement or settings.truth
+    return file_path(file).stem
+
+
+class _Watch:
+    """Tells a job of every iteration, and draws one now and then."""
+
+    def __init__(self, job: Job, inputs: Inputs, iterations: int) -> None:
+        self.job, self.wavelengths, self.iterations = job, inputs.wavelengths, iterations
+        self.last = 0.0
+
+    def __call__(self, iteration: Iteration, x: Tensor) -> None:
+        self.job.check()
+        self.job.share = min(1.0, iteration.index / max(self.iterations, 1))
+        self.job.stage = (
+            f"iteration {iteration.index} of {self.iterations}, residual {iteration.residual:.1e}"
+        )
+        now = time.monotonic()
+        if now - self.last >= _PAUSE:
+            self.last = now
+            every = max(1, -(-max(x.shape[-2:]) // _SIDE))
+            small = torch.nan_to_num(x[0, :, ::every, ::every].float()).cpu()
+            self.job.picture = srgb(small, self.wavelengths, None)

@@ -1,0 +1,113 @@
+"""The server: on this machine alone, and for whoever has the token."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Callable
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qs
+
+from tornado.httputil import HTTPServerRequest
+from tornado.routing import Matcher, Rule
+from tornado.web import RequestHandler
+
+ADDRESS = "127.0.0.1"
+_LARGEST = 2**30
+"""Bytes of a message from the page: a dropped file and a third."""
+
+
+def make_server(page: Callable[[], Any], port: int = 0, token: str | None = None) -> Any:
+    """Make a server that shows a page to whoever comes with the token.
+
+    The first request brings it in its address, `/?token=…`, and is given a cookie in return.
+    Everything else without either, files and websockets too, is refused; so is every request that
+    was addressed to another host, as a page elsewhere would by a name of its own for this machine.
+
+    Args:
+        page: makes the page of a tab.
+        port: 0 for one that is free.
+        token: None draws one.
+
+    Returns:
+        A server of Bokeh's, started, with its address as `server.entrance`.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    from panel.io.server import get_server
+
+    token = token or secrets.token_urlsafe(24)
+    server: Any = get_server(
+        page,
+        port=port,
+        address=ADDRESS,
+        websocket_origin="localhost",  # the right one when the port is known
+        title="cassi-view",
+        websocket_max_message_size=_LARGEST,
+        start=False,
+    )
+    hosts = {f"{name}:{server.port}" for name in (ADDRESS, "localhost")}
+    server._tornado._websocket_origins.clear()
+    server._tornado._websocket_origins.update(hosts)
+    guard = Guard(token, hosts, f"cassi-view-{server.port}")
+    rules = server._tornado.default_router.rules
+    rules.insert(0, Rule(guard, Refusal, {"guard": guard}))
+    server.entrance = f"http://{ADDRESS}:{server.port}/?token={token}"
+    server.start()
+    return server
+
+
+class Guard(Matcher):
+    """Matches the requests that must not come through.
+
+    Args:
+        token: what they must know.
+        hosts: that they may be addressed to.
+        cookie: its name; those of one machine's ports are not apart.
+    """
+
+    def __init__(self, token: str, hosts: set[str], cookie: str) -> None:
+        self.token, self.hosts, self.cookie = token, hosts, cookie
+
+    def match(self, request: HTTPServerRequest) -> dict[str, Any] | None:
+        """Return no more than that it matches, as tornado wants it; None lets it through."""
+        allowed = request.host in self.hosts and self._knows(self._cookie(request))
+        return None if allowed else {}
+
+    def admits(self, request: HTTPServerRequest) -> bool:
+        """Tell whether a request brings the token in its address."""
+        given = parse_qs(request.query).get("token", [""])[0]
+        return request.host in self.hosts and request.path == "/" and self._knows(given)
+
+    def _knows(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self.token.encode())
+
+    def _cookie(self, request: HTTPServerRequest) -> str:
+        try:
+            found = SimpleCookie(request.headers.get("Cookie", "")).get(self.cookie)
+        except CookieError:
+            return ""
+        return "" if found is None else found.value
+
+
+class Refusal(RequestHandler):
+    """Gives whoever brings the token a cookie, and all others nothing."""
+
+    def initialize(self, guard: Guard) -> None:
+        """Take the guard."""
+        self.guard = guard
+
+    def prepare(self) -> None:
+        """Answer, whatever is asked."""
+        if self.request.method == "GET" and self.guard.admits(self.request):
+            token, name = self.guard.token, self.guard.cookie
+            self.set_cookie(name, token, httponly=True, samesite="Strict", path="/")
+            self.redirect("/")
+            return
+        self.set_status(403)
+        self.finish("403: open the address that cassi-view printed when it started\n")
+
+    def data_received(self, chunk: bytes) -> None:
+        """Take no body."""

@@ -1,0 +1,182 @@
+"""What one tab of the browser has open: files and values as the command takes them, and results."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+
+from cassi.apps.command import choose_device
+from cassi.apps.inputs import Inputs, load_inputs
+from cassi.apps.reconstruct.snapshots import is_many
+from cassi.apps.reconstructors import compose_settings, list_experiments
+from cassi.apps.settings import Reconstruct, to_dict
+from cassi.apps.view.cubes import Shown
+from cassi.apps.view.reach import Reach
+from cassi.apps.view.understood import Understood, understand
+
+FILES = ("measurement", "mask", "truth", "camera", "dark", "flat", "bad_pixels")
+"""Values that may be files."""
+DEFAULT, TRAINED = "auto", "pretrained"
+SUFFIX = ".safetensors"
+METHODS = {
+    "auto: the default, for any camera": DEFAULT,
+    "pretrained: the network of the package, with one disperser": TRAINED,
+    "gap_tv: of the literature": "gap_tv",
+}
+"""What most people want, by what they read of it."""
+
+
+class Session:
+    """Options of cassi-reconstruct by name, and the cubes that came of them.
+
+    Args:
+        reach: what may be read.
+        output: the folder that results go below.
+
+    Attributes:
+        values: by dotted name, as they stand behind `=` on the command line.
+        more: further options, one each.
+        results: cubes by name, in the order in which they came.
+    """
+
+    def __init__(self, reach: Reach, output: Path) -> None:
+        self.reach, self.output = reach, output
+        self.values: dict[str, str] = {}
+        self.more: list[str] = []
+        self.results: dict[str, Shown] = {}
+        self._span: tuple[float, float] | None = None
+
+    def set(self, name: str, value: str | None) -> None:
+        """Set a value as on the command line; nothing leaves it at its default."""
+        text = (value or "").strip()
+        if text:
+            self.values[name] = text
+        else:
+            self.values.pop(name, None)
+
+    def set_file(self, name: str, path: Path | str | None) -> None:
+        """Set a value that is a file.
+
+        Raises:
+            PermissionError: the file is not below the folders that may be read.
+        """
+        if path is None:
+            self.set(name, None)
+            return
+        text = str(path)
+        if not text.startswith("bundled:"):
+            text = str(self.reach.resolve(text))
+        escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+        self.set(name, f"'{escaped}'")
+
+    def say_wavelengths(self, text: str) -> None:
+        """Take a list of wavelengths in nm, or the first and the last, `450-650`.
+
+        Those between are evenly spaced, as many as there are bands: `understand` puts them in.
+        """
+        ends = re.fullmatch(r"\s*(\d+\.?\d*)\s*[-–]\s*(\d+\.?\d*)\s*", text)
+        self._span = None if ends is None else (float(ends[1]), float(ends[2]))
+        listed = text.strip().strip("[]").replace(";", ",")
+        self.set("wavelengths", f"[{listed}]" if listed and ends is None else None)
+
+    def use_example(self) -> None:
+        """Take the scene of the package, measured through its mask."""
+        for name in FILES:
+            self.set(name, None)
+        self.set_file("truth", "bundled:scene.tif")
+        self.set_file("mask", "bundled:mask.tif")
+
+    def use_method(self, method: str) -> None:
+        """Choose a method by the name of an experiment or a network, or the file of a network.
+
+        Raises:
+            PermissionError: the file is not below the folders that may be read.
+        """
+        self.set("model", None)
+        self.set("experiment", None)
+        if method.endswith(SUFFIX):
+            self.set_file("model", method)
+        elif method == TRAINED:
+            self.set("model", method)
+        elif method != DEFAULT:
+            self.set("experiment", method)
+
+    def say_more(self, text: str) -> None:
+        """Take further options, one in a line; a line that begins with # is none."""
+        lines = (line.strip() for line in text.splitlines())
+        self.more = [line for line in lines if line and not line.startswith("#")]
+
+    def options(self) -> list[str]:
+        """Return all options, as on the command line."""
+        return [f"{name}={value}" for name, value in self.values.items()] + self.more
+
+    def settings(self) -> Reconstruct:
+        """Return the settings that the options come to.
+
+        Raises:
+            OSError: a camera's file is missing, or one is not below the folders that may be read.
+            ValueError: an option names nothing or has a value that does not fit; there is no
+                snapshot, or several.
+        """
+        self._check_more()
+        found: Reconstruct = compose_settings(self.options())
+        if found.measurement is None and found.truth is None:
+            raise ValueError("choose a snapshot, or take the example")
+        if is_many(found.measurement):
+            raise ValueError("measurement: expected one file; cassi-reconstruct takes folders")
+        if found.memory_budget is not None:
+            raise ValueError("memory_budget: expected none here; cassi-reconstruct takes it")
+        self.reach.check(to_dict(found) | {"paths": None})
+        return found
+
+    def understand(self) -> Understood:
+        """Read the files, and say what they come to.
+
+        Raises:
+            OSError: a file is missing, or not below the folders that may be read.
+            ValueError: files and values do not fit each other; the message says what would.
+        """
+        if self._span is not None:
+            self.set("wavelengths", None)
+        found = self._load()
+        if self._span is not None:
+            first, last = self._span
+            bands = found.system.cube_shape[0]
+            between = [first + (last - first) * k / max(bands - 1, 1) for k in range(bands)]
+            self.set("wavelengths", f"[{', '.join(f'{each:.6g}' for each in between)}]")
+            found = self._load()
+        return understand(found)
+
+    def _load(self) -> Inputs:
+        settings = self.settings()
+        return load_inputs(settings, torch.device("cpu"), settings.bands)
+
+    def add(self, shown: Shown) -> Shown:
+        """Keep a result under its name, or under a new one where that is taken."""
+        name, number = shown.name, 2
+        while name in self.results:
+            name, number = f"{shown.name} ({number})", number + 1
+        shown = shown.called(name)
+        self.results[name] = shown
+        return shown
+
+    def _check_more(self) -> None:
+        """Check what is read, or set, before there are settings."""
+        for option in self.more:
+            key, _, value = option.lstrip("+~").partition("=")
+            if key.split(".")[0].split("@")[0] == "hydra":
+                raise ValueError(f"{key}: expected settings of cassi-reconstruct alone")
+            self.reach.check(value.strip("'\""))
+
+
+def list_methods() -> dict[str, str]:
+    """Return the methods that there are, by what a person reads of them."""
+    said = METHODS.values()
+    return METHODS | {name: name for name in list_experiments() if name not in said}
+
+
+def device_of(settings: Reconstruct) -> torch.device:
+    """Return where the settings say that things are computed."""
+    return choose_device(settings.device)

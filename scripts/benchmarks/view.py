@@ -1,0 +1,114 @@
+"""How long cassi-view takes: from the command to the first page, and from a key to another band.
+
+    python scripts/benchmarks/view.py                 # 28 bands of 660×660, as from 660×714
+    python scripts/benchmarks/view.py --shape 28 256 256 --changes 5
+
+A band is there when the caption and the picture of the page say so, in a headless Chromium on the
+same machine. Prints a line each: median and largest of the changes in ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cassi.apps.results import write_json
+from cassi.data.io import write_cube
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# The picture that Bokeh has drawn last, by a hash of its canvas.
+DRAWN = """() => {
+  const found = [];
+  const walk = (node) => {
+    for (const child of node.querySelectorAll("*")) {
+      if (child.tagName === "CANVAS") found.push(child);
+      if (child.shadowRoot) walk(child.shadowRoot);
+    }
+  };
+  walk(document.querySelector("section[aria-label=Look]"));
+  return found[0].toDataURL("image/jpeg", 0.3);
+}"""
+
+
+def write_result(folder: Path, shape: tuple[int, ...]) -> None:
+    """Write a result as cassi-reconstruct does, of random numbers."""
+    folder.mkdir()
+    cube = np.random.default_rng(0).random(shape, np.float32)
+    write_cube(folder / "cube.tif", cube, np.linspace(450, 650, shape[0]))
+    numbers = {"iterations": 1, "seconds": 1.0, "relative_residual": 0.1}
+    more: dict[str, Any] = {"cube_shape": list(shape), "files": ["cube.tif"], "warnings": []}
+    write_json(folder / "metrics.json", numbers | more)
+
+
+def measure(folder: Path, changes: int) -> tuple[float, list[float]]:
+    """Return seconds to the first page, and those of every change of the band."""
+    from playwright.sync_api import sync_playwright
+
+    browser = next((path for path in map(shutil.which, NAMES) if path), None)
+    if browser is None:
+        raise SystemExit(f"view.py: error: none of {', '.join(NAMES)} is installed")
+    with sync_playwright() as play:
+        options = ["--no-sandbox", "--disable-gpu"]
+        chromium = play.chromium.launch(executable_path=browser, args=options)
+        page = chromium.new_page(viewport={"width": 1240, "height": 900})
+        page.set_default_timeout(120_000)
+        start = time.perf_counter()
+        command = [sys.executable, "-m", "cassi.apps.view", str(folder), "--no-browser"]
+        command += ["--output", str(folder / "output")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                found = re.search(r"http\S+", process.stdout.readline())
+                assert found is not None
+                page.goto(found[0])
+                page.get_by_role("button", name="Take the example").wait_for()
+                first = time.perf_counter() - start
+                return first, change_bands(page, changes)
+            finally:
+                process.terminate()
+                chromium.close()
+
+
+def change_bands(page: Any, changes: int) -> list[float]:
+    """Press an arrow key on the slider until the picture is another one, so many times."""
+    page.get_by_role("button", name=re.compile("Open ")).first.click()
+    page.get_by_role("radio", name="Band").check()
+    slider = page.get_by_role("slider", name="Band", exact=True)
+    slider.focus()
+    page.wait_for_timeout(2000)
+    seconds = []
+    for _ in range(changes):
+        before, start = page.evaluate(DRAWN), time.perf_counter()
+        page.keyboard.press("ArrowRight")
+        page.wait_for_function(f"before => ({DRAWN})() !== before", arg=before, polling="raf")
+        seconds.append(time.perf_counter() - start)
+        page.wait_for_timeout(300)
+    return seconds
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", type=int, nargs=3, default=(28, 660, 660))
+    parser.add_argument("--changes", type=int, default=10)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        write_result(Path(name) / "result", tuple(given.shape))
+        first, seconds = measure(Path(name), given.changes)
+    print(f"first page: {first:.2f} s")
+    middle, most = 1000 * statistics.median(seconds), 1000 * max(seconds)
+    print(f"another band of {given.shape}: median {middle:.0f} ms, at most {most:.0f} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Take the pictures of docs/guides/view.md: cassi-view in a headless Chromium.
+
+python scripts/docs/view.py
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "gallery"
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+@contextmanager
+def open_page(folder: Path) -> Iterator[Any]:
+    """Start the command on a folder, and yield its page in a browser."""
+    from playwright.sync_api import sync_playwright
+
+    browser = next((path for path in map(shutil.which, NAMES) if path), None)
+    if browser is None:
+        raise SystemExit(f"view.py: error: none of {', '.join(NAMES)} is installed")
+    options = ["--no-browser", "--output", str(folder / "results")]
+    command = [sys.executable, "-m", "cassi.apps.view", str(folder), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r"http\S+", process.stdout.readline())
+            assert found is not None
+            with sync_playwright() as play:
+                options = ["--no-sandbox", "--disable-gpu"]
+                chromium = play.chromium.launch(executable_path=browser, args=options)
+                page = chromium.new_page(viewport={"width": 1180, "height": 900})
+                page.set_default_timeout(120_000)
+                page.goto(found[0])
+                page.get_by_role("button", name="Take the example").wait_for()
+                yield page
+                chromium.close()
+        finally:
+            process.terminate()
+
+
+def main() -> None:
+    """Go the way of the guide, and keep two pictures of it."""
+    with tempfile.TemporaryDirectory() as name, open_page(Path(name)) as page:
+        page.get_by_role("button", name="Take the example").click()
+        page.get_by_text("28 bands of").wait_for()
+        page.wait_for_timeout(1500)
+        cut = {"width": 1100, "height": page.get_by_text("3 Reconstruct").bounding_box()["y"]}
+        whole = FOLDER / "view_camera.png"
+        page.screenshot(path=whole, full_page=True, clip={"x": 0, "y": 0, **cut})
+        page.get_by_role("button", name="Reconstruct", exact=True).click()
+        page.get_by_text("done:").wait_for()
+        page.get_by_role("radio", name="Band").check()
+        for region in (("92", "64", "16", "16"), ("160", "96", "24", "24")):
+            for label, value in zip(("Row", "Column", "Rows", "Columns"), region, strict=True):
+                page.get_by_role("textbox", name=label, exact=True).fill(value)
+                page.keyboard.press("Tab")
+            page.get_by_role("button", name="Add region").click()
+            page.wait_for_timeout(500)
+        page.wait_for_timeout(1500)
+        page.locator("section[aria-label=Look]").screenshot(path=FOLDER / "view_look.png")
+        print(*sorted(FOLDER.glob("view_*.png")), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

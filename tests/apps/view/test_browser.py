@@ -1,0 +1,223 @@
+"""What a stranger does with cassi-view, done in a headless Chromium."""
+
+import re
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import pytest
+import torch
+
+from cassi.apps.inputs import load_inputs
+from cassi.apps.reconstructors import compose_settings
+from cassi.data.bundled import bundled_path
+from cassi.data.io import read_cube, write_cube
+
+pytest.importorskip("panel", reason="needs panel")
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+CHROMIUM = next((path for path in map(shutil.which, NAMES) if path), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=f"none of {', '.join(NAMES)} is installed")
+
+HARMLESS = ("could not set initial ranges", "Failed to load resource")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with the snapshot of the package, and nothing else."""
+    folder = tmp_path_factory.mktemp("day")
+    inputs = load_inputs(compose_settings(), torch.device("cpu"))
+    write_cube(folder / "snapshot.npy", inputs.measurement[0])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory):
+    return tmp_path_factory.mktemp("output")
+
+
+@pytest.fixture(scope="module")
+def address(folder, output):
+    """The command, started; the address that it prints."""
+    options = ["--no-browser", "--output", str(output)]
+    command = [sys.executable, "-m", "cassi.apps.view", str(folder), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield re.search(r"http\S+", process.stdout.readline())[0]
+        finally:
+            process.terminate()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as play:
+        options = ["--no-sandbox", "--disable-gpu"]
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=options)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_tab(browser, address):
+    """Opens a tab; at the end nothing may have been complained of, or asked of a network."""
+    complaints, pages = [], []
+
+    def open_tab():
+        page = browser.new_page(viewport={"width": 1240, "height": 900})
+        page.set_default_timeout(40_000)
+        pages.append(page)
+        page.on("console", lambda said: heard(said.type, said.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: asked(request.url))
+        page.goto(address)
+        page.get_by_role("button", name="Take the example").wait_for()
+        return page
+
+    def heard(kind, words):
+        if kind in ("warning", "error") and not any(each in words for each in HARMLESS):
+            complaints.append(words)
+
+    def asked(url):
+        if not url.startswith(("http://127.0.0.1:", "data:", "blob:")):
+            complaints.append(url)
+
+    yield open_tab
+    for page in pages:
+        page.close()
+    assert complaints == []
+
+
+def _field(page, name):
+    return page.get_by_role("textbox", name=name, exact=True)
+
+
+def _fill(page, name, value):
+    _field(page, name).fill(value)
+    _field(page, name).press("Enter")
+
+
+def _see(page, words):
+    page.get_by_text(words).first.wait_for()
+
+
+def _figure(page, number):
+    return page.locator("section[aria-label=Look] .bk-Figure").nth(number)
+
+
+def _reconstruct(page, method, more):
+    page.get_by_role("combobox", name="Method").select_option(method)
+    _field(page, "Further settings, one a line, as on the command line").fill(more)
+    page.get_by_role("button", name="Reconstruct", exact=True).click()
+
+
+def test_nobody_comes_in_without_the_token(address):
+    door, _, token = address.partition("?token=")
+    tries = {"/": "", "/static/js/bokeh.min.js": "", "/ws": "", f"/?token={token[:-1]}": ""}
+    for path in tries:
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{door.rstrip('/')}{path}")
+        assert refused.value.code == 403
+    elsewhere = urllib.request.Request(address, headers={"Host": "evil.example"})
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(elsewhere)
+    assert refused.value.code == 403
+
+
+@pytest.mark.slow
+def test_the_path_of_a_stranger(open_tab, folder, output):
+    page = open_tab()
+    assert page.url.endswith("/")  # the token does not stay in the address
+
+    # Drop the snapshot and the mask: two files of the package, one from the folder's own.
+    drops = page.locator("input[type=file]")
+    drops.nth(0).set_input_files(folder / "snapshot.npy")
+    _see(page, "snapshot: snapshot.npy")
+    drops.nth(1).set_input_files(bundled_path("mask.tif"))
+    _see(page, "28 bands of 256 × 256 pixels")
+
+    # A wrong step is seen, and corrected.
+    _fill(page, "Step, pixels per band", "1")
+    _see(page, "55 bands of 256 × 256 pixels")
+    _see(page, "set the step to 2")
+    _fill(page, "Step, pixels per band", "2")
+    _fill(page, "Wavelengths, nm", "450-650")
+    _see(page, "450 to 650 nm")
+    _see(page, "nothing speaks against this camera")
+
+    # What fails leaves a message, and the page goes on.
+    _reconstruct(page, "gap_tv: of the literature", "solver.iteration=6")
+    _see(page, "did you mean")
+    _reconstruct(page, "gap_tv: of the literature", "scale=1e38")
+    _see(page, "float32's range")
+    _reconstruct(page, "gap_tv: of the literature", "solver.iterations=6\noutput.report=false")
+    _see(page, "done: 6 iterations")
+
+    # Spectrum of a region, by the keyboard and by the pointer.
+    for name, value in (("Row", "20"), ("Column", "30"), ("Rows", "12"), ("Columns", "9")):
+        _field(page, name).fill(value)
+        page.keyboard.press("Tab")
+    page.get_by_role("button", name="Add region").press("Enter")
+    _see(page, "1: rows 20–31, columns 30–38")
+    page.wait_for_timeout(500)
+    box = _figure(page, 0).bounding_box()
+    page.mouse.move(box["x"] + 150, box["y"] + 150)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 250, box["y"] + 230, steps=4)
+    page.mouse.up()
+    _see(page, re.compile(r"2: rows \d+–\d+, columns \d+–\d+"))
+    page.mouse.move(box["x"] + 160, box["y"] + 160)
+    _see(page, re.compile(r"grey: pixel \(\d+, \d+\)"))
+
+    # The band, by the keyboard.
+    page.get_by_role("radio", name="Band").check()
+    _see(page, re.compile("Cube: .* nm, white is"))
+    caption = page.get_by_text(re.compile("Cube: .* nm, white is"))
+    before = caption.inner_text()
+    page.get_by_role("slider", name="Band", exact=True).press("ArrowRight")
+    page.wait_for_function("words => !document.body.innerText.includes(words)", arg=before)
+
+    # Save, and repeat from the saved config.
+    _fill(page, "Name of the folder", "stranger")
+    page.get_by_role("button", name="Save", exact=True).last.click()
+    _see(page, "saved in")
+    said = page.get_by_text("to repeat it:").inner_text()
+    words = said.partition("cassi-reconstruct ")[2].split()
+    words[-1] = f"hydra.run.dir={output / 'repeated'}"
+    subprocess.run([sys.executable, "-m", "cassi.apps.reconstruct", *words], check=True)
+    first, second = (read_cube(output / each / "cube.tif") for each in ("stranger", "repeated"))
+    assert torch.equal(first, second)
+    saved = {file.name for file in (output / "stranger").iterdir()}
+    assert {"cube.tif", "repeat.yaml", "rgb.png", "view.png", "regions.csv"} <= saved
+
+    # Both lie in the gallery by now, and open there; two cubes have a difference.
+    page.get_by_role("button", name=re.compile("Open .*repeated")).click()
+    _see(page, "is open below")
+    page.get_by_role("radio", name="Difference").check()
+    _see(page, re.compile(r"Cube: \|.* − .*\|, root mean square"))
+    for kind, words in (("Ratio", " / "), ("Index", r"from −1 \(blue\)")):
+        page.get_by_role("radio", name=kind).check()
+        _see(page, re.compile(f"Cube: .*{words}"))
+
+
+@pytest.mark.slow
+def test_two_tabs_are_apart_and_everything_has_a_name(open_tab):
+    first, second = open_tab(), open_tab()
+    first.get_by_role("button", name="Take the example").click()
+    _see(first, "28 bands of 256 × 256 pixels")
+    assert second.get_by_text("28 bands of").count() == 0
+    _reconstruct(first, "gap_tv: of the literature", "solver.iterations=3")
+    _see(first, "done: 3 iterations")
+    assert second.get_by_text("done:").count() == 0
+    first.wait_for_timeout(1000)  # sliders are named twice a second
+    named = first.locator("input:visible, select:visible, textarea:visible, button:visible")
+    for control in named.all():
+        snapshot = control.aria_snapshot()
+        assert re.search(r'"[^"]+"', snapshot), snapshot
+    for slider in first.get_by_role("slider").all():
+        assert '"' in slider.aria_snapshot()
+    first.get_by_role("button", name="Take the example").focus()
+    for _ in range(3):
+        first.keyboard.press("Tab")
+    assert first.evaluate("document.activeElement !== document.body")

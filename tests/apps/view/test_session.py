@@ -1,0 +1,195 @@
+import os
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from cassi.apps.command import Run
+from cassi.apps.reconstruct import reconstruct as command
+from cassi.apps.reconstructors import compose_settings, settings_of_file
+from cassi.apps.settings import to_dict
+from cassi.apps.view import runs
+from cassi.apps.view.repeat import NAME, write_config
+from cassi.apps.view.session import Session, list_methods
+from cassi.apps.view.work import DONE, FAILED, STOPPED, Job, Stopped, Work
+from cassi.data.io import read_cube
+
+SHORT = "solver.iterations=4"
+
+
+def _row(found, name):
+    return dict(found.rows)[name]
+
+
+def test_what_is_understood_is_said_and_drawn(session):
+    found = session.understand()
+    assert _row(found, "Cube") == "8 bands of 64 × 64 pixels"
+    assert _row(found, "Dispersion").startswith("2 pixels per band")
+    assert found.frame.shape == found.predicted.shape == (64, 78)
+    assert found.mask.shape == (64, 64)
+    assert found.offsets[1] == 2
+    assert found.agreement > 0.9
+    assert found.warnings == []
+
+
+def test_a_wrong_step_is_seen(session):
+    session.set("system.step", "1")
+    found = session.understand()
+    assert _row(found, "Cube") == "15 bands of 64 × 64 pixels"
+    assert [line for line in found.warnings if "set the step to 2" in line]
+    assert found.agreement < 0.8
+    session.set("system.step", "-1")
+    assert "set the step to -2" in " ".join(session.understand().warnings)
+    session.set("system.step", "3")
+    with pytest.raises(ValueError, match="step"):
+        session.understand()
+    session.set("system.step", None)
+    assert _row(session.understand(), "Cube").startswith("8 bands")
+
+
+def test_ends_of_the_spectrum_become_wavelengths(session):
+    session.say_wavelengths("450 - 590")
+    found = session.understand()
+    assert found.inputs.wavelengths == tuple(range(450, 600, 20))
+    session.set("system.step", "1")
+    assert session.understand().inputs.wavelengths[1] == 460
+    session.set("system.step", "2")
+    session.say_wavelengths("450, 460, 470, 480, 490, 500, 510, 530")
+    assert session.understand().inputs.wavelengths[-1] == 530
+    session.say_wavelengths("")
+    assert session.understand().inputs.wavelengths is None
+
+
+def test_understanding_draws_no_random_number(session):
+    before = torch.random.get_rng_state()
+    session.understand()
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_only_files_that_may_be_read(session, tmp_path):
+    outside = tmp_path / "outside.npy"
+    np.save(outside, np.ones((64, 64)))
+    camera = tmp_path / "camera.yaml"
+    camera.write_text("mask: outside.npy\n")
+    with pytest.raises(PermissionError, match="not below"):
+        session.set_file("mask", outside)
+    with pytest.raises(PermissionError, match="not below"):
+        session.use_method(str(tmp_path / "model.safetensors"))
+    for line in (f"camera={camera}", f"mask='{outside}'", f"solver.noise={outside}"):
+        session.say_more(line)
+        with pytest.raises((PermissionError, ValueError), match=r"not below|noise"):
+            session.settings()
+    session.say_more("hydra.searchpath=[/]")
+    with pytest.raises(ValueError, match="settings of cassi-reconstruct alone"):
+        session.settings()
+
+
+def test_what_is_missing_is_said(session):
+    empty = Session(session.reach, session.output)
+    with pytest.raises(ValueError, match="choose a snapshot"):
+        empty.settings()
+    session.say_more("solver.iteration=3")
+    with pytest.raises(ValueError, match=r"solver\.iterations"):
+        session.settings()
+    session.say_more("memory_budget=1GiB")
+    with pytest.raises(ValueError, match="memory_budget"):
+        session.settings()
+
+
+def test_the_example_needs_no_file(session):
+    session.use_example()
+    assert _row(session.understand(), "Cube") == "28 bands of 256 × 256 pixels"
+
+
+def test_methods_are_those_of_the_command():
+    methods = list_methods()
+    assert {"auto", "pretrained", "gap_tv", "admm_tv"} <= set(methods.values())
+
+
+CAMERA = (
+    "mask: mask.npy\nsystem: {step: -2}\nwavelengths: [1e2, 2e2, 3e2, 4e2, 5e2, 6e2, 7e2, 8e2]\n"
+)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["experiment=gap_tv", "solver.iterations=7", "seed=3"],
+        ["model=pretrained", "system.step=1.5", "heldout=0.05"],
+        ["model=pretrained", "refine=null", "dark=auto", "bits=12"],
+        ["solver=admm", "prior=low_rank", "solver.sigma.start=0.3"],
+        ["system=blurred", "wavelengths=[450,460.5]", "calibrate=true", "output.report=false"],
+        ["dispersion@system.offsets=linear", "system.bands=8", "window=[0,0,8,8]"],
+        ["camera=CAMERA", "system.step=2"],
+        ["camera=CAMERA", "experiment=admm_tv", "bad_pixels=null"],
+    ],
+    ids=" ".join,
+)
+def test_a_config_says_what_options_say(options, tmp_path, files):
+    (tmp_path / "camera.yaml").write_text(CAMERA)
+    (tmp_path / "mask.npy").write_bytes((files / "mask.npy").read_bytes())
+    options = [each.replace("CAMERA", str(tmp_path / "camera.yaml")) for each in options]
+    options += [f"measurement='{files / 'snapshot.npy'}'"]
+    settings = compose_settings(options)
+    path = write_config(tmp_path, settings, options)
+    again, wanted = to_dict(settings_of_file(path)), to_dict(settings) | {"camera": None}
+    assert {**again.pop("system")} == {"detector": None} | wanted.pop("system")
+    assert again == wanted
+
+
+@pytest.mark.parametrize("method", ["auto", "gap_tv", "pretrained"])
+def test_the_saved_config_gives_the_same_bits(method, session, tmp_path):
+    session.use_method(method)
+    session.say_more(
+        "seed=5\noutput.pictures=false" + ("" if method == "pretrained" else f"\n{SHORT}")
+    )
+    settings, options = session.settings(), session.options()
+    pictures, job = [], Job()
+    shown = runs.reconstruct(settings, options, job)
+    pictures.append(job.picture)
+    assert job.share == 1
+    assert pictures[0].shape == (64, 64, 3)
+    said = runs.save(shown, tmp_path / "saved", {"view.png": b"png"})
+    assert said.startswith(f"cassi-reconstruct --config-dir {tmp_path / 'saved'}")
+    assert (tmp_path / "saved" / "view.png").read_bytes() == b"png"
+    again = settings_of_file(tmp_path / "saved" / f"{NAME}.yaml")
+    command(again, Run(tmp_path / "again", is_multirun=False))
+    first, second = (read_cube(tmp_path / each / "cube.tif") for each in ("saved", "again"))
+    assert torch.equal(first, second)
+    assert torch.equal(first[0], torch.from_numpy(shown.cube))
+
+
+def test_jobs_wait_for_each_other_and_fail_alone():
+    work, gate = Work(), threading.Event()
+
+    def fails(job):
+        raise ValueError
+
+    first = work.submit(lambda job: gate.wait(10))
+    stopped, failed = work.submit(lambda job: 1), work.submit(fails)
+    last = work.submit(lambda job: os.getpid())
+    stopped.stop()
+    assert not last.is_over
+    gate.set()
+    work._thread.submit(int).result()
+    assert [job.status for job in (first, stopped, failed, last)] == [DONE, STOPPED, FAILED, DONE]
+    assert "defect of the program" in failed.message
+    assert last.value == os.getpid()
+    work.close()
+
+
+def test_a_reconstruction_stops_when_it_is_told(session):
+    job = Job()
+    job.stop()
+    settings = session.settings()
+    with pytest.raises(Stopped):
+        runs.reconstruct(settings, session.options(), job)
+
+
+def test_results_of_one_name_stay_apart(session):
+    session.say_more(f"{SHORT}\nsolver=gap")
+    shown = runs.reconstruct(session.settings(), session.options(), Job())
+    names = [session.add(shown).name for _ in range(3)]
+    assert names == ["snapshot, auto", "snapshot, auto (2)", "snapshot, auto (3)"]
