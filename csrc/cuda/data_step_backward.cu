@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, E>)
         if constexpr (Mask)
           emit_both(p, factors, z, i, here, v + i * p.v.column, out, out_on);
         else
-          emit<true>(factors, 0, bands, offset, i, here, p.grad.band, out, out_on);
+          emit<true, 1, false>(factors, 0, bands, offset, i, here, p.grad.band, out, out_on);
       }
     }
     __syncthreads();
@@ -192,7 +192,7 @@ bool launch_rows(const DataStepBackward& a, void* stream) {
     p.z = p.w;
     p.z.data = static_cast<T*>(memory.data) + detector;
   }
-  with_mask<D>(a.mask, a.v.dtype, [&](auto e) {
+  with_mask<D, 1>(a.mask, a.v.dtype, false, [&](auto e, auto) {
     using E = decltype(e);
     const auto kernel =
         a.need_mask && !later ? backward_rows<true, D, T, E> : backward_rows<false, D, T, E>;

@@ -75,6 +75,51 @@ struct Unit<16> {
   using type = uint4;
 };
 
+// N adjacent elements in steps of `Step`, each step one access, which must be aligned to its size.
+// `Global`: of a tensor that the kernel does not write.
+template <int N, int Step, bool Global = false, class T, class D>
+CASSI_DEVICE_INLINE void load_run(T (&out)[N], const D* from) {
+  using U = typename Unit<Step * sizeof(D)>::type;
+#pragma unroll
+  for (int i = 0; i < N; i += Step) {
+    const U* place = reinterpret_cast<const U*>(from + i);
+    U unit;
+    if constexpr (Global)
+      unit = __ldg(place);
+    else
+      unit = *place;
+    if constexpr (std::is_same_v<D, __nv_bfloat16> && Step > 1) {
+      // They are the upper halves of floats: an instruction each.
+      unsigned pairs[Step / 2];
+      memcpy(pairs, &unit, sizeof(U));
+#pragma unroll
+      for (int j = 0; j < Step; j += 2) {
+        const unsigned halves[2] = {pairs[j / 2] << 16, pairs[j / 2] & 0xffff0000u};
+        float both[2];
+        memcpy(both, halves, sizeof(both));
+        out[i + j] = both[0];
+        out[i + j + 1] = both[1];
+      }
+    } else {
+      D element[Step];
+      memcpy(element, &unit, sizeof(U));
+#pragma unroll
+      for (int j = 0; j < Step; ++j) out[i + j] = widen<T>(element[j]);
+    }
+  }
+}
+
+template <int N, class T, class D>
+CASSI_DEVICE_INLINE void store_run(D* to, const T (&values)[N]) {
+  using U = typename Unit<N * sizeof(D)>::type;
+  D element[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) element[i] = narrow<D>(values[i]);
+  U unit;
+  memcpy(&unit, element, sizeof(U));
+  *reinterpret_cast<U*>(to) = unit;
+}
+
 // A copy of 4, 8 or 16 bytes that the thread does not wait for, see `await_copies`.
 template <int Bytes>
 CASSI_DEVICE_INLINE void copy_async(char* to, const char* from) {
