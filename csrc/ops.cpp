@@ -374,7 +374,7 @@ TvResult tv(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& 
   int64_t slot = 0;
   for (int64_t i = 0; i < sweeps; ++i) {
     const bool last = i + 1 == sweeps;
-    args.iterations = last ? left : kTvSweep;
+    args.iterations = (left + sweeps - i - 1) / (sweeps - i);  // 9 are 5 and 4: least overlap
     left -= args.iterations;
     args.u = last ? view(u, "u", cube) : View{};
     args.dual_out = View{};
