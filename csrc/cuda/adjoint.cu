@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kMost<N>, kBlocks<T, E, N>)
   D* rows = reinterpret_cast<D*>(memory);
   T* staged = reinterpret_cast<T*>(memory + r.mask);
   T* y = reinterpret_cast<T*>(memory + r.first_line);
-  for (int64_t block = blockIdx.x; block < r.count; block += gridDim.x) {
+  for (unsigned block = blockIdx.x; block < r.count; block += gridDim.x) {
     const Place at = place(r, g, block);
     for (int k = 0; at.inside && k < shots; ++k)
       for (int w = threadIdx.x; w < r.wide; w += blockDim.x)

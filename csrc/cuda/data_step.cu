@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kMost<N>, kBlocks<T, E, N>)
   D* v = reinterpret_cast<D*>(memory);
   T* staged = reinterpret_cast<T*>(memory + r.mask);
   T* z = reinterpret_cast<T*>(memory + r.first_line);
-  for (int64_t block = blockIdx.x; block < r.count; block += gridDim.x) {
+  for (unsigned block = blockIdx.x; block < r.count; block += gridDim.x) {
     const Place at = place(r, g, block);
     if (at.inside) {
       copy_in(tile, v, row_of<const D>(a.v, at, 0), bands, r.width);

@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kMost<N>, kBlocks<T, E, N>)
   D* x = reinterpret_cast<D*>(memory);
   T* staged = reinterpret_cast<T*>(memory + r.mask);
   T* sums = reinterpret_cast<T*>(memory + r.first_line);
-  for (int64_t block = blockIdx.x; block < r.count; block += gridDim.x) {
+  for (unsigned block = blockIdx.x; block < r.count; block += gridDim.x) {
     const Place at = place(r, g, block);
     if (at.inside && std::is_same_v<E, Staged>)
       stage_mask(a.mask, at, shots, r.width, false, staged);

@@ -18,8 +18,8 @@ constexpr int kThreads = 512;  // of a block at most
 // How a call is shared among blocks, and what the shared memory of one row holds: the tile (or
 // tiles), then rows of T, at these offsets in bytes.
 struct Rows {
-  int64_t per_sample, count;  // blocks' worth of rows, of a sample and in all
-  int width, wide, chunk;     // columns of cube and detector; bands at a time
+  unsigned per_sample, count;  // blocks' worth of rows, of a sample and in all
+  int width, wide, chunk;      // columns of cube and detector; bands at a time
   int second, mask, first_line, second_line;
   int bytes;
   dim3 threads;
@@ -83,20 +83,23 @@ inline bool arrange(Rows& r, const Geometry& g, int64_t chunk, int64_t first_til
   int64_t y = 256 / x;
   while (y > 1 && (y > g.height || y * bytes > (48 << 10))) --y;
   r.threads = dim3(static_cast<unsigned>(x), static_cast<unsigned>(y < 1 ? 1 : y));
-  r.per_sample = (g.height + r.threads.y - 1) / r.threads.y;
-  r.count = g.batch * r.per_sample;
+  constexpr int64_t most_rows = 0x7fffffff;  // 32-bit numbers of blocks: they are divided
+  const int64_t per_sample = (g.height + r.threads.y - 1) / r.threads.y;
+  if (g.height > most_rows || g.batch > most_rows / (per_sample > 0 ? per_sample : 1)) return false;
+  r.per_sample = static_cast<unsigned>(per_sample);
+  r.count = static_cast<unsigned>(g.batch * per_sample);
   return true;
 }
 
 // The image row of the calling thread. Threads without one still meet the others at barriers.
 struct Place {
-  int64_t b, h;
+  unsigned b, h;
   bool inside;
 };
 
-CASSI_DEVICE_INLINE Place place(const Rows& r, const Geometry& g, int64_t block) {
-  const int64_t b = block / r.per_sample;
-  const int64_t h = (block - b * r.per_sample) * blockDim.y + threadIdx.y;
+CASSI_DEVICE_INLINE Place place(const Rows& r, const Geometry& g, unsigned block) {
+  const unsigned b = block / r.per_sample;
+  const unsigned h = (block - b * r.per_sample) * blockDim.y + threadIdx.y;
   return {b, h, h < g.height};
 }
 
@@ -201,7 +204,7 @@ CASSI_DEVICE_INLINE void gather(T (&sum)[N], const Geometry& g, const Tile& t, c
   typename MaskRow<T, E>::Offset m = mask.offset(c, column);
   const int x_on = on * t.band - d * t.column;
   const auto m_on = on * mask.band - d * mask.column;
-#pragma unroll 8
+#pragma unroll 4
   for (int rank = from; rank < to; ++rank, x += x_on, m += m_on) {
     T value[N], factor[N];
     load_run<N, N>(value, x);
@@ -209,14 +212,6 @@ CASSI_DEVICE_INLINE void gather(T (&sum)[N], const Geometry& g, const Tile& t, c
 #pragma unroll
     for (int i = 0; i < N; ++i) sum[i] += factor[i] * value[i];
   }
-}
-
-template <class T, class D, class E>
-CASSI_DEVICE_INLINE T gather(T sum, const Geometry& g, const Tile& t, const D* tile, int c0,
-                             const MaskRow<T, E>& mask, int first, int last, int w) {
-  T one[1] = {sum};
-  gather(one, g, t, tile, c0, mask, first, last, w);
-  return one[0];
 }
 
 // The first of the bands whose ranks are [first, last): they are adjacent.
