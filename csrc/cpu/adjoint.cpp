@@ -32,7 +32,7 @@ static void run_as(const Adjoint& a, int64_t begin, int64_t end) {
   Block<T>* m = reinterpret_cast<Block<T>*>(arena.next);
   if (a.ratio)
     for (int64_t w = 0; w < wide; ++w) {
-      const Ranks ranks = ranks_at(g, w);
+      const Ranks<int64_t> ranks = ranks_at(g, w);
       share.base[w] = static_cast<T>(ranks.last > ranks.first ? ranks.last - ranks.first : 1);
     }
   for (int64_t t = begin; t < end; ++t) {

@@ -13,14 +13,14 @@ template <class T>
 CASSI_DEVICE_INLINE T measured(const Adjoint& a, int64_t b, int64_t k, int64_t h, int64_t w) {
   const T y = load<T>(a.y, index(a.y, b, k, h, w));
   if (!a.ratio) return y;
-  const Ranks reach = ranks_at(a.g, w);
+  const Ranks<int64_t> reach = ranks_at(a.g, w);
   return y / static_cast<T>(reach.last > reach.first ? reach.last - reach.first : 1);
 }
 
 // The detector rows come into shared memory; the cube goes there too where its bands are innermost,
 // some at a time, and from there to global memory.
-template <class D, class T, class E>
-__global__ void __launch_bounds__(kThreads, kBlocks<T, E>)
+template <class D, class T, class E, int N>
+__global__ void __launch_bounds__(kMost<N>, kBlocks<T, E, N>)
     adjoint_rows(const __grid_constant__ Backproject p, const __grid_constant__ Rows r,
                  const __grid_constant__ Tile tile, const __grid_constant__ Tile v_tile) {
   const Adjoint& a = p.a;
@@ -28,12 +28,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, E>)
   const int bands = static_cast<int>(g.bands), shots = static_cast<int>(g.shots);
   const int step = static_cast<int>(g.step);
   const T sign = p.subtract ? T(-1) : T(1);
-  const bool through = tile.bands_inner, add = p.v.data != nullptr;
+  const bool through = N == 1 && tile.bands_inner, add = p.v.data != nullptr;
   char* memory = row_memory(r);
   D* rows = reinterpret_cast<D*>(memory);
   T* staged = reinterpret_cast<T*>(memory + r.mask);
   T* y = reinterpret_cast<T*>(memory + r.first_line);
-  for (int64_t block = blockIdx.x; block < r.count; block += gridDim.x) {
+  for (unsigned block = blockIdx.x; block < r.count; block += gridDim.x) {
     const Place at = place(r, g, block);
     for (int k = 0; at.inside && k < shots; ++k)
       for (int w = threadIdx.x; w < r.wide; w += blockDim.x)
@@ -49,19 +49,21 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, E>)
         copy_in(v_tile, rows, row_of<const D>(p.v, at, first), last - first, r.width);
       await_copies();
       __syncthreads();
-      for (int w = threadIdx.x; at.inside && w < r.width; w += blockDim.x) {
+      for (int w = N * threadIdx.x; at.inside && w < r.width; w += N * blockDim.x) {
         D* here = rows + w * tile.column;
         D* x = through ? nullptr : row_of<D>(a.x, at, first) + w * a.x.stride[3];
         const D* v =
             through || !add ? nullptr : row_of<const D>(p.v, at, first) + w * p.v.stride[3];
         if (through && add)
-          emit<true>(factors, first, last, offset, w, here, tile.band, here, tile.band);
+          emit<true, 1, true>(factors, first, last, offset, w, here, tile.band, here, tile.band);
         else if (through)
-          emit<false>(factors, first, last, offset, w, here, tile.band, here, tile.band);
+          emit<false, 1, true>(factors, first, last, offset, w, here, tile.band, here, tile.band);
         else if (add)
-          emit<true>(factors, first, last, offset, w, v, p.v.stride[1], x, a.x.stride[1]);
+          emit<true, N, true>(factors, first, last, offset, w, v, p.v.stride[1], x, a.x.stride[1]);
+        else if (N == 1 || shots > 1)
+          emit<false, N, true>(factors, first, last, offset, w, v, 0, x, a.x.stride[1]);
         else
-          emit<false>(factors, first, last, offset, w, v, 0, x, a.x.stride[1]);
+          emit<false, N, false>(factors, first, last, offset, w, v, 0, x, a.x.stride[1]);
       }
       __syncthreads();
       if (at.inside && through)
@@ -109,12 +111,15 @@ bool launch_rows(const Backproject& p, void* stream) {
     v_tile = tile_of(p.v, g, chunk, g.width);
     if (!v_tile.bands_inner) return false;
   }
+  const bool runs = !through && takes_runs(g, a.mask, a.x.dtype, kRun<T>) &&
+                    in_runs(a.x, 4, kRun<T>) && (!p.v.data || in_runs(p.v, 4, kRun<T>));
   Rows r;
   if (!arrange(r, g, through ? chunk : g.bands, through ? tile.bytes(chunk, g.width) : 0, 0,
-               staged ? g.shots * g.width * size : 0, g.shots * detector_width(g) * size, 0))
+               staged ? g.shots * g.width * size : 0, g.shots * detector_width(g) * size, 0,
+               runs ? kRun<T> : 1))
     return false;
-  with_mask<D>(a.mask, a.x.dtype, [&](auto e) {
-    run(adjoint_rows<D, T, decltype(e)>, r.count, r.threads, r.shared(), stream, p, r, tile,
+  with_mask<D, kRun<T>>(a.mask, a.x.dtype, runs, [&](auto e, auto n) {
+    run(adjoint_rows<D, T, decltype(e), n>, r.count, r.threads, r.shared(), stream, p, r, tile,
         v_tile);
   });
   return true;

@@ -7,18 +7,19 @@ namespace cuda {
 namespace {
 
 // One shot: a row of v stays in shared memory, so that it is read once and x is written once.
-template <class D, class T, class E>
-__global__ void __launch_bounds__(kThreads, kBlocks<T, E>)
+template <class D, class T, class E, int N>
+__global__ void __launch_bounds__(kMost<N>, kBlocks<T, E, N>)
     data_step_rows(const __grid_constant__ DataStep a, const __grid_constant__ Rows r,
                    const __grid_constant__ Tile tile, const __grid_constant__ Tile x_tile) {
   const Geometry& g = a.g;
   const int bands = static_cast<int>(g.bands), step = static_cast<int>(g.step);
-  const bool through = tile.bands_inner && x_tile.bands_inner;
+  constexpr int pair = N > 1 ? kPair : 1;
+  const bool through = N == 1 && tile.bands_inner && x_tile.bands_inner;
   char* memory = row_memory(r);
   D* v = reinterpret_cast<D*>(memory);
   T* staged = reinterpret_cast<T*>(memory + r.mask);
   T* z = reinterpret_cast<T*>(memory + r.first_line);
-  for (int64_t block = blockIdx.x; block < r.count; block += gridDim.x) {
+  for (unsigned block = blockIdx.x; block < r.count; block += gridDim.x) {
     const Place at = place(r, g, block);
     if (at.inside) {
       copy_in(tile, v, row_of<const D>(a.v, at, 0), bands, r.width);
@@ -30,24 +31,29 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, E>)
     __syncthreads();
     if (at.inside) {
       const MaskRow<T, E> mask = mask_row<T, E>(a.mask, at, 0, staged, r.width);
-      for (int w = threadIdx.x; w < r.wide; w += blockDim.x) {
-        const T rho = load<T>(a.rho, index(a.rho, at.b, 0, at.h, w));
-        const T gram = load<T>(a.gram, index(a.gram, at.b, 0, 0, at.h, w));
-        const T sum = gather(T(0), g, tile, v, 0, mask, 0, bands, w);
-        z[w] = damped_solve(z[w] - sum, gram, rho);
+      for (int w = pair * threadIdx.x; w < r.wide; w += pair * blockDim.x) {
+        T rho[pair], gram[pair], sum[pair] = {};
+#pragma unroll
+        for (int i = 0; i < pair; ++i) {
+          rho[i] = load<T>(a.rho, index(a.rho, at.b, 0, at.h, w + i));
+          gram[i] = load<T>(a.gram, index(a.gram, at.b, 0, 0, at.h, w + i));
+        }
+        gather(sum, g, tile, v, 0, mask, 0, bands, w);
+#pragma unroll
+        for (int i = 0; i < pair; ++i) z[w + i] = damped_solve(z[w + i] - sum[i], gram[i], rho[i]);
       }
     }
     __syncthreads();
     if (at.inside) {
       const Factors<T, E> factors = {a.mask, at, staged, z, r.width, r.wide, 1, step, T(1), false};
       const int offset = static_cast<int>(band_offset(g, 0));
-      for (int w = threadIdx.x; w < r.width; w += blockDim.x) {
+      for (int w = N * threadIdx.x; w < r.width; w += N * blockDim.x) {
         D* here = v + w * tile.column;
         if (through)
-          emit<true>(factors, 0, bands, offset, w, here, tile.band, here, tile.band);
+          emit<true, 1, false>(factors, 0, bands, offset, w, here, tile.band, here, tile.band);
         else
-          emit<true>(factors, 0, bands, offset, w, here, tile.band,
-                     row_of<D>(a.x, at, 0) + w * a.x.stride[3], a.x.stride[1]);
+          emit<true, N, false>(factors, 0, bands, offset, w, here, tile.band,
+                               row_of<D>(a.x, at, 0) + w * a.x.stride[3], a.x.stride[1]);
       }
     }
     __syncthreads();
@@ -65,12 +71,14 @@ bool launch_rows(const DataStep& a, void* stream) {
     return false;
   const Tile tile = tile_of(a.v, g, g.bands, g.width), x_tile = tile_of(a.x, g, g.bands, g.width);
   const bool staged = a.mask.stride[2] == 0;
+  const bool runs =
+      !tile.bands_inner && takes_runs(g, a.mask, a.v.dtype, kRun<T>) && in_runs(a.x, 4, kRun<T>);
   Rows r;
   if (!arrange(r, g, g.bands, tile.bytes(g.bands, g.width), 0, staged ? g.width * sizeof(T) : 0,
-               detector_width(g) * sizeof(T), 0))
+               detector_width(g) * sizeof(T), 0, runs ? kPair : 1))
     return false;
-  with_mask<D>(a.mask, a.v.dtype, [&](auto e) {
-    run(data_step_rows<D, T, decltype(e)>, r.count, r.threads, r.shared(), stream, a, r, tile,
+  with_mask<D, kRun<T>>(a.mask, a.v.dtype, runs, [&](auto e, auto n) {
+    run(data_step_rows<D, T, decltype(e), n>, r.count, r.threads, r.shared(), stream, a, r, tile,
         x_tile);
   });
   return true;

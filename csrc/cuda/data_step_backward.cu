@@ -31,46 +31,53 @@ CASSI_DEVICE_INLINE T sum_row(T part, T* space) {
 }
 
 // As `emit` with v = grad and z = -w, and dm besides.
-template <class T, class E, class D>
+template <int N, class T, class E, class D>
 CASSI_DEVICE_INLINE void emit_both(const Fused& p, const Factors<T, E>& f, const T* z, int column,
                                    const D* grad, const D* v, D* out, int64_t out_on) {
+  constexpr int pair = N > 1 ? kPair : 1, at_once = N > 1 ? 2 : 4;
   const DataStepBackward& a = p.a;
   const int bands = static_cast<int>(a.g.bands);
   const int start = static_cast<int>(band_offset(a.g, 0)) + column;
   const MaskRow<T, E> mask = mask_row<T, E>(f.mask, f.at, 0, f.staged, f.width);
   typename MaskRow<T, E>::Offset m = mask.offset(0, column);
-  const T fixed = MaskRow<T, E>::staged ? mask.at(m) : T(0);
+  T factor[N];
+  if constexpr (MaskRow<T, E>::staged) mask.run(factor, m);
   const T* w = f.z + start;
   z += start;
   T* dm = static_cast<T*>(p.mask.data) + index(p.mask, f.at.b, 0, 0, f.at.h, column);
-  T sum = 0;
+  T sum[N] = {};
   int c = 0;
   const auto some = [&](auto count) {
     constexpr int n = decltype(count)::value;
-    T factor[n], part[n], dv[n];
+    T part[n][N], dv[n][N];
 #pragma unroll
     for (int i = 0; i < n; ++i) {
-      factor[i] = fixed;
       if constexpr (!MaskRow<T, E>::staged) {
-        factor[i] = mask.at(m);
+        mask.run(factor, m);
         m += mask.band;
+      }
+      T wi[N], zi[N], x[N];
+      load_run<N, pair>(wi, w + i * f.step);
+      load_run<N, pair>(zi, z + i * f.step);
+      load_run<N, N>(dv[i], grad + i * p.grad.band);
+      load_run<N, N>(x, v + i * p.v.band);
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        dv[i][j] -= factor[j] * wi[j];
+        x[j] += factor[j] * zi[j];
+        part[i][j] = dv[i][j] * zi[j] - x[j] * wi[j];
       }
     }
 #pragma unroll
     for (int i = 0; i < n; ++i) {
-      const T wi = w[i * f.step], zi = z[i * f.step];
-      dv[i] = widen<T>(grad[i * p.grad.band]) - factor[i] * wi;
-      const T x = widen<T>(v[i * p.v.band]) + factor[i] * zi;
-      part[i] = dv[i] * zi - x * wi;
-    }
-#pragma unroll
-    for (int i = 0; i < n; ++i) {
-      *out = narrow<D>(dv[i]);
+      store_run(out, dv[i]);
       out += out_on;
-      if (a.per_band)
-        dm[(c + i) * p.mask.stride[2]] = part[i];
-      else
-        sum += part[i];
+      if (a.per_band) {
+        store_run(dm + (c + i) * p.mask.stride[2], part[i]);
+      } else {
+#pragma unroll
+        for (int j = 0; j < N; ++j) sum[j] += part[i][j];
+      }
     }
     grad += n * p.grad.band;
     v += n * p.v.band;
@@ -78,28 +85,29 @@ CASSI_DEVICE_INLINE void emit_both(const Fused& p, const Factors<T, E>& f, const
     z += n * f.step;
     c += n;
   };
-  while (c + 4 <= bands) some(std::integral_constant<int, 4>());
+  while (c + at_once <= bands) some(std::integral_constant<int, at_once>());
   while (c < bands) some(std::integral_constant<int, 1>());
-  if (!a.per_band) *dm = sum;
+  if (!a.per_band) store_run(dm, sum);
 }
 
 // One shot: rows of grad, and of v where z is needed, stay in shared memory, each read once.
-template <bool Mask, class D, class T, class E>
-__global__ void __launch_bounds__(kThreads, kBlocks<T, E>)
+template <bool Mask, class D, class T, class E, int N>
+__global__ void __launch_bounds__(kMost<N>, kBlocks<T, E, N>)
     backward_rows(const __grid_constant__ Fused p) {
   const DataStepBackward& a = p.a;
   const Geometry& g = a.g;
   const Rows& r = p.r;
   const int bands = static_cast<int>(g.bands), step = static_cast<int>(g.step);
   const bool both = a.need_mask || a.need_rho;
-  const bool through = p.grad.bands_inner && p.out.bands_inner;
+  constexpr int pair = N > 1 ? kPair : 1;
+  const bool through = N == 1 && p.grad.bands_inner && p.out.bands_inner;
   char* memory = row_memory(r);
   D* grad = reinterpret_cast<D*>(memory);
   D* v = reinterpret_cast<D*>(memory + r.second);
   T* staged = reinterpret_cast<T*>(memory + r.mask);
   T* w = reinterpret_cast<T*>(memory + r.first_line);
   T* z = reinterpret_cast<T*>(memory + r.second_line);
-  for (int64_t block = blockIdx.x; block < r.count; block += gridDim.x) {
+  for (unsigned block = blockIdx.x; block < r.count; block += gridDim.x) {
     const Place at = place(r, g, block);
     if (at.inside) {
       copy_in(p.grad, grad, row_of<const D>(a.grad, at, 0), bands, r.width);
@@ -113,20 +121,27 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, E>)
     T product = 0;
     if (at.inside) {
       const MaskRow<T, E> mask = mask_row<T, E>(a.mask, at, 0, staged, r.width);
-      for (int i = threadIdx.x; i < r.wide; i += blockDim.x) {
-        const T rho = load<T>(a.rho, index(a.rho, at.b, 0, at.h, i));
-        const T gram = load<T>(a.gram, index(a.gram, at.b, 0, 0, at.h, i));
-        const T wi = damped_solve(gather(T(0), g, p.grad, grad, 0, mask, 0, bands, i), gram, rho);
-        w[i] = wi;
-        store(a.grad_y, index(a.grad_y, at.b, 0, at.h, i), wi);
-        if (p.w.data) store(p.w, index(p.w, at.b, 0, at.h, i), wi);
-        if (!both) continue;
-        const T zi = damped_solve(z[i] - gather(T(0), g, p.v, v, 0, mask, 0, bands, i), gram, rho);
-        z[i] = zi;
-        if (p.z.data) store(p.z, index(p.z, at.b, 0, at.h, i), zi);
-        product += wi * zi;
-        if (a.need_rho && a.per_pixel)
-          store(a.grad_rho, index(a.grad_rho, at.b, 0, at.h, i), -wi * zi);
+      for (int first = pair * threadIdx.x; first < r.wide; first += pair * blockDim.x) {
+        T of_grad[pair] = {}, of_v[pair] = {};
+        gather(of_grad, g, p.grad, grad, 0, mask, 0, bands, first);
+        if (both) gather(of_v, g, p.v, v, 0, mask, 0, bands, first);
+#pragma unroll
+        for (int j = 0; j < pair; ++j) {
+          const int i = first + j;
+          const T rho = load<T>(a.rho, index(a.rho, at.b, 0, at.h, i));
+          const T gram = load<T>(a.gram, index(a.gram, at.b, 0, 0, at.h, i));
+          const T wi = damped_solve(of_grad[j], gram, rho);
+          w[i] = wi;
+          store(a.grad_y, index(a.grad_y, at.b, 0, at.h, i), wi);
+          if (p.w.data) store(p.w, index(p.w, at.b, 0, at.h, i), wi);
+          if (!both) continue;
+          const T zi = damped_solve(z[i] - of_v[j], gram, rho);
+          z[i] = zi;
+          if (p.z.data) store(p.z, index(p.z, at.b, 0, at.h, i), zi);
+          product += wi * zi;
+          if (a.need_rho && a.per_pixel)
+            store(a.grad_rho, index(a.grad_rho, at.b, 0, at.h, i), -wi * zi);
+        }
       }
     }
     __syncthreads();
@@ -138,14 +153,14 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, E>)
     if (at.inside) {
       const Factors<T, E> factors = {a.mask, at, staged, w, r.width, r.wide, 1, step, T(-1), false};
       const int offset = static_cast<int>(band_offset(g, 0));
-      for (int i = threadIdx.x; i < r.width; i += blockDim.x) {
+      for (int i = N * threadIdx.x; i < r.width; i += N * blockDim.x) {
         D* here = grad + i * p.grad.column;
         D* out = through ? here : row_of<D>(a.grad_v, at, 0) + i * a.grad_v.stride[3];
         const int64_t out_on = through ? p.grad.band : a.grad_v.stride[1];
         if constexpr (Mask)
-          emit_both(p, factors, z, i, here, v + i * p.v.column, out, out_on);
+          emit_both<N>(p, factors, z, i, here, v + i * p.v.column, out, out_on);
         else
-          emit<true>(factors, 0, bands, offset, i, here, p.grad.band, out, out_on);
+          emit<true, N, false>(factors, 0, bands, offset, i, here, p.grad.band, out, out_on);
       }
     }
     __syncthreads();
@@ -172,9 +187,11 @@ bool launch_rows(const DataStepBackward& a, void* stream) {
              a.grad_mask,
              {},
              {}};
+  const bool runs = !p.grad.bands_inner && !(both && p.v.bands_inner) &&
+                    takes_runs(g, a.mask, a.v.dtype, kRun<T>) && in_runs(a.grad_v, 4, kRun<T>);
   if (!arrange(p.r, g, g.bands, p.grad.bytes(g.bands, g.width),
                both ? p.v.bytes(g.bands, g.width) : 0, staged ? g.width * size : 0, wide * size,
-               both ? (wide + kThreads) * size : 0))
+               both ? (wide + kThreads) * size : 0, runs ? kPair : 1))
     return false;
   // dm summed over the batch: where it has few elements, each sample's is summed here and the
   // samples afterwards; else w and z are kept, for a kernel with a thread for each element.
@@ -192,10 +209,10 @@ bool launch_rows(const DataStepBackward& a, void* stream) {
     p.z = p.w;
     p.z.data = static_cast<T*>(memory.data) + detector;
   }
-  with_mask<D>(a.mask, a.v.dtype, [&](auto e) {
+  with_mask<D, kRun<T>>(a.mask, a.v.dtype, runs, [&](auto e, auto n) {
     using E = decltype(e);
     const auto kernel =
-        a.need_mask && !later ? backward_rows<true, D, T, E> : backward_rows<false, D, T, E>;
+        a.need_mask && !later ? backward_rows<true, D, T, E, n> : backward_rows<false, D, T, E, n>;
     run(kernel, p.r.count, p.r.threads, p.r.shared(), stream, p);
   });
   if (parts) sum_batch(memory.data, a.grad_mask.data, g.batch, plane, a.sums, stream);

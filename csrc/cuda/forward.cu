@@ -7,8 +7,8 @@ namespace {
 
 // Some bands at a time come into shared memory; where they are not all of them, the sums wait there
 // for the next ones.
-template <class D, class T, class E>
-__global__ void __launch_bounds__(kThreads, kBlocks<T, E>)
+template <class D, class T, class E, int N>
+__global__ void __launch_bounds__(kMost<N>, kBlocks<T, E, N>)
     forward_rows(const __grid_constant__ Forward a, const __grid_constant__ Rows r,
                  const __grid_constant__ Tile tile) {
   const Geometry& g = a.g;
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, E>)
   D* x = reinterpret_cast<D*>(memory);
   T* staged = reinterpret_cast<T*>(memory + r.mask);
   T* sums = reinterpret_cast<T*>(memory + r.first_line);
-  for (int64_t block = blockIdx.x; block < r.count; block += gridDim.x) {
+  for (unsigned block = blockIdx.x; block < r.count; block += gridDim.x) {
     const Place at = place(r, g, block);
     if (at.inside && std::is_same_v<E, Staged>)
       stage_mask(a.mask, at, shots, r.width, false, staged);
@@ -35,13 +35,17 @@ __global__ void __launch_bounds__(kThreads, kBlocks<T, E>)
       const int begin = once ? 0 : first * d, end = once ? r.wide : (last - 1) * d + r.width;
       for (int k = 0; at.inside && k < shots; ++k) {
         const MaskRow<T, E> mask = mask_row<T, E>(a.mask, at, k, staged, r.width);
-        for (int w = begin + threadIdx.x; w < end; w += blockDim.x) {
-          const T before = once ? T(0) : sums[k * r.wide + w];
-          const T sum = gather(before, g, tile, x, c0, mask, first, last, w);
-          if (once)
-            store(a.y, index(a.y, at.b, k, at.h, w), sum);
-          else
-            sums[k * r.wide + w] = sum;
+        for (int w = begin + N * threadIdx.x; w < end; w += N * blockDim.x) {
+          T sum[N];
+#pragma unroll
+          for (int i = 0; i < N; ++i) sum[i] = once ? T(0) : sums[k * r.wide + w + i];
+          gather(sum, g, tile, x, c0, mask, first, last, w);
+#pragma unroll
+          for (int i = 0; i < N; ++i)
+            if (once)
+              store(a.y, index(a.y, at.b, k, at.h, w + i), sum[i]);
+            else
+              sums[k * r.wide + w + i] = sum[i];
         }
       }
       __syncthreads();
@@ -63,7 +67,7 @@ __global__ void __launch_bounds__(256)
   for (int64_t row = first_row(); row < rows; row += rows_apart()) {
     const int64_t h = row % g.height, k = row / g.height % g.shots, b = row / g.height / g.shots;
     for (int64_t w = threadIdx.x; w < wide; w += blockDim.x) {
-      const Ranks reach = ranks_at(g, w);
+      const Ranks<int64_t> reach = ranks_at(g, w);
       T sum = 0;
 #pragma unroll 1
       for (int64_t rank = reach.first; rank < reach.last; ++rank) {
@@ -83,12 +87,13 @@ bool launch_rows(const Forward& a, void* stream) {
   const int64_t chunk = bands_at_once(g, sizeof(D)), size = sizeof(T);
   const bool staged = a.mask.stride[2] == 0, once = chunk == g.bands;
   const Tile tile = tile_of(a.x, g, chunk, g.width);
+  const bool runs = !tile.bands_inner && takes_runs(g, a.mask, a.x.dtype, kPair);
   Rows r;
   if (!arrange(r, g, chunk, tile.bytes(chunk, g.width), 0, staged ? g.shots * g.width * size : 0,
-               once ? 0 : g.shots * detector_width(g) * size, 0))
+               once ? 0 : g.shots * detector_width(g) * size, 0, runs ? kPair : 1))
     return false;
-  with_mask<D>(a.mask, a.x.dtype, [&](auto e) {
-    run(forward_rows<D, T, decltype(e)>, r.count, r.threads, r.shared(), stream, a, r, tile);
+  with_mask<D, kPair>(a.mask, a.x.dtype, runs, [&](auto e, auto n) {
+    run(forward_rows<D, T, decltype(e), n>, r.count, r.threads, r.shared(), stream, a, r, tile);
   });
   return true;
 }

@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(256)
     rest /= g.shots;
     const int64_t k = rest % g.shots, b = rest / g.shots;
     for (int64_t w = threadIdx.x; w < wide; w += blockDim.x) {
-      const Ranks reach = ranks_at(g, w);
+      const Ranks<int64_t> reach = ranks_at(g, w);
       T sum = 0;
 #pragma unroll 1
       for (int64_t rank = reach.first; rank < reach.last; ++rank) {

@@ -7,13 +7,19 @@
 namespace cassi {
 namespace cuda {
 
+// Where sizes and addresses permit, see `takes_runs`, a thread takes several adjacent columns: two
+// of the detector, and 16 bytes of the sums' dtype of the cube.
+constexpr int kPair = 2;
+template <class T>
+constexpr int kRun = 16 / sizeof(T);
+
 constexpr int kThreads = 512;  // of a block at most
 
 // How a call is shared among blocks, and what the shared memory of one row holds: the tile (or
 // tiles), then rows of T, at these offsets in bytes.
 struct Rows {
-  int64_t per_sample, count;  // blocks' worth of rows, of a sample and in all
-  int width, wide, chunk;     // columns of cube and detector; bands at a time
+  unsigned per_sample, count;  // blocks' worth of rows, of a sample and in all
+  int width, wide, chunk;      // columns of cube and detector; bands at a time
   int second, mask, first_line, second_line;
   int bytes;
   dim3 threads;
@@ -37,9 +43,26 @@ inline int64_t bands_at_once(const Geometry& g, int64_t size) {
   return bands >= 16 ? bands / 8 * 8 : bands > 1 ? bands : 1;
 }
 
-// Lays out the shared memory of a row; false where a block cannot have that much.
+// Whether rows begin at, and bands and rows are apart by, multiples of n elements.
+inline bool in_runs(const View& v, int dimensions, int64_t n) {
+  int64_t all = 0;
+  for (int i = 0; i + 1 < dimensions; ++i) all |= v.stride[i];
+  return v.stride[dimensions - 1] == 1 && all % n == 0 &&
+         reinterpret_cast<uintptr_t>(v.data) % (n * size_of(v.dtype)) == 0;
+}
+
+// Whether threads may take n columns at a time of a cube in storage `dtype`: two neighbours on the
+// detector are then reached by the same bands.
+inline bool takes_runs(const Geometry& g, const View& mask, Dtype dtype, int64_t n) {
+  return g.step % kPair == 0 && g.width % n == 0 &&
+         (mask.stride[2] == 0 || (mask.dtype == dtype && in_runs(mask, 5, n)));
+}
+
+// Lays out the shared memory of a row whose threads take `columns` of the detector at a time; false
+// where a block cannot have that much.
 inline bool arrange(Rows& r, const Geometry& g, int64_t chunk, int64_t first_tile,
-                    int64_t second_tile, int64_t mask, int64_t first_line, int64_t second_line) {
+                    int64_t second_tile, int64_t mask, int64_t first_line, int64_t second_line,
+                    int64_t columns = 1) {
   const auto rounded = [](int64_t bytes) { return (bytes + 15) / 16 * 16; };
   const int64_t at_mask = first_tile + second_tile, at_first = at_mask + rounded(mask);
   const int64_t at_second = at_first + rounded(first_line);
@@ -54,25 +77,29 @@ inline bool arrange(Rows& r, const Geometry& g, int64_t chunk, int64_t first_til
   r.second_line = static_cast<int>(at_second);
   r.bytes = static_cast<int>(bytes);
   // Warps along the detector's columns, with few left idle; short rows share a block.
-  const int64_t passes = (r.wide + kThreads - 1) / kThreads;
-  const int64_t x = ((r.wide + passes - 1) / passes + 31) / 32 * 32;
+  const int64_t most = columns > 1 ? kThreads / 2 : kThreads;
+  const int64_t items = (r.wide + columns - 1) / columns, passes = (items + most - 1) / most;
+  const int64_t x = ((items + passes - 1) / passes + 31) / 32 * 32;
   int64_t y = 256 / x;
   while (y > 1 && (y > g.height || y * bytes > (48 << 10))) --y;
   r.threads = dim3(static_cast<unsigned>(x), static_cast<unsigned>(y < 1 ? 1 : y));
-  r.per_sample = (g.height + r.threads.y - 1) / r.threads.y;
-  r.count = g.batch * r.per_sample;
+  constexpr int64_t most_rows = 0x7fffffff;  // 32-bit numbers of blocks: they are divided
+  const int64_t per_sample = (g.height + r.threads.y - 1) / r.threads.y;
+  if (g.height > most_rows || g.batch > most_rows / (per_sample > 0 ? per_sample : 1)) return false;
+  r.per_sample = static_cast<unsigned>(per_sample);
+  r.count = static_cast<unsigned>(g.batch * per_sample);
   return true;
 }
 
 // The image row of the calling thread. Threads without one still meet the others at barriers.
 struct Place {
-  int64_t b, h;
+  unsigned b, h;
   bool inside;
 };
 
-CASSI_DEVICE_INLINE Place place(const Rows& r, const Geometry& g, int64_t block) {
-  const int64_t b = block / r.per_sample;
-  const int64_t h = (block - b * r.per_sample) * blockDim.y + threadIdx.y;
+CASSI_DEVICE_INLINE Place place(const Rows& r, const Geometry& g, unsigned block) {
+  const unsigned b = block / r.per_sample;
+  const unsigned h = (block - b * r.per_sample) * blockDim.y + threadIdx.y;
   return {b, h, h < g.height};
 }
 
@@ -89,15 +116,17 @@ CASSI_DEVICE_INLINE D* row_of(const View& cube, const Place& at, int c) {
 // converted; else it is read from global memory, mostly from cache, in storage E or Any.
 struct Staged {};
 
-// How many blocks of kThreads must fit a multiprocessor's registers. More hide more of memory's
-// latency, but doubles, and a mask that is read from global memory, need registers. Turing has room
-// for two.
+// How many threads a block has at most, and how many such blocks must fit a multiprocessor's
+// registers. More hide more of memory's latency, but doubles, a mask that is read from global
+// memory, and several columns need registers. Turing has room for two.
+template <int N>
+constexpr int kMost = N > 1 ? kThreads / 2 : kThreads;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-template <class T, class E>
+template <class T, class E, int N = 1>
 constexpr int kBlocks = 2;
 #else
-template <class T, class E>
-constexpr int kBlocks = std::is_same_v<E, Staged> && sizeof(T) == 4 ? 3 : 2;
+template <class T, class E, int N = 1>
+constexpr int kBlocks = (std::is_same_v<E, Staged> && sizeof(T) == 4 ? 3 : 2) + (N > 1 ? 1 : 0);
 #endif
 
 template <class T, class E>
@@ -115,6 +144,15 @@ struct MaskRow {
       return fetch<T, E>(data, dtype, i);
   }
   __device__ __forceinline__ T operator()(int c, int w) const { return at(offset(c, w)); }
+  template <int N>
+  __device__ __forceinline__ void run(T (&out)[N], Offset i) const {
+    if constexpr (N == 1)
+      out[0] = at(i);
+    else if constexpr (staged)
+      load_run<N, N>(out, static_cast<const T*>(data) + i);
+    else
+      load_run<N, N, true>(out, static_cast<const E*>(data) + i);
+  }
 };
 
 template <class T, class E>
@@ -137,25 +175,28 @@ CASSI_DEVICE_INLINE void stage_mask(const View& m, const Place& at, int64_t shot
     }
 }
 
-// Calls f with the way a mask is read by a kernel whose cube is stored as D.
-template <class D, class F>
-void with_mask(const View& mask, Dtype cube, F f) {
+// Calls f with the way a mask is read by a kernel whose cube is stored as D, and with the number of
+// columns that a thread takes: n, or one.
+template <class D, int N, class F>
+void with_mask(const View& mask, Dtype cube, bool runs, F f) {
+  constexpr std::integral_constant<int, N> several = {};
+  constexpr std::integral_constant<int, 1> one = {};
   if (mask.stride[2] == 0)
-    f(Staged());
+    runs ? f(Staged(), several) : f(Staged(), one);
   else if (mask.dtype == cube)
-    f(D());
+    runs ? f(D(), several) : f(D(), one);
   else
-    f(Any());
+    f(Any(), one);
 }
 
-// The bands of ranks [first, last) that reach detector column w, summed onto `sum` in order of
-// rank. `tile` holds bands from `c0` on.
-template <class T, class D, class E>
-CASSI_DEVICE_INLINE T gather(T sum, const Geometry& g, const Tile& t, const D* tile, int c0,
-                             const MaskRow<T, E>& mask, int first, int last, int w) {
-  const Ranks reach = ranks_at(g, w);
-  const int from = reach.first > first ? static_cast<int>(reach.first) : first;
-  const int to = reach.last < last ? static_cast<int>(reach.last) : last;
+// The bands of ranks [first, last) that reach the N detector columns from w on, summed onto `sum`
+// in order of rank. `tile` holds bands from `c0` on.
+template <int N, class T, class D, class E>
+CASSI_DEVICE_INLINE void gather(T (&sum)[N], const Geometry& g, const Tile& t, const D* tile,
+                                int c0, const MaskRow<T, E>& mask, int first, int last, int w) {
+  const Ranks<int> reach = ranks_at(g, w);
+  const int from = reach.first > first ? reach.first : first;
+  const int to = reach.last < last ? reach.last : last;
   // From one rank to the next, the band moves by one and the column by -d.
   const int d = static_cast<int>(g.step < 0 ? -g.step : g.step), on = g.step >= 0 ? 1 : -1;
   const int c = static_cast<int>(band_of_rank(g, from)), column = w - from * d;
@@ -164,8 +205,13 @@ CASSI_DEVICE_INLINE T gather(T sum, const Geometry& g, const Tile& t, const D* t
   const int x_on = on * t.band - d * t.column;
   const auto m_on = on * mask.band - d * mask.column;
 #pragma unroll 4
-  for (int rank = from; rank < to; ++rank, x += x_on, m += m_on) sum += mask.at(m) * widen<T>(*x);
-  return sum;
+  for (int rank = from; rank < to; ++rank, x += x_on, m += m_on) {
+    T value[N], factor[N];
+    load_run<N, N>(value, x);
+    mask.run(factor, m);
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum[i] += factor[i] * value[i];
+  }
 }
 
 // The first of the bands whose ranks are [first, last): they are adjacent.
@@ -185,46 +231,64 @@ struct Factors {
   bool inverse;  // divide by the mask; staged masks are inverse already
 };
 
-// Column w of bands [first, last), which lie `v_on` and `x_on` apart: x = v ± Σ_k m_k z_k, or
-// without v if not Add. A few bands are read before any is written: several loads are in flight.
-template <bool Add, class T, class E, class D>
+// The N columns from w on of bands [first, last), which lie `v_on` and `x_on` apart:
+// x = v ± Σ_k m_k z_k, or without v if not Add. A few bands are read before any is written: several
+// loads are in flight. `Many`: there may be several shots.
+template <bool Add, int N, bool Many, class T, class E, class D>
 CASSI_DEVICE_INLINE void emit(const Factors<T, E>& f, int first, int last, int offset, int w,
                               const D* v, int64_t v_on, D* x, int64_t x_on) {
+  constexpr int pair = N > 1 ? kPair : 1;  // z begins at any multiple of the step
   const MaskRow<T, E> mask = mask_row<T, E>(f.mask, f.at, 0, f.staged, f.width);
   typename MaskRow<T, E>::Offset m = mask.offset(first, w);
-  const T fixed = MaskRow<T, E>::staged ? f.sign * mask.at(m) : T(0);
+  T factor[N] = {};
+  const auto scale = [&] {
+    mask.run(factor, m);
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+      factor[j] =
+          f.sign * (!MaskRow<T, E>::staged && f.inverse ? inverse_mask(factor[j]) : factor[j]);
+  };
+  if constexpr (MaskRow<T, E>::staged) scale();
   const T* z = f.z + offset + w;
   int c = first;
   const auto some = [&](auto count) {
     constexpr int n = decltype(count)::value;
-    T value[n];
+    T value[n][N] = {};
 #pragma unroll
-    for (int i = 0; i < n; ++i) {
-      value[i] = Add ? widen<T>(*v) : T(0);
-      if (Add) v += v_on;
+    for (int i = 0; i < n && Add; ++i) {
+      load_run<N, N>(value[i], v);
+      v += v_on;
     }
 #pragma unroll
     for (int i = 0; i < n; ++i) {
-      T factor = fixed;
       if constexpr (!MaskRow<T, E>::staged) {
-        factor = mask.at(m);
+        scale();
         m += mask.band;
-        factor = f.sign * (f.inverse ? inverse_mask(factor) : factor);
       }
-      value[i] = Add ? value[i] + factor * z[i * f.step] : factor * z[i * f.step];
+      T light[N];
+      load_run<N, pair>(light, z);
+      z += f.step;
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+        value[i][j] = Add ? value[i][j] + factor[j] * light[j] : factor[j] * light[j];
     }
 #pragma unroll 1
-    for (int k = 1; k < f.shots; ++k) {
+    for (int k = 1; Many && k < f.shots; ++k) {
       const MaskRow<T, E> other = mask_row<T, E>(f.mask, f.at, k, f.staged, f.width);
 #pragma unroll
-      for (int i = 0; i < n; ++i) value[i] += f.sign * other(c + i, w) * z[k * f.wide + i * f.step];
+      for (int i = 0; i < n; ++i) {
+        T light[N], shot[N];
+        load_run<N, pair>(light, z + k * f.wide + (i - n) * f.step);
+        other.run(shot, other.offset(c + i, w));
+#pragma unroll
+        for (int j = 0; j < N; ++j) value[i][j] += f.sign * shot[j] * light[j];
+      }
     }
 #pragma unroll
     for (int i = 0; i < n; ++i) {
-      *x = narrow<D>(value[i]);
+      store_run(x, value[i]);
       x += x_on;
     }
-    z += n * f.step;
     c += n;
   };
   while (c + 4 <= last) some(std::integral_constant<int, 4>());

@@ -75,6 +75,51 @@ struct Unit<16> {
   using type = uint4;
 };
 
+// N adjacent elements in steps of `Step`, each step one access, which must be aligned to its size.
+// `Global`: of a tensor that the kernel does not write.
+template <int N, int Step, bool Global = false, class T, class D>
+CASSI_DEVICE_INLINE void load_run(T (&out)[N], const D* from) {
+  using U = typename Unit<Step * sizeof(D)>::type;
+#pragma unroll
+  for (int i = 0; i < N; i += Step) {
+    const U* place = reinterpret_cast<const U*>(from + i);
+    U unit;
+    if constexpr (Global)
+      unit = __ldg(place);
+    else
+      unit = *place;
+    if constexpr (std::is_same_v<D, __nv_bfloat16> && Step > 1) {
+      // They are the upper halves of floats: an instruction each.
+      unsigned pairs[Step / 2];
+      memcpy(pairs, &unit, sizeof(U));
+#pragma unroll
+      for (int j = 0; j < Step; j += 2) {
+        const unsigned halves[2] = {pairs[j / 2] << 16, pairs[j / 2] & 0xffff0000u};
+        float both[2];
+        memcpy(both, halves, sizeof(both));
+        out[i + j] = both[0];
+        out[i + j + 1] = both[1];
+      }
+    } else {
+      D element[Step];
+      memcpy(element, &unit, sizeof(U));
+#pragma unroll
+      for (int j = 0; j < Step; ++j) out[i + j] = widen<T>(element[j]);
+    }
+  }
+}
+
+template <int N, class T, class D>
+CASSI_DEVICE_INLINE void store_run(D* to, const T (&values)[N]) {
+  using U = typename Unit<N * sizeof(D)>::type;
+  D element[N];
+#pragma unroll
+  for (int i = 0; i < N; ++i) element[i] = narrow<D>(values[i]);
+  U unit;
+  memcpy(&unit, element, sizeof(U));
+  *reinterpret_cast<U*>(to) = unit;
+}
+
 // A copy of 4, 8 or 16 bytes that the thread does not wait for, see `await_copies`.
 template <int Bytes>
 CASSI_DEVICE_INLINE void copy_async(char* to, const char* from) {
@@ -104,78 +149,95 @@ CASSI_DEVICE_INLINE void await_copies() {
 #endif
 }
 
-// The threads of a row walk over its units: (line, unit) without a division in the loop.
+// The units of a tile that the calling thread copies: of each line the same, of every `lines_on`-th
+// line. Pointers to them step from line to line, by the bytes `tile_on` and `cube_on`.
 struct Walk {
-  int line, unit, units, lines_on, units_on;
-  __host__ __device__ Walk(int thread, int threads, int units)
-      : line(thread / units),
-        unit(thread % units),
-        units(units),
-        lines_on(threads / units),
-        units_on(threads % units) {}
-  __host__ __device__ void advance() {
-    line += lines_on;
-    unit += units_on;
-    if (unit >= units) {
-      unit -= units;
-      ++line;
-    }
+  int across, unit, line, lines_on, tile_on;
+  int64_t cube_on;
+  __device__ Walk(const Tile& t, int units) {
+    const int threads = blockDim.x, thread = threadIdx.x;
+    const int passes = units <= threads ? 1 : (units + threads - 1) / threads;
+    across = passes == 1 ? units : (units + passes - 1) / passes;
+    lines_on = threads / across;
+    line = thread / across;
+    unit = line < lines_on ? thread - line * across : units;
+    tile_on = lines_on * t.pitch;
+    cube_on = lines_on * t.line;
   }
 };
 
 // Units that a thread carries through registers: four at a time, all loaded before any is stored.
 // Those of 16 bytes are stored word by word, as a pixel need not begin at a multiple of 16 there.
 template <int Bytes>
-CASSI_DEVICE_INLINE void copy_in_held(const Tile& t, char* to, const char* from, int lines,
+CASSI_DEVICE_INLINE void copy_in_held(const Tile& t, char* tile, const char* cube, int lines,
                                       int units) {
   using U = typename Unit<Bytes>::type;
-  for (Walk at(threadIdx.x, blockDim.x, units); at.line < lines;) {
-    U value[4] = {};
-    char* place[4] = {};
+  const Walk at(t, units);
+  for (int unit = at.unit; unit < units; unit += at.across) {
+    char* to = tile + at.line * t.pitch + unit * Bytes;
+    const char* from = cube + at.line * t.line + unit * t.next;
+    for (int line = at.line; line < lines; line += 4 * at.lines_on) {
+      U value[4] = {};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (at.line < lines) {
-        place[i] = to + at.line * t.pitch + at.unit * Bytes;
-        value[i] = __ldg(reinterpret_cast<const U*>(from + at.line * t.line + at.unit * t.next));
-      }
-      at.advance();
-    }
+      for (int i = 0; i < 4; ++i, from += at.cube_on)
+        if (line + i * at.lines_on < lines) value[i] = __ldg(reinterpret_cast<const U*>(from));
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (!place[i]) continue;
-      if constexpr (Bytes == 16) {
-        unsigned* words = reinterpret_cast<unsigned*>(place[i]);
-        words[0] = value[i].x;
-        words[1] = value[i].y;
-        words[2] = value[i].z;
-        words[3] = value[i].w;
-      } else {
-        *reinterpret_cast<U*>(place[i]) = value[i];
+      for (int i = 0; i < 4; ++i, to += at.tile_on) {
+        if (line + i * at.lines_on >= lines) continue;
+        if constexpr (Bytes == 16) {
+          unsigned* words = reinterpret_cast<unsigned*>(to);
+          words[0] = value[i].x;
+          words[1] = value[i].y;
+          words[2] = value[i].z;
+          words[3] = value[i].w;
+        } else {
+          *reinterpret_cast<U*>(to) = value[i];
+        }
       }
     }
   }
 }
 
 template <int Bytes>
-CASSI_DEVICE_INLINE void copy_in_units(const Tile& t, char* to, const char* from, int lines,
+CASSI_DEVICE_INLINE void copy_in_units(const Tile& t, char* tile, const char* cube, int lines,
                                        int units) {
-  for (Walk at(threadIdx.x, blockDim.x, units); at.line < lines; at.advance())
-    copy_async<Bytes>(to + at.line * t.pitch + at.unit * Bytes,
-                      from + at.line * t.line + at.unit * t.next);
+  const Walk at(t, units);
+  for (int unit = at.unit; unit < units; unit += at.across) {
+    char* to = tile + at.line * t.pitch + unit * Bytes;
+    const char* from = cube + at.line * t.line + unit * t.next;
+    int line = at.line;
+    const auto some = [&](auto count) {
+#pragma unroll
+      for (int i = 0; i < decltype(count)::value; ++i) {
+        copy_async<Bytes>(to, from);
+        to += at.tile_on;
+        from += at.cube_on;
+      }
+      line += decltype(count)::value * at.lines_on;
+    };
+    while (line + 3 * at.lines_on < lines) some(std::integral_constant<int, 4>());
+    while (line < lines) some(std::integral_constant<int, 1>());
+  }
 }
 
 template <int Bytes>
-CASSI_DEVICE_INLINE void copy_out_units(const Tile& t, char* to, const char* from, int lines,
+CASSI_DEVICE_INLINE void copy_out_units(const Tile& t, char* cube, const char* tile, int lines,
                                         int units) {
   using U = typename Unit<Bytes>::type;
-  for (Walk at(threadIdx.x, blockDim.x, units); at.line < lines; at.advance()) {
-    U* place = reinterpret_cast<U*>(to + at.line * t.line + at.unit * t.next);
-    const char* source = from + at.line * t.pitch + at.unit * Bytes;
-    if constexpr (Bytes == 16) {
-      const unsigned* words = reinterpret_cast<const unsigned*>(source);
-      *place = {words[0], words[1], words[2], words[3]};
-    } else {
-      *place = *reinterpret_cast<const U*>(source);
+  const Walk at(t, units);
+  for (int unit = at.unit; unit < units; unit += at.across) {
+    char* to = cube + at.line * t.line + unit * t.next;
+    const char* from = tile + at.line * t.pitch + unit * Bytes;
+#pragma unroll 4
+    for (int line = at.line; line < lines; line += at.lines_on) {
+      if constexpr (Bytes == 16) {
+        const unsigned* words = reinterpret_cast<const unsigned*>(from);
+        *reinterpret_cast<U*>(to) = {words[0], words[1], words[2], words[3]};
+      } else {
+        *reinterpret_cast<U*>(to) = *reinterpret_cast<const U*>(from);
+      }
+      to += at.cube_on;
+      from += at.tile_on;
     }
   }
 }

@@ -24,7 +24,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scr
 
 import cassi
 from cassi.systems import System
-from scripts.benchmarks.tables import Table
+from scripts.benchmarks.tables import Table, write_csv
 from scripts.benchmarks.timing import Candidate, measure
 
 Maker = Callable[[int, int], System]
@@ -90,6 +90,8 @@ def main(arguments: list[str] | None = None) -> dict[str, dict[str, float]]:
             ratio = ms / size[name] / (table["plain"][what] / size["plain"])
             cells += [f"{ms:.2f}", f"{ratio:.2f}"]
         printed.print(*cells)
+    if options.csv:
+        write_csv(options.csv, [{"camera": name, **times} for name, times in table.items()])
     return table
 
 
@@ -107,6 +109,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=None, help="visits of every operator")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="milliseconds, by camera")
     return parser
 
 

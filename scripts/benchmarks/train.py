@@ -18,7 +18,7 @@ import argparse
 import importlib.util
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -35,7 +35,7 @@ from cassi.apps.memory import keep_freed_memory
 from cassi.models.load import create_model
 from cassi.models.registry import list_models
 from scripts.benchmarks.apart import peak_mib
-from scripts.benchmarks.tables import Table
+from scripts.benchmarks.tables import Table, write_csv
 
 STAGES = {"dauhst_2stg": 2, "dauhst_3stg": 3, "dauhst_5stg": 5, "dauhst_9stg": 9}
 CLASSES = {"gap_net": "GAP_net", "admm_net": "ADMM_net"}
@@ -82,6 +82,8 @@ def main(arguments: list[str] | None = None) -> list[Result]:
         cases += [Case(model, "float32"), Case(model, "bfloat16")]
     results = measure(cases, options)
     print_table(results)
+    if options.csv:
+        write_csv(options.csv, [{**asdict(r), "case": r.case.name} for r in results])
     return results
 
 
@@ -98,6 +100,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7, help="timed steps of every case")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--csv", type=Path, metavar="FILE")
     parser.add_argument("--checkpointing", action="store_true", help="where a network offers it")
     return parser
 

@@ -92,6 +92,7 @@ def test_more_than_fits(
     sizes: list[tuple[Size, int]] = [
         ((1, 70, 2, 259), 1),
         ((2, 17, 1, 1000), -3),
+        ((1, 30, 2, 660), -2),
         ((1, 2, 1, 60001), 0),
     ]
     for (size, step), dtype in product(sizes, (torch.float32, torch.float64, torch.bfloat16)):
@@ -122,7 +123,7 @@ def test_few_blocks(
     then take other parts of it on the way out than on the way in.
     """
     monkeypatch.setenv("CASSI_EMULATED_BLOCKS", str(blocks))
-    for size, shots in product([(3, 8, 9, 33), (1, 70, 3, 259)], (1, 2)):
+    for size, shots in product([(3, 8, 9, 33), (2, 7, 5, 16), (1, 70, 3, 259)], (1, 2)):
         if shots > 1 and name == "ratio_inverse":
             continue
         for shares, rho in product(((1, 1), size[:2]), ((0.1,), "pixels")):

@@ -3,24 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from cassi.ops._library import kernels
+from scripts.checks import fuzz_ops
 
 pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
 ]
 CAMERA = ("forward", "adjoint", "mask_adjoint", "gram", "gram_solve", "data_step")
-SIZES = [((2, 28, 5, 64), 2), ((3, 5, 3, 33), -3), ((1, 1, 1, 1), 0), ((2, 33, 7, 5), 17)]
+every_op = pytest.mark.parametrize("name", [*CAMERA, "data_step_backward"])
+SIZES = [
+    ((2, 28, 5, 64), 2),
+    ((1, 28, 3, 660), -2),
+    ((1, 9, 2, 48), 1),
+    ((3, 5, 3, 33), -3),
+    ((1, 1, 1, 1), 0),
+    ((2, 33, 7, 5), 17),
+]
 
 
-def _on_cuda(value: Any) -> Any:
-    return value.cuda() if isinstance(value, Tensor) else value
+def _moved(args: list[Any], device: torch.device | str = "cuda") -> list[Any]:
+    return [value.to(device) if isinstance(value, Tensor) else value for value in args]
+
+
+def _tuple(results: Any) -> tuple[Tensor, ...]:
+    return results if isinstance(results, tuple) else (results,)
+
+
+def _equal(results: Any, others: Any) -> bool:
+    return all(map(torch.equal, _tuple(results), _tuple(others)))
 
 
 def _channels_last(value: Tensor) -> Tensor:
@@ -30,16 +49,14 @@ def _channels_last(value: Tensor) -> Tensor:
 def _compare(name: str, args: list[Any], layout: Callable[[Tensor], Tensor] = lambda t: t) -> None:
     kernel = getattr(kernels, name)
     args = [layout(value) if isinstance(value, Tensor) else value for value in args]
-    expected, got = kernel(*args), kernel(*map(_on_cuda, args))
-    again = kernel(*map(_on_cuda, args))
-    results = [r if isinstance(r, tuple) else (r,) for r in (expected, got, again)]
-    for e, g, a in zip(*results, strict=True):
+    expected, got, again = kernel(*args), kernel(*_moved(args)), kernel(*_moved(args))
+    for e, g, a in zip(*map(_tuple, (expected, got, again)), strict=True):
         assert torch.equal(g, a)
         loose = {"rtol": 1e-4, "atol": 1e-4} if g.dtype == torch.float32 else {}
         torch.testing.assert_close(g.cpu(), e, **loose)
 
 
-@pytest.mark.parametrize("name", [*CAMERA, "data_step_backward"])
+@every_op
 @pytest.mark.parametrize(("size", "step"), SIZES)
 @pytest.mark.parametrize(
     ("shots", "samples", "mask_bands"), [(1, 1, 1), (2, 1, 1), (1, None, None), (3, None, 1)]
@@ -106,3 +123,86 @@ def test_signal() -> None:
     features, points = torch.rand(9, 8, 5), 2 * torch.rand(9, 3) - 1
     _compare("trilinear", [features, points])
     _compare("trilinear_backward", [torch.rand(9, 5), features, points])
+
+
+@every_op
+@pytest.mark.parametrize("shots", [1, 3, 5])
+def test_graph_capture(camera_arguments: Callable[..., list[Any]], name: str, shots: int) -> None:
+    """A captured call reads what its tensors hold when the graph is replayed."""
+    args = _moved(camera_arguments(name, (2, 28, 5, 64), 2, shots))
+    kernel = getattr(kernels, name)
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):  # kernels are loaded, and shared memory is asked for, before
+        kernel(*args)
+    side.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = kernel(*args)
+    for scale in (1.0, 0.5):
+        for value in args:
+            if isinstance(value, Tensor):
+                value.mul_(scale)
+        graph.replay()
+        assert _equal(captured, kernel(*args))
+
+
+@every_op
+def test_side_stream(camera_arguments: Callable[..., list[Any]], name: str) -> None:
+    """A call is queued on the current stream, behind what is to fill its tensors there."""
+    args = _moved(camera_arguments(name, (2, 28, 5, 64), 2))
+    expected = getattr(kernels, name)(*args)
+    late = [torch.full_like(v, torch.nan) if isinstance(v, Tensor) else v for v in args]
+    side = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(50_000_000)  # some hundredths of a second
+        for value, source in zip(late, args, strict=True):
+            if isinstance(value, Tensor):
+                value.copy_(source)
+        got = getattr(kernels, name)(*late)
+    side.synchronize()
+    assert _equal(got, expected)
+
+
+@every_op
+def test_second_device(camera_arguments: Callable[..., list[Any]], name: str) -> None:
+    """On the device of the tensors, whichever is current; each has its limit of shared memory."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("there is one CUDA device")
+    args = camera_arguments(name, (1, 28, 2, 1100), 0)  # more than the 48 KB of every kernel
+    expected = getattr(kernels, name)(*_moved(args, "cuda:0"))
+    for current in (0, 1):
+        with torch.cuda.device(current):
+            got = getattr(kernels, name)(*_moved(args, "cuda:1"))
+        assert all(result.device == torch.device("cuda:1") for result in _tuple(got))
+        for result, other in zip(_tuple(got), _tuple(expected), strict=True):
+            torch.testing.assert_close(result.cpu(), other.cpu())
+
+
+def test_two_host_threads(camera_arguments: Callable[..., list[Any]]) -> None:
+    """Each with a stream; neither lowers the limit of shared memory that the other has raised."""
+    calls = [_moved(camera_arguments("data_step", (1, 28, 1, w), 0)) for w in (460, 700, 1100)]
+    expected = [kernels.data_step(*args).cpu() for args in calls]
+    torch.cuda.synchronize()
+
+    def call(k: int) -> bool:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            return torch.equal(kernels.data_step(*calls[k % 3]).cpu(), expected[k % 3])
+
+    with ThreadPoolExecutor(3) as pool:
+        assert all(pool.map(call, range(60)))
+
+
+def test_random_calls() -> None:
+    """Those of scripts/checks/fuzz_ops.py that fit, against the kernels of the CPU."""
+    compared = 0
+    for seed in range(300):
+        call = fuzz_ops.draw(np.random.default_rng([seed, 21]))
+        tensors = [value for value in call.args.values() if isinstance(value, Tensor)]
+        if not call.fits or call.public or not all(value.numel() for value in tensors):
+            continue
+        compared += 1
+        results = call.run(*_moved(list(call.args.values())))
+        if call.name != "tv_prox_backward":
+            fuzz_ops.compare(call, tuple(result.cpu() for result in _tuple(results)))
+    assert compared > 60

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from scripts.checks import commands, mutations, same_bits
+from scripts.checks import commands, instructions, mutations, same_bits
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -55,3 +57,63 @@ def test_mutations_have_tests_and_an_interval():
         assert (ROOT / "cassi" / package).is_dir()
         assert list((ROOT / "tests" / package).glob("test_*.py"))
     assert mutations.interval(54, 60) == pytest.approx((0.7985, 0.9534), abs=1e-4)
+
+
+def _gpu(*arguments, **settings):
+    return subprocess.run(
+        ["bash", ROOT / "scripts/checks/gpu.sh", *arguments],
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_the_steps_on_a_gpu_are_printed():
+    printed = _gpu("--dry-run").stdout
+    steps = dict(line.split(": ", 1) for line in printed.splitlines())
+    assert "pytest -m cuda" in steps["tests"]
+    assert "bf16-mixed" in steps["train_bf16"]
+    assert "--tool racecheck" in steps["racecheck"]
+    for script in re.findall(r"scripts/\S+\.py", printed):
+        assert (ROOT / script).exists()
+
+
+def test_a_failed_step_on_a_gpu_is_told_and_the_next_one_runs(tmp_path):
+    stand_in = tmp_path / "python"
+    stand_in.write_text('#!/bin/sh\ncase "$*" in *models.py*) echo "a | b"; exit 3;; esac\n')
+    stand_in.chmod(0o755)
+    result = _gpu(str(tmp_path / "out"), PYTHON=str(stand_in))
+    assert result.returncode == 1
+    table = (tmp_path / "out" / "table.md").read_text()
+    assert table in result.stdout
+    rows = dict(re.findall(r"^\| (\w+) \| ([^|]+) \|", table, re.MULTILINE))
+    assert rows["models"] == "failed: 3"
+    assert rows["train"] == rows["memory"] == "ok"
+    assert list(rows)[1:] == re.findall(r"^(\w+): ", _gpu("--dry-run").stdout, re.MULTILINE)
+
+
+CODE = """.text.a:
+.L_x_1:
+        /*0000*/                   LDS R1, [R2] ;
+.L_x_2:
+        /*0010*/                   LDS R3, [R2] ;
+        /*0020*/                   FFMA R1, R3, R4, R1 ;
+        /*0030*/              @!P0 FFMA R1, R3, R5, R1 ;
+        /*0040*/               @P0 BRA `(.L_x_2) ;
+        /*0050*/                   STG.E desc[UR4][R6.64], R1 ;
+        /*0060*/                   FMUL R1, R1, R7 ;
+        /*0070*/               @P1 BRA `(.L_x_1) ;
+        /*0080*/               @P1 BRA `(.L_x_3) ;
+.L_x_3:
+"""
+
+
+def test_loops_of_machine_code_are_told_apart():
+    inner, outer = instructions.loops_of(instructions.functions(CODE)["a"])
+    assert len(inner) == len(outer) == 4  # the outer one without what the inner one has
+    assert instructions.classify(inner, 4) == ("sum", 2)
+    assert instructions.classify(outer, 4) == ("emit", 1)
+    assert instructions.classify(["LDGSTS.E.BYPASS.128 [R1], [R2]"], 2) == ("copy", 8)
+    assert instructions.classify(["STG R1"], 4) is None

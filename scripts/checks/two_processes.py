@@ -1,0 +1,43 @@
+"""Train with DDP in two processes that share a device, which NCCL refuses: they exchange by gloo.
+
+    python scripts/checks/two_processes.py model=gap_net trainer.max_steps=20 hydra.run.dir=DIR
+
+Takes the options of cassi-train. Each process counts as a machine of its own; one line is printed
+a process, and the exit status is 1 where one failed.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+TRAIN = """
+from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
+StrategyRegistry.register("gloo", DDPStrategy, "DDP on gloo", process_group_backend="gloo")
+from cassi.apps.train import main
+main()
+"""
+OPTIONS = ("trainer.num_nodes=2", "trainer.devices=1", "trainer.strategy=gloo")
+
+
+def main(options: list[str]) -> int:
+    """Start both processes, wait for them, and return the exit status."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_RANK": "0"}
+    command = [sys.executable, "-c", TRAIN, *options, *OPTIONS]
+    processes = [
+        subprocess.Popen(command, env=os.environ | place | {"NODE_RANK": str(rank)})
+        for rank in range(2)
+    ]
+    results = [process.wait() for process in processes]
+    for rank, result in enumerate(results):
+        print(f"process {rank}: {f'status {result}' if result else 'ok'}")
+    return int(any(results))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
