@@ -13,6 +13,7 @@ COMMANDS = {
     "evaluate": ("cassi.apps.evaluate", "methods on a data set, in one table"),
     "calibrate": ("cassi.apps.calibrate", "where mask and bands really fall"),
     "camera": ("cassi.apps.camera.command", "what a camera's file comes to"),
+    "view": ("cassi.apps.view.command", "snapshots and results in the browser"),
 }
 """Each with its module, whose `main` is the command, and what it makes."""
 _USAGE_ERROR = 2

@@ -65,7 +65,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     config.nav = [
         {"Home": "index.md"},
         {"Tutorials": list(TUTORIALS.values())},
-        {"Guides": pages_in("guides", GUIDES)},
+        {"Guides": [*pages_in("guides", GUIDES), "examples/index.md"]},
         {"Explanation": pages_in("explanation", EXPLANATION)},
         {"Gallery": "gallery/index.md"},
         {

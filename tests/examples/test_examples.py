@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[2] / "examples"
+FOLDER = Path(__file__).resolve().parents[2] / "docs/examples"
 SMALLER = {
     "own_camera": {"size": 48, "method": "gap_tv"},
     "several_shots": {"size": 32, "shots": (1, 4)},
@@ -46,5 +46,5 @@ def test_calibration_finds_the_shift(capsys):
 def test_all_are_listed():
     scripts = {file.stem for file in FOLDER.glob("*.py")}
     assert scripts == set(SMALLER) | {"calibration"}
-    text = (FOLDER / "README.md").read_text()
+    text = (FOLDER / "index.md").read_text()
     assert all(f"({name}.py)" in text for name in scripts)
