@@ -109,7 +109,7 @@ def save_pictures(
     shaded = None if bars is None else bars.at
     viz.save_spectra(spectra, cube, wavelengths, points, truth, output.illuminant, shaded)
     if bars is not None:
-        viz.save_bands(folder / "uncertainty.png", bars.std, wavelengths)
+        save_map(folder, bars.std, wavelengths)
     if not output.report:
         return
     from cassi.viz.report import encode_scene, write_report
@@ -118,12 +118,20 @@ def save_pictures(
     shown |= {key: numbers[key] for key in ("seconds", "relative_residual")}
     if "heldout" in numbers:
         shown["heldout_error"] = numbers["heldout"]["error"]
-    scene = encode_scene(name, {"reconstruction": cube}, truth, {"reconstruction": shown})
+    halves = None if bars is None else {"reconstruction": NORMAL * bars.std}
+    scene = encode_scene(name, {"reconstruction": cube}, truth, {"reconstruction": shown}, halves)
     page = folder / "report.html"
     warnings = [f"{each['about']}: {each['message']}" for each in numbers.get("warnings", ())]
     write_report(
         page, [scene], wavelengths, title=name, illuminant=output.illuminant, warnings=warnings
     )
+
+
+def save_map(folder: Path, std: Tensor, wavelengths: Sequence[float] | None) -> None:
+    """Draw uncertainty.png, the standard deviations `(C, H, W)` band by band."""
+    from cassi import viz
+
+    viz.save_bands(folder / "uncertainty.png", std, wavelengths)
 
 
 def summarize(inputs: Inputs, solution: Solution) -> dict[str, Any]:

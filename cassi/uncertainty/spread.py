@@ -106,12 +106,15 @@ class Spread(nn.Module):
 
     def unlike(self, features: Features) -> list[str]:
         """Return which numbers of the scene are outside of those of the training."""
-        first = len(NAMES) - NUMBERS
-        return [
-            name
-            for at, name in enumerate(NAMES[first:], first)
-            if not self.lowest[at] - _ROOM <= features.numbers[name] <= self.highest[at] + _ROOM
-        ]
+        found = []
+        for at, name in enumerate(NAMES[-NUMBERS:], len(NAMES) - NUMBERS):
+            number = features.numbers[name]
+            above = number > float(self.highest[at]) + _ROOM
+            below = number < float(self.lowest[at]) - _ROOM
+            # A scene that is predicted better than any of the training is none the worse.
+            if above or (below and name in ("unknowns", "bands")):
+                found.append(name)
+        return found
 
     def factor_of(self, pixels: float, spectra: bool = False) -> float:
         """Return the factor of means over so many pixels, between those known by interpolation."""
