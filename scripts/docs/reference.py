@@ -16,7 +16,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("ops", "systems", "priors", "solvers", "models", "data", "metrics", "calibration")
-FURTHER = ("evaluation", "viz", "training")
+FURTHER = ("evaluation", "uncertainty", "viz", "training")
 COMMANDS = ("reconstruct", "train", "evaluate", "calibrate", "camera")
 Node = dict[str, Any]
 
