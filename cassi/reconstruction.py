@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,30 @@ class Reconstruction:
     warnings: list[tuple[str, ...]]
 
 
+@overload
+def reconstruct(
+    y: Tensor,
+    system: Any,
+    method: Any = ...,
+    *,
+    seed: int = ...,
+    bad_pixels: Any = ...,
+    uncertainty: Literal[False] = ...,
+) -> Tensor: ...
+
+
+@overload
+def reconstruct(
+    y: Tensor,
+    system: Any,
+    method: Any = ...,
+    *,
+    seed: int = ...,
+    bad_pixels: Any = ...,
+    uncertainty: Literal[True],
+) -> Reconstruction: ...
+
+
 def reconstruct(
     y: Tensor,
     system: Any,
@@ -46,7 +70,7 @@ def reconstruct(
     seed: int = 0,
     bad_pixels: Any = None,
     uncertainty: bool = False,
-) -> Any:
+) -> Tensor | Reconstruction:
     """Reconstruct a cube as `cassi-reconstruct` does: the same defaults, the same bits.
 
     Args:

@@ -65,11 +65,17 @@ def estimate(
         seed: of what is drawn.
 
     Raises:
+        TypeError: the camera cannot leave pixels out.
         ValueError: it is not one sample, the method does not fit the camera, or nothing finite
             comes out.
     """
     if x.ndim != 4 or x.shape[0] != 1:
         raise ValueError(f"uncertainty: expected a cube (1, C, H, W), got {tuple(x.shape)}")
+    if not hasattr(system, "weighted"):
+        raise TypeError(
+            f"uncertainty: expected a camera of cassi.systems, got {type(system).__name__}; derive "
+            "yours from cassi.systems.System"
+        )
     evidence = gather(y, system, reconstructor, x, probed=probed, statistics=statistics, seed=seed)
     level = float(signal_level(y, system, statistics).max())
     return judge(evidence, system, level, load_spread().to(x.device))
@@ -86,7 +92,8 @@ def judge(evidence: Evidence, system: Any, level: float, spread: Spread) -> Unce
         spread: the regression.
     """
     features = Features(evidence, system, level)
-    sigma, strange = spread.predict(features)
+    predicted, strange = spread.predict(features)
+    sigma = predicted.to(evidence.x.dtype)
     pattern = evidence.repeated / level / sigma
     pattern = pattern / pattern.square().mean().sqrt().clamp_min(torch.finfo(pattern.dtype).tiny)
     total = float(sigma.square().mean().sqrt()) * level

@@ -57,12 +57,12 @@ class Features:
 
     @torch.no_grad()
     def __init__(self, evidence: Evidence, system: Any, level: float) -> None:
-        self.x, self.error = evidence.x / level, evidence.repeated / level
+        self.x, self.error = (evidence.x / level).float(), (evidence.repeated / level).float()
         bands = self.bands = self.x.shape[1]
         ones = torch.ones_like(evidence.residual)
-        self.light = system.adjoint(ones)
-        self.crowd = system.adjoint(system(torch.ones_like(self.x)))
-        self.carried = system.adjoint(evidence.residual.abs() / level)
+        self.light = system.adjoint(ones).float()
+        self.crowd = system.adjoint(system(torch.ones_like(evidence.x))).float()
+        self.carried = system.adjoint(evidence.residual.abs() / level).float()
         mean, power = self.x.mean(1, keepdim=True), self.error.square().mean(1, keepdim=True)
         self.shared = {
             "error of all bands 3": _log(_smooth(power, 1).sqrt()),

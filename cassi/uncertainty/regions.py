@@ -50,8 +50,11 @@ def region(result: Any, where: Any) -> Region:
     Raises:
         ValueError: the region is empty, or of another size than the cube.
 
-    >>> cube = torch.ones(1, 3, 8, 8)
-    >>> result = Region(1, cube, cube, cube, cube)
+    >>> from types import SimpleNamespace
+    >>> ones = torch.ones(1, 3, 8, 8)
+    >>> found = region(SimpleNamespace(x=ones, std=ones, pattern=ones), (slice(2, 5), slice(2, 5)))
+    >>> found.pixels, found.mean
+    (9, tensor([[1., 1., 1.]]))
     """
     x, std, pattern = result.x, result.std, result.pattern
     height, width = x.shape[-2:]

@@ -78,6 +78,21 @@ def test_of_a_function_and_of_bad_pixels(camera):
     assert bool(found.std.isfinite().all())
 
 
+def test_in_double_precision(camera, result):
+    system, _, y = camera
+    double = cassi.SDCassi(system.mask.double(), bands=6, step=1)
+    found = cassi.reconstruct(y.double(), double, GAP_TV, uncertainty=True)
+    assert found.std.dtype == torch.float64
+    torch.testing.assert_close(found.std.float(), result.std, rtol=0.02, atol=1e-5)
+
+
+def test_of_darkness(camera):
+    system, _, y = camera
+    found = cassi.reconstruct(0 * y, system, GAP_TV, uncertainty=True)
+    assert bool(found.std.isfinite().all())
+    assert bool((found.std > 0).all())
+
+
 def test_a_mask_for_each_sample_is_refused(camera):
     system, _, y = camera
     masks = system.mask[None].expand(2, -1, -1, -1, -1)
