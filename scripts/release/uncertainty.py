@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=math.inf, help="then gather pauses")
     parser.add_argument("--write", action="store_true", help="into the package")
     parser.add_argument("--without", nargs="*", default=[], help="features that are left out")
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
