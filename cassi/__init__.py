@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from cassi import adapters, metrics, models, ops
+from cassi import adapters, metrics, models, ops, uncertainty
 from cassi.calibration.verdict import check_camera
 from cassi.data.io import read_cube, read_mask, read_measurement, write_cube
 from cassi.models.load import create_model, load_model, load_published
 from cassi.models.registry import list_models
 from cassi.priors import TV
-from cassi.reconstruction import calibrate, read_camera, reconstruct, simulate
+from cassi.reconstruction import Reconstruction, calibrate, read_camera, reconstruct, simulate
 from cassi.solvers import ADMM, GAP, Solver, solve
 from cassi.systems import BlurredCassi, DDCassi, SDCassi, WarpedCassi, dot_test
 
@@ -18,6 +18,7 @@ __all__ = [
     "TV",
     "BlurredCassi",
     "DDCassi",
+    "Reconstruction",
     "SDCassi",
     "Solver",
     "WarpedCassi",
@@ -39,6 +40,7 @@ __all__ = [
     "reconstruct",
     "simulate",
     "solve",
+    "uncertainty",
     "write_cube",
 ]
 

@@ -7,6 +7,7 @@ import json
 import platform
 import resource
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,24 @@ from cassi.data.resample import to_wavelengths
 from cassi.evaluation.tables import strict
 from cassi.solvers import Solution
 from cassi.systems import System
+from cassi.uncertainty import NORMAL, region
+
+
+@dataclass(frozen=True)
+class Bars:
+    """What pictures are told of how sure a cube is: all `(C, H, W)`, see `cassi.uncertainty`."""
+
+    x: Tensor
+    std: Tensor
+    pattern: Tensor
+
+    def at(self, row: float, column: float) -> Tensor:
+        """Return 1.645 σ, `(C,)`, of the mean of the 5×5 pixels around a point."""
+        height, width = self.x.shape[-2:]
+        (top, left) = (max(0, round(at) - 2) for at in (row, column))
+        where = slice(top, min(height, round(row) + 3)), slice(left, min(width, round(column) + 3))
+        batch = Bars(*(value[None] for value in (self.x, self.std, self.pattern)))
+        return NORMAL * region(batch, where).std[0]
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -64,6 +83,7 @@ def save_pictures(
     wavelengths: Sequence[float] | None,
     truth: Tensor | None,
     numbers: Mapping[str, Any],
+    bars: Bars | None = None,
 ) -> None:
     """Draw rgb.png, bands.png and spectra.png of a cube `(C, H, W)`, and report.html if asked for.
 
@@ -75,6 +95,8 @@ def save_pictures(
         wavelengths: nm, one per band, if known.
         truth: if known.
         numbers: of metrics.json.
+        bars: how sure the cube is, if asked for: drawn in spectra and report, and as
+            uncertainty.png.
     """
     from cassi import viz
 
@@ -84,7 +106,10 @@ def save_pictures(
     viz.save_rgb(folder / "rgb.png", cube, wavelengths, truth, output.illuminant)
     viz.save_bands(folder / "bands.png", cube, wavelengths, truth=truth)
     spectra, points = folder / "spectra.png", output.points
-    viz.save_spectra(spectra, cube, wavelengths, points, truth, output.illuminant)
+    shaded = None if bars is None else bars.at
+    viz.save_spectra(spectra, cube, wavelengths, points, truth, output.illuminant, shaded)
+    if bars is not None:
+        save_map(folder, bars.std, wavelengths)
     if not output.report:
         return
     from cassi.viz.report import encode_scene, write_report
@@ -93,12 +118,20 @@ def save_pictures(
     shown |= {key: numbers[key] for key in ("seconds", "relative_residual")}
     if "heldout" in numbers:
         shown["heldout_error"] = numbers["heldout"]["error"]
-    scene = encode_scene(name, {"reconstruction": cube}, truth, {"reconstruction": shown})
+    halves = None if bars is None else {"reconstruction": NORMAL * bars.std}
+    scene = encode_scene(name, {"reconstruction": cube}, truth, {"reconstruction": shown}, halves)
     page = folder / "report.html"
     warnings = [f"{each['about']}: {each['message']}" for each in numbers.get("warnings", ())]
     write_report(
         page, [scene], wavelengths, title=name, illuminant=output.illuminant, warnings=warnings
     )
+
+
+def save_map(folder: Path, std: Tensor, wavelengths: Sequence[float] | None) -> None:
+    """Draw uncertainty.png, the standard deviations `(C, H, W)` band by band."""
+    from cassi import viz
+
+    viz.save_bands(folder / "uncertainty.png", std, wavelengths)
 
 
 def summarize(inputs: Inputs, solution: Solution) -> dict[str, Any]:
@@ -174,6 +207,8 @@ def one_line(results: dict[str, Any]) -> str:
     )
     if "heldout" in results:
         text += f", held-out error {results['heldout']['error']:.2e}"
+    if "uncertainty" in results:
+        text += f", 90 % within ±{NORMAL * results['uncertainty']['mean']:.2g}"
     if "metrics" in results:
         scores = results["metrics"][metrics.DEFAULT_PRESET]
         text += "".join(

@@ -49,6 +49,8 @@ _NOT_YAML = (
 _COUPLED = {"cassi.systems.BlurredCassi": "blurred", "cassi.systems.WarpedCassi": "warped"}
 _CHOSEN = {"system": "system._target_", "noise": "noise"}
 """What an option of a group says of the camera, by group."""
+UNCERTAINTY = "uncertainty.tif"
+"""The standard deviations of a cube, beside it."""
 _NOTHING = {"changes": "nothing"}
 """Of a field that changes no result: what was done under another value still holds."""
 _FILES = {"changes": "files"}
@@ -197,6 +199,7 @@ class Reconstruct(Snapshots):
 
     model: Node = None
     heldout: float | None = field(metadata=_FILES)
+    uncertainty: bool = field(metadata=_FILES)
     output: Output = field(metadata=_FILES)
     refine: Any
     precision: str
@@ -217,6 +220,11 @@ class Reconstruct(Snapshots):
             check_share(self.heldout)
             if self.memory_budget is not None:
                 raise ValueError("heldout: expected null with memory_budget")
+        if self.uncertainty and self.output.cube == UNCERTAINTY:
+            raise ValueError(
+                f"output.cube: expected another name than {UNCERTAINTY}, which uncertainty=true "
+                "writes"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,6 +329,7 @@ class Evaluate(Common):
     mask: Any
     mismatch: Mismatch
     preset: str
+    uncertainty: bool
     device: str
     cubes: bool
     report: bool

@@ -14,6 +14,7 @@ from torch import Tensor
 from cassi import metrics
 from cassi.evaluation.problems import Problem
 from cassi.solvers.base import Reconstructor
+from cassi.solvers.statistics import Statistics
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,12 @@ def warm_up(method: Reconstructor, problem: Problem) -> int | None:
     return int(counter.get_total_flops())
 
 
-def measure(method: Reconstructor, problem: Problem, points: int = 0) -> Measured:
+def measure(
+    method: Reconstructor,
+    problem: Problem,
+    points: int = 0,
+    statistics: Statistics | None = None,
+) -> Measured:
     """Reconstruct, and measure time and memory.
 
     Seconds are wall-clock time between two points at which the device has nothing left to do, less
@@ -58,6 +64,7 @@ def measure(method: Reconstructor, problem: Problem, points: int = 0) -> Measure
         method: what to run.
         problem: on what.
         points: about how many (seconds, PSNR) to take during the iterations; 0 for none.
+        statistics: of the measurement, where what is found out about it is needed again.
 
     Raises:
         ValueError: the cube has another shape, or is not finite.
@@ -82,7 +89,8 @@ def measure(method: Reconstructor, problem: Problem, points: int = 0) -> Measure
         pause += time.perf_counter() - begin
 
     follows = bool(points) and problem.truth is not None and method.network is None
-    run = method.run(problem.y, problem.system, callback=follow if follows else None)
+    callback = follow if follows else None
+    run = method.run(problem.y, problem.system, callback=callback, statistics=statistics)
     cube = run.x.float()
     _wait(device)
     seconds = time.perf_counter() - start - pause

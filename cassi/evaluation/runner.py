@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from cassi import metrics
+from cassi import uncertainty as error_bars
 from cassi.data.store import fingerprint
 from cassi.evaluation.jobs import Job, Queue
 from cassi.evaluation.measure import measure, warm_up
 from cassi.evaluation.problems import Problem
 from cassi.evaluation.records import Record, RecordFolder, Values
 from cassi.solvers.base import Reconstructor
+from cassi.solvers.statistics import Statistics
 
 Prepare = Callable[[str, str], Problem]
 """(point of the sweep, scene) → what every method starts from."""
@@ -36,6 +38,7 @@ def run_jobs(
     views: Mapping[str, View] | None = None,
     seed: int = 0,
     points: int = 0,
+    uncertainty: bool = False,
     report: Callable[[Record], None] = lambda _: None,
     explain: Callable[[Exception], str] = str,
 ) -> None:
@@ -56,12 +59,12 @@ def run_jobs(
             so. Of each scene a view is made once, for all methods that share it.
         seed: of torch's random numbers before each job.
         points: see `measure`.
+        uncertainty: estimate error bars too, and score them where there is a truth.
         report: called after each job, done or found done.
         explain: says in a line why a job failed.
     """
-    runner = _Runner(
-        prepare, methods, identities, records, settings, views or {}, seed, points, explain
-    )
+    given = settings, views or {}, seed, points, uncertainty
+    runner = _Runner(prepare, methods, identities, records, *given, explain)
     for number in queue.take(len(jobs)):
         report(runner.run(jobs[number]))
 
@@ -76,6 +79,7 @@ class _Runner:
     views: Mapping[str, View]
     seed: int
     points: int
+    uncertainty: bool
     explain: Callable[[Exception], str]
     seen: dict[View, tuple[Problem, float] | Exception] = field(default_factory=dict)
     problem: tuple[str, str, Problem | Exception] | None = None
@@ -93,6 +97,7 @@ class _Runner:
                 "problem": problem.digest,
                 "method": self.identities[job.method],
                 "curve": self.points > 0,
+                **({"uncertainty": True} if self.uncertainty else {}),
             }
         )
         if self.records.is_done(job, key):
@@ -113,17 +118,40 @@ class _Runner:
             if shape not in self.flops:
                 self.flops[shape] = warm_up(method, problem)
             torch.manual_seed(self.seed)
-            measured = measure(method, problem, self.points)
+            statistics = Statistics(lambda: [(problem.y, problem.system)])
+            told = statistics if self.uncertainty else None
+            measured = measure(method, problem, self.points, told)
+            if self.uncertainty:
+                bars, seconds = self._bars(method, problem, measured.cube, statistics)
+                more = more | {"uncertainty_seconds": seconds}
+            else:
+                bars = {}
         record = Record(
             *job,
             key=key,
-            metrics=score(measured.cube, problem),
+            metrics=score(measured.cube, problem) | bars,
             timing={"seconds": measured.seconds, "peak_memory_bytes": measured.peak_memory} | more,
             about={"parameters": _count(method), "flops": self.flops[shape]},
             curve=measured.curve,
         )
         self.records.write(record, measured.cube)
         return record
+
+    def _bars(
+        self, method: Reconstructor, problem: Problem, cube: Tensor, statistics: Statistics
+    ) -> tuple[Values, float]:
+        """Return how well error bars hold, and what it took to estimate them."""
+        start = time.perf_counter()
+        x = cube[None].to(problem.y)
+        found = error_bars.estimate(
+            problem.y, problem.system, method, x, statistics=statistics, seed=self.seed
+        )
+        values: Values = {"std": float(found.std.double().mean())}
+        seconds = time.perf_counter() - start
+        values["uncertainty_warnings"] = float(len(found.warnings))
+        if problem.truth is not None:
+            values |= error_bars.score(cube, found.std[0].cpu(), problem.truth)
+        return values, seconds
 
     def _failed(self, job: Job, key: str, error: Exception) -> Record:
         record = Record(*job, key=key, error=self.explain(error))

@@ -24,12 +24,17 @@ _COLUMNS = (  # heading, unit, digits, where the value is
     ("RMSE", "", 4, "rmse"),
     ("ERGAS", "%", 2, "ergas"),
     ("residual", "", 4, "residual"),
+    *((f"in {level} % bars", "%", 1, f"coverage/{level}") for level in (50, 80, 90, 95)),
+    ("width", "", 4, "width"),
+    ("NLL", "", 2, "nll"),
+    ("AUSE", "", 2, "ause"),
     ("time", "s", 2, "seconds"),
     ("memory", "MiB", 0, "peak_memory_bytes"),
     ("parameters", "M", 2, "parameters"),
     ("operations", "GFLOP", 2, "flops"),
 )
-_UNITS = {"peak_memory_bytes": 2**20, "parameters": 1e6, "flops": 1e9}
+_UNITS = {f"coverage/{level}": 0.01 for level in (50, 80, 90, 95)}
+_UNITS |= {"peak_memory_bytes": 2**20, "parameters": 1e6, "flops": 1e9}
 
 
 def values_of(record: Record) -> Values:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from cassi.solvers.base import Reconstructor
 from cassi.solvers.linear_system import seen
+from cassi.solvers.statistics import Statistics
 
 SHARE = 0.05
 """Of the detector pixels: enough to measure by, few enough to be missed by nobody."""
@@ -100,7 +101,11 @@ def brightest(y: Tensor, system: Any, lines: int) -> tuple[Tensor, Any]:
 
 @torch.no_grad()
 def measure_heldout(
-    y: Tensor, system: Any, reconstructor: Reconstructor, share: float = SHARE
+    y: Tensor,
+    system: Any,
+    reconstructor: Reconstructor,
+    share: float = SHARE,
+    statistics: Statistics | None = None,
 ) -> HeldOut:
     """Reconstruct once more without some pixels, and compare those with what the cube says of them.
 
@@ -113,6 +118,7 @@ def measure_heldout(
         system: the camera.
         reconstructor: the method, as it reconstructs the whole.
         share: of the pixels to hold out.
+        statistics: of the whole measurement, where they are known.
 
     Raises:
         ValueError: a share out of range, or nothing finite comes out.
@@ -122,7 +128,8 @@ def measure_heldout(
     if axis is not None:
         y, system = brightest(y, system, max(LEAST, int(LOOKED_AT * y.shape[axis])))
     held = draw_heldout(y.shape[1:], share).to(y.device)
-    x = reconstructor.run(y, system.weighted(bad_pixels=held)).checked().x
+    camera = system.weighted(bad_pixels=held)
+    x = reconstructor.run(y, camera, statistics=statistics).checked().x
     error = heldout_error(x, y, system, held).square().mean().sqrt()
     lines = y.shape[-2 if axis is None else axis]
     return HeldOut(float(share), float(error), lines)

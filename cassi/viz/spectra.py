@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ def save_spectra(
     points: Sequence[Sequence[float]] | None = None,
     truth: Array | None = None,  # (C, H, W)
     illuminant: str | None = "D65",
+    bars: Callable[[float, float], Array] | None = None,
 ) -> None:
     """Writes the spectra at some points as PNG, beside a picture with the points marked.
 
@@ -35,7 +36,8 @@ def save_spectra(
 
         r = Σ(e−ē)(t−t̄) / (‖e−ē‖ ‖t−t̄‖)
 
-    over the bands of estimate e and truth t.
+    over the bands of estimate e and truth t. Where `bars` gives the half width (C,) of an
+    interval around the spectrum of a point (row, column), the interval is shaded.
 
     The points are (row, column) pairs, pixels from 0, whole or not; None for ``choose_points`` of
     the truth, or of the cube where there is none. The illuminant is that of ``srgb``: the light on
@@ -75,6 +77,10 @@ def save_spectra(
             axes.plot(x, reference, "--", color=color, lw=1.5, marker=marker)
             r = correlation(spectrum, reference)
             label += "" if r is None else f"  r = {r:.4f}"
+        if bars is not None:
+            half = np.asarray(bars(row, column), np.float64)
+            low, high = spectrum - half, spectrum + half
+            axes.fill_between(x, low, high, color=color, alpha=0.16, lw=0)
         axes.plot(x, spectrum, "-", color=color, lw=2.2, marker=marker, label=label)
     _finish(axes, compared=true is not None)
     strip = sheet.axes(left, below - _STRIP, _CURVES, _STRIP)

@@ -26,7 +26,7 @@ PARTS = (
     "calibration",
     "adapters",
 )
-FURTHER = ("evaluation", "viz", "training")
+FURTHER = ("evaluation", "uncertainty", "viz", "training")
 COMMANDS = ("reconstruct", "train", "evaluate", "calibrate", "camera")
 Node = dict[str, Any]
 

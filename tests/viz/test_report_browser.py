@@ -47,6 +47,9 @@ def folder(tmp_path_factory):
     nm = np.linspace(450, 650, 6)
     write_report(folder / "both.html", [first, second], nm, title=f"Two {HOSTILE}")
     write_report(folder / "capture.html", [capture], None, title="Capture")
+    half = np.broadcast_to(0.01 + 0.2 * x, truth.shape).astype(np.float32)
+    sure = encode_scene("sure", {"good": truth}, truth, {"good": {"psnr": 35.0}}, {"good": half})
+    write_report(folder / "sure.html", [sure], nm, title="Sure")
     return folder
 
 
@@ -246,3 +249,28 @@ def test_nothing_stands_over_the_edge(width, open_page):
     page.set_viewport_size({"width": width, "height": 700})
     page.wait_for_timeout(300)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_unsure_pixels_are_hidden_and_intervals_shaded(open_page):
+    page = open_page("sure.html")
+    traces = page.evaluate("document.getElementById('spectrum').data.map((d) => d.fill ?? '')")
+    assert traces == ["", "", "toself"]
+    page.get_by_role("button", name="Uncertainty").click()
+    heat = _picture(page)
+    page.get_by_role("button", name="Band", exact=True).click()
+    everything = _picture(page)
+    assert heat != everything
+    page.locator("#surer input").fill("70")
+    assert "surer than" in page.locator("#surer span").inner_text()
+    row = page.evaluate(
+        "[...document.querySelectorAll('.frame > canvas')[1]"
+        ".getContext('2d').getImageData(0, 20, 60, 1).data]"
+    )
+    grey = [row[4 * at : 4 * at + 3] == [112, 112, 128] for at in (2, 57)]
+    assert grey == [False, True]
+    page.locator("#surer input").fill("100")
+    assert _picture(page) == everything
+
+
+def test_without_bars_there_is_no_slider(open_page):
+    assert open_page("capture.html").locator("#surer").is_hidden()

@@ -91,6 +91,7 @@ def evaluate(settings: Evaluate, run: Run) -> float:
             settings=_environment(device),
             views=views,
             seed=settings.seed,
+            uncertainty=settings.uncertainty,
             points=POINTS if settings.figures and not swept else 0,
             report=report,
             explain=describe_failure,

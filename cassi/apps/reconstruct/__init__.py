@@ -79,7 +79,9 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     if inputs.calibration is not None:
         print(say_estimates(inputs.calibration))
     visible = settings.output.progress
-    result = recover(inputs, reconstructor, settings.seed, visible, settings.heldout)
+    result = recover(
+        inputs, reconstructor, settings.seed, visible, settings.heldout, settings.uncertainty
+    )
     write_results(run.folder, settings, result)
     print(one_line(result.numbers), f"-> {run.folder}", sep="\n")
     say(result.numbers)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cassi import metrics
 from cassi.apps.inputs import Inputs
-from cassi.apps.reconstruct.one import Result, conclude, predict
+from cassi.apps.reconstruct.one import Result, assess, conclude, predict
 from cassi.checks import whole_number
 from cassi.solvers import Iteration, Solution
 from cassi.solvers.base import Reconstructor
@@ -65,6 +65,7 @@ def recover_together(
     reconstructor: Reconstructor,
     seed: int,
     heldout: float | None = None,
+    uncertainty: bool = False,
 ) -> list[Result]:
     """Reconstruct all measurements of a batch at once.
 
@@ -75,6 +76,7 @@ def recover_together(
         reconstructor: as `fit` gives it.
         seed: of what the reconstructor draws.
         heldout: as for `recover`.
+        uncertainty: as for `recover`.
 
     Returns:
         One result for each; the seconds are shared evenly.
@@ -114,5 +116,6 @@ def recover_together(
         alone = Solution(solution.x[index : index + 1], history, solution.reason)
         result = conclude(replace(inputs, system=system), alone, rows[index], reconstructor)
         result.numbers["batch"] = len(batch)
-        results.append(predict(result, reconstructor, seed, heldout))
+        result = predict(result, reconstructor, seed, heldout)
+        results.append(assess(result, reconstructor, seed) if uncertainty else result)
     return results

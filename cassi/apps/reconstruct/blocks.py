@@ -21,16 +21,22 @@ from cassi.apps.reconstruct.one import fit
 from cassi.apps.reconstruct.plan import Block, lines_that_fit, parse_size, plan_blocks
 from cassi.apps.reconstruct.scene import finish, take_truth
 from cassi.apps.reconstructors import Recipe
-from cassi.apps.settings import Reconstruct
+from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.apps.store import fingerprint_settings
 from cassi.checks import whole_number
 from cassi.data.checksums import digest_content
 from cassi.data.formats.stacks import STACK_SUFFIXES, create_stack
 from cassi.solvers import Iteration, Statistics
 from cassi.solvers.base import Reconstructor
+from cassi.solvers.heldout import brightest
+from cassi.solvers.linear_system import seen
 from cassi.systems import System
+from cassi.uncertainty import estimate
+from cassi.uncertainty.evidence import Probe, probe
+from cassi.uncertainty.motion import Motion, find_motion
 
 _READ = 64  # rows at a time, for what is estimated from the whole measurement; a multiple of 16
+_PROBED = 96  # rows of which error bars ask what they must know of the whole scene
 _PROBE = 32  # rows of the strip on which memory is measured
 
 
@@ -56,6 +62,7 @@ def reconstruct_in_blocks(settings: Reconstruct, folder: Path, recipe: Recipe) -
     if output.wavelengths is not None:
         raise ValueError("output.wavelengths: expected null with memory_budget")
     key = fingerprint_settings(settings, on="cube")
+    names = [output.cube, *([UNCERTAINTY] if settings.uncertainty else [])]
     settings, truth = take_truth(settings)
     inputs, reconstructor = fit(load_inputs(settings, recipe.device, recipe.bands), recipe)
     for note in inputs.notes:
@@ -65,23 +72,28 @@ def reconstruct_in_blocks(settings: Reconstruct, folder: Path, recipe: Recipe) -
     halo = whole_number("halo", halo, 0, 2**31)
 
     journal = Journal(
-        folder, output.cube, scene.fingerprint(f"{key} {inputs.wavelengths} {scene.system}")
+        folder, output.cube, scene.fingerprint(f"{key} {names} {inputs.wavelengths} {scene.system}")
     )
     with journal.locked():
-        plan = journal.plan()
+        plan = journal.plan(names)
         if plan is None:
             torch.manual_seed(seed)
             clock = _Clock()
-            lines = lines_that_fit(budget, inputs.measurement, scene.bytes_per_line(reconstructor))
+            per_line = scene.bytes_per_line(reconstructor, settings.uncertainty)
+            lines = lines_that_fit(budget, inputs.measurement, per_line)
             blocks = plan_blocks(scene.length, lines, halo)
             journal.clear()
-            stack = create_stack(journal.cube, scene.system.cube_shape, inputs.wavelengths)
+            shape = scene.system.cube_shape
+            stacks = [create_stack(journal.folder / n, shape, inputs.wavelengths) for n in names]
             listed = [asdict(block) for block in blocks]
-            plan = journal.begin({"blocks": listed, "halo": halo, "preparation": clock.read()})
+            asked = asdict(scene.probe(reconstructor, lines)) if settings.uncertainty else None
+            told = {"blocks": listed, "halo": halo, "probe": asked, "preparation": clock.read()}
+            plan = journal.begin(told)
         else:
-            stack = journal.reopen(scene.system.cube_shape)
+            stacks = [journal.reopen(name, scene.system.cube_shape) for name in names]
             blocks = [Block(**block) for block in plan["blocks"]]
-        records = journal.records(stack, scene.axis, len(blocks))
+        records = journal.records(stacks, scene.axis, len(blocks))
+        probed = None if plan["probe"] is None else read_probe(plan["probe"])
         blend = plan["halo"] // 4
         done = f", {len(records)} finished already" if records else ""
         print(f"blocks: {len(blocks)} of about {blocks[0].stop} rows, halo {plan['halo']}{done}")
@@ -98,14 +110,13 @@ def reconstruct_in_blocks(settings: Reconstruct, folder: Path, recipe: Recipe) -
                 torch.manual_seed(seed)
                 tail = journal.tail(index - 1) if index else None
                 record, part, rest = solve_block(
-                    scene, reconstructor, blocks, index, blend, tail, follow
+                    scene, reconstructor, blocks, index, blend, tail, follow, probed, seed
                 )
-                stack.write(part, *place(scene.axis, *record["lines"]))
+                for stack, values in zip(stacks, np.split(part, len(stacks)), strict=True):
+                    stack.write(values, *place(scene.axis, *record["lines"]))
                 records.append(journal.add(record, part, rest))
                 del part
-        residual = finish(
-            settings, folder, inputs, journal.cube, stack, records, plan, truth, reconstructor
-        )
+        residual = finish(settings, folder, inputs, stacks, records, plan, truth, reconstructor)
         journal.remove()
     return residual
 
@@ -138,14 +149,29 @@ class Parts:
         y, camera = self.part(start, start + x.shape[self.axis])
         return float((y - camera(x[None])).double().square().sum())
 
-    def bytes_per_line(self, reconstructor: Reconstructor) -> float:
+    def probe(self, reconstructor: Reconstructor, lines: int) -> Probe:
+        """Ask the brightest lines what error bars must know of the whole scene."""
+        y, camera = brightest(seen(self.y, self.system), self.system, min(lines, _PROBED))
+        x = reconstructor.run(y, camera, statistics=self.statistics).checked().x
+        left = float((y - camera(x)).square().mean().sqrt())
+        motion = find_motion(y, x, camera)
+        return probe(y, camera, reconstructor, left, motion, self.statistics)
+
+    def bytes_per_line(self, reconstructor: Reconstructor, uncertainty: bool = False) -> float:
         """Measure the memory of a strip, whose working set grows with its lines."""
         for name in ("level", "noise", "gain"):
             getattr(self.statistics, name)  # now: it is computed once and not in every block
         lines = min(_PROBE, self.length)
         y, camera = self.part(0, lines)
-        run = reconstructor.run
-        return peak_of(lambda: run(y, camera, statistics=self.statistics)) / lines
+
+        def run() -> None:
+            x = reconstructor.run(y, camera, statistics=self.statistics).x
+            if uncertainty:
+                nothing = Probe(0.0, 0.0, Motion())
+                told = {"probed": nothing, "statistics": self.statistics}
+                estimate(y, camera, reconstructor, x, **told)  # type: ignore[arg-type]
+
+        return peak_of(run) / lines
 
     def fingerprint(self, settings: str) -> str:
         """Return what tells this reconstruction from any other: of settings and content."""
@@ -168,6 +194,8 @@ def solve_block(
     blend: int,
     tail: np.ndarray | None,
     callback: Callable[..., Any],
+    probed: Probe | None = None,
+    seed: int = 0,
 ) -> tuple[Record, np.ndarray, np.ndarray | None]:
     """Reconstruct one block.
 
@@ -179,9 +207,12 @@ def solve_block(
         blend: rows before and after a seam over which two blocks fade into each other.
         tail: what the block before returned for that.
         callback: of the reconstructor.
+        probed: of the whole scene, where standard deviations are asked for.
+        seed: of what is drawn for them.
 
     Returns:
-        Numbers of the block; its values `(C, H', W')`; what the next block is blended with, None
+        Numbers of the block; its values `(C, H', W')`, or `(2C, H', W')` with the standard
+        deviations behind them; what the next block is blended with, None
         after the last.
 
     Raises:
@@ -192,7 +223,12 @@ def solve_block(
     y, camera = scene.part(block.first, block.last)
     solution = reconstructor.run(y, camera, callback=callback, statistics=scene.statistics)
     solution.checked()
-    x = solution.x[0]
+    x, more = solution.x[0], {}
+    if probed is not None:
+        told = {"probed": probed, "statistics": scene.statistics, "seed": seed}
+        found = estimate(y, camera, reconstructor, solution.x, **told)  # type: ignore[arg-type]
+        x = torch.cat((x, found.std[0]))
+        more = {"uncertainty": {"sources": found.sources, "warnings": list(found.warnings)}}
     start = block.start if index == 0 else block.start - blend
     stop = block.stop if last else block.stop - blend
     rest = None
@@ -207,12 +243,19 @@ def solve_block(
     record = {
         "block": index,
         "lines": [start, stop],
-        "misfit": scene.misfit(own, start),
+        "misfit": scene.misfit(own[: scene.system.cube_shape[0]], start),
         "reason": solution.reason,
         **clock.read(),
+        **more,
         "history": [_row(index, step) for step in solution.history],
     }
     return record, own.cpu().numpy(), rest
+
+
+def read_probe(values: dict[str, Any]) -> Probe:
+    """Return what a plan says that the brightest lines said."""
+    motion = values["motion"]
+    return Probe(**values | {"motion": Motion(**motion | {"shift": tuple(motion["shift"])})})
 
 
 class _Clock:

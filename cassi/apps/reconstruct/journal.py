@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ class Journal:
 
     def __init__(self, folder: Path, name: str, fingerprint: str) -> None:
         self.folder, self.fingerprint = folder / f".{name}.blocks", fingerprint
-        self.cube, self.store = self.folder / name, Store(self.folder)
+        self.store = Store(self.folder)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -50,15 +50,17 @@ class Journal:
                 ) from None
             yield
 
-    def plan(self) -> dict[str, Any] | None:
-        """Return the plan of an earlier run that was the same; None where there is none."""
-        return self.store.read(_PLAN, self.fingerprint) if self.cube.exists() else None
+    def plan(self, names: Sequence[str]) -> dict[str, Any] | None:
+        """Return the plan of an earlier run that was the same and left these files, or None."""
+        there = all((self.folder / name).exists() for name in names)
+        return self.store.read(_PLAN, self.fingerprint) if there else None
 
-    def reopen(self, shape: tuple[int, int, int]) -> Stack:
-        """Return the unfinished cube; ValueError if it is not the one that was begun."""
-        opened = open_stack(self.cube)
+    def reopen(self, name: str, shape: tuple[int, int, int]) -> Stack:
+        """Return an unfinished cube; ValueError if it is not the one that was begun."""
+        path = self.folder / name
+        opened = open_stack(path)
         if opened is None or opened[0].shape != shape:
-            raise ValueError(f"{self.cube}: expected the unfinished cube; remove {self.folder}")
+            raise ValueError(f"{path}: expected the unfinished cube; remove {self.folder}")
         return opened[0]
 
     def clear(self) -> None:
@@ -74,11 +76,11 @@ class Journal:
         self.store.write(_PLAN, self.fingerprint, plan)
         return plan
 
-    def records(self, stack: Stack, axis: int, count: int) -> list[Record]:
+    def records(self, stacks: Sequence[Stack], axis: int, count: int) -> list[Record]:
         """Return the records of the blocks that are finished and unharmed, from the first on.
 
         Args:
-            stack: the unfinished cube.
+            stacks: the unfinished cube, and what is written beside it.
             axis: of its lines.
             count: number of blocks.
         """
@@ -88,7 +90,8 @@ class Journal:
             if record is None or not self.store.is_done(_name(index), self.fingerprint):
                 break
             rows, columns = place(axis, *record["lines"])
-            if _digest(stack.read(rows=rows, columns=columns)) != record["cube"]:
+            parts = [stack.read(rows=rows, columns=columns) for stack in stacks]
+            if _digest(np.concatenate(parts)) != record["cube"]:
                 break
             found.append(record)
         return found

@@ -214,15 +214,16 @@ class Worker:
             yield from self._recover(group)
 
     def _recover(self, group: Sequence[Fitted]) -> Iterator[tuple[_Task, Result | Exception]]:
-        seed, heldout, reconstructor = self.settings.seed, self.settings.heldout, group[0][2]
+        seed, reconstructor = self.settings.seed, group[0][2]
+        more = self.settings.heldout, self.settings.uncertainty
         if len(group) > 1:
             batch = [inputs for _, inputs, _ in group]
-            together = _attempt(recover_together, batch, reconstructor, seed, heldout)
+            together = _attempt(recover_together, batch, reconstructor, seed, *more)
             if not isinstance(together, Exception):
                 yield from zip((task for task, _, _ in group), together, strict=True)
                 return
         for task, inputs, _ in group:
-            yield task, _attempt(recover, inputs, reconstructor, seed, False, heldout)
+            yield task, _attempt(recover, inputs, reconstructor, seed, False, *more)
 
     def _write(self, task: _Task, outcome: Result | Exception) -> None:
         if isinstance(outcome, Result):

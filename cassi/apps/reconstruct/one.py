@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,12 +17,14 @@ from cassi.apps.inputs import Inputs
 from cassi.apps.progress import Progress
 from cassi.apps.reconstruct.verdict import check
 from cassi.apps.reconstructors import Recipe
-from cassi.apps.settings import Reconstruct
+from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.data.atomic import atomic_folder
 from cassi.data.io import write_cube
-from cassi.solvers import Solution
+from cassi.solvers import Solution, Statistics
 from cassi.solvers.base import Callback, Reconstructor
 from cassi.solvers.heldout import measure_heldout
+from cassi.solvers.linear_system import seen
+from cassi.uncertainty import Uncertainty, estimate, score
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class Result:
     """Of metrics.json."""
     rows: list[dict[str, Any]]
     """Of convergence.csv."""
+    uncertainty: Uncertainty | None = None
+    """Where it was asked for."""
 
 
 def fit(inputs: Inputs, recipe: Recipe) -> tuple[Inputs, Reconstructor]:
@@ -61,6 +66,7 @@ def recover(
     seed: int,
     visible: bool,
     heldout: float | None = None,
+    uncertainty: bool = False,
     watch: Callback | None = None,
 ) -> Result:
     """Reconstruct a measurement.
@@ -71,19 +77,65 @@ def recover(
         seed: of what the reconstructor draws.
         visible: show a progress bar.
         heldout: share of the pixels to predict in one more reconstruction.
+        uncertainty: estimate the standard deviation of every value.
         watch: is called with every iteration and its cube; what it raises ends the reconstruction.
 
     Raises:
         ValueError: camera and reconstructor do not fit, or nothing finite comes out.
     """
+    y, system = inputs.measurement, inputs.system
+    # What is found out about the measurement then serves for its error bars too.
+    statistics = Statistics(lambda: [(seen(y, system), system)]) if uncertainty else None
     torch.manual_seed(seed)
     progress = Progress(inputs, reconstructor.iterations, visible, watch)
     with progress.bar:
         solution = reconstructor.run(
-            inputs.measurement, inputs.system, callback=progress, objective=True
+            y, system, callback=progress, objective=True, statistics=statistics
         )
     result = conclude(inputs, solution, progress.rows, reconstructor)
-    return predict(result, reconstructor, seed, heldout)
+    result = predict(result, reconstructor, seed, heldout)
+    return assess(result, reconstructor, seed, statistics) if uncertainty else result
+
+
+def assess(
+    result: Result, reconstructor: Reconstructor, seed: int, statistics: Statistics | None = None
+) -> Result:
+    """Add to a result how sure every value is.
+
+    Args:
+        result: of the method.
+        reconstructor: the method.
+        seed: of what it draws.
+        statistics: of the measurement, those that the method was given.
+
+    Raises:
+        ValueError: nothing finite comes out.
+    """
+    start, inputs, x = time.perf_counter(), result.inputs, result.solution.x
+    found = estimate(
+        inputs.measurement, inputs.system, reconstructor, x, statistics=statistics, seed=seed
+    )
+    told = describe_uncertainty(found)
+    if inputs.truth is not None:
+        truth = inputs.truth[0].cpu()
+        told["scores"] = score(x[0].cpu(), found.std[0].cpu(), truth)
+    told["seconds"] = time.perf_counter() - start
+    numbers = result.numbers | {"uncertainty": told}
+    more = [{"about": "uncertainty", "message": message} for message in found.warnings]
+    numbers["warnings"] = [*result.numbers["warnings"], *more]
+    return replace(result, numbers=numbers, uncertainty=found)
+
+
+def describe_uncertainty(found: Uncertainty) -> dict[str, Any]:
+    """Return what metrics.json says of standard deviations."""
+    sigma = found.std.double()
+    return {
+        "mean": float(sigma.mean()),
+        "rms": float(sigma.square().mean().sqrt()),
+        "sources": found.sources,
+        "shift": list(found.shift),
+        "heldout_error": found.heldout,
+    }
 
 
 def predict(
@@ -147,11 +199,18 @@ def write_results(
     inputs, output = result.inputs, settings.output
     cube = result.solution.x[0].cpu()
     truth = None if inputs.truth is None else inputs.truth[0]
+    found = result.uncertainty
+    bars = None if found is None else results.Bars(cube, found.std[0].cpu(), found.pattern[0].cpu())
     name = Path(str(settings.truth or settings.measurement or "bundled scene")).stem
     with atomic_folder(folder) as stage:
         write_cube(stage / output.cube, *results.select_bands(output, cube, inputs.wavelengths))
+        if found is not None:
+            chosen = results.select_bands(output, found.std[0].cpu(), inputs.wavelengths)
+            write_cube(stage / UNCERTAINTY, *chosen)
         results.write_table(stage / "convergence.csv", result.rows)
-        results.save_pictures(stage, output, name, cube, inputs.wavelengths, truth, result.numbers)
+        results.save_pictures(
+            stage, output, name, cube, inputs.wavelengths, truth, result.numbers, bars
+        )
         if more is not None:
             more(stage)
         files = sorted(file.name for file in stage.iterdir())

@@ -22,6 +22,7 @@ from cassi.apps.settings import Reconstruct
 from cassi.data.atomic import atomic_folder
 from cassi.data.formats.stacks import Stack, open_stack
 from cassi.solvers.base import Reconstructor
+from cassi.uncertainty import score
 
 Readable: TypeAlias = "Stack | Tensor"
 """A cube `(C, H, W)`, in a file or in memory."""
@@ -58,8 +59,7 @@ def finish(
     settings: Reconstruct,
     folder: Path,
     inputs: Inputs,
-    cube: Path,
-    stack: Stack,
+    stacks: list[Stack],
     records: list[Record],
     plan: dict[str, Any],
     truth: Stack | None,
@@ -70,6 +70,7 @@ def finish(
     Returns:
         The relative residual.
     """
+    stack, *bars = stacks
     reference: Readable | None = truth
     if truth is None and inputs.truth is not None:
         reference = inputs.truth[0]
@@ -80,15 +81,21 @@ def finish(
     numbers |= check(inputs, small[None], reconstructor)
     if reference is not None:
         numbers["metrics"] = score_bands(stack, reference)
+    if bars:
+        numbers["uncertainty"] = summarize_uncertainty(stack, bars[0], records, plan, reference)
+        said = dict.fromkeys(w for record in records for w in record["uncertainty"]["warnings"])
+        more = [{"about": "uncertainty", "message": message} for message in said]
+        numbers["warnings"] = [*numbers["warnings"], *more]
     with atomic_folder(folder) as stage:
-        try:  # a second name, so that nothing is lost if what follows fails
-            if cube.is_dir():
-                shutil.copytree(cube, stage / cube.name, copy_function=os.link)
-            else:
-                os.link(cube, stage / cube.name)
-        except OSError:  # no such names on this file system
-            shutil.rmtree(stage / cube.name, ignore_errors=True)
-            cube.rename(stage / cube.name)
+        for each in (stack.path for stack in stacks):
+            try:  # a second name, so that nothing is lost if what follows fails
+                if each.is_dir():
+                    shutil.copytree(each, stage / each.name, copy_function=os.link)
+                else:
+                    os.link(each, stage / each.name)
+            except OSError:  # no such names on this file system
+                shutil.rmtree(stage / each.name, ignore_errors=True)
+                each.rename(stage / each.name)
         rows = [row for record in records for row in record["history"]]
         results.write_table(stage / "convergence.csv", rows)
         if settings.output.pictures:
@@ -99,12 +106,45 @@ def finish(
                 output = replace(output, points=points)
             name = Path(str(settings.measurement)).stem
             results.save_pictures(stage, output, name, small, inputs.wavelengths, true, numbers)
+            if bars:
+                results.save_map(stage, shrink(bars[0]), inputs.wavelengths)
         numbers["peak_memory_bytes"] = results.peak_memory(inputs.measurement.device)
         files = sorted(file.name for file in stage.iterdir())
         results.write_json(stage / "metrics.json", numbers | {"files": files})
     print(results.one_line(numbers), f"-> {folder}", sep="\n")
     say(numbers)
     return float(numbers["relative_residual"])
+
+
+def summarize_uncertainty(
+    cube: Stack, bars: Stack, records: list[Record], plan: dict[str, Any], truth: Readable | None
+) -> dict[str, Any]:
+    """Collect what metrics.json says of standard deviations, with one band in memory."""
+    means, squares, held = [], [], []
+    for band in range(cube.shape[0]):
+        x, sigma = (torch.from_numpy(read(each, slice(band, band + 1))) for each in (cube, bars))
+        means.append(float(sigma.double().mean()))
+        squares.append(float(sigma.double().square().mean()))
+        if truth is not None:
+            held.append(score(x, sigma, torch.from_numpy(read(truth, slice(band, band + 1)))))
+    lines = [record["lines"][1] - record["lines"][0] for record in records]
+    sources = [record["uncertainty"]["sources"] for record in records]
+    told: dict[str, Any] = {
+        "mean": _mean(means),
+        "rms": _mean(squares) ** 0.5,
+        "sources": {
+            name: math.sqrt(
+                sum(n * part[name] ** 2 for n, part in zip(lines, sources, strict=True))
+                / sum(lines)
+            )
+            for name in sources[0]
+        },
+        "shift": plan["probe"]["motion"]["shift"],
+        "heldout_error": plan["probe"]["heldout"],
+    }
+    if held:  # means over bands; what needs all values at once is left out
+        told["scores"] = {n: _mean([s[n] for s in held]) for n in held[0] if n != "ause"}
+    return told
 
 
 def summarize(inputs: Inputs, records: list[Record], plan: dict[str, Any]) -> dict[str, Any]:

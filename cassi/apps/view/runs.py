@@ -53,7 +53,8 @@ def reconstruct(settings: Reconstruct, options: list[str], job: Job) -> Shown:
     inputs, reconstructor = fit(inputs, recipe)
     job.stage = "reconstructing"
     watch = _Watch(job, inputs, reconstructor.iterations)
-    result = recover(inputs, reconstructor, settings.seed, False, settings.heldout, watch)
+    more = settings.heldout, settings.uncertainty, watch
+    result = recover(inputs, reconstructor, settings.seed, False, *more)
     return show(settings, options, result)
 
 

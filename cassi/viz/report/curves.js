@@ -35,7 +35,14 @@ function curves(scene, pixel) {
       dash: DASHES[Math.floor(i / PALETTE.length) % DASHES.length],
       width: 2,
     };
-    return { method, r, trace: { x, y, mode, line, name: plain(method) } };
+    const half = scene.bars.get(method)?.spectrum(pixel).map((value) => Math.max(0, value));
+    const shade = half && {
+      x: [...x, ...x.slice().reverse()],
+      y: [...y.map((v, b) => v + half[b]), ...y.map((v, b) => v - half[b]).reverse()],
+      mode: "lines", fill: "toself", fillcolor: `${line.color}2e`, line: { width: 0 },
+      hoverinfo: "skip", showlegend: false,
+    };
+    return { method, r, shade, trace: { x, y, mode, line, name: plain(method) } };
   });
   if (truth) {
     const line = { color: themed("--ink"), width: 2, dash: "dash" };
@@ -78,7 +85,9 @@ function followHidden(element, draw) {
 const coefficient = (r) => r.toFixed(3).replace("-", "−");
 
 function drawSpectrum(element, scene, pixel, band) {
-  const traces = curves(scene, pixel).map(({ method, trace, r }) => ({
+  const lines = curves(scene, pixel);
+  const shades = lines.filter(({ method, shade }) => shade && !hidden.has(method));
+  const traces = lines.map(({ method, trace, r }) => ({
     ...trace,
     meta: method,
     visible: hidden.has(method) ? "legendonly" : true,
@@ -90,13 +99,15 @@ function drawSpectrum(element, scene, pixel, band) {
   const config = {
     responsive: true, displaylogo: false, showTips: false, modeBarButtonsToRemove: buttons,
   };
-  return Plotly.react(element, traces, layout(band, false), config);
+  const all = [...traces, ...shades.map(({ shade }) => shade)];
+  return Plotly.react(element, all, layout(band, false), config);
 }
 
 function drawCard(element, scene, pixel, band) {
   const lines = curves(scene, pixel).filter(({ method }) => !hidden.has(method));
   const config = { responsive: true, staticPlot: true };
-  Plotly.react(element, lines.map(({ trace }) => trace), layout(band, true), config);
+  const shades = lines.flatMap(({ shade }) => shade ?? []);
+  Plotly.react(element, [...lines.map(({ trace }) => trace), ...shades], layout(band, true), config);
   const known = lines.filter(({ r }) => r !== null && r !== undefined);
   return known.map(({ method, r }) => `${method} ${coefficient(r)}`).join(", ");
 }

@@ -2,7 +2,7 @@
 
 const find = (selector) => document.querySelector(selector);
 const scenes = [...document.querySelectorAll("script.scene")].map((element) => new Scene(element));
-const state = { scene: 0, view: "color", band: 0, sources: [TRUTH, TRUTH], live: null, loaded: [] };
+const state = { limit: 1, scene: 0, view: "color", band: 0, sources: [TRUTH, TRUTH], live: null, loaded: [] };
 const panels = [...document.querySelectorAll(".panel")].map((element) => ({
   element,
   select: element.querySelector("select"),
@@ -67,6 +67,10 @@ async function show(index) {
   if (scene.truth && scene.methods.length) {
     views.push(["difference", "Difference"], ["rms", "Difference, all bands"]);
   }
+  if (scene.bars.size) views.push(["bars", "Uncertainty"]);
+  else if (state.view === "bars") state.view = "color";
+  find("#surer").hidden = scene.bars.size === 0;
+  setLimit(Number(find("#surer input").value));
   segments(find("#view"), views, state.view, (view) => { state.view = view; drawPictures(); });
   state.band = Math.min(state.band, scene.bands - 1);
   find("#band").max = scene.bands - 1;
@@ -113,6 +117,7 @@ function drawPictures() {
   wide().forEach(({ canvas, score }, i) => {
     const key = state.sources[i];
     drawPicture(canvas, scene, key, view, band);
+    hideUnsure(canvas, scene, key, view, band, state.limit);
     canvas.parentElement.style.width = `min(100%, ${(64 * scene.width) / scene.height}vh)`;
     canvas.setAttribute("role", "img");
     canvas.setAttribute("aria-label", `${label(key)}, ${view}`);
@@ -131,6 +136,14 @@ function drawPictures() {
   find("#band-name").replaceChildren(chip, bandName(band) + count);
   find("#band").value = band;
   find("#band").setAttribute("aria-valuetext", bandName(band));
+}
+
+// From everything, at 100, down to intervals of a thousandth of white.
+function setLimit(value) {
+  state.limit = 10 ** ((3 * (value - 100)) / 100);
+  const shown = Number((100 * state.limit).toPrecision(2));
+  find("#surer span").textContent = state.limit >= 1
+    ? "Show everything" : `Show only what is surer than ±${shown} % of white`;
 }
 
 function setBand(band) {
@@ -231,6 +244,10 @@ function listen() {
     };
   });
   find("#scene").onchange = (event) => show(Number(event.target.value));
+  find("#surer input").oninput = (event) => {
+    setLimit(Number(event.target.value));
+    drawPictures();
+  };
   find("#band").oninput = (event) => setBand(Number(event.target.value));
   document.addEventListener("keydown", (event) => {
     const own = event.target.matches?.("select, input") || event.ctrlKey || event.altKey || event.metaKey;

@@ -31,6 +31,7 @@ def encode_scene(
     cubes: Mapping[str, Array],  # (C, H, W) each
     truth: Array | None,  # (C, H, W)
     metrics: Mapping[str, Mapping[str, float | None]],
+    bars: Mapping[str, Array] | None = None,  # (C, H, W) each
 ) -> bytes:
     """Packs one scene for ``write_report``: some 200 kB a cube of 256×256×28.
 
@@ -44,6 +45,9 @@ def encode_scene(
         truth: (C, H, W), on the cubes' scale, or None.
         metrics: numbers of each method, by name; None or NaN for one that is not known. Methods
             without a cube, for example one that failed, are in the table only.
+        bars: half width (C, H, W) of the interval around each value of a method's cube, of those
+            methods that have one: shaded around spectra, drawn as a map, and what a slider hides
+            unsure pixels by.
 
     Returns:
         JSON, UTF-8.
@@ -77,6 +81,10 @@ def encode_scene(
         "truth": None if true is None else compress(clear, peak),
         # A list: JavaScript moves names that look like whole numbers to the front of an object.
         "methods": [[method, compress(cube, peak)] for method, cube in small.items()],
+        "bars": [
+            [method, _pack_bars(shrink(as_cube(half, f"bars of {method}", shape), block))]
+            for method, half in (bars or {}).items()
+        ],
         "points": choose_points(clear, min(_MARKED, clear[0].size)),
         "error": _error_scale(small, clear) if true is not None else None,
         "metrics": [
@@ -152,6 +160,12 @@ def write_report(
     for key, text in parts.items():
         page = page.replace(f"<!--{key}-->", text)
     write_bytes(path, page.encode())
+
+
+def _pack_bars(half: np.ndarray) -> dict[str, Any]:
+    """Packs half widths: the few largest would take all levels, so they are cut."""
+    peak = float(np.quantile(half, 0.999)) or 1.0
+    return compress(np.minimum(half, peak), peak) | {"peak": peak}
 
 
 def _error_scale(cubes: Mapping[str, np.ndarray], truth: np.ndarray) -> float | None:

@@ -44,6 +44,25 @@ function paintHeat(canvas, scene, values, white) {
   });
 }
 
+const mostUnsure = (scene) => Math.max(...[...scene.bars.values()].map((cube) => cube.peak));
+
+const UNSURE = [112, 112, 128, 255];
+
+// Greys out the pixels whose interval is wider than the limit, a share of white.
+function hideUnsure(canvas, scene, key, view, band, limit) {
+  if (!scene.bars.has(key) || limit >= 1) return;
+  const single = view !== "color" && view !== "rms";
+  const half = scene.halfWidth(key, single ? band : null);
+  const most = limit * scene.white(band);
+  const cover = document.createElement("canvas");
+  [cover.width, cover.height] = [scene.width, scene.height];
+  const context = cover.getContext("2d");
+  const image = context.createImageData(scene.width, scene.height);
+  half.forEach((value, i) => { if (value > most) image.data.set(UNSURE, 4 * i); });
+  context.putImageData(image, 0, 0);
+  canvas.getContext("2d").drawImage(cover, 0, 0);
+}
+
 // Draws one source (a method or the truth) of a scene; the truth has no difference, its band stays.
 function drawPicture(canvas, scene, key, view, band) {
   if (view === "color") {
@@ -53,7 +72,9 @@ function drawPicture(canvas, scene, key, view, band) {
       pixel[1] = encode(exposure * g[i]);
       pixel[2] = encode(exposure * b[i]);
     });
-  } else if (view === "band" || key === TRUTH) {
+  } else if (view === "bars" && scene.bars.has(key)) {
+    paintHeat(canvas, scene, scene.halfWidth(key, band), mostUnsure(scene));
+  } else if (view === "band" || view === "bars" || key === TRUTH) {
     paintGrey(canvas, scene, scene.band(key, band), scene.white(band));
   } else if (view === "difference") {
     paintHeat(canvas, scene, scene.difference(key, band), scene.error ?? 1);
@@ -65,11 +86,12 @@ function drawPicture(canvas, scene, key, view, band) {
 const sensible = (value) => (value === 0 ? "0" : String(Number(value.toPrecision(3))));
 
 function drawScale(element, scene, view, band) {
-  const heatmap = view === "difference" || view === "rms";
+  const heatmap = view === "difference" || view === "rms" || view === "bars";
   const words = {
     color: scene.truth ? "True colour, all at the exposure of the truth" : "True colour, one exposure",
     band: `Value at ${bandName(band)}, one scale for all`,
     difference: `|x − truth| at ${bandName(band)}, one scale for all`,
+    bars: `Half the 90 % interval at ${bandName(band)}`,
     rms: "√ mean over bands of (x − truth)², one scale for all",
   };
   element.replaceChildren();
@@ -78,7 +100,8 @@ function drawScale(element, scene, view, band) {
     paint(ramp, 256, 1, (i, pixel) => {
       [pixel[0], pixel[1], pixel[2]] = heatmap ? HEAT_TABLE[i] : new Array(3).fill(encode(i / 255));
     });
-    const white = heatmap ? scene.error ?? 1 : scene.white(band);
+    const strongest = view === "bars" ? mostUnsure(scene) : scene.error ?? 1;
+    const white = heatmap ? strongest : scene.white(band);
     element.append("0", ramp, sensible(white), " ");
   }
   const text = document.createElement("span");

@@ -71,6 +71,8 @@ class Scene {
     const add = (key, packed) => this.cubes.set(key, new Cube(packed, bands, height, width));
     if (page.truth) add(TRUTH, page.truth);
     page.methods.forEach(([method, packed]) => add(method, packed));
+    this.bars = new Map(page.bars.map(([method, packed]) =>
+      [method, Object.assign(new Cube(packed, bands, height, width), { peak: packed.peak })]));
     this.marks = page.points.map(([row, column]) => row * width + column);
     this.cache = new Map();
   }
@@ -79,10 +81,12 @@ class Scene {
   get methods() { return [...this.cubes.keys()].filter((key) => key !== TRUTH); }
   get reference() { return this.truth ?? this.cubes.values().next().value; }
 
-  async load() { await Promise.all([...this.cubes.values()].map((cube) => cube.load())); }
+  get packs() { return [...this.cubes.values(), ...this.bars.values()]; }
+
+  async load() { await Promise.all(this.packs.map((cube) => cube.load())); }
 
   forget() {
-    for (const cube of this.cubes.values()) cube.planes = null;
+    for (const cube of this.packs) cube.planes = null;
     this.cache.clear();
   }
 
@@ -120,6 +124,14 @@ class Scene {
   difference(key, index) {
     const [x, t] = [this.band(key, index), this.band(TRUTH, index)];
     return x.map((value, i) => Math.abs(value - t[i]));
+  }
+
+  // Half the width of the interval around each value: of a band, or the mean over all.
+  halfWidth(key, index) {
+    const cube = this.bars.get(key);
+    const weights = Array.from({ length: this.bands }, (_, b) =>
+      (index === null ? 1 / this.bands : Number(b === index)));
+    return this.cached(`bars ${index} ${key}`, () => cube.project(weights).map((v) => Math.max(0, v)));
   }
 
   rootMeanSquare(key) {

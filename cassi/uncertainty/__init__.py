@@ -1,0 +1,17 @@
+"""How sure is a cube: the standard deviation of every value, and of what is read off it."""
+
+from cassi.uncertainty.estimate import Uncertainty, estimate
+from cassi.uncertainty.regions import Region, region
+from cassi.uncertainty.scores import score, sparsification
+from cassi.uncertainty.spread import LEVELS, NORMAL
+
+__all__ = [
+    "LEVELS",
+    "NORMAL",
+    "Region",
+    "Uncertainty",
+    "estimate",
+    "region",
+    "score",
+    "sparsification",
+]

@@ -1,0 +1,145 @@
+"""The standard deviation of every value of a reconstruction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cassi.solvers.base import Reconstructor
+from cassi.solvers.statistics import Statistics, signal_level
+from cassi.uncertainty.evidence import Evidence, Probe, gather
+from cassi.uncertainty.features import Features
+from cassi.uncertainty.spread import Spread, load_spread
+
+STRANGE = 0.1
+"""Share of the values unlike those of the calibration, above which that is said."""
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """How sure a reconstruction is.
+
+    Attributes:
+        std: σ, `(1, C, H, W)`, in the unit of the cube: the truth is within ±1.645 σ in 90 % of
+            the values.
+        pattern: an error as the method makes it, in units of σ, mean square 1, `(1, C, H, W)`: how
+            errors of neighbours and bands go together.
+        sources: root mean squares of σ, in the unit of the cube: of the noise, of the model of the
+            camera, and of what the camera does not see.
+        shift: (down, right), pixels, by which the mask seems to be off; texture makes it up to 0.2.
+        heldout: error of detector pixels that the method was not given, relative to them.
+        warnings: in what camera and scene are outside of what σ was calibrated with.
+    """
+
+    std: Tensor
+    pattern: Tensor
+    sources: dict[str, float]
+    shift: tuple[float, float]
+    heldout: float
+    warnings: tuple[str, ...]
+
+
+@torch.no_grad()
+def estimate(
+    y: Tensor,
+    system: Any,
+    reconstructor: Reconstructor,
+    x: Tensor,
+    *,
+    probed: Probe | None = None,
+    statistics: Statistics | None = None,
+    seed: int = 0,
+) -> Uncertainty:
+    """Estimate the standard deviation of every value of a reconstruction.
+
+    Args:
+        y: measurement `(1, K, H', W')`.
+        system: the camera.
+        reconstructor: the method that made the cube.
+        x: the cube `(1, C, H, W)`.
+        probed: of the whole scene, where y is a part of one.
+        statistics: of the whole measurement, those that x was made with.
+        seed: of what is drawn.
+
+    Raises:
+        TypeError: the camera cannot leave pixels out.
+        ValueError: it is not one sample, the method does not fit the camera, or nothing finite
+            comes out.
+    """
+    if x.ndim != 4 or x.shape[0] != 1:
+        raise ValueError(f"uncertainty: expected a cube (1, C, H, W), got {tuple(x.shape)}")
+    if not hasattr(system, "weighted"):
+        raise TypeError(
+            f"uncertainty: expected a camera of cassi.systems, got {type(system).__name__}; derive "
+            "yours from cassi.systems.System"
+        )
+    evidence = gather(y, system, reconstructor, x, probed=probed, statistics=statistics, seed=seed)
+    level = float(signal_level(y, system, statistics).max())
+    return judge(evidence, system, level, load_spread().to(x.device))
+
+
+@torch.no_grad()
+def judge(evidence: Evidence, system: Any, level: float, spread: Spread) -> Uncertainty:
+    """Turn evidence into standard deviations.
+
+    Args:
+        evidence: of `gather`.
+        system: the camera.
+        level: the signal level.
+        spread: the regression.
+    """
+    features = Features(evidence, system, level)
+    predicted, strange = spread.predict(features)
+    sigma = predicted.to(evidence.x.dtype)
+    pattern = evidence.repeated / level / sigma
+    pattern = pattern / pattern.square().mean().sqrt().clamp_min(torch.finfo(pattern.dtype).tiny)
+    total = float(sigma.square().mean().sqrt()) * level
+    sources = _split(evidence, total)
+    return Uncertainty(
+        sigma * level,
+        pattern,
+        sources,
+        evidence.motion.shift,
+        evidence.heldout,
+        tuple(_doubts(evidence, features, spread, strange)),
+    )
+
+
+def _split(evidence: Evidence, total: float) -> dict[str, float]:
+    """Return what noise, a wrong mask, and the null space of A make of the whole error.
+
+    What is left of the measurement is noise, but for what the motion of the mask changes of it; the
+    method answers to both as to noise that is drawn anew. The rest is what A does not see.
+    """
+    left = float(evidence.residual.square().mean())
+    moved = evidence.motion.change**2 if evidence.motion.is_seen else 0.0
+    model = min(evidence.response * moved**0.5, total)
+    noise = evidence.response * max(left - moved, 0.0) ** 0.5
+    noise = min(noise, max(total**2 - model**2, 0.0) ** 0.5)
+    unseen = max(total**2 - noise**2 - model**2, 0.0) ** 0.5
+    return {"noise": noise, "model": model, "unseen": unseen}
+
+
+def _doubts(evidence: Evidence, features: Features, spread: Spread, strange: float) -> list[str]:
+    doubts = []
+    if evidence.motion.is_seen:
+        down, right = evidence.motion.shift
+        doubts.append(
+            f"the mask seems to lie {down:+.2f} pixels down and {right:+.2f} right of where it is "
+            "taken to lie, so error bars may be too small; calibrate=true, or cassi-calibrate, "
+            "finds the camera"
+        )
+    if unlike := spread.unlike(features):
+        doubts.append(
+            f"error bars were calibrated with other scenes and cameras than this one, by "
+            f"{', '.join(unlike)}: take them as a map, not as numbers"
+        )
+    elif strange > STRANGE:
+        doubts.append(
+            f"error bars were calibrated with scenes unlike {strange:.0%} of this one: take them "
+            "as a map, not as numbers"
+        )
+    return doubts

@@ -1,0 +1,98 @@
+"""Does what a cube leaves of its measurement look as if the mask lay elsewhere?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import functional_call
+
+SIDE = 5
+"""Of the square that a cube is averaged over: what it absorbed of a wrong mask is gone then."""
+LEFT = 8.0
+"""Standard errors by which the residual itself must speak for a motion."""
+SHIFT = 0.25
+"""Pixels by which the averaged cube must: texture alone makes it seem to be 0.1, rarely 0.2."""
+LEAST = 0.05
+"""Pixels below which no residual speaks for a motion."""
+ERRORS = 10.0
+"""Standard errors by which the averaged cube must speak for a motion."""
+_DARK = 1e-5  # of the measurement: what is left is rounding
+_SINGULAR = 1e-9
+
+
+@dataclass(frozen=True)
+class Motion:
+    """Where the mask seems to lie, from where it is taken to lie.
+
+    Attributes:
+        shift: (down, right), pixels, by the averaged cube; four fifths of the true one.
+        errors: by how many standard errors it is not 0.
+        left: by how many standard errors the residual of the cube itself says that there is one.
+        change: root mean square of what that shift changes of the measurement.
+    """
+
+    shift: tuple[float, float] = (0.0, 0.0)
+    errors: float = 0.0
+    left: float = 0.0
+    change: float = 0.0
+
+    @property
+    def is_seen(self) -> bool:
+        """Tell whether the mask lies elsewhere."""
+        size = math.hypot(*self.shift)
+        return (size > SHIFT and self.errors > ERRORS) or (size > LEAST and self.left > LEFT)
+
+
+@torch.no_grad()
+def find_motion(y: Tensor, x: Tensor, system: Any) -> Motion:
+    r"""Fit the motion of the mask to what a cube leaves of its measurement.
+
+        min_δ ‖y − Ax̄ − Σ_k δ_k ∂(Ax̄)/∂s_k‖²,   s the place of the mask, by differences of a pixel
+
+    A cube is free enough to be consistent with its measurement through a wrong mask, at the cost of
+    a pattern of the mask in it; averaged over 5×5 pixels, x̄, it has lost the pattern and most of
+    its texture. The texture that is left out knows nothing of the mask's derivative. Where the cube
+    itself leaves a residual, that is asked as well.
+
+    Args:
+        y: measurement `(1, K, H', W')`.
+        x: the cube `(1, C, H, W)`.
+        system: the camera; of one without a buffer `mask` nothing is found.
+    """
+    names = [n for n, _ in system.named_buffers() if n.rpartition(".")[2] == "mask"]
+    if len(names) != 1 or min(x.shape[-2:]) < 2 * SIDE:
+        return Motion()
+    margin = SIDE // 2
+    padded = F.pad(x, (margin,) * 4, mode="replicate")
+    smooth = F.avg_pool2d(F.avg_pool2d(padded, (SIDE, 1), 1), (1, SIDE), 1)
+    shift, errors, change = _fit(y, smooth, system, names[0])
+    _, left, _ = _fit(y, x, system, names[0])
+    return Motion(shift, errors, left, change)
+
+
+def _fit(y: Tensor, x: Tensor, system: Any, name: str) -> tuple[tuple[float, float], float, float]:
+    """Return the shift, its significance, and what it changes of y."""
+    mask = dict(system.named_buffers())[name]
+    images = []
+    for axis in (-2, -1):
+        there, back = (functional_call(system, {name: mask.roll(by, axis)}, (x,)) for by in (1, -1))
+        images.append((there - back) / 2)
+    design = torch.stack([image.flatten() for image in images], 1).double()
+    rest = (y - system(x)).flatten().double()
+    gram = design.mT @ design
+    scale = float(gram[0, 0] * gram[1, 1])
+    dark = float(rest.square().mean()) <= _DARK**2 * float(y.square().mean())
+    if dark or float(torch.linalg.det(gram)) <= _SINGULAR * scale:
+        return (0.0, 0.0), 0.0, 0.0
+    shift = torch.linalg.solve(gram, design.mT @ rest)
+    explained = design @ shift
+    variance = (rest - explained).square().mean()
+    errors = (torch.linalg.inv(gram).diagonal() * variance).sqrt()
+    significance = float((shift.abs() / errors.clamp_min(torch.finfo(errors.dtype).tiny)).max())
+    down, right = shift.tolist()
+    return (down, right), significance, float(explained.square().mean().sqrt())

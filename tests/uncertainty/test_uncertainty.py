@@ -1,0 +1,225 @@
+"""Error bars: of every value, of regions, and how they are scored."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import cassi
+from cassi import uncertainty
+from cassi.data.bundled import bundled_path
+from cassi.uncertainty.evidence import gather, mirror_axes
+from cassi.uncertainty.features import NAMES, Features
+from cassi.uncertainty.motion import find_motion
+from cassi.uncertainty.spread import load_spread
+
+GAP_TV = {"method": "gap_tv", "overrides": {"solver.iterations": 15}}
+
+
+@pytest.fixture(scope="module")
+def camera():
+    generator = torch.Generator().manual_seed(0)
+    mask = (torch.rand(64, 64, generator=generator) > 0.5).float()
+    cells = torch.rand(1, 6, 8, 8, generator=generator)
+    cube = torch.nn.functional.interpolate(cells, size=(64, 64), mode="bilinear")
+    system = cassi.SDCassi(mask, bands=6, step=1)
+    return system, cube, system(cube)
+
+
+@pytest.fixture(scope="module")
+def result(camera):
+    system, _, y = camera
+    return cassi.reconstruct(y, system, GAP_TV, uncertainty=True)
+
+
+def test_cube_is_the_same(camera, result):
+    system, _, y = camera
+    assert torch.equal(result.x, cassi.reconstruct(y, system, GAP_TV))
+    assert result.std.shape == result.pattern.shape == result.x.shape
+    assert bool((result.std > 0).all())
+    assert bool(result.std.isfinite().all())
+    assert float(result.pattern.square().mean()) == pytest.approx(1, rel=1e-4)
+
+
+@pytest.mark.parametrize("method", ["auto", "pretrained"])
+def test_defaults_keep_their_bits(camera, method):
+    system, cube, _ = camera
+    y = cassi.simulate(cube, system, noise={"name": "white", "snr_db": 25})
+    found = cassi.reconstruct(y, system, method, uncertainty=True)
+    assert torch.equal(found.x, cassi.reconstruct(y, system, method))
+    assert found.sources[0]["noise"] > 0
+
+
+def test_scales_with_the_light(camera, result):
+    system, _, y = camera
+    twice = cassi.reconstruct(4 * y, system, GAP_TV, uncertainty=True)
+    torch.testing.assert_close(twice.std, 4 * result.std, rtol=1e-3, atol=1e-6)
+
+
+def test_samples_of_a_batch_are_apart(camera, result):
+    system, _, y = camera
+    both = cassi.reconstruct(torch.cat([y, 4 * y]), system, GAP_TV, uncertainty=True)
+    torch.testing.assert_close(both.std[:1], result.std, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(both.std[1:], 4 * both.std[:1], rtol=1e-3, atol=1e-6)
+    assert len(both.sources) == len(both.warnings) == 2
+
+
+def test_of_a_function_and_of_bad_pixels(camera):
+    system, _, y = camera
+    bad = torch.zeros(y.shape[-2:])
+    bad[3, 5:9] = 1
+    spoilt = y.clone()
+    spoilt[..., 3, 5:9] = torch.nan
+    found = cassi.reconstruct(
+        spoilt, system, lambda y, system: system.pinv(y), bad_pixels=bad, uncertainty=True
+    )
+    assert bool(found.std.isfinite().all())
+
+
+def test_in_double_precision(camera, result):
+    system, _, y = camera
+    double = cassi.SDCassi(system.mask.double(), bands=6, step=1)
+    found = cassi.reconstruct(y.double(), double, GAP_TV, uncertainty=True)
+    assert found.std.dtype == torch.float64
+    torch.testing.assert_close(found.std.float(), result.std, rtol=0.02, atol=1e-5)
+
+
+def test_of_darkness(camera):
+    system, _, y = camera
+    found = cassi.reconstruct(0 * y, system, GAP_TV, uncertainty=True)
+    assert bool(found.std.isfinite().all())
+    assert bool((found.std > 0).all())
+
+
+def test_a_mask_for_each_sample_is_refused(camera):
+    system, _, y = camera
+    masks = system.mask[None].expand(2, -1, -1, -1, -1)
+    many = cassi.SDCassi(masks, bands=6, step=1)
+    with pytest.raises(ValueError, match="expected one camera for all samples"):
+        cassi.reconstruct(torch.cat([y, y]), many, GAP_TV, uncertainty=True)
+
+
+def test_other_cameras(camera):
+    _, cube, _ = camera
+    mask = torch.rand(2, 1, 64, 64, generator=torch.Generator().manual_seed(1))
+    for system in (
+        cassi.SDCassi(mask, bands=6, offsets=[0, 1.5, 2.5, 4, 5, 6.5]),
+        cassi.SDCassi(mask[:1], bands=6, step=-1, axis=-2),
+        cassi.DDCassi(mask[:1], bands=6, step=1),
+    ):
+        found = cassi.reconstruct(system(cube), system, GAP_TV, uncertainty=True)
+        assert bool((found.std > 0).all())
+
+
+def test_a_symmetric_mask_is_mirrored_otherwise():
+    column = (torch.rand(1, 40, generator=torch.Generator().manual_seed(2)) > 0.5).float()
+    system = cassi.SDCassi(column.expand(32, -1), bands=4, step=1)
+    assert mirror_axes(torch.rand(1, 4, 32, 40), system) == (-2, -1)
+    system = cassi.SDCassi(torch.rand(32, 40), bands=4, step=1)
+    assert mirror_axes(torch.rand(1, 4, 32, 40), system) == (-2,)
+    turned = cassi.SDCassi(torch.rand(32, 40), bands=4, step=1, axis=-2)
+    assert mirror_axes(torch.rand(1, 4, 32, 40), turned) == (-1,)
+
+
+def test_features_are_free_of_units(camera, result):
+    system, _, y = camera
+    method = cassi.Solver(cassi.TV(), iterations=3)
+    evidence = gather(y, system, method, result.x)
+    features = Features(evidence, system, 1.0)
+    assert features.band(0).shape == (len(NAMES), 64, 64)
+    assert set(features.numbers) | set(features.shared) < set(NAMES)
+    assert load_spread().factors.shape == (3, 3)
+
+
+def test_region_of_one_pixel_has_its_sigma(result):
+    where = torch.zeros(64, 64)
+    where[20, 30] = 1
+    found = uncertainty.region(result, where)
+    assert found.pixels == 1
+    torch.testing.assert_close(found.mean, result.x[..., 20, 30])
+    band = result.pattern.square().mean((-2, -1)).sqrt()
+    expected = result.std[..., 20, 30] * band * load_spread().factor_of(1)
+    torch.testing.assert_close(found.std, expected, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(found.shape.mean(1), torch.ones(1))
+
+
+def test_region_is_surer_than_its_pixels_and_less_than_if_independent(result):
+    where = slice(10, 19), slice(20, 29)
+    found = uncertainty.region(result, where)
+    pixels = result.std[..., where[0], where[1]].square().mean((-2, -1)).sqrt()
+    assert bool((found.std < pixels * 1.5).all())
+    assert bool((found.std.mean() > pixels.mean() / 9).all())
+
+
+def test_region_of_white_errors_falls_as_one_over_the_root():
+    random = torch.Generator().manual_seed(3)
+    ones = torch.ones(1, 4, 128, 128)
+    white = torch.randn(1, 4, 128, 128, generator=random)
+    result = cassi.Reconstruction(ones, ones, white, [], [])
+    found = uncertainty.region(result, (slice(5, 10), slice(7, 12)))
+    expected = load_spread().factor_of(25) / 5
+    torch.testing.assert_close(found.std, torch.full((1, 4), expected), rtol=0.1, atol=0)
+
+
+@pytest.mark.parametrize("where", [torch.zeros(64, 64), torch.ones(3, 3)])
+def test_regions_refused(result, where):
+    with pytest.raises(ValueError, match="region: expected"):
+        uncertainty.region(result, where)
+
+
+def test_scores_of_normal_errors():
+    random = torch.Generator().manual_seed(4)
+    sigma = 0.1 + torch.rand(4, 60, 60, generator=random)
+    truth = sigma * torch.randn(4, 60, 60, generator=random)
+    found = uncertainty.score(torch.zeros_like(truth), sigma, truth)
+    assert found["coverage/90"] == pytest.approx(0.9, abs=0.01)
+    assert found["width"] == pytest.approx(2 * uncertainty.NORMAL * float(sigma.mean()), rel=1e-5)
+    expected = 0.5 + float(sigma.log().mean()) + 0.5 * math.log(2 * math.pi)
+    assert found["nll"] == pytest.approx(expected, abs=0.05)
+    assert 0 < found["ause"] < 0.8
+
+
+def test_sparsification():
+    error = torch.rand(5000, generator=torch.Generator().manual_seed(5))
+    assert uncertainty.sparsification(error, error) == pytest.approx(0, abs=1e-9)
+    random = torch.rand(5000, generator=torch.Generator().manual_seed(6))
+    assert uncertainty.sparsification(error, random) == pytest.approx(1, abs=0.1)
+    assert uncertainty.sparsification(torch.ones(50), torch.rand(50)) == 0
+
+
+@pytest.mark.parametrize("fault", ["shape", "zero"])
+def test_scores_refused(fault):
+    x = torch.ones(2, 4, 4)
+    sigma = torch.zeros(2, 4, 4) if fault == "zero" else torch.ones(2, 4, 5)
+    with pytest.raises(ValueError, match="score: expected"):
+        uncertainty.score(x, sigma, x)
+
+
+def test_motion_of_a_mask_is_seen(camera):
+    system, cube, y = camera
+    assert not find_motion(y, cube, system).is_seen
+    moved = 0.6 * system.mask + 0.4 * system.mask.roll(1, -2)  # 0.4 pixels down
+    y = cassi.SDCassi(moved, bands=6, step=1)(cube)
+    x = cassi.reconstruct(y, system, GAP_TV)
+    motion = find_motion(y, x, system)
+    assert motion.is_seen
+    assert motion.shift[0] == pytest.approx(0.4, abs=0.2)
+    found = cassi.reconstruct(y, system, GAP_TV, uncertainty=True)
+    assert "the mask seems to lie" in found.warnings[0][0]
+    assert found.sources[0]["model"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("snr", [None, 30])
+def test_bars_hold_on_the_bundled_scene(snr):
+    truth = cassi.read_cube(bundled_path("scene.tif")) / 1023
+    system = cassi.SDCassi(cassi.read_mask(bundled_path("mask.tif")), 28, step=2)
+    noise = None if snr is None else {"name": "white", "snr_db": snr}
+    y = cassi.simulate(truth, system, noise=noise)
+    found = cassi.reconstruct(y, system, uncertainty=True)
+    scores = uncertainty.score(found.x[0], found.std[0], truth[0])
+    assert 0.8 < scores["coverage/90"] < 0.99
+    assert scores["ause"] < 0.5
+    assert not found.warnings[0]
