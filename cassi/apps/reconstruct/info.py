@@ -20,7 +20,7 @@ from cassi.apps.reconstruct.one import fit
 from cassi.apps.reconstruct.snapshots import find_snapshots, is_many, settings_of_snapshot
 from cassi.apps.reconstructors import Recipe
 from cassi.apps.results import peak_memory
-from cassi.apps.settings import Reconstruct
+from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.data.formats import machine_memory
 from cassi.solvers import Solver
 from cassi.solvers.base import Reconstructor
@@ -75,6 +75,7 @@ def describe(settings: Reconstruct, recipe: Recipe, into: str) -> list[str]:
     about = f"about {memory / 2**30:.1f} GiB of {machine_memory() / 2**30:.1f} GiB"
     written = [settings.output.cube, "metrics.json", "convergence.csv"]
     written += ["rgb.png", "bands.png", "spectra.png"] * settings.output.pictures
+    written += [UNCERTAINTY] * settings.uncertainty
     written += ["report.html"] * (settings.output.pictures and settings.output.report)
     device = inputs.measurement.device
     threads = f", {torch.get_num_threads()} threads" * (device.type == "cpu")
@@ -153,12 +154,15 @@ def name_method(reconstructor: Reconstructor) -> str:
 
 
 def _times(settings: Reconstruct) -> int:
-    return 1 if settings.heldout is None else 2
+    return 1 + (settings.heldout is not None) + settings.uncertainty
 
 
 def _besides(settings: Reconstruct) -> list[str]:
     said = ["calibrates first, which takes longer than all else"] * bool(settings.calibrate)
-    said += [f"withholds {settings.heldout} of the pixels in one more"] * (_times(settings) > 1)
+    if settings.heldout is not None:
+        said.append(f"withholds {settings.heldout} of the pixels in one more")
+    if settings.uncertainty:
+        said.append("estimates error bars, by one more and a part of it")
     said += ["scores against the truth"] * (settings.truth is not None)
     return said
 
