@@ -24,6 +24,11 @@ class Stack(Protocol):
     """A cube `(C, H, W)` on the disk, of which only the part that is asked for is in memory."""
 
     @property
+    def path(self) -> Path:
+        """The file or store."""
+        ...
+
+    @property
     def shape(self) -> tuple[int, int, int]:
         """(C, H, W)."""
         ...
