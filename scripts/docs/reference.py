@@ -92,9 +92,9 @@ def python_pages() -> dict[str, str]:
     lines, elsewhere = ["| name | |", "|---|---|"], ""
     for name in exported(package):
         origin = sources(package)[name]
-        link = f"({name}.md)" if name in PARTS else f"[{origin}]"
+        link = f"({name}.md)" if name in PARTS + FURTHER else f"[{origin}]"
         lines.append(f"| [`cassi.{name}`]{link} | {summary(origin)} |")
-        if name not in PARTS and origin not in listed:
+        if name not in PARTS + FURTHER and origin not in listed:
             elsewhere += entry(origin)
     intro = "# Python\n\nWhat `import cassi` gives at once; the parts have more.\n\n"
     pages["reference/python.md"] = intro + "\n".join(lines) + "\n" + elsewhere

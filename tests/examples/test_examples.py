@@ -13,6 +13,7 @@ SMALLER = {
     "video": {"size": 48},
     "training": {"size": 32, "steps": 12, "bands": 4},
     "bad_pixels": {"size": 48, "method": "gap_tv"},
+    "uncertainty": {"size": 48, "method": "gap_tv"},
     "custom_prior": {"size": 48, "iterations": 20},
     "custom_camera": {"size": 48},
 }

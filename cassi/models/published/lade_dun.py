@@ -200,7 +200,7 @@ class LatentDiffusion(nn.Module):
     def __init__(self, model: TokenDenoiser, condition: LatentEncoder, steps: int) -> None:
         super().__init__()
         self.model, self.condition = model, condition
-        beta = torch.linspace(0.1**0.5, 0.99**0.5, steps, dtype=torch.float64) ** 2
+        beta = torch.linspace(0.1**0.5, 0.99**0.5, steps, dtype=torch.float64, device="cpu") ** 2
         kept = torch.cumprod(1 - beta, 0)
         before = torch.cat((kept.new_ones(1), kept[:-1]))
         clean = beta * before.sqrt() / (1 - kept)

@@ -242,7 +242,7 @@ def test_memory_at_the_peak_is_counted():
     [
         ("memory_budget=lots", "memory_budget: expected a size such as 4GiB"),
         ("memory_budget=1MiB", "memory_budget: expected at least 0.3"),
-        ("output.cube=cube.mat", "expected .tif .tiff .npy, got cube.mat"),
+        ("output.cube=cube.mat", "expected .tif .tiff .npy .zarr, got cube.mat"),
         ("halo=-1", "halo: expected a whole number"),
     ],
 )

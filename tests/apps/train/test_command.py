@@ -225,7 +225,7 @@ def test_a_rehearsal_says_what_a_training_takes_and_writes_nothing(train, tmp_pa
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_makes_a_step(train, name):
     """Of its own network, on the bundled scene."""
-    small = ("data=bundled", "data.crop=32", "data.batch_size=1", "data.workers=0")
+    small = ("data=bundled", "data.crop=32", "data.batch_size=2", "data.workers=0")
     outcome = train("--dry-run", f"experiment={name}", *small, *TINY[3:])
     assert outcome.status == 0, outcome.err
-    assert "steps of 1 crops of 32×32" in outcome.out
+    assert "steps of 2 crops of 32×32" in outcome.out
