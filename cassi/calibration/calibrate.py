@@ -518,7 +518,7 @@ class _Search:
         ends = [self.fitted.predict(each) for each in (start, other)]
         return ends[1].error < (1 - _CLEAR * self.gain) * ends[0].error
 
-    def _is_better(self, rich: Prediction, plain: Prediction, held: HeldOut | None = None) -> bool:
+    def _is_better(self, rich: Prediction, plain: Prediction) -> bool:
         """Tell whether a richer model predicts better, by enough and in most parts of the frames.
 
         Parts are compared by the ratio of their errors, and pixels weighted: a few that no camera
