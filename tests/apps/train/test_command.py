@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from scipy.io import savemat
 
 from cassi.apps.train.files import read_checkpoint
 from cassi.apps.train.options import add_earlier_options
@@ -223,9 +224,13 @@ def test_a_rehearsal_says_what_a_training_takes_and_writes_nothing(train, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_makes_a_step(train, name):
-    """Of its own network, on the bundled scene."""
+def test_every_recipe_makes_a_step(train, name, tmp_path):
+    """Of its own network, on the bundled scene; a mask that a recipe reads is drawn."""
+    (tmp_path / "tsa").mkdir()
+    mask = np.random.default_rng(0).random((64, 64), np.float32)
+    savemat(tmp_path / "tsa" / "mask.mat", {"mask": mask})
     small = ("data=bundled", "data.crop=32", "data.batch_size=2", "data.workers=0")
-    outcome = train("--dry-run", f"experiment={name}", *small, *TINY[3:])
+    options = (*small, *TINY[3:], f"paths.data_dir={tmp_path}")
+    outcome = train("--dry-run", f"experiment={name}", *options)
     assert outcome.status == 0, outcome.err
     assert "steps of 2 crops of 32×32" in outcome.out
