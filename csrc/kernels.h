@@ -16,7 +16,8 @@ struct Adjoint {
   Geometry g;
   Dtype sums;
   View y, mask, x;
-  bool ratio;  // divide by band count and mask instead of multiplying by the mask
+  bool ratio;   // divide by band count and mask instead of multiplying by the mask
+  View v = {};  // what the result is added to; data is null where there is none
 };
 
 struct MaskAdjoint {

@@ -16,7 +16,15 @@ respect to cube, measurement, mask and ρ (where A Aᵀ + ρI is invertible), ru
 channels_last stay so. `backend(device)` says whether the compiled kernels are in use.
 """
 
-from cassi.ops._camera import adjoint, data_step, forward, gram, gram_solve, ratio_inverse
+from cassi.ops._camera import (
+    add_adjoint,
+    adjoint,
+    data_step,
+    forward,
+    gram,
+    gram_solve,
+    ratio_inverse,
+)
 from cassi.ops._layout import assert_memory_format
 from cassi.ops._library import backend, load_compiled
 from cassi.ops._signal import convolve1d, sample_volume, trilinear
@@ -34,6 +42,7 @@ from cassi.ops._tv import Norm as Norm
 from cassi.ops._tv import tv_prox
 
 __all__ = [
+    "add_adjoint",
     "adjoint",
     "adjoint_taps",
     "assert_memory_format",

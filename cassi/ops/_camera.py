@@ -64,6 +64,28 @@ def adjoint(
     return x[0] if squeeze else x
 
 
+def add_adjoint(v: Tensor, y: Tensor, mask: Tensor, step: int) -> Tensor:
+    """Add the transpose to a cube, v + Aᵀy, which is read and written once.
+
+    Args:
+        v: cube `(B, C, H, W)` or `(C, H, W)`.
+        y: measurement `(B, K, H, W')` or `(K, H, W')`.
+        mask: transmission, see the module's shapes.
+        step: dispersion, pixels per band.
+
+    Returns:
+        Cube shaped like v, in its dtype.
+
+    Raises:
+        TypeError: an argument is not a floating tensor, or `step` is not an integer.
+        ValueError: shapes or devices do not fit each other.
+    """
+    v, y, m, step, squeeze = _cube_measurement_and_mask(v, y, mask, step)
+    _checks.check_same_device(v=v, y=y, mask=m)
+    x = call(kernels.add_adjoint.default, v, y, m, step)
+    return x[0] if squeeze else x
+
+
 def ratio_inverse(
     y: Tensor, mask: Tensor, bands: int, step: int, *, channels_last: bool = False
 ) -> Tensor:
@@ -189,14 +211,7 @@ def data_step(
         TypeError: an argument is not a floating tensor (ρ: or a number).
         ValueError: shapes or devices do not fit, ρ is negative, or `gram` requires a gradient.
     """
-    m = _checks.canonical_mask(mask)
-    v, squeeze = _checks.canonical_batch("v", v, "a cube (B, C, H, W) or (C, H, W)")
-    y, _ = _checks.canonical_batch("y", y, "a measurement (B, K, H, W') or (K, H, W')")
-    step = _checks.check_int("step", step)
-    _checks.check_cube("v", v, m)
-    _checks.check_measurement(y, m, v.shape[1], step)
-    if y.shape[0] != v.shape[0]:
-        raise ValueError(f"y: expected a batch of {v.shape[0]} as in v, got {y.shape[0]}")
+    v, y, m, step, squeeze = _cube_measurement_and_mask(v, y, mask, step)
     if gram is None:
         with torch.no_grad():
             g = call(kernels.gram.default, m, v.shape[1], step)
@@ -220,6 +235,20 @@ def _measurement_and_mask(
     _checks.check_same_device(y=y, mask=m)
     _checks.check_measurement(y, m, bands, step)
     return y, m, squeeze
+
+
+def _cube_measurement_and_mask(
+    v: Tensor, y: Tensor, mask: Tensor, step: int
+) -> tuple[Tensor, Tensor, Tensor, int, bool]:
+    m = _checks.canonical_mask(mask)
+    v, squeeze = _checks.canonical_batch("v", v, "a cube (B, C, H, W) or (C, H, W)")
+    y, _ = _checks.canonical_batch("y", y, "a measurement (B, K, H, W') or (K, H, W')")
+    step = _checks.check_int("step", step)
+    _checks.check_cube("v", v, m)
+    _checks.check_measurement(y, m, v.shape[1], step)
+    if y.shape[0] != v.shape[0]:
+        raise ValueError(f"y: expected a batch of {v.shape[0]} as in v, got {y.shape[0]}")
+    return v, y, m, step, squeeze
 
 
 def _canonical_gram(gram: Tensor, y: Tensor) -> Tensor:  # (1|B, K, K, H, W')
@@ -252,6 +281,10 @@ def _fake_adjoint(
     return torch.empty(
         shape, dtype=y.dtype, device=y.device, memory_format=_reference.layout(channels_last)
     )
+
+
+def _fake_add_adjoint(v: Tensor, y: Tensor, mask: Tensor, step: int) -> Tensor:
+    return torch.empty_like(v)
 
 
 def fake_mask_adjoint(x: Tensor, y: Tensor, *rest: Any) -> Tensor:
@@ -353,6 +386,19 @@ def _backward_adjoint(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     grad_y = kernels.forward(g, mask, step) if ctx.needs_input_grad[0] else None
     grad_mask = _mask_gradient(g, y, mask, step) if ctx.needs_input_grad[1] else None
     return grad_y, grad_mask, None, None, None
+
+
+@differentiable(
+    "add_adjoint(Tensor v, Tensor y, Tensor mask, SymInt step) -> Tensor",
+    _reference.add_adjoint,
+    _fake_add_adjoint,
+)
+def _backward_add_adjoint(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    _, y, mask = ctx.saved_tensors
+    (step,) = ctx.constants
+    grad_y = kernels.forward(g, mask, step).to(y.dtype) if ctx.needs_input_grad[1] else None
+    grad_mask = _mask_gradient(g, y, mask, step) if ctx.needs_input_grad[2] else None
+    return g, grad_y, grad_mask, None
 
 
 @differentiable(

@@ -145,6 +145,12 @@ def gram(mask: Tensor, bands: int, step: int) -> Tensor:
     return g
 
 
+def add_adjoint(v: Tensor, y: Tensor, mask: Tensor, step: int) -> Tensor:
+    """Compute v + Aᵀy, in the strides of v."""
+    x = adjoint(y.to(accumulation_dtype(v, y, mask)), mask, v.shape[1], step)
+    return torch.empty_like(v).copy_(x.add_(v))
+
+
 def gram_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
     """Compute (G + D)⁺ r at every pixel, D = diag(ρ): Moore–Penrose where G + D is singular.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -65,13 +65,19 @@ class ADMM:
         self, state: AdmmState, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any
     ) -> AdmmState:
         """Fit the measurement, denoise, update the multiplier."""
+        total = self._fit(state, y, system, rho)
+        x = prior(total, sigma)
+        return AdmmState(x, total, residual=y - system(x))
+
+    def _fit(self, state: AdmmState, y: Tensor, system: Any, rho: Any) -> Tensor:
         # With t = v + u of the last step: x − u = 2x − t, and the relaxed v + u = t + r (v − x).
-        v = system.data_step(torch.lerp(state.total, state.x, 2.0), y, rho)
-        change = v - state.x
-        del v  # large cubes are worth freeing early
-        total = torch.add(state.total, change, alpha=self.relaxation)
-        del change
-        return AdmmState(prior(total, sigma), total)
+        x, total, r = state.x, state.total, self.relaxation
+        if not hasattr(system, "add_adjoint"):
+            return total + r * (system.data_step(torch.lerp(total, x, 2.0), y, rho) - x)
+        # The data step written out, so that its cubes are not: v = 2x − t + Aᵀz.
+        seen = y - system(x) if state.residual is None else state.residual
+        z = system.gram_solve(2 * seen - (y - system(total)), rho)
+        return cast(Tensor, system.add_adjoint(torch.lerp(total, x, r), r * z))
 
     def objective(
         self, state: AdmmState, y: Tensor, system: LinearSystem, penalty: Tensor, rho: Any

@@ -117,7 +117,11 @@ class System(nn.Module, ABC):
                 `(1|B, K, H', W')`; infinite where a pixel has no influence. 0 projects v onto
                 {x : Ax = y}.
         """
-        return v + self.adjoint(self.gram_solve(y - self(v), rho))
+        return self.add_adjoint(v, self.gram_solve(y - self(v), rho))
+
+    def add_adjoint(self, v: Tensor, y: Tensor) -> Tensor:
+        """Return v + Aᵀy: `(B, C, H, W)` and `(B, K, H', W')` → `(B, C, H, W)`."""
+        return v + self.adjoint(y)
 
 
 class WarmStart:
@@ -253,6 +257,10 @@ class Weighted(System):
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
         return self.system.adjoint(self.seen(y))
+
+    def add_adjoint(self, v: Tensor, y: Tensor) -> Tensor:
+        """Return v + Aᵀy, as the camera does."""
+        return self.system.add_adjoint(v, self.seen(y))
 
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve (AAᵀ + ρ diag d) z = r, z zero at bad pixels."""

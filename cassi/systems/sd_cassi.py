@@ -166,6 +166,13 @@ class SDCassi(System):
             refuse_shape("y", self._turn(y), self.measurement_shape)
         return self._turn(ops.adjoint_taps(y, mask, *self._spread()))
 
+    def add_adjoint(self, v: Tensor, y: Tensor) -> Tensor:
+        """Return v + Aᵀy: `(B, C, H, W)` and `(B, K, H', W')` → `(B, C, H, W)`."""
+        if self.shifts is not None:
+            return super().add_adjoint(v, y)
+        mask = self._turn(self.mask)
+        return self._turn(ops.add_adjoint(self._turn(v), self._turn(y), mask, self.step))
+
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve (AAᵀ + diag ρ) z = r, in closed form.
 

@@ -1,4 +1,4 @@
-// x[b,c,h,w] = Σ_k m[k,c,h,w] y[b,k,h,w+o(c)], and the ratio inverse
+// x[b,c,h,w] = Σ_k m[k,c,h,w] y[b,k,h,w+o(c)], alone or added to a cube, and the ratio inverse
 // x[b,c,h,w] = y[b,h,w+o(c)] / n(w+o(c)) / max(m[c,h,w], 1e-12), n the number of bands there.
 #include "camera.h"
 
@@ -53,7 +53,13 @@ static void run_as(const Adjoint& a, int64_t begin, int64_t end) {
           for (int64_t w = 0; w < wide; ++w) y_space.at(k, r)[w] = y.at(k, r)[w] / share.base[w];
       y = y_space;
     }
-    emit_into<T, false, 1>(g, a.x, tile.sample, tile.h, x_space, m, y, tile.rows, x_space);
+    if (a.v.data) {
+      const Block<T> v =
+          as_block(cube_part(a.v, tile.sample, tile.h), g.bands, tile.rows, g.width, x_space);
+      emit_into<T, true, 1>(g, a.x, tile.sample, tile.h, v, m, y, tile.rows, x_space);
+    } else {
+      emit_into<T, false, 1>(g, a.x, tile.sample, tile.h, x_space, m, y, tile.rows, x_space);
+    }
   }
   drain();
 }

@@ -139,6 +139,6 @@ void backproject(const Backproject& p, void* stream) {
 
 }  // namespace cuda
 
-void launch(const Adjoint& a, void* stream) { cuda::backproject({a, {}, false}, stream); }
+void launch(const Adjoint& a, void* stream) { cuda::backproject({a, a.v, false}, stream); }
 
 }  // namespace cassi

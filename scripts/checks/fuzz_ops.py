@@ -39,9 +39,9 @@ FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 NUMBERS = (0, -1, 1, 2, 3, -7, 1000, *(s * (1 << b) for b in (15, 31, 40, 62) for s in (1, -1)))
 _REFERENCES = (_reference, _reference_tv, _reference_signal, _reference_taps)
 PUBLIC = (
-    *("adjoint", "adjoint_taps", "band_solve", "convolve1d", "data_step", "detector_columns"),
-    *("forward", "forward_taps", "gram", "gram_solve", "gram_taps", "linear_taps"),
-    *("ratio_inverse", "sample_volume", "step_offsets", "trilinear", "tv_prox"),
+    *("add_adjoint", "adjoint", "adjoint_taps", "band_solve", "convolve1d", "data_step"),
+    *("detector_columns", "forward", "forward_taps", "gram", "gram_solve", "gram_taps"),
+    *("linear_taps", "ratio_inverse", "sample_volume", "step_offsets", "trilinear", "tv_prox"),
 )
 
 
@@ -331,8 +331,8 @@ def _replace(random: Random, value: Tensor) -> Any:
     return others[int(random.integers(len(others)))]()
 
 
-LINEAR = {"forward", "adjoint", "mask_adjoint", "ratio_inverse", "gram", "convolve1d"}
-LINEAR |= {"correlate1d", "forward_taps", "adjoint_taps", "mask_adjoint_taps"}
+LINEAR = {"forward", "adjoint", "add_adjoint", "mask_adjoint", "ratio_inverse", "gram"}
+LINEAR |= {"convolve1d", "correlate1d", "forward_taps", "adjoint_taps", "mask_adjoint_taps"}
 
 
 def perform(call: Call, budget: int) -> None:

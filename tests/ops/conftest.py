@@ -21,8 +21,8 @@ from cassi.ops._library import kernels
 
 Array = NDArray[np.float64]
 # Sums of products, whose rounding errors are relative to the same sum of absolute values.
-LINEAR = ["forward", "adjoint", "mask_adjoint", "ratio_inverse", "gram", "convolve1d"]
-LINEAR += ["correlate1d", "forward_taps", "adjoint_taps", "mask_adjoint_taps"]
+LINEAR = ["forward", "adjoint", "add_adjoint", "mask_adjoint", "ratio_inverse", "gram"]
+LINEAR += ["convolve1d", "correlate1d", "forward_taps", "adjoint_taps", "mask_adjoint_taps"]
 
 
 def full_mask(mask: Array, batch: int, bands: int) -> Array:  # (B, K, C, H, W)

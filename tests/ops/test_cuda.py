@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
 ]
-CAMERA = ("forward", "adjoint", "mask_adjoint", "gram", "gram_solve", "data_step")
+CAMERA = ("forward", "adjoint", "mask_adjoint", "gram", "gram_solve", "data_step", "add_adjoint")
 every_op = pytest.mark.parametrize("name", [*CAMERA, "data_step_backward"])
 SIZES = [
     ((2, 28, 5, 64), 2),

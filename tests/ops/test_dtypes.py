@@ -20,6 +20,7 @@ OPS: dict[str, Op] = {
     "ratio_inverse": lambda x, y, m, g: ops.ratio_inverse(y[:, :1], m[:1], BANDS, STEP),
     "gram": lambda x, y, m, g: ops.gram(m, BANDS, STEP),
     "gram_solve": lambda x, y, m, g: ops.gram_solve(y, g, 0.3),
+    "add_adjoint": lambda x, y, m, g: ops.add_adjoint(x, y, m, STEP),
     "data_step": lambda x, y, m, g: ops.data_step(x, y, m, STEP, 0.3, g),
     "tv_prox": lambda x, y, m, g: ops.tv_prox(x, 0.05, 5),
 }

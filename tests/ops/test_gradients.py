@@ -30,6 +30,7 @@ OPS: dict[str, tuple[str, Op]] = {
         "xy",
         lambda x, y, m, r, s: kernels.mask_adjoint(x, y, s, True, False),
     ),
+    "add_adjoint": ("xym", lambda x, y, m, r, s: ops.add_adjoint(x, y, m, s)),
     "gram": ("m", lambda x, y, m, r, s: ops.gram(m, BANDS, s)),
     "gram_solve": ("ymr", lambda x, y, m, r, s: ops.gram_solve(y, ops.gram(m, BANDS, s), r)),
     "data_step": ("xymr", lambda x, y, m, r, s: ops.data_step(x, y, m, s, r)),

@@ -42,6 +42,7 @@ def _cases(k: int, samples: int, bands: int, dtype: torch.dtype) -> dict[str, tu
     return {
         "forward": (x, m, STEP),
         "adjoint": (y, m, C, STEP),
+        "add_adjoint": (x, y, m, STEP),
         "mask_adjoint": (x, y, STEP, samples > 1, bands > 1),
         "ratio_inverse": (y[:, :1], m[:, :1], C, STEP),
         "gram": (m, C, STEP),
@@ -112,6 +113,7 @@ def _shifts(t: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
 PUBLIC: dict[str, Callable[[dict[str, Tensor]], Tensor]] = {
     "forward": lambda t: ops.forward(t["x"], t["m"], STEP),
     "adjoint": lambda t: ops.adjoint(t["y"], t["m"], C, STEP),
+    "add_adjoint": lambda t: ops.add_adjoint(t["x"], t["y"], t["m"], STEP),
     "ratio_inverse": lambda t: ops.ratio_inverse(t["y"][:, :1], t["m"][:1], C, STEP),
     "gram": lambda t: ops.gram(t["m"], C, STEP),
     "gram_solve": lambda t: ops.gram_solve(t["y"], t["g"], t["rho"]),

@@ -27,6 +27,7 @@ TAPS, STARTS = torch.ones(B, C, 2), torch.tensor([[0, 1, 3]] * B)
 FITTING: dict[str, tuple[Any, ...]] = {
     "forward": (X, M, STEP),
     "adjoint": (Y, M, C, STEP),
+    "add_adjoint": (X, Y, M, STEP),
     "mask_adjoint": (X, Y, STEP, False, True),
     "ratio_inverse": (Y[:, :1], M[:, :1], C, STEP),
     "gram": (M, C, STEP),

@@ -31,6 +31,7 @@ BAND = torch.stack([ops.gram_taps(m[0], TAPS[0, 0], STARTS[0], WIDE) for m in M]
 MAPPED: dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]] = {
     "forward": (lambda x, m: kernels.forward(x, m, STEP), (X, M)),
     "adjoint": (lambda y, m: kernels.adjoint(y, m, C, STEP), (Y, M)),
+    "add_adjoint": (lambda x, y, m: kernels.add_adjoint(x, y, m, STEP), (X, Y, M)),
     "mask_adjoint": (lambda x, y: kernels.mask_adjoint(x, y, STEP, False, True), (X, Y)),
     "ratio_inverse": (
         lambda y, m: kernels.ratio_inverse(y, m, C, STEP),
