@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -251,3 +252,21 @@ def test_other_instruction_sets(isa: str) -> None:
         check=False,
     )
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="no /proc")
+def test_large_results_ask_for_large_pages() -> None:
+    """Page by page of 4 KiB, new memory takes longer than what is computed into it."""
+    if ops.backend(torch.device("cpu")) != "compiled":
+        pytest.skip("the operators are not compiled for the CPU")
+    x = ops.adjoint(torch.ones(1, 512, 562), torch.ones(512, 512), 26, 2)
+    middle = x.data_ptr() + x.numel() * x.element_size() // 2
+    flags, inside = "", False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if first := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(first[1], 16) <= middle < int(first[2], 16)
+        elif inside and line.startswith("VmFlags"):
+            flags = line
+    if "hg" not in flags.split() and not Path("/sys/kernel/mm/transparent_hugepage").exists():
+        pytest.skip("the kernel has no large pages")
+    assert "hg" in flags.split()
