@@ -30,7 +30,7 @@ from cassi.apps.camera.file import check_camera, place
 from cassi.checks import did_you_mean, whole_number
 from cassi.config import check_node
 from cassi.data.io import WRITE_SUFFIXES
-from cassi.evaluation.twin import Twin
+from cassi.data.synthetic.twin import Twin
 from cassi.solvers.heldout import check_share
 
 Node = Any

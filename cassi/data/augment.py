@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from cassi.data.masks import draw_integer
 from cassi.data.scenes import Scene
+from cassi.data.synthetic.patterns import PATTERNS, draw_pattern
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Augment:
             another light would give: three cosines; 0: not at all.
         lift: probability that a sample becomes what an RGB picture of it would be lifted to: seen
             in three broad channels, and lit in three broad colours, all drawn at random.
+        patterns: probability that a sample is drawn (`cassi.data.synthetic.patterns`) and not cut
+            from a scene; half of those are mixed with a crop.
 
     Raises:
         ValueError: a probability outside [0, 1], or a range that is not 0 < low <= high.
@@ -45,9 +48,10 @@ class Augment:
     brightness: Sequence[float] | None = None
     illumination: float = 0.0
     lift: float = 0.0
+    patterns: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("splice", "mix", "lift"):
+        for name in ("splice", "mix", "lift", "patterns"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}: expected 0 to 1, got {getattr(self, name)!r}")
         if not 0 <= self.illumination < math.inf:
@@ -114,6 +118,8 @@ def augmented_crop(
         ValueError: a scene is too small.
     """
     sample = _plain_or_spliced(scenes, height, width, augment, generator)
+    if augment.patterns and _uniform(generator) < augment.patterns:
+        sample = _drawn(sample, generator)
     if augment.mix and _uniform(generator) < augment.mix:
         other = _plain_or_spliced(scenes, height, width, augment, generator)
         sample = torch.lerp(other, sample, _uniform(generator))
@@ -155,6 +161,12 @@ def _plain_or_spliced(
             scene = scenes[draw_integer(len(scenes), generator)]
             part.copy_(random_crop(scene, part.shape[1], part.shape[2], augment, generator))
     return whole
+
+
+def _drawn(cube: Tensor, generator: Generator) -> Tensor:
+    kind = list(PATTERNS)[draw_integer(len(PATTERNS), generator)]
+    drawn = draw_pattern(kind, *cube.shape, generator).mul_(0.2 + 0.8 * _uniform(generator))
+    return torch.lerp(cube, drawn, _uniform(generator)) if draw_integer(2, generator) else drawn
 
 
 def _smooth_curve(bands: int, generator: Generator) -> Tensor:

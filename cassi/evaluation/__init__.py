@@ -1,5 +1,6 @@
 """Run reconstructors over data sets: jobs, records that survive a stop, tables, sweeps."""
 
+from cassi.data.synthetic.twin import TrueCamera, Twin
 from cassi.evaluation.jobs import Job, LocalQueue, SharedQueue, join_processes
 from cassi.evaluation.mismatch import Mismatch
 from cassi.evaluation.problems import Problem, make_problem, scene_generator
@@ -7,7 +8,6 @@ from cassi.evaluation.records import Record, RecordFolder
 from cassi.evaluation.runner import View, run_jobs
 from cassi.evaluation.sweeps import write_sweep
 from cassi.evaluation.tables import write_results
-from cassi.evaluation.twin import TrueCamera, Twin
 
 __all__ = [
     "Job",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from cassi.evaluation.twin import Twin
+from cassi.data.synthetic.twin import Twin
 from cassi.systems import SDCassi
 
 

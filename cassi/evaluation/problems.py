@@ -10,8 +10,8 @@ from torch import Tensor
 from cassi.data.benchmarks import Item
 from cassi.data.checksums import digest_content
 from cassi.data.simulation import Noise
+from cassi.data.synthetic.twin import TrueCamera, Twin
 from cassi.evaluation.mismatch import Mismatch
-from cassi.evaluation.twin import TrueCamera, Twin
 from cassi.systems import SDCassi, System
 
 

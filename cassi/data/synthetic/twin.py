@@ -20,6 +20,7 @@ from cassi.systems.masks import move_mask
 _WIDEST = 50  # pixels, of a blur
 _NUMBER = ("a finite number", is_number)
 _WIDTH = (f"0 to {_WIDEST} pixels", lambda v: is_number(v) and 0 <= v <= _WIDEST)
+_NOT_NEGATIVE = ("a number of at least 0", lambda v: is_number(v) and v >= 0)
 _SHARE = ("a share in [0, 1)", lambda v: is_number(v) and 0 <= v < 1)
 _VALUES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "shift": ("[down, right]", lambda v: isinstance(v, list | tuple) and len(v) == 2),
@@ -29,7 +30,7 @@ _VALUES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("mask_blur", "lens_blur"), _WIDTH),
     "mask_contrast": ("a number in (0, 1]", lambda v: is_number(v) and 0 < v <= 1),
     **dict.fromkeys(("mask_offset", "vignette", "dark", "dead", "hot"), _SHARE),
-    "pattern": ("a number of at least 0", lambda v: is_number(v) and v >= 0),
+    **dict.fromkeys(("pattern", "band_gain"), _NOT_NEGATIVE),
 }
 """What each value must be, in words and as a test; those of the sensor are checked as its own."""
 
@@ -73,7 +74,7 @@ class TrueCamera:
 class Twin:
     r"""A camera that is not quite the one that it is taken for.
 
-        m'    = offset + contrast · (g_μ * T m)                 the mask on the scene
+        m'_c  = (offset + contrast · (g_μ * T m)_c) · b_c       the mask on the scene
         z     = q_λ * Σ_c S(o(c)) [m'_c · x_c]                  light on the detector
         o(c)  = n(c) + ε·(c − p(C − 1)) + a·P₂(v)               v = 2c/(C − 1) − 1
         frame = sensor(G · z) + dark · Y                        in the unit of y = A x
@@ -83,7 +84,8 @@ class Twin:
     offsets, P₂(v) = (3v² − 1)/2 is a Legendre polynomial, and Y = C / (2 · exposure) is the y that
     fills a pixel. With a tilt, bands move along an axis that is turned by it, about where a band
     at p falls. Fractions of a pixel are interpolated linearly; a moved or blurred mask is
-    continued by its border, and what falls beside the nominal detector is lost. The gain is
+    continued by its border, and what falls beside the nominal detector is lost. A band keeps
+    b_c = 1 − band_gain · |N(0, 1)| of its light, at least 0. The gain is
 
         G = (1 − vignette · r²) · (1 + pattern · N(0, 1)),  at least 0
 
@@ -101,6 +103,7 @@ class Twin:
         mask_blur: μ, standard deviation, pixels.
         mask_offset: transmission where the mask is closed.
         mask_contrast: transmission where it is open less that where it is closed.
+        band_gain: relative spread of the light that bands lose, each by itself.
         dispersion: ε, pixels per band.
         pivot: p, the part of the spectrum that ε leaves where it is; 0 is the first band, 0.5 the
             middle.
@@ -141,6 +144,7 @@ class Twin:
     mask_blur: float = 0.0
     mask_offset: float = 0.0
     mask_contrast: float = 1.0
+    band_gain: float = 0.0
     dispersion: float = 0.0
     pivot: float = 0.5
     curvature: float = 0.0
@@ -325,6 +329,10 @@ class Twin:
             mask = wide[..., reach:-reach, reach:-reach]
         if self.mask_offset or self.mask_contrast != 1:
             mask = self.mask_offset + self.mask_contrast * mask
+        if self.band_gain:
+            own = torch.Generator().manual_seed(self.seed)
+            lost = self.band_gain * torch.randn(system.bands, 1, 1, generator=own).abs()
+            mask = mask * (1 - lost).clamp_min(0).to(mask)
         return mask
 
     def _gain(self, system: SDCassi) -> Tensor:

@@ -1,0 +1,1 @@
+"""What is drawn in place of what was taken: cameras with defects, and scenes."""

@@ -1,0 +1,124 @@
+"""Measurements of training cubes by cameras that are not quite what they are taken for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from cassi.data.simulation import Simulator
+from cassi.data.synthetic.twin import Twin
+from cassi.systems import SDCassi
+
+_INTEGERS = ("bits", "seed", "supersample")
+
+
+class RealCameras(Simulator):
+    """Takes frames with a `Twin` of its own for each sample, and returns the nominal camera.
+
+    Each defect of a sample is there with some chance, of a size drawn uniformly from its range; so
+    a network meets them alone and together. It is told what is known of a camera at work: the
+    nominal mask and dispersion, which pixels are stuck, and of half of the frames the variance of
+    photon and read noise at every pixel (`cassi.systems.Weighted`). The dark level is subtracted.
+    What is not told it must bear.
+
+    Args:
+        masks: as for `Simulator`.
+        defects: the range (low, high) of each value of a twin that varies.
+        chance: of each defect to be there.
+        ideal: share of samples that the nominal camera measures, as `Simulator` does.
+        settings: of `Simulator`; its noise is that of the ideal samples.
+
+    Raises:
+        ValueError: a defect that no twin has, a range that is none, or a share outside [0, 1].
+
+    >>> cameras = RealCameras(torch.rand(16, 16), {"mask_blur": (0, 0.5)}, step=1)
+    >>> y, camera = cameras(torch.rand(2, 3, 16, 16), torch.Generator().manual_seed(0))
+    >>> y.shape == (2, *camera.measurement_shape)
+    True
+    """
+
+    def __init__(
+        self,
+        masks: Any,
+        defects: Mapping[str, Sequence[float]],
+        chance: float = 0.5,
+        ideal: float = 0.25,
+        **settings: Any,
+    ) -> None:
+        super().__init__(masks, **settings)
+        known = {entry.name for entry in fields(Twin)} - {"shot", "saturate", "seed"}
+        for name, limits in defects.items():
+            if name not in known:
+                raise ValueError(f"defects: expected values of a twin, got {name!r}")
+            if len(limits) != 2 or not limits[0] <= limits[1]:
+                raise ValueError(f"defects.{name}: expected (low, high), got {limits!r}")
+        for name, share in (("chance", chance), ("ideal", ideal)):
+            if not 0 <= share <= 1:
+                raise ValueError(f"{name}: expected 0 to 1, got {share!r}")
+        self.defects = {name: tuple(limits) for name, limits in defects.items()}
+        self.chance, self.ideal = chance, ideal
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, generator: Generator) -> tuple[Tensor, Any]:
+        """Measure cubes x `(B, C, H, W)`; as `Simulator`.
+
+        Returns:
+            y `(B, K, H', W')` and the nominal camera, which does not see stuck pixels.
+
+        Raises:
+            ValueError: the mask does not fit the cubes.
+        """
+        y, nominal = super().__call__(x, generator)
+        variance = torch.ones_like(y)
+        bad = torch.zeros_like(y, dtype=torch.bool)
+        for k in range(len(x)):
+            if _uniform(generator) < self.ideal:
+                continue
+            twin, own = self.draw(generator), _camera_of(nominal, k)
+            frame = twin.measure(x[k : k + 1], own, generator)
+            truth = twin.true_camera(own)
+            y[k] = frame[0] - truth.dark
+            bad[k] = truth.bad
+            photons, floor = truth.noise
+            if photons and _uniform(generator) < 0.5:
+                expected = photons * y[k].clamp_min(0) + floor
+                # The relative variance of a dark pixel is no less than a hundredth.
+                expected = expected.clamp_min(0.01 * expected.mean())
+                variance[k] = expected / expected.mean()
+        return y, nominal.weighted(variance, bad)
+
+    def draw(self, generator: Generator) -> Twin:
+        """Draw a camera."""
+        values: dict[str, Any] = {"seed": int(torch.randint(2**31, (), generator=generator))}
+        for name, (low, high) in self.defects.items():
+            if name == "shift":
+                pair = torch.rand(2, generator=generator).tolist()
+                drawn: Any = [low + (high - low) * value for value in pair]
+            else:
+                drawn = low + (high - low) * _uniform(generator)
+            if _uniform(generator) < self.chance:
+                values[name] = round(drawn) if name in _INTEGERS else drawn
+        if "bits" in values or "full_well" in values:
+            values["shot"] = "poisson"
+        else:  # read noise is in electrons
+            values.pop("read", None)
+        # Their sum is a transmission.
+        most = 1 - values.get("mask_offset", 0.0)
+        values["mask_contrast"] = min(most, values.get("mask_contrast", 1.0))
+        return Twin(**values)
+
+
+def _camera_of(nominal: SDCassi, k: int) -> SDCassi:
+    """Return the camera of one sample, which has one mask."""
+    mask = nominal.mask.detach()
+    mask = mask if mask.ndim == 4 else mask[k]
+    axis, offsets, detector = nominal.axis, nominal.offsets, nominal.detector
+    return SDCassi(mask, nominal.bands, axis=axis, offsets=offsets, detector=detector).to(mask)
+
+
+def _uniform(generator: Generator) -> float:
+    return float(torch.rand((), generator=generator, device=generator.device))
