@@ -13,8 +13,9 @@ import yaml
 
 import cassi
 from cassi.apps.camera.file import place
+from cassi.apps.camera.merge import load_camera
 from cassi.apps.reconstructors import compose_settings
-from cassi.apps.settings import Calibrate, Evaluate, Reconstruct, Train, load_camera
+from cassi.apps.settings import Calibrate, Evaluate, Reconstruct, Train
 
 NM = [450.0, 490.0, 530.0, 570.0, 610.0, 650.0]
 QUICK = ("solver.iterations=3", "output.pictures=false", "output.progress=false")
