@@ -1,8 +1,10 @@
 """Fixtures that several folders share."""
 
 import os
-from collections.abc import Callable, Iterable
+import shutil
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -105,3 +107,49 @@ def assert_same_bits() -> Callable[[Callable[[], Iterable[Tensor]]], None]:
             torch.set_num_threads(before)
 
     return check
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium, or a skip that says what is missing."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    path = next(filter(None, map(shutil.which, names)), None)
+    if path is None:
+        pytest.skip(f"none of {', '.join(names)} is installed")
+    with playwright.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_tab(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Opens tabs; at the end nothing may have been said on a console or asked of a network."""
+    complaints: list[str] = []
+    tabs: list[Any] = []
+
+    def open_tab(address: str, *own: str, harmless: Iterable[str] = (), **options: Any) -> Any:
+        """Open an address; `own` is how other addresses begin that may be asked."""
+        allowed = (*own, "data:", "blob:")
+
+        def heard(words: str) -> None:
+            if not any(each in words for each in harmless):
+                complaints.append(words)
+
+        def asked(url: str) -> None:
+            if not url.startswith(allowed):
+                complaints.append(url)
+
+        tab = browser.new_page(**options)
+        tabs.append(tab)
+        tab.on("console", lambda said: heard(f"{said.type}: {said.text}"))
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.on("request", lambda request: asked(request.url))
+        tab.goto(address)
+        return tab
+
+    yield open_tab
+    for tab in tabs:
+        tab.close()
+    assert complaints == []
