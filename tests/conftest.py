@@ -38,11 +38,11 @@ SLOW = {
         without_truth_there_are_no_metrics writes_every_file wrong_values
     """,
     "calibration": """
-        calibrate_stops_where_the_residual_does errors_are_those_of_repeated_measurements
+        errors_are_those_of_repeated_measurements
         the_search_leads_to_the_true_place
     """,
     "data": """
-        data_that_expand_further_than_claimed leftovers_of_the_dead_are_removed real_splits
+        data_that_expand_further_than_claimed real_splits
     """,
     "models": """
         a_list_without_buffers_beside_it_is_refused beats_total_variation_with_a_mask_never_seen
