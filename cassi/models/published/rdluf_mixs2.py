@@ -285,17 +285,7 @@ class LearnedDescent(nn.Module):
 
 
 class SharedStages(Unrolled):
-    """Stages of a data step and a denoiser; all but the first and the last may be one.
-
-    Args:
-        bands: number C of bands.
-        stages: number of iterations, at least 2.
-        shared: whether all stages but the first and the last are one.
-        checkpointing: spend time to save memory in training, see `Unrolled`.
-
-    Raises:
-        ValueError: a count below 1, or one stage only.
-    """
+    """Stages of a data step and a denoiser, at least 2; between the ends they may share weights."""
 
     def __init__(self, bands: int, stages: int, shared: bool, checkpointing: bool) -> None:
         super().__init__(bands, stages, checkpointing)
