@@ -21,25 +21,30 @@ SLOW = {
         a_folder_that_holds_a_training_is_not_overwritten a_killed_run_goes_on
         a_killed_run_loses_the_scene_in_hand_only a_multirun_makes_one_table
         a_network_takes_them_together a_second_run_deletes_nothing_and_names_its_files
-        all_ten_scenes_are_evaluated an_exported_network_recovers_a_scene
-        any_network_may_be_refined default_reaches_the_best_public_gap_tv
-        each_is_as_if_it_were_the_only_one end_to_end every_file_composes_and_builds
-        every_network_is_an_option every_noise_in_a_simulated_measurement
-        every_recipe_composes_and_builds hot_pixels_of_a_simulated_frame_are_left_out
-        kill_and_resume_is_as_if_nothing_had_happened measurement_is_simulated_from_the_truth
-        nothing_to_reconstruct points_can_be_given random_kills_lose_nothing refusals
-        refused_in_one_line scenes_that_teach_nothing signals_end_a_command_in_one_line
-        signals_end_in_a_line sweep_runs_every_job_and_reports_the_failed_one
+        all_commands_and_python_take_it all_ten_scenes_are_evaluated
+        an_exported_network_recovers_a_scene any_network_may_be_refined
+        camera_experiments_run default_reaches_the_best_public_gap_tv
+        each_is_as_if_it_were_the_only_one each_method_has_three_rows end_to_end
+        every_file_composes_and_builds every_network_is_an_option
+        every_noise_in_a_simulated_measurement every_recipe_composes_and_builds
+        hot_pixels_of_a_simulated_frame_are_left_out
+        kill_and_resume_is_as_if_nothing_had_happened known_light_gives_gain_and_mask
+        measurement_is_simulated_from_the_truth nothing_to_reconstruct points_can_be_given
+        random_kills_lose_nothing refusals refused_in_one_line scenes_that_teach_nothing
+        signals_end_a_command_in_one_line signals_end_in_a_line
+        sweep_runs_every_job_and_reports_the_failed_one
         the_benchmark_finds_nothing_lost_and_the_same_bits the_chain_undoes_a_sensor
-        the_cube_does_not_depend_on_the_number_of_threads the_weights_of_the_package_need_no_file
-        training_goes_on_from_exported_weights two_processes_give_the_bytes_of_one
-        two_processes_give_the_gradient_of_one what_is_no_checkpoint
-        what_loses_channels_last_is_named what_results_depend_on_decides_what_is_done_again
+        the_cube_does_not_depend_on_the_number_of_threads
+        the_weights_of_the_package_need_no_file training_goes_on_from_exported_weights
+        two_processes_give_the_bytes_of_one two_processes_give_the_gradient_of_one
+        what_is_no_checkpoint what_loses_channels_last_is_named
+        what_results_depend_on_decides_what_is_done_again
         without_truth_there_are_no_metrics writes_every_file wrong_values
     """,
     "calibration": """
-        errors_are_those_of_repeated_measurements
-        the_search_leads_to_the_true_place
+        a_camera_between_pixels_is_found a_shift_is_found_and_nothing_else
+        errors_are_those_of_repeated_measurements finds_each_parameter
+        nothing_is_found_where_nothing_is_wrong the_search_leads_to_the_true_place
     """,
     "data": """
         data_that_expand_further_than_claimed real_splits
