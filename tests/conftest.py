@@ -1,8 +1,10 @@
 """Fixtures that several folders share."""
 
 import os
-from collections.abc import Callable, Iterable
+import shutil
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,28 +21,33 @@ SLOW = {
         a_folder_that_holds_a_training_is_not_overwritten a_killed_run_goes_on
         a_killed_run_loses_the_scene_in_hand_only a_multirun_makes_one_table
         a_network_takes_them_together a_second_run_deletes_nothing_and_names_its_files
-        all_ten_scenes_are_evaluated an_exported_network_recovers_a_scene
-        any_network_may_be_refined default_reaches_the_best_public_gap_tv
-        each_is_as_if_it_were_the_only_one end_to_end every_file_composes_and_builds
-        every_network_is_an_option every_noise_in_a_simulated_measurement
-        every_recipe_composes_and_builds hot_pixels_of_a_simulated_frame_are_left_out
-        kill_and_resume_is_as_if_nothing_had_happened measurement_is_simulated_from_the_truth
-        nothing_to_reconstruct points_can_be_given random_kills_lose_nothing refusals
-        refused_in_one_line scenes_that_teach_nothing signals_end_a_command_in_one_line
-        signals_end_in_a_line sweep_runs_every_job_and_reports_the_failed_one
+        all_commands_and_python_take_it all_ten_scenes_are_evaluated
+        an_exported_network_recovers_a_scene any_network_may_be_refined
+        camera_experiments_run default_reaches_the_best_public_gap_tv
+        each_is_as_if_it_were_the_only_one each_method_has_three_rows end_to_end
+        every_file_composes_and_builds every_network_is_an_option
+        every_noise_in_a_simulated_measurement every_recipe_composes_and_builds
+        hot_pixels_of_a_simulated_frame_are_left_out
+        kill_and_resume_is_as_if_nothing_had_happened known_light_gives_gain_and_mask
+        measurement_is_simulated_from_the_truth nothing_to_reconstruct points_can_be_given
+        random_kills_lose_nothing refusals refused_in_one_line scenes_that_teach_nothing
+        signals_end_a_command_in_one_line signals_end_in_a_line
+        sweep_runs_every_job_and_reports_the_failed_one
         the_benchmark_finds_nothing_lost_and_the_same_bits the_chain_undoes_a_sensor
-        the_cube_does_not_depend_on_the_number_of_threads the_weights_of_the_package_need_no_file
-        training_goes_on_from_exported_weights two_processes_give_the_bytes_of_one
-        two_processes_give_the_gradient_of_one what_is_no_checkpoint
-        what_loses_channels_last_is_named what_results_depend_on_decides_what_is_done_again
+        the_cube_does_not_depend_on_the_number_of_threads
+        the_weights_of_the_package_need_no_file training_goes_on_from_exported_weights
+        two_processes_give_the_bytes_of_one two_processes_give_the_gradient_of_one
+        what_is_no_checkpoint what_loses_channels_last_is_named
+        what_results_depend_on_decides_what_is_done_again
         without_truth_there_are_no_metrics writes_every_file wrong_values
     """,
     "calibration": """
-        calibrate_stops_where_the_residual_does errors_are_those_of_repeated_measurements
-        the_search_leads_to_the_true_place
+        a_camera_between_pixels_is_found a_shift_is_found_and_nothing_else
+        errors_are_those_of_repeated_measurements finds_each_parameter
+        nothing_is_found_where_nothing_is_wrong the_search_leads_to_the_true_place
     """,
     "data": """
-        data_that_expand_further_than_claimed leftovers_of_the_dead_are_removed real_splits
+        data_that_expand_further_than_claimed real_splits
     """,
     "models": """
         a_list_without_buffers_beside_it_is_refused beats_total_variation_with_a_mask_never_seen
@@ -105,3 +112,49 @@ def assert_same_bits() -> Callable[[Callable[[], Iterable[Tensor]]], None]:
             torch.set_num_threads(before)
 
     return check
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium, or a skip that says what is missing."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    path = next(filter(None, map(shutil.which, names)), None)
+    if path is None:
+        pytest.skip(f"none of {', '.join(names)} is installed")
+    with playwright.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_tab(browser: Any) -> Iterator[Callable[..., Any]]:
+    """Opens tabs; at the end nothing may have been said on a console or asked of a network."""
+    complaints: list[str] = []
+    tabs: list[Any] = []
+
+    def open_tab(address: str, *own: str, harmless: Iterable[str] = (), **options: Any) -> Any:
+        """Open an address; `own` is how other addresses begin that may be asked."""
+        allowed = (*own, "data:", "blob:")
+
+        def heard(words: str) -> None:
+            if not any(each in words for each in harmless):
+                complaints.append(words)
+
+        def asked(url: str) -> None:
+            if not url.startswith(allowed):
+                complaints.append(url)
+
+        tab = browser.new_page(**options)
+        tabs.append(tab)
+        tab.on("console", lambda said: heard(f"{said.type}: {said.text}"))
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.on("request", lambda request: asked(request.url))
+        tab.goto(address)
+        return tab
+
+    yield open_tab
+    for tab in tabs:
+        tab.close()
+    assert complaints == []

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import cassi.solvers
+from cassi.models.registry import find_model, list_models
 
 ALGORITHMS: dict[str, Any] = {
     name: value
@@ -45,3 +46,13 @@ def disc(bands: int, size: int) -> Tensor:
     rows, columns = torch.arange(size).view(-1, 1), torch.arange(size)
     inside = ((rows - size / 2).square() + (columns - size / 3).square()) < (size / 4) ** 2
     return torch.where(inside, 0.3 + 0.7 * at, 0.8 - 0.6 * at)[None]
+
+
+def distinct_networks() -> list[str]:
+    """Return the networks that differ in more than the number of stages, one name of each."""
+    kinds: dict[Any, str] = {}
+    for name in list_models(shipped=False):
+        entry = find_model(name)
+        other = {key: value for key, value in entry.settings.items() if key != "stages"}
+        kinds.setdefault((entry.make, str(other)), name)
+    return list(kinds.values())

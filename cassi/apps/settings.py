@@ -8,17 +8,13 @@ config: nodes that describe an object (`system`, `solver`, …) are plain dicts 
 
 from __future__ import annotations
 
-import copy
 import functools
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, make_dataclass
-from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import (
     ConfigAttributeError,
@@ -26,7 +22,7 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from cassi.apps.camera.file import check_camera, place
+from cassi.apps.camera.merge import with_camera
 from cassi.checks import did_you_mean, whole_number
 from cassi.config import check_node
 from cassi.data.io import WRITE_SUFFIXES
@@ -41,14 +37,6 @@ Wavelengths = tuple[float, ...] | None
 
 KNOWLEDGE = ("nominal", "calibrated", "told", "ideal")
 """What a row of an evaluation with a twin can know of the camera."""
-_LARGEST = 2**20  # bytes of the file of a camera
-_NOT_YAML = (
-    *(OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError, RecursionError),
-    OSError,  # of OmegaConf for what is a lone number; the file itself has been read by then
-)
-_COUPLED = {"cassi.systems.BlurredCassi": "blurred", "cassi.systems.WarpedCassi": "warped"}
-_CHOSEN = {"system": "system._target_", "noise": "noise"}
-"""What an option of a group says of the camera, by group."""
 UNCERTAINTY = "uncertainty.tif"
 """The standard deviations of a cube, beside it."""
 _NOTHING = {"changes": "nothing"}
@@ -386,7 +374,7 @@ def read_settings(config: DictConfig, kind: Callable[..., T], options: Iterable[
             f"no config value {min(absent)!r}; a config of your own begins with "
             f"defaults: [{kind.__name__.lower()}, _self_]; a camera's file is given by camera=FILE"
         )
-    config = _with_camera(config, kind.__name__.lower(), options)
+    config = with_camera(config, kind.__name__.lower(), options)
     _check_denoiser(config)
     _check_missing(kind, config)
     try:
@@ -396,82 +384,6 @@ def read_settings(config: DictConfig, kind: Callable[..., T], options: Iterable[
     values = OmegaConf.to_container(merged, resolve=True, throw_on_missing=False)
     settings: T = _fill(kind, values)
     return settings
-
-
-def load_camera(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read the file of a camera.
-
-    Returns:
-        Its values, see `cassi.apps.camera.file`, with paths that can be opened from here.
-
-    Raises:
-        OSError: there is no such file.
-        ValueError: it is no camera.
-    """
-    file = Path(path).expanduser()
-    if not file.is_file():
-        there = [entry.name for entry in file.parent.iterdir()] if file.parent.is_dir() else []
-        raise FileNotFoundError(f"camera: no file {file}{did_you_mean(file.name, there)}")
-    if file.stat().st_size > _LARGEST:
-        raise ValueError(f"camera: expected a short YAML file, got {file}")
-    content = file.read_bytes()
-    try:
-        text = content.decode()
-        # An alias of an alias of an alias could expand to any size.
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
-            raise ValueError(f"camera: {file} has an alias, *NAME; use ${{vars.NAME}} instead")
-        values = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
-    except _NOT_YAML as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"camera: {file} is not valid YAML: {reason}") from None
-    camera = check_camera(values, file)
-    if "noise" in camera and "_target_" not in camera["noise"]:
-        camera["noise"] = _option("noise", "sensor") | camera["noise"]
-        check_camera({"noise": camera["noise"]}, file)
-    coupled = _COUPLED.get(camera.get("system", {}).get("_target_"))
-    if coupled is not None:  # how exact its conjugate gradients are is no property of the camera
-        usual = _option("system", coupled)
-        kept = {name: usual[name] for name in ("tolerance", "iterations")}
-        camera["system"] = kept | camera["system"]
-    return camera
-
-
-def _option(group: str, name: str) -> dict[str, Any]:
-    text = resources.files("cassi.conf").joinpath(group, f"{name}.yaml").read_text("utf-8")
-    values: Any = OmegaConf.to_container(OmegaConf.create(text))
-    return dict(values)
-
-
-def _with_camera(config: DictConfig, command: str, options: Iterable[str]) -> DictConfig:
-    """Set what the file of a camera says, and the command line does not."""
-    path = config.get("camera")
-    if path is None:
-        return config
-    told = _told(options)
-    values: Any = OmegaConf.to_container(config, resolve=False)
-    placed = place(load_camera(str(path)), command, values, told)
-    config = copy.deepcopy(config)
-    for key, value in placed.items():
-        kept = {name: OmegaConf.select(config, name) for name in told if name.startswith(f"{key}.")}
-        OmegaConf.update(config, key, value, merge=False, force_add=True)
-        for name, own in kept.items():
-            OmegaConf.update(config, name, own, merge=False, force_add=True)
-    return config
-
-
-def _told(options: Iterable[str]) -> set[str]:
-    """Return the dotted names of what options set; a chosen system is its class alone."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    told = set()
-    for option in OverridesParser.create().parse_overrides(list(options)):
-        name, value = option.package or option.key_or_group, option.value()
-        chosen = isinstance(value, str) and option.package is None and "." not in name
-        if chosen and name in _CHOSEN:
-            told.add(_CHOSEN[name])
-        elif not (chosen and name in ("data", "experiment")):
-            told.add(name)
-    return told
 
 
 def with_value(settings: T, key: str, value: Any) -> T:

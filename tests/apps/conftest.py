@@ -58,6 +58,8 @@ def commands(
             told = "--multirun" in arguments or any("run.dir=" in item for item in arguments)
             chosen = [] if told else [f"hydra.run.dir={tmp_path / 'run'}"]
             monkeypatch.setattr(sys, "argv", [f"cassi-{name}", *arguments, *chosen])
+            # Hydra would compose the config once more for hydra.mode, which no file of ours has.
+            monkeypatch.setattr("hydra._internal.hydra.Hydra.get_mode", lambda *_, **__: None)
             capsys.readouterr()
             try:
                 import_module(f"cassi.apps.{MODULES.get(name, name)}").main()

@@ -50,12 +50,11 @@ def test_a_config_that_is_not_there_is_named_with_its_folder(reconstruct, tmp_pa
     assert "--config-dir DIR" in reconstruct("--config-name", "bench").refusal
 
 
-@pytest.mark.parametrize("name", ["reconstruct", "evaluate", "train", "calibrate", "camera"])
-def test_a_closed_pipe_ends_quietly(name):
+def test_a_closed_pipe_ends_quietly():
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
-        [sys.executable, "-m", f"cassi.apps.{name}", "--help"],
+        [sys.executable, "-m", "cassi.apps.reconstruct", "--help"],
         stdout=writing,
         stderr=subprocess.PIPE,
         check=False,

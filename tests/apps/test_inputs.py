@@ -43,7 +43,7 @@ def capture(tmp_path):
 
 def test_the_chain_undoes_a_sensor(reconstruct, capture, results):
     def psnr(*options: str) -> float:
-        outcome = reconstruct(*capture, "solver.iterations=40", *options)
+        outcome = reconstruct(*capture, "experiment=gap_tv", "solver.iterations=40", *options)
         assert outcome.status == 0, outcome.err
         return results()["metrics"]["matlab-uint8"]["psnr"]
 

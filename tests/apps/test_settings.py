@@ -33,8 +33,16 @@ def run_file(commands, tmp_path):
         ("calibrate", "radus: 2", "'radus'; did you mean radius"),
         ("evaluate", "presett: unit", "'presett'; did you mean preset?"),
         ("train", "chanels_last: true", "'chanels_last'; did you mean channels_last?"),
-        ("reconstruct evaluate train calibrate", "paths: {dat_dir: x}", "mean paths.data_dir?"),
-        ("reconstruct evaluate train calibrate", "xyzzy: 1", "names of your own go under vars:"),
+        (
+            "reconstruct evaluate train calibrate camera",
+            "paths: {dat_dir: x}",
+            "mean paths.data_dir?",
+        ),
+        (
+            "reconstruct evaluate train calibrate camera",
+            "xyzzy: 1",
+            "names of your own go under vars:",
+        ),
         ("reconstruct", "output: {pictres: false}", "'output.pictres'; did you mean output.pict"),
         ("reconstruct calibrate", "keys: {mesurement: x}", "did you mean keys.measurement?"),
         ("calibrate", "monochromatic: {wavelenght: 5}", "did you mean monochromatic.wavelength?"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -11,16 +10,6 @@ import pytest
 
 import cassi
 from cassi import __main__ as door
-
-
-def run(*words, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | environment,
-    )
 
 
 @pytest.fixture
@@ -71,12 +60,8 @@ def test_a_command_behind_the_one_name_gets_its_own(call, monkeypatch):
     assert seen == [["cassi-camera", "--help", "a=1"]]
 
 
-@pytest.mark.slow
-def test_a_command_behind_the_one_name_is_the_same():
-    one = run("cassi", "camera", "--help")
-    other = run("cassi.apps.camera", "--help")
-    assert one.returncode == 0
-    assert one.stdout == other.stdout
+def test_a_command_behind_the_one_name_is_the_same(call, show):
+    assert call("camera", "--help")[1].out == show("--help").out
 
 
 @pytest.mark.slow
@@ -90,24 +75,22 @@ def test_no_command_is_imported_for_the_help():
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        pytest.param("solver=", {"solver=gap", "solver=auto"}, marks=pytest.mark.slow),
-        pytest.param("solver=gap prior=t", {"prior=tv"}, marks=pytest.mark.slow),
+        ("solver=", {"solver=gap", "solver=auto"}),
+        ("solver=gap prior=t", {"prior=tv"}),
         ("model=pre", {"model=pretrained"}),
         ("output.p", {"output.pictures=", "output.points=", "output.progress="}),
     ],
 )
-def test_completion(typed, offered):
+def test_completion(reconstruct, monkeypatch, typed, offered):
     """What bash and zsh are told when Tab is pressed behind these words."""
     line = f"cassi-reconstruct {typed}"
-    environment = {"COMP_LINE": line, "COMP_POINT": str(len(line))}
-    done = run("cassi.apps.reconstruct", "-sc", "query=bash", **environment)
-    assert done.returncode == 0, done.stderr
-    assert offered <= set(done.stdout.split())
+    monkeypatch.setenv("COMP_LINE", line)
+    monkeypatch.setenv("COMP_POINT", str(len(line)))
+    assert offered <= set(reconstruct("-sc", "query=bash").out.split())
 
 
-@pytest.mark.slow
-def test_the_script_for_bash_is_installed():
-    done = run("cassi.apps.reconstruct", "-sc", "install=bash")
-    assert "complete -o nospace -o default -F hydra_bash_completion" in done.stdout
-    checked = subprocess.run(["bash", "-n"], input=done.stdout, text=True, check=False)
+def test_the_script_for_bash_is_installed(reconstruct):
+    script = reconstruct("-sc", "install=bash").out
+    assert "complete -o nospace -o default -F hydra_bash_completion" in script
+    checked = subprocess.run(["bash", "-n"], input=script, text=True, check=False)
     assert checked.returncode == 0

@@ -42,9 +42,8 @@ def test_plain_scenes_find_fractions_of_a_pixel(scene, step, seed):
         assert PARAMETERS[key].read(fit.geometry) == pytest.approx(wanted, abs=0.01)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_camera_between_pixels_is_found(scene, seed):
-    twin = FineTwin.drawn(SHAPE, BANDS, -1.5, seed)
+def test_a_camera_between_pixels_is_found(scene):
+    twin = FineTwin.drawn(SHAPE, BANDS, -1.5, seed=0)
     system, y = twin.system, twin.measure(scene)
     solver = build_solver(compose_settings())
     found = calibrate([Frame.snapshot(y, BANDS)], system, by_solver(solver))

@@ -76,9 +76,8 @@ def test_nothing_is_found_where_nothing_is_wrong(camera, scene, prepare, noise):
     assert torch.equal(found.system(x), camera(x))
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.02])
-def test_a_shift_is_found_and_nothing_else(camera, scene, prepare, noise):
-    found = find(scene, camera, prepare, SHIFTED, noise)
+def test_a_shift_is_found_and_nothing_else(camera, scene, prepare):
+    found = find(scene, camera, prepare, SHIFTED, noise=0.02)
     assert found.model == ("down", "right")
     assert found.geometry.shift == pytest.approx(SHIFTED.shift, abs=0.03)
     for value, true in zip(found.estimates()[:2], SHIFTED.shift, strict=True):
@@ -89,21 +88,24 @@ def test_a_shift_is_found_and_nothing_else(camera, scene, prepare, noise):
 
 
 @pytest.mark.parametrize(
-    ("key", "geometry", "within"),
+    ("geometry", "within"),
     [
-        ("rotation", replace(SHIFTED, rotation=0.4), 0.05),
-        ("dispersion", replace(SHIFTED, dispersion=(0.06,)), 0.01),
-        ("dispersion_2", replace(SHIFTED, dispersion=(0.0, 0.5)), 0.1),
-        ("magnification", replace(SHIFTED, magnification=1.01), 0.002),
-        ("blur", replace(SHIFTED, variance=0.5), 0.1),
-        ("contrast", replace(SHIFTED, contrast=0.6), 0.12),
+        (
+            replace(SHIFTED, rotation=0.4, dispersion=(0.06,)),
+            {"rotation": 0.05, "dispersion": 0.01},
+        ),
+        (replace(SHIFTED, dispersion=(0.0, 0.5)), {"dispersion_2": 0.1}),
+        (replace(SHIFTED, magnification=1.01), {"magnification": 0.002}),
+        (replace(SHIFTED, variance=0.5), {"blur": 0.1}),
+        (replace(SHIFTED, contrast=0.6), {"contrast": 0.12}),
     ],
 )
-def test_finds_each_parameter(camera, scene, prepare, key, geometry, within):
+def test_finds_each_parameter(camera, scene, prepare, geometry, within):
     found = find(scene, camera, prepare, geometry)
-    assert key in found.model
-    read = PARAMETERS[key].read
-    assert read(found.geometry) == pytest.approx(read(geometry), abs=within)
+    for key, most in within.items():
+        assert key in found.model
+        read = PARAMETERS[key].read
+        assert read(found.geometry) == pytest.approx(read(geometry), abs=most)
     assert found.geometry.shift == pytest.approx(geometry.shift, abs=0.06)
 
 

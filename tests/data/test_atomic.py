@@ -1,11 +1,10 @@
 """Files appear whole or not at all."""
 
 import errno
+import multiprocessing
 import os
 import shutil
-import signal
 import subprocess
-import sys
 import time
 
 import pytest
@@ -147,24 +146,17 @@ def test_a_zarr_folder_is_put_back(tmp_path, monkeypatch):
     assert check_sums(tmp_path) == [tmp_path / "cube.zarr" / "0"]
 
 
-WRITER = """
-import sys, time
-from pathlib import Path
-from cassi.data.atomic import atomic_folder, atomic_path
-folder = Path(sys.argv[1])
-with atomic_path(folder / "a.txt") as temporary, atomic_folder(folder) as stage:
-    temporary.write_text("a")
-    (stage / "b.txt").write_text("b")
-    (folder / "ready").touch()
-    time.sleep(60)
-"""
-NEXT = """
-import sys
-from pathlib import Path
-from cassi.data.atomic import atomic_path
-with atomic_path(Path(sys.argv[1]) / "c.txt") as temporary:
-    temporary.write_text("c")
-"""
+def write_and_wait(folder):
+    with atomic_path(folder / "a.txt") as temporary, atomic_folder(folder) as stage:
+        temporary.write_text("a")
+        (stage / "b.txt").write_text("b")
+        (folder / "ready").touch()
+        time.sleep(60)
+
+
+def write_next(folder):
+    with atomic_path(folder / "c.txt") as temporary:
+        temporary.write_text("c")
 
 
 def test_leftovers_of_the_dead_are_removed(tmp_path):
@@ -172,19 +164,24 @@ def test_leftovers_of_the_dead_are_removed(tmp_path):
     mine = tmp_path / ".hidden"
     for file in (other, mine):
         file.touch()
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)])
+
+    def start(function):
+        process = multiprocessing.get_context("fork").Process(target=function, args=(tmp_path,))
+        process.start()
+        return process
+
+    writer = start(write_and_wait)
     while not (tmp_path / "ready").exists():
-        assert writer.poll() is None
+        assert writer.is_alive()
         time.sleep(0.02)
     kept = {other, mine, tmp_path / "ready", tmp_path / "c.txt"}
-    follow = [sys.executable, "-c", NEXT, str(tmp_path)]
-    subprocess.run(follow, check=True)
+    start(write_next).join()
     living = set(tmp_path.iterdir()) - kept
     assert len(living) == 2
-    writer.send_signal(signal.SIGKILL)
-    writer.wait()
+    writer.kill()
+    writer.join()
     assert set(tmp_path.iterdir()) == kept | living
-    subprocess.run(follow, check=True)
+    start(write_next).join()
     assert set(tmp_path.iterdir()) == kept
 
 

@@ -2,10 +2,9 @@
 
 import errno
 import math
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import warnings
 
 import pytest
@@ -93,13 +92,15 @@ def test_a_damaged_record_counts_as_not_there(store, cube):
 def test_a_killed_write_leaves_what_was_there(tmp_path):
     store = Store(tmp_path)
     store.write("one", "old", {"a": 1})
-    code = (
-        "import os, signal, sys; from cassi.data import atomic; from cassi.data.store import Store;"
-        "atomic.os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL);"
-        "Store(sys.argv[1]).write('one', 'new', {'a': 2})"
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
-    assert done.returncode == -signal.SIGKILL
+
+    def write():
+        os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        store.write("one", "new", {"a": 2})
+
+    process = multiprocessing.get_context("fork").Process(target=write)
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     assert len(list(tmp_path.iterdir())) == 2  # the record and a hidden leftover
     assert store.read("one", "old") == {"a": 1}
     assert list(store.names()) == ["one"]

@@ -40,7 +40,7 @@ def test_it_runs(name, capsys):
 
 @pytest.mark.slow
 def test_calibration_finds_the_shift(capsys):
-    nominal, calibrated = run("calibration", size=128)
+    nominal, calibrated = run("calibration", size=80)
     assert calibrated > nominal + 0.5
 
 

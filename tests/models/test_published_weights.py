@@ -14,18 +14,19 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from safetensors.torch import save_file
+from shared import distinct_networks
 from torch import Tensor, nn
 
 from cassi.apps.reconstructors import build_network, model_node
 from cassi.models.load import Card, create_model, load_model, load_published, save_model
-from cassi.models.registry import find_model, list_models
+from cassi.models.registry import find_model
 
 State = dict[str, Tensor]
 BANDS = 4
 SMALL: dict[str, Any] = {"stages": 2, "size": (64, 64), "channels": 8}
 EXAMPLE = "rdluf_mixs2_3stg"
 """Has frozen parameters, which an average of the trained ones leaves out."""
-every_model = pytest.mark.parametrize("name", list_models(shipped=False))
+every_model = pytest.mark.parametrize("name", distinct_networks())
 
 
 def _settings(name: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from shared import distinct_networks
 from torch import Tensor, nn
 
 from cassi import DDCassi, SDCassi
@@ -14,7 +15,7 @@ from cassi.models.grid import Aligned, Turned, Wide, overlay, windows
 from cassi.models.layers import pad_to_multiple
 from cassi.models.load import create_model
 from cassi.models.network import Network, memory_format_warning
-from cassi.models.registry import find_model, list_models
+from cassi.models.registry import find_model
 from cassi.systems import BlurredCassi, WarpedCassi
 
 BANDS = 5
@@ -50,17 +51,8 @@ LOSES_CHANNELS_LAST = {
 """The first operator after which bands are no longer last in memory; other networks keep them."""
 
 
-def _distinct() -> list[str]:
-    """Return the networks that differ in more than the number of stages, one name of each."""
-    kinds: dict[Any, str] = {}
-    for name in list_models(shipped=False):
-        entry = find_model(name)
-        other = {key: value for key, value in entry.settings.items() if key != "stages"}
-        kinds.setdefault((entry.make, str(other)), name)
-    return list(kinds.values())
-
-
-every_model = pytest.mark.parametrize("name", _distinct())
+NETWORKS = distinct_networks()
+every_model = pytest.mark.parametrize("name", NETWORKS)
 
 
 def _shoot(
@@ -95,10 +87,8 @@ def _assert_close(name: str, got: Tensor, wanted: Tensor, tolerance: float = 1e-
 @pytest.mark.parametrize(
     ("size", "camera"),
     [
-        ((24, 36), {"step": 2}),
-        ((17, 23), {"step": -1}),
-        ((24, 36), {"step": 0}),
-        ((17, 23), {"step": 3, "axis": -2}),
+        ((17, 23), {"step": -3}),
+        ((5, 6), {"step": 0}),
         ((3, 2), {"step": 1, "axis": -2}),
     ],
     ids=str,
@@ -202,7 +192,7 @@ def test_which_operator_loses_channels_last(make: Any, name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [n for n in _distinct() if "checkpointing" in inspect.signature(find_model(n).make).parameters],
+    [n for n in NETWORKS if "checkpointing" in inspect.signature(find_model(n).make).parameters],
 )
 def test_checkpointing_changes_no_gradient(make: Any, name: str) -> None:
     y, system = _shoot()

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from cassi.apps.camera.file import FRAME, NEUTRAL
+from cassi.apps.camera.merge import load_camera
 from cassi.apps.results import write_json
-from cassi.apps.settings import Calibrate, load_camera, to_yaml
+from cassi.apps.settings import Calibrate, to_yaml
 from cassi.calibration import Calibration, Frame
 from cassi.data.atomic import atomic_folder
 from cassi.systems import SDCassi

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cassi.apps.camera.merge import load_camera
 from cassi.apps.camera.system import Fitted, make_camera
 from cassi.apps.inputs import file_path, load_inputs, make_preprocessing
 from cassi.apps.reconstructors import compose_settings
-from cassi.apps.settings import Reconstruct, load_camera
+from cassi.apps.settings import Reconstruct
 from cassi.config import build
 from cassi.data import io
 from cassi.data.frames import Preprocessing

@@ -28,14 +28,9 @@ from cassi.models.layers import (
     pad_to_multiple,
     spread_pixels,
 )
-from cassi.models.network import Unrolled
 from cassi.models.published.rdluf_mixs2 import (
-    MULTIPLE,
-    SCALES,
-    BlockInteraction,
-    Features,
-    StageInteraction,
-    rescale,
+    SharedStages,
+    StageTransformer,
 )
 from cassi.models.registry import register
 
@@ -336,80 +331,30 @@ class TridentBlock(nn.Module):
         return cast(Tensor, self.ffn(mix(self.add_ssp[0], mix(self.add_ss[0], *both), told)))
 
 
-class TridentTransformer(nn.Module):
-    """A U-Net of three scales, told the prior and what the stage before found at each.
-
-    Any height and width: reflected to a multiple of 8, and cropped.
-
-    Args:
-        first: whether no stage comes before; the layers that would listen to it stay unused.
+class TridentTransformer(StageTransformer):
+    """The U-Net of trident blocks, which are told the prior, scaled by shuffling pixels.
 
     Source: Wu et al., ECCV 2024, figure 3.
     """
 
     def __init__(self, bands: int, first: bool = False) -> None:
-        super().__init__()
         # Heads share halves of the channels, pixels are shuffled in fours, eighths weight them.
         dim = max(8, bands + -bands % 4)
-        self.embedding = nn.Conv2d(bands, dim, 1, bias=False)
-        self.Encoder = nn.ModuleList(TridentBlock(dim << i, 1 << i, i > 0) for i in (0, 1))
-        self.BottleNeck = TridentBlock(dim << 2, 1 << 2, True)
+        super().__init__(
+            *(bands, dim),
+            block=lambda i: TridentBlock(dim << i, 1 << i, split=i > 0),
+            down=lambda width: Resampling(
+                "down", nn.PixelUnshuffle(2), separable(4 * width, 2 * width, 3, 1, 1)
+            ),
+            up=lambda width: Resampling(
+                "up", nn.PixelShuffle(2), separable(width // 4, width // 2, 3, 1, 1)
+            ),
+            first=first,
+        )
         # Of the one token there the weight is 1, whatever asks for it: no gradient either.
-        self.BottleNeck.spec_to_prior_inter.requires_grad_(False)
-        self.BottleNeck.HIM.temperature.requires_grad_(False)
-        self.Decoder = nn.ModuleList(TridentBlock(dim << i, 1 << i, i > 0) for i in (1, 0))
-        self.BlockInteractions = nn.ModuleList(BlockInteraction(7 * dim, dim << i) for i in (0, 1))
-        self.Downs = nn.ModuleList(
-            Resampling("down", nn.PixelUnshuffle(2), separable(4 * width, 2 * width, 3, 1, 1))
-            for width in (dim, 2 * dim)
-        )
-        self.Ups = nn.ModuleList(
-            Resampling("up", nn.PixelShuffle(2), separable(width // 4, width // 2, 3, 1, 1))
-            for width in (4 * dim, 2 * dim)
-        )
-        self.fusions = nn.ModuleList(
-            nn.Conv2d(dim << i + 1, dim << i, 3, padding=1, bias=False) for i in (1, 0)
-        )
-        self.stage_interactions = nn.ModuleList(StageInteraction(dim << i) for i in (0, 1, 2, 1, 0))
-        if first:
-            # Without a gradient they would stop distributed training.
-            self.stage_interactions.requires_grad_(False)
-        self.mapping = nn.Conv2d(dim, bands, 1, bias=False)
-
-    def forward(
-        self, x: Tensor, before: Features | None, prior: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Features]:
-        """Denoise `(B, C, H, W)`, with the features of the stage before; return its own."""
-        height, width = x.shape[-2:]
-        padded = pad_to_multiple(x, MULTIPLE, "mirror").permute(0, 2, 3, 1).contiguous()
-        fine = mix(self.embedding, padded)
-        fine = self._listen(0, self.Encoder[0](fine, prior[0]), before)
-        middle = self._listen(1, self.Encoder[1](self.Downs[0](fine), prior[1]), before)
-        coarse = self._listen(2, self.BottleNeck(self.Downs[1](middle), prior[2]), before)
-        of_coarse = rescale(coarse, 2)
-        encoded = (
-            self.BlockInteractions[0](fine, rescale(middle, 2), rescale(of_coarse, 2)),
-            self.BlockInteractions[1](rescale(fine, 0.5), middle, of_coarse),
-        )
-        middle = torch.cat((self.Ups[0](coarse), encoded[1]), -1)
-        middle = self.Decoder[0](convolve(self.fusions[0], middle), prior[1])
-        middle = self._listen(3, middle, before)
-        fine = torch.cat((self.Ups[1](middle), encoded[0]), -1)
-        fine = self.Decoder[1](convolve(self.fusions[1], fine), prior[0])
-        fine = self._listen(4, fine, before)
-        cube = (mix(self.mapping, fine) + padded).permute(0, 3, 1, 2)
-        return cube[..., :height, :width], Features(encoded, coarse, (fine, middle))
-
-    def _listen(self, place: int, x: Tensor, before: Features | None) -> Tensor:
-        if before is None:
-            return x
-        scale = (0, 1, 2, 1, 0)[place]
-        pair = (
-            (before.coarsest, before.coarsest)
-            if scale == SCALES - 1
-            else (before.encoded[scale], before.decoded[scale])
-        )
-        return cast(Tensor, self.stage_interactions[place](x, *pair))
+        coarsest = cast(TridentBlock, self.BottleNeck)
+        coarsest.spec_to_prior_inter.requires_grad_(False)
+        coarsest.HIM.temperature.requires_grad_(False)
 
 
 class LearnedProjection(nn.Module):
@@ -446,7 +391,7 @@ class LearnedProjection(nn.Module):
 @register("lade_dun_5stg", stages=5)
 @register("lade_dun_7stg", stages=7)
 @register("lade_dun_9stg", stages=9)
-class LADEDUN(Unrolled):
+class LADEDUN(SharedStages):
     """Unrolled learned projections whose denoisers attend to a prior, drawn by diffusion.
 
         z ~ diffusion from the bands that y shows,   v = P_i(x, y),   x ← TT_i(v, z)
@@ -484,26 +429,12 @@ class LADEDUN(Unrolled):
         steps: int = 16,
         checkpointing: bool = False,
     ) -> None:
-        super().__init__(bands, stages, checkpointing)
-        if stages < 2:
-            raise ValueError(f"LADEDUN stages: expected at least 2, got {stages}")
+        super().__init__(bands, stages, shared, checkpointing)
         check_counts("LADEDUN", steps=steps)
-        self.shared = shared
         self.net_le_dm = LatentEncoder(bands)
         self.net_d = TokenDenoiser(steps)
         self.diffusion = LatentDiffusion(self.net_d, self.net_le_dm, steps)
-        self.head_GD = LearnedProjection(bands)
-        self.head_PM = TridentTransformer(bands, first=True)
-        self.body_GD: nn.Module
-        self.body_PM: nn.Module
-        if shared:
-            self.body_GD, self.body_PM = LearnedProjection(bands), TridentTransformer(bands)
-        else:
-            inner = range(stages - 2)
-            self.body_GD = nn.ModuleList(LearnedProjection(bands) for _ in inner)
-            self.body_PM = nn.ModuleList(TridentTransformer(bands) for _ in inner)
-        self.tail_GD = LearnedProjection(bands)
-        self.tail_PM = TridentTransformer(bands)
+        self.build_stages(LearnedProjection, TridentTransformer)
         self.down_1 = _fewer_tokens(TOKENS, TOKENS // 4)
         self.down_2 = _fewer_tokens(TOKENS // 4, 1)
 
@@ -521,19 +452,11 @@ class LADEDUN(Unrolled):
         prior = (fine, middle, coarse)
 
         moved, x, features = y.expand(-1, self.bands, -1, -1), y, None
-        for project, denoiser in self._stages():
+        for project, denoiser in self.each_stage():
             v = gather_bands(project(moved, y, masks, scale), shifts, width)
             x, features = self.compute(denoiser, v, features, prior)
             moved = place_bands(x, shifts, y.shape[-1] - width)
         return x
-
-    def _stages(self) -> list[tuple[nn.Module, nn.Module]]:
-        if self.shared:
-            body = [(self.body_GD, self.body_PM)] * (self.stages - 2)
-        else:
-            lists = cast("tuple[nn.ModuleList, nn.ModuleList]", (self.body_GD, self.body_PM))
-            body = list(zip(*lists, strict=True))
-        return [(self.head_GD, self.head_PM), *body, (self.tail_GD, self.tail_PM)]
 
 
 def _fewer_tokens(tokens: int, fewer: int) -> nn.Sequential:

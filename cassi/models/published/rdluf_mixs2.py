@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import torch
@@ -158,28 +159,39 @@ class Features(NamedTuple):
     decoded: tuple[Tensor, Tensor]
 
 
-class MixTransformer(nn.Module):
+class StageTransformer(nn.Module):
     """A U-Net of three scales, told what the stage before found at each.
 
     Any height and width: reflected to a multiple of 8, and cropped.
 
     Args:
+        bands: of the cube.
+        dim: channels of the finest scale, twice as many at each coarser one.
+        block: makes the network of a scale i, of `dim << i` channels.
+        down: makes the step from a scale of `width` channels to the next coarser one.
+        up: makes the step from a scale of `width` channels to the next finer one.
         first: whether no stage comes before; the layers that would listen to it stay unused.
 
     Source: Dong et al., CVPR 2023, figure 3.
     """
 
-    def __init__(self, bands: int, first: bool = False) -> None:
+    def __init__(
+        self,
+        bands: int,
+        dim: int,
+        block: Callable[[int], nn.Module],
+        down: Callable[[int], nn.Module],
+        up: Callable[[int], nn.Module],
+        first: bool,
+    ) -> None:
         super().__init__()
-        # The inception has quarters of the channels, sixths inside, and eighths weight them.
-        dim = max(16, bands + -bands % 4)
         self.embedding = nn.Conv2d(bands, dim, 1, bias=False)
-        self.Encoder = nn.ModuleList(MixBlock(dim << i, 1 << i) for i in (0, 1))
-        self.BottleNeck = MixBlock(dim << 2, 1 << 2)
-        self.Decoder = nn.ModuleList(MixBlock(dim << i, 1 << i) for i in (1, 0))
+        self.Encoder = nn.ModuleList(block(i) for i in (0, 1))
+        self.BottleNeck = block(2)
+        self.Decoder = nn.ModuleList(block(i) for i in (1, 0))
         self.BlockInteractions = nn.ModuleList(BlockInteraction(7 * dim, dim << i) for i in (0, 1))
-        self.Downs = nn.ModuleList(rescaled("down", dim << i, dim << i + 1, 0.5) for i in (0, 1))
-        self.Ups = nn.ModuleList(rescaled("up", dim << i, dim << i - 1, 2) for i in (2, 1))
+        self.Downs = nn.ModuleList(down(dim << i) for i in (0, 1))
+        self.Ups = nn.ModuleList(up(dim << i) for i in (2, 1))
         self.fusions = nn.ModuleList(
             nn.Conv2d(dim << i + 1, dim << i, 3, padding=1, bias=False) for i in (1, 0)
         )
@@ -189,23 +201,32 @@ class MixTransformer(nn.Module):
             self.stage_interactions.requires_grad_(False)
         self.mapping = nn.Conv2d(dim, bands, 1, bias=False)
 
-    def forward(self, x: Tensor, before: Features | None) -> tuple[Tensor, Features]:
-        """Denoise `(B, C, H, W)`, with the features of the stage before; return its own."""
+    def forward(
+        self, x: Tensor, before: Features | None, told: tuple[Tensor, ...] = ()
+    ) -> tuple[Tensor, Features]:
+        """Denoise `(B, C, H, W)`, with the features of the stage before; return its own.
+
+        Args:
+            x: the cube.
+            before: None in the first stage.
+            told: what else the blocks are told, one tensor a scale, the finest first.
+        """
         height, width = x.shape[-2:]
         padded = pad_to_multiple(x, MULTIPLE, "mirror").permute(0, 2, 3, 1).contiguous()
+        at = [told[i : i + 1] for i in range(SCALES)]
         fine = mix(self.embedding, padded)
-        fine = self._listen(0, self.Encoder[0](fine), before)
-        middle = self._listen(1, self.Encoder[1](self.Downs[0](fine)), before)
-        coarse = self._listen(2, self.BottleNeck(self.Downs[1](middle)), before)
+        fine = self._listen(0, self.Encoder[0](fine, *at[0]), before)
+        middle = self._listen(1, self.Encoder[1](self.Downs[0](fine), *at[1]), before)
+        coarse = self._listen(2, self.BottleNeck(self.Downs[1](middle), *at[2]), before)
         of_coarse = rescale(coarse, 2)
         encoded = (
             self.BlockInteractions[0](fine, rescale(middle, 2), rescale(of_coarse, 2)),
             self.BlockInteractions[1](rescale(fine, 0.5), middle, of_coarse),
         )
-        middle = torch.cat((self.Ups[0](coarse), encoded[1]), -1)
-        middle = self._listen(3, self.Decoder[0](convolve(self.fusions[0], middle)), before)
-        fine = torch.cat((self.Ups[1](middle), encoded[0]), -1)
-        fine = self._listen(4, self.Decoder[1](convolve(self.fusions[1], fine)), before)
+        middle = convolve(self.fusions[0], torch.cat((self.Ups[0](coarse), encoded[1]), -1))
+        middle = self._listen(3, self.Decoder[0](middle, *at[1]), before)
+        fine = convolve(self.fusions[1], torch.cat((self.Ups[1](middle), encoded[0]), -1))
+        fine = self._listen(4, self.Decoder[1](fine, *at[0]), before)
         cube = (mix(self.mapping, fine) + padded).permute(0, 3, 1, 2)
         return cube[..., :height, :width], Features(encoded, coarse, (fine, middle))
 
@@ -219,6 +240,24 @@ class MixTransformer(nn.Module):
             else (before.encoded[scale], before.decoded[scale])
         )
         return cast(Tensor, self.stage_interactions[place](x, *pair))
+
+
+class MixTransformer(StageTransformer):
+    """The U-Net of mixing blocks, scaled bilinearly.
+
+    Source: Dong et al., CVPR 2023, figure 3.
+    """
+
+    def __init__(self, bands: int, first: bool = False) -> None:
+        # The inception has quarters of the channels, sixths inside, and eighths weight them.
+        dim = max(16, bands + -bands % 4)
+        super().__init__(
+            *(bands, dim),
+            block=lambda i: MixBlock(dim << i, 1 << i),
+            down=lambda width: rescaled("down", width, 2 * width, 0.5),
+            up=lambda width: rescaled("up", width, width // 2, 2),
+            first=first,
+        )
 
 
 class LearnedDescent(nn.Module):
@@ -245,11 +284,45 @@ class LearnedDescent(nn.Module):
         return x + (scale * self.r) * camera.adjoint(y - camera(x))
 
 
+class SharedStages(Unrolled):
+    """Stages of a data step and a denoiser, at least 2; between the ends they may share weights."""
+
+    def __init__(self, bands: int, stages: int, shared: bool, checkpointing: bool) -> None:
+        super().__init__(bands, stages, checkpointing)
+        if stages < 2:
+            raise ValueError(f"{type(self).__name__} stages: expected at least 2, got {stages}")
+        self.shared = shared
+
+    def build_stages(
+        self, step: Callable[[int], nn.Module], denoiser: Callable[..., nn.Module]
+    ) -> None:
+        """Make the stages, in the order and under the names of the published codes."""
+        bands, inner = self.bands, range(self.stages - 2)
+        self.head_GD, self.head_PM = step(bands), denoiser(bands, first=True)
+        self.body_GD: nn.Module
+        self.body_PM: nn.Module
+        if self.shared:
+            self.body_GD, self.body_PM = step(bands), denoiser(bands)
+        else:
+            self.body_GD = nn.ModuleList(step(bands) for _ in inner)
+            self.body_PM = nn.ModuleList(denoiser(bands) for _ in inner)
+        self.tail_GD, self.tail_PM = step(bands), denoiser(bands)
+
+    def each_stage(self) -> list[tuple[nn.Module, nn.Module]]:
+        """Return the data step and the denoiser of every stage."""
+        if self.shared:
+            body = [(self.body_GD, self.body_PM)] * (self.stages - 2)
+        else:
+            lists = cast("tuple[nn.ModuleList, nn.ModuleList]", (self.body_GD, self.body_PM))
+            body = list(zip(*lists, strict=True))
+        return [(self.head_GD, self.head_PM), *body, (self.tail_GD, self.tail_PM)]
+
+
 @register("rdluf_mixs2_3stg", stages=3, shared=False)
 @register("rdluf_mixs2_5stg", stages=5)
 @register("rdluf_mixs2_7stg", stages=7)
 @register("rdluf_mixs2_9stg", stages=9)
-class RDLUFMixS2(Unrolled):
+class RDLUFMixS2(SharedStages):
     """Unrolled gradient descent whose sensing matrix and denoisers are learned.
 
         v = x + 2/C·r_i Φ_iᵀ(y − Φ_i x),   x ← PM_i(v)
@@ -274,22 +347,8 @@ class RDLUFMixS2(Unrolled):
     def __init__(
         self, bands: int = 28, stages: int = 5, shared: bool = True, checkpointing: bool = False
     ) -> None:
-        super().__init__(bands, stages, checkpointing)
-        if stages < 2:
-            raise ValueError(f"RDLUFMixS2 stages: expected at least 2, got {stages}")
-        self.shared = shared
-        self.head_GD = LearnedDescent(bands)
-        self.head_PM = MixTransformer(bands, first=True)
-        inner = range(stages - 2)
-        self.body_GD: nn.Module
-        self.body_PM: nn.Module
-        if shared:
-            self.body_GD, self.body_PM = LearnedDescent(bands), MixTransformer(bands)
-        else:
-            self.body_GD = nn.ModuleList(LearnedDescent(bands) for _ in inner)
-            self.body_PM = nn.ModuleList(MixTransformer(bands) for _ in inner)
-        self.tail_GD = LearnedDescent(bands)
-        self.tail_PM = MixTransformer(bands)
+        super().__init__(bands, stages, shared, checkpointing)
+        self.build_stages(LearnedDescent, MixTransformer)
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
         """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
@@ -298,7 +357,8 @@ class RDLUFMixS2(Unrolled):
         features: list[Features] = []
         moved = (y * scale).expand(-1, self.bands, -1, -1)
         x, known, matrix = moved, None, masks
-        for descent, denoiser in self._stages():
+        for step, denoiser in self.each_stage():
+            descent = cast(LearnedDescent, step)
             if descent is not known:  # a stage that is shared has the same Φ each time
                 known, matrix = descent, descent.matrix(y * scale, masks)
             moved = descent(moved, y, matrix, scale)
@@ -306,12 +366,3 @@ class RDLUFMixS2(Unrolled):
             x = self.chain(denoiser, features)(together, 0.0)
             moved = roll_bands(x, shifts)
         return x[..., : system.mask.shape[-1]]
-
-    def _stages(self) -> list[tuple[LearnedDescent, nn.Module]]:
-        if self.shared:
-            body = [(self.body_GD, self.body_PM)] * (self.stages - 2)
-        else:
-            lists = cast("tuple[nn.ModuleList, nn.ModuleList]", (self.body_GD, self.body_PM))
-            body = list(zip(*lists, strict=True))
-        pairs = [(self.head_GD, self.head_PM), *body, (self.tail_GD, self.tail_PM)]
-        return cast("list[tuple[LearnedDescent, nn.Module]]", pairs)
