@@ -47,6 +47,9 @@ class Solver:
         consistent: end with a data step, for data consistency; no closer than the noise.
         heldout: share of the detector pixels by which it is found how far σ may fall where "auto"
             sees noise, see `cassi.solvers.strength`; 0 lets it fall to its end.
+        visible: noise, relative to the root mean square of y, below which "auto" takes it for
+            texture, in the start too; where there is more, the start's cube stays as it is. 0: no
+            such bound.
         start: reconstructs the first cube where none is given; its iterations are not counted.
         time_limit: seconds, > 0, after which the run is at its end: σ falls as fast as that takes.
 
@@ -64,6 +67,7 @@ class Solver:
     noise: float | Literal["auto"] = "auto"
     consistent: bool = False
     heldout: float = 0.0
+    visible: float = 0.0
     start: Reconstructor | None = None
     time_limit: float | None = None
     network: ClassVar[None] = None
@@ -79,6 +83,7 @@ class Solver:
         check_noise(self.noise)
         if not 0 <= self.heldout <= 0.5:
             raise ValueError(f"heldout: expected a share from 0 to 0.5, got {self.heldout}")
+        not_negative("visible", self.visible)
         if self.start is not None and not hasattr(self.start, "run"):
             raise TypeError(f"start: expected a reconstructor or None, got {self.start!r}")
         if self.time_limit is not None and not not_negative("time_limit", self.time_limit):
@@ -93,11 +98,12 @@ class Solver:
     def shares_batch(self) -> bool:
         """Whether a sample comes out the same whatever else is in its batch.
 
-        A tolerance, a time limit, and the pixels held out, stop all samples at the same iteration.
+        A tolerance, a time limit and pixels held out stop all samples at the same iteration, and
+        noise is visible in all of them or in none.
         """
         if self.tol > 0 or self.time_limit is not None:
             return False
-        alone = self.heldout > 0 and self.noise == "auto"
+        alone = (self.heldout > 0 or self.visible > 0) and self.noise == "auto"
         return not alone and (self.start is None or self.start.shares_batch)
 
     @torch.no_grad()
@@ -123,6 +129,12 @@ class Solver:
         """
         began = time.perf_counter()
         measured = seen(y, system)
+        if self.visible > 0 and self.noise == "auto":
+            statistics = statistics or Statistics(lambda: [(measured, system)])
+            if bool((statistics.noise < self.visible).all()):
+                statistics = statistics.trusted()
+            elif self.start is not None and x0 is None:
+                return self.start.run(measured, system, callback=callback, statistics=statistics)
         level = signal_level(measured, system, statistics)
         y, noise = measured / level, None
         damped = getattr(self.algorithm, "damped", False)

@@ -11,7 +11,7 @@ import torch
 
 from cassi.apps.reconstructors import build_solver, compose_settings
 from cassi.priors import NonLocalLowRank, Subspace
-from cassi.solvers import ADMM, Function, Geometric, Solver, Timed
+from cassi.solvers import ADMM, Function, Geometric, Solver, Statistics, Timed
 from cassi.systems import SDCassi
 
 
@@ -61,27 +61,20 @@ class Noted:
     iterations, halo, shares_batch, network = 1, 96, False, None
 
     def run(self, y, system, *, statistics=None, **_):
-        self.seen.append((y, statistics))
+        self.seen.append(statistics)
         return SMOOTH.run(y, system)
 
 
-def test_in_noise_the_start_is_made_without_the_pixels_held_out_too(scene):
+def test_visible_noise_leaves_the_cube_of_the_start(scene):
     system, y, _ = scene
-    noted = Noted([])
-    generator = torch.Generator().manual_seed(1)
-    y = y + 0.05 * y.square().mean().sqrt() * torch.randn(y.shape, generator=generator)
-    solver = replace(OWN, start=noted, noise="auto", heldout=0.05, iterations=2)
-    assert not solver.shares_batch
-    assert solver.halo == 96
-    solver._choose(_statistics(y, system), torch.tensor([0.05]))
-    held, _ = noted.seen[0]
-    assert (held == 0).sum() > (y == 0).sum()
-
-
-def _statistics(y, system):
-    from cassi.solvers import Statistics
-
-    return Statistics(lambda: [(y, system)])
+    solver = replace(OWN, start=(noted := Noted([])), noise="auto", visible=0.03, iterations=1)
+    assert (solver.halo, solver.shares_batch) == (96, False)
+    for level, kept in ((0.01, False), (0.05, True)):
+        statistics = Statistics(lambda: [(y, system)])
+        vars(statistics)["noise"] = torch.full((1,), level)
+        x = solver.run(y, system, statistics=statistics).x
+        assert torch.equal(x, SMOOTH(y, system)) == kept
+    assert [float(told.noise) for told in noted.seen] == [0.0, pytest.approx(0.05)]
 
 
 def test_a_schedule_follows_the_clock(monkeypatch):
