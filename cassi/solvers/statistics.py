@@ -57,7 +57,7 @@ class Statistics:
         return self._found[-1][1]
 
     def trusted(self) -> Statistics:
-        """Return the statistics of the same measurement, with what seems noise taken for texture."""
+        """Return them with what seems noise taken for texture: the same measurement, no noise."""
         same = Statistics(self.parts, self.axis)
         vars(same)["noise"] = torch.zeros_like(self.noise)
         return same
