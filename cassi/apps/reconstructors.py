@@ -16,7 +16,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
-from torch import nn
+from torch import Tensor, nn
 
 from cassi.apps.arguments import spell
 from cassi.apps.errors import describe
@@ -26,7 +26,7 @@ from cassi.config import build, check_node
 from cassi.models.inference import prepare
 from cassi.models.load import load_model, make_network, read_card
 from cassi.models.registry import Card, Entry, find_model, list_models, weight_files
-from cassi.solvers import Solver
+from cassi.solvers import Solution, Solver
 from cassi.solvers.base import Reconstructor
 
 FILE_SUFFIX = ".safetensors"
@@ -85,10 +85,46 @@ class Recipe:
 def build_solver(settings: Any) -> Solver:
     """Make the solver of settings with its prior; ValueError where it is none."""
     check_node(settings.prior, "prior", complete=True)
-    solver = build(settings.solver, prior=build(settings.prior))
+    node = dict(settings.solver)
+    start = node.pop("start", None)
+    solver = build(node, prior=build(settings.prior))
     if not isinstance(solver, Solver):
         raise ValueError(f"solver: expected cassi.solvers.Solver, got {type(solver).__name__}")
-    return solver
+    return solver if start is None else replace(solver, start=_build_start(start, solver.noise))
+
+
+def _build_start(name: Any, noise: Any) -> Reconstructor:
+    """Make what a solver starts from: a method or network by its name, told the same noise."""
+    if not isinstance(name, str):
+        raise ValueError(f"solver.start: expected the name of a method or network, got {name!r}")
+    spec = understand(name, "solver.start")
+    if noise != "auto":
+        shipped = "model" in spec and spec["model"] in list_models(shipped=True)
+        told = "solver.noise" if "method" in spec else "model.noise" if shipped else None
+        spec = spec if told is None else spec | {"overrides": {told: noise}}
+    settings = settings_of(spec)
+    recipe = Recipe(settings, torch.device("cpu"))
+    return NetworkStart(settings, recipe) if recipe.is_network else recipe.make(0)[0]
+
+
+class NetworkStart:
+    """A network as the start of a solver, made for the bands and the device of a measurement.
+
+    Args:
+        settings: that describe it.
+        recipe: what makes it on the CPU.
+    """
+
+    iterations, halo, shares_batch, network = 1, 96, False, None
+
+    def __init__(self, settings: Reconstruct, recipe: Recipe) -> None:
+        self.settings, self.recipe = settings, recipe
+
+    def run(self, y: Tensor, system: Any, **more: Any) -> Solution:
+        """Reconstruct y; see `cassi.solvers.base.Reconstructor`."""
+        if self.recipe.device != y.device:
+            self.recipe = Recipe(self.settings, y.device)
+        return self.recipe.make(system.cube_shape[0])[0].run(y, system, **more)
 
 
 def store_models() -> None:
@@ -297,8 +333,12 @@ def _has_a_scene_or_camera(name: str) -> bool:
     return False
 
 
-def understand(item: Any) -> dict[str, Any]:
+def understand(item: Any, place: str = "reconstructors") -> dict[str, Any]:
     """Return the mapping that an item of `reconstructors` stands for, with a name.
+
+    Args:
+        item: of a config.
+        place: where it stands there, for messages.
 
     Raises:
         ValueError: there is nothing of that name, or the mapping has other keys than `KEYS`.
@@ -309,9 +349,7 @@ def understand(item: Any) -> dict[str, Any]:
             return {"name": _short(item), "model": item}
         if item not in methods:
             hint = did_you_mean(item, [*methods, *networks]) or f"; there is {_some(methods)}"
-            raise ValueError(
-                f"reconstructors: no method, network or {FILE_SUFFIX} file {item!r}{hint}"
-            )
+            raise ValueError(f"{place}: no method, network or {FILE_SUFFIX} file {item!r}{hint}")
         return {"name": item, "method": item}
     unknown = sorted(set(map(str, item)) - set(KEYS)) if isinstance(item, dict) else ()
     if unknown:

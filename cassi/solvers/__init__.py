@@ -21,7 +21,7 @@ from cassi.solvers.hqs import HQS
 from cassi.solvers.linear_system import LinearSystem, damped_inverse
 from cassi.solvers.loop import iterate
 from cassi.solvers.refine import refine
-from cassi.solvers.schedules import Constant, Geometric, Linear, Phases, Steps
+from cassi.solvers.schedules import Constant, Geometric, Linear, Phases, Steps, Timed
 from cassi.solvers.solver import Solver, solve
 from cassi.solvers.statistics import (
     Statistics,
@@ -57,6 +57,7 @@ __all__ = [
     "State",
     "Statistics",
     "Steps",
+    "Timed",
     "TwIST",
     "begin",
     "damped_inverse",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cassi.checks import not_negative, whole_number
 
@@ -140,3 +141,38 @@ class Steps:
 
     def _phases(self) -> Phases:
         return Phases([Constant(value) for value in self.values], self.counts)
+
+
+@dataclass
+class Timed:
+    """A schedule that is at its end when the time is: of one run, by the clock.
+
+        value = schedule(max(k, n·t/T), n)
+
+    k counts the calls, t is the time since the first of them, T what there was left then. A machine
+    that is too slow for all n iterations goes through the same values in fewer.
+
+    Args:
+        schedule: of the whole run.
+        ends: `time.perf_counter()` at the end of the time.
+    """
+
+    schedule: Schedule
+    ends: float
+    _began: float | None = field(default=None, init=False)
+    _place: int = field(default=-1, init=False)
+    _last: int = field(default=0, init=False)
+
+    def __call__(self, iteration: int, iterations: int) -> float:
+        """Return the value at one iteration."""
+        now = time.perf_counter()
+        self._began = now if self._began is None else self._began
+        spent = (now - self._began) / max(self.ends - self._began, 1e-9)
+        self._last = iterations - 1
+        self._place = min(self._last, max(self._place + 1, int(min(spent, 1.0) * iterations)))
+        return self.schedule(self._place, iterations)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last value has been given, or the time is over."""
+        return self._place >= self._last or time.perf_counter() >= self.ends

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from cassi.checks import not_negative, whole_number
-from cassi.solvers.base import Algorithm, Callback, Prior, Solution
+from cassi.solvers.base import Algorithm, Callback, Iteration, Prior, Reconstructor, Solution
 from cassi.solvers.gap import GAP
 from cassi.solvers.linear_system import LinearSystem, check_order, damped_inverse, seen
 from cassi.solvers.loop import iterate
 from cassi.solvers.refine import no_closer
-from cassi.solvers.schedules import Geometric, Schedule, as_schedule
+from cassi.solvers.schedules import Geometric, Schedule, Timed, as_schedule
 from cassi.solvers.statistics import (
     UNSEEN,
     Statistics,
@@ -27,6 +27,7 @@ from cassi.solvers.statistics import (
 from cassi.solvers.strength import Annealed, Choice, Watch, choose
 
 ALGORITHM, SIGMA = GAP(), Geometric(0.4, 0.1)
+HALO = 40
 SETTLED = 20
 """Iterations at the last strength, where the annealing ends early."""
 
@@ -46,9 +47,15 @@ class Solver:
         consistent: end with a data step, for data consistency; no closer than the noise.
         heldout: share of the detector pixels by which it is found how far σ may fall where "auto"
             sees noise, see `cassi.solvers.strength`; 0 lets it fall to its end.
+        visible: noise, relative to the root mean square of y, below which "auto" takes it for
+            texture, in the start too; where there is more, the start's cube stays as it is. 0: no
+            such bound.
+        start: reconstructs the first cube where none is given; its iterations are not counted.
+        time_limit: seconds, > 0, after which the run is at its end: σ falls as fast as that takes.
 
     Raises:
-        ValueError: fewer than one iteration, a negative tolerance or noise, a share above 0.5.
+        ValueError: fewer than one iteration, a negative tolerance or noise, a share above 0.5, a
+            time limit that is not above 0.
     """
 
     prior: Prior
@@ -60,7 +67,9 @@ class Solver:
     noise: float | Literal["auto"] = "auto"
     consistent: bool = False
     heldout: float = 0.0
-    halo: ClassVar[int] = 40
+    visible: float = 0.0
+    start: Reconstructor | None = None
+    time_limit: float | None = None
     network: ClassVar[None] = None
 
     def __post_init__(self) -> None:
@@ -74,14 +83,28 @@ class Solver:
         check_noise(self.noise)
         if not 0 <= self.heldout <= 0.5:
             raise ValueError(f"heldout: expected a share from 0 to 0.5, got {self.heldout}")
+        not_negative("visible", self.visible)
+        if self.start is not None and not hasattr(self.start, "run"):
+            raise TypeError(f"start: expected a reconstructor or None, got {self.start!r}")
+        if self.time_limit is not None and not not_negative("time_limit", self.time_limit):
+            raise ValueError("time_limit: expected seconds above 0 or null, got 0")
+
+    @property
+    def halo(self) -> int:
+        """Lines around a part of a scene that have an influence on it."""
+        return HALO if self.start is None else max(HALO, self.start.halo)
 
     @property
     def shares_batch(self) -> bool:
         """Whether a sample comes out the same whatever else is in its batch.
 
-        A tolerance, and the pixels held out, stop all samples at the same iteration.
+        A tolerance, a time limit and pixels held out stop all samples at the same iteration, and
+        noise is visible in all of them or in none.
         """
-        return self.tol == 0 and (self.heldout == 0 or self.noise != "auto")
+        if self.tol > 0 or self.time_limit is not None:
+            return False
+        alone = (self.heldout > 0 or self.visible > 0) and self.noise == "auto"
+        return not alone and (self.start is None or self.start.shares_batch)
 
     @torch.no_grad()
     def run(
@@ -106,6 +129,12 @@ class Solver:
         """
         began = time.perf_counter()
         measured = seen(y, system)
+        if self.visible > 0 and self.noise == "auto":
+            statistics = statistics or Statistics(lambda: [(measured, system)])
+            if bool((statistics.noise < self.visible).all()):
+                statistics = statistics.trusted()
+            elif self.start is not None and x0 is None:
+                return self.start.run(measured, system, callback=callback, statistics=statistics)
         level = signal_level(measured, system, statistics)
         y, noise = measured / level, None
         damped = getattr(self.algorithm, "damped", False)
@@ -114,8 +143,9 @@ class Solver:
         sigma, count = as_schedule(self.sigma), self.iterations
         rho = given = as_schedule(self.algorithm.rho if self.rho is None else self.rho)
         seeming = noise
+        whole = statistics or Statistics(lambda: [(measured, system)])
         if noise is not None and self._is_to_choose(noise, system):
-            whole, shown = statistics or Statistics(lambda: [(measured, system)]), noise
+            shown = noise
             size = measured.square().flatten(1).mean(1).sqrt()
             choice = whole.remember(self, lambda: self._choose(whole, shown))
             sigma, count = Annealed(sigma, count, choice.count), min(count, choice.count + SETTLED)
@@ -124,10 +154,19 @@ class Solver:
         if damped and seeming is not None:
             rho = damped_schedule(given, seeming, y, system, statistics)
 
+        limit = self.time_limit
+        timed = None if limit is None else Timed(sigma, began + limit)
+
         def start() -> Tensor | None:
+            if x0 is None and self.start is not None:
+                return self.start.run(measured, system, statistics=whole).checked().x / level
             if x0 is None and rho is not given:  # pinv blows up noise that dark pixels let through
                 return damped_inverse(y, system, rho(0, count))
             return None if x0 is None else x0 / level
+
+        def watch(iteration: Iteration, x: Tensor) -> bool | None:
+            told = None if callback is None else callback(iteration, x * level)
+            return told or (timed is not None and timed.is_over)
 
         solution = iterate(
             self.algorithm,
@@ -135,11 +174,11 @@ class Solver:
             system,
             self.prior,
             iterations=count,
-            sigma=sigma,
+            sigma=timed or sigma,
             rho=rho,
             x0=start,
             tol=self.tol,
-            callback=callback and (lambda iteration, x: callback(iteration, x * level)),
+            callback=None if callback is None and timed is None else watch,
             objective=objective,
             statistics=statistics,
             began=began,
@@ -159,7 +198,7 @@ class Solver:
 
         def run(y: Tensor, camera: LinearSystem, watch: Watch, factor: float) -> None:
             told: Any = "auto" if factor == 1 else factor * share
-            annealed = replace(self, noise=told, heldout=0.0, consistent=False)
+            annealed = replace(self, noise=told, heldout=0.0, consistent=False, time_limit=None)
             annealed.run(y, camera, callback=watch, statistics=statistics)
 
         deviation = share * float(statistics.size.mean())

@@ -44,7 +44,16 @@ DEVELOPMENT = {
     for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
 }
 # Pages that stand first in their folder; the others follow by name.
-GUIDES = ("snapshot", "methods", "pretrained", "cameras", "calibration", "sensor", "data")
+GUIDES = (
+    "snapshot",
+    "methods",
+    "self-supervised",
+    "pretrained",
+    "cameras",
+    "calibration",
+    "sensor",
+    "data",
+)
 EXPLANATION = ("index", "inverses", "algorithms", "measures")
 REFERENCE = ("settings", "outputs", "networks", "leaderboard", "operators")
 NOTEBOOKS = ("your_first_reconstruction", "bring_your_own_camera", "train_and_evaluate")

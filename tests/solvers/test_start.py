@@ -1,0 +1,123 @@
+"""A solver that starts from another method's cube, and one that has only so much time."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+
+from cassi.apps.reconstructors import build_solver, compose_settings
+from cassi.priors import NonLocalLowRank, Subspace
+from cassi.solvers import ADMM, Function, Geometric, Solver, Statistics, Timed
+from cassi.systems import SDCassi
+
+
+@pytest.fixture(scope="module")
+def scene():
+    """A scene of one repeated pattern, two spectra, and its measurement."""
+    generator = torch.Generator().manual_seed(0)
+    system = SDCassi(torch.rand(36, 36, generator=generator), bands=6, step=1)
+    tile = (torch.rand(9, 9, generator=generator) > 0.5).float().repeat(4, 4)
+    one, two = torch.rand(2, 6, 1, 1, generator=generator)
+    x = (one * tile + two * (1 - tile))[None]
+    return system, system(x), x
+
+
+SMOOTH = Solver(Subspace(), ADMM(rho=0.05), 40, Geometric(2.0, 0.03), noise=0.0)
+OWN = Solver(NonLocalLowRank(rank=3), ADMM(rho=0.05), 20, Geometric(0.2, 0.02), noise=0.0)
+
+
+def error(x: torch.Tensor, truth: torch.Tensor) -> float:
+    return float((x - truth).norm() / truth.norm())
+
+
+def test_patches_of_the_scene_itself_add_to_a_start(scene):
+    system, y, truth = scene
+    smooth = SMOOTH(y, system)
+    solution = replace(OWN, start=SMOOTH).run(y, system)
+    assert error(solution.x, truth) < 0.7 * error(smooth, truth)
+    assert len(solution.history) == 20
+    assert torch.equal(solution.x, OWN.run(y, system, x0=smooth).x)
+
+
+def test_a_first_cube_that_is_given_wins(scene):
+    system, y, truth = scene
+
+    def never(y, system):
+        raise AssertionError
+
+    x = replace(OWN, start=Function(never), iterations=1).run(y, system, x0=truth).x
+    assert error(x, truth) < 0.1
+
+
+@dataclass(frozen=True)
+class Noted:
+    """Remembers the statistics it was given."""
+
+    seen: list[Any]
+    iterations, halo, shares_batch, network = 1, 96, False, None
+
+    def run(self, y, system, *, statistics=None, **_):
+        self.seen.append(statistics)
+        return SMOOTH.run(y, system)
+
+
+def test_visible_noise_leaves_the_cube_of_the_start(scene):
+    system, y, _ = scene
+    solver = replace(OWN, start=(noted := Noted([])), noise="auto", visible=0.03, iterations=1)
+    assert (solver.halo, solver.shares_batch) == (96, False)
+    for level, kept in ((0.01, False), (0.05, True)):
+        statistics = Statistics(lambda: [(y, system)])
+        vars(statistics)["noise"] = torch.full((1,), level)
+        x = solver.run(y, system, statistics=statistics).x
+        assert torch.equal(x, SMOOTH(y, system)) == kept
+    assert [float(told.noise) for told in noted.seen] == [0.0, pytest.approx(0.05)]
+
+
+def test_a_schedule_follows_the_clock(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    timed = Timed(Geometric(1.0, 0.01), ends=110.0)
+    values = []
+    while not timed.is_over:
+        values.append(timed(len(values), 21))
+        now[0] += 2.5
+    assert values == pytest.approx([1.0, 0.01**0.25, 0.1, 0.01**0.75])
+    fast = Timed(Geometric(1.0, 0.01), ends=now[0] + 1e6)
+    assert [fast(i, 3) for i in range(3)] == pytest.approx([1.0, 0.1, 0.01])
+    assert fast.is_over
+
+
+def test_time_is_limited(scene):
+    system, y, _ = scene
+    solution = replace(OWN, iterations=10**5, time_limit=0.3).run(y, system)
+    assert solution.history[-1].seconds < 3
+    assert solution.history[-1].sigma < 0.1
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"start": 3}, TypeError, "start: expected a reconstructor or None, got 3"),
+        ({"time_limit": 0}, ValueError, "time_limit: expected seconds above 0"),
+        ({"time_limit": -1}, ValueError, "time_limit: expected a number >= 0, got -1"),
+    ],
+)
+def test_refuses(changed, error, message):
+    with pytest.raises(error, match=message):
+        replace(OWN, **changed)
+
+
+def test_a_start_has_the_name_of_a_method_or_network(scene):
+    system, y, _ = scene
+    options = ["experiment=self_supervised", "solver.iterations=1"]
+    solver = build_solver(compose_settings([*options, "solver.start=pretrained", "solver.noise=0"]))
+    assert solver.run(y, system).x.isfinite().all()
+    assert solver.start.settings.model["noise"] == 0
+    auto = build_solver(compose_settings([*options, "solver.noise=0.01"]))
+    assert (auto.start.noise, auto.start.iterations) == (0.01, 150)
+    with pytest.raises(ValueError, match=r"solver\.start: no method, network or .* 'automatic'"):
+        build_solver(compose_settings([*options, "solver.start=automatic"]))
