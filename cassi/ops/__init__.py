@@ -19,6 +19,7 @@ channels_last stay so. `backend(device)` says whether the compiled kernels are i
 from cassi.ops._camera import adjoint, data_step, forward, gram, gram_solve, ratio_inverse
 from cassi.ops._layout import assert_memory_format
 from cassi.ops._library import backend, load_compiled
+from cassi.ops._scan import selective_scan
 from cassi.ops._signal import convolve1d, sample_volume, trilinear
 from cassi.ops._taps import (
     adjoint_taps,
@@ -50,6 +51,7 @@ __all__ = [
     "linear_taps",
     "ratio_inverse",
     "sample_volume",
+    "selective_scan",
     "step_offsets",
     "trilinear",
     "tv_prox",
