@@ -60,7 +60,7 @@ class WindowedAttention(nn.Module):
         self.proj = nn.Linear(dim, dim)
 
     def forward(self, x: Tensor, token: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same; the token is `(1, 1, c)`."""
+        """Map `(B, H, W, c)` to the same; the token is `(B, 1, c)`."""
         height, width = x.shape[1:3]
         q, k, v = self.qkv(x).chunk(3, -1)
         of_token = F.linear(token, self.qkv.weight.chunk(3)[0])
@@ -123,7 +123,7 @@ class TokenAttention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to the same."""
         x = F.silu(convolve(self.dwc, self.in_proj(self.norm1(x))))
-        return cast(Tensor, self.attn(x, self.global_token))
+        return cast(Tensor, self.attn(x, self.global_token.expand(len(x), -1, -1)))
 
 
 class Mamba(nn.Module):
