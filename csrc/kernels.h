@@ -140,7 +140,7 @@ struct SelectiveScan {
   int64_t batch, length, channels, states;
   Dtype sums;
   View u, delta, rates, b, c, y;  // (B, L, D), (1|B, D, N), (B, L, N)
-  int64_t groups() const { return (channels + kScanGroup - 1) / kScanGroup; }
+  CASSI_MEMBER int64_t groups() const { return (channels + kScanGroup - 1) / kScanGroup; }
 };
 
 struct SelectiveScanBackward {
@@ -149,8 +149,10 @@ struct SelectiveScanBackward {
   View grad_rates;      // (B, D, N)
   View grad_b, grad_c;  // (G, B, L, N), each group's share
   void* kept;  // states, (B, G, chunks + kScanChunk, N, kScanGroup), in the dtype of the sums
-  int64_t chunks() const { return (scan.length + kScanChunk - 1) / kScanChunk; }
-  int64_t kept_by_a_tile() const { return (chunks() + kScanChunk) * scan.states * kScanGroup; }
+  CASSI_MEMBER int64_t chunks() const { return (scan.length + kScanChunk - 1) / kScanChunk; }
+  CASSI_MEMBER int64_t kept_by_a_tile() const {
+    return (chunks() + kScanChunk) * scan.states * kScanGroup;
+  }
 };
 
 // Launchers. `stream` is the CUDA stream, unused on the CPU.
