@@ -8,10 +8,12 @@
 #if defined(__CUDACC__)
 #define CASSI_INLINE static __host__ __device__ __forceinline__
 #define CASSI_APART CASSI_INLINE
+#define CASSI_MEMBER __host__ __device__
 #else
 #define CASSI_INLINE static inline
 // A function whose loops need the registers: inlined among others, it takes 5 % longer.
 #define CASSI_APART static __attribute__((noinline))
+#define CASSI_MEMBER
 #endif
 
 namespace cassi {

@@ -131,6 +131,31 @@ struct BandSolve {
   View r, gram, rho, z;  // gram: (1|B, T·K, K, H, D)
 };
 
+// h_t = exp(Δ_t a) h_{t-1} + Δ_t b_t u_t, y_t = c_t · h_t, of `channels` by `states` numbers h. A
+// tile is a group of channels of one sample, from the first step to the last.
+constexpr int64_t kScanGroup = 16;
+constexpr int64_t kMostStates = 64;
+constexpr int64_t kScanChunk = 64;  // steps whose states are made again for the gradient
+
+struct SelectiveScan {
+  int64_t batch, length, channels, states;
+  Dtype sums;
+  View u, delta, rates, b, c, y;  // (B, L, D), (1|B, D, N), (B, L, N)
+  CASSI_MEMBER int64_t groups() const { return (channels + kScanGroup - 1) / kScanGroup; }
+};
+
+struct SelectiveScanBackward {
+  SelectiveScan scan;  // without y
+  View grad, grad_u, grad_delta;
+  View grad_rates;      // (B, D, N)
+  View grad_b, grad_c;  // (G, B, L, N), each group's share
+  void* kept;  // states, (B, G, chunks + kScanChunk, N, kScanGroup), in the dtype of the sums
+  CASSI_MEMBER int64_t chunks() const { return (scan.length + kScanChunk - 1) / kScanChunk; }
+  CASSI_MEMBER int64_t kept_by_a_tile() const {
+    return (chunks() + kScanChunk) * scan.states * kScanGroup;
+  }
+};
+
 // Launchers. `stream` is the CUDA stream, unused on the CPU.
 void launch(const Forward&, void* stream);
 void launch(const Adjoint&, void* stream);
@@ -147,5 +172,7 @@ void launch(const ForwardTaps&, void* stream);
 void launch(const AdjointTaps&, void* stream);
 void launch(const MaskAdjointTaps&, void* stream);
 void launch(const BandSolve&, void* stream);
+void launch(const SelectiveScan&, void* stream);
+void launch(const SelectiveScanBackward&, void* stream);
 
 }  // namespace cassi

@@ -631,6 +631,69 @@ Tensor band_solve(const Tensor& r, const Tensor& gram, const Tensor& rho) {
   return z;
 }
 
+SelectiveScan scan_of(const Tensor& u, const Tensor& delta, const Tensor& rates, const Tensor& b,
+                      const Tensor& c) {
+  check_rank(u, "u", 3);
+  check_rank(rates, "rates", 3);
+  const int64_t batch = u.size(0), length = u.size(1), channels = u.size(2);
+  const int64_t states = rates.size(2);
+  STD_TORCH_CHECK(states >= 1 && states <= kMostStates, "rates: expected 1 to ", kMostStates,
+                  " states, got ", states);
+  STD_TORCH_CHECK(static_cast<double>(batch) * (static_cast<double>(length) + kScanChunk) *
+                          (static_cast<double>(channels) + kScanGroup) * kMostStates <
+                      kMostElements,
+                  "u: ", batch, " sequences of ", length, " and ", channels, " are too long");
+  return {batch,
+          length,
+          channels,
+          states,
+          sums_of({&u, &delta, &rates, &b, &c}),
+          read(u, u, "u", {batch, length, channels}),
+          read(delta, u, "delta", {batch, length, channels}),
+          read(rates, u, "rates", {batch, channels, states}, {true, false, false}),
+          read(b, u, "b", {batch, length, states}),
+          read(c, u, "c", {batch, length, states}),
+          {}};
+}
+
+Tensor selective_scan(const Tensor& u, const Tensor& delta, const Tensor& rates, const Tensor& b,
+                      const Tensor& c) {
+  SelectiveScan args = scan_of(u, delta, rates, b, c);
+  Tensor y = empty(u, {args.batch, args.length, args.channels}, u.scalar_type());
+  args.y = view(y, "y", {args.batch, args.length, args.channels});
+  start(args, y);
+  return y;
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> selective_scan_backward(
+    const Tensor& grad, const Tensor& u, const Tensor& delta, const Tensor& rates, const Tensor& b,
+    const Tensor& c) {
+  SelectiveScanBackward args = {};
+  SelectiveScan& scan = args.scan;
+  scan = scan_of(u, delta, rates, b, c);
+  const std::initializer_list<int64_t> sequence = {scan.batch, scan.length, scan.channels};
+  const std::initializer_list<int64_t> matrix = {scan.batch, scan.channels, scan.states};
+  const std::initializer_list<int64_t> shares = {scan.groups(), scan.batch, scan.length,
+                                                 scan.states};
+  args.grad = read(grad, u, "grad", sequence);
+  const ScalarType sums = scalar_type(scan.sums);
+  Tensor grad_u = empty(u, sequence, u.scalar_type());
+  Tensor grad_delta = empty(u, sequence, delta.scalar_type());
+  Tensor grad_rates = empty(u, matrix, sums);
+  Tensor grad_b = empty(u, shares, sums), grad_c = empty(u, shares, sums);
+  if (grad_u.numel() == 0)
+    return {grad_u, grad_delta, torch::stable::zero_(grad_rates), grad_b, grad_c};
+  Tensor kept = empty(u, {scan.batch * scan.groups(), args.kept_by_a_tile()}, sums);
+  args.grad_u = view(grad_u, "grad_u", sequence);
+  args.grad_delta = view(grad_delta, "grad_delta", sequence);
+  args.grad_rates = view(grad_rates, "grad_rates", matrix);
+  args.grad_b = view(grad_b, "grad_b", shares);
+  args.grad_c = view(grad_c, "grad_c", shares);
+  args.kept = kept.mutable_data_ptr();
+  start(args, grad_u);
+  return {grad_u, grad_delta, grad_rates, grad_b, grad_c};
+}
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(cassi, CASSI_DEVICE, library) {
@@ -653,6 +716,8 @@ STABLE_TORCH_LIBRARY_IMPL(cassi, CASSI_DEVICE, library) {
   library.impl("adjoint_taps", TORCH_BOX(&adjoint_taps));
   library.impl("mask_adjoint_taps", TORCH_BOX(&mask_adjoint_taps));
   library.impl("band_solve", TORCH_BOX(&band_solve));
+  library.impl("selective_scan", TORCH_BOX(&selective_scan));
+  library.impl("selective_scan_backward", TORCH_BOX(&selective_scan_backward));
 }
 
 }  // namespace cassi

@@ -17,6 +17,7 @@ from cassi.models.published.hdnet import HDNet
 from cassi.models.published.lade_dun import LADEDUN
 from cassi.models.published.lambda_net import LambdaNet
 from cassi.models.published.lrdun import LRDUN
+from cassi.models.published.mijun import MiJUN
 from cassi.models.published.mst import MST, MSTPlusPlus
 from cassi.models.published.padut import PADUT
 from cassi.models.published.rdluf_mixs2 import RDLUFMixS2
@@ -46,6 +47,7 @@ __all__ = [
     "Hourglass",
     "LambdaNet",
     "MSTPlusPlus",
+    "MiJUN",
     "RDLUFMixS2",
     "SAUNet",
     "TSANet",

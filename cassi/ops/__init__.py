@@ -27,6 +27,7 @@ from cassi.ops._camera import (
 )
 from cassi.ops._layout import assert_memory_format
 from cassi.ops._library import backend, load_compiled
+from cassi.ops._scan import selective_scan
 from cassi.ops._signal import convolve1d, sample_volume, trilinear
 from cassi.ops._taps import (
     adjoint_taps,
@@ -59,6 +60,7 @@ __all__ = [
     "linear_taps",
     "ratio_inverse",
     "sample_volume",
+    "selective_scan",
     "step_offsets",
     "trilinear",
     "tv_prox",

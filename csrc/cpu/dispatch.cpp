@@ -113,5 +113,7 @@ CASSI_KERNEL(ForwardTaps)
 CASSI_KERNEL(AdjointTaps)
 CASSI_KERNEL(MaskAdjointTaps)
 CASSI_KERNEL(BandSolve)
+CASSI_KERNEL(SelectiveScan)
+CASSI_KERNEL(SelectiveScanBackward)
 
 }  // namespace cassi

@@ -149,5 +149,59 @@ inline __attribute__((always_inline)) Vec<float>::type reciprocal_root<float>(Ve
 }
 #endif
 
+// The exponential, to the last digit or two: exp(a) = 2ⁿ exp(r), |r| <= ln(2)/2, by its Taylor
+// series. Zero where it would be less than about twice the least normal number.
+template <class T>
+struct Exponential;
+template <>
+struct Exponential<float> {
+  typedef int32_t Bits __attribute__((vector_size(CASSI_BYTES)));
+  static constexpr float lowest = -86.9f, highest = 89.0f, rounder = 12582912.0f;  // 1.5·2²³
+  static constexpr float ln2_high = 0.693359375f, ln2_low = -2.12194440e-4f;
+  static constexpr int degree = 7, bias = 127, mantissa = 23;
+};
+template <>
+struct Exponential<double> {
+  typedef int64_t Bits __attribute__((vector_size(CASSI_BYTES)));
+  static constexpr double lowest = -707.9, highest = 710.0, rounder = 6755399441055744.0;
+  static constexpr double ln2_high = 6.93145751953125e-1, ln2_low = 1.42860682030941723212e-6;
+  static constexpr int degree = 13, bias = 1023, mantissa = 52;
+};
+
+template <class T>
+static inline typename Vec<T>::type exponential(typename Vec<T>::type a) {
+  using V = typename Vec<T>::type;
+  using E = Exponential<T>;
+  constexpr T inverse[] = {T(1),
+                           T(1),
+                           T(1) / 2,
+                           T(1) / 6,
+                           T(1) / 24,
+                           T(1) / 120,
+                           T(1) / 720,
+                           T(1) / 5040,
+                           T(1) / 40320,
+                           T(1) / 362880,
+                           T(1) / 3628800,
+                           T(1) / 39916800,
+                           T(1) / 479001600,
+                           T(1) / 6227020800};
+  const V rounder = splat<T>(E::rounder);
+  // The sum's last bits are the integer n.
+  const V sum = a * T(1.4426950408889634) + rounder, n = sum - rounder;
+  const V r = (a - n * E::ln2_high) - n * E::ln2_low;
+  V p = splat<T>(inverse[E::degree]);
+  for (int k = E::degree - 1; k >= 0; --k) p = p * r + inverse[k];
+  typename E::Bits bits, zero;
+  __builtin_memcpy(&bits, &sum, sizeof bits);
+  __builtin_memcpy(&zero, &rounder, sizeof zero);
+  bits = (bits - zero + (E::bias - 1)) << E::mantissa;  // 2ⁿ⁻¹: n may be one more than fits
+  V half;
+  __builtin_memcpy(&half, &bits, sizeof half);
+  const V value = (p + p) * half;
+  const V infinite = splat<T>(static_cast<T>(__builtin_inf()));
+  return a < E::lowest ? V{} : a > E::highest ? infinite : value;  // a NaN stays a NaN
+}
+
 }  // namespace CASSI_ISA
 }  // namespace cassi

@@ -101,6 +101,7 @@ T read_only(const T* p) {
     emulated::barrier(here);                                     \
   } while (false)
 
+using std::exp;
 using std::sqrt;
 inline float rsqrtf(float a) { return 1.0f / std::sqrt(a); }
 inline double rsqrt(double a) { return 1.0 / std::sqrt(a); }

@@ -29,7 +29,13 @@ from torch import Tensor
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 from cassi import ops
-from cassi.ops import _reference, _reference_signal, _reference_taps, _reference_tv
+from cassi.ops import (
+    _reference,
+    _reference_scan,
+    _reference_signal,
+    _reference_taps,
+    _reference_tv,
+)
 from cassi.ops._library import SCHEMAS, kernels
 from scripts.checks import fuzz_batches
 from scripts.checks.fuzz_batches import Report
@@ -37,11 +43,12 @@ from scripts.checks.fuzz_batches import Report
 Random = np.random.Generator
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 NUMBERS = (0, -1, 1, 2, 3, -7, 1000, *(s * (1 << b) for b in (15, 31, 40, 62) for s in (1, -1)))
-_REFERENCES = (_reference, _reference_tv, _reference_signal, _reference_taps)
+_REFERENCES = (_reference, _reference_tv, _reference_signal, _reference_taps, _reference_scan)
 PUBLIC = (
     *("add_adjoint", "adjoint", "adjoint_taps", "band_solve", "convolve1d", "data_step"),
     *("detector_columns", "forward", "forward_taps", "gram", "gram_solve", "gram_taps"),
-    *("linear_taps", "ratio_inverse", "sample_volume", "step_offsets", "trilinear", "tv_prox"),
+    *("linear_taps", "ratio_inverse", "sample_volume", "selective_scan", "step_offsets"),
+    *("trilinear", "tv_prox"),
 )
 
 
@@ -164,6 +171,9 @@ def _arguments(random: Random, wanted: list[str], name: str, public: bool) -> di
         "g": lambda: rand(batch, long),
         "offsets": lambda: rand(bands, of=torch.float32) * 9,
         "width": lambda: width,
+        **dict.fromkeys(("u", "delta"), lambda: rand(batch, height, bands)),
+        "rates": lambda: -rand(*(() if public else (samples,)), bands, short + 1),
+        **dict.fromkeys(("b", "c"), lambda: rand(batch, height, short + 1)),
         "volume": lambda: rand(batch, bands, 3, height, width),
     }
     flags = ("channels_last", "per_sample", "per_band", "need_mask", "need_rho", "return_dual")
@@ -178,6 +188,8 @@ def _adapt(
     """Where a name means something else for one operator."""
     if "convolve" in name or "correlate" in name:
         made["v"] = rand(batch, short)
+    if name == "selective_scan_backward":
+        made["grad"] = rand(*made["u"].shape)
     if name == "trilinear_backward":
         made["grad"] = rand(batch * 7, bands)
     if name == "sample_volume":

@@ -119,7 +119,9 @@ def reconstruct_capture(name: str, options: argparse.Namespace) -> None:
     """Reconstruct the real capture."""
     measurement, mask = options.capture
     y, system = cassi.read_measurement(measurement), cassi.SDCassi(cassi.read_mask(mask), 28, 2)
-    net = create_model(name, bands=28).eval()
+    side = max(system.cube_shape[1:])
+    size = {"size": (side, side)} if name.startswith("mijun") else {}  # bound to it
+    net = create_model(name, bands=28, **size).eval()
     half = options.precision == "bfloat16"
     if half:
         net = net.to(memory_format=torch.channels_last)

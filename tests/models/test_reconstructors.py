@@ -43,6 +43,7 @@ LOSES_CHANNELS_LAST = {
     "gap_net": "aten.stack in GAPNet",
     "lade_dun": "aten.cat in head_GD (LearnedProjection)",
     "lambda_net": "aten.stack in LambdaNet",
+    "mijun": "aten.mul in MiJUN",
     "mst_plus_plus": "aten.cat in MSTPlusPlus",
     "padut": "aten.mul in PADUT",
     "saunet": "aten.mul in SAUNet",

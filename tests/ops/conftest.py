@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cassi import ops
-from cassi.ops import _reference, _reference_signal, _reference_taps, _reference_tv
+from cassi.ops import (
+    _reference,
+    _reference_scan,
+    _reference_signal,
+    _reference_taps,
+    _reference_tv,
+)
 from cassi.ops._library import kernels
 
 Array = NDArray[np.float64]
@@ -64,7 +70,7 @@ def full_masks() -> Callable[[Array, int, int], Array]:
 
 def reference(name: str) -> Callable[..., Any]:
     """Find the pure-torch kernel of an operator."""
-    modules = (_reference, _reference_tv, _reference_signal, _reference_taps)
+    modules = (_reference, _reference_tv, _reference_signal, _reference_taps, _reference_scan)
     return next(getattr(module, name) for module in modules if hasattr(module, name))
 
 

@@ -41,6 +41,8 @@ OTHERS: dict[str, Callable[[], list[Any]]] = {
     "adjoint_taps": lambda: [_rand(2, 2, 9, 41), _rand(2, 2, 5, 9, 33), *_taps(5, 3), False],
     "mask_adjoint_taps": lambda: [_rand(2, 5, 9, 33), _rand(2, 2, 9, 41), *_taps(5, 2), True, True],
     "band_solve": lambda: [_rand(2, 2, 9, 41), _band_gram(2, 9, 41), _damping(2, 2, 9, 41)],
+    "selective_scan": lambda: _scan(2, 67, 19, 5),
+    "selective_scan_backward": lambda: [_rand(2, 67, 19), *_scan(2, 67, 19, 5)],
 }
 # The same, of which every thread gets a part.
 LARGE: dict[str, Callable[[], list[list[Any]]]] = {
@@ -68,6 +70,8 @@ LARGE: dict[str, Callable[[], list[list[Any]]]] = {
         [_rand(3, 2, 37, 133), _band_gram(2, 37, 133), rho]
         for rho in (torch.full((1, 1, 1, 1), 0.1), _damping(1, 2, 37, 133))
     ],
+    "selective_scan": lambda: [_scan(3, 70, 90, 16)],
+    "selective_scan_backward": lambda: [[_rand(3, 70, 90), *_scan(3, 70, 90, 16)]],
 }
 NAMES = [*CAMERA, *OTHERS]
 ONLY_REFERENCE = {"tv_prox_backward"}
@@ -77,6 +81,14 @@ every_op = pytest.mark.parametrize("name", NAMES)
 def _rand(*shape: int) -> Tensor:
     generator = torch.Generator().manual_seed(sum(shape))
     return 2 * torch.rand(shape, generator=generator) - 1
+
+
+def _scan(batch: int, length: int, channels: int, states: int) -> list[Any]:
+    """Sequences whose states decay."""
+    rates = -1 - _rand(1, channels, states)
+    of_states = [_rand(batch, length, states) + shift for shift in (0.0, 0.3)]
+    return [_rand(batch, length, channels), 0.5 + 0.5 * _rand(batch, length, channels), rates,
+            *of_states]  # fmt: skip
 
 
 def _damping(*shape: int) -> Tensor:

@@ -61,10 +61,18 @@ def _cases(k: int, samples: int, bands: int, dtype: torch.dtype) -> dict[str, tu
         "adjoint_taps": (y, m, taps, starts),
         "mask_adjoint_taps": (x, y, taps, starts, samples > 1, bands > 1),
         "band_solve": (y, band, damping),
+        "selective_scan": _sequences(samples, dtype),
+        "selective_scan_backward": (_rand(B, 5, 3, dtype=dtype), *_sequences(samples, dtype)),
         "tv_prox": (x, rho * 0.1, 2, samples > 1),
         "tv_prox_dual": (x, rho * 0.1, dual, 2, samples > 1),
         "tv_prox_backward": (x, dual, x, rho * 0.1, dual, 2, samples > 1),
     }
+
+
+def _sequences(samples: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Arguments of a scan: u, Δ, rates, b, c."""
+    u, b = _rand(B, 5, 3, dtype=dtype), _rand(B, 5, 2, dtype=dtype)
+    return u, _turned(u * 0.5), -_rand(samples, 3, 2, dtype=dtype), b, _turned(b * 0.5)
 
 
 @pytest.mark.parametrize("name", sorted(_library.SCHEMAS))
@@ -110,6 +118,11 @@ def _shifts(t: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     return ops.linear_taps(t["m"][0, 0, 0, :1] + 1.3 * torch.arange(bands, dtype=t["m"].dtype))
 
 
+def _scanned(x: Tensor, rates: Tensor) -> Tensor:  # (B, L, D), (N,)
+    states = rates * x[:, :, :1]
+    return ops.selective_scan(x, x + 0.1, -rates.expand(x.shape[2], -1), states, states + 1)
+
+
 PUBLIC: dict[str, Callable[[dict[str, Tensor]], Tensor]] = {
     "forward": lambda t: ops.forward(t["x"], t["m"], STEP),
     "adjoint": lambda t: ops.adjoint(t["y"], t["m"], C, STEP),
@@ -133,6 +146,7 @@ PUBLIC: dict[str, Callable[[dict[str, Tensor]], Tensor]] = {
     ),
     "convolve1d": lambda t: ops.convolve1d(t["x"], t["m"][0, 0, :, :3]),
     "trilinear": lambda t: ops.trilinear(*_cells(t["x"])),
+    "selective_scan": lambda t: _scanned(t["x"][:, :, :4, 0], t["m"][0, 0, 0, :2]),
     "sample_volume": lambda t: ops.sample_volume(t["x"][:, None], _points(t["y"])),
 }
 NOT_OPERATORS = {"assert_memory_format", "backend", "detector_columns", "step_offsets"}

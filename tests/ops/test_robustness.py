@@ -44,6 +44,15 @@ FITTING: dict[str, tuple[Any, ...]] = {
     "adjoint_taps": (Y, M, TAPS, STARTS),
     "mask_adjoint_taps": (X, Y, TAPS, STARTS, False, True),
     "band_solve": (Y, torch.ones(B, 2 * K, K, H, WIDE), RHO),
+    "selective_scan": (X[:, 0], X[:, 0], -torch.ones(B, W, K), Y[:, 0, :, :K], Y[:, 0, :, :K]),
+    "selective_scan_backward": (
+        X[:, 0],
+        X[:, 0],
+        X[:, 0],
+        -torch.ones(B, W, K),
+        Y[:, 0, :, :K],
+        Y[:, 0, :, :K],
+    ),
 }
 every_op = pytest.mark.parametrize("name", FITTING)
 # Sizes that an operator takes as they are, since another argument has none to compare them with.
@@ -216,6 +225,10 @@ mask_adjoint_taps(ones(1, 1, 1, 1), ones(1, 2**60, 1, 1), ones(1, 1, 1), S, True
 band_solve(ones(1, 2**24, 1, 1), ones(1, 2**24, 2**24, 1, 1), R)
 band_solve(ones(1, 1, 1, 2**30), ones(1, 2**30, 1, 1, 2**30), R)
 trilinear_backward(ones(2**40, 2**19), ones(2**40, 8, 2**19), ones(2**40, 3))
+selective_scan(*[ones(1, 2**50, 1)] * 2, R[0], *[ones(1, 2**50, 1)] * 2)
+selective_scan(*[ones(2**40, 1, 2**20)] * 2, ones(1, 2**20, 1), *[ones(2**40, 1, 1)] * 2)
+selective_scan(*[ones(1, 1, 1)] * 2, ones(1, 1, 2**40), *[ones(1, 1, 2**40)] * 2)
+selective_scan_backward(*[ones(1, 2**46, 1)] * 3, R[0], *[ones(1, 2**46, 1)] * 2)
 """.strip().splitlines()
 
 SCRIPT = """

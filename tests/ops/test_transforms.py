@@ -54,6 +54,10 @@ MAPPED: dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]] = {
     "tv_prox_dual": (lambda x, w, d: kernels.tv_prox_dual(x, w, d, 3, False), (X, RHO, DUAL)),
     "convolve1d": (lambda a, v: kernels.convolve1d(a, v), (X[:, 0, 0], Y[:, 0, 0])),
     "correlate1d": (lambda a, v: kernels.correlate1d(a, v), (Y[:, 0, 0], X[:, 0, 0])),
+    "selective_scan": (
+        lambda u, delta, rates, b, c: kernels.selective_scan(u, delta, -rates, b, c),
+        (X[:, :, 0], X[:, :, 1], _rand(N, 1, W, 2), Y[:, :, 0, :, :2], Y[:, :, 1, :, :2]),
+    ),
     "trilinear": (lambda f, p: kernels.trilinear(f, p), (_rand(N, 4, 8, 2), _rand(N, 4, 3))),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
@@ -118,19 +119,22 @@ class LocalNonLocalBlock(nn.Module):
 class LocalNonLocalTransformer(nn.Module):
     """A U-Net of three scales, told the noise level by one more channel.
 
-    Any height and width: reflected to a multiple of 32, and cropped.
+    Any height and width: reflected to a multiple, and cropped.
 
     Args:
-        blocks: how many at each scale, on the way down and on the way up.
+        bands: number C of bands.
+        block: what maps `(B, h, w, c)` to the same at a scale, 0 for the finest; made twice for all
+            scales but the coarsest.
+        multiple: of which rows and columns are.
 
     Source: Dong et al., AAAI 2024, figure 3.
     """
 
-    def __init__(self, bands: int, blocks: int) -> None:
+    def __init__(
+        self, bands: int, block: Callable[[int], nn.Module], multiple: int = MULTIPLE
+    ) -> None:
         super().__init__()
-
-        def at(scale: int) -> LocalNonLocalBlock:
-            return LocalNonLocalBlock(bands << scale, 1 << scale, blocks)
+        self.multiple = multiple
 
         def down(dim: int) -> Resampling:
             return Resampling("down", nn.Conv2d(dim, 2 * dim, 4, 2, 1, bias=False))
@@ -140,9 +144,9 @@ class LocalNonLocalTransformer(nn.Module):
 
         fine, middle, coarse = (bands << scale for scale in range(SCALES))
         self.embedding = nn.Conv2d(bands + 1, bands, 3, padding=1, bias=False)
-        self.Encoder = nn.ModuleList((at(0), at(1)))
-        self.BottleNeck = at(2)
-        self.Decoder = nn.ModuleList((at(1), at(0)))
+        self.Encoder = nn.ModuleList((block(0), block(1)))
+        self.BottleNeck = block(2)
+        self.Decoder = nn.ModuleList((block(1), block(0)))
         self.Downs = nn.ModuleList((down(fine), down(middle)))
         self.Ups = nn.ModuleList((up(coarse), up(middle)))
         self.fusions = nn.ModuleList(
@@ -153,7 +157,7 @@ class LocalNonLocalTransformer(nn.Module):
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
         """Denoise `(B, C, H, W)`; sigma `(B, 1, 1, 1)` is the noise level of each sample."""
         height, width = x.shape[-2:]
-        padded = pad_to_multiple(x, MULTIPLE, "mirror").permute(0, 2, 3, 1)
+        padded = pad_to_multiple(x, self.multiple, "mirror").permute(0, 2, 3, 1)
         plane = sigma.to(x.dtype).expand(-1, *padded.shape[1:3], -1)
         features = convolve(self.embedding, torch.cat((plane, padded), -1))
         kept = []
@@ -225,7 +229,11 @@ class DERNNLNLT(Unrolled):
         check_counts("DERNNLNLT", blocks=blocks)
         self.fusion = nn.Conv2d(2 * bands, bands, 1)
         self.DP = DegradationEstimation(bands)
-        self.PP = LocalNonLocalTransformer(bands, blocks)
+
+        def block(scale: int) -> LocalNonLocalBlock:
+            return LocalNonLocalBlock(bands << scale, 1 << scale, blocks)
+
+        self.PP = LocalNonLocalTransformer(bands, block)
         draw_narrow(self, nn.Conv2d)
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:

@@ -1,0 +1,310 @@
+"""MiJUN: unrolled splitting whose denoiser scans the image in three directions."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cassi import ops
+from cassi.models.attention import WINDOW, attend, from_windows, to_windows
+from cassi.models.grid import (
+    Camera,
+    Sensing,
+    gather_bands,
+    mix_measurement,
+    moved_masks,
+    offsets,
+    place_bands,
+)
+from cassi.models.layers import GatedFeedForward, PixelNorm, PreNorm, convolve, draw_narrow
+from cassi.models.network import Unrolled
+from cassi.models.published.dernn_lnlt import (
+    MULTIPLE,
+    DegradationEstimation,
+    LocalNonLocalTransformer,
+)
+from cassi.models.registry import register
+from cassi.solvers import HQS
+
+MOMENTUM = 0.5
+
+
+class WindowedAttention(nn.Module):
+    """Attention within windows, plus what one global token has gathered from all pixels.
+
+        out = W_p (softmax(qkᵀ/√d + table) v + softmax(q k_gᵀ/√d) v_g),   k_g, v_g = W_g g,
+        g = softmax(q_t kᵀ/√d) v
+
+    where q_t is that of the token. With a single token the second softmax is 1: v_g is added.
+
+    Args:
+        dim: channels.
+        heads: of attention.
+    """
+
+    relative_position_index: Tensor
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.relative_position_bias_table = nn.Parameter(torch.empty((2 * WINDOW - 1) ** 2, heads))
+        nn.init.trunc_normal_(self.relative_position_bias_table, std=0.02)
+        self.register_buffer("relative_position_index", relative_positions())
+        self.qkv = nn.Linear(dim, 3 * dim, bias=False)
+        self.kv_global = nn.Linear(dim, 2 * dim, bias=False)
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, token: Tensor) -> Tensor:
+        """Map `(B, H, W, c)` to the same; the token is `(B, 1, c)`."""
+        height, width = x.shape[1:3]
+        q, k, v = self.qkv(x).chunk(3, -1)
+        of_token = F.linear(token, self.qkv.weight.chunk(3)[0])
+        gathered = self._gather(of_token, k.flatten(1, 2), v.flatten(1, 2))
+        everywhere = self.kv_global(gathered).chunk(2, -1)[1]  # (B, 1, c)
+        rows, columns, values = (self._split(to_windows(part)) for part in (q, k, v))
+        local = attend(rows, columns, values, self._table())
+        inside = from_windows(local.transpose(-2, -3).flatten(-2), height, width)
+        return cast(Tensor, self.proj(inside + everywhere.unsqueeze(1)))
+
+    def _split(self, x: Tensor) -> Tensor:  # (…, n, c) → (…, heads, n, d)
+        return x.unflatten(-1, (self.heads, -1)).transpose(-2, -3)
+
+    def _gather(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # (B, n, c) → (B, 1, c)
+        q, k, v = self._split(q), self._split(k), self._split(v)
+        weights = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
+        return (weights @ v).transpose(1, 2).flatten(2)
+
+    def _table(self) -> Tensor:  # (heads, n, n)
+        pixels = WINDOW * WINDOW
+        table = self.relative_position_bias_table[self.relative_position_index]
+        return table.view(pixels, pixels, -1).permute(2, 0, 1)
+
+
+def relative_positions() -> Tensor:
+    """Return the row of the table for every pair of pixels of a window, `(n²,)`."""
+    rows, columns = torch.meshgrid(torch.arange(WINDOW), torch.arange(WINDOW), indexing="ij")
+    apart = [
+        axis.flatten()[:, None] - axis.flatten()[None] + WINDOW - 1 for axis in (rows, columns)
+    ]
+    return (apart[0] * (2 * WINDOW - 1) + apart[1]).flatten()
+
+
+class TokenAttention(nn.Module):
+    """Attention of SiLU(depthwise(W LayerNorm(x))), with a learned global token.
+
+    What the public code makes and does not use (act_proj, out_proj, cpe1, cpe2, norm2) is among
+    the weights all the same.
+    """
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+
+        def depthwise() -> nn.Conv2d:
+            return nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
+
+        self.global_token = nn.Parameter(torch.zeros(1, 1, dim))
+        self.attn = WindowedAttention(dim, heads)
+        self.cpe1 = depthwise()
+        self.norm1 = nn.LayerNorm(dim)
+        self.in_proj = nn.Linear(dim, dim)
+        self.act_proj = nn.Linear(dim, dim)
+        self.dwc = depthwise()
+        self.out_proj = nn.Linear(dim, dim)
+        self.cpe2 = depthwise()
+        self.norm2 = nn.LayerNorm(dim)
+        for unused in (self.act_proj, self.out_proj, self.cpe1, self.cpe2, self.norm2):
+            unused.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, H, W, c)` to the same."""
+        x = F.silu(convolve(self.dwc, self.in_proj(self.norm1(x))))
+        return cast(Tensor, self.attn(x, self.global_token.expand(len(x), -1, -1)))
+
+
+class Mamba(nn.Module):
+    """A gated state-space model of a sequence.
+
+        x, z = halves of W_in t,   u = SiLU(causal depthwise(x)),   Δ, b, c = W_x u,
+        out = W_out (SiLU(z) ⊙ (scan(u, softplus(W_Δ Δ + bias), −exp(A_log), b, c) + D u))
+
+    Args:
+        dim: channels of a step of the sequence.
+        states: of each channel.
+        taps: of the causal convolution.
+        expand: inner channels in units of `dim`.
+
+    Source: Gu and Dao, "Mamba: linear-time sequence modeling with selective state spaces", COLM
+    2024; names of the weights and first values as in its code.
+    """
+
+    def __init__(self, dim: int, states: int = 16, taps: int = 4, expand: int = 2) -> None:
+        super().__init__()
+        inner, rank = expand * dim, math.ceil(dim / 16)
+        self.rank, self.states = rank, states
+        rates = torch.arange(1, states + 1, dtype=torch.float32).log()
+        self.A_log = nn.Parameter(rates.repeat(inner, 1))
+        self.D = nn.Parameter(torch.ones(inner))
+        self.in_proj = nn.Linear(dim, 2 * inner, bias=False)
+        self.conv1d = nn.Conv1d(inner, inner, taps, groups=inner, padding=taps - 1)
+        self.x_proj = nn.Linear(inner, rank + 2 * states, bias=False)
+        self.dt_proj = nn.Linear(rank, inner)
+        self.out_proj = nn.Linear(inner, dim, bias=False)
+        self.draw_steps()
+
+    def draw_steps(self, least: float = 1e-3, most: float = 0.1) -> None:
+        """Draw W_Δ, and the bias so that softplus(bias) is log-uniform in [least, most]."""
+        nn.init.uniform_(self.dt_proj.weight, -(self.rank**-0.5), self.rank**-0.5)
+        span = math.log(most / least)
+        steps = torch.exp(torch.rand(self.dt_proj.out_features) * span) * least
+        with torch.no_grad():
+            self.dt_proj.bias.copy_(steps + torch.log(-torch.expm1(-steps)))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Map `(B, L, dim)` to the same."""
+        x, gate = self.in_proj(tokens).chunk(2, -1)
+        u = F.silu(self.conv1d(x.mT)[..., : x.shape[1]].mT)
+        step, b, c = self.x_proj(u).split((self.rank, self.states, self.states), -1)
+        delta = F.softplus(self.dt_proj(step))
+        y = ops.selective_scan(u, delta, -self.A_log.float().exp(), b, c)
+        return cast(Tensor, self.out_proj((y + self.D * u) * F.silu(gate)))
+
+
+class ThreeScans(nn.Module):
+    """The mean of three scans of an image: along its pixels, and twice across its bands.
+
+    The first sees pixels, row by row, of c channels. The others share weights: a step is a column
+    of one channel, or a row of one channel, and has as many values as the image has rows or
+    columns.
+
+    Args:
+        dim: channels c.
+        side: rows and columns of the image.
+
+    Source: Mei et al., AAAI 2025, section 3.3.
+    """
+
+    def __init__(self, dim: int, side: int) -> None:
+        super().__init__()
+        self.norm, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(side)
+        self.mamba, self.mamba2 = Mamba(dim), Mamba(side)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, H, W, c)` to the same."""
+        columns, rows = x.permute(0, 3, 2, 1), x.permute(0, 3, 1, 2)  # (B, c, W, H), (B, c, H, W)
+        pixels = self.mamba(self.norm(x.flatten(1, 2))).view(x.shape)
+        across = [
+            self.mamba2(self.norm2(image.flatten(1, 2))).view(image.shape)
+            for image in (columns, rows)
+        ]
+        return cast(
+            Tensor, (pixels + across[0].permute(0, 3, 2, 1) + across[1].permute(0, 2, 3, 1)) / 3
+        )
+
+
+class MambaBlock(nn.Module):
+    """Attention, three scans and a feed-forward network, each of the normalized x, with a skip."""
+
+    def __init__(self, dim: int, heads: int, side: int) -> None:
+        super().__init__()
+        parts = (
+            TokenAttention(dim, heads),
+            ThreeScans(dim, side),
+            GatedFeedForward(dim, bias=True),
+        )
+        self.blocks = nn.ModuleList(
+            [nn.ModuleList(PreNorm(PixelNorm(dim), part) for part in parts)]
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, H, W, c)` to the same."""
+        for part in cast(nn.ModuleList, self.blocks[0]):
+            x = x + part(x)
+        return x
+
+
+@register("mijun_3stg", stages=3)
+@register("mijun_5stg", stages=5)
+@register("mijun_9stg", stages=9)
+class MiJUN(Unrolled):
+    """Unrolled half-quadratic splitting that looks ahead, with one set of weights for all stages.
+
+        v = z_k + Φᵀ(ΦΦᵀ + ρI)⁻¹(y − Φẑ),   ẑ = z_k + ½(z_k − z_{k−1}),   z_{k+1} = denoise(v, σ)
+
+    with Φ, ρ and σ estimated from z_k, as in DERNN-LNLT. The denoiser scans rows and columns as
+    wholes, so that its weights belong to square images of one size.
+
+    Args:
+        bands: number C of bands.
+        stages: number of iterations.
+        size: rows and columns of the image, which are equal; rounded up to a multiple of 32.
+            Smaller scenes are reflected to that size, larger ones are refused. (256, 256) is the
+            published.
+        checkpointing: spend time to save memory in training, see `Unrolled`.
+
+    Raises:
+        ValueError: a count below 1, or a size that is not square.
+
+    Source: Mei et al., "Detail matters: Mamba-inspired joint unfolding network for snapshot
+    spectral compressive imaging", AAAI 2025; names of the weights as in its code.
+    """
+
+    def __init__(
+        self,
+        bands: int = 28,
+        stages: int = 5,
+        size: tuple[int, int] = (256, 256),
+        checkpointing: bool = False,
+    ) -> None:
+        super().__init__(bands, stages, checkpointing)
+        padded = [int(side) + -int(side) % MULTIPLE for side in size]
+        if len(padded) != 2 or padded[0] != padded[1] or padded[0] < 1:
+            raise ValueError(f"MiJUN size: expected as many rows as columns, got {tuple(size)}")
+        self.side = padded[0]
+
+        def block(scale: int) -> MambaBlock:
+            return MambaBlock(bands << scale, 1 << scale, self.side >> scale)
+
+        self.fusion = nn.Conv2d(2 * bands, bands, 1)
+        self.DP = DegradationEstimation(bands)
+        self.PP = LocalNonLocalTransformer(bands, block, self.side)
+        draw_narrow(self, nn.Conv2d)
+        draw_narrow(self, nn.Linear)
+        for module in self.modules():
+            if isinstance(module, Mamba):
+                module.draw_steps()
+
+    def recover(self, y: Tensor, system: Camera) -> Tensor:
+        """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        height, width = system.mask.shape[-2:]
+        self._check_size(height, width)
+        shifts = offsets(system)
+        masks, denoise = moved_masks(y, system), partial(self.compute, self.PP)
+
+        def prior(v: Tensor, sigma: Any) -> Tensor:
+            cube = denoise(gather_bands(v, shifts, width), sigma)
+            return place_bands(cube, shifts, y.shape[-1] - width)
+
+        algorithm = HQS()
+        before = mix_measurement(self.fusion, y, masks, system)
+        state = algorithm.init(y, Sensing(masks), before)
+        for _ in range(self.stages):
+            matrix, rho, sigma = self.DP(state.x, masks)
+            sensing, now = Sensing(matrix), state.x
+            # y − Φẑ is what the step makes of this one.
+            ahead = y - sensing(MOMENTUM * (now - before))
+            state = algorithm.step(state, ahead, sensing, prior, sigma, rho)
+            before = now
+        return gather_bands(state.x, shifts, width)
+
+    def _check_size(self, height: int, width: int) -> None:
+        if max(height, width) > self.side:
+            raise ValueError(
+                f"MiJUN: expected a scene of at most {self.side} x {self.side} pixels, the size of "
+                f"its weights, got {height} x {width}; make the network for another size, "
+                "create_model(…, size=(N, N)), or take one for any size, such as dernn_lnlt_9stg"
+            )

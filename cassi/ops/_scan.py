@@ -1,0 +1,120 @@
+"""The selective scan of state-space models, as a function of tensors.
+
+Any floating dtype; sums run in float32 at least, and the result has the dtype of the first
+argument. It has reverse-mode gradients to any order with respect to all arguments, runs under
+`torch.compile(fullgraph=True)`, and gives the same bits for every number of threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cassi.ops import _reference_scan
+from cassi.ops._checks import check_floating, check_same_device, shape_of
+from cassi.ops._library import define, differentiable, kernels
+from cassi.ops._reference import accumulation_dtype
+
+MOST_STATES = 64
+
+
+def selective_scan(u: Tensor, delta: Tensor, rates: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """Run a linear recurrence whose coefficients change from step to step.
+
+        h_t = exp(Δ_t a) h_{t−1} + Δ_t b_t u_t,   y_t = Σ_n c_t h_t,   h_{−1} = 0
+
+    Every channel d has N states h, which decay with its rates a; b_t and c_t, which all channels
+    share, say how a step enters the states and how they are read.
+
+    Args:
+        u: sequences `(B, L, D)`: L steps of D channels.
+        delta: step sizes Δ `(B, L, D)`, positive in state-space models.
+        rates: a `(D, N)`, negative in state-space models, with 1 to 64 states N.
+        b: `(B, L, N)`.
+        c: `(B, L, N)`.
+
+    Returns:
+        y `(B, L, D)` in the dtype of u.
+
+    Raises:
+        TypeError: an argument is not a floating tensor.
+        ValueError: shapes or devices do not fit each other, or there are other numbers of states.
+
+    Source: Gu and Dao, "Mamba: linear-time sequence modeling with selective state spaces", COLM
+    2024, algorithm 2.
+
+    >>> ones = torch.ones(1, 3, 1)
+    >>> selective_scan(ones, ones, torch.tensor([[-0.6931472]]), ones, ones).flatten()
+    tensor([1.0000, 1.5000, 1.7500])
+    """
+    named = {"u": u, "delta": delta, "rates": rates, "b": b, "c": c}
+    for name, value in named.items():
+        check_floating(name, value)
+    if u.ndim != 3:
+        raise ValueError(f"u: expected (B, L, D), got shape {shape_of(u)}")
+    batch, length, channels = u.shape
+    if rates.ndim != 2 or rates.shape[0] != channels or not 1 <= rates.shape[1] <= MOST_STATES:
+        raise ValueError(
+            f"rates: expected (D, N) = ({channels}, 1 to {MOST_STATES}), got shape "
+            f"{shape_of(rates)}"
+        )
+    states = rates.shape[1]
+    for name, wanted in (
+        ("delta", (batch, length, channels)),
+        ("b", (batch, length, states)),
+        ("c", (batch, length, states)),
+    ):
+        if tuple(named[name].shape) != wanted:
+            raise ValueError(f"{name}: expected {wanted}, got shape {shape_of(named[name])}")
+    check_same_device(**named)
+    return kernels.selective_scan(u, delta, rates[None], b, c)
+
+
+def _fake_selective_scan(u: Tensor, delta: Tensor, rates: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    return u.new_empty(u.shape)
+
+
+def _fake_selective_scan_backward(
+    grad: Tensor, u: Tensor, delta: Tensor, rates: Tensor, b: Tensor, c: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    batch, length, channels = u.shape
+    group, states = _reference_scan.GROUP, rates.shape[2]
+    sums = accumulation_dtype(u, delta, rates, b, c)
+    shares = ((channels + group - 1) // group, batch, length, states)
+    return (
+        u.new_empty(u.shape),
+        delta.new_empty(delta.shape),
+        u.new_empty((batch, channels, states), dtype=sums),
+        u.new_empty(shares, dtype=sums),
+        u.new_empty(shares, dtype=sums),
+    )
+
+
+@differentiable(
+    "selective_scan(Tensor u, Tensor delta, Tensor rates, Tensor b, Tensor c) -> Tensor",
+    _reference_scan.selective_scan,
+    _fake_selective_scan,
+)
+def _backward_selective_scan(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    values = ctx.saved_tensors
+    # Fused where nothing records a second derivative; torch differentiates the reference otherwise.
+    composed = torch.is_grad_enabled()
+    scan = _reference_scan if composed else kernels
+    *sequences, of_rates, of_b, of_c = scan.selective_scan_backward(grad, *values)
+    if values[2].shape[0] == 1:
+        of_rates = of_rates.sum(0, keepdim=True)
+    found = (*sequences, of_rates, of_b.sum(0), of_c.sum(0))
+    return tuple(
+        value.to(like.dtype) if needed else None
+        for value, like, needed in zip(found, values, ctx.needs_input_grad, strict=True)
+    )
+
+
+define(
+    "selective_scan_backward(Tensor grad, Tensor u, Tensor delta, Tensor rates, Tensor b, Tensor c)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _reference_scan.selective_scan_backward,
+    _fake_selective_scan_backward,
+)
