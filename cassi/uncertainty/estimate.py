@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cassi.solvers.base import Reconstructor
 from cassi.solvers.statistics import Statistics, signal_level
-from cassi.uncertainty.evidence import Evidence, Probe, gather
+from cassi.uncertainty.evidence import Evidence, Probe, Trial, gather
 from cassi.uncertainty.features import Features
 from cassi.uncertainty.spread import Spread, load_spread
 
@@ -76,7 +76,7 @@ def estimate(
             f"uncertainty: expected a camera of cassi.systems, got {type(system).__name__}; derive "
             "yours from cassi.systems.System"
         )
-    evidence = gather(y, system, reconstructor, x, probed=probed, statistics=statistics, seed=seed)
+    evidence = gather(Trial(y, system, reconstructor, statistics, seed), x, probed)
     level = float(signal_level(y, system, statistics).max())
     return judge(evidence, system, level, load_spread().to(x.device))
 

@@ -65,92 +65,89 @@ class Evidence:
     motion: Motion = field(default_factory=Motion)
 
 
-@torch.no_grad()
-def probe(
-    y: Tensor,
-    system: Any,
-    reconstructor: Reconstructor,
-    noise: float,
-    motion: Motion,
-    statistics: Statistics | None = None,
-    seed: int = 0,
-) -> Probe:
-    """Reconstruct a third of the lines without some pixels; where there is noise, twice.
+@dataclass(frozen=True)
+class Trial:
+    """A measurement, its camera, and the method whose cube of it is judged.
 
-    Args:
+    Attributes:
         y: measurement `(1, K, H', W')`.
         system: the camera.
         reconstructor: the method.
+        statistics: of the whole measurement, those that the cube was made with: what the method
+            found out about it then is not looked for again.
+        seed: of what is drawn.
+    """
+
+    y: Tensor
+    system: Any
+    reconstructor: Reconstructor
+    statistics: Statistics | None = None
+    seed: int = 0
+
+    def run(self, y: Tensor, system: Any) -> Tensor:
+        """Return what the method makes of another measurement through another camera.
+
+        Raises:
+            ValueError: the method does not fit the camera, or nothing finite comes out.
+        """
+        torch.manual_seed(self.seed)
+        return self.reconstructor.run(y, system, statistics=self.statistics).checked().x
+
+
+@torch.no_grad()
+def probe(trial: Trial, noise: float, motion: Motion) -> Probe:
+    """Reconstruct a third of the lines without some pixels; where there is noise, twice.
+
+    Args:
+        trial: measurement, camera and method.
         noise: root mean square of the residual of the method's cube, in the unit of y.
         motion: where the mask seems to lie.
-        statistics: of the whole measurement, those that the cube was made with.
-        seed: of what is drawn.
 
     Raises:
         ValueError: the method does not fit the camera, or nothing finite comes out.
     """
-    y, axis = seen(y, system), getattr(system, "part_axis", None)
+    system, seed = trial.system, trial.seed
+    y, axis = seen(trial.y, system), getattr(system, "part_axis", None)
     size = float(y.square().mean().sqrt())
     if axis is not None:
         y, system = brightest(y, system, max(LEAST, int(LOOKED_AT * y.shape[axis])))
     held = draw_heldout(y.shape[1:], SHARE, seed).to(y.device)
     camera = system.weighted(bad_pixels=held)
-
-    def run(y: Tensor) -> Tensor:
-        torch.manual_seed(seed)
-        return reconstructor.run(y, camera, statistics=statistics).checked().x
-
-    x = run(y)
+    x = trial.run(y, camera)
     response = 0.0
     added = max(noise, motion.change if motion.is_seen else 0.0)
     if added > UNSEEN * size:
         random = torch.Generator().manual_seed(seed + 2)
         noisy = y + added * torch.randn(y.shape, generator=random).to(y)
-        response = float((run(noisy) - x).square().mean().sqrt()) / added
+        response = float((trial.run(noisy, camera) - x).square().mean().sqrt()) / added
     error = float(heldout_error(x, y, system, held).square().mean().sqrt())
     return Probe(error, response, motion)
 
 
 @torch.no_grad()
-def gather(
-    y: Tensor,
-    system: Any,
-    reconstructor: Reconstructor,
-    x: Tensor,
-    *,
-    probed: Probe | None = None,
-    statistics: Statistics | None = None,
-    seed: int = 0,
-) -> Evidence:
+def gather(trial: Trial, x: Tensor, probed: Probe | None = None) -> Evidence:
     """Look at a reconstruction: one more of the whole scene, and one or two of a third of it.
 
     Args:
-        y: measurement `(1, K, H', W')`.
-        system: the camera.
-        reconstructor: the method.
-        x: what it made of y, `(1, C, H, W)`.
+        trial: measurement, camera and method.
+        x: what the method made of them, `(1, C, H, W)`.
         probed: of the whole scene, where y is a part of one.
-        statistics: of the whole measurement, those that x was made with: what the method found
-            out about it then is not looked for again.
-        seed: of what is drawn.
 
     Raises:
         ValueError: the method does not fit the camera, or nothing finite comes out.
     """
-    y = seen(y, system)
+    system, seed = trial.system, trial.seed
+    y = seen(trial.y, system)
     residual = y - system(x)
     if probed is None:
         noise = float(residual.square().mean().sqrt())
-        motion = find_motion(y, x, system)
-        probed = probe(y, system, reconstructor, noise, motion, statistics, seed)
+        probed = probe(trial, noise, find_motion(y, x, system))
     axes = mirror_axes(x, system)
     random = torch.Generator().manual_seed(seed)
     signs = torch.randint(0, 2, residual.shape, generator=random).to(residual) * 2 - 1
     again = system(x.flip(axes)) + residual.flip(axes) * signs
     held = draw_heldout(y.shape[1:], SHARE, seed + 1).to(y.device)
-    torch.manual_seed(seed)
-    found = reconstructor.run(again, system.weighted(bad_pixels=held), statistics=statistics)
-    mirrored = found.checked().x
+    mirrored = trial.run(again, system.weighted(bad_pixels=held))
     expected = float(heldout_error(mirrored, again, system, held).square().mean().sqrt())
     repeated = mirrored.flip(axes) - x
     known = probed.heldout, expected, probed.response, probed.motion

@@ -36,7 +36,7 @@ from cassi.apps.settings import Evaluate
 from cassi.config import build
 from cassi.evaluation import Mismatch
 from cassi.solvers.statistics import Statistics, signal_level
-from cassi.uncertainty.evidence import Evidence, gather
+from cassi.uncertainty.evidence import Evidence, Trial, gather
 from cassi.uncertainty.features import BRIGHTNESS, NAMES, TEXTURE, Features
 from cassi.uncertainty.regions import shifted_errors
 from cassi.uncertainty.scores import sparsification
@@ -104,10 +104,9 @@ def gather_all(folder: Path, seconds: float) -> bool:
                 if key not in made:
                     recipe = Recipe(settings_of(understand(method)), y.device)
                     made[key] = recipe.make(system.bands)[0]
-                statistics = Statistics(lambda y=y, system=system: [(y, system)])  # type: ignore[misc]
-                torch.manual_seed(0)
-                x = made[key].run(y, system, statistics=statistics).checked().x
-                found = gather(y, system, made[key], x, statistics=statistics)
+                trial = Trial(y, system, made[key], Statistics(lambda y=y, s=system: [(y, s)]))  # type: ignore[misc]
+                x = trial.run(y, system)
+                found = gather(trial, x)
                 _write(path, scenes.names[index], truth, y, system, found)
                 print(path.name, scenes.names[index], float((x - truth).square().mean().sqrt()))
     print("whole")

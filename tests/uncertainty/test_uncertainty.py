@@ -10,7 +10,7 @@ import torch
 import cassi
 from cassi import uncertainty
 from cassi.data.bundled import bundled_path
-from cassi.uncertainty.evidence import gather, mirror_axes
+from cassi.uncertainty.evidence import Trial, gather, mirror_axes
 from cassi.uncertainty.features import NAMES, Features
 from cassi.uncertainty.motion import find_motion
 from cassi.uncertainty.spread import load_spread
@@ -126,7 +126,7 @@ def test_a_symmetric_mask_is_mirrored_otherwise():
 def test_features_are_free_of_units(camera, result):
     system, _, y = camera
     method = cassi.Solver(cassi.TV(), iterations=3)
-    evidence = gather(y, system, method, result.x)
+    evidence = gather(Trial(y, system, method), result.x)
     features = Features(evidence, system, 1.0)
     assert features.band(0).shape == (len(NAMES), 64, 64)
     assert set(features.numbers) | set(features.shared) < set(NAMES)

@@ -32,7 +32,7 @@ from cassi.solvers.heldout import brightest
 from cassi.solvers.linear_system import seen
 from cassi.systems import System
 from cassi.uncertainty import estimate
-from cassi.uncertainty.evidence import Probe, probe
+from cassi.uncertainty.evidence import Probe, Trial, probe
 from cassi.uncertainty.motion import Motion, find_motion
 
 _READ = 64  # rows at a time, for what is estimated from the whole measurement; a multiple of 16
@@ -155,7 +155,7 @@ class Parts:
         x = reconstructor.run(y, camera, statistics=self.statistics).checked().x
         left = float((y - camera(x)).square().mean().sqrt())
         motion = find_motion(y, x, camera)
-        return probe(y, camera, reconstructor, left, motion, self.statistics)
+        return probe(Trial(y, camera, reconstructor, self.statistics), left, motion)
 
     def bytes_per_line(self, reconstructor: Reconstructor, uncertainty: bool = False) -> float:
         """Measure the memory of a strip, whose working set grows with its lines."""
