@@ -89,14 +89,23 @@ def heldout_error(x: Tensor, y: Tensor, system: Any, heldout: Tensor) -> Tensor:
 
 def brightest(y: Tensor, system: Any, lines: int) -> tuple[Tensor, Any]:
     """Cut the lines with the most light out of a measurement, where the camera lets it be cut."""
+    first, stop = brightest_lines(y, system, lines)
     axis = getattr(system, "part_axis", None)
-    if axis is None or y.shape[axis] <= lines:
+    if axis is None or stop - first == y.shape[axis]:
         return y, system
+    return y.narrow(axis, first, stop - first), system.part(first, stop)
+
+
+def brightest_lines(y: Tensor, system: Any, lines: int) -> tuple[int, int]:
+    """Return the first of the lines with the most light, and the one behind the last of them."""
+    axis = getattr(system, "part_axis", None) or -2
+    if getattr(system, "part_axis", None) is None or y.shape[axis] <= lines:
+        return 0, y.shape[axis]
     light = y.double().square().sum((0, 1, -3 - axis)).cumsum(0)
     sums = light[lines - 1 :].clone()
     sums[1:] -= light[:-lines]
     first = int(sums.argmax())
-    return y.narrow(axis, first, lines), system.part(first, first + lines)
+    return first, first + lines
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cassi.solvers.base import Reconstructor
 from cassi.solvers.statistics import Statistics, signal_level
-from cassi.uncertainty.evidence import Evidence, Probe, gather
+from cassi.uncertainty.evidence import Evidence, Probe, Trial, gather
 from cassi.uncertainty.features import Features
 from cassi.uncertainty.spread import Spread, load_spread
 
@@ -76,7 +76,7 @@ def estimate(
             f"uncertainty: expected a camera of cassi.systems, got {type(system).__name__}; derive "
             "yours from cassi.systems.System"
         )
-    evidence = gather(y, system, reconstructor, x, probed=probed, statistics=statistics, seed=seed)
+    evidence = gather(Trial(y, system, reconstructor, statistics, seed), x, probed)
     level = float(signal_level(y, system, statistics).max())
     return judge(evidence, system, level, load_spread().to(x.device))
 
@@ -102,8 +102,8 @@ def judge(evidence: Evidence, system: Any, level: float, spread: Spread) -> Unce
         sigma * level,
         pattern,
         sources,
-        evidence.motion.shift,
-        evidence.heldout,
+        evidence.probed.motion.shift,
+        evidence.probed.heldout,
         tuple(_doubts(evidence, features, spread, strange)),
     )
 
@@ -115,9 +115,9 @@ def _split(evidence: Evidence, total: float) -> dict[str, float]:
     method answers to both as to noise that is drawn anew. The rest is what A does not see.
     """
     left = float(evidence.residual.square().mean())
-    moved = evidence.motion.change**2 if evidence.motion.is_seen else 0.0
-    model = min(evidence.response * moved**0.5, total)
-    noise = evidence.response * max(left - moved, 0.0) ** 0.5
+    moved = evidence.probed.motion.change**2 if evidence.probed.motion.is_seen else 0.0
+    model = min(evidence.probed.response * moved**0.5, total)
+    noise = evidence.probed.response * max(left - moved, 0.0) ** 0.5
     noise = min(noise, max(total**2 - model**2, 0.0) ** 0.5)
     unseen = max(total**2 - noise**2 - model**2, 0.0) ** 0.5
     return {"noise": noise, "model": model, "unseen": unseen}
@@ -125,8 +125,8 @@ def _split(evidence: Evidence, total: float) -> dict[str, float]:
 
 def _doubts(evidence: Evidence, features: Features, spread: Spread, strange: float) -> list[str]:
     doubts = []
-    if evidence.motion.is_seen:
-        down, right = evidence.motion.shift
+    if evidence.probed.motion.is_seen:
+        down, right = evidence.probed.motion.shift
         doubts.append(
             f"the mask seems to lie {down:+.2f} pixels down and {right:+.2f} right of where it is "
             "taken to lie, so error bars may be too small; calibrate=true, or cassi-calibrate, "

@@ -24,9 +24,10 @@ NAMES = (
     *("value", "local mean", "mean over bands", "slope", "local slope"),
     *("residual", "light", "local light", "crowding", "place", "place squared"),
     *("unknowns", "bands", "heldout", "heldout over expected", "error of the scene"),
+    *("noise", "motion"),
 )
 """What the numbers of `Features.band` are, in their order."""
-NUMBERS = 5
+NUMBERS = 7
 """So many of them, the last ones, are the same for a whole scene."""
 BASE, TEXTURE, BRIGHTNESS = (NAMES.index(n) for n in ("error 8", "deviation 8", "local mean"))
 
@@ -46,8 +47,9 @@ class Features:
     - how many bands share the pixels of the detector, Aᵀ(A1)/Aᵀ1
 
     and the light Aᵀ1 that the mask lets through, the place of the band in the spectrum, the
-    number of unknowns for each measured value, and by how much pixels held out are missed. They
-    are made band by band: all of them take 26 times the memory of the cube.
+    number of unknowns for each measured value, by how much pixels held out are missed, and what
+    noise of the residual's size and the motion of the mask change of the cube. They are made band
+    by band: all of them take 28 times the memory of the cube.
 
     Args:
         evidence: of `gather`.
@@ -72,13 +74,18 @@ class Features:
             "deviation of the mean 32": _log(_deviation(mean, _COARSE)),
             "mean over bands": _log(mean),
         }
-        missed = max(evidence.heldout, _LEAST)
+        missed, motion = max(evidence.probed.heldout, _LEAST), evidence.probed.motion
+        noise = float(evidence.residual.square().mean().sqrt())
+        moved = motion.change if motion.is_seen else 0.0
+        changed = [evidence.probed.response * size / level for size in (noise, moved)]
         self.numbers = {
             "unknowns": math.log10(self.x[0].numel() / ones[0].numel()),
             "bands": math.log10(bands / 28),
             "heldout": math.log10(missed),
-            "heldout over expected": math.log10(missed / max(evidence.expected, _LEAST)),
+            "heldout over expected": math.log10(missed / max(evidence.probed.expected, _LEAST)),
             "error of the scene": 0.5 * math.log10(max(float(power.mean()), FLOOR**2)),
+            "noise": math.log10(max(changed[0], FLOOR)),
+            "motion": math.log10(max(changed[1], FLOOR)),
         }
 
     @torch.no_grad()

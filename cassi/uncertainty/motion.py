@@ -21,6 +21,8 @@ LEAST = 0.05
 """Pixels below which no residual speaks for a motion."""
 ERRORS = 10.0
 """Standard errors by which the averaged cube must speak for a motion."""
+FOUND = 0.8
+"""Of the true shift is what the averaged cube says."""
 _DARK = 1e-5  # of the measurement: what is left is rounding
 _SINGULAR = 1e-9
 
@@ -64,15 +66,44 @@ def find_motion(y: Tensor, x: Tensor, system: Any) -> Motion:
         x: the cube `(1, C, H, W)`.
         system: the camera; of one without a buffer `mask` nothing is found.
     """
-    names = [n for n, _ in system.named_buffers() if n.rpartition(".")[2] == "mask"]
-    if len(names) != 1 or min(x.shape[-2:]) < 2 * SIDE:
+    name = _mask_of(system)
+    if name is None or min(x.shape[-2:]) < 2 * SIDE:
         return Motion()
     margin = SIDE // 2
     padded = F.pad(x, (margin,) * 4, mode="replicate")
     smooth = F.avg_pool2d(F.avg_pool2d(padded, (SIDE, 1), 1), (1, SIDE), 1)
-    shift, errors, change = _fit(y, smooth, system, names[0])
-    _, left, _ = _fit(y, x, system, names[0])
+    shift, errors, change = _fit(y, smooth, system, name)
+    _, left, _ = _fit(y, x, system, name)
     return Motion(shift, errors, left, change)
+
+
+@torch.no_grad()
+def measure_moved(x: Tensor, system: Any, motion: Motion) -> Tensor:
+    """Measure a cube through the mask where it seems to lie, if it seems to lie elsewhere.
+
+    Args:
+        x: cube `(1, C, H, W)`.
+        system: the camera, with the mask where it is taken to lie.
+        motion: of the mask. Fractions of a pixel are interpolated linearly.
+
+    Returns:
+        y `(1, K, H', W')`.
+    """
+    name = _mask_of(system)
+    if name is None or not motion.is_seen:
+        return system(x)
+    mask = dict(system.named_buffers())[name]
+    for axis, found in zip((-2, -1), motion.shift, strict=True):
+        by = found / FOUND
+        whole = math.floor(by)
+        mask = torch.lerp(mask.roll(whole, axis), mask.roll(whole + 1, axis), by - whole)
+    return functional_call(system, {name: mask}, (x,))
+
+
+def _mask_of(system: Any) -> str | None:
+    """Return the name of a camera's only buffer `mask`."""
+    names = [n for n, _ in system.named_buffers() if n.rpartition(".")[2] == "mask"]
+    return names[0] if len(names) == 1 else None
 
 
 def _fit(y: Tensor, x: Tensor, system: Any, name: str) -> tuple[tuple[float, float], float, float]:

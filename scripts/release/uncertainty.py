@@ -3,11 +3,12 @@
     python scripts/release/uncertainty.py gather OUT [--seconds 200]  # again until it says "whole"
     python scripts/release/uncertainty.py fit OUT [--write]
 
-`gather` reconstructs parts of the 20 training and 3 validation scenes of CAVE (`$CASSI_DATA`)
-through several masks, numbers of bands, steps, noises and cameras that are a fraction of a pixel
-off, and keeps truth, cube and evidence of each as a file in OUT. `fit` trains the regression in
-five folds of scenes, prints what its intervals hold of the scenes that each fold has not seen,
-takes the factors from these, and trains once more with all; `--write` puts it into the package.
+`gather` reconstructs the 20 training scenes of CAVE (`$CASSI_DATA`), 256 pixels wide, through
+several masks, numbers of bands, steps, noises and cameras that are a fraction of a pixel off, and
+keeps truth, cube and evidence of each as a file in OUT. `fit` trains the regression in five folds
+of scenes, prints what its intervals hold of the scenes that each fold has not seen, takes the
+factors from these, and trains once more with all; `--write` puts it into the package. Both again
+when a method, or the weights of `pretrained`, change, into an empty folder.
 """
 
 from __future__ import annotations
@@ -19,10 +20,9 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -30,28 +30,39 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 import cassi
-from cassi.apps.evaluate.data import load_benchmark
 from cassi.apps.reconstructors import Recipe, compose_settings, settings_of, understand
-from cassi.apps.settings import Evaluate
 from cassi.config import build
 from cassi.evaluation import Mismatch
 from cassi.solvers.statistics import Statistics, signal_level
-from cassi.uncertainty.evidence import Evidence, gather
-from cassi.uncertainty.features import BRIGHTNESS, NAMES, TEXTURE, Features
+from cassi.uncertainty.evidence import Evidence, Probe, Trial, gather
+from cassi.uncertainty.features import BRIGHTNESS, FLOOR, NAMES, TEXTURE, Features
+from cassi.uncertainty.motion import Motion
 from cassi.uncertainty.regions import shifted_errors
 from cassi.uncertainty.scores import sparsification
 from cassi.uncertainty.spread import FILE, GROUPS, LEVELS, NORMAL, REGIONS, Spread
 
 METHODS = ("auto", "pretrained", "gap_tv")
-TABLE, BINARY, NARROW, NOISY, ANY, FULL, SHIFTED, ANY_SHIFTED = 7, 1, 2, 3, 6, 5, 8, 4
-ROUNDS = (TABLE, BINARY, NARROW, NOISY, SHIFTED, FULL, ANY_SHIFTED, ANY)
-"""What cameras and noises are like: that of the published tables, another mask, fewer bands, …."""
-TURNS = 2
-"""How often all of them are gone through, with other parts of scenes and masks."""
-LINES = 96
+TABLE, SHIFTED, NOISY, BINARY, NARROW, FULL, ANY, ANY_SHIFTED = range(8)
+KINDS = {
+    TABLE: "nominal",
+    SHIFTED: "mask moved",
+    NOISY: "noise",
+    BINARY: "binary mask",
+    NARROW: "15 bands, step -1",
+    FULL: "full resolution",
+    ANY: "any camera",
+    ANY_SHIFTED: "any, mask moved",
+}
+"""What cameras and noises are like: that of the published tables first."""
+SIDE, LEAST = 256, 96
+"""Columns of a frame; and lines that one of any camera has at least."""
+LINES = {"auto": SIDE, "pretrained": SIDE // 2, "gap_tv": SIDE}
+"""Of a frame: what `auto` finds depends on how much of the scene it sees, a network hardly."""
 FOLDS = 5
-SAMPLES = 6000
-"""Values of each reconstruction that the regression is trained with."""
+PLACES = 2
+"""Of each size, in every third reconstruction, at which means over regions are compared."""
+SAMPLES, BANDS = 6000, 10
+"""Values of each reconstruction that the regression is trained with, and of how many bands."""
 DEGREES = 4.0
 """Of freedom of Student's t distribution that errors are taken to have: their tails are heavy."""
 
@@ -60,10 +71,10 @@ DEGREES = 4.0
 class Case:
     """A reconstruction with its truth and evidence."""
 
-    name: str
+    path: Path
     scene: str
     method: str
-    round: int
+    kind: int
     truth: Tensor
     evidence: Evidence
     system: cassi.SDCassi
@@ -76,6 +87,7 @@ def main() -> None:
     parser.add_argument("what", choices=("gather", "fit"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seconds", type=float, default=math.inf, help="then gather pauses")
+    parser.add_argument("--methods", nargs="*", default=METHODS, help="that gather runs")
     parser.add_argument("--write", action="store_true", help="into the package")
     parser.add_argument("--without", nargs="*", default=[], help="features that are left out")
     parser.add_argument("--epochs", type=int, default=8)
@@ -84,63 +96,56 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     options.folder.mkdir(parents=True, exist_ok=True)
     if options.what == "gather":
-        sys.exit(0 if gather_all(options.folder, options.seconds) else 3)
+        sys.exit(0 if gather_all(options.folder, options.methods, options.seconds) else 3)
     fit(options.folder, options.epochs, options.without, options.write)
 
 
-def gather_all(folder: Path, seconds: float) -> bool:
+def gather_all(folder: Path, methods: Sequence[str], seconds: float) -> bool:
     """Reconstruct what is not there yet; return whether all is."""
     began, scenes, made = time.perf_counter(), Scenes(), {}
-    for turn, kind in itertools.product(range(TURNS), ROUNDS):
-        for method in METHODS:
-            for index in range(len(scenes)):
-                path = folder / f"{method}_{kind + 10 * turn}_{index:02d}.npz"
-                if path.exists() or not is_chosen(method, kind, index, turn):
-                    continue
-                if time.perf_counter() - began > seconds:
-                    return False
-                truth, y, system = scenes.problem(index, kind, turn)
-                key = (method, system.bands)
-                if key not in made:
-                    recipe = Recipe(settings_of(understand(method)), y.device)
-                    made[key] = recipe.make(system.bands)[0]
-                statistics = Statistics(lambda y=y, system=system: [(y, system)])  # type: ignore[misc]
-                torch.manual_seed(0)
-                x = made[key].run(y, system, statistics=statistics).checked().x
-                found = gather(y, system, made[key], x, statistics=statistics)
-                _write(path, scenes.names[index], truth, y, system, found)
-                print(path.name, scenes.names[index], float((x - truth).square().mean().sqrt()))
+    for index, kind, method in itertools.product(range(len(scenes)), KINDS, methods):
+        path = folder / f"{method}_{kind}_{index:02d}.npz"
+        if path.exists() or not is_chosen(method, kind, index):
+            continue
+        if time.perf_counter() - began > seconds:
+            return False
+        truth, y, system = scenes.problem(index, kind, LINES[method])
+        key = (method, system.bands)
+        if key not in made:
+            recipe = Recipe(settings_of(understand(method)), y.device)
+            made[key] = recipe.make(system.bands)[0]
+        trial = Trial(y, system, made[key], Statistics(lambda y=y, s=system: [(y, s)]))  # type: ignore[misc]
+        x = trial.run(y, system)
+        _write(path, scenes.names[index], truth, y, system, gather(trial, x))
+        print(path.name, scenes.names[index], float((x - truth).square().mean().sqrt()), flush=True)
     print("whole")
     return True
 
 
-def is_chosen(method: str, kind: int, index: int, turn: int) -> bool:
-    """Tell whether a scene is reconstructed by a method through a kind of camera in a turn."""
-    if index >= 20 and kind in (ANY_SHIFTED, FULL, ANY):
-        return False
-    if method == "gap_tv":
-        return (index + kind + turn) % 6 == 0
-    if method == "auto":
-        return kind == TABLE or (index + kind + turn) % 3 == 0
-    return index % 2 == turn % 2 if kind == TABLE else (index + 2 * kind + turn) % 5 == 0
+def is_chosen(method: str, kind: int, index: int) -> bool:
+    """Tell whether a scene is reconstructed by a method through a kind of camera."""
+    every = {
+        "auto": (1, 3, 4, 4, 4, 5, 5, 5),
+        "pretrained": (6, 6, 12, 12, 12, 12, 12, 12),
+        "gap_tv": (12,) * len(KINDS),
+    }
+    return (index + kind + METHODS.index(method)) % every[method][kind] == 0
 
 
 class Scenes:
-    """The scenes of CAVE that are no test scenes, and problems made of them."""
+    """The training scenes of CAVE, and problems made of them."""
 
     def __init__(self) -> None:
         self.folder = Path(os.environ["CASSI_DATA"])
-        self.validation = load_benchmark(compose_settings(["data=cave"], kind=Evaluate))
-        training = sorted(path.stem for path in (self.folder / "cave_train").glob("*.tif"))
-        self.names = [*training, *self.validation.scenes]
+        self.names = sorted(path.stem for path in (self.folder / "cave_train").glob("*.tif"))
         self.mask = cassi.read_mask(self.folder / "tsa" / "mask.mat")
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def problem(self, index: int, kind: int, turn: int) -> tuple[Tensor, Tensor, cassi.SDCassi]:
+    def problem(self, index: int, kind: int, lines: int) -> tuple[Tensor, Tensor, cassi.SDCassi]:
         """Return truth, measurement and the camera that is told, all drawn from the numbers."""
-        random = torch.Generator().manual_seed(1000 * (kind + 10 * turn) + index)
+        random = torch.Generator().manual_seed(1000 * kind + index)
 
         def real(low: float, high: float) -> float:
             return float(low + (high - low) * torch.rand((), generator=random))
@@ -148,17 +153,11 @@ class Scenes:
         def whole(low: int, high: int) -> int:
             return int(torch.randint(low, high + 1, (), generator=random))
 
-        name, factor = self.names[index], 2
-        if name in self.validation.scenes:
-            truth = self.validation.load(name).truth
-            assert truth is not None
-            cube = truth[None]
-        else:
-            cube = cassi.read_cube(self.folder / "cave_train" / f"{name}.tif")
-        factor = 1 if kind == FULL else whole(1, 3) if kind in (ANY, ANY_SHIFTED) else 2
-        if name not in self.validation.scenes and factor > 1:
-            cube = avg_pool2d(cube, factor)
-        height, width = min(cube.shape[-2], LINES), min(cube.shape[-1], 256)
+        name, free = self.names[index], kind in (ANY, ANY_SHIFTED)
+        cube = cassi.read_cube(self.folder / "cave_train" / f"{name}.tif")
+        cube = avg_pool2d(cube, 1 if kind == FULL else whole(1, 3) if free else 2)
+        height = whole(LEAST, lines) if free else lines
+        height, width = min(cube.shape[-2], height), min(cube.shape[-1], SIDE)
         top, left = whole(0, cube.shape[-2] - height), whole(0, cube.shape[-1] - width)
         truth = cube[..., top : top + height, left : left + width].contiguous()
         drawn = "binary" if kind == BINARY else "tsa"
@@ -167,26 +166,25 @@ class Scenes:
         shift = None
         if kind == NOISY:
             noise = "white 30" if whole(0, 1) else "shot"
-        if kind in (ANY_SHIFTED, FULL, ANY):
+        if kind in (FULL, ANY, ANY_SHIFTED):
             drawn = ("tsa", "binary", "grey")[whole(0, 2)]
             bands, step = whole(4, 28), (-3, -2, -1, 1, 2, 3)[whole(0, 5)]
             if kind != FULL and whole(0, 1):
                 noise = f"white {real(20, 45)}" if whole(0, 1) else "shot"
-        if kind in (ANY_SHIFTED, SHIFTED):
-            shift = [real(-0.7, 0.7), real(-0.7, 0.7)]
+        if kind in (SHIFTED, ANY_SHIFTED):
+            size, angle = real(0.2, 0.7), real(0, 2 * math.pi)
+            shift = [size * math.cos(angle), size * math.sin(angle)]
         if bands < 28:
             chosen = torch.linspace(0, 27, bands).round().long()
-            if not whole(0, 1):
+            if kind != NARROW and not whole(0, 1):
                 first = whole(0, 28 - bands)
-                if kind != NARROW:
-                    chosen = torch.arange(first, first + bands)
+                chosen = torch.arange(first, first + bands)
             truth = truth[:, chosen].contiguous()
         if drawn == "tsa":
-            top = 80 if kind == TABLE else whole(0, 160)
-            mask = self.mask[..., top : top + height, :width]
-            for axis in (-1, -2):
-                if kind != TABLE and whole(0, 1):
-                    mask = mask.flip(axis)
+            mask = self.mask
+            if kind != TABLE:
+                mask = mask.roll((whole(0, SIDE - 1), whole(0, SIDE - 1)), (-2, -1))
+            mask = mask[..., :height, :width]
         else:
             mask = torch.rand((1, 1, height, width), generator=random)
             mask = (mask < 0.5).float() if drawn == "binary" else mask
@@ -202,7 +200,8 @@ class Scenes:
 def _write(
     path: Path, scene: str, truth: Tensor, y: Tensor, system: cassi.SDCassi, found: Evidence
 ) -> None:
-    temporary = path.with_suffix(".part")
+    temporary, probed = path.with_suffix(".part"), found.probed
+    moved = probed.motion
     with temporary.open("wb") as file:
         np.savez(
             file,
@@ -215,52 +214,79 @@ def _write(
             bands=system.bands,
             step=system.step,
             residual=found.residual.numpy(),
-            heldout=found.heldout,
-            expected=found.expected,
+            heldout=probed.heldout,
+            expected=probed.expected,
+            response=probed.response,
+            motion=(*moved.shift, moved.errors, moved.left, moved.change),
         )
     temporary.rename(path)
 
 
-def read_cases(folder: Path) -> Iterator[Case]:
-    """Read what was gathered."""
-    for path in sorted(folder.glob("*_*_??.npz")):
-        method, kind, _ = path.stem.rsplit("_", 2)
-        with np.load(path) as held:
-            system = cassi.SDCassi(
-                torch.from_numpy(held["mask"]), int(held["bands"]), step=int(held["step"])
-            )
-            truth, x, repeated = (
-                torch.from_numpy(held[name]).float() for name in ("truth", "x", "rep")
-            )
-            residual = torch.from_numpy(held["residual"])
-            numbers = float(held["heldout"]), float(held["expected"])
-            level = float(signal_level(torch.from_numpy(held["y"]), system))
-            scene = str(held["scene"])
-        evidence = Evidence(x, repeated, residual, *numbers)
-        yield Case(path.stem, scene, method, int(kind) % 10, truth, evidence, system, level)
+def read_case(path: Path) -> Case:
+    """Read what was gathered of a reconstruction."""
+    method, kind, _ = path.stem.rsplit("_", 2)
+    with np.load(path) as held:
+        system = cassi.SDCassi(
+            torch.from_numpy(held["mask"]), int(held["bands"]), step=int(held["step"])
+        )
+        truth, x, repeated = (
+            torch.from_numpy(held[name]).float() for name in ("truth", "x", "rep")
+        )
+        residual = torch.from_numpy(held["residual"])
+        numbers = [float(held[name]) for name in ("heldout", "expected", "response")]
+        down, right, *rest = held["motion"].tolist()
+        level = float(signal_level(torch.from_numpy(held["y"]), system))
+        scene = str(held["scene"])
+    evidence = Evidence(x, repeated, residual, Probe(*numbers, Motion((down, right), *rest)))
+    return Case(path, scene, method, int(kind), truth, evidence, system, level)
 
 
 @dataclass(frozen=True)
 class Rows:
     """Some values of a case: features `(N, F)` and |error| in units of the signal level `(N,)`."""
 
-    case: Case
+    path: Path
+    scene: str
+    method: str
+    kind: int
     features: Tensor
     error: Tensor
 
+    @property
+    def is_right(self) -> bool:
+        """Tell whether the camera is the one that methods are told of."""
+        return self.kind not in (SHIFTED, ANY_SHIFTED)
 
-def sample(case: Case, count: int) -> Rows:
-    """Draw some values of a case."""
+    def feature(self, name: str) -> Tensor:
+        """Return one of the features, `(N,)`."""
+        return self.features[:, NAMES.index(name)]
+
+
+def sample(path: Path) -> Rows:
+    """Draw some values of a case, or read those that were drawn; they are kept beside it."""
+    kept = path.with_suffix(".rows")
+    if kept.exists():
+        with np.load(kept) as held:
+            if held["names"].tolist() == list(NAMES):
+                features, error = (torch.from_numpy(held[name]) for name in ("features", "error"))
+                told = str(held["scene"]), str(held["method"]), int(held["kind"])
+                return Rows(path, *told, features, error)
+    case = read_case(path)
     features = Features(case.evidence, case.system, case.level)
     error = ((case.evidence.x - case.truth) / case.level).abs()[0].flatten(1)
     random = torch.Generator().manual_seed(0)
+    count = min(BANDS, features.bands)
     rows, errors = [], []
-    for band in range(features.bands):
+    for band in torch.linspace(0, features.bands - 1, count).round().int().tolist():
         planes = features.band(band).flatten(1)
-        at = torch.randint(0, planes.shape[1], (-(-count // features.bands),), generator=random)
+        at = torch.randint(0, planes.shape[1], (SAMPLES // count,), generator=random)
         rows.append(planes[:, at].T)
         errors.append(error[band, at])
-    return Rows(case, torch.cat(rows), torch.cat(errors))
+    part = Rows(path, case.scene, case.method, case.kind, torch.cat(rows), torch.cat(errors))
+    with kept.open("wb") as file:
+        told = {"scene": part.scene, "method": part.method, "kind": part.kind, "names": NAMES}
+        np.savez(file, features=part.features.numpy(), error=part.error.numpy(), **told)  # type: ignore[arg-type]
+    return part
 
 
 def train(parts: Sequence[Rows], epochs: int, without: Sequence[str]) -> Spread:
@@ -294,41 +320,39 @@ def train(parts: Sequence[Rows], epochs: int, without: Sequence[str]) -> Spread:
 
 def fit(folder: Path, epochs: int, without: Sequence[str], write: bool) -> None:
     """Train in folds of scenes, print what holds, take the factors, train with all."""
-    parts = [sample(case, SAMPLES) for case in read_cases(folder)]
-    names = sorted({part.case.scene for part in parts})
+    parts = [sample(path) for path in sorted(folder.glob("*_?_??.npz"))]
+    names = sorted({part.scene for part in parts})
     fold_of = {name: at % FOLDS for at, name in enumerate(names)}
-    spreads = []
-    for fold in range(FOLDS):
-        others = [part for part in parts if fold_of[part.case.scene] != fold]
-        spreads.append(train(others, epochs, without))
-    told = [spreads[fold_of[part.case.scene]](part.features).exp() for part in parts]
+    spreads = [
+        train([part for part in parts if fold_of[part.scene] != fold], epochs, without)
+        for fold in range(FOLDS)
+    ]
     whole = train(parts, epochs, without)
     features = torch.cat([part.features for part in parts])
-    thirds = torch.arange(1, GROUPS) / GROUPS
+    thirds = np.arange(1, GROUPS) / GROUPS
     for row, at in enumerate((BRIGHTNESS, TEXTURE)):
-        edges = np.quantile(features[:, at].numpy(), thirds.numpy())
-        whole.edges[row] = torch.from_numpy(edges)
-    right = [not _is_shifted(part.case) for part in parts]
+        whole.edges[row] = torch.from_numpy(np.quantile(features[:, at].numpy(), thirds))
+    told = [spreads[fold_of[part.scene]](part.features).exp() for part in parts]
     groups = [whole.group(part.features) for part in parts]
-    ratios = [part.error / sigma for part, sigma in zip(parts, told, strict=True)]
     factors = torch.ones(GROUPS**2)
-    chosen = [at for at, fine in enumerate(right) if fine]
     for group in range(GROUPS**2):
-        held = torch.cat([ratios[at][groups[at] == group] for at in chosen])
-        factors[group] = float(np.quantile(held.numpy(), 0.9)) / NORMAL
-    whole.factors.copy_(factors.view(GROUPS, GROUPS))
+        held = [
+            (part.error / sigma)[own == group]
+            for part, sigma, own in zip(parts, told, groups, strict=True)
+            if part.is_right
+        ]
+        factors[group] = float(np.quantile(torch.cat(held).numpy(), 0.9)) / NORMAL
+    for spread in (whole, *spreads):
+        spread.edges.copy_(whole.edges)
+        spread.factors.copy_(factors.view(GROUPS, GROUPS))
     told = [sigma * factors[group] for sigma, group in zip(told, groups, strict=True)]
-    ratios = [part.error / sigma for part, sigma in zip(parts, told, strict=True)]
-    joined = torch.cat([ratios[at] for at in chosen]).numpy()
-    whole.intervals.copy_(torch.from_numpy(np.quantile(joined, LEVELS)))
+    right = [p.error / s for p, s in zip(parts, told, strict=True) if p.is_right]
+    whole.intervals.copy_(torch.from_numpy(np.quantile(torch.cat(right).numpy(), LEVELS)))
     whole.intervals[LEVELS.index(0.9)] = NORMAL
-    for spread in spreads:
-        for name in ("edges", "factors"):
-            getattr(spread, name).copy_(getattr(whole, name))
     print("factors by brightness (down) and texture (right)\n", whole.factors)
     print("intervals", dict(zip(LEVELS, whole.intervals.tolist(), strict=True)))
-    _print_coverage(parts, told)
-    _fit_regions(parts, spreads, fold_of, whole)
+    print_coverage(parts, told)
+    fit_regions(parts, [spreads[fold_of[part.scene]] for part in parts], whole)
     if write:
         from safetensors.torch import save_file
 
@@ -338,81 +362,82 @@ def fit(folder: Path, epochs: int, without: Sequence[str], write: bool) -> None:
         print(FILE, FILE.stat().st_size)
 
 
-def _is_shifted(case: Case) -> bool:
-    return case.round in (SHIFTED, ANY_SHIFTED)
-
-
-def _print_coverage(parts: Sequence[Rows], told: Sequence[Tensor]) -> None:
-    print("method | kind | cases | coverage, least, most | AUSE | of gradient | heldout/expected")
-    for method in METHODS:
-        for kind in ROUNDS:
-            scenes: list[str] = []
-            held: list[float] = []
-            areas: list[float] = []
-            gradients: list[float] = []
-            ratio: list[float] = []
-            for part, sigma in zip(parts, told, strict=True):
-                case = part.case
-                if (case.method, case.round) != (method, kind):
-                    continue
-                scenes.append(case.scene)
-                held.append(float((part.error <= NORMAL * sigma).float().mean()))
-                slopes = 10 ** part.features[:, NAMES.index("gradient")]
-                areas.append(sparsification(part.error, sigma))
-                gradients.append(sparsification(part.error, slopes))
-                ratio.append(case.evidence.heldout / case.evidence.expected)
-            if not scenes:
-                continue
-            far = [
-                f"{scene[:12]} {share:.2f}"
-                for scene, share in zip(scenes, held, strict=True)
-                if not 0.82 <= share <= 0.96
-            ]
-            print(
-                f"{method} | {kind} | {len(held)} | {np.mean(held):.3f} {min(held):.3f} "
-                f"{max(held):.3f} | {np.mean(areas):.3f} | {np.mean(gradients):.3f} | "
-                f"{min(ratio):.2f} {np.median(ratio):.2f} {max(ratio):.2f} | {', '.join(far)}",
-                flush=True,
-            )
-
-
-def _fit_regions(
-    parts: Sequence[Rows], spreads: Sequence[Spread], fold_of: dict[str, int], whole: Spread
-) -> None:
-    """Take the factors of means over squares from places in scenes that a fold has not seen."""
-    ratios: dict[tuple[int, str], list[Tensor]] = {}
-    random = torch.Generator().manual_seed(1)
-    for part in parts[::2]:
-        case = part.case
-        if _is_shifted(case):
+def print_coverage(parts: Sequence[Rows], told: Sequence[Tensor]) -> None:
+    """Print what intervals of scenes apart hold, by method and camera."""
+    print(
+        "method | camera | cases | coverage, least, most | AUSE | of gradient | "
+        "heldout over expected | moved"
+    )
+    everything = []
+    for method, kind in itertools.product(METHODS, KINDS):
+        own = [
+            (part, sigma)
+            for part, sigma in zip(parts, told, strict=True)
+            if (part.method, part.kind) == (method, kind)
+        ]
+        if not own:
             continue
-        features = Features(case.evidence, case.system, case.level)
-        sigma, _ = spreads[fold_of[case.scene]].predict(features)
+        held = [float((part.error <= NORMAL * sigma).float().mean()) for part, sigma in own]
+        areas = [sparsification(part.error, sigma) for part, sigma in own]
+        slopes = [sparsification(part.error, part.feature("gradient")) for part, _ in own]
+        ratios = [10 ** float(part.feature("heldout over expected")[0]) for part, _ in own]
+        moved = sum(float(part.feature("motion")[0]) > math.log10(FLOOR) for part, _ in own)
+        far = [
+            f"{part.scene[:20]} {share:.2f}"
+            for (part, _), share in zip(own, held, strict=True)
+            if not 0.82 <= share <= 0.96
+        ]
+        everything += held
+        print(
+            f"{method} | {KINDS[kind]} | {len(own)} | {np.mean(held):.3f} {min(held):.3f} "
+            f"{max(held):.3f} | {np.mean(areas):.3f} | {np.mean(slopes):.3f} | "
+            f"{min(ratios):.2f} {np.median(ratios):.2f} {max(ratios):.2f} | {moved} | "
+            f"{', '.join(far)}",
+            flush=True,
+        )
+    far_off = np.mean([not 0.82 <= share <= 0.96 for share in everything])
+    print(f"outside of 82 to 96 %: {far_off:.3f}, standard deviation {np.std(everything):.4f}")
+
+
+def fit_regions(parts: Sequence[Rows], spreads: Sequence[Spread], whole: Spread) -> None:
+    """Take the factors of means over squares from places in scenes that a fold has not seen."""
+    ratios: dict[tuple[bool, int, str], list[Tensor]] = {}
+    random = torch.Generator().manual_seed(1)
+    for part, spread in list(zip(parts, spreads, strict=True))[::3]:
+        case = read_case(part.path)
+        sigma, _ = spread.predict(Features(case.evidence, case.system, case.level))
         pattern = case.evidence.repeated / case.level / sigma
         pattern = pattern / pattern.square().mean().sqrt()
         x, truth = case.evidence.x / case.level, case.truth / case.level
         height, width = x.shape[-2:]
-        for side in REGIONS:
-            for _ in range(3):
-                top = int(torch.randint(0, height - side + 1, (), generator=random))
-                left = int(torch.randint(0, width - side + 1, (), generator=random))
-                where = torch.zeros(height, width)
-                where[top : top + side, left : left + side] = 1
-                mean, std, shape, bent = shifted_errors(x, sigma, pattern, where)
-                true = (truth * where).sum((-2, -1)) / where.sum()
-                if float(true.mean()) < 0.02:  # a spectrum of nothing has no shape
-                    continue
-                ratios.setdefault((side, "mean"), []).append(((mean - true).abs() / std)[0])
-                other = true / true.mean(1, keepdim=True)
-                ratios.setdefault((side, "shape"), []).append(((shape - other).abs() / bent)[0])
-    print("side | factor of means | of shapes | coverage of means, of shapes before it")
+        for side, _ in itertools.product(REGIONS, range(PLACES)):
+            top = int(torch.randint(0, height - side + 1, (), generator=random))
+            left = int(torch.randint(0, width - side + 1, (), generator=random))
+            where = torch.zeros(height, width)
+            where[top : top + side, left : left + side] = 1
+            mean, std, shape, bent = shifted_errors(x, sigma, pattern, where)
+            true = (truth * where).sum((-2, -1)) / where.sum()
+            if float(true.mean()) < 0.02:  # a spectrum of nothing has no shape
+                continue
+            other = true / true.mean(1, keepdim=True)
+            key = part.is_right, side
+            ratios.setdefault((*key, "mean"), []).append(((mean - true).abs() / std)[0])
+            ratios.setdefault((*key, "shape"), []).append(((shape - other).abs() / bent)[0])
+    print(
+        "side | factor, coverage before it, with it where the mask is moved: of means | of shapes"
+    )
     for at, side in enumerate(REGIONS):
-        row: list[Any] = []
+        row = []
         for name, table in (("mean", whole.regions), ("shape", whole.spectra)):
-            held = torch.cat(ratios[side, name]).numpy()
+            held = torch.cat(ratios[True, side, name]).numpy()
             table[at] = float(np.quantile(held, 0.9) / NORMAL)
-            row += [float(table[at]), float((held <= NORMAL).mean())]
-        print(f"{side} | {row[0]:.3f} | {row[2]:.3f} | {row[1]:.3f} {row[3]:.3f}", flush=True)
+            moved = torch.cat(ratios.get((False, side, name), [torch.empty(0)]))
+            shares = (
+                float((held <= NORMAL).mean()),
+                float((moved <= NORMAL * table[at]).double().mean()),
+            )
+            row.append(f"{table[at]:.3f} {shares[0]:.3f} {shares[1]:.3f}")
+        print(side, *row, sep=" | ", flush=True)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,10 @@ import torch
 import cassi
 from cassi import uncertainty
 from cassi.data.bundled import bundled_path
-from cassi.uncertainty.evidence import gather, mirror_axes
+from cassi.evaluation import Mismatch
+from cassi.uncertainty.evidence import Trial, gather, mirror_axes
 from cassi.uncertainty.features import NAMES, Features
-from cassi.uncertainty.motion import find_motion
+from cassi.uncertainty.motion import FOUND, Motion, find_motion, measure_moved
 from cassi.uncertainty.spread import load_spread
 
 GAP_TV = {"method": "gap_tv", "overrides": {"solver.iterations": 15}}
@@ -126,7 +127,7 @@ def test_a_symmetric_mask_is_mirrored_otherwise():
 def test_features_are_free_of_units(camera, result):
     system, _, y = camera
     method = cassi.Solver(cassi.TV(), iterations=3)
-    evidence = gather(y, system, method, result.x)
+    evidence = gather(Trial(y, system, method), result.x)
     features = Features(evidence, system, 1.0)
     assert features.band(0).shape == (len(NAMES), 64, 64)
     assert set(features.numbers) | set(features.shared) < set(NAMES)
@@ -209,6 +210,15 @@ def test_motion_of_a_mask_is_seen(camera):
     found = cassi.reconstruct(y, system, GAP_TV, uncertainty=True)
     assert "the mask seems to lie" in found.warnings[0][0]
     assert found.sources[0]["model"] > 0
+
+
+def test_the_mirrored_scene_is_coded_where_the_mask_seems_to_lie(camera):
+    system, cube, y = camera
+    assert torch.equal(measure_moved(cube, system, Motion()), y)
+    motion = Motion((0.4 * FOUND, -0.3 * FOUND), errors=100)
+    twin = Mismatch(shift=[0.4, -0.3]).measure(cube, system)
+    inside = ..., slice(2, -2), slice(8, -8)  # beyond, a twin's mask is continued otherwise
+    torch.testing.assert_close(measure_moved(cube, system, motion)[inside], twin[inside])
 
 
 @pytest.mark.slow

@@ -32,8 +32,8 @@ from cassi.solvers.heldout import brightest
 from cassi.solvers.linear_system import seen
 from cassi.systems import System
 from cassi.uncertainty import estimate
-from cassi.uncertainty.evidence import Probe, probe
-from cassi.uncertainty.motion import Motion, find_motion
+from cassi.uncertainty.evidence import Probe, Trial, gather
+from cassi.uncertainty.motion import Motion
 
 _READ = 64  # rows at a time, for what is estimated from the whole measurement; a multiple of 16
 _PROBED = 96  # rows of which error bars ask what they must know of the whole scene
@@ -153,9 +153,7 @@ class Parts:
         """Ask the brightest lines what error bars must know of the whole scene."""
         y, camera = brightest(seen(self.y, self.system), self.system, min(lines, _PROBED))
         x = reconstructor.run(y, camera, statistics=self.statistics).checked().x
-        left = float((y - camera(x)).square().mean().sqrt())
-        motion = find_motion(y, x, camera)
-        return probe(y, camera, reconstructor, left, motion, self.statistics)
+        return gather(Trial(y, camera, reconstructor, self.statistics), x).probed
 
     def bytes_per_line(self, reconstructor: Reconstructor, uncertainty: bool = False) -> float:
         """Measure the memory of a strip, whose working set grows with its lines."""
@@ -167,7 +165,7 @@ class Parts:
         def run() -> None:
             x = reconstructor.run(y, camera, statistics=self.statistics).x
             if uncertainty:
-                nothing = Probe(0.0, 0.0, Motion())
+                nothing = Probe(0.0, 0.0)
                 told = {"probed": nothing, "statistics": self.statistics}
                 estimate(y, camera, reconstructor, x, **told)  # type: ignore[arg-type]
 

@@ -22,12 +22,13 @@ from cassi.apps.settings import Reconstruct
 from cassi.data.atomic import atomic_folder
 from cassi.data.formats.stacks import Stack, open_stack
 from cassi.solvers.base import Reconstructor
-from cassi.uncertainty import score
+from cassi.uncertainty import score, sparsification
 
 Readable: TypeAlias = "Stack | Tensor"
 """A cube `(C, H, W)`, in a file or in memory."""
 Scores = dict[str, float | None]
 _ROWS = 64  # at a time, for spectral angles
+_VALUES = 1 << 22  # that are sorted by how sure they are: whole rows, evenly spaced
 _SHOWN = 512  # pixels along the longer side of pictures
 _COUNTED = ("block", "lines", "seconds", "cpu_seconds", "reason")
 
@@ -142,8 +143,16 @@ def summarize_uncertainty(
         "shift": plan["probe"]["motion"]["shift"],
         "heldout_error": plan["probe"]["heldout"],
     }
-    if held:  # means over bands; what needs all values at once is left out
-        told["scores"] = {n: _mean([s[n] for s in held]) for n in held[0] if n != "ause"}
+    if truth is not None:  # means over bands, but for what compares values of all bands
+        told["scores"] = {name: _mean([score[name] for score in held]) for name in held[0]}
+        bands, height, width = cube.shape
+        every = -(-bands * height * width // _VALUES)
+        rows = [slice(at, at + 1) for at in range(0, height, every)]
+        x, sigma, t = (
+            torch.from_numpy(np.concatenate([read(each, rows=row) for row in rows], axis=1))
+            for each in (cube, bars, truth)
+        )
+        told["scores"]["ause"] = sparsification((x - t).abs(), sigma)
     return told
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 import cassi
 from cassi.apps.reconstruct import blocks as in_blocks
+from cassi.uncertainty import score
 
 QUIET = ("output.progress=false", "uncertainty=true", "experiment=gap_tv", "solver.iterations=8")
 
@@ -79,6 +81,11 @@ def test_in_blocks(reconstruct, results, tmp_path, monkeypatch):
     told = results()["uncertainty"]
     assert told["mean"] == pytest.approx(float(parts.mean()), rel=1e-4)
     assert told["scores"]["coverage/90"] > 0.5
+    cubes = [
+        cassi.read_cube(tmp_path / "run" / name)[0] for name in ("cube.tif", "uncertainty.tif")
+    ]
+    true = torch.from_numpy(cube[0])
+    assert told["scores"]["ause"] == pytest.approx(score(*cubes, true)["ause"], rel=1e-4)
     assert not (tmp_path / "run" / ".cube.tif.blocks").exists()
 
 
