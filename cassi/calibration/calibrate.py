@@ -214,10 +214,7 @@ class _Search:
         )
         nominal = self.tested.predict(Geometry())
         self._note((), Geometry(), nominal, True)
-        between = any(
-            self._is_between(fit.geometry, dict(zip(fit.keys, fit.errors, strict=True)))
-            for fit in fits
-        )
+        between = any(map(self._bends, fits))
         tries = (
             self._search(fits, nominal, way) for way in ((True, False) if between else (False,))
         )
@@ -260,6 +257,9 @@ class _Search:
         ]
         fits = [replace(fit, geometry=start) for fit, start in zip(fits, starts, strict=True)]
         model, start = self._begin(fits, nominal)
+        for fit in fits:
+            if between and fit.geometry == start and not self._bends(fit):
+                return self._search([fit], nominal, False)
         cube = self.fitted.predict(start).cube
         found = refine(self.fitted, start, model, cube, 2)
         told = found.solve(model)
@@ -284,7 +284,7 @@ class _Search:
         frames, system, nominal = self.frames, self.system, Geometry(whole=0)
         places = search_start(frames, system, nominal, radius)
         fits = [fit_geometry(frames, system, place, self.place) for place in places]
-        fits.sort(key=lambda fit: fit.objectives[-1])
+        fits = _different(sorted(fits, key=lambda fit: fit.objectives[-1]), system)
         fits = [fit for fit in fits if fit.objectives[-1] <= fits[0].objectives[-1] + _TIE]
         richer = [
             fit_geometry(frames, system, place)
@@ -304,12 +304,12 @@ class _Search:
                 richer.append(fit_geometry(frames, system, fit.geometry, (*fit.keys, *more)))
         # More parameters fit better where they are right.
         richer = [fit for fit in richer if fit.objectives[-1] <= fits[0].objectives[-1] + _TIE]
-        found = list(fits)
-        for fit in sorted(richer, key=lambda fit: (len(fit.keys), fit.objectives[-1])):
-            alike = [other.geometry for other in found if other.keys == fit.keys]
-            if not any(are_near(fit.geometry, other, system) for other in alike):
-                found.append(fit)
-        return found
+        richer.sort(key=lambda fit: (len(fit.keys), fit.objectives[-1]))
+        return _different([*fits, *richer], system)
+
+    def _bends(self, fit: Fit) -> bool:
+        """Tell whether plain scenes are sure of a curve that puts bands between pixels."""
+        return self._is_between(fit.geometry, dict(zip(fit.keys, fit.errors, strict=True)))
 
     def _is_between(self, geometry: Geometry, errors: Mapping[str, float]) -> bool:
         """Tell whether bands fall between pixels, by the curve that is sure."""
@@ -511,6 +511,16 @@ class _Search:
     ) -> None:
         seconds = time.perf_counter() - self.began
         self.stages.append(Stage(model, geometry, found.error, taken, seconds))
+
+
+def _different(fits: Sequence[Fit], system: SDCassi) -> list[Fit]:
+    """Return the first fit of each minimum and model."""
+    found: list[Fit] = []
+    for fit in fits:
+        alike = [other.geometry for other in found if other.keys == fit.keys]
+        if not any(are_near(fit.geometry, other, system) for other in alike):
+            found.append(fit)
+    return found
 
 
 def _check(frames: Sequence[Frame], system: SDCassi, radius: int, degree: int, gain: float) -> None:
