@@ -257,9 +257,8 @@ class _Search:
         ]
         fits = [replace(fit, geometry=start) for fit, start in zip(fits, starts, strict=True)]
         model, start = self._begin(fits, nominal)
-        for fit in fits:
-            if between and fit.geometry == start and not self._bends(fit):
-                return self._search([fit], nominal, False)
+        if between and any(fit.geometry == start and not self._bends(fit) for fit in fits):
+            return None
         cube = self.fitted.predict(start).cube
         found = refine(self.fitted, start, model, cube, 2)
         told = found.solve(model)

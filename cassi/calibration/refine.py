@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cassi.calibration.geometry import Geometry
 from cassi.calibration.heldout import HeldOut, Prediction
-from cassi.calibration.parameters import PARAMETERS, changed
+from cassi.calibration.parameters import CODE, PARAMETERS, changed
 
 _SMALL = 0.1  # of a difference step, a hundredth of a pixel: less is no step
 _LONGEST = 5.0  # difference steps: beyond, nothing is linear
@@ -178,9 +178,9 @@ def refine(
                 break
             reached = _halfway(found.geometry, reached, keys)
             following = held.predict(reached, start)
-        if estimate.length > _FAR:
+        if estimate.length > _FAR or set(keys) & set(CODE):
             found = slopes(held, reached, keys, following.cube)
-        else:  # interpolation is linear in between: the slopes are the same
+        else:  # interpolation is linear in between, other than blur: the slopes are the same
             found = replace(found, geometry=reached, prediction=following, start=start)
         estimate = found.solve(keys)
     return found
