@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from cassi.calibration.fit import Fit, are_near, fit_geometry, search_start, significant, sureness
+from cassi.calibration.fusion import SHOWN, fuse, widened, widened_error
 from cassi.calibration.geometry import Geometry, moved_camera, placed
 from cassi.calibration.heldout import HeldOut, Prediction, Prepare
 from cassi.calibration.parameters import CODE, PARAMETERS, PLACE, SHIFT, changed
@@ -28,10 +28,6 @@ _APART = 1.0  # difference steps, that estimates of the same minimum differ by
 _FITTED, _TESTED = 0.2, 0.05  # shares of the pixels that are withheld
 _PIXELS = 30_000  # of all frames together; more cost time and tell little more
 _SIGNIFICANT = 3.0  # standard errors, of what is believed
-_SHOWN, _TOLD, _LEAST = 2.0, 3.0, 0.1
-"""Standard errors by which estimates of plain scenes and of predictions are off, and difference
-steps beside: all parts of a frame share errors of the model, which the scatter between them does
-not show. From scenes of CAVE's training set, `scripts/benchmarks/calibration.py --fine`."""
 _SURER = 2.0  # standard errors, by which the held-out error of a richer model is lower
 
 
@@ -218,10 +214,7 @@ class _Search:
         )
         nominal = self.tested.predict(Geometry())
         self._note((), Geometry(), nominal, True)
-        between = any(
-            self._is_between(fit.geometry, dict(zip(fit.keys, fit.errors, strict=True)))
-            for fit in fits
-        )
+        between = any(map(self._bends, fits))
         tries = (
             self._search(fits, nominal, way) for way in ((True, False) if between else (False,))
         )
@@ -264,6 +257,8 @@ class _Search:
         ]
         fits = [replace(fit, geometry=start) for fit, start in zip(fits, starts, strict=True)]
         model, start = self._begin(fits, nominal)
+        if between and any(fit.geometry == start and not self._bends(fit) for fit in fits):
+            return None
         cube = self.fitted.predict(start).cube
         found = refine(self.fitted, start, model, cube, 2)
         told = found.solve(model)
@@ -279,9 +274,7 @@ class _Search:
         """Return the standard errors, those of predictions alone with what their parts share."""
         order = list(PARAMETERS)
         return {
-            key: error
-            if key in self.fused
-            else math.hypot(_TOLD * error, _LEAST * PARAMETERS[key].step(self.system))
+            key: error if key in self.fused else widened_error(error, key, self.system)
             for key, error in sorted(self.errors.items(), key=lambda item: order.index(item[0]))
         }
 
@@ -290,7 +283,7 @@ class _Search:
         frames, system, nominal = self.frames, self.system, Geometry(whole=0)
         places = search_start(frames, system, nominal, radius)
         fits = [fit_geometry(frames, system, place, self.place) for place in places]
-        fits.sort(key=lambda fit: fit.objectives[-1])
+        fits = _different(sorted(fits, key=lambda fit: fit.objectives[-1]), system)
         fits = [fit for fit in fits if fit.objectives[-1] <= fits[0].objectives[-1] + _TIE]
         richer = [
             fit_geometry(frames, system, place)
@@ -310,12 +303,12 @@ class _Search:
                 richer.append(fit_geometry(frames, system, fit.geometry, (*fit.keys, *more)))
         # More parameters fit better where they are right.
         richer = [fit for fit in richer if fit.objectives[-1] <= fits[0].objectives[-1] + _TIE]
-        found = list(fits)
-        for fit in sorted(richer, key=lambda fit: (len(fit.keys), fit.objectives[-1])):
-            alike = [other.geometry for other in found if other.keys == fit.keys]
-            if not any(are_near(fit.geometry, other, system) for other in alike):
-                found.append(fit)
-        return found
+        richer.sort(key=lambda fit: (len(fit.keys), fit.objectives[-1]))
+        return _different([*fits, *richer], system)
+
+    def _bends(self, fit: Fit) -> bool:
+        """Tell whether plain scenes are sure of a curve that puts bands between pixels."""
+        return self._is_between(fit.geometry, dict(zip(fit.keys, fit.errors, strict=True)))
 
     def _is_between(self, geometry: Geometry, errors: Mapping[str, float]) -> bool:
         """Tell whether bands fall between pixels, by the curve that is sure."""
@@ -427,7 +420,7 @@ class _Search:
 
         geometry = solve(())
         plain_scenes = fit_geometry(self.frames, self.system, geometry, model)
-        covariance = _widened(plain_scenes.covariance, _SHOWN, model, self.system)
+        covariance = widened(plain_scenes.covariance, SHOWN, model, self.system)
         seen = dict(zip(model, covariance.diagonal().sqrt().tolist(), strict=True))
         alone = dict(zip(model, plain_scenes.errors, strict=True))
         seen |= {key: alone[key] for key in model if key in CODE}
@@ -465,42 +458,21 @@ class _Search:
     def _fused(
         self, found: Slopes, model: Sequence[str], gone: Sequence[str], geometry: Geometry
     ) -> Geometry:
-        """Return the mean of predictions and plain scenes, weighted by their covariances.
-
-        They err in different ways: predictions by what the reconstruction does not know, plain
-        scenes by texture. In noise plain scenes are far better.
-        """
+        """Return the mean of predictions and plain scenes, or of plain scenes alone."""
         self.fused = frozenset()
         kept = [key for key in model if key not in gone]
         free = [key for key in kept if key not in CODE]
         shown = fit_geometry(self.frames, self.system, geometry, free)
         told = found.solve(kept, gone)
-        index = [kept.index(key) for key in free]
-        information = [
-            torch.linalg.inv(_widened(covariance.double().cpu(), times, free, self.system))
-            for covariance, times in (
-                (shown.covariance, _SHOWN),
-                (told.covariance[index][:, index], _TOLD),
-            )
-        ]
-        ends = [
-            torch.tensor([PARAMETERS[key].read(each) for key in free], dtype=torch.float64)
-            for each in (shown.geometry, geometry)
-        ]
-        covariance = torch.linalg.inv(information[0] + information[1])
-        mean = covariance @ sum(a @ b for a, b in zip(information, ends, strict=True))
-        apart = (ends[0] - ends[1]).abs() / 2
-        steps = torch.tensor([PARAMETERS[key].step(self.system) for key in free])
-        if bool((apart > _APART * steps).any()):  # another valley
+        mean = fuse(shown, replace(told, geometry=geometry), kept, free, self.system)
+        if mean.apart > _APART:  # another valley
             reached, tried = (self.tested.predict(each) for each in (geometry, shown.geometry))
             if self._is_better(reached, tried):
                 return geometry
-            mean, covariance = ends[0], torch.linalg.inv(information[0])
-            apart = torch.zeros_like(apart)
-        errors = (covariance.diagonal() + apart.square()).sqrt().tolist()
-        self.errors |= dict(zip(free, errors, strict=True))
+            mean = fuse(shown, None, kept, free, self.system)
+        self.errors |= mean.errors
         self.fused = frozenset(free)
-        return changed(geometry, dict(zip(free, mean.tolist(), strict=True)))
+        return changed(geometry, mean.values)
 
     def _is_sure(self, geometry: Geometry, other: Geometry) -> bool:
         """Tell whether plain scenes fit one geometry significantly better than another."""
@@ -540,10 +512,14 @@ class _Search:
         self.stages.append(Stage(model, geometry, found.error, taken, seconds))
 
 
-def _widened(covariance: Tensor, times: float, keys: Sequence[str], system: SDCassi) -> Tensor:
-    """Return the covariance of estimates with the errors that all parts of a frame share."""
-    steps = torch.tensor([PARAMETERS[key].step(system) for key in keys]).to(covariance)
-    return times**2 * covariance + torch.diag((_LEAST * steps).square())
+def _different(fits: Sequence[Fit], system: SDCassi) -> list[Fit]:
+    """Return the first fit of each minimum and model."""
+    found: list[Fit] = []
+    for fit in fits:
+        alike = [other.geometry for other in found if other.keys == fit.keys]
+        if not any(are_near(fit.geometry, other, system) for other in alike):
+            found.append(fit)
+    return found
 
 
 def _check(frames: Sequence[Frame], system: SDCassi, radius: int, degree: int, gain: float) -> None:

@@ -169,7 +169,10 @@ def moved_offsets(
 
 
 def code_images(
-    system: SDCassi, geometry: Geometry, points: Sequence[float] | None = None
+    system: SDCassi,
+    geometry: Geometry,
+    points: Sequence[float] | None = None,
+    lines: Tensor | None = None,
 ) -> Tensor:
     """Return what a white scene shows at single places of the spectrum.
 
@@ -177,11 +180,13 @@ def code_images(
         system: the nominal camera.
         geometry: how far it is off.
         points: as for `Geometry.offsets`.
+        lines: indices of those to return, across the dispersion; None for all.
 
     Returns:
         `(P, K, H, W')`, dispersion along the last axis: the moved mask, as each band has it.
     """
     mask = turned(system, moved_mask(system, geometry))
+    mask = mask if lines is None else mask[..., lines, :]
     offsets = moved_offsets(system, geometry, points)
     taps, starts = ops.linear_taps(offsets.to(mask.device))
     if mask.shape[1] > 1 and points is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -84,7 +85,7 @@ class HeldOut:
             self.seen, self._where = self.seen & good, self._where & good
         self._size = self.y[self._where].norm().clamp_min(1e-30)
 
-    @property
+    @cached_property
     def place(self) -> Tensor:
         """In which part of which frame each withheld pixel lies, `(N,)`."""
         at = self._where.nonzero()
@@ -106,16 +107,19 @@ class HeldOut:
         residual = (self.y - camera(x)) * self._where
         rest = residual[self._where]
         blurred = torch.stack([image[self._where] for image in _code_images(camera, x)], 1)
-        window = 2 * _REACH + 1
-        mean, count = (
-            avg_pool2d(image, window, 1, _REACH, count_include_pad=False)
-            for image in (residual.square(), self._where.to(residual))
-        )
+        mean, count = (_smoothed(image) for image in (residual.square(), self._where.to(residual)))
         variance = (mean / count.clamp_min(1e-6))[self._where].double()
         weights = 1 / (variance + _FLOOR * variance.mean() + 1e-30)
         error = (rest.norm() / self._size).item()
         rest = _free_of(rest.double(), blurred.double(), weights, self.place)
         return Prediction(x, rest, weights, error)
+
+
+def _smoothed(image: Tensor) -> Tensor:
+    """Return the means over squares of 2·_REACH + 1 pixels, zeros beyond the borders."""
+    for size in ((2 * _REACH + 1, 1), (1, 2 * _REACH + 1)):
+        image = avg_pool2d(image, size, 1, (size[0] // 2, size[1] // 2))
+    return image
 
 
 def _code_images(camera: SDCassi, x: Tensor) -> list[Tensor]:

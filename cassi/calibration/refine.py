@@ -10,10 +10,11 @@ from torch import Tensor
 
 from cassi.calibration.geometry import Geometry
 from cassi.calibration.heldout import HeldOut, Prediction
-from cassi.calibration.parameters import PARAMETERS, changed
+from cassi.calibration.parameters import CODE, PARAMETERS, changed
 
 _SMALL = 0.1  # of a difference step, a hundredth of a pixel: less is no step
 _LONGEST = 5.0  # difference steps: beyond, nothing is linear
+_FAR = 1.5  # difference steps: slopes are found anew
 _HALVINGS = 3
 _SHORTER = 0.5  # of a difference step; larger than what is to be found, smaller than a pixel
 
@@ -159,7 +160,8 @@ def refine(
         geometry: where to start.
         keys: of the parameters.
         start: cube of that geometry.
-        iterations: at most so many steps; the cube is reconstructed 2T + 1 times for each.
+        iterations: at most so many steps; the cube is reconstructed 2T + 2 times for a long one,
+            once for a short one.
 
     Returns:
         The slopes from where one more step leads to the minimum.
@@ -176,7 +178,10 @@ def refine(
                 break
             reached = _halfway(found.geometry, reached, keys)
             following = held.predict(reached, start)
-        found = slopes(held, reached, keys, following.cube)
+        if estimate.length > _FAR or set(keys) & set(CODE):
+            found = slopes(held, reached, keys, following.cube)
+        else:  # interpolation is linear in between, other than blur: the slopes are the same
+            found = replace(found, geometry=reached, prediction=following, start=start)
         estimate = found.solve(keys)
     return found
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from cassi.calibration.geometry import Geometry, code_images, turned
+from cassi import ops
+from cassi.calibration.geometry import Geometry, code_images, moved_mask, moved_offsets, turned
 from cassi.calibration.parameters import PARAMETERS, place_of
 from cassi.systems import SDCassi
 
@@ -26,6 +28,8 @@ LEAST_GOOD = 0.5
 """Share of the pixels of a window that is used."""
 WINDOWS = 600
 """More do not make the estimate better, for the camera is the same everywhere."""
+STRIPS = 8
+"""Rows of windows are taken at least, where a frame has them."""
 
 
 @dataclass(frozen=True)
@@ -113,24 +117,28 @@ class Windows:
         self.frame, self.system = frame, system
         y = turned(system, frame.y)
         down, across = y.shape[-2] // SIDE, y.shape[-1] // SIDE
-        rows, columns = torch.meshgrid(torch.arange(down), torch.arange(across), indexing="ij")
-        place = (4 * rows // max(down, 1)) * 4 + 4 * columns // max(across, 1)
-        chosen = torch.ones_like(rows, dtype=torch.bool)
-        if central:
-            chosen = ((rows + 0.5) / down - 0.5).abs() < 0.3
-            chosen &= ((columns + 0.5) / across - 0.5).abs() < 0.3
-        index = chosen.flatten().nonzero()[:, 0]
-        self.index = index[:: len(index) // most + 1].to(y.device)
+        rows, columns = (_chosen(count, central) for count in (down, across))
+        # Too many windows: whole strips are left out, for images are made of the others only.
+        share = len(rows) * len(columns) // most + 1
+        rows = rows[:: max(1, min(share, len(rows) // STRIPS))]
+        index = torch.cartesian_prod(torch.arange(len(rows)), columns)
+        index = index[:: max(1, round(len(index) / most))]
+        self.across = across
+        self.lines = (rows[:, None] * SIDE + torch.arange(SIDE)).flatten().to(y.device)
+        self.strip, self.column = index.to(y.device).unbind(1)
+        place = (4 * rows[index[:, 0]] // max(down, 1)) * 4 + 4 * index[:, 1] // max(across, 1)
+        dtype = torch.promote_types(y.dtype, torch.float32)
+        self._last: tuple[Geometry, Tensor] | None = None
         # Zero rows of design and data: bad pixels have no influence.
-        self.keep = self._cut(turned(system, frame.counts).double())  # (N, 1, pixels)
-        data = self._cut(y.double()) * self.keep  # (N, B, pixels)
+        self.keep = self._cut(turned(system, frame.counts)[..., self.lines, :].to(dtype))
+        data = self._cut(y[..., self.lines, :].to(dtype)) * self.keep  # (N, B, pixels)
         # Dark windows would count as much as bright ones.
         light = data.square().mean(2)
         self.lit = (light > 1e-4 * light.mean()) & (self.keep.mean(2) > LEAST_GOOD)
         self.data, self.light = data, light.clamp_min(1e-30)
         batch = torch.arange(len(y), device=y.device)
-        self.place = place.flatten().to(y.device)[self.index][:, None] + 16 * batch
-        side = torch.linspace(-1, 1, SIDE, dtype=torch.float64, device=y.device)
+        self.place = place.to(y.device)[:, None] + 16 * batch
+        side = torch.linspace(-1, 1, SIDE, dtype=dtype, device=y.device)
         one = torch.ones_like(side)
         maps = (one[:, None] * one, side[:, None] * one, one[:, None] * side)
         shots = y.shape[1]
@@ -149,24 +157,21 @@ class Windows:
 
     def objective(self, geometry: Geometry) -> float:
         """Return the mean logarithm of the relative residual variance."""
-        return (
-            self._relative(self._fit(self._design(self._images(geometry)))[2]).log().mean().item()
-        )
+        return self.variances(geometry)[0].log().mean().item()
 
     def variances(self, geometry: Geometry) -> tuple[Tensor, Tensor]:
         """Return the relative residual variance of each lit window, and in which part it lies."""
-        rest = self._fit(self._design(self._images(geometry)))[2]
-        return self._relative(rest), self.place[self.lit]
+        return self._fit(self._design(self._images(geometry))).variance, self.place[self.lit]
 
     def shifted_objective(
         self, geometry: Geometry, shifts: Sequence[tuple[int, int]]
     ) -> list[float]:
         """Return the objective with the code moved by whole pixels (down, right), for each."""
-        whole = self._all_images(geometry)
+        whole = self._all_images(geometry, None)
         found = []
         for shift in shifts:
-            images = self._cut(whole.roll(shift, (-2, -1)))
-            found.append(self._relative(self._fit(self._design(images))[2]).log().mean().item())
+            images = self._cut(whole.roll(shift, (-2, -1))[..., self.lines, :])
+            found.append(self._fit(self._design(images)).variance.log().mean().item())
         return found
 
     def evidence(self, geometry: Geometry, keys: Sequence[str] | None = None) -> Evidence:
@@ -177,52 +182,112 @@ class Windows:
             keys: of the parameters; those of the place if None.
         """
         design = self._design(self._images(geometry))
-        factor, a, rest = self._fit(design)  # a (N, p, B), rest (N, n, B)
+        fit = self._fit(design)
+        by_map = fit.a.unflatten(1, (-1, len(self.maps))).flatten(2)  # (N, S, 3B)
         slopes = []
         for key in place_of(geometry) if keys is None else keys:
             parameter = PARAMETERS[key]
             value, h = parameter.read(geometry), parameter.step(self.system)
             images = [self._images(parameter.write(geometry, value + way * h)) for way in (1, -1)]
-            slopes.append(self._design((images[0] - images[1]) / (2 * h)) @ a)
+            change = (images[0] - images[1]) * (self.keep / (2 * h))
+            parts = (change.mT @ by_map).unflatten(2, (len(self.maps), -1))  # (N, n, 3, B)
+            slopes.append(torch.einsum("nimb,mi->nib", parts, self.maps))
         slope = torch.stack(slopes, -1)  # (N, n, B, T)
         flat = slope.flatten(2)
-        free = flat - design @ torch.cholesky_solve(design.mT @ flat, factor)
-        free = free.unflatten(2, slope.shape[2:])
-        variance = self._relative(rest)  # of lit windows, flat
-        weight = 1 / (self.light[self.lit] * variance)
-        slope, free, rest = (value.movedim(1, -1)[self.lit] for value in (slope, free, rest))
+        part = torch.cholesky_solve((design.mT @ flat).double(), fit.factor).to(flat)
+        free = (flat - design @ part).unflatten(2, slope.shape[2:])
+        variance = fit.variance
+        weight = 1 / (self.light[self.lit].double() * variance)
+        slope, free, rest = (
+            value.movedim(1, -1)[self.lit].double() for value in (slope, free, fit.rest)
+        )
         gradient = -torch.einsum("btn,bn->bt", slope, rest) * weight[:, None]
         curvature = torch.einsum("bsn,btn,b->st", slope, free, weight)
         return Evidence(variance, gradient, curvature, self.place[self.lit])
 
-    def _all_images(self, geometry: Geometry) -> Tensor:
-        codes = code_images(self.system, geometry, self.frame.points)
+    def _all_images(self, geometry: Geometry, lines: Tensor | None) -> Tensor:
+        codes = code_images(self.system, geometry, self.frame.points, lines)
         return torch.einsum("sp,pkhw->skhw", self.frame.spectra, codes)
 
     def _images(self, geometry: Geometry) -> Tensor:  # (N, S, pixels)
-        return self._cut(self._all_images(geometry))
+        if self.system.mask.shape[1] > 1:
+            return self._cut(self._all_images(geometry, self.lines))
+        # One mask for all bands: a spectrum is a kernel along the lines, the same everywhere, and
+        # the columns of a window are a product with its Toeplitz matrix.
+        mask = self._mask(geometry)
+        offsets = moved_offsets(self.system, geometry, self.frame.points)
+        taps, starts = ops.linear_taps(offsets)
+        first, count = int(starts.min()), int(starts.max()) - int(starts.min()) + taps.shape[1]
+        spread = taps.new_zeros(len(taps), count)
+        at = (starts - first)[:, None] + torch.arange(taps.shape[1])
+        kernels = self.frame.spectra @ spread.scatter_add_(1, at, taps).to(mask)  # (S, count)
+        reach = SIDE + count - 1
+        toeplitz = mask.new_zeros(reach, len(kernels), SIDE)
+        for i in range(SIDE):
+            toeplitz[i : i + count, :, i] = kernels.flip(1).mT
+        left = first + count - 1
+        right = self.across * SIDE - first - mask.shape[-1]
+        seen = pad(mask, (left, right)).unfold(-1, reach, SIDE)  # (K, lines, across, reach)
+        images = (seen @ toeplitz.flatten(1)).unflatten(-1, (-1, SIDE)).unflatten(1, (-1, SIDE))
+        cut = images.permute(1, 3, 4, 0, 2, 5)[self.strip, self.column]  # (N, S, K, 16, 16)
+        return cut.flatten(2)
+
+    def _mask(self, geometry: Geometry) -> Tensor:  # (K, lines, W)
+        """Return the moved mask; the last one is kept, for dispersion does not move it."""
+        down, right = geometry.shift
+        if geometry.whole is not None:  # the bands have the shift along them
+            down, right = (down, 0.0) if self.system.axis == -1 else (0.0, right)
+        code = replace(geometry, shift=(down, right), dispersion=(0.0,))
+        if self._last is None or self._last[0] != code:
+            whole = turned(self.system, moved_mask(self.system, geometry))
+            self._last = code, whole[:, 0, self.lines]
+        return self._last[1]
 
     def _cut(self, image: Tensor) -> Tensor:
-        """Cut `(S, K, H, W)` into the chosen windows `(N, S, K·256)`."""
+        """Cut the chosen lines `(S, K, lines, W)` into the chosen windows `(N, S, K·256)`."""
         many, shots, height, width = image.shape
         down, across = height // SIDE, width // SIDE
-        image = image[..., : down * SIDE, : across * SIDE]
+        image = image[..., : across * SIDE]
         cut = image.reshape(many, shots, down, SIDE, across, SIDE).permute(2, 4, 0, 1, 3, 5)
-        return cut.reshape(down * across, many, shots * SIDE**2)[self.index]
+        return cut[self.strip, self.column].reshape(-1, many, shots * SIDE**2)
 
     def _design(self, images: Tensor) -> Tensor:  # (N, S, n) → (N, n, 3S)
-        return ((images.double() * self.keep)[:, :, None] * self.maps).flatten(1, 2).mT
+        images = images.to(self.keep) * self.keep
+        return (images[:, :, None] * self.maps).flatten(1, 2).mT
 
-    def _fit(self, design: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _fit(self, design: Tensor) -> _Scene:
         scale = design[:, :, 0].square().sum(1).sqrt()
         scale = scale.clamp_min(1e-6 * scale.mean().item() + 1e-30)
-        normal = design.mT @ design + torch.diag_embed((scale[:, None] * self.penalty).square())
+        ridge = scale[:, None] * self.penalty
+        normal = (design.mT @ design).double() + torch.diag_embed(ridge.square())
         factor = torch.linalg.cholesky(normal)
         data = self.data.mT
-        a = torch.cholesky_solve(design.mT @ data, factor)
-        return factor, a, data - design @ a
+        a = torch.cholesky_solve((design.mT @ data).double(), factor)
+        rest = data - design @ a.to(design)
+        # The least penalised sum of squares, in a form that hardly feels the rounding of a.
+        least = rest.double().square().sum(1) + (ridge[..., None] * a).square().sum(1)
+        variance = least / self.freedom / self.light
+        return _Scene(factor, a.to(design), rest, variance[self.lit] + FLOOR)
 
-    def _relative(self, rest: Tensor) -> Tensor:  # of the lit windows, flat
-        # yᵀ(y − Da) is the minimum of the penalised sum of squares.
-        variance = (rest * self.data.mT).mean(1) / self.light
-        return variance.clamp_min(0)[self.lit] + FLOOR
+
+@dataclass(frozen=True)
+class _Scene:
+    """The plain scene that fits each window best.
+
+    Attributes:
+        factor: of the normal equations (Cholesky), float64.
+        a: `(N, 3S, B)`, its coefficients.
+        rest: `(N, n, B)`, what it does not fit.
+        variance: of that over the window's mean square, of the lit windows, flat, float64.
+    """
+
+    factor: Tensor
+    a: Tensor
+    rest: Tensor
+    variance: Tensor
+
+
+def _chosen(count: int, central: bool) -> Tensor:
+    """Return which of so many rows or columns of windows are taken."""
+    at = torch.arange(count)
+    return at[((at + 0.5) / count - 0.5).abs() < 0.3] if central else at

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from cassi.models.registry import Card
 from cassi.solvers import Callback, Solution, Solver, Statistics, refine, relative_noise
 from cassi.solvers.function import one_iteration
-from cassi.solvers.heldout import brightest, draw_heldout, heldout_error
+from cassi.solvers.heldout import brightest, draw_seen, heldout_error
 from cassi.solvers.linear_system import seen
 from cassi.solvers.refine import VISIBLE
 from cassi.solvers.statistics import UNSEEN
@@ -156,7 +156,7 @@ class Inference(nn.Module):
         """
         y, system = brightest(*statistics.brightest(), LINES)
         y = seen(y, system)
-        heldout = draw_heldout(y.shape[1:]).to(y.device)
+        heldout = draw_seen(y, system)
         camera = system.weighted(bad_pixels=heldout)
 
         def error(factor: float) -> float:

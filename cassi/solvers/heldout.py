@@ -62,6 +62,23 @@ def draw_heldout(shape: Sequence[int], share: float = SHARE, seed: int = 0) -> T
     return torch.rand((1, *shape), generator=random) < share
 
 
+def draw_seen(y: Tensor, system: Any, share: float = SHARE) -> Tensor:
+    """Draw the pixels to hold out by which a method chooses, from what its camera sees.
+
+    Where somebody else has held out the very pixels of the first draw, so that the camera has none
+    of them and nothing could be missed, it is another draw.
+
+    Args:
+        y: measurement `(B, K, H', W')`.
+        system: the camera.
+        share: probability, in (0, 0.5].
+    """
+    heldout = draw_heldout(y.shape[1:], share).to(y.device)
+    if hasattr(system, "good") and not bool((heldout & system.good).any()):
+        heldout = draw_heldout(y.shape[1:], share, seed=1).to(y.device)
+    return heldout
+
+
 def heldout_error(x: Tensor, y: Tensor, system: Any, heldout: Tensor) -> Tensor:
     r"""Return how far a cube is from pixels that it was reconstructed without.
 

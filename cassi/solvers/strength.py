@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cassi.solvers.heldout import brightest, draw_heldout, heldout_error
+from cassi.solvers.heldout import brightest, draw_seen, heldout_error
 from cassi.solvers.schedules import Schedule
 
 TOLERANCE = 0.01
@@ -126,7 +126,7 @@ def choose(y: Tensor, system: Any, share: float, iterations: int, noise: float, 
         run: reconstructs.
     """
     y, system = brightest(y, system, LINES)
-    heldout = draw_heldout(y.shape[1:], share).to(y.device)
+    heldout = draw_seen(y, system, share)
     camera = system.weighted(bad_pixels=heldout)
 
     def look(factor: float) -> Choice:

@@ -3,13 +3,16 @@
     python scripts/benchmarks/captures.py                          # captures of two cameras
     python scripts/benchmarks/captures.py --methods auto gap_tv --pictures outputs/captures
     python scripts/benchmarks/captures.py --grid                   # against the best noise value
+    python scripts/benchmarks/captures.py --fixed                  # the same of captures
 
 Of a real capture there is no truth. Printed are the relative residual, the error at 5 % of the
 detector pixels that the method was not given (`heldout=0.05`: the brightest lines), and of the
 resolution target, which is chrome on glass under one lamp, the mean spectral angle of its bright
 ground to its own mean spectrum and the contrast (max − min) / (max + min) of three coarse bars.
 With --grid CAVE's validation scenes are measured with the shot noise of `noise=shot`, and the
-default is compared with every value of `noise`.
+default is compared with every value of `noise`. With --fixed held-out errors of captures are
+compared: the default's, and those of the same solver with a fixed noise value, without the weights
+of components (`prior.balance=0 solver.heldout=0 solver.noise=…`), over the 128 brightest lines.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ from cassi import metrics
 from cassi.apps.evaluate.data import load_benchmark
 from cassi.apps.reconstructors import Recipe, compose_settings, settings_of, understand
 from cassi.apps.settings import Evaluate
-from cassi.solvers.heldout import measure_heldout
+from cassi.solvers.heldout import brightest, measure_heldout
+from cassi.solvers.strength import LINES
 from cassi.viz import save_rgb
 from scripts.benchmarks.problems import load_problem
 
@@ -37,6 +41,7 @@ CAPTURES = {
     "smem": ("resolution_target", "fern_root", "blood_sample1"),
     "tsa_real": ("scene1", "scene2", "scene3", "scene4", "scene5"),
 }
+FIXED = (0.02, 0.05, 0.1, 0.2)
 NOISE = (0.01, 0.02, 0.03, 0.045, 0.06, 0.08, 0.12)
 
 
@@ -119,6 +124,24 @@ def compare_with_grid(methods: list[str]) -> None:
             )
 
 
+def compare_with_fixed(cameras: list[str], captures: list[str] | None) -> None:
+    """Print the held-out error of the default and of fixed noise values, for each capture."""
+    print("camera | capture | default | " + " | ".join(map(str, FIXED)) + " | difference")
+    for camera in cameras:
+        for name in captures or CAPTURES[camera]:
+            problem = load_problem(f"experiment={camera}", f"scene={name}")
+            y, system = brightest(problem.measurement, problem.system, 3 * LINES)
+            errors = []
+            for noise in (None, *FIXED):
+                fixed = ["prior.balance=0", "solver.heldout=0", f"solver.noise={noise}"]
+                settings = compose_settings(["experiment=auto", *(fixed if noise else [])])
+                reconstructor, _ = Recipe(settings, y.device).make(system.cube_shape[0])
+                errors.append(measure_heldout(y, system, reconstructor, 0.05).error)
+            share = errors[0] / min(errors[1:]) - 1
+            row = (camera, name, *(f"{error:.4f}" for error in errors), f"{share:+.1%}")
+            print(" | ".join(row), flush=True)
+
+
 def main() -> None:
     """Read the options, and look."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -126,10 +149,14 @@ def main() -> None:
     parser.add_argument("--pictures", type=Path, help="folder for a picture of each cube")
     parser.add_argument("--cameras", nargs="+", default=list(CAPTURES), choices=CAPTURES)
     parser.add_argument("--grid", action="store_true")
+    parser.add_argument("--fixed", action="store_true")
+    parser.add_argument("--captures", nargs="+", help="with --fixed, of one camera")
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    if arguments.grid:
+    if arguments.fixed:
+        compare_with_fixed(arguments.cameras, arguments.captures)
+    elif arguments.grid:
         compare_with_grid(arguments.methods)
     else:
         look_at_captures(arguments.methods, arguments.cameras, arguments.pictures)

@@ -115,6 +115,27 @@ def test_gradient_is_that_of_the_objective(camera, scene):
         assert gradient[k].item() == pytest.approx(slope / (0.2 * h), rel=0.3, abs=0.05)
 
 
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_one_mask_is_that_of_every_band(axis):
+    mask = torch.rand(72, 80, generator=torch.Generator().manual_seed(0))
+    shared = SDCassi(mask, 5, step=-1.5, axis=axis)
+    each = SDCassi(mask.expand(1, 5, -1, -1), 5, step=-1.5, axis=axis)
+    y = shared(torch.rand(1, 5, 72, 80, generator=torch.Generator().manual_seed(1)))
+    geometry = Geometry((0.3, -0.7), 0.1, (0.02, 0.3), whole=0)
+    for frame in (Frame.snapshot(y, 5), Frame.monochromatic(y, 2.4)):
+        found = [Windows(frame, system).evidence(geometry) for system in (shared, each)]
+        torch.testing.assert_close(found[0].variance, found[1].variance, rtol=1e-4, atol=0)
+        torch.testing.assert_close(found[0].gradient, found[1].gradient, rtol=1e-3, atol=1e-2)
+
+
+def test_of_many_windows_those_of_whole_strips_are_taken():
+    system = SDCassi(torch.ones(660, 700), 2)
+    windows = Windows(Frame.snapshot(system(torch.ones(1, 2, 660, 700)), 2), system)
+    assert 500 < len(windows) < 700
+    assert len(windows.lines) == 14 * 16
+    assert windows.place.unique().tolist() == list(range(16))
+
+
 def test_known_light_gives_gain_and_mask(camera):
     true = moved_camera(camera, TRUE)
     dirt = torch.ones(HEIGHT, WIDTH)

@@ -10,6 +10,7 @@ import torch
 
 from cassi.priors import TV, Subspace
 from cassi.solvers import ADMM, Geometric, Solver
+from cassi.solvers.heldout import draw_heldout
 from cassi.solvers.refine import no_closer
 from cassi.solvers.strength import Annealed, Watch, brightest, choose
 from cassi.systems import SDCassi
@@ -98,6 +99,12 @@ def test_what_the_camera_does_not_explain_is_noise_too(system, truth):
     assert more.factor == pytest.approx(4, rel=0.2)
     sure = choose(y, system, 0.05, 3, error / 1.1, looks(truth, lambda factor: factor > 1))
     assert sure.factor == 1
+
+
+def test_pixels_that_were_held_out_before_are_not_asked_again(system, truth):
+    y = system(truth)
+    camera = system.weighted(bad_pixels=draw_heldout(y.shape[1:], 0.05))
+    assert choose(y, camera, 0.05, 3, 10.0, looks(truth, lambda factor: False)).error > 0
 
 
 def test_in_noise_the_run_ends_early_and_is_better(system, truth):
