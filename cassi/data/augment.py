@@ -165,7 +165,10 @@ def _plain_or_spliced(
 
 def _drawn(cube: Tensor, generator: Generator) -> Tensor:
     kind = list(PATTERNS)[draw_integer(len(PATTERNS), generator)]
-    drawn = draw_pattern(kind, *cube.shape, generator).mul_(0.2 + 0.8 * _uniform(generator))
+    bands, height, width = cube.shape
+    drawn = draw_pattern(kind, bands, height, width, generator).mul_(
+        0.2 + 0.8 * _uniform(generator)
+    )
     return torch.lerp(cube, drawn, _uniform(generator)) if draw_integer(2, generator) else drawn
 
 

@@ -19,6 +19,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -120,7 +121,7 @@ def reconstruct_capture(name: str, options: argparse.Namespace) -> None:
     measurement, mask = options.capture
     y, system = cassi.read_measurement(measurement), cassi.SDCassi(cassi.read_mask(mask), 28, 2)
     side = max(system.cube_shape[1:])
-    size = {"size": (side, side)} if name.startswith("mijun") else {}  # bound to it
+    size: dict[str, Any] = {"size": (side, side)} if name.startswith("mijun") else {}  # bound
     net = create_model(name, bands=28, **size).eval()
     half = options.precision == "bfloat16"
     if half:

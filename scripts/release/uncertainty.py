@@ -233,11 +233,14 @@ def read_case(path: Path) -> Case:
             torch.from_numpy(held[name]).float() for name in ("truth", "x", "rep")
         )
         residual = torch.from_numpy(held["residual"])
-        numbers = [float(held[name]) for name in ("heldout", "expected", "response")]
+        heldout, expected, response = (
+            float(held[name]) for name in ("heldout", "expected", "response")
+        )
         down, right, *rest = held["motion"].tolist()
         level = float(signal_level(torch.from_numpy(held["y"]), system))
         scene = str(held["scene"])
-    evidence = Evidence(x, repeated, residual, Probe(*numbers, Motion((down, right), *rest)))
+    probe = Probe(heldout, expected, response, Motion((down, right), *rest))
+    evidence = Evidence(x, repeated, residual, probe)
     return Case(path, scene, method, int(kind), truth, evidence, system, level)
 
 
@@ -272,20 +275,27 @@ def sample(path: Path) -> Rows:
                 told = str(held["scene"]), str(held["method"]), int(held["kind"])
                 return Rows(path, *told, features, error)
     case = read_case(path)
-    features = Features(case.evidence, case.system, case.level)
+    seen = Features(case.evidence, case.system, case.level)
     error = ((case.evidence.x - case.truth) / case.level).abs()[0].flatten(1)
     random = torch.Generator().manual_seed(0)
-    count = min(BANDS, features.bands)
+    count = min(BANDS, seen.bands)
     rows, errors = [], []
-    for band in torch.linspace(0, features.bands - 1, count).round().int().tolist():
-        planes = features.band(band).flatten(1)
+    for band in torch.linspace(0, seen.bands - 1, count).round().int().tolist():
+        planes = seen.band(band).flatten(1)
         at = torch.randint(0, planes.shape[1], (SAMPLES // count,), generator=random)
         rows.append(planes[:, at].T)
         errors.append(error[band, at])
     part = Rows(path, case.scene, case.method, case.kind, torch.cat(rows), torch.cat(errors))
     with kept.open("wb") as file:
-        told = {"scene": part.scene, "method": part.method, "kind": part.kind, "names": NAMES}
-        np.savez(file, features=part.features.numpy(), error=part.error.numpy(), **told)  # type: ignore[arg-type]
+        np.savez(
+            file,
+            features=part.features.numpy(),
+            error=part.error.numpy(),
+            scene=part.scene,
+            method=part.method,
+            kind=part.kind,
+            names=NAMES,
+        )
     return part
 
 

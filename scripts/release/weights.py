@@ -228,7 +228,9 @@ def judge_instruments(methods: dict[str, Any], pictures: Path | None) -> list[st
         )
         if errors[new] > MORE_ERROR * errors.get("shipped", torch.inf):
             faults.append(f"{camera} {name}: error at pixels held out {errors[new]:.4f}")
-        for key, run in methods.items() if pictures is not None else ():
+        if pictures is None:
+            continue
+        for key, run in methods.items():
             x, waves = run.run(y, system).x[0], problem.settings.wavelengths
             save_rgb(pictures / f"{camera}_{name}_{key}.png", x, waves)
     return faults
@@ -262,7 +264,7 @@ def main() -> None:
         methods = dict(reconstructors([*old, arguments.weights], arguments))
     *_, new = methods
     table: dict[str, dict[str, float]] = {}
-    faults = []
+    faults: list[str] = []
     if "cameras" in arguments.parts:
         panel = make_panel() | (MORE if arguments.more else {})
         table, faults = judge_cameras(panel, methods, root)
