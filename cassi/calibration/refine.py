@@ -14,7 +14,7 @@ from cassi.calibration.parameters import CODE, PARAMETERS, changed
 
 _SMALL = 0.1  # of a difference step, a hundredth of a pixel: less is no step
 _LONGEST = 5.0  # difference steps: beyond, nothing is linear
-_FAR = 1.5  # difference steps: slopes are found anew
+_FAR = 0.2  # difference steps: slopes are found anew
 _HALVINGS = 3
 _SHORTER = 0.5  # of a difference step; larger than what is to be found, smaller than a pixel
 

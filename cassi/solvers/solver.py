@@ -51,11 +51,13 @@ class Solver:
             texture, in the start too; where there is more, the start's cube stays as it is. 0: no
             such bound.
         start: reconstructs the first cube where none is given; its iterations are not counted.
+        blend: share of the start's cube in the result, in [0, 1). Errors of two methods are partly
+            independent, and their mean has less of them; both explain y, so it does too.
         time_limit: seconds, > 0, after which the run is at its end: σ falls as fast as that takes.
 
     Raises:
-        ValueError: fewer than one iteration, a negative tolerance or noise, a share above 0.5, a
-            time limit that is not above 0.
+        ValueError: fewer than one iteration, a negative tolerance or noise, a share out of range,
+            a time limit that is not above 0.
     """
 
     prior: Prior
@@ -69,6 +71,7 @@ class Solver:
     heldout: float = 0.0
     visible: float = 0.0
     start: Reconstructor | None = None
+    blend: float = 0.0
     time_limit: float | None = None
     network: ClassVar[None] = None
 
@@ -86,6 +89,8 @@ class Solver:
         not_negative("visible", self.visible)
         if self.start is not None and not hasattr(self.start, "run"):
             raise TypeError(f"start: expected a reconstructor or None, got {self.start!r}")
+        if not 0 <= self.blend < 1:
+            raise ValueError(f"blend: expected a share from 0 to below 1, got {self.blend}")
         if self.time_limit is not None and not not_negative("time_limit", self.time_limit):
             raise ValueError("time_limit: expected seconds above 0 or null, got 0")
 
@@ -157,9 +162,14 @@ class Solver:
         limit = self.time_limit
         timed = None if limit is None else Timed(sigma, began + limit)
 
+        first: Tensor | None = None
+
         def start() -> Tensor | None:
+            nonlocal first
             if x0 is None and self.start is not None:
-                return self.start.run(measured, system, statistics=whole).checked().x / level
+                x = self.start.run(measured, system, statistics=whole).checked().x / level
+                first = x if self.blend > 0 else None
+                return x
             if x0 is None and rho is not given:  # pinv blows up noise that dark pixels let through
                 return damped_inverse(y, system, rho(0, count))
             return None if x0 is None else x0 / level
@@ -186,6 +196,8 @@ class Solver:
         x = solution.x
         if self.consistent and noise is not None:
             x = no_closer(x, system.data_step(x, y, rho(count - 1, count)), y, system, noise)
+        if first is not None:
+            x = torch.lerp(x, first, self.blend)
         return Solution(x * level, solution.history, solution.reason)
 
     def _is_to_choose(self, noise: Tensor, system: Any) -> bool:

@@ -182,7 +182,7 @@ def _count_operations(net: torch.nn.Module) -> int:
         torch.no_grad(),
         FlopCounterMode(display=False) as counter,
     ):
-        net(torch.ones(1, 1, *camera.measurement_shape[1:]), camera)
+        net.requires_grad_(False)(torch.ones(1, 1, *camera.measurement_shape[1:]), camera)
     return int(counter.get_total_flops()) + spared
 
 

@@ -43,6 +43,15 @@ def test_patches_of_the_scene_itself_add_to_a_start(scene):
     assert torch.equal(solution.x, OWN.run(y, system, x0=smooth).x)
 
 
+def test_a_share_of_the_start_is_in_the_result(scene):
+    system, y, _ = scene
+    solver = replace(OWN, start=SMOOTH)
+    expected = 0.7 * solver(y, system) + 0.3 * SMOOTH(y, system)
+    torch.testing.assert_close(replace(solver, blend=0.3)(y, system), expected)
+    with pytest.raises(ValueError, match="blend"):
+        replace(solver, blend=1.0)
+
+
 def test_a_first_cube_that_is_given_wins(scene):
     system, y, truth = scene
 
