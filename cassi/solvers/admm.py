@@ -67,7 +67,9 @@ class ADMM:
         """Fit the measurement, denoise, update the multiplier."""
         total = self._fit(state, y, system, rho)
         x = prior(total, sigma)
-        return AdmmState(x, total, residual=y - system(x))
+        # Only the data step that is written out needs it; a network's stages do without.
+        residual = y - system(x) if hasattr(system, "add_adjoint") else None
+        return AdmmState(x, total, residual=residual)
 
     def _fit(self, state: AdmmState, y: Tensor, system: Any, rho: Any) -> Tensor:
         # With t = v + u of the last step: x − u = 2x − t, and the relaxed v + u = t + r (v − x).
