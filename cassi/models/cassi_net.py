@@ -145,6 +145,8 @@ class CassiNet(nn.Module):
     """`forward` is given the statistics of the whole measurement, where y is a part of one."""
     takes_noise: ClassVar[bool] = True
     """`forward` is given the noise where it is found out, and not estimated."""
+    takes_start: ClassVar[bool] = True
+    """`forward` is given a first cube, where another method has found one, in place of `begin`."""
     sees_operators: ClassVar[bool] = True
     """All it knows of the camera are its operators, so that a `Weighted` one is as good."""
 
@@ -194,13 +196,14 @@ class CassiNet(nn.Module):
         system: Any,
         statistics: Statistics | None = None,
         noise: Tensor | float | None = None,
+        start: Tensor | None = None,
     ) -> Tensor:
         """Reconstruct: measurement `(B, K, H', W')` → cube `(B, C, H, W)`.
 
         Statistics are those of the whole measurement, where y is a part of one; a noise is taken
-        in place of the setting.
+        in place of the setting, a first cube in place of that of `begin`.
         """
-        return self.outputs(y, system, statistics=statistics, noise=noise)[0]
+        return self.outputs(y, system, start, statistics=statistics, noise=noise)[0]
 
     def outputs(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -12,18 +12,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.registry import Card
-from cassi.solvers import Callback, Solution, Solver, Statistics, refine, relative_noise
+from cassi.solvers import (
+    Callback,
+    Solution,
+    Solver,
+    Statistics,
+    refine,
+    relative_noise,
+)
 from cassi.solvers.function import one_iteration
 from cassi.solvers.heldout import brightest, draw_seen, heldout_error
 from cassi.solvers.linear_system import seen
 from cassi.solvers.refine import VISIBLE
 from cassi.solvers.statistics import UNSEEN
-from cassi.solvers.strength import LINES, MISFIT, TOLERANCE
+from cassi.solvers.strength import LINES
 
 PRECISIONS = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 """As Lightning's Trainer has them: what autocast computes in."""
-FACTORS = (1.0, 2.0, 4.0, 8.0)
-"""Of the noise that is seen, to be tried on pixels held out."""
+
+BLEND = 0.2
+"""Share of the start's cube in what a network that comes with its weights returns."""
 
 Choose = Callable[[float], Solver | None]
 """The noise relative to the root mean square of y → the solver that goes on from the cube."""
@@ -36,6 +44,7 @@ class Shipped:
     Attributes:
         card: what its file says.
         check: refuses a camera that it does not fit.
+        start: finds the first cube and the noise of the measurement; or None.
         solver: chooses the solver that refines; or None.
         doubts: tells in what a camera and a noise, relative to the root mean square of y, are
             unlike those of the training.
@@ -43,6 +52,7 @@ class Shipped:
 
     card: Card
     check: Callable[[Any], None]
+    start: Solver | None = None
     solver: Choose | None = None
     doubts: Callable[[Any, float], list[str]] | None = None
 
@@ -50,13 +60,17 @@ class Shipped:
 class Inference(nn.Module):
     """Runs a network in evaluation mode and, where asked, makes its cube consistent with y.
 
-        x = net(y, system),   then the solver from there, then `cassi.solvers.refine(x, y, system)`
+        x₀ = start(y),  x₁ = net(y, system, x₀),  x₂ = solver(y, from x₁),
+        x = refine((1 − b) x₂ + b x₀),   see `cassi.solvers.refine`
 
-    It is a `cassi.solvers.Reconstructor`, with one iteration.
+    Errors of several methods are partly independent: their mean has less of them. It is a
+    `cassi.solvers.Reconstructor`, with one iteration.
 
     Args:
         network: `net(y, system) -> x`.
         refined: refine the cube.
+        start: finds the first cube and what noise there is, for a network that takes them.
+        blend: b, the share of the start's cube in the one that is refined.
         solver: is given the noise relative to the root mean square of y, and returns the solver
             that goes on from the cube before it is refined, or None.
         precision: one of `PRECISIONS`.
@@ -74,6 +88,8 @@ class Inference(nn.Module):
         network: nn.Module,
         *,
         refined: bool = False,
+        start: Solver | None = None,
+        blend: float = 0.0,
         solver: Choose | None = None,
         precision: str = "32-true",
         check: Callable[[Any], None] | None = None,
@@ -86,10 +102,9 @@ class Inference(nn.Module):
             )
         self.network = network.eval()
         self.refined, self.precision, self.check = refined, precision, check
-        self.solver = solver
-        # Solver and noise are chosen for all samples of a batch.
-        takes = getattr(network, "takes_noise", False) and refined
-        self.shares_batch = solver is None and not takes
+        self.start, self.blend, self.solver = start, blend, solver
+        # The solver is chosen for all samples of a batch.
+        self.shares_batch = solver is None and (start is None or start.shares_batch)
 
     @torch.no_grad()
     def forward(self, y: Tensor, system: Any, statistics: Statistics | None = None) -> Tensor:
@@ -103,75 +118,65 @@ class Inference(nn.Module):
         if self.check is not None:
             self.check(system)
         y = seen(y, system)
-        if not self.refined:
-            return self._apply_with(None, y, system, statistics)
-        noise = relative_noise(y, system, getattr(self.network, "noise", "auto"), statistics)
-        visible = VISIBLE
-        if self._is_to_choose(noise, system):
+        first, noise = None, None
+        if self.start is not None:
             whole = statistics or Statistics(lambda: [(y, system)])
-            factor, visible = whole.remember(self, lambda: self._choose(whole, noise))
-            noise = noise * factor
-        return self._apply_with(noise, y, system, statistics, visible)
-
-    def _apply_with(
-        self,
-        noise: Tensor | None,
-        y: Tensor,
-        system: Any,
-        statistics: Statistics | None,
-        visible: float = VISIBLE,
-    ) -> Tensor:
-        more: dict[str, Any] = {}
-        if statistics is not None and getattr(self.network, "takes_statistics", False):
-            more["statistics"] = statistics
-        if noise is not None and getattr(self.network, "takes_noise", False):
-            more["noise"] = noise
-        given, camera = y, system
-        if hasattr(system, "good") and not getattr(self.network, "sees_operators", False):
-            given, camera = fill_in(y, system), system.system
-        dtype = PRECISIONS[self.precision]
-        with torch.autocast(y.device.type, dtype, enabled=dtype is not None):
-            x: Tensor = self.network(given, camera, **more)
-        x = x.float()
+            start = whole.remember(self, lambda: self._look(whole, self.start))
+            found = start.run(y, system, statistics=whole).checked()
+            first, noise = found.x, found.noise
+        x = self._recover(y, system, statistics=statistics, start=first, noise=noise)
         # A cube that is not finite is for the caller to report.
-        if noise is None or not bool(x.isfinite().all()):
+        if not self.refined or not bool(x.isfinite().all()):
             return x
+        if noise is None:
+            given = getattr(self.network, "noise", "auto")
+            noise = relative_noise(y, system, given, statistics)
         solver = None if self.solver is None else self.solver(float(noise.max()))
         if solver is not None:
             x = solver.run(y, system, x0=x, statistics=statistics).x
+        if first is not None:
+            x = torch.lerp(x, first, self.blend)
+        # What plain windows alone show may be texture; what a start went by was looked into.
+        visible = VISIBLE if first is None else 0.0
         return refine(x, y, system, noise=noise, visible=visible, statistics=statistics)
 
-    def _is_to_choose(self, noise: Tensor, system: Any) -> bool:
-        estimated = getattr(self.network, "noise", None) == "auto"
-        possible = estimated and getattr(self.network, "takes_noise", False)
-        possible = possible and hasattr(system, "weighted")
-        return bool(possible) and bool((noise > UNSEEN).any())
+    @torch.no_grad()
+    def _look(self, statistics: Statistics, start: Solver) -> Solver:
+        """Return the start, told of the noise where windows show more than there can be.
 
-    def _choose(self, statistics: Statistics, noise: Tensor) -> tuple[float, float]:
-        """Return what times the noise that is seen the network is best told.
-
-        What the camera's model does not explain is noise for a network, though no window of a plain
-        scene shows it; and what seems noise is texture where pixels held out are predicted better
-        than that. The second number is `visible` of `refine`: 0 where the camera's error is seen.
+        A start that looks at no pixels held out is taken as it is. Otherwise the network is given
+        the brightest lines without some of their pixels. What it misses those by is texture as well
+        as noise: where that is less than the noise that windows show, it is all there can be.
         """
-        y, system = brightest(*statistics.brightest(), LINES)
-        y = seen(y, system)
+        y, system = statistics.brightest()
+        if not start.heldout or start.noise != "auto" or not hasattr(system, "weighted"):
+            return start
+        shown = statistics.noise.to(y)
+        if not bool((shown > UNSEEN).any()):
+            return start
+        y, system = brightest(seen(y, system), system, LINES)
         heldout = draw_seen(y, system)
         camera = system.weighted(bad_pixels=heldout)
+        told = replace(start, noise=float(shown.mean()), heldout=0.0)
+        x = told.run(camera.seen(y), camera, statistics=statistics).checked().x
+        x = self._recover(camera.seen(y), camera, statistics=statistics, start=x, noise=shown)
+        error = heldout_error(x, y, system, heldout).square().mean().sqrt()
+        missed = float(error * y.square().mean().sqrt() / statistics.size.mean())
+        return start if missed >= told.noise else replace(told, noise=missed)
 
-        def error(factor: float) -> float:
-            x = self._apply_with(noise * factor, camera.seen(y), camera, statistics)
-            return float(heldout_error(x, y, system, heldout).square().mean().sqrt())
-
-        best, least = FACTORS[0], error(FACTORS[0])
-        shown = float((noise * statistics.size).mean() / y.square().mean().sqrt())
-        for factor in (least / shown,) if least < shown else FACTORS[1:]:
-            found = error(factor)
-            if found > (1 + 2 * TOLERANCE) * least:
-                break
-            if found < (1 - TOLERANCE) * least:
-                best, least = factor, found
-        return best, 0.0 if best > 1 and least > MISFIT else VISIBLE
+    def _recover(self, y: Tensor, system: Any, **known: Any) -> Tensor:
+        """Run the network; of what is known it is given what it takes."""
+        more = {
+            key: value
+            for key, value in known.items()
+            if value is not None and getattr(self.network, f"takes_{key}", False)
+        }
+        if hasattr(system, "good") and not getattr(self.network, "sees_operators", False):
+            y, system = fill_in(y, system), system.system
+        dtype = PRECISIONS[self.precision]
+        with torch.autocast(y.device.type, dtype, enabled=dtype is not None):
+            x: Tensor = self.network(y, system, **more)
+        return x.float()
 
     @torch.no_grad()
     def run(
@@ -259,7 +264,12 @@ def prepare(
     refined = shipped is not None if refine == "auto" else bool(refine)
     if shipped is None:
         return Inference(network, refined=refined, precision=precision)
-    choose = shipped.solver if refined else None
     return Inference(
-        network, refined=refined, solver=choose, precision=precision, check=shipped.check
+        network,
+        refined=refined,
+        start=shipped.start,
+        blend=BLEND,
+        solver=shipped.solver if refined else None,
+        precision=precision,
+        check=shipped.check,
     )

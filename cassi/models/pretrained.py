@@ -22,8 +22,8 @@ FILE = Path(__file__).with_name("weights") / "cassi_net.safetensors"
 FILES = (FILE, SHIPPED)
 """What "pretrained" stands for: these, and the weights of the denoising network that refines."""
 SIZES: dict[str, dict[str, Any]] = {
-    "large": {"start": 150, "strength": 0.03, "balance": 0.75},
-    "small": {"start": 40, "strength": 0.06, "balance": 0.75},
+    "large": {"start": 150, "strength": 0.03, "balance": 1.0},
+    "small": {"start": 40, "strength": 0.06, "balance": 1.0},
 }
 """How total variation runs before the learned stages: the small one is faster."""
 BANDS = (4, 40)
@@ -48,13 +48,36 @@ def shipped_denoiser() -> Denoiser:
     )
 
 
+def total_variation(size: str, noise: float | Literal["auto"] = "auto") -> Solver:
+    """Return the solver that a size of the network starts from: of the large one `solver=auto`.
+
+    Only that looks at pixels held out, which takes longer than all of the small one.
+
+    Args:
+        size: one of `SIZES`.
+        noise: of the measurement, relative to its root mean square.
+    """
+    settings = SIZES[size]
+    smooth = TV(weight=1.0, iterations=5, norm="nuclear", warm=True)
+    return Solver(
+        prior=Subspace(prior=smooth, energy=1.5e-3, balance=settings["balance"]),
+        algorithm=ADMM(rho=0.05, relaxation=1.6),
+        iterations=settings["start"],
+        sigma=Geometric(2.0, settings["strength"]),
+        noise=noise,
+        consistent=True,
+        heldout=0.05 if size == "large" else 0.0,
+    )
+
+
 def plug_and_play() -> Choose:
     """Return what chooses the solver that refines: ADMM with the denoiser, and a little TV.
 
     It goes on from a cube (`Solver.run(…, x0=x)`), on components of the scene's spectral subspace.
     Where no noise is seen all of them stay: the weak ones, which the first iteration nearly smooths
     away, are part of the network's cube. In noise they are given up, and in more than that there is
-    no such solver: what it would add to one scene it takes from another.
+    no such solver: what it would add to one scene it takes from another. A quarter of the network's
+    cube stays.
     """
     smooth = TV(weight=0.3, iterations=5, norm="nuclear", warm=True)
     prior = Compose([smooth, shipped_denoiser()])
@@ -69,6 +92,7 @@ def plug_and_play() -> Choose:
             sigma=Geometric(0.1, 0.05),
             noise=seen,
             consistent=True,
+            blend=0.25,
         )
 
     return choose
@@ -152,5 +176,6 @@ def load_shipped(path: Path, size: str, **settings: Any) -> nn.Module:
     card = replace(card, settings={**card.settings, **SIZES[size], **settings})
     network = make_network(card.name, card.bands, path, **card.settings)
     solver = plug_and_play() if size == "large" else None
-    network.shipped = Shipped(card, check_camera, solver, list_doubts)  # type: ignore[assignment]
+    start = total_variation(size, network.noise)
+    network.shipped = Shipped(card, check_camera, start, solver, list_doubts)  # type: ignore[assignment]
     return network

@@ -111,6 +111,9 @@ class Solution:
     history: list[Iteration]
     reason: str
     """Why the loop ended: `iterations`, `tolerance`, `callback` or `diverged`."""
+    noise: Tensor | None = None
+    """That the method went by, relative to the root mean square of y, `(B,)`, where it needed to
+    know: what plain windows show, or what pixels held out say of it."""
 
     def checked(self) -> Solution:
         """Return the solution itself; ValueError where not even one iteration was finite."""

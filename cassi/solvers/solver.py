@@ -51,8 +51,9 @@ class Solver:
             texture, in the start too; where there is more, the start's cube stays as it is. 0: no
             such bound.
         start: reconstructs the first cube where none is given; its iterations are not counted.
-        blend: share of the start's cube in the result, in [0, 1). Errors of two methods are partly
-            independent, and their mean has less of them; both explain y, so it does too.
+        blend: share of the first cube in the result, of `start` or given as `x0`, in [0, 1). Errors
+            of two methods are partly independent, and their mean has less of them; where both
+            explain y, it does too.
         time_limit: seconds, > 0, after which the run is at its end: σ falls as fast as that takes.
 
     Raises:
@@ -166,13 +167,16 @@ class Solver:
 
         def start() -> Tensor | None:
             nonlocal first
-            if x0 is None and self.start is not None:
+            if x0 is not None:
+                x = x0 / level
+            elif self.start is not None:
                 x = self.start.run(measured, system, statistics=whole).checked().x / level
-                first = x if self.blend > 0 else None
-                return x
-            if x0 is None and rho is not given:  # pinv blows up noise that dark pixels let through
+            elif rho is not given:  # pinv blows up noise that dark pixels let through
                 return damped_inverse(y, system, rho(0, count))
-            return None if x0 is None else x0 / level
+            else:
+                return None
+            first = x if self.blend > 0 else None
+            return x
 
         def watch(iteration: Iteration, x: Tensor) -> bool | None:
             told = None if callback is None else callback(iteration, x * level)
@@ -198,7 +202,7 @@ class Solver:
             x = no_closer(x, system.data_step(x, y, rho(count - 1, count)), y, system, noise)
         if first is not None:
             x = torch.lerp(x, first, self.blend)
-        return Solution(x * level, solution.history, solution.reason)
+        return Solution(x * level, solution.history, solution.reason, seeming)
 
     def _is_to_choose(self, noise: Tensor, system: Any) -> bool:
         possible = self.heldout > 0 and hasattr(system, "weighted")

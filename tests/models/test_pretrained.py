@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 
 import cassi
+from cassi.apps.reconstructors import Recipe, settings_of, understand
 from cassi.data.bundled import bundled_path
 from cassi.metrics import psnr
 from cassi.models import pretrained
 from cassi.models.inference import Inference, prepare
-from cassi.models.pretrained import plug_and_play, shipped_network
+from cassi.models.pretrained import plug_and_play, shipped_network, total_variation
+from cassi.solvers import Statistics
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +34,35 @@ def test_beats_total_variation_with_a_mask_never_seen(bundled) -> None:
 
 def test_is_consistent_with_the_measurement(bundled) -> None:
     _, system, y = bundled
-    x = cassi.create_model("pretrained", system, size="small")(y, system)
-    assert (y - system(x)).norm() <= 1e-3 * y.norm()
-    raw = cassi.create_model("pretrained", system, size="small", refined=False)(y, system)
-    assert 1e-3 * y.norm() < (y - system(raw)).norm() <= 3e-2 * y.norm()
+    for noise, most in ((0.0, 1e-3), (0.01, 1.01e-2)):
+        net = cassi.create_model("pretrained", system, size="small", noise=noise)
+        assert (y - system(net(y, system))).norm() <= most * y.norm()
+    raw = cassi.create_model("pretrained", system, size="small", noise=0.0, refined=False)
+    assert 1e-3 * y.norm() < (y - system(raw(y, system))).norm() <= 3e-2 * y.norm()
+
+
+def test_the_large_one_starts_as_the_default_solver() -> None:
+    settings = settings_of(understand("auto"))
+    solver, _ = Recipe(settings, torch.device("cpu")).make(28)
+    assert total_variation("large") == solver
+
+
+def test_texture_that_passes_for_noise_is_found_out(bundled) -> None:
+    _, system, y = bundled
+    whole = Statistics(lambda: [(y, system)])
+    net = cassi.create_model("pretrained", system)
+    told = net._look(whole, net.start)
+    assert told.noise < float(whole.noise)
+    assert told.heldout == 0
+    small = cassi.create_model("pretrained", system, size="small")
+    assert small._look(whole, small.start) is small.start
+
+
+def test_the_start_has_a_share_of_the_result(bundled) -> None:
+    _, system, y = bundled
+    net = cassi.create_model("pretrained", system, size="small", noise=0.0)
+    mixed, net.blend = net(y, system), 0.0
+    assert not torch.equal(net(y, system), mixed)
 
 
 def test_the_large_one_goes_on_with_a_denoiser_unless_there_is_noise(bundled) -> None:
@@ -46,7 +73,9 @@ def test_the_large_one_goes_on_with_a_denoiser_unless_there_is_noise(bundled) ->
         > psnr(raw, truth).mean()
     )
     noisy = cassi.create_model("pretrained", system, noise=0.1, refined=False)(y, system)
-    assert torch.equal(cassi.create_model("pretrained", system, noise=0.1)(y, system), noisy)
+    net = cassi.create_model("pretrained", system, noise=0.1)
+    net.blend = 0.0
+    assert torch.equal(net(y, system), noisy)
 
 
 def test_half_precision_changes_little(bundled) -> None:
