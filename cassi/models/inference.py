@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -121,7 +122,7 @@ class Inference(nn.Module):
         first, noise = None, None
         if self.start is not None:
             whole = statistics or Statistics(lambda: [(y, system)])
-            start = whole.remember(self, lambda: self._look(whole, self.start))
+            start = whole.remember(self, partial(self._look, whole, self.start))
             found = start.run(y, system, statistics=whole).checked()
             first, noise = found.x, found.noise
         x = self._recover(y, system, statistics=statistics, start=first, noise=noise)
@@ -129,7 +130,7 @@ class Inference(nn.Module):
         if not self.refined or not bool(x.isfinite().all()):
             return x
         if noise is None:
-            given = getattr(self.network, "noise", "auto")
+            given: Any = getattr(self.network, "noise", "auto")
             noise = relative_noise(y, system, given, statistics)
         solver = None if self.solver is None else self.solver(float(noise.max()))
         if solver is not None:
@@ -157,12 +158,13 @@ class Inference(nn.Module):
         y, system = brightest(seen(y, system), system, LINES)
         heldout = draw_seen(y, system)
         camera = system.weighted(bad_pixels=heldout)
-        told = replace(start, noise=float(shown.mean()), heldout=0.0)
+        level = float(shown.mean())
+        told = replace(start, noise=level, heldout=0.0)
         x = told.run(camera.seen(y), camera, statistics=statistics).checked().x
         x = self._recover(camera.seen(y), camera, statistics=statistics, start=x, noise=shown)
         error = heldout_error(x, y, system, heldout).square().mean().sqrt()
         missed = float(error * y.square().mean().sqrt() / statistics.size.mean())
-        return start if missed >= told.noise else replace(told, noise=missed)
+        return start if missed >= level else replace(told, noise=missed)
 
     def _recover(self, y: Tensor, system: Any, **known: Any) -> Tensor:
         """Run the network; of what is known it is given what it takes."""

@@ -176,6 +176,6 @@ def load_shipped(path: Path, size: str, **settings: Any) -> nn.Module:
     card = replace(card, settings={**card.settings, **SIZES[size], **settings})
     network = make_network(card.name, card.bands, path, **card.settings)
     solver = plug_and_play() if size == "large" else None
-    start = total_variation(size, network.noise)
+    start = total_variation(size, settings.get("noise", "auto"))
     network.shipped = Shipped(card, check_camera, start, solver, list_doubts)  # type: ignore[assignment]
     return network
