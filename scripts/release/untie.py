@@ -3,7 +3,8 @@
     python scripts/release/untie.py DIR/untied.safetensors
 
 The network in the file has the outputs of that which is read, by default the one of the package;
-`cassi-train experiment=train_cassi_net_real model.weights=DIR/untied.safetensors` teaches it further.
+`cassi-train experiment=train_cassi_net_real model.weights=DIR/untied.safetensors` teaches it
+further.
 """
 
 from __future__ import annotations
