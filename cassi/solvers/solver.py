@@ -54,8 +54,8 @@ class Solver:
         blend: share of the first cube in the result, of `start` or given as `x0`, in [0, 1). Errors
             of two methods are partly independent, and their mean has less of them; where both
             explain y, it does too.
-        passes: runs, one after another, as many as there are iterations at most; each begins at the mean of all cubes before it, the start's
-            among them with its share, and the mean of all is the result.
+        passes: runs, one after another, at most `iterations`; each begins at the mean of all cubes
+            before it, the start's among them with its share, and the mean of all is the result.
         again: strength of the prior in all passes but the first; None: `sigma`.
         time_limit: seconds, > 0, after which the run is at its end: σ falls as fast as that takes.
 

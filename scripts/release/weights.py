@@ -222,6 +222,8 @@ def judge_instruments(methods: dict[str, Any], pictures: Path | None) -> list[st
     """Print the errors at pixels held out; return what speaks against the last method."""
     print(f"| capture | {' | '.join(methods)} |\n|---|{'---|' * len(methods)}")
     faults, (*_, new) = [], methods
+    if pictures is not None:
+        pictures.mkdir(parents=True, exist_ok=True)
     for camera, name in CAPTURES:
         problem = load_problem(f"experiment={camera}", f"scene={name}")
         y, system = problem.measurement, problem.system
