@@ -39,7 +39,7 @@ class Solver:
     Args:
         prior: `(cube, sigma) -> cube`.
         algorithm: `GAP`, `ADMM`, ….
-        iterations: at most this many.
+        iterations: at most this many, of all passes together.
         sigma: strength of the prior, a number or a schedule, relative to the `signal_level`.
         rho: ρ of the data step, a number or schedule; the algorithm's own if None.
         tol: stop when the relative change of the cube falls to this; 0 never stops early.
@@ -54,6 +54,9 @@ class Solver:
         blend: share of the first cube in the result, of `start` or given as `x0`, in [0, 1). Errors
             of two methods are partly independent, and their mean has less of them; where both
             explain y, it does too.
+        passes: runs, one after another, as many as there are iterations at most; each begins at the mean of all cubes before it, the start's
+            among them with its share, and the mean of all is the result.
+        again: strength of the prior in all passes but the first; None: `sigma`.
         time_limit: seconds, > 0, after which the run is at its end: σ falls as fast as that takes.
 
     Raises:
@@ -73,6 +76,8 @@ class Solver:
     visible: float = 0.0
     start: Reconstructor | None = None
     blend: float = 0.0
+    passes: int = 1
+    again: float | Schedule | None = None
     time_limit: float | None = None
     network: ClassVar[None] = None
 
@@ -83,6 +88,7 @@ class Solver:
         if not (hasattr(self.algorithm, "init") and hasattr(self.algorithm, "step")):
             raise TypeError(f"algorithm: expected GAP, ADMM, …, got {self.algorithm!r}")
         whole_number("iterations", self.iterations, 1)
+        whole_number("passes", self.passes, 1)
         not_negative("tol", self.tol)
         check_noise(self.noise)
         if not 0 <= self.heldout <= 0.5:
@@ -141,6 +147,8 @@ class Solver:
                 statistics = statistics.trusted()
             elif self.start is not None and x0 is None:
                 return self.start.run(measured, system, callback=callback, statistics=statistics)
+        if min(self.passes, self.iterations) > 1:
+            return self._repeat(measured, system, x0, callback, objective, statistics)
         level = signal_level(measured, system, statistics)
         y, noise = measured / level, None
         damped = getattr(self.algorithm, "damped", False)
@@ -203,6 +211,48 @@ class Solver:
         if first is not None:
             x = torch.lerp(x, first, self.blend)
         return Solution(x * level, solution.history, solution.reason, seeming)
+
+    def _repeat(
+        self,
+        y: Tensor,
+        system: LinearSystem,
+        x: Tensor | None,
+        callback: Callback | None,
+        objective: bool,
+        statistics: Statistics | None,
+    ) -> Solution:
+        began = time.perf_counter()
+        history: list[Iteration] = []
+        share, later = 1 - self.blend, self.sigma if self.again is None else self.again
+        passes, is_stopped = min(self.passes, self.iterations), False
+        for k in range(passes):
+            passed, done = time.perf_counter() - began, len(history)
+            left = None if self.time_limit is None else max(self.time_limit - passed, 1e-3)
+            once = replace(
+                self,
+                passes=1,
+                visible=0.0,
+                iterations=self.iterations // passes,
+                start=self.start if k == 0 else None,
+                sigma=self.sigma if k == 0 else later,
+                blend=1 - share / (1 + k * share),
+                time_limit=None if left is None else left / (passes - k),
+            )
+
+            def watch(each: Iteration, x: Tensor, done: int = done, passed: float = passed) -> bool:
+                nonlocal is_stopped
+                moved = replace(each, index=each.index + done, seconds=each.seconds + passed)
+                history.append(moved)
+                is_stopped = callback is not None and bool(callback(moved, x))
+                return is_stopped
+
+            solution = once.run(
+                y, system, x0=x, callback=watch, objective=objective, statistics=statistics
+            )
+            x = solution.x
+            if is_stopped or solution.reason == "diverged":
+                break
+        return replace(solution, history=history)
 
     def _is_to_choose(self, noise: Tensor, system: Any) -> bool:
         possible = self.heldout > 0 and hasattr(system, "weighted")

@@ -4,7 +4,7 @@
 they are imported where a training starts, and by nothing that `import cassi` reaches.
 """
 
-from cassi.training.losses import RMSE, Charbonnier, MultiStage
+from cassi.training.losses import RMSE, Charbonnier, LogRMSE, MultiStage
 from cassi.training.schedules import WarmupCosine
 
-__all__ = ["RMSE", "Charbonnier", "MultiStage", "WarmupCosine"]
+__all__ = ["RMSE", "Charbonnier", "LogRMSE", "MultiStage", "WarmupCosine"]

@@ -5,6 +5,7 @@
     python scripts/benchmarks/self_supervised.py --noise 30 -- solver.iterations=50
 
 Prints, for each scene and start, PSNR of the start's cube and of the result, and seconds of both.
+With --mask binary the mask is a random one, half open, as in scripts/benchmarks/pretrained.py.
 With --noise white noise of so many dB below the measurement's root mean square is added. What
 follows `--` are overrides of cassi-reconstruct.
 """
@@ -28,6 +29,7 @@ from cassi.apps.evaluate.data import load_benchmark
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Evaluate
 from scripts.benchmarks.noise import disturb
+from scripts.benchmarks.pretrained import random_mask
 from scripts.benchmarks.tables import Table
 
 
@@ -37,6 +39,7 @@ def main() -> None:
     parser.add_argument("--data", default="cave", help="with scenes and a mask")
     parser.add_argument("--scenes", nargs="+", help="of them; all")
     parser.add_argument("--start", nargs="+", default=["auto"], help="methods or networks")
+    parser.add_argument("--mask", choices=("own", "binary"), default="own", help="of the data")
     parser.add_argument("--noise", type=float, default=math.inf, help="dB")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("overrides", nargs="*", help="as for cassi-reconstruct")
@@ -50,7 +53,8 @@ def main() -> None:
             item = benchmark.load(scene)
             assert item.truth is not None
             truth = item.truth[None]
-            system = cassi.SDCassi(item.mask, truth.shape[1], step=2)
+            mask = random_mask() if options.mask == "binary" else item.mask
+            system = cassi.SDCassi(mask, truth.shape[1], step=2)
             y = disturb(system(truth), options.noise, shot=False)
             own = [f"solver.start={start}", *options.overrides]
             row: list[float] = []

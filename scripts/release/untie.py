@@ -1,9 +1,10 @@
-"""Give every stage of the shipped network weights of its own, for a training that goes on from it.
+"""Give every stage of a cassi_net weights of its own, for a training that goes on from it.
 
     python scripts/release/untie.py DIR/untied.safetensors
 
-The network in the file has the outputs of the shipped one; `cassi-train
-experiment=train_cassi_net_real model.weights=DIR/untied.safetensors` teaches it further.
+The network in the file has the outputs of that which is read, by default the one of the package;
+`cassi-train experiment=train_cassi_net_real model.weights=DIR/untied.safetensors` teaches it
+further.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from cassi.models.pretrained import FILE
 
 
 def untie(weights: dict[str, Tensor], names: list[str]) -> dict[str, Tensor]:
-    """Return weights by these names; all nets begin as the first.
+    """Return weights by these names; nets that are not there begin as the first.
 
     The first stage has no earlier features to take: its net alone has no `carry`.
     """
@@ -28,8 +29,8 @@ def untie(weights: dict[str, Tensor], names: list[str]) -> dict[str, Tensor]:
     found = {}
     for name in names:
         part, _, rest = name.removeprefix("nets.").partition(".")
-        source = first + rest if part.isdecimal() else name
-        found[name] = weights[source].clone()
+        source = first + rest if part.isdecimal() and name not in weights else name
+        found[name] = weights[source].float()
     return found
 
 

@@ -14,7 +14,8 @@ Compares the weights that the package has, the new ones and the solver that need
 - instruments: captures of two cameras, of which nobody knows the truth: the error at detector
   pixels held out may not grow by more than 2 %. With --pictures they are drawn, to be looked at.
 
-The new weights replace the old where they pass all three. Needs `$CASSI_DATA`.
+The new weights replace the old where they pass all three; they are kept in half precision, and
+judged so. Needs `$CASSI_DATA`.
 """
 
 from __future__ import annotations
@@ -164,6 +165,8 @@ def reconstructors(paths: list[Path], arguments: argparse.Namespace) -> Iterator
     for path in paths:
         name = "shipped" if path == FILE else path.parent.name
         net = load_shipped(path, arguments.size)
+        if path != FILE:
+            net.half().float()  # as they would be shipped
         yield name, prepare(net, not arguments.raw, arguments.precision)
 
 
@@ -281,7 +284,8 @@ def main() -> None:
         training = {**card.training, "validation_psnr": scores}
         FILE.parent.mkdir(exist_ok=True)
         with atomic_path(FILE) as temporary:
-            save_model(temporary, load_file(arguments.weights), replace(card, training=training))
+            halves = {key: value.half() for key, value in load_file(arguments.weights).items()}
+            save_model(temporary, halves, replace(card, training=training))
         print(f"{arguments.weights} -> {FILE}, {FILE.stat().st_size / 2**20:.1f} MiB")
 
 

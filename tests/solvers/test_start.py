@@ -52,6 +52,33 @@ def test_a_share_of_the_start_is_in_the_result(scene):
         replace(solver, blend=1.0)
 
 
+def test_passes_begin_at_the_mean_of_all_cubes_and_return_it(scene):
+    system, y, _ = scene
+    seen: list[Any] = []
+    later = Geometric(0.1, 0.02)
+    solver = replace(OWN, start=SMOOTH, blend=0.5, iterations=6, passes=3, again=later)
+    solution = solver.run(y, system, callback=lambda each, _: seen.append(each))
+    zeroth = SMOOTH(y, system)
+    once = replace(OWN, iterations=2)
+    mean = (zeroth + once.run(y, system, x0=zeroth).x) / 2
+    for k in (2, 3):
+        found = replace(once, sigma=later).run(y, system, x0=mean).x
+        mean = (k * mean + found) / (k + 1)
+    torch.testing.assert_close(solution.x, mean)
+    assert [each.index for each in seen] == [1, 2, 3, 4, 5, 6]
+    assert seen == solution.history
+    assert sorted(seen, key=lambda each: each.seconds) == seen
+
+
+def test_a_callback_ends_all_passes(scene):
+    system, y, _ = scene
+    solver = replace(OWN, iterations=6, passes=3)
+    solution = solver.run(y, system, callback=lambda each, _: each.index == 3)
+    assert [each.index for each in solution.history] == [1, 2, 3]
+    assert solution.reason == "callback"
+    assert len(replace(solver, iterations=2).run(y, system).history) == 2
+
+
 def test_a_first_cube_that_is_given_wins(scene):
     system, y, truth = scene
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from cassi.training import RMSE, Charbonnier, MultiStage, WarmupCosine
+from cassi.training import RMSE, Charbonnier, LogRMSE, MultiStage, WarmupCosine
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_multi_stage_weighs_the_last_stages(pair):
     torch.testing.assert_close(loss(x, truth), base(x, truth))
 
 
-@pytest.mark.parametrize("loss", [RMSE(), Charbonnier(), MultiStage()])
+@pytest.mark.parametrize("loss", [RMSE(), LogRMSE(), Charbonnier(), MultiStage()])
 def test_a_loss_of_low_precision_is_computed_in_single(loss, pair):
     assert loss(pair[0].bfloat16(), pair[1]).dtype == torch.float32
 
