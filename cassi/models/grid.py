@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -259,6 +259,27 @@ def gather_bands(x: Tensor, shifts: Sequence[int], width: int) -> Tensor:
         band[..., shift : shift + width] for band, shift in zip(x.unbind(1), shifts, strict=True)
     ]
     return torch.stack(bands, 1)
+
+
+def in_place(
+    denoise: Callable[[Tensor, Any], Tensor], shifts: Sequence[int], width: int, columns: int
+) -> Callable[[Tensor, Any], Tensor]:
+    """Return a prior of cubes as one of cubes whose bands lie where they fall on the detector.
+
+    Args:
+        denoise: cube `(B, C, H, W)` and strength → cube.
+        shifts: of the bands, whole pixels.
+        width: W.
+        columns: W' of the detector.
+
+    Returns:
+        Bands in place `(B, C, H, W')` and strength → the same.
+    """
+
+    def prior(v: Tensor, sigma: Any) -> Tensor:
+        return place_bands(denoise(gather_bands(v, shifts, width), sigma), shifts, columns - width)
+
+    return prior
 
 
 def mix_measurement(

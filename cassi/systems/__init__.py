@@ -23,6 +23,7 @@ from cassi.systems.masks import (
     unshift_masks,
 )
 from cassi.systems.sd_cassi import SDCassi
+from cassi.systems.tilted import TiltedCassi
 from cassi.systems.warped import WarpedCassi
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "SDCassi",
     "SolveReport",
     "System",
+    "TiltedCassi",
     "WarpedCassi",
     "Weighted",
     "check_mask",

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from cassi.ops._checks import damping
 from cassi.systems.arguments import check_shape
-from cassi.systems.conjugate import ConjugateGradients, SolveReport
+from cassi.systems.conjugate import Apply, ConjugateGradients, SolveReport
 
 
 class System(nn.Module, ABC):
@@ -97,8 +97,14 @@ class System(nn.Module, ABC):
     def _solve(self, r: Tensor, rho: float | Tensor, start: Tensor | None) -> Tensor:
         check_shape("y", r, self.measurement_shape)
         weight = damping(rho, r, r)
-        z, self.last_solve = self.conjugate.solve(lambda z: self(self.adjoint(z)), r, weight, start)
+        z, self.last_solve = self.conjugate.solve(
+            lambda z: self(self.adjoint(z)), r, weight, start, self._precondition(weight)
+        )
         return z
+
+    def _precondition(self, rho: Tensor) -> Apply | None:
+        """Return what applies about (AAᵀ + diag ρ)⁻¹, to need fewer iterations; see `solve`."""
+        return None
 
     def pinv(self, y: Tensor) -> Tensor:
         """Apply the Moore–Penrose inverse Aᵀ(AAᵀ)⁺ y: the minimum-norm solution."""

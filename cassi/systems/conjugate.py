@@ -58,8 +58,8 @@ class ConjugateGradients:
 
     Source: Hestenes, Stiefel, "Methods of conjugate gradients for solving linear systems", J. Res.
     NBS 49(6), 1952, section 10 (normal equations); Saad, "Iterative methods for sparse linear
-    systems", 2003, algorithm 6.20 (conjugate residuals); Liu, Milzarek, Roosta, "Obtaining
-    pseudo-inverse solutions with MINRES", 2023 (the minimum-norm z).
+    systems", 2003, algorithm 6.20 (conjugate residuals) and section 9.2 (preconditioning); Liu,
+    Milzarek, Roosta, "Obtaining pseudo-inverse solutions with MINRES", 2023 (the minimum-norm z).
     """
 
     tolerance: float | None = None
@@ -72,7 +72,12 @@ class ConjugateGradients:
         whole_number("iterations", self.iterations, 1)
 
     def solve(
-        self, gram: Apply, r: Tensor, rho: Tensor, start: Tensor | None = None
+        self,
+        gram: Apply,
+        r: Tensor,
+        rho: Tensor,
+        start: Tensor | None = None,
+        precondition: Apply | None = None,
     ) -> tuple[Tensor, SolveReport]:
         """Solve, with gradients.
 
@@ -87,6 +92,9 @@ class ConjugateGradients:
             rho: ρ >= 0, `(1|B,)` or `(1|B, 1|K, 1|H', 1|W')`.
             start: first z, shaped like r; zero if None. The nearer to the solution, the fewer
                 iterations; the tolerance stays relative to r.
+            precondition: applies a symmetric M⁻¹ ≈ (AAᵀ + D)⁻¹, zero where ρ is infinite. The
+                residual that never rises is then that of the norm √(rᵀM⁻¹r), and so is what a
+                least-squares solution minimises. It is called without gradients.
 
         Returns:
             z, shaped like r, and the report.
@@ -104,12 +112,12 @@ class ConjugateGradients:
             return gram(z) * there  # a product has the layout of its first factor
 
         def again(g: Tensor) -> Tensor:
-            return self.solve(gram, g, damping)[0]
+            return self.solve(gram, g, damping, precondition=precondition)[0]
 
         right, weight = present(r), present(damping)
         with torch.no_grad():
             first = None if start is None else present(start)
-            z, report = self._iterate(seen, right, weight, first)
+            z, report = self._iterate(seen, right, weight, first, precondition or _same)
         if torch.is_grad_enabled():
             z = self._attach(seen, right, weight, z, again) * there
         return z.to(r.dtype), report
@@ -131,7 +139,7 @@ class ConjugateGradients:
         return 1e-13 if dtype == torch.float64 else 1e-6
 
     def _iterate(
-        self, gram: Apply, r: Tensor, weight: Tensor, start: Tensor | None
+        self, gram: Apply, r: Tensor, weight: Tensor, start: Tensor | None, precondition: Apply
     ) -> tuple[Tensor, SolveReport]:
         tolerance = self._limit(r.dtype)
         norm = _inner(r, r).sqrt()
@@ -139,10 +147,12 @@ class ConjugateGradients:
         if start is not None:
             z = start
             r = r - gram(z) - weight * z
-        p, image = r, gram(r) + weight * r  # image = (AAᵀ + D) r
-        q = image  # (AAᵀ + D) p
+        s = precondition(r)  # M⁻¹ r
+        p, image = s, gram(s) + weight * s  # image = (AAᵀ + D) s
+        turned = precondition(image)
+        q, w = image, turned  # (AAᵀ + D) p, M⁻¹ q
         size = _inner(r, r).sqrt()
-        product = _inner(r, image)
+        product = _inner(s, image)
         largest = torch.zeros_like(norm)
         # How much of what AAᵀ does not see, which stays in r, has come into p and z.
         unseen_p, unseen_z = torch.ones_like(norm), torch.zeros_like(norm)
@@ -150,28 +160,35 @@ class ConjugateGradients:
         solved, least = size <= tolerance * norm, torch.zeros_like(norm, dtype=torch.bool)
         active = ~solved
         for _ in range(self.iterations):
-            slope = _inner(image, image).sqrt()
-            largest = torch.maximum(largest, slope / size.clamp_min(_TINY))
-            least = least | (active & (slope <= tolerance * largest * size))
+            slope, left = (_inner(a, b).clamp_min(0).sqrt() for a, b in ((image, turned), (r, s)))
+            largest = torch.maximum(largest, slope / left.clamp_min(_TINY))
+            least = least | (active & (slope <= tolerance * largest * left))
             active = active & ~least & (product > 0)
             if not bool(active.any()):
                 break
-            alpha = torch.where(active, product / _inner(q, q), 0)
+            alpha = torch.where(active, product / _inner(q, w), 0)
             z, r = z + _expand(alpha, r) * p, r - _expand(alpha, r) * q
+            s = precondition(r) if precondition is _same else s - _expand(alpha, r) * w
             unseen_z = unseen_z + alpha * unseen_p
             count = count + active
             size = torch.where(active, _inner(r, r).sqrt(), size)
             solved = solved | (active & (size <= tolerance * norm))
             active = active & ~solved
-            image = gram(r) + weight * r
-            following = _inner(r, image)
+            image = gram(s) + weight * s
+            turned = precondition(image)
+            following = _inner(s, image)
             beta = torch.where(active, following / product, 0)
-            p, q = r + _expand(beta, r) * p, image + _expand(beta, r) * q
+            p, q = s + _expand(beta, r) * p, image + _expand(beta, r) * q
+            w = turned + _expand(beta, r) * w
             unseen_p = 1 + beta * unseen_p
             product = torch.where(active, following, product)
-        z = z - _expand(torch.where(least, unseen_z, 0), r) * r
+        z = z - _expand(torch.where(least, unseen_z, 0), r) * s
         residual = torch.where(norm > 0, size / norm, 0)
         return z, SolveReport(count, residual, solved | least)
+
+
+def _same(z: Tensor) -> Tensor:
+    return z
 
 
 class _Correct(torch.autograd.Function):

@@ -10,6 +10,7 @@ from cassi.systems.base import System
 from cassi.systems.blurred import BlurredCassi
 from cassi.systems.dd_cassi import DDCassi
 from cassi.systems.sd_cassi import SDCassi
+from cassi.systems.tilted import TiltedCassi
 from cassi.systems.warped import WarpedCassi
 
 
@@ -90,6 +91,20 @@ EXAMPLES: dict[str, Callable[[], System]] = {
         bands=3,
         axis=-2,
         detector_spread=torch.eye(3).double() * 0.1 + _peak(3, 3) / 9,
+    ),
+    "tilted": lambda: TiltedCassi(_bright(7, 9), bands=5, step=2, across=[0, -0.1, -0.2, 0.3, 0.4]),
+    "tilted_rows": lambda: TiltedCassi(
+        _bright(9, 6), 3, axis=-2, offsets=[0.2, 1.7, 3.4], across=[0.2, 0.0, -0.3]
+    ),
+    "tilted_mask_per_band": lambda: TiltedCassi(
+        _bright(4, 6, 7), bands=4, step=-1, across=[1.1, 0.2, 0.0, -0.1]
+    ),
+    "tilted_two_shots": lambda: TiltedCassi(
+        _mask(2, 6, 6, 5),
+        bands=6,
+        offsets=[0, 0.3, 0.6, 1.3, 1.9, 2.2],
+        across=0.2,
+        iterations=1000,
     ),
     "warped": lambda: WarpedCassi(
         _bright(7, 9), bands=5, step=2, rotation=1.5, smile=0.3, keystone=-0.2

@@ -191,18 +191,7 @@ class SDCassi(System):
         r, rho = self._turn(r), self._turn_damping(rho)
         if gram.shape[-4] == gram.shape[-3]:
             return self._turn(ops.gram_solve(r, gram, rho))
-        if not self._leans_forward():
-            return self._turn(ops.band_solve(r, gram, rho))
-        rho = rho.flip(-1) if isinstance(rho, Tensor) and rho.ndim > 2 else rho
-        return self._turn(ops.band_solve(r.flip(-1), _from_the_end(gram), rho).flip(-1))
-
-    def _leans_forward(self) -> bool:
-        """Tell whether most light of a pixel falls on the further one of two detector pixels.
-
-        Where all bands do, eliminating pixels in that order multiplies rounding errors at each by
-        the ratio of the two weights, without end; in the other order it divides them.
-        """
-        return sum(offset % 1 for offset in self.offsets) > self.bands / 2
+        return self._turn(solve_lines(r, gram, rho, self.offsets))
 
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖² in closed form, see `cassi.ops.data_step`.
@@ -303,6 +292,25 @@ class SDCassi(System):
     def _turn_damping(self, rho: float | Tensor) -> float | Tensor:
         # One value per sample is the same both ways, of any shape.
         return self._turn(rho) if isinstance(rho, Tensor) and rho.ndim > 2 else rho
+
+
+def solve_lines(r: Tensor, gram: Tensor, rho: float | Tensor, offsets: Sequence[float]) -> Tensor:
+    """Do what `cassi.ops.band_solve` does, from the end of the lines that is safe.
+
+    Where most light of a pixel falls on the further one of two detector pixels, eliminating pixels
+    in their order multiplies rounding errors at each by the ratio of the two weights, without end;
+    in the other order it divides them.
+
+    Args:
+        r: `(B, K, H, D)`.
+        gram: `(1 or B, T·K, K, H, D)`.
+        rho: ρ >= 0 as there.
+        offsets: of all bands, pixels.
+    """
+    if sum(offset % 1 for offset in offsets) <= len(offsets) / 2:
+        return ops.band_solve(r, gram, rho)
+    rho = rho.flip(-1) if isinstance(rho, Tensor) and rho.ndim > 2 else rho
+    return ops.band_solve(r.flip(-1), _from_the_end(gram), rho).flip(-1)
 
 
 def _from_the_end(gram: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ CONDITIONS: dict[str, tuple[str, ...]] = {
     "grey_30db": NOISE,
     "binary": (BINARY,),
     "binary_30db": (BINARY, *NOISE),
-    "inversenet": ("benchmark=inversenet", "knowledge=[nominal,calibrated]"),
+    "inversenet": ("benchmark=inversenet", "knowledge=[nominal,told,calibrated]"),
 }
 METHODS = ("gap_tv", "auto", "pretrained")
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ CONDITIONS = {
     "binary": "binary mask",
     "binary, 30 dB": "binary mask, 30 dB",
     "InverseNet II": "InverseNet II",
+    "InverseNet III": "III",
     "InverseNet IV": "IV",
 }
 """Condition → heading; the first is the one of which SSIM, SAM and seconds are shown."""
@@ -91,8 +92,8 @@ def name_condition(row: str, settings: Mapping[str, Any], protocol: bool) -> tup
     """
     if protocol:
         method, _, known = row.partition(" (")
-        column = {"": "InverseNet II", "calibrated)": "InverseNet IV"}.get(known)
-        return method, column
+        columns = {"": "II", "told)": "III", "calibrated)": "IV"}
+        return method, f"InverseNet {columns[known]}" if known in columns else None
     noise, mask, mismatch = (settings.get(name) for name in ("noise", "mask", "mismatch"))
     wrong = [name for name, value in (mismatch or {}).items() if value not in (0.0, [0.0, 0.0])]
     if settings.get("twin") or wrong:
@@ -132,33 +133,31 @@ def make_table(methods: Mapping[str, Mapping[str, Any]]) -> str:
         row.append(MISSING if count is None else f"{count / 1e6:.2f}")
         row.append(MISSING if seconds is None else f"{seconds:.1f}")
         for name in shown:
-            row.append(show(entry.get(name), whole=name == first))
+            row.append(show(entry.get(name), whole=name == first, usual=most_scenes(methods)))
         rows.append(row)
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join([*lines, "", describe(methods)])
 
 
-def show(values: Mapping[str, Any] | None, whole: bool) -> str:
-    """Format PSNR, and SSIM and SAM beside it where the whole is asked for."""
+def show(values: Mapping[str, Any] | None, whole: bool, usual: int) -> str:
+    """Format PSNR, SSIM and SAM beside it where the whole is asked for; fewer scenes are said."""
     if not values or values.get("psnr") is None:
         return MISSING
-    psnr = f"{values['psnr']:.2f}"
-    if not whole or values.get("ssim") is None:
-        return psnr
-    return f"{psnr} / {values['ssim']:.3f} / {values['sam']:.1f}°"
+    text = f"{values['psnr']:.2f}"
+    if whole and values.get("ssim") is not None:
+        text += f" / {values['ssim']:.3f} / {values['sam']:.1f}°"
+    return text if values["scenes"] == usual else f"{text} ({values['scenes']} scenes)"
 
 
 def describe(methods: Mapping[str, Mapping[str, Any]]) -> str:
-    """Say how many scenes the means are of, condition by condition where they differ."""
-    counts: dict[int, list[str]] = {}
-    for name in CONDITIONS:
-        found: Sequence[int] = [e[name]["scenes"] for e in methods.values() if name in e]
-        for count in sorted(set(found)):
-            counts.setdefault(count, []).append(name)
-    if len(counts) == 1:
-        return f"Means over {next(iter(counts))} scenes."
-    parts = [f"{count} ({', '.join(names)})" for count, names in sorted(counts.items())]
-    return f"Means over scenes, as many as {'; '.join(parts)}."
+    """Say how many scenes the means are of that do not say it themselves."""
+    return f"Means over {most_scenes(methods)} scenes, or as many as stand beside."
+
+
+def most_scenes(methods: Mapping[str, Mapping[str, Any]]) -> int:
+    """Return the largest number of scenes that a mean is of."""
+    found = [e[name]["scenes"] for e in methods.values() for name in CONDITIONS if name in e]
+    return max(found, default=0)
 
 
 if __name__ == "__main__":

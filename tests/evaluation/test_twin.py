@@ -12,7 +12,7 @@ from shared import seeded, uniform
 
 from cassi.data.sensor import Sensor
 from cassi.evaluation import Mismatch, Twin
-from cassi.systems import BlurredCassi, DDCassi, SDCassi, WarpedCassi
+from cassi.systems import BlurredCassi, DDCassi, SDCassi, TiltedCassi
 
 BANDS, HEIGHT, WIDTH, STEP = 5, 14, 17, 2
 
@@ -288,7 +288,7 @@ def test_the_axis_is_tilted_about_the_first_band(mask, x):
         expected += ndimage.shift(wide, moved, order=1)[1:-1, 1:]
     inside = (slice(None), slice(0, -2))  # the last band leaves the detector
     close(torch.from_numpy(y[inside]), torch.from_numpy(expected[inside]), 1e-5)
-    assert isinstance(twin.true_camera(system).system, WarpedCassi)
+    assert isinstance(twin.true_camera(system).system, TiltedCassi)
     close(twin.true_camera(system).system(x)[0, 0], y)
 
 

@@ -37,15 +37,17 @@ def test_results_become_a_table_and_the_same_bytes_again(tmp_path):
     mask = {"_target_": "cassi.systems.RandomMask", "density": 0.5}
     noisy = results(tmp_path / "noisy", {"gap_tv": 23.456}, mask=mask, noise={"snr_db": 30})
     wrong = results(
-        tmp_path / "wrong", {"gap_tv": 20.0, "gap_tv (calibrated)": 21.5}, "global-unit"
+        tmp_path / "wrong",
+        {"gap_tv": 20.0, "gap_tv (told)": 22.0, "gap_tv (calibrated)": 21.5},
+        "global-unit",
     )
     (wrong / "benchmark.json").write_text("{}")
     page = tmp_path / "page.md"
     script.main([*map(str, (grey, noisy, wrong)), "--output", str(page)])
     lines = [line for line in page.read_text().splitlines() if line.startswith("| `")]
     assert lines == [
-        "| `pretrained` | 20 CAVE scenes | 2.00 | 1.2 | 31.00 / 0.900 / 5.0° | – | – | – |",
-        "| `gap_tv` | – | – | 1.2 | 25.00 / 0.900 / 5.0° | 23.46 | 20.00 | 21.50 |",
+        "| `pretrained` | 20 CAVE scenes | 2.00 | 1.2 | 31.00 / 0.900 / 5.0° | – | – | – | – |",
+        "| `gap_tv` | – | – | 1.2 | 25.00 / 0.900 / 5.0° | 23.46 | 20.00 | 22.00 | 21.50 |",
     ]
     first = page.read_bytes()
     script.main(["--output", str(page)])
@@ -69,6 +71,12 @@ def test_other_conditions_are_refused(tmp_path, settings, said):
 def test_the_page_is_made_of_what_is_kept(tmp_path):
     kept = json.loads(script.PAGE.with_suffix(".json").read_text(encoding="utf-8"))
     assert script.PAGE.read_text(encoding="utf-8") == script.make_page(kept)
+
+
+def test_a_mean_of_fewer_scenes_says_so():
+    entry = {"psnr": 25.0, "ssim": None, "scenes": 2}
+    methods = {"a": {"grey": entry | {"scenes": 5}, "binary": entry}}
+    assert "| `a` | – | – | – | 25.00 | 25.00 (2 scenes) |" in script.make_table(methods)
 
 
 def test_it_is_measured_by_the_command(tmp_path, monkeypatch):

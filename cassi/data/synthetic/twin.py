@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cassi.checks import whole_number
 from cassi.data.sensor import Sensor, is_number
-from cassi.systems import BlurredCassi, SDCassi, System, WarpedCassi
+from cassi.systems import BlurredCassi, SDCassi, System, TiltedCassi
 from cassi.systems.blurred import convolve, line_kernels
 from cassi.systems.masks import move_mask
 
@@ -295,12 +295,9 @@ class Twin:
         where["offsets"] = [s * stays + math.cos(angle) * r for r in reach]
         # Rows count downwards: what is turned counterclockwise goes up, or right.
         sign = -1 if axis == -1 else 1
-        across = torch.zeros(system.bands, 2, 1, 1, dtype=torch.float64)
-        across[:, 0 if axis == -1 else 1, 0, 0] = torch.tensor(
-            [-sign * math.sin(angle) * r for r in reach], dtype=torch.float64
-        )
+        where["across"] = [sign * math.sin(angle) * r for r in reach]
         where |= {"tolerance": 1e-3, "iterations": 10}
-        return WarpedCassi(mask, system.bands, polynomial=across, **where)
+        return TiltedCassi(mask, system.bands, **where)
 
     def _offsets(self, system: SDCassi) -> list[float]:
         half = (system.bands - 1) / 2

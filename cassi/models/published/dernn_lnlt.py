@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,10 @@ from cassi.models.grid import (
     Camera,
     Sensing,
     gather_bands,
+    in_place,
     mix_measurement,
     moved_masks,
     offsets,
-    place_bands,
 )
 from cassi.models.layers import (
     GatedFeedForward,
@@ -240,11 +240,7 @@ class DERNNLNLT(Unrolled):
         """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
         shifts, width = offsets(system), system.mask.shape[-1]
         masks, denoise = moved_masks(y, system), partial(self.compute, self.PP)
-
-        def prior(v: Tensor, sigma: Any) -> Tensor:
-            cube = denoise(gather_bands(v, shifts, width), sigma)
-            return place_bands(cube, shifts, y.shape[-1] - width)
-
+        prior = in_place(denoise, shifts, width, y.shape[-1])
         algorithm = HQS()
         guess = mix_measurement(self.fusion, y, masks, system)
         state = algorithm.init(y, Sensing(masks), guess)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -16,10 +16,10 @@ from cassi.models.grid import (
     Camera,
     Sensing,
     gather_bands,
+    in_place,
     mix_measurement,
     moved_masks,
     offsets,
-    place_bands,
 )
 from cassi.models.layers import GatedFeedForward, PixelNorm, PreNorm, convolve, draw_narrow
 from cassi.models.network import Unrolled
@@ -284,11 +284,7 @@ class MiJUN(Unrolled):
         self._check_size(height, width)
         shifts = offsets(system)
         masks, denoise = moved_masks(y, system), partial(self.compute, self.PP)
-
-        def prior(v: Tensor, sigma: Any) -> Tensor:
-            cube = denoise(gather_bands(v, shifts, width), sigma)
-            return place_bands(cube, shifts, y.shape[-1] - width)
-
+        prior = in_place(denoise, shifts, width, y.shape[-1])
         algorithm = HQS()
         before = mix_measurement(self.fusion, y, masks, system)
         state = algorithm.init(y, Sensing(masks), before)

@@ -1,0 +1,213 @@
+"""A single-disperser camera whose bands move across the axis of dispersion too."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from cassi import ops
+from cassi.systems.arguments import check_shape
+from cassi.systems.conjugate import Apply
+from cassi.systems.sd_cassi import (
+    CoupledCassi,
+    SDCassi,
+    Versions,
+    are_unchanged,
+    refresh,
+    solve_lines,
+    versions_of,
+)
+
+
+class _Part(NamedTuple):
+    """Bands that reach the line that is `down` from their own, and what share of them does."""
+
+    bands: slice
+    down: int
+    taps: Tensor
+    """`(C', T)`, along the dispersion, times the share."""
+    starts: Tensor
+
+
+class TiltedCassi(CoupledCassi):
+    r"""Single disperser whose axis of dispersion is turned against the pixels of the detector.
+
+        y[k] = Σ_c S(o(c), p(c)) [m[k, c] · x[c]]
+
+    S(o, p) moves by o pixels along the axis of dispersion, and by p across it; fractions are
+    interpolated linearly either way. What falls beside the detector is lost. It is the
+    `WarpedCassi` of a constant displacement per band, in less time.
+
+    AAᵀ couples neighbouring lines: `gram_solve`, `pinv` and `data_step` use conjugate gradients,
+    preconditioned by what AAᵀ does within each line, which `band_solve` inverts. A band that moves
+    across by a tenth of a pixel takes two or three iterations.
+
+    Args:
+        mask: transmission in [0, 1], as for `SDCassi`.
+        bands: number of bands C.
+        step: dispersion in pixels per band, whole or not; the sign is the direction.
+        axis: -1 disperses along columns, -2 along rows.
+        across: p(c), pixels, one per band, or one for all: down for `axis=-1`, right for `axis=-2`.
+        tolerance: of conjugate gradients, relative; see `ConjugateGradients`.
+        iterations: of conjugate gradients, at most.
+        further: what else `SDCassi` takes, such as `offsets`.
+
+    Raises:
+        TypeError: as `SDCassi`.
+        ValueError: as `SDCassi`, or `across` is not one finite number per band.
+
+    Source: Saad, "Iterative methods for sparse linear systems", 2003, chapter 10 (block Jacobi),
+    for the preconditioner.
+
+    >>> system = TiltedCassi(torch.ones(4, 6), bands=3, step=1, across=[0.0, -0.1, -0.2])
+    >>> system(torch.ones(1, 3, 4, 6)).shape
+    torch.Size([1, 1, 4, 8])
+    """
+
+    across: Tensor
+
+    def __init__(
+        self,
+        mask: Any,
+        bands: int,
+        step: float = 2,
+        axis: int = -1,
+        *,
+        across: Any = 0.0,
+        tolerance: float | None = None,
+        iterations: int = 200,
+        **further: Any,
+    ) -> None:
+        plain = SDCassi(mask, bands, step, axis, **further)
+        super().__init__(plain, tolerance, iterations)
+        self.offsets = plain.offsets
+        lines = torch.as_tensor(across, dtype=torch.float64).detach().reshape(-1)
+        if len(lines) not in (1, bands) or not bool(lines.isfinite().all()):
+            raise ValueError(
+                f"across: expected one finite number, or {bands}, one per band, got {across}"
+            )
+        self.register_buffer("across", lines.expand(bands).clone().to(plain.mask.device))
+        self.refresh()
+        self.register_load_state_dict_post_hook(refresh)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
+        check_shape("x", x, self.cube_shape)
+        x, mask, width = self._turn(x), self._turn(self.mask), self._detector[self.axis]
+        images = [
+            _moved(
+                ops.forward_taps(
+                    x[:, part.bands], _of(mask, part.bands), part.taps, part.starts, width
+                ),
+                part.down,
+            )
+            for part in self._current()
+        ]
+        return self._turn(sum(images[1:], images[0]))
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
+        check_shape("y", y, self.measurement_shape)
+        y, mask = self._turn(y), self._turn(self.mask)
+        x = y.new_zeros(len(y), self.bands, *mask.shape[-2:])
+        for part in reversed(self._current()):  # as gradients of `forward` are summed, to the bit
+            x[:, part.bands] += ops.adjoint_taps(
+                _moved(y, -part.down), _of(mask, part.bands), part.taps, part.starts
+            )
+        return self._turn(x)
+
+    def extra_repr(self) -> str:
+        """Describe the camera in one line."""
+        height, width = self._scene
+        first, last = (f"{self.across[i].item():.4g}" for i in (0, -1))
+        return (
+            f"mask={height}x{width}, shots={self.shots}, bands={self.bands}, step={self.step}, "
+            f"across={first} to {last}, axis={self.axis}"
+        )
+
+    def _turn(self, value: Tensor) -> Tensor:
+        return value if self.axis == -1 else value.mT
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Derive from mask and displacements again what depends on them."""
+        self._parts: list[_Part] = self._make_parts()
+        self._gram: Tensor | None = None  # made when it is asked for
+        self._made_of: Versions = versions_of((self.mask, self.across))
+
+    def _current(self) -> list[_Part]:
+        # What was changed in place is noticed, except in a compiled graph, where it is a constant.
+        if not torch.compiler.is_compiling() and not are_unchanged(
+            self._made_of, (self.mask, self.across)
+        ):
+            self.refresh()
+        return self._parts
+
+    def _make_parts(self) -> list[_Part]:
+        device = self.mask.device
+        offsets = torch.tensor(self.offsets, dtype=torch.float64, device=device)
+        taps, starts = ops.linear_taps(offsets)
+        lines, whole = ops.linear_taps(self.across)  # as bands are moved along, so are they across
+        wide = torch.promote_types(self.mask.dtype, torch.float32)
+        parts = []
+        for down in range(int(whole.min()), int(whole.max()) + 2):
+            share = torch.where(whole == down, lines[:, 0], 0)
+            share = share + torch.where(whole == down - 1, lines[:, 1], 0)
+            reached = torch.nonzero(share)[:, 0]
+            if len(reached):
+                here = slice(int(reached[0]), int(reached[-1]) + 1)
+                weights = (taps[here] * share[here, None]).to(wide)
+                parts.append(_Part(here, down, weights, starts[here].contiguous()))
+        return parts
+
+    def _precondition(self, rho: Tensor) -> Apply:
+        damping = rho if rho.ndim < 2 else self._turn(rho)
+
+        def within_lines(z: Tensor) -> Tensor:
+            turned = solve_lines(self._turn(z), self._lines(), damping, self.offsets)
+            return self._turn(turned).contiguous()
+
+        return within_lines
+
+    @torch.no_grad()
+    def _lines(self) -> Tensor:
+        """Return AAᵀ within each line, as `cassi.ops.gram_taps` has it."""
+        parts = self._current()
+        if self._gram is None:
+            mask, width = self._turn(self.mask), self._detector[self.axis]
+            grams = [
+                _moved(
+                    ops.gram_taps(_of(mask, part.bands), part.taps, part.starts, width), part.down
+                )
+                for part in parts
+            ]
+            self._gram = sum(grams[1:], grams[0])
+        return self._gram
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        exact = self.across.detach()
+        super()._apply(fn, recurse)
+        self.across = exact.to(self.mask.device)  # moved, but as exact as before
+        self.refresh()
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_parts": [], "_made_of": [], "_gram": None}
+
+
+def _of(mask: Tensor, bands: slice) -> Tensor:
+    """Return the part of a mask `(…, 1|C, H, W)` that some bands meet."""
+    return mask if mask.shape[-3] == 1 else mask[..., bands, :, :]
+
+
+def _moved(image: Tensor, down: int) -> Tensor:
+    """Move an image by whole lines; beside it is nothing."""
+    if down == 0:
+        return image
+    lines = min(abs(down), image.shape[-2])
+    kept = image.shape[-2] - lines
+    image = image.narrow(-2, 0 if down > 0 else lines, kept)
+    return pad(image, (0, 0, lines, 0) if down > 0 else (0, 0, 0, lines))
