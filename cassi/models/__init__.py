@@ -4,7 +4,6 @@ from cassi.models.cassi_net import CassiNet
 from cassi.models.denoisers.dncnn import DnCNN
 from cassi.models.denoisers.drunet import DRUNet
 from cassi.models.denoisers.ffdnet import FFDNet
-from cassi.models.denoisers.hourglass import Hourglass
 from cassi.models.pretrained import shipped_network
 from cassi.models.published.bisrnet import BiSRNet
 from cassi.models.published.cst import CST
@@ -44,7 +43,6 @@ __all__ = [
     "FFDNet",
     "GAPNet",
     "HDNet",
-    "Hourglass",
     "LambdaNet",
     "MSTPlusPlus",
     "MiJUN",

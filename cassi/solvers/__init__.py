@@ -13,7 +13,6 @@ from cassi.solvers.base import (
     State,
     begin,
 )
-from cassi.solvers.dip import DIP
 from cassi.solvers.fista import FISTA
 from cassi.solvers.function import Function
 from cassi.solvers.gap import GAP
@@ -35,7 +34,6 @@ from cassi.solvers.twist import TwIST
 
 __all__ = [
     "ADMM",
-    "DIP",
     "FISTA",
     "GAP",
     "HQS",

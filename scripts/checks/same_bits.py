@@ -39,10 +39,6 @@ SHORTENED = {
     "pnp_admm": [*PHASES, "prior.prior.counts=[3,3]"],
     "tv_then_non_local": [*SHORT, "prior.counts=[2,2]"],
     "plug_and_play": [*SHORT, "prior.prior.counts=[2,2]"],
-    "dip": [
-        *("solver.iterations=2", "solver.algorithm.steps=2"),
-        *("solver.algorithm.network.width=8", "solver.algorithm.network.depth=2"),
-    ],
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from cassi.models import DnCNN, DRUNet, FFDNet, Hourglass
+from cassi.models import DnCNN, DRUNet, FFDNet
 
 TINY = {
     "DnCNN": DnCNN(width=4, depth=3),
@@ -136,18 +136,6 @@ def test_ffdnet_takes_neighbours_and_returns_one() -> None:
     )
 
 
-@pytest.mark.parametrize("skip", [0, 3])
-@pytest.mark.parametrize("size", [(16, 16), (33, 7), (1, 1)])
-def test_hourglass_takes_any_size(skip: int, size: tuple[int, int]) -> None:
-    z = torch.rand(1, 5, *size)
-    net = Hourglass(5, width=6, depth=3, skip=skip)
-    u = net(z)
-    assert u.shape == z.shape
-    assert u.isfinite().all()
-    u.sum().backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -158,11 +146,6 @@ def test_hourglass_takes_any_size(skip: int, size: tuple[int, int]) -> None:
         (lambda: DRUNet(widths=(4, 4)), r"DRUNet widths: expected four, got \[4, 4\]"),
         (lambda: DRUNet(widths=(4, 4, 0, 4)), r"DRUNet widths\[2\]: expected a whole number"),
         (lambda: DRUNet(shuffle=0), "DRUNet shuffle: expected a whole number"),
-        (
-            lambda: Hourglass(3, skip=-1),
-            "Hourglass skip: expected a whole number of at least 0, got -1",
-        ),
-        (lambda: Hourglass(0), "Hourglass bands: expected a whole number of at least 1, got 0"),
     ],
 )
 def test_refuses(make, message: str) -> None:

@@ -94,7 +94,7 @@ def test_every_twin_takes_a_frame(name):
 
 def test_methods_are_the_experiments_without_a_scene():
     names = list_experiments()
-    assert {"gap_tv", "admm_tv", "auto", "twist", "desci", "dip", "pnp_gap"} <= set(names)
+    assert {"gap_tv", "admm_tv", "auto", "twist", "desci", "pnp_gap"} <= set(names)
     assert not {"cave_test", "tsa_real", "train_mst", "_28_bands"} & set(names)
 
 
