@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from cassi.solvers import Function, Solver, Statistics
 from cassi.solvers.linear_system import check_order, seen
 from cassi.systems import Weighted
 from cassi.uncertainty import estimate
+
+if TYPE_CHECKING:
+    from cassi.calibration import Calibration
 
 
 @dataclass(frozen=True)
@@ -172,12 +175,35 @@ def calibrate(
             `cassi.systems.Weighted` camera says them too.
 
     Returns:
-        The calibrated `cassi.SDCassi`.
+        The calibrated `cassi.SDCassi`, or `cassi.systems.TiltedCassi` where the axis of dispersion
+        is found to be turned.
 
     Raises:
         ValueError: it is another camera, the frames do not fit it or are too dark or small, or a
             number is out of range.
     """
+    return find_calibration(
+        y,
+        system,
+        white=white,
+        seed=seed,
+        bad_pixels=bad_pixels,
+        radius=radius,
+        degree=degree,
+        gain=gain,
+    )[1]
+
+
+def find_calibration(
+    y: Tensor,
+    system: Any,
+    *,
+    white: Tensor | None = None,
+    seed: int = 0,
+    bad_pixels: Any = None,
+    **settings: Any,
+) -> tuple[Calibration, Any]:
+    """Return what `calibrate` finds, with errors and all that was tried, and the camera."""
     _check_order("calibrate", y, system)
     from cassi.apps.calibrate import find_camera
     from cassi.apps.reconstructors import Recipe, settings_of, understand
@@ -191,12 +217,11 @@ def calibrate(
     frames = [Frame.snapshot(y, system.bands, good)]
     if white is not None:
         frames.append(Frame.snapshot(white, system.bands))
-    settings = {"radius": radius, "degree": degree, "gain": gain, "seed": seed}
     with _own_random_numbers(y):
         torch.manual_seed(seed)
         solver, _ = Recipe(settings_of(understand("auto")), y.device).make(system.bands)
         assert isinstance(solver, Solver)
-        return find_camera(frames, system, solver, **settings)[1]
+        return find_camera(frames, system, solver, seed=seed, **settings)[:2]
 
 
 def read_camera(path: str | os.PathLike[str]) -> Any:

@@ -12,12 +12,12 @@ import torch
 
 from cassi.calibration.fit import Fit, are_near, fit_geometry, search_start, significant, sureness
 from cassi.calibration.fusion import SHOWN, fuse, widened, widened_error
-from cassi.calibration.geometry import Geometry, moved_camera, placed
+from cassi.calibration.geometry import Geometry, moved_camera, on_pixels, placed
 from cassi.calibration.heldout import HeldOut, Prediction, Prepare
-from cassi.calibration.parameters import CODE, PARAMETERS, PLACE, SHIFT, changed
+from cassi.calibration.parameters import CODE, PARAMETERS, PLACE, SHARED, SHIFT, changed
 from cassi.calibration.refine import Estimate, Slopes, refine
 from cassi.calibration.windows import Frame
-from cassi.systems import SDCassi
+from cassi.systems import SDCassi, TiltedCassi
 
 _TIE = 0.05  # in objective: minima of plain scenes this close are tried with reconstructions
 _BENT = 0.5  # px at the last band: a curve from which the search may start too
@@ -77,7 +77,7 @@ class Calibration:
         geometry: how far the camera is off; what is not in the model is nominal.
         model: keys of the parameters that differ from the nominal ones.
         errors: standard error of every parameter that was estimated, those beside the model too.
-        system: the calibrated camera.
+        system: the calibrated camera; `TiltedCassi` with a tilt.
         stages: every model that was tried, the nominal one first.
         before: held-out error of the nominal camera, from a reconstruction of its own.
         after: held-out error of the calibrated one.
@@ -87,7 +87,7 @@ class Calibration:
     geometry: Geometry
     model: tuple[str, ...]
     errors: dict[str, float]
-    system: SDCassi
+    system: SDCassi | TiltedCassi
     stages: list[Stage]
     before: float
     after: float
@@ -248,14 +248,14 @@ class _Search:
         shared between pixels, those are predicted better, whatever the camera. None where bands
         that were thought to lie between pixels turn out to lie on them.
         """
-        starts = [
-            replace(
-                fit.geometry,
-                whole=round(fit.geometry.along(self.system.axis)) if between else None,
-            )
-            for fit in fits
-        ]
-        fits = [replace(fit, geometry=start) for fit, start in zip(fits, starts, strict=True)]
+        if between:
+            fits = [replace(fit, geometry=on_pixels(fit.geometry, self.system)) for fit in fits]
+        else:
+            fits = [
+                replace(fit, geometry=replace(fit.geometry, whole=None))
+                for fit in fits
+                if not set(fit.keys) & set(SHARED)
+            ]
         model, start = self._begin(fits, nominal)
         if between and any(fit.geometry == start and not self._bends(fit) for fit in fits):
             return None
@@ -293,18 +293,53 @@ class _Search:
         for fit in fits[:_VALLEYS]:
             # Without a blur that there is, shift and step make up for it.
             blurred = fit_geometry(frames, system, fit.geometry, (*self.place, "blur"))
-            if blurred.geometry.variance > _ASKED * blurred.errors[-1]:
+            if self._is_asked(blurred, "blur"):
                 fit = blurred
                 richer.append(fit)
-            more = significant(
-                frames, system, fit, [key for key in self.further if key not in fit.keys], _ASKED
-            )
-            if more:
-                richer.append(fit_geometry(frames, system, fit.geometry, (*fit.keys, *more)))
+            left = [key for key in (*self.further, "tilt") if key not in fit.keys]
+            asked = significant(frames, system, fit, left, _ASKED)
+            if "tilt" in asked:
+                asked.remove("tilt")
+                richer += self._fit_tilted(fit)
+            if asked:
+                richer.append(fit_geometry(frames, system, fit.geometry, (*fit.keys, *asked)))
+        if any(map(self._bends, fits)):
+            richer += self._fit_shared(radius)
         # More parameters fit better where they are right.
         richer = [fit for fit in richer if fit.objectives[-1] <= fits[0].objectives[-1] + _TIE]
         richer.sort(key=lambda fit: (len(fit.keys), fit.objectives[-1]))
         return _different([*fits, *richer], system)
+
+    def _fit_shared(self, radius: int) -> list[Fit]:
+        """Fit plain scenes with the mask between pixels too, and a tilt if they ask for it.
+
+        The search begins with the mask half a pixel between: without that, bands between pixels
+        have valleys beside each other, and the step that fits best is wrong.
+        """
+        frames, system = self.frames, self.system
+        halfway = Geometry(whole=0, interpolated=0.5)
+        found = []
+        for place in search_start(frames, system, halfway, radius):
+            fit = fit_geometry(frames, system, place, (*self.place, *SHARED))
+            if not self._is_asked(fit, SHARED[0]):
+                continue
+            found += [fit, *self._fit_tilted(fit)]
+        return found
+
+    def _fit_tilted(self, fit: Fit) -> list[Fit]:
+        """Return a fit with a tilt, turned about the band that fits best; none if none is asked."""
+        if self.system.offsets[0] == self.system.offsets[-1]:
+            return []
+        starts = [replace(fit.geometry, pivot=pivot) for pivot in (0.5, 0.0, 1.0)]
+        keys = (*fit.keys, "tilt")
+        fits = [fit_geometry(self.frames, self.system, start, keys) for start in starts]
+        best = min(fits, key=lambda each: each.objectives[-1])
+        return [best] if self._is_asked(best, "tilt") else []
+
+    def _is_asked(self, fit: Fit, key: str) -> bool:
+        """Tell whether plain scenes ask for a parameter."""
+        away = abs(PARAMETERS[key].read(fit.geometry) - PARAMETERS[key].nominal)
+        return away > _ASKED * fit.errors[fit.keys.index(key)]
 
     def _bends(self, fit: Fit) -> bool:
         """Tell whether plain scenes are sure of a curve that puts bands between pixels."""
@@ -330,7 +365,8 @@ class _Search:
         for fit in fits:
             tried = self.tested.predict(fit.geometry)
             bends = fit.keys == (*model, "dispersion_2")
-            trusted = bends or start == Geometry() or fit.keys == (*model, "blur")
+            trusted = bends or start == Geometry()
+            trusted = trusted or fit.keys in ((*model, "blur"), (*model, "tilt"))
             if trusted and self._is_sure(fit.geometry, start):
                 taken = not self._is_better(reached, tried)
             else:
@@ -434,8 +470,12 @@ class _Search:
             shown = abs(read(plain_scenes.geometry) - nominal) > _ASKED * seen[
                 key
             ] and not self._is_better(plain, rich)
-            better = shown or self._is_better(rich, plain)
-            if better and not shown and key not in (*PLACE, *CODE):
+            better = self._is_better(rich, plain)
+            if key in SHARED:
+                better = better and shown
+            elif not better:
+                better = shown
+            elif not shown and key not in (*PLACE, *CODE):
                 better = self._moves(rich, geometry, tried)
             if not (known and better):
                 geometry, rich, gone = tried, plain, (*gone, key)

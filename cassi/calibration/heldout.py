@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
-from cassi.calibration.geometry import Geometry, moved_camera
-from cassi.systems import SDCassi
+from cassi.calibration.geometry import Geometry, moved_camera, placed_camera
+from cassi.systems import SDCassi, TiltedCassi
 
 Reconstruct = Callable[[Tensor, Any, Tensor | None], Tensor]
 """(y, camera, start) → cube: from nothing where start is None, else a few iterations on from it.
@@ -100,13 +100,12 @@ class HeldOut:
             geometry: of the camera.
             start: cube of the same lines to start from.
         """
-        camera = moved_camera(self.system, geometry)
-        if self.lines != (0, camera.cube_shape[camera.part_axis]):
-            camera = camera.part(*self.lines)
+        camera = moved_camera(self.system, geometry, self.lines)
         x = self.reconstruct(self.y * self.seen, camera.weighted(bad_pixels=~self.seen), start)
         residual = (self.y - camera(x)) * self._where
         rest = residual[self._where]
-        blurred = torch.stack([image[self._where] for image in _code_images(camera, x)], 1)
+        changes = _code_images(self.system, camera, x)
+        blurred = torch.stack([image[self._where] for image in changes], 1)
         mean, count = (_smoothed(image) for image in (residual.square(), self._where.to(residual)))
         variance = (mean / count.clamp_min(1e-6))[self._where].double()
         weights = 1 / (variance + _FLOOR * variance.mean() + 1e-30)
@@ -122,19 +121,17 @@ def _smoothed(image: Tensor) -> Tensor:
     return image
 
 
-def _code_images(camera: SDCassi, x: Tensor) -> list[Tensor]:
+def _code_images(system: SDCassi, camera: SDCassi | TiltedCassi, x: Tensor) -> list[Tensor]:
     """Return how a frame changes with the contrast and the blur of the code, `(B, K, H', W')`."""
     mask = camera.mask
     wide = pad(mask, (1, 1, 1, 1), mode="replicate")
     across = wide[..., 1:-1, 2:] + wide[..., 1:-1, :-2] - 2 * mask
     down = wide[..., 2:, 1:-1] + wide[..., :-2, 1:-1] - 2 * mask
-    images = []
-    for code in (mask - mask.mean(), across, down):
-        changed = SDCassi(
-            code, camera.bands, offsets=camera.offsets, detector=camera.detector, axis=camera.axis
-        )
-        images.append(changed(x))
-    return images
+    tilt = camera.across if isinstance(camera, TiltedCassi) else None
+    return [
+        placed_camera(system, code, camera.offsets, tilt)(x)
+        for code in (mask - mask.mean(), across, down)
+    ]
 
 
 def _free_of(residual: Tensor, images: Tensor, weights: Tensor, place: Tensor) -> Tensor:

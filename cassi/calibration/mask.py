@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cassi import ops
 from cassi.calibration.geometry import turned
 from cassi.calibration.windows import Frame
-from cassi.systems import SDCassi
+from cassi.systems import SDCassi, TiltedCassi
+from cassi.systems.tilted import forward_parts, line_parts
 
 _ITERATIONS = 40
 _PRIOR = 0.03
@@ -31,7 +31,7 @@ class Light:
         return self.spectrum.mean().item()
 
 
-def fit_light(frame: Frame, system: SDCassi) -> Light:
+def fit_light(frame: Frame, system: SDCassi | TiltedCassi) -> Light:
     """Find the spectrum of an even scene by least squares over the whole frame.
 
     Args:
@@ -52,7 +52,7 @@ def fit_light(frame: Frame, system: SDCassi) -> Light:
 
 
 @torch.no_grad()
-def refine_mask(lights: Sequence[Light], system: SDCassi) -> Tensor:
+def refine_mask(lights: Sequence[Light], system: SDCassi | TiltedCassi) -> Tensor:
     r"""Fit the mask, pixel by pixel, to frames of even scenes.
 
         min_m Σ_f ‖y_f − A_f m‖²/a_f + μ ‖m − m₀‖²,   a_f = Σ_p s_p²
@@ -102,17 +102,22 @@ def refine_mask(lights: Sequence[Light], system: SDCassi) -> Tensor:
     return turned(system, (start + x).clamp(0, most)).contiguous()
 
 
-def _even(frame: Frame, spectrum: Tensor, system: SDCassi, mask: Tensor | None = None) -> Tensor:
+def _even(
+    frame: Frame, spectrum: Tensor, system: SDCassi | TiltedCassi, mask: Tensor | None = None
+) -> Tensor:
     """Return what an even scene shows, `(K, H, W')`, dispersion along the last axis."""
     mask = turned(system, system.mask) if mask is None else mask
     offsets = torch.tensor(system.offsets, dtype=torch.float64)
+    tilt = system.across.cpu() if isinstance(system, TiltedCassi) else torch.zeros_like(offsets)
+    places = torch.stack((offsets, tilt))
     if frame.points is not None:
         at = torch.tensor(frame.points, dtype=torch.float64).clamp(0, len(offsets) - 1)
         low = at.floor().long().clamp_max(max(len(offsets) - 2, 0))
         high = (low + 1).clamp_max(len(offsets) - 1)
-        offsets = torch.lerp(offsets[low], offsets[high], at - low)
+        places = torch.lerp(places[:, low], places[:, high], at - low)
         if mask.shape[1] > 1:
             mask = mask[:, at.round().long()]
-    taps, starts = ops.linear_taps(offsets.to(mask.device))
+    along, across = places.to(mask.device).unbind()
+    parts = line_parts(along, across, mask.dtype)
     scene = spectrum.to(mask).view(1, -1, 1, 1).expand(1, -1, *mask.shape[-2:]).contiguous()
-    return ops.forward_taps(scene, mask, taps.to(mask.dtype), starts, system.detector)[0]
+    return forward_parts(scene, mask, parts, system.measurement_shape[system.axis])[0]

@@ -39,6 +39,10 @@ def _radius(system: SDCassi) -> float:
     return math.hypot(*system.cube_shape[1:]) / 2
 
 
+def _reach(system: SDCassi) -> float:
+    return abs(system.offsets[-1] - system.offsets[0]) / 2
+
+
 def _curve(order: int) -> Parameter:
     def write(geometry: Geometry, value: float) -> Geometry:
         longer = list(geometry.with_degree(order).dispersion)
@@ -80,6 +84,20 @@ PARAMETERS: dict[str, Parameter] = {
     ),
     "dispersion": _curve(1),
     **{f"dispersion_{order}": _curve(order) for order in range(2, 6)},
+    "interpolated": Parameter(
+        "mask alone, along (px)",
+        0.0,
+        lambda geometry: geometry.interpolated,
+        lambda geometry, value: replace(geometry, interpolated=value),
+        lambda _: 0.1,
+    ),
+    "tilt": Parameter(
+        "tilt of the dispersion (degrees)",
+        0.0,
+        lambda geometry: geometry.tilt,
+        lambda geometry, value: replace(geometry, tilt=value),
+        lambda system: math.degrees(0.1 / max(_reach(system), 1.0)),
+    ),
     "magnification": Parameter(
         "magnification",
         1.0,
@@ -111,6 +129,9 @@ PLACE = (*SHIFT, "rotation", "dispersion")
 """What plain scenes tell too, and a calibration starts from."""
 CODE = ("blur", "contrast")
 """How much of the code is left, which a reconstruction alone does not tell."""
+SHARED = ("interpolated",)
+"""How light is shared between pixels: more of it is predicted better, whatever the camera, so that
+plain scenes must ask for it too. The same step the other way shares as much."""
 
 
 def changed(geometry: Geometry, values: Mapping[str, float]) -> Geometry:

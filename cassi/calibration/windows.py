@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cassi import ops
 from cassi.calibration.geometry import Geometry, code_images, moved_mask, moved_offsets, turned
 from cassi.calibration.parameters import PARAMETERS, place_of
 from cassi.systems import SDCassi
+from cassi.systems.tilted import LinePart, line_parts, moved_lines
 
 SIDE = 16
 """Pixels of a window: enough for its unknowns, few enough for a scene to be plain in it."""
@@ -216,11 +216,21 @@ class Windows:
         # the columns of a window are a product with its Toeplitz matrix.
         mask = self._mask(geometry)
         offsets = moved_offsets(self.system, geometry, self.frame.points)
-        taps, starts = ops.linear_taps(offsets)
+        across = geometry.across(self.system.offsets, self.system.axis, self.frame.points)
+        images = [
+            self._spread(moved_lines(mask, part.down)[:, self.lines], part)
+            for part in line_parts(offsets, across, torch.float64)
+        ]
+        return sum(images[1:], images[0])
+
+    def _spread(self, mask: Tensor, part: LinePart) -> Tensor:
+        """Return what the mask's lines show of each spectrum, of some places of it."""
+        _, _, taps, starts = part
         first, count = int(starts.min()), int(starts.max()) - int(starts.min()) + taps.shape[1]
         spread = taps.new_zeros(len(taps), count)
         at = (starts - first)[:, None] + torch.arange(taps.shape[1])
-        kernels = self.frame.spectra @ spread.scatter_add_(1, at, taps).to(mask)  # (S, count)
+        spectra = self.frame.spectra[:, part.bands]
+        kernels = spectra @ spread.scatter_add_(1, at, taps).to(mask)  # (S, count)
         reach = SIDE + count - 1
         toeplitz = mask.new_zeros(reach, len(kernels), SIDE)
         for i in range(SIDE):
@@ -232,15 +242,17 @@ class Windows:
         cut = images.permute(1, 3, 4, 0, 2, 5)[self.strip, self.column]  # (N, S, K, 16, 16)
         return cut.flatten(2)
 
-    def _mask(self, geometry: Geometry) -> Tensor:  # (K, lines, W)
+    def _mask(self, geometry: Geometry) -> Tensor:  # (K, H, W)
         """Return the moved mask; the last one is kept, for dispersion does not move it."""
         down, right = geometry.shift
         if geometry.whole is not None:  # the bands have the shift along them
             down, right = (down, 0.0) if self.system.axis == -1 else (0.0, right)
-        code = replace(geometry, shift=(down, right), dispersion=(0.0,))
+        code = replace(geometry, shift=(down, right))
+        if geometry.pivot == 0.5 or not geometry.tilt:
+            code = replace(code, dispersion=(0.0,), tilt=0.0)
         if self._last is None or self._last[0] != code:
             whole = turned(self.system, moved_mask(self.system, geometry))
-            self._last = code, whole[:, 0, self.lines]
+            self._last = code, whole[:, 0]
         return self._last[1]
 
     def _cut(self, image: Tensor) -> Tensor:

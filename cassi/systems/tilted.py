@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ from cassi.systems.sd_cassi import (
 )
 
 
-class _Part(NamedTuple):
+class LinePart(NamedTuple):
     """Bands that reach the line that is `down` from their own, and what share of them does."""
 
     bands: slice
@@ -97,16 +98,7 @@ class TiltedCassi(CoupledCassi):
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
         check_shape("x", x, self.cube_shape)
         x, mask, width = self._turn(x), self._turn(self.mask), self._detector[self.axis]
-        images = [
-            _moved(
-                ops.forward_taps(
-                    x[:, part.bands], _of(mask, part.bands), part.taps, part.starts, width
-                ),
-                part.down,
-            )
-            for part in self._current()
-        ]
-        return self._turn(sum(images[1:], images[0]))
+        return self._turn(forward_parts(x, mask, self._current(), width))
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
@@ -115,7 +107,7 @@ class TiltedCassi(CoupledCassi):
         x = y.new_zeros(len(y), self.bands, *mask.shape[-2:])
         for part in reversed(self._current()):  # as gradients of `forward` are summed, to the bit
             x[:, part.bands] += ops.adjoint_taps(
-                _moved(y, -part.down), _of(mask, part.bands), part.taps, part.starts
+                moved_lines(y, -part.down), _of(mask, part.bands), part.taps, part.starts
             )
         return self._turn(x)
 
@@ -134,11 +126,11 @@ class TiltedCassi(CoupledCassi):
     @torch.no_grad()
     def refresh(self) -> None:
         """Derive from mask and displacements again what depends on them."""
-        self._parts: list[_Part] = self._make_parts()
+        self._parts: list[LinePart] = self._make_parts()
         self._gram: Tensor | None = None  # made when it is asked for
         self._made_of: Versions = versions_of((self.mask, self.across))
 
-    def _current(self) -> list[_Part]:
+    def _current(self) -> list[LinePart]:
         # What was changed in place is noticed, except in a compiled graph, where it is a constant.
         if not torch.compiler.is_compiling() and not are_unchanged(
             self._made_of, (self.mask, self.across)
@@ -146,22 +138,10 @@ class TiltedCassi(CoupledCassi):
             self.refresh()
         return self._parts
 
-    def _make_parts(self) -> list[_Part]:
-        device = self.mask.device
-        offsets = torch.tensor(self.offsets, dtype=torch.float64, device=device)
-        taps, starts = ops.linear_taps(offsets)
-        lines, whole = ops.linear_taps(self.across)  # as bands are moved along, so are they across
+    def _make_parts(self) -> list[LinePart]:
+        offsets = torch.tensor(self.offsets, dtype=torch.float64, device=self.mask.device)
         wide = torch.promote_types(self.mask.dtype, torch.float32)
-        parts = []
-        for down in range(int(whole.min()), int(whole.max()) + 2):
-            share = torch.where(whole == down, lines[:, 0], 0)
-            share = share + torch.where(whole == down - 1, lines[:, 1], 0)
-            reached = torch.nonzero(share)[:, 0]
-            if len(reached):
-                here = slice(int(reached[0]), int(reached[-1]) + 1)
-                weights = (taps[here] * share[here, None]).to(wide)
-                parts.append(_Part(here, down, weights, starts[here].contiguous()))
-        return parts
+        return line_parts(offsets, self.across, wide)
 
     def _precondition(self, rho: Tensor) -> Apply:
         damping = rho if rho.ndim < 2 else self._turn(rho)
@@ -179,7 +159,7 @@ class TiltedCassi(CoupledCassi):
         if self._gram is None:
             mask, width = self._turn(self.mask), self._detector[self.axis]
             grams = [
-                _moved(
+                moved_lines(
                     ops.gram_taps(_of(mask, part.bands), part.taps, part.starts, width), part.down
                 )
                 for part in parts
@@ -203,7 +183,43 @@ def _of(mask: Tensor, bands: slice) -> Tensor:
     return mask if mask.shape[-3] == 1 else mask[..., bands, :, :]
 
 
-def _moved(image: Tensor, down: int) -> Tensor:
+def line_parts(offsets: Tensor, across: Tensor, dtype: torch.dtype) -> list[LinePart]:
+    """Return which bands reach which lines, in the order of the lines.
+
+    Args:
+        offsets: `(C,)`, along the dispersion, pixels, float64.
+        across: `(C,)`, likewise.
+        dtype: of the weights.
+    """
+    taps, starts = ops.linear_taps(offsets)
+    lines, whole = ops.linear_taps(across)  # as bands are moved along, so are they across
+    parts = []
+    for down in range(int(whole.min()), int(whole.max()) + 2):
+        share = torch.where(whole == down, lines[:, 0], 0)
+        share = share + torch.where(whole == down - 1, lines[:, 1], 0)
+        reached = torch.nonzero(share)[:, 0]
+        if len(reached):
+            here = slice(int(reached[0]), int(reached[-1]) + 1)
+            weights = (taps[here] * share[here, None]).to(dtype)
+            parts.append(LinePart(here, down, weights, starts[here].contiguous()))
+    return parts
+
+
+def forward_parts(x: Tensor, mask: Tensor, parts: Sequence[LinePart], width: int) -> Tensor:
+    """Measure cubes `(B, C, H, W)` that disperse along columns: `(B, K, H, width)`."""
+    images = [
+        moved_lines(
+            ops.forward_taps(
+                x[:, part.bands], _of(mask, part.bands), part.taps, part.starts, width
+            ),
+            part.down,
+        )
+        for part in parts
+    ]
+    return sum(images[1:], images[0])
+
+
+def moved_lines(image: Tensor, down: int) -> Tensor:
     """Move an image by whole lines; beside it is nothing."""
     if down == 0:
         return image

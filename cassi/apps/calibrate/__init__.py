@@ -26,11 +26,12 @@ from cassi.calibration import (
     fit_light,
     refine_mask,
 )
+from cassi.calibration.geometry import placed_camera
 from cassi.calibration.mask import Light
 from cassi.solvers import Solver
 from cassi.solvers.schedules import as_schedule
 from cassi.solvers.statistics import relative_noise
-from cassi.systems import SDCassi
+from cassi.systems import SDCassi, TiltedCassi
 
 
 def main() -> None:
@@ -65,7 +66,7 @@ def calibrate_camera(settings: Calibrate, run: Run) -> float:
 
 def find_camera(
     frames: Sequence[Frame], nominal: SDCassi, solver: Solver, **settings: Any
-) -> tuple[Calibration, SDCassi, list[Light]]:
+) -> tuple[Calibration, SDCassi | TiltedCassi, list[Light]]:
     """Calibrate a camera, and refine its mask where there are frames of known light.
 
     Args:
@@ -81,10 +82,8 @@ def find_camera(
     system = found.system
     lights = [fit_light(frame, system) for frame in frames[1:]]
     if lights:
-        mask, offsets = refine_mask(lights, system), system.offsets
-        system = SDCassi(
-            mask, system.bands, offsets=offsets, detector=system.detector, axis=system.axis
-        )
+        across = system.across if isinstance(system, TiltedCassi) else None
+        system = placed_camera(nominal, refine_mask(lights, system), system.offsets, across)
     return found, system, lights
 
 

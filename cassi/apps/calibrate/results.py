@@ -15,7 +15,7 @@ from cassi.apps.results import write_json
 from cassi.apps.settings import Calibrate, to_yaml
 from cassi.calibration import Calibration, Frame
 from cassi.data.atomic import atomic_folder
-from cassi.systems import SDCassi
+from cassi.systems import SDCassi, TiltedCassi
 
 HEADER = """\
 # A calibrated camera, written by cassi-calibrate, for all commands and cassi.read_camera:
@@ -32,7 +32,7 @@ class Result:
     frames: list[Frame]
     nominal: SDCassi
     found: Calibration
-    system: SDCassi
+    system: SDCassi | TiltedCassi
     """With the refined mask, where there is one."""
     gain: float | None
     seconds: float
@@ -73,8 +73,11 @@ def describe_camera(result: Result, wavelengths: tuple[float, ...] | None) -> di
         "bands": system.bands,
         "axis": system.axis,
         "offsets": [round(value, 6) for value in system.offsets],
-        "detector": system.detector,
+        "detector": system.measurement_shape[system.axis],
     }
+    if isinstance(system, TiltedCassi):
+        node["_target_"] = "cassi.systems.TiltedCassi"
+        node["across"] = [round(value, 6) for value in system.across.tolist()]
     camera: dict[str, Any] = {"mask": "mask.npy", "system": node}
     for group in ("keys", "axes"):
         if (name := getattr(settings, group).measurement) is not None:

@@ -21,7 +21,11 @@ _NOT_YAML = (
     *(OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError, RecursionError),
     OSError,  # of OmegaConf for what is a lone number; the file itself has been read by then
 )
-_COUPLED = {"cassi.systems.BlurredCassi": "blurred", "cassi.systems.WarpedCassi": "warped"}
+_COUPLED = {
+    "cassi.systems.BlurredCassi": "blurred",
+    "cassi.systems.TiltedCassi": "tilted",
+    "cassi.systems.WarpedCassi": "warped",
+}
 _CHOSEN = {"system": "system._target_", "noise": "noise"}
 """What an option of a group says of the camera, by group."""
 

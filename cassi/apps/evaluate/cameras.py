@@ -5,56 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from torch import Tensor
-
 from cassi.apps.settings import KNOWLEDGE
+from cassi.calibration.geometry import anchored_camera
 from cassi.data.store import fingerprint
 from cassi.evaluation import Problem, View
-from cassi.reconstruction import calibrate
+from cassi.reconstruction import find_calibration
 from cassi.solvers.base import Reconstructor
-from cassi.systems import SDCassi, System
-from cassi.systems.masks import move_mask
+from cassi.systems import SDCassi
 
 NOMINAL = KNOWLEDGE[0]
-LEAST = 1e-6
-"""Pixels that are no displacement."""
 
 
 def see_calibrated(problem: Problem) -> Problem:
-    """Return the same frame with the camera that is found in it, in the scene's coordinates."""
-    found = calibrated_camera(problem.y, problem.system)
-    if problem.true is not None and type(found) is SDCassi and type(problem.system) is SDCassi:
-        found = anchored(found, problem.system, problem.true.pivot)
-    return replace(problem, system=found)
-
-
-def anchored(found: SDCassi, nominal: SDCassi, pivot: float) -> SDCassi:
-    """Return a camera of the same frames whose scene lies where the nominal camera's does.
+    """Return the same frame with the camera that is found in it, in the scene's coordinates.
 
     No snapshot tells a shift of the mask alone from one of mask and scene, so that a cube may come
-    out displaced along the dispersion. Of all cameras with these frames this is the one that
-    moves a band at the pivot as the nominal one does: what its offsets have more is put into the
-    mask.
-
-    Args:
-        found: of a calibration.
-        nominal: the camera that it was told of.
-        pivot: place in the spectrum, 0 for the first band, 1 for the last.
+    out displaced; of a twin it is known.
     """
-
-    def place(camera: SDCassi) -> float:
-        return (1 - pivot) * camera.offsets[0] + pivot * camera.offsets[-1]
-
-    extra = place(found) - place(nominal)
-    if abs(extra) < LEAST:
-        return found
-    shift = (0.0, extra) if found.axis == -1 else (extra, 0.0)
-    return SDCassi(
-        move_mask(found.mask, shift, 0.0),
-        found.bands,
-        axis=found.axis,
-        offsets=[offset - extra for offset in found.offsets],
-        detector=found.detector,
+    found, system = find_calibration(problem.y, problem.system)
+    if problem.true is None or type(problem.system) is not SDCassi:
+        return replace(problem, system=system)
+    return replace(
+        problem, system=anchored_camera(problem.system, found.geometry, problem.true.pivot)
     )
 
 
@@ -78,12 +50,6 @@ VIEWS: dict[str, View | None] = dict(
     zip(KNOWLEDGE, (None, see_calibrated, see_true, see_ideal), strict=True)
 )
 """What a row of a twin's table knows, by name."""
-
-
-def calibrated_camera(y: Tensor, system: System) -> System:
-    """Find the camera that took a frame `(1, K, H', W')`, from the nominal one alone."""
-    found: System = calibrate(y, system)
-    return found
 
 
 def row_name(name: str, known: str) -> str:
