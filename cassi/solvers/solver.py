@@ -10,7 +10,15 @@ import torch
 from torch import Tensor
 
 from cassi.checks import not_negative, whole_number
-from cassi.solvers.base import Algorithm, Callback, Iteration, Prior, Reconstructor, Solution
+from cassi.solvers.base import (
+    Algorithm,
+    Callback,
+    Iteration,
+    Prior,
+    Reconstructor,
+    Solution,
+    wants_cube,
+)
 from cassi.solvers.gap import GAP
 from cassi.solvers.linear_system import LinearSystem, check_order, damped_inverse, seen
 from cassi.solvers.loop import iterate
@@ -186,10 +194,6 @@ class Solver:
             first = x if self.blend > 0 else None
             return x
 
-        def watch(iteration: Iteration, x: Tensor) -> bool | None:
-            told = None if callback is None else callback(iteration, x * level)
-            return told or (timed is not None and timed.is_over)
-
         solution = iterate(
             self.algorithm,
             y,
@@ -200,7 +204,7 @@ class Solver:
             rho=rho,
             x0=start,
             tol=self.tol,
-            callback=None if callback is None and timed is None else watch,
+            callback=_Follow(callback, level, timed) if callback or timed else None,
             objective=objective,
             statistics=statistics,
             began=began,
@@ -224,7 +228,7 @@ class Solver:
         began = time.perf_counter()
         history: list[Iteration] = []
         share, later = 1 - self.blend, self.sigma if self.again is None else self.again
-        passes, is_stopped = min(self.passes, self.iterations), False
+        passes = min(self.passes, self.iterations)
         for k in range(passes):
             passed, done = time.perf_counter() - began, len(history)
             left = None if self.time_limit is None else max(self.time_limit - passed, 1e-3)
@@ -239,18 +243,12 @@ class Solver:
                 time_limit=None if left is None else left / (passes - k),
             )
 
-            def watch(each: Iteration, x: Tensor, done: int = done, passed: float = passed) -> bool:
-                nonlocal is_stopped
-                moved = replace(each, index=each.index + done, seconds=each.seconds + passed)
-                history.append(moved)
-                is_stopped = callback is not None and bool(callback(moved, x))
-                return is_stopped
-
+            watch = _Passed(callback, history, done, passed)
             solution = once.run(
                 y, system, x0=x, callback=watch, objective=objective, statistics=statistics
             )
             x = solution.x
-            if is_stopped or solution.reason == "diverged":
+            if watch.is_stopped or solution.reason == "diverged":
                 break
         return replace(solution, history=history)
 
@@ -273,6 +271,43 @@ class Solver:
     def __call__(self, y: Tensor, system: LinearSystem) -> Tensor:
         """Reconstruct: `(B, K, H, W')` → `(B, C, H, W)`."""
         return self.run(y, system).x
+
+
+class _Follow:
+    """Hands cubes on in the units of the measurement, and stops when the time is over."""
+
+    def __init__(self, callback: Callback | None, level: Tensor, timed: Timed | None) -> None:
+        self.callback, self.level, self.timed = callback, level, timed
+
+    def wants(self, iteration: Iteration) -> bool:
+        return self.callback is not None and wants_cube(self.callback, iteration)
+
+    def __call__(self, iteration: Iteration, x: Tensor | None) -> bool:
+        cube = None if x is None or self.callback is None else x * self.level
+        told = self.callback is not None and self.callback(iteration, cube)
+        return bool(told) or (self.timed is not None and self.timed.is_over)
+
+
+class _Passed:
+    """Counts on from the passes before."""
+
+    def __init__(
+        self, callback: Callback | None, history: list[Iteration], done: int, seconds: float
+    ) -> None:
+        self.callback, self.history = callback, history
+        self.done, self.seconds, self.is_stopped = done, seconds, False
+
+    def wants(self, iteration: Iteration) -> bool:
+        return self.callback is not None and wants_cube(self.callback, self._moved(iteration))
+
+    def __call__(self, iteration: Iteration, x: Tensor | None) -> bool:
+        moved = self._moved(iteration)
+        self.history.append(moved)
+        self.is_stopped = self.callback is not None and bool(self.callback(moved, x))
+        return self.is_stopped
+
+    def _moved(self, each: Iteration) -> Iteration:
+        return replace(each, index=each.index + self.done, seconds=each.seconds + self.seconds)
 
 
 def solve(

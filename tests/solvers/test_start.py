@@ -154,6 +154,6 @@ def test_a_start_has_the_name_of_a_method_or_network(scene):
     assert solver.run(y, system).x.isfinite().all()
     assert solver.start.settings.model["noise"] == 0
     auto = build_solver(compose_settings([*options, "solver.noise=0.01"]))
-    assert (auto.start.noise, auto.start.iterations) == (0.01, 150)
+    assert (auto.start.noise, auto.start.iterations) == (0.01, 125)
     with pytest.raises(ValueError, match=r"solver\.start: no method, network or .* 'automatic'"):
         build_solver(compose_settings([*options, "solver.start=automatic"]))
