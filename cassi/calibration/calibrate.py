@@ -14,7 +14,7 @@ from cassi.calibration.fit import Fit, are_near, fit_geometry, search_start, sig
 from cassi.calibration.fusion import SHOWN, fuse, widened, widened_error
 from cassi.calibration.geometry import Geometry, moved_camera, on_pixels, placed
 from cassi.calibration.heldout import HeldOut, Prediction, Prepare
-from cassi.calibration.parameters import CODE, PARAMETERS, PLACE, SHARED, SHIFT, changed
+from cassi.calibration.parameters import CODE, PARAMETERS, PLACE, SHARED, SHIFT, TILT, changed
 from cassi.calibration.refine import Estimate, Slopes, refine
 from cassi.calibration.windows import Frame
 from cassi.systems import SDCassi, TiltedCassi
@@ -296,10 +296,10 @@ class _Search:
             if self._is_asked(blurred, "blur"):
                 fit = blurred
                 richer.append(fit)
-            left = [key for key in (*self.further, "tilt") if key not in fit.keys]
+            left = [key for key in (*self.further, *TILT) if key not in fit.keys]
             asked = significant(frames, system, fit, left, _ASKED)
-            if "tilt" in asked:
-                asked.remove("tilt")
+            if TILT[0] in asked:
+                asked.remove(TILT[0])
                 richer += self._fit_tilted(fit)
             if asked:
                 richer.append(fit_geometry(frames, system, fit.geometry, (*fit.keys, *asked)))
@@ -331,10 +331,10 @@ class _Search:
         if self.system.offsets[0] == self.system.offsets[-1]:
             return []
         starts = [replace(fit.geometry, pivot=pivot) for pivot in (0.5, 0.0, 1.0)]
-        keys = (*fit.keys, "tilt")
+        keys = (*fit.keys, *TILT)
         fits = [fit_geometry(self.frames, self.system, start, keys) for start in starts]
         best = min(fits, key=lambda each: each.objectives[-1])
-        return [best] if self._is_asked(best, "tilt") else []
+        return [best] if self._is_asked(best, TILT[0]) else []
 
     def _is_asked(self, fit: Fit, key: str) -> bool:
         """Tell whether plain scenes ask for a parameter."""
@@ -366,7 +366,7 @@ class _Search:
             tried = self.tested.predict(fit.geometry)
             bends = fit.keys == (*model, "dispersion_2")
             trusted = bends or start == Geometry()
-            trusted = trusted or fit.keys in ((*model, "blur"), (*model, "tilt"))
+            trusted = trusted or fit.keys in ((*model, "blur"), (*model, *TILT))
             if trusted and self._is_sure(fit.geometry, start):
                 taken = not self._is_better(reached, tried)
             else:
@@ -467,12 +467,11 @@ class _Search:
             plain = self.tested.predict(tried, self.cube)
             nominal, read = PARAMETERS[key].nominal, PARAMETERS[key].read
             known = self._is_known(key, geometry)
-            shown = abs(read(plain_scenes.geometry) - nominal) > _ASKED * seen[
-                key
-            ] and not self._is_better(plain, rich)
+            away = abs(read(plain_scenes.geometry) - nominal)
+            shown = away > _ASKED * seen[key] and not self._is_better(plain, rich)
             better = self._is_better(rich, plain)
-            if key in SHARED:
-                better = better and shown
+            if key in (*SHARED, *TILT):
+                better = better and away > _ASKED * alone[key]
             elif not better:
                 better = shown
             elif not shown and key not in (*PLACE, *CODE):
@@ -493,7 +492,8 @@ class _Search:
         """Tell whether a parameter is significantly off its nominal value."""
         parameter = PARAMETERS[key]
         away = abs(parameter.read(geometry) - parameter.nominal)
-        return away > (_SIGNIFICANT if key in (*PLACE, *CODE) else _ASKED) * self.errors[key]
+        place = (*PLACE, *CODE, *SHARED, *TILT)
+        return away > (_SIGNIFICANT if key in place else _ASKED) * self.errors[key]
 
     def _fused(
         self, found: Slopes, model: Sequence[str], gone: Sequence[str], geometry: Geometry

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 import cassi
 from cassi.apps.evaluate import cameras
+from cassi.calibration import Calibration, Fit, Geometry, moved_camera
+from cassi.calibration.geometry import anchored_camera
+from cassi.data.synthetic.twin import Twin
 from cassi.evaluation.protocols import shares
-from cassi.systems.masks import move_mask
 from scripts.docs import leaderboard
 
 PLAIN = ("report=false", "figures=false", "progress=false")
@@ -21,11 +25,13 @@ GAP = "{name: gap, method: gap_tv, overrides: {solver.iterations: 8}}"
 def found(monkeypatch):
     """A calibration that finds a shift of one pixel to the right, and nothing else."""
 
-    def calibrate(y, system):
-        moved = move_mask(system.mask, (0.0, 1.0), 0)
-        return cassi.SDCassi(moved, system.bands, system.step)
+    def find(y, system):
+        geometry = Geometry((0.0, 1.0))
+        camera = moved_camera(system, geometry)
+        nothing = Fit(geometry, (), [], torch.zeros(0, 0), [], 0)
+        return Calibration(geometry, (), {}, camera, [], 1.0, 0.5, nothing), camera
 
-    monkeypatch.setattr(cameras, "calibrate", calibrate)
+    monkeypatch.setattr(cameras, "find_calibration", find)
 
 
 def test_inversenet_has_a_table_of_four_columns_beside_the_other_results(evaluate, data, tmp_path):
@@ -98,21 +104,22 @@ def test_what_the_user_can_mend_is_one_line(evaluate, data, options, said):
     assert said in evaluate(*data, *PLAIN, f"reconstructors=[{GAP}]", *options).refusal
 
 
+@pytest.mark.parametrize("tilt", [0.0, 1.0])
 @pytest.mark.parametrize("axis", [-1, -2])
-def test_a_camera_is_given_the_coordinates_of_the_scene(axis):
+def test_a_camera_is_given_the_coordinates_of_the_scene(axis, tilt):
     torch.manual_seed(0)
     nominal = cassi.SDCassi(torch.rand(20, 24), 3, step=2, axis=axis)
     x = torch.rand(1, 3, 20, 24)
-    # Found with bands two pixels further: a frame of a scene that lies two pixels before.
-    offsets = [offset + 2 for offset in nominal.offsets]
-    found = cassi.SDCassi(
-        nominal.mask, 3, axis=axis, offsets=offsets, detector=nominal.detector + 2
-    )
-    y = found(x)
-    same = cameras.anchored(found, nominal, 0.0)
-    assert same.offsets == nominal.offsets
-    back = same(x.roll(2, axis))
-    # Where all three bands are on the detector, of both.
-    whole = x.shape[axis] - 6
-    torch.testing.assert_close(back.narrow(axis, 6, whole), y.narrow(axis, 6, whole))
-    assert cameras.anchored(nominal, nominal, 0.5) is nominal
+    along, across = (1, 0) if axis == -1 else (0, 1)
+    for pivot in (0.0, 0.5):
+        twin = Twin(shift=[0.3, 0.4], dispersion=0.1, pivot=pivot, tilt=tilt)
+        shift = [0.3, 0.4]
+        shift[along] += 0.1 * (1 - 2 * pivot)
+        middle = 4.2 * (0.5 - pivot)  # from the pivot to the middle of the spectrum
+        shift[across] += middle * math.tan(math.radians(tilt)) * (-1 if axis == -1 else 1)
+        true = Geometry(tuple(shift), dispersion=(0.1,), tilt=tilt, pivot=pivot)
+        # As a calibration finds it: the mask on whole pixels, the scene displaced.
+        found = replace(true, whole=round(shift[along]))
+        assert (moved_camera(nominal, found)(x) - twin.expose(x, nominal)).abs().max() > 0.01
+        same = anchored_camera(nominal, found, pivot)
+        torch.testing.assert_close(same(x), twin.expose(x, nominal), atol=2e-3, rtol=0)
