@@ -31,7 +31,7 @@ from cassi.solvers.strength import LINES
 PRECISIONS = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 """As Lightning's Trainer has them: what autocast computes in."""
 
-BLEND, AGAIN = 0.2, 0.3
+BLEND, AGAIN = 0.2, 0.2
 """Shares of the start's cube, and of the network's second one, in what shipped weights return."""
 
 Choose = Callable[[float], Solver | None]
