@@ -87,9 +87,9 @@ def plug_and_play() -> Choose:
             return None
         return Solver(
             prior=Subspace(prior=prior, energy=0.0 if seen < VISIBLE else 1.5e-3),
-            algorithm=ADMM(rho=0.05, relaxation=1.6),
-            iterations=40,
-            sigma=Geometric(0.1, 0.05),
+            algorithm=ADMM(rho=0.05, relaxation=1.9),
+            iterations=20,
+            sigma=Geometric(0.08, 0.04),
             noise=seen,
             consistent=True,
             blend=0.25,
