@@ -131,8 +131,8 @@ CODE = ("blur", "contrast")
 """How much of the code is left, which a reconstruction alone does not tell."""
 TILT = ("tilt",)
 SHARED = ("interpolated",)
-"""What shares light between pixels beside the dispersion: more of that is predicted better, whatever
-the camera, so that plain scenes must ask for it too. The same step the other way shares as much."""
+"""What shares light between pixels beside the dispersion: more is predicted better, whatever the
+camera, so that plain scenes must ask for it too. The same step the other way shares as much."""
 
 
 def changed(geometry: Geometry, values: Mapping[str, float]) -> Geometry:
