@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 import cassi
 from cassi.apps.evaluate import cameras
+from cassi.calibration import Calibration, Fit, Geometry, moved_camera
 from cassi.evaluation import Job, RecordFolder, Twin
-from cassi.systems.masks import move_mask
 
 PLAIN = ("report=false", "figures=false", "progress=false")
 GAP = "{name: gap, method: gap_tv, overrides: {solver.iterations: 30}}"
@@ -21,12 +22,14 @@ def found(monkeypatch):
     """Count calibrations, which find the shift of `twin=shifted`; the scenes are too small."""
     frames = []
 
-    def calibrate(y, system):
+    def find(y, system):
         frames.append(y)
-        mask = move_mask(system.mask, (0.4, -0.3), 0)
-        return cassi.SDCassi(mask, system.bands, system.step)
+        geometry = Geometry((0.4, -0.3))
+        camera = moved_camera(system, geometry)
+        nothing = Fit(geometry, (), [], torch.zeros(0, 0), [], 0)
+        return Calibration(geometry, (), {}, camera, [], 1.0, 0.5, nothing), camera
 
-    monkeypatch.setattr(cameras, "calibrate", calibrate)
+    monkeypatch.setattr(cameras, "find_calibration", find)
     return frames
 
 
