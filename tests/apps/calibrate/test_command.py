@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
 from cassi import read_camera
+from cassi.apps.calibrate.results import Result, describe_camera
+from cassi.apps.reconstructors import compose_settings
+from cassi.apps.settings import Calibrate
+from cassi.calibration import Calibration, Fit, Geometry, moved_camera
 from cassi.data.checksums import SUMS, check_sums
 from cassi.evaluation import Mismatch
-from cassi.systems import SDCassi
+from cassi.systems import SDCassi, TiltedCassi
 
 BANDS, HEIGHT, WIDTH = 6, 80, 80
 SHIFT, ROTATION, DISPERSION = (0.6, -0.4), 0.1, 0.03
@@ -161,3 +167,19 @@ def test_calibration_is_refused_in_one_line(reconstruct, bench, arguments, said)
     refusal = reconstruct("mask=mask.npy", "calibrate=true", *arguments).refusal
     assert "calibrate" in refusal
     assert said in refusal
+
+
+def test_the_file_of_a_tilted_camera_is_read_back(tmp_path):
+    nominal = SDCassi(torch.rand(20, 24), 3)
+    camera = moved_camera(nominal, Geometry((0.2, -0.3), tilt=0.4))
+    settings = compose_settings(kind=Calibrate)
+    fit = Fit(Geometry(), (), [], torch.zeros(0, 0), [], 0)
+    found = Calibration(Geometry(), (), {}, camera, [], 1.0, 0.5, fit)
+    result = Result(settings, [], nominal, found, camera, None, 0.0)
+    np.save(tmp_path / "mask.npy", camera.mask[0, 0].numpy())
+    described = describe_camera(result, None)
+    (tmp_path / "camera.yaml").write_text(json.dumps(described))
+    back = read_camera(tmp_path / "camera.yaml").system
+    assert isinstance(back, TiltedCassi)
+    x = torch.rand(1, 3, 20, 24)
+    torch.testing.assert_close(back(x), camera(x), atol=1e-4, rtol=0)
