@@ -58,6 +58,10 @@ class Recipe:
         self._solver = None
         if settings.model is None:
             self._solver = build_solver(settings)
+        elif has_start(settings):
+            partner = replace(settings, solver=settings.solver | {"start": None})
+            network = NetworkStart(partner, Recipe(partner, torch.device("cpu")))
+            self._solver = replace(build_solver(settings), partner=network)
         elif (card := check_model(settings.model)) is not None:
             self.bands = None if find_model(card.name).any_bands else card.bands
 
@@ -80,6 +84,11 @@ class Recipe:
             ready = prepare(network, self.settings.refine, self.settings.precision)
             self._networks[bands] = ready.to(self.device), card
         return self._networks[bands]
+
+
+def has_start(settings: Any) -> bool:
+    """Tell whether the solver begins at another method's cube: a network then is its partner."""
+    return settings.solver is not None and settings.solver.get("start") is not None
 
 
 def build_solver(settings: Any) -> Solver:
@@ -108,7 +117,7 @@ def _build_start(name: Any, noise: Any) -> Reconstructor:
 
 
 class NetworkStart:
-    """A network as the start of a solver, made for the bands and the device of a measurement.
+    """A network as start or partner of a solver, made for a measurement's bands and device.
 
     Args:
         settings: that describe it.
@@ -121,10 +130,16 @@ class NetworkStart:
         self.settings, self.recipe = settings, recipe
 
     def run(self, y: Tensor, system: Any, **more: Any) -> Solution:
-        """Reconstruct y; see `cassi.solvers.base.Reconstructor`."""
+        """Reconstruct y; see `cassi.solvers.base.Reconstructor`.
+
+        A network that takes no first cube begins from nothing.
+        """
         if self.recipe.device != y.device:
             self.recipe = Recipe(self.settings, y.device)
-        return self.recipe.make(system.cube_shape[0])[0].run(y, system, **more)
+        made = self.recipe.make(system.cube_shape[0])[0]
+        if not getattr(made, "goes_on", False):
+            more |= {"x0": None}
+        return made.run(y, system, **more)
 
 
 def store_models() -> None:
@@ -402,9 +417,11 @@ def settings_of(
 
 def identity_of(settings: Reconstruct, bands: int) -> dict[str, Any]:
     """Return what the results of a reconstructor depend on beside camera and measurement."""
+    solver = {"solver": settings.solver, "prior": settings.prior}
     if settings.model is None:
-        return name_weights({"solver": settings.solver, "prior": settings.prior})
+        return name_weights(solver)
     settled = {"bands": bands, "refine": settings.refine, "precision": settings.precision}
+    settled |= solver if has_start(settings) else {}
     return name_weights({"model": settings.model, **settled})
 
 

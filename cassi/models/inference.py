@@ -107,6 +107,11 @@ class Inference(nn.Module):
         # The solver is chosen for all samples of a batch.
         self.shares_batch = solver is None and (start is None or start.shares_batch)
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether `run` takes a first cube."""
+        return bool(getattr(self.network, "takes_start", False))
+
     @torch.no_grad()
     def forward(self, y: Tensor, system: Any, statistics: Statistics | None = None) -> Tensor:
         """Reconstruct: measurement `(B, K, H', W')` → cube `(B, C, H, W)`, float32.
@@ -196,20 +201,26 @@ class Inference(nn.Module):
         Args:
             y: measurement `(B, K, H', W')`.
             system: the camera.
-            x0: None: a network takes no first cube.
+            x0: first cube, for a network that takes one: it alone goes on from there, without the
+                start and the solver that refines.
             callback: called once, with statistics and cube.
             objective: has no effect: a network minimises none.
             statistics: of the whole measurement, where y is a part of one.
 
         Raises:
             ValueError: the camera does not fit the network, the cube is not finite, or there is a
-                first cube.
+                first cube and the network takes none.
         """
-        if x0 is not None:
-            raise ValueError("x0: expected None, a network takes no first cube")
+        if x0 is not None and not self.goes_on:
+            raise ValueError("x0: expected None, this network takes no first cube")
         start = time.perf_counter()
         y = seen(y, system)
-        x = self(y, system, statistics)
+        if x0 is None:
+            x = self(y, system, statistics)
+        else:
+            if self.check is not None:
+                self.check(system)
+            x = self._recover(y, system, statistics=statistics, start=x0)
         # Reading a number also waits for a GPU to be done.
         if not bool(x.isfinite().all()):
             raise ValueError("the network's cube is not finite; check scale, dark and the mask")
