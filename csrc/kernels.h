@@ -10,6 +10,9 @@ struct Forward {
   Geometry g;
   Dtype sums;
   View x, mask, y;
+  // Where data is not null: `(1|B, C, R)`, and x holds R components of a cube E x.
+  View basis = {};
+  int64_t rank = 0;
 };
 
 struct Adjoint {
@@ -18,6 +21,9 @@ struct Adjoint {
   View y, mask, x;
   bool ratio;   // divide by band count and mask instead of multiplying by the mask
   View v = {};  // what the result is added to; data is null where there is none
+  // Where data is not null: `(1|B, C, R)`, and the result is Eᵀ times the cube.
+  View basis = {};
+  int64_t rank = 0;
 };
 
 struct MaskAdjoint {

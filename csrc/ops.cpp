@@ -248,6 +248,49 @@ Tensor add_adjoint(const Tensor& v, const Tensor& y, const Tensor& mask, int64_t
   return x;
 }
 
+// A basis (1|B, C, R) of a call over B samples.
+View basis_view(const Tensor& basis, const Tensor& like, const Geometry& g) {
+  const View v =
+      read(basis, like, "basis", {g.batch, g.bands, basis.size(2)}, {true, false, false});
+  const double elements =
+      static_cast<double>(g.bands + g.width) * static_cast<double>(basis.size(2));
+  STD_TORCH_CHECK(elements < kMostElements, "a row of all components is too large");
+  return v;
+}
+
+Tensor forward_subspace(const Tensor& components, const Tensor& basis, const Tensor& mask,
+                        int64_t step) {
+  check_rank(components, "components", 4);
+  check_rank(basis, "basis", 3);
+  check_rank(mask, "mask", 5);
+  const int64_t rank = basis.size(2);
+  const Geometry g = geometry(components.size(0), mask.size(1), basis.size(1), components.size(2),
+                              components.size(3), step);
+  const int64_t wide = detector_width(g);
+  Tensor y = empty(components, {g.batch, g.shots, g.height, wide}, components.scalar_type());
+  start(Forward{g, sums_of({&components, &basis, &mask}),
+                read(components, components, "components", {g.batch, rank, g.height, g.width}),
+                mask_view(mask, components, g), view(y, "y", {g.batch, g.shots, g.height, wide}),
+                basis_view(basis, components, g), rank},
+        y);
+  return y;
+}
+
+Tensor adjoint_subspace(const Tensor& y, const Tensor& basis, const Tensor& mask, int64_t step) {
+  check_rank(y, "y", 4);
+  check_rank(basis, "basis", 3);
+  check_rank(mask, "mask", 5);
+  const int64_t rank = basis.size(2);
+  const Geometry g = geometry(y.size(0), y.size(1), basis.size(1), y.size(2), mask.size(4), step);
+  Tensor a = empty(y, {g.batch, rank, g.height, g.width}, y.scalar_type());
+  start(Adjoint{g, sums_of({&y, &basis, &mask}),
+                read(y, y, "y", {g.batch, g.shots, g.height, detector_width(g)}),
+                mask_view(mask, y, g), view(a, "components", {g.batch, rank, g.height, g.width}),
+                false, View{}, basis_view(basis, y, g), rank},
+        a);
+  return a;
+}
+
 Tensor ratio_inverse(const Tensor& y, const Tensor& mask, int64_t bands, int64_t step,
                      bool channels_last) {
   return backproject(y, mask, bands, step, channels_last, true);
@@ -700,6 +743,8 @@ STABLE_TORCH_LIBRARY_IMPL(cassi, CASSI_DEVICE, library) {
   library.impl("forward", TORCH_BOX(&forward));
   library.impl("adjoint", TORCH_BOX(&adjoint));
   library.impl("add_adjoint", TORCH_BOX(&add_adjoint));
+  library.impl("forward_subspace", TORCH_BOX(&forward_subspace));
+  library.impl("adjoint_subspace", TORCH_BOX(&adjoint_subspace));
   library.impl("mask_adjoint", TORCH_BOX(&mask_adjoint));
   library.impl("ratio_inverse", TORCH_BOX(&ratio_inverse));
   library.impl("gram", TORCH_BOX(&gram));

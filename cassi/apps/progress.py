@@ -12,7 +12,7 @@ from cassi import metrics
 from cassi.apps.inputs import Inputs
 from cassi.apps.results import describe_solve
 from cassi.solvers import Iteration
-from cassi.solvers.base import Callback
+from cassi.solvers.base import Callback, wants_cube
 
 
 class Progress:
@@ -36,7 +36,13 @@ class Progress:
         pause = 0.1 if sys.stderr.isatty() else 10.0
         self.bar = tqdm(total=iterations, unit="it", disable=not visible, mininterval=pause)
 
-    def __call__(self, iteration: Iteration, x: Tensor) -> None:
+    def wants(self, iteration: Iteration) -> bool:
+        """Return whether the cube is looked at: for its PSNR, or by `watch`."""
+        if self.truth is not None:
+            return True
+        return self.watch is not None and wants_cube(self.watch, iteration)
+
+    def __call__(self, iteration: Iteration, x: Tensor | None) -> None:
         """Record one iteration; the callback of the solver."""
         row: dict[str, Any] = {
             "iteration": iteration.index,
@@ -51,7 +57,7 @@ class Progress:
         if solve is not None:  # None from the first iteration on, or never
             row["inner_iterations"] = solve["iterations"]
             row["inner_residual"] = solve["relative_residual"]
-        if self.truth is not None:
+        if self.truth is not None and x is not None:
             row["psnr"] = metrics.psnr(x, self.truth).mean().item()
             shown["PSNR"] = f"{row['psnr']:.2f} dB"
         self.rows.append(row)

@@ -238,7 +238,7 @@ class CassiNet(nn.Module):
             prior = _Components(self, x, light, crowding, system, precision)
             algorithm = ADMM()
             cubes: list[Tensor] = []
-            state = algorithm.init(y, system, x)
+            state: Any = algorithm.init(y, system, x)
             for k, (sigma, rho) in enumerate(
                 zip(self.log_sigma.exp(), self.log_rho.exp(), strict=True)
             ):
@@ -288,7 +288,7 @@ class CassiNet(nn.Module):
     def _start(self, y: Tensor, system: Any, damping: Tensor) -> Tensor:
         algorithm, prior = ADMM(relaxation=1.6), self.smooth.begin()
         damping = damping.clamp_min(0.05)
-        state = algorithm.init(y, system, damped_inverse(y, system, damping))
+        state: Any = algorithm.init(y, system, damped_inverse(y, system, damping))
         count = self.start
         if self.training:
             low, high = sorted((self.training_start, self.start))

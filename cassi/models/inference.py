@@ -31,8 +31,8 @@ from cassi.solvers.strength import LINES
 PRECISIONS = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 """As Lightning's Trainer has them: what autocast computes in."""
 
-BLEND = 0.2
-"""Share of the start's cube in what a network that comes with its weights returns."""
+BLEND, AGAIN = 0.2, 0.3
+"""Shares of the start's cube, and of the network's second one, in what shipped weights return."""
 
 Choose = Callable[[float], Solver | None]
 """The noise relative to the root mean square of y → the solver that goes on from the cube."""
@@ -61,8 +61,8 @@ class Shipped:
 class Inference(nn.Module):
     """Runs a network in evaluation mode and, where asked, makes its cube consistent with y.
 
-        x₀ = start(y),  x₁ = net(y, system, x₀),  x₂ = solver(y, from x₁),
-        x = refine((1 − b) x₂ + b x₀),   see `cassi.solvers.refine`
+        x₀ = start(y),  x₁ = net(y, system, x₀),  x₂ = solver(y, from x₁),  x₃ = (1 − b) x₂ + b x₀,
+        x = refine((1 − a) x₃ + a net(y, system, x₃)),   see `cassi.solvers.refine`
 
     Errors of several methods are partly independent: their mean has less of them. It is a
     `cassi.solvers.Reconstructor`, with one iteration.
@@ -71,7 +71,8 @@ class Inference(nn.Module):
         network: `net(y, system) -> x`.
         refined: refine the cube.
         start: finds the first cube and what noise there is, for a network that takes them.
-        blend: b, the share of the start's cube in the one that is refined.
+        blend: b, the share of the start's cube in what follows.
+        again: a, the share of the network's second cube; 0: it is asked once.
         solver: is given the noise relative to the root mean square of y, and returns the solver
             that goes on from the cube before it is refined, or None.
         precision: one of `PRECISIONS`.
@@ -91,6 +92,7 @@ class Inference(nn.Module):
         refined: bool = False,
         start: Solver | None = None,
         blend: float = 0.0,
+        again: float = 0.0,
         solver: Choose | None = None,
         precision: str = "32-true",
         check: Callable[[Any], None] | None = None,
@@ -103,7 +105,7 @@ class Inference(nn.Module):
             )
         self.network = network.eval()
         self.refined, self.precision, self.check = refined, precision, check
-        self.start, self.blend, self.solver = start, blend, solver
+        self.start, self.blend, self.again, self.solver = start, blend, again, solver
         # The solver is chosen for all samples of a batch.
         self.shares_batch = solver is None and (start is None or start.shares_batch)
 
@@ -142,6 +144,9 @@ class Inference(nn.Module):
             x = solver.run(y, system, x0=x, statistics=statistics).x
         if first is not None:
             x = torch.lerp(x, first, self.blend)
+            if self.again > 0:
+                second = self._recover(y, system, statistics=statistics, start=x, noise=noise)
+                x = torch.lerp(x, second, self.again)
         # What plain windows alone show may be texture; what a start went by was looked into.
         visible = VISIBLE if first is None else 0.0
         return refine(x, y, system, noise=noise, visible=visible, statistics=statistics)
@@ -282,6 +287,7 @@ def prepare(
         refined=refined,
         start=shipped.start,
         blend=BLEND,
+        again=AGAIN if shipped.solver is not None else 0.0,
         solver=shipped.solver if refined else None,
         precision=precision,
         check=shipped.check,

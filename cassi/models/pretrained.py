@@ -22,8 +22,8 @@ FILE = Path(__file__).with_name("weights") / "cassi_net.safetensors"
 FILES = (FILE, SHIPPED)
 """What "pretrained" stands for: these, and the weights of the denoising network that refines."""
 SIZES: dict[str, dict[str, Any]] = {
-    "large": {"start": 150, "strength": 0.03, "balance": 1.0},
-    "small": {"start": 40, "strength": 0.06, "balance": 1.0},
+    "large": {"start": 125, "strength": 0.024, "balance": 1.0},
+    "small": {"start": 70, "strength": 0.03, "balance": 1.0},
 }
 """How total variation runs before the learned stages: the small one is faster."""
 BANDS = (4, 40)
@@ -61,9 +61,9 @@ def total_variation(size: str, noise: float | Literal["auto"] = "auto") -> Solve
     smooth = TV(weight=1.0, iterations=5, norm="nuclear", warm=True)
     return Solver(
         prior=Subspace(prior=smooth, energy=1.5e-3, balance=settings["balance"]),
-        algorithm=ADMM(rho=0.05, relaxation=1.6),
+        algorithm=ADMM(rho=0.05, relaxation=1.85),
         iterations=settings["start"],
-        sigma=Geometric(2.0, settings["strength"]),
+        sigma=Geometric(0.7, settings["strength"]),
         noise=noise,
         consistent=True,
         heldout=0.05 if size == "large" else 0.0,
@@ -87,9 +87,9 @@ def plug_and_play() -> Choose:
             return None
         return Solver(
             prior=Subspace(prior=prior, energy=0.0 if seen < VISIBLE else 1.5e-3),
-            algorithm=ADMM(rho=0.05, relaxation=1.6),
-            iterations=40,
-            sigma=Geometric(0.1, 0.05),
+            algorithm=ADMM(rho=0.05, relaxation=1.9),
+            iterations=20,
+            sigma=Geometric(0.08, 0.04),
             noise=seen,
             consistent=True,
             blend=0.25,

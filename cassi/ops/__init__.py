@@ -29,6 +29,7 @@ from cassi.ops._layout import assert_memory_format
 from cassi.ops._library import backend, load_compiled
 from cassi.ops._scan import selective_scan
 from cassi.ops._signal import convolve1d, sample_volume, trilinear
+from cassi.ops._subspace import adjoint_subspace, forward_subspace
 from cassi.ops._taps import (
     adjoint_taps,
     band_solve,
@@ -45,6 +46,7 @@ from cassi.ops._tv import tv_prox
 __all__ = [
     "add_adjoint",
     "adjoint",
+    "adjoint_subspace",
     "adjoint_taps",
     "assert_memory_format",
     "backend",
@@ -53,6 +55,7 @@ __all__ = [
     "data_step",
     "detector_columns",
     "forward",
+    "forward_subspace",
     "forward_taps",
     "gram",
     "gram_solve",

@@ -76,6 +76,18 @@ def canonical_mask(mask: Any) -> Tensor:  # (1|B, K, 1|C, H, W)
     return mask.expand(*(1,) * (5 - mask.ndim), *mask.shape)
 
 
+def canonical_basis(basis: Any, name: str, value: Tensor) -> Tensor:  # (1|B, C, R)
+    """View a spectral basis in the kernels' shape; `value` has the batch."""
+    check_floating("basis", basis)
+    if basis.ndim not in (2, 3) or basis.shape[-1] < 1:
+        raise ValueError(
+            f"basis: expected (C, R) or (B, C, R) with R >= 1, got shape {shape_of(basis)}"
+        )
+    e: Tensor = basis if basis.ndim == 3 else basis[None]
+    check_samples(name, value, e, "basis")
+    return e
+
+
 def canonical_batch(name: str, value: Any, meaning: str) -> tuple[Tensor, bool]:
     """Return the tensor with a batch dimension, and whether that had to be added."""
     check_floating(name, value)

@@ -151,6 +151,25 @@ def add_adjoint(v: Tensor, y: Tensor, mask: Tensor, step: int) -> Tensor:
     return torch.empty_like(v).copy_(x.add_(v))
 
 
+def forward_subspace(components: Tensor, basis: Tensor, mask: Tensor, step: int) -> Tensor:
+    """Compute A of the cube E a."""
+    dtype = accumulation_dtype(components, basis, mask)
+    cube = torch.einsum("bcr,brhw->bchw", _each(basis, components, dtype), components.to(dtype))
+    return forward(cube, mask, step).to(components.dtype)
+
+
+def adjoint_subspace(y: Tensor, basis: Tensor, mask: Tensor, step: int) -> Tensor:
+    """Compute Eᵀ of the cube Aᵀy."""
+    dtype = accumulation_dtype(y, basis, mask)
+    cube = adjoint(y.to(dtype), mask, basis.shape[1], step)
+    components = torch.einsum("bcr,bchw->brhw", _each(basis, y, dtype), cube)
+    return components.to(y.dtype).contiguous()
+
+
+def _each(basis: Tensor, like: Tensor, dtype: torch.dtype) -> Tensor:
+    return basis.to(dtype).expand(len(like), -1, -1)
+
+
 def gram_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
     """Compute (G + D)⁺ r at every pixel, D = diag(ρ): Moore–Penrose where G + D is singular.
 

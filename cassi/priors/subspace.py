@@ -13,6 +13,7 @@ from cassi.checks import not_negative, whole_number
 from cassi.priors.tv import TV
 
 PRIOR = TV(norm="nuclear", warm=True)
+_UNSETTLED = 10  # calls in which the basis still moves fast
 _LEAST = 0.03  # of a scale: what is weaker is not smoothed even more
 
 
@@ -46,6 +47,7 @@ class Subspace:
         energy: relative energy of a component that stays, >= 0; 0 keeps all.
         settled: σ from which on components are given up, in the units of the cube.
         balance: exponent >= 0; 0 treats all components alike, 1 makes them equally strong.
+        renew: calls from one basis to the next, after the first ten.
 
     Raises:
         ValueError: a rank or pool below 1, or a negative number.
@@ -58,6 +60,7 @@ class Subspace:
     energy: float = 1.5e-3
     settled: float = 0.4
     balance: float = 0.0
+    renew: int = 5
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -68,6 +71,7 @@ class Subspace:
         not_negative("Subspace energy", self.energy)
         not_negative("Subspace settled", self.settled)
         not_negative("Subspace balance", self.balance)
+        whole_number("Subspace renew", self.renew, 1)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Apply the prior to a cube `(B, C, H, W)`; σ is in the units of the cube."""
@@ -83,59 +87,85 @@ class _Run:
 
     def __init__(self, of: Subspace, prior: Any) -> None:
         self.of, self.prior = of, prior
-        self.basis: Tensor | None = None  # (B, C, R)
-        self.scale: Tensor | None = None  # (B, R), S
-        self.ranks: Tensor | None = None  # (B,), those of the next call
+        self.synthesis: Tensor | None = None  # E S⁻¹, (B, C, R)
+        self.analysis: Tensor | None = None  # E S
+        self.ranks: Tensor | None = None  # (B,), those of the next basis
+        self.calls = 0
+        self.is_due = True
 
-    def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        means = block_means(x, self.of.pool)
-        if not means.isfinite().all():
-            return x  # has no eigenvectors; the solver stops at such a cube
+    def means(self, x: Tensor) -> Tensor:
+        bands = x.shape[1] if self.synthesis is None else self.synthesis.shape[1]
+        return block_means(x, self.of.pool, bands)
+
+    def find(self, means: Tensor) -> Tensor | None:
+        """Find the basis; return what turns the components of the old one, Rᵀc, if any."""
         count = self.of.rank if self.ranks is None else int(self.ranks.max())
         values, vectors = spectral_eigen(means)
         basis, scale = vectors[..., :count], self._scale(values[:, :count])
         if self.ranks is not None:
-            kept = torch.arange(basis.shape[2], device=x.device) < self.ranks[:, None]
+            kept = torch.arange(basis.shape[2], device=basis.device) < self.ranks[:, None]
             basis = basis * kept[:, None]
-        if self.basis is not None and self.scale is not None and hasattr(self.prior, "turn"):
-            turned = (self.basis / self.scale[:, None]).mT @ (basis * scale[:, None])
-            self.prior.turn(turned)
-        self.basis, self.scale = basis, scale
-        components = self.prior(to_subspace(x, basis * scale[:, None]), sigma)
-        components = components / scale[..., None, None]
-        if self.of.energy > 0 and bool(torch.as_tensor(sigma <= self.of.settled).all()):
-            self._give_up(components)
-        return from_subspace(components, basis).to(x.dtype)
+        last, self.is_due = self.synthesis, False
+        self.synthesis, self.analysis = basis / scale[:, None], basis * scale[:, None]
+        if last is None:
+            return None
+        rotation = last.mT @ self.analysis
+        if hasattr(self.prior, "turn"):
+            self.prior.turn(rotation)
+        return rotation
+
+    def smooth(self, components: Tensor, sigma: float | Tensor) -> Tensor:
+        result: Tensor = self.prior(components, sigma)
+        self.calls += 1
+        self.is_due = self.calls < _UNSETTLED or self.calls % self.of.renew == 0
+        settled = bool(torch.as_tensor(sigma <= self.of.settled).all())
+        if self.is_due and settled and self.of.energy > 0:
+            self._give_up(result)
+        return result
+
+    def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
+        if self.is_due:
+            means = self.means(x)
+            if not means.isfinite().all():
+                return x  # has no eigenvectors; the solver stops at such a cube
+            self.find(means)
+        components = self.smooth(to_subspace(x, cast(Tensor, self.analysis)), sigma)
+        return from_subspace(components, cast(Tensor, self.synthesis)).to(x.dtype)
 
     def _scale(self, values: Tensor) -> Tensor:
         relative = values / values[:, :1].clamp_min(torch.finfo(values.dtype).tiny)
         return relative.pow(self.of.balance / 2).clamp_min(_LEAST)
 
     def _give_up(self, components: Tensor) -> None:
-        values, _ = spectral_eigen(block_means(components, self.of.pool))
+        synthesis = cast(Tensor, self.synthesis)
+        sizes = synthesis.norm(dim=1)[..., None, None]
+        means = self.means(components) * sizes
+        if not means.isfinite().all():
+            return
+        values, _ = spectral_eigen(means)
         kept = (values > self.of.energy * values[:, :1]).sum(1).clamp_min(2)
         self.ranks = kept if self.ranks is None else torch.minimum(self.ranks, kept)
 
     def penalty(self, x: Tensor, sigma: float | Tensor) -> Tensor | None:
-        """Return R(Eᵀx) of each sample, with the basis of the last call."""
-        if self.basis is None or not hasattr(self.prior, "penalty"):
+        """Return R(S Eᵀx) of each sample, with the basis of the last call."""
+        if self.analysis is None or not hasattr(self.prior, "penalty"):
             return None
-        components = to_subspace(x, self.basis * cast(Tensor, self.scale)[:, None])
-        value: Tensor | None = self.prior.penalty(components, sigma)
+        value: Tensor | None = self.prior.penalty(to_subspace(x, self.analysis), sigma)
         return value
 
 
-def block_means(x: Tensor, side: int) -> Tensor:
+def block_means(x: Tensor, side: int, bands: int | None = None) -> Tensor:
     """Return the means over blocks of side × side pixels, at least 4·C of them if x has so many.
 
     Args:
         x: cube `(B, C, H, W)`.
         side: of a block, in pixels; blocks at the border are cut.
+        bands: C, where x holds components of such a cube.
 
     Returns:
         `(B, C, ⌈H/side⌉, ⌈W/side⌉)`.
     """
-    most = math.isqrt(x.shape[-2] * x.shape[-1] // (4 * x.shape[1]))
+    most = math.isqrt(x.shape[-2] * x.shape[-1] // (4 * (bands or x.shape[1])))
     side = max(1, min(side, most))
     if side == 1:
         return x

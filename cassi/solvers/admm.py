@@ -8,7 +8,8 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from cassi.solvers.base import Prior, State
+from cassi.solvers.base import State
+from cassi.solvers.components import Components, begin_components, step_components
 from cassi.solvers.linear_system import LinearSystem
 from cassi.solvers.objective import data_misfit
 from cassi.solvers.statistics import Statistics
@@ -62,9 +63,17 @@ class ADMM:
         return AdmmState(x0, x0)
 
     def step(
-        self, state: AdmmState, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any
-    ) -> AdmmState:
-        """Fit the measurement, denoise, update the multiplier."""
+        self, state: Any, y: Tensor, system: Any, prior: Any, sigma: Any, rho: Any
+    ) -> AdmmState | Components:
+        """Fit the measurement, denoise, update the multiplier.
+
+        Where the prior is one on components, so is the step; see `cassi.solvers.components`.
+        """
+        if hasattr(prior, "smooth") and hasattr(system, "adjoint_subspace"):
+            if not isinstance(state, Components):
+                state = begin_components(state.x, y, system, prior) or state
+            if isinstance(state, Components):
+                return step_components(state, y, system, prior, sigma, rho, self.relaxation)
         total = self._fit(state, y, system, rho)
         x = prior(total, sigma)
         # Only the data step that is written out needs it; a network's stages do without.

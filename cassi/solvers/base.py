@@ -56,6 +56,19 @@ class State:
     x: Tensor
     residual: Tensor | None = field(default=None, kw_only=True)
 
+    def norm(self) -> Tensor:
+        """Return ‖x‖, a scalar."""
+        return norm(self.x)
+
+    def distance(self, other: Any) -> Tensor:
+        """Return ‖x − x'‖ from another state, a scalar."""
+        return norm(self.x - other.x)
+
+
+def norm(value: Tensor) -> Tensor:
+    """Return ‖value‖, a scalar, in float32 at least."""
+    return (value.float() if value.dtype.itemsize < 4 else value).norm()
+
 
 class Algorithm(Protocol):
     """Two pure functions; an algorithm owns no loop, no tensors and no schedule.
@@ -99,8 +112,17 @@ class Iteration:
     """What algorithm and prior minimise, where it was asked for and there is such a thing."""
 
 
-Callback = Callable[[Iteration, Tensor], bool | None]
-"""Called with the statistics and the cube after every iteration; returning True stops the loop."""
+Callback = Callable[[Iteration, Any], bool | None]
+"""Called with the statistics and the cube after every iteration; returning True stops the loop.
+
+Where it has a method `wants(iteration)` that returns False, the cube, which takes time to make, may
+be None."""
+
+
+def wants_cube(callback: Callback, iteration: Iteration) -> bool:
+    """Return whether a callback looks at the cube of this iteration."""
+    wants = getattr(callback, "wants", None)
+    return wants is None or bool(wants(iteration))
 
 
 @dataclass(frozen=True)

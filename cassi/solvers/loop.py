@@ -8,7 +8,16 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from cassi.solvers.base import Algorithm, Callback, Iteration, Prior, Solution, begin
+from cassi.solvers.base import (
+    Algorithm,
+    Callback,
+    Iteration,
+    Prior,
+    Solution,
+    begin,
+    norm,
+    wants_cube,
+)
 from cassi.solvers.linear_system import LinearSystem, begin_system, check_order
 from cassi.solvers.objective import evaluate_objective
 from cassi.solvers.schedules import Schedule
@@ -57,7 +66,7 @@ def iterate(
     """
     check_order("iterate", y, system)
     start = time.perf_counter() if began is None else began
-    norm = _norm(y)
+    light = norm(y).item()
     prior, running = begin(prior), begin_system(system)
     state = algorithm.init(y, running, _first_cube(x0, y, running), statistics)
     history: list[Iteration] = []
@@ -67,18 +76,19 @@ def iterate(
         damping = algorithm.rho if rho is None else rho(index, iterations)
         following = algorithm.step(state, y, running, prior, strength, damping)
         residual = y - system(following.x) if following.residual is None else following.residual
-        misfit, size = _norm(residual), _norm(following.x)
+        misfit, size = norm(residual).item(), following.norm().item()
         if not (math.isfinite(misfit) and math.isfinite(size)):
             reason = "diverged"
             break
-        misfit, change = _ratio(misfit, norm), _ratio(_norm(following.x - state.x), size)
+        misfit, change = _ratio(misfit, light), _ratio(following.distance(state).item(), size)
         pause, value = time.perf_counter(), None
         if objective:
             value = evaluate_objective(algorithm, prior, following, y, system, strength, damping)
         record = Iteration(index + 1, misfit, change, pause - start, strength, value)
         state = following
         history.append(record)
-        stop = callback is not None and callback(record, state.x)
+        x = state.x if callback is not None and wants_cube(callback, record) else None
+        stop = callback is not None and callback(record, x)
         start += time.perf_counter() - pause
         if stop:
             reason = "callback"
@@ -94,10 +104,6 @@ def _first_cube(
 ) -> Tensor:
     x = x0() if callable(x0) else x0
     return system.pinv(y) if x is None else x
-
-
-def _norm(value: Tensor) -> float:
-    return value.float().norm().item() if value.dtype.itemsize < 4 else value.norm().item()
 
 
 def _ratio(numerator: float, denominator: float) -> float:

@@ -10,7 +10,15 @@ import torch
 from torch import Tensor
 
 from cassi.checks import not_negative, whole_number
-from cassi.solvers.base import Algorithm, Callback, Iteration, Prior, Reconstructor, Solution
+from cassi.solvers.base import (
+    Algorithm,
+    Callback,
+    Iteration,
+    Prior,
+    Reconstructor,
+    Solution,
+    wants_cube,
+)
 from cassi.solvers.gap import GAP
 from cassi.solvers.linear_system import LinearSystem, check_order, damped_inverse, seen
 from cassi.solvers.loop import iterate
@@ -32,6 +40,8 @@ SETTLED = 20
 """Iterations at the last strength, where the annealing ends early."""
 PARTNER = 1 / 3
 """Share of a partner's cube in the result of a pass."""
+TOUCH = 0.2
+"""Share of the prior's cube in the result, where noise is visible."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +87,8 @@ class Solver:
         heldout: share of the detector pixels by which it is found how far σ may fall where "auto"
             sees noise, see `cassi.solvers.strength`; 0 lets it fall to its end.
         visible: noise, relative to the root mean square of y, below which "auto" takes it for
-            texture, in the start too; where there is more, the start's cube stays as it is. 0: no
-            such bound.
+            texture, in the start too; where there is more, one pass of strength `again` has a fifth
+            of the mean, the cube of the partner or the start the rest. 0: no such bound.
         start: reconstructs the first cube where none is given; its iterations are not counted.
         blend: share of the first cube in the result, of `start` or given as `x0`, in [0, 1). Errors
             of two methods are partly independent, and their mean has less of them; where both
@@ -187,8 +197,7 @@ class Solver:
             if bool((statistics.noise < self.visible).all()):
                 statistics = statistics.trusted()
             elif self._others and x0 is None:
-                other = self._others[-1]
-                return other.run(measured, system, callback=callback, statistics=statistics)
+                return self._touch(measured, system, callback, objective, statistics)
         if min(self.passes, self.iterations) > 1 or self.partner is not None:
             more = objective, statistics, checkpoint
             return self._repeat(measured, system, x0, callback, *more)
@@ -229,10 +238,6 @@ class Solver:
             first = x if self.blend > 0 else None
             return x
 
-        def watch(iteration: Iteration, x: Tensor) -> bool | None:
-            told = None if callback is None else callback(iteration, x * level)
-            return told or (timed is not None and timed.is_over)
-
         solution = iterate(
             self.algorithm,
             y,
@@ -243,7 +248,7 @@ class Solver:
             rho=rho,
             x0=start,
             tol=self.tol,
-            callback=None if callback is None and timed is None else watch,
+            callback=_Follow(callback, level, timed) if callback or timed else None,
             objective=objective,
             statistics=statistics,
             began=began,
@@ -268,7 +273,7 @@ class Solver:
         began = time.perf_counter()
         kept = None if checkpoint is None else checkpoint.read()
         history: list[Iteration] = []
-        passes, first, is_stopped = min(self.passes, self.iterations), 0, False
+        passes, first = min(self.passes, self.iterations), 0
         later = self.sigma if self.again is None else self.again
         if kept is not None:
             first, x, history = kept.passes, kept.x.to(y), list(kept.history)
@@ -288,18 +293,12 @@ class Solver:
                 time_limit=None if left is None else left / (passes - k),
             )
 
-            def watch(each: Iteration, x: Tensor, done: int = done, passed: float = passed) -> bool:
-                nonlocal is_stopped
-                moved = replace(each, index=each.index + done, seconds=each.seconds + passed)
-                history.append(moved)
-                is_stopped = callback is not None and bool(callback(moved, x))
-                return is_stopped
-
+            watch = _Passed(callback, history, done, passed)
             solution = once.run(
                 y, system, x0=x, callback=watch, objective=objective, statistics=statistics
             )
             x = solution.x
-            if is_stopped or solution.reason == "diverged":
+            if watch.is_stopped or solution.reason == "diverged":
                 break
             if self.partner is not None:
                 other = self.partner.run(
@@ -310,6 +309,28 @@ class Solver:
             if checkpoint is not None:
                 checkpoint.write(Pass(k + 1, x, history))
         return replace(solution, history=history)
+
+    def _touch(
+        self,
+        y: Tensor,
+        system: LinearSystem,
+        callback: Callback | None,
+        objective: bool,
+        statistics: Statistics,
+    ) -> Solution:
+        """Let one gentle pass, told of visible noise, have a small share in the other's cube."""
+        x = self._others[-1].run(y, system, statistics=statistics).checked().x
+        once = replace(
+            self,
+            passes=1,
+            partner=None,
+            visible=0.0,
+            iterations=max(1, self.iterations // self.passes),
+            sigma=self.sigma if self.again is None else self.again,
+            blend=1 - TOUCH,
+        )
+        more = {"callback": callback, "objective": objective, "statistics": statistics}
+        return once.run(y, system, x0=x, **more)
 
     def _is_to_choose(self, noise: Tensor, system: Any) -> bool:
         possible = self.heldout > 0 and hasattr(system, "weighted")
@@ -330,6 +351,43 @@ class Solver:
     def __call__(self, y: Tensor, system: LinearSystem) -> Tensor:
         """Reconstruct: `(B, K, H, W')` → `(B, C, H, W)`."""
         return self.run(y, system).x
+
+
+class _Follow:
+    """Hands cubes on in the units of the measurement, and stops when the time is over."""
+
+    def __init__(self, callback: Callback | None, level: Tensor, timed: Timed | None) -> None:
+        self.callback, self.level, self.timed = callback, level, timed
+
+    def wants(self, iteration: Iteration) -> bool:
+        return self.callback is not None and wants_cube(self.callback, iteration)
+
+    def __call__(self, iteration: Iteration, x: Tensor | None) -> bool:
+        cube = None if x is None or self.callback is None else x * self.level
+        told = self.callback is not None and self.callback(iteration, cube)
+        return bool(told) or (self.timed is not None and self.timed.is_over)
+
+
+class _Passed:
+    """Counts on from the passes before."""
+
+    def __init__(
+        self, callback: Callback | None, history: list[Iteration], done: int, seconds: float
+    ) -> None:
+        self.callback, self.history = callback, history
+        self.done, self.seconds, self.is_stopped = done, seconds, False
+
+    def wants(self, iteration: Iteration) -> bool:
+        return self.callback is not None and wants_cube(self.callback, self._moved(iteration))
+
+    def __call__(self, iteration: Iteration, x: Tensor | None) -> bool:
+        moved = self._moved(iteration)
+        self.history.append(moved)
+        self.is_stopped = self.callback is not None and bool(self.callback(moved, x))
+        return self.is_stopped
+
+    def _moved(self, each: Iteration) -> Iteration:
+        return replace(each, index=each.index + self.done, seconds=each.seconds + self.seconds)
 
 
 def solve(

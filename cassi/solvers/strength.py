@@ -27,6 +27,8 @@ may be noise as well: what the model of the camera does not explain."""
 MISFIT = 0.02
 """The least held-out error, relative to y, of which a part may be the camera's: simulated cameras,
 which are as their models say, predict texture as badly as that."""
+EVERY = 3
+"""Iterations from one cube that is looked at to the next."""
 LINES = 128
 """Of the scene, those with the most light, that are looked at."""
 
@@ -51,28 +53,36 @@ class Annealed:
 
 
 class Watch:
-    """Looks at the held-out error of every iteration, and says when to stop.
+    """Looks at the held-out error of every third iteration, and says when to stop.
 
     Args:
         y: measurement `(B, K, H', W')`.
         system: the camera, with all its pixels.
         heldout: pixels that the run is not given.
+        last: iterations of the run.
     """
 
-    def __init__(self, y: Tensor, system: Any, heldout: Tensor) -> None:
-        self.y, self.system, self.heldout = y, system, heldout
+    def __init__(self, y: Tensor, system: Any, heldout: Tensor, last: int) -> None:
+        self.y, self.system, self.heldout, self.last = y, system, heldout, last
         self.count = 0
+        self.counts: list[int] = []
         self.errors: list[float] = []
         self.strengths: list[float] = []
 
-    def __call__(self, iteration: Any, x: Tensor) -> bool:
+    def wants(self, iteration: Any) -> bool:
+        """Return whether this iteration's cube is looked at."""
+        settled = float(torch.as_tensor(iteration.sigma).amax()) <= SETTLED
+        return settled and (iteration.index % EVERY == 0 or iteration.index == self.last)
+
+    def __call__(self, iteration: Any, x: Tensor | None) -> bool:
         """Note the error of a cube; True ends the run."""
-        strength = float(torch.as_tensor(iteration.sigma).amax())
-        self.count += 1
-        if strength > SETTLED:
+        self.count = iteration.index
+        if x is None or not self.wants(iteration):
             return False
+        strength = float(torch.as_tensor(iteration.sigma).amax())
         error = heldout_error(x, self.y, self.system, self.heldout).square().mean().sqrt()
         self.errors.append(float(error))
+        self.counts.append(iteration.index)
         self.strengths.append(strength)
         least = min(range(len(self.errors)), key=self.errors.__getitem__)
         weak = self.strengths[-1] < PASSED * self.strengths[least]
@@ -83,8 +93,7 @@ class Watch:
         if not self.errors:
             return self.count
         bound = (1 + TOLERANCE) * min(self.errors)
-        last = max(k for k, error in enumerate(self.errors) if error <= bound)
-        return self.count - len(self.errors) + last + 1
+        return max(n for n, e in zip(self.counts, self.errors, strict=True) if e <= bound)
 
 
 @dataclass(frozen=True)
@@ -130,7 +139,7 @@ def choose(y: Tensor, system: Any, share: float, iterations: int, noise: float, 
     camera = system.weighted(bad_pixels=heldout)
 
     def look(factor: float) -> Choice:
-        watch = Watch(y, system, heldout)
+        watch = Watch(y, system, heldout, iterations)
         run(y, camera, watch, factor)
         least = min(watch.errors, default=math.inf)
         return Choice(watch.best_count(), factor, least * float(y.square().mean().sqrt()))

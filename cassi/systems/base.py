@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -129,6 +129,29 @@ class System(nn.Module, ABC):
         """Return v + Aᵀy: `(B, C, H, W)` and `(B, K, H', W')` → `(B, C, H, W)`."""
         return v + self.adjoint(y)
 
+    def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
+        """Simulate the measurement of the cube E a: `(B, R, H, W)` → `(B, K, H', W')`.
+
+        Args:
+            components: a, `(B, R, H, W)`.
+            basis: E, `(B, C, R)`.
+        """
+        cube = torch.einsum("bcr,brhw->bchw", basis, components)
+        return cast(Tensor, self(cube.to(components.dtype)))
+
+    def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
+        """Return the components Eᵀ Aᵀ y: `(B, K, H', W')` → `(B, R, H, W)`.
+
+        Args:
+            y: measurement `(B, K, H', W')`.
+            basis: E, `(B, C, R)`.
+        """
+        return torch.einsum("bcr,bchw->brhw", basis, self.adjoint(y))
+
+    def gram_product(self, y: Tensor) -> Tensor:
+        """Return A Aᵀ y, shaped like y."""
+        return cast(Tensor, self(self.adjoint(y)))
+
 
 class WarmStart:
     """A camera within one run of a solver: its data steps hardly change from one to the next.
@@ -160,11 +183,26 @@ class WarmStart:
 
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖², from where the last data step ended."""
-        r = y - self.system(v)
+        return v + self.system.adjoint(self.gram_solve(y - self.system(v), rho))
+
+    def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
+        """Solve (AAᵀ + ρI) z = r, from where the last solve ended."""
         start = self._last if self._last is not None and self._last.shape == r.shape else None
         z = self.system._solve(r, rho, start)
         self._last = z.detach()
-        return v + self.system.adjoint(z)
+        return z
+
+    def gram_product(self, y: Tensor) -> Tensor:
+        """Return A Aᵀ y."""
+        return self.system.gram_product(y)
+
+    def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
+        """Simulate the measurement of the cube E a."""
+        return self.system.forward_subspace(components, basis)
+
+    def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
+        """Return the components Eᵀ Aᵀ y."""
+        return self.system.adjoint_subspace(y, basis)
 
 
 class Weighted(System):
@@ -268,6 +306,18 @@ class Weighted(System):
         """Return v + Aᵀy, as the camera does."""
         return self.system.add_adjoint(v, self.seen(y))
 
+    def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
+        """Simulate the measurement of the cube E a, as the camera does, zero at bad pixels."""
+        return self.seen(self.system.forward_subspace(components, basis))
+
+    def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
+        """Return the components Eᵀ Aᵀ y, as the camera does."""
+        return self.system.adjoint_subspace(self.seen(y), basis)
+
+    def gram_product(self, y: Tensor) -> Tensor:
+        """Return A Aᵀ y, zero at bad pixels."""
+        return self.seen(self.system.gram_product(self.seen(y)))
+
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve (AAᵀ + ρ diag d) z = r, z zero at bad pixels."""
         return self.system.gram_solve(self.seen(r), self.damping(rho))
@@ -323,6 +373,19 @@ class _Run:
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         x: Tensor = self.running.data_step(v, self.of.seen(y), self.of.damping(rho))
         return x
+
+    def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
+        z: Tensor = self.running.gram_solve(self.of.seen(r), self.of.damping(rho))
+        return z
+
+    def gram_product(self, y: Tensor) -> Tensor:
+        return self.of.gram_product(y)
+
+    def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
+        return self.of.forward_subspace(components, basis)
+
+    def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
+        return self.of.adjoint_subspace(y, basis)
 
 
 def _fit(name: str, value: Any, shape: tuple[int, int, int], device: torch.device) -> Tensor:

@@ -173,6 +173,28 @@ class SDCassi(System):
         mask = self._turn(self.mask)
         return self._turn(ops.add_adjoint(self._turn(v), self._turn(y), mask, self.step))
 
+    def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
+        """Simulate the measurement of the cube E a: `(B, R, H, W)` → `(B, K, H', W')`."""
+        if self.shifts is not None:
+            return super().forward_subspace(components, basis)
+        a, mask = self._turn(components), self._turn(self.mask)
+        return self._turn(ops.forward_subspace(a, basis, mask, self.step))
+
+    def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
+        """Return the components Eᵀ Aᵀ y: `(B, K, H', W')` → `(B, R, H, W)`."""
+        if self.shifts is not None:
+            return super().adjoint_subspace(y, basis)
+        mask = self._turn(self.mask)
+        return self._turn(ops.adjoint_subspace(self._turn(y), basis, mask, self.step))
+
+    def gram_product(self, y: Tensor) -> Tensor:
+        """Return A Aᵀ y, shaped like y."""
+        gram = self._current_gram()
+        if gram is None or gram.shape[-4] != gram.shape[-3]:
+            return super().gram_product(y)
+        each = gram.to(y.dtype).expand(len(y), -1, -1, -1, -1)
+        return self._turn((each * self._turn(y)[:, None]).sum(2))
+
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve (AAᵀ + diag ρ) z = r, in closed form.
 

@@ -1,6 +1,8 @@
-// x[b,c,h,w] = Σ_k m[k,c,h,w] y[b,k,h,w+o(c)], alone or added to a cube, and the ratio inverse
+// x[b,c,h,w] = Σ_k m[k,c,h,w] y[b,k,h,w+o(c)], alone, added to a cube, or as its components in a
+// basis, and the ratio inverse
 // x[b,c,h,w] = y[b,h,w+o(c)] / n(w+o(c)) / max(m[c,h,w], 1e-12), n the number of bands there.
 #include "camera.h"
+#include "subspace.h"
 
 namespace cassi {
 namespace CASSI_ISA {
@@ -23,12 +25,18 @@ static void run_as(const Adjoint& a, int64_t begin, int64_t end) {
   const Geometry& g = a.g;
   const int64_t R = rows_of<T>(g), wide = detector_width(g), line = padded<T>(g.width);
   const int64_t pitch = padded<T>(wide), stack = g.bands * R * line;
-  Arena arena = {scratch((pitch + g.shots * R * pitch + (g.shots + 1) * stack) * sizeof(T) +
-                         g.shots * sizeof(Block<T>))};
+  const int64_t rank = a.rank, coefficients = padded<T>(g.bands * rank);
+  Arena arena = {scratch(
+      (pitch + g.shots * R * pitch + (g.shots + 1) * stack + rank * R * line + coefficients) *
+          sizeof(T) +
+      g.shots * sizeof(Block<T>))};
   const Block<T> share = arena.block<T>(1, 1, pitch);
   const Block<T> y_space = arena.block<T>(g.shots, R, pitch);
   const Block<T> x_space = arena.block<T>(g.bands, R, line);
   const Block<T> m_space = arena.block<T>(g.shots * g.bands, R, line);
+  const Block<T> a_space = arena.block<T>(rank, R, line);
+  T* const basis = arena.block<T>(1, 1, coefficients).base;
+  int64_t sample = -1;
   Block<T>* m = reinterpret_cast<Block<T>*>(arena.next);
   if (a.ratio)
     for (int64_t w = 0; w < wide; ++w) {
@@ -53,7 +61,17 @@ static void run_as(const Adjoint& a, int64_t begin, int64_t end) {
           for (int64_t w = 0; w < wide; ++w) y_space.at(k, r)[w] = y.at(k, r)[w] / share.base[w];
       y = y_space;
     }
-    if (a.v.data) {
+    if (a.basis.data) {
+      if (tile.sample != sample) read_basis(a.basis, tile.sample, g.bands, rank, basis);
+      sample = tile.sample;
+      emit<T, false, 1, Reach::near>(g, x_space, x_space, m, y, tile.rows);
+      const Part part = cube_part(a.x, tile.sample, tile.h);
+      const bool direct = in_place<T>(part, g.width);
+      const Block<T> to =
+          direct ? Block<T>{reinterpret_cast<T*>(part.data), part.band, part.row} : a_space;
+      contract(basis, x_space, g.bands, to, rank, tile.rows, g.width);
+      if (!direct) write_block(part, to, rank, tile.rows, g.width);
+    } else if (a.v.data) {
       const Block<T> v =
           as_block(cube_part(a.v, tile.sample, tile.h), g.bands, tile.rows, g.width, x_space);
       emit_into<T, true, 1>(g, a.x, tile.sample, tile.h, v, m, y, tile.rows, x_space);

@@ -1,5 +1,7 @@
-// y[b,k,h,w'] = Σ_c m[k,c,h,w'-o(c)] x[b,c,h,w'-o(c)]
+// y[b,k,h,w'] = Σ_c m[k,c,h,w'-o(c)] x[b,c,h,w'-o(c)], of a cube or of its components in a basis,
+// whose cube is made in cache, some rows at a time.
 #include "camera.h"
+#include "subspace.h"
 
 namespace cassi {
 namespace CASSI_ISA {
@@ -15,15 +17,26 @@ static void run_as(const Forward& a, int64_t begin, int64_t end) {
   const Walk<T> walk(g);
   const int64_t R = rows_of<T>(g), pitch = walk.pitch(), wide = detector_width(g);
   const int64_t line = padded<T>(g.width);
-  Arena arena = {scratch((R * pitch + 2 * g.bands * R * line) * sizeof(T))};
+  const int64_t rank = a.rank, coefficients = padded<T>(g.bands * rank);
+  Arena arena = {scratch((R * pitch + (2 * g.bands + rank) * R * line + coefficients) * sizeof(T))};
   const Block<T> y = arena.block<T>(1, R, pitch);
   const Block<T> x_space = arena.block<T>(g.bands, R, line);
   const Block<T> m_space = arena.block<T>(g.bands, R, line);
-  const bool far = is_far<T>(g);  // what lies in cache is only slowed down by fetching it
+  const Block<T> a_space = arena.block<T>(rank, R, line);
+  T* const basis = arena.block<T>(1, 1, coefficients).base;
+  const bool cube = !a.basis.data;
+  const bool far = cube && is_far<T>(g);  // what lies in cache is only slowed down by fetching it
+  int64_t sample = -1;
   for (int64_t t = begin; t < end; ++t) {
     const Tile tile = tile_at(g, R, t);
-    const Block<T> x =
-        as_block(cube_part(a.x, tile.sample, tile.h), g.bands, tile.rows, g.width, x_space);
+    const Part given = cube_part(a.x, tile.sample, tile.h);
+    const Block<T> x = cube ? as_block(given, g.bands, tile.rows, g.width, x_space) : x_space;
+    if (!cube) {
+      if (tile.sample != sample) read_basis(a.basis, tile.sample, g.bands, rank, basis);
+      sample = tile.sample;
+      expand(basis, as_block(given, rank, tile.rows, g.width, a_space), rank, x, g.bands, tile.rows,
+             g.width);
+    }
     for (int64_t k = 0; k < g.shots; ++k) {
       const Block<T> m =
           as_mask(mask_part(a.mask, tile.sample, k, tile.h), g.bands, tile.rows, g.width, m_space);

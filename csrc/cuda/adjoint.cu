@@ -139,6 +139,8 @@ void backproject(const Backproject& p, void* stream) {
 
 }  // namespace cuda
 
-void launch(const Adjoint& a, void* stream) { cuda::backproject({a, a.v, false}, stream); }
+void launch(const Adjoint& a, void* stream) {
+  a.basis.data ? cuda::adjoint_subspace(a, stream) : cuda::backproject({a, a.v, false}, stream);
+}
 
 }  // namespace cassi

@@ -1,4 +1,5 @@
 // y[b,k,h,w'] = Σ_c m[k,c,h,w'-o(c)] x[b,c,h,w'-o(c)]
+#include "parts.cuh"
 #include "rows.cuh"
 
 namespace cassi {
@@ -103,6 +104,7 @@ bool launch_rows(const Forward& a, void* stream) {
 
 void launch(const Forward& a, void* stream) {
   using namespace cuda;
+  if (a.basis.data) return forward_subspace(a, stream);
   if (with_types(a.x.dtype, a.sums,
                  [&](auto d, auto t) { return launch_rows<decltype(d), decltype(t)>(a, stream); }))
     return;

@@ -46,7 +46,16 @@ NUMBERS = (0, -1, 1, 2, 3, -7, 1000, *(s * (1 << b) for b in (15, 31, 40, 62) fo
 _REFERENCES = (_reference, _reference_tv, _reference_signal, _reference_taps, _reference_scan)
 PUBLIC = (
     *("add_adjoint", "adjoint", "adjoint_taps", "band_solve", "convolve1d", "data_step"),
-    *("detector_columns", "forward", "forward_taps", "gram", "gram_solve", "gram_taps"),
+    *(
+        "adjoint_subspace",
+        "detector_columns",
+        "forward",
+        "forward_subspace",
+        "forward_taps",
+        "gram",
+        "gram_solve",
+        "gram_taps",
+    ),
     *("linear_taps", "ratio_inverse", "sample_volume", "selective_scan", "step_offsets"),
     *("trilinear", "tv_prox"),
 )
@@ -174,6 +183,8 @@ def _arguments(random: Random, wanted: list[str], name: str, public: bool) -> di
         **dict.fromkeys(("u", "delta"), lambda: rand(batch, height, bands)),
         "rates": lambda: -rand(*(() if public else (samples,)), bands, short + 1),
         **dict.fromkeys(("b", "c"), lambda: rand(batch, height, short + 1)),
+        "components": lambda: rand(batch, short + 1, height, width),
+        "basis": lambda: rand(samples, bands, short + 1),
         "volume": lambda: rand(batch, bands, 3, height, width),
     }
     flags = ("channels_last", "per_sample", "per_band", "need_mask", "need_rho", "return_dual")
@@ -344,6 +355,7 @@ def _replace(random: Random, value: Tensor) -> Any:
 
 
 LINEAR = {"forward", "adjoint", "add_adjoint", "mask_adjoint", "ratio_inverse", "gram"}
+LINEAR |= {"forward_subspace", "adjoint_subspace"}
 LINEAR |= {"convolve1d", "correlate1d", "forward_taps", "adjoint_taps", "mask_adjoint_taps"}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -171,3 +173,17 @@ def test_a_network_is_a_reconstructor() -> None:
         next(ready.network.parameters()).fill_(torch.nan)
     with pytest.raises(ValueError, match="cube is not finite"):
         ready.run(y, system)
+
+
+def test_the_network_is_asked_once_more(bundled) -> None:
+    _, system, y = bundled
+    net = cassi.create_model("pretrained", system)
+    net.start = replace(net.start, noise=0.0)
+    asked: list[int] = []
+    net.network.register_forward_hook(lambda *_: asked.append(1))
+    both = net(y, system)
+    assert len(asked) == 2
+    net.again = 0.0
+    assert not torch.equal(net(y, system), both)
+    assert len(asked) == 3
+    assert cassi.create_model("pretrained", system, size="small").again == 0

@@ -25,10 +25,12 @@ from cassi.ops import (
 )
 from cassi.ops._library import kernels
 
+RANK = 3
 Array = NDArray[np.float64]
 # Sums of products, whose rounding errors are relative to the same sum of absolute values.
 LINEAR = ["forward", "adjoint", "add_adjoint", "mask_adjoint", "ratio_inverse", "gram"]
 LINEAR += ["convolve1d", "correlate1d", "forward_taps", "adjoint_taps", "mask_adjoint_taps"]
+LINEAR += ["forward_subspace", "adjoint_subspace"]
 
 
 def full_mask(mask: Array, batch: int, bands: int) -> Array:  # (B, K, C, H, W)
@@ -231,6 +233,8 @@ def camera_arguments() -> Callable[..., list[Any]]:
         values = {
             "x": x,
             "v": v,
+            "components": x.repeat(1, RANK, 1, 1)[:, :RANK].contiguous(),
+            "basis": (rand(samples, bands, RANK) - 0.5).to(transmission),
             "grad": grad,
             "y": y,
             "r": y,

@@ -18,7 +18,7 @@ Arguments = Callable[..., list[Any]]
 Size = tuple[int, int, int, int]
 
 OPS = ["forward", "adjoint", "add_adjoint", "mask_adjoint", "ratio_inverse", "gram"]
-OPS += ["gram_solve", "data_step", "data_step_backward"]
+OPS += ["forward_subspace", "adjoint_subspace", "gram_solve", "data_step", "data_step_backward"]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 # Shared memory that a block may ask for, in KB: none beyond that of every device, RTX, A100, H100.
 LIMITS = [48, 99, 163, 227]

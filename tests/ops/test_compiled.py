@@ -22,7 +22,7 @@ View = Callable[[Tensor], Tensor]
 HERE = Path(__file__).resolve().parent
 
 CAMERA = ["forward", "adjoint", "mask_adjoint", "ratio_inverse", "gram", "gram_solve"]
-CAMERA += ["add_adjoint", "data_step", "data_step_backward"]
+CAMERA += ["add_adjoint", "forward_subspace", "adjoint_subspace", "data_step", "data_step_backward"]
 # Arguments of the other operators, in float32.
 OTHERS: dict[str, Callable[[], list[Any]]] = {
     "tv_prox": lambda: [_rand(2, 5, 9, 33), torch.tensor([0.1, 0.2]), 3, True],

@@ -14,7 +14,7 @@ Parity = Callable[..., tuple[Tensor, ...]]
 Arguments = Callable[..., list[Any]]
 
 OPS = ["forward", "adjoint", "add_adjoint", "mask_adjoint", "ratio_inverse", "gram"]
-OPS += ["gram_solve", "data_step", "data_step_backward"]
+OPS += ["forward_subspace", "adjoint_subspace", "gram_solve", "data_step", "data_step_backward"]
 MANY_SHOTS = [name for name in OPS if name != "ratio_inverse"]
 SOLVING = OPS[-3:]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]

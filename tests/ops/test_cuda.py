@@ -19,6 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
 ]
 CAMERA = ("forward", "adjoint", "mask_adjoint", "gram", "gram_solve", "data_step", "add_adjoint")
+CAMERA += ("forward_subspace", "adjoint_subspace")
 every_op = pytest.mark.parametrize("name", [*CAMERA, "data_step_backward"])
 SIZES = [
     ((2, 28, 5, 64), 2),

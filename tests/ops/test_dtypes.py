@@ -11,6 +11,7 @@ from torch import Tensor
 from cassi import ops
 
 BANDS, STEP = 5, 2
+BASIS = torch.tensor([[0.5, 0.25], [0.5, -0.25], [0.75, 0.5], [0.25, -0.5], [1.0, 0.0]])
 Op = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 # Functions of (cube, measurement, mask, gram); `leading` is the argument that gives the dtype.
@@ -21,6 +22,8 @@ OPS: dict[str, Op] = {
     "gram": lambda x, y, m, g: ops.gram(m, BANDS, STEP),
     "gram_solve": lambda x, y, m, g: ops.gram_solve(y, g, 0.3),
     "add_adjoint": lambda x, y, m, g: ops.add_adjoint(x, y, m, STEP),
+    "forward_subspace": lambda x, y, m, g: ops.forward_subspace(x[:, :2], BASIS.to(x), m, STEP),
+    "adjoint_subspace": lambda x, y, m, g: ops.adjoint_subspace(y, BASIS.to(y), m, STEP),
     "data_step": lambda x, y, m, g: ops.data_step(x, y, m, STEP, 0.3, g),
     "tv_prox": lambda x, y, m, g: ops.tv_prox(x, 0.05, 5),
 }

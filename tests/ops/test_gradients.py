@@ -31,6 +31,14 @@ OPS: dict[str, tuple[str, Op]] = {
         lambda x, y, m, r, s: kernels.mask_adjoint(x, y, s, True, False),
     ),
     "add_adjoint": ("xym", lambda x, y, m, r, s: ops.add_adjoint(x, y, m, s)),
+    "forward_subspace": (
+        "xm",
+        lambda x, y, m, r, s: ops.forward_subspace(x[:, :2], x[:, :, 0, :2], m, s),
+    ),
+    "adjoint_subspace": (
+        "xym",
+        lambda x, y, m, r, s: ops.adjoint_subspace(y, x[:, :, 0, :2], m, s),
+    ),
     "gram": ("m", lambda x, y, m, r, s: ops.gram(m, BANDS, s)),
     "gram_solve": ("ymr", lambda x, y, m, r, s: ops.gram_solve(y, ops.gram(m, BANDS, s), r)),
     "data_step": ("xymr", lambda x, y, m, r, s: ops.data_step(x, y, m, s, r)),

@@ -43,6 +43,8 @@ def _cases(k: int, samples: int, bands: int, dtype: torch.dtype) -> dict[str, tu
         "forward": (x, m, STEP),
         "adjoint": (y, m, C, STEP),
         "add_adjoint": (x, y, m, STEP),
+        "forward_subspace": (x[:, :2], _rand(samples, C, 2).to(dtype), m, STEP),
+        "adjoint_subspace": (y, _rand(samples, C, 2).to(dtype), m, STEP),
         "mask_adjoint": (x, y, STEP, samples > 1, bands > 1),
         "ratio_inverse": (y[:, :1], m[:, :1], C, STEP),
         "gram": (m, C, STEP),
@@ -127,6 +129,10 @@ PUBLIC: dict[str, Callable[[dict[str, Tensor]], Tensor]] = {
     "forward": lambda t: ops.forward(t["x"], t["m"], STEP),
     "adjoint": lambda t: ops.adjoint(t["y"], t["m"], C, STEP),
     "add_adjoint": lambda t: ops.add_adjoint(t["x"], t["y"], t["m"], STEP),
+    "forward_subspace": lambda t: ops.forward_subspace(
+        t["x"][:, :2], t["x"][0, :, 0, :2], t["m"], STEP
+    ),
+    "adjoint_subspace": lambda t: ops.adjoint_subspace(t["y"], t["x"][0, :, 0, :2], t["m"], STEP),
     "ratio_inverse": lambda t: ops.ratio_inverse(t["y"][:, :1], t["m"][:1], C, STEP),
     "gram": lambda t: ops.gram(t["m"], C, STEP),
     "gram_solve": lambda t: ops.gram_solve(t["y"], t["g"], t["rho"]),

@@ -24,10 +24,13 @@ X, Y, M = torch.ones(B, C, H, W), torch.ones(B, K, H, WIDE), torch.ones(B, K, C,
 GRAM, EACH, RHO = torch.ones(B, K, K, H, WIDE), torch.ones(B), torch.ones(B, K, H, WIDE)
 ROWS, CELLS, POINTS = torch.ones(B, W), torch.ones(B, 8, C), torch.ones(B, 3)
 TAPS, STARTS = torch.ones(B, C, 2), torch.tensor([[0, 1, 3]] * B)
+PLANES, BASIS = torch.ones(B, 2, H, W), torch.ones(B, C, 2)
 FITTING: dict[str, tuple[Any, ...]] = {
     "forward": (X, M, STEP),
     "adjoint": (Y, M, C, STEP),
     "add_adjoint": (X, Y, M, STEP),
+    "forward_subspace": (PLANES, BASIS, M, STEP),
+    "adjoint_subspace": (Y, BASIS, M, STEP),
     "mask_adjoint": (X, Y, STEP, False, True),
     "ratio_inverse": (Y[:, :1], M[:, :1], C, STEP),
     "gram": (M, C, STEP),
@@ -55,10 +58,13 @@ FITTING: dict[str, tuple[Any, ...]] = {
     ),
 }
 every_op = pytest.mark.parametrize("name", FITTING)
+SMALL_STEPS = ("forward", "forward_subspace", "gram")  # which have no measurement to fit
 # Sizes that an operator takes as they are, since another argument has none to compare them with.
 # Operator → (argument, dimension).
 FREE = {
     "forward": [(1, 1)],  # shots
+    "forward_subspace": [(2, 1)],  # shots
+    "adjoint_subspace": [(1, 2)],  # rank
     "gram": [(0, 0), (0, 1), (0, 3), (0, 4)],
     "tv_prox": [(0, 1), (0, 2), (0, 3)],
     "convolve1d": [(0, 1), (1, 1)],
@@ -174,7 +180,7 @@ def test_wrong_numbers(name: str, number: int) -> None:
     for i, value in enumerate(FITTING[name]):
         if type(value) is not int or (name.startswith("tv_") and number >= 0):
             continue
-        if number in (0, -1) and name in ("forward", "gram") and i == len(FITTING[name]) - 1:
+        if number in (0, -1) and name in SMALL_STEPS and i == len(FITTING[name]) - 1:
             continue  # a small step fits everything
         with pytest.raises(RuntimeError):
             _with(name, i, number)

@@ -25,6 +25,7 @@ X, Y, M, RHO = _rand(N, B, C, H, W), _rand(N, B, 2, H, WIDE), _rand(N, 1, 2, 1, 
 EACH, PIXELS = RHO[..., None, None, None], _rand(N, 1, 2, H, WIDE)
 G = torch.stack([kernels.gram(m, C, STEP) for m in M])
 DUAL = _rand(N, B, 2, C, H, W) * 0.01
+BASIS = _rand(N, 1, C, 2)
 TAPS, STARTS = _rand(N, 1, C, 2), torch.tensor([[0, 1, 3]])
 BAND = torch.stack([ops.gram_taps(m[0], TAPS[0, 0], STARTS[0], WIDE) for m in M])
 # op: a call on one entry's tensors, tensors with N entries each
@@ -32,6 +33,11 @@ MAPPED: dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]] = {
     "forward": (lambda x, m: kernels.forward(x, m, STEP), (X, M)),
     "adjoint": (lambda y, m: kernels.adjoint(y, m, C, STEP), (Y, M)),
     "add_adjoint": (lambda x, y, m: kernels.add_adjoint(x, y, m, STEP), (X, Y, M)),
+    "forward_subspace": (
+        lambda a, e, m: kernels.forward_subspace(a, e, m, STEP),
+        (X[:, :, :2], BASIS, M),
+    ),
+    "adjoint_subspace": (lambda y, e, m: kernels.adjoint_subspace(y, e, m, STEP), (Y, BASIS, M)),
     "mask_adjoint": (lambda x, y: kernels.mask_adjoint(x, y, STEP, False, True), (X, Y)),
     "ratio_inverse": (
         lambda y, m: kernels.ratio_inverse(y, m, C, STEP),

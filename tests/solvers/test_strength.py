@@ -50,28 +50,35 @@ def test_an_annealing_stops_falling():
 
 
 def watched(errors, monkeypatch):
-    """Return a watch that has seen errors, at strengths that halve from 0.39 on."""
+    """Return a watch that has seen errors, of every third cube, at strengths that halve."""
     left = iter(errors)
     monkeypatch.setattr(
         "cassi.solvers.strength.heldout_error", lambda *_: torch.tensor([next(left)])
     )
-    watch = Watch(torch.zeros(1), None, torch.zeros(1))
-    for strength in (2.0, 0.9):
-        assert not watch(SimpleNamespace(sigma=strength), torch.zeros(1))  # not looked at
-    ends = [watch(SimpleNamespace(sigma=0.39 / 2**k), torch.zeros(1)) for k in range(len(errors))]
+    watch = Watch(torch.zeros(1), None, torch.zeros(1), 100)
+
+    def look(index, strength):
+        iteration = SimpleNamespace(sigma=strength, index=index)
+        return watch(iteration, torch.zeros(1) if watch.wants(iteration) else None)
+
+    assert not any(look(k, strength) for k, strength in enumerate((2.0, 0.9, 0.39)))
+    ends = []
+    for k in range(len(errors)):
+        ends.append(look(3 * k + 3, 0.39 / 2**k))
+        assert not look(3 * k + 4, 0.39 / 2**k)  # not looked at
     return watch, ends
 
 
 def test_the_last_strength_that_is_nearly_the_best_is_taken(monkeypatch):
     watch, ends = watched([0.3, 0.2, 0.201, 0.21, 0.25], monkeypatch)
     assert ends == [False, False, False, True, True]
-    assert watch.best_count() == 2 + 3
+    assert watch.best_count() == 9
 
 
 def test_without_a_rise_nothing_ends(monkeypatch):
     watch, ends = watched([0.3, 0.2, 0.1], monkeypatch)
     assert not any(ends)
-    assert watch.best_count() == 5
+    assert watch.best_count() == 9
 
 
 def looks(truth, good):
@@ -80,7 +87,7 @@ def looks(truth, good):
     def reconstruct(_, camera, watch, factor):
         for k in range(3):
             cube = truth[..., : camera.cube_shape[1], :] * (1.0 if good(factor) else 0.9)
-            watch(SimpleNamespace(sigma=0.1 / 2**k), cube)
+            watch(SimpleNamespace(sigma=0.1 / 2**k, index=k + 1), cube)
 
     return reconstruct
 

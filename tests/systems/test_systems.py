@@ -109,6 +109,26 @@ def test_adjoint_is_the_transpose_and_the_gradient(name: str) -> None:
 
 
 @every_system
+@pytest.mark.parametrize("weighted", [False, True])
+def test_components_of_a_cube(name: str, weighted: bool) -> None:
+    system = EXAMPLES[name]()
+    x, y = _pair(system)
+    if weighted and y[0].numel() > 1:
+        bad = torch.zeros(system.measurement_shape, dtype=torch.bool)
+        bad[..., ::2] = True
+        system = system.weighted(bad_pixels=bad)
+    basis, a = _rand(BATCH, x.shape[1], 2, seed=4), _rand(BATCH, 2, *x.shape[2:], seed=5)
+    cube = torch.einsum("bcr,brhw->bchw", basis, a)
+    _close(system.forward_subspace(a, basis), system(cube), 1e-12)
+    _close(
+        system.adjoint_subspace(y, basis),
+        torch.einsum("bcr,bchw->brhw", basis, system.adjoint(y)),
+        1e-12,
+    )
+    _close(system.gram_product(y), system(system.adjoint(y)), 1e-12)
+
+
+@every_system
 def test_gram_solve(name: str) -> None:
     system = EXAMPLES[name]()
     _, y = _pair(system)

@@ -1,0 +1,156 @@
+"""ADMM on the components of a cube: where the prior is one on components, no cube is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from cassi.solvers.linear_system import LinearSystem
+
+
+class ComponentPrior(Protocol):
+    """A prior, in one run, whose cubes are F c of few components c; see `cassi.priors.Subspace`.
+
+    With a basis E and a scale S of its directions, F = E S⁻¹ makes the cube, and G = E S takes the
+    components of one: Gᵀ F = I.
+    """
+
+    synthesis: Tensor
+    """F, `(B, C, R)`."""
+    analysis: Tensor
+    """G, `(B, C, R)`."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the basis is to be found anew before the next call."""
+        ...
+
+    def means(self, x: Tensor) -> Tensor:
+        """Return what the basis is found from, `(B, C, h, w)`, linear in the cube."""
+        ...
+
+    def find(self, means: Tensor) -> Tensor | None:
+        """Find the basis; return the old components of the new ones, `(B, R, R')`, if any."""
+        ...
+
+    def smooth(self, components: Tensor, sigma: Any) -> Tensor:
+        """Apply the prior to components `(B, R, H, W)`."""
+        ...
+
+
+class SubspaceSystem(LinearSystem, Protocol):
+    """What is needed of a camera besides; see `cassi.systems.System`."""
+
+    def gram_solve(self, r: Tensor, rho: Any = 0.0) -> Tensor:
+        """Solve (AAᵀ + ρI) z = r."""
+        ...
+
+    def gram_product(self, y: Tensor) -> Tensor:
+        """Return AAᵀy."""
+        ...
+
+    def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
+        """Return A F c."""
+        ...
+
+    def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
+        """Return Gᵀ Aᵀ y."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Components:
+    """Where ADMM stands: x = F c, and what the prior was applied to, t = F a + Aᵀs.
+
+    What of t is neither in the subspace nor in the range of Aᵀ is left out. It has no part in the
+    result: the prior does not see it, and there is none as soon as the basis stays.
+    """
+
+    components: Tensor
+    """c, `(B, R, H, W)`."""
+    total: Tensor
+    """a, `(B, R, H, W)`."""
+    light: Tensor
+    """s, `(B, K, H', W')`."""
+    image: Tensor
+    """A t."""
+    residual: Tensor
+    """y − A x."""
+    synthesis: Tensor
+    """F, `(B, C, R)`."""
+    dtype: torch.dtype
+    """Of the cube."""
+
+    @cached_property
+    def x(self) -> Tensor:
+        """The cube `(B, C, H, W)`."""
+        return make_cube(self.components, self.synthesis).to(self.dtype)
+
+    def norm(self) -> Tensor:
+        """Return ‖x‖, a scalar: the columns of F are orthogonal."""
+        lengths = self.synthesis.norm(dim=1)
+        return (self.components.flatten(2).norm(dim=2) * lengths).norm()
+
+    def distance(self, other: Any) -> Tensor:
+        """Return ‖x − x'‖, a scalar: within the directions of both, where the bases differ."""
+        if not isinstance(other, Components):
+            return (self.x - other.x).norm()
+        if other.synthesis is self.synthesis:
+            return replace(self, components=self.components - other.components).norm()
+        q, _ = torch.linalg.qr(torch.cat((self.synthesis, other.synthesis), 2))
+        here, there = (
+            (q.mT @ state.synthesis) @ state.components.flatten(2) for state in (self, other)
+        )
+        return (here - there).norm()
+
+
+def begin_components(x: Tensor, y: Tensor, system: LinearSystem, prior: ComponentPrior) -> Any:
+    """Return the first state of a cube x, `(B, C, H, W)`; None where x is not finite."""
+    means = prior.means(x)
+    if not means.isfinite().all():
+        return None
+    prior.find(means)
+    components = prior.analysis.mT @ x.to(prior.analysis.dtype).flatten(2)
+    components = components.unflatten(2, x.shape[2:])
+    image = system(x)
+    light = torch.zeros_like(y)
+    return Components(components, components, light, image, y - image, prior.synthesis, x.dtype)
+
+
+def step_components(
+    state: Components,
+    y: Tensor,
+    system: SubspaceSystem,
+    prior: ComponentPrior,
+    sigma: Any,
+    rho: Any,
+    relaxation: float,
+) -> Components:
+    """Fit the measurement, apply the prior, update the multiplier; see `ADMM`."""
+    r = relaxation
+    # The data step v = 2x − t + Aᵀz, and t ← t + r (v − x) = (1 − r) t + r x + r Aᵀz.
+    z = system.gram_solve(2 * state.residual - (y - state.image), rho)
+    total = torch.lerp(state.total, state.components, r)
+    light = torch.lerp(state.light, z, r)
+    if prior.is_due:
+        means = prior.means(system.adjoint(light))
+        means = means + make_cube(prior.means(total), state.synthesis)
+        if not means.isfinite().all():  # has no basis; the loop stops at such a residual
+            return replace(state, residual=torch.full_like(y, torch.nan))
+        rotation = cast(Tensor, prior.find(means))
+        total = (rotation.mT @ total.flatten(2)).unflatten(2, total.shape[2:])
+        image = system.forward_subspace(total, prior.synthesis) + system.gram_product(light)
+    else:
+        image = torch.lerp(state.image, y - state.residual + system.gram_product(z), r)
+    components = prior.smooth(total + system.adjoint_subspace(light, prior.analysis), sigma)
+    residual = y - system.forward_subspace(components, prior.synthesis)
+    return Components(components, total, light, image, residual, prior.synthesis, state.dtype)
+
+
+def make_cube(components: Tensor, synthesis: Tensor) -> Tensor:
+    """Return F c: `(B, R, H, W)` and `(B, C, R)` → `(B, C, H, W)`."""
+    return (synthesis @ components.flatten(2)).unflatten(2, components.shape[2:])
