@@ -19,7 +19,7 @@ from cassi.data.checksums import digest_content
 from cassi.data.store import Store
 from cassi.solvers import Iteration, Pass
 
-_NAME = "pass"
+_HIDDEN, _NAME = ".passes", "pass"
 
 
 class Passes:
@@ -38,7 +38,7 @@ class Passes:
     """
 
     def __init__(self, folder: Path, settings: Reconstruct, inputs: Inputs) -> None:
-        self.folder = folder / ".passes"
+        self.folder = folder / _HIDDEN
         self.store = Store(self.folder)
         values = (inputs.measurement, *inputs.system.state_dict().values())
         content = (value.detach().cpu().contiguous().numpy().data for value in values)
@@ -53,6 +53,7 @@ class Passes:
             return None
         x = torch.from_numpy(np.load(self._cube(kept["passes"]), allow_pickle=False))
         self.rows.extend(kept["rows"])
+        print(f"passes: {kept['passes']} finished already", flush=True)
         return Pass(kept["passes"], x, [Iteration(**each) for each in kept["history"]])
 
     def write(self, done: Pass) -> None:
@@ -68,9 +69,10 @@ class Passes:
         self.store.write(_NAME, self.fingerprint, values, [path])
         self._cube(done.passes - 1).unlink(missing_ok=True)
 
-    def remove(self) -> None:
-        """Remove the folder, when the results stand under their names."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-
     def _cube(self, passes: int) -> Path:
         return self.folder / f"pass-{passes}.npy"
+
+
+def forget_passes(folder: Path) -> None:
+    """Remove what is kept of passes, when the results stand in their folder."""
+    shutil.rmtree(folder / _HIDDEN, ignore_errors=True)
