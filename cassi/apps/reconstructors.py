@@ -39,6 +39,8 @@ KEYS = ("method", "model", "name", "overrides", "weights")
 class Recipe:
     """What settings describe: a solver, or a network that is made for each number of bands.
 
+    A network beside a solver with a start is the solver's partner.
+
     Args:
         settings: of cassi-reconstruct.
         device: where networks go.
@@ -56,14 +58,14 @@ class Recipe:
         self.bands: int | None = None
         self._networks: dict[int, tuple[Reconstructor, Card]] = {}
         self._solver = None
+        if settings.model is not None and (card := check_model(settings.model)) is not None:
+            self.bands = None if find_model(card.name).any_bands else card.bands
         if settings.model is None:
             self._solver = build_solver(settings)
         elif has_start(settings):
-            partner = replace(settings, solver=settings.solver | {"start": None})
-            network = NetworkStart(partner, Recipe(partner, torch.device("cpu")))
-            self._solver = replace(build_solver(settings), partner=network)
-        elif (card := check_model(settings.model)) is not None:
-            self.bands = None if find_model(card.name).any_bands else card.bands
+            alone = replace(settings, solver=settings.solver | {"start": None})
+            partner = NetworkStart(alone, Recipe(alone, torch.device("cpu")))
+            self._solver = replace(build_solver(settings), partner=partner)
 
     @property
     def is_network(self) -> bool:
@@ -130,16 +132,10 @@ class NetworkStart:
         self.settings, self.recipe = settings, recipe
 
     def run(self, y: Tensor, system: Any, **more: Any) -> Solution:
-        """Reconstruct y; see `cassi.solvers.base.Reconstructor`.
-
-        A network that takes no first cube begins from nothing.
-        """
+        """Reconstruct y; see `cassi.solvers.base.Reconstructor`."""
         if self.recipe.device != y.device:
             self.recipe = Recipe(self.settings, y.device)
-        made = self.recipe.make(system.cube_shape[0])[0]
-        if not getattr(made, "goes_on", False):
-            more |= {"x0": None}
-        return made.run(y, system, **more)
+        return self.recipe.make(system.cube_shape[0])[0].run(y, system, **more)
 
 
 def store_models() -> None:

@@ -31,7 +31,7 @@ from cassi.solvers.strength import LINES
 PRECISIONS = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 """As Lightning's Trainer has them: what autocast computes in."""
 
-BLEND, AGAIN = 0.2, 0.3
+BLEND, AGAIN = 0.2, 0.2
 """Shares of the start's cube, and of the network's second one, in what shipped weights return."""
 
 Choose = Callable[[float], Solver | None]
@@ -108,11 +108,6 @@ class Inference(nn.Module):
         self.start, self.blend, self.again, self.solver = start, blend, again, solver
         # The solver is chosen for all samples of a batch.
         self.shares_batch = solver is None and (start is None or start.shares_batch)
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether `run` takes a first cube."""
-        return bool(getattr(self.network, "takes_start", False))
 
     @torch.no_grad()
     def forward(self, y: Tensor, system: Any, statistics: Statistics | None = None) -> Tensor:
@@ -206,26 +201,20 @@ class Inference(nn.Module):
         Args:
             y: measurement `(B, K, H', W')`.
             system: the camera.
-            x0: first cube, for a network that takes one: it alone goes on from there, without the
-                start and the solver that refines.
+            x0: None: a network takes no first cube.
             callback: called once, with statistics and cube.
             objective: has no effect: a network minimises none.
             statistics: of the whole measurement, where y is a part of one.
 
         Raises:
             ValueError: the camera does not fit the network, the cube is not finite, or there is a
-                first cube and the network takes none.
+                first cube.
         """
-        if x0 is not None and not self.goes_on:
-            raise ValueError("x0: expected None, this network takes no first cube")
+        if x0 is not None:
+            raise ValueError("x0: expected None, a network takes no first cube")
         start = time.perf_counter()
         y = seen(y, system)
-        if x0 is None:
-            x = self(y, system, statistics)
-        else:
-            if self.check is not None:
-                self.check(system)
-            x = self._recover(y, system, statistics=statistics, start=x0)
+        x = self(y, system, statistics)
         # Reading a number also waits for a GPU to be done.
         if not bool(x.isfinite().all()):
             raise ValueError("the network's cube is not finite; check scale, dark and the mask")

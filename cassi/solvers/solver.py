@@ -38,7 +38,7 @@ ALGORITHM, SIGMA = GAP(), Geometric(0.4, 0.1)
 HALO = 40
 SETTLED = 20
 """Iterations at the last strength, where the annealing ends early."""
-PARTNER = 1 / 3
+PARTNER = 0.25
 """Share of a partner's cube in the result of a pass."""
 TOUCH = 0.2
 """Share of the prior's cube in the result, where noise is visible."""
@@ -96,8 +96,8 @@ class Solver:
         passes: runs, one after another, at most `iterations`, which they share; each begins at the
             result of the one before it.
         again: strength of the prior in all passes but the first; None: `sigma`.
-        partner: another method, such as a network, that goes on from the result of every pass but
-            the first, where it begins from nothing. Its cube gets a third of the mean.
+        partner: another method, such as a network, whose cube has a quarter of the result of every
+            pass, and with it a growing share of the last.
         time_limit: seconds, > 0, after which the run is at its end: σ falls as fast as that takes.
 
     Raises:
@@ -279,6 +279,9 @@ class Solver:
             first, x, history = kept.passes, kept.x.to(y), list(kept.history)
             began -= history[-1].seconds
         solution = Solution(y if x is None else x, history, "iterations")  # where all are done
+        other: Tensor | None = None
+        if self.partner is not None and first < passes:
+            other = self.partner.run(y, system, statistics=statistics).checked().x
         for k in range(first, passes):
             passed, done = time.perf_counter() - began, len(history)
             left = None if self.time_limit is None else max(self.time_limit - passed, 1e-3)
@@ -300,11 +303,8 @@ class Solver:
             x = solution.x
             if watch.is_stopped or solution.reason == "diverged":
                 break
-            if self.partner is not None:
-                other = self.partner.run(
-                    y, system, x0=x if k else None, statistics=statistics
-                ).checked()
-                x = torch.lerp(x, other.x, PARTNER)
+            if other is not None:
+                x = torch.lerp(x, other, PARTNER)
                 solution = replace(solution, x=x)
             if checkpoint is not None:
                 checkpoint.write(Pass(k + 1, x, history))
