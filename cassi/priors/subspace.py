@@ -148,9 +148,15 @@ class _Run:
 
     def penalty(self, x: Tensor, sigma: float | Tensor) -> Tensor | None:
         """Return R(S Eᵀx) of each sample, with the basis of the last call."""
-        if self.analysis is None or not hasattr(self.prior, "penalty"):
+        if self.analysis is None:
             return None
-        value: Tensor | None = self.prior.penalty(to_subspace(x, self.analysis), sigma)
+        return self.penalty_of(to_subspace(x, self.analysis), sigma)
+
+    def penalty_of(self, components: Tensor, sigma: float | Tensor) -> Tensor | None:
+        """Return R(c) of each sample, of components c = S Eᵀx."""
+        if not hasattr(self.prior, "penalty"):
+            return None
+        value: Tensor | None = self.prior.penalty(components, sigma)
         return value
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from cassi.solvers.base import State
 from cassi.solvers.components import Components, begin_components, step_components
 from cassi.solvers.linear_system import LinearSystem
-from cassi.solvers.objective import data_misfit
+from cassi.solvers.objective import data_misfit, half_square
 from cassi.solvers.statistics import Statistics
 
 
@@ -91,7 +91,9 @@ class ADMM:
         return cast(Tensor, system.add_adjoint(torch.lerp(total, x, r), r * z))
 
     def objective(
-        self, state: AdmmState, y: Tensor, system: LinearSystem, penalty: Tensor, rho: Any
+        self, state: Any, y: Tensor, system: LinearSystem, penalty: Tensor, rho: Any
     ) -> Tensor:
         """Return ½‖Ax − y‖² + ρR(x), per sample: `(B,)`."""
+        if isinstance(state, Components):
+            return half_square(state.residual) + rho * penalty
         return data_misfit(state.x, y, system) + rho * penalty

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
 from cassi.solvers.base import Algorithm, Prior
+from cassi.solvers.components import Components
 from cassi.solvers.linear_system import LinearSystem
 
 
@@ -50,7 +51,10 @@ def evaluate_objective(
     """
     if not (hasattr(prior, "penalty") and hasattr(algorithm, "objective")):
         return None
-    penalty = prior.penalty(state.x, sigma)
+    if isinstance(state, Components):  # of a cube that nobody has to make
+        penalty = cast(Any, prior).penalty_of(state.components, sigma)
+    else:
+        penalty = prior.penalty(state.x, sigma)
     if penalty is None:
         return None
     return float(algorithm.objective(state, y, system, penalty, rho).sum())

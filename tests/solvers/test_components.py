@@ -12,6 +12,7 @@ from cassi.priors import TV, Subspace
 from cassi.solvers import ADMM, Constant, Solver
 from cassi.solvers.components import Components
 from cassi.solvers.loop import iterate
+from cassi.solvers.objective import evaluate_objective
 from cassi.systems import SDCassi
 from cassi.systems.examples import EXAMPLES
 
@@ -117,3 +118,14 @@ def test_what_is_not_finite_ends_the_run(problem):
     found = run((system, y), Subspace(explode, rank=3, pool=4), iterations=9)
     assert found.reason == "diverged"
     assert found.x.isfinite().all()
+
+
+def test_the_objective_is_that_of_the_cube(problem):
+    system, y = problem
+    algorithm, prior = ADMM(rho=0.05), Subspace(SMOOTH, rank=3, pool=4).begin()
+    state = algorithm.init(y, system, system.pinv(y))
+    for _ in range(3):
+        state = algorithm.step(state, y, system, prior, 0.05, 0.05)
+    value = evaluate_objective(algorithm, prior, state, y, system, 0.05, 0.05)
+    misfit = (system(state.x) - y).square().sum() / 2
+    assert value == pytest.approx(float(misfit + 0.05 * prior.penalty(state.x, 0.05).sum()))
