@@ -329,8 +329,9 @@ class Solver:
             sigma=self.sigma if self.again is None else self.again,
             blend=1 - TOUCH,
         )
-        more = {"callback": callback, "objective": objective, "statistics": statistics}
-        return once.run(y, system, x0=x, **more)
+        return once.run(
+            y, system, x0=x, callback=callback, objective=objective, statistics=statistics
+        )
 
     def _is_to_choose(self, noise: Tensor, system: Any) -> bool:
         possible = self.heldout > 0 and hasattr(system, "weighted")
