@@ -6,9 +6,9 @@
     python scripts/benchmarks/ops.py --workload original --rounds 100
 
 Workloads: `operators` (forward, adjoint, ratio_inverse, data_step, alone and with their gradient),
-`tv` (against scikit-image), `iteration` (one of GAP-TV against NumPy), `original` (fresh random
-data every round). Every implementation is compared with ours before it is timed. Last come the
-goals and what was measured of them.
+`tv` (against scikit-image), `iteration` (one of GAP-TV against NumPy), `auto` (the default method,
+on components and on cubes), `original` (fresh random data every round). Every implementation is
+compared with ours before it is timed. Last come the goals and what was measured of them.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ import cassi
 from scripts.benchmarks.operator_workloads import TOLERANCES, Settings, Shape, measure_operators
 from scripts.benchmarks.original_workload import default_shapes, measure_original
 from scripts.benchmarks.results import Results, format_goals, format_rows, to_csv
-from scripts.benchmarks.solver_workloads import measure_iteration, measure_tv
+from scripts.benchmarks.solver_workloads import measure_auto, measure_iteration, measure_tv
 
-WORKLOADS = ("operators", "tv", "iteration", "original")
+WORKLOADS = ("operators", "tv", "iteration", "auto", "original")
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in TOLERANCES}
 KERNELS = ("forward", "adjoint", "ratio_inverse", "gram", "data_step", "tv_prox")
 CUBE = (28, 256, 256)
@@ -68,6 +68,9 @@ def main(arguments: list[str] | None = None) -> Results:
             measure_tv(settings, cube, results)
         elif workload == "iteration":
             measure_iteration(settings, cube, results)
+        elif workload == "auto":
+            large = [LARGE[1:]] * (options.large and not options.shapes)
+            measure_auto(settings, [cube, *large], results)
         else:
             measure_original(settings, options.shapes or default_shapes(device), results)
         rows = [row for row in results.rows if row.workload == workload]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -11,6 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import cassi
+from cassi.models.pretrained import total_variation
+from cassi.solvers.components import make_cube
+from cassi.systems import System
 from scripts.benchmarks.operator_workloads import CLONE, Mismatch, Settings, name_case
 from scripts.benchmarks.results import BEST_TV, PUBLIC_TV, TV, TV_COUPLED, Results, Row, rank
 from scripts.benchmarks.timing import Candidate, measure
@@ -211,6 +217,66 @@ def verify_iteration(shape: CubeShape, step: int, limit: float = 1e-5) -> None:
     error = ((other - found).norm() / found.norm()).item()
     if not error <= limit:
         raise Mismatch(f"public NumPy form: differs from ours by {error:.1e}")
+
+
+def measure_auto(settings: Settings, shapes: list[CubeShape], results: Results) -> None:
+    """Time the default method whole, on components and on cubes, and the camera on components."""
+    for shape in shapes:
+        case, title = name_case(shape), "auto, 125 iterations"
+        print(f"{case}  {title}", file=sys.stderr, flush=True)
+        device, solver = settings.device, total_variation("large")
+        system = cassi.SDCassi(_random_mask(shape), bands=shape[0], step=settings.step).to(device)
+        y = system(_smooth_cube(shape).to(device)[None])
+        cubes = replace(solver, prior=_AsCubes(solver.prior))
+        candidates = [
+            Candidate("ours", partial(solver.run, y, system), device),
+            Candidate("a cube in every step", partial(cubes.run, y, system), device),
+        ]
+        _add_rows("auto", case, title, candidates, settings, "forward_subspace", results)
+        count = min(6, shape[0])
+        basis = torch.linalg.qr(torch.rand(shape[0], count)).Q.to(device)[None]
+        a = torch.rand(1, count, *shape[1:]).to(device)
+        x = make_cube(a, basis)
+        for title, ours, whole in (
+            (
+                f"A of {count} components",
+                partial(system.forward_subspace, a, basis),
+                partial(System.forward_subspace, system, a, basis),
+            ),
+            (
+                f"{count} components of Aᵀy",
+                partial(system.adjoint_subspace, y, basis),
+                partial(System.adjoint_subspace, system, y, basis),
+            ),
+        ):
+            candidates = [
+                Candidate("ours", ours, device),
+                Candidate("through the cube", whole, device),
+                Candidate(f"limit: {CLONE}", x.clone, device),
+            ]
+            _add_rows("auto", case, title, candidates, settings, "forward_subspace", results)
+
+
+@dataclass(frozen=True)
+class _AsCubes:
+    """A prior that does not show that its cubes are of few components."""
+
+    prior: Any
+
+    def __call__(self, x: Tensor, sigma: Any) -> Tensor:
+        return cast(Tensor, self.prior(x, sigma))
+
+    def begin(self) -> Callable[[Tensor, Any], Tensor]:
+        running = self.prior.begin()
+        return lambda x, sigma: running(x, sigma)
+
+
+def _smooth_cube(shape: CubeShape) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    coarse = torch.rand(1, 5, *(max(2, side // 16) for side in shape[1:]), generator=generator)
+    spectra = torch.rand(shape[0], 5, generator=generator)
+    fine = torch.nn.functional.interpolate(coarse, size=shape[1:], mode="bilinear")
+    return torch.einsum("cr,rhw->chw", spectra, fine[0])
 
 
 def _add_rows(
