@@ -29,6 +29,7 @@ PARTS = {
     "adapters": {"systems", "priors", "data", "reconstruction"},
     "config": set(),
     "checks": set(),
+    "threads": set(),
 }
 CONFIG_LIBRARIES = {"hydra", "omegaconf"}
 SLOW = {
