@@ -62,6 +62,6 @@ class Progress:
             shown["PSNR"] = f"{row['psnr']:.2f} dB"
         self.rows.append(row)
         self.bar.set_postfix(shown, refresh=False)
-        self.bar.update()
+        self.bar.update(iteration.index - self.bar.n)  # an earlier run may have done some
         if self.watch is not None:
             self.watch(iteration, x)

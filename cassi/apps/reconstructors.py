@@ -39,6 +39,8 @@ KEYS = ("method", "model", "name", "overrides", "weights")
 class Recipe:
     """What settings describe: a solver, or a network that is made for each number of bands.
 
+    A network beside a solver with a start is the solver's partner.
+
     Args:
         settings: of cassi-reconstruct.
         device: where networks go.
@@ -56,10 +58,14 @@ class Recipe:
         self.bands: int | None = None
         self._networks: dict[int, tuple[Reconstructor, Card]] = {}
         self._solver = None
+        if settings.model is not None and (card := check_model(settings.model)) is not None:
+            self.bands = None if find_model(card.name).any_bands else card.bands
         if settings.model is None:
             self._solver = build_solver(settings)
-        elif (card := check_model(settings.model)) is not None:
-            self.bands = None if find_model(card.name).any_bands else card.bands
+        elif has_start(settings):
+            alone = replace(settings, solver=settings.solver | {"start": None})
+            partner = NetworkStart(alone, Recipe(alone, torch.device("cpu")))
+            self._solver = replace(build_solver(settings), partner=partner)
 
     @property
     def is_network(self) -> bool:
@@ -80,6 +86,11 @@ class Recipe:
             ready = prepare(network, self.settings.refine, self.settings.precision)
             self._networks[bands] = ready.to(self.device), card
         return self._networks[bands]
+
+
+def has_start(settings: Any) -> bool:
+    """Tell whether the solver begins at another method's cube: a network then is its partner."""
+    return settings.solver is not None and settings.solver.get("start") is not None
 
 
 def build_solver(settings: Any) -> Solver:
@@ -108,7 +119,7 @@ def _build_start(name: Any, noise: Any) -> Reconstructor:
 
 
 class NetworkStart:
-    """A network as the start of a solver, made for the bands and the device of a measurement.
+    """A network as start or partner of a solver, made for a measurement's bands and device.
 
     Args:
         settings: that describe it.
@@ -402,9 +413,11 @@ def settings_of(
 
 def identity_of(settings: Reconstruct, bands: int) -> dict[str, Any]:
     """Return what the results of a reconstructor depend on beside camera and measurement."""
+    solver = {"solver": settings.solver, "prior": settings.prior}
     if settings.model is None:
-        return name_weights({"solver": settings.solver, "prior": settings.prior})
+        return name_weights(solver)
     settled = {"bands": bands, "refine": settings.refine, "precision": settings.precision}
+    settled |= solver if has_start(settings) else {}
     return name_weights({"model": settings.model, **settled})
 
 

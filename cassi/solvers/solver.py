@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -38,6 +38,37 @@ ALGORITHM, SIGMA = GAP(), Geometric(0.4, 0.1)
 HALO = 40
 SETTLED = 20
 """Iterations at the last strength, where the annealing ends early."""
+PARTNER = 0.25
+"""Share of a partner's cube in the result of a pass."""
+TOUCH = 0.2
+"""Share of the prior's cube in the result, where noise is visible."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Where a run of several passes stands.
+
+    Attributes:
+        passes: that are done.
+        x: their result, `(B, C, H, W)`.
+        history: of all of them.
+    """
+
+    passes: int
+    x: Tensor
+    history: list[Iteration]
+
+
+class Checkpoint(Protocol):
+    """Keeps the result of the last pass for a run that goes on."""
+
+    def read(self) -> Pass | None:
+        """Return what was kept; None where there is nothing."""
+        ...
+
+    def write(self, done: Pass) -> None:
+        """Keep it, in place of what was kept before."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -56,15 +87,17 @@ class Solver:
         heldout: share of the detector pixels by which it is found how far σ may fall where "auto"
             sees noise, see `cassi.solvers.strength`; 0 lets it fall to its end.
         visible: noise, relative to the root mean square of y, below which "auto" takes it for
-            texture, in the start too; where there is more, the start's cube stays as it is. 0: no
-            such bound.
+            texture, in the start too; where there is more, one pass of strength `again` has a fifth
+            of the mean, the cube of the partner or the start the rest. 0: no such bound.
         start: reconstructs the first cube where none is given; its iterations are not counted.
         blend: share of the first cube in the result, of `start` or given as `x0`, in [0, 1). Errors
             of two methods are partly independent, and their mean has less of them; where both
-            explain y, it does too.
-        passes: runs, one after another, at most `iterations`; each begins at the mean of all cubes
-            before it, the start's among them with its share, and the mean of all is the result.
+            explain y, it does too. Of several passes each has its own first cube.
+        passes: runs, one after another, at most `iterations`, which they share; each begins at the
+            result of the one before it.
         again: strength of the prior in all passes but the first; None: `sigma`.
+        partner: another method, such as a network, whose cube has a quarter of the result of every
+            pass, and with it a growing share of the last.
         time_limit: seconds, > 0, after which the run is at its end: σ falls as fast as that takes.
 
     Raises:
@@ -86,6 +119,7 @@ class Solver:
     blend: float = 0.0
     passes: int = 1
     again: float | Schedule | None = None
+    partner: Reconstructor | None = None
     time_limit: float | None = None
     network: ClassVar[None] = None
 
@@ -104,6 +138,8 @@ class Solver:
         not_negative("visible", self.visible)
         if self.start is not None and not hasattr(self.start, "run"):
             raise TypeError(f"start: expected a reconstructor or None, got {self.start!r}")
+        if self.partner is not None and not hasattr(self.partner, "run"):
+            raise TypeError(f"partner: expected a reconstructor or None, got {self.partner!r}")
         if not 0 <= self.blend < 1:
             raise ValueError(f"blend: expected a share from 0 to below 1, got {self.blend}")
         if self.time_limit is not None and not not_negative("time_limit", self.time_limit):
@@ -112,7 +148,7 @@ class Solver:
     @property
     def halo(self) -> int:
         """Lines around a part of a scene that have an influence on it."""
-        return HALO if self.start is None else max(HALO, self.start.halo)
+        return max([HALO, *(each.halo for each in self._others)])
 
     @property
     def shares_batch(self) -> bool:
@@ -124,7 +160,11 @@ class Solver:
         if self.tol > 0 or self.time_limit is not None:
             return False
         alone = (self.heldout > 0 or self.visible > 0) and self.noise == "auto"
-        return not alone and (self.start is None or self.start.shares_batch)
+        return not alone and all(each.shares_batch for each in self._others)
+
+    @property
+    def _others(self) -> list[Reconstructor]:
+        return [each for each in (self.start, self.partner) if each is not None]
 
     @torch.no_grad()
     def run(
@@ -136,6 +176,7 @@ class Solver:
         callback: Callback | None = None,
         objective: bool = False,
         statistics: Statistics | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> Solution:
         """Reconstruct y and report how it went; the cube is in the unit in which A x = y.
 
@@ -146,6 +187,8 @@ class Solver:
             callback: called after every iteration with statistics and cube; True stops.
             objective: record the objective, in units of the squared signal level.
             statistics: of the whole measurement, where y is a part of one.
+            checkpoint: keeps the result of every pass, and has that of an earlier run to go on
+                from.
         """
         began = time.perf_counter()
         measured = seen(y, system)
@@ -153,10 +196,11 @@ class Solver:
             statistics = statistics or Statistics(lambda: [(measured, system)])
             if bool((statistics.noise < self.visible).all()):
                 statistics = statistics.trusted()
-            elif self.start is not None and x0 is None:
-                return self.start.run(measured, system, callback=callback, statistics=statistics)
-        if min(self.passes, self.iterations) > 1:
-            return self._repeat(measured, system, x0, callback, objective, statistics)
+            elif self._others and x0 is None:
+                return self._touch(measured, system, callback, objective, statistics)
+        if min(self.passes, self.iterations) > 1 or self.partner is not None:
+            more = objective, statistics, checkpoint
+            return self._repeat(measured, system, x0, callback, *more)
         level = signal_level(measured, system, statistics)
         y, noise = measured / level, None
         damped = getattr(self.algorithm, "damped", False)
@@ -224,22 +268,31 @@ class Solver:
         callback: Callback | None,
         objective: bool,
         statistics: Statistics | None,
+        checkpoint: Checkpoint | None,
     ) -> Solution:
         began = time.perf_counter()
+        kept = None if checkpoint is None else checkpoint.read()
         history: list[Iteration] = []
-        share, later = 1 - self.blend, self.sigma if self.again is None else self.again
-        passes = min(self.passes, self.iterations)
-        for k in range(passes):
+        passes, first = min(self.passes, self.iterations), 0
+        later = self.sigma if self.again is None else self.again
+        if kept is not None:
+            first, x, history = kept.passes, kept.x.to(y), list(kept.history)
+            began -= history[-1].seconds
+        solution = Solution(y if x is None else x, history, "iterations")  # where all are done
+        other: Tensor | None = None
+        if self.partner is not None and first < passes:
+            other = self.partner.run(y, system, statistics=statistics).checked().x
+        for k in range(first, passes):
             passed, done = time.perf_counter() - began, len(history)
             left = None if self.time_limit is None else max(self.time_limit - passed, 1e-3)
             once = replace(
                 self,
                 passes=1,
+                partner=None,
                 visible=0.0,
                 iterations=self.iterations // passes,
                 start=self.start if k == 0 else None,
                 sigma=self.sigma if k == 0 else later,
-                blend=1 - share / (1 + k * share),
                 time_limit=None if left is None else left / (passes - k),
             )
 
@@ -250,7 +303,35 @@ class Solver:
             x = solution.x
             if watch.is_stopped or solution.reason == "diverged":
                 break
+            if other is not None:
+                x = torch.lerp(x, other, PARTNER)
+                solution = replace(solution, x=x)
+            if checkpoint is not None:
+                checkpoint.write(Pass(k + 1, x, history))
         return replace(solution, history=history)
+
+    def _touch(
+        self,
+        y: Tensor,
+        system: LinearSystem,
+        callback: Callback | None,
+        objective: bool,
+        statistics: Statistics,
+    ) -> Solution:
+        """Let one gentle pass, told of visible noise, have a small share in the other's cube."""
+        x = self._others[-1].run(y, system, statistics=statistics).checked().x
+        once = replace(
+            self,
+            passes=1,
+            partner=None,
+            visible=0.0,
+            iterations=max(1, self.iterations // self.passes),
+            sigma=self.sigma if self.again is None else self.again,
+            blend=1 - TOUCH,
+        )
+        return once.run(
+            y, system, x0=x, callback=callback, objective=objective, statistics=statistics
+        )
 
     def _is_to_choose(self, noise: Tensor, system: Any) -> bool:
         possible = self.heldout > 0 and hasattr(system, "weighted")

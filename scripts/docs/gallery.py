@@ -199,7 +199,7 @@ def draw_snapshots(name: str) -> None:
         for title, options in methods.items()
         for scene in scenes
     ]
-    columns = len(scenes) if real else 5
+    columns = len(scenes) if real else min(5, len(panels))
     save(picture_row(panels, columns, height)[0], f"{name}.jpg")
 
 
@@ -237,6 +237,10 @@ SNAPSHOTS: dict[str, tuple[str, list[str], float, dict[str, tuple[str, ...]]]] =
     "pretrained_kaist": (*KAIST, {"": WEIGHTS}),
     "tsa": (*TSA, REAL),
     "smem": (*SMEM, REAL),
+    "tsa_minutes": (
+        *("tsa_real", ["scene3"], 4.5),
+        {", auto": (), ", self_supervised": ("solver=self_supervised",)},
+    ),
 }
 DRAWN: dict[str, tuple[Callable[[], None], str | None]] = {
     # name of the picture: who draws it, and the folder of $CASSI_DATA it needs
@@ -253,6 +257,7 @@ DRAWN: dict[str, tuple[Callable[[], None], str | None]] = {
             "pretrained_kaist": "kaist_meas",
             "tsa": "tsa_real",
             "smem": "smem",
+            "tsa_minutes": "tsa_real",
         }.items()
     },
 }

@@ -11,7 +11,8 @@ import torch
 
 from cassi.apps.reconstructors import build_solver, compose_settings
 from cassi.priors import NonLocalLowRank, Subspace
-from cassi.solvers import ADMM, Function, Geometric, Solver, Statistics, Timed
+from cassi.solvers import ADMM, Function, Geometric, Pass, Solver, Statistics, Timed
+from cassi.solvers.solver import PARTNER, TOUCH
 from cassi.systems import SDCassi
 
 
@@ -52,22 +53,65 @@ def test_a_share_of_the_start_is_in_the_result(scene):
         replace(solver, blend=1.0)
 
 
-def test_passes_begin_at_the_mean_of_all_cubes_and_return_it(scene):
+def test_every_pass_begins_at_the_result_of_the_last(scene):
     system, y, _ = scene
     seen: list[Any] = []
     later = Geometric(0.1, 0.02)
     solver = replace(OWN, start=SMOOTH, blend=0.5, iterations=6, passes=3, again=later)
     solution = solver.run(y, system, callback=lambda each, _: seen.append(each))
-    zeroth = SMOOTH(y, system)
-    once = replace(OWN, iterations=2)
-    mean = (zeroth + once.run(y, system, x0=zeroth).x) / 2
-    for k in (2, 3):
-        found = replace(once, sigma=later).run(y, system, x0=mean).x
-        mean = (k * mean + found) / (k + 1)
-    torch.testing.assert_close(solution.x, mean)
+    once = replace(OWN, iterations=2, blend=0.5)
+    x = once.run(y, system, x0=SMOOTH(y, system)).x
+    for _ in range(2):
+        x = replace(once, sigma=later).run(y, system, x0=x).x
+    torch.testing.assert_close(solution.x, x)
     assert [each.index for each in seen] == [1, 2, 3, 4, 5, 6]
     assert seen == solution.history
     assert sorted(seen, key=lambda each: each.seconds) == seen
+
+
+def test_a_partner_has_a_share_of_every_pass(scene):
+    system, y, _ = scene
+    partner = Noted([])
+    solver = replace(OWN, start=SMOOTH, blend=0.5, iterations=4, passes=2, partner=partner)
+    x, other = SMOOTH(y, system), SMOOTH(y, system)
+    for _ in range(2):
+        x = torch.lerp(replace(OWN, iterations=2, blend=0.5).run(y, system, x0=x).x, other, PARTNER)
+    torch.testing.assert_close(solver.run(y, system).x, x)
+    assert len(partner.seen) == 1
+    assert solver.halo == 96
+    with pytest.raises(TypeError, match="partner: expected a reconstructor or None, got 3"):
+        replace(OWN, partner=3)
+
+
+class Kept:
+    """Keeps the result of a pass in memory."""
+
+    def __init__(self, done: Pass | None = None) -> None:
+        self.done = done
+
+    def read(self) -> Pass | None:
+        return self.done
+
+    def write(self, done: Pass) -> None:
+        if self.done is None:  # as if the run was killed in the next pass
+            self.done = replace(done, history=list(done.history))
+
+
+def test_a_run_goes_on_after_the_last_pass_that_was_kept(scene):
+    system, y, _ = scene
+    solver = replace(OWN, start=SMOOTH, blend=0.5, iterations=6, passes=3)
+    kept = Kept()
+    whole = solver.run(y, system, checkpoint=kept)
+    assert kept.done is not None
+    assert (kept.done.passes, len(kept.done.history)) == (1, 2)
+    seen: list[Any] = []
+    rest = solver.run(y, system, checkpoint=kept, callback=lambda each, _: seen.append(each))
+    assert torch.equal(rest.x, whole.x)
+    assert [each.index for each in seen] == [3, 4, 5, 6]
+    assert [each.index for each in rest.history] == [1, 2, 3, 4, 5, 6]
+    assert seen[0].seconds > kept.done.history[-1].seconds
+    done = Kept(Pass(3, whole.x, whole.history))
+    assert torch.equal(solver.run(y, system, checkpoint=done).x, whole.x)
 
 
 def test_a_callback_ends_all_passes(scene):
@@ -101,7 +145,7 @@ class Noted:
         return SMOOTH.run(y, system)
 
 
-def test_visible_noise_leaves_the_cube_of_the_start(scene):
+def test_visible_noise_leaves_most_of_the_cube_of_the_start(scene):
     system, y, _ = scene
     solver = replace(OWN, start=(noted := Noted([])), noise="auto", visible=0.03, iterations=1)
     assert (solver.halo, solver.shares_batch) == (96, False)
@@ -109,7 +153,9 @@ def test_visible_noise_leaves_the_cube_of_the_start(scene):
         statistics = Statistics(lambda: [(y, system)])
         vars(statistics)["noise"] = torch.full((1,), level)
         x = solver.run(y, system, statistics=statistics).x
-        assert torch.equal(x, SMOOTH(y, system)) == kept
+        touch = replace(solver, start=None, visible=0.0, noise=level, blend=1 - TOUCH)
+        expected = touch.run(y, system, x0=SMOOTH(y, system)).x
+        assert torch.allclose(x, expected) == kept
     assert [float(told.noise) for told in noted.seen] == [0.0, pytest.approx(0.05)]
 
 

@@ -21,6 +21,7 @@ from cassi.apps.reconstruct.calibrated import calibrated
 from cassi.apps.reconstruct.info import asked, describe, write_nothing
 from cassi.apps.reconstruct.many import reconstruct_many
 from cassi.apps.reconstruct.one import fit, recover, write_results
+from cassi.apps.reconstruct.passes import Passes, forget_passes
 from cassi.apps.reconstruct.snapshots import is_many
 from cassi.apps.reconstruct.verdict import say
 from cassi.apps.reconstructors import Recipe, rewrite_model_path, store_models
@@ -79,10 +80,11 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     if inputs.calibration is not None:
         print(say_estimates(inputs.calibration))
     visible = settings.output.progress
-    result = recover(
-        inputs, reconstructor, settings.seed, visible, settings.heldout, settings.uncertainty
-    )
+    more = settings.heldout, settings.uncertainty
+    passes = Passes(run.folder, settings, inputs)
+    result = recover(inputs, reconstructor, settings.seed, visible, *more, passes=passes)
     write_results(run.folder, settings, result)
+    forget_passes(run.folder)
     print(one_line(result.numbers), f"-> {run.folder}", sep="\n")
     say(result.numbers)
     return float(result.numbers["relative_residual"])

@@ -29,6 +29,7 @@ from cassi.apps.inputs import Inputs, load_inputs
 from cassi.apps.reconstruct.batch import batch_size, can_share, recover_together
 from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
 from cassi.apps.reconstruct.one import Result, fit, recover, write_results
+from cassi.apps.reconstruct.passes import Passes, forget_passes
 from cassi.apps.reconstruct.snapshots import Snapshot, find_snapshots, settings_of_snapshot
 from cassi.apps.reconstruct.verdict import say
 from cassi.apps.reconstructors import Recipe
@@ -223,13 +224,16 @@ class Worker:
                 yield from zip((task for task, _, _ in group), together, strict=True)
                 return
         for task, inputs, _ in group:
-            yield task, _attempt(recover, inputs, reconstructor, seed, False, *more)
+            passes = Passes(self.folders.path(task.snapshot), task.settings, inputs)
+            asked = (inputs, reconstructor, seed, False, *more)
+            yield task, _attempt(recover, *asked, passes=passes)
 
     def _write(self, task: _Task, outcome: Result | Exception) -> None:
         if isinstance(outcome, Result):
             try:
                 write_results(self.folders.path(task.snapshot), task.settings, outcome)
                 self.folders.keep(task.snapshot)
+                forget_passes(self.folders.path(task.snapshot))
                 print(f"{task.snapshot.name}: {results.one_line(outcome.numbers)}", flush=True)
                 say(outcome.numbers, task.snapshot.name)
                 return

@@ -15,12 +15,13 @@ from cassi import ops
 from cassi.apps import results
 from cassi.apps.inputs import Inputs
 from cassi.apps.progress import Progress
+from cassi.apps.reconstruct.passes import Passes
 from cassi.apps.reconstruct.verdict import check
 from cassi.apps.reconstructors import Recipe
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.data.atomic import atomic_folder
 from cassi.data.io import write_cube
-from cassi.solvers import Solution, Statistics
+from cassi.solvers import Solution, Solver, Statistics
 from cassi.solvers.base import Callback, Reconstructor
 from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.linear_system import seen
@@ -68,6 +69,7 @@ def recover(
     heldout: float | None = None,
     uncertainty: bool = False,
     watch: Callback | None = None,
+    passes: Passes | None = None,
 ) -> Result:
     """Reconstruct a measurement.
 
@@ -79,6 +81,7 @@ def recover(
         heldout: share of the pixels to predict in one more reconstruction.
         uncertainty: estimate the standard deviation of every value.
         watch: is called with every iteration and its cube; what it raises ends the reconstruction.
+        passes: keeps the result of every pass of a solver, and has that of an earlier run.
 
     Raises:
         ValueError: camera and reconstructor do not fit, or nothing finite comes out.
@@ -88,9 +91,12 @@ def recover(
     statistics = Statistics(lambda: [(seen(y, system), system)]) if uncertainty else None
     torch.manual_seed(seed)
     progress = Progress(inputs, reconstructor.iterations, visible, watch)
+    more: dict[str, Any] = {}
+    if passes is not None and isinstance(reconstructor, Solver):
+        passes.rows, more["checkpoint"] = progress.rows, passes
     with progress.bar:
         solution = reconstructor.run(
-            y, system, callback=progress, objective=True, statistics=statistics
+            y, system, callback=progress, objective=True, statistics=statistics, **more
         )
     result = conclude(inputs, solution, progress.rows, reconstructor)
     result = predict(result, reconstructor, seed, heldout)

@@ -1,0 +1,84 @@
+"""A reconstruction in several passes goes on after a stop."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import cassi
+from cassi.apps.reconstruct.passes import Passes
+
+METHOD = ("experiment=self_supervised", "solver.start=gap_tv", "solver.noise=0")
+FEW = (*METHOD, "solver.passes=3", "solver.iterations=6", "output.pictures=false")
+
+
+@pytest.fixture
+def stopped(monkeypatch):
+    """Stop a run when its second pass is finished."""
+    write = Passes.write
+
+    def stop(passes, done):
+        write(passes, done)
+        if done.passes == 2:
+            raise KeyboardInterrupt
+
+    def in_run(*arguments):
+        with monkeypatch.context() as patch:
+            patch.setattr(Passes, "write", stop)
+            return in_run.reconstruct(*arguments)
+
+    return in_run
+
+
+def test_a_stopped_run_goes_on_at_the_next_pass(reconstruct, camera, stopped, results, tmp_path):
+    given = (*camera.given("measurement", "mask", "truth"), *FEW)
+    assert reconstruct(*given, "hydra.run.dir=straight").status == 0
+    straight = cassi.read_cube(tmp_path / "straight" / "cube.tif")
+    stopped.reconstruct = reconstruct
+    assert stopped(*given).status == 130
+    hidden = tmp_path / "run" / ".passes"
+    assert {file.name for file in hidden.iterdir()} == {"pass.json", "pass-2.npy"}
+    outcome = reconstruct(*given)
+    assert outcome.status == 0, outcome.err
+    assert "passes: 2 finished already" in outcome.out
+    assert not hidden.exists()
+    assert torch.equal(cassi.read_cube(tmp_path / "run" / "cube.tif"), straight)
+    rows, expected = results("convergence.csv"), results("convergence.csv", "straight")
+    assert [row["psnr"] for row in rows] == [row["psnr"] for row in expected]
+    seconds = [float(row["seconds"]) for row in rows]
+    assert seconds == sorted(seconds)
+    assert results()["iterations"] == 6
+
+
+@pytest.mark.filterwarnings("ignore:.* it is damaged")
+@pytest.mark.parametrize("damage", ["cube", "record", "config", "measurement"])
+def test_what_is_damaged_or_of_another_run_is_computed_again(
+    reconstruct, camera, stopped, tmp_path, damage
+):
+    given = (*camera.given(), *FEW)
+    stopped.reconstruct = reconstruct
+    assert stopped(*given).status == 130
+    hidden = tmp_path / "run" / ".passes"
+    if damage == "cube":
+        with (hidden / "pass-2.npy").open("r+b") as file:
+            file.seek(-40, 2)
+            file.write(b"damage")
+    elif damage == "record":
+        text = (hidden / "pass.json").read_text()
+        (hidden / "pass.json").write_text(text.replace('"passes": 2', '"passes": 1', 1))
+    elif damage == "config":
+        given = (*given, "solver.blend=0.4")
+    else:
+        cassi.write_cube(tmp_path / "other.npy", 2 * camera.system(camera.cube))
+        given = (*given, f"measurement={tmp_path / 'other.npy'}")
+    outcome = reconstruct(*given)
+    assert outcome.status == 0, outcome.err
+    assert "finished already" not in outcome.out
+
+
+def test_a_network_is_the_partner_of_a_solver_with_a_start(reconstruct, camera, results):
+    network = ("model=gap_net", "model.weights=random", "model.stages=1")
+    few = ("solver.passes=2", "solver.iterations=2", "output.pictures=false")
+    outcome = reconstruct(*camera.given(), *METHOD, *few, *network)
+    assert outcome.status == 0, outcome.err
+    assert results()["iterations"] == 2
