@@ -303,7 +303,7 @@ class _Search:
                 richer += self._fit_tilted(fit)
             if asked:
                 richer.append(fit_geometry(frames, system, fit.geometry, (*fit.keys, *asked)))
-        if any(map(self._bends, fits)):
+        if any(map(self._bends, (*fits, *richer))):
             richer += self._fit_shared(radius)
         # More parameters fit better where they are right.
         richer = [fit for fit in richer if fit.objectives[-1] <= fits[0].objectives[-1] + _TIE]
