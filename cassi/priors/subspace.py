@@ -86,7 +86,7 @@ class _Run:
     """One run of a Subspace."""
 
     def __init__(self, of: Subspace, prior: Any) -> None:
-        self.of, self.prior = of, prior
+        self.of, self.prior, self.energy = of, prior, of.energy
         self.synthesis: Tensor | None = None  # E S⁻¹, (B, C, R)
         self.analysis: Tensor | None = None  # E S
         self.ranks: Tensor | None = None  # (B,), those of the next basis
@@ -119,7 +119,7 @@ class _Run:
         self.calls += 1
         self.is_due = self.calls < _UNSETTLED or self.calls % self.of.renew == 0
         settled = bool(torch.as_tensor(sigma <= self.of.settled).all())
-        if self.is_due and settled and self.of.energy > 0:
+        if self.is_due and settled and self.energy > 0:
             self._give_up(result)
         return result
 
@@ -143,7 +143,7 @@ class _Run:
         if not means.isfinite().all():
             return
         values, _ = spectral_eigen(means)
-        kept = (values > self.of.energy * values[:, :1]).sum(1).clamp_min(2)
+        kept = (values > self.energy * values[:, :1]).sum(1).clamp_min(2)
         self.ranks = kept if self.ranks is None else torch.minimum(self.ranks, kept)
 
     def penalty(self, x: Tensor, sigma: float | Tensor) -> Tensor | None:

@@ -23,6 +23,8 @@ class ComponentPrior(Protocol):
     """F, `(B, C, R)`."""
     analysis: Tensor
     """G, `(B, C, R)`."""
+    energy: float
+    """Relative to the first, below which a component is given up."""
 
     @property
     def is_due(self) -> bool:
@@ -109,7 +111,12 @@ class Components:
 
 
 def begin_components(x: Tensor, y: Tensor, system: LinearSystem, prior: ComponentPrior) -> Any:
-    """Return the first state of a cube x, `(B, C, H, W)`; None where x is not finite."""
+    """Return the first state of a cube x, `(B, C, H, W)`; None where x is not finite.
+
+    K shots tell more of weak components than one: they are given up where they have 1/K² of the
+    energy.
+    """
+    prior.energy = prior.energy / y.shape[1] ** 2
     means = prior.means(x)
     if not means.isfinite().all():
         return None
@@ -131,7 +138,8 @@ def step_components(
     relaxation: float,
 ) -> Components:
     """Fit the measurement, apply the prior, update the multiplier; see `ADMM`."""
-    r = relaxation
+    # Several shots leave little undecided: more than whole steps, in a basis that is late, swing.
+    r = relaxation if y.shape[1] == 1 else 1.0
     # The data step v = 2x − t + Aᵀz, and t ← t + r (v − x) = (1 − r) t + r x + r Aᵀz.
     z = system.gram_solve(2 * state.residual - (y - state.image), rho)
     total = torch.lerp(state.total, state.components, r)

@@ -29,12 +29,17 @@ def problem() -> tuple[Any, Any]:
     return system, system(torch.einsum("cr,rhw->chw", spectra, amounts)[None])
 
 
-def run(problem, prior, system=None, iterations=12, **more):
+def run(problem, prior, system=None, iterations=12, relaxation=1.8, **more):
     camera, y = problem
     return iterate(
-        ADMM(rho=0.05, relaxation=1.8), y, system or camera, prior, iterations=iterations,
-        sigma=Constant(0.05), **more,
-    )  # fmt: skip
+        ADMM(rho=0.05, relaxation=relaxation),
+        y,
+        system or camera,
+        prior,
+        iterations=iterations,
+        sigma=Constant(0.05),
+        **more,
+    )
 
 
 def as_cubes(prior: Subspace) -> Any:
@@ -64,7 +69,7 @@ def test_takes_every_camera(name):
     truth = torch.rand(1, *system.cube_shape, dtype=torch.float64)
     y = system(truth)
     prior = Subspace(SMOOTH, rank=system.cube_shape[0], pool=1, energy=0.0, renew=1)
-    found, expected = run((system, y), prior), run((system, y), as_cubes(prior))
+    found, expected = (run((system, y), each, relaxation=1.0) for each in (prior, as_cubes(prior)))
     torch.testing.assert_close(found.x, expected.x, rtol=1e-3, atol=1e-3)
 
 

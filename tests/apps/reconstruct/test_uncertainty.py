@@ -77,7 +77,9 @@ def test_in_blocks(reconstruct, results, tmp_path, monkeypatch):
     whole, parts = (
         cassi.read_cube(tmp_path / name / "uncertainty.tif") for name in ("whole", "run")
     )
-    assert float((whole - parts).abs().mean()) < 0.15 * float(whole.mean())
+    # A part is measured again by itself, so its σ differ from place to place; as a whole they agree.
+    assert float(parts.mean()) == pytest.approx(float(whole.mean()), rel=0.15)
+    assert float((whole - parts).abs().mean()) < 0.5 * float(whole.mean())
     told = results()["uncertainty"]
     assert told["mean"] == pytest.approx(float(parts.mean()), rel=1e-4)
     assert told["scores"]["coverage/90"] > 0.5
