@@ -44,7 +44,8 @@ class Subspace:
         prior: p, sees `(B, R, H, W)`.
         rank: number of components, at most C.
         pool: side of a block, in pixels; smaller where an image has fewer than 4·C blocks.
-        energy: relative energy of a component that stays, >= 0; 0 keeps all.
+        energy: relative energy of a component that stays, >= 0; 0 keeps all. ADMM divides it by the
+            squared number of shots.
         settled: σ from which on components are given up, in the units of the cube.
         balance: exponent >= 0; 0 treats all components alike, 1 makes them equally strong.
         renew: calls from one basis to the next, after the first ten.
