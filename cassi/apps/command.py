@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import select
 import sys
@@ -65,6 +66,7 @@ def run_command(name: str, kind: type, job: Job) -> None:
 
     # Hydra otherwise prints its own account of an error, over many lines, and exits with status 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
+    write_whole_lines()
     sys.argv[1:] = arrange(sys.argv[1:])
     decorate = hydra.main(
         version_base="1.3",
@@ -142,6 +144,16 @@ def plain_warnings() -> Iterator[None]:
         yield
     finally:
         warnings.formatwarning = usual
+
+
+def write_whole_lines() -> None:
+    """Hand each line and its end to the system together, also under `python -u`.
+
+    `torchrun` starts Python so, and the lines of processes that share a terminal would mix.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.write_through:
+            stream.reconfigure(line_buffering=True, write_through=False)
 
 
 def _fail(name: str, message: str, status: int, error: Exception | None = None) -> None:
