@@ -31,6 +31,7 @@ from cassi.solvers.statistics import (
     signal_level,
 )
 from cassi.solvers.twist import TwIST
+from cassi.solvers.untrained import Untrained
 
 __all__ = [
     "ADMM",
@@ -59,6 +60,7 @@ __all__ = [
     "Steps",
     "Timed",
     "TwIST",
+    "Untrained",
     "begin",
     "damped_inverse",
     "iterate",

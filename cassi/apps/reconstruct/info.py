@@ -29,6 +29,7 @@ from cassi.systems import System
 FLAG = "--info"
 _STRIPS = (32, 32, 64)  # rows that are reconstructed; networks may want 32 at least
 _FEW = 3  # iterations, where the camera cannot be cut, and for the memory
+_MANY = 1000  # iterations: a method that takes more would take long for a strip too
 
 
 def asked(arguments: Sequence[str], known: Sequence[str]) -> bool:
@@ -100,10 +101,12 @@ def estimate(inputs: Inputs, reconstructor: Reconstructor) -> tuple[float, int]:
     """Return the seconds that a reconstruction takes, and the bytes of its tensors, about.
 
     Two strips of the scene are reconstructed, and the time is taken to grow by as much per row as
-    between them; of a camera that cannot be cut, a few iterations.
+    between them; of a camera that cannot be cut, or a method of very many iterations, a few of
+    these.
     """
     y, system = inputs.measurement, inputs.system
-    if system.part_axis is None:
+    if system.part_axis is None or reconstructor.iterations > _MANY:
+        _seconds(reconstructor, y, system, None, 1)  # loads what all need
         few = min(_FEW, reconstructor.iterations)
         seconds = _seconds(reconstructor, y, system, None, few)
         return seconds * reconstructor.iterations / few, _bytes(reconstructor, y, system, None)

@@ -1,0 +1,17 @@
+"""The absence of a prior."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class NoPrior:
+    """Keep every cube: prior(x, σ) = x, for algorithms that bring a prior of their own."""
+
+    def __call__(self, x: Tensor, sigma: Any) -> Tensor:
+        """Return the cube `(B, C, H, W)` itself."""
+        return x

@@ -1,0 +1,188 @@
+"""A network that is fitted to the measurement itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from cassi.checks import not_negative
+from cassi.solvers.base import Prior, State
+from cassi.solvers.linear_system import LinearSystem
+from cassi.solvers.statistics import Statistics
+
+PRECISIONS = {"32-true": None, "bf16-mixed": torch.bfloat16}
+"""What autocast computes in: float16 would need its gradients scaled."""
+DECAYS, EPSILON = (0.9, 0.999), 1e-8
+"""Of Adam."""
+
+
+@dataclass(frozen=True)
+class UntrainedState(State):
+    """The best cube so far and where the fit stands.
+
+    Attributes:
+        fitted: what is fitted, `(B, N)`: the weights, then the code.
+        mean: of its gradients, by Adam, `(B, N)`.
+        square: of their squares, `(B, N)`.
+        loss: of the best cube, `(B,)`.
+        network: whose weights `fitted` stands for; it is only called with these.
+        code: shape `(c, H, W)` of the code.
+        count: steps so far.
+        seed: of all that is drawn.
+    """
+
+    fitted: Tensor
+    mean: Tensor
+    square: Tensor
+    loss: Tensor
+    network: nn.Module
+    code: tuple[int, int, int]
+    count: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Untrained:
+    r"""Fit an untrained network to the measurement: its form is the prior.
+
+        min over θ, z of  f·mean|A G_θ(z + n) − y| + s·mean|z|,   x ← prior(G_θ(z + n), σ)
+
+    The code z goes into the network G_θ, disturbed by new noise n in every iteration. Weights and
+    code start at random and follow Adam, one step an iteration. The result is the cube of the least
+    loss so far. Solve for too long, and the network follows the noise of the measurement too.
+
+    Every sample of a batch has weights and a code of its own, and starts at the same ones. A first
+    cube has no influence. What is drawn is drawn anew in every run, from torch's seed.
+
+    Args:
+        network: makes G for C bands, `network(bands=C)`: a module from a code `(1, c, H, W)` to a
+            cube `(1, C, H, W)` without buffers, with c as its attribute `inputs` and fewest
+            rows and columns as `least`.
+        rate: of Adam, > 0.
+        fidelity: f, > 0.
+        sparsity: s, >= 0.
+        spread: the code is first drawn evenly from 0 to this.
+        disturbance: standard deviation of n, >= 0.
+        level: signal level at which the network sees the measurement, > 0; f and s are relative to
+            it. Where scenes reach from 0 to 1, as the authors' do, it is 0.52 in the median of
+            CAVE's training scenes, 0.29 to 0.87.
+        precision: "32-true", or "bf16-mixed" for a network that computes in bfloat16; weights, code
+            and loss stay as they are.
+
+    Raises:
+        TypeError: the network is no function.
+        ValueError: a number is out of range, or there is no such precision.
+
+    Source: Chen et al., "Lightweight convolutional thresholding sparse coding network prior for
+    computational hyperspectral imaging", its code; Ulyanov, Vedaldi, Lempitsky, "Deep image prior",
+    CVPR 2018; Kingma, Ba, "Adam", ICLR 2015, algorithm 1.
+    """
+
+    network: Callable[..., nn.Module]
+    rate: float = 1e-3
+    fidelity: float = 0.07
+    sparsity: float = 1.0
+    spread: float = 0.1
+    disturbance: float = 0.033
+    level: float = 0.5
+    precision: str = "32-true"
+    rho: ClassVar[float] = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the parts and the numbers."""
+        if not callable(self.network):
+            raise TypeError(f"Untrained network: expected a callable, got {self.network!r}")
+        for name in ("rate", "fidelity", "level"):
+            if not not_negative(f"Untrained {name}", getattr(self, name)):
+                raise ValueError(f"Untrained {name}: expected a number > 0, got 0")
+        for name in ("sparsity", "spread", "disturbance"):
+            not_negative(f"Untrained {name}", getattr(self, name))
+        if self.precision not in PRECISIONS:
+            expected = " or ".join(PRECISIONS)
+            raise ValueError(f"Untrained precision: expected {expected}, got {self.precision!r}")
+
+    def init(
+        self, y: Tensor, system: LinearSystem, x0: Tensor, statistics: Statistics | None = None
+    ) -> UntrainedState:
+        """Draw weights and code; x0 stands only until the first step."""
+        seed = torch.initial_seed()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            network: Any = self.network(bands=x0.shape[1])
+            height, width = (max(side, getattr(network, "least", 1)) for side in x0.shape[-2:])
+            code = (int(network.inputs), height, width)
+            weights = [weight.detach().flatten() for weight in network.parameters()]
+            drawn = torch.cat([*weights, self.spread * torch.rand(code).flatten()])
+        fitted = drawn.to(x0).repeat(len(x0), 1)
+        zeros, worst = torch.zeros_like(fitted), fitted.new_full((len(x0),), torch.inf)
+        network.to(x0)
+        return UntrainedState(x0, fitted, zeros, zeros, worst, network, code, 0, seed)
+
+    def step(
+        self, state: Any, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any
+    ) -> UntrainedState:
+        """Take one step of Adam, and keep the cube if its loss is the least."""
+        with torch.enable_grad():
+            fitted = state.fitted.detach().requires_grad_()
+            cube = self._generate(state, fitted) / self.level
+            residual = y - system(cube)
+            loss = self.fidelity * self.level * residual.abs().flatten(1).mean(1)
+            code = fitted[:, -_size(state.code) :]
+            loss = loss + self.sparsity * code.abs().mean(1)
+            (gradient,) = torch.autograd.grad(loss.sum(), fitted)
+        loss, cube, residual = loss.detach(), cube.detach(), residual.detach()
+        count = state.count + 1
+        mean = torch.lerp(gradient, state.mean, DECAYS[0])
+        square = torch.lerp(gradient.square(), state.square, DECAYS[1])
+        root = (square / (1 - DECAYS[1] ** count)).sqrt() + EPSILON
+        following = state.fitted - self.rate / (1 - DECAYS[0] ** count) * mean / root
+        # Not a number is no better, but is for the loop to see.
+        better = ~(loss >= state.loss)
+        x = prior(cube, sigma)
+        if x is not cube:
+            residual = y - system(x)
+        if state.residual is not None:
+            best = better.view(-1, 1, 1, 1)
+            x = torch.where(best, x, state.x)
+            residual = torch.where(best, residual, state.residual)
+        return UntrainedState(
+            x,
+            following,
+            mean,
+            square,
+            torch.where(better, loss, state.loss),
+            state.network,
+            state.code,
+            count,
+            state.seed,
+            residual=residual,
+        )
+
+    def _generate(self, state: UntrainedState, fitted: Tensor) -> Tensor:
+        """Run the network of every sample on its disturbed code: `(B, N)` → `(B, C, H, W)`."""
+        named = dict(state.network.named_parameters())
+        sizes = [weight.numel() for weight in named.values()]
+        random = torch.Generator(fitted.device).manual_seed((state.seed + state.count) % 2**63)
+        noise = torch.randn(state.code, generator=random, device=fitted.device).to(fitted)
+        cubes, dtype = [], PRECISIONS[self.precision]
+        for each in fitted:
+            *weights, code = each.split([*sizes, _size(state.code)])
+            shaped = {
+                name: weight.view_as(like)
+                for (name, like), weight in zip(named.items(), weights, strict=True)
+            }
+            z = code.view(state.code) + self.disturbance * noise
+            with torch.autocast(z.device.type, dtype, enabled=dtype is not None):
+                cube = functional_call(state.network, shaped, (z[None],))
+            cubes.append(cube.to(fitted.dtype))
+        height, width = state.x.shape[-2:]
+        return torch.cat(cubes)[..., :height, :width]
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    return torch.Size(shape).numel()
