@@ -57,7 +57,8 @@ class Untrained:
     loss so far. Solve for too long, and the network follows the noise of the measurement too.
 
     Every sample of a batch has weights and a code of its own, and starts at the same ones. A first
-    cube has no influence. What is drawn is drawn anew in every run, from torch's seed.
+    cube has no influence. What is drawn is drawn anew in every run, from torch's seed. With a
+    tolerance, a solver stops at the first iteration that is no better.
 
     Args:
         network: makes G for C bands, `network(bands=C)`: a module from a code `(1, c, H, W)` to a
