@@ -33,7 +33,7 @@ CASSI_DEVICE_INLINE T sum_row(T part, T* space) {
 // As `emit` with v = grad and z = -w, and dm besides.
 template <int N, class T, class E, class D>
 CASSI_DEVICE_INLINE void emit_both(const Fused& p, const Factors<T, E>& f, const T* z, int column,
-                                   const D* grad, const D* v, D* out, int64_t out_on) {
+                                   const D* grad, const D* v, D* out, Apart<N> out_on) {
   constexpr int pair = N > 1 ? kPair : 1, at_once = N > 1 ? 2 : 4;
   const DataStepBackward& a = p.a;
   const int bands = static_cast<int>(a.g.bands);
@@ -71,7 +71,7 @@ CASSI_DEVICE_INLINE void emit_both(const Fused& p, const Factors<T, E>& f, const
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       store_run(out, dv[i]);
-      out += out_on;
+      advance(out, out_on);
       if (a.per_band) {
         store_run(dm + (c + i) * p.mask.stride[2], part[i]);
       } else {
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kMost<N>, kBlocks<T, E, N>)
       for (int i = N * threadIdx.x; i < r.width; i += N * blockDim.x) {
         D* here = grad + i * p.grad.column;
         D* out = through ? here : row_of<D>(a.grad_v, at, 0) + i * a.grad_v.stride[3];
-        const int64_t out_on = through ? p.grad.band : a.grad_v.stride[1];
+        const Apart<N> out_on = through ? p.grad.band : a.grad_v.stride[1];
         if constexpr (Mask)
           emit_both<N>(p, factors, z, i, here, v + i * p.v.column, out, out_on);
         else

@@ -43,8 +43,10 @@ inline int64_t bands_at_once(const Geometry& g, int64_t size) {
   return bands >= 16 ? bands / 8 * 8 : bands > 1 ? bands : 1;
 }
 
-// Whether rows begin at, and bands and rows are apart by, multiples of n elements.
+// Whether rows begin at, and bands and rows are apart by, multiples of n elements, bands by as many
+// as 32 bits hold.
 inline bool in_runs(const View& v, int dimensions, int64_t n) {
+  if (v.stride[dimensions - 3] > 0xffffffff) return false;
   int64_t all = 0;
   for (int i = 0; i + 1 < dimensions; ++i) all |= v.stride[i];
   return v.stride[dimensions - 1] == 1 && all % n == 0 &&
@@ -231,12 +233,30 @@ struct Factors {
   bool inverse;  // divide by the mask; staged masks are inverse already
 };
 
+// Elements between the bands of a cube of which a thread takes N columns, see `in_runs`.
+template <int N>
+using Apart = std::conditional_t<(N > 1), unsigned, int64_t>;
+
+// To the band after, in one instruction: a compiler that knew that the elements between bands are
+// as many as before would multiply them outside of the loop, and add two words in it.
+template <class D>
+CASSI_DEVICE_INLINE void advance(D*& at, unsigned& apart) {
+#if defined(__CUDA_ARCH__)
+  asm("" : "+r"(apart));
+#endif
+  at += apart;
+}
+template <class D>
+CASSI_DEVICE_INLINE void advance(D*& at, int64_t& apart) {
+  at += apart;
+}
+
 // The N columns from w on of bands [first, last), which lie `v_on` and `x_on` apart:
 // x = v ± Σ_k m_k z_k, or without v if not Add. A few bands are read before any is written: several
 // loads are in flight. `Many`: there may be several shots.
 template <bool Add, int N, bool Many, class T, class E, class D>
 CASSI_DEVICE_INLINE void emit(const Factors<T, E>& f, int first, int last, int offset, int w,
-                              const D* v, int64_t v_on, D* x, int64_t x_on) {
+                              const D* v, Apart<N> v_on, D* x, Apart<N> x_on) {
   constexpr int pair = N > 1 ? kPair : 1;  // z begins at any multiple of the step
   const MaskRow<T, E> mask = mask_row<T, E>(f.mask, f.at, 0, f.staged, f.width);
   typename MaskRow<T, E>::Offset m = mask.offset(first, w);
@@ -287,7 +307,7 @@ CASSI_DEVICE_INLINE void emit(const Factors<T, E>& f, int first, int last, int o
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       store_run(x, value[i]);
-      x += x_on;
+      advance(x, x_on);
     }
     c += n;
   };
