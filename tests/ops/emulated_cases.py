@@ -135,13 +135,19 @@ def test_few_blocks(
 
 
 @pytest.mark.parametrize("norm", range(3))
+@pytest.mark.parametrize("limit", [2, 48, 227])
 def test_few_blocks_of_total_variation(
-    norm: int, parity: Parity, monkeypatch: pytest.MonkeyPatch
+    norm: int, limit: int, parity: Parity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Pixels of all bands that a block holds: none, 16 rows, 32; then several sweeps."""
+    if norm > 0:  # single bands need more, and never all of it
+        monkeypatch.setenv("CASSI_EMULATED_SHARED", str(limit))
     monkeypatch.setenv("CASSI_EMULATED_BLOCKS", "2")
-    x, dual = torch.rand(2, 3, 70, 50), 0.05 * torch.rand(2, 2, 3, 70, 50)
+    x, dual = torch.rand(2, 6, 70, 50), 0.05 * torch.rand(2, 2, 6, 70, 50)
     parity("tv_prox", x, torch.tensor([0.1]), 9, norm)
+    parity("tv_prox_dual", x, torch.tensor([0.1]), None, 7, norm)
     parity("tv_prox_dual", _channels_last(x), torch.tensor([0.1, 0.2]), dual, 5, norm)
+    parity("tv_prox_dual", x.bfloat16(), torch.tensor([0.1]), dual.double(), 2, norm)
 
 
 @pytest.mark.parametrize("shots", [1, 4, 5, 7])
