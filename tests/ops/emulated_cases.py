@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cassi import ops
 from cassi.ops._library import kernels
 
 Parity = Callable[..., tuple[Tensor, ...]]
@@ -161,6 +162,35 @@ def test_matrices_of_shots(
             size, types = (2, 5, 3, 19), (dtype,) * 3
             args = camera_arguments(name, size, 2, shots, mask_bands=bands, dtypes=types, rho=rho)
             parity(name, *args)
+
+
+@pytest.mark.parametrize("shots", [1, 2, 5])
+@pytest.mark.parametrize("limit", [2, 99])
+@pytest.mark.parametrize("blocks", [1, 2, 1000])
+def test_bands_of_every_reach(
+    shots: int,
+    limit: int,
+    blocks: int,
+    parity: Parity,
+    damping_per_pixel: Callable[[tuple[int, ...]], Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A row of the detector by a block, in shared memory, or by a thread where it does not fit.
+
+    The products that leave a column are fewer, or more, than the threads of a block.
+    """
+    monkeypatch.setenv("CASSI_EMULATED_SHARED", str(limit))
+    monkeypatch.setenv("CASSI_EMULATED_BLOCKS", str(blocks))
+    taps, starts = ops.linear_taps(torch.linspace(0.2, 7.7, 5))
+    mask, r = torch.rand(1, shots, 5, 3, 33), torch.rand(2, shots, 3, 41) - 0.5
+    spread = torch.cat([taps, 0.3 * taps.flip(-1)], -1)
+    for weights, rho in product((taps[..., :1], taps, spread), (None, "pixels")):
+        gram = ops.gram_taps(mask, weights, starts, 41).contiguous()
+        damping = torch.full((1, 1, 1, 1), 0.2)
+        if rho:
+            damping = damping_per_pixel((2, shots, 3, 41)).float()
+        parity("band_solve", r, gram, damping)
+        parity("band_solve", _channels_last(r), gram.double(), damping)
 
 
 @pytest.mark.parametrize("shots", [1, 2])
