@@ -20,7 +20,7 @@ CASSI_DEVICE_INLINE T measured(const Adjoint& a, int64_t b, int64_t k, int64_t h
 
 // The detector rows come into shared memory; the cube goes there too where its bands are innermost,
 // some at a time, and from there to global memory. `Mixed`: the result are components of it.
-template <class D, class T, class E, int N, bool Mixed>
+template <class D, class T, class E, int N, int P, bool Mixed>
 __global__ void __launch_bounds__(kMost<N>, kBlocks<T, E, N>)
     adjoint_rows(const __grid_constant__ Backproject p, const __grid_constant__ Rows r,
                  const __grid_constant__ Tile tile, const __grid_constant__ Tile v_tile) {
@@ -54,24 +54,26 @@ __global__ void __launch_bounds__(kMost<N>, kBlocks<T, E, N>)
       __syncthreads();
       for (int w = N * threadIdx.x; at.inside && w < r.width; w += N * blockDim.x) {
         if constexpr (Mixed) {
-          shots > 1 ? collect<N, true>(a, factors, basis, w)
-                    : collect<N, false>(a, factors, basis, w);
+          shots > 1 ? collect<N, P, true>(a, factors, basis, w)
+                    : collect<N, P, false>(a, factors, basis, w);
         } else {
           D* here = rows + w * tile.column;
           D* x = through ? nullptr : row_of<D>(a.x, at, first) + w * a.x.stride[3];
           const D* v =
               through || !add ? nullptr : row_of<const D>(p.v, at, first) + w * p.v.stride[3];
           if (through && add)
-            emit<true, 1, true>(factors, first, last, offset, w, here, tile.band, here, tile.band);
+            emit<true, 1, 1, true>(factors, first, last, offset, w, here, tile.band, here,
+                                   tile.band);
           else if (through)
-            emit<false, 1, true>(factors, first, last, offset, w, here, tile.band, here, tile.band);
+            emit<false, 1, 1, true>(factors, first, last, offset, w, here, tile.band, here,
+                                    tile.band);
           else if (add)
-            emit<true, N, true>(factors, first, last, offset, w, v, p.v.stride[1], x,
-                                a.x.stride[1]);
+            emit<true, N, P, true>(factors, first, last, offset, w, v, p.v.stride[1], x,
+                                   a.x.stride[1]);
           else if (N == 1 || shots > 1)
-            emit<false, N, true>(factors, first, last, offset, w, v, 0, x, a.x.stride[1]);
+            emit<false, N, P, true>(factors, first, last, offset, w, v, 0, x, a.x.stride[1]);
           else
-            emit<false, N, false>(factors, first, last, offset, w, v, 0, x, a.x.stride[1]);
+            emit<false, N, P, false>(factors, first, last, offset, w, v, 0, x, a.x.stride[1]);
         }
       }
       __syncthreads();
@@ -133,11 +135,11 @@ bool launch_rows(const Backproject& p, void* stream) {
   Rows r;
   if (!arrange(r, g, through ? chunk : g.bands, through ? tile.bytes(chunk, g.width) : 0, 0,
                staged ? g.shots * g.width * size : 0, g.shots * detector_width(g) * size,
-               Mixed ? g.bands * padded_rank(a.rank) * size : 0, runs ? columns : 1))
+               Mixed ? g.bands * padded_rank(a.rank) * size : 0, runs, runs ? columns : 1))
     return false;
-  with_mask<D, columns>(a.mask, cube.dtype, runs, [&](auto e, auto n) {
-    run(adjoint_rows<D, T, decltype(e), n, Mixed>, r.count, r.threads, r.shared(), stream, p, r,
-        tile, v_tile);
+  with_mask<D, columns, columns>(a.mask, cube.dtype, g, runs, [&](auto e, auto n) {
+    run(adjoint_rows<D, T, decltype(e), n.cube, n.detector, Mixed>, r.count, r.threads, r.shared(),
+        stream, p, r, tile, v_tile);
   });
   return true;
 }

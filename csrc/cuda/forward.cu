@@ -107,16 +107,16 @@ bool launch_rows(const Forward& a, void* stream) {
   const int64_t chunk = bands_at_once(g, sizeof(D)), size = sizeof(T);
   const bool staged = a.mask.stride[2] == 0, once = chunk == g.bands;
   const Tile tile = tile_of(cube, g, chunk, g.width);
-  const bool runs = !tile.bands_inner && takes_runs(g, a.mask, cube.dtype, kPair) &&
+  const bool runs = !tile.bands_inner && in_pairs(g) && takes_runs(g, a.mask, cube.dtype, kPair) &&
                     (!Mixed || in_runs(a.x, 4, kPair));
   Rows r;
   if (!arrange(r, g, chunk, tile.bytes(chunk, g.width), 0, staged ? g.shots * g.width * size : 0,
                once ? 0 : g.shots * detector_width(g) * size,
-               Mixed ? g.bands * padded_rank(a.rank) * size : 0, runs ? kPair : 1))
+               Mixed ? g.bands * padded_rank(a.rank) * size : 0, runs, runs ? kPair : 1))
     return false;
-  with_mask<D, kPair>(a.mask, cube.dtype, runs, [&](auto e, auto n) {
-    run(forward_rows<D, T, decltype(e), n, Mixed>, r.count, r.threads, r.shared(), stream, a, r,
-        tile);
+  with_mask<D, kPair, 1>(a.mask, cube.dtype, g, runs, [&](auto e, auto n) {
+    run(forward_rows<D, T, decltype(e), n.cube, Mixed>, r.count, r.threads, r.shared(), stream, a,
+        r, tile);
   });
   return true;
 }

@@ -54,11 +54,10 @@ CASSI_DEVICE_INLINE void mix(const Forward& a, const Place& at, const T* basis, 
     }
 }
 
-// Of N columns from w on, all components, from the detector rows in `f`. `Many`: there may be
-// several shots.
-template <int N, bool Many, class T, class E>
+// Of N columns from w on, all components, from the detector rows in `f`, P of them at a time.
+// `Many`: there may be several shots.
+template <int N, int P, bool Many, class T, class E>
 CASSI_DEVICE_INLINE void collect(const Adjoint& a, const Factors<T, E>& f, const T* basis, int w) {
-  constexpr int pair = N > 1 ? kPair : 1;
   const int rank = static_cast<int>(a.rank), padded = static_cast<int>(padded_rank(rank));
   const int bands = static_cast<int>(a.g.bands);
   for (int first = 0; first < rank; first += kTogether) {
@@ -75,14 +74,14 @@ CASSI_DEVICE_INLINE void collect(const Adjoint& a, const Factors<T, E>& f, const
         mask.run(factor, m);
         m += mask.band;
       }
-      load_run<N, pair>(value, y);
+      load_run<N, P>(value, y);
 #pragma unroll
       for (int j = 0; j < N; ++j) value[j] *= factor[j];
 #pragma unroll 1
       for (int k = 1; Many && k < f.shots; ++k) {
         const MaskRow<T, E> other = mask_row<T, E>(f.mask, f.at, k, f.staged, f.width);
         T light[N], shot[N];
-        load_run<N, pair>(light, y + k * f.wide);
+        load_run<N, P>(light, y + k * f.wide);
         other.run(shot, other.offset(c, w));
 #pragma unroll
         for (int j = 0; j < N; ++j) value[j] += shot[j] * light[j];

@@ -6,12 +6,13 @@
 
 No GPU is needed. The count is static: of every kernel's innermost loops, the one that copies the
 cube into shared memory (16 bytes at a time), the one that sums bands onto a detector column, and
-the one that emits bands; each is the one of its kind that takes most elements a turn, and of
-several of them the shortest, which is what full tiles of one shot run. Its
+the one that emits bands; each is the one of its kind that spends the fewest instructions on an
+element, which is what full tiles of one shot run. Its
 instructions are divided by the elements that one turn of it takes: bytes copied over the size of
 an element, or multiplications. What goes before and after these loops, once a row or a detector
-column, is not counted. Of the kernels with one mask for all bands; the number
-in their name is that of the columns that a thread takes. Where they work on components of a cube
+column, is not counted. Of the kernels with one mask for all bands; the numbers
+in their names are those of the columns that a thread takes, of the cube and of the detector. Of two
+numbers the last is the step as well. Where they work on components of a cube
 (`forward_subspace`, `adjoint_subspace`) bands are mixed from eight of them instead of copied, or
 summed onto eight instead of emitted.
 """
@@ -19,6 +20,7 @@ summed onto eight instead of emitted.
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import shutil
 import subprocess
@@ -133,23 +135,23 @@ def count(kernel: str, code: str) -> list[list[str | float]]:
     """Return a row for every kernel of the file that works on whole rows."""
     rows: list[list[str | float]] = []
     for name, lines in functions(code).items():
-        pattern = rf"{kernel}_rows<(\w+), \w+, \S*Staged, (\d)(, true)?.*?>\("
+        pattern = rf"{kernel}_rows<(\w+), \w+, \S*Staged, (\d)(, \d)?(, true)?.*?>\("
         match = re.search(pattern, demangle(name)) if f"{kernel}_rows" in name else None
         if not match or match[1] not in SIZES:
             continue
-        longest: dict[str, tuple[float, int]] = {}
+        least: dict[str, float] = {}
         for loop in loops_of(lines):
-            if found := classify(loop, SIZES[match[1]], kernel, bool(match[3])):
+            if found := classify(loop, SIZES[match[1]], kernel, bool(match[4])):
                 phase, elements = found
-                longest[phase] = max(longest.get(phase, (0, 0)), (elements, -len(loop)))
-        each = [-longest[p][1] / longest[p][0] if p in longest else 0.0 for p in PHASES[kernel]]
+                least[phase] = min(least.get(phase, math.inf), len(loop) / elements)
+        each = [least.get(p, 0.0) for p in PHASES[kernel]]
         shown = {
             p: f"{value:.1f}" if value else "?"
             for p, value in zip(PHASES[kernel], each, strict=True)
         }
         rows.append(
             [
-                f"{kernel}{'_subspace' if match[3] else ''} {match[2]}",
+                f"{kernel}{'_subspace' if match[4] else ''} {match[2]}{(match[3] or '')[1:]}",
                 match[1].strip("_").removeprefix("nv_"),
             ]
             + [shown.get(phase, "") for phase in ("copy", "sum", "emit")]

@@ -65,10 +65,17 @@ def test_units_of_every_width(
     name: str, dtype: torch.dtype, parity: Parity, camera_arguments: Arguments
 ) -> None:
     """Rows and pixels are copied in units of 2 to 16 bytes, as sizes and addresses permit."""
-    for bands, width in ((8, 16), (4, 12), (28, 34), (6, 7)):
+    for bands, width, step in (
+        (8, 16, 2),
+        (8, 16, 1),
+        (7, 12, 1),
+        (4, 12, 4),
+        (28, 34, 2),
+        (6, 7, 2),
+    ):
         size = (2, bands, 3, width)
         for shares, rho in (((1, 1), (0.1,)), ((2, bands), "pixels")):
-            args = camera_arguments(name, size, 2, 1, *shares, dtypes=(dtype,) * 3, rho=rho)
+            args = camera_arguments(name, size, step, 1, *shares, dtypes=(dtype,) * 3, rho=rho)
             for layout in LAYOUTS:
                 parity(name, *_turn(args, layout))
     if "channels_last" in str(getattr(kernels, name).default._schema):
@@ -127,8 +134,8 @@ def test_few_blocks(
     for size, shots in product([(3, 8, 9, 33), (2, 7, 5, 16), (1, 70, 3, 259)], (1, 2)):
         if shots > 1 and name == "ratio_inverse":
             continue
-        for shares, rho in product(((1, 1), size[:2]), ((0.1,), "pixels")):
-            args = camera_arguments(name, size, -2, shots, *shares, rho=rho)
+        for shares, rho, step in product(((1, 1), size[:2]), ((0.1,), "pixels"), (-2, 1)):
+            args = camera_arguments(name, size, step, shots, *shares, rho=rho)
             for layout in (LAYOUTS[0], _channels_last, _misaligned_pixels):
                 parity(name, *_turn(args, layout))
             if name in ("adjoint", "ratio_inverse"):
