@@ -60,7 +60,7 @@ def total_variation(size: str, noise: float | Literal["auto"] = "auto") -> Solve
     settings = SIZES[size]
     smooth = TV(weight=1.0, iterations=5, norm="nuclear", warm=True)
     return Solver(
-        prior=Subspace(prior=smooth, energy=1.5e-3, balance=settings["balance"]),
+        prior=Subspace(prior=smooth, balance=settings["balance"]),
         algorithm=ADMM(rho=0.05, relaxation=1.85),
         iterations=settings["start"],
         sigma=Geometric(0.7, settings["strength"]),

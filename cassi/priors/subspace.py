@@ -56,9 +56,9 @@ class Subspace:
     """
 
     prior: Any = PRIOR
-    rank: int = 6
+    rank: int = 8
     pool: int = 16
-    energy: float = 1.5e-3
+    energy: float = 6e-4
     settled: float = 0.4
     balance: float = 0.0
     renew: int = 5
