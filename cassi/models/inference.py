@@ -124,8 +124,10 @@ class Inference(nn.Module):
         first, noise = None, None
         if self.start is not None:
             whole = statistics or Statistics(lambda: [(y, system)])
-            start = whole.remember(self, partial(self._look, whole, self.start))
-            found = start.run(y, system, statistics=whole).checked()
+            found = self.start.run(y, system, statistics=whole).checked()
+            start = whole.remember(self, partial(self._look, whole, self.start, found.noise))
+            if start is not self.start:
+                found = start.run(y, system, statistics=whole).checked()
             first, noise = found.x, found.noise
         x = self._recover(y, system, statistics=statistics, start=first, noise=noise)
         # A cube that is not finite is for the caller to report.
@@ -147,18 +149,21 @@ class Inference(nn.Module):
         return refine(x, y, system, noise=noise, visible=visible, statistics=statistics)
 
     @torch.no_grad()
-    def _look(self, statistics: Statistics, start: Solver) -> Solver:
+    def _look(self, statistics: Statistics, start: Solver, found: Tensor | None) -> Solver:
         """Return the start, told of the noise where windows show more than there can be.
 
-        A start that looks at no pixels held out is taken as it is. Otherwise the network is given
-        the brightest lines without some of their pixels. What it misses those by is texture as well
-        as noise: where that is less than the noise that windows show, it is all there can be.
+        A start that looks at no pixels held out is taken as it is, and so is one that by them has
+        `found` all to be texture. Otherwise the network is given the brightest lines without some
+        of their pixels. What it misses those by is texture as well as noise: where that is less
+        than the noise that windows show, it is all there can be.
         """
         y, system = statistics.brightest()
         if not start.heldout or start.noise != "auto" or not hasattr(system, "weighted"):
             return start
         shown = statistics.noise.to(y)
         if not bool((shown > UNSEEN).any()):
+            return start
+        if found is not None and not bool((found > UNSEEN).any()):
             return start
         y, system = brightest(seen(y, system), system, LINES)
         heldout = draw_seen(y, system)

@@ -58,7 +58,7 @@ class Subspace:
     prior: Any = PRIOR
     rank: int = 8
     pool: int = 16
-    energy: float = 6e-4
+    energy: float = 1e-3
     settled: float = 0.4
     balance: float = 0.0
     renew: int = 5
