@@ -32,6 +32,8 @@ from cassi.solvers.base import Reconstructor
 FILE_SUFFIX = ".safetensors"
 _COMPOSING = threading.RLock()
 """Hydra's search path is the process's: one thread at a time sets it."""
+ADAPT = ("experiment=self_supervised", "solver.passes=5", "solver.iterations=200")
+"""What `adapt=true` puts a network beside: patches of the scene itself, for a minute."""
 KEYS = ("method", "model", "name", "overrides", "weights")
 """Of an item of `reconstructors`."""
 
@@ -39,7 +41,7 @@ KEYS = ("method", "model", "name", "overrides", "weights")
 class Recipe:
     """What settings describe: a solver, or a network that is made for each number of bands.
 
-    A network beside a solver with a start is the solver's partner.
+    A network beside a solver with a start is the solver's partner; with `adapt`, of `ADAPT`'s.
 
     Args:
         settings: of cassi-reconstruct.
@@ -54,6 +56,7 @@ class Recipe:
     """
 
     def __init__(self, settings: Reconstruct, device: torch.device) -> None:
+        settings = adapted(settings)
         self.settings, self.device = settings, device
         self.bands: int | None = None
         self._networks: dict[int, tuple[Reconstructor, Card]] = {}
@@ -86,6 +89,18 @@ class Recipe:
             ready = prepare(network, self.settings.refine, self.settings.precision)
             self._networks[bands] = ready.to(self.device), card
         return self._networks[bands]
+
+
+def adapted(settings: Any) -> Any:
+    """Return settings with the solver that fits a network's cube to the snapshot, if they ask so.
+
+    It is told the noise that theirs is; a solver with a start of its own stays.
+    """
+    if not settings.adapt or has_start(settings):
+        return replace(settings, adapt=False)
+    passes, told = compose_settings(ADAPT), (settings.solver or {}).get("noise", "auto")
+    solver = passes.solver | {"noise": told}
+    return replace(settings, solver=solver, prior=passes.prior, adapt=False)
 
 
 def has_start(settings: Any) -> bool:
@@ -413,6 +428,7 @@ def settings_of(
 
 def identity_of(settings: Reconstruct, bands: int) -> dict[str, Any]:
     """Return what the results of a reconstructor depend on beside camera and measurement."""
+    settings = adapted(settings)
     solver = {"solver": settings.solver, "prior": settings.prior}
     if settings.model is None:
         return name_weights(solver)

@@ -195,10 +195,13 @@ class Reconstruct(Snapshots):
     halo: int | None
     batch: Any = field(metadata=_NOTHING)
     calibrate: bool
+    adapt: bool = False
 
     def __post_init__(self) -> None:
         """Check what can be checked without a file."""
         super().__post_init__()
+        if self.adapt and self.model is None:
+            raise ValueError("adapt: expected false without a network; give model=pretrained")
         if self.calibrate and self.memory_budget is not None:
             raise ValueError(
                 "calibrate: expected false with memory_budget; run cassi-calibrate, and give the "

@@ -1,7 +1,8 @@
 // x[b,c,h,w] = Σ_k m[k,c,h,w] y[b,k,h,w+o(c)], and the ratio inverse
-// x[b,c,h,w] = y[b,h,w+o(c)] / n(w+o(c)) / max(m[c,h,w], 1e-12), n the number of bands there.
+// x[b,c,h,w] = y[b,h,w+o(c)] / n(w+o(c)) / max(m[c,h,w], 1e-12), n the number of bands there;
+// x may be asked for as components, Eᵀx.
 #include "parts.cuh"
-#include "rows.cuh"
+#include "subspace.cuh"
 
 namespace cassi {
 namespace cuda {
@@ -18,8 +19,8 @@ CASSI_DEVICE_INLINE T measured(const Adjoint& a, int64_t b, int64_t k, int64_t h
 }
 
 // The detector rows come into shared memory; the cube goes there too where its bands are innermost,
-// some at a time, and from there to global memory.
-template <class D, class T, class E, int N>
+// some at a time, and from there to global memory. `Mixed`: the result are components of it.
+template <class D, class T, class E, int N, int P, bool Mixed>
 __global__ void __launch_bounds__(kMost<N>, kBlocks<T, E, N>)
     adjoint_rows(const __grid_constant__ Backproject p, const __grid_constant__ Rows r,
                  const __grid_constant__ Tile tile, const __grid_constant__ Tile v_tile) {
@@ -33,6 +34,7 @@ __global__ void __launch_bounds__(kMost<N>, kBlocks<T, E, N>)
   D* rows = reinterpret_cast<D*>(memory);
   T* staged = reinterpret_cast<T*>(memory + r.mask);
   T* y = reinterpret_cast<T*>(memory + r.first_line);
+  T* basis = reinterpret_cast<T*>(memory + r.second_line);
   for (unsigned block = blockIdx.x; block < r.count; block += gridDim.x) {
     const Place at = place(r, g, block);
     for (int k = 0; at.inside && k < shots; ++k)
@@ -40,6 +42,7 @@ __global__ void __launch_bounds__(kMost<N>, kBlocks<T, E, N>)
         y[k * r.wide + w] = measured<T>(a, at.b, k, at.h, w);
     if (at.inside && std::is_same_v<E, Staged>)
       stage_mask(a.mask, at, shots, r.width, a.ratio, staged);
+    if (Mixed && at.inside) stage_basis(a, at.b, basis);
     const Factors<T, E> factors = {a.mask, at,    staged, y,    r.width,
                                    r.wide, shots, step,   sign, a.ratio};
     for (int first = 0; first < bands; first += r.chunk) {
@@ -50,20 +53,28 @@ __global__ void __launch_bounds__(kMost<N>, kBlocks<T, E, N>)
       await_copies();
       __syncthreads();
       for (int w = N * threadIdx.x; at.inside && w < r.width; w += N * blockDim.x) {
-        D* here = rows + w * tile.column;
-        D* x = through ? nullptr : row_of<D>(a.x, at, first) + w * a.x.stride[3];
-        const D* v =
-            through || !add ? nullptr : row_of<const D>(p.v, at, first) + w * p.v.stride[3];
-        if (through && add)
-          emit<true, 1, true>(factors, first, last, offset, w, here, tile.band, here, tile.band);
-        else if (through)
-          emit<false, 1, true>(factors, first, last, offset, w, here, tile.band, here, tile.band);
-        else if (add)
-          emit<true, N, true>(factors, first, last, offset, w, v, p.v.stride[1], x, a.x.stride[1]);
-        else if (N == 1 || shots > 1)
-          emit<false, N, true>(factors, first, last, offset, w, v, 0, x, a.x.stride[1]);
-        else
-          emit<false, N, false>(factors, first, last, offset, w, v, 0, x, a.x.stride[1]);
+        if constexpr (Mixed) {
+          shots > 1 ? collect<N, P, true>(a, factors, basis, w)
+                    : collect<N, P, false>(a, factors, basis, w);
+        } else {
+          D* here = rows + w * tile.column;
+          D* x = through ? nullptr : row_of<D>(a.x, at, first) + w * a.x.stride[3];
+          const D* v =
+              through || !add ? nullptr : row_of<const D>(p.v, at, first) + w * p.v.stride[3];
+          if (through && add)
+            emit<true, 1, 1, true>(factors, first, last, offset, w, here, tile.band, here,
+                                   tile.band);
+          else if (through)
+            emit<false, 1, 1, true>(factors, first, last, offset, w, here, tile.band, here,
+                                    tile.band);
+          else if (add)
+            emit<true, N, P, true>(factors, first, last, offset, w, v, p.v.stride[1], x,
+                                   a.x.stride[1]);
+          else if (N == 1 || shots > 1)
+            emit<false, N, P, true>(factors, first, last, offset, w, v, 0, x, a.x.stride[1]);
+          else
+            emit<false, N, P, false>(factors, first, last, offset, w, v, 0, x, a.x.stride[1]);
+        }
       }
       __syncthreads();
       if (at.inside && through)
@@ -80,30 +91,38 @@ __global__ void __launch_bounds__(256)
   const Adjoint& a = p.a;
   const Geometry& g = a.g;
   const T sign = p.subtract ? T(-1) : T(1);
+  const int64_t results = a.basis.data ? a.rank : g.bands;
   for (int64_t row = first_row(); row < rows; row += rows_apart()) {
-    const int64_t h = row % g.height, c = row / g.height % g.bands, b = row / g.height / g.bands;
-    const int64_t o = band_offset(g, c);
+    const int64_t h = row % g.height, i = row / g.height % results, b = row / g.height / results;
     for (int64_t w = threadIdx.x; w < g.width; w += blockDim.x) {
-      T value = p.v.data ? load<T>(p.v, index(p.v, b, c, h, w)) : T(0);
+      const auto add_band = [&](T value, int64_t c) {
 #pragma unroll 1
-      for (int64_t k = 0; k < g.shots; ++k) {
-        T factor = load<T>(a.mask, index(a.mask, b, k, c, h, w));
-        if (a.ratio) factor = inverse_mask(factor);
-        value += sign * factor * measured<T>(a, b, k, h, w + o);
-      }
-      store(a.x, index(a.x, b, c, h, w), value);
+        for (int64_t k = 0; k < g.shots; ++k) {
+          T factor = load<T>(a.mask, index(a.mask, b, k, c, h, w));
+          if (a.ratio) factor = inverse_mask(factor);
+          value += sign * factor * measured<T>(a, b, k, h, w + band_offset(g, c));
+        }
+        return value;
+      };
+      T value = p.v.data ? load<T>(p.v, index(p.v, b, i, h, w)) : T(0);
+      if (!a.basis.data) value = add_band(value, i);
+      for (int64_t c = 0; a.basis.data && c < g.bands; ++c)
+        value += load<T>(a.basis, basis_index(a.basis, b, c, i)) * add_band(T(0), c);
+      store(a.x, index(a.x, b, i, h, w), value);
     }
   }
 }
 
-template <class D, class T>
+template <class D, class T, bool Mixed>
 bool launch_rows(const Backproject& p, void* stream) {
   const Adjoint& a = p.a;
   const Geometry& g = a.g;
   if (!is_small(g) || (p.v.data && p.v.dtype != a.x.dtype)) return false;
+  constexpr int columns = Mixed ? kPair : kRun<T>;
+  const View cube = Mixed ? View{nullptr, a.sums, {0, g.width, 0, 1, 0}} : a.x;
   // Without a tile, all bands at once.
   const int64_t chunk = bands_at_once(g, sizeof(D)), size = sizeof(T);
-  const Tile tile = tile_of(a.x, g, chunk, g.width);
+  const Tile tile = tile_of(cube, g, chunk, g.width);
   const bool staged = a.mask.stride[2] == 0, through = tile.bands_inner;
   // v comes through the tile of x where its bands are innermost too.
   Tile v_tile = tile;
@@ -111,16 +130,16 @@ bool launch_rows(const Backproject& p, void* stream) {
     v_tile = tile_of(p.v, g, chunk, g.width);
     if (!v_tile.bands_inner) return false;
   }
-  const bool runs = !through && takes_runs(g, a.mask, a.x.dtype, kRun<T>) &&
-                    in_runs(a.x, 4, kRun<T>) && (!p.v.data || in_runs(p.v, 4, kRun<T>));
+  const bool runs = !through && takes_runs(g, a.mask, cube.dtype, columns) &&
+                    in_runs(a.x, 4, columns) && (!p.v.data || in_runs(p.v, 4, columns));
   Rows r;
   if (!arrange(r, g, through ? chunk : g.bands, through ? tile.bytes(chunk, g.width) : 0, 0,
-               staged ? g.shots * g.width * size : 0, g.shots * detector_width(g) * size, 0,
-               runs ? kRun<T> : 1))
+               staged ? g.shots * g.width * size : 0, g.shots * detector_width(g) * size,
+               Mixed ? g.bands * padded_rank(a.rank) * size : 0, runs, runs ? columns : 1))
     return false;
-  with_mask<D, kRun<T>>(a.mask, a.x.dtype, runs, [&](auto e, auto n) {
-    run(adjoint_rows<D, T, decltype(e), n>, r.count, r.threads, r.shared(), stream, p, r, tile,
-        v_tile);
+  with_mask<D, columns, columns>(a.mask, cube.dtype, g, runs, [&](auto e, auto n) {
+    run(adjoint_rows<D, T, decltype(e), n.cube, n.detector, Mixed>, r.count, r.threads, r.shared(),
+        stream, p, r, tile, v_tile);
   });
   return true;
 }
@@ -129,18 +148,25 @@ bool launch_rows(const Backproject& p, void* stream) {
 
 void backproject(const Backproject& p, void* stream) {
   const Geometry& g = p.a.g;
-  if (with_types(p.a.x.dtype, p.a.sums,
-                 [&](auto d, auto t) { return launch_rows<decltype(d), decltype(t)>(p, stream); }))
-    return;
-  const Lines lines = {g.batch * g.bands * g.height, g.width};
+  const bool mixed = p.a.basis.data != nullptr;
+  bool done = false;
+  if (mixed)
+    with_sums(p.a.sums, [&](auto t) {
+      using T = decltype(t);
+      done = launch_rows<T, T, true>(p, stream);
+    });
+  else
+    done = with_types(p.a.x.dtype, p.a.sums, [&](auto d, auto t) {
+      return launch_rows<decltype(d), decltype(t), false>(p, stream);
+    });
+  if (done) return;
+  const Lines lines = {g.batch * (mixed ? p.a.rank : g.bands) * g.height, g.width};
   with_sums(p.a.sums,
             [&](auto t) { run_lines(adjoint_direct<decltype(t)>, lines, stream, p, lines.rows); });
 }
 
 }  // namespace cuda
 
-void launch(const Adjoint& a, void* stream) {
-  a.basis.data ? cuda::adjoint_subspace(a, stream) : cuda::backproject({a, a.v, false}, stream);
-}
+void launch(const Adjoint& a, void* stream) { cuda::backproject({a, a.v, false}, stream); }
 
 }  // namespace cassi

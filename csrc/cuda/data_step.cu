@@ -7,13 +7,12 @@ namespace cuda {
 namespace {
 
 // One shot: a row of v stays in shared memory, so that it is read once and x is written once.
-template <class D, class T, class E, int N>
+template <class D, class T, class E, int N, int P>
 __global__ void __launch_bounds__(kMost<N>, kBlocks<T, E, N>)
     data_step_rows(const __grid_constant__ DataStep a, const __grid_constant__ Rows r,
                    const __grid_constant__ Tile tile, const __grid_constant__ Tile x_tile) {
   const Geometry& g = a.g;
   const int bands = static_cast<int>(g.bands), step = static_cast<int>(g.step);
-  constexpr int pair = N > 1 ? kPair : 1;
   const bool through = N == 1 && tile.bands_inner && x_tile.bands_inner;
   char* memory = row_memory(r);
   D* v = reinterpret_cast<D*>(memory);
@@ -31,16 +30,16 @@ __global__ void __launch_bounds__(kMost<N>, kBlocks<T, E, N>)
     __syncthreads();
     if (at.inside) {
       const MaskRow<T, E> mask = mask_row<T, E>(a.mask, at, 0, staged, r.width);
-      for (int w = pair * threadIdx.x; w < r.wide; w += pair * blockDim.x) {
-        T rho[pair], gram[pair], sum[pair] = {};
+      for (int w = P * threadIdx.x; w < r.wide; w += P * blockDim.x) {
+        T rho[P], gram[P], sum[P] = {};
 #pragma unroll
-        for (int i = 0; i < pair; ++i) {
+        for (int i = 0; i < P; ++i) {
           rho[i] = load<T>(a.rho, index(a.rho, at.b, 0, at.h, w + i));
           gram[i] = load<T>(a.gram, index(a.gram, at.b, 0, 0, at.h, w + i));
         }
         gather(sum, g, tile, v, 0, mask, 0, bands, w);
 #pragma unroll
-        for (int i = 0; i < pair; ++i) z[w + i] = damped_solve(z[w + i] - sum[i], gram[i], rho[i]);
+        for (int i = 0; i < P; ++i) z[w + i] = damped_solve(z[w + i] - sum[i], gram[i], rho[i]);
       }
     }
     __syncthreads();
@@ -50,10 +49,10 @@ __global__ void __launch_bounds__(kMost<N>, kBlocks<T, E, N>)
       for (int w = N * threadIdx.x; w < r.width; w += N * blockDim.x) {
         D* here = v + w * tile.column;
         if (through)
-          emit<true, 1, false>(factors, 0, bands, offset, w, here, tile.band, here, tile.band);
+          emit<true, 1, 1, false>(factors, 0, bands, offset, w, here, tile.band, here, tile.band);
         else
-          emit<true, N, false>(factors, 0, bands, offset, w, here, tile.band,
-                               row_of<D>(a.x, at, 0) + w * a.x.stride[3], a.x.stride[1]);
+          emit<true, N, P, false>(factors, 0, bands, offset, w, here, tile.band,
+                                  row_of<D>(a.x, at, 0) + w * a.x.stride[3], a.x.stride[1]);
       }
     }
     __syncthreads();
@@ -75,11 +74,11 @@ bool launch_rows(const DataStep& a, void* stream) {
       !tile.bands_inner && takes_runs(g, a.mask, a.v.dtype, kRun<T>) && in_runs(a.x, 4, kRun<T>);
   Rows r;
   if (!arrange(r, g, g.bands, tile.bytes(g.bands, g.width), 0, staged ? g.width * sizeof(T) : 0,
-               detector_width(g) * sizeof(T), 0, runs ? kPair : 1))
+               detector_width(g) * sizeof(T), 0, runs, runs && in_pairs(g) ? kPair : 1))
     return false;
-  with_mask<D, kRun<T>>(a.mask, a.v.dtype, runs, [&](auto e, auto n) {
-    run(data_step_rows<D, T, decltype(e), n>, r.count, r.threads, r.shared(), stream, a, r, tile,
-        x_tile);
+  with_mask<D, kRun<T>, kRun<T>>(a.mask, a.v.dtype, g, runs, [&](auto e, auto n) {
+    run(data_step_rows<D, T, decltype(e), n.cube, n.detector>, r.count, r.threads, r.shared(),
+        stream, a, r, tile, x_tile);
   });
   return true;
 }

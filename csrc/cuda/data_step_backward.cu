@@ -33,7 +33,7 @@ CASSI_DEVICE_INLINE T sum_row(T part, T* space) {
 // As `emit` with v = grad and z = -w, and dm besides.
 template <int N, class T, class E, class D>
 CASSI_DEVICE_INLINE void emit_both(const Fused& p, const Factors<T, E>& f, const T* z, int column,
-                                   const D* grad, const D* v, D* out, int64_t out_on) {
+                                   const D* grad, const D* v, D* out, Apart<N> out_on) {
   constexpr int pair = N > 1 ? kPair : 1, at_once = N > 1 ? 2 : 4;
   const DataStepBackward& a = p.a;
   const int bands = static_cast<int>(a.g.bands);
@@ -71,7 +71,7 @@ CASSI_DEVICE_INLINE void emit_both(const Fused& p, const Factors<T, E>& f, const
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       store_run(out, dv[i]);
-      out += out_on;
+      advance(out, out_on);
       if (a.per_band) {
         store_run(dm + (c + i) * p.mask.stride[2], part[i]);
       } else {
@@ -156,11 +156,11 @@ __global__ void __launch_bounds__(kMost<N>, kBlocks<T, E, N>)
       for (int i = N * threadIdx.x; i < r.width; i += N * blockDim.x) {
         D* here = grad + i * p.grad.column;
         D* out = through ? here : row_of<D>(a.grad_v, at, 0) + i * a.grad_v.stride[3];
-        const int64_t out_on = through ? p.grad.band : a.grad_v.stride[1];
+        const Apart<N> out_on = through ? p.grad.band : a.grad_v.stride[1];
         if constexpr (Mask)
           emit_both<N>(p, factors, z, i, here, v + i * p.v.column, out, out_on);
         else
-          emit<true, N, false>(factors, 0, bands, offset, i, here, p.grad.band, out, out_on);
+          emit<true, N, pair, false>(factors, 0, bands, offset, i, here, p.grad.band, out, out_on);
       }
     }
     __syncthreads();
@@ -187,11 +187,11 @@ bool launch_rows(const DataStepBackward& a, void* stream) {
              a.grad_mask,
              {},
              {}};
-  const bool runs = !p.grad.bands_inner && !(both && p.v.bands_inner) &&
+  const bool runs = !p.grad.bands_inner && !(both && p.v.bands_inner) && in_pairs(g) &&
                     takes_runs(g, a.mask, a.v.dtype, kRun<T>) && in_runs(a.grad_v, 4, kRun<T>);
   if (!arrange(p.r, g, g.bands, p.grad.bytes(g.bands, g.width),
                both ? p.v.bytes(g.bands, g.width) : 0, staged ? g.width * size : 0, wide * size,
-               both ? (wide + kThreads) * size : 0, runs ? kPair : 1))
+               both ? (wide + kThreads) * size : 0, runs, runs ? kPair : 1))
     return false;
   // dm summed over the batch: where it has few elements, each sample's is summed here and the
   // samples afterwards; else w and z are kept, for a kernel with a thread for each element.
@@ -209,10 +209,10 @@ bool launch_rows(const DataStepBackward& a, void* stream) {
     p.z = p.w;
     p.z.data = static_cast<T*>(memory.data) + detector;
   }
-  with_mask<D, kRun<T>>(a.mask, a.v.dtype, runs, [&](auto e, auto n) {
+  with_mask<D, kRun<T>, 1>(a.mask, a.v.dtype, g, runs, [&](auto e, auto n) {
     using E = decltype(e);
-    const auto kernel =
-        a.need_mask && !later ? backward_rows<true, D, T, E, n> : backward_rows<false, D, T, E, n>;
+    const auto kernel = a.need_mask && !later ? backward_rows<true, D, T, E, n.cube>
+                                              : backward_rows<false, D, T, E, n.cube>;
     run(kernel, p.r.count, p.r.threads, p.r.shared(), stream, p);
   });
   if (parts) sum_batch(memory.data, a.grad_mask.data, g.batch, plane, a.sums, stream);

@@ -30,10 +30,6 @@ void sum_batch(const void* parts, void* out, int64_t batch, int64_t n, Dtype sum
 void gradients(const DataStepBackward&, const View& w, const View& z, bool mask, bool rho,
                void* stream);
 
-// The camera on components of a cube in a basis. (subspace.cu)
-void forward_subspace(const Forward&, void* stream);
-void adjoint_subspace(const Adjoint&, void* stream);
-
 // tv_prox with one norm for all bands. (tv_prox_coupled.cu)
 void tv_coupled(const TvProx&, void* stream);
 

@@ -7,8 +7,8 @@
 namespace cassi {
 namespace cuda {
 
-// Where sizes and addresses permit, see `takes_runs`, a thread takes several adjacent columns: two
-// of the detector, and 16 bytes of the sums' dtype of the cube.
+// Where sizes and addresses permit, see `takes_runs`, a thread takes several adjacent columns: 16
+// bytes of the sums' dtype of the cube, and, unless the step is 1, two of the detector.
 constexpr int kPair = 2;
 template <class T>
 constexpr int kRun = 16 / sizeof(T);
@@ -43,26 +43,30 @@ inline int64_t bands_at_once(const Geometry& g, int64_t size) {
   return bands >= 16 ? bands / 8 * 8 : bands > 1 ? bands : 1;
 }
 
-// Whether rows begin at, and bands and rows are apart by, multiples of n elements.
+// Whether rows begin at, and bands and rows are apart by, multiples of n elements, bands by as many
+// as 32 bits hold.
 inline bool in_runs(const View& v, int dimensions, int64_t n) {
+  if (v.stride[dimensions - 3] > 0xffffffff) return false;
   int64_t all = 0;
   for (int i = 0; i + 1 < dimensions; ++i) all |= v.stride[i];
   return v.stride[dimensions - 1] == 1 && all % n == 0 &&
          reinterpret_cast<uintptr_t>(v.data) % (n * size_of(v.dtype)) == 0;
 }
 
-// Whether threads may take n columns at a time of a cube in storage `dtype`: two neighbours on the
-// detector are then reached by the same bands.
+// Whether two neighbours on the detector are reached by the same bands.
+inline bool in_pairs(const Geometry& g) { return g.step % kPair == 0; }
+
+// Whether threads may take n columns at a time of a cube in storage `dtype`.
 inline bool takes_runs(const Geometry& g, const View& mask, Dtype dtype, int64_t n) {
-  return g.step % kPair == 0 && g.width % n == 0 &&
+  return (in_pairs(g) || g.step == 1) && g.width % n == 0 &&
          (mask.stride[2] == 0 || (mask.dtype == dtype && in_runs(mask, 5, n)));
 }
 
-// Lays out the shared memory of a row whose threads take `columns` of the detector at a time; false
-// where a block cannot have that much.
+// Lays out the shared memory of a row whose threads take `columns` of the detector at a time, or
+// `runs` of the cube; false where a block cannot have that much.
 inline bool arrange(Rows& r, const Geometry& g, int64_t chunk, int64_t first_tile,
                     int64_t second_tile, int64_t mask, int64_t first_line, int64_t second_line,
-                    int64_t columns = 1) {
+                    bool runs, int64_t columns) {
   const auto rounded = [](int64_t bytes) { return (bytes + 15) / 16 * 16; };
   const int64_t at_mask = first_tile + second_tile, at_first = at_mask + rounded(mask);
   const int64_t at_second = at_first + rounded(first_line);
@@ -77,7 +81,7 @@ inline bool arrange(Rows& r, const Geometry& g, int64_t chunk, int64_t first_til
   r.second_line = static_cast<int>(at_second);
   r.bytes = static_cast<int>(bytes);
   // Warps along the detector's columns, with few left idle; short rows share a block.
-  const int64_t most = columns > 1 ? kThreads / 2 : kThreads;
+  const int64_t most = runs ? kThreads / 2 : kThreads;
   const int64_t items = (r.wide + columns - 1) / columns, passes = (items + most - 1) / most;
   const int64_t x = ((items + passes - 1) / passes + 31) / 32 * 32;
   int64_t y = 256 / x;
@@ -175,18 +179,30 @@ CASSI_DEVICE_INLINE void stage_mask(const View& m, const Place& at, int64_t shot
     }
 }
 
-// Calls f with the way a mask is read by a kernel whose cube is stored as D, and with the number of
-// columns that a thread takes: n, or one.
-template <class D, int N, class F>
-void with_mask(const View& mask, Dtype cube, bool runs, F f) {
-  constexpr std::integral_constant<int, N> several = {};
-  constexpr std::integral_constant<int, 1> one = {};
+// How many columns of cube and detector a thread takes.
+template <int N, int P>
+struct Columns {
+  static constexpr int cube = N, detector = P;
+};
+
+// Calls f with the way a mask is read by a kernel whose cube is stored as D, and with the columns
+// that a thread takes: of the cube one, or in runs N, or `Odd` where the step is 1.
+template <class D, int N, int Odd, class F>
+void with_mask(const View& mask, Dtype cube, const Geometry& g, bool runs, F f) {
+  const auto with_columns = [&](auto e) {
+    if (runs && in_pairs(g))
+      f(e, Columns<N, kPair>());
+    else if (runs)
+      f(e, Columns<Odd, 1>());
+    else
+      f(e, Columns<1, 1>());
+  };
   if (mask.stride[2] == 0)
-    runs ? f(Staged(), several) : f(Staged(), one);
+    with_columns(Staged());
   else if (mask.dtype == cube)
-    runs ? f(D(), several) : f(D(), one);
+    with_columns(D());
   else
-    f(Any(), one);
+    f(Any(), Columns<1, 1>());
 }
 
 // The bands of ranks [first, last) that reach the N detector columns from w on, summed onto `sum`
@@ -231,13 +247,31 @@ struct Factors {
   bool inverse;  // divide by the mask; staged masks are inverse already
 };
 
+// Elements between the bands of a cube of which a thread takes N columns, see `in_runs`.
+template <int N>
+using Apart = std::conditional_t<(N > 1), unsigned, int64_t>;
+
+// To the band after, in one instruction: a compiler that knew that the elements between bands are
+// as many as before would multiply them outside of the loop, and add two words in it.
+template <class D>
+CASSI_DEVICE_INLINE void advance(D*& at, unsigned& apart) {
+#if defined(__CUDA_ARCH__)
+  asm("" : "+r"(apart));
+#endif
+  at += apart;
+}
+template <class D>
+CASSI_DEVICE_INLINE void advance(D*& at, int64_t& apart) {
+  at += apart;
+}
+
 // The N columns from w on of bands [first, last), which lie `v_on` and `x_on` apart:
-// x = v ± Σ_k m_k z_k, or without v if not Add. A few bands are read before any is written: several
-// loads are in flight. `Many`: there may be several shots.
-template <bool Add, int N, bool Many, class T, class E, class D>
+// x = v ± Σ_k m_k z_k, or without v if not Add, P of z at a time. A few bands are read before any
+// is written: several loads are in flight. At a step of P they overlap on the detector: what four
+// of them read is loaded at once, 16 bytes at a time. `Many`: there may be several shots.
+template <bool Add, int N, int P, bool Many, class T, class E, class D>
 CASSI_DEVICE_INLINE void emit(const Factors<T, E>& f, int first, int last, int offset, int w,
-                              const D* v, int64_t v_on, D* x, int64_t x_on) {
-  constexpr int pair = N > 1 ? kPair : 1;  // z begins at any multiple of the step
+                              const D* v, Apart<N> v_on, D* x, Apart<N> x_on) {
   const MaskRow<T, E> mask = mask_row<T, E>(f.mask, f.at, 0, f.staged, f.width);
   typename MaskRow<T, E>::Offset m = mask.offset(first, w);
   T factor[N] = {};
@@ -251,8 +285,10 @@ CASSI_DEVICE_INLINE void emit(const Factors<T, E>& f, int first, int last, int o
   if constexpr (MaskRow<T, E>::staged) scale();
   const T* z = f.z + offset + w;
   int c = first;
-  const auto some = [&](auto count) {
-    constexpr int n = decltype(count)::value;
+  const auto some = [&](auto count, auto known) {
+    constexpr int n = decltype(count)::value, step = decltype(known)::value;  // 0: of any size
+    T window[((n - 1) * step + N + 3) / 4 * 4];
+    if constexpr (step > 0) load_run<sizeof(window) / sizeof(T), 4>(window, z);
     T value[n][N] = {};
 #pragma unroll
     for (int i = 0; i < n && Add; ++i) {
@@ -266,7 +302,9 @@ CASSI_DEVICE_INLINE void emit(const Factors<T, E>& f, int first, int last, int o
         m += mask.band;
       }
       T light[N];
-      load_run<N, pair>(light, z);
+      if constexpr (step == 0) load_run<N, P>(light, z);
+#pragma unroll
+      for (int j = 0; j < N && step > 0; ++j) light[j] = window[i * step + j];
       z += f.step;
 #pragma unroll
       for (int j = 0; j < N; ++j)
@@ -278,7 +316,7 @@ CASSI_DEVICE_INLINE void emit(const Factors<T, E>& f, int first, int last, int o
 #pragma unroll
       for (int i = 0; i < n; ++i) {
         T light[N], shot[N];
-        load_run<N, pair>(light, z + k * f.wide + (i - n) * f.step);
+        load_run<N, P>(light, z + k * f.wide + (i - n) * f.step);
         other.run(shot, other.offset(c + i, w));
 #pragma unroll
         for (int j = 0; j < N; ++j) value[i][j] += f.sign * shot[j] * light[j];
@@ -287,12 +325,16 @@ CASSI_DEVICE_INLINE void emit(const Factors<T, E>& f, int first, int last, int o
 #pragma unroll
     for (int i = 0; i < n; ++i) {
       store_run(x, value[i]);
-      x += x_on;
+      advance(x, x_on);
     }
     c += n;
   };
-  while (c + 4 <= last) some(std::integral_constant<int, 4>());
-  while (c < last) some(std::integral_constant<int, 1>());
+  using Four = std::integral_constant<int, 4>;
+  using Unknown = std::integral_constant<int, 0>;
+  if (N == 4 && f.step == P)
+    while (c + 4 <= last) some(Four(), std::integral_constant<int, N == 4 ? P : 0>());
+  while (c + 4 <= last) some(Four(), Unknown());
+  while (c < last) some(std::integral_constant<int, 1>(), Unknown());
 }
 
 }  // namespace cuda

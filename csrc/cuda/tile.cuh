@@ -120,6 +120,35 @@ CASSI_DEVICE_INLINE void store_run(D* to, const T (&values)[N]) {
   *reinterpret_cast<U*>(to) = unit;
 }
 
+// The same of a tensor whose dtype is only known at run time, at element i.
+template <int N, class T>
+CASSI_DEVICE_INLINE void load_run(T (&out)[N], const View& v, int64_t i) {
+  switch (v.dtype) {
+    case Dtype::f32:
+      return load_run<N, N, true>(out, static_cast<const float*>(v.data) + i);
+    case Dtype::f64:
+      return load_run<N, N, true>(out, static_cast<const double*>(v.data) + i);
+    case Dtype::bf16:
+      return load_run<N, N, true>(out, static_cast<const __nv_bfloat16*>(v.data) + i);
+    default:
+      return load_run<N, N, true>(out, static_cast<const __half*>(v.data) + i);
+  }
+}
+
+template <int N, class T>
+CASSI_DEVICE_INLINE void store_run(const View& v, int64_t i, const T (&values)[N]) {
+  switch (v.dtype) {
+    case Dtype::f32:
+      return store_run(static_cast<float*>(v.data) + i, values);
+    case Dtype::f64:
+      return store_run(static_cast<double*>(v.data) + i, values);
+    case Dtype::bf16:
+      return store_run(static_cast<__nv_bfloat16*>(v.data) + i, values);
+    default:
+      return store_run(static_cast<__half*>(v.data) + i, values);
+  }
+}
+
 // A copy of 4, 8 or 16 bytes that the thread does not wait for, see `await_copies`.
 template <int Bytes>
 CASSI_DEVICE_INLINE void copy_async(char* to, const char* from) {

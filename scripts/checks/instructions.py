@@ -6,17 +6,21 @@
 
 No GPU is needed. The count is static: of every kernel's innermost loops, the one that copies the
 cube into shared memory (16 bytes at a time), the one that sums bands onto a detector column, and
-the one that emits bands; each is the one of its kind that takes most elements a turn, and of
-several of them the shortest, which is what full tiles of one shot run. Its
+the one that emits bands; each is the one of its kind that spends the fewest instructions on an
+element, which is what full tiles of one shot run. Its
 instructions are divided by the elements that one turn of it takes: bytes copied over the size of
 an element, or multiplications. What goes before and after these loops, once a row or a detector
-column, is not counted. Of the kernels with one mask for all bands; the number
-in their name is that of the columns that a thread takes.
+column, is not counted. Of the kernels with one mask for all bands; the numbers
+in their names are those of the columns that a thread takes, of the cube and of the detector. Of two
+numbers the last is the step as well. Where they work on components of a cube
+(`forward_subspace`, `adjoint_subspace`) bands are mixed from eight of them instead of copied, or
+summed onto eight instead of emitted.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import shutil
 import subprocess
@@ -36,6 +40,7 @@ PHASES = {
 }
 SIZES = {"float": 4, "__nv_bfloat16": 2}
 MULTIPLY = ("FFMA", "FMUL")
+TOGETHER = 8  # components in a thread's registers
 
 
 def disassembler() -> str:
@@ -107,13 +112,20 @@ def loops_of(lines: list[str]) -> list[list[str]]:
     return found
 
 
-def classify(loop: list[str], size: int) -> tuple[str, float] | None:
+def classify(
+    loop: list[str], size: int, kernel: str = "", mixed: bool = False
+) -> tuple[str, float] | None:
     """Return what a loop does and the elements of `size` bytes that a turn of it takes."""
     count = Counter(line.split()[0].split(".")[0] for line in loop)
     products = sum(count[name] for name in MULTIPLY)
     if count["LDGSTS"]:
         wide = sum("LDGSTS" in line and ".128" in line for line in loop)
         return ("copy", wide * 16 / size) if wide else None
+    if mixed and products >= TOGETHER:
+        if kernel == "adjoint":  # each is multiplied by the mask first
+            return "emit", products / (TOGETHER + 1)
+        if count["STS"]:
+            return "copy", products / TOGETHER
     if not products or count["STS"] or count["LDG"]:
         return None
     return ("emit" if count["STG"] else "sum"), products
@@ -123,22 +135,25 @@ def count(kernel: str, code: str) -> list[list[str | float]]:
     """Return a row for every kernel of the file that works on whole rows."""
     rows: list[list[str | float]] = []
     for name, lines in functions(code).items():
-        pattern = rf"{kernel}_rows<(\w+), \w+, \S*Staged(.*?)>\("
+        pattern = rf"{kernel}_rows<(\w+), \w+, \S*Staged, (\d)(, \d)?(, true)?.*?>\("
         match = re.search(pattern, demangle(name)) if f"{kernel}_rows" in name else None
         if not match or match[1] not in SIZES:
             continue
-        longest: dict[str, tuple[float, int]] = {}
+        least: dict[str, float] = {}
         for loop in loops_of(lines):
-            if found := classify(loop, SIZES[match[1]]):
+            if found := classify(loop, SIZES[match[1]], kernel, bool(match[4])):
                 phase, elements = found
-                longest[phase] = max(longest.get(phase, (0, 0)), (elements, -len(loop)))
-        each = [-longest[p][1] / longest[p][0] if p in longest else 0.0 for p in PHASES[kernel]]
+                least[phase] = min(least.get(phase, math.inf), len(loop) / elements)
+        each = [least.get(p, 0.0) for p in PHASES[kernel]]
         shown = {
             p: f"{value:.1f}" if value else "?"
             for p, value in zip(PHASES[kernel], each, strict=True)
         }
         rows.append(
-            [f"{kernel}{match[2].replace(', ', ' ')}", match[1].strip("_").removeprefix("nv_")]
+            [
+                f"{kernel}{'_subspace' if match[4] else ''} {match[2]}{(match[3] or '')[1:]}",
+                match[1].strip("_").removeprefix("nv_"),
+            ]
             + [shown.get(phase, "") for phase in ("copy", "sum", "emit")]
             + ([f"{sum(each):.1f}"] if all(each) else ["?"])
         )

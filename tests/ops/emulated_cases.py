@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cassi import ops
 from cassi.ops._library import kernels
 
 Parity = Callable[..., tuple[Tensor, ...]]
@@ -64,10 +65,17 @@ def test_units_of_every_width(
     name: str, dtype: torch.dtype, parity: Parity, camera_arguments: Arguments
 ) -> None:
     """Rows and pixels are copied in units of 2 to 16 bytes, as sizes and addresses permit."""
-    for bands, width in ((8, 16), (4, 12), (28, 34), (6, 7)):
+    for bands, width, step in (
+        (8, 16, 2),
+        (8, 16, 1),
+        (7, 12, 1),
+        (4, 12, 4),
+        (28, 34, 2),
+        (6, 7, 2),
+    ):
         size = (2, bands, 3, width)
         for shares, rho in (((1, 1), (0.1,)), ((2, bands), "pixels")):
-            args = camera_arguments(name, size, 2, 1, *shares, dtypes=(dtype,) * 3, rho=rho)
+            args = camera_arguments(name, size, step, 1, *shares, dtypes=(dtype,) * 3, rho=rho)
             for layout in LAYOUTS:
                 parity(name, *_turn(args, layout))
     if "channels_last" in str(getattr(kernels, name).default._schema):
@@ -126,8 +134,8 @@ def test_few_blocks(
     for size, shots in product([(3, 8, 9, 33), (2, 7, 5, 16), (1, 70, 3, 259)], (1, 2)):
         if shots > 1 and name == "ratio_inverse":
             continue
-        for shares, rho in product(((1, 1), size[:2]), ((0.1,), "pixels")):
-            args = camera_arguments(name, size, -2, shots, *shares, rho=rho)
+        for shares, rho, step in product(((1, 1), size[:2]), ((0.1,), "pixels"), (-2, 1)):
+            args = camera_arguments(name, size, step, shots, *shares, rho=rho)
             for layout in (LAYOUTS[0], _channels_last, _misaligned_pixels):
                 parity(name, *_turn(args, layout))
             if name in ("adjoint", "ratio_inverse"):
@@ -135,13 +143,19 @@ def test_few_blocks(
 
 
 @pytest.mark.parametrize("norm", range(3))
+@pytest.mark.parametrize("limit", [2, 48, 227])
 def test_few_blocks_of_total_variation(
-    norm: int, parity: Parity, monkeypatch: pytest.MonkeyPatch
+    norm: int, limit: int, parity: Parity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Pixels of all bands that a block holds: none, 16 rows, 32; then several sweeps."""
+    if norm > 0:  # single bands need more, and never all of it
+        monkeypatch.setenv("CASSI_EMULATED_SHARED", str(limit))
     monkeypatch.setenv("CASSI_EMULATED_BLOCKS", "2")
-    x, dual = torch.rand(2, 3, 70, 50), 0.05 * torch.rand(2, 2, 3, 70, 50)
+    x, dual = torch.rand(2, 6, 70, 50), 0.05 * torch.rand(2, 2, 6, 70, 50)
     parity("tv_prox", x, torch.tensor([0.1]), 9, norm)
+    parity("tv_prox_dual", x, torch.tensor([0.1]), None, 7, norm)
     parity("tv_prox_dual", _channels_last(x), torch.tensor([0.1, 0.2]), dual, 5, norm)
+    parity("tv_prox_dual", x.bfloat16(), torch.tensor([0.1]), dual.double(), 2, norm)
 
 
 @pytest.mark.parametrize("shots", [1, 4, 5, 7])
@@ -155,6 +169,35 @@ def test_matrices_of_shots(
             size, types = (2, 5, 3, 19), (dtype,) * 3
             args = camera_arguments(name, size, 2, shots, mask_bands=bands, dtypes=types, rho=rho)
             parity(name, *args)
+
+
+@pytest.mark.parametrize("shots", [1, 2, 5])
+@pytest.mark.parametrize("limit", [2, 99])
+@pytest.mark.parametrize("blocks", [1, 2, 1000])
+def test_bands_of_every_reach(
+    shots: int,
+    limit: int,
+    blocks: int,
+    parity: Parity,
+    damping_per_pixel: Callable[[tuple[int, ...]], Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A row of the detector by a block, in shared memory, or by a thread where it does not fit.
+
+    The products that leave a column are fewer, or more, than the threads of a block.
+    """
+    monkeypatch.setenv("CASSI_EMULATED_SHARED", str(limit))
+    monkeypatch.setenv("CASSI_EMULATED_BLOCKS", str(blocks))
+    taps, starts = ops.linear_taps(torch.linspace(0.2, 7.7, 5))
+    mask, r = torch.rand(1, shots, 5, 3, 33), torch.rand(2, shots, 3, 41) - 0.5
+    spread = torch.cat([taps, 0.3 * taps.flip(-1)], -1)
+    for weights, rho in product((taps[..., :1], taps, spread), (None, "pixels")):
+        gram = ops.gram_taps(mask, weights, starts, 41).contiguous()
+        damping = torch.full((1, 1, 1, 1), 0.2)
+        if rho:
+            damping = damping_per_pixel((2, shots, 3, 41)).float()
+        parity("band_solve", r, gram, damping)
+        parity("band_solve", _channels_last(r), gram.double(), damping)
 
 
 @pytest.mark.parametrize("shots", [1, 2])

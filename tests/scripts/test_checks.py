@@ -117,3 +117,6 @@ def test_loops_of_machine_code_are_told_apart():
     assert instructions.classify(outer, 4) == ("emit", 1)
     assert instructions.classify(["LDGSTS.E.BYPASS.128 [R1], [R2]"], 2) == ("copy", 8)
     assert instructions.classify(["STG R1"], 4) is None
+    mixing, summing = ["FFMA R1"] * 16 + ["STS R1"], ["FFMA R1"] * 16 + ["FMUL R1"] * 2
+    assert instructions.classify(mixing, 4, "forward", mixed=True) == ("copy", 2)
+    assert instructions.classify(summing, 4, "adjoint", mixed=True) == ("emit", 2)

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 import cassi
+from cassi.apps import reconstructors
 from cassi.apps.reconstruct.passes import Passes
+from cassi.apps.reconstructors import compose_settings, identity_of
 
 METHOD = ("experiment=self_supervised", "solver.start=gap_tv", "solver.noise=0")
 FEW = (*METHOD, "solver.passes=3", "solver.iterations=6", "output.pictures=false")
@@ -82,3 +84,24 @@ def test_a_network_is_the_partner_of_a_solver_with_a_start(reconstruct, camera, 
     outcome = reconstruct(*camera.given(), *METHOD, *few, *network)
     assert outcome.status == 0, outcome.err
     assert results()["iterations"] == 2
+
+
+def test_adapt_puts_a_network_beside_passes(reconstruct, camera, monkeypatch, tmp_path):
+    passes = (*METHOD, "solver.passes=2", "solver.iterations=2")
+    monkeypatch.setattr(reconstructors, "ADAPT", passes)
+    network = ("model=gap_net", "model.weights=random", "model.stages=1", "output.pictures=false")
+    given = (*camera.given(), *network)
+    assert reconstruct(*given, "solver.noise=0", "adapt=true").status == 0
+    assert reconstruct(*given, *passes, "hydra.run.dir=passes").status == 0
+    cubes = [cassi.read_cube(tmp_path / name / "cube.tif") for name in ("run", "passes")]
+    assert torch.equal(*cubes)
+
+
+def test_adapt_is_as_its_experiment_and_for_networks_only(reconstruct, camera):
+    adapt = compose_settings(["model=pretrained", "adapt=true"])
+    spelled = compose_settings(["model=pretrained", *reconstructors.ADAPT])
+    alone = compose_settings(["model=pretrained"])
+    identities = [identity_of(each, 28) for each in (adapt, spelled, alone)]
+    assert identities[0] == identities[1] != identities[2]
+    outcome = reconstruct(*camera.given(), "adapt=true")
+    assert "adapt: expected false without a network; give model=pretrained" in outcome.refusal
