@@ -53,11 +53,18 @@ def test_texture_that_passes_for_noise_is_found_out(bundled) -> None:
     _, system, y = bundled
     whole = Statistics(lambda: [(y, system)])
     net = cassi.create_model("pretrained", system)
-    told = net._look(whole, net.start)
+    told = net._look(whole, net.start, whole.noise)
     assert told.noise < float(whole.noise)
     assert told.heldout == 0
     small = cassi.create_model("pretrained", system, size="small")
-    assert small._look(whole, small.start) is small.start
+    assert small._look(whole, small.start, whole.noise) is small.start
+
+
+def test_a_start_that_finds_no_noise_is_believed(bundled) -> None:
+    _, system, y = bundled
+    whole = Statistics(lambda: [(y, system)])
+    net = cassi.create_model("pretrained", system)
+    assert net._look(whole, net.start, torch.zeros(1)) is net.start
 
 
 def test_the_start_has_a_share_of_the_result(bundled) -> None:
