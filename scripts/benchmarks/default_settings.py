@@ -1,6 +1,6 @@
 """Compare settings of the default method on the training scenes, on which they are chosen.
 
-    python scripts/benchmarks/default_settings.py prior.rank=6 prior.balance=0.75,prior.renew=3
+    python scripts/benchmarks/default_settings.py prior.rank=8,prior.energy=1e-3 prior.balance=0.75
     python scripts/benchmarks/default_settings.py --mask binary --noise 30 solver.sigma.end=0.03
 
 Of CAVE's twenty training scenes every second one is taken at half its size, of the others the
