@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 from torch import Tensor, nn
 
+from cassi.calibration import Alignment
+from cassi.calibration import align as align_mask
 from cassi.models.inference import prepare
 from cassi.solvers import Function, Solver, Statistics
+from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.linear_system import check_order, seen
 from cassi.systems import Weighted
 from cassi.uncertainty import estimate
@@ -50,6 +53,7 @@ def reconstruct(
     seed: int = ...,
     bad_pixels: Any = ...,
     uncertainty: Literal[False] = ...,
+    align: bool = ...,
 ) -> Tensor: ...
 
 
@@ -62,6 +66,7 @@ def reconstruct(
     seed: int = ...,
     bad_pixels: Any = ...,
     uncertainty: Literal[True],
+    align: bool = ...,
 ) -> Reconstruction: ...
 
 
@@ -73,6 +78,7 @@ def reconstruct(
     seed: int = 0,
     bad_pixels: Any = None,
     uncertainty: bool = False,
+    align: bool = True,
 ) -> Tensor | Reconstruction:
     """Reconstruct a cube as `cassi-reconstruct` does: the same defaults, the same bits.
 
@@ -89,6 +95,8 @@ def reconstruct(
             `cassi.systems.Weighted` takes them: whatever y holds there has no influence.
         uncertainty: return a `Reconstruction` in place of the cube, with the standard deviation of
             every value; up to three times the time.
+        align: move the mask to where the measurement shows that it lies, if it is sure; see
+            `cassi.calibration.align`. Of `SDCassi` cameras with one mask for all samples.
 
     Returns:
         Cube `(B, C, H, W)` on the device of y, in the unit in which A x = y; with `uncertainty` a
@@ -117,10 +125,16 @@ def reconstruct(
 
             recipe = Recipe(settings_of(understand(method)), y.device)
             method, _ = recipe.make(system.cube_shape[0])
+        found = find_mask(y, system) if align else None
+        system = system if found is None else found.system
         torch.manual_seed(seed)
         if uncertainty:
             return _with_uncertainty(y, system, method, seed)
-        solution = method.run(y, system)
+        # A network that has statistics takes the camera as it is.
+        known = (
+            {"statistics": Statistics(lambda: [(y, system)])} if hasattr(method, "align") else {}
+        )
+        solution = method.run(y, system, **known)
     x: Tensor = solution.checked().x
     return x
 
@@ -192,6 +206,16 @@ def calibrate(
         degree=degree,
         gain=gain,
     )[1]
+
+
+def find_mask(y: Tensor, system: Any) -> Alignment | None:
+    """Return where `cassi.calibration.align` finds the mask, by what `auto` predicts; or None."""
+    from cassi.apps.reconstructors import build_solver, compose_settings
+
+    def misses(camera: Any) -> float:
+        return measure_heldout(y, camera, build_solver(compose_settings())).error
+
+    return align_mask(seen(y, system), system, misses)
 
 
 def find_calibration(

@@ -18,7 +18,7 @@ PARTS = {
     "systems": {"ops"},
     "priors": {"ops"},
     "solvers": set(),
-    "models": {"solvers", "priors", "ops"},
+    "models": {"solvers", "priors", "ops", "calibration"},
     "data": {"systems", "ops", "checks"},
     "calibration": {"ops", "systems", "checks"},
     "metrics": {"checks"},

@@ -45,6 +45,8 @@ class Inputs:
     """What was done to the frame, by step; None where it was simulated without noise."""
     calibration: dict[str, Any] | None = None
     """Of calibration.json, where the camera was calibrated on the measurement."""
+    alignment: dict[str, Any] | None = None
+    """How far the mask was moved, and what that does to the error at pixels held out."""
 
 
 def load_inputs(

@@ -194,7 +194,7 @@ class Reconstruct(Snapshots):
     memory_budget: Any
     halo: int | None
     batch: Any = field(metadata=_NOTHING)
-    calibrate: bool
+    calibrate: Any
     adapt: bool = False
 
     def __post_init__(self) -> None:
@@ -202,10 +202,12 @@ class Reconstruct(Snapshots):
         super().__post_init__()
         if self.adapt and self.model is None:
             raise ValueError("adapt: expected false without a network; give model=pretrained")
-        if self.calibrate and self.memory_budget is not None:
+        if self.calibrate not in (True, False, "auto"):
+            raise ValueError(f"calibrate: expected true, false or auto, got {self.calibrate!r}")
+        if self.calibrate is True and self.memory_budget is not None:
             raise ValueError(
-                "calibrate: expected false with memory_budget; run cassi-calibrate, and give the "
-                "camera that it writes: camera=DIR/camera.yaml"
+                "calibrate: expected auto or false with memory_budget; run cassi-calibrate, and "
+                "give the camera that it writes: camera=DIR/camera.yaml"
             )
         if self.heldout is not None:
             check_share(self.heldout)

@@ -1,5 +1,6 @@
 """Find where mask and bands really fall on the detector, from what the camera measured."""
 
+from cassi.calibration.alignment import Alignment, align
 from cassi.calibration.calibrate import Calibration, Stage, calibrate
 from cassi.calibration.fit import Fit, fit_geometry, objective, search_start
 from cassi.calibration.geometry import Geometry, moved_camera
@@ -12,6 +13,7 @@ from cassi.calibration.windows import Frame, Windows
 
 __all__ = [
     "PARAMETERS",
+    "Alignment",
     "Calibration",
     "Finding",
     "Fit",
@@ -26,6 +28,7 @@ __all__ = [
     "Stage",
     "Verdict",
     "Windows",
+    "align",
     "calibrate",
     "check_camera",
     "check_spectra",

@@ -15,7 +15,8 @@ from cassi.calibration.parameters import PARAMETERS, changed, place_of
 from cassi.calibration.windows import Evidence, Frame, Windows
 from cassi.systems import SDCassi
 
-_LEAST_WINDOWS = 20
+LEAST_WINDOWS = 20
+"""Lit windows of a frame: fewer tell nothing."""
 _LINES = 192  # of a frame's middle, to search
 _SEARCHED = 64  # windows are enough to find the right pixel
 
@@ -71,9 +72,9 @@ def fit_geometry(
     """
     parts = [Windows(frame, system, central=central) for frame in frames]
     count = sum(len(part) for part in parts)
-    if count < _LEAST_WINDOWS:
+    if count < LEAST_WINDOWS:
         raise ValueError(
-            f"calibration: expected at least {_LEAST_WINDOWS} lit windows of 16×16 pixels, got "
+            f"calibration: expected at least {LEAST_WINDOWS} lit windows of 16×16 pixels, got "
             f"{count}; take a larger or brighter frame"
         )
     keys = place_of(start) if keys is None else tuple(keys)
@@ -186,7 +187,7 @@ def search_start(
     shifts = list(itertools.product(side, side))
     parts = [Windows(frame, system, central=True, most=_SEARCHED) for frame in frames]
     parts = [part for part in parts if len(part)]
-    if radius == 0 or sum(len(part) for part in parts) < _LEAST_WINDOWS:
+    if radius == 0 or sum(len(part) for part in parts) < LEAST_WINDOWS:
         return [start]
     weights = torch.tensor([float(len(part)) for part in parts])
     # Steps that move the outermost bands by a pixel at most.

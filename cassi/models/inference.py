@@ -22,7 +22,7 @@ from cassi.solvers import (
     relative_noise,
 )
 from cassi.solvers.function import one_iteration
-from cassi.solvers.heldout import brightest, draw_seen, heldout_error
+from cassi.solvers.heldout import brightest, draw_seen, heldout_error, measure_heldout
 from cassi.solvers.linear_system import seen
 from cassi.solvers.refine import VISIBLE
 from cassi.solvers.statistics import UNSEEN
@@ -37,6 +37,9 @@ BLEND, AGAIN = 0.2, 0.2
 Choose = Callable[[float], Solver | None]
 """The noise relative to the root mean square of y → the solver that goes on from the cube."""
 
+Align = Callable[[Tensor, Any, Callable[[Any], float]], Any]
+"""(y, camera, camera → held-out error) → where the mask is found; None: where it is taken to be."""
+
 
 @dataclass(frozen=True)
 class Shipped:
@@ -49,6 +52,7 @@ class Shipped:
         solver: chooses the solver that refines; or None.
         doubts: tells in what a camera and a noise, relative to the root mean square of y, are
             unlike those of the training.
+        align: finds the mask where it lies, see `cassi.calibration.align`; or None.
     """
 
     card: Card
@@ -56,6 +60,7 @@ class Shipped:
     start: Solver | None = None
     solver: Choose | None = None
     doubts: Callable[[Any, float], list[str]] | None = None
+    align: Align | None = None
 
 
 class Inference(nn.Module):
@@ -77,6 +82,8 @@ class Inference(nn.Module):
             that goes on from the cube before it is refined, or None.
         precision: one of `PRECISIONS`.
         check: is given the camera before every run, to refuse one that does not fit.
+        finder: finds the mask where it lies, by what the start predicts of pixels held out; None
+            takes the camera as it is given.
 
     Raises:
         ValueError: an unknown precision.
@@ -96,6 +103,7 @@ class Inference(nn.Module):
         solver: Choose | None = None,
         precision: str = "32-true",
         check: Callable[[Any], None] | None = None,
+        finder: Align | None = None,
     ) -> None:
         super().__init__()
         if precision not in PRECISIONS:
@@ -106,21 +114,43 @@ class Inference(nn.Module):
         self.network = network.eval()
         self.refined, self.precision, self.check = refined, precision, check
         self.start, self.blend, self.again, self.solver = start, blend, again, solver
-        # The solver is chosen for all samples of a batch.
-        self.shares_batch = solver is None and (start is None or start.shares_batch)
+        self.finder = finder
+        # The solver is chosen, and the mask is found, for all samples of a batch.
+        alone = solver is not None or finder is not None
+        self.shares_batch = not alone and (start is None or start.shares_batch)
 
     @torch.no_grad()
     def forward(self, y: Tensor, system: Any, statistics: Statistics | None = None) -> Tensor:
         """Reconstruct: measurement `(B, K, H', W')` → cube `(B, C, H, W)`, float32.
 
-        Statistics are those of the whole measurement, where y is a part of one.
+        Statistics are those of the whole measurement, where y is a part of one; then the camera is
+        taken as it is, for what has them has asked `align`.
 
         Raises:
             ValueError: the camera does not fit the network.
         """
+        y, system = self._prepare(y, system, statistics)
+        return self._reconstruct(y, system, statistics)
+
+    def _prepare(self, y: Tensor, system: Any, statistics: Statistics | None) -> tuple[Tensor, Any]:
+        """Return the measurement without bad pixels, and the camera with its mask where it lies."""
         if self.check is not None:
             self.check(system)
         y = seen(y, system)
+        found = self.align(y, system) if statistics is None else None
+        return y, system if found is None else found.system
+
+    @torch.no_grad()
+    def begin(
+        self, y: Tensor, system: Any, statistics: Statistics | None = None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return the network's first cube, that of its start, and the noise that this found.
+
+        Args:
+            y: measurement `(B, K, H', W')`.
+            system: the camera, taken as it is.
+            statistics: of the whole measurement, where y is a part of one.
+        """
         first, noise = None, None
         if self.start is not None:
             whole = statistics or Statistics(lambda: [(y, system)])
@@ -130,6 +160,10 @@ class Inference(nn.Module):
                 found = start.run(y, system, statistics=whole).checked()
             first, noise = found.x, found.noise
         x = self._recover(y, system, statistics=statistics, start=first, noise=noise)
+        return x, first, noise
+
+    def _reconstruct(self, y: Tensor, system: Any, statistics: Statistics | None) -> Tensor:
+        x, first, noise = self.begin(y, system, statistics)
         # A cube that is not finite is for the caller to report.
         if not self.refined or not bool(x.isfinite().all()):
             return x
@@ -147,6 +181,17 @@ class Inference(nn.Module):
         # What plain windows alone show may be texture; what a start went by was looked into.
         visible = VISIBLE if first is None else 0.0
         return refine(x, y, system, noise=noise, visible=visible, statistics=statistics)
+
+    @torch.no_grad()
+    def align(self, y: Tensor, system: Any) -> Any:
+        """Return where the mask is found, a `cassi.calibration.Alignment`.
+
+        None where it is where the camera has it, and for a network that does not look.
+        """
+        start = self.start
+        if self.finder is None or start is None or not hasattr(system, "weighted"):
+            return None
+        return self.finder(y, system, lambda camera: measure_heldout(y, camera, start).error)
 
     @torch.no_grad()
     def _look(self, statistics: Statistics, start: Solver, found: Tensor | None) -> Solver:
@@ -218,8 +263,8 @@ class Inference(nn.Module):
         if x0 is not None:
             raise ValueError("x0: expected None, a network takes no first cube")
         start = time.perf_counter()
-        y = seen(y, system)
-        x = self(y, system, statistics)
+        y, system = self._prepare(y, system, statistics)
+        x = self._reconstruct(y, system, statistics)
         # Reading a number also waits for a GPU to be done.
         if not bool(x.isfinite().all()):
             raise ValueError("the network's cube is not finite; check scale, dark and the mask")
@@ -285,4 +330,5 @@ def prepare(
         solver=shipped.solver if refined else None,
         precision=precision,
         check=shipped.check,
+        finder=shipped.align,
     )

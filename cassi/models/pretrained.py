@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from torch import nn
 
+from cassi.calibration import align as align_mask
 from cassi.models.denoisers.drunet import DRUNet
 from cassi.models.inference import Choose, Shipped
 from cassi.models.load import make_network, read_card
@@ -149,7 +150,11 @@ def list_doubts(system: Any, noise: float) -> list[str]:
 
 @register("pretrained", shipped=True, files=FILES, any_bands=True)
 def shipped_network(
-    bands: int | None = None, *, size: str = "large", noise: float | Literal["auto"] = "auto"
+    bands: int | None = None,
+    *,
+    size: str = "large",
+    noise: float | Literal["auto"] = "auto",
+    align: bool = True,
 ) -> nn.Module:
     """Return the network that comes with the package; see docs/guides/pretrained.md.
 
@@ -161,21 +166,23 @@ def shipped_network(
             by `plug_and_play`, which takes about as long again.
         noise: of the measurement, relative to its root mean square; "auto" estimates it. A mask
             that is not quite the camera's counts as noise.
+        align: look where the mask lies before every reconstruction, see `cassi.calibration.align`.
 
     Raises:
         ValueError: there is no such size, or noise is no number.
     """
     if size not in SIZES:
         raise ValueError(f"pretrained size: expected {' or '.join(SIZES)}, got {size!r}")
-    return load_shipped(FILE, size, noise=noise)
+    return load_shipped(FILE, size, align, noise=noise)
 
 
-def load_shipped(path: Path, size: str, **settings: Any) -> nn.Module:
+def load_shipped(path: Path, size: str, align: bool = True, **settings: Any) -> nn.Module:
     """Load a file of `cassi_net` as one of the sizes of the network that comes with the package."""
     card = read_card(path)
     card = replace(card, settings={**card.settings, **SIZES[size], **settings})
     network = make_network(card.name, card.bands, path, **card.settings)
     solver = plug_and_play() if size == "large" else None
     start = total_variation(size, settings.get("noise", "auto"))
-    network.shipped = Shipped(card, check_camera, start, solver, list_doubts)  # type: ignore[assignment]
+    finder = align_mask if align else None
+    network.shipped = Shipped(card, check_camera, start, solver, list_doubts, finder)  # type: ignore[assignment]
     return network

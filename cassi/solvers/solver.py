@@ -167,6 +167,12 @@ class Solver:
         return [each for each in (self.start, self.partner) if each is not None]
 
     @torch.no_grad()
+    def align(self, y: Tensor, system: LinearSystem) -> Any:
+        """Return where a network that it begins with, or goes beside, finds the mask; or None."""
+        found = (each.align(y, system) for each in self._others if hasattr(each, "align"))
+        return next((each for each in found if each is not None), None)
+
+    @torch.no_grad()
     def run(
         self,
         y: Tensor,
@@ -192,6 +198,8 @@ class Solver:
         """
         began = time.perf_counter()
         measured = seen(y, system)
+        if statistics is None and (moved := self.align(measured, system)) is not None:
+            system = moved.system
         if self.visible > 0 and self.noise == "auto":
             statistics = statistics or Statistics(lambda: [(measured, system)])
             if bool((statistics.noise < self.visible).all()):

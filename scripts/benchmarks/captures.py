@@ -5,10 +5,11 @@
     python scripts/benchmarks/captures.py --grid                   # against the best noise value
     python scripts/benchmarks/captures.py --fixed                  # the same of captures
 
-Of a real capture there is no truth. Printed are the relative residual, the error at 5 % of the
-detector pixels that the method was not given (`heldout=0.05`: the brightest lines), and of the
-resolution target, which is chrome on glass under one lamp, the mean spectral angle of its bright
-ground to its own mean spectrum and the contrast (max − min) / (max + min) of three coarse bars.
+Of a real capture there is no truth. Printed are where the mask is found, if it is moved, the
+relative residual, the error at 5 % of the detector pixels that the method was not given
+(`heldout=0.05`: the brightest lines), and of the resolution target, which is chrome on glass under
+one lamp, the mean spectral angle of its bright ground to its own mean spectrum and the contrast
+(max − min) / (max + min) of three coarse bars.
 With --grid CAVE's validation scenes are measured with the shot noise of `noise=shot`, and the
 default is compared with every value of `noise`. With --fixed held-out errors of captures are
 compared: the default's, and those of the same solver with a fixed noise value, without the weights
@@ -32,6 +33,7 @@ from cassi import metrics
 from cassi.apps.evaluate.data import load_benchmark
 from cassi.apps.reconstructors import Recipe, compose_settings, settings_of, understand
 from cassi.apps.settings import Evaluate
+from cassi.reconstruction import find_mask
 from cassi.solvers.heldout import brightest, measure_heldout
 from cassi.solvers.strength import LINES
 from cassi.viz import save_rgb
@@ -78,9 +80,12 @@ def look_at_captures(methods: list[str], cameras: list[str], pictures: Path | No
         for name in CAPTURES[camera]:
             problem = load_problem(f"experiment={camera}", f"scene={name}")
             y, system = problem.measurement, problem.system
+            if (moved := find_mask(y, system)) is not None:
+                print(f"{camera} {name}: {moved}")
+                system = moved.system
             for method in methods:
                 start = time.perf_counter()
-                x = cassi.reconstruct(y, system, method)
+                x = cassi.reconstruct(y, system, method, align=False)
                 seconds = time.perf_counter() - start
                 recipe = Recipe(settings_of(understand(method)), y.device)
                 reconstructor, _ = recipe.make(system.cube_shape[0])

@@ -60,9 +60,9 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     prepare_process(settings, blocks=settings.memory_budget is not None)
     recipe = Recipe(settings, device)
     if is_many(settings.measurement):
-        if settings.calibrate:
+        if settings.calibrate is True:
             raise ValueError(
-                "calibrate: expected false for many snapshots, which share one camera; run "
+                "calibrate: expected auto or false for many snapshots, which share one camera; run "
                 "cassi-calibrate 'measurement=[FILE,FILE]', and give the camera that it writes: "
                 "camera=DIR/camera.yaml"
             )
@@ -72,7 +72,7 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     if settings.memory_budget is not None:
         return reconstruct_in_blocks(settings, run.folder, recipe)
     inputs = load_inputs(settings, device, recipe.bands)
-    if settings.calibrate:
+    if settings.calibrate is True:
         inputs = calibrated(inputs, settings)
     inputs, reconstructor = fit(inputs, recipe)
     for note in inputs.notes:

@@ -1,4 +1,4 @@
-"""The camera calibrated on the snapshot that it is to reconstruct."""
+"""The camera as the snapshot shows it, which it is to reconstruct: aligned, or calibrated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,24 @@ from cassi.apps.inputs import Inputs
 from cassi.apps.reconstructors import build_solver, compose_settings
 from cassi.apps.settings import Reconstruct
 from cassi.calibration import Frame
+from cassi.reconstruction import find_mask
 from cassi.systems import SDCassi
+
+
+def aligned(inputs: Inputs) -> Inputs:
+    """Return the inputs with the mask where the measurement is sure that it lies; else as they are.
+
+    Pixels held out are predicted by the default solver, whatever reconstructs.
+    """
+    found = find_mask(inputs.measurement, inputs.system)
+    if found is None:
+        return inputs
+    values = {"down": found.geometry.shift[0], "right": found.geometry.shift[1]}
+    names = ("rotation", "magnification", "blur")
+    values |= {name: getattr(found.geometry, name) for name in names}
+    numbers = values | {"heldout_error": {"before": found.before, "after": found.after}}
+    notes = [*inputs.notes, f"camera: {found}; calibrate=false leaves it where it was"]
+    return replace(inputs, system=found.system, alignment=numbers, notes=notes)
 
 
 def calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:

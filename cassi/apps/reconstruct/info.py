@@ -161,7 +161,7 @@ def _times(settings: Reconstruct) -> int:
 
 
 def _besides(settings: Reconstruct) -> list[str]:
-    said = ["calibrates first, which takes longer than all else"] * bool(settings.calibrate)
+    said = ["calibrates first, which takes longer than all else"] * (settings.calibrate is True)
     if settings.heldout is not None:
         said.append(f"withholds {settings.heldout} of the pixels in one more")
     if settings.uncertainty:

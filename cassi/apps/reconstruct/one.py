@@ -15,6 +15,7 @@ from cassi import ops
 from cassi.apps import results
 from cassi.apps.inputs import Inputs
 from cassi.apps.progress import Progress
+from cassi.apps.reconstruct.calibrated import aligned
 from cassi.apps.reconstruct.passes import Passes
 from cassi.apps.reconstruct.verdict import check
 from cassi.apps.reconstructors import Recipe
@@ -45,10 +46,14 @@ class Result:
 def fit(inputs: Inputs, recipe: Recipe) -> tuple[Inputs, Reconstructor]:
     """Return the inputs, with what a network knows of them, and the reconstructor for them.
 
+    With calibrate=auto, and all of the measurement in memory, the mask is where it is found to lie.
+
     Raises:
         ValueError: the network does not fit the camera, or `output.wavelengths` the cube.
     """
-    bands = inputs.system.cube_shape[0]
+    bands, settings = inputs.system.cube_shape[0], recipe.settings
+    if settings.calibrate == "auto" and settings.memory_budget is None:
+        inputs = aligned(inputs)
     reconstructor, card = recipe.make(bands)
     if card is not None:
         note = f"network: {card.name}"
@@ -57,7 +62,7 @@ def fit(inputs: Inputs, recipe: Recipe) -> tuple[Inputs, Reconstructor]:
         known = inputs.wavelengths or card.wavelengths
         inputs = replace(inputs, notes=[*inputs.notes, note], wavelengths=known)
     # Before minutes of work, not after them.
-    results.select_bands(recipe.settings.output, torch.zeros(bands, 1, 1), inputs.wavelengths)
+    results.select_bands(settings.output, torch.zeros(bands, 1, 1), inputs.wavelengths)
     return inputs, reconstructor
 
 
@@ -87,8 +92,9 @@ def recover(
         ValueError: camera and reconstructor do not fit, or nothing finite comes out.
     """
     y, system = inputs.measurement, inputs.system
-    # What is found out about the measurement then serves for its error bars too.
-    statistics = Statistics(lambda: [(seen(y, system), system)]) if uncertainty else None
+    # What is found out about the measurement then serves for its error bars too. A network that has
+    # them takes the camera as it is.
+    statistics = Statistics(lambda: [(seen(y, system), system)])
     torch.manual_seed(seed)
     progress = Progress(inputs, reconstructor.iterations, visible, watch)
     more: dict[str, Any] = {}
@@ -183,6 +189,8 @@ def conclude(
     numbers |= check(inputs, solution.x, reconstructor)
     if inputs.calibration is not None:
         numbers["calibration"] = inputs.calibration
+    if inputs.alignment is not None:
+        numbers["alignment"] = inputs.alignment
     return Result(inputs, solution, numbers, rows)
 
 

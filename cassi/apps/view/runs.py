@@ -47,7 +47,7 @@ def reconstruct(settings: Reconstruct, options: list[str], job: Job) -> Shown:
     prepare_process(settings)
     recipe = Recipe(settings, device)
     inputs = load_inputs(settings, device, recipe.bands)
-    if settings.calibrate:
+    if settings.calibrate is True:
         job.stage = "calibrating the camera"
         inputs = calibrated(inputs, settings)
     inputs, reconstructor = fit(inputs, recipe)

@@ -143,10 +143,10 @@ def test_refuses_in_one_line(calibrate, bench, tmp_path, arguments, said):
 
 def test_a_snapshot_calibrates_its_own_camera(reconstruct, results, bench):
     files = ("measurement=first.npy", "mask=mask.npy", "solver.iterations=20")
-    done = reconstruct(*files, "output.pictures=false")
+    done = reconstruct(*files, "output.pictures=false", "calibrate=false")
     assert done.status == 0, done.err
     nominal = results("metrics.json")
-    assert "calibration" not in nominal
+    assert not {"calibration", "alignment"} & set(nominal)
     done = reconstruct(*files, "output.pictures=false", "calibrate=true")
     assert done.status == 0, done.err
     assert "shift down (px)" in done.out
@@ -156,6 +156,20 @@ def test_a_snapshot_calibrates_its_own_camera(reconstruct, results, bench):
     values = [entry["value"] for entry in found["calibration"]["estimates"][:2]]
     assert values == pytest.approx(SHIFT, abs=0.03)
     assert all(entry["standard_error"] > 0 for entry in found["calibration"]["estimates"][:2])
+
+
+def test_the_mask_is_moved_without_asking(reconstruct, results, bench):
+    files = ("measurement=first.npy", "mask=mask.npy", "solver.iterations=20")
+    done = reconstruct(*files, "output.pictures=false")
+    assert done.status == 0, done.err
+    assert "camera: the mask moved" in done.out
+    found = results("metrics.json")
+    assert "calibration" not in found
+    assert [found["alignment"][key] for key in ("down", "right")] == pytest.approx(SHIFT, abs=0.1)
+    errors = found["alignment"]["heldout_error"]
+    assert errors["after"] < errors["before"]
+    refusal = reconstruct(*files, "calibrate=perhaps").refusal
+    assert "true, false or auto" in refusal
 
 
 @pytest.mark.parametrize(

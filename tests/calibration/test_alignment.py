@@ -1,0 +1,134 @@
+"""A mask that is a little off is found in a second, and left alone where it is right."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import cassi
+from cassi.calibration import Geometry, align, moved_camera
+from cassi.data.bundled import bundled_path
+from cassi.metrics import psnr
+from cassi.models.load import create_model
+from cassi.solvers import ADMM, Solver
+from cassi.solvers.heldout import measure_heldout
+from cassi.systems import DDCassi, SDCassi
+
+BANDS, SIDE = 8, 112
+TRUE = Geometry((0.4, -0.3), 0.1, variance=0.3)
+
+
+@pytest.fixture(scope="module")
+def camera():
+    mask = torch.rand(SIDE, SIDE, generator=torch.Generator().manual_seed(0)).round()
+    return SDCassi(mask, BANDS, step=2)
+
+
+@pytest.fixture(scope="module")
+def scene():
+    """Smooth spectra, two of them beside an edge."""
+    rows, columns = torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij")
+    bands = torch.linspace(0, 1, BANDS).view(-1, 1, 1)
+    left = 0.3 + 0.4 * bands + 0.2 * torch.sin(columns / 25)
+    right = 0.8 - 0.5 * bands + 0.2 * torch.cos(rows / 30)
+    return torch.where(columns < 50, left, right)[None]
+
+
+@pytest.fixture(scope="module")
+def solver():
+    return Solver(cassi.priors.Subspace(), ADMM(0.05), iterations=20)
+
+
+def misses(y, solver):
+    return lambda camera: measure_heldout(y, camera, solver).error
+
+
+def test_finds_how_far_the_mask_is_off(camera, scene, solver):
+    y = moved_camera(camera, TRUE)(scene)
+    found = align(y, camera, misses(y, solver))
+    assert found.geometry.shift == pytest.approx(TRUE.shift, abs=0.06)
+    assert found.geometry.rotation == pytest.approx(TRUE.rotation, abs=0.06)
+    assert found.geometry.blur == pytest.approx(TRUE.blur, abs=0.1)
+    assert found.geometry.dispersion == (0.0,)
+    assert found.system.offsets == camera.offsets
+    assert found.after < found.before
+    assert "+0.4" in str(found)
+    gain = psnr(solver(y, found.system), scene) - psnr(solver(y, camera), scene)
+    assert float(gain.mean()) > 3
+
+
+def test_bad_pixels_and_variances_stay(camera, scene, solver):
+    bad = torch.rand(camera.measurement_shape, generator=torch.Generator().manual_seed(1)) < 0.05
+    known = camera.weighted(torch.full(camera.measurement_shape, 2.0), bad)
+    y = torch.where(bad, torch.nan, moved_camera(camera, TRUE)(scene))
+    found = align(y, known, misses(y, solver))
+    assert found.geometry.shift == pytest.approx(TRUE.shift, abs=0.06)
+    assert torch.equal(found.system.good, known.good)
+    assert torch.equal(found.system.variance, known.variance)
+    assert found.system(scene).isfinite().all()
+
+
+@pytest.mark.parametrize("snr_db", [None, 30, 20])
+def test_leaves_a_right_camera_alone(camera, scene, snr_db):
+    y = camera(scene)
+    if snr_db is not None:
+        noise = torch.randn(y.shape, generator=torch.Generator().manual_seed(2))
+        y = y + noise * y.square().mean().sqrt() * 10 ** (-snr_db / 20)
+    assert align(y, camera, pytest.fail) is None
+
+
+def test_wide_bands_are_no_motion(camera, scene):
+    before, here, after = (camera(scene).roll(by, -1) for by in (1, 0, -1))
+    assert align((before + 2 * here + after) / 4, camera, pytest.fail) is None
+
+
+def test_is_taken_only_if_it_predicts_better(camera, scene):
+    y = moved_camera(camera, TRUE)(scene)
+    assert align(y, camera, lambda system: 1.0) is None
+
+
+@pytest.mark.parametrize(
+    "system",
+    [
+        DDCassi(torch.rand(SIDE, SIDE), BANDS, step=2),
+        SDCassi(torch.rand(2, 1, 1, SIDE, SIDE), BANDS, step=2),
+        SDCassi(torch.rand(24, 24), BANDS, step=2),
+    ],
+    ids=["two dispersers", "a mask per sample", "few windows"],
+)
+def test_takes_other_cameras_as_they_are(system):
+    y = torch.rand(2, *system.measurement_shape)
+    assert align(y, system, pytest.fail) is None
+
+
+def test_the_shipped_network_finds_the_mask_unless_told_not_to(camera, scene):
+    y = moved_camera(camera, TRUE)(scene)
+    aligned, plain = (
+        create_model("pretrained", align=align, size="small") for align in (True, False)
+    )
+    assert plain.align(y, camera) is None
+    found = aligned.align(y, camera)
+    x = aligned(y, camera)
+    torch.testing.assert_close(x, plain(y, found.system))
+    torch.testing.assert_close(aligned.run(y, camera).x, x)
+    # What has statistics of the camera has decided which one it is.
+    known = cassi.solvers.Statistics(lambda: [(y, camera)])
+    torch.testing.assert_close(aligned(y, camera, known), plain(y, camera))
+    assert float((psnr(x, scene) - psnr(plain(y, camera), scene)).mean()) > 2
+    beside = Solver(cassi.priors.TV(), iterations=2, partner=aligned)
+    assert beside.align(y, camera).geometry == found.geometry
+
+
+def test_reconstruct_does_so_for_every_method(camera, scene):
+    y = moved_camera(camera, TRUE)(scene)
+    x = cassi.reconstruct(y, camera, {"method": "gap_tv", "overrides": {"solver.iterations": 20}})
+    as_given = cassi.reconstruct(
+        y, camera, {"method": "gap_tv", "overrides": {"solver.iterations": 20}}, align=False
+    )
+    assert float((psnr(x, scene) - psnr(as_given, scene)).mean()) > 2
+
+
+def test_on_the_bundled_scene_nothing_moves():
+    scene = cassi.read_cube(bundled_path("scene.tif"))
+    camera = SDCassi(cassi.read_mask(bundled_path("mask.tif")), scene.shape[1], 2)
+    assert align(camera(scene), camera, pytest.fail) is None
