@@ -31,10 +31,10 @@ from cassi.solvers.strength import LINES
 PRECISIONS = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 """As Lightning's Trainer has them: what autocast computes in."""
 
-BLEND, AGAIN = 0.2, 0.2
-"""Shares of the start's cube, and of the network's second one, in what shipped weights return."""
+BLEND = 0.2
+"""Share of the start's cube in what shipped weights return."""
 
-Choose = Callable[[float], Solver | None]
+Choose = Callable[[float], Solver]
 """The noise relative to the root mean square of y → the solver that goes on from the cube."""
 
 Align = Callable[[Tensor, Any, Callable[[Any], float]], Any]
@@ -66,8 +66,8 @@ class Shipped:
 class Inference(nn.Module):
     """Runs a network in evaluation mode and, where asked, makes its cube consistent with y.
 
-        x₀ = start(y),  x₁ = net(y, system, x₀),  x₂ = solver(y, from x₁),  x₃ = (1 − b) x₂ + b x₀,
-        x = refine((1 − a) x₃ + a net(y, system, x₃)),   see `cassi.solvers.refine`
+        x₀ = start(y),  x₁ = net(y, system, x₀),  x₂ = solver(y, from x₁),
+        x = refine((1 − b) x₂ + b x₀),   see `cassi.solvers.refine`
 
     Errors of several methods are partly independent: their mean has less of them. It is a
     `cassi.solvers.Reconstructor`, with one iteration.
@@ -77,9 +77,8 @@ class Inference(nn.Module):
         refined: refine the cube.
         start: finds the first cube and what noise there is, for a network that takes them.
         blend: b, the share of the start's cube in what follows.
-        again: a, the share of the network's second cube; 0: it is asked once.
         solver: is given the noise relative to the root mean square of y, and returns the solver
-            that goes on from the cube before it is refined, or None.
+            that goes on from the cube before it is refined.
         precision: one of `PRECISIONS`.
         check: is given the camera before every run, to refuse one that does not fit.
         finder: finds the mask where it lies, by what the start predicts of pixels held out; None
@@ -99,7 +98,6 @@ class Inference(nn.Module):
         refined: bool = False,
         start: Solver | None = None,
         blend: float = 0.0,
-        again: float = 0.0,
         solver: Choose | None = None,
         precision: str = "32-true",
         check: Callable[[Any], None] | None = None,
@@ -113,7 +111,7 @@ class Inference(nn.Module):
             )
         self.network = network.eval()
         self.refined, self.precision, self.check = refined, precision, check
-        self.start, self.blend, self.again, self.solver = start, blend, again, solver
+        self.start, self.blend, self.solver = start, blend, solver
         self.finder = finder
         # The solver is chosen, and the mask is found, for all samples of a batch.
         alone = solver is not None or finder is not None
@@ -170,14 +168,10 @@ class Inference(nn.Module):
         if noise is None:
             given: Any = getattr(self.network, "noise", "auto")
             noise = relative_noise(y, system, given, statistics)
-        solver = None if self.solver is None else self.solver(float(noise.max()))
-        if solver is not None:
-            x = solver.run(y, system, x0=x, statistics=statistics).x
+        if self.solver is not None:
+            x = self.solver(float(noise.max())).run(y, system, x0=x, statistics=statistics).x
         if first is not None:
             x = torch.lerp(x, first, self.blend)
-            if self.again > 0:
-                second = self._recover(y, system, statistics=statistics, start=x, noise=noise)
-                x = torch.lerp(x, second, self.again)
         # What plain windows alone show may be texture; what a start went by was looked into.
         visible = VISIBLE if first is None else 0.0
         return refine(x, y, system, noise=noise, visible=visible, statistics=statistics)
@@ -326,7 +320,6 @@ def prepare(
         refined=refined,
         start=shipped.start,
         blend=BLEND,
-        again=AGAIN if shipped.solver is not None else 0.0,
         solver=shipped.solver if refined else None,
         precision=precision,
         check=shipped.check,

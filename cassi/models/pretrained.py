@@ -14,14 +14,15 @@ from cassi.models.inference import Choose, Shipped
 from cassi.models.load import make_network, read_card
 from cassi.models.registry import register
 from cassi.priors import TV, Compose, Denoiser, Subspace
-from cassi.priors.denoiser import SHIPPED
 from cassi.solvers import ADMM, Geometric, Solver
 from cassi.solvers.refine import VISIBLE
 
 FILE = Path(__file__).with_name("weights") / "cassi_net.safetensors"
 """One set of weights for any number of bands, any mask, step and direction."""
-FILES = (FILE, SHIPPED)
-"""What "pretrained" stands for: these, and the weights of the denoising network that refines."""
+REFINER = FILE.with_name("refiner.safetensors")
+"""Of the denoising network that refines, fitted to the cubes of the other (train_refiner.py)."""
+FILES = (FILE, REFINER)
+"""What "pretrained" stands for."""
 SIZES: dict[str, dict[str, Any]] = {
     "large": {"start": 125, "strength": 0.024, "balance": 1.0},
     "small": {"start": 70, "strength": 0.03, "balance": 1.0},
@@ -37,15 +38,23 @@ TRAINED_STEPS = (1, 3)
 """Pixels per band of those cameras."""
 TRAINED_NOISE = 0.056
 """Noise relative to the root mean square of y, at most, of their frames (25 dB)."""
-NOISY = 0.04
-"""Noise relative to the root mean square of y (28 dB) from which on no solver refines."""
 
 
-def shipped_denoiser() -> Denoiser:
-    """Return the denoising network that comes with the package, a prior."""
+def refining_denoiser(weights: Path | None = None, learns: bool = False) -> Denoiser:
+    """Return the denoising network that refines, a prior.
+
+    Args:
+        weights: in place of those of the package.
+        learns: let gradients through.
+    """
     network = DRUNet(channels=1, widths=(16, 32, 64, 64), blocks=1, shuffle=2, residual=True)
     return Denoiser(
-        network, weights="pretrained", domain="subspace", sigma_range=(0.0, 0.3), bfloat16=True
+        network,
+        weights=weights or REFINER,
+        domain="subspace",
+        sigma_range=(0.0, 0.3),
+        bfloat16=True,
+        learns=learns,
     )
 
 
@@ -71,32 +80,33 @@ def total_variation(size: str, noise: float | Literal["auto"] = "auto") -> Solve
     )
 
 
-def plug_and_play() -> Choose:
-    """Return what chooses the solver that refines: ADMM with the denoiser, and a little TV.
+def refining_solver(noise: float, prior: Any) -> Solver:
+    """Return the solver that goes on from the network's cube (`Solver.run(…, x0=x)`): ADMM.
 
-    It goes on from a cube (`Solver.run(…, x0=x)`), on components of the scene's spectral subspace.
-    Where no noise is seen all of them stay: the weak ones, which the first iteration nearly smooths
-    away, are part of the network's cube. In noise they are given up, and in more than that there is
-    no such solver: what it would add to one scene it takes from another. A quarter of the network's
-    cube stays.
+    It works on components of the scene's spectral subspace. Where no noise is seen all of them
+    stay: the weak ones, which the first iteration nearly smooths away, are part of the network's
+    cube. In noise they are given up. A quarter of the network's cube stays.
+
+    Args:
+        noise: relative to the root mean square of y.
+        prior: of the components.
     """
+    return Solver(
+        prior=Subspace(prior=prior, energy=0.0 if noise < VISIBLE else 1.5e-3),
+        algorithm=ADMM(rho=0.05, relaxation=1.9),
+        iterations=20,
+        sigma=Geometric(0.08, 0.04),
+        noise=noise,
+        consistent=True,
+        blend=0.25,
+    )
+
+
+def plug_and_play() -> Choose:
+    """Return what chooses the solver that refines: with a little TV, and the denoiser for it."""
     smooth = TV(weight=0.3, iterations=5, norm="nuclear", warm=True)
-    prior = Compose([smooth, shipped_denoiser()])
-
-    def choose(seen: float) -> Solver | None:
-        if seen >= NOISY:
-            return None
-        return Solver(
-            prior=Subspace(prior=prior, energy=0.0 if seen < VISIBLE else 1.5e-3),
-            algorithm=ADMM(rho=0.05, relaxation=1.9),
-            iterations=20,
-            sigma=Geometric(0.08, 0.04),
-            noise=seen,
-            consistent=True,
-            blend=0.25,
-        )
-
-    return choose
+    prior = Compose([smooth, refining_denoiser()])
+    return lambda seen: refining_solver(seen, prior)
 
 
 def check_camera(system: Any) -> None:

@@ -47,10 +47,10 @@ class Denoiser:
     it, the image is scaled down until σ fits, s = strength·σ/upper end (denoiser scaling). DnCNN,
     trained at one level, has a range of width zero.
 
-    Samples do not influence each other. The network runs in float32, without gradients, on the
-    device of x; its own copy is made here, in evaluation mode. Of the CPU's time the convolutions
-    in `bfloat16` take about half, at a relative error of 1/256: right for networks that predict
-    the noise.
+    Samples do not influence each other. The network runs in float32, without gradients unless it
+    `learns`, on the device of x; its own copy is made here, in evaluation mode. Of the CPU's time
+    the convolutions in `bfloat16` take about half, at a relative error of 1/256: right for networks
+    that predict the noise.
 
     Args:
         network: `net(x, σ) -> x`: a module of `cassi.models`, any other module or function, or the
@@ -65,6 +65,8 @@ class Denoiser:
         pixels: at most so many pixels, and at least one image, per call of the network: bounds the
             memory.
         bfloat16: convolve in bfloat16.
+        learns: let gradients through, to cube and weights; the directions of a subspace are
+            constants.
 
     Raises:
         TypeError: the network cannot be called, or has no weights to load.
@@ -86,6 +88,7 @@ class Denoiser:
     sigma_range: Sequence[float] = (0.0, 50 / 255)
     pixels: int = 1 << 19
     bfloat16: bool = False
+    learns: bool = False
 
     def __post_init__(self) -> None:
         """Check the numbers, take a copy of the network, load its weights."""
@@ -99,9 +102,11 @@ class Denoiser:
         not_negative("Denoiser strength", self.strength)
         low, high = _range(self.sigma_range)
         object.__setattr__(self, "sigma_range", (low, high))
-        object.__setattr__(self, "network", _prepare(self.network, self.weights))
+        network = _prepare(self.network, self.weights)
+        if self.learns and isinstance(network, nn.Module):
+            network.requires_grad_(True)
+        object.__setattr__(self, "network", network)
 
-    @torch.no_grad()
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Denoise a cube `(B, C, H, W)`.
 
@@ -112,6 +117,10 @@ class Denoiser:
         Raises:
             ValueError: σ is negative or of another shape, or the network returns another shape.
         """
+        with torch.set_grad_enabled(self.learns and torch.is_grad_enabled()):
+            return self._denoise(x, sigma)
+
+    def _denoise(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         batch, bands, height, width = x.shape
         cube = x.float()
         level = self.strength * torch.as_tensor(sigma, dtype=torch.float32, device=x.device)
@@ -139,7 +148,7 @@ class Denoiser:
     def _subspace(self, cube: Tensor, level: Tensor) -> Tensor:
         if not cube.isfinite().all():
             return cube  # has no eigenvectors; the solver stops at such a cube
-        basis = spectral_basis(cube, self.rank)
+        basis = spectral_basis(cube.detach(), self.rank)
         # Of the two signs, that with the larger sum: the image of a component is mostly positive.
         basis = torch.where(basis.sum(1, keepdim=True) < 0, -basis, basis)
         components = to_subspace(cube, basis)

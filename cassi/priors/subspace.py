@@ -39,6 +39,7 @@ class Subspace:
     with the eigenvalues λ of that sum: brightness keeps its edges, colour is smoothed between them.
 
     A prior with a memory of components, such as TV's dual variable, is told how the basis turns.
+    Gradients take the basis for a constant.
 
     Args:
         prior: p, sees `(B, R, H, W)`.
@@ -101,7 +102,7 @@ class _Run:
     def find(self, means: Tensor) -> Tensor | None:
         """Find the basis; return what turns the components of the old one, Rᵀc, if any."""
         count = self.of.rank if self.ranks is None else int(self.ranks.max())
-        values, vectors = spectral_eigen(means)
+        values, vectors = spectral_eigen(means.detach())
         basis, scale = vectors[..., :count], self._scale(values[:, :count])
         if self.ranks is not None:
             kept = torch.arange(basis.shape[2], device=basis.device) < self.ranks[:, None]
@@ -143,7 +144,7 @@ class _Run:
         means = self.means(components) * sizes
         if not means.isfinite().all():
             return
-        values, _ = spectral_eigen(means)
+        values, _ = spectral_eigen(means.detach())
         kept = (values > self.energy * values[:, :1]).sum(1).clamp_min(2)
         self.ranks = kept if self.ranks is None else torch.minimum(self.ranks, kept)
 

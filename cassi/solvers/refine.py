@@ -73,7 +73,6 @@ def refine(
     return x
 
 
-@torch.no_grad()
 def no_closer(x: Tensor, stepped: Tensor, y: Tensor, system: LinearSystem, noise: Tensor) -> Tensor:
     r"""Go from one cube towards another, no closer to the measurement than its noise.
 
@@ -89,7 +88,13 @@ def no_closer(x: Tensor, stepped: Tensor, y: Tensor, system: LinearSystem, noise
     Returns:
         x' itself where it is no closer, x where that is close enough already.
     """
-    near, far = (y - system(value) for value in (stepped, x))
+    with torch.no_grad():
+        t = _way(y - system(stepped), y - system(x), y, noise).to(x)
+    return torch.where(t < 1, torch.lerp(x, stepped, t), stepped)
+
+
+def _way(near: Tensor, far: Tensor, y: Tensor, noise: Tensor) -> Tensor:
+    """Return t of `no_closer`, `(B, 1, 1, 1)`, from the residuals of both cubes."""
     bound = (noise * y.flatten(1).norm(dim=1)).double().square()
 
     def inner(a: Tensor, b: Tensor) -> Tensor:
@@ -101,5 +106,4 @@ def no_closer(x: Tensor, stepped: Tensor, y: Tensor, system: LinearSystem, noise
     root = (b.square() - a * c).clamp_min(0).sqrt()
     t = ((-b - root) / a.clamp_min(torch.finfo(torch.float64).tiny)).clamp(0, 1)
     whole = inner(near, near) >= bound
-    t = torch.where(whole, 1, torch.where(c <= 0, 0, t)).to(x).view(-1, 1, 1, 1)
-    return torch.where(t < 1, torch.lerp(x, stepped, t), stepped)
+    return torch.where(whole, 1, torch.where(c <= 0, 0, t)).view(-1, 1, 1, 1)

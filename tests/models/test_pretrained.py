@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor
@@ -74,17 +72,14 @@ def test_the_start_has_a_share_of_the_result(bundled) -> None:
     assert not torch.equal(net(y, system), mixed)
 
 
-def test_the_large_one_goes_on_with_a_denoiser_unless_there_is_noise(bundled) -> None:
+@pytest.mark.parametrize("noise", [0.0, 0.02, 0.1])
+def test_the_large_one_goes_on_with_a_denoiser(bundled, noise: float) -> None:
     truth, system, y = bundled
+    random = torch.Generator().manual_seed(0)
+    y = y + noise * y.square().mean().sqrt() * torch.randn(y.shape, generator=random)
     raw = cassi.create_model("pretrained", system, refined=False)(y, system)
-    assert (
-        psnr(cassi.create_model("pretrained", system)(y, system), truth).mean()
-        > psnr(raw, truth).mean()
-    )
-    noisy = cassi.create_model("pretrained", system, noise=0.1, refined=False)(y, system)
-    net = cassi.create_model("pretrained", system, noise=0.1)
-    net.blend = net.again = 0.0
-    assert torch.equal(net(y, system), noisy)
+    refined = cassi.create_model("pretrained", system)(y, system)
+    assert psnr(refined, truth).mean() > psnr(raw, truth).mean() + 0.3
 
 
 def test_half_precision_changes_little(bundled) -> None:
@@ -155,11 +150,7 @@ def test_other_names_take_the_bands_of_the_camera() -> None:
 
 def test_components_stay_where_no_noise_is_seen() -> None:
     choose = plug_and_play()
-    quiet, noisy = choose(0.01), choose(0.035)
-    assert quiet is not None
-    assert noisy is not None
-    assert quiet.prior.energy == 0 < noisy.prior.energy
-    assert choose(0.05) is None
+    assert choose(0.01).prior.energy == 0 < choose(0.035).prior.energy
 
 
 def test_a_network_is_a_reconstructor() -> None:
@@ -180,17 +171,3 @@ def test_a_network_is_a_reconstructor() -> None:
         next(ready.network.parameters()).fill_(torch.nan)
     with pytest.raises(ValueError, match="cube is not finite"):
         ready.run(y, system)
-
-
-def test_the_network_is_asked_once_more(bundled) -> None:
-    _, system, y = bundled
-    net = cassi.create_model("pretrained", system)
-    net.start = replace(net.start, noise=0.0)
-    asked: list[int] = []
-    net.network.register_forward_hook(lambda *_: asked.append(1))
-    both = net(y, system)
-    assert len(asked) == 2
-    net.again = 0.0
-    assert not torch.equal(net(y, system), both)
-    assert len(asked) == 3
-    assert cassi.create_model("pretrained", system, size="small").again == 0

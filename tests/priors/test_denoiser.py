@@ -147,6 +147,20 @@ def test_bfloat16_is_close() -> None:
     torch.testing.assert_close(u, Denoiser(network)(x, 0.1), atol=5e-3, rtol=0)
 
 
+def test_gradients_pass_only_where_it_learns() -> None:
+    x = torch.rand(2, 9, 16, 16, requires_grad=True)
+    for domain in ("band", "subspace"):
+        network = DRUNet(channels=1, widths=(4, 4, 4, 4), blocks=1)
+        assert not Denoiser(network, domain=domain)(x, 0.1).requires_grad
+        learning = Denoiser(network, domain=domain, learns=True)
+        (grad,) = torch.autograd.grad(learning(x, 0.1).sum(), x, retain_graph=True)
+        assert grad.isfinite().all()
+        learning(x, 0.1).square().sum().backward()
+        assert all(p.grad is not None for p in learning.network.parameters())
+        with torch.no_grad():
+            assert not learning(x, 0.1).requires_grad
+
+
 def test_the_network_stays_as_it_was() -> None:
     network = DnCNN(width=4, depth=3, batch_norm=True).double()
     before = {name: value.clone() for name, value in network.state_dict().items()}

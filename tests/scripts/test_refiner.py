@@ -1,0 +1,51 @@
+"""What `train_refiner.py` fits is what reconstructs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import cassi
+from cassi.models.inference import BLEND
+from cassi.models.pretrained import refining_denoiser, refining_solver
+from cassi.priors import TV, Compose
+from scripts.release.train_refiner import Sample, Unrolled
+
+
+@pytest.fixture(scope="module", params=[0.0, 0.02], ids=["no noise", "noise"])
+def sample(request):
+    random = torch.Generator().manual_seed(0)
+    rows, columns = torch.meshgrid(torch.arange(64), torch.arange(64), indexing="ij")
+    bands = torch.arange(6).view(-1, 1, 1)
+    truth = (0.5 + 0.3 * torch.sin(rows / 9 + bands / 4) * torch.cos(columns / 7))[None]
+    system = cassi.SDCassi(torch.rand(64, 64, generator=random).round(), 6, 2)
+    y = system(truth)
+    y = y + request.param * y.square().mean().sqrt() * torch.randn(y.shape, generator=random)
+    cubes = (truth + 0.05 * torch.randn(truth.shape, generator=random) for _ in range(2))
+    return Sample(
+        truth.half(), y, system, *(x.half() for x in cubes), torch.tensor([request.param])
+    )
+
+
+def test_the_loop_that_is_fitted_is_the_one_that_refines(sample):
+    # Rounding to bfloat16 differs with the last bit of what is rounded, and grows by 20 iterations.
+    denoiser = replace(refining_denoiser(), bfloat16=False)
+    smooth = TV(weight=0.3, iterations=5, norm="nuclear", warm=True)
+    solver = refining_solver(float(sample.noise), Compose([smooth, denoiser]))
+    x = solver.run(sample.y, sample.system, x0=sample.x.float()).x
+    expected = torch.lerp(x, sample.first.float(), BLEND)
+    found = Unrolled(replace(denoiser, learns=True), last=2)(sample)
+    # Dark pixels at the border follow the last bit of y, in 20 iterations far.
+    change = (expected - torch.lerp(sample.x.float(), sample.first.float(), BLEND)).norm()
+    assert float((found.detach() - expected).norm() / change) < 0.1
+
+
+def test_every_weight_has_a_gradient(sample):
+    denoiser = refining_denoiser(learns=True)
+    x = Unrolled(denoiser, last=2)(sample)
+    (x - sample.truth.float()).square().mean().backward()
+    gradients = [parameter.grad for parameter in denoiser.network.parameters()]
+    assert all(g is not None and g.isfinite().all() for g in gradients)
+    assert sum(bool(g.any()) for g in gradients) > len(gradients) / 2
