@@ -76,6 +76,7 @@ def measure_off(scenes: list[Tensor], mask: Tensor) -> None:
             truth, y, system = measure(case, cube, mask, k)
             assert case.twin is not None
             told = case.twin.true_camera(case.camera(mask)).system
+            told = told.weighted(bad_pixels=~system.good)
             begun = time.perf_counter()
             found = find_mask(y, system)
             seconds = time.perf_counter() - begun

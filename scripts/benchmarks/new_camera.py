@@ -47,7 +47,8 @@ DEAD_COLUMN = 137
 CLIPPED = 0.0008
 """Share of the pixels that the exposure saturates."""
 RUNS = {
-    "as told": ("camera.yaml",),
+    "as told": ("camera.yaml", "calibrate=false"),
+    "as told, mask aligned": ("camera.yaml",),
     "calibrated": ("camera.yaml", "calibrate=true"),
     "true camera": ("true.yaml",),
     "pretrained, calibrated": ("camera.yaml", "calibrate=true", "model=pretrained"),

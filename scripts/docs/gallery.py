@@ -173,7 +173,7 @@ def draw_mistakes() -> None:
     }
     panels = [("truth", in_colour(truth))]
     for name, (frame, system) in cases.items():
-        cube = cassi.reconstruct(frame, system)
+        cube = cassi.reconstruct(frame, system, align=False)
         panels.append((_scored(name, cube), in_colour(cube)))
     save(picture_row(panels, 4, 2.6)[0], "mistakes.jpg")
 
@@ -226,6 +226,8 @@ KAIST = ("kaist_snapshot", [f"scene{number:02}" for number in range(1, 11)], 1.9
 TSA = ("tsa_real", [f"scene{number}" for number in range(1, 6)], 2.6)
 SMEM = ("smem", ["resolution_target", "fern_root", "blood_sample1"], 2.6)
 WEIGHTS = ("model=pretrained",)
+GIVEN = ("calibrate=false",)
+MOVED = {", mask as given": GIVEN, ", default": (), ", pretrained": WEIGHTS}
 REAL = {
     ", as if without noise": ("solver.noise=0", "prior.balance=0"),
     ", default": (),
@@ -235,11 +237,11 @@ SNAPSHOTS: dict[str, tuple[str, list[str], float, dict[str, tuple[str, ...]]]] =
     # name of the picture: experiment, scenes, height, and options by what is added to the title
     "kaist": (*KAIST, {"": ()}),
     "pretrained_kaist": (*KAIST, {"": WEIGHTS}),
-    "tsa": (*TSA, REAL),
+    "tsa": (*TSA, MOVED),
     "smem": (*SMEM, REAL),
     "tsa_minutes": (
         *("tsa_real", ["scene3"], 4.5),
-        {", auto": (), ", self_supervised": ("solver=self_supervised",)},
+        {", auto": GIVEN, ", self_supervised": ("solver=self_supervised", *GIVEN)},
     ),
 }
 DRAWN: dict[str, tuple[Callable[[], None], str | None]] = {
