@@ -63,13 +63,13 @@ TWINS = {
 }
 
 
-def measure_off(scenes: list[Tensor], mask: Tensor) -> None:
-    """Print what every camera that is off comes to."""
+def measure_off(scenes: list[Tensor], mask: Tensor, first: int) -> None:
+    """Print what every camera that is off comes to, from one of `OFF` on."""
     auto = build_solver(compose_settings())
     nets = [cassi.create_model("pretrained", align=align) for align in (False, True)]
     methods = ("auto", "aligned", "true camera", "pretrained", "aligned", "seconds to align")
     table, panel = Table("camera", *methods), make_panel()
-    for name, (base, twin) in OFF.items():
+    for name, (base, twin) in list(OFF.items())[first:]:
         case = panel[TWINS[name]] if twin is None else PANEL[base]._replace(twin=twin)
         rows: list[list[float]] = []
         for k, cube in enumerate(scenes):
@@ -108,6 +108,7 @@ def main() -> None:
     """Measure what was asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--right", action="store_true", help="cameras that are what they should be")
+    parser.add_argument("--first", type=int, default=0, help="camera to begin with")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -120,7 +121,7 @@ def main() -> None:
         return
     with initialize_config_module("cassi.conf", version_base="1.3"):
         scenes = load_scenes(root)
-    measure_off(scenes, mask)
+    measure_off(scenes, mask, arguments.first)
 
 
 if __name__ == "__main__":

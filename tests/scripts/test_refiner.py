@@ -11,6 +11,7 @@ import cassi
 from cassi.models.inference import BLEND
 from cassi.models.pretrained import refining_denoiser, refining_solver
 from cassi.priors import TV, Compose
+from scripts.release import train_refiner
 from scripts.release.train_refiner import Sample, Unrolled
 
 
@@ -29,17 +30,20 @@ def sample(request):
     )
 
 
-def test_the_loop_that_is_fitted_is_the_one_that_refines(sample):
-    # Rounding to bfloat16 differs with the last bit of what is rounded, and grows by 20 iterations.
+def test_the_loop_that_is_fitted_is_the_one_that_refines(sample, monkeypatch):
+    # Few iterations: what is rounded differs with the number of threads, and grows with each.
+    def few(noise, prior):
+        return replace(refining_solver(noise, prior), iterations=3)
+
+    monkeypatch.setattr(train_refiner, "refining_solver", few)
     denoiser = replace(refining_denoiser(), bfloat16=False)
     smooth = TV(weight=0.3, iterations=5, norm="nuclear", warm=True)
-    solver = refining_solver(float(sample.noise), Compose([smooth, denoiser]))
+    solver = few(float(sample.noise), Compose([smooth, denoiser]))
     x = solver.run(sample.y, sample.system, x0=sample.x.float()).x
     expected = torch.lerp(x, sample.first.float(), BLEND)
     found = Unrolled(replace(denoiser, learns=True), last=2)(sample)
-    # Dark pixels at the border follow the last bit of y, in 20 iterations far.
-    change = (expected - torch.lerp(sample.x.float(), sample.first.float(), BLEND)).norm()
-    assert float((found.detach() - expected).norm() / change) < 0.1
+    # Where no light falls, at the corners, cubes follow the last bit of y.
+    assert float((found.detach() - expected)[..., 4:-4, 4:-4].abs().amax()) < 1e-3
 
 
 def test_every_weight_has_a_gradient(sample):
