@@ -42,8 +42,9 @@ def test_the_loop_that_is_fitted_is_the_one_that_refines(sample, monkeypatch):
     x = solver.run(sample.y, sample.system, x0=sample.x.float()).x
     expected = torch.lerp(x, sample.first.float(), BLEND)
     found = Unrolled(replace(denoiser, learns=True), last=2)(sample)
-    # Where no light falls, at the corners, cubes follow the last bit of y.
-    assert float((found.detach() - expected)[..., 4:-4, 4:-4].abs().amax()) < 1e-3
+    # Of the directions of noise in these cubes, none is before the other: rounding turns them.
+    change = (expected - torch.lerp(sample.x.float(), sample.first.float(), BLEND)).norm()
+    assert float((found.detach() - expected).norm() / change) < 0.1
 
 
 def test_every_weight_has_a_gradient(sample):
