@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
@@ -212,8 +213,12 @@ def find_mask(y: Tensor, system: Any) -> Alignment | None:
     """Return where `cassi.calibration.align` finds the mask, by what `auto` predicts; or None."""
     from cassi.apps.reconstructors import build_solver, compose_settings
 
+    @cache
+    def judge() -> Solver:  # takes a tenth of a second to make, and is seldom asked
+        return build_solver(compose_settings())
+
     def misses(camera: Any) -> float:
-        return measure_heldout(y, camera, build_solver(compose_settings())).error
+        return measure_heldout(y, camera, judge()).error
 
     return align_mask(seen(y, system), system, misses)
 

@@ -202,7 +202,7 @@ class Reconstruct(Snapshots):
         super().__post_init__()
         if self.adapt and self.model is None:
             raise ValueError("adapt: expected false without a network; give model=pretrained")
-        if self.calibrate not in (True, False, "auto"):
+        if not (isinstance(self.calibrate, bool) or self.calibrate == "auto"):
             raise ValueError(f"calibrate: expected true, false or auto, got {self.calibrate!r}")
         if self.calibrate is True and self.memory_budget is not None:
             raise ValueError(

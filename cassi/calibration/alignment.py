@@ -83,7 +83,7 @@ def align(y: Tensor, system: Any, misses: Misses) -> Alignment | None:
         return None
     good = system.good if weighted else None
     frame = Frame.snapshot(y if good is None else system.seen(y), nominal.bands, good)
-    if not all(_asks(frame, camera()) for camera in (lambda: nominal, lambda: _wide(nominal))):
+    if not (_asks(frame, nominal) and _asks(frame, _wide(nominal))):
         return None
     geometry = fit_geometry([frame], nominal, Geometry(), KEYS).geometry
     moved: Any = moved_camera(nominal, geometry)

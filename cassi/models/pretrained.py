@@ -21,6 +21,8 @@ FILE = Path(__file__).with_name("weights") / "cassi_net.safetensors"
 """One set of weights for any number of bands, any mask, step and direction."""
 REFINER = FILE.with_name("refiner.safetensors")
 """Of the denoising network that refines, fitted to the cubes of the other (train_refiner.py)."""
+SMOOTHER = TV(weight=0.3, iterations=5, norm="nuclear", warm=True)
+"""What comes before that network, in every iteration that refines."""
 FILES = (FILE, REFINER)
 """What "pretrained" stands for."""
 SIZES: dict[str, dict[str, Any]] = {
@@ -104,8 +106,7 @@ def refining_solver(noise: float, prior: Any) -> Solver:
 
 def plug_and_play() -> Choose:
     """Return what chooses the solver that refines: with a little TV, and the denoiser for it."""
-    smooth = TV(weight=0.3, iterations=5, norm="nuclear", warm=True)
-    prior = Compose([smooth, refining_denoiser()])
+    prior = Compose([SMOOTHER, refining_denoiser()])
     return lambda seen: refining_solver(seen, prior)
 
 

@@ -1,9 +1,10 @@
 """Fit the denoising network that refines to what it is for: cubes of the network of the package.
 
     python scripts/release/train_refiner.py OUT                 # needs $CASSI_DATA
-    python scripts/release/train_refiner.py OUT --samples 1700 --steps 6000 --weights FILE
+    python scripts/release/train_refiner.py OUT --weights cassi/models/weights/denoiser.safetensors
 
-It begins with the weights of the package. Crops of CAVE's training scenes are measured by the
+It begins with the weights of the package, or with `--weights`, such as those of a denoiser of white
+noise, as the first of them did. Crops of CAVE's training scenes are measured by the
 cameras of `experiment=train_cassi_net_real`, most of them ideal, and go through the network of the
 package; those cubes are computed once. Then each step takes some of them through the twenty
 iterations of plug-and-play ADMM that refine (`cassi.models.pretrained.refining_solver`), and back
@@ -34,8 +35,7 @@ from cassi.apps.settings import Train
 from cassi.apps.train import inputs
 from cassi.data.atomic import atomic_path
 from cassi.models.inference import BLEND
-from cassi.models.pretrained import refining_denoiser, refining_solver
-from cassi.priors import TV
+from cassi.models.pretrained import SMOOTHER, refining_denoiser, refining_solver
 from cassi.solvers.base import begin
 from cassi.solvers.linear_system import begin_system, seen
 from cassi.solvers.refine import no_closer
@@ -46,7 +46,7 @@ from cassi.training.module import combine_seeds, merge_bands
 
 BANDS = (28, 28, 28, 14, 28, 28, 20, 28)
 """Of the samples, in turn."""
-NOISY = 0.3
+NOISY = 0.06
 """Noise relative to the root mean square of y, beyond which a sample is left out."""
 DECAY = 0.998
 """Of the moving average of the weights."""
@@ -130,9 +130,7 @@ class _Smoothed:
         self.denoiser, self.smooth = denoiser, smooth
 
     def begin(self) -> _Smoothed:
-        return _Smoothed(
-            self.denoiser, TV(weight=0.3, iterations=5, norm="nuclear", warm=True).begin()
-        )
+        return _Smoothed(self.denoiser, SMOOTHER.begin())
 
     def turn(self, rotation: Tensor) -> None:
         self.smooth.turn(rotation)

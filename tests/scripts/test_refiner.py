@@ -9,8 +9,8 @@ import torch
 
 import cassi
 from cassi.models.inference import BLEND
-from cassi.models.pretrained import refining_denoiser, refining_solver
-from cassi.priors import TV, Compose
+from cassi.models.pretrained import SMOOTHER, refining_denoiser, refining_solver
+from cassi.priors import Compose
 from scripts.release import train_refiner
 from scripts.release.train_refiner import Sample, Unrolled
 
@@ -37,8 +37,7 @@ def test_the_loop_that_is_fitted_is_the_one_that_refines(sample, monkeypatch):
 
     monkeypatch.setattr(train_refiner, "refining_solver", few)
     denoiser = replace(refining_denoiser(), bfloat16=False)
-    smooth = TV(weight=0.3, iterations=5, norm="nuclear", warm=True)
-    solver = few(float(sample.noise), Compose([smooth, denoiser]))
+    solver = few(float(sample.noise), Compose([SMOOTHER, denoiser]))
     x = solver.run(sample.y, sample.system, x0=sample.x.float()).x
     expected = torch.lerp(x, sample.first.float(), BLEND)
     found = Unrolled(replace(denoiser, learns=True), last=2)(sample)
