@@ -22,11 +22,10 @@ from cassi.solvers import (
     relative_noise,
 )
 from cassi.solvers.function import one_iteration
-from cassi.solvers.heldout import brightest, draw_seen, heldout_error, measure_heldout
+from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.linear_system import seen
 from cassi.solvers.refine import VISIBLE
-from cassi.solvers.statistics import UNSEEN
-from cassi.solvers.strength import LINES
+from cassi.solvers.strength import Choice
 
 PRECISIONS = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 """As Lightning's Trainer has them: what autocast computes in."""
@@ -153,7 +152,7 @@ class Inference(nn.Module):
         if self.start is not None:
             whole = statistics or Statistics(lambda: [(y, system)])
             found = self.start.run(y, system, statistics=whole).checked()
-            start = whole.remember(self, partial(self._look, whole, self.start, found.noise))
+            start = whole.remember(self, partial(self._look, whole, self.start, found.choice))
             if start is not self.start:
                 found = start.run(y, system, statistics=whole).checked()
             first, noise = found.x, found.noise
@@ -188,32 +187,23 @@ class Inference(nn.Module):
         return self.finder(y, system, lambda camera: measure_heldout(y, camera, start).error)
 
     @torch.no_grad()
-    def _look(self, statistics: Statistics, start: Solver, found: Tensor | None) -> Solver:
+    def _look(self, statistics: Statistics, start: Solver, choice: Choice | None) -> Solver:
         """Return the start, told of the noise where windows show more than there can be.
 
-        A start that looks at no pixels held out is taken as it is, and so is one that by them has
-        `found` all to be texture. Otherwise the network is given the brightest lines without some
-        of their pixels. What it misses those by is texture as well as noise: where that is less
-        than the noise that windows show, it is all there can be.
+        A start that looked at no pixels held out is taken as it is, and so is one that by them has
+        all noise to be texture. Otherwise the network goes on from what it found without them. What
+        it misses them by is texture as well as noise: where that is less than the noise that
+        windows show, it is all there can be.
         """
-        y, system = statistics.brightest()
-        if not start.heldout or start.noise != "auto" or not hasattr(system, "weighted"):
+        if choice is None or choice.factor == 0 or choice.x is None:
             return start
-        shown = statistics.noise.to(y)
-        if not bool((shown > UNSEEN).any()):
-            return start
-        if found is not None and not bool((found > UNSEEN).any()):
-            return start
-        y, system = brightest(seen(y, system), system, LINES)
-        heldout = draw_seen(y, system)
-        camera = system.weighted(bad_pixels=heldout)
+        lines, shown = choice.lines, statistics.noise.to(choice.x)
+        y, camera = lines.camera.seen(lines.y), lines.camera
+        x = self._recover(y, camera, statistics=statistics, start=choice.x, noise=shown)
         level = float(shown.mean())
-        told = replace(start, noise=level, heldout=0.0)
-        x = told.run(camera.seen(y), camera, statistics=statistics).checked().x
-        x = self._recover(camera.seen(y), camera, statistics=statistics, start=x, noise=shown)
-        error = heldout_error(x, y, system, heldout).square().mean().sqrt()
-        missed = float(error * y.square().mean().sqrt() / statistics.size.mean())
-        return start if missed >= level else replace(told, noise=missed)
+        size = lines.y.square().mean().sqrt() / statistics.size.mean()
+        missed = lines.error(x) * float(size)
+        return start if missed >= level else replace(start, noise=missed, heldout=0.0)
 
     def _recover(self, y: Tensor, system: Any, **known: Any) -> Tensor:
         """Run the network; of what is known it is given what it takes."""

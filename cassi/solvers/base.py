@@ -136,6 +136,8 @@ class Solution:
     noise: Tensor | None = None
     """That the method went by, relative to the root mean square of y, `(B,)`, where it needed to
     know: what plain windows show, or what pixels held out say of it."""
+    choice: Any = None
+    """What pixels held out said, a `cassi.solvers.strength.Choice`, where they were asked."""
 
     def checked(self) -> Solution:
         """Return the solution itself; ValueError where not even one iteration was finite."""

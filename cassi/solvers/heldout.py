@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -34,6 +35,31 @@ class HeldOut:
     share: float
     error: float
     lines: int
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Lines of a measurement, and pixels of them that are held out.
+
+    Attributes:
+        y: the measurement of these lines.
+        system: their camera, with all its pixels.
+        heldout: bool, `(1, K, H', W')`.
+    """
+
+    y: Tensor
+    system: Any
+    heldout: Tensor
+
+    @cached_property
+    def camera(self) -> Any:
+        """The camera without these pixels."""
+        return self.system.weighted(bad_pixels=self.heldout)
+
+    def error(self, x: Tensor) -> float:
+        """Return the `heldout_error` of a cube, the root mean square of a batch."""
+        error = heldout_error(x, self.y, self.system, self.heldout)
+        return float(error.square().mean().sqrt())
 
 
 def check_share(share: Any) -> None:
@@ -104,6 +130,12 @@ def heldout_error(x: Tensor, y: Tensor, system: Any, heldout: Tensor) -> Tensor:
     return torch.where(size > 0, rest / size.clamp_min(torch.finfo(torch.float64).tiny), 0)
 
 
+def hold_out(y: Tensor, system: Any, lines: int, share: float = SHARE) -> Lines:
+    """Hold pixels out of the lines with the most light, to choose by them; see `draw_seen`."""
+    y, system = brightest(seen(y, system), system, lines)
+    return Lines(y, system, draw_seen(y, system, share))
+
+
 def brightest(y: Tensor, system: Any, lines: int) -> tuple[Tensor, Any]:
     """Cut the lines with the most light out of a measurement, where the camera lets it be cut."""
     first, stop = brightest_lines(y, system, lines)
@@ -153,11 +185,9 @@ def measure_heldout(
     y, axis = seen(y, system), getattr(system, "part_axis", None)
     if axis is not None:
         y, system = brightest(y, system, max(LEAST, int(LOOKED_AT * y.shape[axis])))
-    held = draw_heldout(y.shape[1:], share).to(y.device)
-    camera = system.weighted(bad_pixels=held)
+    lines = Lines(y, system, draw_heldout(y.shape[1:], share).to(y.device))
+    camera = lines.camera
     # A network that has statistics does not look for the mask of this camera itself.
     known = statistics or Statistics(lambda: [(seen(y, camera), camera)])
     x = reconstructor.run(y, camera, statistics=known).checked().x
-    error = heldout_error(x, y, system, held).square().mean().sqrt()
-    lines = y.shape[-2 if axis is None else axis]
-    return HeldOut(float(share), float(error), lines)
+    return HeldOut(float(share), lines.error(x), y.shape[-2 if axis is None else axis])

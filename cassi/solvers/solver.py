@@ -216,7 +216,7 @@ class Solver:
             noise = relative_noise(y, system, self.noise, statistics)
         sigma, count = as_schedule(self.sigma), self.iterations
         rho = given = as_schedule(self.algorithm.rho if self.rho is None else self.rho)
-        seeming = noise
+        seeming, choice = noise, None
         whole = statistics or Statistics(lambda: [(measured, system)])
         if noise is not None and self._is_to_choose(noise, system):
             shown = noise
@@ -266,7 +266,7 @@ class Solver:
             x = no_closer(x, system.data_step(x, y, rho(count - 1, count)), y, system, noise)
         if first is not None:
             x = torch.lerp(x, first, self.blend)
-        return Solution(x * level, solution.history, solution.reason, seeming)
+        return Solution(x * level, solution.history, solution.reason, seeming, choice)
 
     def _repeat(
         self,
@@ -355,7 +355,7 @@ class Solver:
             annealed.run(y, camera, callback=watch, statistics=statistics)
 
         deviation = share * float(statistics.size.mean())
-        return choose(seen(y, system), system, self.heldout, self.iterations, deviation, run)
+        return choose(y, system, self.heldout, self.iterations, deviation, run)
 
     def __call__(self, y: Tensor, system: LinearSystem) -> Tensor:
         """Reconstruct: `(B, K, H, W')` → `(B, C, H, W)`."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cassi.solvers.heldout import brightest, draw_seen, heldout_error
+from cassi.solvers.heldout import Lines, hold_out
 from cassi.solvers.schedules import Schedule
 
 TOLERANCE = 0.01
@@ -56,15 +56,14 @@ class Watch:
     """Looks at the held-out error of every third iteration, and says when to stop.
 
     Args:
-        y: measurement `(B, K, H', W')`.
-        system: the camera, with all its pixels.
-        heldout: pixels that the run is not given.
+        lines: that the run is given, without the pixels held out.
         last: iterations of the run.
     """
 
-    def __init__(self, y: Tensor, system: Any, heldout: Tensor, last: int) -> None:
-        self.y, self.system, self.heldout, self.last = y, system, heldout, last
+    def __init__(self, lines: Lines, last: int) -> None:
+        self.lines, self.last = lines, last
         self.count = 0
+        self.x: Tensor | None = None
         self.counts: list[int] = []
         self.errors: list[float] = []
         self.strengths: list[float] = []
@@ -80,8 +79,10 @@ class Watch:
         if x is None or not self.wants(iteration):
             return False
         strength = float(torch.as_tensor(iteration.sigma).amax())
-        error = heldout_error(x, self.y, self.system, self.heldout).square().mean().sqrt()
-        self.errors.append(float(error))
+        error = self.lines.error(x)
+        if error < min(self.errors, default=math.inf):
+            self.x = x
+        self.errors.append(error)
         self.counts.append(iteration.index)
         self.strengths.append(strength)
         least = min(range(len(self.errors)), key=self.errors.__getitem__)
@@ -105,11 +106,15 @@ class Choice:
         factor: the noise, in units of that which plain windows show: 0 where that is texture, more
             than 1 where the model of the camera is wrong by more than the noise.
         error: the least held-out error, as a standard deviation of y; the noise is no more.
+        lines: that were looked at.
+        x: the cube of that error, of these lines; None where no error was a number.
     """
 
     count: int
     factor: float
     error: float
+    lines: Lines
+    x: Tensor | None
 
 
 Run = Callable[[Tensor, Any, Watch, float], None]
@@ -134,20 +139,19 @@ def choose(y: Tensor, system: Any, share: float, iterations: int, noise: float, 
         noise: its standard deviation as plain windows show it, > 0.
         run: reconstructs.
     """
-    y, system = brightest(y, system, LINES)
-    heldout = draw_seen(y, system, share)
-    camera = system.weighted(bad_pixels=heldout)
+    lines = hold_out(y, system, LINES, share)
+    size = float(lines.y.square().mean().sqrt())
 
     def look(factor: float) -> Choice:
-        watch = Watch(y, system, heldout, iterations)
-        run(y, camera, watch, factor)
+        watch = Watch(lines, iterations)
+        run(lines.y, lines.camera, watch, factor)
         least = min(watch.errors, default=math.inf)
-        return Choice(watch.best_count(), factor, least * float(y.square().mean().sqrt()))
+        return Choice(watch.best_count(), factor, least * size, lines, watch.x)
 
     found = look(1.0)
     if found.count == iterations:
         found = min(found, look(0.0), key=lambda choice: choice.error)
-    seems_more = found.error > max(DOUBT * noise, MISFIT * float(y.square().mean().sqrt()))
+    seems_more = found.error > max(DOUBT * noise, MISFIT * size)
     if found.factor == 1 and seems_more and math.isfinite(found.error):
         more = look(found.error / noise)
         if more.error < (1 + 2 * TOLERANCE) * found.error:

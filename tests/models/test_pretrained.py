@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -47,22 +49,31 @@ def test_the_large_one_starts_as_the_default_solver() -> None:
     assert total_variation("large") == solver
 
 
+def look(net, y: Tensor, system: cassi.SDCassi, noise: float | None = None):
+    """Return what noise windows show, what was chosen by pixels held out, and the start then."""
+    whole = Statistics(lambda: [(y, system)])
+    found = net.start.run(y, system, statistics=whole)
+    choice = found.choice
+    if noise is not None:
+        choice = replace(choice, factor=noise)
+    return float(whole.noise), choice, net._look(whole, net.start, choice)
+
+
 def test_texture_that_passes_for_noise_is_found_out(bundled) -> None:
     _, system, y = bundled
-    whole = Statistics(lambda: [(y, system)])
     net = cassi.create_model("pretrained", system)
-    told = net._look(whole, net.start, whole.noise)
-    assert told.noise < float(whole.noise)
+    shown, choice, told = look(net, y, system, noise=1.0)
+    assert 0 < told.noise < shown
     assert told.heldout == 0
+    assert choice.lines.error(choice.x) < shown
     small = cassi.create_model("pretrained", system, size="small")
-    assert small._look(whole, small.start, whole.noise) is small.start
+    assert look(small, y, system)[1:] == (None, small.start)
 
 
 def test_a_start_that_finds_no_noise_is_believed(bundled) -> None:
     _, system, y = bundled
-    whole = Statistics(lambda: [(y, system)])
     net = cassi.create_model("pretrained", system)
-    assert net._look(whole, net.start, torch.zeros(1)) is net.start
+    assert look(net, y, system, noise=0.0)[2] is net.start
 
 
 def test_the_start_has_a_share_of_the_result(bundled) -> None:

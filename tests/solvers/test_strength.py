@@ -10,9 +10,9 @@ import torch
 
 from cassi.priors import TV, Subspace
 from cassi.solvers import ADMM, Geometric, Solver
-from cassi.solvers.heldout import draw_heldout
+from cassi.solvers.heldout import Lines, brightest, draw_heldout
 from cassi.solvers.refine import no_closer
-from cassi.solvers.strength import Annealed, Watch, brightest, choose
+from cassi.solvers.strength import Annealed, Watch, choose
 from cassi.systems import SDCassi
 
 
@@ -53,13 +53,13 @@ def watched(errors, monkeypatch):
     """Return a watch that has seen errors, of every third cube, at strengths that halve."""
     left = iter(errors)
     monkeypatch.setattr(
-        "cassi.solvers.strength.heldout_error", lambda *_: torch.tensor([next(left)])
+        "cassi.solvers.heldout.heldout_error", lambda *_: torch.tensor([next(left)])
     )
-    watch = Watch(torch.zeros(1), None, torch.zeros(1), 100)
+    watch = Watch(Lines(torch.zeros(1), None, torch.zeros(1)), 100)
 
     def look(index, strength):
         iteration = SimpleNamespace(sigma=strength, index=index)
-        return watch(iteration, torch.zeros(1) if watch.wants(iteration) else None)
+        return watch(iteration, torch.full((1,), strength) if watch.wants(iteration) else None)
 
     assert not any(look(k, strength) for k, strength in enumerate((2.0, 0.9, 0.39)))
     ends = []
@@ -73,6 +73,7 @@ def test_the_last_strength_that_is_nearly_the_best_is_taken(monkeypatch):
     watch, ends = watched([0.3, 0.2, 0.201, 0.21, 0.25], monkeypatch)
     assert ends == [False, False, False, True, True]
     assert watch.best_count() == 9
+    assert float(watch.x) == pytest.approx(0.39 / 2)  # of the least error
 
 
 def test_without_a_rise_nothing_ends(monkeypatch):
@@ -95,8 +96,12 @@ def looks(truth, good):
 def test_what_seems_noise_may_be_texture(system, truth):
     y = system(truth)
 
-    assert choose(y, system, 0.05, 3, 10.0, looks(truth, lambda factor: factor == 1)).factor == 1
-    assert choose(y, system, 0.05, 3, 10.0, looks(truth, lambda factor: factor == 0)).factor == 0
+    for best in (0, 1):
+        found = choose(
+            y, system, 0.05, 3, 10.0, looks(truth, lambda factor, best=best: factor == best)
+        )
+        assert found.factor == best
+        assert torch.equal(found.x, truth)
 
 
 def test_what_the_camera_does_not_explain_is_noise_too(system, truth):
