@@ -17,8 +17,8 @@
 
 #if defined(USE_CUDA)
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
-#elif defined(__linux__)
-#include <sys/mman.h>
+#else
+#include "results.h"
 #endif
 
 namespace cassi {
@@ -118,18 +118,20 @@ void start(const Args& args, const Tensor& output) {
   launch(args, stream_of(output));
 }
 
-// New memory costs a page fault for every 4 KiB, as much as the arithmetic; in pages of 2 MiB next
-// to nothing. A kernel that has none does as before.
-constexpr int64_t kLargePage = int64_t(1) << 21;
-
-Tensor with_large_pages(Tensor t) {
-#if defined(__linux__) && !defined(USE_CUDA)
-  const int64_t bytes = t.numel() * t.element_size();
-  if (bytes >= 2 * kLargePage) {
-    const auto start = reinterpret_cast<uintptr_t>(t.mutable_data_ptr());
-    const uintptr_t first = (start + kLargePage - 1) & ~uintptr_t(kLargePage - 1);
-    const uintptr_t last = (start + bytes) & ~uintptr_t(kLargePage - 1);
-    madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+// The same tensor in memory of `Results`, where it is large.
+Tensor placed(Tensor t) {
+#if !defined(USE_CUDA)
+  const std::size_t bytes = t.numel() * t.element_size();
+  if (bytes >= Results::least) {
+    const std::vector<int64_t> sizes(t.sizes().begin(), t.sizes().end());
+    const std::vector<int64_t> strides(t.strides().begin(), t.strides().end());
+    const ScalarType dtype = t.scalar_type();
+    const torch::stable::Device device = t.device();
+    t = Tensor();  // nothing of it has been touched
+    void* const start = Results::shared().take(bytes);
+    return torch::stable::from_blob(start, sizes, strides, device, dtype, [bytes](void* freed) {
+      Results::shared().give(freed, bytes);
+    });
   }
 #endif
   return t;
@@ -139,7 +141,7 @@ Tensor with_large_pages(Tensor t) {
 template <class Make>
 Tensor allocate(const std::vector<int64_t>& sizes, Make make) {
   try {
-    return with_large_pages(make());
+    return placed(make());
   } catch (const std::exception&) {
     std::ostringstream shape;
     for (const int64_t size : sizes) shape << (shape.tellp() > 0 ? " x " : "") << size;

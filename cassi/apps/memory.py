@@ -36,9 +36,11 @@ def use_huge_pages() -> None:
     What `keep_freed_memory` keeps falls to pieces in time: of a cube's size it held 3 to 19 times
     as much as was in use. Within a budget memory is mapped anew for every cube instead; in pages of
     2 MiB an iteration of GAP-TV then takes 15 ns a voxel, against 19 in small pages and 13 in kept
-    memory. Takes effect if torch has not asked for much memory before.
+    memory. Neither do the compiled operators keep what their results leave. Takes effect if torch
+    has not asked for much memory before.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    os.environ.setdefault("CASSI_KEEP_RESULTS", "0")
 
 
 class _Count(TorchDispatchMode):
