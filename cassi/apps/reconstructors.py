@@ -32,7 +32,7 @@ from cassi.solvers.base import Reconstructor
 FILE_SUFFIX = ".safetensors"
 _COMPOSING = threading.RLock()
 """Hydra's search path is the process's: one thread at a time sets it."""
-ADAPT = ("experiment=self_supervised", "solver.passes=5", "solver.iterations=200")
+ADAPT = ("experiment=self_supervised",)
 """What `adapt=true` puts a network beside: patches of the scene itself, for a minute."""
 KEYS = ("method", "model", "name", "overrides", "weights")
 """Of an item of `reconstructors`."""

@@ -40,8 +40,6 @@ SETTLED = 20
 """Iterations at the last strength, where the annealing ends early."""
 PARTNER = 0.25
 """Share of a partner's cube in the result of a pass."""
-TOUCH = 0.2
-"""Share of the prior's cube in the result, where noise is visible."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ class Solver:
     """Everything about an iterative reconstruction except camera and measurement.
 
     Args:
-        prior: `(cube, sigma) -> cube`.
+        prior: `(cube, sigma) -> cube`; `cassi.priors.InTurn` has one for every pass.
         algorithm: `GAP`, `ADMM`, ….
         iterations: at most this many, of all passes together.
         sigma: strength of the prior, a number or a schedule, relative to the `signal_level`.
@@ -87,8 +85,8 @@ class Solver:
         heldout: share of the detector pixels by which it is found how far σ may fall where "auto"
             sees noise, see `cassi.solvers.strength`; 0 lets it fall to its end.
         visible: noise, relative to the root mean square of y, below which "auto" takes it for
-            texture, in the start too; where there is more, one pass of strength `again` has a fifth
-            of the mean, the cube of the partner or the start the rest. 0: no such bound.
+            texture, in the start too; where there is more, all passes have the first prior. 0: no
+            such bound.
         start: reconstructs the first cube where none is given; its iterations are not counted.
         blend: share of the first cube in the result, of `start` or given as `x0`, in [0, 1). Errors
             of two methods are partly independent, and their mean has less of them; where both
@@ -200,14 +198,13 @@ class Solver:
         measured = seen(y, system)
         if statistics is None and (moved := self.align(measured, system)) is not None:
             system = moved.system
+        noisy = self.noise != "auto" and 0 < self.visible <= self.noise
         if self.visible > 0 and self.noise == "auto":
             statistics = statistics or Statistics(lambda: [(measured, system)])
-            if bool((statistics.noise < self.visible).all()):
-                statistics = statistics.trusted()
-            elif self._others and x0 is None:
-                return self._touch(measured, system, callback, objective, statistics)
+            noisy = not bool((statistics.noise < self.visible).all())
+            statistics = statistics if noisy else statistics.trusted()
         if min(self.passes, self.iterations) > 1 or self.partner is not None:
-            more = objective, statistics, checkpoint
+            more = objective, statistics, checkpoint, not noisy
             return self._repeat(measured, system, x0, callback, *more)
         level = signal_level(measured, system, statistics)
         y, noise = measured / level, None
@@ -277,6 +274,7 @@ class Solver:
         objective: bool,
         statistics: Statistics | None,
         checkpoint: Checkpoint | None,
+        in_turn: bool,
     ) -> Solution:
         began = time.perf_counter()
         kept = None if checkpoint is None else checkpoint.read()
@@ -293,8 +291,10 @@ class Solver:
         for k in range(first, passes):
             passed, done = time.perf_counter() - began, len(history)
             left = None if self.time_limit is None else max(self.time_limit - passed, 1e-3)
+            prior: Any = self.prior
             once = replace(
                 self,
+                prior=prior.of_pass(k * in_turn) if hasattr(prior, "of_pass") else prior,
                 passes=1,
                 partner=None,
                 visible=0.0,
@@ -317,29 +317,6 @@ class Solver:
             if checkpoint is not None:
                 checkpoint.write(Pass(k + 1, x, history))
         return replace(solution, history=history)
-
-    def _touch(
-        self,
-        y: Tensor,
-        system: LinearSystem,
-        callback: Callback | None,
-        objective: bool,
-        statistics: Statistics,
-    ) -> Solution:
-        """Let one gentle pass, told of visible noise, have a small share in the other's cube."""
-        x = self._others[-1].run(y, system, statistics=statistics).checked().x
-        once = replace(
-            self,
-            passes=1,
-            partner=None,
-            visible=0.0,
-            iterations=max(1, self.iterations // self.passes),
-            sigma=self.sigma if self.again is None else self.again,
-            blend=1 - TOUCH,
-        )
-        return once.run(
-            y, system, x0=x, callback=callback, objective=objective, statistics=statistics
-        )
 
     def _is_to_choose(self, noise: Tensor, system: Any) -> bool:
         possible = self.heldout > 0 and hasattr(system, "weighted")

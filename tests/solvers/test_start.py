@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from cassi.apps.reconstructors import build_solver, compose_settings
-from cassi.priors import NonLocalLowRank, Subspace
+from cassi.priors import InTurn, NonLocalLowRank, Subspace
 from cassi.solvers import ADMM, Function, Geometric, Pass, Solver, Statistics, Timed
-from cassi.solvers.solver import PARTNER, TOUCH
+from cassi.solvers.solver import PARTNER
 from cassi.systems import SDCassi
 
 
@@ -67,6 +67,21 @@ def test_every_pass_begins_at_the_result_of_the_last(scene):
     assert [each.index for each in seen] == [1, 2, 3, 4, 5, 6]
     assert seen == solution.history
     assert sorted(seen, key=lambda each: each.seconds) == seen
+
+
+def test_passes_take_priors_in_turn(scene):
+    system, y, _ = scene
+    priors = [OWN.prior, NonLocalLowRank(rank=2)]
+    solver = replace(OWN, prior=InTurn(priors), start=SMOOTH, blend=0.5, iterations=6, passes=3)
+    x = SMOOTH(y, system)
+    for k in (0, 1, 0):
+        x = replace(OWN, prior=priors[k], iterations=2, blend=0.5).run(y, system, x0=x).x
+    torch.testing.assert_close(solver(y, system), x)
+    kept = Kept()
+    solver.run(y, system, checkpoint=kept)
+    torch.testing.assert_close(solver.run(y, system, checkpoint=kept).x, x)
+    once = replace(solver, passes=1)
+    assert torch.equal(once(y, system), replace(once, prior=priors[0])(y, system))
 
 
 def test_a_partner_has_a_share_of_every_pass(scene):
@@ -145,18 +160,23 @@ class Noted:
         return SMOOTH.run(y, system)
 
 
-def test_visible_noise_leaves_most_of_the_cube_of_the_start(scene):
+@pytest.mark.parametrize("level", [0.01, 0.05])
+def test_where_noise_is_visible_all_passes_have_the_first_prior(scene, level):
     system, y, _ = scene
-    solver = replace(OWN, start=(noted := Noted([])), noise="auto", visible=0.03, iterations=1)
-    assert (solver.halo, solver.shares_batch) == (96, False)
-    for level, kept in ((0.01, False), (0.05, True)):
-        statistics = Statistics(lambda: [(y, system)])
-        vars(statistics)["noise"] = torch.full((1,), level)
-        x = solver.run(y, system, statistics=statistics).x
-        touch = replace(solver, start=None, visible=0.0, noise=level, blend=1 - TOUCH)
-        expected = touch.run(y, system, x0=SMOOTH(y, system)).x
-        assert torch.allclose(x, expected) == kept
-    assert [float(told.noise) for told in noted.seen] == [0.0, pytest.approx(0.05)]
+    priors = [OWN.prior, NonLocalLowRank(rank=2)]
+    solver = replace(OWN, prior=InTurn(priors), iterations=4, passes=2, visible=0.03)
+    statistics = Statistics(lambda: [(y, system)])
+    vars(statistics)["noise"] = torch.full((1,), level)
+    found = replace(solver, start=(noted := Noted([])), noise="auto")
+    assert (found.halo, found.shares_batch) == (96, False)
+    x = found.run(y, system, statistics=statistics).x
+    seen = level if level > solver.visible else 0.0
+    assert [float(told.noise) for told in noted.seen] == [pytest.approx(seen)]
+    taken = priors[:1] * 2 if seen else priors
+    expected = replace(solver, prior=InTurn(taken), visible=0.0, noise=seen, start=SMOOTH)
+    torch.testing.assert_close(x, expected(y, system))
+    given = replace(solver, noise=level, start=SMOOTH)
+    torch.testing.assert_close(given(y, system), replace(expected, noise=level)(y, system))
 
 
 def test_a_schedule_follows_the_clock(monkeypatch):
