@@ -129,9 +129,8 @@ Tensor placed(Tensor t) {
     const torch::stable::Device device = t.device();
     t = Tensor();  // nothing of it has been touched
     void* const start = Results::shared().take(bytes);
-    return torch::stable::from_blob(start, sizes, strides, device, dtype, [bytes](void* freed) {
-      Results::shared().give(freed, bytes);
-    });
+    return torch::stable::from_blob(start, sizes, strides, device, dtype,
+                                    [bytes](void* freed) { Results::shared().give(freed, bytes); });
   }
 #endif
   return t;
