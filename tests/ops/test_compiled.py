@@ -282,3 +282,69 @@ def test_large_results_ask_for_large_pages() -> None:
     if "hg" not in flags.split() and not Path("/sys/kernel/mm/transparent_hugepage").exists():
         pytest.skip("the kernel has no large pages")
     assert "hg" in flags.split()
+
+
+
+def _large(value: float, dtype: torch.dtype = torch.float32) -> Tensor:
+    y = torch.full((2, 1, 256, 310), value, dtype=dtype)
+    return ops.adjoint(y, torch.ones(256, 256, dtype=dtype), 28, 2)
+
+
+def test_memory_of_a_large_result_serves_the_next() -> None:
+    if ops.backend(torch.device("cpu")) != "compiled":
+        pytest.skip("the operators are not compiled for the CPU")
+    x = _large(1.0)
+    part, array = x[:, 3], x.numpy()
+    place = x.data_ptr()
+    del x
+    other = _large(2.0)
+    assert other.data_ptr() != place  # a view and an array still have it
+    assert part.min() == array.min() == 1
+    del part, array
+    again = _large(3.0)
+    assert again.data_ptr() == place
+    assert other.max() == 2
+    assert again.min() == again.max() == 3
+    assert _large(4.0, torch.float64).min() == 4  # of another size
+
+
+def test_large_results_are_tensors_like_others() -> None:
+    x = _large(1.0)
+    assert x.is_contiguous()
+    x.add_(1).share_memory_()
+    assert x.clone().resize_(3, 5).shape == (3, 5)
+    assert x.min() == 2
+    cube = torch.ones(1, 28, 256, 256).contiguous(memory_format=torch.channels_last)
+    y, mask = torch.zeros(1, 1, 256, 310), torch.ones(256, 256)
+    stepped = ops.data_step(cube, y, mask, 2, 1.0)
+    assert stepped.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_no_memory_is_kept_under_a_budget() -> None:
+    code = """
+import resource, torch
+from cassi import ops
+y, mask = torch.ones(8, 1, 256, 310), torch.ones(256, 256)
+def held():
+    pages = int(open("/proc/self/statm").read().split()[1])
+    return pages * resource.getpagesize() >> 20
+before = held()
+ops.adjoint(y, mask, 28, 2)
+print(held() - before)
+"""
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("no /proc")
+    if ops.backend(torch.device("cpu")) != "compiled":
+        pytest.skip("the operators are not compiled for the CPU")
+    kept = []
+    for keep in ("0", "1"):
+        result = subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"CASSI_KEEP_RESULTS": keep},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=280,
+        )
+        kept.append(int(result.stdout))
+    assert kept[0] < 30 < kept[1]
