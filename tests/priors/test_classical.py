@@ -198,6 +198,18 @@ def test_stages_follow_each_other() -> None:
     assert Stages({"a": lambda v, s: v, "b": lambda v, s: v + 5}, [1, 1])(x, 0.1).max() == 5
 
 
+def test_non_local_gives_the_same_groups_in_any_number_of_threads() -> None:
+    x = torch.rand(1, 4, 24, 24, generator=torch.Generator().manual_seed(0))
+    before, cubes = torch.get_num_threads(), []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            cubes.append(NonLocalLowRank(rank=3)(x, 0.1))
+    finally:
+        torch.set_num_threads(before)
+    torch.testing.assert_close(*cubes)
+
+
 def test_priors_in_turn() -> None:
     x = torch.zeros(1, 1, 2, 2)
     prior = InTurn({"a": lambda v, s: v + 1, "b": TV(warm=True)})
