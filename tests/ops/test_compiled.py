@@ -284,7 +284,6 @@ def test_large_results_ask_for_large_pages() -> None:
     assert "hg" in flags.split()
 
 
-
 def _large(value: float, dtype: torch.dtype = torch.float32) -> Tensor:
     y = torch.full((2, 1, 256, 310), value, dtype=dtype)
     return ops.adjoint(y, torch.ones(256, 256, dtype=dtype), 28, 2)
