@@ -87,6 +87,8 @@ class Solver:
         visible: noise, relative to the root mean square of y, below which "auto" takes it for
             texture, in the start too; where there is more, all passes have the first prior. 0: no
             such bound.
+        closest: share of the noise; a run, of several passes each, whose residual falls below fits
+            noise: it ends there, and its first cube stays, where it had one. 0: no such bound.
         start: reconstructs the first cube where none is given; its iterations are not counted.
         blend: share of the first cube in the result, of `start` or given as `x0`, in [0, 1). Errors
             of two methods are partly independent, and their mean has less of them; where both
@@ -113,6 +115,7 @@ class Solver:
     consistent: bool = False
     heldout: float = 0.0
     visible: float = 0.0
+    closest: float = 0.0
     start: Reconstructor | None = None
     blend: float = 0.0
     passes: int = 1
@@ -134,6 +137,7 @@ class Solver:
         if not 0 <= self.heldout <= 0.5:
             raise ValueError(f"heldout: expected a share from 0 to 0.5, got {self.heldout}")
         not_negative("visible", self.visible)
+        not_negative("closest", self.closest)
         if self.start is not None and not hasattr(self.start, "run"):
             raise TypeError(f"start: expected a reconstructor or None, got {self.start!r}")
         if self.partner is not None and not hasattr(self.partner, "run"):
@@ -152,10 +156,10 @@ class Solver:
     def shares_batch(self) -> bool:
         """Whether a sample comes out the same whatever else is in its batch.
 
-        A tolerance, a time limit and pixels held out stop all samples at the same iteration, and
-        noise is visible in all of them or in none.
+        A tolerance, a time limit, a residual and pixels held out stop all samples at the same
+        iteration, and noise is visible in all of them or in none.
         """
-        if self.tol > 0 or self.time_limit is not None:
+        if self.tol > 0 or self.time_limit is not None or (self.closest > 0 and self.noise != 0):
             return False
         alone = (self.heldout > 0 or self.visible > 0) and self.noise == "auto"
         return not alone and all(each.shares_batch for each in self._others)
@@ -209,7 +213,7 @@ class Solver:
         level = signal_level(measured, system, statistics)
         y, noise = measured / level, None
         damped = getattr(self.algorithm, "damped", False)
-        if damped or self.consistent or self.heldout:
+        if damped or self.consistent or self.heldout or self.closest:
             noise = relative_noise(y, system, self.noise, statistics)
         sigma, count = as_schedule(self.sigma), self.iterations
         rho = given = as_schedule(self.algorithm.rho if self.rho is None else self.rho)
@@ -227,6 +231,7 @@ class Solver:
 
         limit = self.time_limit
         timed = None if limit is None else Timed(sigma, began + limit)
+        least = 0.0 if noise is None else self.closest * float(noise.max())
 
         first: Tensor | None = None
 
@@ -240,7 +245,7 @@ class Solver:
                 return damped_inverse(y, system, rho(0, count))
             else:
                 return None
-            first = x if self.blend > 0 else None
+            first = x if self.blend > 0 or least > 0 else None
             return x
 
         solution = iterate(
@@ -253,13 +258,15 @@ class Solver:
             rho=rho,
             x0=start,
             tol=self.tol,
-            callback=_Follow(callback, level, timed) if callback or timed else None,
+            callback=_Follow(callback, level, timed, least) if callback or timed or least else None,
             objective=objective,
             statistics=statistics,
             began=began,
         )
         x = solution.x
-        if self.consistent and noise is not None:
+        if first is not None and solution.history and solution.history[-1].residual < least:
+            x = first
+        elif self.consistent and noise is not None:
             x = no_closer(x, system.data_step(x, y, rho(count - 1, count)), y, system, noise)
         if first is not None:
             x = torch.lerp(x, first, self.blend)
@@ -300,7 +307,7 @@ class Solver:
                 visible=0.0,
                 iterations=self.iterations // passes,
                 start=self.start if k == 0 else None,
-                sigma=self.sigma if k == 0 else later,
+                sigma=self.sigma if k == 0 and in_turn else later,
                 time_limit=None if left is None else left / (passes - k),
             )
 
@@ -340,10 +347,12 @@ class Solver:
 
 
 class _Follow:
-    """Hands cubes on in the units of the measurement, and stops when the time is over."""
+    """Hands cubes on in the units of the measurement, and stops in time, or at a residual."""
 
-    def __init__(self, callback: Callback | None, level: Tensor, timed: Timed | None) -> None:
-        self.callback, self.level, self.timed = callback, level, timed
+    def __init__(
+        self, callback: Callback | None, level: Tensor, timed: Timed | None, least: float
+    ) -> None:
+        self.callback, self.level, self.timed, self.least = callback, level, timed, least
 
     def wants(self, iteration: Iteration) -> bool:
         return self.callback is not None and wants_cube(self.callback, iteration)
@@ -351,7 +360,8 @@ class _Follow:
     def __call__(self, iteration: Iteration, x: Tensor | None) -> bool:
         cube = None if x is None or self.callback is None else x * self.level
         told = self.callback is not None and self.callback(iteration, cube)
-        return bool(told) or (self.timed is not None and self.timed.is_over)
+        late = self.timed is not None and self.timed.is_over
+        return bool(told) or late or iteration.residual < self.least
 
 
 class _Passed:

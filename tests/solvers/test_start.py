@@ -179,6 +179,23 @@ def test_where_noise_is_visible_all_passes_have_the_first_prior(scene, level):
     torch.testing.assert_close(given(y, system), replace(expected, noise=level)(y, system))
 
 
+def test_a_run_that_fits_noise_leaves_its_first_cube(scene):
+    system, y, _ = scene
+    solver = replace(OWN, noise=0.2, passes=2, start=SMOOTH, blend=0.5)
+    whole = solver.run(y, system)
+    below = 1.01 * whole.history[5].residual / 0.2
+    ended = replace(solver, closest=below).run(y, system)
+    assert len(ended.history) < len(whole.history) == 20
+    assert ended.history[-1].residual < 0.2 * below
+    torch.testing.assert_close(ended.x, SMOOTH(y, system))
+    far = replace(solver, closest=0.99 * min(each.residual for each in whole.history) / 0.2)
+    assert torch.equal(far(y, system), whole.x)
+    samples = replace(OWN, closest=0.8)
+    assert (samples.shares_batch, replace(samples, noise=0.1).shares_batch) == (True, False)
+    with pytest.raises(ValueError, match="closest"):
+        replace(OWN, closest=-1)
+
+
 def test_a_schedule_follows_the_clock(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
