@@ -37,6 +37,8 @@ SLOW_MS = 4000
 """The authors' forward pass on two cores, from which on a vector is checked on request only."""
 DISCONTINUOUS = {"dpu_5stg", "cst_s", "bisrnet"}
 """Networks that sort or threshold: what rounding decides differs from machine to machine."""
+PHASES = {"padut_3stg"}
+"""Networks that take a phase: where rounding turns one near ±π, every pixel moves a little."""
 
 
 def _model_name(file: Path) -> str:
@@ -137,10 +139,13 @@ def test_equals_the_authors_code(file: Path, data_dir: Path) -> None:
     _set_weights(net, vector)
 
     off = _off(*_recorded(_run(net, vector), vector, "out"))
-    if name not in DISCONTINUOUS:
+    if name in PHASES and off.max() > 1e-4:
+        assert off.square().mean().sqrt() <= 1e-4
+    elif name in DISCONTINUOUS:
+        assert (off > 1e-4).float().mean() <= 0.03
+    else:
         assert off.max() <= 1e-4
         return
-    assert (off > 1e-4).float().mean() <= 0.03
     exact, wanted = _recorded(_run(net, vector, torch.float64), vector, "out64")
     # Files that hold float32 cannot say more than that.
     assert _off(exact.to(wanted.dtype).double(), wanted.double()).max() <= max(
