@@ -71,9 +71,7 @@ def canonical_mask(mask: Any) -> Tensor:  # (1|B, K, 1|C, H, W)
         )
     if mask.numel() == 0:
         raise ValueError(f"mask: expected at least one pixel, got shape {shape_of(mask)}")
-    if mask.ndim == 2:
-        mask = mask[None]
-    return mask.expand(*(1,) * (5 - mask.ndim), *mask.shape)
+    return mask if mask.ndim == 5 else mask.expand(*(1,) * (5 - mask.ndim), *mask.shape)
 
 
 def canonical_basis(basis: Any, name: str, value: Tensor) -> Tensor:  # (1|B, C, R)
@@ -98,12 +96,13 @@ def canonical_batch(name: str, value: Any, meaning: str) -> tuple[Tensor, bool]:
 
 def check_cube(name: str, x: Tensor, mask: Tensor) -> None:
     """Raise unless a cube (B, C, H, W) fits a canonical mask."""
-    if x.shape[-2:] != mask.shape[-2:]:
+    _, bands, height, width = x.shape
+    if (height, width) != mask.shape[3:]:
         raise ValueError(
-            f"{name}: expected the mask's height and width {tuple(mask.shape[-2:])}, "
+            f"{name}: expected the mask's height and width {tuple(mask.shape[3:])}, "
             f"got shape {shape_of(x)}"
         )
-    check_bands(mask, x.shape[1])
+    check_bands(mask, bands)
     check_samples(name, x, mask)
 
 
@@ -155,7 +154,10 @@ def per_sample(name: str, value: Any, like: Tensor) -> Tensor:  # (1|B,)
 
 
 def _number(name: str, value: Any, like: Tensor, shape: tuple[int, ...]) -> Tensor:
-    if isinstance(value, bool) or not isinstance(value, Real | torch.SymInt | torch.SymFloat):
+    known = type(value) in (int, float)  # asking for any other number takes longer
+    if not known and (
+        isinstance(value, bool) or not isinstance(value, Real | torch.SymInt | torch.SymFloat)
+    ):
         raise TypeError(f"{name}: expected a number or a tensor, got {value!r}")
     if not value >= 0:  # type: ignore[operator]
         raise ValueError(f"{name}: expected a number >= 0, got {value}")

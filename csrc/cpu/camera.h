@@ -9,136 +9,140 @@
 namespace cassi {
 namespace CASSI_ISA {
 
-// How `accumulate` walks the bands. Bands whose offsets leave the same remainder modulo the vector
-// length are summed while they are aligned with each other, and shifted into place together: with
-// step 2 and 16 lanes, one shift serves four bands.
+// How `accumulate` walks the bands, in order of rank, each |step| columns further right. Those
+// whose offsets leave the same remainder modulo the vector length form a class: they are summed
+// while they are aligned with each other, whole vectors apart, and shifted into place together.
+// With step 2 and 16 lanes, one shift serves four bands. A sweep over a row takes a group, up to
+// `most` bands of each of a few neighbouring classes which begin at the same vector: they see the
+// same vectors of the mask, and the detector's row is read and written once for all. The smaller
+// the vectors the fewer classes, since a line of the cache is then used in several parts, and lines
+// of bands that lie a power of two apart displace each other.
 template <class T>
 struct Walk {
-  static constexpr int64_t lanes = Vec<T>::lanes;
-  static constexpr int64_t together = 4;
+  static constexpr int64_t lanes = Vec<T>::lanes, most = 4, most_classes = CASSI_BYTES / 16;
   const Geometry& g;
-  int64_t period, stride;  // ranks between members of a class, and vectors between them
+  int64_t rise, period, apart;  // columns between ranks; ranks and vectors between bands of a class
 
-  explicit Walk(const Geometry& geometry) : g(geometry) {
-    const int64_t d = g.step < 0 ? -g.step : g.step;
+  explicit Walk(const Geometry& geometry) : g(geometry), rise(g.step < 0 ? -g.step : g.step) {
     int64_t common = lanes;
-    while (d % common) common /= 2;
+    while (rise % common) common /= 2;
     period = lanes / common;
-    stride = d / common;
+    apart = rise / common;
+  }
+
+  int64_t bands(int64_t first) const { return (g.bands - first + period - 1) / period; }
+
+  // How many classes, that of rank `first` and those after it, make a group.
+  int64_t classes(int64_t first) const {
+    const int64_t end = period < g.bands ? period : g.bands;
+    int64_t n = 1;
+    while (n < most_classes && first + n < end &&
+           first * rise / lanes == (first + n) * rise / lanes && bands(first + n) == bands(first))
+      ++n;
+    return n;
   }
 
   // Elements of an accumulator row: whole vectors, and two more that shifts may touch.
   int64_t pitch() const { return padded<T>(detector_width(g)) + 3 * lanes; }
 };
 
-// Adds N bands of one row, band i of which lies `stride`·i vectors further right. Ahead: also fetch
-// the memory `ahead` elements further on. Slide: all bands have one mask and the stride is 1, so
-// that a vector of the mask serves band after band and is loaded once.
-template <class T, int N, bool Ahead, bool Slide>
-static inline void accumulate_row(T* y, const T* const* x, const T* const* m, const Shift<T>& shift,
-                                  int64_t width, int64_t stride, int64_t ahead) {
+// One row of a cube or mask, and the distances to the next class and to the next band of a class.
+template <class T>
+struct Bands {
+  const T* at;
+  int64_t next, on;
+};
+
+// Adds N bands of each of G classes to a row of the detector. The bands of a class lie `apart`
+// vectors apart, the classes `lane`, `lane + rise`, … columns right of y. Shared: all bands have
+// one mask.
+template <class T, int G, int N, bool Shared>
+static __attribute__((noinline)) void accumulate_row(T* y, const Bands<T>& x, const Bands<T>& m,
+                                                     int64_t lane, int64_t rise, int64_t apart,
+                                                     int64_t width) {
   using V = typename Vec<T>::type;
   constexpr int64_t L = Vec<T>::lanes;
-  if (Slide) stride = 1;  // known to the compiler
-  const int64_t whole = width / L, rest = width % L, lag = (N - 1) * stride;
-  const T *a[N], *b[N];  // so that vector j of the sum is made of vector j of all of these
-  for (int i = 0; i < N; ++i) {
-    a[i] = x[i] - i * stride * L;
-    b[i] = m[i] - i * stride * L;
+  Shift<T> shift[G];
+  for (int i = 0; i < G; ++i) shift[i] = Shift<T>(lane + i * rise);
+  // From band to band of a class, at the same vector of the detector.
+  const int64_t x_on = x.on - apart * L, m_on = m.on - apart * L;
+  const int64_t whole = width / L, rest = width % L;
+  const int64_t begin = (N - 1) * apart;  // the first vector that all bands reach
+  const int64_t end = begin + whole + (rest > 0) + 1;
+  int64_t low = 0, high = 1;  // bands [low, high) have a whole vector there
+  for (int64_t j = 0; j < end; ++j) {
+    const T *from = x.at + j * L, *by = m.at + j * L;
+    V sum[G] = {};
+    const auto add = [&](auto load) __attribute__((always_inline)) {
+      const V mask = load(by);
+#pragma GCC unroll 4
+      for (int i = 0; i < G; ++i)
+        sum[i] += load(from + i * x.next) * (Shared ? mask : load(by + i * m.next));
+      from += x_on;
+      by += m_on;
+    };
+    if (__builtin_expect(begin <= j && j < whole, 1)) {
+#pragma GCC unroll 4
+      for (int k = 0; k < N; ++k) add(load<T>);
+    } else {
+      while (low < N && low * apart + whole < j) ++low;
+      while (high < N && high * apart <= j) ++high;
+      from += low * x_on;
+      by += low * m_on;
+      for (; low < N && low * apart + whole == j; ++low)
+        if (rest)
+          add([&](const T* part) { return load_part(part, rest); });
+        else
+          from += x_on, by += m_on;
+      for (int64_t k = low; k < high; ++k) add(load<T>);
+    }
+    V out = load(y + j * L);
+#pragma GCC unroll 4
+    for (int i = 0; i < G; ++i) out += shift[i](sum[i]);
+    store(y + j * L, out);
   }
-  V previous = {};
-  const auto put = [&](int64_t j, V sum) {
-    store(y + j * L, load(y + j * L) + shift(previous, sum));
-    previous = sum;
-  };
-  const auto part = [&](int i, int64_t j) {
-    return load_part(a[i] + j * L, rest) * load_part(b[i] + j * L, rest);
-  };
-  if (stride == 0 || whole < lag) {  // rows so short that bands do not overlap
-    for (int64_t j = 0; j <= whole + lag + 1; ++j) {
-      V sum = {};
-      for (int i = 0; i < N; ++i) {
-        const int64_t q = j - i * stride;
-        if (q >= 0 && q < whole) sum += load(a[i] + j * L) * load(b[i] + j * L);
-        if (q == whole && rest) sum += part(i, j);
-      }
-      put(j, sum);
-    }
-    return;
-  }
-  int64_t j = 0;
-  for (int p = 0; p + 1 < N; ++p)  // the first bands only
-    for (int64_t s = 0; s < stride; ++s, ++j) {
-      V sum = {};
-      for (int i = 0; i <= p; ++i) sum += load(a[i] + j * L) * load(b[i] + j * L);
-      put(j, sum);
-    }
-  V mask[N] = {};
-  for (int i = 1; Slide && i < N; ++i) mask[i - 1] = load(b[i] + j * L);
-  for (; j < whole; ++j) {
-    if (Slide) {
-      for (int i = N - 1; i > 0; --i) mask[i] = mask[i - 1];
-      mask[0] = load(b[0] + j * L);
-    }
-    V sum = {};
-    for (int i = 0; i < N; ++i) {
-      if (Ahead) __builtin_prefetch(a[i] + j * L + ahead, 0, 2);
-      sum += load(a[i] + j * L) * (Slide ? mask[i] : load(b[i] + j * L));
-    }
-    put(j, sum);
-  }
-  for (int p = 0; p < N; ++p)  // the last bands only
-    for (int64_t s = 0; s < (p + 1 < N ? stride : 2); ++s, ++j) {
-      V sum = {};
-      if (s == 0 && rest) sum += part(p, j);
-      for (int i = p + 1; i < N; ++i) sum += load(a[i] + j * L) * load(b[i] + j * L);
-      put(j, sum);
-    }
 }
 
-template <class T, int N, bool Ahead>
-static inline void accumulate_class(const Walk<T>& walk, int64_t first, const Block<T>& y,
-                                    const Block<T>& x, const Block<T>& m, int64_t rows) {
-  constexpr int64_t L = Vec<T>::lanes;
-  const Geometry& g = walk.g;
-  const int64_t offset = band_offset(g, band_of_rank(g, first));
-  const int64_t ahead = g.step < 0 ? -x.band : x.band;  // the class that comes next
-  const Shift<T> shift(offset % L);
-  const bool slide = m.band == 0 && walk.stride == 1;
-  for (int64_t r = 0; r < rows; ++r) {
-    const T *xs[N], *ms[N];
-    for (int i = 0; i < N; ++i) {
-      const int64_t c = band_of_rank(g, first + i * walk.period);
-      xs[i] = x.at(c, r);
-      ms[i] = m.at(c, r);
-    }
-    T* to = y.at(0, r) + offset / L * L;
-    slide ? accumulate_row<T, N, Ahead, true>(to, xs, ms, shift, g.width, walk.stride, ahead)
-          : accumulate_row<T, N, Ahead, false>(to, xs, ms, shift, g.width, walk.stride, ahead);
-  }
+template <int N>
+struct Count {
+  static constexpr int value = N;
+};
+
+// Calls f with a number from 1 to Most as a Count.
+template <int Most, class F>
+static inline void with_count(int64_t n, F f) {
+  if constexpr (Most == 1)
+    f(Count<1>());
+  else
+    n == Most ? f(Count<Most>()) : with_count<Most - 1>(n, f);
 }
 
 // y is zeroed by the caller; its rows have walk.pitch() elements.
-template <class T, bool Ahead = false>
+template <class T>
 static inline void accumulate(const Walk<T>& walk, const Block<T>& y, const Block<T>& x,
                               const Block<T>& m, int64_t rows) {
-  const int64_t bands = walk.g.bands;
-  for (int64_t start = 0; start < walk.period && start < bands; ++start)
-    for (int64_t first = start; first < bands; first += walk.together * walk.period) {
-      switch ((bands - first + walk.period - 1) / walk.period) {
-        case 1:
-          accumulate_class<T, 1, Ahead>(walk, first, y, x, m, rows);
-          break;
-        case 2:
-          accumulate_class<T, 2, Ahead>(walk, first, y, x, m, rows);
-          break;
-        case 3:
-          accumulate_class<T, 3, Ahead>(walk, first, y, x, m, rows);
-          break;
-        default:
-          accumulate_class<T, 4, Ahead>(walk, first, y, x, m, rows);
-      }
+  constexpr int most = Walk<T>::most, most_classes = Walk<T>::most_classes;
+  const Geometry& g = walk.g;
+  const int64_t next = g.step < 0 ? -1 : 1, on = next * walk.period;
+  const auto row_of = [&](const Block<T>& block, int64_t rank, int64_t r) {
+    return Bands<T>{block.at(band_of_rank(g, rank), r), next * block.band, on * block.band};
+  };
+  for (int64_t first = 0, classes; first < walk.period && first < g.bands; first += classes) {
+    classes = walk.classes(first);
+    const int64_t bands = walk.bands(first), lane = first * walk.rise % walk.lanes;
+    for (int64_t i = 0; i < bands; i += most) {
+      const int64_t rank = first + i * walk.period;
+      with_count<most_classes>(classes, [&](auto G) {
+        with_count<most>(bands - i < most ? bands - i : most, [&](auto N) {
+          const auto add = m.band == 0 ? accumulate_row<T, G.value, N.value, true>
+                                       : accumulate_row<T, G.value, N.value, false>;
+          for (int64_t r = 0; r < rows; ++r)
+            add(y.at(0, r) + rank * walk.rise - lane, row_of(x, rank, r), row_of(m, rank, r), lane,
+                walk.rise, walk.apart, g.width);
+        });
+      });
     }
+  }
 }
 
 template <class T>
@@ -185,7 +189,7 @@ static inline void emit_row(T* x, const T* v, const T* m, const T* z, int64_t wi
 template <class T, bool Start, int Sign, Reach reach>
 static inline void emit(const Geometry& g, const Block<T>& x, const Block<T>& v, const Block<T>* m,
                         const Block<T>& z, int64_t rows) {
-  const int64_t ahead = Start && x.base != v.base ? rows * v.row : 0;
+  const int64_t ahead = Start && reach == Reach::far ? rows * v.row : 0;
   for (int64_t c = 0; c < g.bands; ++c) {
     const int64_t o = band_offset(g, c);
     for (int64_t r = 0; r < rows; ++r) {

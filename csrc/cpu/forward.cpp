@@ -8,7 +8,7 @@ namespace CASSI_ISA {
 
 template <class T>
 static int64_t rows_of(const Geometry& g) {
-  return rows_per_tile(g, sizeof(T), kTileBytes, 4);
+  return rows_per_tile(g, sizeof(T), kTileBytes, 8);
 }
 
 template <class T>
@@ -25,7 +25,6 @@ static void run_as(const Forward& a, int64_t begin, int64_t end) {
   const Block<T> a_space = arena.block<T>(rank, R, line);
   T* const basis = arena.block<T>(1, 1, coefficients).base;
   const bool cube = !a.basis.data;
-  const bool far = cube && is_far<T>(g);  // what lies in cache is only slowed down by fetching it
   int64_t sample = -1;
   for (int64_t t = begin; t < end; ++t) {
     const Tile tile = tile_at(g, R, t);
@@ -41,8 +40,7 @@ static void run_as(const Forward& a, int64_t begin, int64_t end) {
       const Block<T> m =
           as_mask(mask_part(a.mask, tile.sample, k, tile.h), g.bands, tile.rows, g.width, m_space);
       clear(y, tile.rows, pitch);
-      far ? accumulate<T, true>(walk, y, x, m, tile.rows)
-          : accumulate<T, false>(walk, y, x, m, tile.rows);
+      accumulate(walk, y, x, m, tile.rows);
       Part out = cube_part(a.y, tile.sample, tile.h);
       out.data += k * a.y.stride[1] * size_of(a.y.dtype);
       write_block(out, y, 1, tile.rows, wide);

@@ -63,19 +63,57 @@ static inline void drain() {
 #endif
 }
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// All bits of the first n lanes.
+template <class T>
+static inline __m256i first_lanes(int64_t n) {
+  if constexpr (sizeof(T) == 4)
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)),
+                              _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0));
+  else
+    return _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_set_epi64x(3, 2, 1, 0));
+}
+#endif
+
 // The first n lanes; the others are zero, and memory behind them is not touched.
 template <class T>
 static inline typename Vec<T>::type load_part(const T* from, int64_t n) {
+#if defined(__AVX512F__)
+  const unsigned lanes = (1u << n) - 1;
+  if constexpr (sizeof(T) == 4)
+    return (typename Vec<T>::type)_mm512_maskz_loadu_ps(static_cast<__mmask16>(lanes), from);
+  else
+    return (typename Vec<T>::type)_mm512_maskz_loadu_pd(static_cast<__mmask8>(lanes), from);
+#elif defined(__AVX2__)
+  if constexpr (sizeof(T) == 4)
+    return (typename Vec<T>::type)_mm256_maskload_ps(from, first_lanes<T>(n));
+  else
+    return (typename Vec<T>::type)_mm256_maskload_pd(from, first_lanes<T>(n));
+#else
   T lanes[Vec<T>::lanes] = {};
   for (int64_t i = 0; i < n; ++i) lanes[i] = from[i];
   return load(lanes);
+#endif
 }
 
 template <class T>
 static inline void store_part(T* to, typename Vec<T>::type v, int64_t n) {
+#if defined(__AVX512F__)
+  const unsigned lanes = (1u << n) - 1;
+  if constexpr (sizeof(T) == 4)
+    _mm512_mask_storeu_ps(to, static_cast<__mmask16>(lanes), (__m512)v);
+  else
+    _mm512_mask_storeu_pd(to, static_cast<__mmask8>(lanes), (__m512d)v);
+#elif defined(__AVX2__)
+  if constexpr (sizeof(T) == 4)
+    _mm256_maskstore_ps(to, first_lanes<T>(n), (__m256)v);
+  else
+    _mm256_maskstore_pd(to, first_lanes<T>(n), (__m256d)v);
+#else
   T lanes[Vec<T>::lanes];
   store(lanes, v);
   for (int64_t i = 0; i < n; ++i) to[i] = lanes[i];
+#endif
 }
 
 template <class T>
@@ -83,16 +121,19 @@ static inline typename Vec<T>::type splat(T a) {
   return typename Vec<T>::type{} + a;
 }
 
-// Moves the sequence (previous, current) right by `shift` lanes and returns where current was.
+// Moves a sequence of vectors, given one after the other, right by `lanes` lanes.
 template <class T>
 struct Shift {
+  using V = typename Vec<T>::type;
   int64_t lanes;
+  V previous = {};
+  Shift() = default;
   explicit Shift(int64_t shift) : lanes(shift) {}
-  typename Vec<T>::type operator()(typename Vec<T>::type previous,
-                                   typename Vec<T>::type current) const {
+  V operator()(V current) {
     T both[2 * Vec<T>::lanes];
     store(both, previous);
     store(both + Vec<T>::lanes, current);
+    previous = current;
     return load(both + Vec<T>::lanes - lanes);
   }
 };
@@ -100,20 +141,27 @@ struct Shift {
 #if defined(__AVX512F__)
 template <>
 struct Shift<float> {
+  using V = Vec<float>::type;
   __m512i index;
+  __m512 previous = _mm512_setzero_ps();
+  Shift() = default;
   explicit Shift(int64_t shift)
       : index(
             _mm512_add_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
                              _mm512_set1_epi32(16 - static_cast<int>(shift)))) {}
-  Vec<float>::type operator()(Vec<float>::type previous, Vec<float>::type current) const {
-    return (Vec<float>::type)_mm512_permutex2var_ps((__m512)previous, index, (__m512)current);
+  V operator()(V current) {
+    const V moved = (V)_mm512_permutex2var_ps(previous, index, (__m512)current);
+    previous = (__m512)current;
+    return moved;
   }
 };
 #elif defined(__AVX2__)
 template <>
 struct Shift<float> {
+  using V = Vec<float>::type;
   __m256i index;
-  __m256 from_current;
+  __m256 from_current, previous = _mm256_setzero_ps();  // whose lanes are rotated
+  Shift() = default;
   explicit Shift(int64_t shift) {
     const __m256i lane = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0);
     const __m256i s = _mm256_set1_epi32(static_cast<int>(shift));
@@ -121,10 +169,11 @@ struct Shift<float> {
     from_current =
         _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_add_epi32(lane, _mm256_set1_epi32(1)), s));
   }
-  Vec<float>::type operator()(Vec<float>::type previous, Vec<float>::type current) const {
-    return (Vec<float>::type)_mm256_blendv_ps(_mm256_permutevar8x32_ps((__m256)previous, index),
-                                              _mm256_permutevar8x32_ps((__m256)current, index),
-                                              from_current);
+  V operator()(V current) {
+    const __m256 rotated = _mm256_permutevar8x32_ps((__m256)current, index);
+    const V moved = (V)_mm256_blendv_ps(previous, rotated, from_current);
+    previous = rotated;
+    return moved;
   }
 };
 #endif

@@ -37,14 +37,12 @@ static inline void spread_row(T* y, int64_t at, const T* x, const T* m, const T*
   constexpr int64_t L = Vec<T>::lanes;
   const int64_t whole = width / L, rest = width % L;
   if (count == 2 && (a[0] - a[0]) + (a[1] - a[1]) == T(0)) {
-    const Shift<T> here(at % L), further(at % L + 1);
+    Shift<T> here(at % L), further(at % L + 1);
     const T first = a[0], second = a[1];
     T* const to = y + at / L * L;
-    V previous = {};
-    const auto put = [&](int64_t j, V product) {
-      const V moved = first * here(previous, product) + second * further(previous, product);
+    const auto put = [&](int64_t j, V product) __attribute__((always_inline)) {
+      const V moved = first * here(product) + second * further(product);
       store(to + j * L, load(to + j * L) + moved);
-      previous = product;
     };
     for (int64_t j = 0; j < whole; ++j) {
       if (ahead) __builtin_prefetch(x + j * L + ahead, 0, 2);
