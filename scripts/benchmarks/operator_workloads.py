@@ -58,6 +58,7 @@ class Settings:
     rounds: int | None = None
     seconds: float = 1.0
     compile: bool = True
+    others: bool = True
 
 
 def measure_operators(settings: Settings, shapes: list[Shape], results: Results) -> None:
@@ -68,7 +69,11 @@ def measure_operators(settings: Settings, shapes: list[Shape], results: Results)
             shape, settings.step, settings.device, settings.dtype, settings.channels_last
         )
         ours = Ours(problem)
-        kinds = [k for k in IMPLEMENTATIONS if settings.compile or k is not CompiledLoop]
+        kinds = [
+            kind
+            for kind in IMPLEMENTATIONS
+            if settings.others and (settings.compile or kind is not CompiledLoop)
+        ]
         others = [kind(problem) for kind in kinds]
         for operator, backward in product(LIMITS, (False, True)):
             _measure_operator(settings, problem, ours, others, operator, backward, results)

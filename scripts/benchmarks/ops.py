@@ -53,6 +53,7 @@ def main(arguments: list[str] | None = None) -> Results:
         rounds=options.rounds,
         seconds=options.seconds or (0.2 if device.type == "cuda" else 1.0),
         compile=options.compile,
+        others=options.others,
     )
     batches: list[Shape] = [(batch, *CUBE) for batch in options.batches]
     shapes: list[Shape] = options.shapes or batches + [LARGE] * options.large
@@ -100,6 +101,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--shapes", type=parse_shape, nargs="+", help="BxCxHxW, instead of all of these")
     add("--dtype", choices=list(DTYPES), default="float32", help="of the operators' tensors")
     add("--channels-last", action="store_true", help="lay cubes out with their bands innermost")
+    add("--no-others", dest="others", action="store_false", help="time ours and the limits alone")
     add("--no-compile", dest="compile", action="store_false", help="leave torch.compile out")
     return parser
 
