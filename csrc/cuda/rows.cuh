@@ -8,7 +8,7 @@ namespace cassi {
 namespace cuda {
 
 // Where sizes and addresses permit, see `takes_runs`, a thread takes several adjacent columns: 16
-// bytes of the sums' dtype of the cube, and, unless the step is 1, two of the detector.
+// bytes of the sums' dtype of the cube, and, where the step is even, two of the detector.
 constexpr int kPair = 2;
 template <class T>
 constexpr int kRun = 16 / sizeof(T);
@@ -44,9 +44,9 @@ inline int64_t bands_at_once(const Geometry& g, int64_t size) {
 }
 
 // Whether rows begin at, and bands and rows are apart by, multiples of n elements, bands by as many
-// as 32 bits hold.
+// as an int holds.
 inline bool in_runs(const View& v, int dimensions, int64_t n) {
-  if (v.stride[dimensions - 3] > 0xffffffff) return false;
+  if (v.stride[dimensions - 3] > 0x7fffffff) return false;
   int64_t all = 0;
   for (int i = 0; i + 1 < dimensions; ++i) all |= v.stride[i];
   return v.stride[dimensions - 1] == 1 && all % n == 0 &&
@@ -58,8 +58,7 @@ inline bool in_pairs(const Geometry& g) { return g.step % kPair == 0; }
 
 // Whether threads may take n columns at a time of a cube in storage `dtype`.
 inline bool takes_runs(const Geometry& g, const View& mask, Dtype dtype, int64_t n) {
-  return (in_pairs(g) || g.step == 1) && g.width % n == 0 &&
-         (mask.stride[2] == 0 || (mask.dtype == dtype && in_runs(mask, 5, n)));
+  return g.width % n == 0 && (mask.stride[2] == 0 || (mask.dtype == dtype && in_runs(mask, 5, n)));
 }
 
 // Lays out the shared memory of a row whose threads take `columns` of the detector at a time, or
@@ -186,7 +185,7 @@ struct Columns {
 };
 
 // Calls f with the way a mask is read by a kernel whose cube is stored as D, and with the columns
-// that a thread takes: of the cube one, or in runs N, or `Odd` where the step is 1.
+// that a thread takes: of the cube one, or in runs N, or `Odd` where the step is.
 template <class D, int N, int Odd, class F>
 void with_mask(const View& mask, Dtype cube, const Geometry& g, bool runs, F f) {
   const auto with_columns = [&](auto e) {
@@ -249,12 +248,12 @@ struct Factors {
 
 // Elements between the bands of a cube of which a thread takes N columns, see `in_runs`.
 template <int N>
-using Apart = std::conditional_t<(N > 1), unsigned, int64_t>;
+using Apart = std::conditional_t<(N > 1), int, int64_t>;
 
 // To the band after, in one instruction: a compiler that knew that the elements between bands are
 // as many as before would multiply them outside of the loop, and add two words in it.
 template <class D>
-CASSI_DEVICE_INLINE void advance(D*& at, unsigned& apart) {
+CASSI_DEVICE_INLINE void advance(D*& at, int& apart) {
 #if defined(__CUDA_ARCH__)
   asm("" : "+r"(apart));
 #endif
@@ -267,13 +266,16 @@ CASSI_DEVICE_INLINE void advance(D*& at, int64_t& apart) {
 
 // The N columns from w on of bands [first, last), which lie `v_on` and `x_on` apart:
 // x = v ± Σ_k m_k z_k, or without v if not Add, P of z at a time. A few bands are read before any
-// is written: several loads are in flight. At a step of P they overlap on the detector: what four
-// of them read is loaded at once, 16 bytes at a time. `Many`: there may be several shots.
+// is written: several loads are in flight. Bands are walked in order of rank, as the detector
+// rises. At the steps that are usual, P and 3, they overlap on it: what four of them read is loaded
+// at once, 16 bytes at a time. `Many`: there may be several shots.
 template <bool Add, int N, int P, bool Many, class T, class E, class D>
 CASSI_DEVICE_INLINE void emit(const Factors<T, E>& f, int first, int last, int offset, int w,
                               const D* v, Apart<N> v_on, D* x, Apart<N> x_on) {
+  const int on = f.step >= 0 ? 1 : -1, rise = on * f.step, begin = on > 0 ? 0 : last - 1 - first;
   const MaskRow<T, E> mask = mask_row<T, E>(f.mask, f.at, 0, f.staged, f.width);
-  typename MaskRow<T, E>::Offset m = mask.offset(first, w);
+  const auto m_on = on * mask.band;
+  typename MaskRow<T, E>::Offset m = mask.offset(first + begin, w);
   T factor[N] = {};
   const auto scale = [&] {
     mask.run(factor, m);
@@ -283,8 +285,12 @@ CASSI_DEVICE_INLINE void emit(const Factors<T, E>& f, int first, int last, int o
           f.sign * (!MaskRow<T, E>::staged && f.inverse ? inverse_mask(factor[j]) : factor[j]);
   };
   if constexpr (MaskRow<T, E>::staged) scale();
-  const T* z = f.z + offset + w;
-  int c = first;
+  const T* z = f.z + offset - begin * rise + w;
+  if (Add) v += begin * static_cast<int64_t>(v_on);
+  x += begin * static_cast<int64_t>(x_on);
+  v_on *= on;
+  x_on *= on;
+  int c = first + begin, left = last - first;
   const auto some = [&](auto count, auto known) {
     constexpr int n = decltype(count)::value, step = decltype(known)::value;  // 0: of any size
     T window[((n - 1) * step + N + 3) / 4 * 4];
@@ -299,13 +305,13 @@ CASSI_DEVICE_INLINE void emit(const Factors<T, E>& f, int first, int last, int o
     for (int i = 0; i < n; ++i) {
       if constexpr (!MaskRow<T, E>::staged) {
         scale();
-        m += mask.band;
+        m += m_on;
       }
       T light[N];
       if constexpr (step == 0) load_run<N, P>(light, z);
 #pragma unroll
       for (int j = 0; j < N && step > 0; ++j) light[j] = window[i * step + j];
-      z += f.step;
+      z += rise;
 #pragma unroll
       for (int j = 0; j < N; ++j)
         value[i][j] = Add ? value[i][j] + factor[j] * light[j] : factor[j] * light[j];
@@ -316,8 +322,8 @@ CASSI_DEVICE_INLINE void emit(const Factors<T, E>& f, int first, int last, int o
 #pragma unroll
       for (int i = 0; i < n; ++i) {
         T light[N], shot[N];
-        load_run<N, P>(light, z + k * f.wide + (i - n) * f.step);
-        other.run(shot, other.offset(c + i, w));
+        load_run<N, P>(light, z + k * f.wide + (i - n) * rise);
+        other.run(shot, other.offset(c + on * i, w));
 #pragma unroll
         for (int j = 0; j < N; ++j) value[i][j] += f.sign * shot[j] * light[j];
       }
@@ -327,14 +333,19 @@ CASSI_DEVICE_INLINE void emit(const Factors<T, E>& f, int first, int last, int o
       store_run(x, value[i]);
       advance(x, x_on);
     }
-    c += n;
+    c += on * n;
+    left -= n;
   };
   using Four = std::integral_constant<int, 4>;
   using Unknown = std::integral_constant<int, 0>;
-  if (N == 4 && f.step == P)
-    while (c + 4 <= last) some(Four(), std::integral_constant<int, N == 4 ? P : 0>());
-  while (c + 4 <= last) some(Four(), Unknown());
-  while (c < last) some(std::integral_constant<int, 1>(), Unknown());
+  const auto windows = [&](auto known) {
+    if (rise == decltype(known)::value)
+      while (left >= 4) some(Four(), known);
+  };
+  if constexpr (N == 4) windows(std::integral_constant<int, P>());
+  if constexpr (N == 4 && P == 1) windows(std::integral_constant<int, 3>());
+  while (left >= 4) some(Four(), Unknown());
+  while (left > 0) some(std::integral_constant<int, 1>(), Unknown());
 }
 
 }  // namespace cuda
