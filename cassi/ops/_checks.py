@@ -159,7 +159,7 @@ def _number(name: str, value: Any, like: Tensor, shape: tuple[int, ...]) -> Tens
         isinstance(value, bool) or not isinstance(value, Real | torch.SymInt | torch.SymFloat)
     ):
         raise TypeError(f"{name}: expected a number or a tensor, got {value!r}")
-    if not value >= 0:  # type: ignore[operator]
+    if not value >= 0:
         raise ValueError(f"{name}: expected a number >= 0, got {value}")
     dtype = torch.promote_types(like.dtype, torch.float32)
     return torch.full(shape, float(value), dtype=dtype, device=like.device)
