@@ -122,9 +122,9 @@ def reconstruct(
         elif not hasattr(method, "run") and callable(method):
             method = Function(method)
         elif not hasattr(method, "run"):
-            from cassi.apps.reconstructors import Recipe, settings_of, understand
+            from cassi.apps.reconstructors import Recipe, settings_named
 
-            recipe = Recipe(settings_of(understand(method)), y.device)
+            recipe = Recipe(settings_named(method), y.device)
             method, _ = recipe.make(system.cube_shape[0])
         found = find_mask(y, system) if align else None
         system = system if found is None else found.system
@@ -235,7 +235,7 @@ def find_calibration(
     """Return what `calibrate` finds, with errors and all that was tried, and the camera."""
     _check_order("calibrate", y, system)
     from cassi.apps.calibrate import find_camera
-    from cassi.apps.reconstructors import Recipe, settings_of, understand
+    from cassi.apps.reconstructors import Recipe, settings_named
     from cassi.calibration import Frame
 
     good = None
@@ -248,7 +248,7 @@ def find_calibration(
         frames.append(Frame.snapshot(white, system.bands))
     with _own_random_numbers(y):
         torch.manual_seed(seed)
-        solver, _ = Recipe(settings_of(understand("auto")), y.device).make(system.bands)
+        solver, _ = Recipe(settings_named("auto"), y.device).make(system.bands)
         assert isinstance(solver, Solver)
         return find_camera(frames, system, solver, seed=seed, **settings)[:2]
 

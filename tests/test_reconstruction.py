@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hydra import initialize_config_module
 
 import cassi
+from cassi.apps import reconstructors
 from cassi.apps.calibrate import calibrate_camera
 from cassi.apps.command import Run
 from cassi.apps.inputs import load_inputs
 from cassi.apps.reconstruct import reconstruct
-from cassi.apps.reconstructors import compose_settings
+from cassi.apps.reconstructors import compose_settings, settings_named, understand
 from cassi.apps.settings import Calibrate
 from cassi.data.io import load_mask, read_cube
 from cassi.data.sensor import Sensor
@@ -53,6 +55,25 @@ def test_a_name_gives_the_bits_of_the_command(scene, tmp_path, method, options):
     reconstruct(settings, Run(tmp_path / "run", is_multirun=False))
     x = cassi.reconstruct(y, system, method)
     assert torch.equal(x, read_cube(tmp_path / "run" / "cube.tif"))
+
+
+def test_a_name_is_composed_once_unless_a_command_says_what_it_means(scene, monkeypatch):
+    composed = []
+
+    def count(item, *more):
+        composed.append(item)
+        return understand(item, *more)
+
+    monkeypatch.setattr(reconstructors, "understand", count)
+    reconstructors._settings_named.cache_clear()
+    y, system = scene[1:3]
+    cubes = [cassi.reconstruct(y, system, "twist") for _ in range(2)]
+    assert composed == ["twist"]
+    assert torch.equal(*cubes)
+    with initialize_config_module("cassi.conf", version_base="1.3"):
+        for _ in range(2):
+            settings_named("twist")
+    assert composed == ["twist"] * 3
 
 
 def test_reconstructors_and_functions_are_methods(scene):

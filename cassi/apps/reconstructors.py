@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -388,6 +389,25 @@ def understand(item: Any, place: str = "reconstructors") -> dict[str, Any]:
     what = item.get("method", item.get("model"))
     name = item.get("name") or ("+".join(what) if isinstance(what, list) else _short(str(what)))
     return {**item, "name": str(name)}
+
+
+def settings_named(item: Any) -> Reconstruct:
+    """Return the settings that an item of `reconstructors` stands for, outside of any command.
+
+    A name is composed once: that takes as long as half a reconstruction. Where Hydra is set up, its
+    folders decide what a name means.
+
+    Raises:
+        ValueError: there is nothing of that name, or the mapping does not fit.
+    """
+    if isinstance(item, str) and not GlobalHydra.instance().is_initialized():
+        return _settings_named(item)
+    return settings_of(understand(item))
+
+
+@cache
+def _settings_named(name: str) -> Reconstruct:
+    return settings_of(understand(name))
 
 
 def settings_of(
