@@ -17,6 +17,7 @@ Rules that all operators share are written here, once:
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import re
@@ -164,7 +165,10 @@ def _load(path: Path) -> None:
 
 def _load_cuda(path: Path) -> None:
     build = re.search(rb"cassi-cuda-build:([^;]*);", path.read_bytes())
-    reason = why_not(build[1].decode()) if build else None
+    try:
+        reason = why_not(build[1].decode()) if build else None
+    except Exception as error:  # torch, which is starting CUDA, must not fail for it
+        reason = f"asking the driver what it can run failed: {error!r}"
     if reason:
         _warn(f"{path} cannot run here ({reason})")
     else:
@@ -179,17 +183,17 @@ def why_not(build: str) -> str | None:
             "13.0 80-real 90-virtual".
     """
     version, *architectures = build.split()
-    driver = torch._C._cuda_getDriverVersion() // 1000  # type: ignore[attr-defined]
-    if driver < int(version.partition(".")[0]):
-        return f"it was built with CUDA {version}, the driver is made for CUDA {driver}"
+    built, driver = tuple(map(int, version.split(".")[:2])), driver_version()
+    if driver[0] < built[0]:
+        return f"it was built with CUDA {version}, the driver is made for CUDA {driver[0]}"
     for device in range(torch.cuda.device_count()):
         major, minor = torch.cuda.get_device_capability(device)
         for architecture in architectures:
             number, _, kind = architecture.partition("-")
             if not number.isdigit():  # such as 90a: of one architecture alone
                 fits = number[:-1] == f"{major}{minor}"
-            elif kind == "virtual":
-                fits = int(number) <= 10 * major + minor
+            elif kind == "virtual":  # the driver compiles it, if it is no older than the code
+                fits = int(number) <= 10 * major + minor and driver >= built
             else:
                 fits = int(number) // 10 == major and int(number) % 10 <= minor
             if fits:
@@ -200,6 +204,15 @@ def why_not(build: str) -> str | None:
                 f"capability {major}.{minor}: build it with TORCH_CUDA_ARCH_LIST={major}.{minor}"
             )
     return None
+
+
+def driver_version() -> tuple[int, int]:
+    """Return the latest CUDA version that the driver serves, major and minor."""
+    version = ctypes.c_int()
+    status = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    if status != 0:
+        raise OSError(f"cuDriverGetVersion: error {status}")
+    return version.value // 1000, version.value % 1000 // 10
 
 
 def _warn(what: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -239,6 +242,9 @@ def test_backend_is_named() -> None:
         ("13.0 80-real", [(9, 0)], "capability 9.0"),
         ("13.0 90a-virtual", [(10, 0)], "capability 10.0"),
         ("14.1 80-real", [(8, 0)], "built with CUDA 14.1, the driver is made for CUDA 13"),
+        ("13.1 80-virtual", [(8, 0)], None),
+        ("13.2 80-real", [(8, 6)], None),
+        ("13.2.51 80-virtual", [(8, 0)], "TORCH_CUDA_ARCH_LIST=8.0"),
     ],
 )
 def test_a_cuda_library_that_cannot_run_is_not_loaded(
@@ -248,7 +254,7 @@ def test_a_cuda_library_that_cannot_run_is_not_loaded(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(torch._C, "_cuda_getDriverVersion", lambda: 13010, raising=False)
+    monkeypatch.setattr(_library, "driver_version", lambda: (13, 1))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(capabilities))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capabilities[device])
     loaded: list[Path] = []
@@ -262,3 +268,30 @@ def test_a_cuda_library_that_cannot_run_is_not_loaded(
         with pytest.warns(RuntimeWarning, match=f"{reason}.*run on their pure-torch reference"):
             _library._load_cuda(library)
         assert not loaded
+
+
+def test_a_driver_that_cannot_be_asked_does_not_keep_torch_from_its_device(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def missing(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(_library.ctypes, "CDLL", missing)
+    library = tmp_path / "_cuda.so"
+    library.write_bytes(b"cassi-cuda-build:13.0 80-real;")
+    with pytest.warns(RuntimeWarning, match=r"asking the driver .*libcuda\.so\.1: cannot open"):
+        _library._load_cuda(library)
+
+
+def test_the_driver_says_its_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    (tmp_path / "driver.c").write_text(
+        "int cuDriverGetVersion(int* version) { *version = 13020; return 0; }"
+    )
+    driver = tmp_path / "libcuda.so.1"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", driver, tmp_path / "driver.c"], check=True)
+    load = ctypes.CDLL
+    monkeypatch.setattr(_library.ctypes, "CDLL", lambda name: load(str(tmp_path / name)))
+    assert _library.driver_version() == (13, 2)
