@@ -20,6 +20,9 @@
 #else
 #include "results.h"
 #endif
+#if defined(USE_CUDA) || defined(CASSI_EMULATED)
+#include "cuda/memory.h"
+#endif
 
 namespace cassi {
 namespace {
@@ -142,6 +145,9 @@ Tensor allocate(const std::vector<int64_t>& sizes, Make make) {
   try {
     return placed(make());
   } catch (const std::exception&) {
+#if defined(USE_CUDA) || defined(CASSI_EMULATED)
+    cuda::check_earlier();
+#endif
     std::ostringstream shape;
     for (const int64_t size : sizes) shape << (shape.tellp() > 0 ? " x " : "") << size;
     throw std::runtime_error("cassi: can't allocate memory for " + shape.str() + " elements");

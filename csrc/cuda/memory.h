@@ -16,5 +16,9 @@ struct Memory {
 // only handed out to what is queued behind them.
 Memory allocate(int64_t bytes, int device);
 
+// Throws what an earlier call has left on the current device, which fails everything from then on,
+// a request for memory too.
+void check_earlier();
+
 }  // namespace cuda
 }  // namespace cassi

@@ -1,14 +1,15 @@
 // What csrc/cuda uses of CUDA, for a C++ compiler and one CPU thread: the threads of a block take
 // turns, each from one barrier to the next, so that kernels can be run and tested without a GPU.
 //
-// The environment says how, at each launch:
+// The environment says how, at each launch; another limit of shared memory is another device:
 //
 //   CASSI_EMULATED_ORDER=descending   of the threads between two barriers; or shuffled, ascending
-//   CASSI_EMULATED_SHARED=99          KB of shared memory that a block may ask for (227); a device
-//   of its own CASSI_EMULATED_BLOCKS=2           the most blocks of a grid: kernels must stride
-//   over the rest CASSI_EMULATED_SKIP=gram.cu:75    a barrier to leave out CASSI_EMULATED_MEMORY=1
-//   the most KB of scratch memory CASSI_EMULATED_FAIL=2             the error that every launch
-//   returns
+//   CASSI_EMULATED_SHARED=99          KB of shared memory that a block may ask for (227)
+//   CASSI_EMULATED_BLOCKS=2           the most blocks of a grid: kernels must stride over the rest
+//   CASSI_EMULATED_SKIP=gram.cu:75    a barrier to leave out
+//   CASSI_EMULATED_MEMORY=1           the most KB of scratch memory
+//   CASSI_EMULATED_FAIL=2             the error that every launch returns
+//   CASSI_EMULATED_BROKEN=1           a request that fails finds that the device failed before
 //
 // Not shown: inline PTX, registers, streams, several devices, graphs, weak memory order, and the
 // rounding of rsqrt and of fused multiply-adds.

@@ -31,5 +31,10 @@ Memory allocate(int64_t bytes, int) {
   return {std::shared_ptr<void>(all, release), all + guard};
 }
 
+void check_earlier() {
+  if (std::getenv("CASSI_EMULATED_BROKEN"))
+    throw std::runtime_error("cassi: the device failed earlier: emulated");
+}
+
 }  // namespace cuda
 }  // namespace cassi

@@ -249,3 +249,23 @@ def test_lack_of_memory_at_launch_reads_as_such(
     monkeypatch.setenv("CASSI_EMULATED_FAIL", "2")
     with pytest.raises(RuntimeError, match="can't allocate memory: kernel launch"):
         kernels.forward(*camera_arguments("forward"))
+
+
+def test_a_device_that_failed_before_is_not_called_full(
+    camera_arguments: Arguments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CASSI_EMULATED_MEMORY", "1")
+    monkeypatch.setenv("CASSI_EMULATED_BROKEN", "1")
+    with pytest.raises(RuntimeError, match="the device failed earlier"):
+        kernels.gram_solve(*camera_arguments("gram_solve", (2, 5, 9, 33), shots=5, mask_bands=5))
+
+
+def test_a_device_of_too_little_shared_memory_is_told(
+    parity: Parity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of compute capability 7.5 has 64 KB."""
+    monkeypatch.setenv("CASSI_EMULATED_SHARED", "64")
+    x = torch.rand(1, 2, 40, 50)
+    parity("tv_prox", x, torch.tensor([0.1]), 5, 0)
+    with pytest.raises(RuntimeError, match=r"69632 bytes .* has 65536: use float32"):
+        kernels.tv_prox(x.double(), torch.tensor([0.1]), 5, 0)
