@@ -1,23 +1,34 @@
 #!/usr/bin/env bash
-# Everything that only a GPU can show, in one go: an hour, no network.
+# Everything that only a GPU can show, in one go: two hours, no network.
 #
-#     bash scripts/checks/gpu.sh              # logs, CSV files and table.md in outputs/gpu
+#     bash scripts/checks/gpu.sh                       # logs, CSV files and table.md in outputs/gpu
 #     bash scripts/checks/gpu.sh FOLDER
-#     bash scripts/checks/gpu.sh --dry-run    # print the steps, run nothing
+#     bash scripts/checks/gpu.sh --only 'build|tests'  # steps of these names; the table keeps the rest
+#     bash scripts/checks/gpu.sh --dry-run             # print the steps, run nothing
 #
 # Needs what `make install` installs, a torch with CUDA, nvcc of its major version, and of the CUDA
 # toolkit compute-sanitizer. A step that fails is said in the table, and the next one runs; the exit
 # status then is 1. Commit table.md as docs/reference/gpu.md.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
-dry=
-if [ "${1:-}" = --dry-run ]; then dry=1; shift; fi
+dry= only=
+while :; do
+  case "${1:-}" in
+    --dry-run) dry=1; shift ;;
+    --only) only=${2:?--only: expected a pattern}; shift 2 ;;
+    -*) printf 'expected --dry-run, --only REGEX or a folder, got %s\n' "$1" >&2; exit 2 ;;
+    *) break ;;
+  esac
+done
 out=${1:-outputs/gpu}
 python=${PYTHON:-.venv/bin/python}
 failed=0
+steps=()
 
-# step NAME COMMAND: runs a line of bash; what it prints goes to NAME.log, its last line to the table.
+# step NAME COMMAND: runs a line of bash; what it prints goes to NAME.log, its row of the table, with
+# the last line of that, to NAME.row.
 step() {
+  if [ -n "$only" ] && ! [[ $1 =~ ^($only)$ ]]; then steps+=("$1"); return; fi
   if [ -n "$dry" ]; then printf '%s: %s\n' "$1" "$2"; return; fi
   local begun=$SECONDS status note
   printf '%s …' "$1"
@@ -25,29 +36,31 @@ step() {
   if [ $status = 0 ]; then status=ok; else status="failed: $status"; failed=1; fi
   note=$(grep -v '^[[:space:]]*$' "$out/$1.log" | tail -n 1 | tr '|' ' ' | cut -c 1-120)
   printf ' %s\n' "$status"
-  printf '| %s | %s | %d | %s |\n' "$1" "$status" $((SECONDS - begun)) "$note" >> "$out/table.md"
+  printf '| %s | %s | %d | %s |\n' "$1" "$status" $((SECONDS - begun)) "$note" > "$out/$1.row"
+  steps+=("$1")
 }
 
-if [ -z "$dry" ]; then
-  mkdir -p "$out" || exit 2
-  {
-    printf '# Measured on a GPU\n\n'
-    nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2> /dev/null
-    "$python" -c 'import torch; print("torch", torch.__version__, "of CUDA", torch.version.cuda)' 2> /dev/null
-    git log -1 --format='commit %h, %cs' 2> /dev/null
-    printf '\n| step | result | s | last words |\n|---|---|---|---|\n'
-  } > "$out/table.md"
-fi
+# section TITLE NAME: what a step printed of tables, from the pattern on, if it has run.
+section() {
+  [ -f "$out/$2.log" ] || return
+  printf '\n## %s\n\n' "$1"
+  sed -n "/$3/,\$p" "$out/$2.log" | grep '^|'
+}
+
+[ -n "$dry" ] || mkdir -p "$out" || exit 2
 
 arch="\$($python -c 'import torch; print(*torch.cuda.get_device_capability(), sep=\".\")')"
 step build "FORCE_CUDA=1 TORCH_CUDA_ARCH_LIST=$arch $python -m pip install --no-build-isolation --no-deps -e ."
 step backend "$python -c 'import torch, cassi; found = cassi.ops.backend(torch.device(\"cuda\")); print(found); assert found == \"compiled\"'"
 step tests "$python -m pytest -m cuda -ra tests"
+# What the kernels of the CPU are tested by: every size, step, dtype, layout and lack of a gradient.
+others='instruction or thread_count or larger_than or every_operator or compiles or lack_of or failed_before or too_little'
+step parity "CASSI_TEST_DEVICE=cuda $python -m pytest -q -o timeout=3000 tests/ops/emulated_cases.py tests/ops/test_compiled*.py -k 'not ($others)'"
 
 # Without torch's cache of memory, so that each tensor ends where its memory does.
 random="$python -m pytest -x -p no:cacheprovider -o timeout=3000 tests/ops/test_cuda.py"
 for tool in memcheck racecheck synccheck; do
-  step $tool "PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $tool --error-exitcode 1 $random -k 'random_calls or test_tv_prox or test_taps'"
+  step $tool "PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $tool --error-exitcode 1 $random -k 'random_calls or test_tv_prox or test_taps or (test_camera and dtype2 and size0)'"
 done
 
 for dtype in float32 bfloat16; do
@@ -55,26 +68,25 @@ for dtype in float32 bfloat16; do
 done
 step ops_channels_last "$python scripts/benchmarks/ops.py --device cuda --channels-last --workload operators --csv $out/ops_channels_last.csv"
 step cameras "$python scripts/benchmarks/cameras.py --device cuda --batch 4 --csv $out/cameras.csv"
-step models "$python scripts/benchmarks/models.py --device cuda --sizes 256 660 --csv $out/models.csv"
+step models "$python scripts/benchmarks/models.py --device cuda --csv $out/models.csv"
 step train "$python scripts/benchmarks/train.py --device cuda --models dauhst_2stg mst_s cassi_net --csv $out/train.csv"
 
 train="trainer.accelerator=gpu trainer.enable_progress_bar=false model=cassi_net"
-step train_bf16 "$python -m cassi.apps.train $train trainer.precision=bf16-mixed trainer.max_steps=300 hydra.run.dir=$out/bf16"
-step two_processes "$python scripts/checks/two_processes.py $train trainer.max_steps=20 hydra.run.dir=$out/two"
+step train_bf16 "rm -rf $out/bf16 && $python -m cassi.apps.train $train trainer.precision=bf16-mixed trainer.max_steps=300 hydra.run.dir=$out/bf16"
+step two_processes "rm -rf $out/two && $python scripts/checks/two_processes.py $train trainer.max_steps=20 hydra.run.dir=$out/two"
 step memory "$python scripts/checks/gpu_memory.py"
 
 [ -n "$dry" ] && exit 0
 {
-  printf '\n## Peak memory\n\n'
-  grep '^|' "$out/memory.log"
-  for name in ops_float32 ops_bfloat16; do
-    printf '\n## Goals, %s\n\n' "$name"
-    sed -n '/^### goals/,$p' "$out/$name.log" | grep '^|'
-  done
-  for name in cameras models train; do
-    printf '\n## %s\n\n' "$name"
-    grep '^|' "$out/$name.log"
-  done
-} >> "$out/table.md"
+  printf '# Measured on a GPU\n\n'
+  nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2> /dev/null
+  "$python" -c 'import torch; print("torch", torch.__version__, "of CUDA", torch.version.cuda)' 2> /dev/null
+  git log -1 --format='commit %h, %cs' 2> /dev/null
+  printf '\n| step | result | s | last words |\n|---|---|---|---|\n'
+  for name in "${steps[@]}"; do cat "$out/$name.row" 2> /dev/null; done
+  section 'Peak memory' memory .
+  for name in ops_float32 ops_bfloat16; do section "Goals, $name" $name '^### goals'; done
+  for name in cameras models train; do section $name $name .; done
+} > "$out/table.md"
 cat "$out/table.md"
 exit $failed

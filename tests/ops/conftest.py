@@ -6,6 +6,7 @@ which compiled kernels are held against.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,8 @@ from cassi.ops import (
 from cassi.ops._library import kernels
 
 RANK = 3
+# Whose compiled kernels are held against the reference; scripts/checks/gpu.sh says "cuda".
+DEVICE = torch.device(os.environ.get("CASSI_TEST_DEVICE", "cpu"))
 Array = NDArray[np.float64]
 # Sums of products, whose rounding errors are relative to the same sum of absolute values.
 LINEAR = ["forward", "adjoint", "add_adjoint", "mask_adjoint", "ratio_inverse", "gram"]
@@ -148,8 +151,8 @@ def _assert_close(name: str, args: tuple[Any, ...], got: tuple[Tensor, ...], ulp
 @pytest.fixture(scope="session")
 def compiled() -> None:
     """Skip where there is nothing to compare with the reference."""
-    if ops.backend(torch.device("cpu")) != "compiled":
-        pytest.skip("the operators are not compiled for the CPU")
+    if ops.backend(DEVICE) != "compiled":
+        pytest.skip(f"the operators are not compiled for the device {DEVICE}")
 
 
 @pytest.fixture(scope="session")
@@ -160,6 +163,8 @@ def parity(compiled: None) -> Callable[..., tuple[Tensor, ...]]:
     """
 
     def run(name: str, *args: Any, ulps: float | None = None) -> tuple[Tensor, ...]:
+        given = args
+        args = tuple(_on_device(value) if isinstance(value, Tensor) else value for value in args)
         tensors = [value for value in args if isinstance(value, Tensor)]
         before = [(value, value._version, value.clone()) for value in tensors]
         kernel = getattr(kernels, name)
@@ -172,10 +177,19 @@ def parity(compiled: None) -> Callable[..., tuple[Tensor, ...]]:
         )
         for g, f in zip(got, foretold, strict=True):
             assert (g.shape, g.dtype, g.stride()) == (f.shape, f.dtype, f.stride())
-        _assert_close(name, args, got, ulps or (4.0 if name in LINEAR else 16.0))
+        got = tuple(value.cpu() for value in got)
+        _assert_close(name, given, got, ulps or (4.0 if name in LINEAR else 16.0))
         return got
 
     return run
+
+
+def _on_device(value: Tensor) -> Tensor:
+    """Move all memory that a tensor is a view of, with what lies around its values."""
+    memory = value.untyped_storage()
+    moved = memory if DEVICE.type == "cpu" else memory.to(device=DEVICE)
+    empty = torch.empty(0, dtype=value.dtype, device=DEVICE)
+    return empty.set_(moved, value.storage_offset(), value.shape, value.stride())
 
 
 def _on_meta(value: Tensor) -> Tensor:
