@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "build" / "emulated"
 ORDERS = ("descending", "shuffled", "ascending")
-TESTS = ("emulated_cases.py", "test_compiled_tv.py", "test_compiled_camera.py")
+TESTS = ("emulated_cases.py", "test_compiled_tv.py", "test_compiled_camera.py", "test_compiled.py")
 
 
 def find_barriers() -> list[str]:
