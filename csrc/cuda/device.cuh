@@ -161,13 +161,7 @@ void run(void (*kernel)(P...), int64_t blocks, dim3 threads, int64_t shared, voi
          typename Same<P>::type... args) {
   constexpr int64_t most = 0x7fffffff, by_default = 48 << 10;
   if (blocks == 0) return;
-  if (shared > by_default) {
-    if (shared > shared_limit())
-      throw std::runtime_error("cassi: a block needs " + std::to_string(shared) +
-                               " bytes of shared memory, and this device has " +
-                               std::to_string(shared_limit()) + ": use float32");
-    raise_shared_limit(reinterpret_cast<const void*>(kernel));
-  }
+  if (shared > by_default) raise_shared_limit(reinterpret_cast<const void*>(kernel));
   void* pointers[] = {static_cast<void*>(&args)...};
   check(
       cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(blocks < most ? blocks : most)), threads,

@@ -127,6 +127,10 @@ void launch_bands(const TvProx& a, void* stream) {
   s.count = g.batch * g.bands * s.down * s.across;
   s.bands_first = a.x.stride[1] == 1 && a.x.stride[3] != 1;
   const int64_t shared = (2 * kSide + kSide / kStrip) * kSide * sizeof(T);
+  if (const int64_t limit = shared_limit(); shared > limit)  // float64 on compute capability 7.5
+    throw std::runtime_error("cassi: tv_prox needs " + std::to_string(shared) +
+                             " bytes of shared memory, and this device has " +
+                             std::to_string(limit) + ": use float32");
   run(tv_bands<D, T>, s.count, dim3(kSide, kSide / kStrip), shared, stream, a, s);
 }
 
