@@ -25,7 +25,9 @@ ALLOWED_CLASSES = (
     ),
     *(f"lightning.pytorch.loggers.{name}" for name in ("CSVLogger", "TensorBoardLogger")),
 )
-"""Config nodes may build objects of classes in these packages, of these classes, and no other."""
+METHODS = tuple(f"cassi.methods.{name}" for name in ("auto", "self_supervised", "untrained"))
+"""Config nodes may build objects of classes in these packages, of these classes, and by these
+functions, and no other."""
 _HYDRA = {"_target_", "_partial_", "_args_", "_convert_", "_recursive_"}
 
 
@@ -108,7 +110,7 @@ def _items(node: Any) -> Any:
 
 
 def _find_class(target: Any) -> Any:
-    listed = target in ALLOWED_CLASSES
+    listed = target in ALLOWED_CLASSES or target in METHODS
     if not isinstance(target, str) or not (listed or _is_inside(target)):
         raise ValueError(
             f"config: _target_ {target!r} is not allowed; targets come from "
@@ -123,7 +125,7 @@ def _find_class(target: Any) -> Any:
     # A dotted path can walk through an allowed module into one that it imports (`….io.os.system`).
     home = getattr(found, "__module__", None) or ""
     # A function would be called with whatever arguments the config holds: classes only.
-    if not inspect.isclass(found) or not (listed or _is_inside(home)):
+    if not (inspect.isclass(found) or target in METHODS) or not (listed or _is_inside(home)):
         raise ValueError(f"config: _target_ {target!r} is not a class of its package")
     return found
 

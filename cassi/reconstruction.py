@@ -5,23 +5,16 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
 
-from cassi.calibration import Alignment
-from cassi.calibration import align as align_mask
+from cassi import camera_search
 from cassi.models.inference import prepare
-from cassi.solvers import Function, Solver, Statistics
-from cassi.solvers.heldout import measure_heldout
+from cassi.solvers import Function, Statistics
 from cassi.solvers.linear_system import check_order, seen
-from cassi.systems import Weighted
 from cassi.uncertainty import estimate
-
-if TYPE_CHECKING:
-    from cassi.calibration import Calibration
 
 
 @dataclass(frozen=True)
@@ -126,17 +119,12 @@ def reconstruct(
 
             recipe = Recipe(settings_named(method), y.device)
             method, _ = recipe.make(system.cube_shape[0])
-        found = find_mask(y, system) if align else None
+        found = camera_search.align(y, system) if align else None
         system = system if found is None else found.system
         torch.manual_seed(seed)
         if uncertainty:
             return _with_uncertainty(y, system, method, seed)
-        # A network that has statistics takes the camera as it is.
-        known = (
-            {"statistics": Statistics(lambda: [(y, system)])} if hasattr(method, "align") else {}
-        )
-        solution = method.run(y, system, **known)
-    x: Tensor = solution.checked().x
+        x: Tensor = method.run(y, system).checked().x
     return x
 
 
@@ -197,60 +185,12 @@ def calibrate(
         ValueError: it is another camera, the frames do not fit it or are too dark or small, or a
             number is out of range.
     """
-    return find_calibration(
-        y,
-        system,
-        white=white,
-        seed=seed,
-        bad_pixels=bad_pixels,
-        radius=radius,
-        degree=degree,
-        gain=gain,
-    )[1]
-
-
-def find_mask(y: Tensor, system: Any) -> Alignment | None:
-    """Return where `cassi.calibration.align` finds the mask, by what `auto` predicts; or None."""
-    from cassi.apps.reconstructors import build_solver, compose_settings
-
-    @cache
-    def judge() -> Solver:  # takes a tenth of a second to make, and is seldom asked
-        return build_solver(compose_settings())
-
-    def misses(camera: Any) -> float:
-        return measure_heldout(y, camera, judge()).error
-
-    return align_mask(seen(y, system), system, misses)
-
-
-def find_calibration(
-    y: Tensor,
-    system: Any,
-    *,
-    white: Tensor | None = None,
-    seed: int = 0,
-    bad_pixels: Any = None,
-    **settings: Any,
-) -> tuple[Calibration, Any]:
-    """Return what `calibrate` finds, with errors and all that was tried, and the camera."""
     _check_order("calibrate", y, system)
-    from cassi.apps.calibrate import find_camera
-    from cassi.apps.reconstructors import Recipe, settings_named
-    from cassi.calibration import Frame
-
-    good = None
     if bad_pixels is not None:
         system = system.weighted(bad_pixels=bad_pixels)
-    if isinstance(system, Weighted):
-        y, good, system = seen(y, system), system.good.expand_as(y), system.system
-    frames = [Frame.snapshot(y, system.bands, good)]
-    if white is not None:
-        frames.append(Frame.snapshot(white, system.bands))
+    asked: dict[str, Any] = {"radius": radius, "degree": degree, "gain": gain}
     with _own_random_numbers(y):
-        torch.manual_seed(seed)
-        solver, _ = Recipe(settings_named("auto"), y.device).make(system.bands)
-        assert isinstance(solver, Solver)
-        return find_camera(frames, system, solver, seed=seed, **settings)[:2]
+        return camera_search.calibrate_on(y, system, white=white, seed=seed, **asked)[1]
 
 
 def read_camera(path: str | os.PathLike[str]) -> Any:

@@ -21,9 +21,10 @@ from torch import Tensor, nn
 
 from cassi.apps.arguments import spell
 from cassi.apps.errors import describe
-from cassi.apps.settings import Reconstruct, read_settings
+from cassi.apps.settings import Reconstruct, influence, read_settings
 from cassi.checks import did_you_mean
 from cassi.config import build, check_node
+from cassi.data.store import fingerprint
 from cassi.models.inference import prepare
 from cassi.models.load import load_model, make_network, read_card
 from cassi.models.registry import Card, Entry, find_model, list_models, weight_files
@@ -42,7 +43,7 @@ KEYS = ("method", "model", "name", "overrides", "weights")
 class Recipe:
     """What settings describe: a solver, or a network that is made for each number of bands.
 
-    A network beside a solver with a start is the solver's partner; with `adapt`, of `ADAPT`'s.
+    A network beside a method with a start joins it as an ensemble; with `adapt`, that of `ADAPT`.
 
     Args:
         settings: of cassi-reconstruct.
@@ -61,20 +62,20 @@ class Recipe:
         self.settings, self.device = settings, device
         self.bands: int | None = None
         self._networks: dict[int, tuple[Reconstructor, Card]] = {}
-        self._solver = None
+        self._method: Reconstructor | None = None
         if settings.model is not None and (card := check_model(settings.model)) is not None:
             self.bands = None if find_model(card.name).any_bands else card.bands
         if settings.model is None:
-            self._solver = build_solver(settings)
+            self._method = build_method(settings)
         elif has_start(settings):
             alone = replace(settings, solver=settings.solver | {"start": None})
-            partner = NetworkStart(alone, Recipe(alone, torch.device("cpu")))
-            self._solver = replace(build_solver(settings), partner=partner)
+            network = NamedNetwork(alone, Recipe(alone, torch.device("cpu")))
+            self._method = build_method(settings, network=network)
 
     @property
     def is_network(self) -> bool:
         """Tell whether it is a network."""
-        return self._solver is None
+        return self._method is None
 
     def make(self, bands: int) -> tuple[Reconstructor, Card | None]:
         """Return the reconstructor for C bands, and what a network says of itself.
@@ -82,8 +83,8 @@ class Recipe:
         Raises:
             ValueError: the network is not for so many bands.
         """
-        if self._solver is not None:
-            return self._solver, None
+        if self._method is not None:
+            return self._method, None
         if bands not in self._networks:
             torch.manual_seed(self.settings.seed)  # random weights are those of the seed
             network, card = build_network(self.settings.model, bands)
@@ -93,9 +94,9 @@ class Recipe:
 
 
 def adapted(settings: Any) -> Any:
-    """Return settings with the solver that fits a network's cube to the snapshot, if they ask so.
+    """Return settings with the method that fits a network's cube to the snapshot, if they ask so.
 
-    It is told the noise that theirs is; a solver with a start of its own stays.
+    It is told the noise of theirs; a method with a start of its own stays.
     """
     if not settings.adapt or has_start(settings):
         return replace(settings, adapt=False)
@@ -105,19 +106,43 @@ def adapted(settings: Any) -> Any:
 
 
 def has_start(settings: Any) -> bool:
-    """Tell whether the solver begins at another method's cube: a network then is its partner."""
+    """Tell whether the method begins at another's cube: a network then joins it as an ensemble."""
     return settings.solver is not None and settings.solver.get("start") is not None
 
 
-def build_solver(settings: Any) -> Solver:
-    """Make the solver of settings with its prior; ValueError where it is none."""
-    check_node(settings.prior, "prior", complete=True)
-    node = dict(settings.solver)
+def build_method(settings: Any, **parts: Reconstructor) -> Reconstructor:
+    """Make the method that the nodes `solver` and `prior` describe.
+
+    Args:
+        settings: of a command.
+        parts: further reconstructors that the method takes, such as `network`.
+
+    Raises:
+        ValueError: it is none, or needs a prior.
+    """
+    node, prior = dict(settings.solver), None
+    if settings.prior is not None:
+        check_node(settings.prior, "prior", complete=True)
+        prior = build(settings.prior)
+    elif not node["_target_"].startswith("cassi.methods."):
+        raise ValueError("prior: expected one with this solver, such as prior=tv, got null")
     start = node.pop("start", None)
-    solver = build(node, prior=build(settings.prior))
+    if start is not None:
+        parts["start"] = _build_start(start, node.get("noise", "auto"))
+    method: Reconstructor = build(node, prior=prior, **parts)
+    if not hasattr(method, "run"):
+        raise ValueError(f"solver: expected a reconstructor, got {type(method).__name__}")
+    return method
+
+
+def build_solver(settings: Any) -> Solver:
+    """Make the solver that settings describe; ValueError where it is another kind of method."""
+    solver = build_method(settings)
     if not isinstance(solver, Solver):
-        raise ValueError(f"solver: expected cassi.solvers.Solver, got {type(solver).__name__}")
-    return solver if start is None else replace(solver, start=_build_start(start, solver.noise))
+        raise ValueError(
+            f"solver: expected one solver, such as solver=auto, got a {type(solver).__name__}"
+        )
+    return solver
 
 
 def _build_start(name: Any, noise: Any) -> Reconstructor:
@@ -131,11 +156,11 @@ def _build_start(name: Any, noise: Any) -> Reconstructor:
         spec = spec if told is None else spec | {"overrides": {told: noise}}
     settings = settings_of(spec)
     recipe = Recipe(settings, torch.device("cpu"))
-    return NetworkStart(settings, recipe) if recipe.is_network else recipe.make(0)[0]
+    return NamedNetwork(settings, recipe) if recipe.is_network else recipe.make(0)[0]
 
 
-class NetworkStart:
-    """A network as start or partner of a solver, made for a measurement's bands and device.
+class NamedNetwork:
+    """A network as a part of a method, made for a measurement's bands and device.
 
     Args:
         settings: that describe it.
@@ -467,6 +492,18 @@ def name_weights(value: Any) -> Any:
     if isinstance(value, list):
         return [name_weights(item) for item in value]
     return [str(file) for file in weight_files(value)] or value
+
+
+def fingerprint_settings(settings: Any, on: str = "files") -> str:
+    """Return a hash of all in settings that the results of every snapshot depend on.
+
+    A file stands for its name, size and time of change.
+
+    Args:
+        settings: of a command.
+        on: "files" for all that is written, "cube" for the cube alone.
+    """
+    return fingerprint(name_weights(influence(settings, on)))
 
 
 def _short(item: str) -> str:

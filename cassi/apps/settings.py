@@ -194,7 +194,8 @@ class Reconstruct(Snapshots):
     memory_budget: Any
     halo: int | None
     batch: Any = field(metadata=_NOTHING)
-    calibrate: Any
+    calibrate: bool
+    align: bool
     adapt: bool = False
 
     def __post_init__(self) -> None:
@@ -202,11 +203,9 @@ class Reconstruct(Snapshots):
         super().__post_init__()
         if self.adapt and self.model is None:
             raise ValueError("adapt: expected false without a network; give model=pretrained")
-        if not (isinstance(self.calibrate, bool) or self.calibrate == "auto"):
-            raise ValueError(f"calibrate: expected true, false or auto, got {self.calibrate!r}")
-        if self.calibrate is True and self.memory_budget is not None:
+        if self.calibrate and self.memory_budget is not None:
             raise ValueError(
-                "calibrate: expected auto or false with memory_budget; run cassi-calibrate, and "
+                "calibrate: expected false with memory_budget; run cassi-calibrate, and "
                 "give the camera that it writes: camera=DIR/camera.yaml"
             )
         if self.heldout is not None:
@@ -322,6 +321,7 @@ class Evaluate(Common):
     mask: Any
     mismatch: Mismatch
     preset: str
+    align: bool
     uncertainty: bool
     device: str
     cubes: bool
@@ -361,6 +361,25 @@ class Train(Common):
     folder: str
 
 
+RENAMED = {
+    "model.align": "it is align=true or align=false now",
+    "solver.visible": "solver=self_supervised has it, cassi.methods.NoiseThreshold",
+    "solver.closest": "solver=self_supervised has it, cassi.methods.DiscrepancyStop",
+    "solver.again": "in Python: cassi.methods.Restarts, with a solver for each pass",
+    "solver.passes": "it is for solver=self_supervised; in Python: cassi.methods.Restarts",
+    "solver.start": "it is for solver=self_supervised; in Python: cassi.methods.Restarts",
+    "solver.blend": "it is for solver=self_supervised; in Python: cassi.methods.Blended",
+    "solver.time_limit": "it is for solver=self_supervised and solver=lctc; in Python: "
+    "cassi.methods.TimeLimit",
+    "solver.sigma": "solver=auto has solver.strength, the last value; other schedules: solver=admm",
+    "solver.sigma.start": "solver=auto has solver.strength, the last value",
+    "solver.sigma.end": "it is solver.strength with solver=auto",
+    "solver.algorithm": "solver=auto is ADMM; for another choose solver=admm, gap, …",
+    "prior.balance": "it is solver.balance with solver=auto",
+}
+"""Settings that have moved, and where they are now."""
+
+
 def read_settings(config: DictConfig, kind: Callable[..., T], options: Iterable[str] = ()) -> T:
     """Turn a composed config into settings.
 
@@ -379,6 +398,8 @@ def read_settings(config: DictConfig, kind: Callable[..., T], options: Iterable[
             f"no config value {min(absent)!r}; a config of your own begins with "
             f"defaults: [{kind.__name__.lower()}, _self_]; a camera's file is given by camera=FILE"
         )
+    if config.get("calibrate") == "auto":
+        raise ValueError("calibrate: expected true or false, got auto; auto is align=true now")
     config = with_camera(config, kind.__name__.lower(), options)
     _check_denoiser(config)
     _check_missing(kind, config)
@@ -487,6 +508,8 @@ def _inner(hint: Any) -> Any:
 def unknown_key(error: Any) -> str:
     """Say what OmegaConf's error about a key means, with the nearest keys that there are."""
     key, known = str(error.full_key or error.key), list(map(str, error.parent_node or ()))
+    if key in RENAMED:
+        return f"no config value {key!r}: {RENAMED[key]}"
     place, dot, name = key.rpartition(".")
     rest = f"; there is {', '.join(known)}" if place else "; names of your own go under vars:"
     if not place and any(key in _hints(kind) for kind in (Reconstruct, Calibrate, Evaluate, Train)):

@@ -119,8 +119,7 @@ class _Runner:
                 self.flops[shape] = warm_up(method, problem)
             torch.manual_seed(self.seed)
             statistics = Statistics(lambda: [(problem.y, problem.system)])
-            told = statistics if self.uncertainty else None
-            measured = measure(method, problem, self.points, told)
+            measured = measure(method, problem, self.points, statistics)
             if self.uncertainty:
                 bars, seconds = self._bars(method, problem, measured.cube, statistics)
                 more = more | {"uncertainty_seconds": seconds}

@@ -15,17 +15,17 @@ from torch import Tensor, nn
 from cassi.models.registry import Card
 from cassi.solvers import (
     Callback,
+    Reconstructor,
     Solution,
     Solver,
     Statistics,
     refine,
     relative_noise,
 )
+from cassi.solvers.early_stopping import StoppingPoint
 from cassi.solvers.function import one_iteration
-from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.linear_system import seen
 from cassi.solvers.refine import VISIBLE
-from cassi.solvers.strength import Choice
 
 PRECISIONS = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 """As Lightning's Trainer has them: what autocast computes in."""
@@ -33,11 +33,8 @@ PRECISIONS = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.f
 BLEND = 0.2
 """Share of the start's cube in what shipped weights return."""
 
-Choose = Callable[[float], Solver]
-"""The noise relative to the root mean square of y → the solver that goes on from the cube."""
-
-Align = Callable[[Tensor, Any, Callable[[Any], float]], Any]
-"""(y, camera, camera → held-out error) → where the mask is found; None: where it is taken to be."""
+Choose = Callable[[float], Reconstructor]
+"""The noise relative to the root mean square of y → the method that goes on from the cube."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,6 @@ class Shipped:
         solver: chooses the solver that refines; or None.
         doubts: tells in what a camera and a noise, relative to the root mean square of y, are
             unlike those of the training.
-        align: finds the mask where it lies, see `cassi.calibration.align`; or None.
     """
 
     card: Card
@@ -59,7 +55,6 @@ class Shipped:
     start: Solver | None = None
     solver: Choose | None = None
     doubts: Callable[[Any, float], list[str]] | None = None
-    align: Align | None = None
 
 
 class Inference(nn.Module):
@@ -80,8 +75,6 @@ class Inference(nn.Module):
             that goes on from the cube before it is refined.
         precision: one of `PRECISIONS`.
         check: is given the camera before every run, to refuse one that does not fit.
-        finder: finds the mask where it lies, by what the start predicts of pixels held out; None
-            takes the camera as it is given.
 
     Raises:
         ValueError: an unknown precision.
@@ -100,7 +93,6 @@ class Inference(nn.Module):
         solver: Choose | None = None,
         precision: str = "32-true",
         check: Callable[[Any], None] | None = None,
-        finder: Align | None = None,
     ) -> None:
         super().__init__()
         if precision not in PRECISIONS:
@@ -111,31 +103,25 @@ class Inference(nn.Module):
         self.network = network.eval()
         self.refined, self.precision, self.check = refined, precision, check
         self.start, self.blend, self.solver = start, blend, solver
-        self.finder = finder
-        # The solver is chosen, and the mask is found, for all samples of a batch.
-        alone = solver is not None or finder is not None
-        self.shares_batch = not alone and (start is None or start.shares_batch)
+        # The solver is chosen for all samples of a batch.
+        self.shares_batch = solver is None and (start is None or start.shares_batch)
 
     @torch.no_grad()
     def forward(self, y: Tensor, system: Any, statistics: Statistics | None = None) -> Tensor:
         """Reconstruct: measurement `(B, K, H', W')` → cube `(B, C, H, W)`, float32.
 
-        Statistics are those of the whole measurement, where y is a part of one; then the camera is
-        taken as it is, for what has them has asked `align`.
+        Statistics are those of the whole measurement, where y is a part of one.
 
         Raises:
             ValueError: the camera does not fit the network.
         """
-        y, system = self._prepare(y, system, statistics)
-        return self._reconstruct(y, system, statistics)
+        return self._reconstruct(self._prepare(y, system), system, statistics)
 
-    def _prepare(self, y: Tensor, system: Any, statistics: Statistics | None) -> tuple[Tensor, Any]:
-        """Return the measurement without bad pixels, and the camera with its mask where it lies."""
+    def _prepare(self, y: Tensor, system: Any) -> Tensor:
+        """Return the measurement without bad pixels; ValueError where the camera does not fit."""
         if self.check is not None:
             self.check(system)
-        y = seen(y, system)
-        found = self.align(y, system) if statistics is None else None
-        return y, system if found is None else found.system
+        return seen(y, system)
 
     @torch.no_grad()
     def begin(
@@ -145,14 +131,14 @@ class Inference(nn.Module):
 
         Args:
             y: measurement `(B, K, H', W')`.
-            system: the camera, taken as it is.
+            system: the camera.
             statistics: of the whole measurement, where y is a part of one.
         """
         first, noise = None, None
         if self.start is not None:
             whole = statistics or Statistics(lambda: [(y, system)])
             found = self.start.run(y, system, statistics=whole).checked()
-            start = whole.remember(self, partial(self._look, whole, self.start, found.choice))
+            start = whole.remember(self, partial(self._look, whole, self.start, found.stopped))
             if start is not self.start:
                 found = start.run(y, system, statistics=whole).checked()
             first, noise = found.x, found.noise
@@ -176,18 +162,7 @@ class Inference(nn.Module):
         return refine(x, y, system, noise=noise, visible=visible, statistics=statistics)
 
     @torch.no_grad()
-    def align(self, y: Tensor, system: Any) -> Any:
-        """Return where the mask is found, a `cassi.calibration.Alignment`.
-
-        None where it is where the camera has it, and for a network that does not look.
-        """
-        start = self.start
-        if self.finder is None or start is None or not hasattr(system, "weighted"):
-            return None
-        return self.finder(y, system, lambda camera: measure_heldout(y, camera, start).error)
-
-    @torch.no_grad()
-    def _look(self, statistics: Statistics, start: Solver, choice: Choice | None) -> Solver:
+    def _look(self, statistics: Statistics, start: Solver, found: StoppingPoint | None) -> Solver:
         """Return the start, told of the noise where windows show more than there can be.
 
         A start that looked at no pixels held out is taken as it is, and so is one that by them has
@@ -195,11 +170,11 @@ class Inference(nn.Module):
         it misses them by is texture as well as noise: where that is less than the noise that
         windows show, it is all there can be.
         """
-        if choice is None or choice.factor == 0 or choice.x is None:
+        if found is None or found.factor == 0 or found.x is None:
             return start
-        lines, shown = choice.lines, statistics.noise.to(choice.x)
+        lines, shown = found.lines, statistics.noise.to(found.x)
         y, camera = lines.camera.seen(lines.y), lines.camera
-        x = self._recover(y, camera, statistics=statistics, start=choice.x, noise=shown)
+        x = self._recover(y, camera, statistics=statistics, start=found.x, noise=shown)
         level = float(shown.mean())
         size = lines.y.square().mean().sqrt() / statistics.size.mean()
         missed = lines.error(x) * float(size)
@@ -247,7 +222,7 @@ class Inference(nn.Module):
         if x0 is not None:
             raise ValueError("x0: expected None, a network takes no first cube")
         start = time.perf_counter()
-        y, system = self._prepare(y, system, statistics)
+        y = self._prepare(y, system)
         x = self._reconstruct(y, system, statistics)
         # Reading a number also waits for a GPU to be done.
         if not bool(x.isfinite().all()):
@@ -313,5 +288,4 @@ def prepare(
         solver=shipped.solver if refined else None,
         precision=precision,
         check=shipped.check,
-        finder=shipped.align,
     )

@@ -8,14 +8,14 @@ from typing import Any, Literal
 
 from torch import nn
 
-from cassi.calibration import align as align_mask
+from cassi.methods.auto import auto
+from cassi.methods.refining import refining
 from cassi.models.denoisers.drunet import DRUNet
 from cassi.models.inference import Choose, Shipped
 from cassi.models.load import make_network, read_card
 from cassi.models.registry import register
-from cassi.priors import TV, Compose, Denoiser, Subspace
-from cassi.solvers import ADMM, Geometric, Solver
-from cassi.solvers.refine import VISIBLE
+from cassi.priors import TV, Compose, Denoiser
+from cassi.solvers import Solver
 
 FILE = Path(__file__).with_name("weights") / "cassi_net.safetensors"
 """One set of weights for any number of bands, any mask, step and direction."""
@@ -70,44 +70,19 @@ def total_variation(size: str, noise: float | Literal["auto"] = "auto") -> Solve
         noise: of the measurement, relative to its root mean square.
     """
     settings = SIZES[size]
-    smooth = TV(weight=1.0, iterations=5, norm="nuclear", warm=True)
-    return Solver(
-        prior=Subspace(prior=smooth, balance=settings["balance"]),
-        algorithm=ADMM(rho=0.05, relaxation=1.85),
+    return auto(
         iterations=settings["start"],
-        sigma=Geometric(0.7, settings["strength"]),
+        strength=settings["strength"],
+        balance=settings["balance"],
         noise=noise,
-        consistent=True,
-        heldout=0.05 if size == "large" else 0.0,
-    )
-
-
-def refining_solver(noise: float, prior: Any) -> Solver:
-    """Return the solver that goes on from the network's cube (`Solver.run(…, x0=x)`): ADMM.
-
-    It works on components of the scene's spectral subspace. Where no noise is seen all of them
-    stay: the weak ones, which the first iteration nearly smooths away, are part of the network's
-    cube. In noise they are given up. A quarter of the network's cube stays.
-
-    Args:
-        noise: relative to the root mean square of y.
-        prior: of the components.
-    """
-    return Solver(
-        prior=Subspace(prior=prior, energy=0.0 if noise < VISIBLE else 1.5e-3),
-        algorithm=ADMM(rho=0.05, relaxation=1.9),
-        iterations=20,
-        sigma=Geometric(0.08, 0.04),
-        noise=noise,
-        consistent=True,
-        blend=0.25,
+        heldout=0.1 if size == "large" else 0.0,
     )
 
 
 def plug_and_play() -> Choose:
     """Return what chooses the solver that refines: with a little TV, and the denoiser for it."""
     prior = Compose([SMOOTHER, refining_denoiser()])
-    return lambda seen: refining_solver(seen, prior)
+    return lambda noise: refining(noise, prior)
 
 
 def check_camera(system: Any) -> None:
@@ -165,7 +140,6 @@ def shipped_network(
     *,
     size: str = "large",
     noise: float | Literal["auto"] = "auto",
-    align: bool = True,
 ) -> nn.Module:
     """Return the network that comes with the package; see docs/guides/pretrained.md.
 
@@ -177,23 +151,21 @@ def shipped_network(
             by `plug_and_play`, which takes about as long again.
         noise: of the measurement, relative to its root mean square; "auto" estimates it. A mask
             that is not quite the camera's counts as noise.
-        align: look where the mask lies before every reconstruction, see `cassi.calibration.align`.
 
     Raises:
         ValueError: there is no such size, or noise is no number.
     """
     if size not in SIZES:
         raise ValueError(f"pretrained size: expected {' or '.join(SIZES)}, got {size!r}")
-    return load_shipped(FILE, size, align, noise=noise)
+    return load_shipped(FILE, size, noise=noise)
 
 
-def load_shipped(path: Path, size: str, align: bool = True, **settings: Any) -> nn.Module:
+def load_shipped(path: Path, size: str, **settings: Any) -> nn.Module:
     """Load a file of `cassi_net` as one of the sizes of the network that comes with the package."""
     card = read_card(path)
     card = replace(card, settings={**card.settings, **SIZES[size], **settings})
     network = make_network(card.name, card.bands, path, **card.settings)
     solver = plug_and_play() if size == "large" else None
     start = total_variation(size, settings.get("noise", "auto"))
-    finder = align_mask if align else None
-    network.shipped = Shipped(card, check_camera, start, solver, list_doubts, finder)  # type: ignore[assignment]
+    network.shipped = Shipped(card, check_camera, start, solver, list_doubts)  # type: ignore[assignment]
     return network

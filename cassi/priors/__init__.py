@@ -3,7 +3,7 @@
 from cassi.priors.denoiser import Denoiser
 from cassi.priors.low_rank import LowRank
 from cassi.priors.non_local import NonLocalLowRank
-from cassi.priors.sequence import Compose, InTurn, Stages
+from cassi.priors.sequence import Compose, Stages
 from cassi.priors.spectral_tv import SpectralTV
 from cassi.priors.subspace import Subspace
 from cassi.priors.tv import TV
@@ -13,7 +13,6 @@ __all__ = [
     "TV",
     "Compose",
     "Denoiser",
-    "InTurn",
     "LowRank",
     "NonLocalLowRank",
     "SpectralTV",

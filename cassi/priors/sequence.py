@@ -95,42 +95,6 @@ class Stages:
         )
 
 
-@dataclass(frozen=True)
-class InTurn:
-    """A prior for every pass of a solver, in turn: the first for the first, …, and from the start.
-
-    Passes that err in different ways have means with less of the error. What runs once, or knows of
-    no passes, has the first.
-
-    Args:
-        priors: at least one; a list, or a mapping whose names do not matter.
-
-    Raises:
-        ValueError: no prior.
-        TypeError: one that cannot be called.
-    """
-
-    priors: Parts = (TV(),)
-
-    def __post_init__(self) -> None:
-        """Check the parts."""
-        _parts("InTurn", self.priors)
-
-    def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        """Apply the first prior to a cube `(B, C, H, W)`."""
-        u: Tensor = self.of_pass(0)(x, sigma)
-        return u
-
-    def begin(self) -> Any:
-        """Return the first prior of one run."""
-        return _begin(self.of_pass(0))
-
-    def of_pass(self, k: int) -> Any:
-        """Return the prior of pass k, counted from 0."""
-        parts = _parts("InTurn", self.priors)
-        return parts[k % len(parts)]
-
-
 class _Stage:
     """One run of Stages."""
 

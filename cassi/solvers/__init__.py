@@ -21,7 +21,7 @@ from cassi.solvers.linear_system import LinearSystem, damped_inverse
 from cassi.solvers.loop import iterate
 from cassi.solvers.refine import refine
 from cassi.solvers.schedules import Constant, Geometric, Linear, Phases, Steps, Timed
-from cassi.solvers.solver import Checkpoint, Pass, Solver, solve
+from cassi.solvers.solver import Solver, solve
 from cassi.solvers.statistics import (
     Statistics,
     largest_eigenvalue,
@@ -40,14 +40,12 @@ __all__ = [
     "HQS",
     "Algorithm",
     "Callback",
-    "Checkpoint",
     "Constant",
     "Function",
     "Geometric",
     "Iteration",
     "Linear",
     "LinearSystem",
-    "Pass",
     "Phases",
     "Prior",
     "Proximal",

@@ -136,8 +136,8 @@ class Solution:
     noise: Tensor | None = None
     """That the method went by, relative to the root mean square of y, `(B,)`, where it needed to
     know: what plain windows show, or what pixels held out say of it."""
-    choice: Any = None
-    """What pixels held out said, a `cassi.solvers.strength.Choice`, where they were asked."""
+    stopped: Any = None
+    """Where held-out pixels stopped the run, a `cassi.solvers.early_stopping.StoppingPoint`."""
 
     def checked(self) -> Solution:
         """Return the solution itself; ValueError where not even one iteration was finite."""

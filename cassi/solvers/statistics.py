@@ -56,8 +56,8 @@ class Statistics:
         self._found.append((of, find()))
         return self._found[-1][1]
 
-    def trusted(self) -> Statistics:
-        """Return them with what seems noise taken for texture: the same measurement, no noise."""
+    def without_noise(self) -> Statistics:
+        """Return the statistics of the same measurement with its noise taken for texture."""
         same = Statistics(self.parts, self.axis)
         vars(same)["noise"] = torch.zeros_like(self.noise)
         return same

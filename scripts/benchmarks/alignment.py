@@ -28,10 +28,10 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scr
 
 import cassi
 from cassi.apps.reconstructors import build_solver, compose_settings, store_models
+from cassi.camera_search import align
 from cassi.data.datasets import WholeScenes, load_split
 from cassi.data.synthetic.twin import Twin
 from cassi.metrics import psnr
-from cassi.reconstruction import find_mask
 from scripts.benchmarks.kinds import KINDS, draw_scenes, read_scenes
 from scripts.benchmarks.tables import Table
 from scripts.release.weights import PANEL, load_scenes, make_panel, measure
@@ -78,7 +78,7 @@ def measure_off(scenes: list[Tensor], mask: Tensor, first: int) -> None:
             told = case.twin.true_camera(case.camera(mask)).system
             told = told.weighted(bad_pixels=~system.good)
             begun = time.perf_counter()
-            found = find_mask(y, system)
+            found = align(y, system)
             seconds = time.perf_counter() - begun
             cameras = (system, system if found is None else found.system, told)
             cubes = [auto(y, camera) for camera in cameras] + [net(y, system) for net in nets]
@@ -95,12 +95,12 @@ def count_right(root: str, mask: Tensor) -> None:
     table = Table("right cameras", "snapshots", "moved")
     for name in ("TSA mask", "binary mask", "binary, 20 % open"):
         system = PANEL[name].camera(mask)
-        moved = [find_mask(system(train[k][None]), system) for k in range(len(train))]
+        moved = [align(system(train[k][None]), system) for k in range(len(train))]
         table.print(name, str(len(moved)), str(sum(found is not None for found in moved)))
     scenes = read_scenes(root)
     for kind in KINDS:
         drawn = [each for size in (128, 256) for each in draw_scenes(kind, 4, size, scenes)]
-        moved = [find_mask(y, system) for _, y, system in drawn]
+        moved = [align(y, system) for _, y, system in drawn]
         table.print(kind, str(len(moved)), str(sum(found is not None for found in moved)))
 
 

@@ -33,7 +33,6 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scr
 
 import cassi
 from cassi import metrics
-from cassi.apps.calibrate import by_solver
 from cassi.apps.evaluate.data import load_benchmark
 from cassi.apps.reconstructors import build_solver, compose_settings
 from cassi.apps.settings import Evaluate
@@ -48,6 +47,7 @@ from cassi.calibration import (
 )
 from cassi.calibration.geometry import placed
 from cassi.calibration.parameters import changed
+from cassi.camera_search import by_solver
 from cassi.config import build
 from cassi.systems import SDCassi
 from scripts.benchmarks.fine_twin import FineTwin, enlarged

@@ -33,9 +33,9 @@ from cassi import metrics
 from cassi.apps.evaluate.data import load_benchmark
 from cassi.apps.reconstructors import Recipe, compose_settings, settings_of, understand
 from cassi.apps.settings import Evaluate
-from cassi.reconstruction import find_mask
+from cassi.camera_search import align
+from cassi.solvers.early_stopping import LINES
 from cassi.solvers.heldout import brightest, measure_heldout
-from cassi.solvers.strength import LINES
 from cassi.viz import save_rgb
 from scripts.benchmarks.problems import load_problem
 
@@ -80,7 +80,7 @@ def look_at_captures(methods: list[str], cameras: list[str], pictures: Path | No
         for name in CAPTURES[camera]:
             problem = load_problem(f"experiment={camera}", f"scene={name}")
             y, system = problem.measurement, problem.system
-            if (moved := find_mask(y, system)) is not None:
+            if (moved := align(y, system)) is not None:
                 print(f"{camera} {name}: {moved}")
                 system = moved.system
             for method in methods:

@@ -7,7 +7,7 @@ It begins with the weights of the package, or with `--weights`, such as those of
 noise, as the first of them did. Crops of CAVE's training scenes are measured by the
 cameras of `experiment=train_cassi_net_real`, most of them ideal, and go through the network of the
 package; those cubes are computed once. Then each step takes some of them through the twenty
-iterations of plug-and-play ADMM that refine (`cassi.models.pretrained.refining_solver`), and back
+iterations of plug-and-play ADMM that refine (`cassi.methods.refining`), and back
 through the last few of these, with TV and the directions of the subspace as constants. The loss is
 the logarithm of the root mean square error of the mean with the start's cube. The moving average of
 the weights goes into OUT/refiner.safetensors, in half precision.
@@ -34,8 +34,9 @@ from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Train
 from cassi.apps.train import inputs
 from cassi.data.atomic import atomic_path
+from cassi.methods.refining import refining
 from cassi.models.inference import BLEND
-from cassi.models.pretrained import SMOOTHER, refining_denoiser, refining_solver
+from cassi.models.pretrained import SMOOTHER, refining_denoiser
 from cassi.solvers.base import begin
 from cassi.solvers.linear_system import begin_system, seen
 from cassi.solvers.refine import no_closer
@@ -107,7 +108,8 @@ class Unrolled:
     def __call__(self, sample: Sample) -> Tensor:
         """Return the cube that is compared with the truth."""
         x, first = sample.x.float(), sample.first.float()
-        solver = refining_solver(float(sample.noise.max()), _Smoothed(self.denoiser))
+        blended = refining(float(sample.noise.max()), _Smoothed(self.denoiser))
+        solver: Any = blended.method
         system, algorithm, count = sample.system, solver.algorithm, solver.iterations
         level = signal_level(sample.y, system)
         y = sample.y / level
@@ -120,7 +122,7 @@ class Unrolled:
                 state = algorithm.step(state, y, running, prior, strength, rho(k, count))
         stepped = system.data_step(state.x, y, rho(count - 1, count))
         refined = no_closer(state.x, stepped, y, system, sample.noise) * level
-        return torch.lerp(torch.lerp(refined, x, solver.blend), first, BLEND)
+        return torch.lerp(torch.lerp(refined, x, blended.share), first, BLEND)
 
 
 class _Smoothed:

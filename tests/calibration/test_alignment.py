@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import cassi
+from cassi import camera_search
 from cassi.calibration import Geometry, align, moved_camera
 from cassi.data.bundled import bundled_path
 from cassi.metrics import psnr
@@ -101,22 +102,19 @@ def test_takes_other_cameras_as_they_are(system):
     assert align(y, system, pytest.fail) is None
 
 
-def test_the_shipped_network_finds_the_mask_unless_told_not_to(camera, scene):
+def test_a_method_takes_the_camera_it_is_given(camera, scene):
     y = moved_camera(camera, TRUE)(scene)
-    aligned, plain = (
-        create_model("pretrained", align=align, size="small") for align in (True, False)
-    )
-    assert plain.align(y, camera) is None
-    found = aligned.align(y, camera)
-    x = aligned(y, camera)
-    torch.testing.assert_close(x, plain(y, found.system))
-    torch.testing.assert_close(aligned.run(y, camera).x, x)
-    # What has statistics of the camera has decided which one it is.
-    known = cassi.solvers.Statistics(lambda: [(y, camera)])
-    torch.testing.assert_close(aligned(y, camera, known), plain(y, camera))
-    assert float((psnr(x, scene) - psnr(plain(y, camera), scene)).mean()) > 2
-    beside = Solver(cassi.priors.TV(), iterations=2, partner=aligned)
-    assert beside.align(y, camera).geometry == found.geometry
+    net = create_model("pretrained", size="small")
+    found = camera_search.align(y, camera)
+    as_given = net(y, camera)
+    assert float((psnr(net(y, found.system), scene) - psnr(as_given, scene)).mean()) > 2
+    given = cassi.reconstruct(y, camera, net, align=False)
+    torch.testing.assert_close(given, as_given)
+    sure = cassi.reconstruct(y, camera, net, uncertainty=True, align=False)
+    torch.testing.assert_close(sure.x, as_given)
+    moved = cassi.reconstruct(y, camera, net)
+    torch.testing.assert_close(moved, net(y, found.system))
+    torch.testing.assert_close(cassi.reconstruct(y, camera, net, uncertainty=True).x, moved)
 
 
 def test_reconstruct_does_so_for_every_method(camera, scene):

@@ -90,7 +90,7 @@ def test_in_python(bench, monkeypatch):
         given.append((frames[0], system))
         return None, system, []
 
-    monkeypatch.setattr("cassi.apps.calibrate.find_camera", find_camera)
+    monkeypatch.setattr("cassi.camera_search.find_camera", find_camera)
     spoilt = torch.where(good, y, torch.nan)
     cassi.calibrate(spoilt, camera, bad_pixels=~good)
     cassi.calibrate(spoilt, camera.weighted(bad_pixels=~good))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cassi.apps.calibrate import by_solver
 from cassi.apps.reconstructors import build_solver, compose_settings
 from cassi.calibration import PARAMETERS, Frame, Geometry, calibrate, fit_geometry, moved_camera
 from cassi.calibration.geometry import placed
 from cassi.calibration.parameters import changed
+from cassi.camera_search import by_solver
 from cassi.metrics import psnr
 from cassi.systems import SDCassi
 from scripts.benchmarks.fine_twin import FineTwin, enlarged

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cassi.apps.calibrate import by_solver
 from cassi.apps.reconstructors import build_solver, compose_settings
 from cassi.calibration import (
     PARAMETERS,
@@ -22,6 +21,7 @@ from cassi.calibration.calibrate import _FITTED
 from cassi.calibration.geometry import placed
 from cassi.calibration.heldout import brightest_lines
 from cassi.calibration.refine import refine, slopes
+from cassi.camera_search import by_solver
 from cassi.systems import SDCassi
 from cassi.systems.masks import blur_mask, move_mask
 

@@ -53,7 +53,7 @@ def look(net, y: Tensor, system: cassi.SDCassi, noise: float | None = None):
     """Return what noise windows show, what was chosen by pixels held out, and the start then."""
     whole = Statistics(lambda: [(y, system)])
     found = net.start.run(y, system, statistics=whole)
-    choice = found.choice
+    choice = found.stopped
     if noise is not None:
         choice = replace(choice, factor=noise)
     return float(whole.noise), choice, net._look(whole, net.start, choice)

@@ -11,7 +11,7 @@ import torch
 from shared import uniform
 from torch import Tensor
 
-from cassi.priors import TV, Compose, InTurn, LowRank, NonLocalLowRank, SpectralTV, Stages, Wavelet
+from cassi.priors import TV, Compose, LowRank, NonLocalLowRank, SpectralTV, Stages, Wavelet
 from cassi.priors.non_local import _shrink_singular_values, match_patches, patch_grid
 from cassi.priors.subspace import from_subspace, spectral_basis, to_subspace
 
@@ -208,16 +208,6 @@ def test_non_local_gives_the_same_groups_in_any_number_of_threads() -> None:
     finally:
         torch.set_num_threads(before)
     torch.testing.assert_close(*cubes)
-
-
-def test_priors_in_turn() -> None:
-    x = torch.zeros(1, 1, 2, 2)
-    prior = InTurn({"a": lambda v, s: v + 1, "b": TV(warm=True)})
-    assert [prior.of_pass(k) is prior.of_pass(k + 2) for k in range(2)] == [True, True]
-    assert prior.of_pass(1) == TV(warm=True)
-    assert prior(x, 0.1).max() == prior.begin()(x, 0.1).max() == 1
-    with pytest.raises(ValueError, match="InTurn priors: expected at least one"):
-        InTurn([])
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import cassi
+from cassi.methods.refining import refining
 from cassi.models.inference import BLEND
-from cassi.models.pretrained import SMOOTHER, refining_denoiser, refining_solver
+from cassi.models.pretrained import SMOOTHER, refining_denoiser
 from cassi.priors import Compose
 from scripts.release import train_refiner
 from scripts.release.train_refiner import Sample, Unrolled
@@ -33,9 +34,10 @@ def sample(request):
 def test_the_loop_that_is_fitted_is_the_one_that_refines(sample, monkeypatch):
     # Few iterations: what is rounded differs with the number of threads, and grows with each.
     def few(noise, prior):
-        return replace(refining_solver(noise, prior), iterations=3)
+        blended = refining(noise, prior)
+        return replace(blended, method=replace(blended.method, iterations=3))
 
-    monkeypatch.setattr(train_refiner, "refining_solver", few)
+    monkeypatch.setattr(train_refiner, "refining", few)
     denoiser = replace(refining_denoiser(), bfloat16=False)
     solver = few(float(sample.noise), Compose([SMOOTHER, denoiser]))
     x = solver.run(sample.y, sample.system, x0=sample.x.float()).x

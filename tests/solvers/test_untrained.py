@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cassi.methods import TimeLimit
 from cassi.models.published.lctc import LCTC
 from cassi.priors.none import NoPrior
 from cassi.solvers import Solver, Untrained
@@ -174,7 +174,7 @@ def test_stops_where_values_become_infinite(scene):
 
 def test_stops_when_the_time_is_over(scene):
     system, y = scene
-    solution = replace(solver(10**6), time_limit=0.3).run(y, system)
+    solution = TimeLimit(solver(10**6), 0.3).run(y, system)
     assert 0 < len(solution.history) < 10**5
     assert solution.history[-1].seconds < 2
 

@@ -20,7 +20,7 @@ from cassi.apps.command import (
     run_command,
 )
 from cassi.apps.errors import describe_failure
-from cassi.apps.evaluate.cameras import add_rows
+from cassi.apps.evaluate.cameras import add_rows, align_rows
 from cassi.apps.evaluate.data import load_benchmark
 from cassi.apps.evaluate.problems import find_bands, preparation, sweep_points
 from cassi.apps.evaluate.reconstructors import make_reconstructors
@@ -60,6 +60,8 @@ def evaluate(settings: Evaluate, run: Run) -> float:
     methods = list(made)
     if settings.twin is not None:
         made, identities, views = add_rows(made, identities, settings.knowledge)
+    if settings.align:
+        identities, views = align_rows(identities, views)
     swept = len(points) > 1 or settings.sweep is not None
     plan = Plan(list(points), benchmark.scenes, list(made), swept)
     cubes = (settings.cubes or settings.report or settings.figures) and not swept

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from cassi.apps.settings import KNOWLEDGE
 from cassi.calibration.geometry import anchored_camera
+from cassi.camera_search import align, calibrate_on
 from cassi.data.store import fingerprint
 from cassi.evaluation import Problem, View
-from cassi.reconstruction import find_calibration
 from cassi.solvers.base import Reconstructor
 from cassi.systems import SDCassi
 
@@ -22,7 +22,7 @@ def see_calibrated(problem: Problem) -> Problem:
     No snapshot tells a shift of the mask alone from one of mask and scene, so that a cube may come
     out displaced; of a twin it is known.
     """
-    found, system = find_calibration(problem.y, problem.system)
+    found, system = calibrate_on(problem.y, problem.system)
     if problem.true is None or type(problem.system) is not SDCassi:
         return replace(problem, system=system)
     return replace(
@@ -44,6 +44,12 @@ def see_ideal(problem: Problem) -> Problem:
         raise ValueError(f"{problem.name}: expected a truth to measure, got none")
     truth = problem.truth[None].to(problem.y)
     return replace(problem, y=problem.system(truth))
+
+
+def see_aligned(problem: Problem) -> Problem:
+    """Return the same frame with the mask moved to where the frame is sure that it lies."""
+    found = align(problem.y, problem.system)
+    return problem if found is None else replace(problem, system=found.system)
 
 
 VIEWS: dict[str, View | None] = dict(
@@ -87,3 +93,20 @@ def add_rows(
                 views[row] = view
                 hashes[row] = fingerprint({"method": identities[name], "knows": known})
     return rows, hashes, views
+
+
+def align_rows(
+    identities: Mapping[str, str], views: Mapping[str, View]
+) -> tuple[dict[str, str], dict[str, View]]:
+    """Let every row that knows of no defect start from the aligned camera.
+
+    Args:
+        identities: of each row, a hash of all that its results depend on.
+        views: of rows that know more.
+
+    Returns:
+        Both for all rows.
+    """
+    plain = [row for row in identities if row not in views]
+    hashes = {row: fingerprint({"method": identities[row], "aligned": True}) for row in plain}
+    return {**identities, **hashes}, {**views, **dict.fromkeys(plain, see_aligned)}

@@ -15,12 +15,10 @@ from cassi.apps.command import (
     prepare_process,
     run_command,
 )
-from cassi.apps.inputs import load_inputs
+from cassi.apps.pipeline import find_camera, fit, read, recover, write_results
 from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
-from cassi.apps.reconstruct.calibrated import calibrated
 from cassi.apps.reconstruct.info import asked, describe, write_nothing
 from cassi.apps.reconstruct.many import reconstruct_many
-from cassi.apps.reconstruct.one import fit, recover, write_results
 from cassi.apps.reconstruct.passes import Passes, forget_passes
 from cassi.apps.reconstruct.snapshots import is_many
 from cassi.apps.reconstruct.verdict import say
@@ -60,9 +58,9 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     prepare_process(settings, blocks=settings.memory_budget is not None)
     recipe = Recipe(settings, device)
     if is_many(settings.measurement):
-        if settings.calibrate is True:
+        if settings.calibrate:
             raise ValueError(
-                "calibrate: expected auto or false for many snapshots, which share one camera; run "
+                "calibrate: expected false for many snapshots, which share one camera; run "
                 "cassi-calibrate 'measurement=[FILE,FILE]', and give the camera that it writes: "
                 "camera=DIR/camera.yaml"
             )
@@ -71,10 +69,7 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
         return float("nan")  # one snapshot is work for one
     if settings.memory_budget is not None:
         return reconstruct_in_blocks(settings, run.folder, recipe)
-    inputs = load_inputs(settings, device, recipe.bands)
-    if settings.calibrate is True:
-        inputs = calibrated(inputs, settings)
-    inputs, reconstructor = fit(inputs, recipe)
+    inputs, reconstructor = fit(find_camera(read(settings, recipe), settings), recipe)
     for note in inputs.notes:
         print(note)
     if inputs.calibration is not None:

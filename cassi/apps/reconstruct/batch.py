@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cassi import metrics
 from cassi.apps.inputs import Inputs
-from cassi.apps.reconstruct.one import Result, assess, conclude, predict
+from cassi.apps.pipeline import Result, assess, conclude, predict
 from cassi.checks import whole_number
 from cassi.solvers import Iteration, Solution
 from cassi.solvers.base import Reconstructor

@@ -14,15 +14,14 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from cassi.apps.inputs import Inputs, load_inputs
+from cassi.apps.inputs import Inputs
 from cassi.apps.memory import peak_of
+from cassi.apps.pipeline import fit, read
 from cassi.apps.reconstruct.journal import Journal, Record, place
-from cassi.apps.reconstruct.one import fit
 from cassi.apps.reconstruct.plan import Block, lines_that_fit, parse_size, plan_blocks
 from cassi.apps.reconstruct.scene import finish, take_truth
-from cassi.apps.reconstructors import Recipe
+from cassi.apps.reconstructors import Recipe, fingerprint_settings
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
-from cassi.apps.store import fingerprint_settings
 from cassi.checks import whole_number
 from cassi.data.checksums import digest_content
 from cassi.data.formats.stacks import STACK_SUFFIXES, create_stack
@@ -64,7 +63,7 @@ def reconstruct_in_blocks(settings: Reconstruct, folder: Path, recipe: Recipe) -
     key = fingerprint_settings(settings, on="cube")
     names = [output.cube, *([UNCERTAINTY] if settings.uncertainty else [])]
     settings, truth = take_truth(settings)
-    inputs, reconstructor = fit(load_inputs(settings, recipe.device, recipe.bands), recipe)
+    inputs, reconstructor = fit(read(settings, recipe), recipe)
     for note in inputs.notes:
         print(note)
     scene = Parts(inputs)

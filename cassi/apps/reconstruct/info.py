@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ import torch
 from torch import Tensor
 
 from cassi import ops
-from cassi.apps.inputs import Inputs, load_inputs
+from cassi.apps.inputs import Inputs
 from cassi.apps.memory import peak_of
+from cassi.apps.pipeline import find_camera, fit, read
 from cassi.apps.reconstruct.blocks import Parts
-from cassi.apps.reconstruct.one import fit
 from cassi.apps.reconstruct.snapshots import find_snapshots, is_many, settings_of_snapshot
 from cassi.apps.reconstructors import Recipe
 from cassi.apps.results import peak_memory
@@ -63,7 +64,9 @@ def describe(settings: Reconstruct, recipe: Recipe, into: str) -> list[str]:
     if is_many(settings.measurement):
         snapshots, _ = find_snapshots(settings)
         many, settings = len(snapshots), settings_of_snapshot(settings, snapshots[0])
-    inputs, reconstructor = fit(load_inputs(settings, recipe.device, recipe.bands), recipe)
+    inputs, reconstructor = fit(
+        find_camera(read(settings, recipe), replace(settings, calibrate=False)), recipe
+    )
     bands, height, width = inputs.system.cube_shape
     nm = inputs.wavelengths
     span = "" if nm is None else f", {nm[0]:g} to {nm[-1]:g} nm"
@@ -161,7 +164,7 @@ def _times(settings: Reconstruct) -> int:
 
 
 def _besides(settings: Reconstruct) -> list[str]:
-    said = ["calibrates first, which takes longer than all else"] * (settings.calibrate is True)
+    said = ["calibrates first, which takes longer than all else"] * settings.calibrate
     if settings.heldout is not None:
         said.append(f"withholds {settings.heldout} of the pixels in one more")
     if settings.uncertainty:

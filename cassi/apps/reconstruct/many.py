@@ -25,16 +25,15 @@ from cassi import metrics
 from cassi.apps import results
 from cassi.apps.command import FAILED, Run
 from cassi.apps.errors import describe_failure
-from cassi.apps.inputs import Inputs, load_inputs
+from cassi.apps.inputs import Inputs
+from cassi.apps.pipeline import Result, find_camera, fit, read, recover, write_results
 from cassi.apps.reconstruct.batch import batch_size, can_share, recover_together
 from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
-from cassi.apps.reconstruct.one import Result, fit, recover, write_results
 from cassi.apps.reconstruct.passes import Passes, forget_passes
 from cassi.apps.reconstruct.snapshots import Snapshot, find_snapshots, settings_of_snapshot
 from cassi.apps.reconstruct.verdict import say
-from cassi.apps.reconstructors import Recipe
+from cassi.apps.reconstructors import Recipe, fingerprint_settings
 from cassi.apps.settings import Reconstruct
-from cassi.apps.store import fingerprint_settings
 from cassi.data.atomic import atomic_path
 from cassi.data.checksums import SUMS
 from cassi.data.errors import UNWRITABLE
@@ -196,13 +195,15 @@ class Worker:
             yield following.result()
 
     def _read(self, tasks: Sequence[_Task]) -> list[Loaded]:
-        device, bands = self.recipe.device, self.recipe.bands
-        return [(task, _attempt(load_inputs, task.settings, device, bands)) for task in tasks]
+        return [(task, _attempt(read, task.settings, self.recipe)) for task in tasks]
+
+    def _fit(self, task: _Task, inputs: Inputs) -> tuple[Inputs, Reconstructor]:
+        return fit(find_camera(inputs, task.settings), self.recipe)
 
     def _compute(self, loaded: Sequence[Loaded]) -> Iterator[tuple[_Task, Result | Exception]]:
         groups: list[list[Fitted]] = []
         for task, inputs in loaded:
-            fitted = inputs if isinstance(inputs, Exception) else _attempt(fit, inputs, self.recipe)
+            fitted = inputs if isinstance(inputs, Exception) else _attempt(self._fit, task, inputs)
             if isinstance(fitted, Exception):
                 yield task, fitted
                 continue

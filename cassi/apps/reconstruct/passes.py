@@ -12,12 +12,13 @@ import numpy as np
 import torch
 
 from cassi.apps.inputs import Inputs
+from cassi.apps.reconstructors import fingerprint_settings
 from cassi.apps.settings import Reconstruct
-from cassi.apps.store import fingerprint_settings
 from cassi.data.atomic import atomic_path
 from cassi.data.checksums import digest_content
 from cassi.data.store import Store
-from cassi.solvers import Iteration, Pass
+from cassi.methods import Pass
+from cassi.solvers import Iteration
 
 _HIDDEN, _NAME = ".passes", "pass"
 
@@ -25,7 +26,7 @@ _HIDDEN, _NAME = ".passes", "pass"
 class Passes:
     """The hidden folder of an unfinished reconstruction: the result of its last pass.
 
-    It is a `cassi.solvers.Checkpoint`. What is damaged, or of another measurement or other
+    It is a `cassi.methods.Checkpoint`. What is damaged, or of another measurement or other
     settings, is computed again.
 
     Args:

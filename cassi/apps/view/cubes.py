@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cassi.apps.reconstruct.one import Result
+from cassi.apps.pipeline import Result
 from cassi.apps.settings import Reconstruct
 from cassi.viz.checks import white_level
 

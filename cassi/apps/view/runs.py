@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,7 @@ from torch import Tensor
 from cassi.apps.calibrate.results import say_estimates
 from cassi.apps.command import prepare_process
 from cassi.apps.inputs import Inputs, file_path, load_inputs
-from cassi.apps.reconstruct.calibrated import calibrated
-from cassi.apps.reconstruct.one import Result, fit, recover, write_results
+from cassi.apps.pipeline import Result, find_camera, fit, read, recover, write_results
 from cassi.apps.reconstructors import Recipe
 from cassi.apps.results import one_line
 from cassi.apps.settings import Reconstruct
@@ -46,11 +46,10 @@ def reconstruct(settings: Reconstruct, options: list[str], job: Job) -> Shown:
     device = device_of(settings)
     prepare_process(settings)
     recipe = Recipe(settings, device)
-    inputs = load_inputs(settings, device, recipe.bands)
-    if settings.calibrate is True:
+    inputs = read(settings, recipe)
+    if settings.calibrate:
         job.stage = "calibrating the camera"
-        inputs = calibrated(inputs, settings)
-    inputs, reconstructor = fit(inputs, recipe)
+    inputs, reconstructor = fit(find_camera(inputs, settings), recipe)
     job.stage = "reconstructing"
     watch = _Watch(job, inputs, reconstructor.iterations)
     more = settings.heldout, settings.uncertainty, watch
@@ -80,7 +79,8 @@ def calibrate(settings: Reconstruct, job: Job) -> str:
     """
     job.stage = "calibrating the camera"
     prepare_process(settings)
-    found = calibrated(load_inputs(settings, device_of(settings), settings.bands), settings)
+    inputs = load_inputs(settings, device_of(settings), settings.bands)
+    found = find_camera(inputs, replace(settings, calibrate=True))
     assert found.calibration is not None
     return say_estimates(found.calibration)
 

@@ -31,7 +31,7 @@ def found(monkeypatch):
         nothing = Fit(geometry, (), [], torch.zeros(0, 0), [], 0)
         return Calibration(geometry, (), {}, camera, [], 1.0, 0.5, nothing), camera
 
-    monkeypatch.setattr(cameras, "find_calibration", find)
+    monkeypatch.setattr(cameras, "calibrate_on", find)
 
 
 def test_inversenet_has_a_table_of_four_columns_beside_the_other_results(evaluate, data, tmp_path):

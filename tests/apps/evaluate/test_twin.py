@@ -29,7 +29,7 @@ def found(monkeypatch):
         nothing = Fit(geometry, (), [], torch.zeros(0, 0), [], 0)
         return Calibration(geometry, (), {}, camera, [], 1.0, 0.5, nothing), camera
 
-    monkeypatch.setattr(cameras, "find_calibration", find)
+    monkeypatch.setattr(cameras, "calibrate_on", find)
     return frames
 
 

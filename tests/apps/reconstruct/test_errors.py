@@ -159,7 +159,7 @@ def test_full_disk_leaves_nothing(refused, monkeypatch, moment):
         raise full
 
     target = {
-        "write": "cassi.apps.reconstruct.one.write_cube",
+        "write": "cassi.apps.pipeline.write_cube",
         "picture": "cassi.viz.save_spectra",
         "rename": "os.replace",
     }[moment]

@@ -20,8 +20,7 @@ import cassi
 from cassi.apps import reconstructors
 from cassi.apps.reconstruct import many
 from cassi.apps.reconstruct.batch import batch_size
-from cassi.apps.reconstructors import compose_settings
-from cassi.apps.store import fingerprint_settings
+from cassi.apps.reconstructors import compose_settings, fingerprint_settings
 from cassi.data.checksums import check_sums
 from cassi.models.load import Card, create_model, save_model
 
@@ -208,7 +207,7 @@ def test_a_full_disk_ends_all(reconstruct, day, tmp_path, monkeypatch):
     def fail(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "cube.tif")
 
-    monkeypatch.setattr("cassi.apps.reconstruct.one.write_cube", fail)
+    monkeypatch.setattr("cassi.apps.pipeline.write_cube", fail)
     assert "No space left on device" in reconstruct(*day).refusal
     assert not list((tmp_path / "run").glob("*/metrics.json"))
 

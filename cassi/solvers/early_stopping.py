@@ -1,10 +1,10 @@
-"""How strong a prior has to stay: the end of its annealing, found by pixels held out."""
+"""Early stopping of an annealed run: held-out pixels tell how weak the prior may become."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,18 +29,21 @@ MISFIT = 0.02
 which are as their models say, predict texture as badly as that."""
 EVERY = 3
 """Iterations from one cube that is looked at to the next."""
-LINES = 128
-"""Of the scene, those with the most light, that are looked at."""
+LINES = 64
+"""Of the scene, those with the most light, that are reconstructed without the held-out pixels."""
+TEXTURE = 0.5
+"""Share of the estimated noise. A held-out error below it shows that most of the noise is texture:
+a run that trusts the measurement is compared."""
 
 
 @dataclass(frozen=True)
-class Annealed:
+class Truncated:
     """A schedule that stops falling: as `schedule` until `count` iterations, then the same value.
 
     Args:
         schedule: of the whole run.
         total: iterations that the schedule was made for.
-        count: of them are gone through.
+        count: iterations after which the value stays.
     """
 
     schedule: Schedule
@@ -52,11 +55,11 @@ class Annealed:
         return self.schedule(min(iteration, self.count - 1), self.total)
 
 
-class Watch:
-    """Looks at the held-out error of every third iteration, and says when to stop.
+class HeldOutMonitor:
+    """Computes the held-out error of every third iteration, and says when to stop.
 
     Args:
-        lines: that the run is given, without the pixels held out.
+        lines: that the run is given, without the held-out pixels.
         last: iterations of the run.
     """
 
@@ -69,7 +72,7 @@ class Watch:
         self.strengths: list[float] = []
 
     def wants(self, iteration: Any) -> bool:
-        """Return whether this iteration's cube is looked at."""
+        """Return whether the cube of this iteration is needed."""
         settled = float(torch.as_tensor(iteration.sigma).amax()) <= SETTLED
         return settled and (iteration.index % EVERY == 0 or iteration.index == self.last)
 
@@ -98,15 +101,15 @@ class Watch:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What the pixels held out say.
+class StoppingPoint:
+    """Where the held-out pixels stop a run, and how much noise they show.
 
     Attributes:
         count: iterations of the annealed run.
-        factor: the noise, in units of that which plain windows show: 0 where that is texture, more
-            than 1 where the model of the camera is wrong by more than the noise.
+        factor: the noise, in units of that which plain windows show: below 1 where that is partly
+            texture, above 1 where the model of the camera is wrong by more than the noise.
         error: the least held-out error, as a standard deviation of y; the noise is no more.
-        lines: that were looked at.
+        lines: of the measurement, by which it was found.
         x: the cube of that error, of these lines; None where no error was a number.
     """
 
@@ -117,19 +120,22 @@ class Choice:
     x: Tensor | None
 
 
-Run = Callable[[Tensor, Any, Watch, float], None]
-"""(y, camera, watch, factor): reconstructs, with so much of the noise that is estimated, and calls
-the watch after every iteration."""
+Run = Callable[[Tensor, Any, HeldOutMonitor, float], None]
+"""(y, camera, monitor, factor): reconstructs with `factor` times the estimated noise, and calls the
+monitor after every iteration."""
 
 
-def choose(y: Tensor, system: Any, share: float, iterations: int, noise: float, run: Run) -> Choice:
+def find_stopping_point(
+    y: Tensor, system: Any, share: float, iterations: int, noise: float, run: Run
+) -> StoppingPoint:
     """Find how far an annealed run may go with a measurement that seems noisy.
 
-    The brightest lines of the scene are reconstructed without some of their pixels; the held-out
-    error falls while the prior gives way to detail, and rises when what it gives way to is noise.
-    Where it falls to the end, what seems noise may be texture: a run that trusts the measurement is
-    looked at too. Where it stays far above the noise and that is no better, a run is looked at that
-    takes all of the error for noise; it is taken unless it predicts clearly worse.
+    A reconstruction of the brightest lines without some pixels predicts them. Its error falls while
+    the prior gives way to detail, and rises when what it gives way to is noise: there the run
+    stops. The error is also a bound, since no reconstruction predicts noise: estimated noise above
+    it is texture. Where it is far below, a run that trusts the measurement is compared. Where it is
+    far above the noise, a run that takes all of it for noise is compared, and taken unless it
+    predicts clearly worse: the model of the camera may be wrong by more than the noise.
 
     Args:
         y: measurement `(B, K, H', W')`, or a part of one.
@@ -142,18 +148,20 @@ def choose(y: Tensor, system: Any, share: float, iterations: int, noise: float, 
     lines = hold_out(y, system, LINES, share)
     size = float(lines.y.square().mean().sqrt())
 
-    def look(factor: float) -> Choice:
-        watch = Watch(lines, iterations)
-        run(lines.y, lines.camera, watch, factor)
-        least = min(watch.errors, default=math.inf)
-        return Choice(watch.best_count(), factor, least * size, lines, watch.x)
+    def look(factor: float) -> StoppingPoint:
+        monitor = HeldOutMonitor(lines, iterations)
+        run(lines.y, lines.camera, monitor, factor)
+        least = min(monitor.errors, default=math.inf)
+        return StoppingPoint(monitor.best_count(), factor, least * size, lines, monitor.x)
 
     found = look(1.0)
-    if found.count == iterations:
-        found = min(found, look(0.0), key=lambda choice: choice.error)
-    seems_more = found.error > max(DOUBT * noise, MISFIT * size)
-    if found.factor == 1 and seems_more and math.isfinite(found.error):
+    if found.error > max(DOUBT * noise, MISFIT * size) and math.isfinite(found.error):
         more = look(found.error / noise)
-        if more.error < (1 + 2 * TOLERANCE) * found.error:
-            return more
+        return more if more.error < (1 + 2 * TOLERANCE) * found.error else found
+    if found.error < TEXTURE * noise:
+        clean = look(0.0)
+        if clean.error < found.error:
+            return replace(clean, count=iterations)
+    if found.error < noise:
+        return replace(found, count=iterations, factor=found.error / noise)
     return found

@@ -1,4 +1,4 @@
-"""From one measurement to its cube, and the files of its folder."""
+"""The way of a snapshot: read → camera → fit → recover → write; every command and view takes it."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ import torch
 
 from cassi import ops
 from cassi.apps import results
-from cassi.apps.inputs import Inputs
+from cassi.apps.calibrate.inputs import good_pixels, plain
+from cassi.apps.calibrate.results import summarize_calibration
+from cassi.apps.inputs import Inputs, load_inputs
 from cassi.apps.progress import Progress
-from cassi.apps.reconstruct.calibrated import aligned
 from cassi.apps.reconstruct.passes import Passes
 from cassi.apps.reconstruct.verdict import check
-from cassi.apps.reconstructors import Recipe
+from cassi.apps.reconstructors import Recipe, build_solver
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
+from cassi.camera_search import align, calibrate_on
 from cassi.data.atomic import atomic_folder
 from cassi.data.io import write_cube
+from cassi.methods import NoiseThreshold, Restarts
 from cassi.solvers import Solution, Solver, Statistics
 from cassi.solvers.base import Callback, Reconstructor
 from cassi.solvers.heldout import measure_heldout
@@ -43,17 +46,61 @@ class Result:
     """Where it was asked for."""
 
 
+def read(settings: Reconstruct, recipe: Recipe) -> Inputs:
+    """Read the files of one snapshot; see `load_inputs`."""
+    return load_inputs(settings, recipe.device, recipe.bands)
+
+
+def find_camera(inputs: Inputs, settings: Reconstruct) -> Inputs:
+    """Return the inputs with the camera that reconstructs them: the only place that changes it.
+
+    `calibrate=true` finds mask and bands, `align=true` moves the mask where the measurement is
+    sure. Both need the whole measurement in memory.
+
+    Raises:
+        ValueError: the camera cannot be calibrated, or the measurement is too dark or small.
+    """
+    if settings.calibrate:
+        return _calibrated(inputs, settings)
+    if settings.align and settings.memory_budget is None:
+        return _aligned(inputs)
+    return inputs
+
+
+def _aligned(inputs: Inputs) -> Inputs:
+    found = align(inputs.measurement, inputs.system)
+    if found is None:
+        return inputs
+    values = {"down": found.geometry.shift[0], "right": found.geometry.shift[1]}
+    names = ("rotation", "magnification", "blur")
+    values |= {name: getattr(found.geometry, name) for name in names}
+    numbers = values | {"heldout_error": {"before": found.before, "after": found.after}}
+    notes = [*inputs.notes, f"camera: {found}; align=false leaves it where it was"]
+    return replace(inputs, system=found.system, alignment=numbers, notes=notes)
+
+
+def _calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:
+    start, nominal = time.perf_counter(), plain(inputs.system)
+    chosen = build_solver(settings) if settings.model is None else None
+    solver = chosen if isinstance(chosen, Solver) else None
+    found, camera = calibrate_on(inputs.measurement, inputs.system, solver, seed=settings.seed)
+    numbers = summarize_calibration(found) | {
+        "offsets": {"nominal": nominal.offsets, "calibrated": camera.offsets},
+        "seconds": time.perf_counter() - start,
+    }
+    notes = [*inputs.notes, "camera: calibrated on the measurement"]
+    good = good_pixels(inputs)
+    system = camera if good is None else camera.weighted(bad_pixels=~good)
+    return replace(inputs, system=system, calibration=numbers, notes=notes)
+
+
 def fit(inputs: Inputs, recipe: Recipe) -> tuple[Inputs, Reconstructor]:
     """Return the inputs, with what a network knows of them, and the reconstructor for them.
-
-    With calibrate=auto, and all of the measurement in memory, the mask is where it is found to lie.
 
     Raises:
         ValueError: the network does not fit the camera, or `output.wavelengths` the cube.
     """
     bands, settings = inputs.system.cube_shape[0], recipe.settings
-    if settings.calibrate == "auto" and settings.memory_budget is None:
-        inputs = aligned(inputs)
     reconstructor, card = recipe.make(bands)
     if card is not None:
         note = f"network: {card.name}"
@@ -92,13 +139,12 @@ def recover(
         ValueError: camera and reconstructor do not fit, or nothing finite comes out.
     """
     y, system = inputs.measurement, inputs.system
-    # What is found out about the measurement then serves for its error bars too. A network that has
-    # them takes the camera as it is.
+    # What is estimated from the measurement serves for its error bars too.
     statistics = Statistics(lambda: [(seen(y, system), system)])
     torch.manual_seed(seed)
     progress = Progress(inputs, reconstructor.iterations, visible, watch)
     more: dict[str, Any] = {}
-    if passes is not None and isinstance(reconstructor, Solver):
+    if passes is not None and isinstance(reconstructor, Restarts | NoiseThreshold):
         passes.rows, more["checkpoint"] = progress.rows, passes
     with progress.bar:
         solution = reconstructor.run(

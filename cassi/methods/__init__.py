@@ -1,0 +1,25 @@
+"""Methods by name, and the reconstructors around reconstructors that they are composed of."""
+
+from cassi.methods.auto import auto
+from cassi.methods.blended import Blended
+from cassi.methods.discrepancy_stop import DiscrepancyStop
+from cassi.methods.noise_threshold import NoiseThreshold
+from cassi.methods.refining import refining
+from cassi.methods.restarts import Checkpoint, Pass, Restarts
+from cassi.methods.self_supervised import self_supervised
+from cassi.methods.time_limit import TimeLimit
+from cassi.methods.untrained import untrained
+
+__all__ = [
+    "Blended",
+    "Checkpoint",
+    "DiscrepancyStop",
+    "NoiseThreshold",
+    "Pass",
+    "Restarts",
+    "TimeLimit",
+    "auto",
+    "refining",
+    "self_supervised",
+    "untrained",
+]

@@ -1,0 +1,45 @@
+"""The mean of a first cube and what a method makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cassi.methods.wrapper import Wrapper
+from cassi.solvers import LinearSystem, Solution
+
+
+@dataclass(frozen=True)
+class Blended(Wrapper):
+    """Keep a share of the first cube in the result.
+
+        x = (1 − b) method(y, x₀) + b x₀
+
+    The errors of two methods are partly independent, so their mean has less of them. Where both
+    cubes are consistent with y, their mean is too. Without a first cube the result is the method's.
+
+    Args:
+        method: goes on from a first cube.
+        share: b, in [0, 1).
+
+    Raises:
+        ValueError: a share out of range.
+    """
+
+    share: float
+
+    def __post_init__(self) -> None:
+        """Check the share."""
+        super().__post_init__()
+        if not 0 <= self.share < 1:
+            raise ValueError(f"blend: expected a share from 0 to below 1, got {self.share}")
+
+    def run(
+        self, y: Tensor, system: LinearSystem, *, x0: Tensor | None = None, **given: Any
+    ) -> Solution:
+        """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
+        found = self.method.run(y, system, x0=x0, **given)
+        return found if x0 is None else replace(found, x=torch.lerp(found.x, x0, self.share))

@@ -1,0 +1,80 @@
+"""Stop where a solver begins to fit noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from cassi.checks import not_negative
+from cassi.methods.wrapper import Wrapper
+from cassi.solvers import Callback, Iteration, LinearSystem, Solution, Solver, Statistics
+from cassi.solvers.base import wants_cube
+from cassi.solvers.linear_system import seen
+from cassi.solvers.statistics import relative_noise
+
+
+@dataclass(frozen=True)
+class DiscrepancyStop(Wrapper):
+    """Stop when the residual falls below a fraction of the noise, and return the first cube.
+
+        ‖y − Ax‖ < fraction · noise · ‖y‖
+
+    Below the noise level a solver fits noise. Without a first cube the last one is returned.
+
+    Args:
+        method: a `Solver`; it says what the noise is.
+        fraction: of the noise, >= 0; 0 never stops.
+
+    Source: Morozov, "On the solution of functional equations by the method of regularization",
+    1966.
+
+    Raises:
+        ValueError: a negative fraction.
+    """
+
+    method: Solver
+    fraction: float
+
+    def __post_init__(self) -> None:
+        """Check the fraction."""
+        super().__post_init__()
+        not_negative("discrepancy_stop", self.fraction)
+
+    @property
+    def shares_batch(self) -> bool:
+        """One residual stops all samples."""
+        return self.method.shares_batch and (self.fraction == 0 or self.method.noise == 0)
+
+    def run(
+        self,
+        y: Tensor,
+        system: LinearSystem,
+        *,
+        x0: Tensor | None = None,
+        callback: Callback | None = None,
+        statistics: Statistics | None = None,
+        **given: Any,
+    ) -> Solution:
+        """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
+        noise = relative_noise(seen(y, system), system, self.method.noise, statistics)
+        least = self.fraction * float(noise.max())
+        monitor = _Monitor(callback, least) if least else callback
+        found = self.method.run(y, system, x0=x0, callback=monitor, statistics=statistics, **given)
+        fits_noise = bool(found.history) and found.history[-1].residual < least
+        return replace(found, x=x0) if fits_noise and x0 is not None else found
+
+
+class _Monitor:
+    """Ends the run at a residual."""
+
+    def __init__(self, callback: Callback | None, least: float) -> None:
+        self.callback, self.least = callback, least
+
+    def wants(self, iteration: Iteration) -> bool:
+        return self.callback is not None and wants_cube(self.callback, iteration)
+
+    def __call__(self, iteration: Iteration, x: Tensor | None) -> bool:
+        stopped = self.callback is not None and bool(self.callback(iteration, x))
+        return stopped or iteration.residual < self.least

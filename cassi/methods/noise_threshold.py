@@ -1,0 +1,81 @@
+"""One method for clean measurements, another for noisy ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from cassi.checks import not_negative
+from cassi.methods.wrapper import check_method
+from cassi.solvers import LinearSystem, Reconstructor, Solution, Statistics
+from cassi.solvers.linear_system import seen
+from cassi.solvers.statistics import check_noise
+
+
+@dataclass(frozen=True)
+class NoiseThreshold:
+    """Choose between two methods by the noise of the measurement.
+
+    Estimated noise below the threshold may be texture: then the clean method runs, and is told that
+    there is none.
+
+    Args:
+        clean: below the threshold.
+        noisy: from it on.
+        threshold: relative to the root mean square of y.
+        noise: of the measurement, in the same unit; "auto" estimates it.
+    """
+
+    clean: Reconstructor
+    noisy: Reconstructor
+    threshold: float = 0.03
+    noise: float | Literal["auto"] = field(default="auto", kw_only=True)
+    network: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        """Check the parts."""
+        check_method("NoiseThreshold clean", self.clean)
+        check_method("NoiseThreshold noisy", self.noisy)
+        not_negative("noise_threshold", self.threshold)
+        check_noise(self.noise)
+
+    @property
+    def iterations(self) -> int:
+        """At most so many times `run` calls the callback."""
+        return max(self.clean.iterations, self.noisy.iterations)
+
+    @property
+    def halo(self) -> int:
+        """Lines around a part of a scene that have an influence on it."""
+        return max(self.clean.halo, self.noisy.halo)
+
+    @property
+    def shares_batch(self) -> bool:
+        """All samples have the same method."""
+        return self.noise != "auto" and self._chosen(self.noise >= self.threshold).shares_batch
+
+    def _chosen(self, is_noisy: bool) -> Reconstructor:
+        return self.noisy if is_noisy else self.clean
+
+    def run(
+        self,
+        y: Tensor,
+        system: LinearSystem,
+        *,
+        statistics: Statistics | None = None,
+        **given: Any,
+    ) -> Solution:
+        """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
+        if self.noise == "auto":
+            statistics = statistics or Statistics(lambda: [(seen(y, system), system)])
+            is_noisy = not bool((statistics.noise < self.threshold).all())
+            statistics = statistics if is_noisy else statistics.without_noise()
+        else:
+            is_noisy = self.noise >= self.threshold
+        return self._chosen(is_noisy).run(y, system, statistics=statistics, **given)
+
+    def __call__(self, y: Tensor, system: LinearSystem) -> Tensor:
+        """Reconstruct: `(B, K, H, W')` → `(B, C, H, W)`."""
+        return self.run(y, system).x

@@ -1,0 +1,30 @@
+"""Plug-and-play ADMM that goes on from a network's cube."""
+
+from __future__ import annotations
+
+from cassi.methods.blended import Blended
+from cassi.priors import Subspace
+from cassi.solvers import ADMM, Geometric, Prior, Solver
+from cassi.solvers.refine import VISIBLE
+
+
+def refining(noise: float, prior: Prior) -> Blended:
+    """Return the method that goes on from the network's cube (`run(…, x0=x)`).
+
+    It works on components of the scene's spectral subspace. In a clean measurement all of them
+    stay: the first iteration nearly smooths the weak ones away, and they are part of the network's
+    cube. In noise weak components are given up. A quarter of the network's cube stays.
+
+    Args:
+        noise: relative to the root mean square of y.
+        prior: of the components.
+    """
+    solver = Solver(
+        prior=Subspace(prior=prior, energy=0.0 if noise < VISIBLE else 1.5e-3),
+        algorithm=ADMM(rho=0.05, relaxation=1.9),
+        iterations=20,
+        sigma=Geometric(0.08, 0.04),
+        noise=noise,
+        consistent=True,
+    )
+    return Blended(solver, 0.25)

@@ -1,0 +1,173 @@
+"""Methods one after another, each from the result of the one before it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from cassi.methods.wrapper import check_method
+from cassi.solvers import Callback, Iteration, LinearSystem, Reconstructor, Solution, Statistics
+from cassi.solvers.base import wants_cube
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Where a run of several passes stands.
+
+    Attributes:
+        passes: that are done.
+        x: their result, `(B, C, H, W)`.
+        history: of all of them.
+    """
+
+    passes: int
+    x: Tensor
+    history: list[Iteration]
+
+
+class Checkpoint(Protocol):
+    """Keeps the result of the last pass for a run that goes on."""
+
+    def read(self) -> Pass | None:
+        """Return what was kept; None where there is nothing."""
+        ...
+
+    def write(self, done: Pass) -> None:
+        """Keep it, in place of what was kept before."""
+        ...
+
+
+@dataclass(frozen=True)
+class Restarts:
+    """Run methods one after another, each from the result of the one before it.
+
+        x ← (1 − w) pass_k(y, x) + w z,   k = 1, 2, …
+
+    z is the cube of a further method, such as a network, which runs once: an ensemble, of which z
+    has a growing share.
+
+    Args:
+        passes: at least one method that takes a first cube.
+        start: makes the first cube where none is given; its iterations are not counted.
+        ensemble: makes z; None: no such share.
+        weight: w, in [0, 1).
+
+    Raises:
+        ValueError: no pass, or a weight out of range.
+        TypeError: what is no reconstructor.
+    """
+
+    passes: Sequence[Reconstructor]
+    start: Reconstructor | None = None
+    ensemble: Reconstructor | None = None
+    weight: float = field(default=0.25, kw_only=True)
+    network: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        """Check the parts."""
+        if not self.passes:
+            raise ValueError("Restarts passes: expected at least one, got none")
+        for method in self.passes:
+            check_method("Restarts passes", method)
+        for name in ("start", "ensemble"):
+            if getattr(self, name) is not None:
+                check_method(name, getattr(self, name))
+        if not 0 <= self.weight < 1:
+            raise ValueError(f"weight: expected a share from 0 to below 1, got {self.weight}")
+
+    @property
+    def _all(self) -> list[Reconstructor]:
+        others = (self.start, self.ensemble)
+        return [*self.passes, *(method for method in others if method is not None)]
+
+    @property
+    def iterations(self) -> int:
+        """At most so many times `run` calls the callback."""
+        return sum(method.iterations for method in self.passes)
+
+    @property
+    def halo(self) -> int:
+        """Lines around a part of a scene that have an influence on it."""
+        return max(method.halo for method in self._all)
+
+    @property
+    def shares_batch(self) -> bool:
+        """Whether a sample comes out the same whatever else is in its batch."""
+        return all(method.shares_batch for method in self._all)
+
+    @torch.no_grad()
+    def run(
+        self,
+        y: Tensor,
+        system: LinearSystem,
+        *,
+        x0: Tensor | None = None,
+        callback: Callback | None = None,
+        objective: bool = False,
+        statistics: Statistics | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> Solution:
+        """Reconstruct y; see `cassi.solvers.Reconstructor.run`.
+
+        Args:
+            y: measurement `(B, K, H', W')`.
+            system: the camera.
+            x0: first cube `(B, C, H, W)`, in place of the start's.
+            callback: called after every iteration of every pass; True ends them all.
+            objective: record the objective, where there is one.
+            statistics: of the whole measurement, where y is a part of one.
+            checkpoint: keeps the result of every pass, and has that of an earlier run.
+        """
+        began, first, history, x = time.perf_counter(), 0, [], x0
+        if (kept := None if checkpoint is None else checkpoint.read()) is not None:
+            first, x, history = kept.passes, kept.x.to(y), list(kept.history)
+            began -= history[-1].seconds
+        other = None
+        if self.ensemble is not None and first < len(self.passes):
+            other = self.ensemble.run(y, system, statistics=statistics).checked().x
+        if x is None and self.start is not None:
+            x = self.start.run(y, system, statistics=statistics).checked().x
+        solution = Solution(y if x is None else x, history, "iterations")  # where all are done
+        for k, method in enumerate(self.passes[first:], first):
+            counted = _Counted(callback, history, time.perf_counter() - began)
+            solution = method.run(
+                y, system, x0=x, callback=counted, objective=objective, statistics=statistics
+            )
+            x = solution.x
+            if counted.is_stopped or solution.reason == "diverged":
+                break
+            if other is not None:
+                x = torch.lerp(x, other, self.weight)
+                solution = replace(solution, x=x)
+            if checkpoint is not None:
+                checkpoint.write(Pass(k + 1, x, history))
+        return replace(solution, history=history)
+
+    def __call__(self, y: Tensor, system: LinearSystem) -> Tensor:
+        """Reconstruct: `(B, K, H, W')` → `(B, C, H, W)`."""
+        return self.run(y, system).x
+
+
+class _Counted:
+    """Counts iterations and seconds on from the passes before."""
+
+    def __init__(self, callback: Callback | None, history: list[Iteration], seconds: float) -> None:
+        self.callback, self.history = callback, history
+        self.done, self.seconds, self.is_stopped = len(history), seconds, False
+
+    def wants(self, iteration: Iteration) -> bool:
+        return self.callback is not None and wants_cube(self.callback, self._moved(iteration))
+
+    def __call__(self, iteration: Iteration, x: Tensor | None) -> bool:
+        moved = self._moved(iteration)
+        self.history.append(moved)
+        self.is_stopped = self.callback is not None and bool(self.callback(moved, x))
+        return self.is_stopped
+
+    def _moved(self, each: Iteration) -> Iteration:
+        return replace(each, index=each.index + self.done, seconds=each.seconds + self.seconds)

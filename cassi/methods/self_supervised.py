@@ -1,0 +1,87 @@
+"""A minute for one scene: low rank of groups of similar patches of the scene itself."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from cassi.checks import whole_number
+from cassi.methods.auto import auto
+from cassi.methods.blended import Blended
+from cassi.methods.discrepancy_stop import DiscrepancyStop
+from cassi.methods.noise_threshold import NoiseThreshold
+from cassi.methods.restarts import Restarts
+from cassi.methods.time_limit import TimeLimit
+from cassi.priors import NonLocalLowRank, Subspace
+from cassi.solvers import ADMM, Geometric, Reconstructor, Solver
+
+FIRST, LATER = Geometric(0.15, 0.03), Geometric(0.08, 0.03)
+STRONG, ALL = 2e-4, 0.0
+"""Relative energy of a spectral component that stays: strong components alone, or all."""
+FRACTION = 0.5
+"""Of the noise: a pass whose residual falls below fits noise."""
+
+
+def self_supervised(
+    prior: Any = None,
+    *,
+    start: Reconstructor | None = None,
+    network: Reconstructor | None = None,
+    iterations: int = 200,
+    passes: int = 5,
+    blend: float = 0.5,
+    noise: float | Literal["auto"] = "auto",
+    time_limit: float | None = None,
+) -> Reconstructor:
+    """Return the method that learns from the snapshot alone.
+
+    ADMM with the low rank of groups of similar patches. Passes alternate between the strong
+    spectral components and all of them; each begins at the mean of the result before it and its
+    own. In noise all passes have the strong components, and a pass that fits noise is left out.
+
+    Args:
+        prior: of every pass, in place of patches of the scene itself.
+        start: makes the first cube; None: `auto`, told the same noise.
+        network: a further method whose cube has a share of the result: an ensemble.
+        iterations: of all passes together.
+        passes: restarts, at most one per iteration.
+        blend: share of a pass's first cube in its result, in [0, 1).
+        noise: relative to the root mean square of y; "auto" estimates it.
+        time_limit: seconds that the passes share; None: no limit.
+
+    Source: Dong et al., "Nonlocal image restoration with bilateral variance estimation", IEEE TIP
+    2013; Liu et al., "Rank minimization for snapshot compressive imaging", IEEE TPAMI 2019.
+    """
+    whole_number("iterations", iterations, 1)
+    whole_number("passes", passes, 1)
+    count = min(passes, iterations)
+
+    def one(energy: float, sigma: Geometric) -> Reconstructor:
+        solver = Solver(
+            nonlocal_subspace(energy) if prior is None else prior,
+            ADMM(rho=0.05, relaxation=1.6),
+            iterations=iterations // count,
+            sigma=sigma,
+            noise=noise,
+            consistent=True,
+        )
+        if time_limit is not None:
+            return Blended(TimeLimit(solver, time_limit / count), blend)
+        return Blended(DiscrepancyStop(solver, FRACTION), blend)
+
+    first = auto(noise=noise) if start is None else start
+    clean = [one(ALL if k % 2 else STRONG, LATER if k else FIRST) for k in range(count)]
+    return NoiseThreshold(
+        Restarts(clean, first, network),
+        Restarts([one(STRONG, LATER)] * count, first, network),
+        noise=noise,
+    )
+
+
+def nonlocal_subspace(energy: float) -> Subspace:
+    """Return groups of similar patches of spectral components, weak ones scaled down.
+
+    Args:
+        energy: relative to the first component, below which one is given up.
+    """
+    patches = NonLocalLowRank(weight=0.6, patch=4, stride=3, matches=24, rank=None)
+    return Subspace(prior=patches, rank=8, energy=energy, balance=0.5)

@@ -1,0 +1,70 @@
+"""A solver that has only so much time."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from cassi.checks import not_negative
+from cassi.methods.wrapper import Wrapper
+from cassi.solvers import Callback, Iteration, LinearSystem, Solution, Solver, Timed
+from cassi.solvers.base import wants_cube
+from cassi.solvers.schedules import as_schedule
+
+
+@dataclass(frozen=True)
+class TimeLimit(Wrapper):
+    """Let σ fall as fast as the time takes, and stop when it is over.
+
+    Args:
+        method: a `Solver`.
+        seconds: from the start of the run, > 0.
+
+    Raises:
+        ValueError: a time that is not above 0.
+    """
+
+    method: Solver
+    seconds: float
+
+    def __post_init__(self) -> None:
+        """Check the time."""
+        super().__post_init__()
+        if not not_negative("time_limit", self.seconds):
+            raise ValueError("time_limit: expected seconds above 0 or null, got 0")
+
+    @property
+    def shares_batch(self) -> bool:
+        """The clock stops all samples."""
+        return False
+
+    def run(
+        self,
+        y: Tensor,
+        system: LinearSystem,
+        *,
+        callback: Callback | None = None,
+        **given: Any,
+    ) -> Solution:
+        """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
+        sigma = Timed(as_schedule(self.method.sigma), time.perf_counter() + self.seconds)
+        timed = replace(self.method, sigma=sigma, heldout=0.0)
+        clock = _Clock(callback, sigma)
+        return timed.run(y, system, callback=clock, **given)
+
+
+class _Clock:
+    """Ends the run when the schedule is over."""
+
+    def __init__(self, callback: Callback | None, sigma: Timed) -> None:
+        self.callback, self.sigma = callback, sigma
+
+    def wants(self, iteration: Iteration) -> bool:
+        return self.callback is not None and wants_cube(self.callback, iteration)
+
+    def __call__(self, iteration: Iteration, x: Tensor | None) -> bool:
+        stopped = self.callback is not None and bool(self.callback(iteration, x))
+        return stopped or self.sigma.is_over

@@ -1,0 +1,29 @@
+"""An untrained network that is fitted to the one snapshot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cassi.methods.time_limit import TimeLimit
+from cassi.solvers import Algorithm, Reconstructor, Solver
+
+
+def untrained(
+    prior: Any,
+    *,
+    algorithm: Algorithm,
+    iterations: int = 6000,
+    sigma: float = 0.0,
+    time_limit: float | None = None,
+) -> Reconstructor:
+    """Return the method that fits a network's weights to the measurement.
+
+    Args:
+        prior: smooths what the network returns, where σ > 0.
+        algorithm: `cassi.solvers.Untrained`, with its network.
+        iterations: steps of Adam, at most.
+        sigma: strength of the prior, relative to the signal level.
+        time_limit: seconds; None: no limit.
+    """
+    solver = Solver(prior, algorithm, iterations=iterations, sigma=sigma)
+    return solver if time_limit is None else TimeLimit(solver, time_limit)

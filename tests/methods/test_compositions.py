@@ -1,0 +1,252 @@
+"""Reconstructors around reconstructors: starts, restarts, ensembles, stops and limits."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+
+from cassi.apps.reconstructors import build_method, compose_settings
+from cassi.methods import (
+    Blended,
+    DiscrepancyStop,
+    NoiseThreshold,
+    Pass,
+    Restarts,
+    TimeLimit,
+    self_supervised,
+)
+from cassi.priors import NonLocalLowRank, Subspace
+from cassi.solvers import ADMM, Function, Geometric, Solver, Statistics, Timed
+from cassi.systems import SDCassi
+
+
+@pytest.fixture(scope="module")
+def scene():
+    """A scene of one repeated pattern, two spectra, and its measurement."""
+    generator = torch.Generator().manual_seed(0)
+    system = SDCassi(torch.rand(36, 36, generator=generator), bands=6, step=1)
+    tile = (torch.rand(9, 9, generator=generator) > 0.5).float().repeat(4, 4)
+    one, two = torch.rand(2, 6, 1, 1, generator=generator)
+    x = (one * tile + two * (1 - tile))[None]
+    return system, system(x), x
+
+
+SMOOTH = Solver(Subspace(), ADMM(rho=0.05), 40, Geometric(2.0, 0.03), noise=0.0)
+OWN = Solver(NonLocalLowRank(rank=3), ADMM(rho=0.05), 20, Geometric(0.2, 0.02), noise=0.0)
+
+
+def error(x: torch.Tensor, truth: torch.Tensor) -> float:
+    return float((x - truth).norm() / truth.norm())
+
+
+def restarts(count, iterations, share=0.5, **parts):
+    """Return restarts of OWN from SMOOTH, each with a share of its first cube."""
+    once = Blended(replace(OWN, iterations=iterations), share)
+    return Restarts([once] * count, **{"start": SMOOTH, **parts})
+
+
+def test_patches_of_the_scene_itself_add_to_a_start(scene):
+    system, y, truth = scene
+    smooth = SMOOTH(y, system)
+    solution = Restarts([OWN], SMOOTH).run(y, system)
+    assert error(solution.x, truth) < 0.7 * error(smooth, truth)
+    assert len(solution.history) == 20
+    assert torch.equal(solution.x, OWN.run(y, system, x0=smooth).x)
+
+
+def test_a_share_of_the_start_is_in_the_result(scene):
+    system, y, _ = scene
+    expected = 0.7 * Restarts([OWN], SMOOTH)(y, system) + 0.3 * SMOOTH(y, system)
+    torch.testing.assert_close(Restarts([Blended(OWN, 0.3)], SMOOTH)(y, system), expected)
+    assert torch.equal(Blended(OWN, 0.3)(y, system), OWN(y, system))
+    with pytest.raises(ValueError, match="blend"):
+        Blended(OWN, 1.0)
+
+
+def test_every_pass_begins_at_the_result_of_the_last(scene):
+    system, y, _ = scene
+    seen: list[Any] = []
+    method = restarts(3, 2)
+    solution = method.run(y, system, callback=lambda each, _: seen.append(each))
+    x = SMOOTH(y, system)
+    for once in method.passes:
+        x = once.run(y, system, x0=x).x
+    torch.testing.assert_close(solution.x, x)
+    assert [each.index for each in seen] == [1, 2, 3, 4, 5, 6]
+    assert seen == solution.history
+    assert sorted(seen, key=lambda each: each.seconds) == seen
+    assert (method.iterations, method.halo, method.shares_batch) == (6, 40, True)
+
+
+def test_an_ensemble_has_a_share_of_every_pass(scene):
+    system, y, _ = scene
+    other = Noted([])
+    method = restarts(2, 2, ensemble=other)
+    x, z = SMOOTH(y, system), SMOOTH(y, system)
+    for once in method.passes:
+        x = torch.lerp(once.run(y, system, x0=x).x, z, method.weight)
+    torch.testing.assert_close(method(y, system), x)
+    assert len(other.seen) == 1
+    assert method.halo == 96
+
+
+class Kept:
+    """Keeps the result of a pass in memory."""
+
+    def __init__(self, done: Pass | None = None) -> None:
+        self.done = done
+
+    def read(self) -> Pass | None:
+        return self.done
+
+    def write(self, done: Pass) -> None:
+        if self.done is None:  # as if the run was killed in the next pass
+            self.done = replace(done, history=list(done.history))
+
+
+def test_a_run_goes_on_after_the_last_pass_that_was_kept(scene):
+    system, y, _ = scene
+    method, kept = restarts(3, 2), Kept()
+    whole = method.run(y, system, checkpoint=kept)
+    assert kept.done is not None
+    assert (kept.done.passes, len(kept.done.history)) == (1, 2)
+    seen: list[Any] = []
+    rest = method.run(y, system, checkpoint=kept, callback=lambda each, _: seen.append(each))
+    assert torch.equal(rest.x, whole.x)
+    assert [each.index for each in seen] == [3, 4, 5, 6]
+    assert [each.index for each in rest.history] == [1, 2, 3, 4, 5, 6]
+    assert seen[0].seconds > kept.done.history[-1].seconds
+    done = Kept(Pass(3, whole.x, whole.history))
+    assert torch.equal(method.run(y, system, checkpoint=done).x, whole.x)
+
+
+def test_a_callback_ends_all_passes(scene):
+    system, y, _ = scene
+    solution = restarts(3, 2).run(y, system, callback=lambda each, _: each.index == 3)
+    assert [each.index for each in solution.history] == [1, 2, 3]
+    assert solution.reason == "callback"
+
+
+def test_a_first_cube_that_is_given_wins(scene):
+    system, y, truth = scene
+
+    def never(y, system):
+        raise AssertionError
+
+    method = Restarts([replace(OWN, iterations=1)], Function(never))
+    assert error(method.run(y, system, x0=truth).x, truth) < 0.1
+
+
+@dataclass(frozen=True)
+class Noted:
+    """Remembers the statistics it was given."""
+
+    seen: list[Any]
+    iterations, halo, shares_batch, network = 1, 96, False, None
+
+    def run(self, y, system, *, statistics=None, **_):
+        self.seen.append(statistics)
+        return SMOOTH.run(y, system)
+
+
+@pytest.mark.parametrize("level", [0.01, 0.05])
+def test_noise_chooses_the_method(scene, level):
+    system, y, _ = scene
+    statistics = Statistics(lambda: [(y, system)])
+    vars(statistics)["noise"] = torch.full((1,), level)
+    clean, noisy = Noted([]), Noted([])
+    chosen = NoiseThreshold(clean, noisy, 0.03)
+    assert (chosen.halo, chosen.shares_batch) == (96, False)
+    chosen.run(y, system, statistics=statistics)
+    told = [[float(each.noise) for each in method.seen] for method in (clean, noisy)]
+    assert told == ([[], [pytest.approx(level)]] if level > 0.03 else [[0.0], []])
+    given = NoiseThreshold(clean, OWN, 0.03, noise=0.05)
+    assert torch.equal(given(y, system), OWN(y, system))
+    assert given.shares_batch
+
+
+def test_a_run_that_fits_noise_leaves_its_first_cube(scene):
+    system, y, _ = scene
+    solver, first = replace(OWN, noise=0.2), SMOOTH(y, system)
+    whole = solver.run(y, system, x0=first)
+    below = 1.01 * whole.history[5].residual / 0.2
+    ended = DiscrepancyStop(solver, below).run(y, system, x0=first)
+    assert len(ended.history) < len(whole.history) == 20
+    assert ended.history[-1].residual < 0.2 * below
+    assert torch.equal(ended.x, first)
+    far = DiscrepancyStop(solver, 0.99 * min(each.residual for each in whole.history) / 0.2)
+    assert torch.equal(far.run(y, system, x0=first).x, whole.x)
+    samples = DiscrepancyStop(OWN, 0.8)
+    assert (samples.shares_batch, far.shares_batch) == (True, False)
+    with pytest.raises(ValueError, match="discrepancy_stop"):
+        DiscrepancyStop(OWN, -1)
+
+
+def test_a_schedule_follows_the_clock(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    timed = Timed(Geometric(1.0, 0.01), ends=110.0)
+    values = []
+    while not timed.is_over:
+        values.append(timed(len(values), 21))
+        now[0] += 2.5
+    assert values == pytest.approx([1.0, 0.01**0.25, 0.1, 0.01**0.75])
+    fast = Timed(Geometric(1.0, 0.01), ends=now[0] + 1e6)
+    assert [fast(i, 3) for i in range(3)] == pytest.approx([1.0, 0.1, 0.01])
+    assert fast.is_over
+
+
+def test_time_is_limited(scene):
+    system, y, _ = scene
+    limited = TimeLimit(replace(OWN, iterations=10**5), 0.3)
+    solution = limited.run(y, system)
+    assert not limited.shares_batch
+    assert solution.history[-1].seconds < 3
+    assert solution.history[-1].sigma < 0.1
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: Restarts([3]), TypeError, "Restarts passes: expected a reconstructor, got 3"),
+        (lambda: Restarts([]), ValueError, "Restarts passes: expected at least one"),
+        (lambda: Restarts([OWN], 3), TypeError, "start: expected a reconstructor, got 3"),
+        (lambda: Restarts([OWN], weight=1), ValueError, "weight: expected a share"),
+        (lambda: Blended(3, 0.5), TypeError, "Blended method: expected a reconstructor, got 3"),
+        (lambda: NoiseThreshold(OWN, 3), TypeError, "NoiseThreshold noisy: expected a recon"),
+        (lambda: TimeLimit(OWN, 0), ValueError, "time_limit: expected seconds above 0"),
+        (lambda: TimeLimit(OWN, -1), ValueError, "time_limit: expected a number >= 0, got -1"),
+        (lambda: self_supervised(passes=0), ValueError, "passes"),
+    ],
+)
+def test_refuses(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_self_supervised_alternates_strong_components_and_all():
+    method = self_supervised(iterations=12, passes=4)
+    energies = [once.method.method.prior.energy for once in method.clean.passes]
+    assert energies == [2e-4, 0.0, 2e-4, 0.0]
+    assert {once.method.method.prior.energy for once in method.noisy.passes} == {2e-4}
+    assert (method.iterations, method.clean.start.iterations) == (12, 125)
+    limited = self_supervised(passes=4, time_limit=20.0)
+    assert {once.method.seconds for once in limited.clean.passes} == {5.0}
+
+
+def test_a_start_has_the_name_of_a_method_or_network(scene):
+    system, y, _ = scene
+    options = ["experiment=self_supervised", "solver.iterations=1"]
+    method: Any = build_method(
+        compose_settings([*options, "solver.start=pretrained", "solver.noise=0"])
+    )
+    assert method.run(y, system).x.isfinite().all()
+    assert method.clean.start.settings.model["noise"] == 0
+    auto: Any = build_method(compose_settings([*options, "solver.noise=0.01"]))
+    assert (auto.clean.start.noise, auto.clean.start.iterations) == (0.01, 125)
+    with pytest.raises(ValueError, match=r"solver\.start: no method, network or .* 'automatic'"):
+        build_method(compose_settings([*options, "solver.start=automatic"]))
