@@ -92,7 +92,7 @@ View read(const Tensor& t, const Tensor& like, const char* name,
 void* stream_of(const Tensor& t) {
 #if defined(USE_CUDA)
   void* stream = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(t.get_device(), &stream));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(t.get_device(), &stream));
   return stream;
 #else
   return nullptr;
@@ -104,7 +104,7 @@ void* stream_of(const Tensor& t) {
 struct DeviceGuard {
   CUDAGuardHandle handle;
   explicit DeviceGuard(const Tensor& t) {
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_create_cuda_guard(t.get_device(), &handle));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_create_cuda_guard(t.get_device(), &handle));
   }
   ~DeviceGuard() { aoti_torch_delete_cuda_guard(handle); }
 };

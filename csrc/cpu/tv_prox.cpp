@@ -58,7 +58,6 @@ struct Sweep {
   static constexpr int64_t L = Vec<T>::lanes;
   int64_t bands, width, pitch;
   V limit;
-  T* square;  // three rows: P Pᵀ of the nuclear norm
 
   // s = min(1, limit / √square), where square + tiny is never zero.
   V shrinkage(V square) const {
@@ -81,77 +80,97 @@ struct Sweep {
            (dual(q, s) - dual(q - 1, s - 1));
   }
 
-  // u(h), and from it (p, q)(h-1) of the next stage. Virtual: h is below the image, where no
-  // difference is taken. Cold: p and q are zero. First: there is no row h-1.
-  template <bool Virtual, bool Cold>
-  void advance(const Stage<T>& stage, int now, const T* x, const Stage<T>& next, bool first) const {
-    const T* s_last = stage.s[1 - now];
-    T* norm = next.s[1 - now];
-    for (int64_t c = 0; c < bands; ++c) {
-      const int64_t o = c * pitch;
-      T* u = stage.u + o;
-      const T *p_last = stage.p[1 - now] + o, *q_last = stage.q[1 - now] + o;
-      T *to_p = next.p[1 - now] + o, *to_q = next.q[1 - now] + o;
-      for (int64_t w = 0; w < width; w += L) {
-        const V above = load(u + w), right = load(u + w + 1);
-        V here = above;
-        if (!Virtual) {
-          here = Cold ? load(x + o + w) : primal(stage, now, x, o, w);
-          store(u + w, here);
-        }
-        if (first) continue;
-        V a = Virtual ? V{} : T(kTvStep) * (here - above);
-        V b = T(kTvStep) * (right - above);
-        if (!Cold) {
-          a = dual(p_last + w, s_last + w) + a;
-          b = dual(q_last + w, s_last + w) + b;
-        }
-        const V square = a * a + b * b;
-        const V s = N == Norm::band ? shrinkage(square) : V{} + T(1);
-        if (N == Norm::frobenius) store(norm + w, c == 0 ? square : load(norm + w) + square);
-        if (N == Norm::nuclear) {
-          const auto add = [&](T* row, V value) {
-            store(row + w, c == 0 ? value : load(row + w) + value);
-          };
-          add(this->square, a * a);
-          add(this->square + pitch, a * b);
-          add(this->square + 2 * pitch, b * b);
-        }
-        store(to_p + w, a * s);
-        store(to_q + w, b * s);
-      }
-      if (!Virtual) u[width] = u[width - 1];
+  // u(h), and from it (p, q)(h-1) of the next stage, at one vector of one band: before the norm is
+  // known. Virtual: h is below the image, where no difference is taken. Cold: p and q are zero.
+  // First: there is no row h-1.
+  template <bool Virtual, bool Cold, bool First>
+  static __attribute__((always_inline)) void update(const Stage<T>& stage, int now, const T* x, int64_t o, int64_t w,
+                                  V& a, V& b) {
+    T* u = stage.u + o;
+    const V above = load(u + w), right = load(u + w + 1);
+    V here = above;
+    if (!Virtual) {
+      here = Cold ? load(x + o + w) : primal(stage, now, x, o, w);
+      store(u + w, here);
     }
-    if (N == Norm::frobenius && !first)
-      for (int64_t w = 0; w < width; w += L) store(norm + w, shrinkage(load(norm + w)));
-    if (N == Norm::nuclear && !first) project(next, 1 - now);
+    if (First) return;
+    a = Virtual ? V{} : T(kTvStep) * (here - above);
+    b = T(kTvStep) * (right - above);
+    if (!Cold) {
+      const T* s_last = stage.s[1 - now] + w;
+      a = dual(stage.p[1 - now] + o + w, s_last) + a;
+      b = dual(stage.q[1 - now] + o + w, s_last) + b;
+    }
   }
 
-  // Multiplies all bands of a row by f(P Pᵀ).
-  void project(const Stage<T>& stage, int row) const {
-    for (int64_t w = 0; w < width; w += L) {
-      const Symmetric<V> s = {load(square + w), load(square + pitch + w),
-                              load(square + 2 * pitch + w)};
-      const Symmetric<V> f = spectral_shrinkage<T>(
-          limit, s, V{} + Precision<T>::tiny, [](V v) { return reciprocal_root<T>(v); },
-          at_most_one);
-      for (int64_t c = 0; c < bands; ++c) {
-        T *p = stage.p[row] + c * pitch + w, *q = stage.q[row] + c * pitch + w;
-        const V a = load(p), b = load(q);
-        store(p, f.a * a + f.b * b);
-        store(q, f.b * a + f.c * b);
+  // A row of all bands. Those that share the norm are visited at one vector after the other, so
+  // that its sums stay in registers.
+  template <bool Virtual, bool Cold, bool First>
+  void advance(const Stage<T>& stage, int now, const T* x, const Stage<T>& next) const {
+    T *to_p = next.p[1 - now], *to_q = next.q[1 - now];
+    const auto at = [&](int64_t o, int64_t w, V& a, V& b) {
+      update<Virtual, Cold, First>(stage, now, x, o, w, a, b);
+    };
+    V a = {}, b = {};
+    if (N == Norm::band || First) {
+      for (int64_t o = 0; o < bands * pitch; o += pitch)
+        for (int64_t w = 0; w < width; w += L) {
+          at(o, w, a, b);
+          if (First) continue;
+          const V s = shrinkage(a * a + b * b);
+          store(to_p + o + w, a * s);
+          store(to_q + o + w, b * s);
+        }
+    } else {
+      for (int64_t w = 0; w < width; w += L) {
+        Symmetric<V> sum = {};
+        for (int64_t o = 0; o < bands * pitch; o += pitch) {
+          at(o, w, a, b);
+          store(to_p + o + w, a);
+          store(to_q + o + w, b);
+          if (N == Norm::frobenius) {
+            sum.a += a * a + b * b;
+          } else {
+            sum.a += a * a;
+            sum.b += a * b;
+            sum.c += b * b;
+          }
+        }
+        if (N == Norm::frobenius)
+          store(next.s[1 - now] + w, shrinkage(sum.a));
+        else
+          project(to_p + w, to_q + w, sum);
       }
+    }
+    if (!Virtual)
+      for (int64_t o = 0; o < bands * pitch; o += pitch)
+        stage.u[o + width] = stage.u[o + width - 1];
+  }
+
+  // Multiplies all bands of one vector by f(P Pᵀ).
+  __attribute__((always_inline)) void project(T* p, T* q, const Symmetric<V>& square) const {
+    const Symmetric<V> f = spectral_shrinkage<T>(
+        limit, square, V{} + Precision<T>::tiny, [](V v) { return reciprocal_root<T>(v); },
+        at_most_one);
+    for (int64_t o = 0; o < bands * pitch; o += pitch) {
+      const V a = load(p + o), b = load(q + o);
+      store(p + o, f.a * a + f.b * b);
+      store(q + o, f.b * a + f.c * b);
     }
   }
 
   void advance(const Stage<T>& stage, int now, const T* x, const Stage<T>& next, bool first,
                bool below, bool cold) const {
-    if (below)
-      cold ? advance<true, true>(stage, now, x, next, first)
-           : advance<true, false>(stage, now, x, next, first);
+    if (first && below) return;
+    if (first)
+      cold ? advance<false, true, true>(stage, now, x, next)
+           : advance<false, false, true>(stage, now, x, next);
+    else if (below)
+      cold ? advance<true, true, false>(stage, now, x, next)
+           : advance<true, false, false>(stage, now, x, next);
     else
-      cold ? advance<false, true>(stage, now, x, next, first)
-           : advance<false, false>(stage, now, x, next, first);
+      cold ? advance<false, true, false>(stage, now, x, next)
+           : advance<false, false, false>(stage, now, x, next);
   }
 };
 
@@ -170,7 +189,7 @@ void run_as(const TvProx& a, int64_t begin, int64_t end) {
   const int64_t iterations = a.iterations, stages = iterations + 1;
   const int64_t pitch = padded<T>(plan.columns + 2 * iterations + 1) + 2 * L;
   const int64_t row = plan.bands * pitch;
-  const int64_t elements = 6 * stages * row + row + (2 * stages + 3) * pitch;
+  const int64_t elements = 6 * stages * row + row + 2 * stages * pitch;
   T* space = reinterpret_cast<T*>(scratch(elements * sizeof(T) + stages * sizeof(Stage<T>)));
   Stage<T>* stage = reinterpret_cast<Stage<T>*>(space + elements);
   const bool cold = !a.dual_in.data;
@@ -210,7 +229,7 @@ void run_as(const TvProx& a, int64_t begin, int64_t end) {
     T limit = scalar_at<T>(a.weight, b);
     limit = limit > Precision<T>::largest ? Precision<T>::largest : limit;
     using Steps = Sweep<T, N>;
-    const Steps sweep = {plan.bands, width, pitch, splat<T>(limit), scale + 2 * stages * pitch};
+    const Steps sweep = {plan.bands, width, pitch, splat<T>(limit)};
 
     const auto read_dual = [&](int64_t which, int64_t h, T* to) {
       // One more column on the left, whose q is subtracted in the first.
