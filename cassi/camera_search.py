@@ -1,4 +1,4 @@
-"""Find the camera from a measurement: a method predicts held-out pixels, best with the right one."""
+"""Find the camera from a measurement: with the right one, held-out pixels are predicted best."""
 
 from __future__ import annotations
 
