@@ -90,6 +90,7 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python scripts/checks/syntax.py
 	git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' | xargs -r $(BIN)/clang-format --dry-run -Werror
 
 format: install
