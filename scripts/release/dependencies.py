@@ -42,8 +42,12 @@ def licence(package: Distribution) -> str:
         line for line in about.get_all("Classifier") or () if line.startswith("License :: OSI")
     ]
     listed = "; ".join(line.rpartition(" :: ")[2] for line in kinds)
-    stated: str | None = about.get("License-Expression") or listed or about.get("License")
-    return (stated or "").strip().partition("\n")[0]
+    stated = [
+        *(about.get_all("License-Expression") or ()),
+        listed,
+        *(about.get_all("License") or ()),
+    ]
+    return next(filter(None, stated), "").strip().partition("\n")[0]
 
 
 def megabytes(package: Distribution) -> float:
