@@ -1,8 +1,9 @@
-# `make demo` and `make test` set everything up on a fresh machine; a second run takes seconds.
+# `make demo` and `make test` set up what they need on a fresh machine; a second run takes seconds.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+BASE := $(VENV)/.base
 STAMP := $(VENV)/.installed
 
 .PHONY: install demo test test-fast coverage mutations sanitize emulate fuzz lint format docs wheel release commands clean
@@ -10,16 +11,19 @@ STAMP := $(VENV)/.installed
 install: $(STAMP)
 
 # torch comes first and pinned, so that no other package pulls in another build of it; the package is
-# then built against what is installed.
-$(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/* csrc/*/*)
+# then built against what is installed. Python compiles what it imports, not all that is installed.
+$(BASE): pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/* csrc/*/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -q --no-compile -c constraints.txt torch scikit-build-core cmake ninja
+	$(PIP) install -q --no-compile -c constraints.txt --no-build-isolation -e .
+	touch $@
+
+$(STAMP): $(BASE)
 	$(PIP) install -q --upgrade -c constraints.txt pip setuptools
-	$(PIP) install -q -c constraints.txt torch
-	$(PIP) install -q -c constraints.txt scikit-build-core cmake ninja
 	$(PIP) install -q -c constraints.txt --no-build-isolation -e ".[dev]"
 	touch $@
 
-demo: install
+demo: $(BASE)
 	$(BIN)/cassi-reconstruct hydra.run.dir=outputs/demo
 	@echo "Look at outputs/demo/rgb.png, bands.png, spectra.png and report.html."
 
@@ -86,6 +90,7 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python scripts/checks/syntax.py
 	git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' | xargs -r $(BIN)/clang-format --dry-run -Werror
 
 format: install

@@ -90,6 +90,12 @@ def check_node(node: Any, name: str = "", *, complete: bool = False) -> None:
         raise ValueError(f"config: {missing[0]} has no value; give it one, {missing[0]}=…")
 
 
+def homes(node: Any) -> Iterator[str]:
+    """Yield the module of every class that a node and those inside it name."""
+    for _, inner in _nodes(plain(node), ""):
+        yield _find_class(inner["_target_"]).__module__
+
+
 def _nodes(node: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if isinstance(node, dict) and "_target_" in node:
         yield path, node

@@ -52,7 +52,9 @@ Job = Callable[[Any, Run], Any]
 """(settings, run) → the number that a sweep minimises or maximises."""
 
 
-def run_command(name: str, kind: type, job: Job) -> None:
+def run_command(
+    name: str, kind: type, job: Job, rewrite: Callable[[list[str]], list[str]] = list
+) -> None:
     """Compose the config, run the job, and turn a user's mistake into one line and status 2.
 
     A defect of the program shows its traceback; with `CASSI_DEBUG=1` a mistake does so too.
@@ -61,19 +63,20 @@ def run_command(name: str, kind: type, job: Job) -> None:
         name: of the command, `cassi-…`; the primary config in `cassi.conf` has the rest of it.
         kind: class of its settings.
         job: takes the settings.
+        rewrite: makes the arguments that Hydra is given of those of the command.
     """
     import hydra
 
     # Hydra otherwise prints its own account of an error, over many lines, and exits with status 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     write_whole_lines()
-    sys.argv[1:] = arrange(sys.argv[1:])
     decorate = hydra.main(
         version_base="1.3",
         config_path="pkg://cassi.conf",
         config_name=name.removeprefix("cassi-"),
     )
     try:
+        sys.argv[1:] = arrange(rewrite(sys.argv[1:]))
         decorate(_Job(name, kind, job))()
         if _is_output_closed():
             _close_output()

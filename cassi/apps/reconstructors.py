@@ -182,6 +182,8 @@ class NamedNetwork:
 def store_models() -> None:
     """Enter every registered network, and `file`, into Hydra's group `model`."""
     store = ConfigStore.instance()
+    # Hydra copies its sources for each group that --help lists, and so every network's settings.
+    vars(store)["__deepcopy__"] = lambda _: store
     for name in list_models():
         store.store(group="model", name=name, node=model_node(name), provider="cassi.models")
     store.store(group="model", name="file", node={"path": "???"}, provider="cassi.models")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from cassi.checks import not_negative, whole_number
 
@@ -53,58 +51,99 @@ class Wavelet:
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Denoise a cube `(B, C, H, W)`; σ, in its units, is a number or one per sample."""
-        return self.begin()(x, sigma)
+        image = x.to(torch.promote_types(x.dtype, torch.float32))
+        threshold = self.weight * torch.as_tensor(sigma, dtype=image.dtype)
+        threshold = threshold.to(x.device).reshape(-1, 1, 1, 1)
+        total = torch.zeros_like(image)
+        for shift in range(self.shifts):
+            moved = image.roll((shift, shift), (-2, -1))
+            total += self._shrink(moved, threshold, self.levels).roll((-shift, -shift), (-2, -1))
+        return (total / self.shifts).to(x.dtype)
 
     def penalty(self, x: Tensor, sigma: float | Tensor) -> Tensor | None:
         """Return weight·σ·Σ|details of Wx| of each sample `(B,)`; None with several shifts."""
-        return self.begin().penalty(x, sigma)
-
-    def begin(self) -> WaveletRun:
-        """Return the prior of one run, which makes the matrices of its transform once."""
-        import ptwt
-
-        analysis = ptwt.MatrixWavedec2(self.wavelet, self.levels, odd_coeff_padding_mode="constant")
-        return WaveletRun(self, analysis, ptwt.MatrixWaverec2(self.wavelet))
-
-
-@dataclass(frozen=True)
-class WaveletRun:
-    """`Wavelet` with the matrices of its transform."""
-
-    parameters: Wavelet
-    analysis: Any
-    synthesis: Any
-
-    def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        """Denoise a cube, see `Wavelet`."""
-        image = x.to(torch.promote_types(x.dtype, torch.float32))
-        threshold = self.parameters.weight * torch.as_tensor(sigma, dtype=image.dtype)
-        threshold = threshold.to(x.device).reshape(-1, 1, 1, 1)
-        shifts = self.parameters.shifts
-        total = torch.zeros_like(image)
-        with _quiet():
-            for shift in range(shifts):
-                moved = image.roll((shift, shift), (-2, -1))
-                total += self._shrink(moved, threshold).roll((-shift, -shift), (-2, -1))
-        return (total / shifts).to(x.dtype)
-
-    def penalty(self, x: Tensor, sigma: float | Tensor) -> Tensor | None:
-        """Return what `Wavelet.penalty` does."""
-        if self.parameters.shifts > 1:
+        if self.shifts > 1:
             return None
-        with _quiet():
-            _, *details = self.analysis(x)
         total = x.new_zeros(len(x))
-        for level in details:
-            for band in level:
-                total = total + band.abs().flatten(1).sum(1)
-        return self.parameters.weight * sigma * total
+        for _ in range(self.levels):
+            if self._is_short(x):
+                break
+            coefficients = self._analyse(x)
+            x = _approximation(coefficients)
+            total = total + coefficients.abs().flatten(1).sum(1) - x.abs().flatten(1).sum(1)
+        return self.weight * sigma * total
 
-    def _shrink(self, x: Tensor, threshold: Tensor) -> Tensor:
-        approximation, *details = self.analysis(x)
-        shrunk = [type(level)(*(_soft(band, threshold) for band in level)) for level in details]
-        u: Tensor = self.synthesis((approximation, *shrunk))
-        return u[..., : x.shape[-2], : x.shape[-1]]  # without what odd sides were extended by
+    def _shrink(self, x: Tensor, threshold: Tensor, levels: int) -> Tensor:
+        if levels == 0 or self._is_short(x):
+            return x
+        coefficients = self._analyse(x)
+        shrunk = _soft(coefficients, threshold)
+        approximation = self._shrink(_approximation(coefficients), threshold, levels - 1)
+        _approximation(shrunk).copy_(approximation)
+        for axis in (-2, -1):
+            matrix = _orthogonal_matrix(self.wavelet, shrunk.shape[axis], x.dtype, x.device)
+            shrunk = _apply(matrix.t(), shrunk, axis)
+        return shrunk[..., : x.shape[-2], : x.shape[-1]]  # without what odd sides were extended by
+
+    def _analyse(self, x: Tensor) -> Tensor:
+        """Return one level `(…, 2⌈H/2⌉, 2⌈W/2⌉)` of both axes, low frequencies first."""
+        height, width = x.shape[-2:]
+        u = functional.pad(x, (0, width % 2, 0, height % 2), mode="replicate")
+        for axis in (-1, -2):
+            u = _apply(_orthogonal_matrix(self.wavelet, u.shape[axis], x.dtype, x.device), u, axis)
+        return u
+
+    def _is_short(self, x: Tensor) -> bool:
+        return min(x.shape[-2:]) < len(_low_pass(self.wavelet))
+
+
+def _approximation(coefficients: Tensor) -> Tensor:
+    height, width = coefficients.shape[-2:]
+    return coefficients[..., : height // 2, : width // 2]
+
+
+def _apply(matrix: Tensor, x: Tensor, axis: int) -> Tensor:
+    first = x.movedim(axis, 0)
+    return (matrix @ first.reshape(len(first), -1)).view(first.shape).movedim(0, axis)
+
+
+@lru_cache(maxsize=64)
+def _orthogonal_matrix(wavelet: str, n: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return one level of the transform of n values, n even, as a sparse matrix `(n, n)`.
+
+    Row r of the first n/2 is Σ_k h_k x[2r + L/2 − k] with the low pass h of L taps, of the others
+    with the high pass g_k = (−1)^(k+1) h_{L−1−k}. Rows that reach over an end lose those
+    taps; they are made orthogonal to each other, and are to all others.
+    """
+    low = _low_pass(wavelet)
+    taps = torch.arange(len(low))
+    high = low.flip(0) * (2.0 * (taps % 2) - 1)
+    columns = 2 * torch.arange(n // 2)[:, None] + len(low) // 2 - taps
+    columns, values = columns.repeat(2, 1), torch.stack([low, high]).repeat_interleave(n // 2, 0)
+    inside = (columns >= 0) & (columns < n)
+    rows = torch.arange(n)[:, None].expand_as(columns)
+    whole = inside.all(1)
+    cut = (~whole).nonzero().flatten()
+    indices = [torch.stack([rows[whole].flatten(), columns[whole].flatten()])]
+    entries = [values[whole].flatten()]
+    if len(cut):
+        touched = columns[cut][inside[cut]].unique()
+        short = values.new_zeros(len(cut), n)
+        short[torch.where(inside[cut])[0], columns[cut][inside[cut]]] = values[cut][inside[cut]]
+        q = torch.linalg.qr(short[:, touched].T).Q.T
+        indices.append(torch.stack([cut.repeat_interleave(len(touched)), touched.repeat(len(cut))]))
+        entries.append(q.flatten())
+    matrix = torch.sparse_coo_tensor(
+        torch.cat(indices, 1), torch.cat(entries), (n, n), check_invariants=True
+    )
+    return matrix.to(device, dtype).coalesce()
+
+
+@lru_cache(maxsize=8)
+def _low_pass(wavelet: str) -> Tensor:
+    import pywt
+
+    return torch.tensor(pywt.Wavelet(wavelet).dec_lo, dtype=torch.float64)
 
 
 def _soft(values: Tensor, threshold: Tensor) -> Tensor:
@@ -118,11 +157,3 @@ def _check_wavelet(name: str) -> None:
         raise ValueError(
             f"Wavelet wavelet: expected an orthogonal one (haar, db2, sym4, coif1, …), got {name!r}"
         )
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    # torch announces that its sparse matrices are in beta.
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse", category=UserWarning)
-        yield

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +13,12 @@ from cassi.viz.checks import Array, Wavelengths, as_cube, as_wavelengths
 
 VISIBLE = (380.0, 780.0)  # nm; outside, the colour matching functions are below 0.01 % of the peak
 _BLOCK_ROWS = 64  # a block of a 28×660×660 cube is 5 MB: strided cubes are copied this much at once
+_FROM_SRGB = np.array(
+    [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+)  # to XYZ, IEC 61966-2-1
+_BRADFORD = np.array(
+    [[0.8951, 0.2664, -0.1614], [-0.7502, 1.7135, 0.0367], [0.0389, -0.0685, 1.0296]]
+)  # XYZ to cones, Lam 1985
 _BRIGHT = 0.95  # linear level of the 99.5th percentile: highlights keep a little room
 
 
@@ -37,7 +46,7 @@ def srgb(
     Args:
         cube: (C, H, W), reflectance or radiance, any scale; negative values render as black.
         wavelengths: (C,), nm, increasing, or None.
-        illuminant: light that falls on a cube of reflectances, a name of colour-science
+        illuminant: light that falls on a cube of reflectances, a CIE or ISO name
             ("D65", "D50", "A", …); None for a cube of radiances, E = 1.
         exposure: factor on the linear picture; None for ``exposure_of(cube, …)``. Give several
             pictures the same one to compare them.
@@ -182,23 +191,28 @@ def _observer(illuminant: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarra
 
     The last matrix includes k and the adaptation of E's white, so that E itself gives (1, 1, 1).
     """
-    import colour
-
-    if illuminant is not None and illuminant not in colour.SDS_ILLUMINANTS:
-        names = ", ".join(sorted(colour.SDS_ILLUMINANTS))
+    tables = _tables()
+    illuminants = tables["illuminants"]
+    if illuminant is not None and illuminant not in illuminants:
+        names = ", ".join(sorted(illuminants))
         raise ValueError(f"expected an illuminant, got {illuminant!r}: choose one of {names}")
-    observer = colour.MSDS_CMFS["CIE 1931 2 Degree Standard Observer"]
-    grid = np.asarray(observer.wavelengths, np.float64)
-    cmfs = np.asarray(observer.values, np.float64).T
+    grid, cmfs = _table(*tables["observer"])
     light = np.ones_like(grid)
     if illuminant is not None:
-        spectrum = colour.SDS_ILLUMINANTS[illuminant]
-        light = np.interp(grid, spectrum.wavelengths, spectrum.values)
+        light = np.interp(grid, *_table(*illuminants[illuminant]))
     white = cmfs @ light
-    space = colour.RGB_COLOURSPACES["sRGB"]
-    from_srgb = np.asarray(space.matrix_RGB_to_XYZ, np.float64)
-    adapt = colour.adaptation.matrix_chromatic_adaptation_VonKries(
-        white / white[1], from_srgb.sum(axis=1), transform="Bradford"
-    )
-    to_srgb = np.linalg.inv(from_srgb) @ adapt / white[1]
+    cones = _BRADFORD @ np.stack([white / white[1], _FROM_SRGB.sum(axis=1)], axis=1)
+    adapt = np.linalg.inv(_BRADFORD) @ np.diag(cones[:, 1] / cones[:, 0]) @ _BRADFORD
+    to_srgb = np.linalg.inv(_FROM_SRGB) @ adapt / white[1]
     return grid, cmfs, to_srgb, light
+
+
+def _tables() -> dict[str, Any]:
+    """Reads color.json, which names its source; `scripts/data/color.py` wrote it."""
+    tables: dict[str, Any] = json.loads(Path(__file__).with_name("color.json").read_text())
+    return tables
+
+
+def _table(axis: list[float], values: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+    array = np.asarray(values, np.float64)
+    return axis[0] + axis[1] * np.arange(array.shape[-1]), array

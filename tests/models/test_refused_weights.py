@@ -14,7 +14,7 @@ from torch import nn
 
 import cassi
 from cassi.apps.train.files import checkpoint_folder
-from cassi.apps.train.options import add_earlier_options
+from cassi.apps.train.options import add_earlier_options, save_options
 from cassi.models.load import create_model, load_model, load_published
 from cassi.priors.weights import SHOWN, load_weights, read_file
 from cassi.systems import Curve
@@ -166,6 +166,33 @@ def test_weights_in_an_archive_that_lies(tmp_path: Path) -> None:
     [
         ["+hydra.callbacks.x._target_=os.system"],
         ["hydra/launcher=joblib"],
+        ["+hydra/callbacks=log"],
+        ["~hydra"],
+        ["~hydra/launcher"],
+        ["hydra@x=y"],
+        ["+trainer@hydra.callbacks.x=default"],
+        ["model=gap_net", "++hydra.searchpath=[file:///tmp]"],
+        ["'hydra'.callbacks.x._target_=os.system"],
+        [" hydra.run.dir=x"],
+        ["+ hydra.run.dir=x"],
+        ["\nhydra.run.dir=x"],
+        ["--experimental-rerun=checkpoints/last.ckpt"],
+        ["--config-dir=.", "--config-name=mine"],
+        ["-cd", "."],
+        ["--multirun"],
+        ["-m"],
+        ["seed"],
+        ["defaults=[x]"],
+        ["+searchpath=[file:///tmp]"],
+        ["callback.x._target_=os.system"],
+        ["experiment=../../../tmp/mine"],
+        ["experiment=/tmp/mine"],
+        ["experiment='../mine'"],
+        ["experiment=${vars.x}"],
+        ["data=[bundled,../mine]"],
+        ["+experiment@_global_=../mine"],
+        ["+experiment/../../mine=x"],
+        ["+noise@data.simulator.noise=../mine"],
         [{"a": 1}],
         {"a": 1},
         "text",
@@ -178,6 +205,21 @@ def test_options_of_a_stranger(options: object, tmp_path: Path) -> None:
     (checkpoint_folder(tmp_path) / "options.yaml").write_text(json.dumps(options))
     with pytest.raises(ValueError, match="expected a list of options"):
         add_earlier_options(arguments)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "model=gap_net", "model.stages=1", "~optimizer.betas", "+vars.x=1", "ckpt=null",
+        "optimizer._target_=torch.optim.SGD", "scheduler=null", "callbacks=[default,ema]",
+        "noise@data.simulator.noise=shot", "data.root='../a b/c'", "~logger", "~scheduler=cosine",
+        "model.path='../a/model.safetensors'", "trainer=ddp_cpu", "camera=../mine.yaml",
+    ],
+)  # fmt: skip
+def test_options_of_ones_own(option: str, tmp_path: Path) -> None:
+    arguments = ["ckpt=last", f"hydra.run.dir={tmp_path}"]
+    save_options(tmp_path, [option])
+    assert add_earlier_options(arguments)[-2:] == arguments
 
 
 def test_curve(tmp_path: Path) -> None:

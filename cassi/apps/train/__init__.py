@@ -16,11 +16,11 @@ from torch import Tensor
 
 from cassi.apps.command import Run, prepare_process, run_command
 from cassi.apps.reconstructors import build_network, rewrite_model_path, store_models
-from cassi.apps.settings import Train, Validation, check_nodes
+from cassi.apps.settings import Train, Validation, check_nodes, to_dict
 from cassi.apps.signals import Terminated, leave_to_lightning
 from cassi.apps.train import files, inputs, options
 from cassi.apps.train.rehearsal import rehearse
-from cassi.config import build
+from cassi.config import build, homes
 from cassi.models.network import memory_format_warning
 from cassi.systems import SDCassi
 
@@ -28,9 +28,10 @@ from cassi.systems import SDCassi
 def main() -> None:
     """Run the command."""
     store_models()
-    arguments = ["dry_run=true" if word == "--dry-run" else word for word in sys.argv[1:]]
-    sys.argv[1:] = rewrite_model_path(options.add_earlier_options(arguments))
-    run_command("cassi-train", Train, train)
+    sys.argv[1:] = ["dry_run=true" if word == "--dry-run" else word for word in sys.argv[1:]]
+    run_command(
+        "cassi-train", Train, train, lambda a: rewrite_model_path(options.add_earlier_options(a))
+    )
 
 
 def train(settings: Train, run: Run) -> float:
@@ -191,6 +192,9 @@ def _check_nodes(settings: Train) -> None:
     for group in ("callbacks", "logger"):
         nodes |= {f"{group}.{name}": node for name, node in getattr(settings, group).items()}
     check_nodes({name: node for name, node in nodes.items() if node is not None})
+    # A denoiser may be a program in a file, and options come from the folder of another's training.
+    if any(home.startswith("cassi.priors.") for home in homes(to_dict(settings))):
+        raise ValueError("cassi-train: a prior is part of a network; config nodes name none")
 
 
 def _check_extra() -> None:

@@ -56,11 +56,23 @@ def refused(train, tmp_path):
         (["callbacks.last._target_=os.system"], "not allowed"),
         (["callbacks.last.every_n_train_steps=3"], "every_minutes"),
         (["logger.csv._target_=lightning.pytorch.loggers.WandbLogger"], "not allowed"),
+        (["+logger.x={_target_: cassi.priors.Denoiser, network: a.pt}"], "config nodes name none"),
         (["ckpt=none.ckpt"], "no file none.ckpt"),
     ],
 )
 def test_wrong_values(refused, overrides, said):
     assert said in refused(*overrides)
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--experimental-rerun=last.ckpt", "--config-dir=.", "hydra/launcher=joblib", "data=../mine"],
+)
+def test_options_of_a_stranger(refused, tmp_path, option):
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoints" / "options.yaml").write_text(f"- {option}\n")
+    line = refused("ckpt=last", f"hydra.run.dir={tmp_path / 'run'}")
+    assert f"{option!r} is none" in line
 
 
 def test_what_is_no_checkpoint(refused, tmp_path):
