@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.registry import Card
+from cassi.precision import autocast, check_precision, warn_if_slow
 from cassi.solvers import (
     Callback,
     Solution,
@@ -26,9 +27,6 @@ from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.linear_system import seen
 from cassi.solvers.refine import VISIBLE
 from cassi.solvers.strength import Choice
-
-PRECISIONS = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
-"""As Lightning's Trainer has them: what autocast computes in."""
 
 BLEND = 0.2
 """Share of the start's cube in what shipped weights return."""
@@ -78,7 +76,8 @@ class Inference(nn.Module):
         blend: b, the share of the start's cube in what follows.
         solver: is given the noise relative to the root mean square of y, and returns the solver
             that goes on from the cube before it is refined.
-        precision: one of `PRECISIONS`.
+        precision: one of `cassi.precision.PRECISIONS`; "auto" is what is fast on the device for a
+            network that comes with its weights, and 32-true for any other.
         check: is given the camera before every run, to refuse one that does not fit.
         finder: finds the mask where it lies, by what the start predicts of pixels held out; None
             takes the camera as it is given.
@@ -98,16 +97,14 @@ class Inference(nn.Module):
         start: Solver | None = None,
         blend: float = 0.0,
         solver: Choose | None = None,
-        precision: str = "32-true",
+        precision: str = "auto",
         check: Callable[[Any], None] | None = None,
         finder: Align | None = None,
     ) -> None:
         super().__init__()
-        if precision not in PRECISIONS:
-            raise ValueError(
-                f"precision: expected {', '.join(PRECISIONS)}, got {precision!r}; a network's "
-                "weights stay float32"
-            )
+        check_precision(precision)
+        if precision == "auto" and getattr(network, "shipped", None) is None:
+            precision = "32-true"
         self.network = network.eval()
         self.refined, self.precision, self.check = refined, precision, check
         self.start, self.blend, self.solver = start, blend, solver
@@ -133,6 +130,7 @@ class Inference(nn.Module):
         """Return the measurement without bad pixels, and the camera with its mask where it lies."""
         if self.check is not None:
             self.check(system)
+        warn_if_slow(self.precision, y.device)
         y = seen(y, system)
         found = self.align(y, system) if statistics is None else None
         return y, system if found is None else found.system
@@ -214,8 +212,7 @@ class Inference(nn.Module):
         }
         if hasattr(system, "good") and not getattr(self.network, "sees_operators", False):
             y, system = fill_in(y, system), system.system
-        dtype = PRECISIONS[self.precision]
-        with torch.autocast(y.device.type, dtype, enabled=dtype is not None):
+        with autocast(self.precision, y.device):
             x: Tensor = self.network(y, system, **more)
         return x.float()
 
@@ -286,7 +283,7 @@ def fill_in(y: Tensor, system: Any) -> Tensor:
 
 
 def prepare(
-    network: nn.Module, refine: bool | Literal["auto"] = "auto", precision: str = "32-true"
+    network: nn.Module, refine: bool | Literal["auto"] = "auto", precision: str = "auto"
 ) -> Inference:
     """Make a network ready to reconstruct.
 
