@@ -16,9 +16,9 @@ PARTS = {
     # part: the parts of cassi it may import, itself aside
     "ops": set(),
     "systems": {"ops"},
-    "priors": {"ops"},
+    "priors": {"ops", "precision"},
     "solvers": set(),
-    "models": {"solvers", "priors", "ops", "calibration"},
+    "models": {"solvers", "priors", "ops", "calibration", "precision"},
     "data": {"systems", "ops", "checks"},
     "calibration": {"ops", "systems", "checks"},
     "metrics": {"checks"},
@@ -30,6 +30,7 @@ PARTS = {
     "config": set(),
     "checks": set(),
     "threads": set(),
+    "precision": set(),
 }
 CONFIG_LIBRARIES = {"hydra", "omegaconf"}
 SLOW = {
