@@ -16,10 +16,10 @@ PARTS = {
     # part: the parts of cassi it may import, itself aside
     "ops": set(),
     "systems": {"ops"},
-    "priors": {"ops"},
+    "priors": {"ops", "precision"},
     "solvers": set(),
     "methods": {"solvers", "priors"},
-    "models": {"solvers", "priors", "ops", "methods"},
+    "models": {"solvers", "priors", "ops", "methods", "precision"},
     "data": {"systems", "ops", "checks"},
     "calibration": {"ops", "systems", "checks"},
     "camera_search": {"calibration", "methods", "solvers", "systems"},
@@ -32,6 +32,7 @@ PARTS = {
     "config": set(),
     "checks": set(),
     "threads": set(),
+    "precision": set(),
 }
 CONFIG_LIBRARIES = {"hydra", "omegaconf"}
 SLOW = {

@@ -28,6 +28,7 @@ from cassi.data.store import fingerprint
 from cassi.models.inference import prepare
 from cassi.models.load import load_model, make_network, read_card
 from cassi.models.registry import Card, Entry, find_model, list_models, weight_files
+from cassi.precision import resolve
 from cassi.solvers import Solution, Solver
 from cassi.solvers.base import Reconstructor
 
@@ -473,15 +474,29 @@ def settings_of(
     return settings
 
 
-def identity_of(settings: Reconstruct, bands: int) -> dict[str, Any]:
-    """Return what the results of a reconstructor depend on beside camera and measurement."""
-    settings = adapted(settings)
-    solver = {"solver": settings.solver, "prior": settings.prior}
+def identity_of(settings: Reconstruct, bands: int, device: torch.device) -> dict[str, Any]:
+    """Return what the results of a reconstructor depend on beside camera and measurement.
+
+    "auto" is named by the precision that it stands for on the device: other bits, another result.
+    """
+    settings, auto = adapted(settings), resolve("auto", device)
+    solver = {"solver": settings.solver, "prior": _settle(settings.prior, auto)}
     if settings.model is None:
         return name_weights(solver)
     settled = {"bands": bands, "refine": settings.refine, "precision": settings.precision}
+    settled |= {"auto": auto} if settings.model.get("name") in list_models(shipped=True) else {}
     settled |= solver if has_start(settings) else {}
     return name_weights({"model": settings.model, **settled})
+
+
+def _settle(value: Any, auto: str) -> Any:
+    """Write the precision that "auto" stands for into a prior's settings."""
+    if isinstance(value, list):
+        return [_settle(item, auto) for item in value]
+    if not isinstance(value, dict):
+        return value
+    settled = {key: _settle(item, auto) for key, item in value.items()}
+    return settled | ({"precision": auto} if settled.get("precision") == "auto" else {})
 
 
 def name_weights(value: Any) -> Any:

@@ -19,6 +19,7 @@ from cassi.apps.inputs import Inputs
 from cassi.apps.settings import Output
 from cassi.data.resample import to_wavelengths
 from cassi.evaluation.tables import strict
+from cassi.precision import resolve
 from cassi.solvers import Solution
 from cassi.systems import System
 from cassi.uncertainty import NORMAL, region
@@ -184,6 +185,7 @@ def environment(device: torch.device, backend: str) -> dict[str, Any]:
         "device": str(device),
         "device_name": name or platform.machine(),
         "threads": torch.get_num_threads(),
+        "precision": resolve("auto", device),
         "versions": {
             "python": platform.python_version(),
             **{package: version(package) for package in ("cassi", "torch", "numpy", "hydra-core")},

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.registry import Card
+from cassi.precision import autocast, check_precision, warn_if_slow
 from cassi.solvers import (
     Callback,
     Reconstructor,
@@ -26,9 +27,6 @@ from cassi.solvers.early_stopping import StoppingPoint
 from cassi.solvers.function import one_iteration
 from cassi.solvers.linear_system import seen
 from cassi.solvers.refine import VISIBLE
-
-PRECISIONS = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
-"""As Lightning's Trainer has them: what autocast computes in."""
 
 BLEND = 0.2
 """Share of the start's cube in what shipped weights return."""
@@ -73,7 +71,8 @@ class Inference(nn.Module):
         blend: b, the share of the start's cube in what follows.
         solver: is given the noise relative to the root mean square of y, and returns the solver
             that goes on from the cube before it is refined.
-        precision: one of `PRECISIONS`.
+        precision: one of `cassi.precision.PRECISIONS`; "auto" is what is fast on the device for a
+            network that comes with its weights, and 32-true for any other.
         check: is given the camera before every run, to refuse one that does not fit.
 
     Raises:
@@ -91,15 +90,13 @@ class Inference(nn.Module):
         start: Solver | None = None,
         blend: float = 0.0,
         solver: Choose | None = None,
-        precision: str = "32-true",
+        precision: str = "auto",
         check: Callable[[Any], None] | None = None,
     ) -> None:
         super().__init__()
-        if precision not in PRECISIONS:
-            raise ValueError(
-                f"precision: expected {', '.join(PRECISIONS)}, got {precision!r}; a network's "
-                "weights stay float32"
-            )
+        check_precision(precision)
+        if precision == "auto" and getattr(network, "shipped", None) is None:
+            precision = "32-true"
         self.network = network.eval()
         self.refined, self.precision, self.check = refined, precision, check
         self.start, self.blend, self.solver = start, blend, solver
@@ -121,6 +118,7 @@ class Inference(nn.Module):
         """Return the measurement without bad pixels; ValueError where the camera does not fit."""
         if self.check is not None:
             self.check(system)
+        warn_if_slow(self.precision, y.device)
         return seen(y, system)
 
     @torch.no_grad()
@@ -189,8 +187,7 @@ class Inference(nn.Module):
         }
         if hasattr(system, "good") and not getattr(self.network, "sees_operators", False):
             y, system = fill_in(y, system), system.system
-        dtype = PRECISIONS[self.precision]
-        with torch.autocast(y.device.type, dtype, enabled=dtype is not None):
+        with autocast(self.precision, y.device):
             x: Tensor = self.network(y, system, **more)
         return x.float()
 
@@ -261,7 +258,7 @@ def fill_in(y: Tensor, system: Any) -> Tensor:
 
 
 def prepare(
-    network: nn.Module, refine: bool | Literal["auto"] = "auto", precision: str = "32-true"
+    network: nn.Module, refine: bool | Literal["auto"] = "auto", precision: str = "auto"
 ) -> Inference:
     """Make a network ready to reconstruct.
 

@@ -68,7 +68,7 @@ def create_model(
     network = make_network(name, bands, weights, ema, **settings)
     if not shipped:
         return network
-    ready = prepare(network, use.get("refined", True), use.get("precision", "32-true"))
+    ready = prepare(network, use.get("refined", True), use.get("precision", "auto"))
     if system is not None and ready.check is not None:
         ready.check(system)
     return ready

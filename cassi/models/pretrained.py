@@ -55,7 +55,7 @@ def refining_denoiser(weights: Path | None = None, learns: bool = False) -> Deno
         weights=weights or REFINER,
         domain="subspace",
         sigma_range=(0.0, 0.3),
-        bfloat16=True,
+        precision="auto",
         learns=learns,
     )
 

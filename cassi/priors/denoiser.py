@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.checks import not_negative, whole_number
+from cassi.precision import autocast, check_precision, warn_if_slow
 from cassi.priors.subspace import from_subspace, spectral_basis, to_subspace
 from cassi.priors.weights import load_weights
 
@@ -47,10 +48,10 @@ class Denoiser:
     it, the image is scaled down until σ fits, s = strength·σ/upper end (denoiser scaling). DnCNN,
     trained at one level, has a range of width zero.
 
-    Samples do not influence each other. The network runs in float32, without gradients unless it
-    `learns`, on the device of x; its own copy is made here, in evaluation mode. Of the CPU's time
-    the convolutions in `bfloat16` take about half, at a relative error of 1/256: right for networks
-    that predict the noise.
+    Samples do not influence each other. The network runs without gradients unless it
+    `learns`, on the device of x; its own copy is made here, in evaluation mode. With a
+    `precision` of bf16-mixed it convolves in bfloat16, at a relative error of 1/256, which is right
+    for networks that predict the noise: half the time on a device that is fast in it.
 
     Args:
         network: `net(x, σ) -> x`: a module of `cassi.models`, any other module or function, or the
@@ -64,7 +65,7 @@ class Denoiser:
         sigma_range: least and largest standard deviation of the training, images in [0, 1].
         pixels: at most so many pixels, and at least one image, per call of the network: bounds the
             memory.
-        bfloat16: convolve in bfloat16.
+        precision: of the network, see `cassi.precision`; "auto": what is fast on the device of x.
         learns: let gradients through, to cube and weights; the directions of a subspace are
             constants.
 
@@ -87,7 +88,7 @@ class Denoiser:
     strength: float = 1.0
     sigma_range: Sequence[float] = (0.0, 50 / 255)
     pixels: int = 1 << 19
-    bfloat16: bool = False
+    precision: str = "32-true"
     learns: bool = False
 
     def __post_init__(self) -> None:
@@ -100,6 +101,7 @@ class Denoiser:
             raise ValueError(f"Denoiser window: expected an odd number, got {self.window}")
         whole_number("Denoiser pixels", self.pixels, 1)
         not_negative("Denoiser strength", self.strength)
+        check_precision(self.precision)
         low, high = _range(self.sigma_range)
         object.__setattr__(self, "sigma_range", (low, high))
         network = _prepare(self.network, self.weights)
@@ -175,12 +177,13 @@ class Denoiser:
         scale = scale.view(-1, 1, 1, 1)
         offset = torch.zeros_like(scale) if offset is None else offset.view(-1, 1, 1, 1)
         network = self._network_on(images.device)
+        warn_if_slow(self.precision, images.device)
         count = max(1, self.pixels // (images.shape[-2] * images.shape[-1]))
         parts = []
         for first in range(0, len(images), count):
             part = slice(first, first + count)
             given = (images[part] - offset[part]) / scale[part]
-            with torch.autocast(images.device.type, torch.bfloat16, enabled=self.bfloat16):
+            with autocast(self.precision, images.device):
                 u = network(given, level[part])
             expected = (len(given), outputs or given.shape[1], *given.shape[2:])
             if not isinstance(u, Tensor) or u.shape != expected:

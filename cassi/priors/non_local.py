@@ -75,7 +75,7 @@ class NonLocalLowRank:
     def begin(self) -> Callable[[Tensor, float | Tensor], Tensor]:
         """Return the prior of one run, which keeps its matches for `refresh` calls."""
         calls = 0
-        groups: list[Tensor] = []
+        groups: list[tuple[Tensor, Tensor]] = []
 
         def denoise(x: Tensor, sigma: float | Tensor) -> Tensor:
             nonlocal calls, groups
@@ -94,20 +94,25 @@ class NonLocalLowRank:
 
         return denoise
 
-    def _match(self, image: Tensor) -> Tensor:  # (R, H, W) → (N, M)
-        side = self._side(image)
+    def _match(self, image: Tensor) -> tuple[Tensor, Tensor]:  # (R, H, W) → (N, M), (HW, 1)
+        side, (_, height, width) = self._side(image), image.shape
         stride = min(self.stride, side)
-        return match_patches(image[:_GUIDE], side, stride, self.matches, self.radius)
+        groups = match_patches(image[:_GUIDE], side, stride, self.matches, self.radius)
+        # How many patches cover each pixel: a patch covers those after its first ones.
+        first = groups.flatten().bincount(minlength=height * width).view(height, width)
+        padded = torch.nn.functional.pad(first, (side - 1, 0, side - 1, 0))
+        cover = padded.unfold(0, side, 1).unfold(1, side, 1).sum((-2, -1))
+        return groups, cover.view(-1, 1).to(image.dtype)
 
     def _side(self, image: Tensor) -> int:
         return min(self.patch, *image.shape[-2:])
 
-    def _shrink(self, image: Tensor, groups: Tensor, sigma: Tensor) -> Tensor:
-        channels, _, width = image.shape
+    def _shrink(self, image: Tensor, matched: tuple[Tensor, Tensor], sigma: Tensor) -> Tensor:
+        (groups, cover), (channels, _, width) = matched, image.shape
         side = self._side(image)
         within = patch_pixels(side, width).to(image.device)
         source = image.flatten(1).mT.contiguous()
-        total, cover = torch.zeros_like(source), torch.zeros_like(source[:, :1])
+        total = torch.zeros_like(source)
         matches, numbers = groups.shape[1], side * side * channels
         noise = self.weight * sigma * (math.sqrt(matches) + math.sqrt(numbers))
         for some in groups.split(max(1, _CHUNK // (matches * numbers))):
@@ -116,7 +121,6 @@ class NonLocalLowRank:
             mean = stack.mean(1, keepdim=True)
             clean = _shrink_singular_values(stack - mean, noise) + mean
             total.index_add_(0, pixels, clean.view(-1, channels))
-            cover.index_add_(0, pixels, torch.ones_like(cover[:1]).expand(len(pixels), 1))
         return (total / cover).mT.reshape(image.shape)
 
 

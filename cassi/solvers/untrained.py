@@ -72,8 +72,8 @@ class Untrained:
         level: signal level at which the network sees the measurement, > 0; f and s are relative to
             it. Where scenes reach from 0 to 1, as the authors' do, it is 0.52 in the median of
             CAVE's training scenes, 0.29 to 0.87.
-        precision: "32-true", or "bf16-mixed" for a network that computes in bfloat16; weights, code
-            and loss stay as they are.
+        precision: "32-true" ("auto" is the same), or "bf16-mixed" for a network that computes in
+            bfloat16; weights, code and loss stay as they are.
 
     Raises:
         TypeError: the network is no function.
@@ -103,6 +103,8 @@ class Untrained:
                 raise ValueError(f"Untrained {name}: expected a number > 0, got 0")
         for name in ("sparsity", "spread", "disturbance"):
             not_negative(f"Untrained {name}", getattr(self, name))
+        if self.precision == "auto":  # no weights that are known to bear another
+            object.__setattr__(self, "precision", "32-true")
         if self.precision not in PRECISIONS:
             expected = " or ".join(PRECISIONS)
             raise ValueError(f"Untrained precision: expected {expected}, got {self.precision!r}")

@@ -142,7 +142,7 @@ def test_sigma_is_told_within_the_range_of_the_training() -> None:
 def test_bfloat16_is_close() -> None:
     network = DRUNet(widths=(4, 4, 4, 4), blocks=1, residual=True)
     x = _cube()
-    u = Denoiser(network, bfloat16=True)(x, 0.1)
+    u = Denoiser(network, precision="bf16-mixed")(x, 0.1)
     assert u.dtype == torch.float32
     torch.testing.assert_close(u, Denoiser(network)(x, 0.1), atol=5e-3, rtol=0)
 

@@ -38,7 +38,7 @@ def test_the_loop_that_is_fitted_is_the_one_that_refines(sample, monkeypatch):
         return replace(blended, method=replace(blended.method, iterations=3))
 
     monkeypatch.setattr(train_refiner, "refining", few)
-    denoiser = replace(refining_denoiser(), bfloat16=False)
+    denoiser = replace(refining_denoiser(), precision="32-true")
     solver = few(float(sample.noise), Compose([SMOOTHER, denoiser]))
     x = solver.run(sample.y, sample.system, x0=sample.x.float()).x
     expected = torch.lerp(x, sample.first.float(), BLEND)

@@ -52,7 +52,7 @@ def make_reconstructors(
             # Random weights do not depend on what else is made.
             recipe = Recipe(replace(told, seed=settings.seed), device)
             made[name], _ = recipe.make(bands)
-            identities[name] = fingerprint(identity_of(told, bands), content=True)
+            identities[name] = fingerprint(identity_of(told, bands, device), content=True)
         except (ValueError, TypeError) as error:
             if not raised_here(error):
                 raise

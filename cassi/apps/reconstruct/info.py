@@ -23,6 +23,7 @@ from cassi.apps.reconstructors import Recipe
 from cassi.apps.results import peak_memory
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.data.formats import machine_memory
+from cassi.precision import resolve
 from cassi.solvers import Solver
 from cassi.solvers.base import Reconstructor
 from cassi.systems import System
@@ -90,7 +91,8 @@ def describe(settings: Reconstruct, recipe: Recipe, into: str) -> list[str]:
         "cube": f"{bands} bands of {height} x {width} pixels{span}",
         "method": name_method(reconstructor),
         "besides": ", ".join(_besides(settings)) or None,
-        "device": f"{device}{threads}, {ops.backend(device)} operators",
+        "device": f"{device}{threads}, {ops.backend(device)} operators, "
+        f"precision=auto is {resolve('auto', device)}",
         "time": f"{_duration(total)} to reconstruct, without reading, pictures and report",
         "memory": about if budget is None else f"at most {budget}, block by block",
         "writes": f"{', '.join(written)} into {into}{'/NAME' * (many > 1)}",

@@ -22,6 +22,7 @@ from cassi.apps.train import files, inputs, options
 from cassi.apps.train.rehearsal import rehearse
 from cassi.config import build, homes
 from cassi.models.network import memory_format_warning
+from cassi.precision import doubt
 from cassi.systems import SDCassi
 
 
@@ -59,6 +60,8 @@ def train(settings: Train, run: Run) -> float:
     net, card = build_network(settings.model, len(wavelengths))
     card = replace(card, wavelengths=wavelengths)
     data = inputs.load_data(settings)
+    if first and (said := _doubt_precision(settings)) is not None:
+        print(f"warning: {said}", file=sys.stderr)
     if settings.channels_last and first:
         _warn_of_layout(net, data.samples[0])
     if settings.dry_run:
@@ -173,6 +176,15 @@ def _quiet() -> None:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"lightning\.")
+
+
+def _doubt_precision(settings: Any) -> str | None:
+    """Say that the trainer's precision is slow on its device, if it is; see `doubt`."""
+    accelerator = settings.trainer.get("accelerator", "auto")
+    on_gpu = accelerator in ("gpu", "cuda") or (accelerator == "auto" and torch.cuda.is_available())
+    said = doubt(str(settings.trainer.get("precision")), "cuda" if on_gpu else "cpu")
+    # The trainer has no "auto".
+    return said and said.replace("precision=", "trainer.precision=", 1).replace("=auto", "=32-true")
 
 
 def _warn_of_layout(net: Any, cube: Tensor) -> None:
