@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import cassi
+from cassi.calibration.camera_check import POSES, check_camera, check_spectra
 from cassi.calibration.spectra import comb, direction, read_statistics
-from cassi.calibration.verdict import POSES, check_camera, check_spectra
 from cassi.systems import BlurredCassi, DDCassi, SDCassi
 from tests.shared import uniform
 

@@ -28,10 +28,10 @@ from cassi.apps.errors import describe_failure
 from cassi.apps.inputs import Inputs, load_inputs
 from cassi.apps.reconstruct.batch import batch_size, can_share, recover_together
 from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
+from cassi.apps.reconstruct.camera_check import say
 from cassi.apps.reconstruct.one import Result, fit, recover, write_results
 from cassi.apps.reconstruct.passes import Passes, forget_passes
 from cassi.apps.reconstruct.snapshots import Snapshot, find_snapshots, settings_of_snapshot
-from cassi.apps.reconstruct.verdict import say
 from cassi.apps.reconstructors import Recipe
 from cassi.apps.settings import Reconstruct
 from cassi.apps.store import fingerprint_settings

@@ -16,8 +16,8 @@ from cassi.apps import results
 from cassi.apps.inputs import Inputs
 from cassi.apps.progress import Progress
 from cassi.apps.reconstruct.calibrated import aligned
+from cassi.apps.reconstruct.camera_check import check
 from cassi.apps.reconstruct.passes import Passes
-from cassi.apps.reconstruct.verdict import check
 from cassi.apps.reconstructors import Recipe
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.data.atomic import atomic_folder
