@@ -4,7 +4,7 @@ from typing import Any
 
 import cassi.threads  # noqa: F401 - first of all, before torch is loaded
 from cassi import adapters, metrics, models, ops, uncertainty
-from cassi.calibration.verdict import check_camera
+from cassi.calibration.camera_check import check_camera
 from cassi.data.io import read_cube, read_mask, read_measurement, write_cube
 from cassi.models.load import create_model, load_model, load_published
 from cassi.models.registry import list_models

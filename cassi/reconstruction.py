@@ -207,14 +207,14 @@ def read_camera(path: str | os.PathLike[str]) -> Any:
             are relative to the file, else to the current folder.
 
     Returns:
-        A `cassi.apps.camera.opened.Camera` with `system`, `wavelengths`, `preprocessing`, `noise`.
+        A `cassi.apps.camera.camera.Camera` with `system`, `wavelengths`, `preprocessing`, `noise`.
 
     Raises:
         OSError: a file is missing.
         ValueError: it is no camera, its values do not fit each other, or it leaves the number of
             bands open.
     """
-    from cassi.apps.camera.opened import open_camera
+    from cassi.apps.camera.camera import open_camera
 
     return open_camera(path)
 

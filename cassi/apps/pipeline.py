@@ -17,8 +17,8 @@ from cassi.apps.calibrate.inputs import good_pixels, plain
 from cassi.apps.calibrate.results import summarize_calibration
 from cassi.apps.inputs import Inputs, load_inputs
 from cassi.apps.progress import Progress
+from cassi.apps.reconstruct.camera_check import check
 from cassi.apps.reconstruct.passes import Passes
-from cassi.apps.reconstruct.verdict import check
 from cassi.apps.reconstructors import Recipe, build_solver
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.camera_search import align, calibrate_on

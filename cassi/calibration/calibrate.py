@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from cassi.calibration.combine import SHOWN, fuse, widened, widened_error
 from cassi.calibration.fit import Fit, are_near, fit_geometry, search_start, significant, sureness
-from cassi.calibration.fusion import SHOWN, fuse, widened, widened_error
 from cassi.calibration.geometry import Geometry, moved_camera, on_pixels, placed
 from cassi.calibration.heldout import HeldOut, Prediction, Prepare
 from cassi.calibration.parameters import CODE, PARAMETERS, PLACE, SHARED, SHIFT, TILT, changed

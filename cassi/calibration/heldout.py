@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
 from cassi.calibration.geometry import Geometry, moved_camera, placed_camera
+from cassi.solvers import heldout as solvers_heldout
+from cassi.solvers.heldout import draw_heldout
 from cassi.systems import SDCassi, TiltedCassi
 
 Reconstruct = Callable[[Tensor, Any, Tensor | None], Tensor]
@@ -76,9 +78,7 @@ class HeldOut:
         self.lines = brightest_lines(y, system, pixels)
         start, stop = self.lines
         self.y = y.narrow(system.part_axis, start, stop - start).contiguous()
-        generator = torch.Generator().manual_seed(seed)
-        drawn = torch.rand(self.y[:1].shape, generator=generator) < share
-        drawn = drawn.to(y.device)
+        drawn = draw_heldout(self.y.shape[1:], share, seed).to(y.device)
         self.seen, self._where = ~drawn, drawn.expand_as(self.y)
         if good is not None:
             good = good.narrow(system.part_axis, start, stop - start)
@@ -164,7 +164,4 @@ def brightest_lines(y: Tensor, system: SDCassi, pixels: int) -> tuple[int, int]:
     """
     length = system.cube_shape[system.part_axis]
     count = min(length, max(64, pixels // max(1, y.numel() // length)))
-    light = y.square().movedim(system.part_axis, 0).flatten(1).sum(1).double().cumsum(0)
-    light = pad(light, (1, 0))
-    start = int((light[count:] - light[: length - count + 1]).argmax())
-    return start, start + count
+    return solvers_heldout.brightest_lines(y, system, count)

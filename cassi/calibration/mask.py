@@ -11,6 +11,7 @@ from torch import Tensor
 from cassi.calibration.geometry import turned
 from cassi.calibration.windows import Frame
 from cassi.systems import SDCassi, TiltedCassi
+from cassi.systems.conjugate import ConjugateGradients
 from cassi.systems.tilted import forward_parts, line_parts
 
 _ITERATIONS = 40
@@ -87,17 +88,13 @@ def refine_mask(lights: Sequence[Light], system: SDCassi | TiltedCassi) -> Tenso
         return found
 
     # The misfit is quadratic, so its gradient without data applies its matrix.
-    x = torch.zeros_like(start)
-    r = -gradient(start, True)
-    p, size = r.clone(), r.square().sum()
-    for _ in range(_ITERATIONS):
-        if size == 0:
-            break
-        applied = gradient(p, False) + _PRIOR * p
-        alpha = size / (p * applied).sum()
-        x, r = x + alpha * p, r - alpha * applied
-        before, size = size, r.square().sum()
-        p = r + size / before * p
+    solver = ConjugateGradients(iterations=_ITERATIONS)
+    x, _ = solver.solve(
+        lambda m: gradient(m.transpose(0, 1), False).transpose(0, 1),
+        -gradient(start, True).transpose(0, 1),
+        start.new_tensor([_PRIOR]),
+    )
+    x = x.transpose(0, 1)
     most = max(1.0, start.amax().item())
     return turned(system, (start + x).clamp(0, most)).contiguous()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -12,11 +11,10 @@ from torch.nn.functional import pad
 
 from cassi.calibration.geometry import Geometry, code_images, moved_mask, moved_offsets, turned
 from cassi.calibration.parameters import PARAMETERS, place_of
+from cassi.plain_scenes import SIDE, WINDOWS, cut_windows, linear_maps, smooth_spectra
 from cassi.systems import SDCassi
 from cassi.systems.tilted import LinePart, line_parts, moved_lines
 
-SIDE = 16
-"""Pixels of a window: enough for its unknowns, few enough for a scene to be plain in it."""
 SPECTRA = 10
 """Cosines over the bands, of which the spectrum of a plain scene is made."""
 PENALTY = 0.003
@@ -26,8 +24,6 @@ FLOOR = 1e-8
 """Of the mean square of a window: what is left there is rounding."""
 LEAST_GOOD = 0.5
 """Share of the pixels of a window that is used."""
-WINDOWS = 600
-"""More do not make the estimate better, for the camera is the same everywhere."""
 STRIPS = 8
 """Rows of windows are taken at least, where a frame has them."""
 
@@ -51,9 +47,7 @@ class Frame:
     @staticmethod
     def snapshot(y: Tensor, bands: int, good: Tensor | None = None) -> Frame:
         """Return the frame of an unknown scene."""
-        at = (torch.arange(bands, dtype=y.dtype, device=y.device) + 0.5) / bands
-        orders = torch.arange(min(SPECTRA, bands), dtype=y.dtype, device=y.device)
-        return Frame(y, None, torch.cos(math.pi * orders[:, None] * at), good)
+        return Frame(y, None, smooth_spectra(bands, SPECTRA, y), good)
 
     @staticmethod
     def monochromatic(y: Tensor, band: float, good: Tensor | None = None) -> Frame:
@@ -138,11 +132,7 @@ class Windows:
         self.data, self.light = data, light.clamp_min(1e-30)
         batch = torch.arange(len(y), device=y.device)
         self.place = place.to(y.device)[:, None] + 16 * batch
-        side = torch.linspace(-1, 1, SIDE, dtype=dtype, device=y.device)
-        one = torch.ones_like(side)
-        maps = (one[:, None] * one, side[:, None] * one, one[:, None] * side)
-        shots = y.shape[1]
-        self.maps = torch.stack([value.flatten().repeat(shots) for value in maps])
+        self.maps = linear_maps(SIDE, SIDE, data).flatten(1).repeat(1, y.shape[1])
         orders = 1 + torch.arange(len(frame.spectra), dtype=torch.float64, device=y.device)
         varies = torch.tensor([1.0, 3.0, 3.0], dtype=torch.float64, device=y.device)
         self.penalty = PENALTY * (orders[:, None] * varies).flatten()
@@ -257,11 +247,7 @@ class Windows:
 
     def _cut(self, image: Tensor) -> Tensor:
         """Cut the chosen lines `(S, K, lines, W)` into the chosen windows `(N, S, K·256)`."""
-        many, shots, height, width = image.shape
-        down, across = height // SIDE, width // SIDE
-        image = image[..., : across * SIDE]
-        cut = image.reshape(many, shots, down, SIDE, across, SIDE).permute(2, 4, 0, 1, 3, 5)
-        return cut[self.strip, self.column].reshape(-1, many, shots * SIDE**2)
+        return cut_windows(image, self.strip, self.column)
 
     def _design(self, images: Tensor) -> Tensor:  # (N, S, n) → (N, n, 3S)
         images = images.to(self.keep) * self.keep

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from cassi.plain_scenes import SIDE, WINDOWS, fit_windows, linear_maps, smooth_spectra
 from cassi.solvers.linear_system import LinearSystem
 from cassi.solvers.schedules import Schedule
 
@@ -21,11 +22,8 @@ Parts = Callable[[], Iterable[tuple[Tensor, LinearSystem]]]
 UNSEEN = 0.003
 """Noise relative to the root mean square of y (50 dB) below which there is none."""
 _SAMPLES = 1 << 20  # a quantile sorts: of a large detector every n-th pixel is enough
-_WINDOWS = 600  # more do not make the estimate of the noise better
 _BINS = 4  # of brightness
 _SHARE = 0.02  # of the windows show plain parts of nearly every scene
-_SIDE = 16  # of a window, in pixels: enough for the unknowns, few enough for a scene to be simple
-_USABLE = 0.7  # of a window's pixels
 _SPECTRA = 6  # smooth spectra, cosines
 _NORMAL = 2.054  # quantile of the best 2 %
 _FLOOR = 1e-3  # keeps the vector of the power iteration positive where the detector is dark
@@ -293,18 +291,18 @@ def _noise_of_parts(
     parts: Iterable[tuple[Tensor, LinearSystem]], axis: int, shape: Sequence[int]
 ) -> Tensor:
     """Estimate the noise, `(B,)` in the unit of y, of a measurement of that shape in parts."""
-    down, across = shape[-2] // _SIDE, shape[-1] // _SIDE
-    chosen = torch.arange(0, down * across, down * across // _WINDOWS + 1)
+    down, across = shape[-2] // SIDE, shape[-1] // SIDE
+    chosen = torch.arange(0, down * across, down * across // WINDOWS + 1)
     places = torch.stack((chosen // max(1, across), chosen % max(1, across)), 1)
     variances, means, first = [], [], 0
     for y, system in parts:
-        count = y.shape[axis] // _SIDE
+        count = y.shape[axis] // SIDE
         inside = (places[:, axis] >= first) & (places[:, axis] < first + count)
         at = places[inside]
         at[:, axis] -= first
         first += count
         if len(at):
-            variance, mean = _fit_windows(y, system, at.to(y.device))
+            variance, mean = _plain_variance(y, system, at.to(y.device))
             variances.append(variance)
             means.append(mean)
     if len(chosen) < 20 or sum(map(len, variances)) < 20:
@@ -326,57 +324,26 @@ def _at_mean_brightness(variance: Tensor, brightness: Tensor) -> Tensor:
     return torch.stack(levels)
 
 
-def _fit_windows(y: Tensor, system: LinearSystem, at: Tensor) -> tuple[Tensor, Tensor]:
-    """Fit the images of plain scenes to windows of a measurement.
+def _plain_variance(y: Tensor, system: LinearSystem, at: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what plain scenes leave of windows of a measurement.
 
     Args:
-        y: measurement `(B, K, H, W')`.
+        y: measurement `(B, K, H', W')`.
         system: the camera.
         at: row and column of each window, counted in windows, `(P, 2)`.
 
     Returns:
-        The variance of what the fit leaves, corrected for being among the best 2 %, and the mean,
-        `(P, B)` each; empty where the windows have no more pixels than unknowns.
+        The variance, corrected for being among the best 2 %, and the mean, `(P, B)` each; empty
+        where the windows have no more pixels than unknowns.
     """
-    data = _cut(y, at)  # (P, B, pixels)
-    # (P, B, images, pixels): the camera may have a mask of its own for every sample
-    columns = torch.stack([_cut(image, at) for image in _plain_images(y, system)], 2)
-    freedom: Any = columns.shape[3] - columns.shape[2]
-    if freedom < 32:
-        return data.new_zeros(0), data.new_zeros(0)
-    share: Any = 1.0
-    if hasattr(system, "good"):  # where many pixels are bad, little is left to see noise in
-        good = _cut(system.good.to(y).expand(len(y), -1, -1, -1), at).mean(2)
-        usable = good.amin(1) > _USABLE
-        data, columns, share = data[usable], columns[usable], good[usable]
-        freedom = share * data.shape[2] - columns.shape[2]
-    q, _ = torch.linalg.qr(columns.mT)
-    data = data[..., None]
-    rest = data - q @ (q.mT @ data)
-    variance = rest.square().sum((2, 3)) / freedom
-    # The quantile of a χ² variable over its mean (Wilson, Hilferty, 1931).
-    spread = 2 / (9 * freedom)
-    root = spread.sqrt() if isinstance(spread, Tensor) else math.sqrt(spread)
-    best = (1 - spread - _NORMAL * root) ** 3
-    return variance / best, data.mean((2, 3)) / share
-
-
-def _plain_images(y: Tensor, system: LinearSystem) -> list[Tensor]:
     batch, bands, height, width = system.adjoint(y).shape
-    at = (torch.arange(bands, device=y.device, dtype=y.dtype) + 0.5) / bands
-    down = torch.linspace(-1, 1, height, device=y.device, dtype=y.dtype).view(-1, 1)
-    right = torch.linspace(-1, 1, width, device=y.device, dtype=y.dtype)
-    maps = [torch.ones_like(down + right), down.expand(-1, width), right.expand(height, -1)]
-    spectra = [torch.cos(math.pi * k * at) for k in range(min(_SPECTRA, bands))]
+    maps, spectra = linear_maps(height, width, y), smooth_spectra(bands, _SPECTRA, y)
     cubes = (s.view(1, -1, 1, 1) * m for s in spectra for m in maps)
-    return [system(cube.expand(batch, -1, -1, -1).contiguous()) for cube in cubes]
-
-
-def _cut(image: Tensor, at: Tensor) -> Tensor:
-    """Cut windows at rows and columns of windows: `(B, K, H, W)`, `(P, 2)` → `(P, B, K·256)`."""
-    image = image.to(torch.promote_types(image.dtype, torch.float32))
-    batch, shots, height, width = image.shape
-    down, across = height // _SIDE, width // _SIDE
-    image = image[..., : down * _SIDE, : across * _SIDE]
-    cut = image.reshape(batch, shots, down, _SIDE, across, _SIDE).permute(2, 4, 0, 1, 3, 5)
-    return cut[at[:, 0], at[:, 1]].reshape(len(at), batch, shots * _SIDE**2)
+    images = [system(cube.expand(batch, -1, -1, -1).contiguous()) for cube in cubes]
+    left = fit_windows(y, images, at, getattr(system, "good", None))
+    if left is None:
+        return y.new_zeros(0), y.new_zeros(0)
+    # The quantile of a χ² variable over its mean (Wilson, Hilferty, 1931).
+    spread = 2 / (9 * left.freedom)
+    root = spread.sqrt() if isinstance(spread, Tensor) else math.sqrt(spread)
+    return left.variance / (1 - spread - _NORMAL * root) ** 3, left.mean

@@ -1,9 +1,9 @@
 """How sure is a cube: the standard deviation of every value, and of what is read off it."""
 
+from cassi.uncertainty.error_model import LEVELS, NORMAL
 from cassi.uncertainty.estimate import Uncertainty, estimate
 from cassi.uncertainty.regions import Region, region
 from cassi.uncertainty.scores import score, sparsification
-from cassi.uncertainty.spread import LEVELS, NORMAL
 
 __all__ = [
     "LEVELS",

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cassi.uncertainty.evidence import Evidence
+from cassi.uncertainty.bootstrap import Evidence
 
 FLOOR = 1e-4
 """Of the signal level: errors and textures below it are all alike."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cassi.uncertainty.spread import load_spread
+from cassi.uncertainty.error_model import load_spread
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from cassi.uncertainty.spread import LEVELS, NORMAL, load_spread
+from cassi.uncertainty.error_model import LEVELS, NORMAL, load_spread
 
 _STEPS = 50
 _LEAST = 0.02  # share of the values that stay at the end of the curve

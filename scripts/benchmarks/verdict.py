@@ -35,7 +35,7 @@ import cassi
 from cassi.apps.evaluate.data import load_benchmark
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Evaluate
-from cassi.calibration.verdict import POSES, Verdict, check_spectra
+from cassi.calibration.camera_check import POSES, Verdict, check_spectra
 from cassi.systems import SDCassi, Weighted
 from scripts.benchmarks.captures import CAPTURES
 from scripts.benchmarks.problems import load_problem

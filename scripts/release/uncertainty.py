@@ -34,12 +34,12 @@ from cassi.apps.reconstructors import Recipe, compose_settings, settings_of, und
 from cassi.config import build
 from cassi.evaluation import Mismatch
 from cassi.solvers.statistics import Statistics, signal_level
-from cassi.uncertainty.evidence import Evidence, Probe, Trial, gather
+from cassi.uncertainty.bootstrap import Evidence, Probe, Trial, gather
+from cassi.uncertainty.error_model import FILE, GROUPS, LEVELS, NORMAL, REGIONS, Spread
 from cassi.uncertainty.features import BRIGHTNESS, FLOOR, NAMES, TEXTURE, Features
-from cassi.uncertainty.motion import Motion
+from cassi.uncertainty.mask_shift import Motion
 from cassi.uncertainty.regions import shifted_errors
 from cassi.uncertainty.scores import sparsification
-from cassi.uncertainty.spread import FILE, GROUPS, LEVELS, NORMAL, REGIONS, Spread
 
 METHODS = ("auto", "pretrained", "gap_tv")
 TABLE, SHIFTED, NOISY, BINARY, NARROW, FULL, ANY, ANY_SHIFTED = range(8)

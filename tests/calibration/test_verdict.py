@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import cassi
+from cassi.calibration.camera_check import POSES, check_camera, check_spectra
 from cassi.calibration.spectra import comb, direction, read_statistics
-from cassi.calibration.verdict import POSES, check_camera, check_spectra
 from cassi.systems import BlurredCassi, DDCassi, SDCassi
 from tests.shared import uniform
 
@@ -45,7 +45,7 @@ def test_the_right_camera_passes(mask, step, axis):
     found = check_camera(system(scene()), system)
     assert found.warnings == ()
     assert found.numbers["light_between"]["step"] == pytest.approx(abs(step), abs=0.05)
-    assert found.note.startswith("the mask shows")
+    assert found.note.startswith("mask pattern found")
 
 
 @pytest.mark.parametrize("axis", [-1, -2])
@@ -180,7 +180,7 @@ def test_the_frame_is_the_same_with_the_other_sign(mask):
     there, back = (SDCassi(mask, BANDS, step=step) for step in (2, -2))
     assert torch.allclose(there(x), back(x.flip(1)), atol=1e-5)
     found = check_camera(there(x), back, x.flip(1))
-    assert "no frame tells the sign of the step" in found.note
+    assert "Direction: cannot be measured in a frame" in found.note
 
 
 def test_reversed_spectra():
@@ -193,7 +193,7 @@ def test_reversed_spectra():
     assert direction(x[0], nm) == pytest.approx(-direction(x[0].flip(0), nm))
     right = check_spectra(x, system, nm)
     assert right.warnings == ()
-    assert "spectra speak for it" in right.note
+    assert "spectra are consistent with it" in right.note
     (warning,) = check_spectra(x.flip(1), system, nm).warnings
     assert "set system.step=-2" in warning.message
     assert direction(x[0], range(800, 816)) is None

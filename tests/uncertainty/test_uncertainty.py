@@ -11,10 +11,10 @@ import cassi
 from cassi import uncertainty
 from cassi.data.bundled import bundled_path
 from cassi.evaluation import Mismatch
-from cassi.uncertainty.evidence import Trial, gather, mirror_axes
+from cassi.uncertainty.bootstrap import Trial, gather, mirror_axes
+from cassi.uncertainty.error_model import load_spread
 from cassi.uncertainty.features import NAMES, Features
-from cassi.uncertainty.motion import FOUND, Motion, find_motion, measure_moved
-from cassi.uncertainty.spread import load_spread
+from cassi.uncertainty.mask_shift import FOUND, Motion, find_motion, measure_moved
 
 GAP_TV = {"method": "gap_tv", "overrides": {"solver.iterations": 15}}
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from cassi.apps.camera.places import check_places, describe_loss, find_places
+from cassi.apps.camera.band_positions import check_places, describe_loss, find_places
 from cassi.config import build
 from cassi.data.sensor import is_number
 from cassi.systems import (

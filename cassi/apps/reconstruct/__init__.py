@@ -17,11 +17,11 @@ from cassi.apps.command import (
 )
 from cassi.apps.pipeline import find_camera, fit, read, recover, write_results
 from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
+from cassi.apps.reconstruct.camera_check import say
 from cassi.apps.reconstruct.info import asked, describe, write_nothing
 from cassi.apps.reconstruct.many import reconstruct_many
 from cassi.apps.reconstruct.passes import Passes, forget_passes
 from cassi.apps.reconstruct.snapshots import is_many
-from cassi.apps.reconstruct.verdict import say
 from cassi.apps.reconstructors import Recipe, rewrite_model_path, store_models
 from cassi.apps.results import one_line
 from cassi.apps.settings import Reconstruct

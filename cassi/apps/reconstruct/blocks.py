@@ -31,8 +31,8 @@ from cassi.solvers.heldout import brightest
 from cassi.solvers.linear_system import seen
 from cassi.systems import System
 from cassi.uncertainty import estimate
-from cassi.uncertainty.evidence import Probe, Trial, gather
-from cassi.uncertainty.motion import Motion
+from cassi.uncertainty.bootstrap import Probe, Trial, gather
+from cassi.uncertainty.mask_shift import Motion
 
 _READ = 64  # rows at a time, for what is estimated from the whole measurement; a multiple of 16
 _PROBED = 96  # rows of which error bars ask what they must know of the whole scene

@@ -19,7 +19,7 @@ from cassi.apps.reconstructors import build_network, rewrite_model_path, store_m
 from cassi.apps.settings import Train, Validation, check_nodes, to_dict
 from cassi.apps.signals import Terminated, leave_to_lightning
 from cassi.apps.train import files, inputs, options
-from cassi.apps.train.rehearsal import rehearse
+from cassi.apps.train.dry_run import rehearse
 from cassi.config import build, homes
 from cassi.models.network import memory_format_warning
 from cassi.precision import doubt

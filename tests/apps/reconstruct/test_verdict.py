@@ -31,8 +31,8 @@ def test_a_right_camera(reconstruct, files, results):
     outcome = reconstruct("measurement=day/a.npy", "mask=mask.npy", *QUICK)
     assert outcome.status == 0, outcome.err
     assert "warning" not in outcome.err
-    assert "camera: the mask shows" in outcome.out
-    assert "no frame tells the sign of the step" in outcome.out
+    assert "camera check: mask pattern found" in outcome.out
+    assert "Direction: cannot be measured in a frame" in outcome.out
     numbers = results()
     assert numbers["warnings"] == []
     assert numbers["camera_check"]["light_between"]["step"] == pytest.approx(2, abs=0.05)

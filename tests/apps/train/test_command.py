@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from scipy.io import savemat
 
-from cassi.apps.train import rehearsal
+from cassi.apps.train import dry_run
 from cassi.apps.train.files import read_checkpoint
 from cassi.apps.train.options import add_earlier_options
 from cassi.models.load import load_model
@@ -227,7 +227,7 @@ def test_a_rehearsal_says_what_a_training_takes_and_writes_nothing(train, tmp_pa
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_makes_a_step(train, name, tmp_path, monkeypatch):
     """Of its own network, on the bundled scene; a mask that a recipe reads is drawn."""
-    monkeypatch.setattr(rehearsal, "STEPS", 1)
+    monkeypatch.setattr(dry_run, "STEPS", 1)
     (tmp_path / "tsa").mkdir()
     mask = np.random.default_rng(0).random((64, 64), np.float32)
     savemat(tmp_path / "tsa" / "mask.mat", {"mask": mask})

@@ -52,6 +52,7 @@ LINE = 6.0
 """Of the mean light: more is a line."""
 FAR = 0.25
 """Of the dispersion: so far inside, light does not end with the bands."""
+UNKNOWN = "Direction: cannot be measured in a frame"
 _CUBE = 2**24  # values of a cube
 _SPAN = 12  # pixels of dispersion, to look for its ends
 _BANDS = 8
@@ -101,12 +102,12 @@ class Verdict:
 
     def __add__(self, other: Verdict) -> Verdict:
         """Put two together."""
-        note = "; ".join(part for part in (self.note, other.note) if part)
+        note = " ".join(part for part in (self.note, other.note) if part)
         return Verdict(self.warnings + other.warnings, note, self.numbers | other.numbers)
 
     def lines(self) -> list[str]:
         """Return it as a person reads it, a line each."""
-        notes = [f"camera: {self.note}"] if self.note else []
+        notes = [f"camera check: {self.note}"] if self.note else []
         return notes + [f"warning: {each.about}: {each.message}" for each in self.warnings]
 
 
@@ -183,9 +184,9 @@ def check_spectra(x: Tensor, system: Any, wavelengths: Sequence[float] | None = 
     numbers["direction"] = score
     if score is None:
         why = "without wavelengths" if wavelengths is None else "at these wavelengths"
-        note = f"no frame tells the sign of the step, and spectra do not either {why}"
+        note = f"Direction: cannot be measured in a frame, nor in spectra {why}."
     elif score < REVERSED:
-        note = f"spectra look reversed ({score:+.1f})"
+        note = f"{UNKNOWN}; the recovered spectra look reversed ({score:+.1f})."
         message = (
             "spectra are more like those of ordinary scenes with the bands in reverse "
             f"(by {-score:.1f}), and no frame tells the sign of the step: {remedy}, unless colours "
@@ -193,9 +194,9 @@ def check_spectra(x: Tensor, system: Any, wavelengths: Sequence[float] | None = 
         )
         warnings.append(Finding("direction", message))
     elif score <= -REVERSED:
-        note = f"no frame tells the sign of the step, nor do these spectra ({score:+.1f})"
+        note = f"{UNKNOWN}; the recovered spectra do not show it ({score:+.1f})."
     else:
-        note = f"no frame tells the sign of the step; spectra speak for it ({score:+.1f})"
+        note = f"{UNKNOWN}; the recovered spectra are consistent with it ({score:+.1f})."
     return Verdict(tuple(warnings), note, numbers)
 
 
@@ -383,7 +384,7 @@ def _check_place(system: Any, look: _Look, given: Sight, numbers: dict[str, Any]
     down = given.down + given.fraction
     offsets, bands = look.offsets, len(look.offsets)
     span = max(offsets) - min(offsets)
-    note = f"the mask shows ({given.score / numbers['chance']:.0f} times chance)"
+    note = f"mask pattern found ({given.score / numbers['chance']:.0f}× above chance)."
     shared = look.mask.shape[1] == 1 and type(system) in (SDCassi, BlurredCassi)
     if not (shared and bands >= _BANDS and span >= _SPAN):
         # Along the dispersion, coloured light lies elsewhere than white one.
@@ -418,7 +419,8 @@ def _check_place(system: Any, look: _Look, given: Sight, numbers: dict[str, Any]
         warnings.append(_step(system, offsets, ends, step, low + step / 2))
     if abs(down) >= SHIFT or (off and not stretched):
         warnings.append(_shift(system, down, along if off else 0.0))
-    note += f", light falls as from a step of {step:.2f} ± {max(error, 0.01):.2f}"
+    agrees = f"not {pitch:.4g} as configured" if stretched else "as configured"
+    note += f" Dispersion: {step:.2f} ± {max(error, 0.01):.2f} px per band, {agrees}."
     return Verdict(tuple(warnings), note, {"light_between": light})
 
 

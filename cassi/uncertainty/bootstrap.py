@@ -19,7 +19,7 @@ from cassi.solvers.heldout import (
 )
 from cassi.solvers.linear_system import seen
 from cassi.solvers.statistics import UNSEEN, Statistics
-from cassi.uncertainty.motion import Motion, find_motion, measure_moved
+from cassi.uncertainty.mask_shift import Motion, find_motion, measure_moved
 
 _CHANGED = 0.02  # of the measurement: less is no other code
 

@@ -45,7 +45,7 @@ def say(numbers: Mapping[str, Any], name: str = "") -> None:
     """
     before = f"{name}: " if name else ""
     if not name and numbers["camera_check"]["note"]:
-        print(f"camera: {numbers['camera_check']['note']}")
+        print(f"camera check: {numbers['camera_check']['note']}")
     sys.stdout.flush()
     for each in numbers["warnings"]:
         print(f"warning: {before}{each['about']}: {each['message']}", file=sys.stderr, flush=True)
