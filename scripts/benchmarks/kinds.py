@@ -1,4 +1,4 @@
-"""Measure a method against `solver=auto` on scenes of many kinds, for docs/guides/pretrained.md.
+"""Measure a method against `solver=auto` on scenes of many kinds, for docs/development/experiments.
 
     python scripts/benchmarks/kinds.py                                # the weights of the package
     python scripts/benchmarks/kinds.py --weights DIR/ema.safetensors  # others beside them

@@ -1,4 +1,4 @@
-"""Measure what the weights of the package reach, for the table of docs/guides/pretrained.md.
+"""Measure what the weights of the package reach, for docs/development/experiments.
 
     python scripts/benchmarks/pretrained.py                  # all of it
     python scripts/benchmarks/pretrained.py --parts time     # cave, kaist, tsa or time

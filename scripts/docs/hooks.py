@@ -85,7 +85,13 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
                 {"Config groups": sorted(config_pages())},
             ]
         },
-        {"Development": [*DEVELOPMENT.values(), *pages_in("development", ())]},
+        {
+            "Development": [
+                *DEVELOPMENT.values(),
+                *pages_in("development", ()),
+                {"Experiments": pages_in("development/experiments", ("index",))},
+            ]
+        },
     ]
     return config
 
