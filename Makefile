@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 BASE := $(VENV)/.base
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-fast coverage mutations sanitize emulate fuzz lint format docs wheel release commands clean
+.PHONY: install demo test test-fast coverage mutations sanitize emulate emulate-all fuzz lint format docs wheel release release-check commands clean
 
 install: $(STAMP)
 
@@ -33,11 +33,17 @@ SIDE_BY_SIDE = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 PYTEST = pytest -n $(JOBS) --dist worksteal
 
 test: install emulate
-	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST)
+	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST) -m "not release"
 
 # For the inner loop: what takes seconds, of cassi alone.
 test-fast: install
-	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST) -m "not slow" --ignore=tests/scripts
+	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST) -m "not slow and not release" --ignore=tests/scripts
+
+# What `make test` leaves out: wheel, site, notebooks, every order of emulated threads, and every target
+# here at small size.
+release-check: install emulate
+	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST) -m release
+	$(SIDE_BY_SIDE) $(BIN)/python scripts/checks/commands.py Makefile
 
 # The share of random changes of a package that its tests notice.
 PACKAGE ?= metrics
@@ -85,6 +91,10 @@ emulate: $(STAMP)
 	CASSI_EMULATE=1 $(BIN)/cmake -S . -B build/emulated -G Ninja --log-level=ERROR \
 	  -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja) -DPython_EXECUTABLE=$(abspath $(BIN)/python) && \
 	$(BIN)/cmake --build build/emulated
+
+# The kernels with the threads of a block in every order that the emulation knows.
+emulate-all: emulate
+	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST) tests/ops/test_emulated.py
 
 lint: install
 	$(BIN)/ruff check .

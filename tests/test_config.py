@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,9 @@ def networks(tmp_path_factory):
     return complete
 
 
+@cache
 def settings_of(*options):
+    """Compose a config, once for all tests; nobody changes it."""
     return compose_settings(options)
 
 

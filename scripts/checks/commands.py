@@ -92,6 +92,7 @@ SHORTER = {
     r"^make (fuzz|sanitize)$": "FUZZ=300",
     r"^make (test|test-fast|coverage)$": PYTEST,
     r"^make coverage$": "COVERED=--fail-under=0",
+    r"^make emulate-all$": "PYTEST='pytest -q -k notices'",
     r"^make mutations$": "SAMPLE=2",
     r"^make wheel$": "FORCE_CUDA=0",
 }
@@ -114,11 +115,14 @@ def commands_in(page: Path) -> Iterator[str]:
             begun = ""
 
 
+RUNNERS = ("clean", "commands", "release-check")
+
+
 def targets_of_makefile() -> list[str]:
     """Return `make TARGET` for every target, but for those that would start this or undo it."""
     found = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     names = found[1].split() if found else []
-    return [f"make {name}" for name in names if name not in ("clean", "commands")]
+    return [f"make {name}" for name in names if name not in RUNNERS]
 
 
 def shorten(command: str) -> str:

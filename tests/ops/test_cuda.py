@@ -14,10 +14,9 @@ from torch import Tensor
 from cassi.ops._library import kernels
 from scripts.checks import fuzz_ops
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
-]
+if not torch.cuda.is_available():
+    pytest.skip("there is no CUDA device", allow_module_level=True)
+pytestmark = pytest.mark.cuda
 CAMERA = ("forward", "adjoint", "mask_adjoint", "gram", "gram_solve", "data_step", "add_adjoint")
 CAMERA += ("forward_subspace", "adjoint_subspace")
 every_op = pytest.mark.parametrize("name", [*CAMERA, "data_step_backward"])

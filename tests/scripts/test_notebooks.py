@@ -35,7 +35,7 @@ def test_no_outputs_are_kept_and_links_lead_somewhere(path):
         assert "://" in target or (path.parent / target).exists(), target
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs(path, tmp_path, monkeypatch):
     # The kernel is the interpreter of the tests, whatever kernels are installed, and so are the

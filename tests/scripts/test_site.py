@@ -54,6 +54,7 @@ def site(tmp_path_factory):
     return folder
 
 
+@pytest.mark.release
 def test_site_has_every_public_name(site):
     content = (site / "objects.inv").read_bytes().split(b"\n", 4)[4]
     listed = {line.split(" ")[0] for line in zlib.decompress(content).decode().splitlines()}
@@ -62,6 +63,7 @@ def test_site_has_every_public_name(site):
     assert sorted(names - listed) == []
 
 
+@pytest.mark.release
 def test_site_loads_nothing_from_elsewhere(site):
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > 40
@@ -72,12 +74,14 @@ def test_site_loads_nothing_from_elsewhere(site):
         assert not loaded, page
 
 
+@pytest.mark.release
 def test_site_shows_equations_without_scripts(site):
     text = (site / "explanation/index.html").read_text()
     assert text.count("<math ") > 20
     assert "arithmatex" not in text
 
 
+@pytest.mark.release
 def test_site_has_every_command_and_config_file(site):
     for group in (path for path in (ROOT / "conf").iterdir() if path.is_dir()):
         if group.name in ("hydra", "__pycache__"):

@@ -165,7 +165,7 @@ def launcher(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["joblib", "submitit"])
+@pytest.mark.parametrize("name", ["joblib", pytest.param("submitit", marks=pytest.mark.release)])
 def test_a_multirun_makes_one_table(name, evaluate, data, results, tmp_path):
     options = (*data, *PLAIN, reconstructors(SHORT, NETWORK))
     many = (*launcher(name), f"hydra.sweep.dir={tmp_path / 'many'}")

@@ -166,7 +166,7 @@ def test_the_help_names_the_group(evaluate):
 @pytest.mark.slow
 def test_a_snapshot_tells_where_the_mask_is(evaluate, results):
     """The real calibration, on the middle of the bundled scene."""
-    options = ("data=bundled", "data.evaluation.crop=96", "twin=shifted", "reconstructors=[gap_tv]")
+    options = ("data=bundled", "data.evaluation.crop=64", "twin=shifted", "reconstructors=[gap_tv]")
     outcome = evaluate(*options, *PLAIN)
     assert outcome.status == 0, outcome.err
     rows = results("results.json")["metrics"]

@@ -308,9 +308,11 @@ def test_a_multirun_makes_one_table(reconstruct, day, tmp_path):
 @pytest.mark.parametrize(
     ("mode", "small"),
     [
-        ("kill", ["--count=6", "--iterations=300"]),
+        pytest.param("kill", ["--count=6", "--iterations=300"], marks=pytest.mark.release),
         ("batch", ["--count=3", "--iterations=10", "--sizes=3"]),
-        ("speed", ["--count=4", "--iterations=10", "--rounds=1"]),
+        pytest.param(
+            "speed", ["--count=4", "--iterations=10", "--rounds=1"], marks=pytest.mark.release
+        ),
     ],
 )
 def test_the_benchmark_finds_nothing_lost_and_the_same_bits(mode, small):

@@ -97,7 +97,7 @@ def test_nobody_comes_in_without_the_token(address):
     assert refused.value.code == 403
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_path_of_a_stranger(open_view, folder, output):
     page = open_view()
     assert page.url.endswith("/")  # the token does not stay in the address
