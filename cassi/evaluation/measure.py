@@ -20,7 +20,7 @@ from cassi.solvers.statistics import Statistics
 
 @dataclass(frozen=True)
 class Measured:
-    """A cube `(C, H, W)` on the CPU and what it cost; seconds: the median of the runs, and `least`."""
+    """A cube `(C, H, W)` on the CPU and what it cost: median and least seconds."""
 
     cube: Tensor
     seconds: float
