@@ -25,8 +25,9 @@ from omegaconf import OmegaConf
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/reference/leaderboard.md"
 TEXT = Path(__file__).with_name("leaderboard.md")
-BENCHMARK = OmegaConf.to_container(OmegaConf.load(ROOT / "conf/benchmark/leaderboard.yaml"))
-CASES: dict[str, Any] = BENCHMARK["benchmark"]["cases"]  # type: ignore[call-overload,index]
+CASES: Any = OmegaConf.to_container(
+    OmegaConf.load(ROOT / "conf/benchmark/leaderboard.yaml").benchmark.cases
+)
 CONDITIONS = {
     "grey": "grey mask",
     "grey, 30 dB": "grey mask, 30 dB",
