@@ -296,12 +296,19 @@ class Sweep:
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """A published comparison under defects of the camera: values of `twin`, case by case."""
+    """Measurements to compare methods on: what each case changes of the settings.
+
+    Attributes:
+        name: of the benchmark.
+        source: where the published figures come from, and what of.
+        cases: parts of the settings, such as `{noise: …, twin: {shift: [0, 1]}}`, by name.
+        published: rows that others report of a twin: `case`, `method`, and columns in dB.
+    """
 
     name: str
-    source: str
+    source: str = ""
     cases: dict[str, Any]
-    published: list[Any]
+    published: list[Any] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,6 +331,7 @@ class Evaluate(Common):
     align: bool
     uncertainty: bool
     device: str
+    repeats: int
     cubes: bool
     report: bool
     figures: bool
@@ -332,6 +340,7 @@ class Evaluate(Common):
     def __post_init__(self) -> None:
         """Check which rows there are to be."""
         super().__post_init__()
+        whole_number("repeats", self.repeats, 1, 1000)
         if not self.knowledge or len(set(self.knowledge)) < len(self.knowledge):
             raise ValueError(f"knowledge: expected different names, got {self.knowledge!r}")
         for name in self.knowledge:

@@ -6,6 +6,7 @@ import ctypes
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -19,12 +20,13 @@ from cassi.solvers.statistics import Statistics
 
 @dataclass(frozen=True)
 class Measured:
-    """A cube `(C, H, W)` on the CPU and what it cost."""
+    """A cube `(C, H, W)` on the CPU and what it cost: median and least seconds."""
 
     cube: Tensor
     seconds: float
     peak_memory: int | None
     curve: list[tuple[float, float]]
+    least: float
 
 
 def warm_up(method: Reconstructor, problem: Problem) -> int | None:
@@ -51,6 +53,8 @@ def measure(
     problem: Problem,
     points: int = 0,
     statistics: Statistics | None = None,
+    repeats: int = 1,
+    seed: int = 0,
 ) -> Measured:
     """Reconstruct, and measure time and memory.
 
@@ -65,6 +69,8 @@ def measure(
         problem: on what.
         points: about how many (seconds, PSNR) to take during the iterations; 0 for none.
         statistics: of the measurement, where what is found out about it is needed again.
+        repeats: timed runs; the cube, the memory and the curve are of the first.
+        seed: of torch's random numbers before each run.
 
     Raises:
         ValueError: the cube has another shape, or is not finite.
@@ -74,6 +80,7 @@ def measure(
     pause = 0.0
     stride = max(1, method.iterations // points) if points else 0
     memory = PeakMemory(device)
+    torch.manual_seed(seed)
     _wait(device)
     start = time.perf_counter()
 
@@ -93,7 +100,7 @@ def measure(
     run = method.run(problem.y, problem.system, callback=callback, statistics=statistics)
     cube = run.x.float()
     _wait(device)
-    seconds = time.perf_counter() - start - pause
+    times = [time.perf_counter() - start - pause]
     peak = memory.read()
     if tuple(cube.shape) != (1, *problem.system.cube_shape):
         raise ValueError(
@@ -101,7 +108,14 @@ def measure(
         )
     if not bool(cube.isfinite().all()):
         raise ValueError("the cube is not finite; it diverged")
-    return Measured(cube[0].detach().float().cpu(), seconds, peak, curve)
+    for _ in range(repeats - 1):
+        torch.manual_seed(seed)
+        start = time.perf_counter()
+        method.run(problem.y, problem.system)
+        _wait(device)
+        times.append(time.perf_counter() - start)
+    found = cube[0].detach().float().cpu()
+    return Measured(found, median(times), peak, curve, min(times))
 
 
 class PeakMemory:

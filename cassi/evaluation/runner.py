@@ -39,6 +39,7 @@ def run_jobs(
     seed: int = 0,
     points: int = 0,
     uncertainty: bool = False,
+    repeats: int = 1,
     report: Callable[[Record], None] = lambda _: None,
     explain: Callable[[Exception], str] = str,
 ) -> None:
@@ -60,10 +61,11 @@ def run_jobs(
         seed: of torch's random numbers before each job.
         points: see `measure`.
         uncertainty: estimate error bars too, and score them where there is a truth.
+        repeats: timed runs of each job; seconds are their median.
         report: called after each job, done or found done.
         explain: says in a line why a job failed.
     """
-    given = settings, views or {}, seed, points, uncertainty
+    given = settings, views or {}, seed, points, uncertainty, repeats
     runner = _Runner(prepare, methods, identities, records, *given, explain)
     for number in queue.take(len(jobs)):
         report(runner.run(jobs[number]))
@@ -80,6 +82,7 @@ class _Runner:
     seed: int
     points: int
     uncertainty: bool
+    repeats: int
     explain: Callable[[Exception], str]
     seen: dict[View, tuple[Problem, float] | Exception] = field(default_factory=dict)
     problem: tuple[str, str, Problem | Exception] | None = None
@@ -98,6 +101,7 @@ class _Runner:
                 "method": self.identities[job.method],
                 "curve": self.points > 0,
                 **({"uncertainty": True} if self.uncertainty else {}),
+                **({"repeats": self.repeats} if self.repeats > 1 else {}),
             }
         )
         if self.records.is_done(job, key):
@@ -117,19 +121,22 @@ class _Runner:
         with torch.no_grad():
             if shape not in self.flops:
                 self.flops[shape] = warm_up(method, problem)
-            torch.manual_seed(self.seed)
             statistics = Statistics(lambda: [(problem.y, problem.system)])
-            measured = measure(method, problem, self.points, statistics)
+            told = statistics if self.uncertainty else None
+            measured = measure(method, problem, self.points, told, self.repeats, self.seed)
             if self.uncertainty:
                 bars, seconds = self._bars(method, problem, measured.cube, statistics)
                 more = more | {"uncertainty_seconds": seconds}
             else:
                 bars = {}
+        timing: Values = {"seconds": measured.seconds}
+        if self.repeats > 1:
+            timing["least_seconds"] = measured.least
         record = Record(
             *job,
             key=key,
             metrics=score(measured.cube, problem) | bars,
-            timing={"seconds": measured.seconds, "peak_memory_bytes": measured.peak_memory} | more,
+            timing=timing | {"peak_memory_bytes": measured.peak_memory} | more,
             about={"parameters": _count(method), "flops": self.flops[shape]},
             curve=measured.curve,
         )

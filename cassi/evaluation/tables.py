@@ -29,6 +29,7 @@ _COLUMNS = (  # heading, unit, digits, where the value is
     ("NLL", "", 2, "nll"),
     ("AUSE", "", 2, "ause"),
     ("time", "s", 2, "seconds"),
+    ("least time", "s", 2, "least_seconds"),
     ("memory", "MiB", 0, "peak_memory_bytes"),
     ("parameters", "M", 2, "parameters"),
     ("operations", "GFLOP", 2, "flops"),

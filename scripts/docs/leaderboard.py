@@ -1,13 +1,15 @@
 """Write docs/reference/leaderboard.md from what cassi-evaluate found.
 
-    python scripts/benchmarks/leaderboard.py --folder runs/leaderboard  # cassi-evaluate, all of it
-    python scripts/docs/leaderboard.py runs/leaderboard/*               # take over, write the page
-    python scripts/docs/leaderboard.py                                  # write the page
+    cassi-evaluate benchmark=leaderboard hydra.run.dir=runs/leaderboard
+    cassi-evaluate benchmark=inversenet data=cave_test hydra.run.dir=runs/inversenet \
+        'reconstructors=[gap_tv,auto,pretrained]' 'knowledge=[nominal,told,calibrated]'
+    python scripts/docs/leaderboard.py runs/leaderboard runs/inversenet  # take over, write the page
+    python scripts/docs/leaderboard.py                                   # write the page
 
 What is taken over from folders of results (results.json, timing.json, benchmark.json) is kept in
 docs/reference/leaderboard.json, from which the page follows to the byte. A condition that is
-measured again takes the place of what stood there. Conditions are read from the settings in the
-results: another noise, mask or mismatch than those of `CONDITIONS` is refused.
+measured again takes the place of what stood there. Other conditions than those of the two
+benchmarks are refused.
 """
 
 from __future__ import annotations
@@ -18,9 +20,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/reference/leaderboard.md"
 TEXT = Path(__file__).with_name("leaderboard.md")
+CASES: Any = OmegaConf.to_container(
+    OmegaConf.load(ROOT / "conf/benchmark/leaderboard.yaml").benchmark.cases
+)
 CONDITIONS = {
     "grey": "grey mask",
     "grey, 30 dB": "grey mask, 30 dB",
@@ -88,24 +95,26 @@ def name_condition(row: str, settings: Mapping[str, Any], protocol: bool) -> tup
     """Return the method of a row and its condition; None for a row that the page does not show.
 
     Raises:
-        ValueError: noise, mask or mismatch are none of the page's.
+        ValueError: the conditions are none of the page's.
     """
+    method, _, known = row.partition(" (")
+    known = known.removesuffix(")")
     if protocol:
-        method, _, known = row.partition(" (")
-        columns = {"": "II", "told)": "III", "calibrated)": "IV"}
+        columns = {"": "II", "told": "III", "calibrated": "IV"}
         return method, f"InverseNet {columns[known]}" if known in columns else None
-    noise, mask, mismatch = (settings.get(name) for name in ("noise", "mask", "mismatch"))
-    wrong = [name for name, value in (mismatch or {}).items() if value not in (0.0, [0.0, 0.0])]
-    if settings.get("twin") or wrong:
-        raise ValueError(f"leaderboard: expected no mismatch without a benchmark, got {wrong}")
-    kind = "grey" if mask is None else "binary"
-    if mask is not None and not (isinstance(mask, dict) and mask.get("kind", "binary") == "binary"):
-        raise ValueError(f"leaderboard: expected the data's mask or a binary one, got {mask}")
-    if noise is None:
-        return row, kind
-    if noise.get("snr_db") != 30:
-        raise ValueError(f"leaderboard: expected noise of 30 dB, or none, got {noise}")
-    return row, f"{kind}, 30 dB"
+    changed = {name: settings.get(name) for name in ("noise", "mask", "mismatch", "twin")}
+    wrong = sorted(name for name, value in changed.items() if _differs(value))
+    if settings.get("cases") != CASES or wrong:
+        got = ", ".join(wrong) or "other cases"
+        raise ValueError(f"leaderboard: expected benchmark=leaderboard as it is, got {got}")
+    return method, known
+
+
+def _differs(value: Any) -> bool:
+    """Tell whether a setting is anything but nothing: null, 0, or a mapping or list of those."""
+    if isinstance(value, Mapping | list):
+        return any(map(_differs, value.values() if isinstance(value, Mapping) else value))
+    return bool(value)
 
 
 def make_page(table: Table) -> str:

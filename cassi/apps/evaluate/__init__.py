@@ -94,6 +94,7 @@ def evaluate(settings: Evaluate, run: Run) -> float:
             views=views,
             seed=settings.seed,
             uncertainty=settings.uncertainty,
+            repeats=settings.repeats,
             points=POINTS if settings.figures and not swept else 0,
             report=report,
             explain=describe_failure,

@@ -59,7 +59,7 @@ VIEWS: dict[str, View | None] = dict(
 
 
 def row_name(name: str, known: str) -> str:
-    """Return what the row of a reconstructor is called: "NAME", or "NAME (told)", …."""
+    """Return what a row is called: "NAME", or "NAME (told)", or "NAME (CASE)", …."""
     return name if known == NOMINAL else f"{name} ({known})"
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, is_dataclass, replace
+from typing import Any
 
 import torch
 
@@ -14,6 +15,9 @@ from cassi.config import build
 from cassi.data.benchmarks import Benchmark
 from cassi.evaluation import Mismatch, Problem, make_problem
 
+CASES = ("mask", "mismatch", "noise", "seed", "system", "twin")
+"""Settings that a case of a benchmark may change: those that a scene is measured with."""
+
 
 def sweep_points(settings: Evaluate) -> dict[str, Evaluate]:
     """Return the settings of each point, by name; one without a name if nothing is swept.
@@ -21,7 +25,7 @@ def sweep_points(settings: Evaluate) -> dict[str, Evaluate]:
     Points are those of a sweep, or the cases of a benchmark that has several.
 
     Raises:
-        ValueError: the sweep names no value of the settings, or a case none of a twin.
+        ValueError: the sweep, or a case, names no value of the settings.
     """
     sweep = settings.sweep
     if settings.benchmark is not None:
@@ -42,22 +46,31 @@ def sweep_points(settings: Evaluate) -> dict[str, Evaluate]:
 
 
 def _cases(settings: Evaluate) -> dict[str, Evaluate]:
-    protocol, twin = settings.benchmark, settings.twin
+    protocol = settings.benchmark
     assert protocol is not None
     if settings.sweep is not None:
         raise ValueError("benchmark: expected no sweep beside it")
-    if twin is None or not protocol.cases:
-        raise ValueError("benchmark: expected a twin and at least one case of it")
-    known = {entry.name for entry in fields(twin)}
-    for name, values in protocol.cases.items():
-        for key in values or {}:
-            if key not in known:
-                place = f"benchmark.cases.{name}."
-                raise ValueError(f"no config value {place + key!r}{did_you_mean(key, known)}")
+    if not protocol.cases:
+        raise ValueError("benchmark: expected at least one case")
+    if protocol.published and settings.twin is None:
+        raise ValueError("benchmark: expected a twin, of which the published figures are")
     return {
-        name: replace(settings, twin=replace(twin, **(values or {})))
+        name: _changed(settings, values or {}, f"benchmark.cases.{name}.", CASES)
         for name, values in protocol.cases.items()
     }
+
+
+def _changed(settings: Any, values: Mapping[str, Any], place: str, known: Sequence[str]) -> Any:
+    """Return settings, or a part of them, with other values; an object is replaced whole."""
+    made = {}
+    for key, value in values.items():
+        if key not in known:
+            raise ValueError(f"no config value {place + key!r}{did_you_mean(key, known)}")
+        now = getattr(settings, key)
+        if is_dataclass(now) and isinstance(value, dict):
+            value = _changed(now, value, f"{place}{key}.", list(vars(now)))
+        made[key] = value
+    return replace(settings, **made)
 
 
 def find_bands(prepare: Callable[[str, str], Problem], point: str, scenes: Sequence[str]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -106,11 +106,16 @@ class Results:
             more |= {"parameter": settings.sweep.parameter, "label": settings.sweep.label}
             write_sweep(root, found, values, plan.scenes, plan.methods, **more)
             print(f"{len(found)} runs -> {root / 'sweep.csv'}")
-        elif plan.swept:
+        elif plan.swept and settings.twin is not None:
             self._write_benchmark(found, more, timed=True)
+        elif plan.swept:
+            rows = [row_name(method, p) for p in plan.points for method in plan.methods]
+            named = [replace(r, point="", method=row_name(r.method, r.point)) for r in found]
+            print(write_results(root, named, plan.scenes, rows, **more), end="")
+            print(f"{len(found)} runs -> {root / 'results.md'}")
         else:
             print(write_results(root, found, plan.scenes, plan.methods, **more), end="")
-            if settings.benchmark is not None:
+            if settings.benchmark is not None and settings.twin is not None:
                 self._write_benchmark(found, more)
             reported = self._write_report()
             if not settings.cubes:
@@ -168,6 +173,8 @@ def _describe(settings: Evaluate) -> dict[str, Any]:
     """Return what decides the numbers, without where files lie and how many processes there are."""
     names = ("system", "noise", "seed", "threads", "reconstructors")
     values = {name: getattr(settings, name) for name in names}
+    if settings.benchmark is not None and settings.twin is None:
+        values["cases"] = settings.benchmark.cases
     if settings.mask is not None:  # in place of the data set's own
         drawn = isinstance(settings.mask, dict)
         values["mask"] = settings.mask if drawn else Path(str(settings.mask)).name

@@ -84,6 +84,29 @@ def test_sgde_has_rows_for_each_case(evaluate, data, tmp_path):
     assert not (tmp_path / "run" / "results.json").exists()
 
 
+def test_cases_are_rows_of_the_one_table(evaluate, data, tmp_path):
+    more = ("repeats=2", "benchmark.cases.binary.mask.density=0.4")
+    outcome = evaluate(*data, *PLAIN, f"reconstructors=[{GAP}]", "benchmark=leaderboard", *more)
+    assert outcome.status == 0, outcome.err
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    rows = ["gap (grey)", "gap (grey, 30 dB)", "gap (binary)", "gap (binary, 30 dB)"]
+    assert sorted(results["metrics"]) == sorted(rows)
+    psnr = [results["metrics"][row]["mean"]["psnr/matlab-uint8"] for row in rows]
+    assert len(set(psnr)) == 4
+    assert results["settings"]["cases"]["binary"]["mask"]["density"] == 0.4
+    timing = json.loads((tmp_path / "run" / "timing.json").read_text())["timing"]
+    assert all(0 < timing[r]["mean"]["least_seconds"] <= timing[r]["mean"]["seconds"] for r in rows)
+    assert [line.split(" |")[0] for line in outcome.out.splitlines()[2:6]] == [
+        f"| {row}".ljust(len(line.split(" |")[0]))
+        for row, line in zip(rows, outcome.out.splitlines()[2:6], strict=True)
+    ]
+    # A row is what a run under its conditions alone gives.
+    alone = (*data, *PLAIN, f"reconstructors=[{GAP}]", "noise=white")
+    assert evaluate(*alone, f"hydra.run.dir={tmp_path / 'alone'}").status == 0
+    other = json.loads((tmp_path / "alone" / "results.json").read_text())["metrics"]["gap"]
+    assert other == results["metrics"]["gap (grey, 30 dB)"]
+
+
 def test_no_share_of_nothing():
     row = {"I": 24.0, "II": 20.0, "III": 20.05, "IV": None}
     assert shares(row) == {"rho": pytest.approx(0.0125), "regained": None}
@@ -97,7 +120,9 @@ def test_no_share_of_nothing():
         (["benchmark=inversent"], "did you mean inversenet"),
         (["benchmark=sgde", "twin=null"], "benchmark: expected a twin"),
         (["benchmark=sgde", "sweep=noise"], "benchmark: expected no sweep"),
-        (["benchmark=sgde", "+benchmark.cases.all.tild=1"], "cases.all.tild"),
+        (["benchmark=sgde", "+benchmark.cases.all.twin.tild=1"], "cases.all.twin.tild"),
+        (["benchmark=sgde", "+benchmark.cases.all.data=kaist"], "cases.all.data"),
+        (["repeats=0"], "repeats"),
     ],
 )
 def test_what_the_user_can_mend_is_one_line(evaluate, data, options, said):

@@ -71,12 +71,19 @@ def test_every_sweep_has_points(name):
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_every_benchmark_has_cases_and_published_rows_of_them(name):
+def test_every_benchmark_makes_its_reconstructors_and_cases(name):
     settings = settings_of(f"benchmark={name}")
+    assert make_reconstructors(settings, 28, CPU)[0]
     protocol = settings.benchmark
+    if protocol is None:
+        return
     assert protocol.name == name
-    assert len(sweep_points(settings)) == len(protocol.cases)
-    assert {row["case"] for row in protocol.published} == {*protocol.cases}
+    points = sweep_points(settings)
+    assert len(points) == len(protocol.cases)
+    assert all(here.noise is None or build(here.noise) for here in points.values())
+    assert all(here.mask is None or build(here.mask) for here in points.values())
+    if settings.twin is not None:
+        assert {row["case"] for row in protocol.published} == {*protocol.cases}
     assert all({*row} <= {"case", "method", "I", "II", "III", "IV"} for row in protocol.published)
 
 
