@@ -34,7 +34,6 @@ PARTS = {
     "config": set(),
     "checks": set(),
     "threads": set(),
-    "precision": set(),
 }
 CONFIG_LIBRARIES = {"hydra", "omegaconf"}
 SLOW = {
