@@ -13,7 +13,7 @@ one lamp, the mean spectral angle of its bright ground to its own mean spectrum 
 With --grid CAVE's validation scenes are measured with the shot noise of `noise=shot`, and the
 default is compared with every value of `noise`. With --fixed held-out errors of captures are
 compared: the default's, and those of the same solver with a fixed noise value, without the weights
-of components (`prior.balance=0 solver.heldout=0 solver.noise=…`), over the 128 brightest lines.
+of components (`solver.balance=0 solver.heldout=0 solver.noise=…`), over the 128 brightest lines.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def compare_with_fixed(cameras: list[str], captures: list[str] | None) -> None:
             y, system = brightest(problem.measurement, problem.system, 3 * LINES)
             errors = []
             for noise in (None, *FIXED):
-                fixed = ["prior.balance=0", "solver.heldout=0", f"solver.noise={noise}"]
+                fixed = ["solver.balance=0", "solver.heldout=0", f"solver.noise={noise}"]
                 settings = compose_settings(["experiment=auto", *(fixed if noise else [])])
                 reconstructor, _ = Recipe(settings, y.device).make(system.cube_shape[0])
                 errors.append(measure_heldout(y, system, reconstructor, 0.05).error)

@@ -229,7 +229,7 @@ WEIGHTS = ("model=pretrained",)
 GIVEN = ("calibrate=false",)
 MOVED = {", mask as given": GIVEN, ", default": (), ", pretrained": WEIGHTS}
 REAL = {
-    ", as if without noise": ("solver.noise=0", "prior.balance=0"),
+    ", as if without noise": ("solver.noise=0", "solver.balance=0"),
     ", default": (),
     ", pretrained": WEIGHTS,
 }
