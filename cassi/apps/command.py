@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import select
@@ -22,6 +23,7 @@ from cassi.apps.errors import JobError, debugging, describe, is_usage_error
 from cassi.apps.memory import keep_freed_memory, use_huge_pages
 from cassi.apps.settings import read_settings
 from cassi.apps.signals import Terminated, raise_terminated, stopped_by
+from cassi.threads import free_cores
 
 FAILED = 1
 """Exit status where some results are missing and the rest is done."""
@@ -186,13 +188,21 @@ def _close_output() -> None:
 def prepare_process(settings: Any, *, blocks: bool = False) -> None:
     """Set the threads of this process and how it uses memory, as settings say.
 
+    Without a number of threads it takes what the machine has free, and no more than torch would.
+
     Args:
         settings: of a command.
         blocks: within a memory budget.
     """
     use_huge_pages() if blocks else keep_freed_memory()
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
+    chosen = settings.threads
+    torch.set_num_threads(min(_most_threads(), free_cores()) if chosen is None else chosen)
+
+
+@functools.cache
+def _most_threads() -> int:
+    """Return the threads that torch began with."""
+    return torch.get_num_threads()
 
 
 def is_first_process() -> bool:
