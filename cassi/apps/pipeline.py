@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,10 +15,9 @@ from cassi import ops
 from cassi.apps import results
 from cassi.apps.calibrate.inputs import good_pixels, plain
 from cassi.apps.calibrate.results import summarize_calibration
+from cassi.apps.camera.camera_check import check
 from cassi.apps.inputs import Inputs, load_inputs
 from cassi.apps.progress import Progress
-from cassi.apps.reconstruct.camera_check import check
-from cassi.apps.reconstruct.passes import Passes
 from cassi.apps.reconstructors import Recipe, build_solver
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.camera_search import align, calibrate_on
@@ -30,6 +29,9 @@ from cassi.solvers.base import Callback, Reconstructor
 from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.linear_system import seen
 from cassi.uncertainty import Uncertainty, estimate, score
+
+if TYPE_CHECKING:
+    from cassi.apps.reconstruct.passes import Passes
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Time methods on this machine, and with AVX2 alone, idle and beside another program.
 
     python scripts/benchmarks/machines.py                            # the bundled scene
-    python scripts/benchmarks/machines.py --scenes DIR/*.mat         # cubes, through the TSA mask
+    python scripts/benchmarks/machines.py --scenes DIR/*.mat         # cubes, through the same mask
     python scripts/benchmarks/machines.py --methods auto --size 32   # small, to try it
 
 Every cell is a process of its own, which reconstructs by `cassi.reconstruct`, once untimed: the

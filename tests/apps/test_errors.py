@@ -15,14 +15,14 @@ import torch.distributed as dist
 
 from cassi.apps import calibrate as calibrating
 from cassi.apps import evaluate as evaluating
-from cassi.apps import reconstruct as reconstructing
+from cassi.apps import pipeline
 from cassi.apps import train as training
 from cassi.apps.command import plain_warnings
 from cassi.apps.errors import describe, is_usage_error
 from cassi.apps.reconstruct.plan import parse_size
 
 DOORS = {
-    "reconstruct": (reconstructing, "load_inputs"),
+    "reconstruct": (pipeline, "load_inputs"),
     "evaluate": (evaluating, "load_benchmark"),
     "train": (training.inputs, "load_scenes"),
     "calibrate": (calibrating, "load_frames"),
@@ -91,7 +91,8 @@ def test_a_defect_goes_on_to_python(commands, monkeypatch, name):
 def test_a_defect_shows_its_traceback(camera, tmp_path):
     code = (
         "import numpy as np, cassi.apps.reconstruct as command\n"
-        "command.load_inputs = lambda *_: np.ones(2) + np.ones(3)\ncommand.main()"
+        "from cassi.apps import pipeline\n"
+        "pipeline.load_inputs = lambda *_: np.ones(2) + np.ones(3)\ncommand.main()"
     )
     options = [*camera.given(), f"hydra.run.dir={tmp_path / 'run'}"]
     done = subprocess.run(

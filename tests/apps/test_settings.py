@@ -53,7 +53,7 @@ def run_file(commands, tmp_path):
         ("evaluate", "reconstructors: [{methd: auto}]", "'methd'; did you mean method?"),
         ("reconstruct evaluate calibrate", "system: {stpe: 1}", "'system.stpe' of cassi.systems.S"),
         ("reconstruct calibrate", "solver: {iteratons: 3}", "did you mean iterations?"),
-        ("reconstruct", "solver: {algorithm: {rohs: 1}}", "'solver.algorithm.rohs' of"),
+        ("reconstruct", "solver: {algorithm: {rohs: 1}}", "'solver.algorithm' of"),
         (
             "train",
             "trainer: {max_stesp: 9}",

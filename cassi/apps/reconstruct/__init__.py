@@ -7,6 +7,7 @@ import sys
 
 from cassi.apps.arguments import HYDRA_INFO
 from cassi.apps.calibrate.results import say_estimates
+from cassi.apps.camera.camera_check import say
 from cassi.apps.command import (
     Run,
     choose_device,
@@ -17,7 +18,6 @@ from cassi.apps.command import (
 )
 from cassi.apps.pipeline import find_camera, fit, read, recover, write_results
 from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
-from cassi.apps.reconstruct.camera_check import say
 from cassi.apps.reconstruct.info import asked, describe, write_nothing
 from cassi.apps.reconstruct.many import reconstruct_many
 from cassi.apps.reconstruct.passes import Passes, forget_passes

@@ -23,13 +23,13 @@ from omegaconf import DictConfig
 
 from cassi import metrics
 from cassi.apps import results
+from cassi.apps.camera.camera_check import say
 from cassi.apps.command import FAILED, Run
 from cassi.apps.errors import describe_failure
 from cassi.apps.inputs import Inputs
 from cassi.apps.pipeline import Result, find_camera, fit, read, recover, write_results
 from cassi.apps.reconstruct.batch import batch_size, can_share, recover_together
 from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
-from cassi.apps.reconstruct.camera_check import say
 from cassi.apps.reconstruct.passes import Passes, forget_passes
 from cassi.apps.reconstruct.snapshots import Snapshot, find_snapshots, settings_of_snapshot
 from cassi.apps.reconstructors import Recipe, fingerprint_settings

@@ -54,7 +54,7 @@ def test_each_method_has_three_rows(evaluate, data, found, results, tmp_path):
         assert scores["gap (calibrated)"][name] == expected
     timing = results("timing.json")["timing"]
     assert timing["gap (calibrated)"]["mean"]["camera_seconds"] >= 0
-    assert "camera_seconds" not in timing["gap"]["mean"]
+    assert timing["gap"]["mean"]["camera_seconds"] >= 0
     settings = results("results.json")["settings"]
     assert settings["twin"]["shift"] == [0.4, -0.3]
     assert settings["knowledge"] == ["nominal", "calibrated", "told"]
@@ -167,7 +167,7 @@ def test_the_help_names_the_group(evaluate):
 def test_a_snapshot_tells_where_the_mask_is(evaluate, results):
     """The real calibration, on the middle of the bundled scene."""
     options = ("data=bundled", "data.evaluation.crop=64", "twin=shifted", "reconstructors=[gap_tv]")
-    outcome = evaluate(*options, *PLAIN)
+    outcome = evaluate(*options, *PLAIN, "align=false")
     assert outcome.status == 0, outcome.err
     rows = results("results.json")["metrics"]
     nominal, calibrated, told = (

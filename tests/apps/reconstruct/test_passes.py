@@ -101,7 +101,8 @@ def test_adapt_is_as_its_experiment_and_for_networks_only(reconstruct, camera):
     adapt = compose_settings(["model=pretrained", "adapt=true"])
     spelled = compose_settings(["model=pretrained", *reconstructors.ADAPT])
     alone = compose_settings(["model=pretrained"])
-    identities = [identity_of(each, 28) for each in (adapt, spelled, alone)]
+    cpu = torch.device("cpu")
+    identities = [identity_of(each, 28, cpu) for each in (adapt, spelled, alone)]
     assert identities[0] == identities[1] != identities[2]
     outcome = reconstruct(*camera.given(), "adapt=true")
     assert "adapt: expected false without a network; give model=pretrained" in outcome.refusal

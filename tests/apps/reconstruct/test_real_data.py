@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hydra import compose, initialize_config_module
 
 import cassi
-from cassi.config import build
+from cassi.apps.reconstructors import build_solver, compose_settings
 
 
 @pytest.mark.slow
 def test_default_reaches_the_best_public_gap_tv(data_dir):
     # 24.87 dB is the best public GAP-TV code measured on these files.
-    with initialize_config_module("cassi.conf", version_base="1.3"):
-        config = compose("reconstruct")
-    solver = build(config.solver, prior=build(config.prior))
+    solver = build_solver(compose_settings())
     assert solver.iterations <= 150
     scenes = sorted((data_dir / "cave_test").glob("*.mat"))
     truth = torch.cat([cassi.read_cube(scene) for scene in scenes])
