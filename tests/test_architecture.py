@@ -30,7 +30,7 @@ PARTS = {
     "evaluation": {"ops", "systems", "solvers", "data", "metrics", "uncertainty"},
     "uncertainty": {"solvers"},
     "viz": {"data"},
-    "adapters": {"systems", "priors", "data", "reconstruction"},
+    "adapters": {"systems", "priors"},
     "config": set(),
     "checks": set(),
     "threads": set(),
@@ -93,7 +93,7 @@ def test_slow_libraries_are_imported_inside_functions(path):
     # Its classes derive from Lightning's; nothing that `import cassi` reaches imports them.
     allowed = {"lightning"} if part_of(path) == "training" else set()
     # What a library is to find is of its own classes.
-    allowed |= set(path.with_suffix("").parts) if part_of(path) == "adapters" else set()
+    allowed |= set(path.with_suffix("").parts) if part_of(path) in ("adapters", "apps") else set()
     assert not tops & (SLOW - allowed)
 
 

@@ -38,7 +38,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("cassi-view", description=_HELP)
     said = "of snapshots, masks, cameras or results: what may be read; this one where none is given"
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help=said)
-    said = "where results and dropped files go (outputs/view)"
+    said = "where results and uploads go (outputs/view)"
     parser.add_argument("--output", type=Path, default=Path("outputs/view"), help=said)
     parser.add_argument("--port", type=int, default=0, help="0, which is one that is free")
     said = "print the address, and open no browser"

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from cassi.apps.results import one_line
+from cassi.apps.view.allowed_paths import AllowedPaths
 from cassi.apps.view.cubes import Shown
-from cassi.apps.view.reach import Reach
 from cassi.data.io import WRITE_SUFFIXES, load_cube
 
 NUMBERS, TABLE, PICTURE = "metrics.json", "results.csv", "rgb.png"
@@ -38,23 +38,23 @@ class Entry:
     warnings: int = 0
 
 
-def list_results(reach: Reach) -> list[Entry]:
+def list_results(allowed: AllowedPaths) -> list[Entry]:
     """Return the results below the folders that may be read, and what failed, by name.
 
     A folder counts once its numbers are there, which appear with its files.
     """
     found = []
-    for folder in reach.find(NUMBERS):
+    for folder in allowed.find(NUMBERS):
         if (numbers := _read(folder)) is not None:
-            name = reach.name_of(folder)
+            name = allowed.name_of(folder)
             said, warned = one_line(dict(numbers)), len(numbers.get("warnings") or ())
             found.append(Entry(folder.name if name == "." else name, folder, said, warned))
     there = {entry.folder for entry in found}
-    for folder in reach.find(TABLE):
+    for folder in allowed.find(TABLE):
         for row in _failures(folder / TABLE):
             place = folder / row["name"]
             if place not in there:
-                found.append(Entry(reach.name_of(place), None, f"failed: {row.get('error', '')}"))
+                found.append(Entry(allowed.name_of(place), None, f"failed: {row.get('error', '')}"))
     return sorted(found, key=lambda entry: entry.name)
 
 

@@ -19,9 +19,9 @@ from cassi.apps.reconstructors import Recipe
 from cassi.apps.results import one_line
 from cassi.apps.settings import Reconstruct
 from cassi.apps.view.cubes import Shown
+from cassi.apps.view.jobs import Job
 from cassi.apps.view.repeat import write_config
 from cassi.apps.view.session import DEFAULT, device_of
-from cassi.apps.view.work import Job
 from cassi.solvers import Iteration
 from cassi.viz import srgb
 

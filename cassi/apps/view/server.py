@@ -15,7 +15,7 @@ from tornado.web import RequestHandler
 
 ADDRESS = "127.0.0.1"
 _LARGEST = 2**30
-"""Bytes of a message from the page: a dropped file and a third."""
+"""Bytes of a message from the page: an upload and a third."""
 
 
 def make_server(page: Callable[[], Any], port: int = 0, token: str | None = None) -> Any:

@@ -12,9 +12,9 @@ from cassi.apps.inputs import Inputs, load_inputs
 from cassi.apps.reconstruct.snapshots import is_many
 from cassi.apps.reconstructors import compose_settings, list_experiments
 from cassi.apps.settings import Reconstruct, to_dict
+from cassi.apps.view.allowed_paths import AllowedPaths
 from cassi.apps.view.cubes import Shown
-from cassi.apps.view.reach import Reach
-from cassi.apps.view.understood import Understood, understand
+from cassi.apps.view.input_summary import InputSummary, summarize_inputs
 
 FILES = ("measurement", "mask", "truth", "camera", "dark", "flat", "bad_pixels")
 """Values that may be files."""
@@ -32,7 +32,7 @@ class Session:
     """Options of cassi-reconstruct by name, and the cubes that came of them.
 
     Args:
-        reach: what may be read.
+        allowed: what may be read.
         output: the folder that results go below.
 
     Attributes:
@@ -41,8 +41,8 @@ class Session:
         results: cubes by name, in the order in which they came.
     """
 
-    def __init__(self, reach: Reach, output: Path) -> None:
-        self.reach, self.output = reach, output
+    def __init__(self, allowed: AllowedPaths, output: Path) -> None:
+        self.allowed, self.output = allowed, output
         self.values: dict[str, str] = {}
         self.more: list[str] = []
         self.results: dict[str, Shown] = {}
@@ -67,14 +67,14 @@ class Session:
             return
         text = str(path)
         if not text.startswith("bundled:"):
-            text = str(self.reach.resolve(text))
+            text = str(self.allowed.resolve(text))
         escaped = text.replace("\\", "\\\\").replace("'", "\\'")
         self.set(name, f"'{escaped}'")
 
     def say_wavelengths(self, text: str) -> None:
         """Take a list of wavelengths in nm, or the first and the last, `450-650`.
 
-        Those between are evenly spaced, as many as there are bands: `understand` puts them in.
+        Those between are evenly spaced, as many as there are bands: `summarize` puts them in.
         """
         ends = re.fullmatch(r"\s*(\d+\.?\d*)\s*[-–]\s*(\d+\.?\d*)\s*", text)
         self._span = None if ends is None else (float(ends[1]), float(ends[2]))
@@ -128,10 +128,10 @@ class Session:
             raise ValueError("measurement: expected one file; cassi-reconstruct takes folders")
         if found.memory_budget is not None:
             raise ValueError("memory_budget: expected none here; cassi-reconstruct takes it")
-        self.reach.check(to_dict(found) | {"paths": None})
+        self.allowed.check(to_dict(found) | {"paths": None})
         return found
 
-    def understand(self) -> Understood:
+    def summarize(self) -> InputSummary:
         """Read the files, and say what they come to.
 
         Raises:
@@ -147,7 +147,7 @@ class Session:
             between = [first + (last - first) * k / max(bands - 1, 1) for k in range(bands)]
             self.set("wavelengths", f"[{', '.join(f'{each:.6g}' for each in between)}]")
             found = self._load()
-        return understand(found)
+        return summarize_inputs(found)
 
     def _load(self) -> Inputs:
         settings = self.settings()
@@ -168,7 +168,7 @@ class Session:
             key, _, value = option.lstrip("+~").partition("=")
             if key.split(".")[0].split("@")[0] == "hydra":
                 raise ValueError(f"{key}: expected settings of cassi-reconstruct alone")
-            self.reach.check(value.strip("'\""))
+            self.allowed.check(value.strip("'\""))
 
 
 def list_methods() -> dict[str, str]:

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 import cassi
-from cassi.apps.view.reach import Reach
+from cassi.apps.view.allowed_paths import AllowedPaths
 from cassi.apps.view.session import Session
 
 
@@ -26,7 +26,7 @@ def files(tmp_path_factory):
 def session(files, tmp_path):
     output = tmp_path / "output"
     output.mkdir()
-    session = Session(Reach([files, output]), output)
+    session = Session(AllowedPaths([files, output]), output)
     session.set_file("measurement", files / "snapshot.npy")
     session.set_file("mask", files / "mask.npy")
     return session

@@ -5,17 +5,17 @@ import numpy as np
 import pytest
 
 from cassi.apps.view import runs
+from cassi.apps.view.allowed_paths import AllowedPaths
 from cassi.apps.view.folders import DEVIATION, list_results, open_result, thumbnail
+from cassi.apps.view.jobs import Job
 from cassi.apps.view.pages.save import place, tabulate
-from cassi.apps.view.reach import Reach
-from cassi.apps.view.work import Job
 from cassi.data.io import write_cube
 
 
 @pytest.fixture
 def result(session):
     session.say_wavelengths("450-520")
-    session.understand()
+    session.summarize()
     session.say_more("solver.iterations=3\noutput.report=false")
     shown = runs.reconstruct(session.settings(), session.options(), Job())
     runs.save(shown, session.output / "day" / "one", {})
@@ -24,7 +24,7 @@ def result(session):
 
 def test_results_are_listed_opened_and_become_more(result):
     shown, day = result
-    entry, *others = list_results(Reach([day]))
+    entry, *others = list_results(AllowedPaths([day]))
     assert (entry.name, others) == ("one", [])
     assert entry.said.startswith("3 iterations")
     assert thumbnail(entry).startswith(b"\x89PNG")
@@ -35,8 +35,8 @@ def test_results_are_listed_opened_and_become_more(result):
     write_cube(day / "one" / DEVIATION, np.full_like(shown.cube, 0.5))
     assert open_result(entry).deviation.max() == 0.5
     runs.save(shown, day / "two", {})
-    assert [entry.name for entry in list_results(Reach([day]))] == ["one", "two"]
-    assert list_results(Reach([day / "one"]))[0].name == "one"
+    assert [entry.name for entry in list_results(AllowedPaths([day]))] == ["one", "two"]
+    assert list_results(AllowedPaths([day / "one"]))[0].name == "one"
 
 
 def test_what_failed_and_what_is_damaged(result):
@@ -50,7 +50,7 @@ def test_what_failed_and_what_is_damaged(result):
     (day / "other" / "metrics.json").write_text("[]")
     (day / "worse").mkdir()
     (day / "worse" / "metrics.json").write_text("{")
-    bad, one = list_results(Reach([day]))
+    bad, one = list_results(AllowedPaths([day]))
     assert (bad.name, bad.folder, bad.said) == ("bad", None, "failed: why")
     assert thumbnail(bad) is None
     with pytest.raises(ValueError, match="no result"):

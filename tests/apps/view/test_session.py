@@ -10,9 +10,9 @@ from cassi.apps.reconstruct import reconstruct as command
 from cassi.apps.reconstructors import compose_settings, settings_of_file
 from cassi.apps.settings import to_dict
 from cassi.apps.view import runs
+from cassi.apps.view.jobs import DONE, FAILED, STOPPED, Job, Jobs, Stopped
 from cassi.apps.view.repeat import NAME, write_config
 from cassi.apps.view.session import Session, list_methods
-from cassi.apps.view.work import DONE, FAILED, STOPPED, Job, Stopped, Work
 from cassi.data.io import read_cube
 
 SHORT = "solver.iterations=4"
@@ -22,8 +22,8 @@ def _row(found, name):
     return dict(found.rows)[name]
 
 
-def test_what_is_understood_is_said_and_drawn(session):
-    found = session.understand()
+def test_the_summary_is_said_and_drawn(session):
+    found = session.summarize()
     assert _row(found, "Cube") == "8 bands of 64 × 64 pixels"
     assert _row(found, "Dispersion").startswith("2 pixels per band")
     assert found.frame.shape == found.predicted.shape == (64, 78)
@@ -35,35 +35,35 @@ def test_what_is_understood_is_said_and_drawn(session):
 
 def test_a_wrong_step_is_seen(session):
     session.set("system.step", "1")
-    found = session.understand()
+    found = session.summarize()
     assert _row(found, "Cube") == "15 bands of 64 × 64 pixels"
     assert [line for line in found.warnings if "set the step to 2" in line]
     assert found.agreement < 0.8
     session.set("system.step", "-1")
-    assert "set the step to -2" in " ".join(session.understand().warnings)
+    assert "set the step to -2" in " ".join(session.summarize().warnings)
     session.set("system.step", "3")
     with pytest.raises(ValueError, match="step"):
-        session.understand()
+        session.summarize()
     session.set("system.step", None)
-    assert _row(session.understand(), "Cube").startswith("8 bands")
+    assert _row(session.summarize(), "Cube").startswith("8 bands")
 
 
 def test_ends_of_the_spectrum_become_wavelengths(session):
     session.say_wavelengths("450 - 590")
-    found = session.understand()
+    found = session.summarize()
     assert found.inputs.wavelengths == tuple(range(450, 600, 20))
     session.set("system.step", "1")
-    assert session.understand().inputs.wavelengths[1] == 460
+    assert session.summarize().inputs.wavelengths[1] == 460
     session.set("system.step", "2")
     session.say_wavelengths("450, 460, 470, 480, 490, 500, 510, 530")
-    assert session.understand().inputs.wavelengths[-1] == 530
+    assert session.summarize().inputs.wavelengths[-1] == 530
     session.say_wavelengths("")
-    assert session.understand().inputs.wavelengths is None
+    assert session.summarize().inputs.wavelengths is None
 
 
-def test_understanding_draws_no_random_number(session):
+def test_summarizing_draws_no_random_number(session):
     before = torch.random.get_rng_state()
-    session.understand()
+    session.summarize()
     assert torch.equal(before, torch.random.get_rng_state())
 
 
@@ -86,7 +86,7 @@ def test_only_files_that_may_be_read(session, tmp_path):
 
 
 def test_what_is_missing_is_said(session):
-    empty = Session(session.reach, session.output)
+    empty = Session(session.allowed, session.output)
     with pytest.raises(ValueError, match="choose a snapshot"):
         empty.settings()
     session.say_more("solver.iteration=3")
@@ -99,7 +99,7 @@ def test_what_is_missing_is_said(session):
 
 def test_the_example_needs_no_file(session):
     session.use_example()
-    assert _row(session.understand(), "Cube") == "28 bands of 256 × 256 pixels"
+    assert _row(session.summarize(), "Cube") == "28 bands of 256 × 256 pixels"
 
 
 def test_methods_are_those_of_the_command():
@@ -162,22 +162,22 @@ def test_the_saved_config_gives_the_same_bits(method, session, tmp_path):
 
 
 def test_jobs_wait_for_each_other_and_fail_alone():
-    work, gate = Work(), threading.Event()
+    jobs, gate = Jobs(), threading.Event()
 
     def fails(job):
         raise ValueError
 
-    first = work.submit(lambda job: gate.wait(10))
-    stopped, failed = work.submit(lambda job: 1), work.submit(fails)
-    last = work.submit(lambda job: os.getpid())
+    first = jobs.submit(lambda job: gate.wait(10))
+    stopped, failed = jobs.submit(lambda job: 1), jobs.submit(fails)
+    last = jobs.submit(lambda job: os.getpid())
     stopped.stop()
     assert not last.is_over
     gate.set()
-    work._thread.submit(int).result()
+    jobs._thread.submit(int).result()
     assert [job.status for job in (first, stopped, failed, last)] == [DONE, STOPPED, FAILED, DONE]
     assert "defect of the program" in failed.message
     assert last.value == os.getpid()
-    work.close()
+    jobs.close()
 
 
 def test_a_reconstruction_stops_when_it_is_told(session):

@@ -8,16 +8,16 @@ from typing import Any
 
 import panel as pn
 
+from cassi.apps.view.allowed_paths import AllowedPaths
 from cassi.apps.view.cubes import Shown
+from cassi.apps.view.jobs import Jobs
 from cassi.apps.view.pages.camera import CameraSection
 from cassi.apps.view.pages.files import FilesSection
 from cassi.apps.view.pages.gallery import GallerySection
 from cassi.apps.view.pages.look import LookSection
 from cassi.apps.view.pages.run import RunSection
 from cassi.apps.view.pages.save import SaveSection
-from cassi.apps.view.reach import Reach
 from cassi.apps.view.session import Session
-from cassi.apps.view.work import Work
 
 
 class Application:
@@ -25,18 +25,18 @@ class Application:
 
     Args:
         folders: that were given.
-        output: where results and dropped files go; made if it is not there.
+        output: where results and uploads go; made if it is not there.
 
     Raises:
         OSError: one is no folder, or the output cannot be made.
     """
 
     def __init__(self, folders: Sequence[Path], output: Path) -> None:
-        Reach(folders)
+        AllowedPaths(folders)
         output.mkdir(parents=True, exist_ok=True)
         self.output = output.resolve()
-        self.reach = Reach([*folders, self.output])
-        self.work = Work()
+        self.allowed = AllowedPaths([*folders, self.output])
+        self.jobs = Jobs()
         pn.extension()
 
     def page(self) -> Any:
@@ -45,20 +45,20 @@ class Application:
 
     def close(self) -> None:
         """End the thread when its job ends."""
-        self.work.close()
+        self.jobs.close()
 
 
 class Tab:
     """The sections of a page, and what each tells the others."""
 
     def __init__(self, application: Application) -> None:
-        session = Session(application.reach, application.output)
+        session = Session(application.allowed, application.output)
         self.session = session
         self.gallery = GallerySection(session, self._open)
         self.files = FilesSection(session, self._read)
-        self.run = RunSection(session, application.work, self._open)
+        self.run = RunSection(session, application.jobs, self._open)
         self.camera = CameraSection(
-            session, application.work, lambda found: self.run.allow(found is not None)
+            session, application.jobs, lambda found: self.run.allow(found is not None)
         )
         self.look = LookSection(session, self._looked)
         self.save = SaveSection(session, self.look)

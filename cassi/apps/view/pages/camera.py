@@ -1,4 +1,4 @@
-"""Section 2: what was understood, what can be corrected, and what that comes to."""
+"""Section 2: the summary of the inputs, what can be corrected, and what that comes to."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import panel as pn
 
+from cassi.apps.view.input_summary import InputSummary
+from cassi.apps.view.jobs import FAILED, STOPPED, Job, Jobs, explain
 from cassi.apps.view.pages.figures import PictureFigure
 from cassi.apps.view.pages.parts import TABLE, button, field, heading, later, say, table, text
 from cassi.apps.view.pictures import Picture, grey, with_mask
 from cassi.apps.view.runs import calibrate
 from cassi.apps.view.session import Session
-from cassi.apps.view.understood import Understood
-from cassi.apps.view.work import FAILED, STOPPED, Job, Work, explain
 
 _FIELDS = {
     "system.step": ("Step, pixels per band", "2"),
@@ -33,14 +33,14 @@ class CameraSection:
 
     Args:
         session: of this tab.
-        work: where a calibration runs.
-        ready: is called with what was understood, or None.
+        jobs: where a calibration runs.
+        ready: is called with the summary of the inputs, or None.
     """
 
     def __init__(
-        self, session: Session, work: Work, ready: Callable[[Understood | None], Any]
+        self, session: Session, jobs: Jobs, ready: Callable[[InputSummary | None], Any]
     ) -> None:
-        self.session, self.work, self.ready = session, work, ready
+        self.session, self.jobs, self.ready = session, jobs, ready
         self.fields = {}
         for name, (label, hint) in _FIELDS.items():
             self.fields[name] = field(label, hint, 170)
@@ -57,7 +57,7 @@ class CameraSection:
         self.calibrate.on_click(lambda event: self._calibrate())
         self.estimates = text()
         self.table_of_estimates = pn.pane.HTML("", margin=(0, 10))
-        self.understood: Understood | None = None
+        self.summary: InputSummary | None = None
         self.pictures = pn.Column(
             pn.Row(self.frame.view, self.predicted.view),
             self.band,
@@ -83,7 +83,7 @@ class CameraSection:
         turn = self._turn
         say(self.message, "reading …")
         try:
-            found = await asyncio.to_thread(self.session.understand)
+            found = await asyncio.to_thread(self.session.summarize)
         except Exception as error:
             if turn == self._turn:
                 later(partial(self._refuse, explain(error)))
@@ -103,12 +103,12 @@ class CameraSection:
             pn.state.execute(self.refresh)
 
     def _refuse(self, message: str) -> None:
-        self.understood, self.pictures.visible, self.table.object = None, False, ""
+        self.summary, self.pictures.visible, self.table.object = None, False, ""
         say(self.message, message, "error")
         self.ready(None)
 
-    def _show(self, found: Understood) -> None:
-        self.understood = found
+    def _show(self, found: InputSummary) -> None:
+        self.summary = found
         self.table.object = table(found.rows)
         if found.warnings:
             say(self.message, found.warnings, "warning")
@@ -126,7 +126,7 @@ class CameraSection:
         self.ready(found)
 
     def _draw_frame(self) -> None:
-        found = self.understood
+        found = self.summary
         if found is None:
             return
         if found.mask is None or found.offsets is None:
@@ -142,7 +142,7 @@ class CameraSection:
             say(self.estimates, explain(error), "error")
             return
         self.calibrate.disabled = True
-        self._job = self.work.submit(lambda job: calibrate(settings, job))
+        self._job = self.jobs.submit(lambda job: calibrate(settings, job))
         self._polling = pn.state.add_periodic_callback(self._poll, period=300)
 
     def _poll(self) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import panel as pn
 
-from cassi.apps.view.dropped import keep
+from cassi.apps.view.jobs import explain
 from cassi.apps.view.pages.parts import DROP, button, heading, say, text
 from cassi.apps.view.session import Session
-from cassi.apps.view.work import explain
+from cassi.apps.view.uploads import keep_upload
 from cassi.data.io import READ_SUFFIXES
 
 _NONE = "none"
@@ -40,9 +40,9 @@ class FilesSection:
                 stylesheets=[DROP],
                 width=330,
             )
-            drop.param.watch(lambda event, role=role: self._dropped(role), "value")
+            drop.param.watch(lambda event, role=role: self._upload(role), "value")
             names = {_NONE: _NONE} | {
-                name: str(path) for name, path in session.reach.list_files(suffixes).items()
+                name: str(path) for name, path in session.allowed.list_files(suffixes).items()
             }
             choice = pn.widgets.Select(name=f"{title} from the folder", options=names, width=330)
             choice.param.watch(lambda event, role=role: self._chosen(role, event.new), "value")
@@ -55,7 +55,7 @@ class FilesSection:
         ]
         self.view = pn.Column(heading("1 Files"), pn.Row(*columns), example)
 
-    def _dropped(self, role: str) -> None:
+    def _upload(self, role: str) -> None:
         drop = self.drops[role]
         if not drop.value:
             return
@@ -66,7 +66,7 @@ class FilesSection:
         files = dict(zip(names, contents, strict=True))
         suffixes = _YAML if role == "camera" else READ_SUFFIXES
         try:
-            path = keep(self.session.output / "dropped", files, suffixes)
+            path = keep_upload(self.session.output / "uploads", files, suffixes)
             self.session.set_file(role, path)
         except Exception as error:
             say(self.said[role], explain(error), "error")
@@ -82,7 +82,7 @@ class FilesSection:
         except Exception as error:
             say(self.said[role], explain(error), "error")
             return
-        self._take(role, self.session.reach.name_of(self.session.reach.resolve(value)))
+        self._take(role, self.session.allowed.name_of(self.session.allowed.resolve(value)))
 
     def _take(self, role: str, name: str) -> None:
         say(self.said[role], f"{_ROLES[role].lower()}: {name}")

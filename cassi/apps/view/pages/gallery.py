@@ -11,9 +11,9 @@ import panel as pn
 
 from cassi.apps.view.cubes import Shown
 from cassi.apps.view.folders import Entry, list_results, open_result, thumbnail
+from cassi.apps.view.jobs import explain
 from cassi.apps.view.pages.parts import button, heading, later, say, text
 from cassi.apps.view.session import Session
-from cassi.apps.view.work import explain
 
 _PERIOD = 2000  # ms
 _PAGE = 60  # results on the page, until more are asked for
@@ -51,7 +51,7 @@ class GallerySection:
             return
         self._busy = True
         try:
-            entries = await asyncio.to_thread(list_results, self.session.reach)
+            entries = await asyncio.to_thread(list_results, self.session.allowed)
             await self._show(entries)
         except Exception as error:
             say(self.message, explain(error), "error")

@@ -8,12 +8,12 @@ from typing import Any
 import panel as pn
 
 from cassi.apps.view.cubes import Region, Shown, spectrum
+from cassi.apps.view.jobs import explain
 from cassi.apps.view.pages.curves import Curves
 from cassi.apps.view.pages.figures import PictureFigure
 from cassi.apps.view.pages.parts import TABLE, button, field, heading, say, table, text
 from cassi.apps.view.pictures import Picture, band, colour, difference, index, ratio
 from cassi.apps.view.session import Session
-from cassi.apps.view.work import explain
 from cassi.viz.points import COLORS
 
 COLOUR, BAND, DIFFERENCE, RATIO, INDEX = "Colour", "Band", "Difference", "Ratio", "Index"

@@ -9,12 +9,12 @@ from typing import Any
 import panel as pn
 
 from cassi.apps.view.cubes import Shown
+from cassi.apps.view.jobs import DONE, STOPPED, Job, Jobs, explain
 from cassi.apps.view.pages.parts import button, heading, say, text
 from cassi.apps.view.pictures import as_png
 from cassi.apps.view.runs import reconstruct
 from cassi.apps.view.runs import say as say_result
 from cassi.apps.view.session import METHODS, SUFFIX, Session, list_methods
-from cassi.apps.view.work import DONE, STOPPED, Job, Work, explain
 
 _CALIBRATE = "Calibrate first"
 _PERIOD = 300  # ms
@@ -25,12 +25,12 @@ class RunSection:
 
     Args:
         session: of this tab.
-        work: where reconstructions run.
+        jobs: where reconstructions run.
         done: is called with the cube.
     """
 
-    def __init__(self, session: Session, work: Work, done: Callable[[Shown], Any]) -> None:
-        self.session, self.work, self.done = session, work, done
+    def __init__(self, session: Session, jobs: Jobs, done: Callable[[Shown], Any]) -> None:
+        self.session, self.jobs, self.done = session, jobs, done
         self.method = pn.widgets.Select(name="Method", options=dict(METHODS), width=420)
         self.calibrate = pn.widgets.CheckBoxGroup(name="Camera", options=[_CALIBRATE])
         self.more = pn.widgets.TextAreaInput(
@@ -66,7 +66,7 @@ class RunSection:
 
     async def list_methods(self) -> None:
         """Offer all methods; those that most people want are there at once."""
-        found = self.session.reach.list_files([SUFFIX]).items()
+        found = self.session.allowed.list_files([SUFFIX]).items()
         networks = {name: str(path) for name, path in found}
         self.method.options = await asyncio.to_thread(list_methods) | networks
 
@@ -89,7 +89,7 @@ class RunSection:
             say(self.message, explain(error), "error")
             return
         self.start.disabled, self.stop.disabled = True, False
-        self._job = self.work.submit(lambda job: reconstruct(settings, options, job))
+        self._job = self.jobs.submit(lambda job: reconstruct(settings, options, job))
         self._polling = pn.state.add_periodic_callback(self._poll, period=_PERIOD)
 
     def _poll(self) -> None:

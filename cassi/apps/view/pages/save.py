@@ -12,12 +12,12 @@ import panel as pn
 
 from cassi.apps.view.cubes import Shown, spectrum
 from cassi.apps.view.folders import NUMBERS
+from cassi.apps.view.jobs import explain
 from cassi.apps.view.pages.look import LookSection
 from cassi.apps.view.pages.parts import button, field, heading, say, text
 from cassi.apps.view.pictures import as_png
 from cassi.apps.view.runs import save
 from cassi.apps.view.session import Session
-from cassi.apps.view.work import explain
 
 
 class SaveSection:

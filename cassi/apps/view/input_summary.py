@@ -1,4 +1,4 @@
-"""What was understood of a snapshot and its camera: in words, and in two pictures."""
+"""A summary of a snapshot and its camera: in words, and in two pictures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WHERE = {(-1, True): "right", (-1, False): "left", (-2, True): "down", (-2, Fal
 
 
 @dataclass(frozen=True)
-class Understood:
+class InputSummary:
     """A snapshot and its camera, as a person looks at them.
 
     Attributes:
@@ -56,22 +56,22 @@ class Understood:
 
 
 @torch.no_grad()
-def understand(inputs: Inputs) -> Understood:
+def summarize_inputs(inputs: Inputs) -> InputSummary:
     """Say and draw what the inputs of a reconstruction come to."""
     camera: Any = plain(inputs.system)
     y, good = inputs.measurement, good_pixels(inputs)
-    verdict = check_camera(y, inputs.system)
+    check = check_camera(y, inputs.system)
     predicted = predict(y, camera)
     seen = flatten(y[0, :1].float(), None if good is None else good[0, :1])
     agreement = _correlate(seen, flatten(predicted[0, :1].float()))
     better = find_better_step(y, camera, seen, agreement)
     mask, offsets = getattr(camera, "mask", None), getattr(camera, "offsets", None)
-    rows = [*_describe(inputs, camera), ("Seen in the frame", verdict.note or "nothing")]
+    rows = [*_describe(inputs, camera), ("Seen in the frame", check.note or "nothing")]
     rows += [("Files", note) for note in inputs.notes]
-    return Understood(
+    return InputSummary(
         inputs,
         [(name, value) for name, value in rows if value],
-        [f"{each.about}: {each.message}" for each in verdict.warnings] + better,
+        [f"{each.about}: {each.message}" for each in check.warnings] + better,
         y[0, 0].cpu().numpy(),
         predicted[0, 0].cpu().numpy(),
         agreement,

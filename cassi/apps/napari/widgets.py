@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from cassi.adapters.napari import Layer, image_layer
+from cassi.apps.napari import Layer, image_layer
 
 if TYPE_CHECKING:
     import napari

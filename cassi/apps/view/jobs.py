@@ -27,7 +27,7 @@ class Job:
     Attributes:
         status: WAITING, RUNNING, DONE, FAILED or STOPPED.
         stage: what is being done, in words.
-        share: of the work that is done, 0 to 1.
+        share: of the job that is done, 0 to 1.
         picture: `(H, W, 3)`, uint8, of the cube so far.
         message: why it failed, in one line.
         value: what it returned.
@@ -57,7 +57,7 @@ class Job:
         return self.status in (DONE, FAILED, STOPPED)
 
 
-class Work:
+class Jobs:
     """A thread that does one job after the other, for all pages.
 
     Random numbers and threads are the process's, so that two reconstructions side by side would

@@ -11,7 +11,7 @@ _DEEPEST = 6
 """Folders below one that was given."""
 
 
-class Reach:
+class AllowedPaths:
     """The folders that may be read, links followed.
 
     Args:

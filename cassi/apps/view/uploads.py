@@ -1,4 +1,4 @@
-"""Files that were dropped into the page, kept so that a run can be repeated from them."""
+"""Uploads: files dropped into the page, kept so that a run can be repeated from them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cassi.data.atomic import atomic_path
 from cassi.data.checksums import digest_content
 
 
-def keep(root: Path, files: Mapping[str, bytes], suffixes: tuple[str, ...]) -> Path:
+def keep_upload(root: Path, files: Mapping[str, bytes], suffixes: tuple[str, ...]) -> Path:
     """Write files that came together, such as the two of an ENVI image, into a folder of theirs.
 
     The folder is named by what they hold, so that the same files are kept once.

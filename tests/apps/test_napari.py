@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import cassi
-from cassi.adapters import napari as plugin
-from cassi.adapters.napari import widgets
+from cassi.apps import napari as plugin
+from cassi.apps.napari import widgets
 from cassi.data.io import WRITE_SUFFIXES
 
 NM = [450.0, 500.5, 550.0]
