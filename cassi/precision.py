@@ -40,7 +40,7 @@ def fast_types(device: torch.device | str = "cpu") -> tuple[torch.dtype, ...]:
     float32 is always among them. A GPU's compute capability tells: float16 from 7.0 on, bfloat16
     from 8.0 on. An x86 processor needs AVX-512 with instructions for the type, which
     `ATEN_CPU_CAPABILITY` and `ONEDNN_MAX_CPU_ISA` can take from torch and from oneDNN: without
-    them torch convolves in a plain loop, seventy times as slow. Of another processor for which
+    them torch convolves in a plain loop, which is slow. Of another processor for which
     oneDNN has such convolutions a trial of some milliseconds decides, once per process.
 
     Args:

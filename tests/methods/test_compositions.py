@@ -250,3 +250,19 @@ def test_a_start_has_the_name_of_a_method_or_network(scene):
     assert (auto.clean.start.noise, auto.clean.start.iterations) == (0.01, 125)
     with pytest.raises(ValueError, match=r"solver\.start: no method, network or .* 'automatic'"):
         build_method(compose_settings([*options, "solver.start=automatic"]))
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("solver.visible=0.1", "NoiseThreshold"),
+        ("solver.closest=0.5", "DiscrepancyStop"),
+        ("solver.again=null", "Restarts"),
+        ("solver.time_limit=3", "solver=self_supervised and solver=lctc"),
+        ("solver.sigma=0.1", r"solver\.strength"),
+        ("calibrate=auto", "auto is align=true now"),
+    ],
+)
+def test_settings_that_have_moved_are_refused_with_the_new_name(option, said):
+    with pytest.raises(ValueError, match=said):
+        compose_settings([option])
