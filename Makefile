@@ -39,11 +39,9 @@ test: install emulate
 test-fast: install
 	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST) -m "not slow and not release" --ignore=tests/scripts
 
-# What `make test` leaves out: wheel, site, notebooks, every order of emulated threads, and every target
-# here at small size.
+# What `make test` leaves out: wheel, site, notebooks, and every order of emulated threads.
 release-check: install emulate
 	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST) -m release
-	$(SIDE_BY_SIDE) $(BIN)/python scripts/checks/commands.py Makefile
 
 # The share of random changes of a package that its tests notice.
 PACKAGE ?= metrics

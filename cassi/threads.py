@@ -47,11 +47,9 @@ def _cgroup_cores(root: Path) -> int:
         base = mount / "cpu" if controllers else mount
         inner = base / place.lstrip("/")
         for folder in (inner, *inner.parents):
-            if controllers:
-                quota = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
-            else:
-                quota = tuple((*_read(folder / "cpu.max").split(), "", "")[:2])
-            share, period = (each.strip() for each in quota)
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+            words = " ".join(_read(folder / name) for name in names).split()
+            share, period = (*words, "", "")[:2]
             if share.isdigit() and period.isdigit() and int(period):
                 least = min(least, int(share) / int(period))
             if folder == base:

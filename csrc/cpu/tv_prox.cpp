@@ -84,8 +84,8 @@ struct Sweep {
   // known. Virtual: h is below the image, where no difference is taken. Cold: p and q are zero.
   // First: there is no row h-1.
   template <bool Virtual, bool Cold, bool First>
-  static __attribute__((always_inline)) void update(const Stage<T>& stage, int now, const T* x, int64_t o, int64_t w,
-                                  V& a, V& b) {
+  static __attribute__((always_inline)) void update(const Stage<T>& stage, int now, const T* x,
+                                                    int64_t o, int64_t w, V& a, V& b) {
     T* u = stage.u + o;
     const V above = load(u + w), right = load(u + w + 1);
     V here = above;
