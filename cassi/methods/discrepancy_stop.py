@@ -8,9 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from cassi.checks import not_negative
-from cassi.methods.wrapper import Wrapper
-from cassi.solvers import Callback, Iteration, LinearSystem, Solution, Solver, Statistics
-from cassi.solvers.base import wants_cube
+from cassi.methods.wrapper import StopWhen, Wrapper
+from cassi.solvers import Callback, LinearSystem, Solution, Solver, Statistics
 from cassi.solvers.linear_system import seen
 from cassi.solvers.statistics import relative_noise
 
@@ -60,21 +59,7 @@ class DiscrepancyStop(Wrapper):
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
         noise = relative_noise(seen(y, system), system, self.method.noise, statistics)
         least = self.fraction * float(noise.max())
-        monitor = _Monitor(callback, least) if least else callback
+        monitor = StopWhen(callback, lambda iteration: iteration.residual < least)
         found = self.method.run(y, system, x0=x0, callback=monitor, statistics=statistics, **given)
         fits_noise = bool(found.history) and found.history[-1].residual < least
         return replace(found, x=x0) if fits_noise and x0 is not None else found
-
-
-class _Monitor:
-    """Ends the run at a residual."""
-
-    def __init__(self, callback: Callback | None, least: float) -> None:
-        self.callback, self.least = callback, least
-
-    def wants(self, iteration: Iteration) -> bool:
-        return self.callback is not None and wants_cube(self.callback, iteration)
-
-    def __call__(self, iteration: Iteration, x: Tensor | None) -> bool:
-        stopped = self.callback is not None and bool(self.callback(iteration, x))
-        return stopped or iteration.residual < self.least

@@ -9,9 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from cassi.checks import not_negative
-from cassi.methods.wrapper import Wrapper
-from cassi.solvers import Callback, Iteration, LinearSystem, Solution, Solver, Timed
-from cassi.solvers.base import wants_cube
+from cassi.methods.wrapper import StopWhen, Wrapper
+from cassi.solvers import Callback, LinearSystem, Solution, Solver, Timed
 from cassi.solvers.schedules import as_schedule
 
 
@@ -52,19 +51,5 @@ class TimeLimit(Wrapper):
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
         sigma = Timed(as_schedule(self.method.sigma), time.perf_counter() + self.seconds)
         timed = replace(self.method, sigma=sigma, heldout=0.0)
-        clock = _Clock(callback, sigma)
+        clock = StopWhen(callback, lambda _: sigma.is_over)
         return timed.run(y, system, callback=clock, **given)
-
-
-class _Clock:
-    """Ends the run when the schedule is over."""
-
-    def __init__(self, callback: Callback | None, sigma: Timed) -> None:
-        self.callback, self.sigma = callback, sigma
-
-    def wants(self, iteration: Iteration) -> bool:
-        return self.callback is not None and wants_cube(self.callback, iteration)
-
-    def __call__(self, iteration: Iteration, x: Tensor | None) -> bool:
-        stopped = self.callback is not None and bool(self.callback(iteration, x))
-        return stopped or self.sigma.is_over
