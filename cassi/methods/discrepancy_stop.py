@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from cassi.checks import not_negative
+from cassi.methods.time_limit import TimeLimit
 from cassi.methods.wrapper import StopWhen, Wrapper
 from cassi.solvers import Callback, LinearSystem, Solution, Solver, Statistics
 from cassi.solvers.linear_system import seen
@@ -23,7 +24,7 @@ class DiscrepancyStop(Wrapper):
     Below the noise level a solver fits noise. Without a first cube the last one is returned.
 
     Args:
-        method: a `Solver`; it says what the noise is.
+        method: a `Solver`, or one with a `TimeLimit`; it says what the noise is.
         fraction: of the noise, >= 0; 0 never stops.
 
     Source: Morozov, "On the solution of functional equations by the method of regularization",
@@ -33,7 +34,7 @@ class DiscrepancyStop(Wrapper):
         ValueError: a negative fraction.
     """
 
-    method: Solver
+    method: Solver | TimeLimit
     fraction: float
 
     def __post_init__(self) -> None:

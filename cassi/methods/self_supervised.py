@@ -64,9 +64,8 @@ def self_supervised(
             noise=noise,
             consistent=True,
         )
-        if time_limit is not None:
-            return Blended(TimeLimit(solver, time_limit / count), blend)
-        return Blended(DiscrepancyStop(solver, FRACTION), blend)
+        timed = solver if time_limit is None else TimeLimit(solver, time_limit / count)
+        return Blended(DiscrepancyStop(timed, FRACTION), blend)
 
     first = auto(noise=noise) if start is None else start
     clean = [one(ALL if k % 2 else STRONG, LATER if k else FIRST) for k in range(count)]

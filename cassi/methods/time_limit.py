@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -34,6 +34,11 @@ class TimeLimit(Wrapper):
         super().__post_init__()
         if not not_negative("time_limit", self.seconds):
             raise ValueError("time_limit: expected seconds above 0 or null, got 0")
+
+    @property
+    def noise(self) -> float | Literal["auto"]:
+        """Of the solver."""
+        return self.method.noise
 
     @property
     def shares_batch(self) -> bool:

@@ -235,7 +235,21 @@ def test_self_supervised_alternates_strong_components_and_all():
     assert {once.method.method.prior.energy for once in method.noisy.passes} == {2e-4}
     assert (method.iterations, method.clean.start.iterations) == (12, 125)
     limited = self_supervised(passes=4, time_limit=20.0)
-    assert {once.method.seconds for once in limited.clean.passes} == {5.0}
+    assert {once.method.method.seconds for once in limited.clean.passes} == {5.0}
+
+
+def test_a_pass_with_a_time_limit_stops_where_it_fits_noise_too(scene):
+    system, y, _ = scene
+    # The start's residual is far below half of a noise of 0.5, so that every pass fits noise.
+    limited = self_supervised(start=SMOOTH, iterations=40, passes=2, noise=0.5, time_limit=600.0)
+    solution = limited.run(y, system)
+    assert len(solution.history) < 40
+    assert torch.equal(solution.x, SMOOTH(y, system))
+    once = DiscrepancyStop(TimeLimit(replace(OWN, noise=0.2, iterations=10**5), 0.3), 1e-9)
+    assert not once.shares_batch
+    ended = once.run(y, system, x0=SMOOTH(y, system))  # by the clock: nothing fits so little noise
+    assert ended.history[-1].sigma < 0.1
+    assert not torch.equal(ended.x, SMOOTH(y, system))
 
 
 def test_a_start_has_the_name_of_a_method_or_network(scene):
