@@ -17,7 +17,7 @@ from cassi.apps.settings import Calibrate
 from cassi.data.io import load_mask, read_cube
 from cassi.data.sensor import Sensor
 from cassi.data.simulation import WhiteNoise
-from cassi.evaluation import Mismatch
+from cassi.evaluation import Twin
 
 CPU = torch.device("cpu")
 
@@ -97,7 +97,9 @@ def test_calibrate_gives_the_camera_of_the_command(tmp_path, monkeypatch):
     random = torch.Generator().manual_seed(0)
     nominal = cassi.SDCassi(torch.rand(64, 64, generator=random), bands=4)
     ramp = torch.linspace(0.2, 0.9, 64).view(1, 1, -1, 1).expand(1, 4, 64, 64)
-    y, white = (Mismatch((0.4, -0.3)).measure(x, nominal) for x in (ramp, torch.ones(1, 4, 64, 64)))
+    y, white = (
+        Twin(shift=[0.4, -0.3]).expose(x, nominal) for x in (ramp, torch.ones(1, 4, 64, 64))
+    )
     for name, values in (("mask", nominal.mask[0]), ("y", y[0]), ("white", white[0])):
         cassi.write_cube(f"{name}.npy", values)
     files = ["measurement=y.npy", "mask=mask.npy", "white=white.npy", "system.bands=4", "degree=1"]

@@ -90,15 +90,6 @@ class Output:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mismatch:
-    """How a camera that is simulated differs from the nominal one; see `cassi.evaluation`."""
-
-    shift: list[float]
-    rotation: float
-    dispersion: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Common:
     """What every command has.
 
@@ -233,7 +224,7 @@ class Calibrate(Snapshots):
 
     white: str | None
     monochromatic: Monochromatic
-    mismatch: Mismatch
+    twin: Twin | None = None
     radius: int
     degree: int
     gain: float
@@ -326,7 +317,6 @@ class Evaluate(Common):
     reconstructors: Any
     scenes: Any
     mask: Any
-    mismatch: Mismatch
     preset: str
     align: bool
     uncertainty: bool
@@ -371,6 +361,7 @@ class Train(Common):
 
 
 RENAMED = {
+    "mismatch": "it is twin now: twin=none twin.shift=[0.6,-0.4]",
     "model.align": "it is align=true or align=false now",
     "solver.visible": "solver=self_supervised has it, cassi.methods.NoiseThreshold",
     "solver.closest": "solver=self_supervised has it, cassi.methods.DiscrepancyStop",
@@ -422,7 +413,7 @@ def read_settings(config: DictConfig, kind: Callable[..., T], options: Iterable[
 
 
 def with_value(settings: T, key: str, value: Any) -> T:
-    """Return settings with one value replaced, by its dotted name such as `mismatch.shift[1]`.
+    """Return settings with one value replaced, by its dotted name such as `twin.shift[1]`.
 
     Raises:
         ValueError: there is no value of that name, or it is not to be that.
@@ -434,7 +425,7 @@ def with_value(settings: T, key: str, value: Any) -> T:
     try:
         OmegaConf.update(node, key, value)
     except OmegaConfBaseException:
-        raise ValueError(f"no config value {key!r}") from None
+        raise ValueError(renamed(key) or f"no config value {key!r}") from None
     replaced: T = _fill(type(settings), OmegaConf.to_container(node))
     return replaced
 
@@ -514,11 +505,17 @@ def _inner(hint: Any) -> Any:
     return next((option for option in options if is_dataclass(option)), None)
 
 
+def renamed(key: str) -> str | None:
+    """Say where a setting that has moved is now; None for any other."""
+    found = RENAMED.get(key) or RENAMED.get(key.partition(".")[0])
+    return None if found is None else f"no config value {key!r}: {found}"
+
+
 def unknown_key(error: Any) -> str:
     """Say what OmegaConf's error about a key means, with the nearest keys that there are."""
     key, known = str(error.full_key or error.key), list(map(str, error.parent_node or ()))
-    if key in RENAMED:
-        return f"no config value {key!r}: {RENAMED[key]}"
+    if (said := renamed(key)) is not None:
+        return said
     place, dot, name = key.rpartition(".")
     rest = f"; there is {', '.join(known)}" if place else "; names of your own go under vars:"
     if not place and any(key in _hints(kind) for kind in (Reconstruct, Calibrate, Evaluate, Train)):

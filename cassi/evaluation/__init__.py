@@ -2,7 +2,6 @@
 
 from cassi.data.synthetic.twin import TrueCamera, Twin
 from cassi.evaluation.jobs import Job, LocalQueue, SharedQueue, join_processes
-from cassi.evaluation.mismatch import Mismatch
 from cassi.evaluation.problems import Problem, make_problem, scene_generator
 from cassi.evaluation.records import Record, RecordFolder
 from cassi.evaluation.runner import View, run_jobs
@@ -12,7 +11,6 @@ from cassi.evaluation.tables import write_results
 __all__ = [
     "Job",
     "LocalQueue",
-    "Mismatch",
     "Problem",
     "Record",
     "RecordFolder",

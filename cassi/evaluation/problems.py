@@ -11,7 +11,6 @@ from cassi.data.benchmarks import Item
 from cassi.data.checksums import digest_content
 from cassi.data.simulation import Noise
 from cassi.data.synthetic.twin import TrueCamera, Twin
-from cassi.evaluation.mismatch import Mismatch
 from cassi.systems import SDCassi, System
 
 
@@ -45,7 +44,6 @@ def make_problem(
     mask: Tensor,
     *,
     noise: Noise | None = None,
-    mismatch: Mismatch | None = None,
     twin: Twin | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
@@ -59,24 +57,21 @@ def make_problem(
         system: the camera, on the CPU.
         mask: the file's or the drawn one, for the digest.
         noise: what the sensor adds to a simulated measurement.
-        mismatch: how the camera that measures differs from the one that methods are told of.
-        twin: takes the measurement in place of the camera, with noise of its own.
+        twin: takes the measurement in place of the camera.
         seed: of the noise; each scene has its own, which does not depend on the others.
         device: where methods run.
 
     Raises:
-        ValueError: mask, cube, measurement and camera do not fit; or noise, a mismatch or a twin is
-            asked for where the measurement is given, or a twin beside one of the others.
+        ValueError: mask, cube, measurement and camera do not fit; or noise or a twin is asked for
+            where the measurement is given, or noise beside a twin that has its own.
     """
-    disturbed = noise is not None or (mismatch is not None and mismatch.exists)
     true = None
-    if twin is not None and disturbed:
-        raise ValueError("twin: expected neither noise nor a mismatch beside it; it has its own")
+    if noise is not None and twin is not None and twin.is_noisy:
+        raise ValueError("noise: expected none beside a twin with noise of its own")
     if item.measurement is not None:
-        if disturbed or twin is not None:
+        if noise is not None or twin is not None:
             raise ValueError(
-                f"{item.name}: expected no noise, mismatch or twin, the measurement is not "
-                "simulated"
+                f"{item.name}: expected no noise or twin, the measurement is not simulated"
             )
         y = item.measurement[None]
     elif item.truth is None:
@@ -93,12 +88,8 @@ def make_problem(
                 raise ValueError(f"twin: expected an SDCassi, got {type(system).__name__}")
             y = twin.measure(x, system, scene_generator(seed, item.name))
             true = twin.true_camera(system)
-        elif mismatch is None or not mismatch.exists:
-            y = system(x)
-        elif type(system) is SDCassi:
-            y = mismatch.measure(x, system)
         else:
-            raise ValueError(f"mismatch: expected an SDCassi, got {type(system).__name__}")
+            y = system(x)
         if noise is not None:
             y = noise(y, system.cube_shape[0], scene_generator(seed, item.name))
     if tuple(y.shape[1:]) != system.measurement_shape:

@@ -29,7 +29,7 @@ from cassi import uncertainty
 from cassi.apps.evaluate.data import load_benchmark
 from cassi.apps.reconstructors import Recipe, compose_settings, settings_of, understand
 from cassi.apps.settings import Evaluate
-from cassi.evaluation import Mismatch
+from cassi.evaluation import Twin
 from cassi.solvers.statistics import Statistics
 from cassi.uncertainty.scores import sparsification
 
@@ -112,7 +112,7 @@ def make(truth: Tensor, mask: Any, camera: str, scene: str) -> tuple[Tensor, Ten
     noise = {"name": "white", "snr_db": 30.0} if camera == "30 dB" else None
     y = cassi.simulate(truth, system, noise=noise, scene=scene)
     if camera == "mask off by 0.4":
-        y = Mismatch(shift=SHIFT).measure(truth, system)
+        y = Twin(shift=SHIFT).expose(truth, system)
     return truth, y, system
 
 

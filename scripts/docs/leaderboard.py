@@ -102,7 +102,7 @@ def name_condition(row: str, settings: Mapping[str, Any], protocol: bool) -> tup
     if protocol:
         columns = {"": "II", "told": "III", "calibrated": "IV"}
         return method, f"InverseNet {columns[known]}" if known in columns else None
-    changed = {name: settings.get(name) for name in ("noise", "mask", "mismatch", "twin")}
+    changed = {name: settings.get(name) for name in ("noise", "mask", "twin")}
     wrong = sorted(name for name, value in changed.items() if _differs(value))
     if settings.get("cases") != CASES or wrong:
         got = ", ".join(wrong) or "other cases"

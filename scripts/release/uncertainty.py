@@ -32,7 +32,7 @@ from torch.nn.functional import avg_pool2d
 import cassi
 from cassi.apps.reconstructors import Recipe, compose_settings, settings_of, understand
 from cassi.config import build
-from cassi.evaluation import Mismatch
+from cassi.evaluation import Twin
 from cassi.solvers.statistics import Statistics, signal_level
 from cassi.uncertainty.bootstrap import Evidence, Probe, Trial, gather
 from cassi.uncertainty.error_model import FILE, GROUPS, LEVELS, NORMAL, REGIONS, Spread
@@ -189,7 +189,7 @@ class Scenes:
             mask = torch.rand((1, 1, height, width), generator=random)
             mask = (mask < 0.5).float() if drawn == "binary" else mask
         system = cassi.SDCassi(mask.contiguous(), bands, step=step)
-        y = system(truth) if shift is None else Mismatch(shift=shift).measure(truth, system)
+        y = system(truth) if shift is None else Twin(shift=shift).expose(truth, system)
         if noise is not None:
             called, _, level = noise.partition(" ")
             options = [f"noise={called}", *([f"noise.snr_db={level}"] if level else [])]

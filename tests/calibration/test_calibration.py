@@ -20,7 +20,7 @@ from cassi.calibration import (
     search_start,
 )
 from cassi.calibration.parameters import PLACE
-from cassi.evaluation import Mismatch
+from cassi.evaluation import Twin
 from cassi.systems import SDCassi
 
 BANDS, HEIGHT, WIDTH = 8, 96, 96
@@ -44,9 +44,9 @@ def scene():
 
 
 def measure(scene, camera, geometry=TRUE):
-    return Mismatch(geometry.shift, geometry.rotation, geometry.dispersion[0]).measure(
-        scene, camera
-    )
+    return Twin(
+        shift=geometry.shift, rotation=geometry.rotation, dispersion=geometry.dispersion[0]
+    ).expose(scene, camera)
 
 
 def test_the_model_is_that_of_the_mismatch(camera, scene):

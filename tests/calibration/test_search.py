@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cassi.calibration import Frame, Geometry, fit_geometry, objective, search_start
-from cassi.evaluation import Mismatch
+from cassi.evaluation import Twin
 from cassi.systems import SDCassi
 
 BANDS, HEIGHT, WIDTH = 6, 112, 128
@@ -22,8 +22,8 @@ def bench(request):
     bands = torch.linspace(0, 1, BANDS).view(-1, 1, 1)
     scene = 0.5 + 0.3 * bands + 0.1 * torch.sin(columns / 25) + 0.1 * torch.cos(rows / 30)
     system = SDCassi(mask, BANDS, step=2, axis=request.param)
-    moved = Mismatch(TRUE.shift, TRUE.rotation, TRUE.dispersion[0])
-    return system, [Frame.snapshot(moved.measure(scene[None], system), BANDS)]
+    moved = Twin(shift=TRUE.shift, rotation=TRUE.rotation, dispersion=TRUE.dispersion[0])
+    return system, [Frame.snapshot(moved.expose(scene[None], system), BANDS)]
 
 
 def test_the_search_leads_to_the_true_place(bench):

@@ -11,8 +11,8 @@ from cassi.data.simulation import WhiteNoise
 from cassi.evaluation import (
     Job,
     LocalQueue,
-    Mismatch,
     RecordFolder,
+    Twin,
     make_problem,
     run_jobs,
     scene_generator,
@@ -52,12 +52,16 @@ def test_noise_is_the_scenes_own(item):
     assert torch.equal(first, again)
 
 
-def test_a_mismatch_is_measured_and_not_told(item):
-    problem = problem_of(item, mismatch=Mismatch(shift=(0, 1)))
+def test_a_camera_that_is_off_is_measured_and_not_told(item):
+    problem = problem_of(item, twin=Twin(shift=[0, 1]))
     nominal = problem_of(item)
     assert torch.equal(problem.system.mask, nominal.system.mask)
     assert not torch.equal(problem.y, nominal.y)
     assert problem.digest != nominal.digest
+    noise = WhiteNoise(snr_db=20)
+    assert not torch.equal(problem_of(item, twin=Twin(shift=[0, 1]), noise=noise).y, problem.y)
+    with pytest.raises(ValueError, match="noise: expected none beside a twin"):
+        problem_of(item, twin=Twin(bits=8), noise=noise)
 
 
 def test_a_given_measurement_is_taken(item):

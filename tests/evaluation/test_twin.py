@@ -11,7 +11,7 @@ from scipy import ndimage
 from shared import seeded, uniform
 
 from cassi.data.sensor import Sensor
-from cassi.evaluation import Mismatch, Twin
+from cassi.evaluation import Twin
 from cassi.systems import BlurredCassi, DDCassi, SDCassi, TiltedCassi
 
 BANDS, HEIGHT, WIDTH, STEP = 5, 14, 17, 2
@@ -232,11 +232,6 @@ def test_shots_share_one_sensor(x):
     both = frame(twin, x, SDCassi(masks, BANDS, STEP))
     for shot in (0, 1):
         close(both[:, [shot]], frame(twin, x, SDCassi(masks[[shot]], BANDS, STEP)))
-
-
-def test_a_mismatch_is_a_small_twin(x, system):
-    values = {"shift": [0.4, 1.2], "rotation": 0.7, "dispersion": 0.05}
-    assert torch.equal(Mismatch(**values).measure(x, system), Twin(**values).expose(x, system))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from scripts.docs import leaderboard as script
 
-SETTINGS = {"data": "tiny", "noise": None, "mismatch": {"shift": [0.0, 0.0], "rotation": 0.0}}
+SETTINGS = {"data": "tiny", "noise": None}
 SETTINGS |= {"cases": script.CASES}
 
 
@@ -56,7 +56,7 @@ def test_results_become_a_table_and_the_same_bytes_again(tmp_path):
     ("settings", "said"),
     [
         ({"noise": {"snr_db": 20}}, "got noise"),
-        ({"mismatch": {"shift": [0.0, 1.0]}}, "got mismatch"),
+        ({"twin": {"shift": [0.0, 1.0]}}, "got twin"),
         ({"mask": "other.mat"}, "got mask"),
         ({"cases": {}}, "got other cases"),
     ],

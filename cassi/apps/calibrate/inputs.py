@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,7 +11,8 @@ from torch import Tensor
 from cassi.apps.inputs import Inputs, load_inputs
 from cassi.apps.settings import Calibrate
 from cassi.calibration import Frame
-from cassi.evaluation import Mismatch
+from cassi.data.synthetic.twin import Twin
+from cassi.evaluation import scene_generator
 from cassi.systems import SDCassi, Weighted
 
 
@@ -46,12 +47,15 @@ def load_frames(settings: Calibrate, device: torch.device) -> Problem:
     system, notes = plain(first.system), list(first.notes)
     if type(system) is not SDCassi:  # the others move other things
         raise ValueError(f"system: expected SDCassi, got {type(system).__name__}")
-    mismatch = Mismatch(**asdict(settings.mismatch))
-    if mismatch.exists:
+    if settings.twin is not None:
         if files is not None or first.truth is None or settings.noise is not None:
-            raise ValueError("mismatch: expected a truth alone, measured without noise")
-        y, good = mismatch.measure(first.truth.to(device), system), good_pixels(first)
-        notes.append(f"measurement: simulated by a camera with {mismatch}")
+            raise ValueError(
+                "twin: expected a truth alone, without measurement and noise; give truth=FILE"
+            )
+        random = scene_generator(settings.seed, "calibration")
+        y = settings.twin.measure(first.truth.to(device), system, random)
+        good = good_pixels(first)
+        notes.append(f"measurement: simulated by a camera that is off: {_defects(settings.twin)}")
     else:
         y = torch.cat([each.measurement for each in inputs])
         goods = [good_pixels(each) for each in inputs]
@@ -76,6 +80,13 @@ def load_frames(settings: Calibrate, device: torch.device) -> Problem:
         y, good = read("monochromatic", single.file)
         frames.append(Frame.monochromatic(y, place, good))
     return Problem(frames, system, first.wavelengths, notes)
+
+
+def _defects(twin: Twin) -> str:
+    usual = vars(Twin())
+    return ", ".join(
+        f"{name} {value}" for name, value in vars(twin).items() if value != usual[name]
+    )
 
 
 def plain(system: Any) -> Any:

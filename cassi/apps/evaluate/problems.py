@@ -1,9 +1,9 @@
-"""From the scenes of a data set to problems: cameras, noise, mismatches, twins."""
+"""From the scenes of a data set to problems: cameras, noise, twins."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from typing import Any
 
 import torch
@@ -13,9 +13,9 @@ from cassi.apps.settings import Evaluate, with_value
 from cassi.checks import did_you_mean
 from cassi.config import build
 from cassi.data.benchmarks import Benchmark
-from cassi.evaluation import Mismatch, Problem, make_problem
+from cassi.evaluation import Problem, make_problem
 
-CASES = ("mask", "mismatch", "noise", "seed", "system", "twin")
+CASES = ("mask", "noise", "seed", "system", "twin")
 """Settings that a case of a benchmark may change: those that a scene is measured with."""
 
 
@@ -108,13 +108,11 @@ def preparation(
         device: where methods run.
 
     Raises:
-        ValueError: noise, mismatch or twin are not fit, or the measurements are given.
+        ValueError: noise or twin are not fit, or the measurements are given.
     """
     noises = {p: build(s.noise) if s.noise else None for p, s in points.items()}
-    mismatches = {point: Mismatch(**asdict(s.mismatch)) for point, s in points.items()}
-    changed = any(noises.values()) or any(mismatch.exists for mismatch in mismatches.values())
-    if changed and benchmark.measurements is not None:
-        raise ValueError("noise, mismatch: expected none, the measurements are not simulated")
+    if any(noises.values()) and benchmark.measurements is not None:
+        raise ValueError("noise: expected none, the measurements are not simulated")
     for settings in points.values():
         _check_twin(settings, benchmark)
 
@@ -135,7 +133,6 @@ def preparation(
             camera.system,
             camera.mask,
             noise=noises[point],
-            mismatch=mismatches[point],
             twin=settings.twin,
             seed=settings.seed,
             device=device,
@@ -152,8 +149,8 @@ def _check_twin(settings: Evaluate, benchmark: Benchmark) -> None:
             f"twin: expected data with true cubes, which it measures, got the measurements of "
             f"data={settings.data.name}; leave twin=null"
         )
-    if settings.noise or Mismatch(**asdict(settings.mismatch)).exists:
+    if settings.noise and settings.twin.is_noisy:
         raise ValueError(
-            "twin: expected neither noise nor mismatch beside it; set twin.bits, twin.read, "
-            "twin.shift, … instead"
+            "noise: expected none beside a twin with noise of its own; give noise=null, or "
+            "twin.shot=null twin.read=0 twin.bits=null"
         )

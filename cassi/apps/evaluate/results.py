@@ -180,4 +180,4 @@ def _describe(settings: Evaluate) -> dict[str, Any]:
         values["mask"] = settings.mask if drawn else Path(str(settings.mask)).name
     if settings.twin is not None:
         values |= {"twin": asdict(settings.twin), "knowledge": settings.knowledge}
-    return values | {"mismatch": asdict(settings.mismatch), "data": settings.data.name}
+    return values | {"data": settings.data.name}

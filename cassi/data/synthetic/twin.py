@@ -193,6 +193,11 @@ class Twin:
         except ValueError as error:
             raise ValueError(f"twin.{error}") from None
 
+    @property
+    def is_noisy(self) -> bool:
+        """Whether its sensor changes the light: noise, or a converter."""
+        return bool(self.shot or self.read) or self.bits is not None
+
     @torch.no_grad()
     def measure(self, x: Tensor, system: SDCassi, generator: torch.Generator) -> Tensor:
         """Take a frame of cubes.
@@ -212,7 +217,7 @@ class Twin:
         light = self.expose(x, system)
         if self.vignette or self.pattern:
             light = light * self._gain(system).to(light)
-        if self.shot or self.read or self.bits is not None:
+        if self.is_noisy:
             frame = self._sensor()(light, system.bands, generator)
         else:
             frame = light + self.dark * self._full_scale(system.bands)

@@ -14,7 +14,7 @@ from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Calibrate
 from cassi.calibration import Calibration, Fit, Geometry, moved_camera
 from cassi.data.checksums import SUMS, check_sums
-from cassi.evaluation import Mismatch
+from cassi.evaluation import Twin
 from cassi.systems import SDCassi, TiltedCassi
 
 BANDS, HEIGHT, WIDTH = 6, 80, 80
@@ -39,7 +39,7 @@ def bench(tmp_path):
         "single": single,
     }
     for name, scene in scenes.items():
-        y = Mismatch(SHIFT, ROTATION, DISPERSION).measure(scene, camera)
+        y = Twin(shift=SHIFT, rotation=ROTATION, dispersion=DISPERSION).expose(scene, camera)
         np.save(tmp_path / f"{name}.npy", y[0, 0].numpy())
     np.save(tmp_path / "mask.npy", mask.numpy())
     return ("mask.npy", "first.npy", "second.npy")
@@ -124,7 +124,7 @@ def test_known_light_gives_gain_and_mask(calibrate, results, bench, tmp_path):
         (("measurement=first.npy", "degree=0"), "degree"),
         (("measurement=first.npy", "gain=2"), "gain"),
         (("measurement=[]",), "at least one file"),
-        (("measurement=first.npy", "mismatch.rotation=1"), "mismatch: expected a truth alone"),
+        (("measurement=first.npy", "twin=shifted"), "twin: expected a truth alone"),
         (("measurement=first.npy", "monochromatic.file=single.npy"), "wavelengths="),
         (
             (

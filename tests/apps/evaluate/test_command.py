@@ -190,7 +190,7 @@ def test_a_sweep_makes_a_table_and_a_plot(evaluate, data, results, tmp_path):
     assert outcome.status == 0, outcome.err
     folder = tmp_path / "run"
     rows = results("sweep.csv")
-    means = {float(r["mismatch.shift[1]"]): r for r in rows if r["scene"] == "mean"}
+    means = {float(r["twin.shift[1]"]): r for r in rows if r["scene"] == "mean"}
     assert float(means[0]["psnr/unit"]) > float(means[0.5]["psnr/unit"])
     assert len(rows) == 2 * 3
     assert all((folder / f"sweep{suffix}").stat().st_size > 1000 for suffix in (".png", ".pdf"))

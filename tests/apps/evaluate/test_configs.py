@@ -15,7 +15,7 @@ from cassi.apps.evaluate.reconstructors import make_reconstructors
 from cassi.apps.reconstructors import compose_settings, list_experiments
 from cassi.apps.settings import Evaluate
 from cassi.config import build
-from cassi.evaluation import Mismatch, Twin
+from cassi.evaluation import Twin
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 DATA = sorted(f.stem for f in (CONF / "data").glob("*.yaml") if not f.stem.startswith("_"))
@@ -66,7 +66,7 @@ def test_every_sweep_has_points(name):
     assert list(points) == [f"{settings.sweep.parameter}={value:g}" for value in values]
     for value, here in zip(values, points.values(), strict=True):
         assert OmegaConf.select(OmegaConf.create(asdict(here)), settings.sweep.parameter) == value
-        Mismatch(**asdict(here.mismatch))
+        assert (here.twin is None) == (name == "noise")
         assert here.noise is None or build(here.noise)
 
 

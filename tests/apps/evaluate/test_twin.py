@@ -112,8 +112,8 @@ def test_a_camera_that_is_not_found_fails_its_rows_alone(evaluate, data, results
 
 
 def test_a_sweep_of_a_defect(evaluate, data, results):
-    sweep = ("sweep=mask_shift", "sweep.parameter='twin.shift[1]'", "sweep.values=[0,0.6]")
-    options = (*data, *PLAIN, f"reconstructors=[{GAP}]", "twin=none", "knowledge=[nominal,told]")
+    sweep = ("sweep=mask_shift", "sweep.values=[0,0.6]")
+    options = (*data, *PLAIN, f"reconstructors=[{GAP}]", "knowledge=[nominal,told]")
     outcome = evaluate(*options, *sweep, "scenes=[one]")
     assert outcome.status == 0, outcome.err
     rows = [row for row in results("sweep.csv") if row["scene"] == "mean"]
@@ -125,8 +125,8 @@ def test_a_sweep_of_a_defect(evaluate, data, results):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["twin=shot", "noise=white"], "twin: expected neither noise nor mismatch beside it"),
-        (["twin=shot", "mismatch.rotation=1"], "twin: expected neither noise nor mismatch"),
+        (["twin=shot", "noise=white"], "noise: expected none beside a twin with noise"),
+        (["mismatch.rotation=1"], "'mismatch': it is twin now: twin=none twin.shift="),
         (["twin=shot", "system=dd_cassi"], "twin: expected an SDCassi, got DDCassi"),
         (["twin=shoot"], "did you mean shot"),
         (["twin=shot", "twin.blur=1"], "twin.blur"),
