@@ -202,9 +202,9 @@ def read_camera(path: str | os.PathLike[str]) -> Any:
 
     Args:
         path: a YAML file, as cassi-calibrate writes one: `mask`, `system`, `wavelengths`, what raw
-            frames go through (`dark`, `flat`, `hot_pixels`, `saturation`, `bad_pixels`, `window`,
-            `scale`), `noise` of the sensor, and `keys`, `axes` of mask and measurement. Paths in it
-            are relative to the file, else to the current folder.
+            frames go through (`dark`, `flat`, `saturation`, `bad_pixels`, `window`, `scale`), the
+            sensor's `noise`, and `keys`, `axes` of mask and measurement. Paths in it are relative
+            to the file, else to the current folder.
 
     Returns:
         A `cassi.apps.camera.camera.Camera` with `system`, `wavelengths`, `preprocessing`, `noise`.

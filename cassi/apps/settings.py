@@ -138,8 +138,7 @@ class Snapshots(Common):
     bits: int | None
     dark: Any
     flat: str | None
-    hot_pixels: Any
-    bad_pixels: str | None
+    bad_pixels: Any
     saturation: Any
     window: Any
     scale: float
@@ -361,6 +360,7 @@ class Train(Common):
 
 
 RENAMED = {
+    "hot_pixels": "it is bad_pixels now: bad_pixels=8, bad_pixels=[8,FILE,[3,4]]",
     "mismatch": "it is twin now: twin=none twin.shift=[0.6,-0.4]",
     "model.align": "it is align=true or align=false now",
     "solver.visible": "solver=self_supervised has it, cassi.methods.NoiseThreshold",
@@ -375,6 +375,7 @@ RENAMED = {
     "solver.sigma.start": "solver=auto has solver.strength, the last value",
     "solver.sigma.end": "it is solver.strength with solver=auto",
     "solver.algorithm": "solver=auto is ADMM; for another choose solver=admm, gap, …",
+    "prior.settled": "it is 0.4 now, for every scene",
     "prior.balance": "it is solver.balance with solver=auto",
 }
 """Settings that have moved, and where they are now."""

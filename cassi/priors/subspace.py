@@ -12,6 +12,8 @@ from torch import Tensor
 from cassi.checks import not_negative, whole_number
 from cassi.priors.tv import TV
 
+SETTLED = 0.4
+"""σ from which on components are given up, in the units of the cube."""
 PRIOR = TV(norm="nuclear", warm=True)
 _UNSETTLED = 10  # calls in which the basis still moves fast
 _LEAST = 0.03  # of a scale: what is weaker is not smoothed even more
@@ -28,7 +30,7 @@ class Subspace:
     simulated snapshots the subspace found so is nearly as good as the true one.
 
     The rank comes from the data. A run starts with `rank` components and, as soon as σ has fallen
-    to `settled`, gives up those whose energy in the block means is less than `energy` times that of
+    to 0.4, gives up those whose energy in the block means is less than `energy` times that of
     the first, for good; each sample has a rank of its own, at least 2.
 
     A component with little energy has as much noise as one with much, so it is to be smoothed more.
@@ -47,7 +49,6 @@ class Subspace:
         pool: side of a block, in pixels; smaller where an image has fewer than 4·C blocks.
         energy: relative energy of a component that stays, >= 0; 0 keeps all. ADMM divides it by the
             squared number of shots.
-        settled: σ from which on components are given up, in the units of the cube.
         balance: exponent >= 0; 0 treats all components alike, 1 makes them equally strong.
         renew: calls from one basis to the next, after the first ten.
 
@@ -60,7 +61,6 @@ class Subspace:
     rank: int = 6
     pool: int = 16
     energy: float = 1.5e-3
-    settled: float = 0.4
     balance: float = 0.0
     renew: int = 5
 
@@ -71,7 +71,6 @@ class Subspace:
         whole_number("Subspace rank", self.rank, 1)
         whole_number("Subspace pool", self.pool, 1)
         not_negative("Subspace energy", self.energy)
-        not_negative("Subspace settled", self.settled)
         not_negative("Subspace balance", self.balance)
         whole_number("Subspace renew", self.renew, 1)
 
@@ -120,7 +119,7 @@ class _Run:
         result: Tensor = self.prior(components, sigma)
         self.calls += 1
         self.is_due = self.calls < _UNSETTLED or self.calls % self.of.renew == 0
-        settled = bool(torch.as_tensor(sigma <= self.of.settled).all())
+        settled = bool(torch.as_tensor(sigma <= SETTLED).all())
         if self.is_due and settled and self.energy > 0:
             self._give_up(result)
         return result

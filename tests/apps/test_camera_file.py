@@ -191,7 +191,7 @@ def test_what_counts_depends_on_whether_frames_were_taken(rig):
 
 
 def test_every_step_of_raw_frames_is_carried():
-    steps = {"bits": 12, "saturation": 4000, "hot_pixels": 8}
+    steps = {"bits": 12, "saturation": 4000, "bad_pixels": 8}
     places = {"reconstruct": "", "calibrate": "", "evaluate": "data.evaluation."}
     for command, where in places.items():
         data = {"evaluation": {"measurements": "day"}}
@@ -299,10 +299,11 @@ def test_bands_beside_the_detector(reconstruct, rig):
 def test_paths_are_relative_to_the_file_else_to_the_folder(rig, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.save(tmp_path / "here.npy", np.zeros((108, 84)))
-    rig.write(dark="here.npy", flat="/abs/flat.npy", hot_pixels="auto")
+    rig.write(dark="here.npy", flat="/abs/flat.npy", bad_pixels=["auto", "here.npy"])
     found = load_camera("rig/camera.yaml")
     assert (found["mask"], found["dark"]) == ("rig/masks.npz", "here.npy")
     assert found["flat"] == "/abs/flat.npy"
+    assert found["bad_pixels"] == ["auto", "here.npy"]
     rig.file.write_text("vars: {rig: deep}\nmask: ${vars.rig}/mask.npy\nscale: 1e-3\n")
     assert load_camera("rig/camera.yaml") == {"mask": "rig/deep/mask.npy", "scale": 1e-3}
 

@@ -48,13 +48,12 @@ def test_the_chain_undoes_a_sensor(reconstruct, capture, results):
         return results()["metrics"]["matlab-uint8"]["psnr"]
 
     noisy, raw = psnr("measurement=noisy.npy"), psnr("measurement=raw.npy")
-    mended = psnr("measurement=raw.npy", "dark=dark.npy", "flat=flat.npy", "hot_pixels=8")
+    mended = psnr("measurement=raw.npy", "dark=dark.npy", "flat=flat.npy", "bad_pixels=8")
     assert raw < noisy - 3
     assert mended == pytest.approx(noisy, abs=0.4)
     done = results()["preprocessing"]
     hot = round(0.002 * 256 * 310)
-    assert hot <= done["hot_pixels"]["left_out"] <= hot + 2
-    assert done["hot_pixels"]["source"] == "dark, flat"
+    assert hot <= done["bad_pixels"]["found"] <= hot + 2
     assert done["dark"]["source"] == "dark.npy"
     assert 0.85 < done["flat"]["lowest"] < 1 < done["flat"]["highest"] < 1.15
     assert (done["saturation"], done["window"], done["scale"]) == (None, None, 1)
@@ -66,22 +65,22 @@ def test_every_step_is_in_metrics(reconstruct, camera, results, tmp_path):
     frame[3:15, 4:25] = np.load(camera.measurement)
     frame[5, 6] = 1e3
     np.save(tmp_path / "y.npy", frame * 2 + 1)
-    steps = ("dark=1", "hot_pixels=[[5,6]]", "saturation=1e3", "window=[3,4,12,21]", "scale=0.5")
+    steps = ("dark=1", "bad_pixels=[[5,6]]", "saturation=1e3", "window=[3,4,12,21]", "scale=0.5")
     outcome = reconstruct(*camera.given(), *SHORT, *steps)
     assert outcome.status == 0, outcome.err
-    left_out = {"source": None, "rows": [], "columns": [], "left_out": 1, "fraction": 1 / 252}
+    left_out = {"source": "[5, 6]", "found": None, "rows": [], "columns": []}
+    left_out |= {"left_out": 1, "fraction": 1 / 252}
     assert results()["preprocessing"] == {
         "bits": None,
         "dark": {"source": "number", "level": 1.0},
         "flat": None,
-        "hot_pixels": {"source": "list", "threshold": None, "left_out": 1},
         "saturation": {"level": 1000.0, "pixels": 0, "fraction": 0.0},
         "window": [3, 4, 12, 21],
         "scale": 0.5,
         "bad_pixels": left_out,
     }
     assert results()["measurement_shape"] == [1, 12, 21]
-    assert "1 hot pixels (list)" in outcome.out
+    assert "1 pixels left out" in outcome.out
 
 
 def test_saturated_pixels_are_warned_of(reconstruct, camera, results):
@@ -112,11 +111,11 @@ def test_every_noise_in_a_simulated_measurement(name, reconstruct, camera, resul
 def test_hot_pixels_of_a_simulated_frame_are_left_out(reconstruct, results):
     hot = ("noise=sensor", "noise.hot=0.001", "noise.hot_level=0.9")
     scores = []
-    for more in ((), ("hot_pixels=8",)):
+    for more in ((), ("bad_pixels=8",)):
         assert reconstruct("solver.iterations=40", *QUIET, *hot, *more).status == 0
         scores.append(results()["metrics"]["matlab-uint8"]["psnr"])
     assert scores[1] > scores[0] + 1
-    assert 70 < results()["preprocessing"]["hot_pixels"]["left_out"] < 90
+    assert 70 < results()["preprocessing"]["bad_pixels"]["found"] < 90
 
 
 def test_both_commands_make_the_same_noise():
@@ -158,8 +157,9 @@ def test_frames_of_a_folder_are_preprocessed(evaluate, camera, results, tmp_path
         (["dark=small.npy"], "dark: expected a frame of (12, 21) as the measurement, got (3, 4)"),
         (["flat=none.npy"], "flat: expected a file, got 'none.npy'"),
         (["flat=zeros.npy"], "flat: expected more than the dark level everywhere"),
-        (["hot_pixels=many"], "hot_pixels: expected a number > 0"),
-        (["hot_pixels=[[90,0]]"], "hot_pixels: [90, 0] lies outside (12, 21)"),
+        (["bad_pixels=many"], "bad_pixels: expected a file, [row, column], a number > 0"),
+        (["hot_pixels=8"], "'hot_pixels': it is bad_pixels now"),
+        (["bad_pixels=[[90,0]]"], "bad_pixels: [90, 0] lies outside (12, 21)"),
         (["saturation=full"], "saturation: expected a number, auto or null, got 'full'"),
         (["window=[0,0,13,21]"], "window: expected [top, left, height, width] inside (12, 21)"),
         (["noise=shot"], "noise: expected none, the measurement is not simulated"),

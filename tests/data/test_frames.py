@@ -103,10 +103,10 @@ def test_hot_pixels_by_list_and_by_map(save):
     bad = torch.zeros(6, 8)
     bad[3, 4] = 1
     for given in ([[3, 4]], save("map", bad), save("map", bad.bool())):
-        y, done = _apply(Preprocessing(hot_pixels=given), frame)
+        y, done = _apply(Preprocessing(bad_pixels=given), frame)
         assert y.eq(1).all()
-        assert done["hot_pixels"]["left_out"] == 1
-        assert done["hot_pixels"]["threshold"] is None
+        assert done["bad_pixels"]["left_out"] == 2
+        assert done["bad_pixels"]["found"] is None
 
 
 @pytest.mark.parametrize("constant", [False, True])
@@ -115,8 +115,8 @@ def test_hot_pixels_by_dark_frame(save, constant):
     dark += 0 if constant else 0.01 * torch.randn(40, 50, generator=seeded())
     dark[3, 4] = dark[3, 5] = 0.5
     frame = torch.rand(1, 1, 40, 50) + dark
-    y, done = _apply(Preprocessing(dark=save("dark", dark), hot_pixels=8), frame)
-    assert done["hot_pixels"] == {"source": "dark", "threshold": 8, "left_out": 2}
+    y, done = _apply(Preprocessing(dark=save("dark", dark), bad_pixels=8), frame)
+    assert (done["bad_pixels"]["source"], done["bad_pixels"]["found"]) == ("8", 2)
     # The code is left alone.
     expected = frame - dark
     expected[..., 3, 4:6] = y[..., 3, 4:6]
@@ -127,22 +127,20 @@ def test_dead_pixels_by_flat_field(save):
     flat = 1 + 0.01 * torch.randn(40, 50, generator=seeded())
     flat[3, 4] = 0
     frame = torch.ones(1, 1, 40, 50) * flat
-    y, done = _apply(Preprocessing(flat=save("flat", flat), hot_pixels=8), frame)
-    assert done["hot_pixels"]["source"] == "flat"
-    assert done["hot_pixels"]["left_out"] == 1
+    y, done = _apply(Preprocessing(flat=save("flat", flat), bad_pixels=8), frame)
+    assert done["bad_pixels"]["found"] == done["bad_pixels"]["left_out"] == 1
     torch.testing.assert_close(y, torch.full_like(y, y[..., 3, 4].item()))
 
 
 def test_hot_pixels_of_a_coded_snapshot(snapshot):
-    clean, done = _apply(Preprocessing(hot_pixels=8), snapshot)
+    clean, done = _apply(Preprocessing(bad_pixels=8), snapshot)
     assert torch.equal(clean, snapshot)
-    assert done["hot_pixels"]["left_out"] == 0
+    assert done["bad_pixels"]["found"] == 0
     frame = snapshot.clone()
     places = torch.randperm(frame.numel(), generator=seeded())[:100]
     frame.view(-1)[places] += snapshot.max()
-    y, done = _apply(Preprocessing(hot_pixels=8), frame)
-    assert done["hot_pixels"]["source"] == "measurement"
-    assert 96 <= done["hot_pixels"]["left_out"] <= 100
+    y, done = _apply(Preprocessing(bad_pixels=8), frame)
+    assert 96 <= done["bad_pixels"]["found"] <= 100
     changed = (y != frame).flatten()
     assert changed.sum() == changed[places].sum()
 
@@ -151,7 +149,7 @@ def test_saturation_counts_what_is_not_repaired():
     frame = torch.rand(1, 1, 10, 10)
     frame[..., 2, 3] = frame[..., 4, 5] = 2
     with pytest.warns(UserWarning, match=r"1 pixels \(1 %\) are saturated, at 2 or more"):
-        _, done = _apply(Preprocessing(saturation=2, dark=0.25, hot_pixels=[[2, 3]]), frame)
+        _, done = _apply(Preprocessing(saturation=2, dark=0.25, bad_pixels=[[2, 3]]), frame)
     assert done["saturation"] == {"level": 2.0, "pixels": 1, "fraction": 0.01}
 
 
@@ -258,9 +256,7 @@ def test_all_that_holds_no_light_is_left_out(snapshot, save):
     """Listed, hot and saturated pixels; whatever they hold changes nothing."""
     bad = torch.zeros(snapshot.shape[-2:])
     bad[30, 40:44] = 1
-    chain = Preprocessing(
-        bad_pixels=save("bad", bad), hot_pixels=[[50, 60]], saturation=snapshot.max().item()
-    )
+    chain = Preprocessing(bad_pixels=[save("bad", bad), [50, 60]], saturation=snapshot.max().item())
     frames = [snapshot.clone(), snapshot.clone()]
     for frame, value in zip(frames, (math.nan, 1e6), strict=True):
         frame[..., bad > 0] = frame[..., 50, 60] = value
@@ -283,9 +279,9 @@ def test_the_chain_undoes_a_sensor(snapshot, save):
     even = torch.full_like(still, 0.5 * sensor.electrons / sensor.unit(bands))
     dark = save("dark", sensor(still, bands, random)[0])
     flat = save("flat", sensor(even, bands, random)[0])
-    y, done = _apply(Preprocessing(dark=dark, flat=flat, hot_pixels=8), frame)
+    y, done = _apply(Preprocessing(dark=dark, flat=flat, bad_pixels=8), frame)
     hot = round(0.002 * snapshot[0, 0].numel())
-    assert hot <= done["hot_pixels"]["left_out"] <= hot + 2
+    assert hot <= done["bad_pixels"]["found"] <= hot + 2
     electrons = snapshot * sensor.unit(bands)
     variance = electrons + 300 + 2.5**2 + 2.5**2 / 12
     z = (y - snapshot) * sensor.unit(bands) / variance.sqrt()
@@ -302,11 +298,14 @@ def test_the_chain_undoes_a_sensor(snapshot, save):
     [
         ({"dark": math.nan}, "dark: expected a number, auto or a file, got nan"),
         ({"dark": True}, "dark: expected"),
-        ({"hot_pixels": 0}, "hot_pixels: expected a number > 0, a list of"),
-        ({"hot_pixels": [3, 4]}, "hot_pixels: expected"),
-        ({"hot_pixels": [[3, -4]]}, "hot_pixels: expected"),
-        ({"hot_pixels": [[3, 8]]}, r"hot_pixels: \[3, 8\] lies outside \(6, 8\)"),
-        ({"hot_pixels": 1e-9}, "too many to be outliers"),
+        (
+            {"bad_pixels": 0},
+            r"bad_pixels: expected a file, \[row, column\], a number > 0, .*, got 0",
+        ),
+        ({"bad_pixels": [[3, 4], 8, 9]}, r"bad_pixels: expected one threshold, got \[8.0, 9.0\]"),
+        ({"bad_pixels": [[3, -4]]}, "bad_pixels: expected"),
+        ({"bad_pixels": [[3, 8]]}, r"bad_pixels: \[3, 8\] lies outside \(6, 8\)"),
+        ({"bad_pixels": 1e-9}, "too many to be outliers"),
         ({"saturation": "high"}, "saturation: expected a number, auto or null"),
         ({"saturation": 4095}, "in the unit of the frame, whose largest value is 0.9.*, got 4095$"),
         ({"saturation": -1}, "saturation: expected some good pixels, all are to be left out"),
@@ -319,7 +318,7 @@ def test_the_chain_undoes_a_sensor(snapshot, save):
         ),
         ({"bits": 0}, "bits: expected a whole number from 1 to 24, got 0"),
         ({"bits": True}, "bits: expected a whole number"),
-        ({"bad_pixels": 3}, "bad_pixels: expected a file or auto, got 3"),
+        ({"bad_pixels": True}, "bad_pixels: expected a file, .*, got True"),
         ({"scale": 1e39}, "scale: expected values within float32's range"),
         ({"scale": 1e-60}, "scale: expected values within float32's range"),
         ({"window": [0, 0, 4]}, r"window: expected \[top, left, height, width\], got"),
@@ -336,7 +335,7 @@ def test_refused(options, said):
 
 def test_refused_files(save, tmp_path):
     frame = torch.rand(1, 1, 6, 8)
-    for name in ("dark", "flat", "hot_pixels"):
+    for name in ("dark", "flat", "bad_pixels"):
         with pytest.raises(FileNotFoundError, match=rf"{name}: expected .* got 'none\.npy'"):
             Preprocessing(**{name: "none.npy"})
         small = {name: save("small", torch.ones(6, 7))}
@@ -348,10 +347,10 @@ def test_refused_files(save, tmp_path):
         ValueError, match=r"flat: expected more than the dark level .* got 1 pixels"
     ):
         Preprocessing(flat=save("flat", flat)).prepare(frame)
-    y, _ = _apply(Preprocessing(flat=save("flat", flat), hot_pixels=[[2, 3]]), frame)
+    y, _ = _apply(Preprocessing(flat=save("flat", flat), bad_pixels=[[2, 3]]), frame)
     assert y.isfinite().all()
-    with pytest.raises(ValueError, match="hot_pixels: expected some good pixels"):
-        Preprocessing(hot_pixels=save("all", torch.ones(6, 8))).prepare(frame)
+    with pytest.raises(ValueError, match="bad_pixels: expected some good pixels"):
+        Preprocessing(bad_pixels=save("all", torch.ones(6, 8))).prepare(frame)
     (tmp_path / "broken.npy").write_bytes(b"x")
     with pytest.raises(ValueError, match="dark: cannot read"):
         Preprocessing(dark=str(tmp_path / "broken.npy"))

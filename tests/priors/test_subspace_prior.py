@@ -52,7 +52,7 @@ def test_rank_comes_from_the_data_once_sigma_has_settled() -> None:
         return x
 
     x = _scene(rank=3, noise=1e-3)
-    run = Subspace(count, rank=6, settled=0.3).begin()
+    run = Subspace(count, rank=6).begin()
     for sigma in (1.0, 0.5, 0.3, 0.1):
         u = run(x, sigma)
     assert seen == [6, 6, 6, 3]
@@ -100,7 +100,6 @@ def test_block_means() -> None:
         ({"rank": 0}, ValueError, "Subspace rank: expected a whole number of at least 1, got 0"),
         ({"pool": 0}, ValueError, "Subspace pool"),
         ({"energy": -1.0}, ValueError, "Subspace energy: expected a number >= 0"),
-        ({"settled": -1.0}, ValueError, "Subspace settled"),
     ],
 )
 def test_refuses(arguments: dict[str, Any], error: type[Exception], said: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cassi.apps.camera.file import FRAME, NEUTRAL
+from cassi.apps.camera.file import FRAME, NEUTRAL, with_files
 from cassi.apps.camera.merge import load_camera
 from cassi.apps.results import write_json
 from cassi.apps.settings import Calibrate, to_yaml
@@ -85,9 +85,8 @@ def describe_camera(result: Result, wavelengths: tuple[float, ...] | None) -> di
     if wavelengths is not None:
         camera["wavelengths"] = list(wavelengths)
     steps: dict[str, Any] = {name: getattr(settings, name, None) for name in FRAME}
-    for name in ("dark", "flat", "hot_pixels", "bad_pixels"):  # files, which may be relative
-        if isinstance(steps[name], str) and steps[name] != "auto":
-            steps[name] = str(Path(steps[name]).resolve())
+    for name in ("dark", "flat", "bad_pixels"):  # files, which may be relative
+        steps[name] = with_files(steps[name], lambda file: str(Path(file).resolve()))
     if result.gain is not None:
         steps["scale"] = float(steps["scale"]) / result.gain
     camera |= {key: value for key, value in steps.items() if value != NEUTRAL.get(key)}

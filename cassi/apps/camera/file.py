@@ -7,14 +7,14 @@ of measurements that were taken all but the noise.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from cassi.checks import did_you_mean
 from cassi.config import check_node
 
-FRAME = ("dark", "flat", "bits", "hot_pixels", "saturation", "bad_pixels", "window", "scale")
+FRAME = ("dark", "flat", "bits", "saturation", "bad_pixels", "window", "scale")
 """What raw frames go through."""
 FOUND = ("saturation", "bad_pixels")
 """What is found in the frame itself, unless it is null."""
@@ -68,9 +68,9 @@ def check_camera(values: Any, path: Path) -> Values:
     for name in ("system", "noise"):
         _check_object(name, found, path)
     folder = path.parent
-    for name in ("mask", "dark", "flat", "bad_pixels", "hot_pixels"):
-        if isinstance(found.get(name), str):
-            found[name] = _resolve(found[name], folder)
+    for name in ("mask", "dark", "flat", "bad_pixels"):
+        if name in found:
+            found[name] = with_files(found[name], lambda file: _resolve(file, folder))
     offsets = found.get("system", {}).get("offsets")
     if isinstance(offsets, dict) and isinstance(offsets.get("file"), str):
         moved = offsets | {"file": _resolve(offsets["file"], folder)}
@@ -99,8 +99,15 @@ def _check_object(name: str, found: Values, path: Path) -> None:
         raise ValueError(f"camera: {path}: {error}") from None
 
 
+def with_files(value: Any, resolve: Callable[[str], str]) -> Any:
+    """Return a value of the frames with other paths: a file, a list with some, or none."""
+    if isinstance(value, list):
+        return [with_files(item, resolve) for item in value]
+    return resolve(value) if isinstance(value, str) and value != "auto" else value
+
+
 def _resolve(value: str, folder: Path) -> str:
-    if value == "auto" or value.startswith("bundled:"):
+    if value.startswith("bundled:"):
         return value
     path = Path(value).expanduser()
     beside = folder / path  # which an absolute path is itself

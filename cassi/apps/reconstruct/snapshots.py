@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from cassi.apps.settings import Reconstruct
 from cassi.data.io import READ_SUFFIXES
 
-_BESIDE = ("mask", "truth", "dark", "flat", "hot_pixels", "bad_pixels")
+_BESIDE = ("mask", "truth", "dark", "flat", "bad_pixels")
 """Settings whose files may lie among the snapshots and are none."""
 
 
@@ -46,7 +46,8 @@ def find_snapshots(settings: Reconstruct) -> tuple[list[Snapshot], list[str]]:
         ValueError: two have the same name.
     """
     known = (getattr(settings, role) for role in _BESIDE)
-    other = {os.path.abspath(value) for value in known if isinstance(value, str)}  # noqa: PTH100
+    named = [item for each in known for item in (each if isinstance(each, list) else [each])]
+    other = {os.path.abspath(value) for value in named if isinstance(value, str)}  # noqa: PTH100
     files, notes = _list_files("measurement", settings.measurement, other)
     root = Path(os.path.commonpath([file.parent for file in files]))
     names = [file.relative_to(root).with_suffix("").as_posix() for file in files]

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,10 +23,9 @@ from cassi.data.frames.pixels import (
 from cassi.data.io import check_finite, load_mask, load_measurement
 from cassi.data.sensor import is_list, is_number
 
-STEPS = ("bits", "dark", "flat", "hot_pixels", "bad_pixels", "saturation", "window", "scale")
+STEPS = ("bits", "dark", "flat", "bad_pixels", "saturation", "window", "scale")
 """Config values of what is done to a frame, in this order."""
-MAPS = ("hot_pixels", "bad_pixels")
-"""Files that are not zero at the pixels that they name."""
+_BAD = "a file, [row, column], a number > 0, a list of those, or auto"
 MOST_OUTLIERS = 0.1
 """Of the pixels; where more stand out, they are no outliers."""
 MOST_CLIPPED = 0.25
@@ -69,13 +68,12 @@ class Preprocessing:
         flat: a file, a frame of the bare sensor (no mask, no scene) under even light; normalised to
             its mean over good pixels, less the same dark level. It must not hold the mask: that
             is part of the camera.
-        hot_pixels: pixels to leave out: a list [[row, column], …]; a file that is not zero there;
-            or a threshold in robust standard deviations, by which they are found in the dark frame
-            and the flat field if these are files (`find_outliers`), else in the frame itself
-            (`find_hot_in_snapshot`; 8 suits grey masks, 12 binary ones).
-        bad_pixels: a file that is not zero at pixels to leave out, of the raw frame's size. With it
-            or "auto" dead rows and columns are left out too, see `find_dead_lines`; None finds
-            none.
+        bad_pixels: pixels to leave out: a file of the raw frame's size that is not zero there; a
+            pair [row, column]; a threshold in robust standard deviations, by which hot pixels are
+            found in the dark frame and the flat field if these are files (`find_outliers`), else
+            in the frame itself (`find_hot_in_snapshot`; 8 suits grey masks, 12 binary ones); or a
+            list of those. With them, or "auto", dead rows and columns are left out too, see
+            `find_dead_lines`; None leaves nothing out.
         saturation: level of the raw frame from which on pixels are saturated, and left out. "auto"
             is full scale where it is reached, else what `clipped_level` finds; None is no level.
         window: [top, left, height, width] of what is kept, pixels.
@@ -91,8 +89,7 @@ class Preprocessing:
     bits: int | None = None
     dark: float | str = 0.0
     flat: str | os.PathLike[str] | None = None
-    hot_pixels: float | str | Sequence[Sequence[int]] | None = None
-    bad_pixels: str | os.PathLike[str] | None = "auto"
+    bad_pixels: Any = "auto"
     saturation: float | str | None = "auto"
     window: Sequence[int] | None = None
     scale: float = 1.0
@@ -111,18 +108,13 @@ class Preprocessing:
             raise ValueError(f"dark: expected a number, auto or a file, got {self.dark!r}")
         if self.flat is not None:
             self._read("flat", "a file", self.flat)
-        if self.bad_pixels not in (None, "auto"):
-            if not isinstance(self.bad_pixels, str | os.PathLike):
-                raise ValueError(f"bad_pixels: expected a file or auto, got {self.bad_pixels!r}")
-            self._read("bad_pixels", "a file or auto", self.bad_pixels)
-        hot, wanted = self.hot_pixels, "a number > 0, a list of [row, column], or a file"
-        if isinstance(hot, str | os.PathLike):
-            self._read("hot_pixels", wanted, hot)
-        elif isinstance(hot, Sequence):
-            if not all(is_list(pair, 2) for pair in hot):
-                raise ValueError(f"hot_pixels: expected {wanted}, got {hot!r}")
-        elif hot is not None and not (is_number(hot) and hot > 0):
-            raise ValueError(f"hot_pixels: expected {wanted}, got {hot!r}")
+        for item in self._bad_items():
+            if isinstance(item, str | os.PathLike):
+                self._read("bad_pixels", _BAD, item)
+            elif not (is_list(item, 2) or (is_number(item) and item > 0)):
+                raise ValueError(f"bad_pixels: expected {_BAD}, got {item!r}")
+        if len(self._thresholds()) > 1:
+            raise ValueError(f"bad_pixels: expected one threshold, got {self._thresholds()}")
         if self.saturation not in (None, "auto") and not is_number(self.saturation):
             raise ValueError(
                 f"saturation: expected a number, auto or null, got {self.saturation!r}"
@@ -154,14 +146,13 @@ class Preprocessing:
         size = tuple(frame.shape[-2:])
         full = full_scale if self.bits is None else float(2**self.bits - 1)
         listed = self.bad_in(size)
-        hot, source = self._hot(size)
+        hot = self._find_hot(size)
         known = listed if hot is None else listed | hot
         lines = [] if self.bad_pixels is None else find_dead_lines(frame, ~known)
         known = known | _lines_mask(lines, size)
         check_finite("measurement", torch.where(known, 0, frame))
         if bool(known.all()):
-            of = "bad_pixels" if bool(listed.all()) else "hot_pixels"
-            raise ValueError(f"{of}: expected some good pixels, all are to be left out")
+            raise ValueError("bad_pixels: expected some good pixels, all are to be left out")
         values = frame[..., ~known].flatten()
         if not bool(values.any()):
             raise ValueError("measurement: expected light, got only zeros")
@@ -180,17 +171,19 @@ class Preprocessing:
         if "flat" in self._files:
             y, done["flat"] = self._flatten(y, dark["level"], known)
         y = _fill(y, left_out)  # dark frame and flat field have values of their own there
-        if self.hot_pixels is not None:
+        found = None
+        for threshold in self._thresholds():
             if hot is None:
-                source, threshold = "measurement", float(cast("float", self.hot_pixels))
                 images = y.reshape(-1, *size)
                 hot = torch.stack([find_hot_in_snapshot(one, threshold) for one in images]).any(0)
                 y = _fill(y, hot & ~known)
-            number = int((hot & ~listed).sum())
-            self._check_number(number, hot.numel())
+            found = int((hot & ~listed).sum())
+            if found > MOST_OUTLIERS * hot.numel():
+                raise ValueError(
+                    f"bad_pixels: {found} of {hot.numel()} pixels lie beyond {threshold:g} "
+                    "standard deviations, too many to be outliers; give a larger number, or a file"
+                )
             left_out = left_out | hot
-            given = self.hot_pixels if is_number(self.hot_pixels) else None
-            done["hot_pixels"] = {"source": source, "threshold": given, "left_out": number}
         if level is not None:
             done["saturation"] = self._count(saturated, level, name)
         if self.window is not None:
@@ -201,15 +194,30 @@ class Preprocessing:
         y = y * (self.scale if self.bits is None else self.scale / (2**self.bits - 1))
         if not bool(y.isfinite().all()) or not bool(y.any()):
             raise ValueError(f"scale: expected values within float32's range, got {self.scale!r}")
-        done["bad_pixels"] = self._left_out(left_out, lines)
+        done["bad_pixels"] = self._left_out(left_out, lines, found)
         return Prepared(y, left_out if bool(left_out.any()) else None, done)
 
     def bad_in(self, size: Sequence[int]) -> Tensor:
         """Return the pixels that `bad_pixels` names, bool `(H', W')`, of a frame of that size."""
-        if "bad_pixels" not in self._files:
-            return torch.zeros(tuple(size), dtype=torch.bool)
-        self._check_size(torch.empty((1, 1, *size), device="meta"))
-        return self._files["bad_pixels"] > 0
+        bad = torch.zeros(tuple(size), dtype=torch.bool)
+        if "bad_pixels" in self._files:
+            self._check_size(torch.empty((1, 1, *size), device="meta"))
+            bad |= self._files["bad_pixels"] > 0
+        for item in self._bad_items():
+            if isinstance(item, Sequence) and not isinstance(item, str):
+                if item[0] >= size[0] or item[1] >= size[1]:
+                    raise ValueError(f"bad_pixels: {list(item)} lies outside {tuple(size)}")
+                bad[item[0], item[1]] = True
+        return bad
+
+    def _bad_items(self) -> list[Any]:
+        """Return the files, pairs and thresholds that `bad_pixels` holds."""
+        given = self.bad_pixels
+        many = isinstance(given, Sequence) and not isinstance(given, str) and not is_list(given, 2)
+        return [item for item in (given if many else [given]) if item not in (None, "auto")]
+
+    def _thresholds(self) -> list[float]:
+        return [float(item) for item in self._bad_items() if is_number(item)]
 
     def _check_size(self, frame: Tensor) -> None:
         size = tuple(frame.shape[-2:])
@@ -231,7 +239,16 @@ class Preprocessing:
         except (OSError, ValueError) as error:
             raise type(error)(f"{name}: {error}") from None
         data = loaded.data.flatten(0, 1)
-        self._files[name] = data.any(0).float() if name in MAPS else data.mean(0)
+        if name != "bad_pixels":
+            self._files[name] = data.mean(0)
+            return
+        bad, earlier = data.any(0).float(), self._files.get(name)
+        if earlier is not None and earlier.shape != bad.shape:
+            raise ValueError(
+                f"bad_pixels: expected files of one size, got {tuple(earlier.shape)} and "
+                f"{tuple(bad.shape)}"
+            )
+        self._files[name] = bad if earlier is None else earlier.maximum(bad)
 
     def _check_bits(self, values: Tensor, full: float | None) -> None:
         if self.bits is None or full is None:
@@ -315,26 +332,16 @@ class Preprocessing:
         """The flat field less the dark frame or level, `(H, W)`."""
         return self._files["flat"] - self._files.get("dark", dark)
 
-    def _hot(self, size: tuple[int, ...]) -> tuple[Tensor | None, str]:
-        """Hot pixels, `(H, W)`, and how they are known; None: only the frame itself can tell."""
-        hot: Any = self.hot_pixels
-        if hot is None:
-            return None, ""
-        if "hot_pixels" in self._files:
-            return self._files["hot_pixels"] > 0, str(hot)
+    def _find_hot(self, size: tuple[int, ...]) -> Tensor | None:
+        """Hot pixels of dark frame and flat field, `(H, W)`; None: only the frame itself tells."""
+        smooth = {name: self._files[name] for name in ("dark",) if name in self._files}
+        if "flat" in self._files:
+            smooth["flat"] = self._light(0.0)
         bad = torch.zeros(size, dtype=torch.bool)
-        if isinstance(hot, Sequence):
-            for row, column in hot:
-                if row >= size[0] or column >= size[1]:
-                    raise ValueError(f"hot_pixels: [{row}, {column}] lies outside {size}")
-                bad[row, column] = True
-            return bad, "list"
-        smooth = {"dark": self._files.get("dark")}
-        smooth["flat"] = self._light(0.0) if "flat" in self._files else None
-        known = {name: values for name, values in smooth.items() if values is not None}
-        for values in known.values():
-            bad |= find_outliers(values, float(hot))
-        return (bad, ", ".join(known)) if known else (None, "")
+        for threshold in self._thresholds():
+            for values in smooth.values():
+                bad |= find_outliers(values, threshold)
+        return bad if smooth else None
 
     def _flatten(self, y: Tensor, dark: float, bad: Tensor) -> tuple[Tensor, dict[str, Any]]:
         light, good = self._light(dark), ~bad
@@ -348,13 +355,6 @@ class Preprocessing:
         about = {"source": str(self.flat), "lowest": low.item(), "highest": high.item()}
         return y / response, about
 
-    def _check_number(self, number: int, total: int) -> None:
-        if is_number(self.hot_pixels) and number > MOST_OUTLIERS * total:
-            raise ValueError(
-                f"hot_pixels: {number} of {total} pixels lie beyond {self.hot_pixels:g} standard "
-                "deviations, too many to be outliers; give a larger number, or a file"
-            )
-
     def _count(self, saturated: Tensor, level: float, name: str) -> dict[str, Any]:
         number, share = int(saturated.sum()), saturated.double().mean().item()
         if number:
@@ -366,15 +366,17 @@ class Preprocessing:
             )
         return {"level": level, "pixels": number, "fraction": share}
 
-    def _left_out(self, bad: Tensor, lines: list[tuple[str, int]]) -> dict[str, Any] | None:
-        source = str(self.bad_pixels) if "bad_pixels" in self._files else None
-        number = int(bad.sum())
-        if source is None and not number:
+    def _left_out(
+        self, bad: Tensor, lines: list[tuple[str, int]], found: int | None
+    ) -> dict[str, Any] | None:
+        items, number = self._bad_items(), int(bad.sum())
+        if not items and not number:
             return None
         lost: dict[str, Any] = {"rows": [], "columns": []}
         for kind, index in lines:
             lost[kind].append(index)
-        return {"source": source, **lost, "left_out": number, "fraction": number / bad.numel()}
+        about: dict[str, Any] = {"source": ", ".join(map(str, items)) or None, "found": found}
+        return about | lost | {"left_out": number, "fraction": number / bad.numel()}
 
     def _cut(self, y: Tensor) -> Tensor:
         top, left, height, width = self.window or ()
@@ -389,8 +391,8 @@ class Preprocessing:
 def describe(done: Mapping[str, Any]) -> str:
     """Say in one line what was done to a frame; empty where nothing was."""
     parts = []
-    dark, flat, hot, full, without = (
-        done[name] for name in ("dark", "flat", "hot_pixels", "saturation", "bad_pixels")
+    dark, flat, full, without = (
+        done[name] for name in ("dark", "flat", "saturation", "bad_pixels")
     )
     if dark["source"] != "number" or dark["level"]:
         origin = {"number": "", "edges": " (of the edges)"}.get(
@@ -400,8 +402,8 @@ def describe(done: Mapping[str, Any]) -> str:
     if flat:
         span = f"{flat['lowest']:.3g} to {flat['highest']:.3g}"
         parts.append(f"divided by {Path(flat['source']).name} ({span})")
-    if hot:
-        parts.append(f"{hot['left_out']} hot pixels ({Path(hot['source']).name})")
+    if without and without["found"] is not None:
+        parts.append(f"{without['found']} hot pixels found")
     for kind in ("rows", "columns") if without else ():
         if without[kind]:
             parts.append(f"{kind[:-1]} {', '.join(map(str, without[kind]))} dead")

@@ -42,7 +42,7 @@ def cubes(reconstruct, camera, tmp_path):
     "options",
     [
         (),
-        ("dark=auto", "hot_pixels=3", "scale=2"),
+        ("dark=auto", "bad_pixels=[bad.npy,3]", "scale=2"),
         ("solver=gap", "prior=tv", "saturation=3"),
         ("memory_budget=1GB", "solver.heldout=0"),
     ],
@@ -50,7 +50,7 @@ def cubes(reconstruct, camera, tmp_path):
 def test_their_values_have_no_influence(cubes, results, options):
     _, bad = cubes(*SHORT, *options)
     about = results()["preprocessing"]["bad_pixels"]
-    assert about["source"] == "bad.npy"
+    assert about["source"].startswith("bad.npy")
     if "saturation=3" not in options:
         assert about["left_out"] == bad.sum()
     assert "left out" in " ".join(results()["inputs"])
