@@ -10,7 +10,7 @@ from cassi.checks import did_you_mean
 
 ALLOWED_PACKAGES = (
     *("cassi.systems", "cassi.solvers", "cassi.priors", "cassi.models"),
-    *("cassi.training", "cassi.data.augment", "cassi.data.masks"),
+    *("cassi.training", "cassi.data.augment", "cassi.data.simulation"),
     *("cassi.data.simulation", "cassi.data.sensor", "cassi.data.synthetic"),
     *("torch.nn", "torch.optim"),
 )

@@ -78,7 +78,7 @@ def test_import_rules(path):
         "apps/settings.py",
         "apps/command.py",
         "apps/errors.py",
-        "apps/camera/merge.py",
+        "apps/camera/file.py",
     )
     doors += ("apps/reconstructors.py", "apps/evaluate/merge.py", "apps/reconstruct/many.py")
     if path.relative_to(PACKAGE).as_posix() not in doors:

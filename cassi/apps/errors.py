@@ -11,7 +11,7 @@ from pathlib import Path
 from cassi.apps.arguments import config_folders, config_groups
 from cassi.apps.settings import unknown_key
 from cassi.checks import did_you_mean, raised_here
-from cassi.data.errors import describe_oserror
+from cassi.data.atomic import describe_oserror
 
 AGAIN = "the same command goes on"
 _MEMORY = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")

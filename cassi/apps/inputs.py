@@ -22,7 +22,7 @@ from cassi.data.bundled import bundled_path
 from cassi.data.frames import STEPS, Preprocessing, describe
 from cassi.data.scenes import scene_name
 from cassi.evaluation.problems import scene_generator
-from cassi.systems import System
+from cassi.systems import System, Weighted
 
 _EXPOSED = 0.25
 """Of full scale: a frame that stays below says nothing of what fills a pixel."""
@@ -134,6 +134,17 @@ def load_inputs(
         [*notes, *more],
         done,
     )
+
+
+def plain(system: Any) -> Any:
+    """Return the camera with all its pixels."""
+    return system.system if isinstance(system, Weighted) else system
+
+
+def good_pixels(inputs: Inputs) -> Tensor | None:
+    """Return the pixels that count, shaped like the measurement; None for all."""
+    system = inputs.system
+    return system.good.expand_as(inputs.measurement) if isinstance(system, Weighted) else None
 
 
 def make_preprocessing(steps: Mapping[str, Any], system: Mapping[str, Any]) -> Preprocessing:

@@ -13,11 +13,7 @@ import torch
 
 from cassi import ops
 from cassi.apps import results
-from cassi.apps.calibrate.inputs import good_pixels, plain
-from cassi.apps.calibrate.results import summarize_calibration
-from cassi.apps.camera.camera_check import check
-from cassi.apps.inputs import Inputs, load_inputs
-from cassi.apps.progress import Progress
+from cassi.apps.inputs import Inputs, good_pixels, load_inputs, plain
 from cassi.apps.reconstructors import Recipe, build_solver
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.camera_search import align, calibrate_on
@@ -31,7 +27,17 @@ from cassi.solvers.linear_system import seen
 from cassi.uncertainty import Uncertainty, estimate, score
 
 if TYPE_CHECKING:
-    from cassi.apps.reconstruct.passes import Passes
+    from cassi.apps.reconstruct.journal import Passes
+from collections.abc import Mapping
+
+from torch import Tensor
+from tqdm import tqdm
+
+from cassi import metrics
+from cassi.apps.results import describe_solve
+from cassi.calibration import Finding, Verdict, check_camera, check_spectra
+from cassi.solvers import Iteration, relative_noise
+from cassi.solvers.base import wants_cube
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,7 @@ def _calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:
     chosen = build_solver(settings) if settings.model is None else None
     solver = chosen if isinstance(chosen, Solver) else None
     found, camera = calibrate_on(inputs.measurement, inputs.system, solver, seed=settings.seed)
-    numbers = summarize_calibration(found) | {
+    numbers = results.summarize_calibration(found) | {
         "offsets": {"nominal": nominal.offsets, "calibrated": camera.offsets},
         "seconds": time.perf_counter() - start,
     }
@@ -277,3 +283,105 @@ def write_results(
             more(stage)
         files = sorted(file.name for file in stage.iterdir())
         results.write_json(stage / "metrics.json", result.numbers | {"files": files})
+
+
+class Progress:
+    """Shows residual and PSNR on a progress bar and keeps the rows of convergence.csv.
+
+    Args:
+        inputs: the measurement and its camera.
+        iterations: at most.
+        visible: show the bar.
+        watch: is called with every iteration and its cube as well.
+    """
+
+    def __init__(
+        self, inputs: Inputs, iterations: int, visible: bool, watch: Callback | None = None
+    ) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.watch = watch
+        self.truth = None if inputs.truth is None else inputs.truth.to(inputs.measurement.device)
+        self.system = inputs.system
+        # A log file gets a line now and then, a terminal a moving bar.
+        pause = 0.1 if sys.stderr.isatty() else 10.0
+        self.bar = tqdm(total=iterations, unit="it", disable=not visible, mininterval=pause)
+
+    def wants(self, iteration: Iteration) -> bool:
+        """Return whether the cube is looked at: for its PSNR, or by `watch`."""
+        if self.truth is not None:
+            return True
+        return self.watch is not None and wants_cube(self.watch, iteration)
+
+    def __call__(self, iteration: Iteration, x: Tensor | None) -> None:
+        """Record one iteration; the callback of the solver."""
+        row: dict[str, Any] = {
+            "iteration": iteration.index,
+            "residual": iteration.residual,
+            "seconds": iteration.seconds,
+            "change": iteration.change,
+            "sigma": iteration.sigma,
+            "objective": iteration.objective,  # None is written as an empty field
+        }
+        shown = {"residual": f"{iteration.residual:.2e}"}
+        solve = describe_solve(self.system)
+        if solve is not None:  # None from the first iteration on, or never
+            row["inner_iterations"] = solve["iterations"]
+            row["inner_residual"] = solve["relative_residual"]
+        if self.truth is not None and x is not None:
+            row["psnr"] = metrics.psnr(x, self.truth).mean().item()
+            shown["PSNR"] = f"{row['psnr']:.2f} dB"
+        self.rows.append(row)
+        self.bar.set_postfix(shown, refresh=False)
+        self.bar.update(iteration.index - self.bar.n)  # an earlier run may have done some
+        if self.watch is not None:
+            self.watch(iteration, x)
+
+
+def check(inputs: Inputs, x: Tensor, reconstructor: Reconstructor) -> dict[str, Any]:
+    """Return what speaks for and against the camera, for metrics.json.
+
+    Args:
+        inputs: the measurement and its camera.
+        x: cube `(1, C, H, W)`; of a large one every few pixels will do.
+        reconstructor: what made it.
+
+    Returns:
+        `warnings`, a list of `{about, message}`, and `camera_check`, the numbers behind them.
+    """
+    start = time.perf_counter()
+    y, system = inputs.measurement, inputs.system
+    found = check_camera(y, system)
+    found += check_spectra(x, getattr(system, "system", system), inputs.wavelengths)
+    found += _check_weights(y, system, reconstructor)
+    numbers = {"note": found.note, **found.numbers, "seconds": time.perf_counter() - start}
+    return {"warnings": [vars(each) for each in found.warnings], "camera_check": numbers}
+
+
+def say(numbers: Mapping[str, Any], name: str = "") -> None:
+    """Print the note, and the warnings as such.
+
+    Args:
+        numbers: of metrics.json.
+        name: of the snapshot, of many: then without the note.
+    """
+    before = f"{name}: " if name else ""
+    if not name and numbers["camera_check"]["note"]:
+        print(f"camera check: {numbers['camera_check']['note']}")
+    sys.stdout.flush()
+    for each in numbers["warnings"]:
+        print(f"warning: {before}{each['about']}: {each['message']}", file=sys.stderr, flush=True)
+
+
+@torch.no_grad()
+def _check_weights(y: Tensor, system: Any, reconstructor: Reconstructor) -> Verdict:
+    shipped = getattr(reconstructor.network, "shipped", None)
+    if shipped is None or shipped.doubts is None:
+        return Verdict()
+    doubts = shipped.doubts(system, float(relative_noise(y, system).max()))
+    if not doubts:
+        return Verdict()
+    message = (
+        f"the network has not seen cameras like this one: {', '.join(doubts)}; compare with "
+        "model=null solver=auto, by heldout=0.05"
+    )
+    return Verdict((Finding("weights", message),))

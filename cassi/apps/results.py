@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import platform
 import resource
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from torch import Tensor
 from cassi import metrics
 from cassi.apps.inputs import Inputs
 from cassi.apps.settings import Output
-from cassi.data.resample import to_wavelengths
+from cassi.calibration import Calibration
+from cassi.data.wavelengths import to_wavelengths
 from cassi.evaluation.tables import strict
 from cassi.precision import resolve
 from cassi.solvers import Solution
@@ -219,3 +221,35 @@ def one_line(results: dict[str, Any]) -> str:
             if scores[name] is not None
         )
     return text
+
+
+def summarize_calibration(found: Calibration) -> dict[str, Any]:
+    """Return estimates, held-out errors and models as they stand in a JSON file."""
+    return {
+        "estimates": [asdict(estimate) for estimate in found.estimates()],
+        "heldout_error": {"nominal": found.before, "calibrated": found.after},
+        "model": list(found.model),
+        "models": [
+            {
+                "model": list(stage.model),
+                "heldout_error": stage.error,
+                "taken": stage.taken,
+                "seconds": stage.seconds,
+            }
+            for stage in found.stages
+        ],
+        "windows": found.windows.windows,
+    }
+
+
+def say_estimates(numbers: dict[str, Any]) -> str:
+    """Say what `summarize_calibration` returns in a table."""
+    lines = [f"{'':28}{'before':>9}{'after':>10}   standard error"]
+    for entry in numbers["estimates"]:
+        error = entry["standard_error"]
+        said = f"{error:.4f}" if math.isfinite(error) else "unknown"
+        said += "" if entry["in_model"] else ", not significant"
+        lines.append(f"{entry['name']:28}{entry['nominal']:9.4f}{entry['value']:10.4f}   {said}")
+    before, after = (numbers["heldout_error"][key] for key in ("nominal", "calibrated"))
+    lines.append(f"{'held-out error':28}{before:9.4f}{after:10.4f}")
+    return "\n".join(lines)

@@ -22,7 +22,7 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from cassi.apps.camera.merge import with_camera
+from cassi.apps.camera.file import with_camera
 from cassi.checks import did_you_mean, whole_number
 from cassi.config import check_node
 from cassi.data.io import WRITE_SUFFIXES

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and what the system says where they cannot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from cassi.data.checksums import SUMS, digest_content, list_sums
-from cassi.data.errors import DISK_ERRORS
 
 _MARKED = re.compile(r"\.(?:.*\.)?cassi-([0-9a-f]{8})-(\d+)-[0-9a-f]{8}(?:\..*)?", re.DOTALL)
 
@@ -249,3 +248,20 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""No room on the disk, or none left of what the user may fill: making room helps."""
+UNWRITABLE = DISK_FULL | {errno.EROFS}
+"""Nothing can be written there, whatever it is: others would fail as this one did."""
+DISK_ERRORS = UNWRITABLE | {errno.EFBIG, errno.EIO}
+"""All that is the disk's fault and not the file's."""
+
+
+def describe_oserror(error: OSError) -> str:
+    """Say in one line which file it was, what is wrong with it, and what to do."""
+    if not error.strerror:
+        return next((line.strip() for line in str(error).splitlines() if line.strip()), "OSError")
+    place = "" if error.filename is None else f"{error.filename}: "
+    room = "; make room, then the same command goes on" if error.errno in DISK_FULL else ""
+    return f"{place}{error.strerror}{room}"

@@ -10,8 +10,8 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from cassi.data.masks import draw_integer
 from cassi.data.scenes import Scene
+from cassi.data.simulation import draw_integer
 from cassi.data.synthetic.patterns import PATTERNS, draw_pattern
 
 

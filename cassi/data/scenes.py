@@ -18,8 +18,7 @@ from cassi.data.formats import check_memory
 from cassi.data.formats.png import open_png, read_levels
 from cassi.data.formats.tiff import is_ome
 from cassi.data.io import READ_SUFFIXES, check_finite, load_cube
-from cassi.data.resample import resample
-from cassi.data.wavelengths import checked_wavelengths
+from cassi.data.wavelengths import checked_wavelengths, resample
 
 Scale = Literal["auto", "maximum"] | float
 

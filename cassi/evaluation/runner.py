@@ -1,10 +1,13 @@
-"""Do the jobs that are not done yet."""
+"""Do the jobs that are not done yet, and measure what each costs."""
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -14,7 +17,6 @@ from cassi import metrics
 from cassi import uncertainty as error_bars
 from cassi.data.store import fingerprint
 from cassi.evaluation.jobs import Job, Queue
-from cassi.evaluation.measure import measure, warm_up
 from cassi.evaluation.problems import Problem
 from cassi.evaluation.records import Record, RecordFolder, Values
 from cassi.solvers.base import Reconstructor
@@ -218,3 +220,149 @@ def score(cube: Tensor, problem: Problem) -> Values:
     misfit = (y - problem.system(cube[None].to(y.device, y.dtype))).double().norm()
     values["residual"] = (misfit / y.double().norm().clamp_min(1e-300)).item()
     return values
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A cube `(C, H, W)` on the CPU and what it cost: median and least seconds."""
+
+    cube: Tensor
+    seconds: float
+    peak_memory: int | None
+    curve: list[tuple[float, float]]
+    least: float
+
+
+def warm_up(method: Reconstructor, problem: Problem) -> int | None:
+    """Run once what the first run pays for: kernels, caches, allocations.
+
+    A solver does one iteration; a network the whole cube, while its operations are counted.
+
+    Returns:
+        Floating-point operations of the network, two per multiply-add, those of matrix products,
+        convolutions and attention only, as `torch.utils.flop_counter` counts; None for a solver.
+    """
+    if method.network is None:
+        method.run(problem.y, problem.system, callback=lambda *_: True)
+        return None
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        method.run(problem.y, problem.system)
+    return int(counter.get_total_flops())
+
+
+def measure(
+    method: Reconstructor,
+    problem: Problem,
+    points: int = 0,
+    statistics: Statistics | None = None,
+    repeats: int = 1,
+    seed: int = 0,
+) -> Measured:
+    """Reconstruct, and measure time and memory.
+
+    Seconds are wall-clock time between two points at which the device has nothing left to do, less
+    what the curve took. The peak memory is, on a GPU, what torch allocated beyond what was there
+    before. On a CPU it is by how much the resident memory of this process rose at its peak, as
+    Linux counts it, after freed memory was given back: all that the run touched, libraries and
+    torch's caches included; None where the system does not tell.
+
+    Args:
+        method: what to run.
+        problem: on what.
+        points: about how many (seconds, PSNR) to take during the iterations; 0 for none.
+        statistics: of the measurement, where what is found out about it is needed again.
+        repeats: timed runs; the cube, the memory and the curve are of the first.
+        seed: of torch's random numbers before each run.
+
+    Raises:
+        ValueError: the cube has another shape, or is not finite.
+    """
+    device = problem.y.device
+    curve: list[tuple[float, float]] = []
+    pause = 0.0
+    stride = max(1, method.iterations // points) if points else 0
+    memory = PeakMemory(device)
+    torch.manual_seed(seed)
+    _wait(device)
+    start = time.perf_counter()
+
+    def follow(statistics: Any, x: Tensor) -> None:
+        nonlocal pause
+        if statistics.index % stride and statistics.index not in (1, method.iterations):
+            return
+        _wait(device)
+        begin = time.perf_counter()
+        if problem.truth is not None:
+            value = metrics.psnr(x[0].float().cpu(), problem.truth).item()
+            curve.append((begin - start - pause, value))
+        pause += time.perf_counter() - begin
+
+    follows = bool(points) and problem.truth is not None and method.network is None
+    callback = follow if follows else None
+    run = method.run(problem.y, problem.system, callback=callback, statistics=statistics)
+    cube = run.x.float()
+    _wait(device)
+    times = [time.perf_counter() - start - pause]
+    peak = memory.read()
+    if tuple(cube.shape) != (1, *problem.system.cube_shape):
+        raise ValueError(
+            f"expected a cube of {(1, *problem.system.cube_shape)}, got {tuple(cube.shape)}"
+        )
+    if not bool(cube.isfinite().all()):
+        raise ValueError("the cube is not finite; it diverged")
+    for _ in range(repeats - 1):
+        torch.manual_seed(seed)
+        start = time.perf_counter()
+        method.run(problem.y, problem.system)
+        _wait(device)
+        times.append(time.perf_counter() - start)
+    found = cube[0].detach().float().cpu()
+    return Measured(found, median(times), peak, curve, min(times))
+
+
+class PeakMemory:
+    """The highest memory from now on, beyond what is in use now."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            self.before: int | None = torch.cuda.memory_allocated(device)
+            return
+        _give_back()
+        self.before = None
+        try:
+            Path("/proc/self/clear_refs").write_text("5")  # resets the peak of the resident memory
+            self.before = _status("VmRSS")
+        except OSError:
+            pass  # no Linux, or not allowed
+
+    def read(self) -> int | None:
+        """Return the rise in bytes, or None where the system does not tell."""
+        if self.before is None:
+            return None
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device) - self.before
+        return max(_status("VmHWM") - self.before, 0)
+
+
+def _status(name: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"/proc/self/status: no {name}")
+
+
+def _give_back() -> None:
+    # Else a run that reuses what an earlier one freed would seem to need nothing.
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError):
+        return
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -2,12 +2,11 @@
 
 from cassi.methods.auto import auto
 from cassi.methods.blended import Blended
-from cassi.methods.discrepancy_stop import DiscrepancyStop
 from cassi.methods.noise_threshold import NoiseThreshold
 from cassi.methods.refining import refining
 from cassi.methods.restarts import Checkpoint, Pass, Restarts
 from cassi.methods.self_supervised import self_supervised
-from cassi.methods.time_limit import TimeLimit
+from cassi.methods.stops import DiscrepancyStop, TimeLimit
 from cassi.methods.untrained import untrained
 
 __all__ = [

@@ -7,10 +7,9 @@ from typing import Any, Literal
 from cassi.checks import whole_number
 from cassi.methods.auto import auto
 from cassi.methods.blended import Blended
-from cassi.methods.discrepancy_stop import DiscrepancyStop
 from cassi.methods.noise_threshold import NoiseThreshold
 from cassi.methods.restarts import Restarts
-from cassi.methods.time_limit import TimeLimit
+from cassi.methods.stops import DiscrepancyStop, TimeLimit
 from cassi.priors import NonLocalLowRank, Subspace
 from cassi.solvers import ADMM, Geometric, Reconstructor, Solver
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cassi.methods.time_limit import TimeLimit
+from cassi.methods.stops import TimeLimit
 from cassi.solvers import Algorithm, Reconstructor, Solver
 
 

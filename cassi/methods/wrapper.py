@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 
-from cassi.solvers import Callback, Iteration, LinearSystem, Reconstructor, Solution
-from cassi.solvers.base import wants_cube
+from cassi.solvers import LinearSystem, Reconstructor, Solution
 
 
 @dataclass(frozen=True)
@@ -62,25 +60,3 @@ def check_method(name: str, method: Any) -> None:
     """Raise a TypeError unless it is a reconstructor."""
     if not hasattr(method, "run"):
         raise TypeError(f"{name}: expected a reconstructor, got {method!r}")
-
-
-@dataclass(frozen=True)
-class StopWhen:
-    """A callback that also ends the run where a condition holds.
-
-    Args:
-        callback: of the caller; or None.
-        is_over: tells from an iteration's statistics whether the run ends.
-    """
-
-    callback: Callback | None
-    is_over: Callable[[Iteration], bool]
-
-    def wants(self, iteration: Iteration) -> bool:
-        """Return whether the caller's callback needs the cube."""
-        return self.callback is not None and wants_cube(self.callback, iteration)
-
-    def __call__(self, iteration: Iteration, x: Tensor | None) -> bool:
-        """Hand the iteration on; True ends the run."""
-        stopped = self.callback is not None and bool(self.callback(iteration, x))
-        return stopped or self.is_over(iteration)

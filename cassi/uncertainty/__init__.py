@@ -2,8 +2,7 @@
 
 from cassi.uncertainty.error_model import LEVELS, NORMAL
 from cassi.uncertainty.estimate import Uncertainty, estimate
-from cassi.uncertainty.regions import Region, region
-from cassi.uncertainty.scores import score, sparsification
+from cassi.uncertainty.regions import Region, region, score, sparsification
 
 __all__ = [
     "LEVELS",

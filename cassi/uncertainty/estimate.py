@@ -11,8 +11,7 @@ from torch import Tensor
 from cassi.solvers.base import Reconstructor
 from cassi.solvers.statistics import Statistics, signal_level
 from cassi.uncertainty.bootstrap import Evidence, Probe, Trial, gather
-from cassi.uncertainty.error_model import Spread, load_spread
-from cassi.uncertainty.features import Features
+from cassi.uncertainty.error_model import Features, Spread, load_spread
 
 STRANGE = 0.1
 """Share of the values unlike those of the calibration, above which that is said."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from cassi.data.resample import spectra_at
+from cassi.data.wavelengths import spectra_at
 from cassi.viz.checks import Array, as_cube
 
 _CELLS = 40  # cells along the shorter side: 6 pixels of 256, a little more than the 5×5 patch

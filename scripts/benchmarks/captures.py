@@ -30,7 +30,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scr
 
 import cassi
 from cassi import metrics
-from cassi.apps.evaluate.data import load_benchmark
+from cassi.apps.evaluate.problems import load_benchmark
 from cassi.apps.reconstructors import Recipe, compose_settings, settings_of, understand
 from cassi.apps.settings import Evaluate
 from cassi.camera_search import align

@@ -26,12 +26,12 @@ from torch import Tensor
 
 import cassi
 from cassi import uncertainty
-from cassi.apps.evaluate.data import load_benchmark
+from cassi.apps.evaluate.problems import load_benchmark
 from cassi.apps.reconstructors import Recipe, compose_settings, settings_of, understand
 from cassi.apps.settings import Evaluate
 from cassi.evaluation import Twin
 from cassi.solvers.statistics import Statistics
-from cassi.uncertainty.scores import sparsification
+from cassi.uncertainty.regions import sparsification
 
 CAMERAS = ("nominal", "30 dB", "binary mask", "15 bands, step -1", "mask off by 0.4")
 METHODS = ("auto", "pretrained")

@@ -32,7 +32,7 @@ from torch.nn.functional import avg_pool2d, interpolate
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
-from cassi.apps.evaluate.data import load_benchmark
+from cassi.apps.evaluate.problems import load_benchmark
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Evaluate
 from cassi.calibration.camera_check import POSES, Verdict, check_spectra

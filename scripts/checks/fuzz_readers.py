@@ -216,13 +216,13 @@ def _read_weights(folder: Path) -> object:
 
 
 def _make_options(folder: Path) -> None:
-    from cassi.apps.train.options import save_options
+    from cassi.apps.train.files import save_options
 
     save_options(folder, ["model=gap_net", "trainer.max_steps=300", "data.root=/data/cave"])
 
 
 def _read_options(folder: Path) -> object:
-    from cassi.apps.train.options import add_earlier_options
+    from cassi.apps.train.files import add_earlier_options
 
     return add_earlier_options([f"hydra.run.dir={folder}", "ckpt=last"])
 

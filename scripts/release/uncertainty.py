@@ -35,11 +35,21 @@ from cassi.config import build
 from cassi.evaluation import Twin
 from cassi.solvers.statistics import Statistics, signal_level
 from cassi.uncertainty.bootstrap import Evidence, Probe, Trial, gather
-from cassi.uncertainty.error_model import FILE, GROUPS, LEVELS, NORMAL, REGIONS, Spread
-from cassi.uncertainty.features import BRIGHTNESS, FLOOR, NAMES, TEXTURE, Features
+from cassi.uncertainty.error_model import (
+    BRIGHTNESS,
+    FILE,
+    FLOOR,
+    GROUPS,
+    LEVELS,
+    NAMES,
+    NORMAL,
+    REGIONS,
+    TEXTURE,
+    Features,
+    Spread,
+)
 from cassi.uncertainty.mask_shift import Motion
-from cassi.uncertainty.regions import shifted_errors
-from cassi.uncertainty.scores import sparsification
+from cassi.uncertainty.regions import shifted_errors, sparsification
 
 METHODS = ("auto", "pretrained", "gap_tv")
 TABLE, SHIFTED, NOISY, BINARY, NARROW, FULL, ANY, ANY_SHIFTED = range(8)

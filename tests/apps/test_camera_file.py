@@ -12,8 +12,7 @@ import torch
 import yaml
 
 import cassi
-from cassi.apps.camera.file import place
-from cassi.apps.camera.merge import load_camera
+from cassi.apps.camera.file import load_camera, place
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Calibrate, Evaluate, Reconstruct, Train
 

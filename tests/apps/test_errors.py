@@ -19,7 +19,7 @@ from cassi.apps import pipeline
 from cassi.apps import train as training
 from cassi.apps.command import plain_warnings
 from cassi.apps.errors import describe, is_usage_error
-from cassi.apps.reconstruct.plan import parse_size
+from cassi.apps.reconstruct.blocks import parse_size
 
 DOORS = {
     "reconstruct": (pipeline, "load_inputs"),

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from cassi import SDCassi
-from cassi.apps.evaluate.data import load_benchmark
-from cassi.apps.evaluate.problems import preparation
+from cassi.apps.evaluate.problems import load_benchmark, preparation
 from cassi.apps.inputs import load_inputs
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Evaluate

@@ -4,7 +4,7 @@ import pytest
 import torch
 from shared import seeded
 
-from cassi.data.masks import FixedMask, MaskCrops, MixedMasks, RandomMasks
+from cassi.data.simulation import FixedMask, MaskCrops, MixedMasks, RandomMasks
 
 
 def _mask(*shape):

@@ -9,8 +9,7 @@ import torch
 import yaml
 from shared import uniform
 
-from cassi.data.resample import resample, spectra_at, to_wavelengths
-from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS
+from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS, resample, spectra_at, to_wavelengths
 
 CAVE = [400.0 + 10 * band for band in range(31)]
 

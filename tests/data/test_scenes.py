@@ -8,9 +8,8 @@ from scipy.io import savemat
 from shared import uniform
 
 import cassi
-from cassi.data.resample import resample
 from cassi.data.scenes import Scene, find_scenes, load_scene
-from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS
+from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS, resample
 
 BANDS = (450.0, 555.0, 700.0)
 CAVE = [400.0 + 10 * band for band in range(31)]

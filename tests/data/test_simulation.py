@@ -5,9 +5,8 @@ import torch
 from shared import seeded, uniform
 
 from cassi import SDCassi
-from cassi.data.masks import FixedMask, MaskCrops, RandomMasks
 from cassi.data.sensor import Sensor
-from cassi.data.simulation import Simulator, WhiteNoise
+from cassi.data.simulation import FixedMask, MaskCrops, RandomMasks, Simulator, WhiteNoise
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 

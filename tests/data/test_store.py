@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 
-from cassi.data.errors import DISK_ERRORS, DISK_FULL, UNWRITABLE, describe_oserror
+from cassi.data.atomic import DISK_ERRORS, DISK_FULL, UNWRITABLE, describe_oserror
 from cassi.data.store import Store, file_name, fingerprint, stamp
 
 VALUES = {"psnr": 1.0 / 3, "ssim": None, "ergas": math.inf, "curve": [[0.5, 20.0]], "of": {"a": 1}}

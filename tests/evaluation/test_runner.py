@@ -17,7 +17,7 @@ from cassi.evaluation import (
     run_jobs,
     scene_generator,
 )  # fmt: skip
-from cassi.evaluation.measure import PeakMemory, measure, warm_up
+from cassi.evaluation.runner import PeakMemory, measure, warm_up
 from cassi.solvers import Function
 from cassi.systems import SDCassi
 

@@ -13,8 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import cassi
-from cassi.apps.train.files import checkpoint_folder
-from cassi.apps.train.options import add_earlier_options, save_options
+from cassi.apps.train.files import add_earlier_options, checkpoint_folder, save_options
 from cassi.models.load import create_model, load_model, load_published
 from cassi.priors.weights import SHOWN, load_weights, read_file
 from cassi.systems import Curve

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from cassi.data.masks import RandomMasks
-from cassi.data.simulation import Simulator
+from cassi.data.simulation import RandomMasks, Simulator
 from cassi.training import RMSE
 from cassi.training.callbacks import EMA, LastCheckpoint
 from cassi.training.data import StepSampler, TrainingData

@@ -12,8 +12,7 @@ from cassi import uncertainty
 from cassi.data.bundled import bundled_path
 from cassi.evaluation import Twin
 from cassi.uncertainty.bootstrap import Trial, gather, mirror_axes
-from cassi.uncertainty.error_model import load_spread
-from cassi.uncertainty.features import NAMES, Features
+from cassi.uncertainty.error_model import NAMES, Features, load_spread
 from cassi.uncertainty.mask_shift import FOUND, Motion, find_motion, measure_moved
 
 GAP_TV = {"method": "gap_tv", "overrides": {"solver.iterations": 15}}

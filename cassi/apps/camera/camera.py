@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cassi.apps.camera.merge import load_camera
+from cassi.apps.camera.file import load_camera
 from cassi.apps.camera.system import Fitted, make_camera
 from cassi.apps.inputs import file_path, load_inputs, make_preprocessing
 from cassi.apps.reconstructors import compose_settings

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cassi.apps.camera.band_positions import SIDES, Place, describe_loss, find_places
 from cassi.apps.camera.camera import make_alone
+from cassi.apps.camera.system import SIDES, Place, describe_loss, find_places
 from cassi.apps.command import Run, prepare_process, run_command
 from cassi.apps.inputs import load_inputs
 from cassi.apps.results import write_json

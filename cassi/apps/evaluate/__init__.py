@@ -20,11 +20,9 @@ from cassi.apps.command import (
     run_command,
 )
 from cassi.apps.errors import describe_failure
-from cassi.apps.evaluate.cameras import add_rows, align_rows
-from cassi.apps.evaluate.data import load_benchmark
-from cassi.apps.evaluate.problems import find_bands, preparation, sweep_points
-from cassi.apps.evaluate.reconstructors import make_reconstructors
+from cassi.apps.evaluate.problems import find_bands, load_benchmark, preparation, sweep_points
 from cassi.apps.evaluate.results import Plan, Results
+from cassi.apps.evaluate.rows import add_rows, align_rows, make_reconstructors
 from cassi.apps.reconstructors import store_models
 from cassi.apps.settings import Evaluate
 from cassi.evaluation import Record, RecordFolder, View, join_processes, run_jobs

@@ -11,8 +11,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from cassi.apps.command import FAILED, choose_device
-from cassi.apps.evaluate.data import load_benchmark
-from cassi.apps.evaluate.problems import sweep_points
+from cassi.apps.evaluate.problems import load_benchmark, sweep_points
 from cassi.apps.evaluate.results import Plan, Results
 from cassi.apps.settings import Evaluate, read_settings
 from cassi.evaluation import RecordFolder

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from cassi import ops
-from cassi.apps.evaluate.cameras import row_name
 from cassi.apps.evaluate.pictures import Pictures
+from cassi.apps.evaluate.rows import row_name
 from cassi.apps.results import environment
 from cassi.apps.settings import Evaluate
 from cassi.data.atomic import write_sums

@@ -6,8 +6,6 @@ import functools
 import sys
 
 from cassi.apps.arguments import HYDRA_INFO
-from cassi.apps.calibrate.results import say_estimates
-from cassi.apps.camera.camera_check import say
 from cassi.apps.command import (
     Run,
     choose_device,
@@ -16,14 +14,14 @@ from cassi.apps.command import (
     prepare_process,
     run_command,
 )
-from cassi.apps.pipeline import find_camera, fit, read, recover, write_results
+from cassi.apps.pipeline import find_camera, fit, read, recover, say, write_results
 from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
 from cassi.apps.reconstruct.info import asked, describe, write_nothing
+from cassi.apps.reconstruct.journal import Passes, forget_passes
 from cassi.apps.reconstruct.many import reconstruct_many
-from cassi.apps.reconstruct.passes import Passes, forget_passes
 from cassi.apps.reconstruct.snapshots import is_many
 from cassi.apps.reconstructors import Recipe, rewrite_model_path, store_models
-from cassi.apps.results import one_line
+from cassi.apps.results import one_line, say_estimates
 from cassi.apps.settings import Reconstruct
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import re
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,6 @@ from cassi.apps.inputs import Inputs
 from cassi.apps.memory import peak_of
 from cassi.apps.pipeline import fit, read
 from cassi.apps.reconstruct.journal import Journal, Record, place
-from cassi.apps.reconstruct.plan import Block, lines_that_fit, parse_size, plan_blocks
 from cassi.apps.reconstruct.scene import finish, take_truth
 from cassi.apps.reconstructors import Recipe, fingerprint_settings
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
@@ -276,3 +278,97 @@ def _weights(count: int, like: Tensor) -> Tensor:
 def _row(index: int, step: Iteration) -> dict[str, Any]:
     names = ("residual", "seconds", "change", "sigma")
     return {"block": index + 1, "iteration": step.index} | {n: getattr(step, n) for n in names}
+
+
+_UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_UNITS |= {f"{unit}iB": 2 ** (10 * (k + 1)) for k, unit in enumerate("KMGT")}
+_UNITS |= {f"{unit}B": 10 ** (3 * (k + 1)) for k, unit in enumerate("kMGT")}
+_PROCESS = 384 * 2**20  # what Python, torch and the libraries take themselves
+_IMAGES = 8  # of the measurement's size: itself, mask, gram, what is estimated from it
+_GRID = 16  # blocks begin where networks, which work on coarser grids, also have a whole pixel
+_MARGIN = 1.1  # scratch memory within operations, and pages half used
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows of a scene, or columns where the camera disperses along rows.
+
+    Attributes:
+        start: first row of its own.
+        stop: the one after its last.
+        first: first row that is computed with it, start - halo or 0.
+        last: the one after the last computed.
+    """
+
+    start: int
+    stop: int
+    first: int
+    last: int
+
+
+def parse_size(text: object) -> int:
+    """Return the bytes of a size such as 4GiB, 500MB, or a number.
+
+    Raises:
+        ValueError: it is no size, or not positive.
+
+    >>> parse_size("4GiB") == 4 * 2**30
+    True
+    """
+    match = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([A-Za-z]*)\s*", str(text))
+    try:
+        size = int(float(match[1]) * _UNITS[match[2]]) if match else 0
+    except (KeyError, ValueError):
+        size = 0
+    if size < 1:
+        raise ValueError(f"memory_budget: expected a size such as 4GiB or 500MB, got {text!r}")
+    return size
+
+
+def lines_that_fit(budget: int, y: Tensor, bytes_per_line: float) -> int:
+    """Return how many rows of a scene may be worked on at once.
+
+    Args:
+        budget: for the whole process, bytes.
+        y: the measurement.
+        bytes_per_line: memory that one row takes at the peak of the computation.
+
+    Raises:
+        ValueError: the budget does not suffice for a single one.
+    """
+    fixed = _PROCESS + _IMAGES * y.numel() * y.element_size()
+    lines = int((budget - fixed) / (_MARGIN * bytes_per_line))
+    if lines < 1:
+        least = (fixed + 64 * _MARGIN * bytes_per_line) / 2**30
+        raise ValueError(
+            f"memory_budget: expected at least {least:.2f} GiB for this scene, "
+            f"got {budget / 2**30:.2f} GiB"
+        )
+    return lines
+
+
+def plan_blocks(length: int, lines: int, halo: int) -> list[Block]:
+    """Cut a scene into blocks of nearly equal size.
+
+    Args:
+        length: rows of the scene.
+        lines: rows that fit into memory.
+        halo: rows that are computed beyond either end of a block.
+
+    Raises:
+        ValueError: the halo leaves no room for a block.
+    """
+    if length <= lines:
+        return [Block(0, length, 0, length)]
+    own = lines - 2 * halo - _GRID
+    if own < max(halo, 1):
+        raise ValueError(
+            f"memory_budget: it fits {lines} rows of the scene, with halo={halo} expected at least "
+            f"{3 * max(halo, 1) + _GRID}; give more memory or a smaller halo"
+        )
+    count = math.ceil(length / own)
+    ends = [_GRID * round(index * length / count / _GRID) for index in range(count)] + [length]
+    return [
+        Block(start, stop, max(0, start - halo), min(length, stop + halo))
+        for start, stop in pairwise(ends)
+    ]

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from cassi import metrics, ops
 from cassi.apps import results
-from cassi.apps.camera.camera_check import check, say
 from cassi.apps.inputs import Inputs
+from cassi.apps.pipeline import check, say
 from cassi.apps.reconstruct.journal import Record
 from cassi.apps.settings import Reconstruct
 from cassi.data.atomic import atomic_folder

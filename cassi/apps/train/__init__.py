@@ -18,7 +18,7 @@ from cassi.apps.command import Run, prepare_process, run_command
 from cassi.apps.reconstructors import build_network, rewrite_model_path, store_models
 from cassi.apps.settings import Train, Validation, check_nodes, to_dict
 from cassi.apps.signals import Terminated, leave_to_lightning
-from cassi.apps.train import files, inputs, options
+from cassi.apps.train import files, inputs
 from cassi.apps.train.dry_run import rehearse
 from cassi.config import build, homes
 from cassi.models.network import memory_format_warning
@@ -31,7 +31,7 @@ def main() -> None:
     store_models()
     sys.argv[1:] = ["dry_run=true" if word == "--dry-run" else word for word in sys.argv[1:]]
     run_command(
-        "cassi-train", Train, train, lambda a: rewrite_model_path(options.add_earlier_options(a))
+        "cassi-train", Train, train, lambda a: rewrite_model_path(files.add_earlier_options(a))
     )
 
 
@@ -74,7 +74,7 @@ def train(settings: Train, run: Run) -> float:
         print(f"{scenes}, {len(wavelengths)} bands", *inputs.describe_highlights(data), sep="\n")
         begun = "" if resumed is None else f", going on after step {resumed}"
         print(f"{card.name}: {count / 1e6:.2f} M parameters{begun}", flush=True)
-        options.save_options(folder, run.options)
+        files.save_options(folder, run.options)
     fit(trainer, module, data, start)
 
     best = trainer.callback_metrics.get("val_psnr")

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from cassi.apps.camera.band_positions import check_places, find_places
-from cassi.apps.camera.system import find_offsets
+from cassi.apps.camera.system import check_places, find_offsets, find_places
 from cassi.apps.settings import Data, Train, Validation
 from cassi.apps.signals import end_at_once
 from cassi.checks import whole_number

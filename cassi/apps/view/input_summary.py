@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
-from cassi.apps.calibrate.inputs import good_pixels, plain
-from cassi.apps.inputs import Inputs
+from cassi.apps.inputs import Inputs, good_pixels, plain
 from cassi.calibration import check_camera
 from cassi.calibration.correlation import flatten
 from cassi.solvers import relative_noise

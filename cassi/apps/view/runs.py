@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.apps.calibrate.results import say_estimates
 from cassi.apps.command import prepare_process
 from cassi.apps.inputs import Inputs, file_path, load_inputs
 from cassi.apps.pipeline import Result, find_camera, fit, read, recover, write_results
 from cassi.apps.reconstructors import Recipe
-from cassi.apps.results import one_line
+from cassi.apps.results import one_line, say_estimates
 from cassi.apps.settings import Reconstruct
 from cassi.apps.view.cubes import Shown
 from cassi.apps.view.jobs import Job

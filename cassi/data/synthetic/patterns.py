@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from cassi.data.masks import draw_integer
+from cassi.data.simulation import draw_integer
 
 _GLYPH = (7, 5)  # rows and columns of the dots of a letter
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cassi import read_camera
-from cassi.apps.calibrate.results import Result, describe_camera
+from cassi.apps.calibrate import Result, describe_camera
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Calibrate
 from cassi.calibration import Calibration, Fit, Geometry, moved_camera

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from cassi.apps.evaluate import cameras
-from cassi.apps.evaluate.cameras import align_rows, see_aligned, see_true
+from cassi.apps.evaluate.rows import align_rows, see_aligned, see_true
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Evaluate
 from cassi.systems import SDCassi

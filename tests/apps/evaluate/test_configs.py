@@ -9,9 +9,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from cassi.apps.evaluate.data import load_benchmark
-from cassi.apps.evaluate.problems import find_bands, preparation, sweep_points
-from cassi.apps.evaluate.reconstructors import make_reconstructors
+from cassi.apps.evaluate.problems import find_bands, load_benchmark, preparation, sweep_points
+from cassi.apps.evaluate.rows import make_reconstructors
 from cassi.apps.reconstructors import compose_settings, list_experiments
 from cassi.apps.settings import Evaluate
 from cassi.config import build

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from cassi.apps.evaluate.data import load_benchmark
+from cassi.apps.evaluate.problems import load_benchmark
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Evaluate
 

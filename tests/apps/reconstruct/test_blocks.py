@@ -12,8 +12,8 @@ import cassi
 from cassi import metrics
 from cassi.apps.memory import peak_of
 from cassi.apps.reconstruct import blocks as in_blocks
+from cassi.apps.reconstruct.blocks import lines_that_fit, parse_size, plan_blocks
 from cassi.apps.reconstruct.journal import Journal
-from cassi.apps.reconstruct.plan import lines_that_fit, parse_size, plan_blocks
 from cassi.apps.reconstruct.scene import score_bands
 from cassi.data.checksums import check_sums
 

@@ -13,7 +13,7 @@ from cassi.apps.results import write_json
 from cassi.data import io
 from cassi.data.checksums import SUMS, check_sums
 from cassi.data.frames.pixels import edge_level
-from cassi.data.resample import to_wavelengths
+from cassi.data.wavelengths import to_wavelengths
 
 TINY = ("solver.iterations=3", "solver.consistent=false")
 PLAIN = (*TINY, "output.pictures=false")

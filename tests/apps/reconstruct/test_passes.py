@@ -7,7 +7,7 @@ import torch
 
 import cassi
 from cassi.apps import reconstructors
-from cassi.apps.reconstruct.passes import Passes
+from cassi.apps.reconstruct.journal import Passes
 from cassi.apps.reconstructors import compose_settings, identity_of
 
 METHOD = ("experiment=self_supervised", "solver.start=gap_tv", "solver.noise=0")

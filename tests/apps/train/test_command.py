@@ -14,8 +14,7 @@ from safetensors.torch import load_file
 from scipy.io import savemat
 
 from cassi.apps.train import dry_run
-from cassi.apps.train.files import read_checkpoint
-from cassi.apps.train.options import add_earlier_options
+from cassi.apps.train.files import add_earlier_options, read_checkpoint
 from cassi.models.load import load_model
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
@@ -137,7 +136,7 @@ def test_two_processes_give_the_gradient_of_one(train, start, tmp_path):
     options = (
         *TINY, "data.batch_size=4", "trainer.max_steps=1", "optimizer._target_=torch.optim.SGD",
         "optimizer.lr=1", "~optimizer.betas", "scheduler=constant", "data.validation.crop=16",
-        "data.simulator.masks._target_=cassi.data.masks.FixedMask",
+        "data.simulator.masks._target_=cassi.data.simulation.FixedMask",
         f"data.simulator.masks.mask={tmp_path / 'mask.npy'}",
     )  # fmt: skip
     one, two = tmp_path / "one", tmp_path / "two"
