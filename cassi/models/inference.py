@@ -171,7 +171,7 @@ class Inference(nn.Module):
         if found is None or found.factor == 0 or found.x is None:
             return start
         lines, shown = found.lines, statistics.noise.to(found.x)
-        y, camera = lines.camera.seen(lines.y), lines.camera
+        y, camera = seen(lines.y, lines.camera), lines.camera
         x = self._recover(y, camera, statistics=statistics, start=found.x, noise=shown)
         level = float(shown.mean())
         size = lines.y.square().mean().sqrt() / statistics.size.mean()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cassi.solvers.heldout import Lines, hold_out
+from cassi.solvers.linear_system import Camera
 from cassi.solvers.schedules import Schedule
 
 TOLERANCE = 0.01
@@ -120,13 +121,13 @@ class StoppingPoint:
     x: Tensor | None
 
 
-Run = Callable[[Tensor, Any, HeldOutMonitor, float], None]
+Run = Callable[[Tensor, Camera, HeldOutMonitor, float], None]
 """(y, camera, monitor, factor): reconstructs with `factor` times the estimated noise, and calls the
 monitor after every iteration."""
 
 
 def find_stopping_point(
-    y: Tensor, system: Any, share: float, iterations: int, noise: float, run: Run
+    y: Tensor, system: Camera, share: float, iterations: int, noise: float, run: Run
 ) -> StoppingPoint:
     """Find how far an annealed run may go with a measurement that seems noisy.
 

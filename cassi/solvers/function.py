@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cassi.solvers.base import Callback, Iteration, Solution
-from cassi.solvers.linear_system import seen
+from cassi.solvers.linear_system import Camera, seen
 from cassi.solvers.statistics import Statistics
 
 
@@ -52,7 +52,7 @@ class Function:
 
 
 def one_iteration(
-    x: Tensor, y: Tensor, system: Any, seconds: float, callback: Callback | None
+    x: Tensor, y: Tensor, system: Camera, seconds: float, callback: Callback | None
 ) -> Solution:
     """Return a cube that came in one go as a solution of one iteration, and report it."""
     size = y.norm().clamp_min(torch.finfo(y.dtype).tiny)

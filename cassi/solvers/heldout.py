@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cassi.solvers.base import Reconstructor
-from cassi.solvers.linear_system import seen
+from cassi.solvers.linear_system import Camera, LinearSystem, good_pixels, part_axis, seen
 from cassi.solvers.statistics import Statistics
 
 SHARE = 0.05
@@ -48,11 +48,11 @@ class Lines:
     """
 
     y: Tensor
-    system: Any
+    system: Camera
     heldout: Tensor
 
     @cached_property
-    def camera(self) -> Any:
+    def camera(self) -> Camera:
         """The camera without these pixels."""
         return self.system.weighted(bad_pixels=self.heldout)
 
@@ -88,7 +88,7 @@ def draw_heldout(shape: Sequence[int], share: float = SHARE, seed: int = 0) -> T
     return torch.rand((1, *shape), generator=random) < share
 
 
-def draw_seen(y: Tensor, system: Any, share: float = SHARE) -> Tensor:
+def draw_seen(y: Tensor, system: LinearSystem, share: float = SHARE) -> Tensor:
     """Draw the pixels to hold out by which a method chooses, from what its camera sees.
 
     Where somebody else has held out the very pixels of the first draw, so that the camera has none
@@ -100,12 +100,13 @@ def draw_seen(y: Tensor, system: Any, share: float = SHARE) -> Tensor:
         share: probability, in (0, 0.5].
     """
     heldout = draw_heldout(y.shape[1:], share).to(y.device)
-    if hasattr(system, "good") and not bool((heldout & system.good).any()):
+    good = good_pixels(system)
+    if good is not None and not bool((heldout & good).any()):
         heldout = draw_heldout(y.shape[1:], share, seed=1).to(y.device)
     return heldout
 
 
-def heldout_error(x: Tensor, y: Tensor, system: Any, heldout: Tensor) -> Tensor:
+def heldout_error(x: Tensor, y: Tensor, system: LinearSystem, heldout: Tensor) -> Tensor:
     r"""Return how far a cube is from pixels that it was reconstructed without.
 
         ‖(y − Ax)_H‖ / ‖y_H‖
@@ -130,25 +131,25 @@ def heldout_error(x: Tensor, y: Tensor, system: Any, heldout: Tensor) -> Tensor:
     return torch.where(size > 0, rest / size.clamp_min(torch.finfo(torch.float64).tiny), 0)
 
 
-def hold_out(y: Tensor, system: Any, lines: int, share: float = SHARE) -> Lines:
+def hold_out(y: Tensor, system: Camera, lines: int, share: float = SHARE) -> Lines:
     """Hold pixels out of the lines with the most light, to choose by them; see `draw_seen`."""
     y, system = brightest(seen(y, system), system, lines)
     return Lines(y, system, draw_seen(y, system, share))
 
 
-def brightest(y: Tensor, system: Any, lines: int) -> tuple[Tensor, Any]:
+def brightest(y: Tensor, system: Camera, lines: int) -> tuple[Tensor, Camera]:
     """Cut the lines with the most light out of a measurement, where the camera lets it be cut."""
     first, stop = brightest_lines(y, system, lines)
-    axis = getattr(system, "part_axis", None)
+    axis = part_axis(system)
     if axis is None or stop - first == y.shape[axis]:
         return y, system
     return y.narrow(axis, first, stop - first), system.part(first, stop)
 
 
-def brightest_lines(y: Tensor, system: Any, lines: int) -> tuple[int, int]:
+def brightest_lines(y: Tensor, system: LinearSystem, lines: int) -> tuple[int, int]:
     """Return the first of the lines with the most light, and the one behind the last of them."""
-    axis = getattr(system, "part_axis", None) or -2
-    if getattr(system, "part_axis", None) is None or y.shape[axis] <= lines:
+    axis = part_axis(system) or -2
+    if part_axis(system) is None or y.shape[axis] <= lines:
         return 0, y.shape[axis]
     light = y.double().square().sum((0, 1, -3 - axis)).cumsum(0)
     sums = light[lines - 1 :].clone()
@@ -160,7 +161,7 @@ def brightest_lines(y: Tensor, system: Any, lines: int) -> tuple[int, int]:
 @torch.no_grad()
 def measure_heldout(
     y: Tensor,
-    system: Any,
+    system: Camera,
     reconstructor: Reconstructor,
     share: float = SHARE,
     statistics: Statistics | None = None,
@@ -182,7 +183,7 @@ def measure_heldout(
         ValueError: a share out of range, or nothing finite comes out.
     """
     check_share(share)
-    y, axis = seen(y, system), getattr(system, "part_axis", None)
+    y, axis = seen(y, system), part_axis(system)
     if axis is not None:
         y, system = brightest(y, system, max(LEAST, int(LOOKED_AT * y.shape[axis])))
     lines = Lines(y, system, draw_heldout(y.shape[1:], share).to(y.device))

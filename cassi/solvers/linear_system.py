@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import torch
 from torch import Tensor
@@ -28,13 +28,45 @@ class LinearSystem(Protocol):
         ...
 
 
+class Camera(LinearSystem, Protocol):
+    """What a `cassi.systems.System` can be asked beside: its shape, its parts, other pixels."""
+
+    @property
+    def cube_shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+        ...
+
+    def part(self, start: int, stop: int) -> Camera:
+        """Return the camera of some lines."""
+        ...
+
+    def weighted(self, variance: Any = None, bad_pixels: Any = None) -> Camera:
+        """Return the camera that leaves pixels out, or weighs them."""
+        ...
+
+
+def is_camera(system: LinearSystem) -> TypeGuard[Camera]:
+    """Tell whether pixels can be left out of what the camera sees."""
+    return hasattr(system, "weighted")
+
+
+def part_axis(system: LinearSystem) -> int | None:
+    """Return the axis along which a scene may be cut, -2 or -1; None where it cannot be."""
+    return getattr(system, "part_axis", None)
+
+
+def good_pixels(system: LinearSystem) -> Tensor | None:
+    """Return the pixels that the camera sees, bool, `(1|B, K, H', W')`; None for all."""
+    return getattr(system, "good", None)
+
+
 def check_order(function: str, y: Any, system: Any) -> None:
     """Raise a TypeError where measurement and camera have changed places."""
     if isinstance(system, Tensor) and not isinstance(y, Tensor):
         raise TypeError(f"{function}: expected (y, system), got (system, y); the order has changed")
 
 
-def seen(y: Tensor, system: Any) -> Tensor:
+def seen(y: Tensor, system: LinearSystem) -> Tensor:
     """Return the measurement as the camera sees it: without its bad pixels, where it has some."""
     result: Tensor = system.seen(y) if hasattr(system, "seen") else y
     return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
@@ -18,7 +18,14 @@ from cassi.solvers.early_stopping import (
     find_stopping_point,
 )
 from cassi.solvers.gap import GAP
-from cassi.solvers.linear_system import LinearSystem, check_order, damped_inverse, seen
+from cassi.solvers.linear_system import (
+    Camera,
+    LinearSystem,
+    check_order,
+    damped_inverse,
+    is_camera,
+    seen,
+)
 from cassi.solvers.loop import iterate
 from cassi.solvers.refine import no_closer
 from cassi.solvers.schedules import Geometric, Schedule, as_schedule
@@ -159,15 +166,16 @@ class Solver:
             x = no_closer(x, system.data_step(x, y, rho(count - 1, count)), y, system, noise)
         return Solution(x * level, solution.history, solution.reason, seeming, point)
 
-    def _stops_early(self, noise: Tensor, system: Any) -> bool:
-        possible = self.heldout > 0 and hasattr(system, "weighted")
+    def _stops_early(self, noise: Tensor, system: LinearSystem) -> bool:
+        possible = self.heldout > 0 and is_camera(system)
         return possible and self.noise == "auto" and bool((noise > UNSEEN).any())
 
     def _find_stopping_point(self, statistics: Statistics, noise: Tensor) -> StoppingPoint:
-        y, system = statistics.brightest()
+        y, brightest = statistics.brightest()
+        system = cast(Camera, brightest)  # a part of the one of `_stops_early`
         share = float(noise.mean())
 
-        def run(y: Tensor, camera: Any, monitor: HeldOutMonitor, factor: float) -> None:
+        def run(y: Tensor, camera: Camera, monitor: HeldOutMonitor, factor: float) -> None:
             told: Any = "auto" if factor == 1 else factor * share
             annealed = replace(self, noise=told, heldout=0.0, consistent=False)
             annealed.run(y, camera, callback=monitor, statistics=statistics)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cassi.plain_scenes import SIDE, WINDOWS, fit_windows, linear_maps, smooth_spectra
-from cassi.solvers.linear_system import LinearSystem
+from cassi.solvers.linear_system import LinearSystem, good_pixels
 from cassi.solvers.schedules import Schedule
 
 Parts = Callable[[], Iterable[tuple[Tensor, LinearSystem]]]
@@ -340,7 +340,7 @@ def _plain_variance(y: Tensor, system: LinearSystem, at: Tensor) -> tuple[Tensor
     maps, spectra = linear_maps(height, width, y), smooth_spectra(bands, _SPECTRA, y)
     cubes = (s.view(1, -1, 1, 1) * m for s in spectra for m in maps)
     images = [system(cube.expand(batch, -1, -1, -1).contiguous()) for cube in cubes]
-    left = fit_windows(y, images, at, getattr(system, "good", None))
+    left = fit_windows(y, images, at, good_pixels(system))
     if left is None:
         return y.new_zeros(0), y.new_zeros(0)
     # The quantile of a χ² variable over its mean (Wilson, Hilferty, 1931).

@@ -17,7 +17,7 @@ from cassi.solvers.heldout import (
     draw_heldout,
     heldout_error,
 )
-from cassi.solvers.linear_system import seen
+from cassi.solvers.linear_system import part_axis, seen
 from cassi.solvers.statistics import UNSEEN, Statistics
 from cassi.uncertainty.mask_shift import Motion, find_motion, measure_moved
 
@@ -114,7 +114,7 @@ def gather(trial: Trial, x: Tensor, probed: Probe | None = None) -> Evidence:
     held = draw_heldout(y.shape[1:], SHARE, seed + 1).to(y.device)
     mirrored = trial.run(again, system.weighted(bad_pixels=held))
     if probed is None:
-        axis = getattr(system, "part_axis", -2) or -2
+        axis = part_axis(system) or -2
         count = y.shape[axis]
         first, stop = brightest_lines(y, system, max(LEAST, int(LOOKED_AT * count)))
         noise = float(residual.square().mean().sqrt())
@@ -158,7 +158,7 @@ def _probe(
 
 def _cut(system: Any, lines: tuple[int, int], *values: Tensor) -> tuple[Any, ...]:
     """Return the camera of some lines, and those lines of the values; all where none can be cut."""
-    axis = getattr(system, "part_axis", None)
+    axis = part_axis(system)
     if axis is None:
         return system, *values
     first, stop = lines
@@ -170,7 +170,7 @@ def mirror_axes(x: Tensor, system: Any) -> tuple[int, ...]:
 
     With a mask that is its own mirror image, nothing would change; then along both.
     """
-    across = getattr(system, "part_axis", None) or -2
+    across = part_axis(system) or -2
     y, mirrored = system(x), system(x.flip(across)).flip(across)
     changed = float((y - mirrored).norm()) > _CHANGED * float(y.norm())
     return (across,) if changed else (-2, -1)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from cassi.solvers.base import Reconstructor
+from cassi.solvers.linear_system import is_camera
 from cassi.solvers.statistics import Statistics, signal_level
 from cassi.uncertainty.bootstrap import Evidence, Probe, Trial, gather
 from cassi.uncertainty.error_model import Features, Spread, load_spread
@@ -70,7 +71,7 @@ def estimate(
     """
     if x.ndim != 4 or x.shape[0] != 1:
         raise ValueError(f"uncertainty: expected a cube (1, C, H, W), got {tuple(x.shape)}")
-    if not hasattr(system, "weighted"):
+    if not is_camera(system):
         raise TypeError(
             f"uncertainty: expected a camera of cassi.systems, got {type(system).__name__}; derive "
             "yours from cassi.systems.System"
