@@ -1,7 +1,7 @@
 """Run reconstructors over data sets: jobs, records that survive a stop, tables, sweeps."""
 
 from cassi.data.synthetic.twin import TrueCamera, Twin
-from cassi.evaluation.jobs import Job, LocalQueue, SharedQueue, join_processes
+from cassi.evaluation.jobs import Job, Queue, join_processes
 from cassi.evaluation.problems import Problem, make_problem, scene_generator
 from cassi.evaluation.records import Record, RecordFolder
 from cassi.evaluation.runner import View, run_jobs
@@ -10,11 +10,10 @@ from cassi.evaluation.tables import write_results
 
 __all__ = [
     "Job",
-    "LocalQueue",
     "Problem",
+    "Queue",
     "Record",
     "RecordFolder",
-    "SharedQueue",
     "TrueCamera",
     "Twin",
     "View",

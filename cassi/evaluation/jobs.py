@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch.distributed as dist
 
@@ -19,58 +19,23 @@ class Job(NamedTuple):
     method: str
 
 
-class Queue(Protocol):
-    """Shares numbered jobs among processes."""
-
-    rank: int
-    world: int
-
-    def take(self, count: int) -> Iterator[int]:
-        """Yield the numbers, of 0 … count − 1, that this process shall do."""
-        ...
-
-    def share(self, text: str) -> str:
-        """Return the text of the process of rank 0."""
-        ...
-
-    def wait(self) -> None:
-        """Return when every process has come here, in the process of rank 0; others go on."""
-        ...
-
-
-class LocalQueue:
-    """All jobs to the one process."""
-
-    rank, world = 0, 1
-
-    def take(self, count: int) -> Iterator[int]:
-        """Yield every number."""
-        yield from range(count)
-
-    def share(self, text: str) -> str:
-        """Return the text itself."""
-        return text
-
-    def wait(self) -> None:
-        """Return at once."""
-
-
-class SharedQueue:
+class Queue:
     """Each job to whichever process asks next, so that a slow one delays nobody.
 
     Nothing is kept on a disk: a run that was killed leaves no claim behind.
 
     Args:
-        store: counts for all processes.
+        store: counts for all processes; None: there is one process.
         rank: of this process.
         world: number of processes.
     """
 
-    def __init__(self, store: dist.Store, rank: int, world: int) -> None:
-        self.store, self.rank, self.world = store, rank, world
+    def __init__(self, store: dist.Store | None = None, rank: int = 0, world: int = 1) -> None:
+        self.store = dist.HashStore() if store is None else store
+        self.rank, self.world = rank, world
 
     def take(self, count: int) -> Iterator[int]:
-        """Yield numbers that no other process has been given."""
+        """Yield the numbers, of 0 … count − 1, that no other process has been given."""
         while (number := self.store.add("next", 1) - 1) < count:
             yield number
 
@@ -94,10 +59,10 @@ def join_processes() -> Queue:
         RuntimeError: the other processes cannot be reached.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "MASTER_ADDR" not in os.environ:
-        return LocalQueue()
+        return Queue()
     # The meeting of env:// without a process group: counters are all that is shared.
     meeting = dist.rendezvous("env://", timeout=timedelta(minutes=5))
     store, rank, world = next(iter(meeting))
     # After --max-restarts the store is the same, and its counters stand where they were.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return SharedQueue(dist.PrefixStore(f"cassi-{attempt}", store), rank, world)
+    return Queue(dist.PrefixStore(f"cassi-{attempt}", store), rank, world)

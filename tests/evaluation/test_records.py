@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from cassi.evaluation import Job, LocalQueue, Record, RecordFolder, SharedQueue, write_results
+from cassi.evaluation import Job, Queue, Record, RecordFolder, write_results
 from cassi.evaluation.tables import average
 
 JOB = Job("", "a scene/1", "gap|tv")
@@ -58,7 +58,7 @@ def test_names_stay_in_the_folder(tmp_path, name):
 
 def test_jobs_are_shared_without_overlap():
     store = dist.HashStore()
-    first, second = (SharedQueue(store, rank, 2) for rank in range(2))
+    first, second = (Queue(store, rank, 2) for rank in range(2))
     taken = ([], [])
     queues = (first.take(7), second.take(7))
     for turn in (0, 1, 1, 0, 1, 0, 0, 1):
@@ -69,7 +69,7 @@ def test_jobs_are_shared_without_overlap():
     assert first.share("here") == second.share("there") == "here"
     second.wait()
     first.wait()
-    assert list(LocalQueue().take(3)) == [0, 1, 2]
+    assert list(Queue().take(3)) == [0, 1, 2]
 
 
 def test_means_are_of_all_scenes_or_none():

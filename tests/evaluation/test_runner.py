@@ -10,7 +10,7 @@ from cassi.data.benchmarks import Item
 from cassi.data.simulation import WhiteNoise
 from cassi.evaluation import (
     Job,
-    LocalQueue,
+    Queue,
     RecordFolder,
     Twin,
     make_problem,
@@ -125,7 +125,7 @@ def test_a_failure_is_a_record_and_the_rest_goes_on(item, tmp_path):
     seen = []
     run_jobs(
         jobs,
-        LocalQueue(),
+        Queue(),
         prepare,
         methods,
         dict.fromkeys(methods, "as it is"),
