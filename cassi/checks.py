@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import math
 import opcode
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,38 @@ def not_negative(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, Real) or not float(value) >= 0:
         raise ValueError(f"{name}: expected a number >= 0, got {value!r}")
     return float(value)
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether this is a finite number; a boolean is none."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value)
+
+
+def is_list(value: Any, length: int) -> bool:
+    """Tell whether these are so many whole numbers of at least 0."""
+    listed = isinstance(value, Sequence) and not isinstance(value, str) and len(value) == length
+    return listed and all(type(item) is int and item >= 0 for item in value)
+
+
+Rules = Mapping[str, tuple[str, Callable[[Any], bool]]]
+"""What each value must be, in words and as a test."""
+
+
+def check_values(values: Any, rules: Rules, place: str = "") -> None:
+    """Check the attributes of an object.
+
+    Args:
+        values: the object.
+        rules: by name of the attribute.
+        place: what stands before each name in the message.
+
+    Raises:
+        ValueError: one is not what it must be.
+    """
+    for name, (wanted, fits) in rules.items():
+        if not fits(value := getattr(values, name)):
+            raise ValueError(f"{place}{name}: expected {wanted}, got {value!r}")
 
 
 def did_you_mean(

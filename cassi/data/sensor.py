@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from cassi.checks import whole_number
+from cassi.checks import Rules, check_values, is_list, is_number, whole_number
 from cassi.data.simulation import generator_on
-
-
-def is_number(value: Any) -> bool:
-    """Tell whether this is a finite number; a boolean is none."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isfinite(value)
-
-
-def is_list(value: Any, length: int) -> bool:
-    """Tell whether these are so many whole numbers of at least 0."""
-    listed = isinstance(value, Sequence) and not isinstance(value, str) and len(value) == length
-    return listed and all(type(item) is int and item >= 0 for item in value)
-
 
 _POSITIVE = ("a number > 0", lambda v: is_number(v) and v > 0)
 _NOT_NEGATIVE = ("a number of at least 0", lambda v: is_number(v) and v >= 0)
 _SWITCH = ("true or false", lambda v: isinstance(v, bool))
-_VALUES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+_VALUES: Rules = {
     **dict.fromkeys(("exposure", "gain"), _POSITIVE),
     "full_well": ("a number > 0, or null", lambda v: v is None or (is_number(v) and v > 0)),
     "qe": ("a quantum efficiency in (0, 1]", lambda v: is_number(v) and 0 < v <= 1),
@@ -121,9 +107,7 @@ class Sensor:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        for name, (wanted, fits) in _VALUES.items():
-            if not fits(getattr(self, name)):
-                raise ValueError(f"{name}: expected {wanted}, got {getattr(self, name)!r}")
+        check_values(self, _VALUES)
         if self.bits is None and self.full_well is None:
             raise ValueError("full_well: expected electrons where bits is null, got none")
         whole_number("seed", self.seed, 0)

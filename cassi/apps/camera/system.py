@@ -15,8 +15,8 @@ from typing import Any
 
 from torch import Tensor
 
+from cassi.checks import is_number
 from cassi.config import build
-from cassi.data.sensor import is_number
 from cassi.systems import (
     Dispersion,
     Linear,
@@ -308,7 +308,8 @@ def _stated_bands(
         bands = len(offsets)
     if bands is None:
         raise ValueError(
-            "system.bands: expected the number of bands, which this camera's size leaves open"
+            "system.bands: expected the number of bands, which this camera's size leaves open, got "
+            "none; give system.bands=C or wavelengths=[…]"
         )
     axis = system.get("axis", -1)
     extra = dispersed(system, bands, wavelengths)  # checks the offsets too

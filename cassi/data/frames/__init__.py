@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cassi.checks import clipped_level, whole_number
+from cassi.checks import Rules, check_values, clipped_level, is_list, is_number, whole_number
 from cassi.data.frames.pixels import (
     edge_level,
     find_dead_lines,
@@ -21,17 +21,45 @@ from cassi.data.frames.pixels import (
     repair,
 )
 from cassi.data.io import check_finite, load_mask, load_measurement
-from cassi.data.sensor import is_list, is_number
 
 STEPS = ("bits", "dark", "flat", "bad_pixels", "saturation", "window", "scale")
 """Config values of what is done to a frame, in this order."""
-_BAD = "a file, [row, column], a number > 0, a list of those, or auto"
 MOST_OUTLIERS = 0.1
 """Of the pixels; where more stand out, they are no outliers."""
 MOST_CLIPPED = 0.25
 """Share of the pixels that may have a frame's maximum and be taken for clipped."""
 _OUT_OF_RANGE = 1000
 """Times its maximum, a level that is in another unit than the frame."""
+
+
+def _items(bad: Any) -> list[Any]:
+    """Return the files, pairs and thresholds that `bad_pixels` holds."""
+    many = isinstance(bad, Sequence) and not isinstance(bad, str) and not is_list(bad, 2)
+    return [item for item in (bad if many else [bad]) if item not in (None, "auto")]
+
+
+def _is_file(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike)
+
+
+def _is_positive(value: Any) -> bool:
+    return is_number(value) and value > 0
+
+
+_RULES: Rules = {
+    "dark": ("a number, auto or a file", lambda v: is_number(v) or _is_file(v)),
+    "flat": ("a file", lambda v: v is None or _is_file(v)),
+    "bad_pixels": (
+        "a file, [row, column], a number > 0, a list of those, or auto",
+        lambda v: all(_is_file(i) or is_list(i, 2) or _is_positive(i) for i in _items(v)),
+    ),
+    "saturation": ("a number, auto or null", lambda v: v in (None, "auto") or is_number(v)),
+    "window": (
+        "[top, left, height, width]",
+        lambda v: v is None or (is_list(v, 4) and min(v[2:]) > 0),
+    ),
+    "scale": ("a number > 0", _is_positive),
+}
 
 
 @dataclass(frozen=True)
@@ -99,30 +127,15 @@ class Preprocessing:
 
     def __post_init__(self) -> None:
         """Check the values and read the files."""
+        check_values(self, _RULES)
         if self.bits is not None:
             whole_number("bits", self.bits, 1, 24)
-        if isinstance(self.dark, str | os.PathLike):
-            if self.dark != "auto":
-                self._read("dark", "a number, auto or a file", self.dark)
-        elif not is_number(self.dark):
-            raise ValueError(f"dark: expected a number, auto or a file, got {self.dark!r}")
-        if self.flat is not None:
-            self._read("flat", "a file", self.flat)
-        for item in self._bad_items():
-            if isinstance(item, str | os.PathLike):
-                self._read("bad_pixels", _BAD, item)
-            elif not (is_list(item, 2) or (is_number(item) and item > 0)):
-                raise ValueError(f"bad_pixels: expected {_BAD}, got {item!r}")
         if len(self._thresholds()) > 1:
             raise ValueError(f"bad_pixels: expected one threshold, got {self._thresholds()}")
-        if self.saturation not in (None, "auto") and not is_number(self.saturation):
-            raise ValueError(
-                f"saturation: expected a number, auto or null, got {self.saturation!r}"
-            )
-        if self.window is not None and not (is_list(self.window, 4) and min(self.window[2:]) > 0):
-            raise ValueError(f"window: expected [top, left, height, width], got {self.window!r}")
-        if not (is_number(self.scale) and self.scale > 0):
-            raise ValueError(f"scale: expected a number > 0, got {self.scale!r}")
+        named = [("dark", self.dark), ("flat", self.flat)]
+        for name, given in [*named, *(("bad_pixels", item) for item in _items(self.bad_pixels))]:
+            if isinstance(given, str | os.PathLike) and given != "auto":
+                self._read(name, given)
 
     def prepare(
         self, frame: Tensor, full_scale: float | None = None, name: str = "measurement"
@@ -203,21 +216,15 @@ class Preprocessing:
         if "bad_pixels" in self._files:
             self._check_size(torch.empty((1, 1, *size), device="meta"))
             bad |= self._files["bad_pixels"] > 0
-        for item in self._bad_items():
+        for item in _items(self.bad_pixels):
             if isinstance(item, Sequence) and not isinstance(item, str):
                 if item[0] >= size[0] or item[1] >= size[1]:
                     raise ValueError(f"bad_pixels: {list(item)} lies outside {tuple(size)}")
                 bad[item[0], item[1]] = True
         return bad
 
-    def _bad_items(self) -> list[Any]:
-        """Return the files, pairs and thresholds that `bad_pixels` holds."""
-        given = self.bad_pixels
-        many = isinstance(given, Sequence) and not isinstance(given, str) and not is_list(given, 2)
-        return [item for item in (given if many else [given]) if item not in (None, "auto")]
-
     def _thresholds(self) -> list[float]:
-        return [float(item) for item in self._bad_items() if is_number(item)]
+        return [float(item) for item in _items(self.bad_pixels) if is_number(item)]
 
     def _check_size(self, frame: Tensor) -> None:
         size = tuple(frame.shape[-2:])
@@ -228,13 +235,14 @@ class Preprocessing:
                     f"{tuple(values.shape)} in {getattr(self, name)}"
                 )
 
-    def _read(self, name: str, wanted: str, path: str | os.PathLike[str]) -> None:
+    def _read(self, name: str, path: str | os.PathLike[str]) -> None:
         try:
             if name == "bad_pixels":
                 loaded = load_mask(path)
             else:
                 loaded = load_measurement(path, counts=self.bits is not None)
         except FileNotFoundError as error:
+            wanted = _RULES[name][0]
             raise FileNotFoundError(f"{name}: expected {wanted}, got {path!r}: {error}") from None
         except (OSError, ValueError) as error:
             raise type(error)(f"{name}: {error}") from None
@@ -369,7 +377,7 @@ class Preprocessing:
     def _left_out(
         self, bad: Tensor, lines: list[tuple[str, int]], found: int | None
     ) -> dict[str, Any] | None:
-        items, number = self._bad_items(), int(bad.sum())
+        items, number = _items(self.bad_pixels), int(bad.sum())
         if not items and not number:
             return None
         lost: dict[str, Any] = {"rows": [], "columns": []}

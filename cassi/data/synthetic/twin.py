@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cassi.checks import whole_number
-from cassi.data.sensor import Sensor, is_number
+from cassi.checks import Rules, check_values, is_number, whole_number
+from cassi.data.sensor import Sensor
 from cassi.systems import BlurredCassi, SDCassi, System, TiltedCassi
 from cassi.systems.blurred import convolve, line_kernels
 from cassi.systems.masks import move_mask
@@ -22,7 +21,7 @@ _NUMBER = ("a finite number", is_number)
 _WIDTH = (f"0 to {_WIDEST} pixels", lambda v: is_number(v) and 0 <= v <= _WIDEST)
 _NOT_NEGATIVE = ("a number of at least 0", lambda v: is_number(v) and v >= 0)
 _SHARE = ("a share in [0, 1)", lambda v: is_number(v) and 0 <= v < 1)
-_VALUES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+_VALUES: Rules = {
     "shift": ("[down, right]", lambda v: isinstance(v, list | tuple) and len(v) == 2),
     **dict.fromkeys(("rotation", "dispersion", "curvature", "tilt"), _NUMBER),
     "pivot": ("a number from 0 to 1", lambda v: is_number(v) and 0 <= v <= 1),
@@ -167,9 +166,7 @@ class Twin:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        for name, (wanted, fits) in _VALUES.items():
-            if not fits(getattr(self, name)):
-                raise ValueError(f"twin.{name}: expected {wanted}, got {getattr(self, name)!r}")
+        check_values(self, _VALUES, "twin.")
         if not all(is_number(value) for value in self.shift):
             raise ValueError(f"twin.shift: expected finite numbers, got {self.shift!r}")
         if self.mask_offset + self.mask_contrast > 1 + 1e-9:
