@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -12,6 +12,7 @@ _VALUED = {
     *("--experimental-rerun", "--package", "-p", "--cfg", "-c"),
 }
 """Flags that the next word belongs to."""
+INFO = "--info"
 HYDRA_INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
 """Words after `--info`, which then is Hydra's: what it is made of."""
 _GEOMETRY = ("bands", "step", "axis", "offsets", "detector")
@@ -72,3 +73,18 @@ def config_folders(arguments: Iterable[str]) -> list[Path]:
         if re.fullmatch("--config-dir|-cd|--config-path|-cp", flag):
             found.append(Path(value if equals else following))
     return found
+
+
+def asked(arguments: Sequence[str], known: Sequence[str]) -> bool:
+    """Tell whether `--info` stands there by itself, without a word of Hydra's after it."""
+    following = [*arguments[1:], ""]
+    return any(a == INFO and b not in known for a, b in zip(arguments, following, strict=True))
+
+
+def write_nothing(arguments: Sequence[str]) -> tuple[list[str], str]:
+    """Return arguments that let Hydra write nothing, and where results would go."""
+    kept = [word for word in arguments if word != INFO]
+    folders = [word.partition("=")[2] for word in kept if word.startswith("hydra.run.dir=")]
+    into = folders[-1] if folders else "outputs/reconstruct/DATE/TIME"
+    kept = [word for word in kept if not word.startswith("hydra.run.dir=")]
+    return [*kept, "hydra.run.dir=.", "hydra.output_subdir=null"], into

@@ -7,13 +7,15 @@ import functools
 import io
 import os
 import select
+import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from omegaconf import DictConfig
@@ -22,7 +24,6 @@ from cassi.apps.arguments import arrange
 from cassi.apps.errors import JobError, debugging, describe, is_usage_error
 from cassi.apps.memory import keep_freed_memory, use_huge_pages
 from cassi.apps.settings import read_settings
-from cassi.apps.signals import Terminated, raise_terminated, stopped_by
 from cassi.threads import free_cores
 
 FAILED = 1
@@ -189,10 +190,6 @@ def prepare_process(settings: Any, *, blocks: bool = False) -> None:
     """Set the threads of this process and how it uses memory, as settings say.
 
     Without a number of threads it takes what the machine has free, and no more than torch would.
-
-    Args:
-        settings: of a command.
-        blocks: within a memory budget.
     """
     use_huge_pages() if blocks else keep_freed_memory()
     chosen = settings.threads
@@ -243,3 +240,72 @@ def choose_device(name: str) -> torch.device:
     if device.index is not None:
         return device
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % count)
+
+
+class Terminated(BaseException):
+    """The process was asked to end; like KeyboardInterrupt not an `Exception`."""
+
+
+def raise_terminated() -> contextlib.AbstractContextManager[None]:
+    """Let SIGTERM raise `Terminated` within a block."""
+    return _handle(_terminate)
+
+
+def stopped_by(error: BaseException) -> KeyboardInterrupt | Terminated | None:
+    """Return the signal behind an error: itself, or what was being handled when it arose.
+
+    What cleans up after an exception may fail because of what the signal left half done: OmegaConf
+    restores the flags of a list whose last element is not there yet.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, KeyboardInterrupt | Terminated):
+            return seen
+        seen = seen.__context__
+    return None
+
+
+def leave_to_lightning(trainer: Any) -> contextlib.AbstractContextManager[None]:
+    """Let Lightning end after the step in hand, once it has come to its steps.
+
+    Lightning's own handler, which it registers then, calls the one that was there after itself.
+    """
+
+    def terminate_unless_noted(number: int, frame: Any) -> None:
+        if not trainer.received_sigterm:
+            raise Terminated
+
+    return _handle(terminate_unless_noted)
+
+
+def end_at_once(trainer: Any, _: Any) -> None:
+    """Let SIGTERM end each of several processes now; to be called when the steps begin.
+
+    Lightning's handler waits there for the other processes, which may be waiting for this one.
+    """
+    if trainer.world_size == 1:
+        return
+
+    def terminate_all(number: int, frame: Any) -> NoReturn:
+        kill = getattr(trainer.strategy.launcher, "kill", None)
+        if kill is not None:  # of the processes that this one has started
+            kill(number)
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, terminate_all)
+
+
+def _terminate(number: int, frame: Any) -> NoReturn:
+    raise Terminated
+
+
+@contextlib.contextmanager
+def _handle(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers, and is given signals
+        return
+    earlier = signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, earlier)

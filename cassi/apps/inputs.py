@@ -56,11 +56,6 @@ def load_inputs(
 ) -> Inputs:
     """Read and check the files that settings name.
 
-    Args:
-        settings: of a command.
-        device: where camera and measurement go.
-        bands: C where the settings do not say it.
-
     Returns:
         The inputs; where pixels are left out, the camera is a `Weighted` one.
 
@@ -97,7 +92,9 @@ def load_inputs(
     frame, bad, done = None, None, None
     if measured is not None:
         if settings.noise is not None:
-            raise ValueError("noise: expected none, the measurement is not simulated")
+            raise ValueError(
+                "noise: expected none, the measurement is not simulated; give noise=null"
+            )
         frame, bad, done, more = preprocess(chain, measured.data, measured.full_scale)
     wavelengths = given or next((f.wavelengths for f in (truth, measured) if f), None)
     mask = settings.mask
@@ -136,7 +133,7 @@ def load_inputs(
     )
 
 
-def plain(system: Any) -> Any:
+def plain(system: System) -> Any:
     """Return the camera with all its pixels."""
     return system.system if isinstance(system, Weighted) else system
 

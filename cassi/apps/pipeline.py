@@ -24,6 +24,7 @@ from cassi.solvers import Solution, Solver, Statistics
 from cassi.solvers.base import Callback, Reconstructor
 from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.linear_system import seen
+from cassi.systems import System
 from cassi.uncertainty import Uncertainty, estimate, score
 
 if TYPE_CHECKING:
@@ -351,7 +352,7 @@ def check(inputs: Inputs, x: Tensor, reconstructor: Reconstructor) -> dict[str, 
     start = time.perf_counter()
     y, system = inputs.measurement, inputs.system
     found = check_camera(y, system)
-    found += check_spectra(x, getattr(system, "system", system), inputs.wavelengths)
+    found += check_spectra(x, plain(system), inputs.wavelengths)
     found += _check_weights(y, system, reconstructor)
     numbers = {"note": found.note, **found.numbers, "seconds": time.perf_counter() - start}
     return {"warnings": [vars(each) for each in found.warnings], "camera_check": numbers}
@@ -373,7 +374,7 @@ def say(numbers: Mapping[str, Any], name: str = "") -> None:
 
 
 @torch.no_grad()
-def _check_weights(y: Tensor, system: Any, reconstructor: Reconstructor) -> Verdict:
+def _check_weights(y: Tensor, system: System, reconstructor: Reconstructor) -> Verdict:
     shipped = getattr(reconstructor.network, "shipped", None)
     if shipped is None or shipped.doubts is None:
         return Verdict()

@@ -46,10 +46,6 @@ class Recipe:
 
     A network beside a method with a start joins it as an ensemble; with `adapt`, that of `ADAPT`.
 
-    Args:
-        settings: of cassi-reconstruct.
-        device: where networks go.
-
     Attributes:
         bands: the number that a file of weights was made for, if it says one.
 
@@ -161,12 +157,7 @@ def _build_start(name: Any, noise: Any) -> Reconstructor:
 
 
 class NamedNetwork:
-    """A network as a part of a method, made for a measurement's bands and device.
-
-    Args:
-        settings: that describe it.
-        recipe: what makes it on the CPU.
-    """
+    """A network as a part of a method, made for a measurement's bands and device."""
 
     iterations, halo, shares_batch, network = 1, 96, False, None
 
@@ -390,10 +381,6 @@ def _has_a_scene_or_camera(name: str) -> bool:
 
 def understand(item: Any, place: str = "reconstructors") -> dict[str, Any]:
     """Return the mapping that an item of `reconstructors` stands for, with a name.
-
-    Args:
-        item: of a config.
-        place: where it stands there, for messages.
 
     Raises:
         ValueError: there is nothing of that name, or the mapping has other keys than `KEYS`.

@@ -201,7 +201,7 @@ class Reconstruct(Snapshots):
         if self.heldout is not None:
             check_share(self.heldout)
             if self.memory_budget is not None:
-                raise ValueError("heldout: expected null with memory_budget")
+                raise ValueError("heldout: expected null with memory_budget; leave one of them out")
         if self.uncertainty and self.output.cube == UNCERTAINTY:
             raise ValueError(
                 f"output.cube: expected another name than {UNCERTAINTY}, which uncertainty=true "
@@ -475,7 +475,7 @@ def check_wavelengths(values: Any, name: str) -> None:
     if not isinstance(values, Sequence) or not all(isinstance(v, int | float) for v in values):
         raise ValueError(f"{name}: expected a list of numbers in nm, got {values!r}")
     if not values or any(not b > a for a, b in pairwise(values)):
-        raise ValueError(f"{name}: expected increasing values in nm, one per band")
+        raise ValueError(f"{name}: expected increasing values in nm, one per band, got {values}")
     if not values[0] >= 10:
         raise ValueError(
             f"{name}: expected nm, got {values[0]} to {values[-1]}; are these micrometres?"

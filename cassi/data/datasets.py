@@ -15,9 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import Dataset
 
-from cassi.data.atomic import atomic_path
+from cassi.data.atomic import atomic_path, digest_content
 from cassi.data.augment import Augment, augmented_crop
-from cassi.data.checksums import digest_content
 from cassi.data.manifest import SPLITS, Manifest, check_split, read_manifest, refuse_shared
 from cassi.data.scenes import Scale, Scene, find_scenes, load_scene
 

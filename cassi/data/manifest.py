@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cassi.data.atomic import digest, digest_content
 from cassi.data.bundled import bundled_path
-from cassi.data.checksums import digest, digest_content
 from cassi.data.scenes import find_scenes, scene_name
 from cassi.data.wavelengths import checked_wavelengths
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from cassi.data.atomic import atomic_path
-from cassi.data.checksums import digest, digest_content, seal, size_of, unseal
+from cassi.data.atomic import atomic_path, digest, digest_content, seal, size_of, unseal
 
 
 class Store:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cassi.data.atomic import digest_content
 from cassi.data.benchmarks import Item
-from cassi.data.checksums import digest_content
 from cassi.data.simulation import Noise
 from cassi.data.synthetic.twin import TrueCamera, Twin
 from cassi.systems import SDCassi, System

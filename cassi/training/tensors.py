@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from cassi.data.atomic import atomic_path
-from cassi.data.checksums import check_archive
+from cassi.data.atomic import atomic_path, check_archive
 
 
 def write_tensors(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:

@@ -39,8 +39,8 @@ import tifffile
 import torch
 
 import cassi
+from cassi.data.atomic import digest
 from cassi.data.bundled import bundled_path
-from cassi.data.checksums import digest
 
 SETTINGS = ["system.step=2", "solver=gap", "prior=tv", "output.pictures=false", "threads=1"]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone"]

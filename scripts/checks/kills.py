@@ -47,7 +47,7 @@ from safetensors.torch import load_file
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 from cassi import read_cube, write_cube
-from cassi.data.checksums import SUMS, check_archive, check_sums, unseal
+from cassi.data.atomic import SUMS, check_archive, check_sums, unseal
 from cassi.models.load import read_card
 from cassi.training.tensors import read_tensors
 

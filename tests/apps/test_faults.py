@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cassi.apps.signals import (
+from cassi.apps.command import (
     Terminated,
     end_at_once,
     leave_to_lightning,
@@ -21,7 +21,7 @@ from cassi.apps.signals import (
     stopped_by,
 )
 from cassi.apps.train.files import read_checkpoint
-from cassi.data.checksums import check_sums
+from cassi.data.atomic import check_sums
 from cassi.evaluation import Job, Record, RecordFolder
 from cassi.models.load import Card, create_model, load_model, save_model
 from cassi.training.starts import Starts

@@ -10,8 +10,16 @@ import time
 import pytest
 import torch
 
-from cassi.data.atomic import atomic_folder, atomic_path, atomic_paths
-from cassi.data.checksums import SUMS, check_archive, check_sums, seal, unseal
+from cassi.data.atomic import (
+    SUMS,
+    atomic_folder,
+    atomic_path,
+    atomic_paths,
+    check_archive,
+    check_sums,
+    seal,
+    unseal,
+)
 
 
 def test_second_rename_fails(tmp_path, monkeypatch):

@@ -132,7 +132,9 @@ def _defects(twin: Twin) -> str:
 def _place(wavelength: float | None, wavelengths: tuple[float, ...] | None) -> float:
     """Return where in the spectrum a wavelength is, in bands."""
     if wavelengths is None or len(wavelengths) < 2:
-        raise ValueError("monochromatic: expected wavelengths=[…] in nm, one per band, with it")
+        raise ValueError(
+            "monochromatic: expected wavelengths=[…] in nm, one per band, with it, got none"
+        )
     if not isinstance(wavelength, int | float) or not (
         wavelengths[0] <= wavelength <= wavelengths[-1]
     ):

@@ -48,10 +48,6 @@ class Pictures:
     def finish_scene(self, scene: str, found: Iterable[Record]) -> bytes | None:
         """Draw a scene and encode it for the report, if all its methods are done or have failed.
 
-        Args:
-            scene: its name.
-            found: the records of the scene.
-
         Returns:
             What the report takes; None where there is none.
         """

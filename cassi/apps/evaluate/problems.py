@@ -56,11 +56,13 @@ def _cases(settings: Evaluate) -> dict[str, Evaluate]:
     protocol = settings.benchmark
     assert protocol is not None
     if settings.sweep is not None:
-        raise ValueError("benchmark: expected no sweep beside it")
+        raise ValueError("benchmark: expected no sweep beside it; give sweep=null")
     if not protocol.cases:
-        raise ValueError("benchmark: expected at least one case")
+        raise ValueError("benchmark: expected at least one case, got none; give benchmark.cases")
     if protocol.published and settings.twin is None:
-        raise ValueError("benchmark: expected a twin, of which the published figures are")
+        raise ValueError(
+            "benchmark: expected a twin, of which the published figures are; give twin=none"
+        )
     return {
         name: _changed(settings, values or {}, f"benchmark.cases.{name}.", CASES)
         for name, values in protocol.cases.items()
@@ -86,11 +88,6 @@ def find_bands(prepare: Callable[[str, str], Problem], point: str, scenes: Seque
     Whatever is wrong with all scenes, such as another mask or shape, is so found before anything
     runs; a single damaged one is not in the way of the others.
 
-    Args:
-        prepare: from `preparation`.
-        point: of a sweep.
-        scenes: names.
-
     Raises:
         OSError: a file of every scene is missing.
         ValueError: no scene is fit; the message is about the first.
@@ -109,17 +106,14 @@ def preparation(
 ) -> Callable[[str, str], Problem]:
     """Return what makes the problem of a scene at a point of a sweep.
 
-    Args:
-        points: the settings of each point.
-        benchmark: the scenes.
-        device: where methods run.
-
     Raises:
         ValueError: noise or twin are not fit, or the measurements are given.
     """
     noises = {p: build(s.noise) if s.noise else None for p, s in points.items()}
     if any(noises.values()) and benchmark.measurements is not None:
-        raise ValueError("noise: expected none, the measurements are not simulated")
+        raise ValueError(
+            "noise: expected none, the measurements are not simulated; give noise=null"
+        )
     for settings in points.values():
         _check_twin(settings, benchmark)
 
@@ -172,7 +166,9 @@ def load_benchmark(settings: Evaluate) -> Benchmark:
     """
     data = settings.data
     if data.evaluation is None:
-        raise ValueError("data: expected a data set to evaluate on, such as data=cave_test")
+        raise ValueError(
+            "data: expected a data set to evaluate on, got none; give one, data=cave_test"
+        )
     found = dict(data.evaluation)
     _check_folder(settings.paths.data_dir, found)
     if found.pop("bundled", False):

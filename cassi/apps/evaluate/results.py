@@ -16,9 +16,8 @@ from cassi.apps.evaluate.pictures import Pictures
 from cassi.apps.evaluate.rows import row_name
 from cassi.apps.results import environment
 from cassi.apps.settings import Evaluate
-from cassi.data.atomic import write_sums
+from cassi.data.atomic import SUMS, write_sums
 from cassi.data.benchmarks import Benchmark
-from cassi.data.checksums import SUMS
 from cassi.evaluation import Job, Record, RecordFolder, write_results, write_sweep
 from cassi.evaluation.protocols import COLUMNS, write_benchmark, write_timing
 

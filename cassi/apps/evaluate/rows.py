@@ -125,11 +125,6 @@ def make_reconstructors(
     registered network, or a file), `weights`, `overrides` (a list as for cassi-reconstruct, or a
     mapping) and the `name` in the tables.
 
-    Args:
-        settings: of cassi-evaluate.
-        bands: C of the cameras.
-        device: where networks go.
-
     Returns:
         The reconstructors by name; and for each a hash of all that its results depend on.
 

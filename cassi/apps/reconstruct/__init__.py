@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 
-from cassi.apps.arguments import HYDRA_INFO
+from cassi.apps.arguments import HYDRA_INFO, asked, write_nothing
 from cassi.apps.command import (
     Run,
     choose_device,
@@ -16,7 +16,7 @@ from cassi.apps.command import (
 )
 from cassi.apps.pipeline import find_camera, fit, read, recover, say, write_results
 from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
-from cassi.apps.reconstruct.info import asked, describe, write_nothing
+from cassi.apps.reconstruct.info import describe
 from cassi.apps.reconstruct.journal import Passes, forget_passes
 from cassi.apps.reconstruct.many import reconstruct_many
 from cassi.apps.reconstruct.snapshots import is_many

@@ -25,7 +25,7 @@ from cassi.apps.reconstruct.scene import finish, take_truth
 from cassi.apps.reconstructors import Recipe, fingerprint_settings
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.checks import whole_number
-from cassi.data.checksums import digest_content
+from cassi.data.atomic import digest_content
 from cassi.data.formats.stacks import STACK_SUFFIXES, create_stack
 from cassi.solvers import Iteration, Statistics
 from cassi.solvers.base import Reconstructor
@@ -44,11 +44,6 @@ _PROBE = 32  # rows of the strip on which memory is measured
 def reconstruct_in_blocks(settings: Reconstruct, folder: Path, recipe: Recipe) -> float:
     """Reconstruct what settings name within `memory_budget`, and write the results.
 
-    Args:
-        settings: of the command.
-        folder: where results go.
-        recipe: what reconstructs.
-
     Returns:
         The relative residual.
 
@@ -61,7 +56,7 @@ def reconstruct_in_blocks(settings: Reconstruct, folder: Path, recipe: Recipe) -
         allowed = " ".join(STACK_SUFFIXES)
         raise ValueError(f"output.cube: with memory_budget expected {allowed}, got {output.cube}")
     if output.wavelengths is not None:
-        raise ValueError("output.wavelengths: expected null with memory_budget")
+        raise ValueError("output.wavelengths: expected null with memory_budget; leave it out")
     key = fingerprint_settings(settings, on="cube")
     names = [output.cube, *([UNCERTAINTY] if settings.uncertainty else [])]
     settings, truth = take_truth(settings)
@@ -124,9 +119,6 @@ def reconstruct_in_blocks(settings: Reconstruct, folder: Path, recipe: Recipe) -
 
 class Parts:
     """Cuts a measurement and its camera into parts that know of the whole.
-
-    Args:
-        inputs: of the whole scene.
 
     Raises:
         ValueError: the camera mixes rows and columns.

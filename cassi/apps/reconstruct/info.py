@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,34 +28,13 @@ from cassi.solvers import Solver
 from cassi.solvers.base import Reconstructor
 from cassi.systems import System
 
-FLAG = "--info"
 _STRIPS = (32, 32, 64)  # rows that are reconstructed; networks may want 32 at least
 _FEW = 3  # iterations, where the camera cannot be cut, and for the memory
 _MANY = 1000  # iterations: a method that takes more would take long for a strip too
 
 
-def asked(arguments: Sequence[str], known: Sequence[str]) -> bool:
-    """Tell whether `--info` stands there by itself, without a word of Hydra's after it."""
-    following = [*arguments[1:], ""]
-    return any(a == FLAG and b not in known for a, b in zip(arguments, following, strict=True))
-
-
-def write_nothing(arguments: Sequence[str]) -> tuple[list[str], str]:
-    """Return arguments that let Hydra write nothing, and where results would go."""
-    kept = [word for word in arguments if word != FLAG]
-    folders = [word.partition("=")[2] for word in kept if word.startswith("hydra.run.dir=")]
-    into = folders[-1] if folders else "outputs/reconstruct/DATE/TIME"
-    kept = [word for word in kept if not word.startswith("hydra.run.dir=")]
-    return [*kept, "hydra.run.dir=.", "hydra.output_subdir=null"], into
-
-
 def describe(settings: Reconstruct, recipe: Recipe, into: str) -> list[str]:
     """Return about ten lines on a reconstruction that is not done; a strip of it is.
-
-    Args:
-        settings: of the command.
-        recipe: what reconstructs.
-        into: where results would go.
 
     Raises:
         OSError: a file cannot be read.

@@ -16,8 +16,7 @@ import torch
 from cassi.apps.inputs import Inputs
 from cassi.apps.reconstructors import fingerprint_settings
 from cassi.apps.settings import Reconstruct
-from cassi.data.atomic import atomic_path
-from cassi.data.checksums import digest_content
+from cassi.data.atomic import atomic_path, digest_content
 from cassi.data.formats.stacks import Stack, open_stack
 from cassi.data.store import Store
 from cassi.methods import Pass
@@ -31,11 +30,6 @@ class Journal:
     """The hidden folder of an unfinished scene: plan, cube, and a record of each finished block.
 
     All has a checksum; what does not fit it, or belongs to another run, is computed again.
-
-    Args:
-        folder: of the results.
-        name: of the cube's file.
-        fingerprint: what makes two runs the same one.
     """
 
     def __init__(self, folder: Path, name: str, fingerprint: str) -> None:
@@ -150,11 +144,6 @@ class Passes:
 
     It is a `cassi.methods.Checkpoint`. What is damaged, or of another measurement or other
     settings, is computed again.
-
-    Args:
-        folder: of the results.
-        settings: of the command.
-        inputs: the measurement and its camera.
 
     Attributes:
         rows: of convergence.csv, kept and read with the result.

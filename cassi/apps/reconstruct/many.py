@@ -47,8 +47,7 @@ from cassi.apps.reconstruct.snapshots import Snapshot, find_snapshots, settings_
 from cassi.apps.reconstructors import Recipe, fingerprint_settings
 from cassi.apps.settings import Reconstruct
 from cassi.checks import whole_number
-from cassi.data.atomic import UNWRITABLE, atomic_path
-from cassi.data.checksums import SUMS
+from cassi.data.atomic import SUMS, UNWRITABLE, atomic_path
 from cassi.data.store import Store, fingerprint
 from cassi.evaluation import join_processes
 from cassi.evaluation.tables import csv_text
@@ -105,12 +104,7 @@ def reconstruct_many(settings: Reconstruct, run: Run, recipe: Recipe) -> float:
 
 
 class Folders:
-    """Where the results of each snapshot are, and whether they are there.
-
-    Args:
-        root: the folder of the command.
-        settings: of the command.
-    """
+    """Where the results of each snapshot are, and whether they are there."""
 
     def __init__(self, root: Path, settings: Reconstruct) -> None:
         self.root, self.settings = root, fingerprint_settings(settings)
@@ -162,11 +156,6 @@ class Worker:
 
     A snapshot that fails leaves a line and a record that say why, and the others go on; where
     results cannot be written, that is the end of all.
-
-    Args:
-        settings: of the command.
-        recipe: what reconstructs.
-        folders: where results go.
     """
 
     def __init__(self, settings: Reconstruct, recipe: Recipe, folders: Folders) -> None:
@@ -349,11 +338,6 @@ def batch_size(value: Any, network: bool, device: torch.device) -> int:
     `auto` is 1 but for networks on a GPU: a solver fills a processor with one snapshot, and alone
     every snapshot has the bits, the residuals and the number of iterations that it has by itself.
 
-    Args:
-        value: of the config.
-        network: it is a network that reconstructs.
-        device: where it runs.
-
     Raises:
         ValueError: the value is not `auto` or a positive whole number.
     """
@@ -392,13 +376,6 @@ def recover_together(
     """Reconstruct all measurements of a batch at once.
 
     Objective and change, which the loop knows of the whole batch only, are left out of the rows.
-
-    Args:
-        batch: measurements of one camera.
-        reconstructor: as `fit` gives it.
-        seed: of what the reconstructor draws.
-        heldout: as for `recover`.
-        uncertainty: as for `recover`.
 
     Returns:
         One result for each; the seconds are shared evenly.

@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cassi.apps.command import Run, prepare_process, run_command
+from cassi.apps.command import Run, Terminated, leave_to_lightning, prepare_process, run_command
 from cassi.apps.reconstructors import build_network, rewrite_model_path, store_models
 from cassi.apps.settings import Train, Validation, check_nodes, to_dict
-from cassi.apps.signals import Terminated, leave_to_lightning
 from cassi.apps.train import files, inputs
 from cassi.apps.train.dry_run import rehearse
 from cassi.config import build, homes

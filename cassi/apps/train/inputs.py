@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from cassi.apps.camera.system import check_places, find_offsets, find_places
+from cassi.apps.command import end_at_once
 from cassi.apps.settings import Data, Train, Validation
-from cassi.apps.signals import end_at_once
 from cassi.checks import whole_number
 from cassi.config import build
 from cassi.data.bundled import bundled_path
@@ -74,11 +74,7 @@ def load_data(settings: Train) -> Any:
 
 
 def describe_highlights(data: Any) -> list[str]:
-    """Say which validation scenes have highlights, and what their PSNR then means.
-
-    Args:
-        data: of `load_data`.
-    """
+    """Say which validation scenes have highlights, and what their PSNR then means."""
     scenes = data.scenes.scenes
     lines = [
         f"validation: {scene.name} has highlights up to {scene.scale:.3g}; its PSNR is that of the "
@@ -104,7 +100,10 @@ def data_wavelengths(data: Data) -> tuple[float, ...]:
     """Return the wavelengths of the training data, nm."""
     if data.simulator is None:
         # The scenes that published tables are made of must not choose a network.
-        raise ValueError(f"data={data.name} cannot train: it is there to evaluate on")
+        raise ValueError(
+            f"data={data.name} cannot train: it is there to evaluate on; give data=cave, or "
+            "data=folder data.root=DIR"
+        )
     wavelengths = data.given_wavelengths
     if wavelengths is None:
         raise ValueError("data.wavelengths: expected a list in nm, got none")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from cassi.data.atomic import atomic_path
-from cassi.data.checksums import digest_content
+from cassi.data.atomic import atomic_path, digest_content
 
 
 def keep_upload(root: Path, files: Mapping[str, bytes], suffixes: tuple[str, ...]) -> Path:

@@ -45,9 +45,9 @@ def read_netcdf(path: Path) -> Iterator[Source]:
                 raise ValueError(f"groups lie in groups more than {DEEPEST} deep")
             if not isinstance(item, h5py.Dataset) or item.is_virtual or item.external:
                 return
-            if as_text(_attribute(item, "NAME")).startswith(_BARE):
+            if as_text(item.attrs.get("NAME")).startswith(_BARE):
                 return
-            about = {key: _attribute(item, key) for key in _ATTRIBUTES}
+            about = {key: item.attrs.get(key) for key in _ATTRIBUTES}
             given = {key: value for key, value in about.items() if value is not None}
 
             def read() -> np.ndarray:
@@ -74,13 +74,9 @@ def _read_classic(path: Path) -> Iterator[Source]:
         yield as_source(arrays)
 
 
-def _attribute(item: Any, name: str) -> Any:
-    return item.attrs.get(name)
-
-
 def _names(item: Any) -> tuple[str, ...]:
     """Return the names of the dimensions; those of our own files stand in one attribute too."""
-    stated = as_text(_attribute(item, "dimensions")).split()
+    stated = as_text(item.attrs.get("dimensions")).split()
     if len(stated) == item.ndim:
         return tuple(stated)
     if item.is_scale:

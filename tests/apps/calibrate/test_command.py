@@ -13,7 +13,7 @@ from cassi.apps.calibrate import Result, describe_camera
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Calibrate
 from cassi.calibration import Calibration, Fit, Geometry, moved_camera
-from cassi.data.checksums import SUMS, check_sums
+from cassi.data.atomic import SUMS, check_sums
 from cassi.evaluation import Twin
 from cassi.systems import SDCassi, TiltedCassi
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from cassi.apps.evaluate import cameras
+from cassi.apps.evaluate import rows
 from cassi.apps.evaluate.rows import align_rows, see_aligned, see_true
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Evaluate
@@ -33,9 +33,9 @@ def test_rows_that_know_more_stay_as_they_are():
 def test_the_mask_is_moved_where_the_frame_is_sure(monkeypatch):
     nominal, moved = (SDCassi(torch.rand(8, 9), bands=3, step=1) for _ in range(2))
     problem: Any = Seen(torch.rand(1, 1, 8, 11), nominal)
-    monkeypatch.setattr(cameras, "align", lambda y, system: SimpleNamespace(system=moved))
+    monkeypatch.setattr(rows, "align", lambda y, system: SimpleNamespace(system=moved))
     assert see_aligned(problem).system is moved
-    monkeypatch.setattr(cameras, "align", lambda y, system: None)
+    monkeypatch.setattr(rows, "align", lambda y, system: None)
     assert see_aligned(problem) is problem
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import cassi
-from cassi.apps.evaluate import cameras
+from cassi.apps.evaluate import rows
 from cassi.calibration import Calibration, Fit, Geometry, moved_camera
 from cassi.calibration.geometry import anchored_camera
 from cassi.data.synthetic.twin import Twin
@@ -31,7 +31,7 @@ def found(monkeypatch):
         nothing = Fit(geometry, (), [], torch.zeros(0, 0), [], 0)
         return Calibration(geometry, (), {}, camera, [], 1.0, 0.5, nothing), camera
 
-    monkeypatch.setattr(cameras, "calibrate_on", find)
+    monkeypatch.setattr(rows, "calibrate_on", find)
 
 
 def test_inversenet_has_a_table_of_four_columns_beside_the_other_results(evaluate, data, tmp_path):

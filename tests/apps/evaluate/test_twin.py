@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import cassi
-from cassi.apps.evaluate import cameras
+from cassi.apps.evaluate import rows
 from cassi.calibration import Calibration, Fit, Geometry, moved_camera
 from cassi.evaluation import Job, RecordFolder, Twin
 
@@ -29,7 +29,7 @@ def found(monkeypatch):
         nothing = Fit(geometry, (), [], torch.zeros(0, 0), [], 0)
         return Calibration(geometry, (), {}, camera, [], 1.0, 0.5, nothing), camera
 
-    monkeypatch.setattr(cameras, "calibrate_on", find)
+    monkeypatch.setattr(rows, "calibrate_on", find)
     return frames
 
 

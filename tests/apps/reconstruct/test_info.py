@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import cassi
+from cassi.apps.arguments import asked, write_nothing
 from cassi.apps.inputs import Inputs
-from cassi.apps.reconstruct.info import asked, estimate, name_method, write_nothing
+from cassi.apps.reconstruct.info import estimate, name_method
 from cassi.solvers import Function
 
 

@@ -21,7 +21,7 @@ from cassi.apps import reconstructors
 from cassi.apps.reconstruct import many
 from cassi.apps.reconstruct.many import batch_size
 from cassi.apps.reconstructors import compose_settings, fingerprint_settings
-from cassi.data.checksums import check_sums
+from cassi.data.atomic import check_sums
 from cassi.models.load import Card, create_model, save_model
 
 SHORT = ("solver=gap", "prior=tv", "solver.iterations=3", "output.pictures=false")

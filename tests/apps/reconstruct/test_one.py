@@ -11,7 +11,7 @@ import torch
 import cassi
 from cassi.apps.results import write_json
 from cassi.data import io
-from cassi.data.checksums import SUMS, check_sums
+from cassi.data.atomic import SUMS, check_sums
 from cassi.data.frames.pixels import edge_level
 from cassi.data.wavelengths import to_wavelengths
 
