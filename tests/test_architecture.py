@@ -80,7 +80,7 @@ def test_import_rules(path):
         "apps/errors.py",
         "apps/camera/file.py",
     )
-    doors += ("apps/reconstructors.py", "apps/evaluate/merge.py", "apps/reconstruct/many.py")
+    doors += ("apps/reconstructors.py", "apps/evaluate/results.py", "apps/reconstruct/many.py")
     if path.relative_to(PACKAGE).as_posix() not in doors:
         assert not {name.split(".")[0] for name in names} & CONFIG_LIBRARIES
     if path != PACKAGE / "ops" / "_library.py":
