@@ -192,8 +192,10 @@ class SDCassi(System):
         gram = self._current_gram()
         if gram is None or gram.shape[-4] != gram.shape[-3]:
             return super().gram_product(y)
-        each = gram.to(y.dtype).expand(len(y), -1, -1, -1, -1)
-        return self._turn((each * self._turn(y)[:, None]).sum(2))
+        gram, y = gram.to(y.dtype), self._turn(y)
+        if gram.shape[-4] == 1:
+            return self._turn(gram.squeeze(-3) * y)
+        return self._turn((gram.expand(len(y), -1, -1, -1, -1) * y[:, None]).sum(2))
 
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve (AAᵀ + diag ρ) z = r, in closed form.
