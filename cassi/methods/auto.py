@@ -11,7 +11,7 @@ from cassi.solvers import ADMM, Geometric, Solver
 def auto(
     prior: Any = None,
     *,
-    iterations: int = 125,
+    iterations: int = 100,
     strength: float = 0.024,
     balance: float = 1.0,
     noise: float | Literal["auto"] = "auto",
@@ -26,7 +26,7 @@ def auto(
 
     Args:
         prior: in place of total nuclear variation in a subspace.
-        iterations: 125 are enough for every camera; fewer are faster and less sharp.
+        iterations: 100 are enough for every camera; fewer are faster and less sharp.
         strength: of the prior at the end, relative to the signal level.
         balance: smooth weak spectral components more (1), or all alike (0); 0 for a scene of one
             spectrum.
@@ -42,7 +42,7 @@ def auto(
         prior = Subspace(prior=total_variation, balance=balance)
     return Solver(
         prior,
-        ADMM(rho=0.05, relaxation=1.85),
+        ADMM(rho=0.2, relaxation=1.95),
         iterations=iterations,
         sigma=Geometric(0.7, strength),
         tol=tol,

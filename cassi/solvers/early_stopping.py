@@ -29,6 +29,9 @@ MISFIT = 0.02
 which are as their models say, predict texture as badly as that."""
 EVERY = 3
 """Iterations from one cube that is looked at to the next."""
+COARSE = 2
+"""Iterations of the run for each of one that looks where to stop: its strength falls as much in
+fewer steps."""
 LINES = 64
 """Of the scene, those with the most light, that are reconstructed without the held-out pixels."""
 TEXTURE = 0.5
@@ -149,10 +152,11 @@ def find_stopping_point(
     size = float(lines.y.square().mean().sqrt())
 
     def look(factor: float) -> StoppingPoint:
-        monitor = HeldOutMonitor(lines, iterations)
+        monitor = HeldOutMonitor(lines, math.ceil(iterations / COARSE))
         run(lines.y, lines.camera, monitor, factor)
         least = min(monitor.errors, default=math.inf)
-        return StoppingPoint(monitor.best_count(), factor, least * size, lines, monitor.x)
+        count = min(COARSE * monitor.best_count(), iterations)
+        return StoppingPoint(count, factor, least * size, lines, monitor.x)
 
     found = look(1.0)
     if found.error > max(DOUBT * noise, MISFIT * size) and math.isfinite(found.error):

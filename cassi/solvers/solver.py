@@ -115,6 +115,8 @@ class Solver:
         """
         began = time.perf_counter()
         measured = seen(y, system)
+        if statistics is None and self._may_stop_early(system):
+            statistics = Statistics(lambda: [(measured, system)])  # both runs ask for them
         level = signal_level(measured, system, statistics)
         y, noise = measured / level, None
         damped = getattr(self.algorithm, "damped", False)
@@ -123,8 +125,8 @@ class Solver:
         sigma, count = as_schedule(self.sigma), self.iterations
         rho = given = as_schedule(self.algorithm.rho if self.rho is None else self.rho)
         seeming, point = noise, None
-        if noise is not None and self._stops_early(noise, system):
-            whole, shown = statistics or Statistics(lambda: [(measured, system)]), noise
+        if statistics is not None and noise is not None and self._stops_early(noise, system):
+            whole, shown = statistics, noise
             size = measured.square().flatten(1).mean(1).sqrt()
             point = whole.remember(self, lambda: self._find_stopping_point(whole, shown))
             sigma, count = Truncated(sigma, count, point.count), min(count, point.count + LAST)
@@ -159,9 +161,11 @@ class Solver:
             x = no_closer(x, system.data_step(x, y, rho(count - 1, count)), y, system, noise)
         return Solution(x * level, solution.history, solution.reason, seeming, point)
 
+    def _may_stop_early(self, system: Any) -> bool:
+        return self.heldout > 0 and self.noise == "auto" and hasattr(system, "weighted")
+
     def _stops_early(self, noise: Tensor, system: Any) -> bool:
-        possible = self.heldout > 0 and hasattr(system, "weighted")
-        return possible and self.noise == "auto" and bool((noise > UNSEEN).any())
+        return self._may_stop_early(system) and bool((noise > UNSEEN).any())
 
     def _find_stopping_point(self, statistics: Statistics, noise: Tensor) -> StoppingPoint:
         y, system = statistics.brightest()
@@ -169,7 +173,8 @@ class Solver:
 
         def run(y: Tensor, camera: Any, monitor: HeldOutMonitor, factor: float) -> None:
             told: Any = "auto" if factor == 1 else factor * share
-            annealed = replace(self, noise=told, heldout=0.0, consistent=False)
+            count = monitor.last
+            annealed = replace(self, iterations=count, noise=told, heldout=0.0, consistent=False)
             annealed.run(y, camera, callback=monitor, statistics=statistics)
 
         deviation = share * float(statistics.size.mean())

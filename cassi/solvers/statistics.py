@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -324,6 +324,14 @@ def _at_mean_brightness(variance: Tensor, brightness: Tensor) -> Tensor:
     return torch.stack(levels)
 
 
+def _image(brightness: Tensor, spectrum: Tensor, system: Any) -> Tensor:
+    """Return the measurement of a scene `(B, 1, H, W)` of one spectrum `(C,)`."""
+    if hasattr(system, "forward_subspace"):
+        image: Tensor = system.forward_subspace(brightness, spectrum[:, None])
+        return image
+    return cast(Tensor, system(spectrum.view(1, -1, 1, 1) * brightness))
+
+
 def _plain_variance(y: Tensor, system: LinearSystem, at: Tensor) -> tuple[Tensor, Tensor]:
     """Return what plain scenes leave of windows of a measurement.
 
@@ -338,8 +346,7 @@ def _plain_variance(y: Tensor, system: LinearSystem, at: Tensor) -> tuple[Tensor
     """
     batch, bands, height, width = system.adjoint(y).shape
     maps, spectra = linear_maps(height, width, y), smooth_spectra(bands, _SPECTRA, y)
-    cubes = (s.view(1, -1, 1, 1) * m for s in spectra for m in maps)
-    images = [system(cube.expand(batch, -1, -1, -1).contiguous()) for cube in cubes]
+    images = [_image(m.expand(batch, 1, height, width), s, system) for s in spectra for m in maps]
     left = fit_windows(y, images, at, getattr(system, "good", None))
     if left is None:
         return y.new_zeros(0), y.new_zeros(0)

@@ -233,7 +233,7 @@ def test_self_supervised_alternates_strong_components_and_all():
     energies = [once.method.method.prior.energy for once in method.clean.passes]
     assert energies == [2e-4, 0.0, 2e-4, 0.0]
     assert {once.method.method.prior.energy for once in method.noisy.passes} == {2e-4}
-    assert (method.iterations, method.clean.start.iterations) == (12, 125)
+    assert (method.iterations, method.clean.start.iterations) == (12, 100)
     limited = self_supervised(passes=4, time_limit=20.0)
     assert {once.method.seconds for once in limited.clean.passes} == {5.0}
 
@@ -247,7 +247,7 @@ def test_a_start_has_the_name_of_a_method_or_network(scene):
     assert method.run(y, system).x.isfinite().all()
     assert method.clean.start.settings.model["noise"] == 0
     auto: Any = build_method(compose_settings([*options, "solver.noise=0.01"]))
-    assert (auto.clean.start.noise, auto.clean.start.iterations) == (0.01, 125)
+    assert (auto.clean.start.noise, auto.clean.start.iterations) == (0.01, 100)
     with pytest.raises(ValueError, match=r"solver\.start: no method, network or .* 'automatic'"):
         build_method(compose_settings([*options, "solver.start=automatic"]))
 
