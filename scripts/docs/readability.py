@@ -3,8 +3,8 @@
     python scripts/docs/readability.py README.md docs/guides/*.md
 
 Prints words, mean words a sentence, and the share of sentences above 30 words, for every page and
-for all. The goal for README and guides is a mean of at most 17 words, and at most 3 % above 30. Code
-blocks, tables, headings, pictures and the targets of links do not count; `code` counts as a word.
+for all. The goal for README and guides is a mean of at most 17 words, and at most 3 % above 30.
+Code blocks, tables, headings, pictures and the targets of links do not count; `code` is one word.
 """
 
 from __future__ import annotations
