@@ -53,8 +53,9 @@ def main() -> None:
         found = sentences(page.read_text(encoding="utf-8"))
         every += (lengths := [len(sentence) for sentence in found])
         print(measure(lengths), page)
-        if options.long:
-            print(*("    " + " ".join(s) for s in found if len(s) > LONG), sep="\n")
+        for sentence in found:
+            if options.long and len(sentence) > LONG:
+                print("   ", *sentence)
     print(measure(every), "all")
 
 
