@@ -17,8 +17,7 @@ LONG = 30  # words
 DROPPED = re.compile(
     r"(?ms)^ *```.*?^ *```[^\n]*$"  # code blocks
     r"|(?<=\n\n) {4}(?![-*] )[^\n]*(?:\n {4}[^\n]*)*"  # indented ones
-    r"|^ *\|[^\n]*$"  # tables
-    r"|^#[^\n]*$"  # headings
+    r"|^ *[|#][^\n]*$"  # tables and headings
     r"|!\[[^\]]*\]\([^)]*\)"  # pictures
     r"|^\$\$.*?^\$\$$"  # equations
 )
@@ -31,8 +30,7 @@ def sentences(text: str) -> list[list[str]]:
     text = re.sub(r"`[^`]*`|\$[^$\n]+\$", "CODE", DROPPED.sub("", text))
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
     found = (part for block in BLOCK.split(text) for part in END.split(block))
-    words = ([word for word in part.split() if re.search(r"\w", word)] for part in found)
-    return [sentence for sentence in words if sentence]
+    return [words for part in found if (words := re.findall(r"\S*\w\S*", part))]
 
 
 def measure(lengths: list[int]) -> str:
@@ -53,9 +51,8 @@ def main() -> None:
         found = sentences(page.read_text(encoding="utf-8"))
         every += (lengths := [len(sentence) for sentence in found])
         print(measure(lengths), page)
-        for sentence in found:
-            if options.long and len(sentence) > LONG:
-                print("   ", *sentence)
+        for sentence in (words for words in found if options.long and len(words) > LONG):
+            print("   ", *sentence)
     print(measure(every), "all")
 
 
