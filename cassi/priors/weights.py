@@ -85,7 +85,10 @@ def load_weights(
     file = Path(path).expanduser()
     plain, average = _find(read_file(file))
     if plain is None and average is None:
-        raise ValueError(f"weights {file}: expected names and tensors, a state_dict")
+        raise ValueError(
+            f"weights {file}: expected names and tensors, got none; write the file by "
+            "torch.save(network.state_dict(), FILE)"
+        )
     if ema and average is None:
         raise ValueError(f"weights {file}: it holds no moving average; leave out ema=True")
     if plain is None and ema is False:

@@ -31,7 +31,7 @@ class LinearSystem(Protocol):
 def check_order(function: str, y: Any, system: Any) -> None:
     """Raise a TypeError where measurement and camera are in the wrong order."""
     if isinstance(system, Tensor) and not isinstance(y, Tensor):
-        raise TypeError(f"{function}: expected (y, system), got (system, y); the order has changed")
+        raise TypeError(f"{function}: expected (y, system), got (system, y); give y first")
 
 
 def seen(y: Tensor, system: Any) -> Tensor:

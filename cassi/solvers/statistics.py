@@ -129,7 +129,9 @@ def signal_level(y: Tensor, system: LinearSystem, statistics: Statistics | None 
     if y.ndim != 4:
         raise ValueError(f"y: expected (B, K, H', W'), got shape {tuple(y.shape)}")
     if not torch.isfinite(y).all():
-        raise ValueError("y: expected finite values, got NaN or infinity")
+        raise ValueError(
+            "y: expected finite values, got NaN or infinity; give such pixels as bad_pixels"
+        )
     if statistics is not None:
         return statistics.level.to(y)
     return _brightness_level(y, _flat_field(y, system))

@@ -182,7 +182,8 @@ class Curve(Dispersion):
     def __post_init__(self) -> None:
         """Read the file and check the points."""
         if (self.points is None) == (self.file is None):
-            raise ValueError("Curve: expected points or a file, one of the two")
+            got = "neither" if self.file is None else "both"
+            raise ValueError(f"Curve: expected points or a file, got {got}")
         rows = _read_pairs(Path(self.file)) if self.file is not None else self.points or ()
         if any(len(row) != 2 for row in rows):
             raise ValueError("Curve: expected pairs (wavelength in nm, position in pixels)")
