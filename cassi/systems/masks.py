@@ -33,7 +33,7 @@ def check_mask(mask: Tensor) -> None:
     if low < -1e-3 or high > 1 + 1e-3:
         raise ValueError(
             f"mask: expected transmissions in [0, 1], got {low:.4g} to {high:.4g}; "
-            "check the file first (is it the measurement?), then divide the mask by its maximum"
+            "divide it by its flat field or maximum; or is this the measurement?"
         )
     light = (mask > 0).reshape(-1, *mask.shape[-2:]).any(0)  # (H, W)
     for name, dim in (("column", 0), ("row", 1)):
