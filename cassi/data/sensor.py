@@ -65,8 +65,8 @@ class Sensor:
         (f · e + dark + read² + gain²/12) / (s W)²,  e = s y W
 
     with f = 1 for Poisson, 1 − qe for Binomial (of a fixed number of photons), and 0 without shot
-    noise. The defaults are the sensor with which publications on real captures train: 2^11 electrons,
-    Binomial, neither read noise nor saturation.
+    noise. The defaults are the sensor with which publications on real captures train: 2^11
+    electrons, Binomial, neither read noise nor saturation.
 
     Args:
         exposure: of the scale s; C / (2 · exposure) is the y that fills the pixel.
