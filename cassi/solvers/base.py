@@ -147,8 +147,8 @@ class Solution:
         """Return the solution itself; raise ValueError if no iteration was finite."""
         if not self.history:
             raise ValueError(
-                "the first iteration gave NaN or infinity, expected finite values; set a larger "
-                "rho first, then check the scale of y and sigma"
+                "the solver diverged: the first iteration gave NaN or infinity; set a larger rho "
+                "first, then check the scale of y and sigma"
             )
         return self
 
