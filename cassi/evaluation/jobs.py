@@ -1,4 +1,4 @@
-"""Which process does what."""
+"""Jobs of an evaluation, and queues that share them among processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Queue(Protocol):
     world: int
 
     def take(self, count: int) -> Iterator[int]:
-        """Yield the numbers, of 0 … count − 1, that this process shall do."""
+        """Yield the numbers of this process, of 0 … count − 1."""
         ...
 
     def share(self, text: str) -> str:
@@ -34,12 +34,12 @@ class Queue(Protocol):
         ...
 
     def wait(self) -> None:
-        """Return when every process has come here, in the process of rank 0; others go on."""
+        """Wait in the process of rank 0 until all have called this; others return at once."""
         ...
 
 
 class LocalQueue:
-    """All jobs to the one process."""
+    """The queue of a single process, which gets all jobs."""
 
     rank, world = 0, 1
 
@@ -56,12 +56,12 @@ class LocalQueue:
 
 
 class SharedQueue:
-    """Each job to whichever process asks next, so that a slow one delays nobody.
+    """A queue that gives the next job to the next free process, so that a slow one delays nobody.
 
-    Nothing is kept on a disk: a run that was killed leaves no claim behind.
+    Nothing is kept on a disk, so a killed run leaves no claim behind.
 
     Args:
-        store: counts for all processes.
+        store: torch's store, which counts for all processes.
         rank: of this process.
         world: number of processes.
     """
@@ -70,18 +70,18 @@ class SharedQueue:
         self.store, self.rank, self.world = store, rank, world
 
     def take(self, count: int) -> Iterator[int]:
-        """Yield numbers that no other process has been given."""
+        """Yield numbers that no other process has."""
         while (number := self.store.add("next", 1) - 1) < count:
             yield number
 
     def share(self, text: str) -> str:
-        """Return the text of the process of rank 0, once that has given it."""
+        """Return the text of the process of rank 0; waits for it."""
         if self.rank == 0:
             self.store.set("text", text)
         return self.store.get("text").decode()
 
     def wait(self) -> None:
-        """Wait, in the process of rank 0, until all have come."""
+        """In the process of rank 0, wait for all others."""
         self.store.add("arrived", 1)
         while self.rank == 0 and self.store.add("arrived", 0) < self.world:
             time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Run one method once, and measure what it costs."""
+"""Run one method, and measure time and memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cassi.solvers.statistics import Statistics
 
 @dataclass(frozen=True)
 class Measured:
-    """A cube `(C, H, W)` on the CPU and what it cost: median and least seconds."""
+    """A cube `(C, H, W)` on the CPU, with its time (median and least seconds) and memory."""
 
     cube: Tensor
     seconds: float
@@ -30,9 +30,9 @@ class Measured:
 
 
 def warm_up(method: Reconstructor, problem: Problem) -> int | None:
-    """Run once what the first run pays for: kernels, caches, allocations.
+    """Run once before timing, for kernels, caches and allocations.
 
-    A solver does one iteration; a network the whole cube, while its operations are counted.
+    A solver does one iteration. A network makes the whole cube, and its operations are counted.
 
     Returns:
         Floating-point operations of the network, two per multiply-add, those of matrix products,
@@ -58,18 +58,17 @@ def measure(
 ) -> Measured:
     """Reconstruct, and measure time and memory.
 
-    Seconds are wall-clock time between two points at which the device has nothing left to do, less
-    what the curve took. The peak memory is, on a GPU, what torch allocated beyond what was there
-    before. On a CPU it is by how much the resident memory of this process rose at its peak, as
-    Linux counts it, after freed memory was given back: all that the run touched, libraries and
-    torch's caches included; None where the system does not tell.
+    Seconds are wall-clock time between two points at which the device is idle, without the time of
+    the curve. The peak memory on a GPU is the memory that torch allocated in the run. On a CPU it
+    is the rise of the resident memory of this process, as Linux counts it, after freed memory was
+    returned. It includes libraries and torch's caches. None where the system does not report it.
 
     Args:
-        method: what to run.
-        problem: on what.
-        points: about how many (seconds, PSNR) to take during the iterations; 0 for none.
-        statistics: of the measurement, where what is found out about it is needed again.
-        repeats: timed runs; the cube, the memory and the curve are of the first.
+        method: the reconstructor.
+        problem: measurement, camera and truth.
+        points: about this many (seconds, PSNR) are taken during the iterations; 0 for none.
+        statistics: of the measurement, to be used again later.
+        repeats: number of timed runs; cube, memory and curve are those of the first.
         seed: of torch's random numbers before each run.
 
     Raises:
@@ -136,7 +135,7 @@ class PeakMemory:
             pass  # no Linux, or not allowed
 
     def read(self) -> int | None:
-        """Return the rise in bytes, or None where the system does not tell."""
+        """Return the rise in bytes, or None where the system does not report it."""
         if self.before is None:
             return None
         if self.device.type == "cuda":

@@ -1,4 +1,4 @@
-"""A camera that is not quite the one it is taken for."""
+"""A camera that differs a little from the nominal one."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from cassi.systems import SDCassi
 
 @dataclass(frozen=True)
 class Mismatch:
-    r"""How the camera that measures differs from the one that methods are told of: a small `Twin`.
+    r"""Difference between the camera that measures and the nominal one of the methods.
 
         y = Σ_c S(o(c) + ε·(c − (C − 1)/2)) [(T m)_c · x_c]
 
-    with the nominal offsets o(c), the error ε of the dispersion, and the mask m moved by T: first
-    turned about its middle, then shifted. S(d) moves by d pixels. Fractions of a pixel are
-    interpolated linearly; a moved mask is continued by its border.
+    o(c) are the nominal offsets, ε is the error of the dispersion. T turns the mask m about its
+    middle, then shifts it. S(d) moves by d pixels. Fractions of a pixel are interpolated linearly,
+    and a moved mask is continued by its border. `Twin` models more defects.
 
     Args:
         shift: of the mask, pixels (down, right).
         rotation: of the mask, degrees, counterclockwise as displayed with row 0 on top.
-        dispersion: ε, pixels per band. The middle of the spectrum stays where it is. What the
-            outermost bands move beyond the nominal detector is lost, less than |ε|(C − 1)/2 pixels.
+        dispersion: ε, pixels per band. The middle of the spectrum stays in place. The parts of the
+            outermost bands beyond the nominal detector, less than |ε|(C − 1)/2 pixels, are lost.
 
     Raises:
         ValueError: a value is not finite, or `shift` is not a pair.
@@ -48,11 +48,11 @@ class Mismatch:
 
     @property
     def exists(self) -> bool:
-        """Tell whether there is any."""
+        """Whether there is any difference."""
         return any((*self.shift, self.rotation, self.dispersion))
 
     def measure(self, x: Tensor, system: SDCassi) -> Tensor:
-        """Measure cubes with the camera as it really is.
+        """Measure cubes with the true camera.
 
         Args:
             x: `(B, C, H, W)`.

@@ -1,4 +1,4 @@
-"""From a scene of a data set to what every method is given."""
+"""From a scene of a data set to the input of every method."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from cassi.systems import SDCassi, System
 
 @dataclass(frozen=True)
 class Problem:
-    """What every method starts from, on its device.
+    """The input of every method, on its device.
 
     Attributes:
         name: of the scene.
         y: `(1, K, H', W')`.
-        system: the camera that the methods believe in.
+        system: the camera that the methods get.
         truth: `(C, H, W)`, on the CPU, or None.
         wavelengths: nm, one per band, or None.
         digest: of all of these: equal problems have equal ones.
-        true: the camera that took y, where that is a twin.
+        true: the camera that took y, if that is a twin.
     """
 
     name: str
@@ -50,7 +50,7 @@ def make_problem(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Problem:
-    """Measure a scene, or take the measurement that it comes with.
+    """Measure a scene, or take its own measurement.
 
     The measurement is made on the CPU, so it has the same bits wherever it is reconstructed.
 
@@ -59,14 +59,14 @@ def make_problem(
         system: the camera, on the CPU.
         mask: the file's or the drawn one, for the digest.
         noise: what the sensor adds to a simulated measurement.
-        mismatch: how the camera that measures differs from the one that methods are told of.
+        mismatch: difference between the camera that measures and the nominal one.
         twin: takes the measurement in place of the camera, with noise of its own.
-        seed: of the noise; each scene has its own, which does not depend on the others.
+        seed: of the noise. Every scene has noise of its own, independent of the other scenes.
         device: where methods run.
 
     Raises:
         ValueError: mask, cube, measurement and camera do not fit; or noise, a mismatch or a twin is
-            asked for where the measurement is given, or a twin beside one of the others.
+            given beside a measurement, or a twin beside noise or a mismatch.
     """
     disturbed = noise is not None or (mismatch is not None and mismatch.exists)
     true = None
@@ -117,7 +117,7 @@ def make_problem(
 
 
 def scene_generator(seed: int, name: str) -> torch.Generator:
-    """Return the random numbers of one scene."""
+    """Return the generator of random numbers of one scene."""
     first = bytes.fromhex(digest_content([f"{seed}/{name}"])[:16])
     return torch.Generator().manual_seed(int.from_bytes(first, "little") >> 1)
 

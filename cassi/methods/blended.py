@@ -1,4 +1,4 @@
-"""The mean of a first cube and what a method makes of it."""
+"""The weighted mean of a first cube and of the result that a method reaches from it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ class Blended(Wrapper):
 
         x = (1 − b) method(y, x₀) + b x₀
 
-    The errors of two methods are partly independent, so their mean has less of them. Where both
+    The errors of two methods are partly independent, so their mean has a smaller error. If both
     cubes are consistent with y, their mean is too. Without a first cube the result is the method's.
 
     Args:
-        method: goes on from a first cube.
+        method: starts from the first cube x₀ `(B, C, H, W)`.
         share: b, in [0, 1).
 
     Raises:
-        ValueError: a share out of range.
+        TypeError: the method has no `run`.
+        ValueError: the share is out of range.
     """
 
     share: float

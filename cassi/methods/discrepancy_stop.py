@@ -23,14 +23,15 @@ class DiscrepancyStop(Wrapper):
     Below the noise level a solver fits noise. Without a first cube the last one is returned.
 
     Args:
-        method: a `Solver`; it says what the noise is.
+        method: a `Solver`; its `noise` is the noise level, or "auto".
         fraction: of the noise, >= 0; 0 never stops.
 
     Source: Morozov, "On the solution of functional equations by the method of regularization",
     1966.
 
     Raises:
-        ValueError: a negative fraction.
+        TypeError: the method has no `run`.
+        ValueError: the fraction is negative.
     """
 
     method: Solver
@@ -43,7 +44,7 @@ class DiscrepancyStop(Wrapper):
 
     @property
     def shares_batch(self) -> bool:
-        """One residual stops all samples."""
+        """Whether the result of a sample does not depend on its batch: one residual stops all."""
         return self.method.shares_batch and (self.fraction == 0 or self.method.noise == 0)
 
     def run(

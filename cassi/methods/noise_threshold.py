@@ -18,14 +18,18 @@ from cassi.solvers.statistics import check_noise
 class NoiseThreshold:
     """Choose between two methods by the noise of the measurement.
 
-    Estimated noise below the threshold may be texture: then the clean method runs, and is told that
-    there is none.
+    Estimated noise below the threshold may be texture. Then the clean method runs, with a noise
+    level of zero.
 
     Args:
-        clean: below the threshold.
-        noisy: from it on.
-        threshold: relative to the root mean square of y.
-        noise: of the measurement, in the same unit; "auto" estimates it.
+        clean: the method for noise below the threshold.
+        noisy: the method for noise from the threshold on.
+        threshold: noise relative to the root mean square of y, >= 0.
+        noise: of the measurement, in the same unit, >= 0; "auto" estimates it.
+
+    Raises:
+        TypeError: a method has no `run`.
+        ValueError: a number is negative.
     """
 
     clean: Reconstructor
@@ -43,17 +47,17 @@ class NoiseThreshold:
 
     @property
     def iterations(self) -> int:
-        """At most so many times `run` calls the callback."""
+        """The largest number of times that `run` calls the callback."""
         return max(self.clean.iterations, self.noisy.iterations)
 
     @property
     def halo(self) -> int:
-        """Lines around a part of a scene that have an influence on it."""
+        """Number of lines around a part of a scene that influence its result."""
         return max(self.clean.halo, self.noisy.halo)
 
     @property
     def shares_batch(self) -> bool:
-        """All samples have the same method."""
+        """Whether the result of a sample does not depend on its batch, which shares one method."""
         return self.noise != "auto" and self._chosen(self.noise >= self.threshold).shares_batch
 
     def _chosen(self, is_noisy: bool) -> Reconstructor:

@@ -1,4 +1,4 @@
-"""A solver that has only so much time."""
+"""A solver with a time limit."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from cassi.solvers.schedules import as_schedule
 
 @dataclass(frozen=True)
 class TimeLimit(Wrapper):
-    """Let σ fall as fast as the time takes, and stop when it is over.
+    """Lower σ in step with the clock, and stop when the time is over; see `Timed`.
 
     Args:
         method: a `Solver`.
         seconds: from the start of the run, > 0.
 
     Raises:
-        ValueError: a time that is not above 0.
+        TypeError: the method has no `run`.
+        ValueError: the time is not above 0.
     """
 
     method: Solver
@@ -37,7 +38,7 @@ class TimeLimit(Wrapper):
 
     @property
     def shares_batch(self) -> bool:
-        """The clock stops all samples."""
+        """False: the clock stops all samples together."""
         return False
 
     def run(

@@ -1,4 +1,4 @@
-"""What a reconstructor around another one is."""
+"""The base of reconstructors around a reconstructor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cassi.solvers.base import wants_cube
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A reconstructor around another: what it does not change is the other's.
+    """A reconstructor around another one. Attributes that it does not define are the other's.
 
     Args:
         method: the reconstructor inside.
@@ -31,22 +31,22 @@ class Wrapper:
 
     @property
     def iterations(self) -> int:
-        """At most so many times `run` calls the callback."""
+        """The largest number of times that `run` calls the callback."""
         return self.method.iterations
 
     @property
     def halo(self) -> int:
-        """Lines around a part of a scene that have an influence on it."""
+        """Number of lines around a part of a scene that influence its result."""
         return self.method.halo
 
     @property
     def shares_batch(self) -> bool:
-        """Whether a sample comes out the same whatever else is in its batch."""
+        """Whether the result of a sample does not depend on the rest of its batch."""
         return self.method.shares_batch
 
     @property
     def network(self) -> nn.Module | None:
-        """The network, where it is one."""
+        """The network that it runs, if any."""
         return self.method.network
 
     def run(self, y: Tensor, system: LinearSystem, **given: Any) -> Solution:
@@ -69,8 +69,8 @@ class StopWhen:
     """A callback that also ends the run where a condition holds.
 
     Args:
-        callback: of the caller; or None.
-        is_over: tells from an iteration's statistics whether the run ends.
+        callback: the caller's, or None.
+        is_over: whether the run ends after an iteration with these statistics.
     """
 
     callback: Callback | None
@@ -81,6 +81,6 @@ class StopWhen:
         return self.callback is not None and wants_cube(self.callback, iteration)
 
     def __call__(self, iteration: Iteration, x: Tensor | None) -> bool:
-        """Hand the iteration on; True ends the run."""
+        """Call the caller's callback; True ends the run."""
         stopped = self.callback is not None and bool(self.callback(iteration, x))
         return stopped or self.is_over(iteration)

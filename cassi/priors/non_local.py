@@ -22,23 +22,23 @@ class NonLocalLowRank:
     """Weighted nuclear norm shrinkage of groups of similar patches, all bands together.
 
     Each reference patch and the patches most like it are the rows of a matrix Y `(M, patch²·C)`.
-    Less their mean, its singular values s are shrunk to
+    Their mean is subtracted, and the singular values s are shrunk to
 
-        ŝ = (s + √(s² − 4k))/2  where s² >= 4k, else 0,   √(4k) = weight·σ·(√M + √(patch²·C)),
+        ŝ = (s + √(s² − 4k))/2  where s² >= 4k, else 0,   √(4k) = weight·σ·(√M + √(patch²·C))
 
-    the fixed point of the weighted nuclear norm with weights k/ŝ: a singular value above the
-    largest one of noise of standard deviation σ is kept the better the larger it is. The groups are
-    put back where they came from; pixels that several patches cover get the mean.
+    This is the fixed point of the weighted nuclear norm with weights k/ŝ. Singular values below the
+    largest one of noise of standard deviation σ vanish; larger ones shrink the less, the larger
+    they are. The patches go back to their places; pixels in several patches get the mean.
 
     Args:
         weight: threshold in units of the largest singular value of noise, >= 0.
         patch: side of a patch, pixels; at most that of the cube.
         stride: distance of reference patches, pixels; at most `patch`, so that they cover the cube.
-        matches: patches of a group.
-        radius: a match begins at most so many rows and columns from its reference.
-        rank: project onto so many spectral components first, and work on those: few are faster;
-            null works on all bands.
-        refresh: within a run, search for matches anew every so many calls.
+        matches: number of patches of a group.
+        radius: largest distance of a match from its reference, rows and columns.
+        rank: number of spectral components that it works on; fewer are faster. None works on all
+            bands.
+        refresh: number of calls in a run from one search for matches to the next.
 
     Raises:
         ValueError: a negative weight, a number below 1, or a stride beyond the patch.
@@ -69,7 +69,7 @@ class NonLocalLowRank:
             )
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        """Denoise a cube `(B, C, H, W)`; σ, in its units, is a number or one per sample."""
+        """Denoise a cube `(B, C, H, W)`; σ, in its unit, is a number or one per sample."""
         return self.begin()(x, sigma)
 
     def begin(self) -> Callable[[Tensor, float | Tensor], Tensor]:

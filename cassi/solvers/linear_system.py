@@ -12,36 +12,36 @@ class LinearSystem(Protocol):
     """What a solver needs of a camera; see `cassi.systems.System`."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Simulate the measurement."""
+        """Return A x: `(B, C, H, W)` → `(B, K, H', W')`."""
         ...
 
     def adjoint(self, y: Tensor) -> Tensor:
-        """Apply the transpose."""
+        """Return Aᵀy: `(B, K, H', W')` → `(B, C, H, W)`."""
         ...
 
     def pinv(self, y: Tensor) -> Tensor:
-        """Apply the Moore–Penrose inverse."""
+        """Return the minimum-norm solution Aᵀ(AAᵀ)⁺y, `(B, C, H, W)`."""
         ...
 
     def data_step(self, v: Tensor, y: Tensor, rho: Any = 0.0) -> Tensor:
-        """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖²."""
+        """Return argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖², `(B, C, H, W)`."""
         ...
 
 
 def check_order(function: str, y: Any, system: Any) -> None:
-    """Raise a TypeError where measurement and camera have changed places."""
+    """Raise a TypeError where measurement and camera are in the wrong order."""
     if isinstance(system, Tensor) and not isinstance(y, Tensor):
-        raise TypeError(f"{function}: expected (y, system), got (system, y); the order has changed")
+        raise TypeError(f"{function}: expected (y, system), got (system, y); give y first")
 
 
 def seen(y: Tensor, system: Any) -> Tensor:
-    """Return the measurement as the camera sees it: without its bad pixels, where it has some."""
+    """Return the measurement without the camera's bad pixels: they are set to zero."""
     result: Tensor = system.seen(y) if hasattr(system, "seen") else y
     return result
 
 
 def begin_system(system: LinearSystem) -> LinearSystem:
-    """Return the camera for one run, which may remember; what is only evaluated goes past it."""
+    """Return the camera for one run. It may keep the last solve to start the next one from."""
     run: LinearSystem = system.begin() if hasattr(system, "begin") else system
     return run
 
@@ -50,7 +50,7 @@ def damped_inverse(y: Tensor, system: LinearSystem, rho: Any) -> Tensor:
     """Return Aᵀ(AAᵀ + ρI)⁻¹y, `(B, C, H, W)`: the data step from zero; `pinv` where ρ = 0.
 
     Args:
-        y: measurement `(B, K, H, W')`.
+        y: measurement `(B, K, H', W')`.
         system: the camera.
         rho: damping ρ >= 0, a number, `(B,)`, or one per detector pixel, `(1|B, K, H', W')`.
     """

@@ -39,10 +39,9 @@ LAST = 20
 
 @dataclass(frozen=True)
 class Solver:
-    """Everything about an iterative reconstruction except camera and measurement.
+    """An iterative reconstruction: a prior, an algorithm, and their schedules.
 
-    What starts, repeats, blends or limits a solver is a reconstructor around it, see
-    `cassi.methods`.
+    To start, repeat, blend or limit a solver, wrap it in a reconstructor of `cassi.methods`.
 
     Args:
         prior: `(cube, sigma) -> cube`.
@@ -51,12 +50,13 @@ class Solver:
         sigma: strength of the prior, a number or a schedule, relative to the `signal_level`.
         rho: ρ of the data step, a number or schedule; the algorithm's own if None.
         tol: stop when the relative change of the cube falls to this; 0 never stops early.
-        noise: relative to the root mean square of y; ρ rises with it. "auto" estimates it.
+        noise: relative to the root mean square of y, >= 0; ρ rises with it. "auto" estimates it.
         consistent: end with a data step, for data consistency; no closer than the noise.
-        heldout: share of the detector pixels that are held out to stop the annealing where "auto"
-            estimates noise, see `cassi.solvers.early_stopping`; 0 lets σ fall to its end.
+        heldout: share in [0, 0.5] of the detector pixels that are held out to stop the annealing
+            early, where "auto" finds noise; see `cassi.solvers.early_stopping`. 0: never.
 
     Raises:
+        TypeError: the prior is not callable, or the algorithm has no `init` and `step`.
         ValueError: fewer than one iteration, a negative tolerance or noise, a share out of range.
     """
 
@@ -86,9 +86,9 @@ class Solver:
 
     @property
     def shares_batch(self) -> bool:
-        """Whether a sample comes out the same whatever else is in its batch.
+        """Whether the result of a sample does not depend on the rest of its batch.
 
-        A tolerance and held-out pixels stop all samples at the same iteration.
+        It does with a tolerance or held-out pixels: they stop all samples at the same iteration.
         """
         return self.tol == 0 and not (self.heldout > 0 and self.noise == "auto")
 
@@ -103,15 +103,19 @@ class Solver:
         objective: bool = False,
         statistics: Statistics | None = None,
     ) -> Solution:
-        """Reconstruct y and report how it went; the cube is in the unit in which A x = y.
+        """Reconstruct a measurement; the cube is in the unit in which A x = y.
 
         Args:
-            y: measurement `(B, K, H', W')` of the camera; ValueError if it is unfit.
+            y: measurement `(B, K, H', W')` of the camera.
             system: the camera.
-            x0: first cube `(B, C, H, W)`, in the units of the result.
-            callback: called after every iteration with statistics and cube; True stops.
+            x0: first cube `(B, C, H, W)`, in the unit of the result.
+            callback: called after every iteration with statistics and cube; True stops the run.
             objective: record the objective, in units of the squared signal level.
-            statistics: of the whole measurement, where y is a part of one.
+            statistics: of the whole measurement, where y is a part of it.
+
+        Raises:
+            TypeError: y is not a tensor.
+            ValueError: y is not `(B, K, H', W')`, or holds NaN or infinity.
         """
         began = time.perf_counter()
         measured = seen(y, system)
@@ -186,7 +190,7 @@ class Solver:
 
 
 class _InUnits:
-    """Hands cubes on in the units of the measurement."""
+    """Calls a callback with cubes in the unit of the measurement."""
 
     def __init__(self, callback: Callback, level: Tensor) -> None:
         self.callback, self.level = callback, level
@@ -207,6 +211,22 @@ def solve(
     callback: Callback | None = None,
     **settings: Any,
 ) -> Tensor:
-    """Reconstruct a cube `(B, C, H, W)` in one call; further arguments as for `Solver`."""
+    """Reconstruct a cube in one call.
+
+    Args:
+        y: measurement `(B, K, H', W')`.
+        system: the camera.
+        prior: `(cube, sigma) -> cube`.
+        x0: first cube `(B, C, H, W)`, in the unit of the result.
+        callback: called after every iteration with statistics and cube; True stops the run.
+        settings: further arguments of `Solver`, such as `algorithm` and `iterations`.
+
+    Returns:
+        The cube `(B, C, H, W)`, in the unit in which A x = y.
+
+    Raises:
+        TypeError: measurement and camera are in the wrong order, or an argument has a wrong type.
+        ValueError: a number is out of range, or y is not a finite `(B, K, H', W')`.
+    """
     check_order("solve", y, system)
     return Solver(prior, **settings).run(y, system, x0=x0, callback=callback).x

@@ -21,8 +21,8 @@ _REACH = 4  # standard deviations: 1 - 6e-5 of the light
 def point_kernels(spread: Any, bands: int, name: str = "point_spread") -> tuple[Tensor, Tensor]:
     """Return a point-spread function as a sum of R products of a row and a column kernel.
 
-    A Gaussian is one such product. An array is split by its singular values, as many as it takes
-    to be exact.
+    A Gaussian is one such product. An array is split by its singular values into as many as make it
+    exact.
 
     Args:
         spread: standard deviation in pixels, a list of one per band, or an array `(h, w)` or
@@ -73,7 +73,7 @@ def line_kernels(spread: Any, bands: int) -> Tensor:
 
 
 def convolve(image: Tensor, kernel: Tensor, axis: int, full: bool = False) -> Tensor:
-    """Convolve images with centred kernels along one axis; beside the image is nothing.
+    """Convolve images with centred kernels along one axis, with zeros beside the image.
 
     Args:
         image: `(B, K, C, H, W)`.
@@ -92,7 +92,7 @@ def convolve(image: Tensor, kernel: Tensor, axis: int, full: bool = False) -> Te
 
 
 def correlate(image: Tensor, kernel: Tensor, axis: int, full: bool = False) -> Tensor:
-    """Apply the transpose of `convolve`, with its very bits."""
+    """Apply the transpose of `convolve`, with the same bits as its gradient."""
     turned = image if axis == -1 else image.mT
     if not full:
         reach = kernel.shape[-1] // 2
@@ -158,15 +158,13 @@ class BlurredCassi(CoupledCassi):
         y[k] = q * z[k]
 
     p[c] is the blur of the objective, in two dimensions. l[c] is the blur of the disperser and the
-    relay lens along the dispersion, q that of the relay lens in two dimensions, the same for all
-    bands. Of both a detector pixel sees the result: they move light, also out of the mask's shadow,
-    which no calibrated mask can describe. Kernels are centred. A Gaussian has the sum 1; an array
-    is taken as it is.
+    relay lens along the dispersion. q is the blur of the relay lens in two dimensions, the same for
+    all bands. l and q act after the mask and move light into its shadow, so a calibrated mask
+    cannot describe them. Kernels are centred. A Gaussian has the sum 1; an array is taken as it is.
 
-    Nothing is known of the scene beside the field of view, and it counts as dark: light that would
-    come from there is missing, light that leaves the field before the mask, or falls beside the
-    detector after it, is lost. So a rim as wide as the kernels is less exact than the rest, in the
-    model as in any camera.
+    The scene outside of the field of view counts as dark. Light that leaves the field before the
+    mask, or falls beside the detector after it, is lost. So a rim as wide as the kernels is less
+    exact than the rest.
 
     AAᵀ is not diagonal: `gram_solve`, `pinv` and `data_step` use conjugate gradients.
 
@@ -243,7 +241,7 @@ class BlurredCassi(CoupledCassi):
 
     @property
     def offsets(self) -> tuple[float, ...]:
-        """Where the leftmost column of each band falls on the detector, pixels."""
+        """Detector position of the first column of each band, pixels."""
         return self.inner.offsets
 
     def extra_repr(self) -> str:

@@ -31,33 +31,33 @@ class SDCassi(System):
         y[k, h, w'] = Σ_c m[k, c, h, w' - o(c)] · x[c, h, w' - o(c)],  o(c) = c·step  (step >= 0)
 
     For step < 0 the bands move the other way, o(c) = (C-1-c)·|step|. The detector has
-    W' = W + (C-1)|step| columns, or H' = H + (C-1)|step| rows for `axis=-2`. Instead of a step
-    there can be any `offsets` o(c); between two pixels a band is interpolated linearly, with o = i
-    + f into (1 - f) of it moved by i and f of it moved by i + 1. A Aᵀ then couples neighbours, and
-    is still inverted exactly.
+    W' = W + (C-1)|step| columns, or H' = H + (C-1)|step| rows for `axis=-2`. Any `offsets` o(c) may
+    replace the step. A band with o = i + f, 0 < f < 1, is interpolated linearly: (1 - f) of it
+    moves by i pixels, and f of it by i + 1. A Aᵀ then couples neighbours, and is still inverted
+    exactly.
 
     Args:
         mask: transmission in [0, 1], `(H, W)`, `(C, H, W)`, `(K, 1|C, H, W)` for K shots, or
-            `(B, K, 1|C, H, W)` for a mask per sample; a tensor or anything NumPy understands. An
-            `nn.Parameter` becomes a parameter of the camera, to be learned; all else is copied.
+            `(B, K, 1|C, H, W)` for a mask per sample; a tensor, or anything that NumPy makes an
+            array of. An `nn.Parameter` becomes a parameter of the camera; anything else is copied.
         bands: number of bands C, in order of increasing wavelength.
-        step: dispersion in pixels per band; the sign is the direction. One that is not whole
-            stands for the offsets c·step, the least of them 0.
+        step: dispersion in pixels per band; the sign is the direction. A fractional step gives the
+            offsets c·step, shifted so that the least is 0.
         axis: -1 disperses along columns, -2 along rows.
-        offsets: one o(c) per band in pixels instead of `step`, whole or not: a list, a tensor, or
-            an `nn.Parameter` to be learned. Evenly spaced whole ones that start at 0 are a step.
+        offsets: one o(c) per band in pixels, instead of `step`, whole or not: a list, a tensor, or
+            an `nn.Parameter`. Evenly spaced whole offsets that start at 0 count as a step.
         detector: pixels of the detector along the axis; W' = W + ⌈max o(c)⌉ by default. Offsets
-            count from its first pixel, and what falls beside it is lost.
+            count from its first pixel, and light beside it is lost.
 
     Attributes:
-        offsets: o(c) as numbers, a tuple.
+        offsets: o(c), a tuple of numbers, pixels.
         shifts: o(c) as a tensor, float64; None where the camera has a step.
-        step: where the camera has offsets, their mean distance, rounded.
+        step: of a camera with offsets, their mean distance, rounded.
 
     Raises:
         TypeError: the mask is not numeric, `bands` is not an integer or `step` not a number.
-        ValueError: the mask's shape or bands do not fit, it holds NaN, `axis` is unknown, or there
-            is not one offset per band, or one is negative without a `detector`.
+        ValueError: the mask's shape or bands do not fit, it holds NaN or infinity, `axis` is
+            unknown, there is not one offset per band, or one is negative without a `detector`.
 
     Source: Wagadarikar et al., "Single disperser design for coded aperture snapshot spectral
     imaging", Applied Optics 47(10), 2008.
@@ -117,12 +117,12 @@ class SDCassi(System):
 
     @property
     def shots(self) -> int:
-        """Number K of masks, that is of channels of the measurement."""
+        """Number K of masks, and of channels of the measurement."""
         return self.mask.shape[-4]
 
     @property
     def part_axis(self) -> int:  # type: ignore[override]
-        """The axis across the dispersion, along which nothing is mixed: -2 or -1."""
+        """The axis across the dispersion, -2 or -1; the camera mixes nothing along it."""
         return -3 - self.axis
 
     @property
@@ -188,7 +188,7 @@ class SDCassi(System):
         return self._turn(ops.adjoint_subspace(self._turn(y), basis, mask, self.step))
 
     def gram_product(self, y: Tensor) -> Tensor:
-        """Return A Aᵀ y, shaped like y."""
+        """Return A Aᵀ y: `(B, K, H', W')` → `(B, K, H', W')`."""
         gram = self._current_gram()
         if gram is None or gram.shape[-4] != gram.shape[-3]:
             return super().gram_product(y)
@@ -200,13 +200,16 @@ class SDCassi(System):
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve (AAᵀ + diag ρ) z = r, in closed form.
 
-        At every detector pixel by itself, in the Moore–Penrose sense, where bands move by whole
-        pixels. Along every detector row otherwise, see `cassi.ops.band_solve`.
+        Where bands move by whole pixels, every detector pixel is solved by itself, in the
+        Moore–Penrose sense. Otherwise every detector row is, see `cassi.ops.band_solve`.
 
         Args:
             r: measurement-shaped right-hand side `(B, K, H', W')`.
             rho: ρ >= 0, a number, one value per sample `(B,)`, or one per detector pixel
-                `(1|B, K, H', W')`; infinite where a pixel has no influence: z is zero there.
+                `(1|B, K, H', W')`. An infinite ρ leaves the pixel out: z is zero there.
+
+        Returns:
+            z, shaped like r.
         """
         if tuple(r.shape[-3:]) != self.measurement_shape:
             refuse_shape("y", r, self.measurement_shape)
@@ -224,8 +227,11 @@ class SDCassi(System):
             v: cube `(B, C, H, W)`.
             y: measurement `(B, K, H', W')`.
             rho: ρ >= 0, a number, one value per sample `(B,)`, or one per detector pixel
-                `(1|B, K, H', W')`; infinite where a pixel has no influence. 0 projects v onto
+                `(1|B, K, H', W')`. An infinite ρ leaves the pixel out; 0 projects v onto
                 {x : Ax = y}.
+
+        Returns:
+            The cube `(B, C, H, W)`.
         """
         if self.shifts is not None:
             return super().data_step(v, y, rho)
@@ -237,7 +243,7 @@ class SDCassi(System):
         """Divide y by band count and mask, see `cassi.ops.ratio_inverse`.
 
         Raises:
-            ValueError: the camera has offsets, or several shots; `pinv` serves those.
+            ValueError: the camera has offsets, or several shots; use `pinv` for those.
         """
         if self.shifts is not None:
             raise ValueError("ratio_inverse: expected a camera with a step; use pinv instead")
@@ -246,7 +252,7 @@ class SDCassi(System):
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Derive from mask and shifts again what depends on them."""
+        """Compute gram and taps from the present mask and shifts."""
         if self.shifts is None:
             self.offsets = ops.step_offsets(self.bands, self.step)
         else:
@@ -319,11 +325,11 @@ class SDCassi(System):
 
 
 def solve_lines(r: Tensor, gram: Tensor, rho: float | Tensor, offsets: Sequence[float]) -> Tensor:
-    """Do what `cassi.ops.band_solve` does, from the end of the lines that is safe.
+    """Solve as `cassi.ops.band_solve`, from the numerically stable end of the lines.
 
-    Where most light of a pixel falls on the further one of two detector pixels, eliminating pixels
-    in their order multiplies rounding errors at each by the ratio of the two weights, without end;
-    in the other order it divides them.
+    Where most light of a pixel falls on the second of two detector pixels, elimination from the
+    first pixel on multiplies rounding errors at each pixel by the ratio of the two weights.
+    Elimination from the other end divides them by it.
 
     Args:
         r: `(B, K, H, D)`.
@@ -355,12 +361,12 @@ def _register(module: nn.Module, name: str, value: Tensor, given: Any) -> None:
 
 
 def versions_of(values: Iterable[Tensor | None]) -> Versions:
-    """Return tensors, each with how often it has been changed in place."""
+    """Return tensors, each with its version, which counts changes in place."""
     return [(v, 0 if v is None or v.is_inference() else v._version) for v in values]
 
 
 def are_unchanged(seen: Versions, values: Iterable[Tensor | None]) -> bool:
-    """Tell whether tensors are those of `versions_of`, and have not been changed since."""
+    """Return whether tensors are those of `versions_of`, unchanged since."""
     now = versions_of(values)
     return len(now) == len(seen) and all(
         a is b and m == n for (a, m), (b, n) in zip(seen, now, strict=True)
@@ -368,7 +374,7 @@ def are_unchanged(seen: Versions, values: Iterable[Tensor | None]) -> bool:
 
 
 def refresh(system: Any, _: Any) -> None:
-    """Derive again what depends on buffers: a hook for after a state dict."""
+    """Refresh a camera: a hook for after a state dict is loaded."""
     system.refresh()
 
 
@@ -395,7 +401,7 @@ class CoupledCassi(System):
 
     @property
     def shots(self) -> int:
-        """Number K of masks, that is of channels of the measurement."""
+        """Number K of masks, and of channels of the measurement."""
         return self.mask.shape[-4]
 
     @property

@@ -24,7 +24,7 @@ from cassi.systems.sd_cassi import (
 
 
 class LinePart(NamedTuple):
-    """Bands that reach the line that is `down` from their own, and what share of them does."""
+    """The bands that reach the line `down` lines below their own, with their weights."""
 
     bands: slice
     down: int
@@ -34,17 +34,17 @@ class LinePart(NamedTuple):
 
 
 class TiltedCassi(CoupledCassi):
-    r"""Single disperser whose axis of dispersion is turned against the pixels of the detector.
+    r"""Single disperser whose axis of dispersion is tilted against the pixels of the detector.
 
         y[k] = Σ_c S(o(c), p(c)) [m[k, c] · x[c]]
 
-    S(o, p) moves by o pixels along the axis of dispersion, and by p across it; fractions are
-    interpolated linearly either way. What falls beside the detector is lost. It is the
-    `WarpedCassi` of a constant displacement per band, in less time.
+    S(o, p) moves a band by o pixels along the axis of dispersion, and by p pixels across it.
+    Fractions are interpolated linearly in both directions. Light beside the detector is lost. It
+    equals `WarpedCassi` with a constant displacement per band, and is faster.
 
-    AAᵀ couples neighbouring lines: `gram_solve`, `pinv` and `data_step` use conjugate gradients,
-    preconditioned by what AAᵀ does within each line, which `band_solve` inverts. A band that moves
-    across by a tenth of a pixel takes two or three iterations.
+    AAᵀ couples neighbouring lines. `gram_solve`, `pinv` and `data_step` use conjugate gradients,
+    preconditioned by the part of AAᵀ within each line, which `band_solve` inverts. Bands that move
+    across by a tenth of a pixel take two or three iterations.
 
     Args:
         mask: transmission in [0, 1], as for `SDCassi`.
@@ -125,7 +125,7 @@ class TiltedCassi(CoupledCassi):
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Derive from mask and displacements again what depends on them."""
+        """Compute the parts of the operator from the present mask and displacements."""
         self._parts: list[LinePart] = self._make_parts()
         self._gram: Tensor | None = None  # made when it is asked for
         self._made_of: Versions = versions_of((self.mask, self.across))
@@ -179,12 +179,12 @@ class TiltedCassi(CoupledCassi):
 
 
 def _of(mask: Tensor, bands: slice) -> Tensor:
-    """Return the part of a mask `(…, 1|C, H, W)` that some bands meet."""
+    """Return the mask of some bands, from a mask `(…, 1|C, H, W)`."""
     return mask if mask.shape[-3] == 1 else mask[..., bands, :, :]
 
 
 def line_parts(offsets: Tensor, across: Tensor, dtype: torch.dtype) -> list[LinePart]:
-    """Return which bands reach which lines, in the order of the lines.
+    """Return the bands that reach each line, in the order of the lines.
 
     Args:
         offsets: `(C,)`, along the dispersion, pixels, float64.
@@ -220,7 +220,7 @@ def forward_parts(x: Tensor, mask: Tensor, parts: Sequence[LinePart], width: int
 
 
 def moved_lines(image: Tensor, down: int) -> Tensor:
-    """Move an image by whole lines; beside it is nothing."""
+    """Move an image by whole lines, with zeros beside it."""
     if down == 0:
         return image
     lines = min(abs(down), image.shape[-2])

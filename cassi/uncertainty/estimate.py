@@ -25,13 +25,14 @@ class Uncertainty:
     Attributes:
         std: σ, `(1, C, H, W)`, in the unit of the cube: the truth is within ±1.645 σ in 90 % of
             the values.
-        pattern: an error as the method makes it, in units of σ, mean square 1, `(1, C, H, W)`: how
-            errors of neighbours and bands go together.
+        pattern: an error of the method on this scene, in units of σ, mean square 1,
+            `(1, C, H, W)`. It has the correlation of errors between neighbours and bands.
         sources: root mean squares of σ, in the unit of the cube: of the noise, of the model of the
-            camera, and of what the camera does not see.
-        shift: (down, right), pixels, by which the mask seems to be off; texture makes it up to 0.2.
-        heldout: error of detector pixels that the method was not given, relative to them.
-        warnings: in what camera and scene are outside of what σ was calibrated with.
+            camera, and of the part that the camera does not measure.
+        shift: apparent error of the mask's position (down, right), pixels; texture alone gives up
+            to 0.2.
+        heldout: relative error of detector pixels that the method was not given.
+        warnings: how camera and scene differ from those of the calibration of σ.
     """
 
     std: Tensor
@@ -60,14 +61,14 @@ def estimate(
         system: the camera.
         reconstructor: the method that made the cube.
         x: the cube `(1, C, H, W)`.
-        probed: of the whole scene, where y is a part of one.
+        probed: of the whole scene, where y is a part of it.
         statistics: of the whole measurement, those that x was made with.
-        seed: of what is drawn.
+        seed: of the random numbers.
 
     Raises:
         TypeError: the camera cannot leave pixels out.
-        ValueError: it is not one sample, the method does not fit the camera, or nothing finite
-            comes out.
+        ValueError: y is not one sample, the method does not fit the camera, or its cube is not
+            finite.
     """
     if x.ndim != 4 or x.shape[0] != 1:
         raise ValueError(f"uncertainty: expected a cube (1, C, H, W), got {tuple(x.shape)}")

@@ -1,4 +1,4 @@
-"""Means over regions: errors of neighbours and bands go together, so σ does not fall as 1/√n."""
+"""Means over regions: errors are correlated, so σ does not fall as 1/√n."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cassi.uncertainty.error_model import load_spread
 
 @dataclass(frozen=True)
 class Region:
-    """A region's mean spectrum and how sure it is.
+    """The mean spectrum of a region and its standard deviation.
 
     Attributes:
-        pixels: n, how many it has.
-        mean: spectrum s, the mean of the pixels, `(B, C)`.
-        std: of each band of that, `(B, C)`, in the unit of the cube.
-        shape: the spectrum divided by its mean over the bands, `(B, C)`.
-        shape_std: of each band of that, `(B, C)`.
+        pixels: number n of pixels.
+        mean: spectrum s, the mean over the pixels, `(B, C)`, in the unit of the cube.
+        std: its standard deviation, `(B, C)`.
+        shape: s divided by its mean over the bands, `(B, C)`.
+        shape_std: the standard deviation of the shape, `(B, C)`.
     """
 
     pixels: int
@@ -38,17 +38,18 @@ def region(result: Any, where: Any) -> Region:
 
         Var s_c = k² · mean_t (1/n · Σ_{p ∈ region} σ_c(p) z_c(p + t))²
 
-    and likewise of the shape s_c/s̄, linear in the error: both have the correlation of errors in
-    space and between bands that the method itself shows on this scene. k is the factor for so many
-    pixels for which 90 % of the errors of means, of scenes apart, are within ±1.645 σ.
+    The variance of the shape s_c/s̄ follows in the same way, linear in the error. So both contain
+    the correlation of the method's errors on this scene, in space and between bands. The factor k
+    depends on n: with it, 90 % of the errors of means, on other scenes, are within ±1.645 σ.
 
     Args:
         result: a `cassi.Reconstruction`, or anything with `x`, `std` and `pattern`,
             `(B, C, H, W)`.
-        where: the pixels: not zero in it, `(H, W)`; or a pair of slices of rows and columns.
+        where: an image `(H, W)` that is not zero at the pixels, or a pair of slices of rows and
+            columns.
 
     Raises:
-        ValueError: the region is empty, or of another size than the cube.
+        ValueError: the region is empty, or has another size than the cube.
 
     >>> from types import SimpleNamespace
     >>> ones = torch.ones(1, 3, 8, 8)

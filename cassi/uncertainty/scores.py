@@ -1,4 +1,4 @@
-"""Do error bars hold: coverage, width, likelihood, and whether what is unsure is wrong."""
+"""Quality of error bars: coverage, width, likelihood, and agreement of large σ and large errors."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _LEAST = 0.02  # share of the values that stay at the end of the curve
 
 @torch.no_grad()
 def score(x: Tensor, std: Tensor, truth: Tensor) -> dict[str, float]:
-    r"""Compare error bars with errors, all values of a cube alike.
+    r"""Compare error bars with errors, over all values of a cube.
 
     Args:
         x: cube `(C, H, W)`.
-        std: σ of it.
-        truth: of it.
+        std: σ, `(C, H, W)`, > 0, in the unit of the cube.
+        truth: the true cube, `(C, H, W)`.
 
     Returns:
-        `coverage/50`, `/80`, `/90`, `/95`: the share of the values whose truth is in the interval
+        `coverage/50`, `/80`, `/90`, `/95`, the share of the values whose truth is in the interval
         of that level; `width`, the mean width of the 90 % interval, 2 · 1.645 σ, in the unit of the
         cube; `nll`, the mean of ½ (e/σ)² + ln σ + ½ ln 2π; `ause`, see `sparsification`.
 
@@ -53,17 +53,18 @@ def score(x: Tensor, std: Tensor, truth: Tensor) -> dict[str, float]:
 def sparsification(error: Tensor, measure: Tensor) -> float:
     r"""Return the area under the sparsification error, relative to that of a constant.
 
-    Without the share q of the values of which `measure` says that they are least sure, the rest has
-    the root mean square error s(q); without those whose errors are largest it has o(q). The area
-    between both, ∫ s − o dq, is divided by that of values left out by chance, ∫ s(0) − o dq: 0
-    where the least sure values are the wrong ones, 1 where it tells nothing.
+        AUSE = ∫ s − o dq / ∫ s(0) − o dq
+
+    s(q) is the root mean square error without the share q of the values with the largest `measure`;
+    o(q) is that without the share with the largest errors. 0 means that the values with the largest
+    measure are those with the largest errors. 1 is the result of a constant measure.
 
     Args:
         error: |e| of every value, of any shape.
-        measure: larger where a value is less sure.
+        measure: σ or any other measure, of the same shape; larger where a value is less certain.
 
     Returns:
-        The ratio; 0 where all errors are alike.
+        The ratio; 0 where all errors are equal.
 
     Source: Ilg et al., "Uncertainty estimates and multi-hypotheses networks for optical flow",
     ECCV 2018, 4.1.

@@ -47,7 +47,7 @@ DEAD_COLUMN = 137
 CLIPPED = 0.0008
 """Share of the pixels that the exposure saturates."""
 RUNS = {
-    "as told": ("camera.yaml", "calibrate=false"),
+    "as told": ("camera.yaml", "align=false"),
     "as told, mask aligned": ("camera.yaml",),
     "calibrated": ("camera.yaml", "calibrate=true"),
     "true camera": ("true.yaml",),

@@ -226,7 +226,7 @@ KAIST = ("kaist_snapshot", [f"scene{number:02}" for number in range(1, 11)], 1.9
 TSA = ("tsa_real", [f"scene{number}" for number in range(1, 6)], 2.6)
 SMEM = ("smem", ["resolution_target", "fern_root", "blood_sample1"], 2.6)
 WEIGHTS = ("model=pretrained",)
-GIVEN = ("calibrate=false",)
+GIVEN = ("align=false",)
 MOVED = {", mask as given": GIVEN, ", default": (), ", pretrained": WEIGHTS}
 REAL = {
     ", as if without noise": ("solver.noise=0", "solver.balance=0"),

@@ -215,7 +215,7 @@ def test_torchscript_is_a_network(tmp_path: Path) -> None:
     torch.jit.save(torch.jit.script(Blur()), file)
     x = _cube()
     torch.testing.assert_close(Denoiser(str(file))(x, 0.1), Denoiser(Blur())(x, 0.1))
-    with pytest.raises(TypeError, match="a TorchScript file holds its own"):
+    with pytest.raises(TypeError, match="a TorchScript file has its own"):
         Denoiser(file, weights="more.pth")
 
 
@@ -269,8 +269,8 @@ def test_pickled_objects_are_refused(tmp_path: Path) -> None:
         ({"sigma_range": 3}, ValueError, "sigma_range: expected two numbers, got 3"),
         ({"network": 3}, TypeError, "expected a module, function or file, got 3"),
         ({"network": "no/file.pt"}, OSError, "Denoiser network: no file no/file.pt"),
-        ({"network": __file__}, ValueError, "is not TorchScript .*weights go into `weights`"),
-        ({"weights": "w.pth"}, TypeError, "Denoiser weights: a function cannot load any"),
+        ({"network": __file__}, ValueError, "expected a TorchScript file.*as weights=FILE"),
+        ({"weights": "w.pth"}, TypeError, "Denoiser weights: expected None, a function has none"),
     ],
 )
 def test_refuses(arguments: dict[str, Any], error: type[Exception], message: str) -> None:

@@ -260,7 +260,7 @@ def test_a_measurement_without_a_level(y, error, message, camera):
 
 def test_the_old_order_of_arguments_is_refused(camera):
     y = torch.ones(1, 1, 6, 9)
-    with pytest.raises(TypeError, match=r"solve: expected \(y, system\), .* order has changed"):
+    with pytest.raises(TypeError, match=r"solve: expected \(y, system\), .* give y first"):
         solve(camera, y, prior=abs)
     with pytest.raises(TypeError, match=r"iterate: expected \(y, system\), got \(system, y\)"):
         iterate(GAP(), camera, y, abs, iterations=1, sigma=Constant(1.0))

@@ -131,7 +131,7 @@ def test_table_from_a_file(tmp_path: Path) -> None:
 
 
 def test_a_curve_that_turns_round_says_so() -> None:
-    with pytest.warns(UserWarning, match="turns round between 450 and 650 nm"):
+    with pytest.warns(UserWarning, match="rise and fall between 450 and 650 nm"):
         Polynomial([0, 0, 1], 550).offsets([450, 500, 600, 650])
 
 
@@ -205,8 +205,8 @@ def test_number_of_bands(arguments: tuple[int, ...], expected: int) -> None:
         ((256, 256, 2, 28), "equal sizes leave no room for dispersion"),
         ((256, 278, 1.5), "mask of 256, step 1.5; what would fit: 23 bands x step 1, 12"),
         ((256, 279, 1.5, 15), "15 bands and step 1.5; what would fit.* or set system.detector=279"),
-        ((256, 259, -0.4), "system.bands: .* step -0.4 fits 7 to 8"),
-        ((256, 256, 0), "system.bands: expected the number of bands, which step 0 leaves open"),
+        ((256, 259, -0.4), "system.bands: .* 7 to 8 bands fit system.step=-0.4"),
+        ((256, 256, 0), "system.bands: expected the number of bands, got none; with system.step=0"),
     ],
 )
 def test_no_fit(arguments: tuple[int, ...], message: str) -> None:
