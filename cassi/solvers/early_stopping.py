@@ -31,8 +31,8 @@ model, texture alone gives errors up to this."""
 EVERY = 3
 """Iterations from one held-out error to the next."""
 COARSE = 2
-"""Iterations of the whole run per iteration of the run that finds the stopping point. The strength of
-the prior falls as far in both."""
+"""Iterations of the whole run per iteration of the run that finds the stopping point. The strength
+of the prior falls as far in both."""
 LINES = 64
 """Number of lines, those with the most light, that are reconstructed without held-out pixels."""
 TEXTURE = 0.5
