@@ -331,7 +331,7 @@ def _at_mean_brightness(variance: Tensor, brightness: Tensor) -> Tensor:
 def _image(brightness: Tensor, spectrum: Tensor, system: Any) -> Tensor:
     """Return the measurement of a scene `(B, 1, H, W)` of one spectrum `(C,)`."""
     if hasattr(system, "forward_subspace"):
-        image: Tensor = system.forward_subspace(brightness, spectrum[:, None])
+        image: Tensor = system.forward_subspace(brightness, spectrum.view(1, -1, 1))
         return image
     return cast(Tensor, system(spectrum.view(1, -1, 1, 1) * brightness))
 
