@@ -429,15 +429,14 @@ def settings_named(item: Any) -> Reconstruct:
     Raises:
         ValueError: there is nothing of that name, or the mapping does not fit.
     """
-    spec = understand(item)
-    if GlobalHydra.instance().is_initialized():
-        return settings_of(spec)
-    return _settings_once(json.dumps(spec, default=str))
+    if GlobalHydra.instance().is_initialized() or not isinstance(item, str | dict):
+        return settings_of(understand(item))
+    return _settings_once(json.dumps(item, default=str))
 
 
 @lru_cache
-def _settings_once(spec: str) -> Reconstruct:
-    return settings_of(json.loads(spec))
+def _settings_once(item: str) -> Reconstruct:
+    return settings_of(understand(json.loads(item)))
 
 
 def settings_of(
