@@ -2,13 +2,10 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 # Tests that take long, by folder: each alone more than a second or two on an idle machine, or many
 # parameters. `make test-fast` leaves them out, with those that are marked where they stand.
@@ -75,7 +72,7 @@ SLOW = {
 }
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """Mark what takes long."""
     tests = Path(__file__).parent
     for item in items:
@@ -87,7 +84,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def data_dir() -> Path:
+def data_dir():
     """The folder of real data, or a skip that says where it was looked for."""
     root = Path(__file__).resolve().parents[1]
     folder = Path(os.environ.get("CASSI_DATA") or root.parent / "shared" / "data")
@@ -97,10 +94,10 @@ def data_dir() -> Path:
 
 
 @pytest.fixture
-def assert_same_bits() -> Callable[[Callable[[], Iterable[Tensor]]], None]:
+def assert_same_bits():
     """Check that a function returns the same bits in every run and for any number of threads."""
 
-    def check(run: Callable[[], Iterable[Tensor]]) -> None:
+    def check(run):
         before = torch.get_num_threads()
         try:
             torch.set_num_threads(1)
@@ -115,7 +112,7 @@ def assert_same_bits() -> Callable[[Callable[[], Iterable[Tensor]]], None]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def browser():
     """A headless Chromium, or a skip that says what is missing."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
     names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -129,20 +126,20 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def open_tab(browser: Any) -> Iterator[Callable[..., Any]]:
+def open_tab(browser):
     """Opens tabs; at the end nothing may have been said on a console or asked of a network."""
-    complaints: list[str] = []
-    tabs: list[Any] = []
+    complaints = []
+    tabs = []
 
-    def open_tab(address: str, *own: str, harmless: Iterable[str] = (), **options: Any) -> Any:
+    def open_tab(address, *own, harmless=(), **options):
         """Open an address; `own` is how other addresses begin that may be asked."""
         allowed = (*own, "data:", "blob:")
 
-        def heard(words: str) -> None:
+        def heard(words):
             if not any(each in words for each in harmless):
                 complaints.append(words)
 
-        def asked(url: str) -> None:
+        def asked(url):
             if not url.startswith(allowed):
                 complaints.append(url)
 

@@ -1,7 +1,5 @@
 """The rules between the parts, checked on the source, and what importing the package costs."""
 
-from __future__ import annotations
-
 import ast
 import graphlib
 import os
@@ -43,15 +41,15 @@ SLOW = {
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 
-def part_of(path: Path) -> str:
+def part_of(path):
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
-def imports(path: Path, top_level: bool = False) -> set[str]:
+def imports(path, top_level=False):
     """Return the dotted names a file imports; `from a import b` gives both a and a.b."""
     tree = ast.parse(path.read_text())
-    found: set[str] = set()
-    pending: list[ast.AST] = [tree]
+    found = set()
+    pending = [tree]
     while pending:
         node = pending.pop()
         if top_level and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
@@ -102,7 +100,7 @@ def test_every_part_has_a_rule():
     assert parts <= set(PARTS)
 
 
-def file_of(name: str) -> Path | None:
+def file_of(name):
     """Return the file of the package that a dotted name stands for."""
     place = PACKAGE.parent.joinpath(*name.split("."))
     found = (place.with_suffix(".py"), place / "__init__.py")

@@ -1,13 +1,10 @@
 """Every config file composes and builds; every experiment runs one small step."""
 
-from __future__ import annotations
-
 import hashlib
 import warnings
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -80,13 +77,13 @@ def settings_of(*options):
     return compose_settings(options)
 
 
-def build_short(settings: Any) -> Any:
+def build_short(settings):
     """Build the method of settings for two iterations."""
     return build_method(replace(settings, solver=settings.solver | {"iterations": 2}))
 
 
 class Blur(torch.nn.Module):
-    def forward(self, x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+    def forward(self, x, sigma):
         return torch.nn.functional.avg_pool2d(x, 3, stride=1, padding=1, count_include_pad=False)
 
 

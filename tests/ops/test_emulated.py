@@ -4,8 +4,6 @@
 their own, where it takes the place of the CPU library.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -27,7 +25,7 @@ LEFT_OUT = (
 
 
 @pytest.fixture(scope="module")
-def library() -> Path:
+def library():
     """The folder of the library, or a skip that says why there is none."""
     path = ROOT / "build" / "emulated" / "_cpu.so"
     if not path.exists():
@@ -38,7 +36,7 @@ def library() -> Path:
     return path.parent
 
 
-def _run(library: Path, command: list[str], **settings: str) -> None:
+def _run(library, command, **settings):
     names = {f"CASSI_EMULATED_{name.upper()}": value for name, value in settings.items()}
     result = subprocess.run(
         [sys.executable, *command],
@@ -52,7 +50,7 @@ def _run(library: Path, command: list[str], **settings: str) -> None:
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
 
 
-def _pytest(*names: str) -> list[str]:
+def _pytest(*names):
     files = [str(path) for name in names for path in sorted(HERE.glob(f"{name}.py"))]
     return ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", LEFT_OUT, *files]
 
@@ -60,7 +58,7 @@ def _pytest(*names: str) -> list[str]:
 @pytest.mark.parametrize(
     ("names", "order"), [("emulated_cases", "shuffled"), ("test_compiled*", "descending")]
 )
-def test_kernels(library: Path, names: str, order: str) -> None:
+def test_kernels(library, names, order):
     """Threads between two barriers may run in any order; below all operators do, shuffled."""
     _run(library, _pytest(names), order=order)
 
@@ -74,17 +72,17 @@ def test_kernels(library: Path, names: str, order: str) -> None:
         ("test_compiled*", "ascending"),
     ],
 )
-def test_kernels_in_other_orders(library: Path, names: str, order: str) -> None:
+def test_kernels_in_other_orders(library, names, order):
     _run(library, _pytest(names), order=order)
 
 
-def test_operators(library: Path) -> None:
+def test_operators(library):
     """As functions with gradients of any order, against dense matrices and other libraries."""
     names = "forward_adjoint data_step gradients taps tv signal dtypes transforms"
     _run(library, _pytest(*(f"test_{name}" for name in names.split())), order="shuffled")
 
 
-def test_random_calls(library: Path) -> None:
+def test_random_calls(library):
     _run(library, ["scripts/checks/fuzz_ops.py", "--calls", "600"], order="shuffled", blocks="3")
 
 
@@ -114,7 +112,7 @@ int main() {{
 """
 
 
-def _run_kernel(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def _run_kernel(code, folder):
     emulated = ROOT / "csrc" / "emulated"
     (folder / "wrong.cpp").write_text(KERNEL.format(code))
     build = ["g++", "-std=c++17", "-O1", "-fno-strict-aliasing", "-fsanitize=alignment", "-w"]
@@ -124,10 +122,10 @@ def _run_kernel(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_the_emulation_notices(wrong: str, library: Path, tmp_path: Path) -> None:
+def test_the_emulation_notices(wrong, library, tmp_path):
     assert WRONG[wrong] in _run_kernel(wrong, tmp_path).stdout
 
 
-def test_a_misaligned_store_ends_the_process(library: Path, tmp_path: Path) -> None:
+def test_a_misaligned_store_ends_the_process(library, tmp_path):
     result = _run_kernel("*reinterpret_cast<uint2*>(shared + 1) = {1, 2};", tmp_path)
     assert result.returncode < 0

@@ -1,7 +1,5 @@
 """A network is timed beside its authors' code, whose cube is compared with ours."""
 
-from __future__ import annotations
-
 import pytest
 
 from scripts.benchmarks import authors

@@ -1,7 +1,5 @@
 """The operator benchmark runs, and every implementation it compares gives the same numbers."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import dataclasses

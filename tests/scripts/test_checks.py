@@ -1,7 +1,5 @@
 """The checks before a release: what they find in pages, and what they call a difference."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A few hundred random calls and damaged files; the scripts try ten thousand."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,19 +1,16 @@
 """A light install reconstructs and evaluates: only training needs Lightning and TensorBoard."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINING = {"lightning", "tensorboard", "torchmetrics"}
 
 
-def imports(path: Path) -> Iterator[str]:
+def imports(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)

@@ -1,9 +1,6 @@
 """The leaderboard follows from results, to the byte."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +10,7 @@ SETTINGS = {"data": "tiny", "noise": None, "mismatch": {"shift": [0.0, 0.0], "ro
 SETTINGS |= {"cases": script.CASES}
 
 
-def results(folder: Path, rows: dict[str, float], preset: str = "matlab-uint8", **settings):
+def results(folder, rows, preset="matlab-uint8", **settings):
     folder.mkdir()
     means = {
         row: {f"psnr/{preset}": psnr, f"ssim/{preset}": 0.9, "sam": 5.0}

@@ -1,7 +1,5 @@
 """The table of methods by processor, threads and load."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +7,7 @@ from pathlib import Path
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "benchmarks" / "machines.py"
 
 
-def test_a_tiny_table() -> None:
+def test_a_tiny_table():
     options = ["--methods", "gap_tv", "--size", "32", "--rounds", "1", "--threads", "1"]
     done = subprocess.run(
         [sys.executable, str(SCRIPT), *options], capture_output=True, text=True, check=True

@@ -1,7 +1,5 @@
 """The documentation: links that lead somewhere, and a site that builds and needs no network."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

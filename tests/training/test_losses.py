@@ -1,7 +1,5 @@
 """Losses against their equations, and the schedule of the learning rate."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
