@@ -137,9 +137,10 @@ def test_every_experiment_runs_a_step_on_its_data(name, data_dir):
     assert solution.history[0].residual < 0.6
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("data", EXPERIMENTS)
-def test_every_method_goes_with_every_data_set(data, method):
+@pytest.mark.parametrize(
+    ("data", "method"), [(EXPERIMENTS[i % len(EXPERIMENTS)], m) for i, m in enumerate(METHODS)]
+)
+def test_every_method_goes_with_a_data_set(data, method):
     alone, settings = (
         settings_of(f"experiment={method}"),
         settings_of(f"experiment=[{data},{method}]"),

@@ -12,7 +12,7 @@ CODE = (
     "import sys, os, importlib.abc\n"
     "class Look(importlib.abc.MetaPathFinder):\n"
     "    def find_spec(self, name, *rest):\n"
-    "        if name == 'torch': print(os.environ.get('GOMP_SPINCOUNT'))\n"
+    "        if name == 'torch': raise SystemExit(os.environ.get('GOMP_SPINCOUNT', 'None'))\n"
     "sys.meta_path.insert(0, Look())\n"
     "import cassi"
 )
@@ -25,9 +25,9 @@ CODE = (
 def test_threads_turn_briefly_unless_told_otherwise(given, expected):
     kept = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     done = subprocess.run(
-        [sys.executable, "-c", CODE], env=kept | given, capture_output=True, text=True, check=True
+        [sys.executable, "-c", CODE], env=kept | given, capture_output=True, text=True, check=False
     )
-    assert done.stdout.split() == [expected]
+    assert done.stderr.split() == [expected]
 
 
 def machine(root, running, cgroup, limits):

@@ -39,7 +39,7 @@ def test_geometry(name, step, parity, camera_arguments):
         parity(name, *camera_arguments(name, size, step, **rho))
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", [0, 1, -2, 3, 17])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_geometry_of_row_sums(step, dtype, parity, camera_arguments):
     """Every remainder of the width, and every number of bands that are summed together."""

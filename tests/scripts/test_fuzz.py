@@ -10,7 +10,7 @@ import torch
 from cassi import ops
 
 ROOT = Path(__file__).resolve().parents[2]
-TRIALS = [("ops", "--calls", 400, 50), ("readers", "--files", 280, 20)]
+TRIALS = [("ops", "--calls", 200, 25), ("readers", "--files", 280, 20)]
 
 
 @pytest.mark.parametrize(("script", "option", "count", "least"), TRIALS)

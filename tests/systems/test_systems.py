@@ -296,7 +296,11 @@ def test_pickle(name):
         assert torch.equal(a, b)
 
 
-@every_system
+# One of each class, along columns and rows, by steps and by offsets.
+KINDS = {(type(make()), make().axis, "offsets" in name): name for name, make in EXAMPLES.items()}
+
+
+@pytest.mark.parametrize("name", KINDS.values())
 def test_compiles_whole(name):
     system = EXAMPLES[name]()
     x, y = _pair(system)

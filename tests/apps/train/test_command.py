@@ -16,6 +16,7 @@ from scipy.io import savemat
 from cassi.apps.train import dry_run
 from cassi.apps.train.files import read_checkpoint
 from cassi.apps.train.options import add_earlier_options
+from cassi.data.datasets import TrainingCrops
 from cassi.models.load import load_model
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
@@ -172,16 +173,32 @@ def test_training_goes_on_from_exported_weights(train, tmp_path):
     assert equal(load_file(file), load_file(tmp_path / "run" / "model.safetensors"))
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_end_in_a_line(start, tmp_path, number, status):
-    options = (*TINY, "data.steps_per_epoch=2", "trainer.max_steps=100000")
-    process = start("train", *options, f"hydra.run.dir={tmp_path}")
+ENDLESS = (*TINY, "data.steps_per_epoch=2", "trainer.max_steps=100000", "data.workers=0")
+
+
+def test_sigterm_ends_in_a_line(train, tmp_path, monkeypatch):
+    last, draw = tmp_path / "run" / "checkpoints" / "last.ckpt", TrainingCrops.__getitem__
+
+    def end(crops, index):
+        if last.exists():
+            signal.raise_signal(signal.SIGTERM)
+        return draw(crops, index)
+
+    monkeypatch.setattr(TrainingCrops, "__getitem__", end)
+    outcome = train(*ENDLESS)
+    assert outcome.status == 143
+    assert f"go on with: cassi-train ckpt=last hydra.run.dir={tmp_path / 'run'}" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_an_interrupt_ends_a_process_in_a_line(start, tmp_path):
+    process = start("train", *ENDLESS, f"hydra.run.dir={tmp_path}")
     while not (tmp_path / "checkpoints" / "last.ckpt").exists():
         assert process.poll() is None
         time.sleep(0.05)
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == status
+    assert process.returncode == 130
     assert f"go on with: cassi-train ckpt=last hydra.run.dir={tmp_path}" in err
     assert "Traceback" not in err
 
