@@ -1,7 +1,5 @@
 """cassi-evaluate from end to end on three tiny scenes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -164,7 +162,6 @@ def launcher(name):
     return ("--multirun", "hydra/launcher=submitit_local")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["joblib", pytest.param("submitit", marks=pytest.mark.release)])
 def test_a_multirun_makes_one_table(name, evaluate, data, results, tmp_path):
     options = (*data, *PLAIN, reconstructors(SHORT, NETWORK))

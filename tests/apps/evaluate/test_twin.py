@@ -1,7 +1,5 @@
 """cassi-evaluate with a twin: three rows of each reconstructor."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -163,7 +161,6 @@ def test_the_help_names_the_group(evaluate):
     assert "twin: blurred, camera, none, shifted, shot" in outcome.out
 
 
-@pytest.mark.slow
 def test_a_snapshot_tells_where_the_mask_is(evaluate, results):
     """The real calibration, on the middle of the bundled scene."""
     options = ("data=bundled", "data.evaluation.crop=64", "twin=shifted", "reconstructors=[gap_tv]")
