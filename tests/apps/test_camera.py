@@ -1,7 +1,5 @@
 """Cameras of a config: offsets and curves, dual disperser, masks drawn or stored shifted."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.io

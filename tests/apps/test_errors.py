@@ -1,7 +1,5 @@
 """Mistakes are one line, defects show where they are."""
 
-from __future__ import annotations
-
 import errno
 import os
 import warnings

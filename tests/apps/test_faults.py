@@ -1,7 +1,5 @@
 """Full disks, damaged files, signals, lost processes: one line, the right status, a way on."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal
@@ -34,7 +32,7 @@ TRAIN = (
 RECONSTRUCT = ("solver.iterations=3", "output.pictures=false")
 
 
-def damage(file: Path) -> None:
+def damage(file):
     """Change bytes in the middle, where the numbers are."""
     content = bytearray(file.read_bytes())
     middle = len(content) // 2
@@ -42,7 +40,7 @@ def damage(file: Path) -> None:
     file.write_bytes(content)
 
 
-def hidden(folder: Path) -> list[Path]:
+def hidden(folder):
     return list(folder.rglob(".*cassi-*"))
 
 
@@ -54,7 +52,7 @@ def test_sigterm_raises_and_is_given_back():
 
 
 def test_a_signal_is_found_behind_what_failed_after_it():
-    def fail_to_clean_up() -> None:
+    def fail_to_clean_up():
         try:
             raise Terminated("soon")
         finally:
@@ -71,7 +69,7 @@ class Trainer:
 
     received_sigterm = False
 
-    def __init__(self, world_size: int = 1) -> None:
+    def __init__(self, world_size=1):
         self.world_size, self.killed = world_size, []
         self.strategy = self.launcher = self
         self.kill = self.killed.append
@@ -237,7 +235,6 @@ def test_a_damaged_record_or_cube_is_made_again(tmp_path):
         assert not records.is_done(job, "k")
 
 
-@pytest.mark.slow
 def test_random_kills_lose_nothing():
     path = Path(__file__).resolve().parents[2] / "scripts" / "checks" / "kills.py"
     done = subprocess.run(

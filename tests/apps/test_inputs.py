@@ -1,9 +1,6 @@
 """Sensors and the preprocessing of frames, from the command line."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +19,7 @@ from cassi.data.sensor import Sensor
 NOISES = sorted(f.stem for f in (Path(__file__).parents[2] / "conf/noise").glob("*.yaml"))
 QUIET = ("output.pictures=false", "output.progress=false")
 SHORT = ("solver=gap", "solver.iterations=4", *QUIET)
-CAMERA: dict[str, Any] = {"shot": "poisson", "full_well": 1e4, "gain": 2.5, "bits": 12}
+CAMERA = {"shot": "poisson", "full_well": 1e4, "gain": 2.5, "bits": 12}
 
 
 SIDE, WIDE = 112, 112 + 2 * 27
@@ -48,7 +45,7 @@ def capture(tmp_path):
 
 
 def test_the_chain_undoes_a_sensor(reconstruct, capture, results):
-    def psnr(*options: str) -> float:
+    def psnr(*options):
         outcome = reconstruct(*capture, "experiment=gap_tv", "solver.iterations=40", *options)
         assert outcome.status == 0, outcome.err
         return results()["metrics"]["matlab-uint8"]["psnr"]
@@ -100,7 +97,7 @@ def test_saturated_pixels_are_warned_of(reconstruct, camera, results):
 
 @pytest.mark.parametrize("name", NOISES)
 def test_every_noise_in_a_simulated_measurement(name, reconstruct, camera, results, tmp_path):
-    def cube(*options: str) -> torch.Tensor:
+    def cube(*options):
         chosen = (*camera.given("truth", "mask"), *SHORT, *options)
         outcome = reconstruct(*chosen)
         assert outcome.status == 0, outcome.err

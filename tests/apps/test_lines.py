@@ -1,7 +1,5 @@
 """Lines of processes that share a terminal are printed whole."""
 
-from __future__ import annotations
-
 import io
 import socket
 import sys

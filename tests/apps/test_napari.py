@@ -1,7 +1,5 @@
 """The plugin of napari: its manifest, its functions without a display, and once with napari."""
 
-from __future__ import annotations
-
 import os
 import time
 

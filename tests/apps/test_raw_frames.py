@@ -1,7 +1,5 @@
 """Frames as sensors give them: PNG of 12 bits, dead columns, clipped pixels, levels in counts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """What a user's own config file may hold, in every command."""
 
-from __future__ import annotations
-
 import pytest
 
 from cassi.apps.reconstructors import compose_settings

@@ -1,7 +1,5 @@
 """What a shell sees: one name for all commands, versions, completion."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib.metadata import entry_points

@@ -1,7 +1,5 @@
 """cassi-calibrate: the camera it writes is one that cassi-reconstruct takes."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """cassi-evaluate with a published protocol: columns I to IV, and what is regained."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

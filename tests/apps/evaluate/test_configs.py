@@ -1,7 +1,5 @@
 """Every config of an evaluation composes; every data set and reconstructor builds."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from pathlib import Path
 

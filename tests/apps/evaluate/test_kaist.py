@@ -1,7 +1,5 @@
 """cassi-evaluate on ten files as KAIST's test scenes are distributed, with other content."""
 
-from __future__ import annotations
-
 import h5py
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Pixels that are left out: whatever the frame holds there, the cube has the same bits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Scenes block by block: as good as whole, resumed, within the budget."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Bad input to cassi-reconstruct: one clear line, exit status 2, nothing written."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """Pixels withheld, and how well a method predicts them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

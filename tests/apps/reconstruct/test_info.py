@@ -1,7 +1,5 @@
 """--info says what would be done and writes nothing."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """experiment=lctc: a network that is fitted to the snapshot while the command runs."""
 
-from __future__ import annotations
-
 import pytest
 
 import cassi

@@ -1,7 +1,5 @@
 """cassi-reconstruct on a folder of snapshots: what is written, skipped, continued, shared."""
 
-from __future__ import annotations
-
 import csv
 import errno
 import json
@@ -289,7 +287,6 @@ def test_whole_and_in_blocks_are_not_mixed(reconstruct, day, tmp_path):
     assert "3 of them done before" in reconstruct(*day).out
 
 
-@pytest.mark.slow
 def test_a_multirun_makes_one_table(reconstruct, day, tmp_path):
     folder = tmp_path / "day"  # whole paths: joblib's processes may be those of an earlier test
     (folder / "bad.npy").write_text("no array")
@@ -304,7 +301,6 @@ def test_a_multirun_makes_one_table(reconstruct, day, tmp_path):
     assert found == [("job0", "a", "done"), ("job1", "b", "done"), ("job1", "bad", "failed")]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "small"),
     [

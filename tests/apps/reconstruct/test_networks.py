@@ -1,7 +1,5 @@
 """cassi-reconstruct by a network."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """cassi-reconstruct, from its arguments to its files."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A reconstruction in several passes goes on after a stop."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """uncertainty=true: one snapshot, many, and block by block."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -103,7 +101,6 @@ def test_its_file_is_its_own(reconstruct, camera):
     assert "output.cube: expected another name than uncertainty.tif" in said
 
 
-@pytest.mark.slow
 def test_evaluation_tables_bars(evaluate, results, tmp_path):
     given = ("reconstructors=[{name: short, method: gap_tv, overrides: {solver.iterations: 3}}]",)
     more = ("uncertainty=true", "report=false", "figures=false", "progress=false")

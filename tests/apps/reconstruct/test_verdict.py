@@ -1,7 +1,5 @@
 """What is said of the camera beside every reconstruction."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

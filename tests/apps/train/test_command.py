@@ -1,7 +1,5 @@
 """cassi-train from end to end on the bundled scene, with the smallest network there is."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -240,7 +238,6 @@ def test_a_rehearsal_says_what_a_training_takes_and_writes_nothing(train, tmp_pa
     assert [file.name for file in (tmp_path / "run").iterdir()] == [".hydra"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_makes_a_step(train, name, tmp_path, monkeypatch):
     """Of its own network, on the bundled scene; a mask that a recipe reads is drawn."""

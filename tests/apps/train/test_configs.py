@@ -1,7 +1,5 @@
 """Every config of a training composes and builds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
