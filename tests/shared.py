@@ -1,6 +1,10 @@
 """What tests of several folders make their inputs of."""
 
 import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import torch
 
@@ -16,6 +20,24 @@ ALGORITHMS = {
     if all(p.default is not p.empty for p in inspect.signature(value).parameters.values())
 }
 """Every exported algorithm that can be made without arguments."""
+
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def python(*arguments, **environment):
+    """Run Python in the root of the repository; return what it prints, or fail with it."""
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
 
 
 def rand(*shape, seed=0, low=0.0, dtype=torch.float64):

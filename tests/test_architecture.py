@@ -2,13 +2,11 @@
 
 import ast
 import graphlib
-import os
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
+from shared import python
 
 PACKAGE = Path(__file__).resolve().parents[1] / "cassi"
 PARTS = {
@@ -148,8 +146,6 @@ def test_import_is_cheap(tmp_path):
     """It loads no slow library; nor does the list of commands."""
     # Processor time, best of several: what the import costs, not what else the machine was doing.
     # An installed package has its bytecode; where none may be written, every import compiles.
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    environment["PYTHONPYCACHEPREFIX"] = str(tmp_path)
     code = f"""
 import sys, time, torch
 start = time.process_time()
@@ -163,14 +159,8 @@ print(cost, *({SLOW | CONFIG_LIBRARIES} & sys.modules.keys()))
 """
     costs = []
     for _ in range(5):
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            check=True,
-            env=environment,
-        )
-        cost, *slow = done.stdout.splitlines()[-1].split()
+        printed = python("-c", code, PYTHONPYCACHEPREFIX=str(tmp_path), PYTHONDONTWRITEBYTECODE="")
+        cost, *slow = printed.splitlines()[-1].split()
         assert slow == []
         costs.append(float(cost))
         if min(costs) < 0.3:

@@ -28,6 +28,11 @@ class Outcome:
     out: str
     err: str
 
+    def ok(self):
+        """Itself, of a command that succeeded."""
+        assert self.status == 0, self.err
+        return self
+
     @property
     def refusal(self):
         """The one line of an error; beside a progress bar nothing else may be said."""

@@ -3,13 +3,11 @@
 import os
 import resource
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
+from shared import python
 
 from cassi.apps.signals import (
     Terminated,
@@ -145,7 +143,7 @@ def test_a_disk_that_is_full_and_then_is_not(reconstruct, train, camera, tmp_pat
     assert f"error: {tmp_path / 'run'}{os.sep}" in outcome.refusal
     assert outcome.refusal.endswith(".png: File too large")
     assert {file.name for file in (tmp_path / "run").iterdir()} == {".hydra"}
-    assert reconstruct(*options).status == 0
+    reconstruct(*options).ok()
     assert {file.name for file in check_sums(tmp_path / "run")} >= {"cube.tif", "rgb.png"}
 
     folder = tmp_path / "train"
@@ -155,7 +153,7 @@ def test_a_disk_that_is_full_and_then_is_not(reconstruct, train, camera, tmp_pat
     assert "ckpt: File too large" in outcome.refusal
     assert not list(folder.rglob("*.ckpt"))
     assert not hidden(folder)
-    assert train(*TRAIN, "ckpt=last", f"hydra.run.dir={folder}").status == 0
+    train(*TRAIN, "ckpt=last", f"hydra.run.dir={folder}").ok()
 
 
 def test_a_folder_that_nobody_may_write_to(reconstruct, camera):
@@ -178,7 +176,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(train, tmp_path):
     options = (*TRAIN, "callbacks.last.every_minutes=null", "callbacks.last.every_n_train_steps=2")
     whole, hurt = tmp_path / "whole", tmp_path / "hurt"
     for folder in (whole, hurt):
-        assert train(*options, f"hydra.run.dir={folder}").status == 0
+        train(*options, f"hydra.run.dir={folder}").ok()
     last = hurt / "checkpoints" / "last.ckpt"
     before = read_checkpoint(last.with_name("previous.ckpt"))["global_step"]
     assert before < 6
@@ -236,10 +234,5 @@ def test_a_damaged_record_or_cube_is_made_again(tmp_path):
 
 
 def test_random_kills_lose_nothing():
-    path = Path(__file__).resolve().parents[2] / "scripts" / "checks" / "kills.py"
-    done = subprocess.run(
-        [sys.executable, path, "--kills", "4", "--seed", "1"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1] == "4 kills, 0 faults"
+    printed = python("scripts/checks/kills.py", "--kills", "4", "--seed", "1")
+    assert printed.splitlines()[-1] == "4 kills, 0 faults"

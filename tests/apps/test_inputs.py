@@ -46,8 +46,7 @@ def capture(tmp_path):
 
 def test_the_chain_undoes_a_sensor(reconstruct, capture, results):
     def psnr(*options):
-        outcome = reconstruct(*capture, "experiment=gap_tv", "solver.iterations=40", *options)
-        assert outcome.status == 0, outcome.err
+        reconstruct(*capture, "experiment=gap_tv", "solver.iterations=40", *options).ok()
         return results()["metrics"]["matlab-uint8"]["psnr"]
 
     noisy, raw = psnr("measurement=noisy.npy"), psnr("measurement=raw.npy")
@@ -70,8 +69,7 @@ def test_every_step_is_in_metrics(reconstruct, camera, results, tmp_path):
     frame[5, 6] = 1e3
     np.save(tmp_path / "y.npy", frame * 2 + 1)
     steps = ("dark=1", "hot_pixels=[[5,6]]", "saturation=1e3", "window=[3,4,12,21]", "scale=0.5")
-    outcome = reconstruct(*camera.given(), *SHORT, *steps)
-    assert outcome.status == 0, outcome.err
+    outcome = reconstruct(*camera.given(), *SHORT, *steps).ok()
     left_out = {"source": None, "rows": [], "columns": [], "left_out": 1, "fraction": 1 / 252}
     assert results()["preprocessing"] == {
         "bits": None,
@@ -99,8 +97,7 @@ def test_saturated_pixels_are_warned_of(reconstruct, camera, results):
 def test_every_noise_in_a_simulated_measurement(name, reconstruct, camera, results, tmp_path):
     def cube(*options):
         chosen = (*camera.given("truth", "mask"), *SHORT, *options)
-        outcome = reconstruct(*chosen)
-        assert outcome.status == 0, outcome.err
+        reconstruct(*chosen).ok()
         return io.read_cube(tmp_path / "run" / "cube.tif")
 
     noisy = cube(f"noise={name}")
@@ -116,7 +113,7 @@ def test_hot_pixels_of_a_simulated_frame_are_left_out(reconstruct, results):
     hot = ("noise=sensor", "noise.hot=0.001", "noise.hot_level=0.9")
     scores = []
     for more in ((), ("hot_pixels=8",)):
-        assert reconstruct("solver.iterations=40", *QUIET, *hot, *more).status == 0
+        reconstruct("solver.iterations=40", *QUIET, *hot, *more).ok()
         scores.append(results()["metrics"]["matlab-uint8"]["psnr"])
     assert scores[1] > scores[0] + 1
     assert 70 < results()["preprocessing"]["hot_pixels"]["left_out"] < 90
@@ -139,14 +136,13 @@ def test_frames_of_a_folder_are_preprocessed(evaluate, camera, results, tmp_path
     for name in ("a", "b"):
         np.save(folder / f"{name}.npy", clean * flat + 1)
     np.save(tmp_path / "flat.npy", flat + 1)
-    outcome = evaluate(
+    evaluate(
         *("data=folder", "data.root=null", f"data.measurements={folder}", f"mask={camera.mask}"),
         *("data.wavelengths=[450,500,550,600,650]", "system.step=-1", "report=false"),
         *("figures=false", "progress=false", "data.evaluation.dark=1"),
         "data.evaluation.flat=flat.npy",
         "reconstructors=[{name: gap, method: gap_tv, overrides: {solver.iterations: 2}}]",
-    )
-    assert outcome.status == 0, outcome.err
+    ).ok()
     done = results("results.json")["settings"]["preprocessing"]
     assert sorted(done) == ["a", "b"]
     assert done["a"]["dark"] == {"source": "number", "level": 1.0}

@@ -48,11 +48,7 @@ def run_file(commands, tmp_path):
         ("evaluate", "system: {stpe: 1}", "'system.stpe' of cassi.systems.S"),
         ("calibrate", "solver: {iteratons: 3}", "did you mean iterations?"),
         ("reconstruct", "solver: {algorithm: {rohs: 1}}", "'solver.algorithm' of"),
-        (
-            "train",
-            "trainer: {max_stesp: 9}",
-            "'trainer.max_stesp' of lightning.pytorch.Trainer",
-        ),
+        ("train", "trainer: {max_stesp: 9}", "'trainer.max_stesp' of lightning.pytorch.Trainer"),
         ("train", "callbacks: {best: {monitr: x}}", "'callbacks.best.monitr' of"),
         ("train", "model: {stags: 2}", "'model.stags' of gap_net; did you mean model.stages?"),
         ("train", "data: {simulator: {stpe: 2}}", "'stpe' of cassi.data.simulation.Simulator; did"),
@@ -104,8 +100,7 @@ def test_names_of_ones_own_stand_for_values(run_file, camera, results):
         "system: {bands: 5, step: '${vars.shift}'}\nsolver: {iterations: '${vars.turns.few}'}\n"
         "wavelengths: [450, 500, 550, 600, 650]\noutput: {pictures: false}"
     )
-    outcome = run_file("reconstruct", text)
-    assert outcome.status == 0, outcome.err
+    run_file("reconstruct", text).ok()
     numbers = results()
     assert (numbers["cube_shape"], numbers["iterations"]) == ([5, 12, 17], 2)
 

@@ -12,13 +12,7 @@ import torch
 from torch import Tensor
 
 from cassi import ops
-from cassi.ops import (
-    _reference,
-    _reference_scan,
-    _reference_signal,
-    _reference_taps,
-    _reference_tv,
-)
+from cassi.ops import _reference, _reference_scan, _reference_signal, _reference_taps, _reference_tv
 from cassi.ops._library import kernels
 
 RANK = 3

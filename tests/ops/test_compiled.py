@@ -2,18 +2,15 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from shared import python
 from torch import Tensor
 
 from cassi import ops
 from cassi.ops._library import SCHEMAS, kernels
-
-HERE = Path(__file__).resolve().parent
 
 CAMERA = ["forward", "adjoint", "mask_adjoint", "ratio_inverse", "gram", "gram_solve"]
 CAMERA += ["add_adjoint", "forward_subspace", "adjoint_subspace", "data_step", "data_step_backward"]
@@ -238,18 +235,10 @@ def test_other_instruction_sets(isa):
     """What this processor does not choose by itself, in a process of its own."""
     chosen = "geometry or mixed_dtypes or sizes or tiles or lengths or cells or channels_last"
     chosen += " or conversions"
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
-    command += [str(path) for path in sorted(HERE.glob("test_compiled*.py"))]
-    result = subprocess.run(
-        [*command, "-k", f"({chosen}) and not instruction"],
-        cwd=HERE.parents[1],
-        env=os.environ | {"CASSI_ISA": isa, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    files = sorted(Path(__file__).parent.glob("test_compiled*.py"))
+    command = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *files]
+    command += ["-k", f"({chosen}) and not instruction"]
+    python(*command, CASSI_ISA=isa, OMP_NUM_THREADS="1")
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="no /proc")
@@ -328,13 +317,6 @@ for keep in "01":
         pytest.skip("the operators are not compiled for the CPU")
     # AddressSanitizer keeps what is freed, to tell who uses it.
     sanitizer = f"{os.environ.get('ASAN_OPTIONS', '')}:quarantine_size_mb=1".lstrip(":")
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"ASAN_OPTIONS": sanitizer, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=280,
-    )
-    without, kept = map(int, done.stdout.split())
+    printed = python("-c", code, ASAN_OPTIONS=sanitizer, OMP_NUM_THREADS="1")
+    without, kept = map(int, printed.split())
     assert without < 30 < kept

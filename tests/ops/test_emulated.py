@@ -4,16 +4,14 @@
 their own, where it takes the place of the CPU library.
 """
 
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from shared import ROOT, python
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 SOURCES = ["csrc/*.h", "csrc/ops.cpp", "csrc/cuda/*.cu*", "csrc/cuda/memory.h", "csrc/emulated/*"]
 
 pytestmark = pytest.mark.slow
@@ -43,16 +41,7 @@ def library():
 
 def _run(library, command, **settings):
     names = {f"CASSI_EMULATED_{name.upper()}": value for name, value in settings.items()}
-    result = subprocess.run(
-        [sys.executable, *command],
-        cwd=ROOT,
-        env=os.environ | {"CASSI_LIBRARY_DIR": str(library), "OMP_NUM_THREADS": "1"} | names,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    python(*command, CASSI_LIBRARY_DIR=str(library), OMP_NUM_THREADS="1", **names)
 
 
 def _pytest(*names):

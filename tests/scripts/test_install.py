@@ -2,11 +2,9 @@
 
 import ast
 import re
-import subprocess
-import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from shared import ROOT, python
+
 TRAINING = {"lightning", "tensorboard", "torchmetrics"}
 
 
@@ -43,8 +41,5 @@ def test_reconstruct_runs_without_them(tmp_path):
     blocked = f"import runpy, sys; sys.modules.update(dict.fromkeys({sorted(TRAINING)}))"
     code = f"{blocked}; runpy.run_module('cassi.apps.reconstruct', run_name='__main__')"
     options = ["solver.iterations=1", "output.pictures=false", f"hydra.run.dir={tmp_path / 'run'}"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *options], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    python("-c", code, *options)
     assert (tmp_path / "run/cube.tif").is_file()

@@ -67,9 +67,3 @@ def test_other_conditions_are_refused(tmp_path, settings, said):
 def test_the_page_is_made_of_what_is_kept(tmp_path):
     kept = json.loads(script.PAGE.with_suffix(".json").read_text(encoding="utf-8"))
     assert script.PAGE.read_text(encoding="utf-8") == script.make_page(kept)
-
-
-def test_a_mean_of_fewer_scenes_says_so():
-    entry = {"psnr": 25.0, "ssim": None, "scenes": 2}
-    methods = {"a": {"grey": entry | {"scenes": 5}, "binary": entry}}
-    assert "| `a` | – | – | – | 25.00 | 25.00 (2 scenes) |" in script.make_table(methods)

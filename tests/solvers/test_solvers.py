@@ -10,16 +10,7 @@ import cassi
 import cassi.solvers
 from cassi import ADMM, GAP, TV, SDCassi, Solver, solve
 from cassi.metrics import psnr
-from cassi.solvers import (
-    FISTA,
-    HQS,
-    Constant,
-    Geometric,
-    Phases,
-    TwIST,
-    iterate,
-    signal_level,
-)
+from cassi.solvers import FISTA, HQS, Constant, Geometric, Phases, TwIST, iterate, signal_level
 from cassi.solvers.schedules import as_schedule
 
 ALGORITHMS = shared.ALGORITHMS | {"GAP plain": lambda: GAP(accelerated=False)}

@@ -4,14 +4,7 @@ import math
 
 import pytest
 
-from cassi.systems import (
-    Curve,
-    Linear,
-    Polynomial,
-    Prism,
-    fitting_dispersions,
-    infer_bands,
-)
+from cassi.systems import Curve, Linear, Polynomial, Prism, fitting_dispersions, infer_bands
 from cassi.systems.dispersion import SELLMEIER, refractive_index
 
 WAVELENGTHS = [450.0, 500.0, 580.0, 650.0]

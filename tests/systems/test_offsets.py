@@ -39,7 +39,6 @@ def test_offsets_keep_their_digits():
     offsets = [0.0, 33.123456789]
     system = SDCassi(rand(3, 40), bands=2, offsets=offsets).bfloat16().float()
     assert system.offsets == tuple(offsets)
-    assert system.shifts is not None
     assert system.shifts.dtype == torch.float64
 
 
@@ -47,7 +46,6 @@ def test_changed_offsets_are_noticed():
     mask, x = rand(4, 5), rand(1, 3, 4, 5)
     system = SDCassi(mask, 3, offsets=[0.0, 1.5, 3.0], detector=9)
     system(x), system.pinv(system(x))
-    assert system.shifts is not None
     system.shifts.add_(0.25)
     other = SDCassi(mask, 3, offsets=[0.25, 1.75, 3.25], detector=9)
     y = other(x)

@@ -55,10 +55,7 @@ def test_wrong_key_lists_the_arrays(refused, camera, tmp_path):
         (["system.step=fast"], "system.step: expected a number of pixels per band, got 'fast'"),
         (["system=[1]"], "do not fit the config"),
         (["noise.snr_db=3"], "noise.snr_db: nothing is chosen there; give noise=NAME"),
-        (
-            ["system.offsets.glass=SF11", "system.bands=5"],
-            "dispersion@system.offsets=NAME",
-        ),
+        (["system.offsets.glass=SF11", "system.bands=5"], "dispersion@system.offsets=NAME"),
         (["dispersion@system.offsets=linear", "system.offsets=[1,2]"], "give both ~system.offsets"),
         (["model=null", "noise=null", "system.band=5"], "did you mean system.bands"),
         (["system.bands=0"], "at least 1"),
