@@ -21,10 +21,6 @@ LEFT_OUT = (
     "not instruction and not thread_count and not row_sums and not column_tiles"
     " and not larger_than and not compiles and not memory_is_kept and not export"
 )
-ORDERS = ("ascending", "descending")
-# As functions with gradients of any order, against dense matrices and other libraries.
-OPERATORS = ["forward_adjoint", "data_step", "gradients", "taps", "tv"]
-OPERATORS += ["signal", "dtypes", "transforms"]
 
 
 @pytest.fixture(scope="module")
@@ -49,15 +45,19 @@ def _pytest(*names):
     return ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", LEFT_OUT, *files]
 
 
-@pytest.mark.parametrize(
-    "order", ["shuffled", *(pytest.param(o, marks=pytest.mark.release) for o in ORDERS)]
-)
-@pytest.mark.parametrize(
-    "names", [("emulated_cases",), ("test_compiled*", *(f"test_{name}" for name in OPERATORS))]
-)
-def test_kernels(library, names, order):
+@pytest.mark.parametrize("names", ["emulated_cases", "test_compiled*"])
+def test_kernels(library, names):
     """Threads between two barriers may run in any order."""
-    _run(library, _pytest(*names), order=order)
+    _run(library, _pytest(names), order="shuffled")
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("order", ["ascending", "descending"])
+def test_operators_in_other_orders(library, order):
+    """As functions with gradients of any order too, against dense matrices and other libraries."""
+    names = "forward_adjoint data_step gradients taps tv signal dtypes transforms"
+    operators = (f"test_{name}" for name in names.split())
+    _run(library, _pytest("emulated_cases", "test_compiled*", *operators), order=order)
 
 
 def test_random_calls(library):

@@ -173,15 +173,14 @@ def test_one_rho_per_detector_pixel(name, samples):
 
 
 @every_system
-@pytest.mark.parametrize("rho", [0.0, 0.4, torch.tensor([0.3, 0.7]).double(), torch.inf])
-def test_one_value_spread_over_all_pixels_gives_the_same_bits(name, rho):
+def test_one_value_spread_over_all_pixels_gives_the_same_bits(name):
     system = EXAMPLES[name]()
     v, y = _pair(system)
-    spread = torch.as_tensor(rho, dtype=y.dtype).view(-1, 1, 1, 1).expand(-1, *y.shape[1:])
-    assert torch.equal(system.gram_solve(y, spread), system.gram_solve(y, rho))
-    assert torch.equal(system.data_step(v, y, spread), system.data_step(v, y, rho))
-    if rho is torch.inf:
-        assert torch.equal(system.data_step(v, y, rho), v)
+    for rho in (0.0, torch.tensor([0.3, 0.7]).double(), torch.inf):
+        spread = torch.as_tensor(rho, dtype=y.dtype).view(-1, 1, 1, 1).expand(-1, *y.shape[1:])
+        assert torch.equal(system.gram_solve(y, spread), system.gram_solve(y, rho))
+        assert torch.equal(system.data_step(v, y, spread), system.data_step(v, y, rho))
+    assert torch.equal(system.data_step(v, y, torch.inf), v)
 
 
 @pytest.mark.parametrize("name", ["sd_rows", "sd_two_shots", "sd_offsets_rows", "warped_rows"])
