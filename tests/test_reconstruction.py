@@ -1,7 +1,5 @@
 """What the commands do, as functions: the same bits."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hydra import initialize_config_module

@@ -1,7 +1,5 @@
 """Other libraries find in a camera what it is: their own tests pass, results are the same."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -2,7 +2,6 @@
 
 import json
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -166,7 +165,7 @@ def test_channels_of_ome_have_names(tmp_path):
     assert io.load_cube(tmp_path / "c.tif").wavelengths is None
 
 
-def _save_tiff(path: Path, values: np.ndarray, bits: int, photometric: int = 1) -> None:
+def _save_tiff(path, values, bits, photometric=1):
     """Write one page of pixels without gaps, as cameras do."""
     height, width = values.shape
     single = (values[..., None] >> np.arange(bits)[::-1]) & 1

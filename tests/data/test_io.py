@@ -147,5 +147,4 @@ def test_published_data(load, name, key, shape):
     if load is not io.load_measurement:
         assert 0 <= float(loaded.data.min()) <= float(loaded.data.max()) <= 1
     if path.suffix == ".tif":
-        assert loaded.wavelengths is not None
         assert (loaded.wavelengths[0], loaded.wavelengths[-1]) == (453.5, 648.0)

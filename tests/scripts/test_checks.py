@@ -1,7 +1,5 @@
 """The checks before a release: what they find in pages, and what they call a difference."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -78,18 +76,6 @@ def test_the_steps_on_a_gpu_are_printed():
     assert "--tool racecheck" in steps["racecheck"]
     for script in re.findall(r"scripts/\S+\.py", printed):
         assert (ROOT / script).exists()
-
-
-def test_some_steps_on_a_gpu_run_again_and_the_others_stay(tmp_path):
-    stand_in, out = tmp_path / "python", str(tmp_path / "out")
-    stand_in.write_text('#!/bin/sh\necho "| $WORD |"\n')
-    stand_in.chmod(0o755)
-    assert _gpu("--only", "tests|train", out, PYTHON=str(stand_in), WORD="first").returncode == 0
-    result = _gpu("--only", "train", out, PYTHON=str(stand_in), WORD="second")
-    rows = dict(re.findall(r"^\| (\w+) \| ok \| \d+ \|\s+(\w+)", result.stdout, re.MULTILINE))
-    assert rows == {"tests": "first", "train": "second"}
-    assert result.stdout.endswith("## train\n\n| second |\n")
-    assert _gpu("--onyl").returncode == 2
 
 
 def test_a_failed_step_on_a_gpu_is_told_and_the_next_one_runs(tmp_path):

@@ -1,7 +1,5 @@
 """Every notebook runs from top to bottom, and is kept without its outputs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

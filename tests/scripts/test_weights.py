@@ -1,7 +1,5 @@
 """The gate of new weights and what a further training of them begins with."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from shared import seeded, uniform

@@ -1,7 +1,5 @@
 """How far an annealing goes in noise, and how near a cube may come to a noisy measurement."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Error bars: of every value, of regions, and how they are scored."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
