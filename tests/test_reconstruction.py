@@ -92,8 +92,7 @@ def test_reconstructors_and_functions_are_methods(scene):
 
 def test_calibrate_gives_the_camera_of_the_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    random = torch.Generator().manual_seed(0)
-    nominal = cassi.SDCassi(torch.rand(64, 64, generator=random), bands=4)
+    nominal = cassi.SDCassi(torch.rand(64, 64, generator=torch.Generator().manual_seed(0)), bands=4)
     ramp = torch.linspace(0.2, 0.9, 64).view(1, 1, -1, 1).expand(1, 4, 64, 64)
     y, white = (Mismatch((0.4, -0.3)).measure(x, nominal) for x in (ramp, torch.ones(1, 4, 64, 64)))
     for name, values in (("mask", nominal.mask[0]), ("y", y[0]), ("white", white[0])):

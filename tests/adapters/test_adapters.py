@@ -1,6 +1,7 @@
 """Other libraries find in a camera what it is: their own tests pass, results are the same."""
 
 import numpy as np
+import pylops
 import pytest
 import torch
 
@@ -63,7 +64,6 @@ def _matrix(camera):
 
 
 def test_what_is_no_camera_is_refused():
-    pytest.importorskip("pylops")
     for adapt in (as_linear_operator, as_pylops):
         with pytest.raises(TypeError, match=r"expected a camera, such as cassi\.SDCassi, got int"):
             adapt(3)
@@ -71,7 +71,6 @@ def test_what_is_no_camera_is_refused():
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_camera_passes_the_dot_test_of_pylops(name):
-    pylops = pytest.importorskip("pylops")
     camera = EXAMPLES[name]().double()
     operator = as_pylops(camera)
     assert operator.dims == camera.cube_shape
@@ -80,7 +79,6 @@ def test_every_camera_passes_the_dot_test_of_pylops(name):
 
 
 def test_pylops(camera, cubes):
-    pylops = pytest.importorskip("pylops")
     operator = as_pylops(camera)
     y = operator @ cubes[0].numpy()  # of the shape of the measurement
     assert np.array_equal(y, camera(cubes[:1])[0].numpy())

@@ -70,8 +70,7 @@ every_op = pytest.mark.parametrize("name", NAMES)
 
 
 def _rand(*shape):
-    generator = torch.Generator().manual_seed(sum(shape))
-    return 2 * torch.rand(shape, generator=generator) - 1
+    return 2 * torch.rand(shape, generator=torch.Generator().manual_seed(sum(shape))) - 1
 
 
 def _scan(batch, length, channels, states):

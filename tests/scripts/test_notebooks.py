@@ -6,11 +6,9 @@ import re
 import sys
 from pathlib import Path
 
+import nbclient
+import nbformat
 import pytest
-
-nbformat = pytest.importorskip("nbformat", reason="needs nbformat")
-nbclient = pytest.importorskip("nbclient", reason="needs nbclient")
-pytest.importorskip("ipykernel", reason="needs ipykernel")
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

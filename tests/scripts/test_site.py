@@ -32,8 +32,6 @@ def test_links_lead_to_files(path):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """Build the site; strictly, as mkdocs.yml says: a warning is an error."""
-    pytest.importorskip("mkdocstrings", reason="needs the extra docs")
-    pytest.importorskip("latex2mathml", reason="needs the extra docs")
     folder = tmp_path_factory.mktemp("site")
     build = ("-m", "mkdocs", "build", "--site-dir", folder)
     python(*build, NO_MKDOCS_2_WARNING="1", CASSI_DOCS_RUN="")
@@ -79,7 +77,6 @@ def test_site_has_every_command_and_config_file(site):
 
 
 def test_pictures_that_a_notebook_draws_are_found_beside_it():
-    pytest.importorskip("mkdocs", reason="needs the extra docs")
     from scripts.docs.hooks import on_page_markdown
 
     page = SimpleNamespace(file=SimpleNamespace(src_uri="tutorials/train_and_evaluate.md"))

@@ -153,9 +153,8 @@ def test_region_is_surer_than_its_pixels_and_less_than_if_independent(result):
 
 
 def test_region_of_white_errors_falls_as_one_over_the_root():
-    random = torch.Generator().manual_seed(3)
     ones = torch.ones(1, 4, 128, 128)
-    white = torch.randn(1, 4, 128, 128, generator=random)
+    white = torch.randn(1, 4, 128, 128, generator=torch.Generator().manual_seed(3))
     result = cassi.Reconstruction(ones, ones, white, [], [])
     found = uncertainty.region(result, (slice(5, 10), slice(7, 12)))
     expected = load_spread().factor_of(25) / 5

@@ -23,8 +23,7 @@ QUICK = ("solver.iterations=3", "degree=1")
 @pytest.fixture
 def bench(tmp_path):
     """Files of a camera that is off: mask, two snapshots, a white and a monochromatic frame."""
-    generator = torch.Generator().manual_seed(0)
-    mask = torch.rand(HEIGHT, WIDTH, generator=generator)
+    mask = torch.rand(HEIGHT, WIDTH, generator=torch.Generator().manual_seed(0))
     camera = SDCassi(mask, BANDS)
     rows = torch.linspace(0, 1, HEIGHT).view(-1, 1).expand(-1, WIDTH)
     bands = torch.linspace(0, 1, BANDS).view(-1, 1, 1)
