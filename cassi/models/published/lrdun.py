@@ -26,17 +26,16 @@ from cassi.models.published.ssr import HALVINGS, Modulation, RectifyingUNet, Rel
 from cassi.models.registry import register
 
 
-class ModulationBlock(Residuals):
-    """Twice: x + modulation(x), then x + feed_forward(x), on `(B, H, W, c)`."""
+def modulation_block(dim: int) -> Residuals:
+    """Return twice: x + modulation(x), then x + feed_forward(x), on `(B, H, W, c)`."""
 
-    def __init__(self, dim: int) -> None:
-        def modulate() -> PreNorm:
-            return PreNorm(LayerNorm(dim), Modulation(dim))
+    def modulate() -> PreNorm:
+        return PreNorm(LayerNorm(dim), Modulation(dim))
 
-        def feed() -> PreNorm:
-            return PreNorm(InstanceNorm(dim), feed_forward(dim, 2.66))
+    def feed() -> PreNorm:
+        return PreNorm(InstanceNorm(dim), feed_forward(dim, 2.66))
 
-        super().__init__(WSA=modulate(), FFN_1=feed(), SWSA=modulate(), FFN_2=feed())
+    return Residuals(WSA=modulate(), FFN_1=feed(), SWSA=modulate(), FFN_2=feed())
 
 
 class ImageNet(RectifyingUNet):
@@ -50,7 +49,7 @@ class ImageNet(RectifyingUNet):
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.embedding = Conv(dim, dim, 3)
-        self.build(dim, dim, ModulationBlock)
+        self.build(dim, dim, modulation_block)
 
     def forward(self, x: Tensor) -> Tensor:
         """Denoise `(B, H, W, dim)`."""
@@ -59,27 +58,21 @@ class ImageNet(RectifyingUNet):
         return restored.permute(0, 2, 3, 1)
 
 
-class SpectraNet(nn.Module):
-    """Convolutions along the bands of the spectra of the factorization.
+def spectra_net(bands: int, dim: int) -> Residuals:
+    """Return what denoises spectra `(B, dim, C)`: x + convolutions along the bands.
 
     Source: Huang et al., CVPR 2026, section 3.4.
     """
-
-    def __init__(self, bands: int, dim: int) -> None:
-        super().__init__()
-        inner = 2 * dim
-        self.net = nn.Sequential(
-            nn.LayerNorm(bands),
-            nn.Conv1d(dim, inner, 3, padding=1, bias=False),
-            nn.GELU(),
-            nn.Conv1d(inner, inner, 5, padding=2, groups=inner, bias=False),
-            nn.GELU(),
-            nn.Conv1d(inner, dim, 3, padding=1, bias=False),
-        )
-
-    def forward(self, spectra: Tensor) -> Tensor:
-        """Denoise `(B, dim, C)`."""
-        return spectra + self.net(spectra)
+    inner = 2 * dim
+    layers = (
+        nn.LayerNorm(bands),
+        nn.Conv1d(dim, inner, 3, padding=1, bias=False),
+        nn.GELU(),
+        nn.Conv1d(inner, inner, 5, padding=2, groups=inner, bias=False),
+        nn.GELU(),
+        nn.Conv1d(inner, dim, 3, padding=1, bias=False),
+    )
+    return Residuals(net=nn.Sequential(*layers))
 
 
 class FirstSpectra(nn.Module):
@@ -156,7 +149,7 @@ class LRDUN(Staged):
         self.init_A = in_order(net=nn.Sequential(blur, nn.GELU(), point))
         self.eta_As = nn.Parameter(torch.full((stages,), 1e-4))
         self.eta_Es = nn.Parameter(torch.full((stages,), 1e-4))
-        self.proxy_net_Es = nn.ModuleList(SpectraNet(bands, dim) for _ in range(stages))
+        self.proxy_net_Es = nn.ModuleList(spectra_net(bands, dim) for _ in range(stages))
         self.proxy_net_As = nn.ModuleList(ImageNet(dim) for _ in range(stages))
         # Published weights have them, the published arithmetic does not use them.
         self.para_nets = nn.ModuleList(RelaxationNet(bands, 2) for _ in range(stages))

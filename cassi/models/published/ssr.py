@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from cassi.models.layers import (
     Residuals,
     draw_narrow,
     feed_forward,
+    on_pixels,
     pad_to_multiple,
     padded,
     pool_rectified,
@@ -105,14 +107,12 @@ class SpatialWeights(nn.Module):
         return self.out(self.SW(u) * self.Estimator(u))
 
 
-class SpatialBlock(Residuals):
-    """x + modulation(x), then x + weights(x)."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__(
-            CMB=PreNorm(LayerNorm(dim), Modulation(dim)),
-            SAB=PreNorm(InstanceNorm(dim), SpatialWeights(dim)),
-        )
+def spatial_block(dim: int) -> Residuals:
+    """Return x + modulation(x), then x + weights(x)."""
+    return Residuals(
+        CMB=PreNorm(LayerNorm(dim), Modulation(dim)),
+        SAB=PreNorm(InstanceNorm(dim), SpatialWeights(dim)),
+    )
 
 
 class RectifyingUNet(nn.Module):
@@ -158,7 +158,7 @@ class Block(nn.Module):
             WSSA=PreNorm(LayerNorm(dim), WindowedChannelAttention(dim, bands)),
             FFN=PreNorm(InstanceNorm(dim), feed_forward(dim, 4)),
         )
-        self.SRB = SpatialBlock(dim)
+        self.SRB = spatial_block(dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to the same, H and W multiples of 8."""
@@ -199,14 +199,6 @@ class Rectifier(RectifyingUNet):
         return padded(lambda z: self.pass_through(self.mask_embedding(z, optics)), x, MULTIPLE)
 
 
-class SpatialRefinement(SpatialBlock):
-    """A spatial block on cubes `(B, C, H, W)`."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, C, H, W)` to the same."""
-        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-
-
 class RelaxationNet(nn.Module):
     """Estimate numbers from a cube, one by default: how far to go towards the measurement."""
 
@@ -242,7 +234,7 @@ class SSR(Staged):
         self.initial = Point(2 * bands, bands, bias=True)
         self.rhos = nn.ModuleList(RelaxationNet(bands) for _ in range(stages))
         self.net_stage = nn.ModuleList(
-            part(bands) for _ in range(stages) for part in (Rectifier, SpatialRefinement)
+            part(bands) for _ in range(stages) for part in (Rectifier, spatial_block)
         )
 
     def iterates(self, y: Tensor, system: Camera) -> Iterator[Tensor]:
@@ -262,6 +254,6 @@ class SSR(Staged):
         def apply(projected: Tensor, rho: Tensor) -> Tensor:
             wide = projected.dtype  # of the measurement, also under autocast
             z = torch.lerp(x.to(wide), projected, rho.to(wide))
-            return self.compute(refine, self.compute(rectify, z, mask))
+            return self.compute(partial(on_pixels, refine), self.compute(rectify, z, mask))
 
         return apply
