@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
 from cassi.methods.wrapper import Wrapper
 from cassi.solvers import LinearSystem, Solution
+from cassi.solvers.base import Options
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,7 @@ class Blended(Wrapper):
         if not 0 <= self.share < 1:
             raise ValueError(f"blend: expected a share from 0 to below 1, got {self.share}")
 
-    def run(
-        self, y: Tensor, system: LinearSystem, *, x0: Tensor | None = None, **given: Any
-    ) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
-        found = self.method.run(y, system, x0=x0, **given)
+        found, x0 = self.method.run(y, system, **given), given.get("x0")
         return found if x0 is None else replace(found, x=torch.lerp(found.x, x0, self.share))

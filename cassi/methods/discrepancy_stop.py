@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import Tensor
+from typing_extensions import Unpack
 
 from cassi.checks import not_negative
 from cassi.methods.wrapper import StopWhen, Wrapper
-from cassi.solvers import Callback, LinearSystem, Solution, Solver, Statistics
+from cassi.solvers import LinearSystem, Solution, Solver
+from cassi.solvers.base import Options, take
 from cassi.solvers.linear_system import seen
 from cassi.solvers.statistics import relative_noise
 
@@ -47,20 +48,12 @@ class DiscrepancyStop(Wrapper):
         """Whether the result of a sample does not depend on its batch: one residual stops all."""
         return self.method.shares_batch and (self.fraction == 0 or self.method.noise == 0)
 
-    def run(
-        self,
-        y: Tensor,
-        system: LinearSystem,
-        *,
-        x0: Tensor | None = None,
-        callback: Callback | None = None,
-        statistics: Statistics | None = None,
-        **given: Any,
-    ) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
+        x0, callback, _, statistics = take(given)
         noise = relative_noise(seen(y, system), system, self.method.noise, statistics)
         least = self.fraction * float(noise.max())
-        monitor = StopWhen(callback, lambda iteration: iteration.residual < least)
-        found = self.method.run(y, system, x0=x0, callback=monitor, statistics=statistics, **given)
+        given["callback"] = StopWhen(callback, lambda iteration: iteration.residual < least)
+        found = self.method.run(y, system, **given)
         fits_noise = bool(found.history) and found.history[-1].residual < least
         return replace(found, x=x0) if fits_noise and x0 is not None else found

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
+from typing_extensions import Unpack
 
 from cassi.checks import not_negative
 from cassi.methods.wrapper import check_method
 from cassi.solvers import LinearSystem, Reconstructor, Solution, Statistics
+from cassi.solvers.base import Options
 from cassi.solvers.linear_system import seen
 from cassi.solvers.statistics import check_noise
 
@@ -63,22 +65,15 @@ class NoiseThreshold:
     def _chosen(self, is_noisy: bool) -> Reconstructor:
         return self.noisy if is_noisy else self.clean
 
-    def run(
-        self,
-        y: Tensor,
-        system: LinearSystem,
-        *,
-        statistics: Statistics | None = None,
-        **given: Any,
-    ) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
         if self.noise == "auto":
-            statistics = statistics or Statistics(lambda: [(seen(y, system), system)])
-            is_noisy = not bool((statistics.noise < self.threshold).all())
-            statistics = statistics if is_noisy else statistics.without_noise()
+            known = given.get("statistics") or Statistics(lambda: [(seen(y, system), system)])
+            is_noisy = not bool((known.noise < self.threshold).all())
+            given["statistics"] = known if is_noisy else known.without_noise()
         else:
             is_noisy = self.noise >= self.threshold
-        return self._chosen(is_noisy).run(y, system, statistics=statistics, **given)
+        return self._chosen(is_noisy).run(y, system, **given)
 
     def __call__(self, y: Tensor, system: LinearSystem) -> Tensor:
         """Reconstruct: `(B, K, H, W')` → `(B, C, H, W)`."""

@@ -9,10 +9,11 @@ from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
 from cassi.methods.wrapper import check_method
-from cassi.solvers import Callback, Iteration, LinearSystem, Reconstructor, Solution, Statistics
-from cassi.solvers.base import wants_cube
+from cassi.solvers import Callback, Iteration, LinearSystem, Reconstructor, Solution
+from cassi.solvers.base import Options, take, wants_cube
 
 
 @dataclass(frozen=True)
@@ -106,23 +107,19 @@ class Restarts:
         y: Tensor,
         system: LinearSystem,
         *,
-        x0: Tensor | None = None,
-        callback: Callback | None = None,
-        objective: bool = False,
-        statistics: Statistics | None = None,
         checkpoint: Checkpoint | None = None,
+        **given: Unpack[Options],
     ) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`.
 
         Args:
             y: measurement `(B, K, H', W')`.
             system: the camera.
-            x0: first cube `(B, C, H, W)`, in place of the start's.
-            callback: called after every iteration of every pass; True ends the run.
-            objective: record the objective, where there is one.
-            statistics: of the whole measurement, where y is a part of it.
-            checkpoint: keeps the result of every pass; a run resumes from the last one.
+            checkpoint: keeps the result of every pass, and has that of an earlier run.
+            given: see `cassi.solvers.base.Options`. A first cube is in place of the start's; a
+                callback that returns True ends all passes.
         """
+        x0, callback, objective, statistics = take(given)
         began, first, history, x = time.perf_counter(), 0, [], x0
         if (kept := None if checkpoint is None else checkpoint.read()) is not None:
             first, x, history = kept.passes, kept.x.to(y), list(kept.history)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import Tensor
+from typing_extensions import Unpack
 
 from cassi.checks import not_negative
 from cassi.methods.wrapper import StopWhen, Wrapper
-from cassi.solvers import Callback, LinearSystem, Solution, Solver, Timed
+from cassi.solvers import LinearSystem, Solution, Solver, Timed
+from cassi.solvers.base import Options
 from cassi.solvers.schedules import as_schedule
 
 
@@ -41,16 +42,9 @@ class TimeLimit(Wrapper):
         """False: the clock stops all samples together."""
         return False
 
-    def run(
-        self,
-        y: Tensor,
-        system: LinearSystem,
-        *,
-        callback: Callback | None = None,
-        **given: Any,
-    ) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
         sigma = Timed(as_schedule(self.method.sigma), time.perf_counter() + self.seconds)
         timed = replace(self.method, sigma=sigma, heldout=0.0)
-        clock = StopWhen(callback, lambda _: sigma.is_over)
-        return timed.run(y, system, callback=clock, **given)
+        given["callback"] = StopWhen(given.get("callback"), lambda _: sigma.is_over)
+        return timed.run(y, system, **given)

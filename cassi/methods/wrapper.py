@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from cassi.solvers import Callback, Iteration, LinearSystem, Reconstructor, Solution
-from cassi.solvers.base import wants_cube
+from cassi.solvers.base import Options, wants_cube
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Wrapper:
         """The network that it runs, if any."""
         return self.method.network
 
-    def run(self, y: Tensor, system: LinearSystem, **given: Any) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
         return self.method.run(y, system, **given)
 

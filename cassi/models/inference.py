@@ -11,11 +11,11 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from cassi.models.registry import Card
 from cassi.precision import autocast, check_precision, warn_if_slow
 from cassi.solvers import (
-    Callback,
     Reconstructor,
     Solution,
     Solver,
@@ -23,6 +23,7 @@ from cassi.solvers import (
     refine,
     relative_noise,
 )
+from cassi.solvers.base import Options, take
 from cassi.solvers.early_stopping import StoppingPoint
 from cassi.solvers.function import one_iteration
 from cassi.solvers.linear_system import seen
@@ -192,32 +193,16 @@ class Inference(nn.Module):
         return x.float()
 
     @torch.no_grad()
-    def run(
-        self,
-        y: Tensor,
-        system: Any,
-        *,
-        x0: Tensor | None = None,
-        callback: Callback | None = None,
-        objective: bool = False,
-        statistics: Statistics | None = None,
-    ) -> Solution:
-        """Reconstruct y and report how it went, as `cassi.solvers.Solver.run`.
+    def run(self, y: Tensor, system: Any, **given: Unpack[Options]) -> Solution:
+        """Reconstruct y `(B, K, H', W')` and report how it went; see `cassi.solvers.Reconstructor`.
 
-        Args:
-            y: measurement `(B, K, H', W')`.
-            system: the camera.
-            x0: None: a network takes no first cube.
-            callback: called once, with statistics and cube.
-            objective: has no effect: a network minimises none.
-            statistics: of the whole measurement, where y is a part of one.
+        It takes no first cube, and has one iteration and no objective.
 
         Raises:
             ValueError: the camera does not fit the network, the cube is not finite, or there is a
                 first cube.
         """
-        if x0 is not None:
-            raise ValueError("x0: expected None, a network takes no first cube")
+        _, callback, _, statistics = take(given, "network")
         start = time.perf_counter()
         y = self._prepare(y, system)
         x = self._reconstruct(y, system, statistics)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from cassi.solvers.linear_system import LinearSystem
 from cassi.solvers.statistics import Statistics
@@ -153,6 +154,45 @@ class Solution:
         return self
 
 
+class Options(TypedDict, total=False):
+    """What `Reconstructor.run` takes by name; all of it may be left out.
+
+    Attributes:
+        x0: first cube `(B, C, H, W)`, in the units of the result.
+        callback: called after every iteration with statistics and cube; True stops.
+        objective: record the objective, where there is one; of a solver in units of the squared
+            signal level.
+        statistics: of the whole measurement, where y is a part of one.
+    """
+
+    x0: Tensor | None
+    callback: Callback | None
+    objective: bool
+    statistics: Statistics | None
+
+
+def take(
+    given: Options, owner: str = ""
+) -> tuple[Tensor | None, Callback | None, bool, Statistics | None]:
+    """Return first cube, callback, objective and statistics.
+
+    Args:
+        given: what a method was given by name.
+        owner: of a method that takes no first cube.
+
+    Raises:
+        TypeError: a name is not one of `Options`.
+        ValueError: there is a first cube where the method takes none.
+    """
+    if unknown := given.keys() - Options.__optional_keys__:
+        known = ", ".join(sorted(Options.__optional_keys__))
+        raise TypeError(f"run: expected {known}, got {', '.join(sorted(unknown))}")
+    x0 = given.get("x0")
+    if owner and x0 is not None:
+        raise ValueError(f"x0: expected None, a {owner} takes no first cube")
+    return x0, given.get("callback"), given.get("objective", False), given.get("statistics")
+
+
 class Reconstructor(Protocol):
     """Recovers a cube from a measurement: a solver, a network, or a function of the user."""
 
@@ -176,27 +216,6 @@ class Reconstructor(Protocol):
         """The network that it runs, if any."""
         ...
 
-    def run(
-        self,
-        y: Tensor,
-        system: LinearSystem,
-        *,
-        x0: Tensor | None = None,
-        callback: Callback | None = None,
-        objective: bool = False,
-        statistics: Statistics | None = None,
-    ) -> Solution:
-        """Reconstruct a measurement.
-
-        Args:
-            y: measurement `(B, K, H', W')`, any unit.
-            system: the camera.
-            x0: first cube `(B, C, H, W)`, in the unit of the result.
-            callback: called after every iteration with statistics and cube; True stops the run.
-            objective: record the objective, where there is one.
-            statistics: of the whole measurement, where y is a part of it.
-
-        Returns:
-            The cube `(B, C, H, W)`, in the unit in which A x = y, and statistics of the run.
-        """
+    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
+        """Reconstruct y `(B, K, H, W')`, a measurement of the camera, and report how it went."""
         ...

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
-from cassi.solvers.base import Callback, Iteration, Solution
+from cassi.solvers.base import Callback, Iteration, Options, Solution, take
 from cassi.solvers.linear_system import seen
-from cassi.solvers.statistics import Statistics
 
 
 @dataclass(frozen=True)
@@ -34,19 +34,9 @@ class Function:
     shares_batch: bool = True
 
     @torch.no_grad()
-    def run(
-        self,
-        y: Tensor,
-        system: Any,
-        *,
-        x0: Tensor | None = None,
-        callback: Callback | None = None,
-        objective: bool = False,
-        statistics: Statistics | None = None,
-    ) -> Solution:
-        """Reconstruct y, see `Reconstructor.run`; ValueError if a first cube `x0` is given."""
-        if x0 is not None:
-            raise ValueError("x0: expected None, a function takes no first cube")
+    def run(self, y: Tensor, system: Any, **given: Unpack[Options]) -> Solution:
+        """Reconstruct y; see `Reconstructor.run`. It takes no first cube and no statistics."""
+        _, callback, _, _ = take(given, "function")
         start = time.perf_counter()
         y = seen(y, system)
         x = self.function(y, system)

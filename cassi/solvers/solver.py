@@ -8,9 +8,19 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
 from cassi.checks import not_negative, whole_number
-from cassi.solvers.base import Algorithm, Callback, Iteration, Prior, Solution, wants_cube
+from cassi.solvers.base import (
+    Algorithm,
+    Callback,
+    Iteration,
+    Options,
+    Prior,
+    Solution,
+    take,
+    wants_cube,
+)
 from cassi.solvers.early_stopping import (
     HeldOutMonitor,
     StoppingPoint,
@@ -93,30 +103,15 @@ class Solver:
         return self.tol == 0 and not (self.heldout > 0 and self.noise == "auto")
 
     @torch.no_grad()
-    def run(
-        self,
-        y: Tensor,
-        system: LinearSystem,
-        *,
-        x0: Tensor | None = None,
-        callback: Callback | None = None,
-        objective: bool = False,
-        statistics: Statistics | None = None,
-    ) -> Solution:
-        """Reconstruct a measurement; the cube is in the unit in which A x = y.
+    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
+        """Reconstruct y and report how it went; the cube is in the unit in which A x = y.
 
         Args:
             y: measurement `(B, K, H', W')` of the camera.
             system: the camera.
-            x0: first cube `(B, C, H, W)`, in the unit of the result.
-            callback: called after every iteration with statistics and cube; True stops the run.
-            objective: record the objective, in units of the squared signal level.
-            statistics: of the whole measurement, where y is a part of it.
-
-        Raises:
-            TypeError: y is not a tensor.
-            ValueError: y is not `(B, K, H', W')`, or holds NaN or infinity.
+            given: see `Options`.
         """
+        x0, callback, objective, statistics = take(given)
         began = time.perf_counter()
         measured = seen(y, system)
         if statistics is None and self._may_stop_early(system):
@@ -127,7 +122,7 @@ class Solver:
         if damped or self.consistent or self.heldout:
             noise = relative_noise(y, system, self.noise, statistics)
         sigma, count = as_schedule(self.sigma), self.iterations
-        rho = given = as_schedule(self.algorithm.rho if self.rho is None else self.rho)
+        rho = own = as_schedule(self.algorithm.rho if self.rho is None else self.rho)
         seeming, point = noise, None
         if statistics is not None and noise is not None and self._stops_early(noise, system):
             whole, shown = statistics, noise
@@ -137,13 +132,13 @@ class Solver:
             seeming = noise * point.factor
             noise = torch.minimum(seeming, point.error / size)
         if damped and seeming is not None:
-            rho = damped_schedule(given, seeming, y, system, statistics)
+            rho = damped_schedule(own, seeming, y, system, statistics)
 
         def start() -> Tensor | None:
             if x0 is not None:
                 return x0 / level
             # The pseudo-inverse amplifies noise that dark mask pixels let through.
-            return None if rho is given else damped_inverse(y, system, rho(0, count))
+            return None if rho is own else damped_inverse(y, system, rho(0, count))
 
         solution = iterate(
             self.algorithm,
