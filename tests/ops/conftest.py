@@ -19,6 +19,7 @@ from torch import Tensor
 from cassi import ops
 from cassi.ops import (
     _reference,
+    _reference_groups,
     _reference_scan,
     _reference_signal,
     _reference_taps,
@@ -75,7 +76,8 @@ def full_masks() -> Callable[[Array, int, int], Array]:
 
 def reference(name: str) -> Callable[..., Any]:
     """Find the pure-torch kernel of an operator."""
-    modules = (_reference, _reference_tv, _reference_signal, _reference_taps, _reference_scan)
+    signal = (_reference_signal, _reference_scan, _reference_groups)
+    modules = (_reference, _reference_tv, _reference_taps, *signal)
     return next(getattr(module, name) for module in modules if hasattr(module, name))
 
 
@@ -127,7 +129,7 @@ def _assert_close(name: str, args: tuple[Any, ...], got: tuple[Tensor, ...], ulp
             continue
         # The dtype of a gram says which of its eigenvalues are rounding errors.
         exact.append(value if argument == "gram" else value.double())
-        if argument not in ("weight", "rho", "dual", "grad", "taps"):
+        if argument not in ("weight", "threshold", "rho", "dual", "grad", "taps"):
             sums = torch.promote_types(sums, value.dtype)
     expected = _results(reference(name)(*exact))
     for g, e, scale in zip(got, expected, _scales(name, exact, expected), strict=True):
