@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 
 from cassi import ops
-from cassi.ops import _reference, _reference_scan, _reference_signal, _reference_taps, _reference_tv
+from cassi.ops import (
+    _reference,
+    _reference_groups,
+    _reference_scan,
+    _reference_signal,
+    _reference_taps,
+    _reference_tv,
+)
 from cassi.ops._library import kernels
 
 RANK = 3
@@ -63,7 +70,8 @@ def full_masks():
 
 def reference(name):
     """Find the pure-torch kernel of an operator."""
-    modules = (_reference, _reference_tv, _reference_signal, _reference_taps, _reference_scan)
+    signal = (_reference_signal, _reference_scan, _reference_groups)
+    modules = (_reference, _reference_tv, _reference_taps, *signal)
     return next(getattr(module, name) for module in modules if hasattr(module, name))
 
 
@@ -115,7 +123,7 @@ def _assert_close(name, args, got, ulps):
             continue
         # The dtype of a gram says which of its eigenvalues are rounding errors.
         exact.append(value if argument == "gram" else value.double())
-        if argument not in ("weight", "rho", "dual", "grad", "taps"):
+        if argument not in ("weight", "threshold", "rho", "dual", "grad", "taps"):
             sums = torch.promote_types(sums, value.dtype)
     expected = _results(reference(name)(*exact))
     for g, e, scale in zip(got, expected, _scales(name, exact, expected), strict=True):

@@ -160,6 +160,18 @@ def test_bands_of_every_reach(shots, limit, blocks, parity, damping_per_pixel, m
         parity("band_solve", _channels_last(r), gram.double(), damping)
 
 
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_groups_in_few_blocks(blocks, parity, monkeypatch):
+    """More groups, patches and numbers than a block has threads."""
+    monkeypatch.setenv("CASSI_EMULATED_BLOCKS", str(blocks))
+    for matches, channels, patch in ((9, 8, 4), (48, 3, 2), (1, 70, 3), (2, 1, 1)):
+        groups = torch.randint(0, 7 * 40, (2, 33, matches))
+        image = torch.rand(2, channels, 7, 40)
+        for layout, dtype in product(LAYOUTS, (torch.float32, torch.float64)):
+            args = layout(image.to(dtype)), groups, torch.tensor([0.8]), patch
+            parity("shrink_groups", *args, ulps=64.0)  # of thousands of rotations
+
+
 @pytest.mark.parametrize("shots", [1, 2])
 @pytest.mark.parametrize("need", [(False, False), (False, True), (True, False), (True, True)])
 def test_gradients_that_are_needed(shots, need, parity, camera_arguments):

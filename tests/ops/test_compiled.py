@@ -34,6 +34,7 @@ OTHERS = {
     "band_solve": lambda: [_rand(2, 2, 9, 41), _band_gram(2, 9, 41), _damping(2, 2, 9, 41)],
     "selective_scan": lambda: _scan(2, 67, 19, 5),
     "selective_scan_backward": lambda: [_rand(2, 67, 19), *_scan(2, 67, 19, 5)],
+    "shrink_groups": lambda: [_rand(2, 5, 9, 33), _groups(2, 21, 7, 9 * 33), _levels(2), 3],
 }
 # The same, of which every thread gets a part.
 LARGE = {
@@ -63,6 +64,10 @@ LARGE = {
     ],
     "selective_scan": lambda: [_scan(3, 70, 90, 16)],
     "selective_scan_backward": lambda: [[_rand(3, 70, 90), *_scan(3, 70, 90, 16)]],
+    "shrink_groups": lambda: [
+        [_rand(2, 8, 40, 50), _groups(2, 500, 24, 2000), _levels(2), 4],
+        [_rand(1, 3, 40, 50), _groups(1, 70, 48, 2000), _levels(1), 5],
+    ],
 }
 NAMES = [*CAMERA, *OTHERS]
 ONLY_REFERENCE = {"tv_prox_backward"}
@@ -81,7 +86,17 @@ def _scan(batch, length, channels, states):
             *of_states]  # fmt: skip
 
 
-def _damping(*shape):
+def _groups(batch: int, count: int, matches: int, pixels: int) -> Tensor:
+    """Positions of patches, a few of which reach beyond the image."""
+    generator = torch.Generator().manual_seed(count)
+    return torch.randint(-5, pixels + 5, (batch, count, matches), generator=generator)
+
+
+def _levels(batch: int) -> Tensor:
+    return torch.tensor([1.5, 0.4])[:batch]
+
+
+def _damping(*shape: int) -> Tensor:
     """Some pixels have no influence."""
     rho = 1.1 + _rand(*shape)
     return torch.where(rho > 1.9, torch.inf, rho)

@@ -43,6 +43,7 @@ FITTING = {
     "adjoint_taps": (Y, M, TAPS, STARTS),
     "mask_adjoint_taps": (X, Y, TAPS, STARTS, False, True),
     "band_solve": (Y, torch.ones(B, 2 * K, K, H, WIDE), RHO),
+    "shrink_groups": (X, torch.zeros(B, 3, 2, dtype=torch.int64), EACH, 2),
     "selective_scan": (X[:, 0], X[:, 0], -torch.ones(B, W, K), Y[:, 0, :, :K], Y[:, 0, :, :K]),
     "selective_scan_backward": (
         X[:, 0],
@@ -63,6 +64,7 @@ FREE = {
     "adjoint_subspace": [(1, 2)],  # rank
     "gram": [(0, 0), (0, 1), (0, 3), (0, 4)],
     "tv_prox": [(0, 1), (0, 2), (0, 3)],
+    "shrink_groups": [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2)],
     "convolve1d": [(0, 1), (1, 1)],
     "correlate1d": [(0, 1), (1, 1)],
     "trilinear": [(0, 2)],
@@ -223,6 +225,10 @@ mask_adjoint_taps(ones(1, 1, 1, 1), ones(1, 2**60, 1, 1), ones(1, 1, 1), S, True
 band_solve(ones(1, 2**24, 1, 1), ones(1, 2**24, 2**24, 1, 1), R)
 band_solve(ones(1, 1, 1, 2**30), ones(1, 2**30, 1, 1, 2**30), R)
 trilinear_backward(ones(2**40, 2**19), ones(2**40, 8, 2**19), ones(2**40, 3))
+shrink_groups(ones(1, 2**50, 1, 1), S.expand(1, 1, 2), ones(1), 1)
+shrink_groups(ones(1, 1, 2**31, 2**31), S.expand(1, 1, 2), ones(1), 1)
+shrink_groups(ones(1, 1, 1, 1), S.expand(1, 2**60, 2), ones(1), 1)
+shrink_groups(ones(1, 2**20, 1, 1), S.expand(1, 1, 2**60), ones(1), 1)
 selective_scan(*[ones(1, 2**50, 1)] * 2, R[0], *[ones(1, 2**50, 1)] * 2)
 selective_scan(*[ones(2**40, 1, 2**20)] * 2, ones(1, 2**20, 1), *[ones(2**40, 1, 1)] * 2)
 selective_scan(*[ones(1, 1, 1)] * 2, ones(1, 1, 2**40), *[ones(1, 1, 2**40)] * 2)

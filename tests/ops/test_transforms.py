@@ -22,6 +22,7 @@ EACH, PIXELS = RHO[..., None, None, None], _rand(N, 1, 2, H, WIDE)
 G = torch.stack([kernels.gram(m, C, STEP) for m in M])
 DUAL = _rand(N, B, 2, C, H, W) * 0.01
 BASIS = _rand(N, 1, C, 2)
+GROUPS = torch.tensor([[[0, 7, 1], [2, 2, 11]]] * B)
 TAPS, STARTS = _rand(N, 1, C, 2), torch.tensor([[0, 1, 3]])
 BAND = torch.stack([ops.gram_taps(m[0], TAPS[0, 0], STARTS[0], WIDE) for m in M])
 # op: a call on one entry's tensors, tensors with N entries each
@@ -60,6 +61,7 @@ MAPPED = {
         lambda u, delta, rates, b, c: kernels.selective_scan(u, delta, -rates, b, c),
         (X[:, :, 0], X[:, :, 1], _rand(N, 1, W, 2), Y[:, :, 0, :, :2], Y[:, :, 1, :, :2]),
     ),
+    "shrink_groups": (lambda x, t: kernels.shrink_groups(x, GROUPS, t, 2), (X, RHO)),
     "trilinear": (lambda f, p: kernels.trilinear(f, p), (_rand(N, 4, 8, 2), _rand(N, 4, 3))),
 }
 

@@ -8,7 +8,7 @@ import torch
 from shared import uniform
 
 from cassi.priors import TV, Compose, LowRank, NonLocalLowRank, SpectralTV, Stages, Wavelet
-from cassi.priors.non_local import _shrink_singular_values, match_patches, patch_grid
+from cassi.priors.non_local import match_patches, patch_grid
 from cassi.priors.subspace import from_subspace, spectral_basis, to_subspace
 
 _cube = partial(uniform, dtype=torch.float64)
@@ -127,18 +127,6 @@ def test_matches_are_those_of_a_search():
         }
         assert group[0] == r * 11 + c
         assert set(group) == set(sorted(distances, key=distances.__getitem__)[:matches])
-
-
-@pytest.mark.parametrize("shape", [(5, 4, 9), (5, 9, 4)])
-def test_singular_values_are_shrunk(shape):
-    stack = _cube(*shape)
-    threshold = 0.7
-    u, s, v = np.linalg.svd(stack.numpy(), full_matrices=False)
-    kept = s > threshold
-    root = np.sqrt(np.where(kept, s**2 - threshold**2, 0))
-    expected = (u * np.where(kept, (s + root) / 2, 0)[:, None]) @ v
-    got = _shrink_singular_values(stack, torch.tensor(threshold, dtype=torch.float64))
-    np.testing.assert_allclose(got.numpy(), expected, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("rank", [None, 4])
