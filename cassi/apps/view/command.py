@@ -56,7 +56,7 @@ def serve(given: argparse.Namespace) -> None:
     from cassi.apps.view.server import make_server
 
     application = Application(given.folders or [Path()], given.output)
-    server = make_server(application.page, given.port)
+    server = make_server(application.page, application.reports, given.port)
     print(f"cassi-view: {server.entrance}\nCtrl-C ends it", flush=True)
     if not given.no_browser:
         server.io_loop.add_callback(webbrowser.open, server.entrance)

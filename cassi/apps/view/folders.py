@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from cassi.apps.results import one_line
 from cassi.apps.view.allowed_paths import AllowedPaths
@@ -18,6 +19,7 @@ from cassi.data.io import WRITE_SUFFIXES, load_cube
 
 NUMBERS, TABLE, PICTURE = "metrics.json", "results.csv", "rgb.png"
 DEVIATION = "uncertainty.tif"
+_SIDE = 180  # pixels of a small picture
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError)
 
 
@@ -81,19 +83,17 @@ def open_result(entry: Entry) -> Shown:
     return Shown(entry.name, values, cube.wavelengths, deviation=deviation, numbers=numbers)
 
 
-def thumbnail(entry: Entry, longest: int = 180) -> bytes | None:
-    """Return a small PNG of a result's picture; None where it has none."""
-    from PIL import Image
-
-    from cassi.apps.view.pictures import as_png
-
-    if entry.folder is None or not (entry.folder / PICTURE).is_file():
+def thumbnail(entry: Entry) -> Image.Image | None:
+    """Return a result's picture, made small; None where it has none."""
+    if entry.folder is None:
         return None
     try:
         with Image.open(entry.folder / PICTURE) as image:
-            return as_png(np.asarray(image.convert("RGB")), longest)
+            small = image.convert("RGB")
     except (*_UNREADABLE, Image.DecompressionBombError):
         return None
+    small.thumbnail((_SIDE, _SIDE))
+    return small
 
 
 def _read(folder: Path) -> Mapping[str, Any] | None:

@@ -65,6 +65,7 @@ def show(settings: Reconstruct, options: list[str], result: Result) -> Shown:
         np.ascontiguousarray(result.solution.x[0].cpu().numpy()),
         inputs.wavelengths,
         None if inputs.truth is None else inputs.truth[0].numpy(),
+        None if result.uncertainty is None else result.uncertainty.std[0].cpu().numpy(),
         numbers=result.numbers,
         made=(settings, options, result),
     )
@@ -85,13 +86,12 @@ def calibrate(settings: Reconstruct, job: Job) -> str:
     return say_estimates(found.calibration)
 
 
-def save(shown: Shown, folder: Path, pictures: dict[str, bytes]) -> str:
-    """Write all that the command writes, pictures, and the config that repeats it.
+def save(shown: Shown, folder: Path) -> str:
+    """Write all that the command writes, and the config that repeats it.
 
     Args:
         shown: a cube that was reconstructed here.
         folder: of the results.
-        pictures: further files by name.
 
     Returns:
         The command that repeats it.
@@ -103,13 +103,7 @@ def save(shown: Shown, folder: Path, pictures: dict[str, bytes]) -> str:
     if shown.made is None:
         raise ValueError(f"{shown.name}: expected a cube made here; this one lies in its folder")
     settings, options, result = shown.made
-
-    def more(stage: Path) -> None:
-        for name, content in pictures.items():
-            (stage / name).write_bytes(content)
-        write_config(stage, settings, options)
-
-    write_results(folder, settings, result, more)
+    write_results(folder, settings, result, lambda stage: write_config(stage, settings, options))
     return f"cassi-reconstruct --config-dir {folder} --config-name repeat hydra.run.dir=repeated"
 
 

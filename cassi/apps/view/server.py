@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs
 
 from tornado.httputil import HTTPServerRequest
 from tornado.routing import Matcher, Rule
-from tornado.web import RequestHandler
+from tornado.web import HTTPError, RequestHandler
 
 ADDRESS = "127.0.0.1"
 _LARGEST = 2**30
 """Bytes of a message from the page: an upload and a third."""
 
 
-def make_server(page: Callable[[], Any], port: int = 0, token: str | None = None) -> Any:
+def make_server(
+    page: Callable[[], Any],
+    reports: Mapping[str, bytes],
+    port: int = 0,
+    token: str | None = None,
+) -> Any:
     """Make a server that shows a page to whoever comes with the token.
 
     The first request brings it in its address, `/?token=…`, and is given a cookie in return.
@@ -27,6 +32,7 @@ def make_server(page: Callable[[], Any], port: int = 0, token: str | None = None
 
     Args:
         page: makes the page of a tab.
+        reports: HTML by random key, given at `/report/KEY`.
         port: 0 for one that is free.
         token: None draws one.
 
@@ -46,6 +52,7 @@ def make_server(page: Callable[[], Any], port: int = 0, token: str | None = None
         websocket_origin="localhost",  # the right one when the port is known
         title="cassi-view",
         websocket_max_message_size=_LARGEST,
+        extra_patterns=[("/report/([A-Za-z0-9_-]+)", Report, {"reports": reports})],
         start=False,
     )
     hosts = {f"{name}:{server.port}" for name in (ADDRESS, "localhost")}
@@ -57,6 +64,30 @@ def make_server(page: Callable[[], Any], port: int = 0, token: str | None = None
     server.entrance = f"http://{ADDRESS}:{server.port}/?token={token}"
     server.start()
     return server
+
+
+class Report(RequestHandler):
+    """Gives a report to its frame, where it may run scripts and give files to keep, no more."""
+
+    def initialize(self, reports: Mapping[str, bytes]) -> None:
+        """Take the reports."""
+        self.reports = reports
+
+    def set_default_headers(self) -> None:
+        """Keep the page out of caches, of other pages' frames and of the application's origin."""
+        policy = "sandbox allow-scripts allow-downloads; frame-ancestors 'self'"
+        self.set_header("Content-Security-Policy", policy)
+        self.set_header("Cache-Control", "no-store")
+        self.set_header("X-Content-Type-Options", "nosniff")
+
+    def get(self, key: str) -> None:
+        """Answer with the page."""
+        if key not in self.reports:
+            raise HTTPError(404)
+        self.finish(self.reports[key])
+
+    def data_received(self, chunk: bytes) -> None:
+        """Take no body."""
 
 
 class Guard(Matcher):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -158,7 +159,7 @@ class Session:
         name, number = shown.name, 2
         while name in self.results:
             name, number = f"{shown.name} ({number})", number + 1
-        shown = shown.called(name)
+        shown = replace(shown, name=name)
         self.results[name] = shown
         return shown
 

@@ -13,9 +13,9 @@ BYTES_PER_PIXEL = 2.6  # of a cube: 170 kB at 256×256, 55 of them in 12.5 MB of
 MOST_PIXELS = 400 * 400  # larger cubes are averaged over blocks
 
 
-def block_size(height: int, width: int) -> int:
+def block_size(height: int, width: int, most_pixels: int = MOST_PIXELS) -> int:
     """Gives the side of the blocks that a cube of this size is averaged over, 1 for none."""
-    return max(1, int(np.ceil(np.sqrt(height * width / MOST_PIXELS))))
+    return max(1, int(np.ceil(np.sqrt(height * width / most_pixels))))
 
 
 def compress(cube: np.ndarray, peak: float) -> dict[str, Any]:

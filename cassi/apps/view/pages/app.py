@@ -37,6 +37,7 @@ class Application:
         self.output = output.resolve()
         self.allowed = AllowedPaths([*folders, self.output])
         self.jobs = Jobs()
+        self.reports: dict[str, bytes] = {}
         pn.extension()
 
     def page(self) -> Any:
@@ -60,7 +61,7 @@ class Tab:
         self.camera = CameraSection(
             session, application.jobs, lambda found: self.run.allow(found is not None)
         )
-        self.look = LookSection(session, self._looked)
+        self.look = LookSection(session, application.reports, self._looked)
         self.save = SaveSection(session, self.look)
         page = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
         self.template: Any = _Page(page)
@@ -76,7 +77,7 @@ class Tab:
             self.template.add_panel(name, section.view)
         pn.state.onload(self.gallery.begin)
         pn.state.onload(self.run.list_methods)
-        pn.state.on_session_destroyed(lambda context: self.run.close())
+        pn.state.on_session_destroyed(lambda context: (self.run.close(), self.look.close()))
 
     def _read(self) -> None:
         pn.state.execute(self.camera.refresh)

@@ -11,9 +11,8 @@ import panel as pn
 
 from cassi.apps.view.input_summary import InputSummary
 from cassi.apps.view.jobs import FAILED, STOPPED, Job, Jobs, explain
-from cassi.apps.view.pages.figures import PictureFigure
+from cassi.apps.view.pages.figures import PictureFigure, grey, with_mask
 from cassi.apps.view.pages.parts import TABLE, button, field, heading, later, say, table, text
-from cassi.apps.view.pictures import Picture, grey, with_mask
 from cassi.apps.view.runs import calibrate
 from cassi.apps.view.session import Session
 
@@ -121,7 +120,7 @@ class CameraSection:
                 self.band.param.update(end=max(count, 2), value=max(1, count // 2))
         self._draw_frame()
         said = f"agreement of fine structure {found.agreement:.2f}"
-        self.predicted.show(Picture(grey(found.predicted, "").rgb, said))
+        self.predicted.show(grey(found.predicted), said)
         self.pictures.visible = True
         self.ready(found)
 
@@ -130,10 +129,11 @@ class CameraSection:
         if found is None:
             return
         if found.mask is None or found.offsets is None:
-            self.frame.show(grey(found.frame, "as it was read"))
+            self.frame.show(grey(found.frame), "as it was read")
             return
         offset = found.offsets[min(self.band.value, len(found.offsets)) - 1]
-        self.frame.show(with_mask(found.frame, found.mask, offset, found.axis))
+        picture = with_mask(found.frame, found.mask, offset, found.axis)
+        self.frame.show(picture, "frame, mask in red")
 
     def _calibrate(self) -> None:
         try:

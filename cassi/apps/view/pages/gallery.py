@@ -76,7 +76,7 @@ class GallerySection:
         self.more.visible = len(listed) > len(shown)
         self.view.visible = bool(listed)
 
-    def _card(self, entry: Entry, picture: bytes | None) -> Any:
+    def _card(self, entry: Entry, picture: Any) -> Any:
         parts: list[Any] = []
         if picture is not None:
             parts.append(pn.pane.PNG(picture, alt_text=f"{entry.name} in colour", height=150))

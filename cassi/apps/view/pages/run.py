@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import panel as pn
+from PIL import Image
 
 from cassi.apps.view.cubes import Shown
 from cassi.apps.view.jobs import DONE, STOPPED, Job, Jobs, explain
 from cassi.apps.view.pages.parts import button, heading, say, text
-from cassi.apps.view.pictures import as_png
 from cassi.apps.view.runs import reconstruct
 from cassi.apps.view.runs import say as say_result
 from cassi.apps.view.session import METHODS, SUFFIX, Session, list_methods
@@ -98,7 +98,7 @@ class RunSection:
             return
         self.bar.value = round(100 * job.share)
         if job.picture is not None:
-            self.picture.object = as_png(job.picture)
+            self.picture.object = Image.fromarray(job.picture)
         if not job.is_over:
             say(self.message, f"{job.stage} …")
             return
