@@ -119,8 +119,9 @@ def save_pictures(
     shown = reported_numbers(numbers)
     halves = None if bars is None else {"reconstruction": NORMAL * bars.std}
     scene = encode_scene(name, {"reconstruction": cube}, truth, {"reconstruction": shown}, halves)
-    more = {"illuminant": output.illuminant, "warnings": say_warnings(numbers)}
-    write_bytes(folder / "report.html", make_report([scene], wavelengths, title=name, **more))
+    light, warnings = output.illuminant, say_warnings(numbers)
+    page = make_report([scene], wavelengths, title=name, illuminant=light, warnings=warnings)
+    write_bytes(folder / "report.html", page)
 
 
 def reported_numbers(numbers: Mapping[str, Any]) -> dict[str, float | None]:

@@ -76,6 +76,7 @@ def change_bands(page: Any, changes: int) -> list[float]:
     report.locator("body[data-ready]").wait_for()
     report.get_by_role("button", name="Band", exact=True).click()
     report.get_by_role("slider", name="Band", exact=True).focus()
+    page.locator("iframe").scroll_into_view_if_needed()  # frames out of sight draw nothing
     page.wait_for_timeout(2000)
     frame = page.frames[-1]
     seconds = []

@@ -20,7 +20,7 @@ _HEADER = """\
 """
 
 
-def write_config(folder: Path, settings: Reconstruct, options: list[str]) -> Path:
+def write_config(folder: Path, settings: Reconstruct, options: list[str]) -> None:
     """Write the config of settings, and read it again.
 
     Groups are chosen as in the options; all other values that differ from theirs stand below. A
@@ -49,7 +49,6 @@ def write_config(folder: Path, settings: Reconstruct, options: list[str]) -> Pat
     path.write_text(text + (to_yaml(values) if values else ""), encoding="utf-8")
     if _said(to_dict(settings_of_file(path))) != _said(wanted):
         raise ValueError("these settings cannot be written as a config; keep the command line")
-    return path
 
 
 def choices(options: list[str]) -> dict[str, str]:

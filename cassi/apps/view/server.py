@@ -1,4 +1,4 @@
-"""The server: on this machine alone, and for whoever has the token."""
+"""The web server: it listens on this machine only and asks for a token."""
 
 from __future__ import annotations
 
@@ -15,36 +15,30 @@ from tornado.web import HTTPError, RequestHandler
 
 ADDRESS = "127.0.0.1"
 _LARGEST = 2**30
-"""Bytes of a message from the page: an upload and a third."""
+"""Bytes of a message from the page; base64 makes an upload a third larger."""
 
 
-def make_server(
-    page: Callable[[], Any],
-    reports: Mapping[str, bytes],
-    port: int = 0,
-    token: str | None = None,
-) -> Any:
-    """Make a server that shows a page to whoever comes with the token.
+def make_server(page: Callable[[], Any], reports: Mapping[str, bytes], port: int = 0) -> Any:
+    """Start a server that shows a page to a browser that has the token.
 
-    The first request brings it in its address, `/?token=…`, and is given a cookie in return.
-    Everything else without either, files and websockets too, is refused; so is every request that
-    was addressed to another host, as a page elsewhere would by a name of its own for this machine.
+    The first request has the token in its address, `/?token=…`, and gets a cookie. Every other
+    request needs the cookie, for files, reports and websockets too. A request to another host name
+    is refused: a foreign page can make a name of its own lead to this machine (DNS rebinding).
 
     Args:
         page: makes the page of a tab.
-        reports: HTML by random key, given at `/report/KEY`.
-        port: 0 for one that is free.
-        token: None draws one.
+        reports: HTML by random key, served at `/report/KEY`.
+        port: to listen on; 0 takes a free one.
 
     Returns:
-        A server of Bokeh's, started, with its address as `server.entrance`.
+        A server of Bokeh, started, with its address as `server.entrance`.
 
     Raises:
         OSError: the port is taken.
     """
     from panel.io.server import get_server
 
-    token = token or secrets.token_urlsafe(24)
+    token = secrets.token_urlsafe(24)
     server: Any = get_server(
         page,
         port=port,
@@ -67,14 +61,14 @@ def make_server(
 
 
 class Report(RequestHandler):
-    """Gives a report to its frame, where it may run scripts and give files to keep, no more."""
+    """Serves a report. Its page may run scripts and save files; it has no origin of its own."""
 
     def initialize(self, reports: Mapping[str, bytes]) -> None:
         """Take the reports."""
         self.reports = reports
 
     def set_default_headers(self) -> None:
-        """Keep the page out of caches, of other pages' frames and of the application's origin."""
+        """Forbid caches, frames in foreign pages, and access to the application."""
         policy = "sandbox allow-scripts allow-downloads; frame-ancestors 'self'"
         self.set_header("Content-Security-Policy", policy)
         self.set_header("Cache-Control", "no-store")
@@ -86,29 +80,26 @@ class Report(RequestHandler):
             raise HTTPError(404)
         self.finish(self.reports[key])
 
-    def data_received(self, chunk: bytes) -> None:
-        """Take no body."""
-
 
 class Guard(Matcher):
-    """Matches the requests that must not come through.
+    """Matches the requests to refuse, so that tornado gives them to `Refusal`.
 
     Args:
-        token: what they must know.
-        hosts: that they may be addressed to.
-        cookie: its name; those of one machine's ports are not apart.
+        token: that the cookie must hold.
+        hosts: `name:port` that a request may be addressed to.
+        cookie: its name, with the port: browsers share cookies among the ports of a host.
     """
 
     def __init__(self, token: str, hosts: set[str], cookie: str) -> None:
         self.token, self.hosts, self.cookie = token, hosts, cookie
 
     def match(self, request: HTTPServerRequest) -> dict[str, Any] | None:
-        """Return no more than that it matches, as tornado wants it; None lets it through."""
+        """Return {} for a request to refuse, and None for one to let through."""
         allowed = request.host in self.hosts and self._knows(self._cookie(request))
         return None if allowed else {}
 
     def admits(self, request: HTTPServerRequest) -> bool:
-        """Tell whether a request brings the token in its address."""
+        """Tell whether a request has the token in its address."""
         given = parse_qs(request.query).get("token", [""])[0]
         return request.host in self.hosts and request.path == "/" and self._knows(given)
 
@@ -124,14 +115,14 @@ class Guard(Matcher):
 
 
 class Refusal(RequestHandler):
-    """Gives whoever brings the token a cookie, and all others nothing."""
+    """Answers a request without cookie: with a cookie if it has the token, else with 403."""
 
     def initialize(self, guard: Guard) -> None:
         """Take the guard."""
         self.guard = guard
 
     def prepare(self) -> None:
-        """Answer, whatever is asked."""
+        """Answer a request of any method."""
         if self.request.method == "GET" and self.guard.admits(self.request):
             token, name = self.guard.token, self.guard.cookie
             self.set_cookie(name, token, httponly=True, samesite="Strict", path="/")
@@ -139,6 +130,3 @@ class Refusal(RequestHandler):
             return
         self.set_status(403)
         self.finish("403: open the address that cassi-view printed when it started\n")
-
-    def data_received(self, chunk: bytes) -> None:
-        """Take no body."""

@@ -131,6 +131,14 @@ def test_the_path_of_a_stranger(open_view, folder, output):
 
     # Spectra of regions, by the keyboard and by the pointer, and another band.
     report = _report(page)
+    frame = page.locator("iframe[title=Report]")
+    assert frame.get_attribute("sandbox") == "allow-scripts allow-downloads"
+    place = page.url.rstrip("/") + frame.get_attribute("src").partition("#")[0]
+    answer = page.request.get(place)
+    assert answer.headers["content-security-policy"].startswith("sandbox allow-scripts")
+    assert page.request.get(f"{page.url}report/guess").status == 404
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        urllib.request.urlopen(place)  # the key alone opens nothing
     for name, value in (("Row", "20"), ("Column", "30"), ("Rows", "12"), ("Columns", "9")):
         report.get_by_role("spinbutton", name=name, exact=True).fill(value)
     report.get_by_role("button", name="Add region").press("Enter")
@@ -165,7 +173,10 @@ def test_the_path_of_a_stranger(open_view, folder, output):
     assert {"cube.tif", "repeat.yaml", "rgb.png"} <= saved
 
     # Both lie in the gallery by now, and open there; two cubes have a difference.
-    page.get_by_role("button", name=re.compile("Open .*repeated")).click()
+    opens = page.get_by_role("button", name=re.compile("Open .*repeated"))
+    opens.scroll_into_view_if_needed()
+    page.wait_for_timeout(1000)  # a click at once goes to the frame, which was there before
+    opens.click()
     _see(page, "is open below")
     report.get_by_label("Right picture").locator("option", has_text="repeated").wait_for(
         state="attached"

@@ -77,13 +77,17 @@ class Tab:
             self.template.add_panel(name, section.view)
         pn.state.onload(self.gallery.begin)
         pn.state.onload(self.run.list_methods)
-        pn.state.on_session_destroyed(lambda context: (self.run.close(), self.look.close()))
+        pn.state.on_session_destroyed(self._close)
 
     def _read(self) -> None:
         pn.state.execute(self.camera.refresh)
 
     def _open(self, shown: Shown) -> None:
         self.look.open(self.session.add(shown))
+
+    def _close(self, context: Any) -> None:
+        self.run.close()
+        self.look.close()
 
     def _looked(self, shown: Shown) -> None:
         self.save.show(shown)

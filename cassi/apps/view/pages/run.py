@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import panel as pn
-from PIL import Image
 
 from cassi.apps.view.cubes import Shown
 from cassi.apps.view.jobs import DONE, STOPPED, Job, Jobs, explain
@@ -93,6 +92,8 @@ class RunSection:
         self._polling = pn.state.add_periodic_callback(self._poll, period=_PERIOD)
 
     def _poll(self) -> None:
+        from PIL import Image
+
         job = self._job
         if job is None:
             return
