@@ -64,7 +64,7 @@ def encode_scene(
         shape = arrays[method].shape
     if shape is None:
         raise ValueError(f"expected a cube or a truth of scene {name}, got none: leave it out")
-    block = block_size(*shape[1:], most_pixels)
+    block = block_size(shape[1], shape[2], most_pixels)
     clear = shrink(true if true is not None else next(iter(arrays.values())), block)
     peak = float(np.abs(clear).max()) or 1.0
     small = {

@@ -89,8 +89,9 @@ const sensible = (value) =>
   (value === 0 ? "0" : String(Number(value.toPrecision(3))).replace("-", "−"));
 
 function drawScale(element, scene, view, band, comparison) {
+  const color = settings.wavelengths ? "True colour" : "False colour, the thirds of the bands";
   const words = {
-    color: scene.truth ? "True colour, all at the exposure of the truth" : "True colour, one exposure",
+    color: `${color}, ${scene.truth ? "all at the exposure of the truth" : "one exposure"}`,
     band: `Value at ${bandName(band)}, one scale for all`,
     bars: `Half the 90 % interval at ${bandName(band)}`,
   };

@@ -1,4 +1,4 @@
-"""Section 2: the summary of the inputs, what can be corrected, and what that comes to."""
+"""Section 2: the summary of the inputs, and the values that can be corrected."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _AXES = {"columns": None, "rows": "-2"}
 
 
 class CameraSection:
-    """What files and values come to, in words and beside each other in pictures.
+    """The inputs in words, and the frame beside the frame that the camera predicts.
 
     Args:
         session: of this tab.
-        jobs: where a calibration runs.
-        ready: is called with the summary of the inputs, or None.
+        jobs: that run a calibration.
+        ready: called with the summary of the inputs, or None if they do not fit.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class CameraSection:
         self._job: Job | None = None
 
     async def refresh(self) -> None:
-        """Read everything again; of several calls only the last one shows what it found."""
+        """Read all inputs again. Of several calls at once only the last one changes the page."""
         self._turn += 1
         turn = self._turn
         say(self.message, "reading …")

@@ -28,8 +28,8 @@ class LookSection:
 
     Args:
         session: of this tab.
-        reports: that the server gives, by random key.
-        changed: is called when another cube is looked at.
+        reports: that the server serves, by random key.
+        changed: called when another cube is chosen.
     """
 
     def __init__(
@@ -45,16 +45,16 @@ class LookSection:
 
     @property
     def shown(self) -> Shown | None:
-        """The cube that is looked at."""
+        """The cube that is chosen."""
         return self.session.results.get(self.cube.value)
 
     def open(self, shown: Shown) -> None:
-        """Look at a cube that the session has."""
+        """Choose a cube of the session."""
         self.cube.param.update(options=list(self.session.results), value=shown.name)
         self.view.visible = True
 
     def close(self) -> None:
-        """Give the report to nobody any more; the tab is gone."""
+        """Serve the report of this tab no longer."""
         self.reports.pop(self._key, None)
 
     async def _choose(self, event: Any) -> None:

@@ -1,4 +1,4 @@
-"""Small parts that all sections are made of."""
+"""Parts that several sections use."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ DROP = """
 
 
 def text(content: str = "", kind: str = "") -> Any:
-    """Return a place for lines that change; see `say`."""
+    """Return a pane for lines that change; see `say`."""
     place = pn.pane.HTML("", stylesheets=[CHOSEN], sizing_mode="stretch_width", margin=(0, 10))
     say(place, content, kind)
     return place
 
 
 def say(place: Any, content: str | Sequence[str], kind: str = "") -> None:
-    """Show lines of plain text, which screen readers speak when they change.
+    """Show lines of plain text; screen readers speak them.
 
     Args:
-        place: of `text`.
-        content: a line, or several.
+        place: a pane made by `text`.
+        content: one line, or several.
         kind: "", "warning" or "error".
     """
     lines = [content] if isinstance(content, str) else content
@@ -47,7 +47,7 @@ def say(place: Any, content: str | Sequence[str], kind: str = "") -> None:
 
 
 def later(do: Callable[[], Any]) -> None:
-    """Do something when the page may be changed; for coroutines, after they have waited."""
+    """Call a function when the page may be changed; a coroutine must, after it has waited."""
     pn.state.execute(do, schedule=True)
 
 
@@ -67,7 +67,7 @@ def table(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def field(name: str, hint: str = "", width: int = 150, value: str = "") -> Any:
-    """Return a field of one line, whose value counts when it is left."""
+    """Return a field of one line; its value is read when the field loses the focus."""
     return pn.widgets.TextInput(name=name, placeholder=hint, width=width, value=value)
 
 

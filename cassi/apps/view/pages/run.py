@@ -1,4 +1,4 @@
-"""Section 3: choose a method, and see the cube become sharp."""
+"""Section 3: choose a method, reconstruct, and watch the progress."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class RunSection:
 
     Args:
         session: of this tab.
-        jobs: where reconstructions run.
-        done: is called with the cube.
+        jobs: that run reconstructions.
+        done: called with the cube.
     """
 
     def __init__(self, session: Session, jobs: Jobs, done: Callable[[Shown], Any]) -> None:
@@ -64,17 +64,17 @@ class RunSection:
         self._polling: Any = None
 
     async def list_methods(self) -> None:
-        """Offer all methods; those that most people want are there at once."""
+        """Offer all methods; reading their configs takes a while."""
         found = self.session.allowed.list_files([SUFFIX]).items()
         networks = {name: str(path) for name, path in found}
         self.method.options = await asyncio.to_thread(list_methods) | networks
 
     def allow(self, is_ready: bool) -> None:
-        """Let the button be pressed, or not."""
+        """Enable or disable the button that starts."""
         self.start.disabled = not is_ready or self._job is not None
 
     def close(self) -> None:
-        """End what runs; the tab is gone."""
+        """Stop the job of a tab that was closed."""
         if self._job is not None:
             self._job.stop()
 

@@ -1,4 +1,4 @@
-"""Section 5: what the command writes, and the config that repeats it."""
+"""Section 5: save the files that the command writes, and the config that repeats it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from cassi.apps.view.session import Session
 
 
 class SaveSection:
-    """Writes the cube that is looked at.
+    """Saves the cube that the section *Look* shows.
 
     Args:
         session: of this tab.
-        look: what is looked at.
+        look: the section that shows a cube.
     """
 
     def __init__(self, session: Session, look: LookSection) -> None:
@@ -41,7 +41,7 @@ class SaveSection:
         )
 
     def show(self, shown: Shown) -> None:
-        """Offer to save what was reconstructed here; other cubes lie in their folders."""
+        """Show the section for a cube that was reconstructed here; others are saved already."""
         self.view.visible = shown.made is not None
 
     async def _save(self, event: Any) -> None:
@@ -64,8 +64,8 @@ def place(output: Path, name: str) -> Path:
     """Return the folder of a new result.
 
     Raises:
-        ValueError: the name leads elsewhere.
-        FileExistsError: there is a result.
+        ValueError: the name is empty, or leads out of the output folder.
+        FileExistsError: the folder has a result.
     """
     name = name.strip()
     folder = output / name
