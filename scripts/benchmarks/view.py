@@ -74,9 +74,9 @@ def change_bands(page: Any, changes: int) -> list[float]:
     page.get_by_role("button", name=re.compile("Open ")).first.click()
     report = page.frame_locator("iframe[title=Report]")
     report.locator("body[data-ready]").wait_for()
+    page.locator("iframe").scroll_into_view_if_needed()  # frames out of sight draw nothing
     report.get_by_role("button", name="Band", exact=True).click()
     report.get_by_role("slider", name="Band", exact=True).focus()
-    page.locator("iframe").scroll_into_view_if_needed()  # frames out of sight draw nothing
     page.wait_for_timeout(2000)
     frame = page.frames[-1]
     seconds = []

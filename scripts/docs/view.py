@@ -59,6 +59,8 @@ def main() -> None:
         page.get_by_role("button", name="Reconstruct", exact=True).click()
         page.get_by_text("done:").wait_for()
         report = page.frame_locator("iframe[title=Report]")
+        report.locator("body[data-ready]").wait_for()
+        page.locator("iframe").scroll_into_view_if_needed()  # frames out of sight draw nothing
         report.get_by_role("button", name="Band", exact=True).click()
         for region in (("92", "64", "16", "16"), ("160", "96", "24", "24")):
             for label, value in zip(("Row", "Column", "Rows", "Columns"), region, strict=True):

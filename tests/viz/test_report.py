@@ -68,9 +68,15 @@ def test_large_scenes_are_averaged(scene):
     page = json.loads(encode_scene("a", {"x": large}, None, {}))
     assert (page["block"], page["full"], page["shape"]) == (2, [660, 661], [4, 330, 330])
     assert page["truth"] is None
-    assert json.loads(encode_scene("a", {"x": large}, None, {}, None, 2**20))["block"] == 1
     want = large[:, :, :660].reshape(4, 330, 2, 330, 2).mean(axis=(2, 4))
     assert np.sqrt(((_unpacked(page, "x") - want) ** 2).mean()) < 0.005
+
+
+def test_a_fine_page_keeps_pixels_and_noise():
+    noise = np.random.default_rng(0).random((8, 401, 402), np.float32)
+    page = json.loads(encode_scene("a", {"x": noise}, None, {}, fine=True))
+    assert page["block"] == 1
+    assert np.sqrt(((_unpacked(page, "x") - noise) ** 2).mean()) < 0.01
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 4e4])

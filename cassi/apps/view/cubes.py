@@ -14,9 +14,6 @@ from cassi.apps.settings import Reconstruct
 from cassi.uncertainty import NORMAL
 from cassi.viz.report import encode_scene, make_report
 
-_LARGEST = 2**22
-"""Pixels of a picture that the page gets; larger ones are averaged."""
-
 
 @dataclass(frozen=True)
 class Shown:
@@ -55,7 +52,7 @@ def report_on(shown: Shown, others: Iterable[Shown]) -> bytes:
         shown.truth,
         {name: reported_numbers(each.numbers) for name, each in named.items()},
         {n: NORMAL * each.deviation for n, each in named.items() if each.deviation is not None},
-        _LARGEST,
+        fine=True,
     )
     warnings = say_warnings(shown.numbers)
     return make_report([scene], shown.wavelengths, title=shown.name, warnings=warnings)

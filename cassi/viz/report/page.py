@@ -16,10 +16,11 @@ import numpy as np
 from cassi.viz.checks import Array, Wavelengths, as_cube, as_wavelengths, shrink
 from cassi.viz.color import band_colors, encode, rendering_matrix
 from cassi.viz.points import choose_points
-from cassi.viz.report.codec import MOST_PIXELS, block_size, compress, confine
+from cassi.viz.report.codec import BYTES_PER_PIXEL, MOST_PIXELS, block_size, compress, confine
 
 _SCRIPTS = ("scene", "region", "comparison", "picture", "curves", "table", "files", "page")
 _MARKED = 3  # points marked when the page opens
+_FINE_PIXELS = 2**22
 
 
 def encode_scene(
@@ -28,7 +29,7 @@ def encode_scene(
     truth: Array | None,  # (C, H, W)
     metrics: Mapping[str, Mapping[str, float | None]],
     bars: Mapping[str, Array] | None = None,  # (C, H, W) each
-    most_pixels: int = MOST_PIXELS,
+    fine: bool = False,
 ) -> bytes:
     """Packs one scene for ``make_report``: some 200 kB a cube of 256×256×28.
 
@@ -45,7 +46,8 @@ def encode_scene(
         bars: half width (C, H, W) of the interval around each value of a method's cube, of those
             methods that have one: shaded around spectra, drawn as a map, and what a slider hides
             unsure pixels by.
-        most_pixels: H·W above which pixels are averaged.
+        fine: for a page on the same machine, where size does not matter: average only above
+            four million pixels, and never raise the step to save bytes.
 
     Returns:
         JSON, UTF-8.
@@ -64,7 +66,8 @@ def encode_scene(
         shape = arrays[method].shape
     if shape is None:
         raise ValueError(f"expected a cube or a truth of scene {name}, got none: leave it out")
-    block = block_size(shape[1], shape[2], most_pixels)
+    most, each = (_FINE_PIXELS, float(shape[0])) if fine else (MOST_PIXELS, BYTES_PER_PIXEL)
+    block = block_size(shape[1], shape[2], most)
     clear = shrink(true if true is not None else next(iter(arrays.values())), block)
     peak = float(np.abs(clear).max()) or 1.0
     small = {
@@ -76,9 +79,9 @@ def encode_scene(
         "shape": list(clear.shape),
         "full": list(shape[1:]),
         "block": block,
-        "truth": None if true is None else compress(clear, peak),
+        "truth": None if true is None else compress(clear, peak, each),
         # A list: JavaScript moves names that look like whole numbers to the front of an object.
-        "methods": [[method, compress(cube, peak)] for method, cube in small.items()],
+        "methods": [[method, compress(cube, peak, each)] for method, cube in small.items()],
         "bars": [
             [method, _pack_bars(shrink(as_cube(half, f"bars of {method}", shape), block))]
             for method, half in (bars or {}).items()

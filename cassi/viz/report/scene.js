@@ -168,5 +168,6 @@ function correlation(a, b) {
 }
 
 function bandName(index) {
-  return settings.wavelengths ? `${settings.wavelengths[index]} nm` : `band ${index + 1}`;
+  const nm = settings.wavelengths?.[index];
+  return nm === undefined ? `band ${index + 1}` : `${Number(nm.toPrecision(6))} nm`;
 }

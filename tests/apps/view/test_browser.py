@@ -75,9 +75,10 @@ def _see(page, words):
 
 
 def _report(page):
-    """The report in its frame, drawn."""
+    """The report in its frame, drawn and in sight: out of sight nothing is."""
     report = page.frame_locator("iframe[title=Report]")
     report.locator("body[data-ready]").wait_for()
+    page.locator("iframe[title=Report]").scroll_into_view_if_needed()
     return report
 
 
@@ -182,7 +183,7 @@ def test_the_path_of_a_stranger(open_view, folder, output):
         state="attached"
     )
     assert "repeated" in report.get_by_label("Right picture").input_value()
-    report.get_by_role("button", name="Difference", exact=True).click()
+    _report(page).get_by_role("button", name="Difference", exact=True).click()
     report.get_by_text(re.compile(r"\|x − snapshot.*\| at .* nm")).wait_for()
 
 
