@@ -179,10 +179,10 @@ def test_the_path_of_a_stranger(open_view, folder, output):
     page.wait_for_timeout(1000)  # a click at once goes to the frame, which was there before
     opens.click()
     _see(page, "is open below")
-    report.get_by_label("Right picture").locator("option", has_text="repeated").wait_for(
-        state="attached"
-    )
-    assert "repeated" in report.get_by_label("Right picture").input_value()
+    report.get_by_role("combobox", name="Right picture").locator(
+        "option", has_text="repeated"
+    ).wait_for(state="attached")
+    assert "repeated" in report.get_by_role("combobox", name="Right picture").input_value()
     _report(page).get_by_role("button", name="Difference", exact=True).click()
     report.get_by_text(re.compile(r"\|x − snapshot.*\| at .* nm")).wait_for()
 
