@@ -446,7 +446,7 @@ function listenToTools() {
 // The method of report.html#METHOD.
 function wantedByAddress() {
   try {
-    return decodeURIComponent(location.hash.slice(1));
+    return decodeURIComponent(location.hash.slice(1)) || undefined; // "" would be the truth
   } catch { // no text in UTF-8
     return undefined;
   }
