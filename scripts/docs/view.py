@@ -37,7 +37,7 @@ def open_page(folder: Path) -> Iterator[Any]:
             with sync_playwright() as play:
                 options = ["--no-sandbox", "--disable-gpu"]
                 chromium = play.chromium.launch(executable_path=browser, args=options)
-                page = chromium.new_page(viewport={"width": 1180, "height": 900})
+                page = chromium.new_page(viewport={"width": 1400, "height": 900})
                 page.set_default_timeout(120_000)
                 page.goto(found[0])
                 page.get_by_role("button", name="Take the example").wait_for()
@@ -58,13 +58,15 @@ def main() -> None:
         page.screenshot(path=whole, full_page=True, clip={"x": 0, "y": 0, **cut})
         page.get_by_role("button", name="Reconstruct", exact=True).click()
         page.get_by_text("done:").wait_for()
-        page.get_by_role("radio", name="Band").check()
+        report = page.frame_locator("iframe[title=Report]")
+        report.locator("body[data-ready]").wait_for()
+        page.locator("iframe").scroll_into_view_if_needed()  # frames out of sight draw nothing
+        report.get_by_role("button", name="Band", exact=True).click()
         for region in (("92", "64", "16", "16"), ("160", "96", "24", "24")):
             for label, value in zip(("Row", "Column", "Rows", "Columns"), region, strict=True):
-                page.get_by_role("textbox", name=label, exact=True).fill(value)
-                page.keyboard.press("Tab")
-            page.get_by_role("button", name="Add region").click()
-            page.wait_for_timeout(500)
+                report.get_by_role("spinbutton", name=label, exact=True).fill(value)
+            report.get_by_role("button", name="Add region").click()
+        report.get_by_role("button", name="One cube, all marks").click()
         page.wait_for_timeout(1500)
         page.locator("section[aria-label=Look]").screenshot(path=FOLDER / "view_look.png")
         print(*sorted(FOLDER.glob("view_*.png")), sep="\n")
