@@ -36,7 +36,8 @@ def check_order(function: str, y: Any, system: Any) -> None:
 
 def seen(y: Tensor, system: Any) -> Tensor:
     """Return the measurement as the camera sees it: without its bad pixels, where it has some."""
-    result: Tensor = system.seen(y) if hasattr(system, "seen") else y
+    known = hasattr(system, "without_bad_pixels")  # a camera of the user's need not
+    result: Tensor = system.without_bad_pixels(y) if known else y
     return result
 
 

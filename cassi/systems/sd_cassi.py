@@ -390,6 +390,12 @@ class CoupledCassi(System):
         else:
             self.register_buffer("mask", plain.mask)
         self._scene, self._detector = plain.cube_shape[1:], plain.measurement_shape[1:]
+        self._plain_offsets = plain.offsets
+
+    @property
+    def offsets(self) -> tuple[float, ...]:
+        """Where the first column of each band falls on the detector, pixels."""
+        return self._plain_offsets
 
     @property
     def shots(self) -> int:

@@ -84,7 +84,6 @@ class TiltedCassi(CoupledCassi):
     ) -> None:
         plain = SDCassi(mask, bands, step, axis, **further)
         super().__init__(plain, tolerance, iterations)
-        self.offsets = plain.offsets
         lines = torch.as_tensor(across, dtype=torch.float64).detach().reshape(-1)
         if len(lines) not in (1, bands) or not bool(lines.isfinite().all()):
             raise ValueError(
