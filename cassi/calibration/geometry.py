@@ -13,6 +13,7 @@ from torch import Tensor
 from cassi import ops
 from cassi.systems import SDCassi, TiltedCassi
 from cassi.systems.masks import blur_mask, move_mask
+from cassi.systems.sd_cassi import CoupledCassi
 from cassi.systems.tilted import line_parts, moved_lines
 
 
@@ -92,7 +93,16 @@ class Geometry:
         Args:
             axis: of the dispersion, -1 or -2.
         """
-        return self.shift[1 if axis == -1 else 0]
+        return self.split_shift(axis)[1]
+
+    def split_shift(self, axis: int) -> tuple[float, float]:
+        """Return the shift across the dispersion and along it, pixels."""
+        down, right = self.shift
+        return (down, right) if axis == -1 else (right, down)
+
+    def with_shift(self, across: float, along: float, axis: int) -> Geometry:
+        """Return the same geometry with another shift, pixels across and along the dispersion."""
+        return replace(self, shift=(across, along) if axis == -1 else (along, across))
 
     def across(
         self, nominal: Sequence[float], axis: int, points: Sequence[float] | None = None
@@ -213,10 +223,9 @@ def anchored_camera(system: SDCassi, geometry: Geometry, pivot: float) -> SDCass
     offsets = geometry.offsets(system.offsets)
     across = geometry.across(system.offsets, system.axis)
     beside, aside = at_pivot(offsets - nominal), at_pivot(across)
-    down, right = geometry.shift
-    along = geometry.along(system.axis) + beside
-    shift = (down + aside, right) if system.axis == -1 else (down, right + aside)
-    placed = replace(geometry, shift=shift, whole=0, interpolated=along)
+    off, along = geometry.split_shift(system.axis)
+    placed = geometry.with_shift(off + aside, along, system.axis)
+    placed = replace(placed, whole=0, interpolated=along + beside)
     mask, tilt = moved_mask(system, placed), across - aside if geometry.tilt else None
     return placed_camera(system, mask, (offsets - beside).tolist(), tilt)
 
@@ -224,14 +233,12 @@ def anchored_camera(system: SDCassi, geometry: Geometry, pivot: float) -> SDCass
 def moved_mask(system: SDCassi, geometry: Geometry) -> Tensor:
     """Return the mask as the scene sees it, `(K, 1|C, H, W)`."""
     mask = nominal = system.mask.detach()
-    (down, right), whole = geometry.shift, geometry.whole
+    across, along = geometry.split_shift(system.axis)
     if geometry.tilt:
-        middle = float(geometry.across(system.offsets, system.axis)[[0, -1]].mean())
-        down, right = (down - middle, right) if system.axis == -1 else (down, right - middle)
-    shift = (down, right)
-    if whole is not None:
-        moved = whole + geometry.interpolated
-        shift = (down, moved) if system.axis == -1 else (moved, right)
+        across -= float(geometry.across(system.offsets, system.axis)[[0, -1]].mean())
+    if geometry.whole is not None:
+        along = geometry.whole + geometry.interpolated
+    shift = geometry.with_shift(across, along, system.axis).shift
     if any((*shift, geometry.rotation, geometry.magnification - 1)):
         mask = move_mask(mask, shift, geometry.rotation, geometry.magnification)
     mask = blur_mask(mask, geometry.variance)
@@ -297,6 +304,6 @@ def code_images(
     return images if lines is None else images[..., lines, :]
 
 
-def turned(system: SDCassi | TiltedCassi, value: Tensor) -> Tensor:
+def turned(system: SDCassi | CoupledCassi, value: Tensor) -> Tensor:
     """Turn an image so that the dispersion is along its last axis, or back."""
     return value if system.axis == -1 else value.mT

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from cassi.calibration.fit import Estimate
 from cassi.calibration.geometry import Geometry
-from cassi.calibration.heldout import HeldOut, Prediction
+from cassi.calibration.heldout import Prediction, WithheldPixels
 from cassi.calibration.parameters import CODE, PARAMETERS, changed
 
 _SMALL = 0.1  # of a difference step, a hundredth of a pixel: less is no step
@@ -17,6 +18,19 @@ _LONGEST = 5.0  # difference steps: beyond, nothing is linear
 _FAR = 0.2  # difference steps: slopes are found anew
 _HALVINGS = 3
 _SHORTER = 0.5  # of a difference step; larger than what is to be found, smaller than a pixel
+
+
+@dataclass(frozen=True)
+class Step(Estimate):
+    """Where a Gauss–Newton step leads.
+
+    Attributes:
+        length: of the longest part of the step, in difference steps.
+        gain: by which share the weighted sum of squares falls.
+    """
+
+    length: float
+    gain: float
 
 
 @dataclass(frozen=True)
@@ -41,7 +55,7 @@ class Slopes:
     place: Tensor
     start: Tensor
 
-    def extended(self, held: HeldOut, keys: Sequence[str]) -> Slopes:
+    def extended(self, held: WithheldPixels, keys: Sequence[str]) -> Slopes:
         """Return the slopes with those of further parameters."""
         if not keys:
             return self
@@ -54,7 +68,7 @@ class Slopes:
             steps=torch.cat((self.steps, self.steps.new_tensor(steps))),
         )
 
-    def solve(self, keys: Sequence[str], fixed: Sequence[str] = ()) -> Estimate:
+    def solve(self, keys: Sequence[str], fixed: Sequence[str] = ()) -> Step:
         """Estimate some parameters by one Gauss–Newton step, all others as they are.
 
         The covariance is H⁻¹ G H⁻¹ with the curvature H and the scatter G of the gradient between
@@ -92,7 +106,7 @@ class Slopes:
             for key, part, k in zip(keys, step, index, strict=True)
         }
         errors = covariance.diagonal().clamp_min(0).sqrt().tolist()
-        return Estimate(
+        return Step(
             changed(self.geometry, back | values),
             dict(zip(keys, errors, strict=True)),
             covariance,
@@ -101,26 +115,7 @@ class Slopes:
         )
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """Where a Gauss–Newton step leads.
-
-    Attributes:
-        geometry: there.
-        errors: standard error of each parameter.
-        covariance: `(T, T)`.
-        length: of the longest part of the step, in difference steps.
-        gain: by which share the weighted sum of squares falls.
-    """
-
-    geometry: Geometry
-    errors: dict[str, float]
-    covariance: Tensor
-    length: float
-    gain: float
-
-
-def slopes(held: HeldOut, geometry: Geometry, keys: Sequence[str], start: Tensor) -> Slopes:
+def slopes(held: WithheldPixels, geometry: Geometry, keys: Sequence[str], start: Tensor) -> Slopes:
     """Return how predictions change with parameters, the cube being made anew for each.
 
     A fixed cube would not do: it has absorbed a part of the camera's error, and so hides a part of
@@ -140,7 +135,7 @@ def slopes(held: HeldOut, geometry: Geometry, keys: Sequence[str], start: Tensor
     return bare.extended(held, keys)
 
 
-def _column(held: HeldOut, geometry: Geometry, key: str, start: Tensor) -> Tensor:
+def _column(held: WithheldPixels, geometry: Geometry, key: str, start: Tensor) -> Tensor:
     parameter = PARAMETERS[key]
     value, step = parameter.read(geometry), _SHORTER * parameter.step(held.system)
     ahead, behind = (
@@ -151,7 +146,7 @@ def _column(held: HeldOut, geometry: Geometry, key: str, start: Tensor) -> Tenso
 
 
 def refine(
-    held: HeldOut, geometry: Geometry, keys: Sequence[str], start: Tensor, iterations: int
+    held: WithheldPixels, geometry: Geometry, keys: Sequence[str], start: Tensor, iterations: int
 ) -> Slopes:
     """Minimise the held-out error over parameters.
 

@@ -63,8 +63,8 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What windows say at one geometry.
+class Derivatives:
+    """The residuals of windows at one geometry, and their derivatives.
 
     Attributes:
         variance: `(N,)`, of what the best plain scene leaves, over the window's mean square.
@@ -164,8 +164,8 @@ class Windows:
             found.append(self._fit(self._design(images)).variance.log().mean().item())
         return found
 
-    def evidence(self, geometry: Geometry, keys: Sequence[str] | None = None) -> Evidence:
-        """Return objective, gradient and curvature at a geometry.
+    def derivatives(self, geometry: Geometry, keys: Sequence[str] | None = None) -> Derivatives:
+        """Return residuals, gradient and curvature at a geometry.
 
         Args:
             geometry: of the camera.
@@ -193,7 +193,7 @@ class Windows:
         )
         gradient = -torch.einsum("btn,bn->bt", slope, rest) * weight[:, None]
         curvature = torch.einsum("bsn,btn,b->st", slope, free, weight)
-        return Evidence(variance, gradient, curvature, self.place[self.lit])
+        return Derivatives(variance, gradient, curvature, self.place[self.lit])
 
     def _all_images(self, geometry: Geometry, lines: Tensor | None) -> Tensor:
         codes = code_images(self.system, geometry, self.frame.points, lines)
@@ -234,10 +234,10 @@ class Windows:
 
     def _mask(self, geometry: Geometry) -> Tensor:  # (K, H, W)
         """Return the moved mask; the last one is kept, for dispersion does not move it."""
-        down, right = geometry.shift
+        code = geometry
         if geometry.whole is not None:  # the bands have the shift along them
-            down, right = (down, 0.0) if self.system.axis == -1 else (0.0, right)
-        code = replace(geometry, shift=(down, right))
+            across, _ = geometry.split_shift(self.system.axis)
+            code = geometry.with_shift(across, 0.0, self.system.axis)
         if geometry.pivot == 0.5 or not geometry.tilt:
             code = replace(code, dispersion=(0.0,), tilt=0.0)
         if self._last is None or self._last[0] != code:
