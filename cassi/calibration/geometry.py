@@ -81,12 +81,6 @@ class Geometry:
         """Return what plain scenes tell, in one list: down, right, degrees, dispersion."""
         return [*self.shift, self.rotation, *self.dispersion]
 
-    @staticmethod
-    def of(values: Sequence[float]) -> Geometry:
-        """Return the geometry whose `values()` these are."""
-        down, right, rotation, *dispersion = (float(value) for value in values)
-        return Geometry((down, right), rotation, tuple(dispersion))
-
     def along(self, axis: int) -> float:
         """Return the shift along the dispersion, pixels.
 

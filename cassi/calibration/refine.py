@@ -11,11 +11,10 @@ from torch import Tensor
 from cassi.calibration.fit import Estimate
 from cassi.calibration.geometry import Geometry
 from cassi.calibration.heldout import Prediction, WithheldPixels
-from cassi.calibration.parameters import CODE, PARAMETERS, changed
+from cassi.calibration.parameters import PARAMETERS, changed
 
-_SMALL = 0.1  # of a difference step, a hundredth of a pixel: less is no step
+_SHORT = 0.2  # difference steps, a fiftieth of a pixel: from there the minimum is one step away
 _LONGEST = 5.0  # difference steps: beyond, nothing is linear
-_FAR = 0.2  # difference steps: slopes are found anew
 _HALVINGS = 3
 _SHORTER = 0.5  # of a difference step; larger than what is to be found, smaller than a pixel
 
@@ -145,40 +144,30 @@ def _column(held: WithheldPixels, geometry: Geometry, key: str, start: Tensor) -
     return (ahead - behind) / (2 * _SHORTER)
 
 
-def refine(
-    held: WithheldPixels, geometry: Geometry, keys: Sequence[str], start: Tensor, iterations: int
-) -> Slopes:
-    """Minimise the held-out error over parameters.
+def refine(held: WithheldPixels, geometry: Geometry, keys: Sequence[str], start: Tensor) -> Slopes:
+    """Minimise the held-out error over parameters by one step; a short one is not worth it.
 
     Args:
         held: the snapshots.
         geometry: where to start.
         keys: of the parameters.
         start: cube of that geometry.
-        iterations: at most so many steps; the cube is reconstructed 2T + 2 times for a long one,
-            once for a short one.
 
     Returns:
         The slopes from where one more step leads to the minimum.
     """
     found = slopes(held, geometry, keys, start)
-    estimate = found.solve(keys)
-    for _ in range(iterations - 1):
-        if estimate.length < 2 * _SMALL:
+    step = found.solve(keys)
+    if step.length < _SHORT:
+        return found
+    start, reached = found.prediction.cube, step.geometry
+    following = held.predict(reached, start)
+    for _ in range(_HALVINGS):
+        if following.error <= found.prediction.error:
             break
-        start, reached = found.prediction.cube, estimate.geometry
+        reached = _halfway(found.geometry, reached, keys)
         following = held.predict(reached, start)
-        for _ in range(_HALVINGS):
-            if following.error <= found.prediction.error:
-                break
-            reached = _halfway(found.geometry, reached, keys)
-            following = held.predict(reached, start)
-        if estimate.length > _FAR or set(keys) & set(CODE):
-            found = slopes(held, reached, keys, following.cube)
-        else:  # interpolation is linear in between, other than blur: the slopes are the same
-            found = replace(found, geometry=reached, prediction=following, start=start)
-        estimate = found.solve(keys)
-    return found
+    return slopes(held, reached, keys, following.cube)
 
 
 def _halfway(a: Geometry, b: Geometry, keys: Sequence[str]) -> Geometry:

@@ -152,11 +152,8 @@ def search_start(
         along = halves[half].along(system.axis) + more_along
         geometry = curved.with_shift(across + more_across, along, system.axis)
         fits.append(scenes.fit(geometry, iterations=6))
-    found: list[Geometry] = []
-    for fit in sorted(fits, key=lambda fit: fit.objective):
-        if not any(are_near(fit.geometry, other, system) for other in found):
-            found.append(fit.geometry)
-    return found
+    fits.sort(key=lambda fit: fit.objective)
+    return [fit.geometry for fit in _different(fits, system)]
 
 
 def _middle(frames: Sequence[Frame], system: SDCassi) -> tuple[list[Frame], SDCassi]:

@@ -104,7 +104,7 @@ class Selection:
         if between and not all(fit.is_between(self.system) for fit in chosen):
             return model, None
         cube = self.compare.fitted.predict(start).cube
-        found = refine(self.compare.fitted, start, model, cube, 2)
+        found = refine(self.compare.fitted, start, model, cube)
         if between and not found.solve(model).is_between(self.system):
             return model, None
         model, found = self._grow(model, found)
@@ -163,7 +163,7 @@ class Selection:
             if not taken:
                 continue
             model, lowest, self.cube = (*model, best), None, reached.cube
-            found = refine(compare.fitted, tried.geometry, model, found.prediction.cube, 2)
+            found = refine(compare.fitted, tried.geometry, model, found.prediction.cube)
             self._errors |= found.solve(model).errors
         return model, found
 

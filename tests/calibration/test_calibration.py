@@ -92,10 +92,10 @@ def test_gradient_is_that_of_the_objective(camera, scene):
     found = windows.derivatives(geometry)
     assert found.objective == pytest.approx(windows.objective(geometry))
     gradient = found.gradient.sum(0) * 2 / len(windows) / windows.freedom
-    values = geometry.values()
-    for k, h in enumerate(PARAMETERS[key].step(camera) for key in PLACE):
-        up, down = ([*values[:k], values[k] + s * h, *values[k + 1 :]] for s in (0.1, -0.1))
-        slope = windows.objective(Geometry.of(up)) - windows.objective(Geometry.of(down))
+    for k, parameter in enumerate(PARAMETERS[key] for key in PLACE):
+        value, h = parameter.read(geometry), parameter.step(camera)
+        up, down = (parameter.write(geometry, value + s * h) for s in (0.1, -0.1))
+        slope = windows.objective(up) - windows.objective(down)
         # Kaufman's approximation leaves the change of the scene out.
         assert gradient[k].item() == pytest.approx(slope / (0.2 * h), rel=0.3, abs=0.05)
 

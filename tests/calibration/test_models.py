@@ -165,7 +165,7 @@ def test_steps_lead_to_the_truth(camera, scene, reconstruct):
     y = moved_camera(camera, SHIFTED)(scene)
     held = WithheldPixels(y, camera, reconstruct, share=FITTED, seed=0, pixels=10**6)
     start = Geometry((0.3, -0.2))
-    found = refine(held, start, ("down", "right"), held.predict(start).cube, 3)
+    found = refine(held, start, ("down", "right"), held.predict(start).cube)
     estimate = found.solve(("down", "right"))
     assert estimate.geometry.shift == pytest.approx(SHIFTED.shift, abs=0.02)
     back = found.solve(("down",), fixed=("right",))
