@@ -11,10 +11,9 @@ from cassi.calibration.comparison import Comparison
 from cassi.calibration.fit import CLEAR, Fit, are_near
 from cassi.calibration.geometry import Geometry, on_pixels, placed
 from cassi.calibration.heldout import Prediction
-from cassi.calibration.parameters import CODE, PARAMETERS, PLACE, SHARED, SHIFT, TILT, changed
+from cassi.calibration.parameters import CODE, PARAMETERS, SHARED, SHIFT, TILT
 from cassi.calibration.refine import Slopes, Step, refine
 
-_APART = 1.0  # difference steps, that estimates of the same minimum differ by
 _SIGNIFICANT = 3.0  # standard errors, of what is believed
 
 
@@ -88,29 +87,20 @@ class Selection:
         """
         if any(fit.is_between(self.system) for fit in fits):
             between = [replace(fit, geometry=on_pixels(fit.geometry, self.system)) for fit in fits]
-            model, geometry = self._run(between, between=True)
-            if geometry is not None:
-                return model, geometry
+            model, start = self._begin(between)
+            chosen = [fit for fit in between if fit.geometry == start]
+            if all(fit.is_between(self.system) for fit in chosen):
+                return self._refine(model, start)
         on = [fit for fit in fits if not set(fit.keys) & set(SHARED)]
         on = [replace(fit, geometry=replace(fit.geometry, whole=None)) for fit in on]
-        model, geometry = self._run(on, between=False)
-        assert geometry is not None
-        return model, geometry
+        return self._refine(*self._begin(on))
 
-    def _run(self, fits: Sequence[Fit], between: bool) -> tuple[tuple[str, ...], Geometry | None]:
-        """Return model and geometry; None where bands thought to lie between pixels lie on them."""
-        model, start = self._begin(fits)
-        chosen = [fit for fit in fits if fit.geometry == start]
-        if between and not all(fit.is_between(self.system) for fit in chosen):
-            return model, None
+    def _refine(self, model: tuple[str, ...], start: Geometry) -> tuple[tuple[str, ...], Geometry]:
+        """Return model and geometry that predict best, from one fit on."""
         cube = self.compare.fitted.predict(start).cube
         found = refine(self.compare.fitted, start, model, cube)
-        if between and not found.solve(model).is_between(self.system):
-            return model, None
         model, found = self._grow(model, found)
         geometry = placed(self._shrink(model, found), self.system)
-        if between and geometry.whole is None:
-            return model, None
         return tuple(key for key in model if PARAMETERS[key].distance(geometry)), geometry
 
     def _begin(self, fits: Sequence[Fit]) -> tuple[tuple[str, ...], Geometry]:
@@ -157,8 +147,6 @@ class Selection:
                 lowest = compare.tested.predict(plain.geometry, self.cube)
             reached = compare.tested.predict(tried.geometry, self.cube)
             taken = compare.is_better(reached, lowest)
-            if taken and best not in CODE:
-                taken = self._moves(reached, tried.geometry, plain.geometry)
             self.note((*model, best), tried.geometry, reached, taken)
             if not taken:
                 continue
@@ -170,19 +158,6 @@ class Selection:
     def _try(self, key: str, found: Slopes, model: tuple[str, ...]) -> Step:
         step = found.solve((*model, key))
         return halfway(self.scenes, step, [key]) if key in CODE else step
-
-    def _moves(self, reached: Prediction, geometry: Geometry, plain: Geometry) -> bool:
-        """Tell whether a step predicts better than the same step the other way.
-
-        Between pixels the camera interpolates linearly, which blurs, and a blur alone can predict
-        better; it is the same either way, movement is not.
-        """
-        keys = [key for key in (*self.place, *self.further) if key not in CODE]
-        reads = {key: PARAMETERS[key].read for key in keys}
-        other = changed(
-            geometry, {key: 2 * read(plain) - read(geometry) for key, read in reads.items()}
-        )
-        return self.compare.is_better(reached, self.compare.tested.predict(other, self.cube))
 
     def _shrink(self, model: tuple[str, ...], found: Slopes) -> Geometry:
         """Take parameters away that do not lower the held-out error."""
@@ -206,17 +181,10 @@ class Selection:
         for key in [key for key in reversed(model) if key not in SHIFT]:
             tried = solve((*gone, key))
             plain = compare.tested.predict(tried, self.cube)
-            known = self._is_known(key, geometry)
-            away = PARAMETERS[key].distance(fit.geometry)
-            shown = away > CLEAR * wide[key] and not compare.is_better(plain, rich)
-            better = compare.is_better(rich, plain)
-            if key in (*SHARED, *TILT):
-                better = better and fit.is_clear(key)
-            elif not better:
-                better = shown
-            elif not shown and key not in (*PLACE, *CODE):
-                better = self._moves(rich, geometry, tried)
-            if not (known and better):
+            # In noise plain scenes know more; of light that is shared between pixels they do not.
+            shown = PARAMETERS[key].distance(fit.geometry) > CLEAR * wide[key]
+            better = compare.is_better(rich, plain) or (shown and key not in (*SHARED, *TILT))
+            if not (better and self._is_known(key, geometry)):
                 geometry, rich, gone = tried, plain, (*gone, key)
         mean = self._combine(found, model, gone, geometry)
         while lost := [
@@ -230,25 +198,16 @@ class Selection:
 
     def _is_known(self, key: str, geometry: Geometry) -> bool:
         """Tell whether a parameter is significantly off its nominal value."""
-        place = (*PLACE, *CODE, *SHARED, *TILT)
-        least = _SIGNIFICANT if key in place else CLEAR
-        return PARAMETERS[key].distance(geometry) > least * self._errors[key]
+        return PARAMETERS[key].distance(geometry) > _SIGNIFICANT * self._errors[key]
 
     def _combine(
         self, found: Slopes, model: Sequence[str], gone: Sequence[str], geometry: Geometry
     ) -> Geometry:
-        """Return the mean of predictions and plain scenes, or of plain scenes alone."""
-        self._combined = frozenset()
+        """Return the mean of predictions and plain scenes, and note its errors."""
         kept = [key for key in model if key not in gone]
         fit = self.scenes.fit(geometry, [key for key in kept if key not in CODE])
         predicted = replace(found.solve(kept, gone), geometry=geometry)
-        mean = weighted_mean(fit, predicted, geometry, self.system)
-        if mean.apart > _APART:  # another valley
-            tested = self.compare.tested
-            reached, tried = (tested.predict(each) for each in (geometry, fit.geometry))
-            if self.compare.is_better(reached, tried):
-                return geometry
-            mean = weighted_mean(fit, None, geometry, self.system)
-        self._errors |= mean.errors
-        self._combined = frozenset(fit.keys)
-        return mean.geometry
+        mean, errors = weighted_mean(fit, predicted, self.system)
+        self._errors |= errors
+        self._combined = frozenset(errors)
+        return mean
