@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from cassi.calibration.correlation import Correlation, Ends, Peak, find_ends
-from cassi.calibration.geometry import turned
 from cassi.calibration.spectra import comb, direction
 from cassi.checks import clipped_level
 from cassi.systems import BlurredCassi, DDCassi, SDCassi, System
 from cassi.systems.band_positions import find_places
-from cassi.systems.sd_cassi import CoupledCassi
+from cassi.systems.coded import CodedSystem
 
 CLEARLY = 1.6
 """By which factor a mask must be seen better: another than the camera's, or that than chance."""
@@ -48,10 +47,6 @@ LEAST = 48
 _MOST = 2**20  # pixels that are looked at
 FADED = 0.2
 """Of the mean light: where less is left, light does not end with the bands."""
-BRIGHT = 2.0
-"""Of the mean light: where it ends with so much, bands end, even if it fades at the other end."""
-LINE = 6.0
-"""Of the mean light: more is a line."""
 FAR = 0.25
 """Of the dispersion: so far inside, light does not end with the bands."""
 UNKNOWN = "Direction: cannot be measured in a frame"
@@ -60,7 +55,6 @@ _SPAN = 12  # pixels of dispersion, to look for its ends
 _BANDS = 8
 
 Image = Callable[[Tensor], Tensor]
-Dispersing = SDCassi | CoupledCassi
 POSES: dict[str, tuple[str, Image]] = {
     "mirrored left to right": ("give mask[:, ::-1]", lambda m: m.flip(-1)),
     "upside down": ("give mask[::-1]", lambda m: m.flip(-2)),
@@ -154,7 +148,7 @@ def check_camera(
         )
     plain, good = system.plain, system.good_pixels
     found = _check_light(y, good) + _check_detector(y, plain, good)
-    if isinstance(plain, Dispersing):
+    if isinstance(plain, CodedSystem):
         found += _check_mask(y, plain, good)
     if x is not None:
         found += check_spectra(x, plain, wavelengths)
@@ -208,7 +202,7 @@ def _reverse(system: System) -> str | None:
     """Return what reverses the bands; None where a frame tells, or nothing is dispersed."""
     if isinstance(system, DDCassi):
         return _other_way(system.mask_offsets, system.mask_step)
-    if not isinstance(system, Dispersing) or system.mask.shape[-3] > 1:
+    if not isinstance(system, CodedSystem) or system.mask.shape[-3] > 1:
         return None
     return _other_way(system.offsets, system.step)
 
@@ -270,7 +264,7 @@ def _check_detector(y: Tensor, system: System, good: Tensor | None) -> CameraChe
         )
         warnings.append(Finding("detector", message))
     # Lines along which no band falls anywhere; a single dark pixel holds noise.
-    across = -3 - system.axis if isinstance(system, Dispersing) else -2
+    across = -3 - system.axis if isinstance(system, CodedSystem) else -2
     even = torch.ones((1, *system.cube_shape), dtype=torch.float32, device=y.device)
     white: Tensor = system(even)
     reached = (white > 0).any(across, keepdim=True).expand_as(white)
@@ -288,7 +282,7 @@ def _check_detector(y: Tensor, system: System, good: Tensor | None) -> CameraChe
     return CameraCheck(tuple(warnings), "", {"unused": unused, "lost_bands": lost})
 
 
-def _check_mask(y: Tensor, system: Dispersing, good: Tensor | None) -> CameraCheck:
+def _check_mask(y: Tensor, system: CodedSystem, good: Tensor | None) -> CameraCheck:
     mask = system.mask.detach()
     mask = mask[0] if mask.ndim == 5 else mask
     if min(y.shape[-2:]) < LEAST or min(mask.shape[-2:]) < LEAST:
@@ -347,14 +341,14 @@ class _MaskSearch:
 
     def __init__(
         self,
-        system: Dispersing,
+        system: CodedSystem,
         y: Tensor,
         good: Tensor | None,
         mask: Tensor,
         offsets: tuple[float, ...],
     ) -> None:
         self.system, self.mask, self.offsets = system, mask, offsets
-        y = turned(system, y)
+        y = system.turn(y)
         length = y.shape[-2]
         self.lines = min(length, max(128, _MOST // max(y.shape[-1], 1)))
         self.first = (length - self.lines) // 2
@@ -362,11 +356,11 @@ class _MaskSearch:
             y.narrow(-2, self.first, self.lines),
             None
             if good is None
-            else turned(system, good).narrow(-2, self.first, self.lines).expand(len(y), -1, -1, -1),
+            else system.turn(good).narrow(-2, self.first, self.lines).expand(len(y), -1, -1, -1),
         )
 
     def cut(self, image: Image) -> Tensor:
-        mask = turned(self.system, image(self.mask))
+        mask = self.system.turn(image(self.mask))
         return mask.narrow(-2, self.first, self.lines)
 
     def find(self, image: Image, offsets: tuple[float, ...] | None = None) -> Peak:
@@ -379,7 +373,7 @@ class _MaskSearch:
 
 
 def _check_place(
-    system: Dispersing, search: _MaskSearch, given: Peak, numbers: dict[str, Any]
+    system: CodedSystem, search: _MaskSearch, given: Peak, numbers: dict[str, Any]
 ) -> CameraCheck:
     """Ask where the mask lies, and between which offsets there is light."""
     warnings = []
@@ -429,24 +423,18 @@ def _check_place(
 def _ends_of_bands(ends: Ends, span: float) -> tuple[float, float]:
     """Return where light ends with the bands, and the nominal ends where a lamp or filter ends it.
 
-    That is where it fades, or is a line, or ends far inside; and where it ends inside while it
-    fades at the other end, unless it is bright there.
+    That is where it fades, or ends far inside.
     """
-    low, high = ends.levels
-    found = []
-    for place, end, way, level, other in (
-        (ends.first, ends.nominal[0], 1, low, high),
-        (ends.last, ends.nominal[1], -1, high, low),
-    ):
-        trusted = FADED < level < LINE
-        if way * (place - end) > 0:
-            trusted &= abs(place - end) < FAR * span and (other > FADED or level > BRIGHT)
-        found.append(place if trusted else end)
-    return found[0], found[1]
+    first, last = ends.nominal
+    if ends.levels[0] > FADED and ends.first - first < FAR * span:
+        first = ends.first
+    if ends.levels[1] > FADED and last - ends.last < FAR * span:
+        last = ends.last
+    return first, last
 
 
 def _step(
-    system: Dispersing, offsets: Sequence[float], ends: Ends, step: float, first: float
+    system: CodedSystem, offsets: Sequence[float], ends: Ends, step: float, first: float
 ) -> Finding:
     sign = -1 if offsets[0] > offsets[-1] else 1
     pitch = (max(offsets) - min(offsets)) / (len(offsets) - 1)
@@ -470,7 +458,7 @@ def _step(
     )
 
 
-def _shift(system: Dispersing, down: float, along: float) -> Finding:
+def _shift(system: CodedSystem, down: float, along: float) -> Finding:
     return Finding(
         "shift",
         f"the mask lies {_moved(down, along, system.axis)} of where the camera has it: move it, "

@@ -13,7 +13,6 @@ from torch import Tensor
 from cassi import ops
 from cassi.systems import SDCassi, TiltedCassi
 from cassi.systems.masks import blur_mask, move_mask
-from cassi.systems.sd_cassi import CoupledCassi
 from cassi.systems.tilted import line_parts, moved_lines
 
 
@@ -274,7 +273,7 @@ def code_images(
     Returns:
         `(P, K, H, W')`, dispersion along the last axis: the moved mask, as each band has it.
     """
-    mask = turned(system, moved_mask(system, geometry))
+    mask = system.turn(moved_mask(system, geometry))
     if lines is not None and not geometry.tilt:
         mask = mask[..., lines, :]
     offsets = moved_offsets(system, geometry, points).to(mask.device)
@@ -296,8 +295,3 @@ def code_images(
         image = ops.forward_taps(white[at], codes[at], taps[:, None], starts[:, None], detector)
         images[at] += moved_lines(image, down)
     return images if lines is None else images[..., lines, :]
-
-
-def turned(system: SDCassi | CoupledCassi, value: Tensor) -> Tensor:
-    """Turn an image so that the dispersion is along its last axis, or back."""
-    return value if system.axis == -1 else value.mT

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cassi.calibration.geometry import Geometry, code_images, moved_mask, moved_offsets, turned
+from cassi.calibration.geometry import Geometry, code_images, moved_mask, moved_offsets
 from cassi.calibration.parameters import PARAMETERS, place_of
 from cassi.plain_scenes import SIDE, WINDOWS, cut_windows, linear_maps, smooth_spectra
 from cassi.systems import SDCassi
@@ -109,7 +109,7 @@ class Windows:
         self, frame: Frame, system: SDCassi, *, central: bool = False, most: int = WINDOWS
     ) -> None:
         self.frame, self.system = frame, system
-        y = turned(system, frame.y)
+        y = system.turn(frame.y)
         down, across = y.shape[-2] // SIDE, y.shape[-1] // SIDE
         rows, columns = (_chosen(count, central) for count in (down, across))
         # Too many windows: whole strips are left out, for images are made of the others only.
@@ -124,7 +124,7 @@ class Windows:
         dtype = torch.promote_types(y.dtype, torch.float32)
         self._last: tuple[Geometry, Tensor] | None = None
         # Zero rows of design and data: bad pixels have no influence.
-        self.keep = self._cut(turned(system, frame.counts)[..., self.lines, :].to(dtype))
+        self.keep = self._cut(system.turn(frame.counts)[..., self.lines, :].to(dtype))
         data = self._cut(y[..., self.lines, :].to(dtype)) * self.keep  # (N, B, pixels)
         # Dark windows would count as much as bright ones.
         light = data.square().mean(2)
@@ -241,7 +241,7 @@ class Windows:
         if geometry.pivot == 0.5 or not geometry.tilt:
             code = replace(code, dispersion=(0.0,), tilt=0.0)
         if self._last is None or self._last[0] != code:
-            whole = turned(self.system, moved_mask(self.system, geometry))
+            whole = self.system.turn(moved_mask(self.system, geometry))
             self._last = code, whole[:, 0]
         return self._last[1]
 

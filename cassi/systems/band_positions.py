@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from cassi.systems.base import System
-from cassi.systems.sd_cassi import CoupledCassi, SDCassi
+from cassi.systems.coded import CodedSystem
 
 MOST_BESIDE = 2.0
 """Pixels of a band beside the detector that a calibrated camera may well have."""
@@ -34,7 +34,7 @@ class Place:
 
 def find_places(system: System) -> list[Place]:
     """Return the place of each band, in order of increasing wavelength; none without offsets."""
-    if not isinstance(system, SDCassi | CoupledCassi):
+    if not isinstance(system, CodedSystem):
         return []
     width = system.cube_shape[system.axis]
     detector = system.measurement_shape[system.axis]

@@ -271,7 +271,7 @@ class BlurredCassi(CoupledCassi):
         if self.line is not None:
             image = convolve(image, self.line, self.axis, full=True)
         y = self.inner(image.flatten(0, 1)).unflatten(0, (len(x), -1)).squeeze(2)
-        y = y.narrow(self.axis, self._reach, self._detector[self.axis])
+        y = y.narrow(self.axis, self._reach, self.detector)
         image = _blur(y.flatten(0, 1)[:, None, None], self.detector_rows, self.detector_columns)
         return image[:, 0, 0].unflatten(0, y.shape[:2]).to(x.dtype)
 

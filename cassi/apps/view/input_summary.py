@@ -16,7 +16,7 @@ from cassi.calibration import check_camera
 from cassi.calibration.correlation import flatten
 from cassi.solvers import relative_noise
 from cassi.systems import SDCassi, System
-from cassi.systems.sd_cassi import CoupledCassi
+from cassi.systems.coded import CodedSystem
 
 _PLAIN = 15
 """Half the side of the window, in pixels, over which the scene is taken for plain."""
@@ -65,7 +65,7 @@ def summarize_inputs(inputs: Inputs) -> InputSummary:
     seen = flatten(y[0, :1].float(), None if good is None else good[0, :1])
     agreement = _correlate(seen, flatten(predicted[0, :1].float()))
     better = find_better_step(y, camera, seen, agreement)
-    known = camera if isinstance(camera, SDCassi | CoupledCassi) else None
+    known = camera if isinstance(camera, CodedSystem) else None
     rows = [*_describe(inputs, camera), ("Seen in the frame", check.note or "nothing")]
     rows += [("Files", note) for note in inputs.notes]
     return InputSummary(
@@ -184,7 +184,7 @@ def _wavelengths(values: Sequence[float] | None) -> str:
 
 
 def _dispersion(camera: System) -> str:
-    if not isinstance(camera, SDCassi | CoupledCassi) or camera.bands < 2:
+    if not isinstance(camera, CodedSystem) or camera.bands < 2:
         return ""
     axis, offsets = camera.axis, camera.offsets
     span = offsets[-1] - offsets[0]
