@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,9 +21,24 @@ steps beside: all parts of a frame share errors of the model, which the scatter 
 not show. From scenes of CAVE's training set, `scripts/benchmarks/calibration.py --fine`."""
 
 
+@dataclass(frozen=True)
+class WeightedMean:
+    """The mean of two estimates.
+
+    Attributes:
+        geometry: with the means.
+        errors: standard errors of these; half of what the two differ by is in them.
+        apart: half of what they differ by at most, in difference steps.
+    """
+
+    geometry: Geometry
+    errors: dict[str, float]
+    apart: float
+
+
 def weighted_mean(
-    plain: Fit, predicted: Estimate, system: SDCassi
-) -> tuple[Geometry, dict[str, float]]:
+    plain: Fit, predicted: Estimate | None, geometry: Geometry, system: SDCassi
+) -> WeightedMean:
     """Return the mean of plain scenes and predictions, weighted by their covariances.
 
     They err in different ways: predictions by what the reconstruction does not know, plain scenes
@@ -31,30 +46,32 @@ def weighted_mean(
 
     Args:
         plain: of plain scenes, by the parameters that the mean is taken of.
-        predicted: of predictions, by these and others.
+        predicted: of predictions, by these and others; None for plain scenes alone.
+        geometry: what the others are.
         system: the nominal camera.
-
-    Returns:
-        The geometry of the predictions with the means, and the standard errors of these; half of
-        what the two differ by is in them.
     """
-    keys, both = plain.keys, (plain, predicted)
-    index = [predicted.keys.index(key) for key in keys]
-    covariances = (
-        widened(plain.covariance, PLAIN, keys, system),
-        widened(predicted.covariance[index][:, index], PREDICTED, keys, system),
-    )
+    keys = plain.keys
+    geometries, covariances = [plain.geometry], [widened(plain.covariance, PLAIN, keys, system)]
+    if predicted is not None:
+        index = [predicted.keys.index(key) for key in keys]
+        geometries.append(predicted.geometry)
+        covariance = predicted.covariance[index][:, index]
+        covariances.append(widened(covariance, PREDICTED, keys, system))
     ends = [
-        torch.tensor([PARAMETERS[key].read(each.geometry) for key in keys], dtype=torch.float64)
-        for each in both
+        torch.tensor([PARAMETERS[key].read(each) for key in keys], dtype=torch.float64)
+        for each in geometries
     ]
     information = [torch.linalg.inv(each.double().cpu()) for each in covariances]
-    covariance = torch.linalg.inv(information[0] + information[1])
-    mean = covariance @ (information[0] @ ends[0] + information[1] @ ends[1])
-    apart = (ends[0] - ends[1]).abs() / 2
+    covariance = torch.linalg.inv(sum(information[1:], information[0]))
+    mean = covariance @ torch.stack([a @ b for a, b in zip(information, ends, strict=True)]).sum(0)
+    apart = (ends[0] - ends[-1]).abs() / 2
     errors = (covariance.diagonal() + apart.square()).sqrt().tolist()
-    values = dict(zip(keys, mean.tolist(), strict=True))
-    return changed(predicted.geometry, values), dict(zip(keys, errors, strict=True))
+    steps = torch.tensor([PARAMETERS[key].step(system) for key in keys], dtype=torch.float64)
+    return WeightedMean(
+        changed(geometry, dict(zip(keys, mean.tolist(), strict=True))),
+        dict(zip(keys, errors, strict=True)),
+        float((apart / steps).max()),
+    )
 
 
 def halfway(scenes: PlainScenes, predicted: Step, keys: Sequence[str]) -> Step:

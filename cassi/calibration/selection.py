@@ -14,6 +14,7 @@ from cassi.calibration.heldout import Prediction
 from cassi.calibration.parameters import CODE, PARAMETERS, SHARED, SHIFT, TILT
 from cassi.calibration.refine import Slopes, Step, refine
 
+_APART = 1.0  # difference steps, that estimates of the same minimum differ by
 _SIGNIFICANT = 3.0  # standard errors, of what is believed
 
 
@@ -203,11 +204,16 @@ class Selection:
     def _combine(
         self, found: Slopes, model: Sequence[str], gone: Sequence[str], geometry: Geometry
     ) -> Geometry:
-        """Return the mean of predictions and plain scenes, and note its errors."""
+        """Return the mean of predictions and plain scenes, and note its errors.
+
+        Where both are in different valleys, it is plain scenes alone.
+        """
         kept = [key for key in model if key not in gone]
         fit = self.scenes.fit(geometry, [key for key in kept if key not in CODE])
         predicted = replace(found.solve(kept, gone), geometry=geometry)
-        mean, errors = weighted_mean(fit, predicted, self.system)
-        self._errors |= errors
-        self._combined = frozenset(errors)
-        return mean
+        mean = weighted_mean(fit, predicted, geometry, self.system)
+        if mean.apart > _APART:
+            mean = weighted_mean(fit, None, geometry, self.system)
+        self._errors |= mean.errors
+        self._combined = frozenset(fit.keys)
+        return mean.geometry
