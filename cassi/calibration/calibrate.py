@@ -144,10 +144,6 @@ def calibrate(
     model, geometry = selection.run(fits)
     before, after = selection.nominal, tested.predict(geometry)
     lower = compare.is_better(after, before)
-    if not lower and compare.is_sure(geometry, Geometry()):
-        # In noise a few pixels tell little.
-        errors = [fitted.predict(each).error for each in (geometry, Geometry())]
-        lower = errors[0] < errors[1]
     selection.note(model, geometry, after, lower)
     if not lower:
         model, geometry, after = (), Geometry(), before
