@@ -72,3 +72,16 @@ def distinct_networks():
         other = {key: value for key, value in entry.settings.items() if key != "stages"}
         kinds.setdefault((entry.make, str(other)), name)
     return list(kinds.values())
+
+
+def smooth_scene(bands: int, height: int, width: int, disk: bool = False) -> Tensor:
+    """Return smooth spectra `(1, C, H, W)`, two beside an edge, and with a disk a third."""
+    rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    at = torch.linspace(0, 1, bands).view(-1, 1, 1)
+    left = 0.3 + 0.4 * at + 0.2 * torch.sin(columns / 25)
+    right = 0.8 - 0.5 * at + 0.2 * torch.cos(rows / 30)
+    cube = torch.where(columns < 50, left, right)
+    if disk:
+        inside = (rows - 40) ** 2 + (columns - 70) ** 2 < 400
+        cube = torch.where(inside, 0.9 - 0.8 * (at - 0.5).abs(), cube)
+    return cube[None]

@@ -25,7 +25,7 @@ PARTS = {
     "metrics": {"checks"},
     "training": {"ops", "systems", "solvers", "data", "metrics"},
     "evaluation": {"ops", "systems", "solvers", "data", "metrics", "uncertainty"},
-    "uncertainty": {"solvers"},
+    "uncertainty": {"solvers", "systems"},
     "viz": {"data"},
     "adapters": {"systems", "priors"},
     "config": set(),

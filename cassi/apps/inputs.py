@@ -125,7 +125,7 @@ def load_inputs(
     system, frame = system.to(device), frame.to(device)
     if bad is not None:
         system = system.weighted(bad_pixels=bad.to(device))
-        frame = system.seen(frame)
+        frame = system.without_bad_pixels(frame)
     return Inputs(
         system,
         frame,

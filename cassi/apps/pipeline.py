@@ -13,7 +13,7 @@ import torch
 
 from cassi import ops
 from cassi.apps import results
-from cassi.apps.calibrate.inputs import good_pixels, plain
+from cassi.apps.calibrate.inputs import good_pixels
 from cassi.apps.calibrate.results import summarize_calibration
 from cassi.apps.camera.camera_check import check
 from cassi.apps.inputs import Inputs, load_inputs
@@ -82,7 +82,7 @@ def _aligned(inputs: Inputs) -> Inputs:
 
 
 def _calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:
-    start, nominal = time.perf_counter(), plain(inputs.system)
+    start, nominal = time.perf_counter(), inputs.system.plain
     chosen = build_solver(settings) if settings.model is None else None
     solver = chosen if isinstance(chosen, Solver) else None
     found, camera = calibrate_on(inputs.measurement, inputs.system, solver, seed=settings.seed)

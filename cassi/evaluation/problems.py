@@ -110,7 +110,7 @@ def make_problem(
     known: tuple[object, ...] = () if twin is None else (twin,)
     if item.bad is not None:
         system = system.weighted(bad_pixels=item.bad)
-        y, known = system.seen(y), (*known, item.bad)
+        y, known = system.without_bad_pixels(y), (*known, item.bad)
     digest = _digest(str(system), item.wavelengths, y, mask, item.truth, *known)
     system = system.to(device)
     return Problem(item.name, y.to(device), system, item.truth, item.wavelengths, digest, true)

@@ -172,7 +172,7 @@ class Inference(nn.Module):
         if found is None or found.factor == 0 or found.x is None:
             return start
         lines, shown = found.lines, statistics.noise.to(found.x)
-        y, camera = lines.camera.seen(lines.y), lines.camera
+        y, camera = lines.camera.without_bad_pixels(lines.y), lines.camera
         x = self._recover(y, camera, statistics=statistics, start=found.x, noise=shown)
         level = float(shown.mean())
         size = lines.y.square().mean().sqrt() / statistics.size.mean()
@@ -229,11 +229,11 @@ def fill_in(y: Tensor, system: Any) -> Tensor:
     Returns:
         Shaped like y; zeros where nothing is good.
     """
-    y = system.seen(y)
+    y = system.without_bad_pixels(y)
     bad = ~system.good.expand_as(y)
     plain = system.system
     flat = plain(torch.ones_like(plain.adjoint(y)))
-    light, filled, side = system.seen(flat), y, 3
+    light, filled, side = system.without_bad_pixels(flat), y, 3
     while bool(bad.any()) and side < 4 * max(y.shape[-2:]):
         above, below = (F.avg_pool2d(v, side, 1, side // 2) for v in (y, light))
         ready = bad & (below > 0)

@@ -35,8 +35,9 @@ def check_order(function: str, y: Any, system: Any) -> None:
 
 
 def seen(y: Tensor, system: Any) -> Tensor:
-    """Return the measurement without the camera's bad pixels: they are set to zero."""
-    result: Tensor = system.seen(y) if hasattr(system, "seen") else y
+    """Return the measurement as the camera sees it: without its bad pixels, where it has some."""
+    known = hasattr(system, "without_bad_pixels")  # a camera of the user's need not
+    result: Tensor = system.without_bad_pixels(y) if known else y
     return result
 
 

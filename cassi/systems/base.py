@@ -33,6 +33,16 @@ class System(nn.Module, ABC):
     last_solve: SolveReport | None = None
 
     @property
+    def plain(self) -> System:
+        """The camera with all its pixels, of equal noise: itself, but of `Weighted`."""
+        return self
+
+    @property
+    def good_pixels(self) -> Tensor | None:
+        """Bool, `(1|B, K, H', W')`, of the detector; None where all are good."""
+        return None
+
+    @property
     @abstractmethod
     def cube_shape(self) -> tuple[int, int, int]:
         """(C, H, W)."""
@@ -92,6 +102,10 @@ class System(nn.Module, ABC):
     def weighted(self, variance: Any = None, bad_pixels: Any = None) -> Weighted:
         """Return the camera with a noise variance for each detector pixel; see `Weighted`."""
         return Weighted(self, variance, bad_pixels)
+
+    def without_bad_pixels(self, y: Tensor) -> Tensor:
+        """Return the measurement with zeros for the bad pixels, as `Weighted` has them."""
+        return y
 
     def _solve(self, r: Tensor, rho: float | Tensor, start: Tensor | None) -> Tensor:
         check_shape("y", r, self.measurement_shape)
@@ -168,6 +182,10 @@ class WarmStart:
 
     def __init__(self, system: System) -> None:
         self.system = system
+        self.adjoint, self.pinv = system.adjoint, system.pinv
+        self.gram_product = system.gram_product
+        self.forward_subspace = system.forward_subspace
+        self.adjoint_subspace = system.adjoint_subspace
         self._last: Tensor | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -175,17 +193,9 @@ class WarmStart:
         y: Tensor = self.system(x)
         return y
 
-    def adjoint(self, y: Tensor) -> Tensor:
-        """Apply the transpose."""
-        return self.system.adjoint(y)
-
-    def pinv(self, y: Tensor) -> Tensor:
-        """Apply the Moore–Penrose inverse."""
-        return self.system.pinv(y)
-
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-        """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖², starting from the last solution."""
-        return v + self.system.adjoint(self.gram_solve(y - self.system(v), rho))
+        """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖², from where the last data step ended."""
+        return v + self.adjoint(self.gram_solve(y - self(v), rho))
 
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve (AAᵀ + ρI) z = r, starting from the last solution."""
@@ -193,18 +203,6 @@ class WarmStart:
         z = self.system._solve(r, rho, start)
         self._last = z.detach()
         return z
-
-    def gram_product(self, y: Tensor) -> Tensor:
-        """Return A Aᵀ y."""
-        return self.system.gram_product(y)
-
-    def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
-        """Simulate the measurement of the cube E a."""
-        return self.system.forward_subspace(components, basis)
-
-    def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
-        """Return the components Eᵀ Aᵀ y."""
-        return self.system.adjoint_subspace(y, basis)
 
 
 class Weighted(System):
@@ -281,6 +279,16 @@ class Weighted(System):
         return self.system.measurement_shape
 
     @property
+    def plain(self) -> System:
+        """The camera with all its pixels, of equal noise."""
+        return self.system
+
+    @property
+    def good_pixels(self) -> Tensor:
+        """As `good`."""
+        return self.good
+
+    @property
     def last_solve(self) -> SolveReport | None:  # type: ignore[override]
         """Report of the camera's last solve by conjugate gradients."""
         return self.system.last_solve
@@ -294,41 +302,41 @@ class Weighted(System):
                 raise
             return getattr(self.system, name)
 
-    def seen(self, y: Tensor) -> Tensor:
+    def without_bad_pixels(self, y: Tensor) -> Tensor:
         """Return the measurement with zeros for the bad pixels."""
         return torch.where(self.good, y, 0)
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement, zero at bad pixels: `(B, C, H, W)` → `(B, K, H', W')`."""
-        return self.seen(self.system(x))
+        return self.without_bad_pixels(self.system(x))
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
-        return self.system.adjoint(self.seen(y))
+        return self.system.adjoint(self.without_bad_pixels(y))
 
     def add_adjoint(self, v: Tensor, y: Tensor) -> Tensor:
         """Return v + Aᵀy, as the camera does."""
-        return self.system.add_adjoint(v, self.seen(y))
+        return self.system.add_adjoint(v, self.without_bad_pixels(y))
 
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
         """Simulate the measurement of the cube E a, as the camera does, zero at bad pixels."""
-        return self.seen(self.system.forward_subspace(components, basis))
+        return self.without_bad_pixels(self.system.forward_subspace(components, basis))
 
     def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
         """Return the components Eᵀ Aᵀ y, as the camera does."""
-        return self.system.adjoint_subspace(self.seen(y), basis)
+        return self.system.adjoint_subspace(self.without_bad_pixels(y), basis)
 
     def gram_product(self, y: Tensor) -> Tensor:
         """Return A Aᵀ y, zero at bad pixels."""
-        return self.seen(self.system.gram_product(self.seen(y)))
+        return self.without_bad_pixels(self.system.gram_product(self.without_bad_pixels(y)))
 
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve (AAᵀ + ρ diag d) z = r, z zero at bad pixels."""
-        return self.system.gram_solve(self.seen(r), self.damping(rho))
+        return self.system.gram_solve(self.without_bad_pixels(r), self.damping(rho))
 
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve argmin_x ½ Σ_i (Ax − y)_i² / d_i + ρ/2 ‖x − v‖², as the camera does."""
-        return self.system.data_step(v, self.seen(y), self.damping(rho))
+        return self.system.data_step(v, self.without_bad_pixels(y), self.damping(rho))
 
     def damping(self, rho: float | Tensor) -> Tensor:
         """Return ρ·d, infinite at bad pixels: `(1|B, K, H', W')`; ρ a number, or `(1|B,)`."""
@@ -338,9 +346,11 @@ class Weighted(System):
         return torch.where(self.good, weight * self.variance, torch.inf)
 
     def begin(self) -> Any:
-        """Return the camera for one run of a solver; see `System.begin`."""
-        running = self.system.begin()
-        return self if running is self.system else _Run(self, running)
+        """Return what a run of a solver uses in this camera's place."""
+        return self if self.system.begin() is self.system else WarmStart(self)
+
+    def _solve(self, r: Tensor, rho: float | Tensor, start: Tensor | None) -> Tensor:
+        return self.system._solve(self.without_bad_pixels(r), self.damping(rho), start)
 
     def part(self, start: int, stop: int) -> Weighted:
         """Return the camera of a part of the scene; see `System.part`."""
@@ -356,40 +366,6 @@ class Weighted(System):
     def extra_repr(self) -> str:
         """Return the number of bad pixels in one line."""
         return f"bad pixels={int((~self.good).sum())}"
-
-
-class _Run:
-    """A weighted camera within one run of a solver, of a camera that remembers."""
-
-    def __init__(self, of: Weighted, running: Any) -> None:
-        self.of, self.running = of, running
-
-    def __call__(self, x: Tensor) -> Tensor:
-        y: Tensor = self.of(x)
-        return y
-
-    def adjoint(self, y: Tensor) -> Tensor:
-        return self.of.adjoint(y)
-
-    def pinv(self, y: Tensor) -> Tensor:
-        return self.of.pinv(y)
-
-    def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-        x: Tensor = self.running.data_step(v, self.of.seen(y), self.of.damping(rho))
-        return x
-
-    def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-        z: Tensor = self.running.gram_solve(self.of.seen(r), self.of.damping(rho))
-        return z
-
-    def gram_product(self, y: Tensor) -> Tensor:
-        return self.of.gram_product(y)
-
-    def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
-        return self.of.forward_subspace(components, basis)
-
-    def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
-        return self.of.adjoint_subspace(y, basis)
 
 
 def _fit(name: str, value: Any, shape: tuple[int, int, int], device: torch.device) -> Tensor:

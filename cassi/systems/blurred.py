@@ -247,57 +247,57 @@ class BlurredCassi(CoupledCassi):
     def extra_repr(self) -> str:
         """Describe the camera in one line."""
         height, width = self.mask.shape[-2:]
-        point = line = "none"
-        if self.point_rows is not None and self.point_columns is not None:
-            point = f"{self.point_rows.shape[-1]}x{self.point_columns.shape[-1]}"
-        if self.line is not None:
-            line = str(self.line.shape[-1])
+
+        def sides(*kernels: Tensor | None) -> str:
+            return "x".join("none" if k is None else str(k.shape[-1]) for k in kernels)
+
+        point = "none" if self.point_rows is None else sides(self.point_rows, self.point_columns)
         last = ""
-        if self.detector_rows is not None and self.detector_columns is not None:
-            sides = f"{self.detector_rows.shape[-1]}x{self.detector_columns.shape[-1]}"
-            last = f", detector_spread={sides}"
+        if self.detector_rows is not None:
+            last = f", detector_spread={sides(self.detector_rows, self.detector_columns)}"
         return (
             f"mask={height}x{width}, shots={self.shots}, bands={self.bands}, step={self.step}, "
-            f"axis={self.axis}, point_spread={point}, line_spread={line}{last}"
+            f"axis={self.axis}, point_spread={point}, line_spread={sides(self.line)}{last}"
         )
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
         check_shape("x", x, self.cube_shape)
         image = x.to(torch.promote_types(x.dtype, torch.float32))[:, None]  # (B, 1, C, H, W)
-        if self.point_rows is not None and self.point_columns is not None:
-            image = convolve(image, self.point_rows, -2)
-            image = convolve(image, self.point_columns, -1).sum(1, keepdim=True)
+        image = _blur(image, self.point_rows, self.point_columns)
         image = (image * self.mask).to(image.dtype)  # (B, K, C, H, W)
         if self.line is not None:
             image = convolve(image, self.line, self.axis, full=True)
         y = self.inner(image.flatten(0, 1)).unflatten(0, (len(x), -1)).squeeze(2)
-        y = y.narrow(self.axis, self._reach, self._detector[self.axis])
-        if self.detector_rows is not None and self.detector_columns is not None:
-            image = convolve(y.flatten(0, 1)[:, None, None], self.detector_rows, -2)
-            image = convolve(image, self.detector_columns, -1).sum(1)  # (B·K, 1, H', W')
-            y = image.unflatten(0, y.shape[:2]).squeeze(2)
-        return y.to(x.dtype)
+        y = y.narrow(self.axis, self._reach, self.detector)
+        image = _blur(y.flatten(0, 1)[:, None, None], self.detector_rows, self.detector_columns)
+        return image[:, 0, 0].unflatten(0, y.shape[:2]).to(x.dtype)
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
         check_shape("y", y, self.measurement_shape)
         sides = (self._reach, self._reach)
         wide = y.to(torch.promote_types(y.dtype, torch.float32))
-        if self.detector_rows is not None and self.detector_columns is not None:
-            image = wide.flatten(0, 1)[:, None, None].expand(
-                -1, len(self.detector_rows), *(-1,) * 3
-            )
-            image = correlate(image, self.detector_columns, -1)
-            image = correlate(image, self.detector_rows, -2).sum(1)
-            wide = image.unflatten(0, y.shape[:2]).squeeze(2)
-        wide = torch.nn.functional.pad(wide, sides if self.axis == -1 else (0, 0, *sides))
-        image = self.inner.adjoint(wide.flatten(0, 1)[:, None]).unflatten(0, y.shape[:2])
+        wide = wide.flatten(0, 1)[:, None, None]
+        wide = _blur_back(wide, self.detector_rows, self.detector_columns)[:, 0]
+        wide = pad(wide, sides if self.axis == -1 else (0, 0, *sides))
+        image = self.inner.adjoint(wide).unflatten(0, y.shape[:2])
         if self.line is not None:
             image = correlate(image, self.line, self.axis, full=True)
         image = (image * self.mask).sum(1, keepdim=True).to(wide.dtype)  # (B, 1, C, H, W)
-        if self.point_rows is not None and self.point_columns is not None:
-            image = image.expand(-1, len(self.point_rows), -1, -1, -1)
-            image = correlate(image, self.point_columns, -1)
-            image = correlate(image, self.point_rows, -2).sum(1, keepdim=True)
-        return image[:, 0].to(y.dtype)
+        return _blur_back(image, self.point_rows, self.point_columns)[:, 0].to(y.dtype)
+
+
+def _blur(image: Tensor, rows: Tensor | None, columns: Tensor | None) -> Tensor:
+    """Blur images `(N, 1, C, H, W)` by the kernels of `point_kernels`, if there are any."""
+    if rows is None or columns is None:
+        return image
+    return convolve(convolve(image, rows, -2), columns, -1).sum(1, keepdim=True)
+
+
+def _blur_back(image: Tensor, rows: Tensor | None, columns: Tensor | None) -> Tensor:
+    """Apply the transpose of `_blur`."""
+    if rows is None or columns is None:
+        return image
+    image = correlate(image.expand(-1, len(rows), -1, -1, -1), columns, -1)
+    return correlate(image, rows, -2).sum(1, keepdim=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +19,11 @@ from cassi.systems.arguments import (
     refuse_shape,
     spaced_offsets,
 )
-from cassi.systems.base import System
+from cassi.systems.coded import CodedSystem
 from cassi.systems.conjugate import ConjugateGradients
 
-Versions = list[tuple[Tensor | None, int]]
 
-
-class SDCassi(System):
+class SDCassi(CodedSystem):
     r"""Single disperser: mask, then dispersion along one axis, then the sum over bands.
 
         y[k, h, w'] = Σ_c m[k, c, h, w' - o(c)] · x[c, h, w' - o(c)],  o(c) = c·step  (step >= 0)
@@ -69,12 +67,10 @@ class SDCassi(System):
     (1, 4, 10)
     """
 
-    mask: Tensor
     gram: Tensor
     shifts: Tensor | None
     _taps: Tensor
     _starts: Tensor
-    offsets: tuple[float, ...]
 
     def __init__(
         self,
@@ -112,31 +108,12 @@ class SDCassi(System):
         self.register_buffer("gram", None, persistent=False)
         self.register_buffer("_taps", None, persistent=False)
         self.register_buffer("_starts", None, persistent=False)
-        self.refresh()
-        self.register_load_state_dict_post_hook(refresh)
-
-    @property
-    def shots(self) -> int:
-        """Number K of masks, and of channels of the measurement."""
-        return self.mask.shape[-4]
+        self._derive()
 
     @property
     def part_axis(self) -> int:  # type: ignore[override]
         """The axis across the dispersion, -2 or -1; the camera mixes nothing along it."""
         return -3 - self.axis
-
-    @property
-    def cube_shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
-        return (self.bands, *cast("tuple[int, int]", tuple(self.mask.shape[-2:])))
-
-    @property
-    def measurement_shape(self) -> tuple[int, int, int]:
-        """(K, H', W')."""
-        _, height, width = self.cube_shape
-        if self.axis == -2:
-            return self.shots, self.detector, width
-        return self.shots, height, self.detector
 
     def part(self, start: int, stop: int) -> SDCassi:
         """Return the camera of rows (columns for `axis=-2`) start to stop; see `System.part`."""
@@ -152,92 +129,73 @@ class SDCassi(System):
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
-        x, mask = self._turn(x), self._turn(self.mask)
+        x, mask = self.turn(x), self.turn(self.mask)
         if self.shifts is None:
-            return self._turn(ops.forward(x, mask, self.step))
-        return self._turn(ops.forward_taps(x, mask, *self._spread(), self.detector))
+            return self.turn(ops.forward(x, mask, self.step))
+        return self.turn(ops.forward_taps(x, mask, *self._spread(), self.detector))
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
-        y, mask = self._turn(y), self._turn(self.mask)
+        y, mask = self.turn(y), self.turn(self.mask)
         if self.shifts is None:
-            return self._turn(ops.adjoint(y, mask, self.bands, self.step))
+            return self.turn(ops.adjoint(y, mask, self.bands, self.step))
         if y.shape[-1] != self.detector:
-            refuse_shape("y", self._turn(y), self.measurement_shape)
-        return self._turn(ops.adjoint_taps(y, mask, *self._spread()))
+            refuse_shape("y", self.turn(y), self.measurement_shape)
+        return self.turn(ops.adjoint_taps(y, mask, *self._spread()))
 
     def add_adjoint(self, v: Tensor, y: Tensor) -> Tensor:
         """Return v + Aᵀy: `(B, C, H, W)` and `(B, K, H', W')` → `(B, C, H, W)`."""
         if self.shifts is not None:
             return super().add_adjoint(v, y)
-        mask = self._turn(self.mask)
-        return self._turn(ops.add_adjoint(self._turn(v), self._turn(y), mask, self.step))
+        mask = self.turn(self.mask)
+        return self.turn(ops.add_adjoint(self.turn(v), self.turn(y), mask, self.step))
 
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
         """Simulate the measurement of the cube E a: `(B, R, H, W)` → `(B, K, H', W')`."""
         if self.shifts is not None:
             return super().forward_subspace(components, basis)
-        a, mask = self._turn(components), self._turn(self.mask)
-        return self._turn(ops.forward_subspace(a, basis, mask, self.step))
+        a, mask = self.turn(components), self.turn(self.mask)
+        return self.turn(ops.forward_subspace(a, basis, mask, self.step))
 
     def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
         """Return the components Eᵀ Aᵀ y: `(B, K, H', W')` → `(B, R, H, W)`."""
         if self.shifts is not None:
             return super().adjoint_subspace(y, basis)
-        mask = self._turn(self.mask)
-        return self._turn(ops.adjoint_subspace(self._turn(y), basis, mask, self.step))
+        mask = self.turn(self.mask)
+        return self.turn(ops.adjoint_subspace(self.turn(y), basis, mask, self.step))
 
     def gram_product(self, y: Tensor) -> Tensor:
         """Return A Aᵀ y: `(B, K, H', W')` → `(B, K, H', W')`."""
         gram = self._current_gram()
         if gram is None or gram.shape[-4] != gram.shape[-3]:
             return super().gram_product(y)
-        gram, y = gram.to(y.dtype), self._turn(y)
+        gram, y = gram.to(y.dtype), self.turn(y)
         if gram.shape[-4] == 1:
-            return self._turn(gram.squeeze(-3) * y)
-        return self._turn((gram.expand(len(y), -1, -1, -1, -1) * y[:, None]).sum(2))
+            return self.turn(gram.squeeze(-3) * y)
+        return self.turn((gram.expand(len(y), -1, -1, -1, -1) * y[:, None]).sum(2))
 
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-        """Solve (AAᵀ + diag ρ) z = r, in closed form.
+        """Solve (AAᵀ + diag ρ) z = r in closed form, r and ρ as for `System.gram_solve`.
 
-        Where bands move by whole pixels, every detector pixel is solved by itself, in the
-        Moore–Penrose sense. Otherwise every detector row is, see `cassi.ops.band_solve`.
-
-        Args:
-            r: measurement-shaped right-hand side `(B, K, H', W')`.
-            rho: ρ >= 0, a number, one value per sample `(B,)`, or one per detector pixel
-                `(1|B, K, H', W')`. An infinite ρ leaves the pixel out: z is zero there.
-
-        Returns:
-            z, shaped like r.
+        At every detector pixel by itself, in the Moore–Penrose sense, where bands move by whole
+        pixels. Along every detector row otherwise, see `cassi.ops.band_solve`.
         """
         if tuple(r.shape[-3:]) != self.measurement_shape:
             refuse_shape("y", r, self.measurement_shape)
         gram = self._current_gram()
         gram = self._gram() if gram is None else gram
-        r, rho = self._turn(r), self._turn_damping(rho)
+        r, rho = self.turn(r), self._turn_damping(rho)
         if gram.shape[-4] == gram.shape[-3]:
-            return self._turn(ops.gram_solve(r, gram, rho))
-        return self._turn(solve_lines(r, gram, rho, self.offsets))
+            return self.turn(ops.gram_solve(r, gram, rho))
+        return self.turn(solve_lines(r, gram, rho, self.offsets))
 
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-        """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖² in closed form, see `cassi.ops.data_step`.
-
-        Args:
-            v: cube `(B, C, H, W)`.
-            y: measurement `(B, K, H', W')`.
-            rho: ρ >= 0, a number, one value per sample `(B,)`, or one per detector pixel
-                `(1|B, K, H', W')`. An infinite ρ leaves the pixel out; 0 projects v onto
-                {x : Ax = y}.
-
-        Returns:
-            The cube `(B, C, H, W)`.
-        """
+        """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖² in closed form, see `System.data_step`."""
         if self.shifts is not None:
             return super().data_step(v, y, rho)
-        mask, gram = self._turn(self.mask), self._current_gram()
+        mask, gram = self.turn(self.mask), self._current_gram()
         rho = self._turn_damping(rho)
-        return self._turn(ops.data_step(self._turn(v), self._turn(y), mask, self.step, rho, gram))
+        return self.turn(ops.data_step(self.turn(v), self.turn(y), mask, self.step, rho, gram))
 
     def ratio_inverse(self, y: Tensor) -> Tensor:
         """Divide y by band count and mask, see `cassi.ops.ratio_inverse`.
@@ -247,19 +205,19 @@ class SDCassi(System):
         """
         if self.shifts is not None:
             raise ValueError("ratio_inverse: expected a camera with a step; use pinv instead")
-        mask = self._turn(self.mask)
-        return self._turn(ops.ratio_inverse(self._turn(y), mask, self.bands, self.step))
+        mask = self.turn(self.mask)
+        return self.turn(ops.ratio_inverse(self.turn(y), mask, self.bands, self.step))
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Compute gram and taps from the present mask and shifts."""
         if self.shifts is None:
-            self.offsets = ops.step_offsets(self.bands, self.step)
+            self._offsets = ops.step_offsets(self.bands, self.step)
         else:
-            self.offsets = tuple(self.shifts.tolist())
+            self._offsets = tuple(self.shifts.tolist())
             self._taps, self._starts = self._linear_taps()
         self.gram = self._gram()
-        self._seen = versions_of((self.mask, self.shifts))
+        self._note_sources()
 
     def _spread(self) -> tuple[Tensor, Tensor]:
         if self.shifts is not None and self.shifts.requires_grad:
@@ -280,13 +238,8 @@ class SDCassi(System):
         self._notice()
         return self.gram
 
-    def _notice(self) -> None:
-        # What was changed in place, or replaced, is noticed, except in a compiled graph, where it
-        # is a constant.
-        if torch.compiler.is_compiling():
-            return
-        if not are_unchanged(self._seen, (self.mask, self.shifts)):
-            self.refresh()
+    def _sources(self) -> tuple[Tensor, Tensor | None]:
+        return self.mask, self.shifts
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         exact = None if self.shifts is None else self.shifts.detach()
@@ -309,19 +262,15 @@ class SDCassi(System):
         )
 
     def _gram(self) -> Tensor:  # dispersion along the last axis, see the two operators
-        mask = self._turn(self.mask)
+        mask = self.turn(self.mask)
         if self.shifts is None:
             return ops.gram(mask, self.bands, self.step)  # ([B,] K, K, H, W')
         gram = ops.gram_taps(mask, *self._linear_taps(), self.detector)  # (1|B, T·K, K, H, W')
         return gram.to(self._taps) if gram.shape[1] == gram.shape[2] else gram
 
-    def _turn(self, value: Tensor) -> Tensor:
-        # The operators disperse along the last axis and read transposed views in place.
-        return value if self.axis == -1 else value.mT
-
     def _turn_damping(self, rho: float | Tensor) -> float | Tensor:
         # One value per sample is the same both ways, of any shape.
-        return self._turn(rho) if isinstance(rho, Tensor) and rho.ndim > 2 else rho
+        return self.turn(rho) if isinstance(rho, Tensor) and rho.ndim > 2 else rho
 
 
 def solve_lines(r: Tensor, gram: Tensor, rho: float | Tensor, offsets: Sequence[float]) -> Tensor:
@@ -360,25 +309,7 @@ def _register(module: nn.Module, name: str, value: Tensor, given: Any) -> None:
         module.register_buffer(name, value)
 
 
-def versions_of(values: Iterable[Tensor | None]) -> Versions:
-    """Return tensors, each with its version, which counts changes in place."""
-    return [(v, 0 if v is None or v.is_inference() else v._version) for v in values]
-
-
-def are_unchanged(seen: Versions, values: Iterable[Tensor | None]) -> bool:
-    """Return whether tensors are those of `versions_of`, unchanged since."""
-    now = versions_of(values)
-    return len(now) == len(seen) and all(
-        a is b and m == n for (a, m), (b, n) in zip(seen, now, strict=True)
-    )
-
-
-def refresh(system: Any, _: Any) -> None:
-    """Refresh a camera: a hook for after a state dict is loaded."""
-    system.refresh()
-
-
-class CoupledCassi(System):
+class CoupledCassi(CodedSystem):
     """A single disperser whose optics couple pixels: AAᵀ is inverted by conjugate gradients.
 
     Args:
@@ -387,29 +318,12 @@ class CoupledCassi(System):
         iterations: of conjugate gradients, at most.
     """
 
-    mask: Tensor
-
     def __init__(self, plain: SDCassi, tolerance: float | None, iterations: int) -> None:
         super().__init__()
         self.bands, self.step, self.axis = plain.bands, plain.step, plain.axis
+        self.detector, self._offsets = plain.detector, plain.offsets
         self.conjugate = ConjugateGradients(tolerance, iterations)
         if isinstance(plain.mask, nn.Parameter):
             self.mask = plain.mask
         else:
             self.register_buffer("mask", plain.mask)
-        self._scene, self._detector = plain.cube_shape[1:], plain.measurement_shape[1:]
-
-    @property
-    def shots(self) -> int:
-        """Number K of masks, and of channels of the measurement."""
-        return self.mask.shape[-4]
-
-    @property
-    def cube_shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
-        return (self.bands, *self._scene)
-
-    @property
-    def measurement_shape(self) -> tuple[int, int, int]:
-        """(K, H', W')."""
-        return (self.shots, *self._detector)

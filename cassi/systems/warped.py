@@ -13,14 +13,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, embedding_bag
 
 from cassi.systems.arguments import check_shape
-from cassi.systems.sd_cassi import (
-    CoupledCassi,
-    SDCassi,
-    Versions,
-    are_unchanged,
-    refresh,
-    versions_of,
-)
+from cassi.systems.sd_cassi import CoupledCassi, SDCassi
 
 
 @dataclass(frozen=True)
@@ -357,7 +350,8 @@ class WarpedCassi(CoupledCassi):
     ) -> None:
         plain = SDCassi(mask, bands, step, axis, **further)
         super().__init__(plain, tolerance, iterations)
-        self._grid = Grid(self._scene, self._detector, plain.offsets, axis)
+        detector = self.measurement_shape[1:]
+        self._grid = Grid(self.cube_shape[1:], detector, plain.offsets, axis)
         values = (rotation, magnification, smile, keystone)
         given: dict[str, Tensor | None] = {
             name: per_band(name, value, bands) for name, value in zip(_MAP[:4], values, strict=True)
@@ -365,24 +359,22 @@ class WarpedCassi(CoupledCassi):
         if not bool((cast("Tensor", given["magnification"]) > 0).all()):
             raise ValueError(f"magnification: expected numbers > 0, got {magnification}")
         given["polynomial"] = _field("polynomial", polynomial, bands, None)
-        given["displacement"] = _field("displacement", displacement, bands, self._detector)
+        given["displacement"] = _field("displacement", displacement, bands, detector)
         for name, tensor in given.items():
             self.register_buffer(name, None if tensor is None else tensor.to(plain.mask.device))
         self._taps: Taps | None = None
-        self._made_of: Versions = []
-        self._offsets: tuple[float, ...] | None = None
-        self.refresh()
-        self.register_load_state_dict_post_hook(refresh)
+        self._mean_offsets: tuple[float, ...] | None = None
+        self._derive()
 
     @property
     def offsets(self) -> tuple[float, ...]:
         """Mean detector position of the first column of each band, pixels."""
         if not self._is_current():
             self.refresh()
-        if self._offsets is None:
+        if self._mean_offsets is None:
             shape = self._map()
-            self._offsets = tuple(mean_offset(self._grid, c, shape) for c in range(self.bands))
-        return self._offsets
+            self._mean_offsets = tuple(mean_offset(self._grid, c, shape) for c in range(self.bands))
+        return self._mean_offsets
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
@@ -419,8 +411,8 @@ class WarpedCassi(CoupledCassi):
         self._note()
 
     def _note(self) -> None:
-        self._made_of = versions_of(self._given())
-        self._offsets = None
+        self._note_sources()
+        self._mean_offsets = None
 
     def extra_repr(self) -> str:
         """Describe the camera in one line."""
@@ -437,23 +429,18 @@ class WarpedCassi(CoupledCassi):
     def _map(self) -> dict[str, Tensor | None]:
         return {name: getattr(self, name) for name in _MAP}
 
-    def _given(self) -> list[Tensor]:
+    def _sources(self) -> list[Tensor]:
         return [value for value in self._map().values() if value is not None]
 
     def _is_calibrated(self) -> bool:
-        return torch.is_grad_enabled() and any(value.requires_grad for value in self._given())
-
-    def _is_current(self) -> bool:
-        return are_unchanged(self._made_of, self._given())
+        return torch.is_grad_enabled() and any(value.requires_grad for value in self._sources())
 
     def _wide(self, value: Tensor) -> torch.dtype:
         dtype = torch.promote_types(value.dtype, self.mask.dtype)
         return torch.promote_types(dtype, torch.float32)
 
     def _current(self, dtype: torch.dtype) -> Taps:
-        # A map changed in place is noticed, except in a compiled graph, where it is a constant.
-        if not torch.compiler.is_compiling() and not self._is_current():
-            self.refresh()
+        self._notice()
         taps = cast("Taps", self._taps)
         if taps.weight.dtype == dtype:
             return taps

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from cassi.uncertainty.features import BASE, BRIGHTNESS, NAMES, NUMBERS, TEXTURE, Features
 
-FILE = Path(__file__).with_name("spread.safetensors")
+FILE = Path(__file__).with_name("error_model.safetensors")
 """The regression that comes with the package; scripts/release/uncertainty.py makes it."""
 NORMAL = 1.6448536269514722
 """Standard deviations that hold 90 % of a normal distribution."""
@@ -25,7 +25,7 @@ REGIONS = (1, 3, 5, 9, 17, 33)
 """Sides of the regions whose factors are known, pixels."""
 
 
-class Spread(nn.Module):
+class ErrorModel(nn.Module):
     r"""A regression of the logarithm of the error on features of `cassi.uncertainty.features`.
 
         σ = b · exp(f(φ)) · k(g),
@@ -131,7 +131,7 @@ _ROOM = 0.05  # of a decade, beside the numbers of scenes that were trained on
 
 
 @lru_cache(maxsize=4)
-def load_spread(path: Path = FILE) -> Spread:
+def load_error_model(path: Path = FILE) -> ErrorModel:
     """Return the regression of a file, on the CPU.
 
     Raises:
@@ -142,6 +142,6 @@ def load_spread(path: Path = FILE) -> Spread:
     with safe_open(path, "pt") as file:
         about: dict[str, Any] = json.loads((file.metadata() or {}).get("about", "{}"))
         state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    spread = Spread(about.get("width", 32))
-    spread.load_state_dict(state)
-    return spread.eval().requires_grad_(False)
+    model = ErrorModel(about.get("width", 32))
+    model.load_state_dict(state)
+    return model.eval().requires_grad_(False)

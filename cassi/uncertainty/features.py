@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cassi.uncertainty.bootstrap import Evidence
+from cassi.systems.base import System
+from cassi.uncertainty.bootstrap import BootstrapResult
 
 FLOOR = 1e-4
 """Of the signal level: errors and textures below it are all alike."""
@@ -48,23 +48,23 @@ class Features:
 
     and the light Aᵀ1 that the mask lets through, the place of the band in the spectrum, the
     number of unknowns for each measured value, by how much pixels held out are missed, and what
-    noise of the residual's size and the motion of the mask change of the cube. They are made band
+    noise of the residual's size and the shift of the mask change of the cube. They are made band
     by band: all of them take 28 times the memory of the cube.
 
     Args:
-        evidence: of `gather`.
+        result: of `bootstrap`.
         system: the camera.
         level: the signal level.
     """
 
     @torch.no_grad()
-    def __init__(self, evidence: Evidence, system: Any, level: float) -> None:
-        self.x, self.error = (evidence.x / level).float(), (evidence.repeated / level).float()
+    def __init__(self, result: BootstrapResult, system: System, level: float) -> None:
+        self.x, self.error = (result.x / level).float(), (result.repeated / level).float()
         bands = self.bands = self.x.shape[1]
-        ones = torch.ones_like(evidence.residual)
+        ones = torch.ones_like(result.residual)
         self.light = system.adjoint(ones).float()
-        self.crowd = system.adjoint(system(torch.ones_like(evidence.x))).float()
-        self.carried = system.adjoint(evidence.residual.abs() / level).float()
+        self.crowd = system.adjoint(system(torch.ones_like(result.x))).float()
+        self.carried = system.adjoint(result.residual.abs() / level).float()
         mean, power = self.x.mean(1, keepdim=True), self.error.square().mean(1, keepdim=True)
         self.shared = {
             "error of all bands 3": _log(_smooth(power, 1).sqrt()),
@@ -74,15 +74,15 @@ class Features:
             "deviation of the mean 32": _log(_deviation(mean, _COARSE)),
             "mean over bands": _log(mean),
         }
-        missed, motion = max(evidence.probed.heldout, _LEAST), evidence.probed.motion
-        noise = float(evidence.residual.square().mean().sqrt())
-        moved = motion.change if motion.is_seen else 0.0
-        changed = [evidence.probed.response * size / level for size in (noise, moved)]
+        missed, mask_shift = max(result.probed.heldout, _LEAST), result.probed.mask_shift
+        noise = float(result.residual.square().mean().sqrt())
+        moved = mask_shift.change if mask_shift.is_significant else 0.0
+        changed = [result.probed.response * size / level for size in (noise, moved)]
         self.numbers = {
             "unknowns": math.log10(self.x[0].numel() / ones[0].numel()),
             "bands": math.log10(bands / 28),
             "heldout": math.log10(missed),
-            "heldout over expected": math.log10(missed / max(evidence.probed.expected, _LEAST)),
+            "heldout over expected": math.log10(missed / max(result.probed.expected, _LEAST)),
             "error of the scene": 0.5 * math.log10(max(float(power.mean()), FLOOR**2)),
             "noise": math.log10(max(changed[0], FLOOR)),
             "motion": math.log10(max(changed[1], FLOOR)),

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cassi.uncertainty.error_model import load_spread
+from cassi.uncertainty.error_model import load_error_model
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,13 @@ def region(result: Any, where: Any) -> Region:
     if count == 0:
         raise ValueError("region: expected some pixels, got none")
     mean, spectrum_std, shape, shape_std = shifted_errors(x, std, pattern, chosen)
-    spread = load_spread()
+    model = load_error_model()
     return Region(
         count,
         mean,
-        spectrum_std * spread.factor_of(count),
+        spectrum_std * model.factor_of(count),
         shape,
-        shape_std * spread.factor_of(count, spectra=True),
+        shape_std * model.factor_of(count, spectra=True),
     )
 
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from cassi.uncertainty.error_model import LEVELS, NORMAL, load_spread
+from cassi.uncertainty.error_model import LEVELS, NORMAL, load_error_model
 
 _STEPS = 50
 _LEAST = 0.02  # share of the values that stay at the end of the curve
@@ -38,7 +38,7 @@ def score(x: Tensor, std: Tensor, truth: Tensor) -> dict[str, float]:
     error = (x.double() - truth.double()).abs()
     sigma = std.double()
     ratio = error / sigma
-    intervals = load_spread().intervals.tolist()
+    intervals = load_error_model().intervals.tolist()
     found = {
         f"coverage/{round(100 * level)}": float((ratio <= times).double().mean())
         for level, times in zip(LEVELS, intervals, strict=True)

@@ -41,7 +41,7 @@ from cassi.calibration import (
     Calibration,
     Frame,
     Geometry,
-    HeldOut,
+    WithheldPixels,
     calibrate,
     moved_camera,
 )
@@ -182,7 +182,7 @@ def compare(  # type: ignore[no-untyped-def]
     errors, angles = [], []
     for geometry in (Geometry(), found.geometry):
         camera = moved_camera(system, geometry)
-        held = HeldOut(y, system, by_solver(solver)(y, camera), share=0.05, seed=77, pixels=pixels)
+        held = WithheldPixels(y, system, by_solver(solver)(y, camera), 0.05, 77, pixels)
         prediction = held.predict(geometry)
         errors.append(prediction.error)
         angles.append(angle(prediction.cube))

@@ -34,10 +34,10 @@ from cassi.apps.reconstructors import Recipe, compose_settings, settings_of, und
 from cassi.config import build
 from cassi.evaluation import Mismatch
 from cassi.solvers.statistics import Statistics, signal_level
-from cassi.uncertainty.bootstrap import Evidence, Probe, Trial, gather
-from cassi.uncertainty.error_model import FILE, GROUPS, LEVELS, NORMAL, REGIONS, Spread
+from cassi.uncertainty.bootstrap import BootstrapResult, Probe, Trial, bootstrap
+from cassi.uncertainty.error_model import FILE, GROUPS, LEVELS, NORMAL, REGIONS, ErrorModel
 from cassi.uncertainty.features import BRIGHTNESS, FLOOR, NAMES, TEXTURE, Features
-from cassi.uncertainty.mask_shift import Motion
+from cassi.uncertainty.mask_shift import MaskShift
 from cassi.uncertainty.regions import shifted_errors
 from cassi.uncertainty.scores import sparsification
 
@@ -76,7 +76,7 @@ class Case:
     method: str
     kind: int
     truth: Tensor
-    evidence: Evidence
+    evidence: BootstrapResult
     system: cassi.SDCassi
     level: float
 
@@ -116,7 +116,7 @@ def gather_all(folder: Path, methods: Sequence[str], seconds: float) -> bool:
             made[key] = recipe.make(system.bands)[0]
         trial = Trial(y, system, made[key], Statistics(lambda y=y, s=system: [(y, s)]))  # type: ignore[misc]
         x = trial.run(y, system)
-        _write(path, scenes.names[index], truth, y, system, gather(trial, x))
+        _write(path, scenes.names[index], truth, y, system, bootstrap(trial, x))
         print(path.name, scenes.names[index], float((x - truth).square().mean().sqrt()), flush=True)
     print("whole")
     return True
@@ -198,10 +198,10 @@ class Scenes:
 
 
 def _write(
-    path: Path, scene: str, truth: Tensor, y: Tensor, system: cassi.SDCassi, found: Evidence
+    path: Path, scene: str, truth: Tensor, y: Tensor, system: cassi.SDCassi, found: BootstrapResult
 ) -> None:
     temporary, probed = path.with_suffix(".part"), found.probed
-    moved = probed.motion
+    moved = probed.mask_shift
     with temporary.open("wb") as file:
         np.savez(
             file,
@@ -217,7 +217,7 @@ def _write(
             heldout=probed.heldout,
             expected=probed.expected,
             response=probed.response,
-            motion=(*moved.shift, moved.errors, moved.left, moved.change),
+            mask_shift=(*moved.shift, moved.errors, moved.left, moved.change),
         )
     temporary.rename(path)
 
@@ -236,11 +236,11 @@ def read_case(path: Path) -> Case:
         heldout, expected, response = (
             float(held[name]) for name in ("heldout", "expected", "response")
         )
-        down, right, *rest = held["motion"].tolist()
+        down, right, *rest = held["mask_shift"].tolist()
         level = float(signal_level(torch.from_numpy(held["y"]), system))
         scene = str(held["scene"])
-    probe = Probe(heldout, expected, response, Motion((down, right), *rest))
-    evidence = Evidence(x, repeated, residual, probe)
+    probe = Probe(heldout, expected, response, MaskShift((down, right), *rest))
+    evidence = BootstrapResult(x, repeated, residual, probe)
     return Case(path, scene, method, int(kind), truth, evidence, system, level)
 
 
@@ -299,33 +299,33 @@ def sample(path: Path) -> Rows:
     return part
 
 
-def train(parts: Sequence[Rows], epochs: int, without: Sequence[str]) -> Spread:
+def train(parts: Sequence[Rows], epochs: int, without: Sequence[str]) -> ErrorModel:
     """Train by the likelihood of Student's t distribution."""
     torch.manual_seed(0)
-    spread = Spread()
+    model = ErrorModel()
     features, error = torch.cat([p.features for p in parts]), torch.cat([p.error for p in parts])
-    spread.center.copy_(features.mean(0))
-    spread.scale.copy_(features.std(0).clamp_min(0.05))
+    model.center.copy_(features.mean(0))
+    model.scale.copy_(features.std(0).clamp_min(0.05))
     low, high = np.quantile(features.numpy(), (0.001, 0.999), axis=0)
-    spread.lowest.copy_(torch.from_numpy(low))
-    spread.highest.copy_(torch.from_numpy(high))
+    model.lowest.copy_(torch.from_numpy(low))
+    model.highest.copy_(torch.from_numpy(high))
     for name in without:  # never changes, so it says nothing
         at = NAMES.index(name)
-        spread.lowest[at] = spread.highest[at] = spread.center[at]
+        model.lowest[at] = model.highest[at] = model.center[at]
     size = 8192
     batches = -(-len(error) // size)
-    optimizer = torch.optim.AdamW(spread.parameters(), lr=6e-3, weight_decay=1e-2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=6e-3, weight_decay=1e-2)
     rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, 6e-3, total_steps=epochs * batches)
     for _ in range(epochs):
         for at in torch.randperm(len(error)).split(size):
-            sigma = spread(features[at])
+            sigma = model(features[at])
             squares = ((error[at] + 2e-5) / sigma.exp()).square()
             loss = (sigma + (DEGREES + 1) / 2 * torch.log1p(squares / DEGREES)).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             rate.step()
-    return spread.requires_grad_(False)
+    return model.requires_grad_(False)
 
 
 def fit(folder: Path, epochs: int, without: Sequence[str], write: bool) -> None:
@@ -333,7 +333,7 @@ def fit(folder: Path, epochs: int, without: Sequence[str], write: bool) -> None:
     parts = [sample(path) for path in sorted(folder.glob("*_?_??.npz"))]
     names = sorted({part.scene for part in parts})
     fold_of = {name: at % FOLDS for at, name in enumerate(names)}
-    spreads = [
+    models = [
         train([part for part in parts if fold_of[part.scene] != fold], epochs, without)
         for fold in range(FOLDS)
     ]
@@ -342,7 +342,7 @@ def fit(folder: Path, epochs: int, without: Sequence[str], write: bool) -> None:
     thirds = np.arange(1, GROUPS) / GROUPS
     for row, at in enumerate((BRIGHTNESS, TEXTURE)):
         whole.edges[row] = torch.from_numpy(np.quantile(features[:, at].numpy(), thirds))
-    told = [spreads[fold_of[part.scene]](part.features).exp() for part in parts]
+    told = [models[fold_of[part.scene]](part.features).exp() for part in parts]
     groups = [whole.group(part.features) for part in parts]
     factors = torch.ones(GROUPS**2)
     for group in range(GROUPS**2):
@@ -352,9 +352,9 @@ def fit(folder: Path, epochs: int, without: Sequence[str], write: bool) -> None:
             if part.is_right
         ]
         factors[group] = float(np.quantile(torch.cat(held).numpy(), 0.9)) / NORMAL
-    for spread in (whole, *spreads):
-        spread.edges.copy_(whole.edges)
-        spread.factors.copy_(factors.view(GROUPS, GROUPS))
+    for model in (whole, *models):
+        model.edges.copy_(whole.edges)
+        model.factors.copy_(factors.view(GROUPS, GROUPS))
     told = [sigma * factors[group] for sigma, group in zip(told, groups, strict=True)]
     right = [p.error / s for p, s in zip(parts, told, strict=True) if p.is_right]
     whole.intervals.copy_(torch.from_numpy(np.quantile(torch.cat(right).numpy(), LEVELS)))
@@ -362,7 +362,7 @@ def fit(folder: Path, epochs: int, without: Sequence[str], write: bool) -> None:
     print("factors by brightness (down) and texture (right)\n", whole.factors)
     print("intervals", dict(zip(LEVELS, whole.intervals.tolist(), strict=True)))
     print_coverage(parts, told)
-    fit_regions(parts, [spreads[fold_of[part.scene]] for part in parts], whole)
+    fit_regions(parts, [models[fold_of[part.scene]] for part in parts], whole)
     if write:
         from safetensors.torch import save_file
 
@@ -409,13 +409,13 @@ def print_coverage(parts: Sequence[Rows], told: Sequence[Tensor]) -> None:
     print(f"outside of 82 to 96 %: {far_off:.3f}, standard deviation {np.std(everything):.4f}")
 
 
-def fit_regions(parts: Sequence[Rows], spreads: Sequence[Spread], whole: Spread) -> None:
+def fit_regions(parts: Sequence[Rows], models: Sequence[ErrorModel], whole: ErrorModel) -> None:
     """Take the factors of means over squares from places in scenes that a fold has not seen."""
     ratios: dict[tuple[bool, int, str], list[Tensor]] = {}
     random = torch.Generator().manual_seed(1)
-    for part, spread in list(zip(parts, spreads, strict=True))[::3]:
+    for part, model in list(zip(parts, models, strict=True))[::3]:
         case = read_case(part.path)
-        sigma, _ = spread.predict(Features(case.evidence, case.system, case.level))
+        sigma, _ = model.predict(Features(case.evidence, case.system, case.level))
         pattern = case.evidence.repeated / case.level / sigma
         pattern = pattern / pattern.square().mean().sqrt()
         x, truth = case.evidence.x / case.level, case.truth / case.level

@@ -97,7 +97,7 @@ def test_what_bad_pixels_hold_changes_no_bit(name, value):
 def test_a_part_is_the_camera_of_a_part(name):
     _, system = _make(name)
     axis = system.part_axis
-    y = system.seen(rand(1, *system.measurement_shape, seed=7)).narrow(axis, 1, 3)
+    y = system.without_bad_pixels(rand(1, *system.measurement_shape, seed=7)).narrow(axis, 1, 3)
     part = system.part(1, 4)
     whole = torch.zeros(1, *system.measurement_shape, dtype=torch.float64)
     whole.narrow(axis, 1, 3).copy_(y)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from cassi.apps.inputs import Inputs, load_inputs
 from cassi.apps.settings import Calibrate
 from cassi.calibration import Frame
 from cassi.evaluation import Mismatch
-from cassi.systems import SDCassi, Weighted
+from cassi.systems import SDCassi
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ def load_frames(settings: Calibrate, device: torch.device) -> Problem:
         raise ValueError("measurement: expected at least one file, got an empty list")
     inputs = [read_inputs(file) for file in several]
     first = inputs[0]
-    system, notes = plain(first.system), list(first.notes)
+    system, notes = first.system.plain, list(first.notes)
     if type(system) is not SDCassi:  # the others move other things
         raise ValueError(f"system: expected SDCassi, got {type(system).__name__}")
     mismatch = Mismatch(**asdict(settings.mismatch))
@@ -78,15 +77,10 @@ def load_frames(settings: Calibrate, device: torch.device) -> Problem:
     return Problem(frames, system, first.wavelengths, notes)
 
 
-def plain(system: Any) -> Any:
-    """Return the camera with all its pixels."""
-    return system.system if isinstance(system, Weighted) else system
-
-
 def good_pixels(inputs: Inputs) -> Tensor | None:
     """Return the pixels that count, shaped like the measurement; None for all."""
-    system = inputs.system
-    return system.good.expand_as(inputs.measurement) if isinstance(system, Weighted) else None
+    good = inputs.system.good_pixels
+    return None if good is None else good.expand_as(inputs.measurement)
 
 
 def _place(wavelength: float | None, wavelengths: tuple[float, ...] | None) -> float:

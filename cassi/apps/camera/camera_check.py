@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cassi.apps.inputs import Inputs
-from cassi.calibration import Finding, Verdict, check_camera, check_spectra
+from cassi.calibration import CameraCheck, Finding, check_camera, check_spectra
 from cassi.solvers import relative_noise
 from cassi.solvers.base import Reconstructor
 
@@ -30,7 +30,7 @@ def check(inputs: Inputs, x: Tensor, reconstructor: Reconstructor) -> dict[str, 
     start = time.perf_counter()
     y, system = inputs.measurement, inputs.system
     found = check_camera(y, system)
-    found += check_spectra(x, getattr(system, "system", system), inputs.wavelengths)
+    found += check_spectra(x, system.plain, inputs.wavelengths)
     found += _check_weights(y, system, reconstructor)
     numbers = {"note": found.note, **found.numbers, "seconds": time.perf_counter() - start}
     return {"warnings": [vars(each) for each in found.warnings], "camera_check": numbers}
@@ -52,15 +52,15 @@ def say(numbers: Mapping[str, Any], name: str = "") -> None:
 
 
 @torch.no_grad()
-def _check_weights(y: Tensor, system: Any, reconstructor: Reconstructor) -> Verdict:
+def _check_weights(y: Tensor, system: Any, reconstructor: Reconstructor) -> CameraCheck:
     shipped = getattr(reconstructor.network, "shipped", None)
     if shipped is None or shipped.doubts is None:
-        return Verdict()
+        return CameraCheck()
     doubts = shipped.doubts(system, float(relative_noise(y, system).max()))
     if not doubts:
-        return Verdict()
+        return CameraCheck()
     message = (
         f"the network has not seen cameras like this one: {', '.join(doubts)}; compare with "
         "model=null solver=auto, by heldout=0.05"
     )
-    return Verdict((Finding("weights", message),))
+    return CameraCheck((Finding("weights", message),))

@@ -15,7 +15,6 @@ from typing import Any
 
 from torch import Tensor
 
-from cassi.apps.camera.band_positions import check_places, describe_loss, find_places
 from cassi.config import build
 from cassi.data.sensor import is_number
 from cassi.systems import (
@@ -28,6 +27,7 @@ from cassi.systems import (
     spaced_offsets,
     unshift_masks,
 )
+from cassi.systems.band_positions import check_places, describe_loss, find_places
 
 Wavelengths = Sequence[float] | None
 Node = Mapping[str, Any]

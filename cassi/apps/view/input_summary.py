@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
-from cassi.apps.calibrate.inputs import good_pixels, plain
+from cassi.apps.calibrate.inputs import good_pixels
 from cassi.apps.inputs import Inputs
 from cassi.calibration import check_camera
 from cassi.calibration.correlation import flatten
 from cassi.solvers import relative_noise
 from cassi.systems import SDCassi, System
+from cassi.systems.coded import CodedSystem
 
 _PLAIN = 15
 """Half the side, in pixels, of the window over which the scene is taken to be uniform."""
@@ -56,15 +56,15 @@ class InputSummary:
 
 @torch.no_grad()
 def summarize_inputs(inputs: Inputs) -> InputSummary:
-    """Summarize the inputs of a reconstruction."""
-    camera: Any = plain(inputs.system)
+    """Say and draw what the inputs of a reconstruction come to."""
+    camera = inputs.system.plain
     y, good = inputs.measurement, good_pixels(inputs)
     check = check_camera(y, inputs.system)
     predicted = predict(y, camera)
     seen = flatten(y[0, :1].float(), None if good is None else good[0, :1])
     agreement = _correlate(seen, flatten(predicted[0, :1].float()))
     better = find_better_step(y, camera, seen, agreement)
-    mask, offsets = getattr(camera, "mask", None), getattr(camera, "offsets", None)
+    known = camera if isinstance(camera, CodedSystem) else None
     rows = [*_describe(inputs, camera), ("Seen in the frame", check.note or "nothing")]
     rows += [("Files", note) for note in inputs.notes]
     return InputSummary(
@@ -74,9 +74,9 @@ def summarize_inputs(inputs: Inputs) -> InputSummary:
         y[0, 0].cpu().numpy(),
         predicted[0, 0].cpu().numpy(),
         agreement,
-        mask[0].mean(0).cpu().numpy() if isinstance(mask, Tensor) and mask.ndim == 4 else None,
-        None if offsets is None else tuple(float(each) for each in offsets),
-        int(getattr(camera, "axis", -1)),
+        None if known is None or known.mask.ndim > 4 else known.mask[0].mean(0).cpu().numpy(),
+        None if known is None else tuple(known.offsets),
+        -1 if known is None else known.axis,
     )
 
 
@@ -101,8 +101,8 @@ def predict(y: Tensor, system: System) -> Tensor:
 
 
 @torch.no_grad()
-def find_better_step(y: Tensor, camera: Any, seen: Tensor, agreement: float) -> list[str]:
-    """Find another whole step that the widths allow and that agrees better with the frame.
+def find_better_step(y: Tensor, camera: System, seen: Tensor, agreement: float) -> list[str]:
+    """Say which other whole step the widths allow, and the frame is much more like.
 
     With another step the same widths hold another number of bands, and the predicted frame has
     another fine structure. Of simulated snapshots of 8 scenes of CAVE, two
@@ -151,7 +151,7 @@ def _correlate(a: Tensor, b: Tensor) -> float:
     return float((a * b).sum() / size)
 
 
-def _describe(inputs: Inputs, camera: Any) -> list[tuple[str, str]]:
+def _describe(inputs: Inputs, camera: System) -> list[tuple[str, str]]:
     shots, height, width = camera.measurement_shape
     bands, rows, columns = camera.cube_shape
     noise = float(relative_noise(inputs.measurement, inputs.system).max())
@@ -182,10 +182,10 @@ def _wavelengths(values: Sequence[float] | None) -> str:
     return f"{values[0]:g} to {values[-1]:g} nm"
 
 
-def _dispersion(camera: Any) -> str:
-    axis, offsets = getattr(camera, "axis", None), getattr(camera, "offsets", None)
-    if axis is None or offsets is None or len(offsets) < 2:
+def _dispersion(camera: System) -> str:
+    if not isinstance(camera, CodedSystem) or camera.bands < 2:
         return ""
+    axis, offsets = camera.axis, camera.offsets
     span = offsets[-1] - offsets[0]
     step = abs(span) / (len(offsets) - 1)
     way = _WHERE[axis, span >= 0]

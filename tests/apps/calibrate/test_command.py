@@ -180,7 +180,7 @@ def test_the_file_of_a_tilted_camera_is_read_back(tmp_path):
     nominal = SDCassi(torch.rand(20, 24), 3)
     camera = moved_camera(nominal, Geometry((0.2, -0.3), tilt=0.4))
     settings = compose_settings(kind=Calibrate)
-    fit = Fit(Geometry(), (), [], torch.zeros(0, 0), [], 0)
+    fit = Fit(Geometry(), {}, torch.zeros(0, 0), [], 0)
     found = Calibration(Geometry(), (), {}, camera, [], 1.0, 0.5, fit)
     result = Result(settings, [], nominal, found, camera, None, 0.0)
     np.save(tmp_path / "mask.npy", camera.mask[0, 0].numpy())

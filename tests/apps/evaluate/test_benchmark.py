@@ -26,7 +26,7 @@ def found(monkeypatch):
     def find(y, system):
         geometry = Geometry((0.0, 1.0))
         camera = moved_camera(system, geometry)
-        nothing = Fit(geometry, (), [], torch.zeros(0, 0), [], 0)
+        nothing = Fit(geometry, {}, torch.zeros(0, 0), [], 0)
         return Calibration(geometry, (), {}, camera, [], 1.0, 0.5, nothing), camera
 
     monkeypatch.setattr(cameras, "calibrate_on", find)

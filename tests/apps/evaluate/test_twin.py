@@ -24,7 +24,7 @@ def found(monkeypatch):
         frames.append(y)
         geometry = Geometry((0.4, -0.3))
         camera = moved_camera(system, geometry)
-        nothing = Fit(geometry, (), [], torch.zeros(0, 0), [], 0)
+        nothing = Fit(geometry, {}, torch.zeros(0, 0), [], 0)
         return Calibration(geometry, (), {}, camera, [], 1.0, 0.5, nothing), camera
 
     monkeypatch.setattr(cameras, "calibrate_on", find)

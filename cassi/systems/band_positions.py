@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+
+from cassi.systems.base import System
+from cassi.systems.coded import CodedSystem
 
 MOST_BESIDE = 2.0
 """Pixels of a band beside the detector that a calibrated camera may well have."""
@@ -30,12 +32,10 @@ class Place:
     lost: float
 
 
-def find_places(system: Any) -> list[Place]:
-    """Return the place of each band, in order of increasing wavelength.
-
-    Args:
-        system: a camera with `offsets`, `axis`, `cube_shape` and `measurement_shape`.
-    """
+def find_places(system: System) -> list[Place]:
+    """Return the place of each band, in order of increasing wavelength; none without offsets."""
+    if not isinstance(system, CodedSystem):
+        return []
     width = system.cube_shape[system.axis]
     detector = system.measurement_shape[system.axis]
     return [_place(float(offset), width, detector) for offset in system.offsets]

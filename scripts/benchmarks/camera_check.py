@@ -1,9 +1,9 @@
 """What `cassi.check_camera` says of wrong cameras, and of the right ones.
 
-    python scripts/benchmarks/verdict.py             # five scenes with shot noise, eight captures
-    python scripts/benchmarks/verdict.py --kaist     # and ten KAIST snapshots
-    python scripts/benchmarks/verdict.py --spectra   # and the sign of the step, of reconstructions
-    python scripts/benchmarks/verdict.py --light 200 # right cameras in odd light, none of the above
+    python scripts/benchmarks/camera_check.py  # five scenes with noise, eight captures
+    python scripts/benchmarks/camera_check.py --kaist  # and ten KAIST snapshots
+    python scripts/benchmarks/camera_check.py --spectra  # and the sign of the step
+    python scripts/benchmarks/camera_check.py --light 200  # right cameras in odd light
 
 Printed is for each mistake how many frames are warned of it, by what they are warned, and the
 time. Three scenes are CAVE's validation scenes, two of its training scenes; the captures
@@ -35,7 +35,7 @@ import cassi
 from cassi.apps.evaluate.data import load_benchmark
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Evaluate
-from cassi.calibration.camera_check import POSES, Verdict, check_spectra
+from cassi.calibration.camera_check import POSES, CameraCheck, check_spectra
 from cassi.systems import SDCassi, Weighted
 from scripts.benchmarks.captures import CAPTURES
 from scripts.benchmarks.problems import load_problem
@@ -156,7 +156,7 @@ def main() -> None:
     found: dict[str, list[set[str]]] = {}
     times: dict[int, list[float]] = {}
 
-    def judge(name: str, about: str, function: Callable[[], Verdict]) -> None:
+    def judge(name: str, about: str, function: Callable[[], CameraCheck]) -> None:
         verdict = function()
         said = {each.about for each in verdict.warnings} & ABOUT_THE_CAMERA
         found.setdefault(about, []).append(said)
