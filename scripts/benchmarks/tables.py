@@ -19,7 +19,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(description=text, formatter_class=form)
         self.add_argument("--threads", type=int, default=threads, help="of torch on the CPU")
 
-    def parse_args(self, *arguments: Any) -> Any:
+    def parse_args(self, *arguments: Any) -> Any:  # type: ignore[override]
         """Read the options, and set the number of threads."""
         found = super().parse_args(*arguments)
         torch.set_num_threads(found.threads)
