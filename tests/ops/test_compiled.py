@@ -335,13 +335,13 @@ print(held() - before)
         pytest.skip("no /proc")
     if ops.backend(torch.device("cpu")) != "compiled":
         pytest.skip("the operators are not compiled for the CPU")
-    # AddressSanitizer keeps what is freed, to tell who uses it.
-    sanitizer = f"{os.environ.get('ASAN_OPTIONS', '')}:quarantine_size_mb=1".lstrip(":")
+    if "libasan" in Path("/proc/self/maps").read_text():
+        pytest.skip("AddressSanitizer keeps what is freed, to tell who uses it")
     kept = []
     for keep in ("0", "1"):
         result = subprocess.run(
             [sys.executable, "-c", code],
-            env=os.environ | {"CASSI_KEEP_RESULTS": keep, "ASAN_OPTIONS": sanitizer},
+            env=os.environ | {"CASSI_KEEP_RESULTS": keep},
             capture_output=True,
             text=True,
             check=True,
