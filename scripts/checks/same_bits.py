@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -108,7 +109,10 @@ def make_cases(folder: Path) -> dict[str, list[str]]:
 
 def run(command: str, overrides: list[str], folder: Path) -> dict[str, np.ndarray] | str:
     """Return the cubes that a command made, by the path in its folder, or its last words."""
-    words = [*shlex.split(command), *overrides, *QUIET, f"hydra.run.dir={folder}"]
+    program, *given = shlex.split(command)
+    # It runs in another folder, from which a relative path would lead elsewhere.
+    program = str(Path(shutil.which(program) or program).absolute())
+    words = [program, *given, *overrides, *QUIET, f"hydra.run.dir={folder}"]
     # Each installation finds its own package: not the folder that this was started in.
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
