@@ -146,7 +146,7 @@ def measure(case: Case, cube: Tensor, mask: Tensor, seed: int) -> tuple[Tensor, 
 def reconstructors(paths: list[Path]) -> Iterator[tuple[str, Any]]:
     """Yield a name and `(y, system) -> x` for each column of the table."""
     config = compose("reconstruct", overrides=["experiment=auto"])
-    yield "auto", build(config.solver, prior=build(config.prior))
+    yield "auto", build(config.solver)
     for path in paths:
         name = "shipped" if path == FILE else path.parent.name
         net = load_shipped(path, "large")
