@@ -74,7 +74,7 @@ def distinct_networks():
     return list(kinds.values())
 
 
-def smooth_scene(bands: int, height: int, width: int, disk: bool = False) -> Tensor:
+def smooth_scene(bands, height, width, disk=False):
     """Return smooth spectra `(1, C, H, W)`, two beside an edge, and with a disk a third."""
     rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     at = torch.linspace(0, 1, bands).view(-1, 1, 1)

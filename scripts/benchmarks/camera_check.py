@@ -16,7 +16,6 @@ in that of a red lamp, and in even light.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -39,6 +38,7 @@ from cassi.calibration.camera_check import POSES, CameraCheck, check_spectra
 from cassi.systems import SDCassi, Weighted
 from scripts.benchmarks.captures import CAPTURES
 from scripts.benchmarks.problems import load_problem
+from scripts.benchmarks.tables import Parser, Table
 
 TRAINING = ("face", "beads")
 STEPS = (1.5, 1.8, 1.9, 2.1, 2.2, 2.5)
@@ -143,13 +143,11 @@ def look_in_odd_light(count: int) -> None:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = Parser(__doc__, threads=1)
     parser.add_argument("--kaist", action="store_true", help="ten snapshots more")
     parser.add_argument("--spectra", action="store_true", help="reconstruct, and reverse the cubes")
     parser.add_argument("--light", type=int, metavar="CAMERAS", help="right cameras in odd light")
-    parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
     if arguments.light is not None:
         look_in_odd_light(arguments.light)
         return
@@ -178,11 +176,11 @@ def main() -> None:
                         cube, right, wavelengths
                     ),
                 )
-    print("\nmistake | warned | by")
+    table = Table("mistake", "warned", "by")
     for about, said in found.items():
         kinds = sorted(set().union(*said))
         counts = ", ".join(f"{kind} {sum(kind in each for each in said)}" for kind in kinds)
-        print(f"{about} | {sum(map(bool, said))} of {len(said)} | {counts}")
+        table.print(about, f"{sum(map(bool, said))} of {len(said)}", counts)
     for height, seconds in sorted(times.items()):
         print(f"frames of {height} lines: {median(seconds):.2f} CPU s, at most {max(seconds):.2f}")
 

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import argparse
 import re
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,8 +20,11 @@ from typing import Any
 
 import numpy as np
 
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
+
 from cassi.apps.results import write_json
 from cassi.data.io import write_cube
+from scripts.docs.view import open_page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # The picture that the report has drawn last.
@@ -38,35 +39,6 @@ def write_result(folder: Path, shape: tuple[int, ...]) -> None:
     numbers = {"iterations": 1, "seconds": 1.0, "relative_residual": 0.1}
     more: dict[str, Any] = {"cube_shape": list(shape), "files": ["cube.tif"], "warnings": []}
     write_json(folder / "metrics.json", numbers | more)
-
-
-def measure(folder: Path, changes: int) -> tuple[float, list[float]]:
-    """Return seconds to the first page, and those of every change of the band."""
-    from playwright.sync_api import sync_playwright
-
-    browser = next((path for path in map(shutil.which, NAMES) if path), None)
-    if browser is None:
-        raise SystemExit(f"view.py: error: none of {', '.join(NAMES)} is installed")
-    with sync_playwright() as play:
-        options = ["--no-sandbox", "--disable-gpu"]
-        chromium = play.chromium.launch(executable_path=browser, args=options)
-        page = chromium.new_page(viewport={"width": 1240, "height": 900})
-        page.set_default_timeout(120_000)
-        start = time.perf_counter()
-        command = [sys.executable, "-m", "cassi.apps.view", str(folder), "--no-browser"]
-        command += ["--output", str(folder / "output")]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            try:
-                assert process.stdout is not None
-                found = re.search(r"http\S+", process.stdout.readline())
-                assert found is not None
-                page.goto(found[0])
-                page.get_by_role("button", name="Take the example").wait_for()
-                first = time.perf_counter() - start
-                return first, change_bands(page, changes)
-            finally:
-                process.terminate()
-                chromium.close()
 
 
 def change_bands(page: Any, changes: int) -> list[float]:
@@ -97,8 +69,9 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         write_result(Path(name) / "result", tuple(given.shape))
-        first, seconds = measure(Path(name), given.changes)
-    print(f"first page: {first:.2f} s")
+        with open_page(Path(name)) as (page, first):
+            print(f"first page: {first:.2f} s")
+            seconds = change_bands(page, given.changes)
     middle, most = 1000 * statistics.median(seconds), 1000 * max(seconds)
     print(f"another band of {given.shape}: median {middle:.0f} ms, at most {most:.0f} ms")
 

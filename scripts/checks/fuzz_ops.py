@@ -46,21 +46,7 @@ FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 NUMBERS = (0, -1, 1, 2, 3, -7, 1000, *(s * (1 << b) for b in (15, 31, 40, 62) for s in (1, -1)))
 _SIGNAL = (_reference_signal, _reference_scan, _reference_groups)
 _REFERENCES = (_reference, _reference_tv, _reference_taps, *_SIGNAL)
-PUBLIC = (
-    *("add_adjoint", "adjoint", "adjoint_taps", "band_solve", "convolve1d", "data_step"),
-    *(
-        "adjoint_subspace",
-        "detector_columns",
-        "forward",
-        "forward_subspace",
-        "forward_taps",
-        "gram",
-        "gram_solve",
-        "gram_taps",
-    ),
-    *("linear_taps", "ratio_inverse", "sample_volume", "selective_scan", "step_offsets"),
-    *("trilinear", "tv_prox"),
-)
+PUBLIC = [name for name in ops.__all__ if name not in ("assert_memory_format", "backend")]
 
 
 @dataclass

@@ -79,7 +79,8 @@ def test_every_benchmark_makes_its_reconstructors_and_cases(name):
     assert len(points) == len(protocol.cases)
     assert all(here.noise is None or build(here.noise) for here in points.values())
     assert all(here.mask is None or build(here.mask) for here in points.values())
-    if settings.twin is not None:
+    assert bool(protocol.source) == bool(protocol.published)
+    if protocol.source:
         assert {row["case"] for row in protocol.published} == {*protocol.cases}
     assert all({*row} <= {"case", "method", "I", "II", "III", "IV"} for row in protocol.published)
 

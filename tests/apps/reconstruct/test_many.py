@@ -6,11 +6,11 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from shared import python
 
 import cassi
 from cassi.apps import reconstructors
@@ -296,18 +296,27 @@ def test_a_multirun_makes_one_table(reconstruct, day, tmp_path):
     assert found == [("job0", "a", "done"), ("job1", "b", "done"), ("job1", "bad", "failed")]
 
 
-@pytest.mark.parametrize(
-    ("mode", "small"),
-    [
-        pytest.param("kill", ["--count=6", "--iterations=300"], marks=pytest.mark.release),
-        ("batch", ["--count=3", "--iterations=10", "--sizes=3"]),
-        pytest.param(
-            "speed", ["--count=4", "--iterations=10", "--rounds=1"], marks=pytest.mark.release
-        ),
-    ],
-)
-def test_the_benchmark_finds_nothing_lost_and_the_same_bits(mode, small):
-    script = "scripts/benchmarks/many_snapshots.py"
-    printed = python(script, f"--mode={mode}", "--side=48", *small)
-    expected = {"kill": "0 lost, 0 done twice", "batch": "batch", "speed": "the same bits: yes"}
-    assert expected[mode] in printed
+@pytest.mark.slow
+@pytest.mark.release
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_killed_worker_loses_nothing(reconstruct, start, day, tmp_path, restarts):
+    """The same command does the rest, or torchrun itself; nothing is done twice."""
+    options, folder = (*day, "solver.iterations=400"), tmp_path / "two"
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    launcher += (f"--max-restarts={restarts}",)
+    process = start("reconstruct", *options, f"hydra.run.dir={folder}", launcher=launcher)
+    while not list((folder / ".done").glob("[abc].json")):
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.005)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[-1]), signal.SIGKILL)
+    early = {file.stem for file in (folder / ".done").glob("[abc].json")}
+    before = {path: at for path, at in stamps(folder).items() if path.parent.name in early}
+    process.communicate(timeout=400)
+    if restarts == 0:
+        assert process.returncode != 0
+        assert reconstruct(*options, f"hydra.run.dir={folder}").status == 0
+    assert before.items() <= stamps(folder).items()
+    assert list(rows(folder)) == list(NAMES)
+    assert reconstruct(*options, f"hydra.run.dir={tmp_path / 'whole'}").status == 0
+    assert cubes(folder) == cubes(tmp_path / "whole")
