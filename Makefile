@@ -39,7 +39,7 @@ test: install emulate
 test-fast: install
 	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST) -m "not slow and not release" --ignore=tests/scripts
 
-# What `make test` leaves out: wheel, site, notebooks, and every order of emulated threads.
+# What `make test` leaves out: wheel, site, notebooks, and other orders of emulated threads.
 release-check: install emulate
 	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST) -m release
 

@@ -25,13 +25,12 @@ from cassi.calibration.mask import Light
 from cassi.methods.auto import auto
 from cassi.solvers import Solver
 from cassi.solvers.heldout import measure_heldout
-from cassi.solvers.linear_system import seen
 from cassi.solvers.schedules import as_schedule
 from cassi.solvers.statistics import relative_noise
-from cassi.systems import SDCassi, TiltedCassi, Weighted
+from cassi.systems import SDCassi, System, TiltedCassi
 
 
-def align(y: Tensor, system: Any) -> Alignment | None:
+def align(y: Tensor, system: System) -> Alignment | None:
     """Return the camera with its mask where the measurement shows that it lies; None: as it is.
 
     `cassi.methods.auto` predicts the held-out pixels, whatever method reconstructs afterwards; see
@@ -42,20 +41,18 @@ def align(y: Tensor, system: Any) -> Alignment | None:
         system: the nominal camera.
     """
     method = auto()
-    return align_mask(
-        seen(y, system), system, lambda camera: measure_heldout(y, camera, method).error
-    )
+    return align_mask(y, system, lambda camera: measure_heldout(y, camera, method).error)
 
 
 def calibrate_on(
     y: Tensor,
-    system: Any,
+    system: System,
     solver: Solver | None = None,
     *,
     white: Tensor | None = None,
     seed: int = 0,
     **settings: Any,
-) -> tuple[Calibration, Any]:
+) -> tuple[Calibration, SDCassi | TiltedCassi]:
     """Calibrate a camera on its own snapshots.
 
     Args:
@@ -72,16 +69,15 @@ def calibrate_on(
     Raises:
         ValueError: it is another camera, or the frames are too dark or small.
     """
-    good = None
-    if isinstance(system, Weighted):
-        y, good, system = seen(y, system), system.good.expand_as(y), system.system
-    if type(system) is not SDCassi:
-        raise ValueError(f"calibrate: expected SDCassi, got {type(system).__name__}")
-    frames = [Frame.snapshot(y, system.bands, good)]
+    nominal = system.plain if isinstance(system, System) else system
+    if type(nominal) is not SDCassi:
+        raise ValueError(f"calibrate: expected SDCassi, got {type(nominal).__name__}")
+    good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
+    frames = [Frame.snapshot(system.without_bad_pixels(y), nominal.bands, good)]
     if white is not None:
-        frames.append(Frame.snapshot(white, system.bands))
+        frames.append(Frame.snapshot(white, nominal.bands))
     torch.manual_seed(seed)
-    return find_camera(frames, system, solver or auto(), seed=seed, **settings)[:2]
+    return find_camera(frames, nominal, solver or auto(), seed=seed, **settings)[:2]
 
 
 def find_camera(
@@ -121,13 +117,13 @@ def by_solver(solver: Solver) -> Prepare:
         done = _RESUMED + (1 - _RESUMED) * (i + 1) / n
         return strength(round(done * (total - 1)), total)
 
-    def prepare(y: Tensor, camera: SDCassi) -> Reconstruct:
+    def prepare(y: Tensor, camera: System) -> Reconstruct:
         noise = relative_noise(y, camera, solver.noise).mean().item()
         settled = replace(solver, noise=noise, consistent=False)
         first = replace(settled, iterations=min(_FIRST, total))
         more = replace(settled, iterations=min(_MORE, total), sigma=resumed)
 
-        def reconstruct(y: Tensor, camera: Any, start: Tensor | None) -> Tensor:
+        def reconstruct(y: Tensor, camera: System, start: Tensor | None) -> Tensor:
             chosen = first if start is None else more
             return chosen.run(y, camera, x0=start).checked().x
 

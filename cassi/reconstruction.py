@@ -1,4 +1,4 @@
-"""What the commands do, as functions of tensors: reconstruct, calibrate, simulate."""
+"""The commands as functions of tensors: reconstruct, calibrate, simulate."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from cassi.uncertainty import estimate
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """A cube and how sure it is; see `cassi.uncertainty`.
+    """A cube and its standard deviation; see `cassi.uncertainty`.
 
     Attributes:
         x: cube `(B, C, H, W)`, in the unit in which A x = y.
         std: σ of every value, `(B, C, H, W)`: the truth is within ±1.645 σ in 90 % of them.
-        pattern: how errors of neighbours and bands go together, `(B, C, H, W)`; for
-            `cassi.uncertainty.region`.
+        pattern: an error of the method in units of σ, `(B, C, H, W)`, with the correlation of
+            errors; for `cassi.uncertainty.region`.
         sources: of each sample, root mean squares of the parts of σ: `noise`, `model` (of the
-            camera) and `unseen`, what the camera does not tell apart.
-        warnings: of each sample, in what it is outside of what σ was calibrated with.
+            camera), and `unseen`, the part that the camera does not measure.
+        warnings: of each sample, how it differs from the scenes and cameras of the calibration.
     """
 
     x: Tensor
@@ -79,26 +79,27 @@ def reconstruct(
     Args:
         y: measurement `(B, K, H', W')`, of one camera.
         system: the camera, such as `cassi.SDCassi`.
-        method: what `experiment=`, `model=` or `reconstructors=` take: "auto", which needs no
-            training and has nothing to set, "gap_tv", "desci", "pretrained", …; a file of weights
-            that cassi-train wrote; a network; a mapping such as `{"method": "gap_tv", "overrides":
-            {"solver.iterations": 20}}`; or a `cassi.solvers.Reconstructor`, such as a `Solver`, or
-            any function `(y, system) -> x`.
-        seed: of what the method draws.
+        method: a name as in `experiment=`, `model=` or `reconstructors=`: "auto" (no training, no
+            settings), "gap_tv", "desci", "pretrained", …. Or a file of weights of cassi-train; a
+            mapping such as `{"method": "gap_tv", "overrides": {"solver.iterations": 20}}`; a
+            network; a `cassi.solvers.Reconstructor` such as a `Solver`; any function
+            `(y, system) -> x`.
+        seed: of the method's random numbers.
         bad_pixels: not zero at pixels of the detector to leave out, `(H', W')` or as
-            `cassi.systems.Weighted` takes them: whatever y holds there has no influence.
+            `cassi.systems.Weighted` takes them. The values of y there have no influence.
         uncertainty: return a `Reconstruction` in place of the cube, with the standard deviation of
-            every value; up to three times the time.
-        align: move the mask to where the measurement shows that it lies, if it is sure; see
-            `cassi.calibration.align`. Of `SDCassi` cameras with one mask for all samples.
+            every value; takes up to three times the time.
+        align: move the mask to its position in the measurement, where that is certain; see
+            `cassi.calibration.align`. For `SDCassi` cameras with one mask for all samples.
 
     Returns:
-        Cube `(B, C, H, W)` on the device of y, in the unit in which A x = y; with `uncertainty` a
-        `Reconstruction`, whose `x` it is.
+        Cube `(B, C, H, W)` on the device of y, in the unit in which A x = y. With `uncertainty` a
+        `Reconstruction` with that cube as `x`.
 
     Raises:
         OSError: a file of weights is missing.
-        ValueError: there is no such method, or it does not fit measurement and camera.
+        TypeError: measurement and camera are in the wrong order.
+        ValueError: the method is unknown, or does not fit measurement and camera.
 
     >>> from cassi.systems import SDCassi
     >>> system = SDCassi(torch.rand(16, 20), bands=3, step=1)
@@ -163,27 +164,27 @@ def calibrate(
     seed: int = 0,
     bad_pixels: Any = None,
 ) -> Any:
-    """Find the camera that took a measurement, as `cassi-calibrate` does.
+    """Find the camera that took some snapshots, as `cassi-calibrate` does.
 
     Args:
         y: snapshots `(B, 1, H', W')` of any scenes, by one camera.
         system: the nominal camera, a `cassi.SDCassi`.
-        white: `(1, 1, H', W')`, what it shows of a white, evenly lit scene: gives the mask pixel by
-            pixel.
-        radius: of the search for the mask's shift, whole pixels.
-        degree: highest of the dispersion curve; 1 is a constant error of the step.
-        gain: by which share the held-out error must fall for a further parameter.
-        seed: of what the solver draws, and of which pixels are withheld.
-        bad_pixels: not zero at pixels of the snapshots to leave out, as `reconstruct` has them; a
-            `cassi.systems.Weighted` camera says them too.
+        white: frame `(1, 1, H', W')` of a white, evenly lit scene; gives the mask pixel by pixel.
+        radius: search range of the mask's shift, whole pixels, 0 to 20.
+        degree: highest degree of the dispersion curve, 1 to 5; 1 is a constant error of the step.
+        gain: share by which the held-out error must fall for each further parameter.
+        seed: of the solver's random numbers, and of the withheld pixels.
+        bad_pixels: not zero at pixels of the snapshots to leave out, as for `reconstruct`. Bad
+            pixels of a `cassi.systems.Weighted` camera are left out too.
 
     Returns:
-        The calibrated `cassi.SDCassi`, or `cassi.systems.TiltedCassi` where the axis of dispersion
-        is found to be turned.
+        The calibrated `cassi.SDCassi`, or a `cassi.systems.TiltedCassi` where the axis of
+        dispersion is tilted.
 
     Raises:
-        ValueError: it is another camera, the frames do not fit it or are too dark or small, or a
-            number is out of range.
+        TypeError: measurement and camera are in the wrong order.
+        ValueError: the camera is of another kind, the frames do not fit it or are too dark or
+            small, or a number is out of range.
     """
     _check_order("calibrate", y, system)
     if bad_pixels is not None:
@@ -194,11 +195,11 @@ def calibrate(
 
 
 def read_camera(path: str | os.PathLike[str]) -> Any:
-    """Read the file of a camera, which all commands take as `camera=FILE`.
+    """Read the file of a camera, the one of `camera=FILE` in all commands.
 
-    `camera.system` is its A, `camera.wavelengths` are its bands in nm, and
-    `y, system = camera.read("frame.tif")` makes a measurement of a raw frame as the commands do:
-    `cassi.reconstruct(y, system)` then is what `cassi-reconstruct camera=FILE` computes.
+    `camera.system` is the camera A, and `camera.wavelengths` are its bands in nm.
+    `y, system = camera.read("frame.tif")` makes a measurement of a raw frame. Then
+    `cassi.reconstruct(y, system)` computes what `cassi-reconstruct camera=FILE` does.
 
     Args:
         path: a YAML file, as cassi-calibrate writes one: `mask`, `system`, `wavelengths`, what raw
@@ -211,8 +212,8 @@ def read_camera(path: str | os.PathLike[str]) -> Any:
 
     Raises:
         OSError: a file is missing.
-        ValueError: it is no camera, its values do not fit each other, or it leaves the number of
-            bands open.
+        ValueError: the file describes no camera, its values do not fit each other, or the number
+            of bands is missing.
     """
     from cassi.apps.camera.camera import open_camera
 
@@ -223,22 +224,24 @@ def read_camera(path: str | os.PathLike[str]) -> Any:
 def simulate(
     x: Tensor, system: Any, *, noise: Any = None, seed: int = 0, scene: str = "scene"
 ) -> Tensor:
-    """Measure a cube as the commands do where a truth stands without a measurement.
+    """Simulate the measurement of a cube, as the commands do for `truth=` without `measurement=`.
 
     Args:
         x: cube `(B, C, H, W)` in [0, 1].
         system: the camera.
-        noise: None; "sensor", "shot" or "white", with the settings of `noise=`; a mapping with
-            others, `{"name": "white", "snr_db": 20}`; or a function
+        noise: None for y = A x; "sensor", "shot" or "white", with the defaults of `noise=`; a
+            mapping with other settings, `{"name": "white", "snr_db": 20}`; or a function
             `(y, bands, generator) -> y`, such as `cassi.data.sensor.Sensor(…)`.
         seed: of the noise.
-        scene: the noise of every scene is its own; the commands take the name of the truth's file.
+        scene: name of the scene: each name has noise of its own. The commands take the name of the
+            truth's file.
 
     Returns:
-        Measurement `(B, K, H', W')`.
+        Measurement `(B, K, H', W')`, in the unit of y = A x.
 
     Raises:
-        ValueError: the cube does not fit the camera, or there is no such noise.
+        TypeError: cube and camera are in the wrong order.
+        ValueError: the cube does not fit the camera, or the noise is unknown.
     """
     _check_order("simulate", x, system, "x")
     if tuple(x.shape[1:]) != tuple(system.cube_shape):
@@ -271,5 +274,5 @@ def _check_order(name: str, value: Any, system: Any, role: str = "y") -> None:
 
 
 def _own_random_numbers(y: Tensor) -> AbstractContextManager[None]:
-    """Leave the random numbers of the caller's program as they are."""
+    """Keep the state of the caller's random numbers."""
     return torch.random.fork_rng(devices=[y.device] if y.is_cuda else [])

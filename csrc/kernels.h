@@ -162,6 +162,45 @@ struct SelectiveScanBackward {
   }
 };
 
+// Groups of patches of one sample's image (R, H, W), with R components a pixel.
+constexpr int64_t kMostMatches = 48;
+
+struct Groups {
+  int64_t count, matches, patch, channels, height, width;
+  Dtype sums;
+  const int64_t* first;        // h·W + w of each patch's first pixel
+  int64_t of_group, of_match;  // strides
+  CASSI_MEMBER int64_t numbers() const { return patch * patch * channels; }
+};
+
+// The matrix of each group, a patch a row, with its singular values shrunk.
+struct ShrinkGroups {
+  Groups g;
+  View image;      // (1, R, H, W), of the sample
+  View threshold;  // (1), of the sample
+  void* clean;     // (count, matches, numbers), contiguous, in the dtype of the sums
+};
+
+// The patches, added where they came from, in their order.
+struct AddGroups {
+  Groups g;
+  const void* clean;
+  void* total;  // (H, W, R), contiguous, in the dtype of the sums
+};
+
+// The first row and column of a patch, moved into the image.
+struct Corner {
+  int64_t row, column;
+};
+
+CASSI_INLINE int64_t clamped(int64_t a, int64_t most) { return a < 0 ? 0 : a > most ? most : a; }
+
+CASSI_INLINE Corner corner_of(const Groups& g, int64_t group, int64_t match) {
+  const int64_t first = g.first[group * g.of_group + match * g.of_match];
+  const int64_t inside = clamped(first, g.height * g.width - 1), row = inside / g.width;
+  return {clamped(row, g.height - g.patch), clamped(inside - row * g.width, g.width - g.patch)};
+}
+
 // Launchers. `stream` is the CUDA stream, unused on the CPU.
 void launch(const Forward&, void* stream);
 void launch(const Adjoint&, void* stream);
@@ -180,5 +219,7 @@ void launch(const MaskAdjointTaps&, void* stream);
 void launch(const BandSolve&, void* stream);
 void launch(const SelectiveScan&, void* stream);
 void launch(const SelectiveScanBackward&, void* stream);
+void launch(const ShrinkGroups&, void* stream);
+void launch(const AddGroups&, void* stream);
 
 }  // namespace cassi

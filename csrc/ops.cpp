@@ -744,6 +744,79 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> selective_scan_backward(
   return {grad_u, grad_delta, grad_rates, grad_b, grad_c};
 }
 
+// Numbers in the groups that are in memory at a time.
+#if defined(USE_CUDA) || defined(CASSI_EMULATED)
+constexpr int64_t kGroupNumbers = int64_t{1} << 24;
+#else
+constexpr int64_t kGroupNumbers = int64_t{1} << 20;
+#endif
+
+Tensor shrink_groups(const Tensor& image, const Tensor& groups, const Tensor& threshold,
+                     int64_t patch) {
+  check_rank(image, "image", 4);
+  check_rank(groups, "groups", 3);
+  const int64_t batch = image.size(0), channels = image.size(1);
+  const int64_t height = image.size(2), width = image.size(3);
+  const int64_t count = groups.size(1), matches = groups.size(2);
+  STD_TORCH_CHECK(groups.scalar_type() == ScalarType::Long, "groups: expected int64");
+  check_device(groups, image, "groups");
+  STD_TORCH_CHECK(groups.size(0) == batch, "groups: expected size ", batch, " in dimension 0, got ",
+                  groups.size(0));
+  STD_TORCH_CHECK(matches >= 1 && matches <= kMostMatches, "groups: expected 1 to ", kMostMatches,
+                  " patches in each, got ", matches);
+  STD_TORCH_CHECK(patch >= 1 && patch <= height && patch <= width,
+                  "patch: expected 1 to the sides of the image, ", height, " and ", width, ", got ",
+                  patch);
+  // Each group has a work of its own, which no size of the result bounds.
+  STD_TORCH_CHECK(count / width <= height && count <= height * width, "groups: expected at most ",
+                  "one for each pixel, got ", count);
+  const double side = static_cast<double>(patch), pixels = static_cast<double>(width);
+  STD_TORCH_CHECK(
+      (side * side * static_cast<double>(matches) + pixels) * (static_cast<double>(channels) + 1) <
+          kMostElements,
+      "image: a group or a row of all components is too large");
+  const Dtype sums = sums_of({&image});
+  const View from = read(image, image, "image", {batch, channels, height, width});
+  const View levels = read(threshold, image, "threshold", {batch}, {true});
+  const std::vector<int64_t> sizes = {batch, channels, height, width};
+  Tensor total = allocate(sizes, [&] {
+    return torch::stable::empty(sizes, scalar_type(sums), std::nullopt, image.device(),
+                                std::nullopt, torch::headeronly::MemoryFormat::ChannelsLast);
+  });
+  torch::stable::zero_(total);
+  if (total.numel() == 0 || count == 0) return total;
+  const int64_t numbers = matches * patch * patch * channels;
+  const int64_t fit = numbers < kGroupNumbers ? kGroupNumbers / numbers : 1;
+  const int64_t chunk = count < fit ? count : fit;
+  Tensor clean = empty(image, {chunk, numbers}, scalar_type(sums));
+  const int64_t bytes = sums == Dtype::f64 ? 8 : 4;
+  const auto sample = [](View v, int64_t b) {
+    const int64_t width = v.dtype == Dtype::f64 ? 8 : v.dtype == Dtype::f32 ? 4 : 2;
+    v.data = static_cast<char*>(v.data) + b * v.stride[0] * width;
+    return v;
+  };
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t start_at = 0; start_at < count; start_at += chunk) {
+      const Groups g = {count - start_at < chunk ? count - start_at : chunk,
+                        matches,
+                        patch,
+                        channels,
+                        height,
+                        width,
+                        sums,
+                        static_cast<const int64_t*>(groups.mutable_data_ptr()) +
+                            b * groups.stride(0) + start_at * groups.stride(1),
+                        groups.stride(1),
+                        groups.stride(2)};
+      start(ShrinkGroups{g, sample(from, b), sample(levels, b), clean.mutable_data_ptr()}, clean);
+      start(AddGroups{g, clean.mutable_data_ptr(),
+                      static_cast<char*>(total.mutable_data_ptr()) +
+                          b * channels * height * width * bytes},
+            clean);
+    }
+  return total;
+}
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(cassi, CASSI_DEVICE, library) {
@@ -770,6 +843,7 @@ STABLE_TORCH_LIBRARY_IMPL(cassi, CASSI_DEVICE, library) {
   library.impl("band_solve", TORCH_BOX(&band_solve));
   library.impl("selective_scan", TORCH_BOX(&selective_scan));
   library.impl("selective_scan_backward", TORCH_BOX(&selective_scan_backward));
+  library.impl("shrink_groups", TORCH_BOX(&shrink_groups));
 }
 
 }  // namespace cassi

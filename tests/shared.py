@@ -1,17 +1,17 @@
 """What tests of several folders make their inputs of."""
 
-from __future__ import annotations
-
 import inspect
-from typing import Any
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import torch
-from torch import Tensor
 
 import cassi.solvers
 from cassi.models.registry import find_model, list_models
 
-ALGORITHMS: dict[str, Any] = {
+ALGORITHMS = {
     name: value
     for name, value in ((name, getattr(cassi.solvers, name)) for name in cassi.solvers.__all__)
     if inspect.isclass(value) and hasattr(value, "init") and hasattr(value, "step")
@@ -22,25 +22,41 @@ ALGORITHMS: dict[str, Any] = {
 """Every exported algorithm that can be made without arguments."""
 
 
-def rand(
-    *shape: int, seed: int = 0, low: float = 0.0, dtype: torch.dtype = torch.float64
-) -> Tensor:
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def python(*arguments, **environment):
+    """Run Python in the root of the repository; return what it prints, or fail with it."""
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def rand(*shape, seed=0, low=0.0, dtype=torch.float64):
     """Draw from [low, low + 1), the same numbers for the same seed and sum of the sides."""
     generator = torch.Generator().manual_seed(seed + sum(shape))
     return (torch.rand(shape, generator=generator, dtype=torch.float64) + low).to(dtype)
 
 
-def seeded(seed: int = 0) -> torch.Generator:
+def seeded(seed=0):
     """Return random numbers that start at a seed."""
     return torch.Generator().manual_seed(seed)
 
 
-def uniform(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+def uniform(*shape, seed=0, dtype=torch.float32):
     """Draw from [0, 1), whatever the shape the first numbers of a seed."""
     return torch.rand(shape, generator=seeded(seed), dtype=dtype)
 
 
-def disc(bands: int, size: int) -> Tensor:
+def disc(bands, size):
     """Return a scene `(1, C, size, size)` of two spectra: a disc before a ground."""
     at = torch.linspace(0, 1, bands).view(-1, 1, 1)
     rows, columns = torch.arange(size).view(-1, 1), torch.arange(size)
@@ -48,11 +64,24 @@ def disc(bands: int, size: int) -> Tensor:
     return torch.where(inside, 0.3 + 0.7 * at, 0.8 - 0.6 * at)[None]
 
 
-def distinct_networks() -> list[str]:
+def distinct_networks():
     """Return the networks that differ in more than the number of stages, one name of each."""
-    kinds: dict[Any, str] = {}
+    kinds = {}
     for name in list_models(shipped=False):
         entry = find_model(name)
         other = {key: value for key, value in entry.settings.items() if key != "stages"}
         kinds.setdefault((entry.make, str(other)), name)
     return list(kinds.values())
+
+
+def smooth_scene(bands, height, width, disk=False):
+    """Return smooth spectra `(1, C, H, W)`, two beside an edge, and with a disk a third."""
+    rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    at = torch.linspace(0, 1, bands).view(-1, 1, 1)
+    left = 0.3 + 0.4 * at + 0.2 * torch.sin(columns / 25)
+    right = 0.8 - 0.5 * at + 0.2 * torch.cos(rows / 30)
+    cube = torch.where(columns < 50, left, right)
+    if disk:
+        inside = (rows - 40) ** 2 + (columns - 70) ** 2 < 400
+        cube = torch.where(inside, 0.9 - 0.8 * (at - 0.5).abs(), cube)
+    return cube[None]

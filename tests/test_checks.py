@@ -1,7 +1,5 @@
 """Whole numbers, and names that are nearly right."""
 
-from __future__ import annotations
-
 import pytest
 
 from cassi.checks import did_you_mean, not_negative, whole_number

@@ -1,13 +1,10 @@
 """Every config file composes and builds; every experiment runs one small step."""
 
-from __future__ import annotations
-
 import hashlib
 import warnings
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,12 +13,7 @@ from omegaconf import OmegaConf
 
 from cassi.apps.camera.system import build_camera
 from cassi.apps.inputs import load_inputs
-from cassi.apps.reconstructors import (
-    build_method,
-    build_solver,
-    compose_settings,
-    config_search,
-)
+from cassi.apps.reconstructors import build_method, build_solver, compose_settings, config_search
 from cassi.config import build
 from cassi.solvers import Constant, Geometric
 
@@ -80,13 +72,13 @@ def settings_of(*options):
     return compose_settings(options)
 
 
-def build_short(settings: Any) -> Any:
+def build_short(settings):
     """Build the method of settings for two iterations."""
     return build_method(replace(settings, solver=settings.solver | {"iterations": 2}))
 
 
 class Blur(torch.nn.Module):
-    def forward(self, x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+    def forward(self, x, sigma):
         return torch.nn.functional.avg_pool2d(x, 3, stride=1, padding=1, count_include_pad=False)
 
 
@@ -133,16 +125,16 @@ def test_every_experiment_runs_a_step_on_its_data(name, data_dir):
     settings = settings_of(*options)
     inputs = load_inputs(settings, torch.device("cpu"))
     if settings.system["step"] != 0:  # frames of a video have no wavelengths
-        assert inputs.wavelengths is not None
         assert len(inputs.wavelengths) == inputs.system.cube_shape[0]
     solution = build_method(settings).run(inputs.measurement, inputs.system)
     assert solution.x.isfinite().all()
     assert solution.history[0].residual < 0.6
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("data", EXPERIMENTS)
-def test_every_method_goes_with_every_data_set(data, method):
+@pytest.mark.parametrize(
+    ("data", "method"), [(EXPERIMENTS[i % len(EXPERIMENTS)], m) for i, m in enumerate(METHODS)]
+)
+def test_every_method_goes_with_a_data_set(data, method):
     alone, settings = (
         settings_of(f"experiment={method}"),
         settings_of(f"experiment=[{data},{method}]"),

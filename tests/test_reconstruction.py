@@ -1,7 +1,5 @@
 """What the commands do, as functions: the same bits."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hydra import initialize_config_module
@@ -12,7 +10,7 @@ from cassi.apps.calibrate import calibrate_camera
 from cassi.apps.command import Run
 from cassi.apps.inputs import load_inputs
 from cassi.apps.reconstruct import reconstruct
-from cassi.apps.reconstructors import compose_settings, settings_named, understand
+from cassi.apps.reconstructors import compose_settings, settings_named, settings_of
 from cassi.apps.settings import Calibrate
 from cassi.data.io import load_mask, read_cube
 from cassi.data.sensor import Sensor
@@ -60,12 +58,12 @@ def test_a_name_gives_the_bits_of_the_command(scene, tmp_path, method, options):
 def test_a_name_is_composed_once_unless_a_command_says_what_it_means(scene, monkeypatch):
     composed = []
 
-    def count(item, *more):
-        composed.append(item)
-        return understand(item, *more)
+    def count(spec, *more):
+        composed.append(spec["method"])
+        return settings_of(spec, *more)
 
-    monkeypatch.setattr(reconstructors, "understand", count)
-    reconstructors._settings_named.cache_clear()
+    monkeypatch.setattr(reconstructors, "settings_of", count)
+    reconstructors._settings_once.cache_clear()
     y, system = scene[1:3]
     cubes = [cassi.reconstruct(y, system, "twist") for _ in range(2)]
     assert composed == ["twist"]
@@ -94,8 +92,7 @@ def test_reconstructors_and_functions_are_methods(scene):
 
 def test_calibrate_gives_the_camera_of_the_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    random = torch.Generator().manual_seed(0)
-    nominal = cassi.SDCassi(torch.rand(64, 64, generator=random), bands=4)
+    nominal = cassi.SDCassi(torch.rand(64, 64, generator=torch.Generator().manual_seed(0)), bands=4)
     ramp = torch.linspace(0.2, 0.9, 64).view(1, 1, -1, 1).expand(1, 4, 64, 64)
     y, white = (
         Twin(shift=[0.4, -0.3]).expose(x, nominal) for x in (ramp, torch.ones(1, 4, 64, 64))

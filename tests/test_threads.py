@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,7 @@ CODE = (
     "import sys, os, importlib.abc\n"
     "class Look(importlib.abc.MetaPathFinder):\n"
     "    def find_spec(self, name, *rest):\n"
-    "        if name == 'torch': print(os.environ.get('GOMP_SPINCOUNT'))\n"
+    "        if name == 'torch': raise SystemExit(os.environ.get('GOMP_SPINCOUNT', 'None'))\n"
     "sys.meta_path.insert(0, Look())\n"
     "import cassi"
 )
@@ -23,15 +22,15 @@ CODE = (
     ("given", "expected"),
     [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "passive"}, "None")],
 )
-def test_threads_turn_briefly_unless_told_otherwise(given: dict[str, str], expected: str) -> None:
+def test_threads_turn_briefly_unless_told_otherwise(given, expected):
     kept = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     done = subprocess.run(
-        [sys.executable, "-c", CODE], env=kept | given, capture_output=True, text=True, check=True
+        [sys.executable, "-c", CODE], env=kept | given, capture_output=True, text=True, check=False
     )
-    assert done.stdout.split() == [expected]
+    assert done.stderr.split() == [expected]
 
 
-def machine(root: Path, running: int, cgroup: str, limits: dict[str, str]) -> Path:
+def machine(root, running, cgroup, limits):
     """Write what Linux tells of a machine below a folder."""
     files = {
         "proc/stat": f"cpu 1 2\nprocs_running {running}\n",
@@ -60,14 +59,7 @@ V1 = {"cpu/a/b/cpu.cfs_quota_us": "-1", "cpu/a/cpu.cfs_quota_us": "200000"}
         (1, "4:memory:/a\n", {"a/cpu.max": "100000 100000"}, 8),
     ],
 )
-def test_processors_that_are_free(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    running: int,
-    cgroup: str,
-    limits: dict[str, str],
-    expected: int,
-) -> None:
+def test_processors_that_are_free(monkeypatch, tmp_path, running, cgroup, limits, expected):
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)

@@ -1,6 +1,6 @@
-"""The camera for other libraries: SciPy, PyLops, deepinv; their denoisers for our solvers.
+"""The camera for SciPy, PyLops and deepinv, and denoisers of deepinv for our solvers.
 
-Each library is imported when it is asked for.
+A library is imported when its function is called.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ def as_pylops(system: Any) -> Any:
 def as_physics(system: Any, **options: Any) -> Any:
     """Return a camera as a `LinearPhysics` of deepinv, with our closed forms behind its names.
 
-    `A` is the camera, `A_adjoint` its transpose, `A_dagger` the minimum-norm solution, and
+    `A` is the camera, `A_adjoint` its transpose, and `A_dagger` the minimum-norm solution.
 
         prox_l2(z, y, γ)  =  argmin_x γ/2 ‖Ax − y‖² + ½ ‖x − z‖²  =  data_step(z, y, ρ = 1/γ)
 
-    exactly, where deepinv's own operators run conjugate gradients. All are differentiable.
+    This is exact, where deepinv's own operators run conjugate gradients. All are differentiable.
 
     Args:
         system: the camera; it becomes a submodule, so that `.to(device)` moves it.
@@ -88,11 +88,11 @@ def as_prior(denoiser: Any, **options: Any) -> Denoiser:
 
     Args:
         denoiser: a `deepinv.models.Denoiser`, or anything else that `cassi.priors.Denoiser` takes.
-        options: of `cassi.priors.Denoiser`: what it is given (`domain`: each band by itself,
-            spectral components, a window of bands, the cube), `sigma_range`, ….
+        options: of `cassi.priors.Denoiser`, such as `domain` (band, subspace, window or cube) and
+            `sigma_range`.
 
     Raises:
-        TypeError: it cannot be called.
+        TypeError: the denoiser is not callable.
         ValueError: an option is out of range.
     """
     return Denoiser(denoiser, **options)

@@ -22,7 +22,7 @@ from cassi.data.bundled import bundled_path
 from cassi.data.frames import STEPS, Preprocessing, describe
 from cassi.data.scenes import scene_name
 from cassi.evaluation.problems import scene_generator
-from cassi.systems import System, Weighted
+from cassi.systems import System
 
 _EXPOSED = 0.25
 """Of full scale: a frame that stays below says nothing of what fills a pixel."""
@@ -122,7 +122,7 @@ def load_inputs(
     system, frame = system.to(device), frame.to(device)
     if bad is not None:
         system = system.weighted(bad_pixels=bad.to(device))
-        frame = system.seen(frame)
+        frame = system.without_bad_pixels(frame)
     return Inputs(
         system,
         frame,
@@ -133,15 +133,10 @@ def load_inputs(
     )
 
 
-def plain(system: System) -> Any:
-    """Return the camera with all its pixels."""
-    return system.system if isinstance(system, Weighted) else system
-
-
 def good_pixels(inputs: Inputs) -> Tensor | None:
     """Return the pixels that count, shaped like the measurement; None for all."""
-    system = inputs.system
-    return system.good.expand_as(inputs.measurement) if isinstance(system, Weighted) else None
+    good = inputs.system.good_pixels
+    return None if good is None else good.expand_as(inputs.measurement)
 
 
 def make_preprocessing(steps: Mapping[str, Any], system: Mapping[str, Any]) -> Preprocessing:

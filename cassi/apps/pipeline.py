@@ -13,7 +13,7 @@ import torch
 
 from cassi import ops
 from cassi.apps import results
-from cassi.apps.inputs import Inputs, good_pixels, load_inputs, plain
+from cassi.apps.inputs import Inputs, good_pixels, load_inputs
 from cassi.apps.reconstructors import Recipe, build_solver
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.camera_search import align, calibrate_on
@@ -36,7 +36,7 @@ from tqdm import tqdm
 
 from cassi import metrics
 from cassi.apps.results import describe_solve
-from cassi.calibration import Finding, Verdict, check_camera, check_spectra
+from cassi.calibration import CameraCheck, Finding, check_camera, check_spectra
 from cassi.solvers import Iteration, relative_noise
 from cassi.solvers.base import wants_cube
 
@@ -89,7 +89,7 @@ def _aligned(inputs: Inputs) -> Inputs:
 
 
 def _calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:
-    start, nominal = time.perf_counter(), plain(inputs.system)
+    start, nominal = time.perf_counter(), inputs.system.plain
     chosen = build_solver(settings) if settings.model is None else None
     solver = chosen if isinstance(chosen, Solver) else None
     found, camera = calibrate_on(inputs.measurement, inputs.system, solver, seed=settings.seed)
@@ -352,7 +352,7 @@ def check(inputs: Inputs, x: Tensor, reconstructor: Reconstructor) -> dict[str, 
     start = time.perf_counter()
     y, system = inputs.measurement, inputs.system
     found = check_camera(y, system)
-    found += check_spectra(x, plain(system), inputs.wavelengths)
+    found += check_spectra(x, system.plain, inputs.wavelengths)
     found += _check_weights(y, system, reconstructor)
     numbers = {"note": found.note, **found.numbers, "seconds": time.perf_counter() - start}
     return {"warnings": [vars(each) for each in found.warnings], "camera_check": numbers}
@@ -374,15 +374,15 @@ def say(numbers: Mapping[str, Any], name: str = "") -> None:
 
 
 @torch.no_grad()
-def _check_weights(y: Tensor, system: System, reconstructor: Reconstructor) -> Verdict:
+def _check_weights(y: Tensor, system: System, reconstructor: Reconstructor) -> CameraCheck:
     shipped = getattr(reconstructor.network, "shipped", None)
     if shipped is None or shipped.doubts is None:
-        return Verdict()
+        return CameraCheck()
     doubts = shipped.doubts(system, float(relative_noise(y, system).max()))
     if not doubts:
-        return Verdict()
+        return CameraCheck()
     message = (
         f"the network has not seen cameras like this one: {', '.join(doubts)}; compare with "
         "model=null solver=auto, by heldout=0.05"
     )
-    return Verdict((Finding("weights", message),))
+    return CameraCheck((Finding("weights", message),))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import json
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -409,20 +410,20 @@ def understand(item: Any, place: str = "reconstructors") -> dict[str, Any]:
 def settings_named(item: Any) -> Reconstruct:
     """Return the settings that an item of `reconstructors` stands for, outside of any command.
 
-    A name is composed once: that takes as long as half a reconstruction. Where Hydra is set up, its
+    Each is composed once: that takes as long as half a reconstruction. Where Hydra is set up, its
     folders decide what a name means.
 
     Raises:
         ValueError: there is nothing of that name, or the mapping does not fit.
     """
-    if isinstance(item, str) and not GlobalHydra.instance().is_initialized():
-        return _settings_named(item)
-    return settings_of(understand(item))
+    if GlobalHydra.instance().is_initialized() or not isinstance(item, str | dict):
+        return settings_of(understand(item))
+    return _settings_once(json.dumps(item, default=str))
 
 
-@cache
-def _settings_named(name: str) -> Reconstruct:
-    return settings_of(understand(name))
+@lru_cache
+def _settings_once(item: str) -> Reconstruct:
+    return settings_of(understand(json.loads(item)))
 
 
 def settings_of(

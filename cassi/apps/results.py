@@ -115,19 +115,29 @@ def save_pictures(
         save_map(folder, bars.std, wavelengths)
     if not output.report:
         return
-    from cassi.viz.report import encode_scene, write_report
+    from cassi.viz.report import encode_scene, make_report
+    from cassi.viz.sheet import write_bytes
 
-    shown = dict(numbers.get("metrics", {}).get(metrics.DEFAULT_PRESET, {}))
-    shown |= {key: numbers[key] for key in ("seconds", "relative_residual")}
-    if "heldout" in numbers:
-        shown["heldout_error"] = numbers["heldout"]["error"]
+    shown = reported_numbers(numbers)
     halves = None if bars is None else {"reconstruction": NORMAL * bars.std}
     scene = encode_scene(name, {"reconstruction": cube}, truth, {"reconstruction": shown}, halves)
-    page = folder / "report.html"
-    warnings = [f"{each['about']}: {each['message']}" for each in numbers.get("warnings", ())]
-    write_report(
-        page, [scene], wavelengths, title=name, illuminant=output.illuminant, warnings=warnings
-    )
+    light, warnings = output.illuminant, say_warnings(numbers)
+    page = make_report([scene], wavelengths, title=name, illuminant=light, warnings=warnings)
+    write_bytes(folder / "report.html", page)
+
+
+def reported_numbers(numbers: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the numbers of metrics.json that stand in the table of a report."""
+    shown = dict(numbers.get("metrics", {}).get(metrics.DEFAULT_PRESET, {}))
+    shown |= {key: numbers.get(key) for key in ("seconds", "relative_residual")}
+    if "heldout" in numbers:
+        shown["heldout_error"] = numbers["heldout"]["error"]
+    return shown
+
+
+def say_warnings(numbers: Mapping[str, Any]) -> list[str]:
+    """Return the warnings of metrics.json, a line each."""
+    return [f"{each['about']}: {each['message']}" for each in numbers.get("warnings") or ()]
 
 
 def save_map(folder: Path, std: Tensor, wavelengths: Sequence[float] | None) -> None:

@@ -1,33 +1,36 @@
 """Find where mask and bands really fall on the detector, from what the camera measured."""
 
-from cassi.calibration.calibrate import Calibration, Stage, calibrate
-from cassi.calibration.camera_check import Finding, Verdict, check_camera, check_spectra
-from cassi.calibration.fit import Fit, fit_geometry, objective, search_start
+from cassi.calibration.calibrate import Calibration, calibrate
+from cassi.calibration.camera_check import CameraCheck, Finding, check_camera, check_spectra
+from cassi.calibration.fit import Fit, PlainScenes, fit_geometry
 from cassi.calibration.geometry import Geometry, moved_camera
-from cassi.calibration.heldout import HeldOut, Prediction, Prepare, Reconstruct
+from cassi.calibration.heldout import Prediction, Prepare, Reconstruct, WithheldPixels
 from cassi.calibration.mask import Light, fit_light, refine_mask
 from cassi.calibration.mask_alignment import Alignment, align
 from cassi.calibration.parameters import PARAMETERS, Parameter
 from cassi.calibration.refine import refine
+from cassi.calibration.search import search_start
+from cassi.calibration.selection import Stage
 from cassi.calibration.windows import Frame, Windows
 
 __all__ = [
     "PARAMETERS",
     "Alignment",
     "Calibration",
+    "CameraCheck",
     "Finding",
     "Fit",
     "Frame",
     "Geometry",
-    "HeldOut",
     "Light",
     "Parameter",
+    "PlainScenes",
     "Prediction",
     "Prepare",
     "Reconstruct",
     "Stage",
-    "Verdict",
     "Windows",
+    "WithheldPixels",
     "align",
     "calibrate",
     "check_camera",
@@ -35,7 +38,6 @@ __all__ = [
     "fit_geometry",
     "fit_light",
     "moved_camera",
-    "objective",
     "refine",
     "refine_mask",
     "search_start",

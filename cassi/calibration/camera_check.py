@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cassi.calibration.correlation import Correlation, Ends, Sight, find_ends
-from cassi.calibration.geometry import turned
+from cassi.calibration.correlation import Correlation, Ends, Peak, find_ends
 from cassi.calibration.spectra import comb, direction
 from cassi.checks import clipped_level
-from cassi.systems import BlurredCassi, DDCassi, SDCassi
+from cassi.systems import BlurredCassi, DDCassi, SDCassi, System
+from cassi.systems.band_positions import find_places
+from cassi.systems.coded import CodedSystem
 
 CLEARLY = 1.6
 """By which factor a mask must be seen better: another than the camera's, or that than chance."""
@@ -46,10 +47,6 @@ LEAST = 48
 _MOST = 2**20  # pixels that are looked at
 FADED = 0.2
 """Of the mean light: where less is left, light does not end with the bands."""
-BRIGHT = 2.0
-"""Of the mean light: where it ends with so much, bands end, even if it fades at the other end."""
-LINE = 6.0
-"""Of the mean light: more is a line."""
 FAR = 0.25
 """Of the dispersion: so far inside, light does not end with the bands."""
 UNKNOWN = "Direction: cannot be measured in a frame"
@@ -87,7 +84,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CameraCheck:
     """What was found.
 
     Attributes:
@@ -100,10 +97,10 @@ class Verdict:
     note: str = ""
     numbers: dict[str, Any] = field(default_factory=dict)
 
-    def __add__(self, other: Verdict) -> Verdict:
+    def __add__(self, other: CameraCheck) -> CameraCheck:
         """Put two together."""
         note = " ".join(part for part in (self.note, other.note) if part)
-        return Verdict(self.warnings + other.warnings, note, self.numbers | other.numbers)
+        return CameraCheck(self.warnings + other.warnings, note, self.numbers | other.numbers)
 
     def lines(self) -> list[str]:
         """Return it as a person reads it, a line each."""
@@ -113,8 +110,8 @@ class Verdict:
 
 @torch.no_grad()
 def check_camera(
-    y: Tensor, system: Any, x: Tensor | None = None, wavelengths: Sequence[float] | None = None
-) -> Verdict:
+    y: Tensor, system: System, x: Tensor | None = None, wavelengths: Sequence[float] | None = None
+) -> CameraCheck:
     r"""Ask a measurement whether its camera can be right.
 
     The correlation of a frame with its mask is the mean spectrum along the dispersion, and chance
@@ -149,17 +146,18 @@ def check_camera(
             f"check_camera: expected y (B, K, H', W') = (B, {', '.join(map(str, shape))}), "
             f"got {tuple(y.shape)}"
         )
-    good = getattr(system, "good", None)
-    plain = system if good is None else system.system
+    plain, good = system.plain, system.good_pixels
     found = _check_light(y, good) + _check_detector(y, plain, good)
-    if isinstance(getattr(plain, "mask", None), Tensor):
+    if isinstance(plain, CodedSystem):
         found += _check_mask(y, plain, good)
     if x is not None:
         found += check_spectra(x, plain, wavelengths)
     return found
 
 
-def check_spectra(x: Tensor, system: Any, wavelengths: Sequence[float] | None = None) -> Verdict:
+def check_spectra(
+    x: Tensor, system: System, wavelengths: Sequence[float] | None = None
+) -> CameraCheck:
     """Ask the spectra of a cube whether its camera can be right.
 
     Args:
@@ -180,7 +178,7 @@ def check_spectra(x: Tensor, system: Any, wavelengths: Sequence[float] | None = 
     score = None if wavelengths is None else direction(x[0], wavelengths)
     remedy = _reverse(system)
     if remedy is None:
-        return Verdict(tuple(warnings), "", numbers)
+        return CameraCheck(tuple(warnings), "", numbers)
     numbers["direction"] = score
     if score is None:
         why = "without wavelengths" if wavelengths is None else "at these wavelengths"
@@ -197,17 +195,21 @@ def check_spectra(x: Tensor, system: Any, wavelengths: Sequence[float] | None = 
         note = f"{UNKNOWN}; the recovered spectra do not show it ({score:+.1f})."
     else:
         note = f"{UNKNOWN}; the recovered spectra are consistent with it ({score:+.1f})."
-    return Verdict(tuple(warnings), note, numbers)
+    return CameraCheck(tuple(warnings), note, numbers)
 
 
-def _reverse(system: Any) -> str | None:
+def _reverse(system: System) -> str | None:
     """Return what reverses the bands; None where a frame tells, or nothing is dispersed."""
-    offsets, step = getattr(system, "offsets", None), getattr(system, "step", 0)
     if isinstance(system, DDCassi):
-        offsets, step = system.mask_offsets, system.mask_step
-    elif not isinstance(getattr(system, "mask", None), Tensor) or system.mask.shape[-3] > 1:
+        return _other_way(system.mask_offsets, system.mask_step)
+    if not isinstance(system, CodedSystem) or system.mask.shape[-3] > 1:
         return None
-    if offsets is None or max(offsets) - min(offsets) == 0:
+    return _other_way(system.offsets, system.step)
+
+
+def _other_way(offsets: Sequence[float], step: float) -> str | None:
+    """Return what to set for bands in reverse; None where nothing is dispersed."""
+    if max(offsets) == min(offsets):
         return None
     gaps = {abs(after - before) for before, after in pairwise(offsets)}
     if gaps == {abs(step)}:
@@ -215,7 +217,7 @@ def _reverse(system: Any) -> str | None:
     return "reverse system.offsets (dispersion: the sign of its step, or of its coefficients)"
 
 
-def _check_light(y: Tensor, good: Tensor | None) -> Verdict:
+def _check_light(y: Tensor, good: Tensor | None) -> CameraCheck:
     values = y.flatten() if good is None else y[good.expand_as(y)]
     total = values.abs().sum().clamp_min(torch.finfo(y.dtype).tiny)
     warnings = []
@@ -239,40 +241,33 @@ def _check_light(y: Tensor, good: Tensor | None) -> Verdict:
         )
         warnings.append(Finding("light", message))
     numbers = {"largest_value": clipped, "negative": negative}
-    return Verdict(tuple(warnings[:1]), "", {"light": numbers})
+    return CameraCheck(tuple(warnings[:1]), "", {"light": numbers})
 
 
-def _check_detector(y: Tensor, system: Any, good: Tensor | None) -> Verdict:
+def _check_detector(y: Tensor, system: System, good: Tensor | None) -> CameraCheck:
     """Find bands that fall beside the detector, and light where no band falls."""
     warnings = []
-    axis = getattr(system, "part_axis", None)
+    axis = system.part_axis
     if axis is not None:  # the cube is never whole in memory
         length = system.cube_shape[axis]
         lines = min(length, max(1, _CUBE * length // math.prod(system.cube_shape)))
         first = (length - lines) // 2
         system, y = system.part(first, first + lines), y.narrow(axis, first, lines)
         good = None if good is None else good.narrow(axis, first, lines)
-    one = torch.ones((1, *system.measurement_shape), dtype=torch.float32, device=y.device)
-    back = system.adjoint(one)
-    mask = getattr(system, "mask", None)
-    shares: list[float] = []
-    if isinstance(system, SDCassi) and isinstance(mask, Tensor) and mask.ndim == 4:
-        # Of a detector that is large enough the adjoint of ones is the mask.
-        whole = mask.sum(0).sum((-2, -1)).expand(system.bands)
-        seen = back[0].sum((-2, -1)) / whole.clamp_min(1e-30)
-        shares = torch.where(whole > 0, seen, 1).tolist()
-    lost = [band for band, share in enumerate(shares, 1) if share < 1 - LOST]
+    places = find_places(system)
+    lost = [band for band, place in enumerate(places, 1) if place.lost > LOST]
     if lost:
-        least = min(shares)
         message = (
             f"{len(lost)} bands fall beside it (bands {lost[0]} to {lost[-1]}, up to "
-            f"{1 - least:.0%} of their light): set system.offsets or system.detector to the "
-            "camera's, or leave them out"
+            f"{max(place.lost for place in places):.0%} of their light): set system.offsets or "
+            "system.detector to the camera's, or leave them out"
         )
         warnings.append(Finding("detector", message))
     # Lines along which no band falls anywhere; a single dark pixel holds noise.
-    along = getattr(system, "axis", -1)
-    reached = (system(torch.ones_like(back)) > 0).any(-3 - along, keepdim=True).expand_as(one)
+    across = -3 - system.axis if isinstance(system, CodedSystem) else -2
+    even = torch.ones((1, *system.cube_shape), dtype=torch.float32, device=y.device)
+    white: Tensor = system(even)
+    reached = (white > 0).any(across, keepdim=True).expand_as(white)
     if good is not None:
         reached = reached | ~good
     # Noise averages out.
@@ -284,77 +279,76 @@ def _check_detector(y: Tensor, system: Any, good: Tensor | None) -> Verdict:
             "do not reach as far as the light, or system.detector is too large; window= cuts it off"
         )
         warnings.append(Finding("detector", message))
-    return Verdict(tuple(warnings), "", {"unused": unused, "lost_bands": lost})
+    return CameraCheck(tuple(warnings), "", {"unused": unused, "lost_bands": lost})
 
 
-def _check_mask(y: Tensor, system: Any, good: Tensor | None) -> Verdict:
+def _check_mask(y: Tensor, system: CodedSystem, good: Tensor | None) -> CameraCheck:
     mask = system.mask.detach()
     mask = mask[0] if mask.ndim == 5 else mask
     if min(y.shape[-2:]) < LEAST or min(mask.shape[-2:]) < LEAST:
-        return Verdict()
+        return CameraCheck()
     if float(mask.std()) < 1e-3 * float(mask.abs().mean()) + 1e-30:
-        return Verdict()  # nothing that could be seen
-    offsets = getattr(system, "offsets", None)
-    offsets = tuple(offsets) if offsets is not None else (0.0,) * system.cube_shape[0]
-    look = _Look(system, y, good, mask, offsets)
-    given = look.sight(lambda m: m)
+        return CameraCheck()  # nothing that could be seen
+    offsets = system.offsets
+    search = _MaskSearch(system, y, good, mask, offsets)
+    given = search.find(lambda m: m)
     others = {}
     square = mask.shape[-1] == mask.shape[-2]
     for pose, (_, image) in POSES.items():
         quarter = image(mask[..., :1, :2]).shape[-1] == 1
-        if (quarter and not square) or look.is_same(image):
+        if (quarter and not square) or search.is_same(image):
             continue
-        others[pose] = look.sight(image)
-    reverse = None
-    if mask.shape[1] > 1 and len(set(offsets)) > 1:
-        reverse = look.sight(lambda m: m, tuple(max(offsets) - each for each in offsets))
+        others[pose] = search.find(image)
+    reverse, remedy = None, _other_way(offsets, system.step)
+    if mask.shape[1] > 1 and remedy is not None:
+        reverse = search.find(lambda m: m, tuple(max(offsets) - each for each in offsets))
     # Where the mask is not, its score is chance: everywhere but in one pose.
     pose = max(others, key=lambda name: others[name].score, default="")
-    sight = others.pop(pose, given)
+    best = others.pop(pose, given)
     chance = max(given.chance, *(each.score for each in others.values()), 1e-12)
     numbers: dict[str, Any] = {
         "correlation": given.score,
         "chance": chance,
         "mask_shift": [given.down + given.fraction, float(given.along)],
     }
-    if pose and sight.score > CLEARLY * max(given.score, chance):
+    if pose and best.score > CLEARLY * max(given.score, chance):
         numbers["pose"] = pose
-        moved = "" if abs(sight.down) < 2 else f", {_moved(sight.down, 0, system.axis)}"
+        moved = "" if abs(best.down) < 2 else f", {_moved(best.down, 0, system.axis)}"
         message = (
-            f"the frame shows it {pose}{moved} (correlation {sight.score:.3f}, as given "
+            f"the frame shows it {pose}{moved} (correlation {best.score:.3f}, as given "
             f"{given.score:.3f}): {POSES[pose][0]}"
         )
-        return Verdict((Finding("mask", message),), "", {"mask": numbers})
+        return CameraCheck((Finding("mask", message),), "", {"mask": numbers})
     if reverse is not None and reverse.score > CLEARLY * given.score:
         message = (
             f"the frame shows the masks of the bands in reverse (correlation {reverse.score:.3f}, "
-            f"as given {given.score:.3f}): set system.step={-system.step}"
+            f"as given {given.score:.3f}): {remedy}"
         )
-        return Verdict((Finding("direction", message),), "", {"mask": numbers})
+        return CameraCheck((Finding("direction", message),), "", {"mask": numbers})
     if given.score < CLEARLY * chance:
         message = (
             "the frame does not show it, in no orientation and nowhere within 16 pixels "
             f"(correlation {given.score:.3f}, by chance {chance:.3f}): is it this camera's, in "
             "focus, and of the frame's scale?"
         )
-        return Verdict((Finding("mask", message),), "", {"mask": numbers})
-    found = _check_place(system, look, given, numbers)
-    return Verdict(found.warnings, found.note, {"mask": numbers} | found.numbers)
+        return CameraCheck((Finding("mask", message),), "", {"mask": numbers})
+    found = _check_place(system, search, given, numbers)
+    return CameraCheck(found.warnings, found.note, {"mask": numbers} | found.numbers)
 
 
-class _Look:
+class _MaskSearch:
     """A frame with its camera's mask, dispersion along the last axis."""
 
     def __init__(
         self,
-        system: Any,
+        system: CodedSystem,
         y: Tensor,
         good: Tensor | None,
         mask: Tensor,
         offsets: tuple[float, ...],
     ) -> None:
         self.system, self.mask, self.offsets = system, mask, offsets
-        y = turned(system, y)
+        y = system.turn(y)
         length = y.shape[-2]
         self.lines = min(length, max(128, _MOST // max(y.shape[-1], 1)))
         self.first = (length - self.lines) // 2
@@ -362,15 +356,15 @@ class _Look:
             y.narrow(-2, self.first, self.lines),
             None
             if good is None
-            else turned(system, good).narrow(-2, self.first, self.lines).expand(len(y), -1, -1, -1),
+            else system.turn(good).narrow(-2, self.first, self.lines).expand(len(y), -1, -1, -1),
         )
 
     def cut(self, image: Image) -> Tensor:
-        mask = turned(self.system, image(self.mask))
+        mask = self.system.turn(image(self.mask))
         return mask.narrow(-2, self.first, self.lines)
 
-    def sight(self, image: Image, offsets: tuple[float, ...] | None = None) -> Sight:
-        return self.correlation.look_for(self.cut(image), offsets or self.offsets)
+    def find(self, image: Image, offsets: tuple[float, ...] | None = None) -> Peak:
+        return self.correlation.find(self.cut(image), offsets or self.offsets)
 
     def is_same(self, image: Image) -> bool:
         """Tell whether a mask looks the same so, by a pixel in a few."""
@@ -378,20 +372,22 @@ class _Look:
         return float((a * b).sum()) > 0.5 * float(a.square().sum())
 
 
-def _check_place(system: Any, look: _Look, given: Sight, numbers: dict[str, Any]) -> Verdict:
+def _check_place(
+    system: CodedSystem, search: _MaskSearch, given: Peak, numbers: dict[str, Any]
+) -> CameraCheck:
     """Ask where the mask lies, and between which offsets there is light."""
     warnings = []
     down = given.down + given.fraction
-    offsets, bands = look.offsets, len(look.offsets)
+    offsets, bands = search.offsets, len(search.offsets)
     span = max(offsets) - min(offsets)
     note = f"mask pattern found ({given.score / numbers['chance']:.0f}× above chance)."
-    shared = look.mask.shape[1] == 1 and type(system) in (SDCassi, BlurredCassi)
+    shared = search.mask.shape[1] == 1 and type(system) in (SDCassi, BlurredCassi)
     if not (shared and bands >= _BANDS and span >= _SPAN):
         # Along the dispersion, coloured light lies elsewhere than white one.
         if abs(down) >= SHIFT:
             warnings.append(_shift(system, down, 0.0))
-        return Verdict(tuple(warnings), note, {})
-    ends = find_ends(look.correlation, look.cut(lambda m: m)[:, 0], offsets, given.down)
+        return CameraCheck(tuple(warnings), note, {})
+    ends = find_ends(search.correlation, search.cut(lambda m: m)[:, 0], offsets, given.down)
     pitch = span / (bands - 1)
     low, high = _ends_of_bands(ends, span)
     step = pitch * (high - low) / (ends.nominal[1] - ends.nominal[0])
@@ -421,29 +417,25 @@ def _check_place(system: Any, look: _Look, given: Sight, numbers: dict[str, Any]
         warnings.append(_shift(system, down, along if off else 0.0))
     agrees = f"not {pitch:.4g} as configured" if stretched else "as configured"
     note += f" Dispersion: {step:.2f} ± {max(error, 0.01):.2f} px per band, {agrees}."
-    return Verdict(tuple(warnings), note, {"light_between": light})
+    return CameraCheck(tuple(warnings), note, {"light_between": light})
 
 
 def _ends_of_bands(ends: Ends, span: float) -> tuple[float, float]:
     """Return where light ends with the bands, and the nominal ends where a lamp or filter ends it.
 
-    That is where it fades, or is a line, or ends far inside; and where it ends inside while it
-    fades at the other end, unless it is bright there.
+    That is where it fades, or ends far inside.
     """
-    low, high = ends.levels
-    found = []
-    for place, end, way, level, other in (
-        (ends.first, ends.nominal[0], 1, low, high),
-        (ends.last, ends.nominal[1], -1, high, low),
-    ):
-        trusted = FADED < level < LINE
-        if way * (place - end) > 0:
-            trusted &= abs(place - end) < FAR * span and (other > FADED or level > BRIGHT)
-        found.append(place if trusted else end)
-    return found[0], found[1]
+    first, last = ends.nominal
+    if ends.levels[0] > FADED and ends.first - first < FAR * span:
+        first = ends.first
+    if ends.levels[1] > FADED and last - ends.last < FAR * span:
+        last = ends.last
+    return first, last
 
 
-def _step(system: Any, offsets: Sequence[float], ends: Ends, step: float, first: float) -> Finding:
+def _step(
+    system: CodedSystem, offsets: Sequence[float], ends: Ends, step: float, first: float
+) -> Finding:
     sign = -1 if offsets[0] > offsets[-1] else 1
     pitch = (max(offsets) - min(offsets)) / (len(offsets) - 1)
     whole = round(step)
@@ -466,7 +458,7 @@ def _step(system: Any, offsets: Sequence[float], ends: Ends, step: float, first:
     )
 
 
-def _shift(system: Any, down: float, along: float) -> Finding:
+def _shift(system: CodedSystem, down: float, along: float) -> Finding:
     return Finding(
         "shift",
         f"the mask lies {_moved(down, along, system.axis)} of where the camera has it: move it, "

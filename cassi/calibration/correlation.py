@@ -30,8 +30,8 @@ _BLURS = (0.0, 0.25, 0.5, 1.0)  # pixels², of the mask in the frame beyond its 
 
 
 @dataclass(frozen=True)
-class Sight:
-    """How much of a mask is seen, and where.
+class Peak:
+    """The highest peak of the correlation of a frame with a mask.
 
     Attributes:
         score: mean correlation over the bands, where it is greatest.
@@ -73,17 +73,6 @@ class Ends:
     misfits: tuple[float, float]
     levels: tuple[float, float]
     free: float
-
-    @property
-    def stretch(self) -> float:
-        """How much wider than nominal, a factor."""
-        low, high = self.nominal
-        return (self.last - self.first) / (high - low)
-
-    @property
-    def shift(self) -> float:
-        """By how many pixels the middle is off."""
-        return (self.first + self.last - sum(self.nominal)) / 2
 
 
 def flatten(image: Tensor, good: Tensor | None = None) -> Tensor:
@@ -127,7 +116,7 @@ class Correlation:
         self.size = tuple(_fast_length(length + REACH + _OWN) for length in self.shape)
         self.transformed = torch.fft.rfft2(self.y, s=self.size)
 
-    def look_for(self, mask: Tensor, offsets: Sequence[float]) -> Sight:
+    def find(self, mask: Tensor, offsets: Sequence[float]) -> Peak:
         """Look for a camera's mask.
 
         Args:
@@ -278,7 +267,7 @@ class _Profile:
         self.own, self.bands = own, bands
         self.offsets = torch.arange(low, high + 1, **self.where)
         self.at = torch.arange((high - low) * _FINE + 1, **self.where) / _FINE + low
-        self.seen = self._mask_at(self.at)
+        self.codes = self._mask_at(self.at)
         self.orders = torch.arange(
             _SPECTRA if bands is None else min(_SPECTRA, bands), **self.where
         )
@@ -321,7 +310,7 @@ class _Profile:
             inside *= ((last[:, None] - self.at) * _FINE + 0.5).clamp(0, 1)
             phase = (self.at - first[:, None]) / width
             spectra = torch.cos(math.pi * self.orders[:, None] * phase[:, None]) * inside[:, None]
-            design = spectra @ self.seen  # (E, S, D)
+            design = spectra @ self.codes  # (E, S, D)
         else:
             phase = (torch.arange(self.bands, **self.where) + 0.5) / self.bands
             seen = self._mask_at(first[:, None] + width * phase)
@@ -351,7 +340,7 @@ def _around(first: float, last: float, step: float, like: Tensor) -> tuple[Tenso
     return firsts.flatten()[kept], lasts.flatten()[kept]
 
 
-def _peak(score: Tensor) -> Sight:
+def _peak(score: Tensor) -> Peak:
     at = divmod(int(score.argmax()), score.shape[1])
     far = (torch.arange(len(score), device=score.device) - at[0]).abs() > _ALONE
     fraction = 0.0
@@ -359,7 +348,7 @@ def _peak(score: Tensor) -> Sight:
         before, here, after = score[at[0] - 1 : at[0] + 2, at[1]].tolist()
         fraction = (after - before) / (2 * max(2 * here - before - after, 1e-12))
     chance = float(score[far].max())
-    return Sight(float(score[at]), at[0] - REACH, at[1] - REACH, fraction, chance)
+    return Peak(float(score[at]), at[0] - REACH, at[1] - REACH, fraction, chance)
 
 
 def _smooth(image: Tensor) -> Tensor:

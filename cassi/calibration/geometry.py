@@ -80,19 +80,22 @@ class Geometry:
         """Return what plain scenes tell, in one list: down, right, degrees, dispersion."""
         return [*self.shift, self.rotation, *self.dispersion]
 
-    @staticmethod
-    def of(values: Sequence[float]) -> Geometry:
-        """Return the geometry whose `values()` these are."""
-        down, right, rotation, *dispersion = (float(value) for value in values)
-        return Geometry((down, right), rotation, tuple(dispersion))
-
     def along(self, axis: int) -> float:
         """Return the shift along the dispersion, pixels.
 
         Args:
             axis: of the dispersion, -1 or -2.
         """
-        return self.shift[1 if axis == -1 else 0]
+        return self.split_shift(axis)[1]
+
+    def split_shift(self, axis: int) -> tuple[float, float]:
+        """Return the shift across the dispersion and along it, pixels."""
+        down, right = self.shift
+        return (down, right) if axis == -1 else (right, down)
+
+    def with_shift(self, across: float, along: float, axis: int) -> Geometry:
+        """Return the same geometry with another shift, pixels across and along the dispersion."""
+        return replace(self, shift=(across, along) if axis == -1 else (along, across))
 
     def across(
         self, nominal: Sequence[float], axis: int, points: Sequence[float] | None = None
@@ -213,10 +216,9 @@ def anchored_camera(system: SDCassi, geometry: Geometry, pivot: float) -> SDCass
     offsets = geometry.offsets(system.offsets)
     across = geometry.across(system.offsets, system.axis)
     beside, aside = at_pivot(offsets - nominal), at_pivot(across)
-    down, right = geometry.shift
-    along = geometry.along(system.axis) + beside
-    shift = (down + aside, right) if system.axis == -1 else (down, right + aside)
-    placed = replace(geometry, shift=shift, whole=0, interpolated=along)
+    off, along = geometry.split_shift(system.axis)
+    placed = geometry.with_shift(off + aside, along, system.axis)
+    placed = replace(placed, whole=0, interpolated=along + beside)
     mask, tilt = moved_mask(system, placed), across - aside if geometry.tilt else None
     return placed_camera(system, mask, (offsets - beside).tolist(), tilt)
 
@@ -224,14 +226,12 @@ def anchored_camera(system: SDCassi, geometry: Geometry, pivot: float) -> SDCass
 def moved_mask(system: SDCassi, geometry: Geometry) -> Tensor:
     """Return the mask as the scene sees it, `(K, 1|C, H, W)`."""
     mask = nominal = system.mask.detach()
-    (down, right), whole = geometry.shift, geometry.whole
+    across, along = geometry.split_shift(system.axis)
     if geometry.tilt:
-        middle = float(geometry.across(system.offsets, system.axis)[[0, -1]].mean())
-        down, right = (down - middle, right) if system.axis == -1 else (down, right - middle)
-    shift = (down, right)
-    if whole is not None:
-        moved = whole + geometry.interpolated
-        shift = (down, moved) if system.axis == -1 else (moved, right)
+        across -= float(geometry.across(system.offsets, system.axis)[[0, -1]].mean())
+    if geometry.whole is not None:
+        along = geometry.whole + geometry.interpolated
+    shift = geometry.with_shift(across, along, system.axis).shift
     if any((*shift, geometry.rotation, geometry.magnification - 1)):
         mask = move_mask(mask, shift, geometry.rotation, geometry.magnification)
     mask = blur_mask(mask, geometry.variance)
@@ -273,7 +273,7 @@ def code_images(
     Returns:
         `(P, K, H, W')`, dispersion along the last axis: the moved mask, as each band has it.
     """
-    mask = turned(system, moved_mask(system, geometry))
+    mask = system.turn(moved_mask(system, geometry))
     if lines is not None and not geometry.tilt:
         mask = mask[..., lines, :]
     offsets = moved_offsets(system, geometry, points).to(mask.device)
@@ -295,8 +295,3 @@ def code_images(
         image = ops.forward_taps(white[at], codes[at], taps[:, None], starts[:, None], detector)
         images[at] += moved_lines(image, down)
     return images if lines is None else images[..., lines, :]
-
-
-def turned(system: SDCassi | TiltedCassi, value: Tensor) -> Tensor:
-    """Turn an image so that the dispersion is along its last axis, or back."""
-    return value if system.axis == -1 else value.mT

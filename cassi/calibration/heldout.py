@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,12 +13,12 @@ from torch.nn.functional import avg_pool2d, pad
 from cassi.calibration.geometry import Geometry, moved_camera, placed_camera
 from cassi.solvers import heldout as solvers_heldout
 from cassi.solvers.heldout import draw_heldout
-from cassi.systems import SDCassi, TiltedCassi
+from cassi.systems import SDCassi, System, TiltedCassi
 
-Reconstruct = Callable[[Tensor, Any, Tensor | None], Tensor]
+Reconstruct = Callable[[Tensor, System, Tensor | None], Tensor]
 """(y, camera, start) → cube: from nothing where start is None, else a few iterations on from it.
 The same arguments give the same cube; it depends smoothly on the camera."""
-Prepare = Callable[[Tensor, Any], Reconstruct]
+Prepare = Callable[[Tensor, System], Reconstruct]
 """(y, camera) → what reconstructs y with this and similar cameras. Whatever it estimates of y, such
 as noise, it estimates here: a worse camera makes for more of it, and must not be damped more."""
 
@@ -45,7 +44,7 @@ class Prediction:
     error: float
 
 
-class HeldOut:
+class WithheldPixels:
     """Snapshots of which some detector pixels are withheld.
 
     A cube that was reconstructed with the wrong camera fits its own frame nearly as well as with
@@ -68,7 +67,6 @@ class HeldOut:
         y: Tensor,
         system: SDCassi,
         reconstruct: Reconstruct,
-        *,
         share: float,
         seed: int,
         pixels: int,
@@ -79,10 +77,10 @@ class HeldOut:
         start, stop = self.lines
         self.y = y.narrow(system.part_axis, start, stop - start).contiguous()
         drawn = draw_heldout(self.y.shape[1:], share, seed).to(y.device)
-        self.seen, self._where = ~drawn, drawn.expand_as(self.y)
+        self.given, self._where = ~drawn, drawn.expand_as(self.y)
         if good is not None:
             good = good.narrow(system.part_axis, start, stop - start)
-            self.seen, self._where = self.seen & good, self._where & good
+            self.given, self._where = self.given & good, self._where & good
         self._size = self.y[self._where].norm().clamp_min(1e-30)
 
     @cached_property
@@ -101,7 +99,7 @@ class HeldOut:
             start: cube of the same lines to start from.
         """
         camera = moved_camera(self.system, geometry, self.lines)
-        x = self.reconstruct(self.y * self.seen, camera.weighted(bad_pixels=~self.seen), start)
+        x = self.reconstruct(self.y * self.given, camera.weighted(bad_pixels=~self.given), start)
         residual = (self.y - camera(x)) * self._where
         rest = residual[self._where]
         changes = _code_images(self.system, camera, x)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cassi.calibration.geometry import turned
 from cassi.calibration.windows import Frame
 from cassi.systems import SDCassi, TiltedCassi
 from cassi.systems.conjugate import ConjugateGradients
@@ -39,9 +38,9 @@ def fit_light(frame: Frame, system: SDCassi | TiltedCassi) -> Light:
         frame: of an even scene, one sample.
         system: the calibrated camera.
     """
-    y = turned(system, frame.y)[:1]
+    y = system.turn(frame.y)[:1]
     images = torch.stack([_even(frame, spectrum, system) for spectrum in frame.spectra])
-    keep = turned(system, frame.counts).flatten().double()
+    keep = system.turn(frame.counts).flatten().double()
     columns = images.flatten(1).double() * keep
     normal = columns @ columns.mT
     # Spectra that hardly differ on the detector stay small.
@@ -73,7 +72,7 @@ def refine_mask(lights: Sequence[Light], system: SDCassi | TiltedCassi) -> Tenso
     """
     if system.mask.shape[1] > 1:
         raise ValueError("calibration: expected one mask for all bands to refine, got one per band")
-    start = turned(system, system.mask)
+    start = system.turn(system.mask)
 
     def gradient(mask: Tensor, measured: bool) -> Tensor:
         with torch.enable_grad():
@@ -81,8 +80,8 @@ def refine_mask(lights: Sequence[Light], system: SDCassi | TiltedCassi) -> Tenso
             total = m.new_zeros(())
             for light in lights:
                 shown = _even(light.frame, light.spectrum, system, m)
-                y = turned(system, light.frame.y)[0] if measured else torch.zeros_like(shown)
-                missed = (shown - y) * turned(system, light.frame.counts)[0]
+                y = system.turn(light.frame.y)[0] if measured else torch.zeros_like(shown)
+                missed = (shown - y) * system.turn(light.frame.counts)[0]
                 total = total + missed.square().sum() / light.spectrum.square().sum() / 2
             (found,) = torch.autograd.grad(total, m)
         return found
@@ -96,14 +95,14 @@ def refine_mask(lights: Sequence[Light], system: SDCassi | TiltedCassi) -> Tenso
     )
     x = x.transpose(0, 1)
     most = max(1.0, start.amax().item())
-    return turned(system, (start + x).clamp(0, most)).contiguous()
+    return system.turn((start + x).clamp(0, most)).contiguous()
 
 
 def _even(
     frame: Frame, spectrum: Tensor, system: SDCassi | TiltedCassi, mask: Tensor | None = None
 ) -> Tensor:
     """Return what an even scene shows, `(K, H, W')`, dispersion along the last axis."""
-    mask = turned(system, system.mask) if mask is None else mask
+    mask = system.turn(system.mask) if mask is None else mask
     offsets = torch.tensor(system.offsets, dtype=torch.float64)
     tilt = system.across.cpu() if isinstance(system, TiltedCassi) else torch.zeros_like(offsets)
     places = torch.stack((offsets, tilt))

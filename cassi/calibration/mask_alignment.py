@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from torch import Tensor
 from cassi.calibration.fit import LEAST_WINDOWS, fit_geometry
 from cassi.calibration.geometry import Geometry, moved_camera
 from cassi.calibration.windows import Frame, Windows
-from cassi.systems import SDCassi, Weighted
+from cassi.systems import SDCassi, System, Weighted
 
 KEYS = ("down", "right", "rotation", "magnification", "blur")
 """What moves the mask and leaves the bands on their pixels."""
@@ -27,7 +26,7 @@ SHARED = (0.25, 0.5, 0.25)
 a step of two pixels. Such bands ask for a mask that is moved by half a pixel either way, which
 shares light as well: what does not ask for more than that is no motion of the mask."""
 
-Misses = Callable[[Any], float]
+Misses = Callable[[System], float]
 """camera → held-out error of a reconstruction through it."""
 
 
@@ -43,7 +42,7 @@ class Alignment:
     """
 
     geometry: Geometry
-    system: Any
+    system: System
     before: float
     after: float
 
@@ -58,7 +57,7 @@ class Alignment:
 
 
 @torch.no_grad()
-def align(y: Tensor, system: Any, misses: Misses) -> Alignment | None:
+def align(y: Tensor, system: System, misses: Misses) -> Alignment | None:
     """Move the mask to where it lies on the detector, where a measurement is sure of it.
 
     Plain scenes are asked whether they would fit better with the mask moved, turned, magnified or
@@ -77,17 +76,15 @@ def align(y: Tensor, system: Any, misses: Misses) -> Alignment | None:
         None where the camera is right as it is, or none of those whose mask can be moved: an
         `SDCassi`, its pixels weighted or not, with one mask for all samples.
     """
-    weighted = isinstance(system, Weighted)
-    nominal = system.system if weighted else system
+    nominal = system.plain if isinstance(system, System) else None
     if type(nominal) is not SDCassi or nominal.mask.ndim > 4 or nominal.mask.requires_grad:
         return None
-    good = system.good if weighted else None
-    frame = Frame.snapshot(y if good is None else system.seen(y), nominal.bands, good)
+    frame = Frame.snapshot(system.without_bad_pixels(y), nominal.bands, system.good_pixels)
     if not (_asks(frame, nominal) and _asks(frame, _wide(nominal))):
         return None
     geometry = fit_geometry([frame], nominal, Geometry(), KEYS).geometry
-    moved: Any = moved_camera(nominal, geometry)
-    if weighted:
+    moved: System = moved_camera(nominal, geometry)
+    if isinstance(system, Weighted):
         moved = moved.weighted(system.variance, ~system.good)
     before, after = misses(system), misses(moved)
     return Alignment(geometry, moved, before, after) if after < before else None
@@ -98,7 +95,7 @@ def _asks(frame: Frame, camera: SDCassi) -> bool:
     windows = Windows(frame, camera)
     if len(windows) < LEAST_WINDOWS:
         return False
-    shown = windows.evidence(Geometry(), KEYS)
+    shown = windows.derivatives(Geometry(), KEYS)
     gradient = shown.gradient.sum(0)
     step = torch.linalg.solve(shown.curvature, gradient)
     asked = ASKED * max(1.0, MANY / len(windows))
@@ -110,6 +107,6 @@ def _wide(system: SDCassi) -> SDCassi:
     before, here, after = SHARED
     ahead, behind = (system.mask.roll(by, system.axis) for by in (1, -1))
     mask = before * ahead + here * system.mask + after * behind
-    detector = system.measurement_shape[system.axis]
-    offsets, axis = system.offsets, system.axis
-    return SDCassi(mask, system.bands, offsets=offsets, axis=axis, detector=detector)
+    return SDCassi(
+        mask, system.bands, offsets=system.offsets, axis=system.axis, detector=system.detector
+    )

@@ -30,9 +30,9 @@ class Parameter:
     step: Callable[[SDCassi], float]
     least: float = -math.inf
 
-    def is_changed(self, geometry: Geometry) -> bool:
-        """Tell whether a geometry has another value than the nominal one."""
-        return self.read(geometry) != self.nominal
+    def distance(self, geometry: Geometry) -> float:
+        """Return how far a geometry is from the nominal value."""
+        return abs(self.read(geometry) - self.nominal)
 
 
 def _radius(system: SDCassi) -> float:
@@ -129,6 +129,8 @@ PLACE = (*SHIFT, "rotation", "dispersion")
 """What plain scenes tell too, and a calibration starts from."""
 CODE = ("blur", "contrast")
 """How much of the code is left, which a reconstruction alone does not tell."""
+FURTHER = ("magnification", *CODE)
+"""What may be added, beside the curve of the dispersion."""
 TILT = ("tilt",)
 SHARED = ("interpolated",)
 """What shares light between pixels beside the dispersion: more is predicted better, whatever the

@@ -8,15 +8,28 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from cassi.calibration.fit import Estimate
 from cassi.calibration.geometry import Geometry
-from cassi.calibration.heldout import HeldOut, Prediction
-from cassi.calibration.parameters import CODE, PARAMETERS, changed
+from cassi.calibration.heldout import Prediction, WithheldPixels
+from cassi.calibration.parameters import PARAMETERS, changed
 
-_SMALL = 0.1  # of a difference step, a hundredth of a pixel: less is no step
+_SHORT = 0.2  # difference steps, a fiftieth of a pixel: from there the minimum is one step away
 _LONGEST = 5.0  # difference steps: beyond, nothing is linear
-_FAR = 0.2  # difference steps: slopes are found anew
 _HALVINGS = 3
 _SHORTER = 0.5  # of a difference step; larger than what is to be found, smaller than a pixel
+
+
+@dataclass(frozen=True)
+class Step(Estimate):
+    """Where a Gauss–Newton step leads.
+
+    Attributes:
+        length: of the longest part of the step, in difference steps.
+        gain: by which share the weighted sum of squares falls.
+    """
+
+    length: float
+    gain: float
 
 
 @dataclass(frozen=True)
@@ -41,7 +54,7 @@ class Slopes:
     place: Tensor
     start: Tensor
 
-    def extended(self, held: HeldOut, keys: Sequence[str]) -> Slopes:
+    def extended(self, held: WithheldPixels, keys: Sequence[str]) -> Slopes:
         """Return the slopes with those of further parameters."""
         if not keys:
             return self
@@ -54,7 +67,7 @@ class Slopes:
             steps=torch.cat((self.steps, self.steps.new_tensor(steps))),
         )
 
-    def solve(self, keys: Sequence[str], fixed: Sequence[str] = ()) -> Estimate:
+    def solve(self, keys: Sequence[str], fixed: Sequence[str] = ()) -> Step:
         """Estimate some parameters by one Gauss–Newton step, all others as they are.
 
         The covariance is H⁻¹ G H⁻¹ with the curvature H and the scatter G of the gradient between
@@ -92,7 +105,7 @@ class Slopes:
             for key, part, k in zip(keys, step, index, strict=True)
         }
         errors = covariance.diagonal().clamp_min(0).sqrt().tolist()
-        return Estimate(
+        return Step(
             changed(self.geometry, back | values),
             dict(zip(keys, errors, strict=True)),
             covariance,
@@ -101,26 +114,7 @@ class Slopes:
         )
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """Where a Gauss–Newton step leads.
-
-    Attributes:
-        geometry: there.
-        errors: standard error of each parameter.
-        covariance: `(T, T)`.
-        length: of the longest part of the step, in difference steps.
-        gain: by which share the weighted sum of squares falls.
-    """
-
-    geometry: Geometry
-    errors: dict[str, float]
-    covariance: Tensor
-    length: float
-    gain: float
-
-
-def slopes(held: HeldOut, geometry: Geometry, keys: Sequence[str], start: Tensor) -> Slopes:
+def slopes(held: WithheldPixels, geometry: Geometry, keys: Sequence[str], start: Tensor) -> Slopes:
     """Return how predictions change with parameters, the cube being made anew for each.
 
     A fixed cube would not do: it has absorbed a part of the camera's error, and so hides a part of
@@ -140,7 +134,7 @@ def slopes(held: HeldOut, geometry: Geometry, keys: Sequence[str], start: Tensor
     return bare.extended(held, keys)
 
 
-def _column(held: HeldOut, geometry: Geometry, key: str, start: Tensor) -> Tensor:
+def _column(held: WithheldPixels, geometry: Geometry, key: str, start: Tensor) -> Tensor:
     parameter = PARAMETERS[key]
     value, step = parameter.read(geometry), _SHORTER * parameter.step(held.system)
     ahead, behind = (
@@ -150,40 +144,30 @@ def _column(held: HeldOut, geometry: Geometry, key: str, start: Tensor) -> Tenso
     return (ahead - behind) / (2 * _SHORTER)
 
 
-def refine(
-    held: HeldOut, geometry: Geometry, keys: Sequence[str], start: Tensor, iterations: int
-) -> Slopes:
-    """Minimise the held-out error over parameters.
+def refine(held: WithheldPixels, geometry: Geometry, keys: Sequence[str], start: Tensor) -> Slopes:
+    """Minimise the held-out error over parameters by one step; a short one is not worth it.
 
     Args:
         held: the snapshots.
         geometry: where to start.
         keys: of the parameters.
         start: cube of that geometry.
-        iterations: at most so many steps; the cube is reconstructed 2T + 2 times for a long one,
-            once for a short one.
 
     Returns:
         The slopes from where one more step leads to the minimum.
     """
     found = slopes(held, geometry, keys, start)
-    estimate = found.solve(keys)
-    for _ in range(iterations - 1):
-        if estimate.length < 2 * _SMALL:
+    step = found.solve(keys)
+    if step.length < _SHORT:
+        return found
+    start, reached = found.prediction.cube, step.geometry
+    following = held.predict(reached, start)
+    for _ in range(_HALVINGS):
+        if following.error <= found.prediction.error:
             break
-        start, reached = found.prediction.cube, estimate.geometry
+        reached = _halfway(found.geometry, reached, keys)
         following = held.predict(reached, start)
-        for _ in range(_HALVINGS):
-            if following.error <= found.prediction.error:
-                break
-            reached = _halfway(found.geometry, reached, keys)
-            following = held.predict(reached, start)
-        if estimate.length > _FAR or set(keys) & set(CODE):
-            found = slopes(held, reached, keys, following.cube)
-        else:  # interpolation is linear in between, other than blur: the slopes are the same
-            found = replace(found, geometry=reached, prediction=following, start=start)
-        estimate = found.solve(keys)
-    return found
+    return slopes(held, reached, keys, following.cube)
 
 
 def _halfway(a: Geometry, b: Geometry, keys: Sequence[str]) -> Geometry:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cassi.calibration.geometry import Geometry, code_images, moved_mask, moved_offsets, turned
+from cassi.calibration.geometry import Geometry, code_images, moved_mask, moved_offsets
 from cassi.calibration.parameters import PARAMETERS, place_of
 from cassi.plain_scenes import SIDE, WINDOWS, cut_windows, linear_maps, smooth_spectra
 from cassi.systems import SDCassi
@@ -63,8 +63,8 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What windows say at one geometry.
+class Derivatives:
+    """The residuals of windows at one geometry, and their derivatives.
 
     Attributes:
         variance: `(N,)`, of what the best plain scene leaves, over the window's mean square.
@@ -109,7 +109,7 @@ class Windows:
         self, frame: Frame, system: SDCassi, *, central: bool = False, most: int = WINDOWS
     ) -> None:
         self.frame, self.system = frame, system
-        y = turned(system, frame.y)
+        y = system.turn(frame.y)
         down, across = y.shape[-2] // SIDE, y.shape[-1] // SIDE
         rows, columns = (_chosen(count, central) for count in (down, across))
         # Too many windows: whole strips are left out, for images are made of the others only.
@@ -124,7 +124,7 @@ class Windows:
         dtype = torch.promote_types(y.dtype, torch.float32)
         self._last: tuple[Geometry, Tensor] | None = None
         # Zero rows of design and data: bad pixels have no influence.
-        self.keep = self._cut(turned(system, frame.counts)[..., self.lines, :].to(dtype))
+        self.keep = self._cut(system.turn(frame.counts)[..., self.lines, :].to(dtype))
         data = self._cut(y[..., self.lines, :].to(dtype)) * self.keep  # (N, B, pixels)
         # Dark windows would count as much as bright ones.
         light = data.square().mean(2)
@@ -164,8 +164,8 @@ class Windows:
             found.append(self._fit(self._design(images)).variance.log().mean().item())
         return found
 
-    def evidence(self, geometry: Geometry, keys: Sequence[str] | None = None) -> Evidence:
-        """Return objective, gradient and curvature at a geometry.
+    def derivatives(self, geometry: Geometry, keys: Sequence[str] | None = None) -> Derivatives:
+        """Return residuals, gradient and curvature at a geometry.
 
         Args:
             geometry: of the camera.
@@ -193,7 +193,7 @@ class Windows:
         )
         gradient = -torch.einsum("btn,bn->bt", slope, rest) * weight[:, None]
         curvature = torch.einsum("bsn,btn,b->st", slope, free, weight)
-        return Evidence(variance, gradient, curvature, self.place[self.lit])
+        return Derivatives(variance, gradient, curvature, self.place[self.lit])
 
     def _all_images(self, geometry: Geometry, lines: Tensor | None) -> Tensor:
         codes = code_images(self.system, geometry, self.frame.points, lines)
@@ -234,14 +234,14 @@ class Windows:
 
     def _mask(self, geometry: Geometry) -> Tensor:  # (K, H, W)
         """Return the moved mask; the last one is kept, for dispersion does not move it."""
-        down, right = geometry.shift
+        code = geometry
         if geometry.whole is not None:  # the bands have the shift along them
-            down, right = (down, 0.0) if self.system.axis == -1 else (0.0, right)
-        code = replace(geometry, shift=(down, right))
+            across, _ = geometry.split_shift(self.system.axis)
+            code = geometry.with_shift(across, 0.0, self.system.axis)
         if geometry.pivot == 0.5 or not geometry.tilt:
             code = replace(code, dispersion=(0.0,), tilt=0.0)
         if self._last is None or self._last[0] != code:
-            whole = turned(self.system, moved_mask(self.system, geometry))
+            whole = self.system.turn(moved_mask(self.system, geometry))
             self._last = code, whole[:, 0]
         return self._last[1]
 

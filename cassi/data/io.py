@@ -174,9 +174,9 @@ def load_measurement(
         path: File with one of the suffixes in ``READ_SUFFIXES``.
         key: Name of the array.
         axes: Order of the axes in the file.
-        finite: Refuse values that are not finite; where some pixels are bad, only the caller knows
-            whether such values matter, see `check_finite`.
-        counts: Take integers as they are, those of images too, whatever the file says of them.
+        finite: Refuse values that are not finite. With bad pixels such values may not matter; then
+            the caller checks, see `check_finite`.
+        counts: Take integers as they are, those of images too, whatever scale the file states.
 
     Returns:
         ``data`` of shape (1, K, H, W'); K = 1 from two axes. ``wavelengths`` is None.
@@ -185,17 +185,56 @@ def load_measurement(
 
 
 def read_cube(path: PathLike, key: str | None = None, axes: str | None = None) -> Tensor:
-    """The cube alone, shape (1, C, H, W); see `load_cube`."""
+    """Read a cube as a tensor.
+
+    Args:
+        path: file with one of the suffixes in ``READ_SUFFIXES``, or a folder of images, one a band.
+        key: name of the array; by default a usual name, else the only array that fits.
+        axes: order of the axes in the file, such as "HWC".
+
+    Returns:
+        Cube ``(1, C, H, W)``, float32, bands in order of increasing wavelength.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: as `load_cube`.
+    """
     return load_cube(path, key=key, axes=axes).data
 
 
 def read_mask(path: PathLike, key: str | None = None, axes: str | None = None) -> Tensor:
-    """The mask alone, shape (K, 1 or C, H, W); see `load_mask`."""
+    """Read a mask as a tensor.
+
+    Args:
+        path: file with one of the suffixes in ``READ_SUFFIXES``.
+        key: name of the array; by default a usual name, else the only array that fits.
+        axes: order of the axes in the file, such as "HWC"; three axes may be shots, "KHW".
+
+    Returns:
+        Transmission ``(K, 1 or C, H, W)``, float32.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: as `load_cube`.
+    """
     return load_mask(path, key=key, axes=axes).data
 
 
 def read_measurement(path: PathLike, key: str | None = None, axes: str | None = None) -> Tensor:
-    """The measurement alone, shape (1, K, H, W'); see `load_measurement`."""
+    """Read a measurement as a tensor.
+
+    Args:
+        path: file with one of the suffixes in ``READ_SUFFIXES``.
+        key: name of the array; by default a usual name, else the only array that fits.
+        axes: order of the axes in the file, such as "HWK"; K are the shots.
+
+    Returns:
+        Measurement ``(1, K, H, W')``, float32.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: as `load_cube`.
+    """
     return load_measurement(path, key=key, axes=axes).data
 
 
@@ -205,14 +244,14 @@ def write_cube(
     wavelengths: Sequence[float] | np.ndarray | Tensor | None = None,
     fwhm: Sequence[float] | np.ndarray | Tensor | None = None,
 ) -> None:
-    """Write a cube as float32 in the format of the suffix; the file appears whole or not at all.
+    """Write a cube as float32, in the format of the suffix. The file appears whole or not at all.
 
     Args:
         path: Suffix as in ``WRITE_SUFFIXES``. ENVI (``.hdr``) writes a ``.img`` file beside it.
         cube: Shape (C, H, W) or (1, C, H, W), bands in order of increasing wavelength.
         wavelengths: One per band in nm, increasing.
-        fwhm: Full width at half maximum of each band in nm, where it is known, beside the
-            wavelengths; ENVI, netCDF and Zarr have a place for it.
+        fwhm: Full width at half maximum of each band in nm, for ENVI, netCDF and Zarr; needs the
+            wavelengths.
 
     Raises:
         OSError: The folder does not exist, the disk is full, ….

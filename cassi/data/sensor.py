@@ -1,4 +1,4 @@
-"""What a sensor makes of light: photons counted, noise, saturation, numbers of a few bits."""
+"""A model of a sensor: photon counts, noise, saturation, and a converter of a few bits."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Sensor:
 
         (f · e + dark + read² + gain²/12) / (s W)²,  e = s y W
 
-    with f = 1 for Poisson, 1 − qe for Binomial (of a known number of photons, which laser light has
-    at best), 0 without shot noise. The defaults are the sensor that publications on real captures
-    train with: 2^11 electrons, Binomial, neither read noise nor saturation.
+    with f = 1 for Poisson, 1 − qe for Binomial (of a fixed number of photons), and 0 without shot
+    noise. The defaults are the sensor with which publications on real captures train: 2^11
+    electrons, Binomial, neither read noise nor saturation.
 
     Args:
         exposure: of the scale s; C / (2 · exposure) is the y that fills the pixel.
-        qe: quantum efficiency, electrons per photon, in (0, 1]. Of Poisson counts only ⟨e⟩ = qe n
-            matters, which the exposure sets: there it changes nothing.
+        qe: quantum efficiency, electrons per photon, in (0, 1]. It changes nothing with Poisson
+            counts, whose mean ⟨e⟩ = qe n is set by the exposure.
         shot: "poisson", "binomial", or None for light without noise.
         full_well: W, electrons; None for gain · 2^bits.
         saturate: clip at the full well and at the converter's range; else neither.
@@ -67,7 +67,7 @@ class Sensor:
         hot: fraction of hot pixels, in [0, 1), or their places [[row, column], …].
         hot_level: mean dark current of hot pixels beyond `dark`, in full wells.
         gain: electrons per count.
-        offset: of the converter, counts; keeps read noise from being clipped at zero.
+        offset: of the converter, counts; prevents the clipping of read noise at zero.
         bits: of the converter, 1 to 24; None does not round.
         raw: leave offset and dark current in the frame.
         seed: of the response and of the places of hot pixels, which are the same in every frame

@@ -24,7 +24,7 @@ __all__ = [
 
 
 class Noise(Protocol):
-    """What a sensor adds to a measurement."""
+    """Noise of a sensor, added to a measurement."""
 
     def __call__(self, y: Tensor, bands: int, generator: torch.Generator) -> Tensor:
         """Return the noisy measurement, shaped like y `(B, K, H', W')`, in the same unit."""
@@ -35,13 +35,13 @@ class WhiteNoise:
     """Gaussian noise of one standard deviation at every pixel; nothing is clipped.
 
     Args:
-        snr_db: signal-to-noise ratio, 10·log10(mean(y²)/σ²), one number or a range (low, high), of
-            which each sample draws its own.
-        sigma: σ in units of y (a cube in [0, 1] gives y up to the number of bands), one number or
-            a range.
+        snr_db: signal-to-noise ratio, 10·log10(mean(y²)/σ²), one number, or a range (low, high)
+            from which each sample draws its own.
+        sigma: σ in the unit of y (a cube in [0, 1] gives y up to the number of bands), one number
+            or a range.
 
     Raises:
-        ValueError: not exactly one of the two is given, or it is no number and no range.
+        ValueError: not exactly one of the two is given, or it is neither a number nor a range.
     """
 
     def __init__(
@@ -70,17 +70,17 @@ class WhiteNoise:
 
 
 class Simulator:
-    """Measures cubes as a camera would that has a mask of the source.
+    """Measures cubes with cameras whose masks come from a source.
 
     Args:
-        masks: where masks come from, or one mask for all.
-        step: dispersion in pixels per band, whole or not, or several of which each batch draws one.
+        masks: source of masks, or one mask for all.
+        step: dispersion in pixels per band, whole or not; of several, each batch draws one.
         axis: -1 disperses along columns, -2 along rows.
         offsets: one shift per band in pixels, instead of the step.
         detector: pixels of the detector along the axis, for cubes as large as the mask of the
-            source. It is smaller or larger by as much as the cubes are: what falls beside it at the
-            border of the mask does so at the border of a crop.
-        noise: what the sensor adds; nothing by default.
+            source. For cubes of another size it differs by the same number of pixels, so that as
+            much light is lost at the border of a crop as at the border of the mask.
+        noise: of the sensor; none by default.
 
     Raises:
         TypeError: a step is no number.
@@ -170,7 +170,7 @@ class Simulator:
 
 
 def generator_on(device: torch.device, generator: torch.Generator) -> torch.Generator:
-    """The generator itself on its own device, elsewhere one that is seeded by it."""
+    """Return the generator on its own device; on another device, one that it seeds."""
     if generator.device == device:
         return generator
     seed = torch.randint(2**62, (), generator=generator, device=generator.device)

@@ -1,4 +1,4 @@
-"""What is done: results under names, each with a record of all that it depends on."""
+"""Finished results under names, each with a record of all that it depends on."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from cassi.data.atomic import atomic_path, digest, digest_content, seal, size_of
 
 
 class Store:
-    """Results under names: files, and a small JSON record of each result that is written last.
+    """Results under names: files, and a small JSON record of each, written last.
 
-    A result is done if its record was written as done under the fingerprint asked for and the files
-    that the record lists are there and whole. A record appears whole or not at all and carries a
-    checksum; one that is damaged, or whose files are, counts as not there, with a warning.
+    A result is done if its record says so, has the expected fingerprint, and all its files are
+    there and whole. A record appears whole or not at all and has a checksum. A damaged record, or
+    one with damaged files, counts as missing, with a warning.
 
     Args:
         root: the folder; made when the first record is written.
-        suffix: what follows a name in the path of its record; one such as `/done.json` lies in a
-            folder of the result's own.
+        suffix: end of the path of a record, after the name; `/done.json` gives each result a folder
+            of its own.
     """
 
     def __init__(self, root: str | os.PathLike[str], suffix: str = ".json") -> None:
         self.root, self.suffix = Path(root), suffix
 
     def path(self, name: str) -> Path:
-        """Return where the record of a result is.
+        """Return the path of the record of a result.
 
         Raises:
             ValueError: the name is not one of files in folders below the root (see `file_name`).
@@ -49,16 +49,16 @@ class Store:
         content: bool = True,
         done: bool = True,
     ) -> None:
-        """Keep the record of a result whose files are there.
+        """Write the record of a result whose files exist.
 
         Args:
             name: of the result.
             fingerprint: of all that it depends on.
-            values: what else is worth knowing, of dicts, lists, numbers and texts.
-            files: that belong to it.
-            content: remember SHA-256 and size of the files, else their size alone, which costs no
-                reading.
-            done: False for a note, such as why there is no result.
+            values: further values: dicts, lists, numbers and texts.
+            files: of the result.
+            content: record SHA-256 and size of the files; otherwise only their size, without
+                reading them.
+            done: False for a note, such as the reason why there is no result.
 
         Raises:
             OSError: a file is missing, or the record cannot be written.
@@ -79,13 +79,13 @@ class Store:
     def read(self, name: str, fingerprint: str | None = None) -> dict[str, Any] | None:
         """Return the values of a record; None where there is none, or it has another fingerprint.
 
-        Whether the files are there is for `is_done` to tell.
+        It does not check the files; see `is_done`.
         """
         record = self._record(name, fingerprint)
         return None if record is None else record["values"]
 
     def is_done(self, name: str, fingerprint: str) -> bool:
-        """Tell whether a result need not be made again; reads all files whose SHA-256 is known."""
+        """Return whether a result is done; reads all files whose SHA-256 is known."""
         record = self._record(name, fingerprint)
         if record is None or not record["done"]:
             return False
@@ -126,7 +126,7 @@ class Store:
 
 
 def file_name(text: str) -> str:
-    """Return a name for files that says what a text does: `snr=10` stays readable, `a/b` not."""
+    """Return a file name for a text: `snr=10` stays readable, `a/b` does not."""
     safe = quote(text, safe=" =,+()[]")
     return f"%{safe[1:]}" if safe.startswith(".") else safe
 
@@ -138,12 +138,12 @@ def fingerprint(value: Any, content: bool = False) -> str:
 
 
 def stamp(value: Any, content: bool = False) -> Any:
-    """Return a value with something for every file that it names that changes with the file.
+    """Return a value in which every file is replaced by a mark that changes with the file.
 
     Args:
         value: of dicts, lists, tuples, numbers, texts and paths.
-        content: a file stands for its SHA-256; else for its name, size and time of change, because
-            to read a thousand of them again would take longer than to go on.
+        content: the mark is the SHA-256 of the file; otherwise its name, size and time of change,
+            because reading a thousand files would take too long.
     """
     if isinstance(value, Mapping):
         return {str(key): stamp(item, content) for key, item in value.items()}

@@ -1,4 +1,4 @@
-"""Which process does what."""
+"""Jobs of an evaluation, and queues that share them among processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Job(NamedTuple):
 class Queue:
     """Each job to whichever process asks next, so that a slow one delays nobody.
 
-    Nothing is kept on a disk: a run that was killed leaves no claim behind.
+    Nothing is kept on a disk, so a killed run leaves no claim behind.
 
     Args:
         store: counts for all processes; None: there is one process.
@@ -40,13 +40,13 @@ class Queue:
             yield number
 
     def share(self, text: str) -> str:
-        """Return the text of the process of rank 0, once that has given it."""
+        """Return the text of the process of rank 0; waits for it."""
         if self.rank == 0:
             self.store.set("text", text)
         return self.store.get("text").decode()
 
     def wait(self) -> None:
-        """Wait, in the process of rank 0, until all have come."""
+        """In the process of rank 0, wait for all others."""
         self.store.add("arrived", 1)
         while self.rank == 0 and self.store.add("arrived", 0) < self.world:
             time.sleep(0.05)

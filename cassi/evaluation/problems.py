@@ -1,4 +1,4 @@
-"""From a scene of a data set to what every method is given."""
+"""From a scene of a data set to the input of every method."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from cassi.systems import SDCassi, System
 
 @dataclass(frozen=True)
 class Problem:
-    """What every method starts from, on its device.
+    """The input of every method, on its device.
 
     Attributes:
         name: of the scene.
         y: `(1, K, H', W')`.
-        system: the camera that the methods believe in.
+        system: the camera that the methods get.
         truth: `(C, H, W)`, on the CPU, or None.
         wavelengths: nm, one per band, or None.
         digest: of all of these: equal problems have equal ones.
-        true: the camera that took y, where that is a twin.
+        true: the camera that took y, if that is a twin.
     """
 
     name: str
@@ -48,7 +48,7 @@ def make_problem(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Problem:
-    """Measure a scene, or take the measurement that it comes with.
+    """Measure a scene, or take its own measurement.
 
     The measurement is made on the CPU, so it has the same bits wherever it is reconstructed.
 
@@ -101,14 +101,14 @@ def make_problem(
     known: tuple[object, ...] = () if twin is None else (twin,)
     if item.bad is not None:
         system = system.weighted(bad_pixels=item.bad)
-        y, known = system.seen(y), (*known, item.bad)
+        y, known = system.without_bad_pixels(y), (*known, item.bad)
     digest = _digest(str(system), item.wavelengths, y, mask, item.truth, *known)
     system = system.to(device)
     return Problem(item.name, y.to(device), system, item.truth, item.wavelengths, digest, true)
 
 
 def scene_generator(seed: int, name: str) -> torch.Generator:
-    """Return the random numbers of one scene."""
+    """Return the generator of random numbers of one scene."""
     first = bytes.fromhex(digest_content([f"{seed}/{name}"])[:16])
     return torch.Generator().manual_seed(int.from_bytes(first, "little") >> 1)
 

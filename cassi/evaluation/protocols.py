@@ -1,4 +1,4 @@
-"""Published comparisons of what a wrong camera costs, as a table of four columns."""
+"""Published comparisons of the cost of a wrong camera, as a table of four columns."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Row = dict[str, Any]
 
 
 def shares(row: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return what the true camera, and what one that was found, gives back.
+    """Return the shares of the loss that the true and the found camera give back.
 
         ρ = (III − II) / (I − II),   regained = (IV − II) / (III − II)
 
     Args:
-        row: PSNR of the columns, dB; those that are not known may be missing or None.
+        row: PSNR of the columns, dB; unknown ones may be missing or None.
 
     Returns:
-        `rho` and `regained`; None where a column is not known, or the difference that is divided
-        by is less than 0.1 dB.
+        `rho` and `regained`; None where a column is unknown, or the denominator is less than
+        0.1 dB.
 
     Source: InverseNet, arXiv 2603.04538, for ρ.
 
@@ -134,4 +134,5 @@ def _markdown(
         "a frame of the wrong camera, II: the nominal camera, III: the true one, IV: the one that "
         "is found in the frame. ρ = (III − II)/(I − II), regained = (IV − II)/(III − II)."
     )
-    return f"# {name}\n\n{tables.markdown([head, *body])}\n{legend}\nPublished: {source}.\n\n"
+    text = f"# {name}\n\n{tables.markdown([head, *body])}\n{legend}\n"
+    return f"{text}Published: {source}.\n\n" if source else f"{text}\n"

@@ -1,4 +1,4 @@
-"""What an evaluation has found out so far, in files that survive a stop."""
+"""Finished results of an evaluation, in files that survive a stop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Values = dict[str, float | None]
 
 @dataclass(frozen=True)
 class Record:
-    """What one method did on one scene.
+    """The result of one method on one scene.
 
     Attributes:
         point: of a sweep, "" without one.
@@ -31,7 +31,7 @@ class Record:
         key: hash of all that the result depends on.
         metrics: name → value, the same in every run; PSNR and SSIM as `psnr/PRESET`.
         timing: `seconds` and `peak_memory_bytes`, which differ from run to run; `camera_seconds`,
-            what it took to find the camera, where methods do not start from the nominal one.
+            the time to find the camera, where methods do not use the nominal one.
         about: `parameters` and `flops` of a network.
         curve: (seconds, PSNR in dB) during the iterations.
         error: why there is no result, or None.
@@ -49,7 +49,7 @@ class Record:
 
     @property
     def job(self) -> Job:
-        """What it is the record of."""
+        """The job of this record."""
         return Job(self.point, self.scene, self.method)
 
 
@@ -58,14 +58,14 @@ class RecordFolder:
 
     Args:
         root: the folder; made when the first record is written.
-        keep_cubes: write cubes, and take a record without one as not done.
+        keep_cubes: write cubes; a record without its cube counts as not done.
     """
 
     def __init__(self, root: Path, keep_cubes: bool = True) -> None:
         self.root, self.keep_cubes, self.store = root, keep_cubes, Store(root)
 
     def cube(self, job: Job) -> Path:
-        """Return where the cube of a job is."""
+        """Return the path of the cube of a job."""
         return self.root / f"{_name(job)}.npy"
 
     def read(self, job: Job, key: str | None = None) -> Record | None:
@@ -73,13 +73,13 @@ class RecordFolder:
         return self._parse(self.store.read(_name(job), key))
 
     def is_done(self, job: Job, key: str) -> bool:
-        """Tell whether a job need not be done again."""
+        """Return whether a job is done."""
         if not self.store.is_done(_name(job), key):
             return False
         return not self.keep_cubes or self.cube(job).is_file()
 
     def write(self, record: Record, cube: Tensor | None = None) -> None:
-        """Keep a record and its cube `(C, H, W)`."""
+        """Write a record and its cube `(C, H, W)`."""
         name, path = _name(record.job), self.cube(record.job)
         kept = cube is not None and self.keep_cubes
         if cube is not None and kept:
@@ -91,7 +91,7 @@ class RecordFolder:
         self.store.write(name, record.key, asdict(record), files, done=done)
 
     def copy(self, record: Record, source: RecordFolder) -> None:
-        """Take over a record of another folder, with its cube if there is one."""
+        """Copy a record from another folder, with its cube if there is one."""
         cube, place = source.cube(record.job), self.cube(record.job)
         files = []
         if cube.is_file():

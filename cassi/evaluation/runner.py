@@ -47,25 +47,25 @@ def run_jobs(
 ) -> None:
     """Run this process's share of the jobs and keep a record of each.
 
-    A job whose record holds is not done again. One that fails leaves a record that says why, and
-    the others go on.
+    A job with a valid record is not repeated. A job that fails leaves a record with the reason, and
+    the others continue.
 
     Args:
         jobs: in order; those of one scene should follow each other.
-        queue: which of them are this process's.
+        queue: shares them among processes.
         prepare: makes the problem of a scene.
         methods: by name.
-        identities: of each, a hash of all that its results depend on.
+        identities: of each method, a hash of all that its results depend on.
         records: where records are read and written.
-        settings: whatever else results depend on; a record made under others does not hold.
-        views: of methods, by name, that start from another problem; the identities of these say
-            so. Of each scene a view is made once, for all methods that share it.
+        settings: all other settings that results depend on; records of other settings are invalid.
+        views: problems of methods, by name, that do not use the common one; their identities must
+            differ too. The view of a scene is made once, for all methods that share it.
         seed: of torch's random numbers before each job.
         points: see `measure`.
         uncertainty: estimate error bars too, and score them where there is a truth.
         repeats: timed runs of each job; seconds are their median.
-        report: called after each job, done or found done.
-        explain: says in a line why a job failed.
+        report: called after each job, run now or earlier.
+        explain: returns the reason of a failure in one line.
     """
     given = settings, views or {}, seed, points, uncertainty, repeats
     runner = _Runner(prepare, methods, identities, records, *given, explain)

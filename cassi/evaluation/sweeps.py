@@ -1,4 +1,4 @@
-"""How methods take a change of the camera or its noise: a table and a plot."""
+"""Results of methods over a change of the camera or its noise: a table and a plot."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def write_sweep(
         points: name → value of the parameter.
         scenes: in the order of the table.
         methods: in the order of table and legend.
-        parameter: its column in the table.
-        label: what the axis says, with the unit.
+        parameter: name of its column in the table.
+        label: text of the axis, with the unit.
         preset: of the PSNR that is drawn.
         settings: of the evaluation, written into sweep.json.
         environment: device, versions, ….

@@ -39,15 +39,15 @@ _UNITS |= {"peak_memory_bytes": 2**20, "parameters": 1e6, "flops": 1e9}
 
 
 def values_of(record: Record) -> Values:
-    """Return everything that is known of a record, one flat table row."""
+    """Return all values of a record as one flat table row."""
     return {**record.metrics, **record.timing, **record.about}
 
 
 def average(records: Sequence[Record], methods: Sequence[str]) -> dict[str, Values]:
-    """Average over scenes what each method reached.
+    """Average the results of each method over scenes.
 
-    The mean of the values per scene; None where one of the scenes has no value, a failed one
-    included: means over different scenes cannot be compared.
+    The mean is None where a scene has no value, because it failed for instance: means over
+    different scenes cannot be compared.
     """
     result: dict[str, Values] = {}
     for method in methods:
@@ -121,7 +121,7 @@ def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
 
 
 def errors_of(records: Sequence[Record], *names: str) -> list[dict[str, str]]:
-    """Return why jobs failed, with those attributes of the records that name the jobs."""
+    """Return the reasons of failures, with the attributes of records that name the jobs."""
     names = (*names, "error")
     return [{name: getattr(r, name) for name in names} for r in records if r.error]
 
@@ -237,7 +237,7 @@ def _cell(values: Values, column: tuple[str, str, int, str], preset: str) -> str
 
 
 def number(value: float | None, digits: int) -> str:
-    """Format a number; a dash where it is not known."""
+    """Format a number; a dash where it is unknown."""
     return "–" if value is None else f"{value:.{digits}f}"
 
 

@@ -1,4 +1,4 @@
-"""The default: total nuclear variation of spectral components."""
+"""The default method: total nuclear variation of spectral components."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cassi.solvers import ADMM, Geometric, Solver
 def auto(
     prior: Any = None,
     *,
-    iterations: int = 125,
+    iterations: int = 100,
     strength: float = 0.024,
     balance: float = 1.0,
     noise: float | Literal["auto"] = "auto",
@@ -19,21 +19,29 @@ def auto(
     consistent: bool = True,
     tol: float = 0.0,
 ) -> Solver:
-    """Return the default method: it needs no training, and nothing has to be set.
+    """Return the default method. It needs no training and no settings.
 
-    ADMM with total nuclear variation in a spectral subspace. The measurement decides the rank and
-    the directions of the subspace, how strong the prior stays, and the damping ρ.
+    ADMM with total nuclear variation in a spectral subspace. The measurement determines rank and
+    directions of the subspace, the final strength of the prior, and the damping ρ.
 
     Args:
-        prior: in place of total nuclear variation in a subspace.
-        iterations: 125 are enough for every camera; fewer are faster and less sharp.
-        strength: of the prior at the end, relative to the signal level.
-        balance: smooth weak spectral components more (1), or all alike (0); 0 for a scene of one
+        prior: replaces total nuclear variation in a subspace.
+        iterations: 100 are enough for every camera; fewer are faster and less sharp.
+        strength: final strength of the prior, relative to the signal level, > 0; higher is
+            smoother.
+        balance: 1 smooths weak spectral components more, 0 all alike; 0 for a scene of one
             spectrum.
-        noise: relative to the root mean square of y; "auto" estimates it, 0 trusts the measurement.
-        heldout: share of the detector pixels that are held out for early stopping; 0: never.
-        consistent: end with data consistency.
+        noise: relative to the root mean square of y, >= 0; "auto" estimates it, 0 means none.
+        heldout: share in [0, 0.5] of the detector pixels that are held out for early stopping; 0:
+            never.
+        consistent: end with a data step.
         tol: stop when the relative change of the cube falls to this; 0 never stops early.
+
+    Returns:
+        A `Solver`; `run(y, system).x` is the cube `(B, C, H, W)`.
+
+    Raises:
+        ValueError: a number is out of range.
 
     Source: Duran et al., "Collaborative total variation", SIAM Journal on Imaging Sciences 2016.
     """
@@ -42,7 +50,7 @@ def auto(
         prior = Subspace(prior=total_variation, balance=balance)
     return Solver(
         prior,
-        ADMM(rho=0.05, relaxation=1.85),
+        ADMM(rho=0.2, relaxation=1.95),
         iterations=iterations,
         sigma=Geometric(0.7, strength),
         tol=tol,

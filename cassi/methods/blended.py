@@ -1,15 +1,16 @@
-"""The mean of a first cube and what a method makes of it."""
+"""The weighted mean of a first cube and of the result that a method reaches from it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
 from cassi.methods.wrapper import Wrapper
 from cassi.solvers import LinearSystem, Solution
+from cassi.solvers.base import Options
 
 
 @dataclass(frozen=True)
@@ -18,15 +19,16 @@ class Blended(Wrapper):
 
         x = (1 − b) method(y, x₀) + b x₀
 
-    The errors of two methods are partly independent, so their mean has less of them. Where both
+    The errors of two methods are partly independent, so their mean has a smaller error. If both
     cubes are consistent with y, their mean is too. Without a first cube the result is the method's.
 
     Args:
-        method: goes on from a first cube.
+        method: starts from the first cube x₀ `(B, C, H, W)`.
         share: b, in [0, 1).
 
     Raises:
-        ValueError: a share out of range.
+        TypeError: the method has no `run`.
+        ValueError: the share is out of range.
     """
 
     share: float
@@ -37,9 +39,7 @@ class Blended(Wrapper):
         if not 0 <= self.share < 1:
             raise ValueError(f"blend: expected a share from 0 to below 1, got {self.share}")
 
-    def run(
-        self, y: Tensor, system: LinearSystem, *, x0: Tensor | None = None, **given: Any
-    ) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
-        found = self.method.run(y, system, x0=x0, **given)
+        found, x0 = self.method.run(y, system, **given), given.get("x0")
         return found if x0 is None else replace(found, x=torch.lerp(found.x, x0, self.share))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
+from typing_extensions import Unpack
 
 from cassi.checks import not_negative
 from cassi.methods.wrapper import check_method
 from cassi.solvers import LinearSystem, Reconstructor, Solution, Statistics
+from cassi.solvers.base import Options
 from cassi.solvers.linear_system import seen
 from cassi.solvers.statistics import check_noise
 
@@ -18,14 +20,18 @@ from cassi.solvers.statistics import check_noise
 class NoiseThreshold:
     """Choose between two methods by the noise of the measurement.
 
-    Estimated noise below the threshold may be texture: then the clean method runs, and is told that
-    there is none.
+    Estimated noise below the threshold may be texture. Then the clean method runs, with a noise
+    level of zero.
 
     Args:
-        clean: below the threshold.
-        noisy: from it on.
-        threshold: relative to the root mean square of y.
-        noise: of the measurement, in the same unit; "auto" estimates it.
+        clean: the method for noise below the threshold.
+        noisy: the method for noise from the threshold on.
+        threshold: noise relative to the root mean square of y, >= 0.
+        noise: of the measurement, in the same unit, >= 0; "auto" estimates it.
+
+    Raises:
+        TypeError: a method has no `run`.
+        ValueError: a number is negative.
     """
 
     clean: Reconstructor
@@ -43,38 +49,31 @@ class NoiseThreshold:
 
     @property
     def iterations(self) -> int:
-        """At most so many times `run` calls the callback."""
+        """The largest number of times that `run` calls the callback."""
         return max(self.clean.iterations, self.noisy.iterations)
 
     @property
     def halo(self) -> int:
-        """Lines around a part of a scene that have an influence on it."""
+        """Number of lines around a part of a scene that influence its result."""
         return max(self.clean.halo, self.noisy.halo)
 
     @property
     def shares_batch(self) -> bool:
-        """All samples have the same method."""
+        """Whether the result of a sample does not depend on its batch, which shares one method."""
         return self.noise != "auto" and self._chosen(self.noise >= self.threshold).shares_batch
 
     def _chosen(self, is_noisy: bool) -> Reconstructor:
         return self.noisy if is_noisy else self.clean
 
-    def run(
-        self,
-        y: Tensor,
-        system: LinearSystem,
-        *,
-        statistics: Statistics | None = None,
-        **given: Any,
-    ) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
         if self.noise == "auto":
-            statistics = statistics or Statistics(lambda: [(seen(y, system), system)])
-            is_noisy = not bool((statistics.noise < self.threshold).all())
-            statistics = statistics if is_noisy else statistics.without_noise()
+            known = given.get("statistics") or Statistics(lambda: [(seen(y, system), system)])
+            is_noisy = not bool((known.noise < self.threshold).all())
+            given["statistics"] = known if is_noisy else known.without_noise()
         else:
             is_noisy = self.noise >= self.threshold
-        return self._chosen(is_noisy).run(y, system, statistics=statistics, **given)
+        return self._chosen(is_noisy).run(y, system, **given)
 
     def __call__(self, y: Tensor, system: LinearSystem) -> Tensor:
         """Reconstruct: `(B, K, H, W')` → `(B, C, H, W)`."""

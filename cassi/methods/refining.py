@@ -1,4 +1,4 @@
-"""Plug-and-play ADMM that goes on from a network's cube."""
+"""Plug-and-play ADMM that starts from a network's cube."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from cassi.solvers.refine import VISIBLE
 
 
 def refining(noise: float, prior: Prior) -> Blended:
-    """Return the method that goes on from the network's cube (`run(…, x0=x)`).
+    """Return the method that refines a network's cube x, by `run(…, x0=x)`.
 
-    It works on components of the scene's spectral subspace. In a clean measurement all of them
-    stay: the first iteration nearly smooths the weak ones away, and they are part of the network's
-    cube. In noise weak components are given up. A quarter of the network's cube stays.
+    It works on components of the scene's spectral subspace. With a clean measurement all of them
+    stay: the first iteration smooths weak ones almost to zero, but they belong to the network's
+    cube. With a noisy measurement weak components are dropped. A quarter of the network's cube
+    stays in the result.
 
     Args:
-        noise: relative to the root mean square of y.
+        noise: relative to the root mean square of y, >= 0.
         prior: of the components.
     """
     solver = Solver(

@@ -9,20 +9,21 @@ from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
 from cassi.methods.wrapper import check_method
-from cassi.solvers import Callback, Iteration, LinearSystem, Reconstructor, Solution, Statistics
-from cassi.solvers.base import wants_cube
+from cassi.solvers import Callback, Iteration, LinearSystem, Reconstructor, Solution
+from cassi.solvers.base import Options, take, wants_cube
 
 
 @dataclass(frozen=True)
 class Pass:
-    """Where a run of several passes stands.
+    """The result of the finished passes of a run.
 
     Attributes:
-        passes: that are done.
+        passes: number of finished passes.
         x: their result, `(B, C, H, W)`.
-        history: of all of them.
+        history: statistics of all their iterations.
     """
 
     passes: int
@@ -31,14 +32,14 @@ class Pass:
 
 
 class Checkpoint(Protocol):
-    """Keeps the result of the last pass for a run that goes on."""
+    """Keeps the result of the last pass, for a run that resumes."""
 
     def read(self) -> Pass | None:
-        """Return what was kept; None where there is nothing."""
+        """Return the last pass that was kept; None if there is none."""
         ...
 
     def write(self, done: Pass) -> None:
-        """Keep it, in place of what was kept before."""
+        """Keep a pass in place of the last one."""
         ...
 
 
@@ -48,18 +49,18 @@ class Restarts:
 
         x ← (1 − w) pass_k(y, x) + w z,   k = 1, 2, …
 
-    z is the cube of a further method, such as a network, which runs once: an ensemble, of which z
-    has a growing share.
+    z is the cube of a further method, such as a network, which runs once. Its share in the result
+    grows from pass to pass.
 
     Args:
         passes: at least one method that takes a first cube.
         start: makes the first cube where none is given; its iterations are not counted.
-        ensemble: makes z; None: no such share.
+        ensemble: makes z; None leaves z out.
         weight: w, in [0, 1).
 
     Raises:
-        ValueError: no pass, or a weight out of range.
-        TypeError: what is no reconstructor.
+        ValueError: no pass is given, or the weight is out of range.
+        TypeError: a method has no `run`.
     """
 
     passes: Sequence[Reconstructor]
@@ -87,17 +88,17 @@ class Restarts:
 
     @property
     def iterations(self) -> int:
-        """At most so many times `run` calls the callback."""
+        """The largest number of times that `run` calls the callback."""
         return sum(method.iterations for method in self.passes)
 
     @property
     def halo(self) -> int:
-        """Lines around a part of a scene that have an influence on it."""
+        """Number of lines around a part of a scene that influence its result."""
         return max(method.halo for method in self._all)
 
     @property
     def shares_batch(self) -> bool:
-        """Whether a sample comes out the same whatever else is in its batch."""
+        """Whether the result of a sample does not depend on the rest of its batch."""
         return all(method.shares_batch for method in self._all)
 
     @torch.no_grad()
@@ -106,23 +107,19 @@ class Restarts:
         y: Tensor,
         system: LinearSystem,
         *,
-        x0: Tensor | None = None,
-        callback: Callback | None = None,
-        objective: bool = False,
-        statistics: Statistics | None = None,
         checkpoint: Checkpoint | None = None,
+        **given: Unpack[Options],
     ) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`.
 
         Args:
             y: measurement `(B, K, H', W')`.
             system: the camera.
-            x0: first cube `(B, C, H, W)`, in place of the start's.
-            callback: called after every iteration of every pass; True ends them all.
-            objective: record the objective, where there is one.
-            statistics: of the whole measurement, where y is a part of one.
             checkpoint: keeps the result of every pass, and has that of an earlier run.
+            given: see `cassi.solvers.base.Options`. A first cube is in place of the start's; a
+                callback that returns True ends all passes.
         """
+        x0, callback, objective, statistics = take(given)
         began, first, history, x = time.perf_counter(), 0, [], x0
         if (kept := None if checkpoint is None else checkpoint.read()) is not None:
             first, x, history = kept.passes, kept.x.to(y), list(kept.history)

@@ -1,4 +1,4 @@
-"""A minute for one scene: low rank of groups of similar patches of the scene itself."""
+"""Low rank of groups of similar patches of the scene itself: a minute for one scene."""
 
 from __future__ import annotations
 
@@ -31,21 +31,25 @@ def self_supervised(
     noise: float | Literal["auto"] = "auto",
     time_limit: float | None = None,
 ) -> Reconstructor:
-    """Return the method that learns from the snapshot alone.
+    """Return the method that needs the snapshot alone, without training data.
 
     ADMM with the low rank of groups of similar patches. Passes alternate between the strong
-    spectral components and all of them; each begins at the mean of the result before it and its
-    own. In noise all passes have the strong components, and a pass that fits noise is left out.
+    spectral components and all of them. Each starts from the result of the pass before it, and
+    keeps a share of that. With a noisy measurement all passes take the strong components, and a
+    pass that fits noise is dropped.
 
     Args:
-        prior: of every pass, in place of patches of the scene itself.
-        start: makes the first cube; None: `auto`, told the same noise.
-        network: a further method whose cube has a share of the result: an ensemble.
-        iterations: of all passes together.
-        passes: restarts, at most one per iteration.
+        prior: of every pass; replaces groups of similar patches.
+        start: makes the first cube; None takes `auto` with the same noise.
+        network: a further method whose cube has a share in the result (ensemble).
+        iterations: of all passes together, >= 1.
+        passes: number of passes, >= 1; at most one per iteration.
         blend: share of a pass's first cube in its result, in [0, 1).
-        noise: relative to the root mean square of y; "auto" estimates it.
-        time_limit: seconds that the passes share; None: no limit.
+        noise: relative to the root mean square of y, >= 0; "auto" estimates it.
+        time_limit: seconds for all passes together; None: no limit.
+
+    Raises:
+        ValueError: a number is out of range.
 
     Source: Dong et al., "Nonlocal image restoration with bilateral variance estimation", IEEE TIP
     2013; Liu et al., "Rank minimization for snapshot compressive imaging", IEEE TPAMI 2019.
@@ -76,10 +80,10 @@ def self_supervised(
 
 
 def nonlocal_subspace(energy: float) -> Subspace:
-    """Return groups of similar patches of spectral components, weak ones scaled down.
+    """Return the prior of similar patches of spectral components, weak ones scaled down.
 
     Args:
-        energy: relative to the first component, below which one is given up.
+        energy: relative to the first component; components with less are dropped.
     """
     patches = NonLocalLowRank(weight=0.6, patch=4, stride=3, matches=24, rank=None)
     return Subspace(prior=patches, rank=8, energy=energy, balance=0.5)

@@ -1,18 +1,19 @@
-"""What ends a run: noise that it fits, or the clock."""
+"""Two stopping rules: the discrepancy principle and a time limit."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
+from typing_extensions import Unpack
 
 from cassi.checks import not_negative
 from cassi.methods.wrapper import Wrapper
-from cassi.solvers import Callback, Iteration, LinearSystem, Solution, Solver, Statistics, Timed
-from cassi.solvers.base import wants_cube
+from cassi.solvers import Callback, Iteration, LinearSystem, Solution, Solver, Timed
+from cassi.solvers.base import Options, take, wants_cube
 from cassi.solvers.linear_system import seen
 from cassi.solvers.schedules import as_schedule
 from cassi.solvers.statistics import relative_noise
@@ -23,8 +24,8 @@ class StopWhen:
     """A callback that also ends the run where a condition holds.
 
     Args:
-        callback: of the caller; or None.
-        is_over: tells from an iteration's statistics whether the run ends.
+        callback: the caller's, or None.
+        is_over: whether the run ends after an iteration with these statistics.
     """
 
     callback: Callback | None
@@ -35,21 +36,22 @@ class StopWhen:
         return self.callback is not None and wants_cube(self.callback, iteration)
 
     def __call__(self, iteration: Iteration, x: Tensor | None) -> bool:
-        """Hand the iteration on; True ends the run."""
+        """Call the caller's callback; True ends the run."""
         stopped = self.callback is not None and bool(self.callback(iteration, x))
         return stopped or self.is_over(iteration)
 
 
 @dataclass(frozen=True)
 class TimeLimit(Wrapper):
-    """Let σ fall as fast as the time takes, and stop when it is over.
+    """Lower σ in step with the clock, and stop when the time is over; see `Timed`.
 
     Args:
         method: a `Solver`.
         seconds: from the start of the run, > 0.
 
     Raises:
-        ValueError: a time that is not above 0.
+        TypeError: the method has no `run`.
+        ValueError: the time is not above 0.
     """
 
     method: Solver
@@ -68,22 +70,15 @@ class TimeLimit(Wrapper):
 
     @property
     def shares_batch(self) -> bool:
-        """The clock stops all samples."""
+        """False: the clock stops all samples together."""
         return False
 
-    def run(
-        self,
-        y: Tensor,
-        system: LinearSystem,
-        *,
-        callback: Callback | None = None,
-        **given: Any,
-    ) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
         sigma = Timed(as_schedule(self.method.sigma), time.perf_counter() + self.seconds)
         timed = replace(self.method, sigma=sigma, heldout=0.0)
-        clock = StopWhen(callback, lambda _: sigma.is_over)
-        return timed.run(y, system, callback=clock, **given)
+        given["callback"] = StopWhen(given.get("callback"), lambda _: sigma.is_over)
+        return timed.run(y, system, **given)
 
 
 @dataclass(frozen=True)
@@ -95,14 +90,15 @@ class DiscrepancyStop(Wrapper):
     Below the noise level a solver fits noise. Without a first cube the last one is returned.
 
     Args:
-        method: a `Solver`, or one with a `TimeLimit`; it says what the noise is.
+        method: a `Solver`, or one with a `TimeLimit`; its `noise` is the noise level, or "auto".
         fraction: of the noise, >= 0; 0 never stops.
 
     Source: Morozov, "On the solution of functional equations by the method of regularization",
     1966.
 
     Raises:
-        ValueError: a negative fraction.
+        TypeError: the method has no `run`.
+        ValueError: the fraction is negative.
     """
 
     method: Solver | TimeLimit
@@ -115,23 +111,15 @@ class DiscrepancyStop(Wrapper):
 
     @property
     def shares_batch(self) -> bool:
-        """One residual stops all samples."""
+        """Whether the result of a sample does not depend on its batch: one residual stops all."""
         return self.method.shares_batch and (self.fraction == 0 or self.method.noise == 0)
 
-    def run(
-        self,
-        y: Tensor,
-        system: LinearSystem,
-        *,
-        x0: Tensor | None = None,
-        callback: Callback | None = None,
-        statistics: Statistics | None = None,
-        **given: Any,
-    ) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
+        x0, callback, _, statistics = take(given)
         noise = relative_noise(seen(y, system), system, self.method.noise, statistics)
         least = self.fraction * float(noise.max())
-        monitor = StopWhen(callback, lambda iteration: iteration.residual < least)
-        found = self.method.run(y, system, x0=x0, callback=monitor, statistics=statistics, **given)
+        given["callback"] = StopWhen(callback, lambda iteration: iteration.residual < least)
+        found = self.method.run(y, system, **given)
         fits_noise = bool(found.history) and found.history[-1].residual < least
         return replace(found, x=x0) if fits_noise and x0 is not None else found

@@ -19,11 +19,14 @@ def untrained(
     """Return the method that fits a network's weights to the measurement.
 
     Args:
-        prior: smooths what the network returns, where σ > 0.
+        prior: smooths the cube of the network, where σ > 0.
         algorithm: `cassi.solvers.Untrained`, with its network.
-        iterations: steps of Adam, at most.
-        sigma: strength of the prior, relative to the signal level.
+        iterations: at most this many steps of Adam.
+        sigma: strength of the prior, relative to the signal level, >= 0.
         time_limit: seconds; None: no limit.
+
+    Raises:
+        ValueError: a number is out of range.
     """
     solver = Solver(prior, algorithm, iterations=iterations, sigma=sigma)
     return solver if time_limit is None else TimeLimit(solver, time_limit)

@@ -1,4 +1,4 @@
-"""What a reconstructor around another one is."""
+"""The base of reconstructors around a reconstructor."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from cassi.solvers import LinearSystem, Reconstructor, Solution
+from cassi.solvers.base import Options
 
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A reconstructor around another: what it does not change is the other's.
+    """A reconstructor around another one. Attributes that it does not define are the other's.
 
     Args:
         method: the reconstructor inside.
@@ -29,25 +31,25 @@ class Wrapper:
 
     @property
     def iterations(self) -> int:
-        """At most so many times `run` calls the callback."""
+        """The largest number of times that `run` calls the callback."""
         return self.method.iterations
 
     @property
     def halo(self) -> int:
-        """Lines around a part of a scene that have an influence on it."""
+        """Number of lines around a part of a scene that influence its result."""
         return self.method.halo
 
     @property
     def shares_batch(self) -> bool:
-        """Whether a sample comes out the same whatever else is in its batch."""
+        """Whether the result of a sample does not depend on the rest of its batch."""
         return self.method.shares_batch
 
     @property
     def network(self) -> nn.Module | None:
-        """The network, where it is one."""
+        """The network that it runs, if any."""
         return self.method.network
 
-    def run(self, y: Tensor, system: LinearSystem, **given: Any) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
         """Reconstruct y; see `cassi.solvers.Reconstructor.run`."""
         return self.method.run(y, system, **given)
 

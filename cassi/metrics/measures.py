@@ -30,13 +30,13 @@ def psnr(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) -> Ten
         PSNR = mean_c 10 log10(P² / MSE_c)        or, with pooled bands,
         PSNR = 10 log10(P² / mean_c MSE_c)
 
-    One band that is reproduced exactly makes its PSNR, and so the mean over bands, infinite.
+    A band that is reproduced exactly has an infinite PSNR, and then so has the mean over bands.
 
     Args:
         x: estimate, ``(B, C, H, W)`` or ``(C, H, W)``, reflectance or radiance in [0, 1].
         truth: reference, same shape.
-        preset: a name of `list_presets`, or a `Preset`; its ``prepare`` says what becomes of
-            values outside [0, 1].
+        preset: a name of `list_presets`, or a `Preset`; its ``prepare`` treats values outside of
+            [0, 1].
 
     Returns:
         dB, float64, ``(B,)``, or 0-d for a single cube; ``inf`` where the compared values agree.
@@ -86,8 +86,8 @@ def ergas(x: Tensor, truth: Tensor) -> Tensor:
 
         ERGAS = 100 sqrt( mean_c MSE_c / μ_c² )
 
-    A reference band of mean zero counts as 0 where it is reproduced exactly and makes the result
-    infinite otherwise. A common factor on both cubes changes nothing.
+    A reference band of mean zero counts as 0 if it is reproduced exactly; otherwise the result is
+    infinite. A common factor on both cubes changes nothing.
 
     Cubes and errors are those of `psnr`; values of any range, neither clipped nor rounded.
 
@@ -117,9 +117,9 @@ def sam(x: Tensor, truth: Tensor) -> Tensor:
 
         angle = 2 atan2(‖u − t‖, ‖u + t‖) · 180/π
 
-    which equals ``acos(uᵀt)`` and stays exact near 0, where the cosine of a small angle rounds
-    to 1. A zero spectrum has no direction: against another zero spectrum it counts as 0°, against
-    anything else as 90°. A factor > 0 on a pixel's spectrum changes nothing.
+    It equals ``acos(uᵀt)``, and stays exact near 0, where the cosine of a small angle rounds to 1.
+    A zero spectrum has no direction: it counts as 0° from another zero spectrum, and as 90° from
+    any other. A factor > 0 on a pixel's spectrum changes nothing.
 
     Cubes and errors are those of `psnr`; values of any range, neither clipped nor rounded.
 
@@ -151,8 +151,8 @@ def sam(x: Tensor, truth: Tensor) -> Tensor:
 def ssim(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) -> Tensor:
     """Structural similarity with an 11×11 Gaussian window, σ = 1.5 pixels.
 
-    With μ, σ² and σ_xt the means, population variances and covariance under the window, of the
-    values prepared and with the data range L of the preset::
+    μ, σ² and σ_xt are the means, population variances and covariance under the window, of the
+    prepared values; L is the data range of the preset::
 
         SSIM = mean_chw  (2 μ_x μ_t + c₁)/(μ_x² + μ_t² + c₁) · (2 σ_xt + c₂)/(σ_x² + σ_t² + c₂)
         c₁ = (0.01 L)²,  c₂ = (0.03 L)²
@@ -164,8 +164,8 @@ def ssim(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) -> Ten
 
     Raises:
         TypeError: as `psnr`.
-        ValueError: as `psnr`; a preset without SSIM; an image smaller than the window where it has
-            to fit inside.
+        ValueError: as `psnr`; a preset without SSIM; an image smaller than the window, where the
+            window must lie inside.
 
     Source:
         Z. Wang et al., "Image quality assessment: from error visibility to structural similarity",

@@ -25,11 +25,11 @@ def evaluate(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) ->
     Args:
         x: estimate, ``(C, H, W)`` or ``(1, C, H, W)``, reflectance or radiance in [0, 1].
         truth: reference, same shape.
-        preset: decides PSNR and SSIM; SAM, RMSE and ERGAS see the values as they are.
+        preset: rule for PSNR and SSIM; SAM, RMSE and ERGAS take the values as they are.
 
     Returns:
-        One number for each of `METRICS`. SSIM is None where `ssim` would refuse: the preset
-        defines none, or the image is smaller than the window.
+        One number for each of `METRICS`. SSIM is None where the preset defines none, or the image
+        is smaller than the window.
 
     Raises:
         TypeError: a cube is not a floating-point tensor.
@@ -124,14 +124,14 @@ class MetricSet:
             raise ValueError(f"expected one name for each of {count} scenes, got {names}")
         taken = sorted({n for n in names if n in self.scenes or names.count(n) > 1})
         if taken:
-            raise ValueError(f"expected names that are not taken yet, got {taken} again")
+            raise ValueError(f"expected names that are not taken yet, got {taken}")
         return names
 
     def compute(self) -> Scores:
         """Return the mean over scenes of each metric.
 
-        A mean is infinite where a scene is: `scenes` tells which. It is None where a scene has no
-        value.
+        A mean is infinite where the value of a scene is; see `scenes`. It is None where a scene has
+        no value.
 
         Raises:
             ValueError: no scene was added, or infinities of opposite sign.
@@ -142,5 +142,5 @@ class MetricSet:
         return {metric: _mean([row[metric] for row in rows]) for metric in METRICS}
 
     def reset(self) -> None:
-        """Forget every scene."""
+        """Remove all scenes."""
         self.scenes.clear()

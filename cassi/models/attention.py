@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.layers import PixelNorm, widen
+from cassi.models.layers import PixelNorm, Point, spread, widen
 
 WINDOW = 8
 """Pixels along each side of a window."""
@@ -26,6 +28,19 @@ def from_windows(x: Tensor, height: int, width: int) -> Tensor:
     rows, columns = height // WINDOW, width // WINDOW
     cut = x.reshape(batch, rows, columns, WINDOW, WINDOW, channels).transpose(2, 3)
     return cut.reshape(batch, height, width, channels)
+
+
+def in_windows(part: Callable[[Tensor], Tensor], x: Tensor, shift: int = 0) -> Tensor:
+    """Apply a map of windows `(B, windows, pixels, c)` to images `(B, H, W, c)`.
+
+    Args:
+        part: the map.
+        x: images, H and W multiples of 8.
+        shift: pixels by which they are rolled down and right before, and back afterwards.
+    """
+    if shift:
+        return in_windows(part, x.roll((shift, shift), (1, 2))).roll((-shift, -shift), (1, 2))
+    return from_windows(part(to_windows(x)), *x.shape[1:3])
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
@@ -62,9 +77,8 @@ class ChannelAttention(nn.Module):
         self.heads = heads
         self.temperature = nn.Parameter(torch.ones(heads, 1, 1))
         self.norm = PixelNorm(dim, centred=False) if norm else None
-        self.qkv = nn.Conv2d(dim, 3 * dim, 1, bias=False)
-        self.qkv_dwconv = nn.Conv2d(3 * dim, 3 * dim, 3, padding=1, groups=3 * dim, bias=False)
-        self.project_out = nn.Conv2d(dim, dim, 1, bias=False)
+        self.qkv, self.qkv_dwconv = Point(dim, 3 * dim), spread(3 * dim)
+        self.project_out = Point(dim, dim)
 
     def forward(self, x: Tensor, factor: Tensor | None = None) -> Tensor:
         """Attend within each image `(N, h, w, c)`; `factor` `(N, h, w, 1)` multiplies q, k, v."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -349,7 +349,7 @@ class _Components:
             checkpointing = self.of.checkpointing
             pair = compute(self.net, planes, self.features, checkpointing=checkpointing)
         correction, self.features = pair
-        return cast(Tensor, correction[..., :height, :width].float())
+        return correction[..., :height, :width].float()
 
     def _turn(self, planes: Tensor) -> Tensor:
         # The network sees dispersion to the right only.

@@ -11,11 +11,11 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from cassi.models.registry import Card
 from cassi.precision import autocast, check_precision, warn_if_slow
 from cassi.solvers import (
-    Callback,
     Reconstructor,
     Solution,
     Solver,
@@ -23,6 +23,7 @@ from cassi.solvers import (
     refine,
     relative_noise,
 )
+from cassi.solvers.base import Options, take
 from cassi.solvers.early_stopping import StoppingPoint
 from cassi.solvers.function import one_iteration
 from cassi.solvers.linear_system import seen
@@ -171,7 +172,7 @@ class Inference(nn.Module):
         if found is None or found.factor == 0 or found.x is None:
             return start
         lines, shown = found.lines, statistics.noise.to(found.x)
-        y, camera = seen(lines.y, lines.camera), lines.camera
+        y, camera = lines.camera.without_bad_pixels(lines.y), lines.camera
         x = self._recover(y, camera, statistics=statistics, start=found.x, noise=shown)
         level = float(shown.mean())
         size = lines.y.square().mean().sqrt() / statistics.size.mean()
@@ -192,32 +193,16 @@ class Inference(nn.Module):
         return x.float()
 
     @torch.no_grad()
-    def run(
-        self,
-        y: Tensor,
-        system: Any,
-        *,
-        x0: Tensor | None = None,
-        callback: Callback | None = None,
-        objective: bool = False,
-        statistics: Statistics | None = None,
-    ) -> Solution:
-        """Reconstruct y and report how it went, as `cassi.solvers.Solver.run`.
+    def run(self, y: Tensor, system: Any, **given: Unpack[Options]) -> Solution:
+        """Reconstruct y `(B, K, H', W')` and report how it went; see `cassi.solvers.Reconstructor`.
 
-        Args:
-            y: measurement `(B, K, H', W')`.
-            system: the camera.
-            x0: None: a network takes no first cube.
-            callback: called once, with statistics and cube.
-            objective: has no effect: a network minimises none.
-            statistics: of the whole measurement, where y is a part of one.
+        It takes no first cube, and has one iteration and no objective.
 
         Raises:
             ValueError: the camera does not fit the network, the cube is not finite, or there is a
                 first cube.
         """
-        if x0 is not None:
-            raise ValueError("x0: expected None, a network takes no first cube")
+        _, callback, _, statistics = take(given, "network")
         start = time.perf_counter()
         y = self._prepare(y, system)
         x = self._reconstruct(y, system, statistics)
@@ -244,11 +229,11 @@ def fill_in(y: Tensor, system: Any) -> Tensor:
     Returns:
         Shaped like y; zeros where nothing is good.
     """
-    y = system.seen(y)
+    y = system.without_bad_pixels(y)
     bad = ~system.good.expand_as(y)
     plain = system.system
     flat = plain(torch.ones_like(plain.adjoint(y)))
-    light, filled, side = system.seen(flat), y, 3
+    light, filled, side = system.without_bad_pixels(flat), y, 3
     while bool(bad.any()) and side < 4 * max(y.shape[-2:]):
         above, below = (F.avg_pool2d(v, side, 1, side // 2) for v in (y, light))
         ready = bad & (below > 0)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Literal, cast
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -77,21 +78,30 @@ def level_map(owner: str, sigma: float | Tensor, x: Tensor) -> Tensor:
     return level.reshape(-1, 1, 1, 1).expand(x.shape[0], 1, *x.shape[-2:])
 
 
-def normalize(norm: nn.LayerNorm | nn.GroupNorm | PixelNorm, x: Tensor) -> Tensor:
-    """Apply a norm to `(B, H, W, c)` in the dtype of its weights, and return to that of x.
+def level_plane(sigma: Tensor, x: Tensor) -> Tensor:
+    """Return noise levels `(B, 1, 1, 1)` as a channel of images `(B, H, W, c)`: `(B, H, W, 1)`."""
+    return sigma.to(x.dtype).expand(-1, *x.shape[1:3], -1)
 
-    `LayerNorm` sees the channels of a pixel, `GroupNorm` those of an image, which with one channel
-    per group are those of an instance norm.
-    """
-    if isinstance(norm, PixelNorm):
-        return cast(Tensor, norm(x))
-    # bfloat16 takes 7.3 ms for 256×256×28 on one core, float32 and the conversion 4.1 ms.
-    wide = x.to(norm.weight.dtype)
-    if isinstance(norm, nn.GroupNorm):
-        normed: Tensor = norm(wide.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-    else:
-        normed = norm(wide)
-    return normed.to(x.dtype)
+
+class LayerNorm(nn.LayerNorm):
+    """The norm of the channels of each pixel `(…, c)`, computed in the dtype of its weights."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(…, c)` to the same."""
+        # bfloat16 takes 7.3 ms for 256×256×28 on one core, float32 and the conversion 4.1 ms.
+        return super().forward(x.to(self.weight.dtype)).to(x.dtype)
+
+
+class InstanceNorm(nn.GroupNorm):
+    """The norm of each channel of an image, computed in the dtype of its weights."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__(dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, H, W, c)` to the same."""
+        wide = x.to(self.weight.dtype).permute(0, 3, 1, 2)
+        return super().forward(wide).permute(0, 2, 3, 1).to(x.dtype)
 
 
 def draw_narrow(network: nn.Module, kind: type[nn.Linear] | type[nn.Conv2d]) -> None:
@@ -157,20 +167,103 @@ class _Affine(nn.Module):
         self.register_parameter("bias", nn.Parameter(torch.zeros(dim)) if shifted else None)
 
 
-def mix(layer: nn.Module, *images: Tensor) -> Tensor:
-    """Apply a 1×1 convolution to images `(B, H, W, c)` side by side, without laying them so."""
-    conv = cast(nn.Conv2d, layer)
-    weights = conv.weight.flatten(1).split([image.shape[-1] for image in images], 1)
-    mixed = F.linear(images[0], weights[0], conv.bias)
-    for image, weight in zip(images[1:], weights[1:], strict=True):
-        mixed = mixed + F.linear(image, weight)
-    return mixed
+class Conv(nn.Conv2d):
+    """A convolution of images `(B, H, W, c)` that keeps their size; no element moves for it.
+
+    Args:
+        inputs: channels.
+        outputs: channels.
+        size: pixels along each side of the kernel. An even one takes away a row and a column, and
+            with its stride divides H and W.
+        stride: pixels from one result to the next.
+        groups: as of torch.
+        bias: whether there is one.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        size: int = 1,
+        stride: int = 1,
+        groups: int = 1,
+        bias: bool = False,
+    ) -> None:
+        padding = (size - 1) // 2
+        super().__init__(inputs, outputs, size, stride, padding, groups=groups, bias=bias)
+
+    def forward(self, x: Tensor, *others: Tensor) -> Tensor:
+        """Map images side by side, `(B, H, W, c)` each, to `(B, H', W', c')`."""
+        images = [image.permute(0, 3, 1, 2) for image in (x, *others)]
+        result = super().forward(torch.cat(images, 1) if others else images[0])
+        return result.permute(0, 2, 3, 1)
 
 
-def convolve(layer: nn.Module, x: Tensor) -> Tensor:
-    """Apply a layer of `(B, c, H, W)` to `(B, H, W, c)`; no element moves."""
-    result: Tensor = layer(x.permute(0, 3, 1, 2))
-    return result.permute(0, 2, 3, 1)
+class Point(Conv):
+    """A 1×1 convolution of images `(B, H, W, c)` as a matrix product; it rounds differently."""
+
+    def __init__(self, inputs: int, outputs: int, bias: bool = False) -> None:
+        super().__init__(inputs, outputs, bias=bias)
+
+    def forward(self, x: Tensor, *others: Tensor) -> Tensor:
+        """Map images side by side, `(B, H, W, c)` each, to `(B, H, W, c')`."""
+        weights = self.weight.flatten(1).split([image.shape[-1] for image in (x, *others)], 1)
+        mixed = F.linear(x, weights[0], self.bias)
+        for image, weight in zip(others, weights[1:], strict=True):
+            mixed = mixed + F.linear(image, weight)
+        return mixed
+
+
+def spread(dim: int, size: int = 3, bias: bool = False) -> Conv:
+    """Return a depthwise convolution."""
+    return Conv(dim, dim, size, groups=dim, bias=bias)
+
+
+CONV3, HALVE = partial(Conv, size=3), partial(Conv, size=4, stride=2)
+"""Layers of so many channels in and out, of a 3×3 kernel, and of a 4×4 that halves H and W."""
+
+
+class Double(nn.ConvTranspose2d):
+    """A transposed convolution of images `(B, H, W, c)` to twice their size.
+
+    Args:
+        inputs: channels.
+        outputs: channels.
+        size: pixels along each side of the kernel, 2 or 4.
+        groups: as of torch.
+        bias: whether there is one.
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, size: int = 2, groups: int = 1, bias: bool = True
+    ) -> None:
+        super().__init__(inputs, outputs, size, 2, size // 2 - 1, groups=groups, bias=bias)
+
+    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """Map `(B, H, W, c)` to `(B, 2H, 2W, c')`."""
+        return super().forward(x.permute(0, 3, 1, 2), output_size).permute(0, 2, 3, 1)
+
+
+def on_images(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Apply a function of `(B, c, H, W)` to `(B, H, W, c)`; no element moves for it."""
+    return layer(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+
+
+def on_pixels(layer: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Apply a function of `(B, H, W, c)` to `(B, c, H, W)`; no element moves for it."""
+    return layer(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class OnImages(nn.Module):
+    """A layer without weights of `(B, c, H, W)`, as one of `(B, H, W, c)`."""
+
+    def __init__(self, layer: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, H, W, c)` to `(B, H', W', c')`."""
+        return on_images(self.layer, x)
 
 
 def widen(x: Tensor, point: nn.Conv2d, spread: nn.Conv2d, parts: int) -> list[Tensor]:
@@ -191,7 +284,7 @@ def widen(x: Tensor, point: nn.Conv2d, spread: nn.Conv2d, parts: int) -> list[Te
 
 
 def spread_pixels(inputs: int, outputs: int, bias: bool = False, width: int = 64) -> nn.Sequential:
-    """Return 1×1, 3×3 depthwise and 1×1 convolutions with GELU between them."""
+    """Return 1×1, 3×3 depthwise and 1×1 convolutions of `(B, c, H, W)` with GELU between them."""
     return nn.Sequential(
         nn.Conv2d(inputs, width, 1, bias=bias),
         nn.GELU(),
@@ -220,84 +313,53 @@ class GatedFeedForward(nn.Module):
         super().__init__()
         inner = int(dim * factor)
         self.norm = PixelNorm(dim, centred=False) if norm else None
-        self.project_in = nn.Conv2d(dim, 2 * inner, 1, bias=False)
-        self.dwconv = nn.Conv2d(2 * inner, 2 * inner, 3, padding=1, groups=2 * inner, bias=bias)
-        self.project_out = nn.Conv2d(inner, dim, 1, bias=False)
+        self.project_in = Point(dim, 2 * inner)
+        self.dwconv = spread(2 * inner, bias=bias)
+        self.project_out = Point(inner, dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to the same."""
         x = x if self.norm is None else self.norm(x)
         gate, value = widen(x, self.project_in, self.dwconv, 2)
-        return mix(self.project_out, F.gelu(gate) * value)
+        return self.project_out(F.gelu(gate) * value)
 
 
-class FeedForward(nn.Module):
-    """1×1, 3×3 depthwise and 1×1 convolution, with GELU between them.
+def feed_forward(dim: int, factor: float, point: type[Conv] = Point) -> nn.Sequential:
+    """Return 1×1, 3×3 depthwise and 1×1 convolutions of `(B, H, W, c)` with GELU between them.
 
     Args:
+        dim: channels.
         factor: channels inside, in units of `dim`, rounded down.
-        point: applies a 1×1 convolution, `mix` or `convolve`: they round differently.
+        point: what a 1×1 convolution is.
     """
-
-    def __init__(
-        self, dim: int, factor: float, point: Callable[[nn.Module, Tensor], Tensor]
-    ) -> None:
-        super().__init__()
-        self.net, self.point = spread_pixels(dim, dim, width=int(dim * factor)), point
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
-        widen, spread, narrow = (self.net[i] for i in (0, 2, 4))
-        # GELU sees (B, H, W, c): its kernel for contiguous memory is twice as fast.
-        return self.point(narrow, F.gelu(convolve(spread, F.gelu(self.point(widen, x)))))
+    inner = int(dim * factor)
+    # GELU sees (B, H, W, c): its kernel for contiguous memory is twice as fast.
+    layers = (point(dim, inner), nn.GELU(), spread(inner), nn.GELU(), point(inner, dim))
+    return in_order(net=nn.Sequential(*layers))
 
 
 class PreNorm(nn.Module):
-    """fn(norm(x)).
+    """fn(norm(x)), under these names among the weights."""
 
-    Args:
-        norm: of `(B, H, W, c)`.
-        fn: what follows.
-        wide: apply the norm as wide as its weights, see `normalize`; results in bfloat16 differ.
-    """
-
-    def __init__(
-        self, norm: nn.LayerNorm | nn.GroupNorm | PixelNorm, fn: nn.Module, wide: bool = True
-    ) -> None:
+    def __init__(self, norm: nn.Module, fn: nn.Module) -> None:
         super().__init__()
-        self.fn, self.norm, self.wide = fn, norm, wide
+        self.fn, self.norm = fn, norm
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to the same."""
-        normed = normalize(self.norm, x) if self.wide else self.norm(x)
-        return cast(Tensor, self.fn(normed))
+        return self.fn(self.norm(x))
 
 
-class Resampling(nn.Module):
-    """Layers that halve or double the resolution, under a name among the weights."""
-
-    def __init__(self, name: str, *layers: nn.Module) -> None:
-        super().__init__()
-        self.add_module(name, nn.Sequential(*layers))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to `(B, H', W', c')`."""
-        for layers in self.children():
-            x = convolve(layers, x)
-        return x
-
-
-class Residuals(nn.Module):
+class Residuals(nn.Sequential):
     """x + part(x), one part after another, under their names among the weights."""
 
-    def __init__(self, **parts: nn.Module) -> None:
-        super().__init__()
-        for name, part in parts.items():
-            self.add_module(name, part)
+    def __init__(self, *parts: nn.Module, **named: nn.Module) -> None:
+        numbered = {str(i): part for i, part in enumerate(parts)}
+        super().__init__(OrderedDict(numbered | named))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images to the same."""
-        for part in self.children():
+        for part in self:
             x = x + part(x)
         return x
 
@@ -315,3 +377,110 @@ def conv_pair(inputs: int, outputs: int, bias: bool = True) -> nn.Sequential:
         nn.Conv2d(outputs, outputs, 3, padding=1, bias=bias),
         nn.ReLU(inplace=True),
     )
+
+
+def beside(x: Tensor, skip: Tensor) -> Tensor:
+    """Lay images `(B, c, H, W)` side by side."""
+    return torch.cat((x, skip), 1)
+
+
+def u_net(
+    x: Tensor,
+    encoder: Iterable[Any],
+    bottom: Callable[..., Tensor],
+    decoder: Iterable[Any],
+    told: Iterator[tuple[Any, ...]] | None = None,
+) -> Tensor:
+    """Apply parts of a U-Net to images, of any layout.
+
+    Args:
+        x: images.
+        encoder: (block, halve) of each scale, the finest first.
+        bottom: block of the coarsest scale.
+        decoder: (double, fuse, block) of each scale, the finest last.
+        told: what else the blocks of a scale are given, the finest first.
+    """
+    kept = []
+    for block, halve, *_ in encoder:
+        more = () if told is None else next(told)
+        x = block(x, *more)
+        kept.append((x, more))
+        x = halve(x)
+    x = bottom(x, *(() if told is None else next(told)))
+    for double, fuse, block in decoder:
+        skip, more = kept.pop()
+        x = block(fuse(double(x), skip), *more)
+    return x
+
+
+def padded(
+    network: Callable[[Tensor], Tensor], x: Tensor, multiple: int, mode: Any = "mirror"
+) -> Tensor:
+    """Return x + network(x), cropped, of images `(B, C, H, W)` of any height and width.
+
+    Args:
+        network: maps `(B, H, W, C)` to the same, H and W multiples of a number.
+        x: images.
+        multiple: the number.
+        mode: see `pad_to_multiple`.
+    """
+    height, width = x.shape[-2:]
+    x = pad_to_multiple(x, multiple, mode).permute(0, 2, 3, 1).contiguous()
+    return (network(x) + x)[:, :height, :width].permute(0, 3, 1, 2)
+
+
+class UNet(nn.Module):
+    """A U-Net of images `(B, H, W, c)`, of a class that inherits `build` and `pass_through`."""
+
+    def build(
+        self,
+        dim: int,
+        levels: int,
+        block: Callable[[int], nn.Module],
+        inputs: int | None = None,
+        edge: Callable[[int, int], nn.Module] = CONV3,
+        fuse: Callable[[int, int], nn.Module] = Point,
+        halvings: int = 1,
+    ) -> None:
+        """Make the layers.
+
+        Args:
+            dim: channels at full size, twice as many at each halving.
+            levels: halvings.
+            block: makes the block of a level, 0 for the finest.
+            inputs: channels of the images that come in; `dim` by default.
+            edge: makes the first and the last layer, of so many channels in and out.
+            fuse: makes what joins the coarser level and what passed by it.
+            halvings: layers that halve at each level; `pass_through` applies the first.
+        """
+        self.embedding = edge(inputs or dim, dim)
+        self.encoder_layers = nn.ModuleList()
+        for level in range(levels):
+            wide = dim << level
+            halves = [HALVE(wide, 2 * wide) for _ in range(halvings)]
+            self.encoder_layers.append(nn.ModuleList((block(level), *halves)))
+        self.bottleneck = block(levels)
+        self.decoder_layers = nn.ModuleList()
+        for level in reversed(range(levels)):
+            wide = dim << level
+            layers = Double(2 * wide, wide), fuse(2 * wide, wide), block(level)
+            self.decoder_layers.append(nn.ModuleList(layers))
+        self.mapping = edge(dim, dim)
+
+    def pass_through(
+        self,
+        x: Tensor,
+        told: Iterator[tuple[Any, ...]] | None = None,
+        activate: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """Map `(B, H, W, inputs)`, H and W multiples of 2^levels, to `(B, H, W, dim)`.
+
+        Args:
+            x: images.
+            told: what else the blocks of a level are given, the finest first.
+            activate: comes after the embedding.
+        """
+        x = self.embedding(x)
+        x = x if activate is None else activate(x)
+        encoder, decoder = list(self.encoder_layers), list(self.decoder_layers)
+        return self.mapping(u_net(x, encoder, self.bottleneck, decoder, told))

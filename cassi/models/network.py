@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -119,7 +119,7 @@ class Unrolled(Network):
         def apply(x: Tensor, sigma: Any) -> Tensor:
             cube, left = self.compute(denoiser, x, features[0] if features else None)
             features[:] = [left]
-            return cast(Tensor, cube)
+            return cube
 
         return apply
 

@@ -7,13 +7,15 @@ Band c of the cube is multiplied by the mask, moved by o(c) pixels and summed on
 with o(c) = c·step for step >= 0 and o(c) = (C-1-c)·|step| for step < 0, so that the detector always
 has W' = W + (C-1)|step| columns. There is no hidden scale (no 1/C, no 2/C).
 
-Shapes: cube `(B, C, H, W)`, measurement `(B, K, H, W')`; the batch dimension may be left out of
-either. Mask `(H, W)`, `(C, H, W)` or `(K, 1|C, H, W)` for K shots, or `(B, K, 1|C, H, W)` for a
-mask per sample. Any floating dtype; sums run in float32 at least, the result has the dtype of the
-cube or measurement that went in. All functions have reverse-mode gradients, to any order, with
-respect to cube, measurement, mask and ρ (where A Aᵀ + ρI is invertible), run under
-`torch.compile(fullgraph=True)`, `torch.export` and `torch.vmap`, and take any strides: cubes in
-channels_last stay so. `backend(device)` says whether the compiled kernels are in use.
+Shapes: cube `(B, C, H, W)`, measurement `(B, K, H, W')`; both may lack the batch dimension. Mask
+`(H, W)`, `(C, H, W)` or `(K, 1|C, H, W)` for K shots, or `(B, K, 1|C, H, W)` for a mask per sample.
+Any floating dtype; sums run in float32 at least, and the result has the dtype of the cube or
+measurement.
+
+All functions have reverse-mode gradients, to any order, with respect to cube, measurement, mask and
+ρ (where A Aᵀ + ρI is invertible). They run under `torch.compile(fullgraph=True)`, `torch.export`
+and `torch.vmap`, and take any strides: cubes in channels_last stay so. `backend(device)` returns
+whether the compiled kernels are in use.
 """
 
 from cassi.ops._camera import (
@@ -25,6 +27,7 @@ from cassi.ops._camera import (
     gram_solve,
     ratio_inverse,
 )
+from cassi.ops._groups import shrink_groups as shrink_groups
 from cassi.ops._layout import assert_memory_format
 from cassi.ops._library import backend, load_compiled
 from cassi.ops._scan import selective_scan

@@ -49,7 +49,7 @@ def adjoint(
         mask: transmission, see the module's shapes.
         bands: number of bands C of the cube.
         step: dispersion, pixels per band.
-        channels_last: lay the cube out with its bands innermost, as convolutions like it.
+        channels_last: return the cube with its bands innermost in memory (for convolutions).
 
     Returns:
         Cube `(B, C, H, W)`, without B if y has none.
@@ -65,7 +65,7 @@ def adjoint(
 
 
 def add_adjoint(v: Tensor, y: Tensor, mask: Tensor, step: int) -> Tensor:
-    """Add the transpose to a cube, v + Aᵀy, which is read and written once.
+    """Add the transpose to a cube: v + Aᵀy. The cube is read and written once.
 
     Args:
         v: cube `(B, C, H, W)` or `(C, H, W)`.
@@ -101,7 +101,7 @@ def ratio_inverse(
         mask: transmission of one shot.
         bands: number of bands C of the cube.
         step: dispersion, pixels per band.
-        channels_last: lay the cube out with its bands innermost, as convolutions like it.
+        channels_last: return the cube with its bands innermost in memory (for convolutions).
 
     Returns:
         Cube `(B, C, H, W)`, without B if y has none.
@@ -150,16 +150,16 @@ def gram(mask: Tensor, bands: int, step: int) -> Tensor:
 def gram_solve(r: Tensor, gram: Tensor, rho: float | Tensor = 0.0) -> Tensor:
     """Compute (G + D)⁺ r at every detector pixel, with D = diag(ρ) over its K shots.
 
-    The Moore–Penrose inverse is taken where the K×K matrix is singular; with one shot that means
-    zero where no light arrives. Where ρ is infinite, z is zero whatever r is, and the other shots
-    are solved for as if that one did not exist at this pixel.
+    Where the K×K matrix is singular, it is the Moore–Penrose inverse: for one shot, zero where no
+    light arrives. Where ρ is infinite, the solution is zero whatever r is, and the other shots are
+    solved for as if that one did not exist at this pixel.
 
     Args:
         r: measurement-shaped right-hand side `(B, K, H, W')` or `(K, H, W')`.
         gram: `(K, K, H, W')` or `(B, K, K, H, W')`, from `gram`.
         rho: ρ >= 0 in the unit of the gram, infinity included: a number, one value per sample
-            `(B,)`, or one per detector pixel, `(1|B, K, H, W')` or `(K, H, W')`; a tensor's values
-            are not checked.
+            `(B,)`, or one per detector pixel, `(1|B, K, H, W')` or `(K, H, W')`. The values of a
+            tensor are not checked.
 
     Returns:
         The solution, shaped like r.
@@ -186,13 +186,13 @@ def data_step(
 ) -> Tensor:
     """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖² = v + Aᵀ(AAᵀ + ρI)⁻¹(y − Av) in closed form.
 
-    ρ = 0 gives the Euclidean projection onto {x : Ax = y}, the step of GAP (Liao, Li, Carin, 2014);
-    ρ > 0 the x-update of ADMM. With one ρ per detector pixel, D = diag(ρ),
+    ρ = 0 gives the Euclidean projection onto {x : Ax = y}, the step of GAP (Liao, Li, Carin, 2014).
+    ρ > 0 gives the x-update of ADMM. With one ρ per detector pixel, D = diag(ρ), it solves
 
-        argmin_x ½ (Ax − y)ᵀ D⁻¹ (Ax − y) + ½ ‖x − v‖² = v + Aᵀ(AAᵀ + D)⁻¹(y − Av):
+        argmin_x ½ (Ax − y)ᵀ D⁻¹ (Ax − y) + ½ ‖x − v‖² = v + Aᵀ(AAᵀ + D)⁻¹(y − Av)
 
-    ρ is the variance of a pixel's noise, in units of the variance of x about v. An infinite one
-    means that the pixel has no influence, exactly, whatever y is there.
+    There ρ is the noise variance of a pixel, in units of the variance of x about v. An infinite ρ
+    leaves the pixel out exactly, whatever y is there.
 
     Args:
         v: cube `(B, C, H, W)` or `(C, H, W)`.
@@ -200,9 +200,9 @@ def data_step(
         mask: transmission, see the module's shapes.
         step: dispersion, pixels per band.
         rho: ρ >= 0, infinity included: a number, one value per sample `(B,)`, or one per detector
-            pixel, `(1|B, K, H, W')` or `(K, H, W')`; a tensor's values are not checked.
-        gram: `gram(mask, C, step)` when it is known already. It saves time and must equal that
-            value: gradients with respect to the mask always include the path through the gram.
+            pixel, `(1|B, K, H, W')` or `(K, H, W')`. The values of a tensor are not checked.
+        gram: `gram(mask, C, step)`, if known already; it saves time. Gradients with respect to the
+            mask always include the path through the gram.
 
     Returns:
         Cube shaped like v.
@@ -219,7 +219,8 @@ def data_step(
         g = _canonical_gram(gram, y)
         if g.requires_grad and torch.is_grad_enabled():
             raise ValueError(
-                "gram: expected no gradient; leave it out, and it is derived from the mask"
+                "gram: expected a tensor without gradient, got one with; leave gram out, and it is "
+                "computed from the mask"
             )
     weight = _checks.damping(rho, v, y)
     _checks.check_same_device(v=v, y=y, mask=m, gram=g, rho=weight)
@@ -352,7 +353,7 @@ def vmap_mask_adjoint(kernel: str, info: Any, in_dims: Any, *args: Any) -> tuple
 
 
 def is_channels_last(x: Tensor) -> bool:
-    """Tell whether the bands of a cube are innermost."""
+    """Return whether the bands of a cube are innermost in memory."""
     return not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
 
 

@@ -123,7 +123,8 @@ def check_measurement(y: Tensor, mask: Tensor, bands: int, step: int) -> None:
     if tuple(y.shape[1:]) != expected:
         raise ValueError(
             f"y: expected (B, K, H, W') = (B, {expected[0]}, {expected[1]}, {expected[2]}) for a "
-            f"{height} x {width} mask, {bands} bands and step {step}, got shape {shape_of(y)}"
+            f"{height} x {width} mask, {bands} bands and step {step}, got shape {shape_of(y)}; "
+            "check step first"
         )
     check_samples("y", y, mask)
 

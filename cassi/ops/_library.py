@@ -31,7 +31,9 @@ from torch import Tensor
 
 NAMESPACE = "cassi"
 # Tensors that one sample can share with all others: their leading dimension is 1 or B.
-SHAREABLE = frozenset({"mask", "gram", "rho", "weight", "taps", "starts", "rates", "basis"})
+SHAREABLE = frozenset(
+    {"mask", "gram", "rho", "weight", "threshold", "taps", "starts", "rates", "basis"}
+)
 SCHEMAS: dict[str, str] = {}
 _PLAIN = (Tensor, torch.nn.Parameter)
 

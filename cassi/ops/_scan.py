@@ -25,8 +25,8 @@ def selective_scan(u: Tensor, delta: Tensor, rates: Tensor, b: Tensor, c: Tensor
 
         h_t = exp(Δ_t a) h_{t−1} + Δ_t b_t u_t,   y_t = Σ_n c_t h_t,   h_{−1} = 0
 
-    Every channel d has N states h, which decay with its rates a; b_t and c_t, which all channels
-    share, say how a step enters the states and how they are read.
+    Every channel d has N states h, which decay with its rates a. All channels share b_t, the input
+    weights of a step, and c_t, its output weights.
 
     Args:
         u: sequences `(B, L, D)`: L steps of D channels.
@@ -40,7 +40,7 @@ def selective_scan(u: Tensor, delta: Tensor, rates: Tensor, b: Tensor, c: Tensor
 
     Raises:
         TypeError: an argument is not a floating tensor.
-        ValueError: shapes or devices do not fit each other, or there are other numbers of states.
+        ValueError: shapes or devices do not fit each other, or there are not 1 to 64 states.
 
     Source: Gu and Dao, "Mamba: linear-time sequence modeling with selective state spaces", COLM
     2024, algorithm 2.

@@ -24,8 +24,8 @@ def convolve1d(a: Tensor, v: Tensor) -> Tensor:
 
         out[n] = Σ_m a[n − m] v[m],   n = 0 … N+M−2
 
-    This is what `numpy.convolve` computes for one pair of rows; here every row has its own kernel.
-    It computes products directly, N·M of them: the shorter of the two should be short.
+    It equals `numpy.convolve` for one pair of rows; here every row has its own kernel. It computes
+    N·M products directly: the shorter of the two should be short.
 
     Args:
         a: signals `(..., N)`.
@@ -70,8 +70,8 @@ def trilinear(features: Tensor, points: Tensor) -> Tensor:
         out = Σ_{i,j,k} w_i(u₀) w_j(u₁) w_k(u₂) features[4i + 2j + k],
         u = (p + 1)/2,   w_0(u) = 1 − u,   w_1(u) = u
 
-    so that −1 and +1 are the two sides of the cell. Points are not clamped: outside the cell the
-    same polynomial goes on.
+    −1 and +1 are the two sides of the cell. Points are not clamped: outside of the cell the same
+    polynomial applies.
 
     Args:
         features: `(N, 8, F)`, corners in the order 000, 001, 010, 011, 100, 101, 110, 111; the
@@ -103,12 +103,11 @@ def trilinear(features: Tensor, points: Tensor) -> Tensor:
 def sample_volume(volume: Tensor, points: Tensor) -> Tensor:
     """Interpolate a volume trilinearly at points anywhere in it.
 
-    Along every axis −1 is the centre of the first sample and +1 that of the last (`grid_sample`
-    calls this `align_corners=True`). Points outside are moved to the border, where the gradient
-    with respect to them is zero; at a sample it is the slope of the cell that follows.
+    Along every axis −1 is the centre of the first sample and +1 that of the last (in `grid_sample`,
+    `align_corners=True`). Points outside are moved to the border; the gradient with respect to them
+    is zero there. At a sample it is the slope of the next cell.
 
-    The features of a sample are read together: a volume in `torch.channels_last_3d` is read in
-    place, any other is copied first.
+    A volume in `torch.channels_last_3d` is read in place. Any other is copied first.
 
     Args:
         volume: `(F, D, H, W)`, or `(B, F, D, H, W)` with points for every volume.

@@ -12,7 +12,7 @@ from cassi.ops._library import call, differentiable, kernels
 
 
 def forward_subspace(components: Tensor, basis: Tensor, mask: Tensor, step: int) -> Tensor:
-    """Apply the camera to the cube E a of which the components are known: y = A E a.
+    """Apply the camera to the cube E a, given by its components: y = A E a.
 
     Args:
         components: a, `(B, R, H, W)` or `(R, H, W)`.

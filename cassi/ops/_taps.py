@@ -63,7 +63,7 @@ def linear_taps(offsets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def step_offsets(bands: int, step: int) -> tuple[float, ...]:
-    """Return where each band starts that moves by a step, the leftmost one at 0.
+    """Return the offset of each band for a whole step, pixels; the least is 0.
 
     Raises:
         TypeError: `bands` or `step` is not an integer.
@@ -79,7 +79,7 @@ def step_offsets(bands: int, step: int) -> tuple[float, ...]:
 
 
 def detector_columns(offsets: Sequence[float], width: int) -> int:
-    """Return how many detector columns hold bands of `width` columns moved by offsets >= 0.
+    """Return the number of detector columns for bands of `width` columns at offsets >= 0.
 
     Raises:
         TypeError: `width` is not an integer.
@@ -131,7 +131,7 @@ def adjoint_taps(
         mask: transmission, see the module's shapes.
         taps: `(C, T)`, or `(B, C, T)`.
         starts: int64, `(C,)` or `(B, C)`.
-        channels_last: lay the cube out with its bands innermost, as convolutions like it.
+        channels_last: return the cube with its bands innermost in memory (for convolutions).
 
     Returns:
         Cube `(B, C, H, W)`, without B if y has none.
@@ -161,7 +161,7 @@ def gram_taps(mask: Tensor, taps: Tensor, starts: Tensor, detector: int) -> Tens
 
         G[d·K + k, l, h, w'] = Σ_c Σ_t a[c, t] a[c, t + d] (m_k m_l)[c, h, w' − s(c) − t]
 
-    is the entry of shot k at column w' and shot l at column w' + d, 0 <= d < T.
+    This is the entry of shot k at column w' and shot l at column w' + d, 0 <= d < T.
 
     Args:
         mask: transmission, see the module's shapes.

@@ -52,23 +52,27 @@ def tv_prox(
 
         TV(u) = Σ_{h,w} ‖J‖,   J = (∇u_1 … ∇u_C), the 2×C Jacobian at a pixel
 
-    with ‖J‖ = Σ_c |∇u_c| (`band`: every band by itself), the Frobenius norm √(Σ_c |∇u_c|²)
-    (vectorial TV: bands share the places of their edges) or the nuclear norm, the sum of the two
-    singular values (total nuclear variation: bands share also the edges' directions). The last two
-    do not change when the bands are rotated, u → Ru with RᵀR = I.
+    `norm` chooses ‖J‖:
 
-    A fixed number of projected-gradient iterations on the dual problem with step 1/8 (Chambolle,
-    2005; Frobenius: Bresson and Chan, 2008; nuclear: Holt, 2014); differences are forward, with
-    replicated borders. In an iterative solver the dual of the last call is a good start for the
-    next, and two or three iterations then do the work of many.
+    - `band`: Σ_c |∇u_c|. Every band is smoothed by itself.
+    - `frobenius`: √(Σ_c |∇u_c|²), vectorial TV. Bands share the places of their edges.
+    - `nuclear`: the sum of the two singular values, total nuclear variation. Bands share the
+      directions of their edges too.
+
+    The last two do not change when the bands are rotated, u → Ru with RᵀR = I.
+
+    The method is a fixed number of projected-gradient iterations on the dual problem with step 1/8
+    (Chambolle, 2005; Frobenius: Bresson and Chan, 2008; nuclear: Holt, 2014). Differences are
+    forward, with replicated borders. In an iterative solver, start from the dual of the last call:
+    two or three iterations are then as good as many.
 
     Args:
         x: cube `(B, C, H, W)` or `(C, H, W)`.
-        weight: in the units of x, >= 0; a number or one value per sample.
+        weight: in the unit of x, >= 0; a number or one value per sample.
         iterations: number of dual iterations, >= 0.
         norm: `band`, `frobenius` or `nuclear`, see above.
-        dual: where to start, `(B, 2, C, H, W)` (without B if x has none) from an earlier call;
-            zero if left out.
+        dual: the first dual, `(B, 2, C, H, W)` (without B if x has none), from an earlier call;
+            zero if None.
         return_dual: return the last dual as well.
 
     Returns:

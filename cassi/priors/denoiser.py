@@ -30,48 +30,47 @@ DOMAINS = ("band", "subspace", "window", "cube")
 
 @dataclass(frozen=True, eq=False)
 class Denoiser:
-    """Any denoiser of images, applied to a cube.
+    """A denoiser of images, applied to a cube.
 
         prior(x, σ) = s·net((x − o)/s, strength·σ/s) + o
 
-    What the network is given, an image of N:
+    `domain` chooses the images that the network gets:
 
-    - `band`: each band as a grey image, one channel in and out;
-    - `subspace`: the `rank` leading spectral components of each sample, each as a grey image that
-      is moved and scaled to [0, 1]. What lies outside their span is dropped. Few images, and less
-      noisy ones: the fastest choice;
-    - `window`: each band between its neighbours, `window` channels in and one out; beyond the first
-      and the last band these are repeated;
-    - `cube`: all bands at once, C channels in and out.
+    - `band`: each band as a grey image; one channel in and out.
+    - `subspace`: the `rank` leading spectral components of each sample, each as a grey image,
+      shifted by o and scaled by s to [0, 1]. The part of the cube outside their span is dropped.
+      The images are few and less noisy: the fastest choice.
+    - `window`: each band with its neighbours; `window` channels in and one out. At the ends the
+      first and the last band are repeated.
+    - `cube`: all bands at once; C channels in and out.
 
-    `sigma_range` is where the network was trained. Below it, σ is raised to its lower end; above
-    it, the image is scaled down until σ fits, s = strength·σ/upper end (denoiser scaling). DnCNN,
-    trained at one level, has a range of width zero.
+    `sigma_range` is the range of the network's training. Smaller σ are raised to its lower end. For
+    larger σ the image is scaled down by s = strength·σ/upper end (denoiser scaling). A network that
+    was trained at one level, such as DnCNN, has a range of width zero.
 
-    Samples do not influence each other. The network runs without gradients unless it
-    `learns`, on the device of x; its own copy is made here, in evaluation mode. With a
-    `precision` of bf16-mixed it convolves in bfloat16, at a relative error of 1/256, which is right
-    for networks that predict the noise: half the time on a device that is fast in it.
+    Samples do not influence each other. A copy of the network runs on the device of x in evaluation
+    mode, without gradients unless it `learns`. With bf16-mixed it convolves in bfloat16. The
+    relative error of 1/256 suits networks that predict the noise, and the time halves on a device
+    that is fast in bfloat16.
 
     Args:
         network: `net(x, σ) -> x`: a module of `cassi.models`, any other module or function, or the
             path of a TorchScript file. A TorchScript file is a program: load only what you trust.
-        weights: file for `load_weights`; "pretrained": those that come with the package, `SHIPPED`;
+        weights: file for `load_weights`; "pretrained" for the weights in the package, `SHIPPED`;
             None where the network has its weights.
-        domain: what an image is, see above.
-        rank: components of the subspace; at most C.
-        window: neighbours, the band itself included; odd.
+        domain: `band`, `subspace`, `window` or `cube`, see above.
+        rank: number of components of the subspace, >= 1; at most C are used.
+        window: number of bands of a window, the band itself included; odd.
         strength: σ of the network per σ of the schedule, >= 0.
-        sigma_range: least and largest standard deviation of the training, images in [0, 1].
-        pixels: at most so many pixels, and at least one image, per call of the network: bounds the
-            memory.
-        precision: of the network, see `cassi.precision`; "auto": what is fast on the device of x.
-        learns: let gradients through, to cube and weights; the directions of a subspace are
-            constants.
+        sigma_range: least and largest standard deviation of the training, for images in [0, 1].
+        pixels: at most this many pixels, and at least one image, per call of the network; bounds
+            the memory.
+        precision: of the network, see `cassi.precision`; "auto" takes what is fast on x's device.
+        learns: pass gradients to cube and weights. The directions of a subspace count as constants.
 
     Raises:
-        TypeError: the network cannot be called, or has no weights to load.
-        ValueError: a number or domain out of range, or weights that do not fit.
+        TypeError: the network is not callable, or takes no weights.
+        ValueError: a number or domain is out of range, or the weights do not fit.
         OSError: a file cannot be read.
 
     Source: Venkatakrishnan, Bouman, Wohlberg, "Plug-and-play priors", GlobalSIP 2013; Zheng et al.,
@@ -113,8 +112,8 @@ class Denoiser:
         """Denoise a cube `(B, C, H, W)`.
 
         Args:
-            x: cube, any floating dtype, about [0, 1].
-            sigma: in the units of the cube, >= 0: one number, or one per sample.
+            x: cube, any floating dtype, values about in [0, 1].
+            sigma: standard deviation in the unit of the cube, >= 0: one number, or one per sample.
 
         Raises:
             ValueError: σ is negative or of another shape, or the network returns another shape.
@@ -209,13 +208,13 @@ def _prepare(network: Any, weights: str | os.PathLike[str] | None) -> Network:
     if isinstance(network, str | os.PathLike):
         network = _read_program(Path(network).expanduser())
         if weights is not None:
-            raise TypeError("Denoiser weights: a TorchScript file holds its own")
+            raise TypeError("Denoiser weights: expected None, a TorchScript file has its own")
         return network
     if not callable(network):
         raise TypeError(f"Denoiser network: expected a module, function or file, got {network!r}")
     if not isinstance(network, nn.Module):
         if weights is not None:
-            raise TypeError(f"Denoiser weights: a {type(network).__name__} cannot load any")
+            raise TypeError(f"Denoiser weights: expected None, a {type(network).__name__} has none")
         return network
     network = copy.deepcopy(network)
     if weights is not None:
@@ -236,7 +235,8 @@ def _read_program(file: Path) -> nn.Module:
     except RuntimeError as error:
         reason = str(error).splitlines()[0][:120]
         raise ValueError(
-            f"Denoiser network: {file} is not TorchScript ({reason}); weights go into `weights`"
+            f"Denoiser network: expected a TorchScript file, got {file} ({reason}); give a file of "
+            "weights as weights=FILE"
         ) from None
 
 

@@ -15,20 +15,19 @@ from cassi.priors.subspace import from_subspace, spectral_eigen, to_subspace
 
 @dataclass(frozen=True)
 class LowRank:
-    """Projection of all spectra onto their leading subspace, found anew in every call.
+    """Projection of all spectra onto their leading subspace. Every call estimates the subspace.
 
         prior(x, σ) = E Eᵀx,   E the r eigenvectors of Σ s sᵀ with the largest eigenvalues
 
-    With `rank="auto"`, r is the number of eigenvalues λ of the second moment Σ s sᵀ/HW that noise
-    alone does not reach,
+    With `rank="auto"`, r is the number of eigenvalues λ of the second moment Σ s sᵀ/HW above those
+    of noise, the upper edge of the Marchenko–Pastur law:
 
-        λ > (weight·σ)²·(1 + √(C/HW))²,
+        λ > (weight·σ)²·(1 + √(C/HW))²
 
-    the upper edge of the Marchenko–Pastur law; each sample has its own r, at least 1. With a fixed
-    rank σ has no influence.
+    Each sample has its own r, at least 1. With a fixed rank σ has no influence.
 
     Args:
-        rank: r, at most C, or "auto".
+        rank: r >= 1, or "auto"; at most C are used.
         weight: noise level per unit of σ, >= 0.
 
     Raises:
@@ -49,7 +48,7 @@ class LowRank:
         not_negative("LowRank weight", self.weight)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        """Project a cube `(B, C, H, W)`; σ, in its units, is a number or one per sample."""
+        """Project a cube `(B, C, H, W)`; σ, in its unit, is a number or one per sample."""
         if not x.isfinite().all():
             return x  # has no eigenvectors; the solver stops at such a cube
         values, vectors = spectral_eigen(x)

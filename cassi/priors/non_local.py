@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from cassi import ops
 from cassi.checks import not_negative, whole_number
 from cassi.priors.subspace import from_subspace, spectral_basis, to_subspace
 
 _GUIDE = 3  # spectral components that patches are compared in: they hold nearly all the energy
-_CHUNK = 1 << 22  # numbers in the groups that are in memory at a time
 
 
 @dataclass(frozen=True)
@@ -22,23 +21,23 @@ class NonLocalLowRank:
     """Weighted nuclear norm shrinkage of groups of similar patches, all bands together.
 
     Each reference patch and the patches most like it are the rows of a matrix Y `(M, patch²·C)`.
-    Less their mean, its singular values s are shrunk to
+    Their mean is subtracted, and the singular values s are shrunk to
 
-        ŝ = (s + √(s² − 4k))/2  where s² >= 4k, else 0,   √(4k) = weight·σ·(√M + √(patch²·C)),
+        ŝ = (s + √(s² − 4k))/2  where s² >= 4k, else 0,   √(4k) = weight·σ·(√M + √(patch²·C))
 
-    the fixed point of the weighted nuclear norm with weights k/ŝ: a singular value above the
-    largest one of noise of standard deviation σ is kept the better the larger it is. The groups are
-    put back where they came from; pixels that several patches cover get the mean.
+    This is the fixed point of the weighted nuclear norm with weights k/ŝ. Singular values below the
+    largest one of noise of standard deviation σ vanish; larger ones shrink the less, the larger
+    they are. The patches go back to their places; pixels in several patches get the mean.
 
     Args:
         weight: threshold in units of the largest singular value of noise, >= 0.
         patch: side of a patch, pixels; at most that of the cube.
         stride: distance of reference patches, pixels; at most `patch`, so that they cover the cube.
-        matches: patches of a group.
-        radius: a match begins at most so many rows and columns from its reference.
-        rank: project onto so many spectral components first, and work on those: few are faster;
-            null works on all bands.
-        refresh: within a run, search for matches anew every so many calls.
+        matches: number of patches of a group.
+        radius: largest distance of a match from its reference, rows and columns.
+        rank: number of spectral components that it works on; fewer are faster. None works on all
+            bands.
+        refresh: number of calls in a run from one search for matches to the next.
 
     Raises:
         ValueError: a negative weight, a number below 1, or a stride beyond the patch.
@@ -69,7 +68,7 @@ class NonLocalLowRank:
             )
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        """Denoise a cube `(B, C, H, W)`; σ, in its units, is a number or one per sample."""
+        """Denoise a cube `(B, C, H, W)`; σ, in its unit, is a number or one per sample."""
         return self.begin()(x, sigma)
 
     def begin(self) -> Callable[[Tensor, float | Tensor], Tensor]:
@@ -94,7 +93,7 @@ class NonLocalLowRank:
 
         return denoise
 
-    def _match(self, image: Tensor) -> tuple[Tensor, Tensor]:  # (R, H, W) → (N, M), (HW, 1)
+    def _match(self, image: Tensor) -> tuple[Tensor, Tensor]:  # (R, H, W) → (N, M), (H, W)
         side, (_, height, width) = self._side(image), image.shape
         stride = min(self.stride, side)
         groups = match_patches(image[:_GUIDE], side, stride, self.matches, self.radius)
@@ -102,53 +101,19 @@ class NonLocalLowRank:
         first = groups.flatten().bincount(minlength=height * width).view(height, width)
         padded = torch.nn.functional.pad(first, (side - 1, 0, side - 1, 0))
         cover = padded.unfold(0, side, 1).unfold(1, side, 1).sum((-2, -1))
-        return groups, cover.view(-1, 1).to(image.dtype)
+        return groups, cover.to(image.dtype)
 
     def _side(self, image: Tensor) -> int:
         return min(self.patch, *image.shape[-2:])
 
     def _shrink(self, image: Tensor, matched: tuple[Tensor, Tensor], sigma: Tensor) -> Tensor:
-        (groups, cover), (channels, _, width) = matched, image.shape
+        groups, cover = matched
         side = self._side(image)
-        within = patch_pixels(side, width).to(image.device)
-        source = image.flatten(1).mT.contiguous()
-        total = torch.zeros_like(source)
-        matches, numbers = groups.shape[1], side * side * channels
-        noise = self.weight * sigma * (math.sqrt(matches) + math.sqrt(numbers))
-        for some in groups.split(max(1, _CHUNK // (matches * numbers))):
-            pixels = (some[..., None] + within).flatten()
-            stack = source[pixels].view(-1, matches, numbers)
-            mean = stack.mean(1, keepdim=True)
-            clean = _shrink_singular_values(stack - mean, noise) + mean
-            total.index_add_(0, pixels, clean.view(-1, channels))
-        return (total / cover).mT.reshape(image.shape)
-
-
-def _shrink_singular_values(stack: Tensor, threshold: Tensor) -> Tensor:
-    """Scale the singular directions of matrices `(N, M, D)` by ŝ/s, see `NonLocalLowRank`."""
-    wide = stack.shape[1] <= stack.shape[2]
-    # The eigenvectors of the smaller Gram matrix are all it takes, and much faster than an SVD.
-    gram = stack @ stack.mT if wide else stack.mT @ stack
-    values, vectors = _eigh(gram)
-    ratio = threshold.square() / values.clamp_min(torch.finfo(values.dtype).tiny)
-    factor = torch.where(ratio < 1, (1 + (1 - ratio.clamp_max(1)).sqrt()) / 2, 0)
-    scale = (vectors * factor[:, None]) @ vectors.mT
-    return scale @ stack if wide else stack @ scale
-
-
-def _eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """Decompose symmetric matrices `(N, D, D)` in all of torch's threads.
-
-    On a CPU torch takes small ones one after another; it is half of the time of all.
-    """
-    threads = min(torch.get_num_threads(), len(matrices))
-    if threads < 2 or matrices.is_cuda:
-        values, vectors = torch.linalg.eigh(matrices)
-        return values, vectors
-    with ThreadPoolExecutor(threads) as pool:
-        found = list(pool.map(torch.linalg.eigh, matrices.tensor_split(threads)))
-    values, vectors = (torch.cat(parts) for parts in zip(*found, strict=True))
-    return values, vectors
+        numbers = side * side * image.shape[0]
+        noise = self.weight * (math.sqrt(groups.shape[1]) + math.sqrt(numbers)) * sigma
+        source = image[None].contiguous(memory_format=torch.channels_last)
+        total = ops.shrink_groups(source, groups[None], noise.reshape(1), side)
+        return (total[0] / cover).to(image.dtype)
 
 
 def patch_grid(size: int, patch: int, stride: int) -> Tensor:
@@ -200,12 +165,6 @@ def match_patches(guide: Tensor, patch: int, stride: int, matches: int, radius: 
     nearest = torch.stack(distances, -1).topk(count, largest=False).indices
     moves = torch.tensor(shifts, device=guide.device)[nearest]
     return (positions[..., None] + moves).flatten(0, 1)
-
-
-def patch_pixels(patch: int, width: int) -> Tensor:
-    """Return the flat positions of a patch's pixels relative to its first: `(patch²,)`."""
-    side = torch.arange(patch)
-    return (side[:, None] * width + side).flatten()
 
 
 def _window_sums(values: Tensor, starts: Tensor, length: int) -> Tensor:

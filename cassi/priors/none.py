@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class NoPrior:
-    """Keep every cube: prior(x, σ) = x, for algorithms that bring a prior of their own."""
+    """No prior: prior(x, σ) = x, for algorithms with a prior of their own."""
 
     def __call__(self, x: Tensor, sigma: Any) -> Tensor:
         """Return the cube `(B, C, H, W)` itself."""

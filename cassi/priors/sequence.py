@@ -13,21 +13,23 @@ from cassi.priors.low_rank import LowRank
 from cassi.priors.tv import TV
 
 Parts = Sequence[Any] | Mapping[str, Any]
-"""Priors in their order; names, where they have some, are for configs."""
+"""Priors in order: a list, or a mapping whose names only serve configs."""
 
 
 @dataclass(frozen=True)
 class Compose:
-    """One prior after another in every call: prior(x, σ) = p_n(… p_2(p_1(x, σ), σ) …, σ).
+    """One prior after another in every call.
 
-    Each part has a weight of its own to turn σ into its strength.
+        prior(x, σ) = p_n(… p_2(p_1(x, σ), σ) …, σ)
+
+    Each part has its own weight, which turns σ into its strength.
 
     Args:
-        priors: at least one; a list, or a mapping whose names do not matter.
+        priors: at least one; a list, or a mapping whose names only serve configs.
 
     Raises:
-        ValueError: no prior.
-        TypeError: one that cannot be called.
+        ValueError: no prior is given.
+        TypeError: a prior is not callable.
     """
 
     priors: Parts = (TV(), LowRank())
@@ -43,11 +45,11 @@ class Compose:
         return x
 
     def begin(self) -> Compose:
-        """Return the prior of one run: that of every part."""
+        """Return the prior of one run, made of those of the parts."""
         return Compose([_begin(prior) for prior in _parts("Compose", self.priors)])
 
     def turn(self, rotation: Tensor) -> None:
-        """Tell every part with a memory of components how their basis turns."""
+        """Pass a change of the spectral basis, x ← Rᵀx, to the parts with a memory."""
         _turn(_parts("Compose", self.priors), rotation)
 
 
@@ -55,17 +57,17 @@ class Compose:
 class Stages:
     """One prior for the first iterations of a run, another for the next, and so on.
 
-    A cheap prior brings the cube near, a strong and slow one finishes. The state of the algorithm
-    goes on through all stages. Give σ its own course in every stage with
-    `cassi.solvers.Phases`. Without a run, called by itself, it is its last prior.
+    A fast prior comes first, a slow and strong one last. The state of the algorithm is kept from
+    stage to stage. `cassi.solvers.Phases` gives σ a schedule of its own in every stage. Called
+    outside of a run, it is its last prior.
 
     Args:
-        priors: at least one; a list, or a mapping whose names do not matter.
-        counts: iterations of each; the last prior goes on after its own.
+        priors: at least one; a list, or a mapping whose names only serve configs.
+        counts: iterations of each, >= 1; the last prior stays after its own.
 
     Raises:
-        ValueError: no prior, another number of counts, or a count below 1.
-        TypeError: a prior that cannot be called.
+        ValueError: no prior is given, another number of counts, or a count below 1.
+        TypeError: a prior is not callable.
     """
 
     priors: Parts = (TV(),)
@@ -107,7 +109,7 @@ class _Stage:
         return u
 
     def turn(self, rotation: Tensor) -> None:
-        """Tell the stages that still have calls before them."""
+        """Pass a change of the spectral basis to the stages that are still to run."""
         ahead = self.order[min(self.calls, len(self.order) - 1) :]
         _turn([part for part in self.parts if part in ahead], rotation)
 

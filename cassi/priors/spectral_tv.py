@@ -20,19 +20,19 @@ class SpectralTV:
 
         prior(x, σ) = argmin_u ½‖u − x‖² + weight·σ·Σ_{c,h,w} (|∇u_c| + spectral·|u_{c+1} − u_c|)
 
-    solved by projected gradient steps on the dual (p, q, r), the edges down, right and to the next
-    band: u = x + div(p, q, r), |(p, q)| <= weight·σ, |r| <= spectral·weight·σ. The result tends to
-    the minimum as `iterations`, or the calls of a warm run, increase.
+    It is solved by projected gradient steps on the dual (p, q, r) of the differences down, right
+    and to the next band: u = x + div(p, q, r), |(p, q)| <= weight·σ, |r| <= spectral·weight·σ. The
+    result converges with `iterations`, or with the calls of a warm run.
 
     Args:
         weight: threshold per unit of σ, >= 0.
         spectral: weight of the spectral differences relative to the spatial ones, >= 0.
-        iterations: dual iterations per call.
-        warm: within a run, start each call from the dual variable of the call before; 2 iterations
-            are then enough.
+        iterations: dual iterations per call, >= 1.
+        warm: within a run, start each call from the dual variable of the last one; 2 iterations are
+            then enough.
 
     Raises:
-        ValueError: a negative weight, or less than one iteration.
+        ValueError: a negative weight, or fewer than one iteration.
 
     Source: Chambolle, "Total variation minimization and a class of binary MRF models", 2005;
     for hyperspectral cubes: Aggarwal, Majumdar, "Hyperspectral image denoising using
@@ -51,7 +51,7 @@ class SpectralTV:
         whole_number("SpectralTV iterations", self.iterations, 1)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        """Denoise a cube `(B, C, H, W)`; σ, in its units, is a number or one per sample."""
+        """Denoise a cube `(B, C, H, W)`; σ, in its unit, is a number or one per sample."""
         return self._solve(x, sigma, None)[0]
 
     def begin(self) -> Callable[[Tensor, float | Tensor], Tensor]:

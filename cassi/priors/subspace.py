@@ -1,4 +1,4 @@
-"""Spectral subspaces: the few directions in which the spectra of a scene spread."""
+"""Spectral subspaces: the few directions that hold the spectra of a scene."""
 
 from __future__ import annotations
 
@@ -21,40 +21,41 @@ _LEAST = 0.03  # of a scale: what is weaker is not smoothed even more
 
 @dataclass(frozen=True)
 class Subspace:
-    """A prior on the components of a cube in its spectral subspace, found anew in every call.
+    """A prior on the components of a cube in its spectral subspace.
 
         prior(x, σ) = E p(Eᵀx, σ),   E the leading eigenvectors of Σ s̄ s̄ᵀ
 
-    s̄ are the mean spectra of blocks of `pool` × `pool` pixels: what a snapshot leaves undecided
-    moves light between bands from pixel to pixel, and averages out, while materials stay. On
-    simulated snapshots the subspace found so is nearly as good as the true one.
+    s̄ are the mean spectra of blocks of `pool` × `pool` pixels. Errors of a snapshot move light
+    between bands from pixel to pixel and average out; the spectra of materials stay. On simulated
+    snapshots this subspace is nearly as good as the true one. The first ten calls of a run estimate
+    it, and then every call number `renew`.
 
-    The rank comes from the data. A run starts with `rank` components and, as soon as σ has fallen
-    to 0.4, gives up those whose energy in the block means is less than `energy` times that of
-    the first, for good; each sample has a rank of its own, at least 2.
+    The rank follows from the data. A run starts with `rank` components. Once σ has fallen to
+    0.4, components with less than `energy` times the energy of the first, in the block means,
+    are dropped for the rest of the run. Each sample has a rank of its own, at least 2.
 
-    A component with little energy has as much noise as one with much, so it is to be smoothed more.
-    With a `balance` the prior sees components that are scaled down, for the same σ:
+    A component with little energy has as much noise as one with much, so it needs more smoothing.
+    With a `balance` the prior gets scaled components, with the same σ:
 
         prior(x, σ) = E S⁻¹ p(S Eᵀx, σ),   S = diag (λ_k/λ_1)^(balance/2)
 
-    with the eigenvalues λ of that sum: brightness keeps its edges, colour is smoothed between them.
+    λ are the eigenvalues of that sum. Brightness keeps its edges; colour is smoothed between them.
 
-    A prior with a memory of components, such as TV's dual variable, is told how the basis turns.
-    Gradients take the basis for a constant.
+    A prior with a memory of components, such as TV's dual variable, gets every change of the basis
+    (`turn`). Gradients treat the basis as a constant.
 
     Args:
-        prior: p, sees `(B, R, H, W)`.
-        rank: number of components, at most C.
-        pool: side of a block, in pixels; smaller where an image has fewer than 4·C blocks.
-        energy: relative energy of a component that stays, >= 0; 0 keeps all. ADMM divides it by the
-            squared number of shots.
+        prior: p, of components `(B, R, H, W)`.
+        rank: number of components, >= 1; at most C are used.
+        pool: side of a block, pixels; smaller where an image has fewer than 4·C blocks.
+        energy: relative energy below which a component is dropped, >= 0; 0 keeps all. ADMM divides
+            it by the squared number of shots.
         balance: exponent >= 0; 0 treats all components alike, 1 makes them equally strong.
         renew: calls from one basis to the next, after the first ten.
 
     Raises:
         ValueError: a rank or pool below 1, or a negative number.
-        TypeError: a prior that cannot be called.
+        TypeError: the prior is not callable.
     """
 
     prior: Any = PRIOR
@@ -75,11 +76,11 @@ class Subspace:
         whole_number("Subspace renew", self.renew, 1)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        """Apply the prior to a cube `(B, C, H, W)`; σ is in the units of the cube."""
+        """Apply the prior to a cube `(B, C, H, W)`; σ is in the unit of the cube."""
         return self.begin()(x, sigma)
 
     def begin(self) -> _Run:
-        """Return the prior of one run, which remembers basis and rank."""
+        """Return the prior of one run, which keeps basis and rank."""
         return _Run(self, self.prior.begin() if hasattr(self.prior, "begin") else self.prior)
 
 

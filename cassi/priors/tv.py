@@ -19,19 +19,20 @@ class TV:
         prior(x, σ) = argmin_u ½‖u − x‖² + weight·σ·TV(u)
         TV(u) = Σ_{h,w} ‖(∇u_1 … ∇u_C)‖
 
-    The threshold grows with σ as that of other shrinkage denoisers does, so that TV and a learned
+    The threshold is proportional to σ, as in other shrinkage denoisers. So TV and a learned
     denoiser can share a schedule.
 
     Args:
         weight: threshold per unit of σ, >= 0.
-        iterations: dual iterations per call.
-        norm: of the gradients at a pixel: `band` takes every band by itself, with `frobenius` bands
-            share their edges, with `nuclear` the edges' directions too; see `cassi.ops.tv_prox`.
-        warm: within a run, start each call from the dual variable of the call before; 2 iterations
-            are then enough.
+        iterations: dual iterations per call, >= 1.
+        norm: of the gradients at a pixel. `band` treats every band by itself. With `frobenius`
+            bands share the places of edges, with `nuclear` their directions too; see
+            `cassi.ops.tv_prox`.
+        warm: within a run, start each call from the dual variable of the last one; 2 iterations are
+            then enough.
 
     Raises:
-        ValueError: a negative weight, or less than one iteration.
+        ValueError: a negative weight, fewer than one iteration, or an unknown norm.
 
     Source: Rudin, Osher, Fatemi, 1992; solved on the dual as in Chambolle, 2005;
     Frobenius: Bresson, Chan, 2008; nuclear: Holt, 2014.
@@ -50,7 +51,7 @@ class TV:
             raise ValueError(f"TV norm: expected one of {', '.join(NORMS)}, got {self.norm!r}")
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        """Denoise a cube `(B, C, H, W)`; σ is in the units of the cube."""
+        """Denoise a cube `(B, C, H, W)`; σ is in the unit of the cube."""
         return ops.tv_prox(x, self.weight * sigma, self.iterations, norm=self.norm)
 
     def begin(self) -> TV | _Warm:

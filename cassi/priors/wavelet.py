@@ -18,16 +18,16 @@ class Wavelet:
 
         prior(x, σ) = argmin_u ½‖u − x‖² + weight·σ·Σ|details of Wu| = Wᵀ soft(Wx, weight·σ)
 
-    W is orthogonal up to the border, with boundary filters; where a side is odd at some level it is
+    W is orthogonal up to the border, with boundary filters. A side that is odd at some level is
     extended by its last pixel, and the equation holds for the extended cube. With `shifts` > 1 the
-    mean over so many circular shifts along the diagonal is taken (cycle spinning), which avoids the
-    blocks of a single orthogonal transform but is no proximal map of a simple function.
+    result is the mean over that many circular shifts along the diagonal (cycle spinning). This
+    avoids the blocks of a single transform, but is no proximal map of a simple function.
 
     Args:
         weight: threshold per unit of σ, >= 0.
         wavelet: an orthogonal wavelet of PyWavelets: haar, db2, sym4, coif1, ….
-        levels: of the transform; fewer where a side is shorter than the filters.
-        shifts: number of shifts, 1 for the orthogonal transform.
+        levels: of the transform, >= 1; fewer where a side is shorter than the filters.
+        shifts: number of shifts, >= 1; 1 is the orthogonal transform.
 
     Raises:
         ValueError: a negative weight, a number below 1, or a wavelet that is not orthogonal.
@@ -50,7 +50,7 @@ class Wavelet:
         _check_wavelet(self.wavelet)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        """Denoise a cube `(B, C, H, W)`; σ, in its units, is a number or one per sample."""
+        """Denoise a cube `(B, C, H, W)`; σ, in its unit, is a number or one per sample."""
         image = x.to(torch.promote_types(x.dtype, torch.float32))
         threshold = self.weight * torch.as_tensor(sigma, dtype=image.dtype)
         threshold = threshold.to(x.device).reshape(-1, 1, 1, 1)

@@ -24,9 +24,9 @@ _PLAIN = (
     "weights",
     "module",
 )
-"""Keys under which checkpoints keep the weights as the optimizer left them."""
+"""Keys of the plain weights in a checkpoint, those of the optimizer."""
 _AVERAGED = ("ema", "params_ema", "ema_state_dict", "state_dict_ema", "model_ema", "ema_model")
-"""Keys under which they keep the moving average of those."""
+"""Keys of their moving average."""
 _PREFIXES = ("module.", "_orig_mod.", "model.", "net.", "network.")
 """What parallel training, `torch.compile` and training modules put before every name."""
 _COUNTERS = ("n_averaged", "total_ops", "total_params")
@@ -53,7 +53,7 @@ class MisfitError(ValueError):
 def load_weights(
     network: nn.Module, path: str | os.PathLike[str], *, ema: bool | None = None
 ) -> None:
-    """Put the weights of a file into a network; every name and shape must agree.
+    """Load the weights of a file into a network. Every name and shape must agree.
 
     The file is `.safetensors`, or what `torch.save` wrote of one of these:
 
@@ -67,26 +67,28 @@ def load_weights(
       weights beside it;
     - a checkpoint of cassi-train, `.ckpt`.
 
-    Names may carry `module.`, `_orig_mod.`, `model.`, `net.` or `network.` before all of them.
-    Nothing in a file is executed, and nothing is loaded where anything does not fit.
+    All names may begin with `module.`, `_orig_mod.`, `model.`, `net.` or `network.`. Nothing in a
+    file is executed, and nothing is loaded unless everything fits.
 
     Args:
-        network: changed in place. Names that begin with one of its `unneeded`, where it has such an
-            attribute, are of its training only and are left out.
+        network: changed in place. If it has an attribute `unneeded`, names that begin with one of
+            its entries belong to the training only and are left out.
         path: the file.
-        ema: None takes the moving average where the file holds one, since published figures are
-            those of the average; True insists on it; False takes the weights as the optimizer left
-            them.
+        ema: None takes the moving average where the file holds one: published figures are those of
+            the average. True requires it. False takes the plain weights, those of the optimizer.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the file is not of these kinds, or lacks what `ema` asks for.
+        ValueError: the file is not of these kinds, or has no weights of the kind `ema` requires.
         MisfitError: a `ValueError`: names or shapes do not fit.
     """
     file = Path(path).expanduser()
     plain, average = _find(read_file(file))
     if plain is None and average is None:
-        raise ValueError(f"weights {file}: expected names and tensors, a state_dict")
+        raise ValueError(
+            f"weights {file}: expected names and tensors, got none; write the file by "
+            "torch.save(network.state_dict(), FILE)"
+        )
     if ema and average is None:
         raise ValueError(f"weights {file}: it holds no moving average; leave out ema=True")
     if plain is None and ema is False:
@@ -105,11 +107,11 @@ def load_weights(
 
 
 def read_file(file: Path) -> Any:
-    """Read what a file of tensors holds, executing nothing.
+    """Read a file of tensors without executing anything.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no such file, or holds objects that need code.
+        ValueError: it is no file of tensors, or holds objects that need code.
     """
     if not file.is_file():
         raise FileNotFoundError(f"weights: no file {file}")

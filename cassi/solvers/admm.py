@@ -17,7 +17,7 @@ from cassi.solvers.statistics import Statistics
 
 @dataclass(frozen=True)
 class AdmmState(State):
-    """The denoised cube x and what it was denoised from, v + u."""
+    """The cube x, and the argument v + u of the prior that gave it."""
 
     total: Tensor
 
@@ -35,8 +35,11 @@ class ADMM:
         x ← prior(v + u, σ),   u ← u + v − x
 
     Args:
-        rho: ρ > 0; small values trust the measurement.
+        rho: ρ > 0; smaller values follow the measurement more closely.
         relaxation: r in (0, 2); 1 is the plain algorithm, 1.5 to 1.8 need fewer iterations.
+
+    Raises:
+        ValueError: a number is out of range.
 
     Source: Boyd et al., "Distributed optimization and statistical learning via the alternating
     direction method of multipliers", 2011, sections 3.1.1 and 3.4.3; Chan et
@@ -65,9 +68,10 @@ class ADMM:
     def step(
         self, state: Any, y: Tensor, system: Any, prior: Any, sigma: Any, rho: Any
     ) -> AdmmState | Components:
-        """Fit the measurement, denoise, update the multiplier.
+        """Take the data step, apply the prior, update the multiplier.
 
-        Where the prior is one on components, so is the step; see `cassi.solvers.components`.
+        With a prior on spectral components the step works on components too; see
+        `cassi.solvers.components`.
         """
         if hasattr(prior, "smooth") and hasattr(system, "adjoint_subspace"):
             if not isinstance(state, Components):

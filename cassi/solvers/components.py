@@ -94,20 +94,27 @@ class Components:
 
     def norm(self) -> Tensor:
         """Return ‖x‖, a scalar: the columns of F are orthogonal."""
-        lengths = self.synthesis.norm(dim=1)
-        return (self.components.flatten(2).norm(dim=2) * lengths).norm()
+        return _cube_norm(self.components, self.synthesis)
 
     def distance(self, other: Any) -> Tensor:
-        """Return ‖x − x'‖, a scalar: within the directions of both, where the bases differ."""
+        """Return ‖x − x'‖, a scalar.
+
+        Where the bases differ, x' has a part F P c' in the directions of x and one that stands
+        upright on them, ‖x − x'‖² = ‖F (c − P c')‖² + ‖F' c'‖² − ‖F P c'‖².
+        """
         if not isinstance(other, Components):
             return (self.x - other.x).norm()
+        there = other.components
         if other.synthesis is self.synthesis:
-            return replace(self, components=self.components - other.components).norm()
-        q, _ = torch.linalg.qr(torch.cat((self.synthesis, other.synthesis), 2))
-        here, there = (
-            (q.mT @ state.synthesis) @ state.components.flatten(2) for state in (self, other)
-        )
-        return (here - there).norm()
+            return _cube_norm(self.components - there, self.synthesis)
+        f, f_there = self.synthesis.double(), other.synthesis.double()
+        squares = f.square().sum(1).clamp_min(torch.finfo(torch.double).tiny)
+        p = (f.mT @ f_there) / squares[..., None]
+        flat = there.flatten(2)
+        within = _cube_norm(self.components - make_cube(there, p.to(flat.dtype)), self.synthesis)
+        outside = f_there.mT @ f_there - p.mT @ (f.mT @ f) @ p
+        lost = (outside * (flat @ flat.mT)).sum().clamp_min(0)
+        return (within.square() + lost).sqrt().to(within.dtype)
 
 
 def begin_components(x: Tensor, y: Tensor, system: LinearSystem, prior: ComponentPrior) -> Any:
@@ -157,6 +164,13 @@ def step_components(
     components = prior.smooth(total + system.adjoint_subspace(light, prior.analysis), sigma)
     residual = y - system.forward_subspace(components, prior.synthesis)
     return Components(components, total, light, image, residual, prior.synthesis, state.dtype)
+
+
+def _cube_norm(components: Tensor, synthesis: Tensor) -> Tensor:
+    """Return ‖F c‖, a scalar, where the columns of F are orthogonal."""
+    lengths = torch.linalg.vector_norm(synthesis, dim=1)
+    sizes = torch.linalg.vector_norm(components, dim=(2, 3))
+    return torch.linalg.vector_norm(sizes * lengths)
 
 
 def make_cube(components: Tensor, synthesis: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Early stopping of an annealed run: held-out pixels tell how weak the prior may become."""
+"""Early stopping of an annealed run: held-out pixels show how weak the prior may become."""
 
 from __future__ import annotations
 
@@ -15,26 +15,30 @@ from cassi.solvers.linear_system import Camera
 from cassi.solvers.schedules import Schedule
 
 TOLERANCE = 0.01
-"""What the held-out error may be above its least: noise is in it as well, which hides how a weaker
-prior still gains detail. On CAVE's validation scenes with shot noise the best cube is there."""
+"""How far the held-out error may be above its least, relative: it contains noise, which hides that
+a weaker prior still gains detail. On CAVE's validation scenes with shot noise the best cube is
+there."""
 PASSED = 0.5
-"""The strength, relative to that of the least error, from which on nothing better is to come."""
+"""The strength, relative to that of the least error, below which the run stops."""
 SETTLED = 0.4
-"""The strength, in signal levels, from which on held-out errors are looked at: what comes before is
-on its way from the first cube."""
+"""The strength, in signal levels, below which held-out errors count: before, the cube still depends
+on the first one."""
 DOUBT = 1.5
-"""The held-out error, in units of the noise that plain windows show, from which on the rest of it
-may be noise as well: what the model of the camera does not explain."""
+"""The held-out error, in units of the noise of plain windows, above which all of it may be noise:
+the model of the camera has errors too."""
 MISFIT = 0.02
-"""The least held-out error, relative to y, of which a part may be the camera's: simulated cameras,
-which are as their models say, predict texture as badly as that."""
+"""The held-out error, relative to y, above which the camera's model may be wrong: with an exact
+model, texture alone gives errors up to this."""
 EVERY = 3
-"""Iterations from one cube that is looked at to the next."""
+"""Iterations from one held-out error to the next."""
+COARSE = 2
+"""Iterations of the whole run per iteration of the run that finds the stopping point. The strength
+of the prior falls as far in both."""
 LINES = 64
-"""Of the scene, those with the most light, that are reconstructed without the held-out pixels."""
+"""Number of lines, those with the most light, that are reconstructed without held-out pixels."""
 TEXTURE = 0.5
-"""Share of the estimated noise. A held-out error below it shows that most of the noise is texture:
-a run that trusts the measurement is compared."""
+"""Share of the estimated noise. A held-out error below it shows that most of that noise is texture:
+a run without noise is compared."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +61,10 @@ class Truncated:
 
 
 class HeldOutMonitor:
-    """Computes the held-out error of every third iteration, and says when to stop.
+    """Computes the held-out error of every third iteration, and stops the run.
 
     Args:
-        lines: that the run is given, without the held-out pixels.
+        lines: the lines that the run reconstructs, without the held-out pixels.
         last: iterations of the run.
     """
 
@@ -103,15 +107,15 @@ class HeldOutMonitor:
 
 @dataclass(frozen=True)
 class StoppingPoint:
-    """Where the held-out pixels stop a run, and how much noise they show.
+    """The iteration at which held-out pixels stop a run, and the noise that they show.
 
     Attributes:
         count: iterations of the annealed run.
-        factor: the noise, in units of that which plain windows show: below 1 where that is partly
-            texture, above 1 where the model of the camera is wrong by more than the noise.
-        error: the least held-out error, as a standard deviation of y; the noise is no more.
-        lines: of the measurement, by which it was found.
-        x: the cube of that error, of these lines; None where no error was a number.
+        factor: the noise, in units of that of plain windows. Below 1, part of that is texture.
+            Above 1, the model of the camera is wrong by more than the noise.
+        error: the least held-out error, as a standard deviation of y; an upper bound of the noise.
+        lines: lines of the measurement that were used.
+        x: the cube of that error, of these lines; None where no error was finite.
     """
 
     count: int
@@ -129,31 +133,35 @@ monitor after every iteration."""
 def find_stopping_point(
     y: Tensor, system: Camera, share: float, iterations: int, noise: float, run: Run
 ) -> StoppingPoint:
-    """Find how far an annealed run may go with a measurement that seems noisy.
+    """Find how many iterations of an annealed run suit a noisy measurement.
 
-    A reconstruction of the brightest lines without some pixels predicts them. Its error falls while
-    the prior gives way to detail, and rises when what it gives way to is noise: there the run
-    stops. The error is also a bound, since no reconstruction predicts noise: estimated noise above
-    it is texture. Where it is far below, a run that trusts the measurement is compared. Where it is
-    far above the noise, a run that takes all of it for noise is compared, and taken unless it
-    predicts clearly worse: the model of the camera may be wrong by more than the noise.
+    The brightest lines are reconstructed without some pixels, and the cube predicts these. As the
+    prior gets weaker, the error falls while the cube gains detail, and rises when it gains noise:
+    there the run stops. No reconstruction predicts noise, so the error bounds the noise from above:
+
+    - Estimated noise above the error is texture.
+    - Where the error is far below the noise, a run without noise is compared.
+    - Where the error is far above the noise, the model of the camera may be wrong by more than the
+      noise. A run that takes all of the error for noise is compared, and taken unless it predicts
+      clearly worse.
 
     Args:
         y: measurement `(B, K, H', W')`, or a part of one.
         system: its camera.
         share: of the pixels to hold out.
         iterations: of the whole annealing.
-        noise: its standard deviation as plain windows show it, > 0.
-        run: reconstructs.
+        noise: its standard deviation estimated in plain windows, > 0.
+        run: reconstructs the lines.
     """
     lines = hold_out(y, system, LINES, share)
     size = float(lines.y.square().mean().sqrt())
 
     def look(factor: float) -> StoppingPoint:
-        monitor = HeldOutMonitor(lines, iterations)
+        monitor = HeldOutMonitor(lines, math.ceil(iterations / COARSE))
         run(lines.y, lines.camera, monitor, factor)
         least = min(monitor.errors, default=math.inf)
-        return StoppingPoint(monitor.best_count(), factor, least * size, lines, monitor.x)
+        count = min(COARSE * monitor.best_count(), iterations)
+        return StoppingPoint(count, factor, least * size, lines, monitor.x)
 
     found = look(1.0)
     if found.error > max(DOUBT * noise, MISFIT * size) and math.isfinite(found.error):

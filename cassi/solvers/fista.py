@@ -17,7 +17,7 @@ from cassi.solvers.statistics import Statistics, largest_eigenvalue
 
 @dataclass(frozen=True)
 class FistaState(State):
-    """The cube, the point ahead of it, the momentum of each sample, and ‖A‖²."""
+    """The cube, the extrapolated point z, the momentum t of each sample, and ‖A‖²."""
 
     point: Tensor
     momentum: Tensor  # (B, 1, 1, 1)
@@ -26,17 +26,19 @@ class FistaState(State):
 
 @dataclass(frozen=True)
 class FISTA:
-    """Fast iterative shrinkage-thresholding: a gradient step ahead of the cube, then the prior.
+    """Fast iterative shrinkage-thresholding: a gradient step from z, then the prior.
 
         x⁺ = prior(z + Aᵀ(y − Az)/(L + ρ), σ),   t⁺ = (1 + √(1 + 4t²))/2,
         z⁺ = x⁺ + (t − 1)/t⁺·(x⁺ − x),           L = ‖A‖², found once by power iteration.
 
-    The prior is called with σ itself: with prior(v, σ) = argmin ½‖u − v‖² + R(u) the method
-    minimises ½‖Ax − y‖² + (L + ρ)R(x).
+    With prior(v, σ) = argmin ½‖u − v‖² + R(u) the method minimises ½‖Ax − y‖² + (L + ρ)R(x).
 
     Args:
         rho: ρ >= 0, added to L; shortens the gradient step.
-        restart: forget the momentum of a sample whenever it points uphill.
+        restart: reset the momentum of a sample where it points uphill.
+
+    Raises:
+        ValueError: `rho` is negative.
 
     Source: Beck, Teboulle, "A fast iterative shrinkage-thresholding algorithm for linear inverse
     problems", SIAM J. Imaging Sciences 2(1), 2009, section 4; restart: O'Donoghue, Candès,
@@ -53,14 +55,14 @@ class FISTA:
     def init(
         self, y: Tensor, system: LinearSystem, x0: Tensor, statistics: Statistics | None = None
     ) -> FistaState:
-        """Start at rest."""
+        """Return the first state, without momentum."""
         momentum = x0.new_ones((len(x0), 1, 1, 1))
         return FistaState(x0, x0, momentum, largest_eigenvalue(y, system, statistics))
 
     def step(
         self, state: FistaState, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any
     ) -> FistaState:
-        """Step down the gradient, denoise, and go ahead."""
+        """Take the gradient step, apply the prior, extrapolate."""
         step = 1 / (state.lipschitz + rho)
         x = prior(state.point + step * system.adjoint(y - system(state.point)), sigma)
         move, momentum = x - state.x, state.momentum

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
-from cassi.solvers.base import Callback, Iteration, Solution
+from cassi.solvers.base import Callback, Iteration, Options, Solution, take
 from cassi.solvers.linear_system import Camera, seen
-from cassi.solvers.statistics import Statistics
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,10 @@ class Function:
 
     Args:
         function: measurement `(B, K, H', W')` and camera → cube `(B, C, H, W)`.
-        halo: rows around a part of a scene that have an influence on it.
-        network: the network that it runs, whose weights and operations are counted.
+        halo: number of rows around a part of a scene that influence its result.
+        network: the network that it runs, to count its weights and operations.
+        iterations: 1.
+        shares_batch: whether the result of a sample does not depend on the rest of its batch.
     """
 
     function: Callable[[Tensor, Any], Tensor]
@@ -32,19 +34,9 @@ class Function:
     shares_batch: bool = True
 
     @torch.no_grad()
-    def run(
-        self,
-        y: Tensor,
-        system: Any,
-        *,
-        x0: Tensor | None = None,
-        callback: Callback | None = None,
-        objective: bool = False,
-        statistics: Statistics | None = None,
-    ) -> Solution:
+    def run(self, y: Tensor, system: Any, **given: Unpack[Options]) -> Solution:
         """Reconstruct y; see `Reconstructor.run`. It takes no first cube and no statistics."""
-        if x0 is not None:
-            raise ValueError("x0: expected None, a function takes no first cube")
+        _, callback, _, _ = take(given, "function")
         start = time.perf_counter()
         y = seen(y, system)
         x = self.function(y, system)
@@ -54,7 +46,7 @@ class Function:
 def one_iteration(
     x: Tensor, y: Tensor, system: Camera, seconds: float, callback: Callback | None
 ) -> Solution:
-    """Return a cube that came in one go as a solution of one iteration, and report it."""
+    """Return a cube as a solution of one iteration, and call the callback with it."""
     size = y.norm().clamp_min(torch.finfo(y.dtype).tiny)
     fits = tuple(x.shape[1:]) == tuple(system.cube_shape)
     residual = float((y - system(x)).norm() / size) if fits else float("nan")

@@ -27,12 +27,15 @@ class GAP:
 
         v = x + Aᵀ(AAᵀ + ρI)⁻¹(t − Ax),   x ← prior(v, σ)
 
-    Plain GAP projects onto the measurement itself, t = y. The accelerated form adds back what the
-    prior took away, t ← t + (y − Ax), and needs far fewer iterations.
+    Plain GAP projects onto the measurement, t = y. The accelerated form adds the residual to the
+    target, t ← t + (y − Ax), and needs far fewer iterations.
 
     Args:
         accelerated: add the residual to the target after every iteration.
-        rho: damping of the projection, >= 0; 0 trusts the measurement.
+        rho: damping ρ of the projection, >= 0; 0 projects exactly.
+
+    Raises:
+        ValueError: `rho` is negative.
 
     Source: Liao, Li, Carin, "Generalized alternating projection for weighted-ℓ2,1 minimization",
     SIAM J. Imaging Sciences 7(2), 2014; Yuan, "GAP-TV", ICIP 2016, algorithm 1.
@@ -55,7 +58,7 @@ class GAP:
     def step(
         self, state: GapState, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any
     ) -> GapState:
-        """Project, denoise, and move the target when accelerated."""
+        """Project, apply the prior, and move the target when accelerated."""
         x = prior(system.data_step(state.x, state.target, rho), sigma)
         if not self.accelerated:
             return GapState(x, y)

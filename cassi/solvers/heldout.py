@@ -15,21 +15,21 @@ from cassi.solvers.linear_system import Camera, LinearSystem, good_pixels, part_
 from cassi.solvers.statistics import Statistics
 
 SHARE = 0.05
-"""Of the detector pixels: enough to measure by, few enough to be missed by nobody."""
+"""Of the detector pixels: enough for a measurement, too few to change a reconstruction."""
 LOOKED_AT = 1 / 3
-"""Of the lines of a scene: what the second reconstruction costs, compared with the first."""
+"""Share of the lines of a scene that are reconstructed again; also its share of the time."""
 LEAST = 32
-"""Lines that are looked at in any case: fewer are no scene, and no network takes them."""
+"""The smallest number of lines: networks take no fewer."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What a reconstruction predicts of pixels that it was not given.
+    """How well a reconstruction predicts pixels that it was not given.
 
     Attributes:
-        share: of the pixels, that was held out.
+        share: of the pixels that were held out.
         error: ‖(y − Ax)_H‖/‖y_H‖, see `heldout_error`; of a batch the root mean square.
-        lines: of the scene that were reconstructed for it.
+        lines: number of lines that were reconstructed for it.
     """
 
     share: float
@@ -39,7 +39,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines of a measurement, and pixels of them that are held out.
+    """Lines of a measurement, with the pixels that are held out.
 
     Attributes:
         y: the measurement of these lines.
@@ -91,8 +91,8 @@ def draw_heldout(shape: Sequence[int], share: float = SHARE, seed: int = 0) -> T
 def draw_seen(y: Tensor, system: LinearSystem, share: float = SHARE) -> Tensor:
     """Draw the pixels to hold out by which a method chooses, from what its camera sees.
 
-    Where somebody else has held out the very pixels of the first draw, so that the camera has none
-    of them and nothing could be missed, it is another draw.
+    A caller may have held out the same pixels before, as bad pixels of the camera. Then a second
+    draw, with another seed, replaces the first.
 
     Args:
         y: measurement `(B, K, H', W')`.
@@ -111,8 +111,8 @@ def heldout_error(x: Tensor, y: Tensor, system: LinearSystem, heldout: Tensor) -
 
         ‖(y − Ax)_H‖ / ‖y_H‖
 
-    over the pixels H held out, bad pixels apart. Of one method it tells which settings are better:
-    what fits noise predicts nothing. Between methods it is no measure of quality.
+    It compares settings of one method: a cube that fits noise predicts badly. It does not compare
+    methods.
 
     Args:
         x: cube `(B, C, H, W)`.
@@ -121,7 +121,7 @@ def heldout_error(x: Tensor, y: Tensor, system: LinearSystem, heldout: Tensor) -
         heldout: bool, `(1, K, H', W')`.
 
     Returns:
-        `(B,)`; 0 where the pixels held out are dark.
+        `(B,)`; 0 where the held-out pixels are all zero.
     """
     y, chosen = seen(y, system), heldout.to(y.device)
     rest, size = (
@@ -137,7 +137,7 @@ def hold_out(y: Tensor, system: Camera, lines: int, share: float = SHARE) -> Lin
     return Lines(y, system, draw_seen(y, system, share))
 
 
-def brightest(y: Tensor, system: Camera, lines: int) -> tuple[Tensor, Camera]:
+def brightest(y: Tensor, system: Any, lines: int) -> tuple[Tensor, Any]:
     """Cut the lines with the most light out of a measurement, where the camera lets it be cut."""
     first, stop = brightest_lines(y, system, lines)
     axis = part_axis(system)
@@ -166,21 +166,20 @@ def measure_heldout(
     share: float = SHARE,
     statistics: Statistics | None = None,
 ) -> HeldOut:
-    """Reconstruct once more without some pixels, and compare those with what the cube says of them.
+    """Reconstruct once more without some pixels, and measure how well the cube predicts them.
 
-    It is done on a third of the lines across the dispersion, the brightest ones, where the camera
-    lets the scene be cut, and at least on 32; else on all, which takes as long as the
-    reconstruction itself.
+    It uses the brightest third of the lines across the dispersion, at least 32. Cameras that
+    cannot be cut are reconstructed as a whole, which takes as long as the first time.
 
     Args:
         y: measurement `(B, K, H', W')`.
         system: the camera.
-        reconstructor: the method, as it reconstructs the whole.
-        share: of the pixels to hold out.
+        reconstructor: the method that reconstructs the whole.
+        share: of the pixels to hold out, in (0, 0.5].
         statistics: of the whole measurement, where they are known.
 
     Raises:
-        ValueError: a share out of range, or nothing finite comes out.
+        ValueError: the share is out of range, or the cube is not finite.
     """
     check_share(share)
     y, axis = seen(y, system), part_axis(system)

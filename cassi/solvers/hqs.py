@@ -19,11 +19,14 @@ class HQS:
 
         v = argmin ½‖Av − y‖² + ρ/2‖v − x‖²,   x ← prior(v, σ)
 
-    It alternates over both variables of ½‖Av − y‖² + ρ/2‖v − x‖² + ρR(x). The two agree in the
-    limit of a large ρ, so ρ usually grows from iteration to iteration while σ falls.
+    It minimises ½‖Av − y‖² + ρ/2‖v − x‖² + ρR(x) over v and x in turn. Both agree in the limit of
+    a large ρ. So ρ usually grows from iteration to iteration while σ falls.
 
     Args:
-        rho: ρ > 0; small values trust the measurement.
+        rho: ρ > 0; smaller values follow the measurement more closely.
+
+    Raises:
+        ValueError: `rho` is not positive.
 
     Source: Geman, Yang, "Nonlinear image recovery with half-quadratic regularization", IEEE TIP
     4(7), 1995; with a denoiser: Zhang et al., "Learning deep CNN denoiser prior", CVPR 2017.
@@ -40,13 +43,13 @@ class HQS:
     def init(
         self, y: Tensor, system: LinearSystem, x0: Tensor, statistics: Statistics | None = None
     ) -> State:
-        """Start."""
+        """Return the first state."""
         return State(x0)
 
     def step(
         self, state: State, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any
     ) -> State:
-        """Fit the measurement, denoise."""
+        """Take the data step, apply the prior."""
         return State(prior(system.data_step(state.x, y, rho), sigma))
 
     def objective(

@@ -12,19 +12,19 @@ class LinearSystem(Protocol):
     """What a solver needs of a camera; see `cassi.systems.System`."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Simulate the measurement."""
+        """Return A x: `(B, C, H, W)` → `(B, K, H', W')`."""
         ...
 
     def adjoint(self, y: Tensor) -> Tensor:
-        """Apply the transpose."""
+        """Return Aᵀy: `(B, K, H', W')` → `(B, C, H, W)`."""
         ...
 
     def pinv(self, y: Tensor) -> Tensor:
-        """Apply the Moore–Penrose inverse."""
+        """Return the minimum-norm solution Aᵀ(AAᵀ)⁺y, `(B, C, H, W)`."""
         ...
 
     def data_step(self, v: Tensor, y: Tensor, rho: Any = 0.0) -> Tensor:
-        """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖²."""
+        """Return argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖², `(B, C, H, W)`."""
         ...
 
 
@@ -38,6 +38,10 @@ class Camera(LinearSystem, Protocol):
 
     def part(self, start: int, stop: int) -> Camera:
         """Return the camera of some lines."""
+        ...
+
+    def without_bad_pixels(self, y: Tensor) -> Tensor:
+        """Return a measurement in which bad pixels are zero."""
         ...
 
     def weighted(self, variance: Any = None, bad_pixels: Any = None) -> Camera:
@@ -61,19 +65,18 @@ def good_pixels(system: LinearSystem) -> Tensor | None:
 
 
 def check_order(function: str, y: Any, system: Any) -> None:
-    """Raise a TypeError where measurement and camera have changed places."""
+    """Raise a TypeError where measurement and camera are in the wrong order."""
     if isinstance(system, Tensor) and not isinstance(y, Tensor):
-        raise TypeError(f"{function}: expected (y, system), got (system, y); the order has changed")
+        raise TypeError(f"{function}: expected (y, system), got (system, y); give y first")
 
 
 def seen(y: Tensor, system: LinearSystem) -> Tensor:
     """Return the measurement as the camera sees it: without its bad pixels, where it has some."""
-    result: Tensor = system.seen(y) if hasattr(system, "seen") else y
-    return result
+    return system.without_bad_pixels(y) if is_camera(system) else y
 
 
 def begin_system(system: LinearSystem) -> LinearSystem:
-    """Return the camera for one run, which may remember; what is only evaluated goes past it."""
+    """Return the camera for one run. It may keep the last solve to start the next one from."""
     run: LinearSystem = system.begin() if hasattr(system, "begin") else system
     return run
 
@@ -82,7 +85,7 @@ def damped_inverse(y: Tensor, system: LinearSystem, rho: Any) -> Tensor:
     """Return Aᵀ(AAᵀ + ρI)⁻¹y, `(B, C, H, W)`: the data step from zero; `pinv` where ρ = 0.
 
     Args:
-        y: measurement `(B, K, H, W')`.
+        y: measurement `(B, K, H', W')`.
         system: the camera.
         rho: damping ρ >= 0, a number, `(B,)`, or one per detector pixel, `(1|B, K, H', W')`.
     """

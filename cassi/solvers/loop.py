@@ -40,29 +40,29 @@ def iterate(
     statistics: Statistics | None = None,
     began: float | None = None,
 ) -> Solution:
-    """Run an algorithm.
+    """Run an algorithm until its iterations are done, a tolerance is met, or a callback stops it.
 
     Args:
-        algorithm: gives `init` and `step`.
-        y: measurement `(B, K, H, W')`.
+        algorithm: has `init` and `step`.
+        y: measurement `(B, K, H', W')`.
         system: the camera A.
-        prior: the regulariser; one with a `begin` starts with an empty memory.
+        prior: the regulariser. One with a method `begin` starts with an empty memory.
         iterations: at most this many.
-        sigma: the prior's strength at each iteration.
-        rho: ρ of the data step at each iteration; the algorithm's own if None.
-        x0: first cube `(B, C, H, W)`, or what makes it, so that nobody keeps it in memory; the
-            minimum-norm solution if None.
+        sigma: schedule of the prior's strength.
+        rho: schedule of ρ of the data step; the algorithm's own ρ if None.
+        x0: first cube `(B, C, H, W)`, or a function that makes it, so that it is not kept in
+            memory; the minimum-norm solution `pinv(y)` if None.
         tol: stop when ‖x − x_previous‖ <= tol·‖x‖; 0 never stops early.
         callback: called after every iteration; returning True stops the loop.
         objective: record the objective of every iteration, see `evaluate_objective`.
-        statistics: of the whole measurement, where y is a part of one.
-        began: `time.perf_counter()` from which seconds are counted, where work came before.
+        statistics: of the whole measurement, where y is a part of it.
+        began: `time.perf_counter()` from which seconds are counted; now if None.
 
     Returns:
-        The last cube whose values are all finite, with the statistics of every iteration.
+        The last cube whose values are all finite, and statistics of every iteration.
 
     Raises:
-        TypeError: measurement and camera have changed places.
+        TypeError: measurement and camera are in the wrong order.
     """
     check_order("iterate", y, system)
     start = time.perf_counter() if began is None else began

@@ -1,4 +1,4 @@
-"""What an algorithm minimises, as a number."""
+"""The objective that an algorithm minimises."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from cassi.solvers.linear_system import LinearSystem, begin_system
 from cassi.solvers.statistics import Statistics, noise_damping, relative_noise
 
 VISIBLE = 0.03
-"""Noise relative to the root mean square of y (30 dB) below which all of y is fitted: texture
-passes for up to that much noise."""
+"""Noise below this, relative to the root mean square of y (30 dB), is ignored and all of y is
+fitted: texture alone can give such an estimate."""
 
 
 @torch.no_grad()
@@ -28,23 +28,23 @@ def refine(
     visible: float = VISIBLE,
     statistics: Statistics | None = None,
 ) -> Tensor:
-    """Take a cube to the nearest with data consistency, as far as the measurement is not noise.
+    """Make a cube consistent with the measurement, no closer than the noise.
 
         x ← x + Aᵀ(AAᵀ + ρI)⁻¹(y − Ax)   until   ‖y − Ax‖ ≤ max(residual, noise)·‖y‖
 
-    ρ follows the noise (`noise_damping`), without which noise behind nearly dark pixels of the mask
-    would blow up. Where y has no noise such a step never takes a cube away from the true one: it is
-    a projection onto the solutions of Ax = y, and the true cube is among them.
+    ρ is the `noise_damping`: without it, noise behind nearly dark pixels of the mask would be
+    amplified. Without noise a step is a projection onto the solutions of Ax = y. The true cube is
+    one of these, so the step never increases the distance to it.
 
     Args:
         x: cube `(B, C, H, W)`.
         y: measurement `(B, K, H', W')`.
         system: the camera.
         noise: relative to the root mean square of y, a number or `(B,)`; "auto" estimates it.
-        residual: wanted ‖y − Ax‖/‖y‖, where there is less noise.
-        iterations: at most so many.
-        visible: noise below which all of y is fitted.
-        statistics: of the whole measurement, where y is a part of one.
+        residual: the wanted ‖y − Ax‖/‖y‖, where the noise is lower.
+        iterations: at most this many.
+        visible: noise level, relative, below which all of y is fitted.
+        statistics: of the whole measurement, where y is a part of it.
 
     Returns:
         `(B, C, H, W)`; x itself where ‖y − Ax‖ is small enough already.
@@ -52,8 +52,8 @@ def refine(
     Raises:
         ValueError: fewer than one iteration.
 
-    Source: for when to stop, Morozov, "On the solution of functional equations by the method of
-    regularization", 1966.
+    Source: Morozov, "On the solution of functional equations by the method of regularization",
+    1966, for the stopping rule (discrepancy principle).
     """
     whole_number("iterations", iterations, 1)
     size = y.flatten(1).norm(dim=1).clamp_min(torch.finfo(y.dtype).tiny)
@@ -74,7 +74,7 @@ def refine(
 
 
 def no_closer(x: Tensor, stepped: Tensor, y: Tensor, system: LinearSystem, noise: Tensor) -> Tensor:
-    r"""Go from one cube towards another, no closer to the measurement than its noise.
+    r"""Move from one cube towards another, no closer to the measurement than its noise.
 
         x + t (x' − x),   the largest t in [0, 1] with ‖y − A(…)‖ ≥ n ‖y‖
 
@@ -86,7 +86,7 @@ def no_closer(x: Tensor, stepped: Tensor, y: Tensor, system: LinearSystem, noise
         noise: n, relative to the root mean square of y, `(B,)`.
 
     Returns:
-        x' itself where it is no closer, x where that is close enough already.
+        x' where its residual is not below the noise; x where its residual is below it already.
     """
     with torch.no_grad():
         t = _way(y - system(stepped), y - system(x), y, noise).to(x)

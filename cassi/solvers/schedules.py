@@ -14,7 +14,11 @@ Schedule = Callable[[int, int], float]
 
 @dataclass(frozen=True)
 class Constant:
-    """The same value, >= 0, at every iteration."""
+    """The same value, >= 0, at every iteration.
+
+    Raises:
+        ValueError: a negative value.
+    """
 
     value: float
 
@@ -29,7 +33,12 @@ class Constant:
 
 @dataclass(frozen=True)
 class Geometric:
-    """From `start` to `end` by equal factors: start·(end/start)^(i/(n-1)); both > 0.
+    """From `start` to `end` by equal factors; both > 0.
+
+        value(i) = start·(end/start)^(i/(n−1)),   i = 0 … n − 1
+
+    Raises:
+        ValueError: an end that is not positive.
 
     >>> [Geometric(1.0, 0.01)(i, 3) for i in range(3)]
     [1.0, 0.1, 0.01]
@@ -52,7 +61,12 @@ class Geometric:
 
 @dataclass(frozen=True)
 class Linear:
-    """From `start` to `end` by equal differences: start + (end − start)·i/(n-1); both >= 0.
+    """From `start` to `end` by equal differences; both >= 0.
+
+        value(i) = start + (end − start)·i/(n−1),   i = 0 … n − 1
+
+    Raises:
+        ValueError: a negative end.
 
     >>> [Linear(1.0, 0.0)(i, 3) for i in range(3)]
     [1.0, 0.5, 0.0]
@@ -82,10 +96,16 @@ def as_schedule(value: float | Schedule) -> Schedule:
 
 @dataclass(frozen=True)
 class Phases:
-    """One schedule after another, each over its own number of iterations; the last one stays.
+    """One schedule after another, each for its own number of iterations.
 
-    The counts are iterations, whatever the length of the run; after the last count the last value
-    of the last schedule is kept. The names of a mapping do not matter, they are for configs.
+    After the last count the last value stays. The counts do not depend on the length of the run.
+
+    Args:
+        schedules: a list, or a mapping whose names only serve configs.
+        counts: iterations of each, >= 1.
+
+    Raises:
+        ValueError: no schedule, another number of counts, or a count below 1.
 
     >>> from cassi.solvers import Geometric
     >>> two = Phases([Constant(2.0), Geometric(1.0, 0.01)], [2, 3])
@@ -122,7 +142,10 @@ class Phases:
 
 @dataclass(frozen=True)
 class Steps:
-    """Each of some values, >= 0, for its own number of iterations; the last one stays.
+    """Values >= 0, each for its own number of iterations. After the last count the last one stays.
+
+    Raises:
+        ValueError: no value, another number of counts, a negative value, or a count below 1.
 
     >>> [Steps([0.5, 0.2, 0.1], [2, 1, 1])(i, 6) for i in range(6)]
     [0.5, 0.5, 0.2, 0.1, 0.1, 0.1]
@@ -145,16 +168,16 @@ class Steps:
 
 @dataclass
 class Timed:
-    """A schedule that is at its end when the time is: of one run, by the clock.
+    """A schedule that reaches its end at a given time; for one run.
 
         value = schedule(max(k, n·t/T), n)
 
-    k counts the calls, t is the time since the first of them, T what there was left then. A machine
-    that is too slow for all n iterations goes through the same values in fewer.
+    k counts the calls. t is the time since the first call, T the time that was left then. A machine
+    that is too slow for all n iterations takes the same range of values in fewer.
 
     Args:
         schedule: of the whole run.
-        ends: `time.perf_counter()` at the end of the time.
+        ends: `time.perf_counter()` at which the run ends.
     """
 
     schedule: Schedule

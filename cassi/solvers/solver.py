@@ -8,9 +8,19 @@ from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor
+from typing_extensions import Unpack
 
 from cassi.checks import not_negative, whole_number
-from cassi.solvers.base import Algorithm, Callback, Iteration, Prior, Solution, wants_cube
+from cassi.solvers.base import (
+    Algorithm,
+    Callback,
+    Iteration,
+    Options,
+    Prior,
+    Solution,
+    take,
+    wants_cube,
+)
 from cassi.solvers.early_stopping import (
     HeldOutMonitor,
     StoppingPoint,
@@ -46,10 +56,9 @@ LAST = 20
 
 @dataclass(frozen=True)
 class Solver:
-    """Everything about an iterative reconstruction except camera and measurement.
+    """An iterative reconstruction: a prior, an algorithm, and their schedules.
 
-    What starts, repeats, blends or limits a solver is a reconstructor around it, see
-    `cassi.methods`.
+    To start, repeat, blend or limit a solver, wrap it in a reconstructor of `cassi.methods`.
 
     Args:
         prior: `(cube, sigma) -> cube`.
@@ -58,12 +67,13 @@ class Solver:
         sigma: strength of the prior, a number or a schedule, relative to the `signal_level`.
         rho: ρ of the data step, a number or schedule; the algorithm's own if None.
         tol: stop when the relative change of the cube falls to this; 0 never stops early.
-        noise: relative to the root mean square of y; ρ rises with it. "auto" estimates it.
+        noise: relative to the root mean square of y, >= 0; ρ rises with it. "auto" estimates it.
         consistent: end with a data step, for data consistency; no closer than the noise.
-        heldout: share of the detector pixels that are held out to stop the annealing where "auto"
-            estimates noise, see `cassi.solvers.early_stopping`; 0 lets σ fall to its end.
+        heldout: share in [0, 0.5] of the detector pixels that are held out to stop the annealing
+            early, where "auto" finds noise; see `cassi.solvers.early_stopping`. 0: never.
 
     Raises:
+        TypeError: the prior is not callable, or the algorithm has no `init` and `step`.
         ValueError: fewer than one iteration, a negative tolerance or noise, a share out of range.
     """
 
@@ -93,58 +103,49 @@ class Solver:
 
     @property
     def shares_batch(self) -> bool:
-        """Whether a sample comes out the same whatever else is in its batch.
+        """Whether the result of a sample does not depend on the rest of its batch.
 
-        A tolerance and held-out pixels stop all samples at the same iteration.
+        It does with a tolerance or held-out pixels: they stop all samples at the same iteration.
         """
         return self.tol == 0 and not (self.heldout > 0 and self.noise == "auto")
 
     @torch.no_grad()
-    def run(
-        self,
-        y: Tensor,
-        system: LinearSystem,
-        *,
-        x0: Tensor | None = None,
-        callback: Callback | None = None,
-        objective: bool = False,
-        statistics: Statistics | None = None,
-    ) -> Solution:
+    def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
         """Reconstruct y and report how it went; the cube is in the unit in which A x = y.
 
         Args:
-            y: measurement `(B, K, H', W')` of the camera; ValueError if it is unfit.
+            y: measurement `(B, K, H', W')` of the camera.
             system: the camera.
-            x0: first cube `(B, C, H, W)`, in the units of the result.
-            callback: called after every iteration with statistics and cube; True stops.
-            objective: record the objective, in units of the squared signal level.
-            statistics: of the whole measurement, where y is a part of one.
+            given: see `Options`.
         """
+        x0, callback, objective, statistics = take(given)
         began = time.perf_counter()
         measured = seen(y, system)
+        if statistics is None and self._may_stop_early(system):
+            statistics = Statistics(lambda: [(measured, system)])  # both runs ask for them
         level = signal_level(measured, system, statistics)
         y, noise = measured / level, None
         damped = getattr(self.algorithm, "damped", False)
         if damped or self.consistent or self.heldout:
             noise = relative_noise(y, system, self.noise, statistics)
         sigma, count = as_schedule(self.sigma), self.iterations
-        rho = given = as_schedule(self.algorithm.rho if self.rho is None else self.rho)
+        rho = own = as_schedule(self.algorithm.rho if self.rho is None else self.rho)
         seeming, point = noise, None
-        if noise is not None and self._stops_early(noise, system):
-            whole, shown = statistics or Statistics(lambda: [(measured, system)]), noise
+        if statistics is not None and noise is not None and self._stops_early(noise, system):
+            whole, shown = statistics, noise
             size = measured.square().flatten(1).mean(1).sqrt()
             point = whole.remember(self, lambda: self._find_stopping_point(whole, shown))
             sigma, count = Truncated(sigma, count, point.count), min(count, point.count + LAST)
             seeming = noise * point.factor
             noise = torch.minimum(seeming, point.error / size)
         if damped and seeming is not None:
-            rho = damped_schedule(given, seeming, y, system, statistics)
+            rho = damped_schedule(own, seeming, y, system, statistics)
 
         def start() -> Tensor | None:
             if x0 is not None:
                 return x0 / level
             # The pseudo-inverse amplifies noise that dark mask pixels let through.
-            return None if rho is given else damped_inverse(y, system, rho(0, count))
+            return None if rho is own else damped_inverse(y, system, rho(0, count))
 
         solution = iterate(
             self.algorithm,
@@ -166,9 +167,11 @@ class Solver:
             x = no_closer(x, system.data_step(x, y, rho(count - 1, count)), y, system, noise)
         return Solution(x * level, solution.history, solution.reason, seeming, point)
 
+    def _may_stop_early(self, system: LinearSystem) -> bool:
+        return self.heldout > 0 and self.noise == "auto" and is_camera(system)
+
     def _stops_early(self, noise: Tensor, system: LinearSystem) -> bool:
-        possible = self.heldout > 0 and is_camera(system)
-        return possible and self.noise == "auto" and bool((noise > UNSEEN).any())
+        return self._may_stop_early(system) and bool((noise > UNSEEN).any())
 
     def _find_stopping_point(self, statistics: Statistics, noise: Tensor) -> StoppingPoint:
         y, brightest = statistics.brightest()
@@ -177,7 +180,8 @@ class Solver:
 
         def run(y: Tensor, camera: Camera, monitor: HeldOutMonitor, factor: float) -> None:
             told: Any = "auto" if factor == 1 else factor * share
-            annealed = replace(self, noise=told, heldout=0.0, consistent=False)
+            count = monitor.last
+            annealed = replace(self, iterations=count, noise=told, heldout=0.0, consistent=False)
             annealed.run(y, camera, callback=monitor, statistics=statistics)
 
         deviation = share * float(statistics.size.mean())
@@ -189,7 +193,7 @@ class Solver:
 
 
 class _InUnits:
-    """Hands cubes on in the units of the measurement."""
+    """Calls a callback with cubes in the unit of the measurement."""
 
     def __init__(self, callback: Callback, level: Tensor) -> None:
         self.callback, self.level = callback, level
@@ -210,6 +214,22 @@ def solve(
     callback: Callback | None = None,
     **settings: Any,
 ) -> Tensor:
-    """Reconstruct a cube `(B, C, H, W)` in one call; further arguments as for `Solver`."""
+    """Reconstruct a cube in one call.
+
+    Args:
+        y: measurement `(B, K, H', W')`.
+        system: the camera.
+        prior: `(cube, sigma) -> cube`.
+        x0: first cube `(B, C, H, W)`, in the unit of the result.
+        callback: called after every iteration with statistics and cube; True stops the run.
+        settings: further arguments of `Solver`, such as `algorithm` and `iterations`.
+
+    Returns:
+        The cube `(B, C, H, W)`, in the unit in which A x = y.
+
+    Raises:
+        TypeError: measurement and camera are in the wrong order, or an argument has a wrong type.
+        ValueError: a number is out of range, or y is not a finite `(B, K, H', W')`.
+    """
     check_order("solve", y, system)
     return Solver(prior, **settings).run(y, system, x0=x0, callback=callback).x

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -17,10 +17,10 @@ from cassi.solvers.linear_system import LinearSystem, good_pixels
 from cassi.solvers.schedules import Schedule
 
 Parts = Callable[[], Iterable[tuple[Tensor, LinearSystem]]]
-"""The measurement in parts along one axis, in order, each with the camera that sees it."""
+"""The measurement in parts along one axis, in order, each with the camera of that part."""
 
 UNSEEN = 0.003
-"""Noise relative to the root mean square of y (50 dB) below which there is none."""
+"""Noise below this, relative to the root mean square of y (50 dB), counts as no noise."""
 _SAMPLES = 1 << 20  # a quantile sorts: of a large detector every n-th pixel is enough
 _BINS = 4  # of brightness
 _SHARE = 0.02  # of the windows show plain parts of nearly every scene
@@ -31,15 +31,15 @@ _FLOOR = 1e-3  # keeps the vector of the power iteration positive where the dete
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """What solvers and networks estimate from a measurement, each value when first asked for.
+    """Estimates from a measurement that solvers and networks use. Each is computed on first use.
 
-    Made once and handed on: what reconstructs a part of a scene is given the statistics of the
-    whole, so that the parts fit together. The parts must be independent, `System.part_axis`.
+    A scene that is reconstructed in parts has one `Statistics` for all of them, so that the parts
+    fit together. The parts must be independent; see `System.part_axis`.
 
     Args:
-        parts: returns the parts anew at every call; their sizes are multiples of 16 pixels along
-            the axis, except the last.
-        axis: -2 or -1, along which the measurement is in parts.
+        parts: returns the parts at every call. Their sizes along the axis are multiples of 16
+            pixels, except the last.
+        axis: -2 or -1, the axis along which the measurement is cut.
     """
 
     parts: Parts
@@ -47,7 +47,7 @@ class Statistics:
     _found: list[tuple[Any, Any]] = field(default_factory=list, init=False, repr=False)
 
     def remember(self, of: Any, find: Callable[[], Any]) -> Any:
-        """Return what `find` gives, for each object `of` once: what a solver finds out."""
+        """Return `find()`, called once for each object `of`: a result that a solver keeps."""
         for known, value in self._found:
             if known is of:
                 return value
@@ -55,7 +55,7 @@ class Statistics:
         return self._found[-1][1]
 
     def without_noise(self) -> Statistics:
-        """Return the statistics of the same measurement with its noise taken for texture."""
+        """Return the statistics of the same measurement, with a noise level of zero."""
         same = Statistics(self.parts, self.axis)
         vars(same)["noise"] = torch.zeros_like(self.noise)
         return same
@@ -99,25 +99,26 @@ class Statistics:
 
 
 def check_noise(noise: Any) -> None:
-    """Raise unless it is "auto" or a number >= 0."""
+    """Raise ValueError unless the noise is "auto" or a number >= 0."""
     number = isinstance(noise, int | float) and not isinstance(noise, bool)
     if noise != "auto" and not (number and noise >= 0):
         raise ValueError(f"noise: expected auto or a number >= 0, got {noise!r}")
 
 
 def signal_level(y: Tensor, system: LinearSystem, statistics: Statistics | None = None) -> Tensor:
-    """Estimate how bright the scene is, to make a solver's parameters independent of units.
+    """Estimate the brightness of the scene. It makes a solver's parameters independent of units.
 
-    The level is the 99.9 % quantile of |y| / A1 over the detector, the mean radiance behind a
-    pixel.
+        level = 99.9 % quantile over the detector of |y| / A1
+
+    |y| / A1 is the mean radiance of the bands that reach a pixel.
 
     Args:
-        y: measurement `(B, K, H, W')`.
+        y: measurement `(B, K, H', W')`.
         system: the camera.
-        statistics: of the whole measurement, where y is a part of one.
+        statistics: of the whole measurement, where y is a part of it.
 
     Returns:
-        `(B, 1, 1, 1)`, 1 where the measurement is all zero.
+        `(B, 1, 1, 1)`, in the unit of the cube; 1 where the measurement is all zero.
 
     Raises:
         TypeError: y is not a tensor.
@@ -128,7 +129,9 @@ def signal_level(y: Tensor, system: LinearSystem, statistics: Statistics | None 
     if y.ndim != 4:
         raise ValueError(f"y: expected (B, K, H', W'), got shape {tuple(y.shape)}")
     if not torch.isfinite(y).all():
-        raise ValueError("y: expected finite values, got NaN or infinity")
+        raise ValueError(
+            "y: expected finite values, got NaN or infinity; give such pixels as bad_pixels"
+        )
     if statistics is not None:
         return statistics.level.to(y)
     return _brightness_level(y, _flat_field(y, system))
@@ -137,21 +140,22 @@ def signal_level(y: Tensor, system: LinearSystem, statistics: Statistics | None 
 def noise_level(y: Tensor, system: LinearSystem, statistics: Statistics | None = None) -> Tensor:
     """Estimate the standard deviation of the noise in a measurement.
 
-    In a window of 16×16 pixels where the scene is plain, the measurement is a combination of a few
-    known images: A of six smooth spectra, each constant, rising downwards and to the right. What
-    such a fit leaves is noise. Windows where it leaves more show edges or texture as well; so the
-    level is that which the best 2 % of the windows have, corrected for being the best. It is a mean
-    over the detector: of shot noise, where dark and bright windows differ, a line of variance over
-    brightness through the best of dark, middle and bright windows gives the level at the mean
-    brightness. A scene without any plain part passes for a few per cent of noise.
+    In a window of 16×16 pixels without edges or texture, the measurement is a combination of known
+    images: A of six smooth spectra, each constant, rising downwards, and rising to the right. The
+    residual of such a fit is noise. Windows with edges or texture have a larger residual. So the
+    level is that of the best 2 % of the windows, corrected for their selection.
+
+    The level is a mean over the detector. Shot noise differs between dark and bright windows: a
+    line of variance over brightness, through the best of dark, middle and bright windows, gives the
+    level at the mean brightness. A scene that is textured everywhere gives a few per cent of noise.
 
     Args:
-        y: measurement `(B, K, H, W')`.
+        y: measurement `(B, K, H', W')`.
         system: the camera.
-        statistics: of the whole measurement, where y is a part of one.
+        statistics: of the whole measurement, where y is a part of it.
 
     Returns:
-        `(B,)`, in the unit of y; 0 where the measurement has less than 20 windows.
+        `(B,)`, in the unit of y; 0 where the measurement has fewer than 20 windows.
     """
     if statistics is not None:
         return statistics.noise.to(y) * _root_mean_square(y)
@@ -167,10 +171,10 @@ def relative_noise(
     """Return the noise relative to the root mean square of y, `(B,)`: as given, or estimated.
 
     Args:
-        y: measurement `(B, K, H, W')`.
+        y: measurement `(B, K, H', W')`.
         system: the camera.
-        noise: a number or `(B,)`, or "auto" for `noise_level`.
-        statistics: of the whole measurement, where y is a part of one.
+        noise: a number or `(B,)`, or "auto" for `noise_level` divided by the root mean square.
+        statistics: of the whole measurement, where y is a part of it.
     """
     if isinstance(noise, str):
         return noise_level(y, system, statistics) / _root_mean_square(y)
@@ -181,21 +185,21 @@ def relative_noise(
 def noise_damping(
     y: Tensor, system: LinearSystem, noise: Tensor | float, statistics: Statistics | None = None
 ) -> Tensor:
-    """Return the damping ρ of the data step that suits a noisy measurement.
+    """Return the damping ρ of the data step for a noisy measurement.
 
         ρ = 0.46·(n − 0.003)₊^0.63·g,   g = mean of AAᵀ1
 
-    fitted to the best ρ of total nuclear variation at 10, 20, 30 and 40 dB; half or twice as much
-    costs 0.3 dB. Below 0.3 % of noise (50 dB) there is no damping.
+    The formula is fitted to the best ρ of total nuclear variation at 10, 20, 30 and 40 dB. Half or
+    twice as much costs 0.3 dB. Below 0.3 % of noise (50 dB) there is no damping.
 
     Args:
-        y: measurement `(B, K, H, W')`.
+        y: measurement `(B, K, H', W')`.
         system: the camera.
         noise: n, standard deviation relative to the root mean square of y, `(B,)` or a number.
-        statistics: of the whole measurement, where y is a part of one.
+        statistics: of the whole measurement, where y is a part of it.
 
     Returns:
-        `(B,)`.
+        ρ >= 0, `(B,)`.
     """
     gain = _gain_sum(y, system) / y[0].numel() if statistics is None else statistics.gain.to(y)
     n = torch.as_tensor(noise, dtype=y.dtype, device=y.device).expand(len(y))
@@ -209,14 +213,14 @@ def damped_schedule(
     system: LinearSystem,
     statistics: Statistics | None = None,
 ) -> Callable[[int, int], Any]:
-    """Raise ρ to the damping that the noise of y asks for.
+    """Raise ρ to at least the `noise_damping` of y.
 
     Args:
         rho: schedule.
         noise: relative to the root mean square of y, a number or `(B,)`, or "auto".
-        y: measurement `(B, K, H, W')`.
+        y: measurement `(B, K, H', W')`.
         system: the camera.
-        statistics: of the whole measurement, where y is a part of one.
+        statistics: of the whole measurement, where y is a part of it.
 
     Returns:
         `rho` itself where there is no noise, else a schedule of `(B,)`.
@@ -229,17 +233,17 @@ def damped_schedule(
 def largest_eigenvalue(
     y: Tensor, system: LinearSystem, statistics: Statistics | None = None, *, steps: int = 8
 ) -> Tensor:
-    """Bound λ_max(AAᵀ) = ‖A‖² from above by power iteration: the step length of gradient methods.
+    """Bound λ_max(AAᵀ) = ‖A‖² from above by power iteration, for the step of gradient methods.
 
         λ_max <= max_i (AAᵀv)_i / v_i   for every v > 0
 
-    holds because no entry of AAᵀ is negative: a camera adds light. From v = 1 the bound is exact
-    where AAᵀ is diagonal, one shot; power iteration tightens it for several shots.
+    This holds because no entry of AAᵀ is negative. For v = 1 the bound is exact where AAᵀ is
+    diagonal (one shot). Power iteration tightens it for several shots.
 
     Args:
-        y: a measurement, for its shape, dtype and device.
+        y: measurement `(B, K, H', W')`; only its shape, dtype and device count.
         system: the camera.
-        statistics: of the whole measurement, where y is a part of one.
+        statistics: of the whole measurement, where y is a part of it.
         steps: power iterations.
 
     Returns:
@@ -324,6 +328,14 @@ def _at_mean_brightness(variance: Tensor, brightness: Tensor) -> Tensor:
     return torch.stack(levels)
 
 
+def _image(brightness: Tensor, spectrum: Tensor, system: Any) -> Tensor:
+    """Return the measurement of a scene `(B, 1, H, W)` of one spectrum `(C,)`."""
+    if hasattr(system, "forward_subspace"):
+        image: Tensor = system.forward_subspace(brightness, spectrum.view(1, -1, 1))
+        return image
+    return cast(Tensor, system(spectrum.view(1, -1, 1, 1) * brightness))
+
+
 def _plain_variance(y: Tensor, system: LinearSystem, at: Tensor) -> tuple[Tensor, Tensor]:
     """Return what plain scenes leave of windows of a measurement.
 
@@ -338,8 +350,7 @@ def _plain_variance(y: Tensor, system: LinearSystem, at: Tensor) -> tuple[Tensor
     """
     batch, bands, height, width = system.adjoint(y).shape
     maps, spectra = linear_maps(height, width, y), smooth_spectra(bands, _SPECTRA, y)
-    cubes = (s.view(1, -1, 1, 1) * m for s in spectra for m in maps)
-    images = [system(cube.expand(batch, -1, -1, -1).contiguous()) for cube in cubes]
+    images = [_image(m.expand(batch, 1, height, width), s, system) for s in spectra for m in maps]
     left = fit_windows(y, images, at, good_pixels(system))
     if left is None:
         return y.new_zeros(0), y.new_zeros(0)

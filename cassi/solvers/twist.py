@@ -34,16 +34,19 @@ class TwIST:
 
     With the eigenvalues of AᵀA/L in [ξ, 1], the fastest linear rate has r = (1 − √ξ)/(1 + √ξ),
     α = r² + 1, β = 2α/(1 + ξ). Like FISTA it minimises ½‖Ax − y‖² + (L + ρ)R(x), where
-    prior(v, σ) = argmin ½‖u − v‖² + R(u); the prior is called with σ itself.
+    prior(v, σ) = argmin ½‖u − v‖² + R(u).
 
-    The published safeguard: where the two-step cube has a larger objective than the last, the plain
-    step Γ(x_t) is taken, here for each sample by itself. With a prior that has no objective, a
-    denoiser, the two-step move must instead not point against Γ(x_t) − x_t.
+    The published safeguard takes the plain step Γ(x_t) where the two-step cube has a larger
+    objective than the last one. Here it decides for each sample. A denoiser has no objective: there
+    the plain step is taken where the two-step move points against Γ(x_t) − x_t.
 
     Args:
         rho: ρ >= 0, added to L; shortens the gradient step.
         least: ξ in (0, 1]; smaller for ill-conditioned cameras, 1 is plain iterative shrinkage.
         monotone: use the safeguard.
+
+    Raises:
+        ValueError: a number is out of range.
 
     Source: Bioucas-Dias, Figueiredo, "A new TwIST", IEEE TIP 16(12), 2007, equations 18, 19, 26
     and 27.
@@ -62,14 +65,14 @@ class TwIST:
     def init(
         self, y: Tensor, system: LinearSystem, x0: Tensor, statistics: Statistics | None = None
     ) -> TwistState:
-        """Start at rest."""
+        """Return the first state, without a previous cube."""
         lipschitz = largest_eigenvalue(y, system, statistics)
         return TwistState(x0, None, lipschitz, residual=y - system(x0))
 
     def step(
         self, state: TwistState, y: Tensor, system: LinearSystem, prior: Prior, sigma: Any, rho: Any
     ) -> TwistState:
-        """Shrink, and combine with the last two cubes."""
+        """Compute Γ(x_t), and combine it with the last two cubes."""
         lipschitz = state.lipschitz + rho
         x = shrunk = prior(state.x + system.adjoint(state.residual) / lipschitz, sigma)
         if state.previous is not None:

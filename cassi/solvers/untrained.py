@@ -52,13 +52,13 @@ class Untrained:
 
         min over θ, z of  f·mean|A G_θ(z + n) − y| + s·mean|z|,   x ← prior(G_θ(z + n), σ)
 
-    The code z goes into the network G_θ, disturbed by new noise n in every iteration. Weights and
-    code start at random and follow Adam, one step an iteration. The result is the cube of the least
-    loss so far. Solve for too long, and the network follows the noise of the measurement too.
+    The code z is the input of the network G_θ, with new noise n in every iteration. Weights and
+    code start at random; Adam takes one step an iteration. The result is the cube of the least loss
+    so far. With too many iterations the network fits the noise of the measurement too.
 
-    Every sample of a batch has weights and a code of its own, and starts at the same ones. A first
-    cube has no influence. What is drawn is drawn anew in every run, from torch's seed. With a
-    tolerance, a solver stops at the first iteration that is no better.
+    Every sample of a batch has weights and a code of its own, with the same initial values. A first
+    cube has no influence. All random numbers follow from torch's seed. With a tolerance, a solver
+    stops at the first iteration that is no better.
 
     Args:
         network: makes G for C bands, `network(bands=C)`: a module from a code `(1, c, H, W)` to a
@@ -67,17 +67,17 @@ class Untrained:
         rate: of Adam, > 0.
         fidelity: f, > 0.
         sparsity: s, >= 0.
-        spread: the code is first drawn evenly from 0 to this.
+        spread: the code is drawn uniformly from [0, spread].
         disturbance: standard deviation of n, >= 0.
-        level: signal level at which the network sees the measurement, > 0; f and s are relative to
-            it. Where scenes reach from 0 to 1, as the authors' do, it is 0.52 in the median of
-            CAVE's training scenes, 0.29 to 0.87.
+        level: signal level to which the measurement is scaled for the network, > 0; f and s are
+            relative to it. For scenes in [0, 1], as the authors' are, the median over CAVE's
+            training scenes is 0.52, from 0.29 to 0.87.
         precision: "32-true" ("auto" is the same), or "bf16-mixed" for a network that computes in
             bfloat16; weights, code and loss stay as they are.
 
     Raises:
-        TypeError: the network is no function.
-        ValueError: a number is out of range, or there is no such precision.
+        TypeError: the network is not callable.
+        ValueError: a number is out of range, or the precision is unknown.
 
     Source: Chen et al., "Lightweight convolutional thresholding sparse coding network prior for
     computational hyperspectral imaging", its code; Ulyanov, Vedaldi, Lempitsky, "Deep image prior",

@@ -1,4 +1,4 @@
-"""What the cameras are made of, checked and brought into one form."""
+"""Checks of the arguments of cameras, and their common form."""
 
 from __future__ import annotations
 
@@ -51,7 +51,14 @@ def as_step(step: Any) -> int | float:
 
 
 def spaced_offsets(bands: int, step: float) -> tuple[float, ...]:
-    """Return where each band begins that moves by a step, whole or not, the leftmost one at 0.
+    """Return the offset of each band, pixels, for a step that is whole or not; the least is 0.
+
+    Args:
+        bands: number of bands C.
+        step: pixels per band; the sign is the direction.
+
+    Raises:
+        TypeError: the step is no finite number.
 
     >>> spaced_offsets(3, -1.5)
     (3.0, 1.5, 0.0)
@@ -79,20 +86,20 @@ def as_shifts(offsets: Any, bands: int) -> Tensor:  # (C,)
 
 
 def detector_pixels(shifts: Tensor, width: int, detector: int | None) -> int:
-    """Return the pixels of the detector along the dispersion, those given or those needed."""
+    """Return the number of detector pixels along the dispersion: as given, or as needed."""
     if detector is not None:
         return whole_number("detector", detector, 1)
     least = shifts.min().item()
     if least < 0:
         raise ValueError(
-            f"offsets: expected at least 0, got {least:g}; or give detector=, its pixels along "
-            "the axis, from the first of which offsets count"
+            f"offsets: expected at least 0, got {least:g}; or give detector=, the number of its "
+            "pixels along the axis: offsets then count from its first pixel"
         )
     return ops.detector_columns(shifts.tolist(), width)
 
 
 def refuse_shape(name: str, value: Tensor, shape: tuple[int, int, int]) -> NoReturn:
-    """Say that a cube x or measurement y is not of a camera's shape."""
+    """Raise ValueError: a cube x or measurement y is not of a camera's shape."""
     raise ValueError(
         f"{name}: expected {_LETTERS[name]} = (B, {', '.join(map(str, shape))}), "
         f"got shape {tuple(value.shape)}"

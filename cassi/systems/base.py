@@ -1,4 +1,4 @@
-"""What every camera model offers, and what follows from a few methods alone."""
+"""The base of all cameras: a few methods, and all that follows from them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,31 @@ from cassi.systems.conjugate import Apply, ConjugateGradients, SolveReport
 class System(nn.Module, ABC):
     """A linear camera model A from cube `(B, C, H, W)` to measurement `(B, K, H', W')`.
 
-    A subclass gives `forward`, `adjoint` and its two shapes; the inverse and the data step follow,
-    by conjugate gradients where it does not give `gram_solve` in closed form. It is an
-    `nn.Module`: `.to(device, dtype)` moves it, `state_dict` holds its calibration.
+    A subclass defines `forward`, `adjoint` and two shapes. The inverse and the data step follow,
+    by conjugate gradients unless it defines `gram_solve` in closed form. It is an `nn.Module`:
+    `.to(device, dtype)` moves it, and `state_dict` holds its calibration.
 
     Attributes:
-        conjugate: tolerance and number of iterations, where conjugate gradients are used.
-        last_solve: how far the latest solve by conjugate gradients came; None before the first. It
-            is a report and has no influence on any result.
+        conjugate: tolerance and number of iterations of conjugate gradients.
+        last_solve: report of the last solve by conjugate gradients; None before the first. It has
+            no influence on any result.
         part_axis: axis along which a cube may be cut, -2 or -1, because the camera mixes nothing
-            there; None where it does.
+            along it; None if there is no such axis.
     """
 
     part_axis: int | None = None
     conjugate: ConjugateGradients = ConjugateGradients()
     last_solve: SolveReport | None = None
+
+    @property
+    def plain(self) -> System:
+        """The camera with all its pixels, of equal noise: itself, but of `Weighted`."""
+        return self
+
+    @property
+    def good_pixels(self) -> Tensor | None:
+        """Bool, `(1|B, K, H', W')`, of the detector; None where all are good."""
+        return None
 
     @property
     @abstractmethod
@@ -56,43 +66,46 @@ class System(nn.Module, ABC):
         Args:
             r: measurement-shaped right-hand side `(B, K, H', W')`.
             rho: ρ >= 0, a number, one value per sample `(B,)`, or one per detector pixel
-                `(1|B, K, H', W')`; infinite where a pixel has no influence: z is zero there.
+                `(1|B, K, H', W')`. An infinite ρ leaves the pixel out: z is zero there.
 
         Returns:
-            z, shaped like r, with the gradient of the exact solution. `last_solve` says how exact
-            it is itself.
+            z, shaped like r, with the gradient of the exact solution. `last_solve` has its error.
 
         Raises:
-            ValueError: r is not measurement-shaped, ρ is negative, or does not fit r.
+            ValueError: r is not measurement-shaped, or ρ is negative or does not fit r.
         """
         return self._solve(r, rho, None)
 
     def begin(self) -> Any:
-        """Return what a run of a solver uses in this camera's place.
+        """Return the camera for one run of a solver.
 
-        Where conjugate gradients are used, it starts every data step where the last one ended, see
-        `WarmStart`; otherwise it is the camera itself.
+        With conjugate gradients it is a `WarmStart`, which starts every data step where the last
+        one ended. Otherwise it is the camera itself.
         """
         return WarmStart(self) if type(self).gram_solve is System.gram_solve else self
 
     def part(self, start: int, stop: int) -> System:
-        """Return the camera that sees the rows (columns) start to stop of cube and measurement.
+        """Return the camera of the rows (columns) start to stop of cube and measurement.
 
         Args:
-            start: first row, or column, along `part_axis`.
+            start: first row or column along `part_axis`.
             stop: the one after the last.
 
         Raises:
-            ValueError: the camera mixes rows and columns, so that no part of it is a camera.
+            ValueError: the camera mixes rows and columns, so that it has no parts.
         """
         raise ValueError(
-            f"{type(self).__name__}: a scene cannot be cut into blocks for a camera that mixes "
-            "rows and columns; leave memory_budget=null"
+            f"{type(self).__name__}: this camera mixes rows and columns, so that its scene has no "
+            "blocks; set memory_budget=null"
         )
 
     def weighted(self, variance: Any = None, bad_pixels: Any = None) -> Weighted:
         """Return the camera with a noise variance for each detector pixel; see `Weighted`."""
         return Weighted(self, variance, bad_pixels)
+
+    def without_bad_pixels(self, y: Tensor) -> Tensor:
+        """Return the measurement with zeros for the bad pixels, as `Weighted` has them."""
+        return y
 
     def _solve(self, r: Tensor, rho: float | Tensor, start: Tensor | None) -> Tensor:
         check_shape("y", r, self.measurement_shape)
@@ -103,7 +116,7 @@ class System(nn.Module, ABC):
         return z
 
     def _precondition(self, rho: Tensor) -> Apply | None:
-        """Return what applies about (AAᵀ + diag ρ)⁻¹, to need fewer iterations; see `solve`."""
+        """Return a preconditioner, z ↦ M⁻¹z with M ≈ AAᵀ + diag ρ, or None; see `solve`."""
         return None
 
     def pinv(self, y: Tensor) -> Tensor:
@@ -120,8 +133,11 @@ class System(nn.Module, ABC):
             v: cube `(B, C, H, W)`.
             y: measurement `(B, K, H', W')`.
             rho: ρ >= 0, a number, one value per sample `(B,)`, or one per detector pixel
-                `(1|B, K, H', W')`; infinite where a pixel has no influence. 0 projects v onto
+                `(1|B, K, H', W')`. An infinite ρ leaves the pixel out; 0 projects v onto
                 {x : Ax = y}.
+
+        Returns:
+            The cube `(B, C, H, W)`.
         """
         return self.add_adjoint(v, self.gram_solve(y - self(v), rho))
 
@@ -149,16 +165,16 @@ class System(nn.Module, ABC):
         return torch.einsum("bcr,bchw->brhw", basis, self.adjoint(y))
 
     def gram_product(self, y: Tensor) -> Tensor:
-        """Return A Aᵀ y, shaped like y."""
+        """Return A Aᵀ y: `(B, K, H', W')` → `(B, K, H', W')`."""
         return cast(Tensor, self(self.adjoint(y)))
 
 
 class WarmStart:
-    """A camera within one run of a solver: its data steps hardly change from one to the next.
+    """A camera within one run of a solver. Each solve starts from the result of the last one.
 
-    Within the tolerance of conjugate gradients the results are those of the camera itself, in a
-    third to a tenth of the iterations. It is made anew for each run, so that no run depends on what
-    was done before it.
+    Data steps of one run differ little. So conjugate gradients need a third to a tenth of the
+    iterations, with the results of the camera itself up to their tolerance. Every run has its own,
+    so that no run depends on an earlier one.
 
     Args:
         system: the camera.
@@ -166,6 +182,10 @@ class WarmStart:
 
     def __init__(self, system: System) -> None:
         self.system = system
+        self.adjoint, self.pinv = system.adjoint, system.pinv
+        self.gram_product = system.gram_product
+        self.forward_subspace = system.forward_subspace
+        self.adjoint_subspace = system.adjoint_subspace
         self._last: Tensor | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -173,63 +193,43 @@ class WarmStart:
         y: Tensor = self.system(x)
         return y
 
-    def adjoint(self, y: Tensor) -> Tensor:
-        """Apply the transpose."""
-        return self.system.adjoint(y)
-
-    def pinv(self, y: Tensor) -> Tensor:
-        """Apply the Moore–Penrose inverse."""
-        return self.system.pinv(y)
-
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖², from where the last data step ended."""
-        return v + self.system.adjoint(self.gram_solve(y - self.system(v), rho))
+        return v + self.adjoint(self.gram_solve(y - self(v), rho))
 
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-        """Solve (AAᵀ + ρI) z = r, from where the last solve ended."""
+        """Solve (AAᵀ + ρI) z = r, starting from the last solution."""
         start = self._last if self._last is not None and self._last.shape == r.shape else None
         z = self.system._solve(r, rho, start)
         self._last = z.detach()
         return z
 
-    def gram_product(self, y: Tensor) -> Tensor:
-        """Return A Aᵀ y."""
-        return self.system.gram_product(y)
-
-    def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
-        """Simulate the measurement of the cube E a."""
-        return self.system.forward_subspace(components, basis)
-
-    def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
-        """Return the components Eᵀ Aᵀ y."""
-        return self.system.adjoint_subspace(y, basis)
-
 
 class Weighted(System):
-    r"""A camera with a noise variance for every pixel of its detector, and pixels that are bad.
+    r"""A camera with bad pixels, and a noise variance for every pixel of its detector.
 
-    Measurements keep their unit. The data step weighs them,
+    Measurements keep their unit. The data step is weighted:
 
         argmin_x ½ Σ_i (Ax − y)_i² / d_i + ρ/2 ‖x − v‖²  =  v + Aᵀ(AAᵀ + ρ diag d)⁻¹(y − Av)
 
-    in closed form wherever the camera's own is. A bad pixel has no row in A: whatever value it has,
-    nothing depends on it.
+    It has a closed form where the camera's own has one. A bad pixel has no row in A: no result
+    depends on its value.
 
     Args:
         system: the camera.
-        variance: d > 0, `(K, H', W')` or `(1|B, K, H', W')`, relative: its mean over the detector
+        variance: d > 0, `(K, H', W')` or `(1|B, K, H', W')`, relative. Its mean over the detector
             should be 1, so that ρ keeps its meaning. None is 1 everywhere.
-        bad_pixels: not zero at pixels to leave out, `(H', W')`, `(K, H', W')` or
-            `(1|B, K, H', W')`; a tensor or anything NumPy understands.
+        bad_pixels: not zero at bad pixels, `(H', W')`, `(K, H', W')` or `(1|B, K, H', W')`; a
+            tensor, or anything that NumPy makes an array of.
 
     Attributes:
-        good: bool, `(1|B, K, H', W')`.
-        variance: as given, without the bad pixels.
+        good: bool, `(1|B, K, H', W')`, False at bad pixels.
+        variance: d, `(1, K, H', W')` or `(B, K, H', W')`.
 
     Raises:
         TypeError: `system` is no camera.
-        ValueError: a shape does not fit the detector, a variance is not a finite number > 0, or no
-            pixel is left.
+        ValueError: a shape does not fit the detector, a variance is not a finite number > 0, or all
+            pixels are bad.
 
     >>> from cassi.systems import SDCassi
     >>> camera = SDCassi(torch.ones(2, 3), bands=2, step=1)
@@ -256,11 +256,13 @@ class Weighted(System):
             d = _fit("variance", variance, shape, device)
             d = d.detach().to(torch.promote_types(d.dtype, torch.float32))
             if not bool(((d > 0) & d.isfinite()).all()):
-                raise ValueError("variance: expected finite numbers > 0")
+                raise ValueError(
+                    f"variance: expected finite numbers > 0, the least is {float(d.min()):g}"
+                )
         if isinstance(system, Weighted):
             good, d, system = good & system.good, d * system.variance, system.system
         if not bool(good.flatten(1).any(1).all()):
-            raise ValueError("bad_pixels: expected some good pixels, got none")
+            raise ValueError("bad_pixels: expected some good pixels, which are zero, got none")
         self.system = system
         self.register_buffer("good", good)
         self.register_buffer("variance", d)
@@ -277,8 +279,18 @@ class Weighted(System):
         return self.system.measurement_shape
 
     @property
+    def plain(self) -> System:
+        """The camera with all its pixels, of equal noise."""
+        return self.system
+
+    @property
+    def good_pixels(self) -> Tensor:
+        """As `good`."""
+        return self.good
+
+    @property
     def last_solve(self) -> SolveReport | None:  # type: ignore[override]
-        """How far the camera's latest solve by conjugate gradients came."""
+        """Report of the camera's last solve by conjugate gradients."""
         return self.system.last_solve
 
     def __getattr__(self, name: str) -> Any:
@@ -290,41 +302,41 @@ class Weighted(System):
                 raise
             return getattr(self.system, name)
 
-    def seen(self, y: Tensor) -> Tensor:
+    def without_bad_pixels(self, y: Tensor) -> Tensor:
         """Return the measurement with zeros for the bad pixels."""
         return torch.where(self.good, y, 0)
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement, zero at bad pixels: `(B, C, H, W)` → `(B, K, H', W')`."""
-        return self.seen(self.system(x))
+        return self.without_bad_pixels(self.system(x))
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
-        return self.system.adjoint(self.seen(y))
+        return self.system.adjoint(self.without_bad_pixels(y))
 
     def add_adjoint(self, v: Tensor, y: Tensor) -> Tensor:
         """Return v + Aᵀy, as the camera does."""
-        return self.system.add_adjoint(v, self.seen(y))
+        return self.system.add_adjoint(v, self.without_bad_pixels(y))
 
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
         """Simulate the measurement of the cube E a, as the camera does, zero at bad pixels."""
-        return self.seen(self.system.forward_subspace(components, basis))
+        return self.without_bad_pixels(self.system.forward_subspace(components, basis))
 
     def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
         """Return the components Eᵀ Aᵀ y, as the camera does."""
-        return self.system.adjoint_subspace(self.seen(y), basis)
+        return self.system.adjoint_subspace(self.without_bad_pixels(y), basis)
 
     def gram_product(self, y: Tensor) -> Tensor:
         """Return A Aᵀ y, zero at bad pixels."""
-        return self.seen(self.system.gram_product(self.seen(y)))
+        return self.without_bad_pixels(self.system.gram_product(self.without_bad_pixels(y)))
 
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve (AAᵀ + ρ diag d) z = r, z zero at bad pixels."""
-        return self.system.gram_solve(self.seen(r), self.damping(rho))
+        return self.system.gram_solve(self.without_bad_pixels(r), self.damping(rho))
 
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve argmin_x ½ Σ_i (Ax − y)_i² / d_i + ρ/2 ‖x − v‖², as the camera does."""
-        return self.system.data_step(v, self.seen(y), self.damping(rho))
+        return self.system.data_step(v, self.without_bad_pixels(y), self.damping(rho))
 
     def damping(self, rho: float | Tensor) -> Tensor:
         """Return ρ·d, infinite at bad pixels: `(1|B, K, H', W')`; ρ a number, or `(1|B,)`."""
@@ -335,8 +347,10 @@ class Weighted(System):
 
     def begin(self) -> Any:
         """Return what a run of a solver uses in this camera's place."""
-        running = self.system.begin()
-        return self if running is self.system else _Run(self, running)
+        return self if self.system.begin() is self.system else WarmStart(self)
+
+    def _solve(self, r: Tensor, rho: float | Tensor, start: Tensor | None) -> Tensor:
+        return self.system._solve(self.without_bad_pixels(r), self.damping(rho), start)
 
     def part(self, start: int, stop: int) -> Weighted:
         """Return the camera of a part of the scene; see `System.part`."""
@@ -350,42 +364,8 @@ class Weighted(System):
         return part
 
     def extra_repr(self) -> str:
-        """Say how many pixels are bad."""
+        """Return the number of bad pixels in one line."""
         return f"bad pixels={int((~self.good).sum())}"
-
-
-class _Run:
-    """A weighted camera within one run of a solver, of a camera that remembers."""
-
-    def __init__(self, of: Weighted, running: Any) -> None:
-        self.of, self.running = of, running
-
-    def __call__(self, x: Tensor) -> Tensor:
-        y: Tensor = self.of(x)
-        return y
-
-    def adjoint(self, y: Tensor) -> Tensor:
-        return self.of.adjoint(y)
-
-    def pinv(self, y: Tensor) -> Tensor:
-        return self.of.pinv(y)
-
-    def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-        x: Tensor = self.running.data_step(v, self.of.seen(y), self.of.damping(rho))
-        return x
-
-    def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-        z: Tensor = self.running.gram_solve(self.of.seen(r), self.of.damping(rho))
-        return z
-
-    def gram_product(self, y: Tensor) -> Tensor:
-        return self.of.gram_product(y)
-
-    def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
-        return self.of.forward_subspace(components, basis)
-
-    def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
-        return self.of.adjoint_subspace(y, basis)
 
 
 def _fit(name: str, value: Any, shape: tuple[int, int, int], device: torch.device) -> Tensor:
@@ -408,7 +388,7 @@ def dot_test(
     """Compare ⟨Ax, y⟩ with ⟨x, Aᵀy⟩ for random x and y, summed in float64.
 
     Args:
-        system: the operator pair to test, on any device and in any dtype.
+        system: the camera to test, on any device and in any dtype.
         batch: number of random cubes.
         seed: of the random numbers.
         verbose: print both inner products and their relative difference.

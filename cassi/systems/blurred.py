@@ -21,8 +21,8 @@ _REACH = 4  # standard deviations: 1 - 6e-5 of the light
 def point_kernels(spread: Any, bands: int, name: str = "point_spread") -> tuple[Tensor, Tensor]:
     """Return a point-spread function as a sum of R products of a row and a column kernel.
 
-    A Gaussian is one such product. An array is split by its singular values, as many as it takes
-    to be exact.
+    A Gaussian is one such product. An array is split by its singular values into as many as make it
+    exact.
 
     Args:
         spread: standard deviation in pixels, a list of one per band, or an array `(h, w)` or
@@ -73,7 +73,7 @@ def line_kernels(spread: Any, bands: int) -> Tensor:
 
 
 def convolve(image: Tensor, kernel: Tensor, axis: int, full: bool = False) -> Tensor:
-    """Convolve images with centred kernels along one axis; beside the image is nothing.
+    """Convolve images with centred kernels along one axis, with zeros beside the image.
 
     Args:
         image: `(B, K, C, H, W)`.
@@ -92,7 +92,7 @@ def convolve(image: Tensor, kernel: Tensor, axis: int, full: bool = False) -> Te
 
 
 def correlate(image: Tensor, kernel: Tensor, axis: int, full: bool = False) -> Tensor:
-    """Apply the transpose of `convolve`, with its very bits."""
+    """Apply the transpose of `convolve`, with the same bits as its gradient."""
     turned = image if axis == -1 else image.mT
     if not full:
         reach = kernel.shape[-1] // 2
@@ -158,15 +158,13 @@ class BlurredCassi(CoupledCassi):
         y[k] = q * z[k]
 
     p[c] is the blur of the objective, in two dimensions. l[c] is the blur of the disperser and the
-    relay lens along the dispersion, q that of the relay lens in two dimensions, the same for all
-    bands. Of both a detector pixel sees the result: they move light, also out of the mask's shadow,
-    which no calibrated mask can describe. Kernels are centred. A Gaussian has the sum 1; an array
-    is taken as it is.
+    relay lens along the dispersion. q is the blur of the relay lens in two dimensions, the same for
+    all bands. l and q act after the mask and move light into its shadow, so a calibrated mask
+    cannot describe them. Kernels are centred. A Gaussian has the sum 1; an array is taken as it is.
 
-    Nothing is known of the scene beside the field of view, and it counts as dark: light that would
-    come from there is missing, light that leaves the field before the mask, or falls beside the
-    detector after it, is lost. So a rim as wide as the kernels is less exact than the rest, in the
-    model as in any camera.
+    The scene outside of the field of view counts as dark. Light that leaves the field before the
+    mask, or falls beside the detector after it, is lost. So a rim as wide as the kernels is less
+    exact than the rest.
 
     AAᵀ is not diagonal: `gram_solve`, `pinv` and `data_step` use conjugate gradients.
 
@@ -243,63 +241,63 @@ class BlurredCassi(CoupledCassi):
 
     @property
     def offsets(self) -> tuple[float, ...]:
-        """Where the leftmost column of each band falls on the detector, pixels."""
+        """Detector position of the first column of each band, pixels."""
         return self.inner.offsets
 
     def extra_repr(self) -> str:
         """Describe the camera in one line."""
         height, width = self.mask.shape[-2:]
-        point = line = "none"
-        if self.point_rows is not None and self.point_columns is not None:
-            point = f"{self.point_rows.shape[-1]}x{self.point_columns.shape[-1]}"
-        if self.line is not None:
-            line = str(self.line.shape[-1])
+
+        def sides(*kernels: Tensor | None) -> str:
+            return "x".join("none" if k is None else str(k.shape[-1]) for k in kernels)
+
+        point = "none" if self.point_rows is None else sides(self.point_rows, self.point_columns)
         last = ""
-        if self.detector_rows is not None and self.detector_columns is not None:
-            sides = f"{self.detector_rows.shape[-1]}x{self.detector_columns.shape[-1]}"
-            last = f", detector_spread={sides}"
+        if self.detector_rows is not None:
+            last = f", detector_spread={sides(self.detector_rows, self.detector_columns)}"
         return (
             f"mask={height}x{width}, shots={self.shots}, bands={self.bands}, step={self.step}, "
-            f"axis={self.axis}, point_spread={point}, line_spread={line}{last}"
+            f"axis={self.axis}, point_spread={point}, line_spread={sides(self.line)}{last}"
         )
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
         check_shape("x", x, self.cube_shape)
         image = x.to(torch.promote_types(x.dtype, torch.float32))[:, None]  # (B, 1, C, H, W)
-        if self.point_rows is not None and self.point_columns is not None:
-            image = convolve(image, self.point_rows, -2)
-            image = convolve(image, self.point_columns, -1).sum(1, keepdim=True)
+        image = _blur(image, self.point_rows, self.point_columns)
         image = (image * self.mask).to(image.dtype)  # (B, K, C, H, W)
         if self.line is not None:
             image = convolve(image, self.line, self.axis, full=True)
         y = self.inner(image.flatten(0, 1)).unflatten(0, (len(x), -1)).squeeze(2)
-        y = y.narrow(self.axis, self._reach, self._detector[self.axis])
-        if self.detector_rows is not None and self.detector_columns is not None:
-            image = convolve(y.flatten(0, 1)[:, None, None], self.detector_rows, -2)
-            image = convolve(image, self.detector_columns, -1).sum(1)  # (B·K, 1, H', W')
-            y = image.unflatten(0, y.shape[:2]).squeeze(2)
-        return y.to(x.dtype)
+        y = y.narrow(self.axis, self._reach, self.detector)
+        image = _blur(y.flatten(0, 1)[:, None, None], self.detector_rows, self.detector_columns)
+        return image[:, 0, 0].unflatten(0, y.shape[:2]).to(x.dtype)
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
         check_shape("y", y, self.measurement_shape)
         sides = (self._reach, self._reach)
         wide = y.to(torch.promote_types(y.dtype, torch.float32))
-        if self.detector_rows is not None and self.detector_columns is not None:
-            image = wide.flatten(0, 1)[:, None, None].expand(
-                -1, len(self.detector_rows), *(-1,) * 3
-            )
-            image = correlate(image, self.detector_columns, -1)
-            image = correlate(image, self.detector_rows, -2).sum(1)
-            wide = image.unflatten(0, y.shape[:2]).squeeze(2)
-        wide = torch.nn.functional.pad(wide, sides if self.axis == -1 else (0, 0, *sides))
-        image = self.inner.adjoint(wide.flatten(0, 1)[:, None]).unflatten(0, y.shape[:2])
+        wide = wide.flatten(0, 1)[:, None, None]
+        wide = _blur_back(wide, self.detector_rows, self.detector_columns)[:, 0]
+        wide = pad(wide, sides if self.axis == -1 else (0, 0, *sides))
+        image = self.inner.adjoint(wide).unflatten(0, y.shape[:2])
         if self.line is not None:
             image = correlate(image, self.line, self.axis, full=True)
         image = (image * self.mask).sum(1, keepdim=True).to(wide.dtype)  # (B, 1, C, H, W)
-        if self.point_rows is not None and self.point_columns is not None:
-            image = image.expand(-1, len(self.point_rows), -1, -1, -1)
-            image = correlate(image, self.point_columns, -1)
-            image = correlate(image, self.point_rows, -2).sum(1, keepdim=True)
-        return image[:, 0].to(y.dtype)
+        return _blur_back(image, self.point_rows, self.point_columns)[:, 0].to(y.dtype)
+
+
+def _blur(image: Tensor, rows: Tensor | None, columns: Tensor | None) -> Tensor:
+    """Blur images `(N, 1, C, H, W)` by the kernels of `point_kernels`, if there are any."""
+    if rows is None or columns is None:
+        return image
+    return convolve(convolve(image, rows, -2), columns, -1).sum(1, keepdim=True)
+
+
+def _blur_back(image: Tensor, rows: Tensor | None, columns: Tensor | None) -> Tensor:
+    """Apply the transpose of `_blur`."""
+    if rows is None or columns is None:
+        return image
+    image = correlate(image.expand(-1, len(rows), -1, -1, -1), columns, -1)
+    return correlate(image, rows, -2).sum(1, keepdim=True)

@@ -20,41 +20,40 @@ _TINY = 1e-300
 
 @dataclass(frozen=True)
 class SolveReport:
-    """How far a solve came, for each sample `(B,)`."""
+    """Iterations and residual of a solve, for each sample `(B,)`."""
 
     iterations: Tensor
     """Applications of AAᵀ, without the first."""
     residual: Tensor
     """‖r − (AAᵀ + D)z‖/‖r‖, by the recurrence."""
     converged: Tensor
-    """Whether a tolerance was met: the residual's, or that of a least-squares solution."""
+    """Whether a tolerance was met: that of the residual, or of a least-squares solution."""
 
 
 @dataclass(frozen=True)
 class ConjugateGradients:
     """Solve (AAᵀ + D) z = r by conjugate gradients, each sample for itself, with D = diag(ρ).
 
-    The form used is that of conjugate residuals. It applies AAᵀ once per iteration, as the common
-    one, but its residual never rises, and with ρ = 0 it is what conjugate gradients on the normal
-    equations of min_x ‖Ax − r‖ do to x = Aᵀz. So it converges for a singular AAᵀ as well, also for
-    an r that no cube gives (noise on pixels without light, or where more shots than bands
-    arrive): to the least-squares solution, z = (AAᵀ)⁺r. Where AAᵀ is nearly singular, few
-    iterations are a regularisation of their own.
+    The form is that of conjugate residuals. It applies AAᵀ once per iteration, like the common
+    form, but its residual never rises. With ρ = 0 it equals conjugate gradients on the normal
+    equations of min_x ‖Ax − r‖, with x = Aᵀz. So it converges for a singular AAᵀ too, and for an r
+    that no cube gives: noise on pixels without light, or more shots than bands. The limit is the
+    least-squares solution z = (AAᵀ)⁺r. Where AAᵀ is nearly singular, few iterations regularise.
 
-    A pixel whose ρ is infinite is left out: r and AAᵀz are set to zero there, so z stays zero, and
-    the others are solved for as if the pixel did not exist. Norms are those of the others.
+    A pixel with infinite ρ is left out: r and AAᵀz are zero there, z stays zero, and the other
+    pixels are solved for as if it did not exist. Norms are those of the other pixels.
 
-    Vectors have the dtype of r, float32 at least; inner products are summed in float64, in
-    an order that does not depend on the number of threads. A sample that has converged stays as it
-    is, so that its result does not depend on the rest of the batch.
+    Vectors have the dtype of r, float32 at least. Inner products are summed in float64, in an order
+    that does not depend on the number of threads. A sample that has converged stays as it is, so
+    its result does not depend on the rest of the batch.
 
     Args:
-        tolerance: stop when ‖r − (AAᵀ + D)z‖ <= tolerance·‖r‖, or, where that cannot be, when the
-            residual is as small as it can be, by the same measure; None is 1e-6, in float64 1e-13.
+        tolerance: stop when ‖r − (AAᵀ + D)z‖ <= tolerance·‖r‖, or when a least-squares solution is
+            reached to the same tolerance. None is 1e-6, in float64 1e-13.
         iterations: at most this many.
 
     Raises:
-        ValueError: a negative tolerance, or no whole number of iterations >= 1.
+        ValueError: a negative tolerance, or iterations that are no whole number >= 1.
 
     Source: Hestenes, Stiefel, "Methods of conjugate gradients for solving linear systems", J. Res.
     NBS 49(6), 1952, section 10 (normal equations); Saad, "Iterative methods for sparse linear
@@ -79,22 +78,20 @@ class ConjugateGradients:
         start: Tensor | None = None,
         precondition: Apply | None = None,
     ) -> tuple[Tensor, SolveReport]:
-        """Solve, with gradients.
+        """Solve, with gradients of the exact solution, by implicit differentiation.
 
-        The gradient is that of the exact solution, by implicit differentiation: with S = (AAᵀ +
-        D)⁻¹ and w = Sg, dr = w, dρ = −w·z (summed where pixels share one ρ, zero where it is
-        infinite), and for a parameter θ of A, dθ = −⟨w, ∂(AAᵀ)z⟩. It costs one more solve,
-        whatever the number of iterations, and can be differentiated again.
+        With S = (AAᵀ + D)⁻¹ and w = Sg, dr = w and dρ = −w·z (summed where pixels share one ρ, zero
+        where it is infinite). For a parameter θ of A, dθ = −⟨w, ∂(AAᵀ)z⟩. A gradient costs one more
+        solve, whatever the number of iterations, and has gradients of its own.
 
         Args:
-            gram: applies AAᵀ, differentiable with respect to z and to what A is made of.
+            gram: applies AAᵀ, differentiable with respect to z and to the parameters of A.
             r: right-hand side `(B, K, H', W')`.
             rho: ρ >= 0, `(1|B,)` or `(1|B, 1|K, 1|H', 1|W')`.
-            start: first z, shaped like r; zero if None. The nearer to the solution, the fewer
-                iterations; the tolerance stays relative to r.
-            precondition: applies a symmetric M⁻¹ ≈ (AAᵀ + D)⁻¹, zero where ρ is infinite. The
-                residual that never rises is then that of the norm √(rᵀM⁻¹r), and so is what a
-                least-squares solution minimises. It is called without gradients.
+            start: first z, shaped like r; zero if None. The tolerance stays relative to r.
+            precondition: applies a symmetric M⁻¹ ≈ (AAᵀ + D)⁻¹, zero where ρ is infinite. The norm
+                of the residual that never rises, and that a least-squares solution minimises, is
+                then √(rᵀM⁻¹r). It is called without gradients.
 
         Returns:
             z, shaped like r, and the report.

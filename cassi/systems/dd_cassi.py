@@ -19,10 +19,9 @@ class DDCassi(SDCassi):
         y[k, h, w] = Σ_c m[k, h, w + o(c)] · x[c, h, w],  o(c) = c·step  (step >= 0)
 
     For step < 0 the bands move the other way, o(c) = (C-1-c)·|step|. The second disperser undoes
-    the shift of the first, so the measurement is as large as the cube, `(B, K, H, W)`, and not
-    smeared. To the operators, the solvers and the networks this is a camera of step 0 with a mask
-    per band: `mask` is `(K, C, H, W)`, `step` is 0, and the dispersion across the mask is
-    `mask_step`.
+    the shift of the first, so the measurement is as large as the cube, `(B, K, H, W)`. Operators,
+    solvers and networks treat it as a camera of step 0 with a mask per band: `mask` is
+    `(K, C, H, W)`, `step` is 0, and `mask_step` is the dispersion across the mask.
 
     Args:
         mask: transmission in [0, 1], `(H, Wm)`, `(C, H, Wm)` or `(K, 1|C, H, Wm)`, or
@@ -30,10 +29,10 @@ class DDCassi(SDCassi):
         bands: number of bands C, in order of increasing wavelength.
         step: dispersion across the mask, pixels per band, whole or not; the sign is the direction.
         axis: -1 disperses along columns, -2 along rows.
-        width: columns W of the cube (rows for `axis=-2`); the mask's own by default. A mask of
-            W + (C-1)|step| columns codes every band everywhere; a narrower one is repeated, a
+        width: columns W of the cube (rows for `axis=-2`); those of the mask by default. A mask of
+            W + (C-1)|step| columns codes every band everywhere. A narrower one is repeated, a
             wider one is cut.
-        offsets: o(c) in pixels instead of `step`, one per band, >= 0; between two pixels the mask
+        offsets: o(c) in pixels instead of `step`, one per band, >= 0. Between two pixels the mask
             is interpolated linearly.
 
     Raises:
@@ -85,16 +84,16 @@ class DDCassi(SDCassi):
 def code_bands(
     mask: Tensor, bands: int, offsets: Sequence[float], axis: int = -1, width: int | None = None
 ) -> Tensor:
-    """Return the part of a mask that each band meets: m[…, c, h, w + o(c)].
+    """Return the part of a mask that codes each band: m[…, c, h, w + o(c)].
 
-    Differentiable in the mask. What lies beyond its end is its beginning again.
+    The mask is repeated beyond its end. The result is differentiable with respect to the mask.
 
     Args:
         mask: `(…, 1|C, H, Wm)`.
         bands: C.
         offsets: o(c) >= 0, pixels.
         axis: of the dispersion.
-        width: of the result along the axis; the mask's own by default.
+        width: of the result along the axis; that of the mask by default.
 
     Returns:
         `(…, C, H, W)`, or `(…, C, H', Wm)` for `axis=-2`.

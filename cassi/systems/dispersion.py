@@ -1,4 +1,4 @@
-"""Where bands fall on a detector: curves of dispersion, glasses, and what fits its size."""
+"""Positions of bands on a detector: dispersion curves, glasses, and numbers of bands."""
 
 from __future__ import annotations
 
@@ -60,29 +60,29 @@ def refractive_index(glass: str, wavelength: float) -> float:
 
 
 class Dispersion(ABC):
-    """Says where each wavelength falls, along the dispersion."""
+    """A curve of dispersion: the position of each wavelength, pixels."""
 
     absolute: bool = False
-    """`offsets` are the positions as they are, not moved so that the least is 0."""
+    """Whether `offsets` are the positions themselves; otherwise the least is moved to 0."""
 
     @abstractmethod
     def positions(self, wavelengths: Sequence[float]) -> tuple[float, ...]:
-        """Return the place of each band in pixels, from an origin that the curve states.
+        """Return the position of each band, pixels, from the origin of the curve.
 
         Args:
             wavelengths: nm, one per band, increasing.
         """
 
     def offsets(self, wavelengths: Sequence[float]) -> tuple[float, ...]:
-        """Return how far each band is moved, in pixels, the least by 0 (unless `absolute`).
+        """Return the offset of each band, pixels; the least is 0 (unless `absolute`).
 
-        Warns where bands do not follow each other in one direction: then they lie over each other.
+        It warns where the positions do not rise or fall throughout: bands then overlap.
 
         Args:
             wavelengths: nm, one per band, increasing.
 
         Raises:
-            ValueError: the wavelengths do not increase, or the curve does not reach them.
+            ValueError: the wavelengths do not increase, or lie outside of the curve.
         """
         values = tuple(float(value) for value in wavelengths)
         if not values or not all(b > a > 0 for a, b in pairwise((*values, math.inf))):
@@ -93,8 +93,8 @@ class Dispersion(ABC):
         moves = [b - a for a, b in pairwise(places)]
         if moves and not (min(moves) > 0 or max(moves) < 0):
             warnings.warn(
-                f"{type(self).__name__}: the dispersion turns round between {values[0]:g} and "
-                f"{values[-1]:g} nm, so that bands lie over each other",
+                f"{type(self).__name__}: the positions rise and fall between {values[0]:g} and "
+                f"{values[-1]:g} nm, so that bands overlap; expected one direction",
                 stacklevel=2,
             )
         start = 0.0 if self.absolute else min(places)
@@ -104,7 +104,7 @@ class Dispersion(ABC):
 
 @dataclass(frozen=True)
 class Linear(Dispersion):
-    """The same step from band to band, whatever their wavelengths: o(c) = c·step.
+    """The same step from band to band, for any wavelengths: o(c) = c·step.
 
     Attributes:
         step: pixels per band, may be fractional; the sign is the direction.
@@ -163,13 +163,13 @@ class Curve(Dispersion):
 
     Attributes:
         points: (wavelength in nm, position in pixels) pairs, wavelengths increasing.
-        file: a CSV file of such pairs instead, two columns; a line of names may stand first.
+        file: a CSV file of such pairs instead, two columns; the first line may hold names.
         absolute: keep the positions as they are.
 
     Raises:
         OSError: no such file.
-        ValueError: neither or both are given, fewer than two points, or a line that is no pair of
-            numbers.
+        ValueError: neither or both of points and file are given, there are fewer than two points,
+            or a line is no pair of numbers.
 
     >>> Curve([(450, 3.0), (550, 33.0), (650, 53.0)]).offsets([450, 500, 600])
     (0.0, 15.0, 40.0)
@@ -182,7 +182,8 @@ class Curve(Dispersion):
     def __post_init__(self) -> None:
         """Read the file and check the points."""
         if (self.points is None) == (self.file is None):
-            raise ValueError("Curve: expected points or a file, one of the two")
+            got = "neither" if self.file is None else "both"
+            raise ValueError(f"Curve: expected points or a file, got {got}")
         rows = _read_pairs(Path(self.file)) if self.file is not None else self.points or ()
         if any(len(row) != 2 for row in rows):
             raise ValueError("Curve: expected pairs (wavelength in nm, position in pixels)")
@@ -223,31 +224,31 @@ class Curve(Dispersion):
 class Prism(Dispersion):
     r"""A prism, or several cemented ones, and a lens behind it.
 
-    A ray with direction φ meets surfaces whose normals have the directions β_0 = 0 and
-    β_j = β_{j−1} + α_j, with Snell's law at each: φ' = β_j + arcsin(n/n' · sin(φ − β_j)). For one
-    prism the deviation is δ = φ_in − φ_out = θ₁ + arcsin(n sin(α − arcsin(sin θ₁ / n))) − α. The
-    lens makes it a place:
+    The normals of the faces have the directions β_0 = 0 and β_j = β_{j−1} + α_j. Snell's law at
+    each turns a ray of direction φ into φ' = β_j + arcsin(n/n' · sin(φ − β_j)). For one prism the
+    deviation is δ = φ_in − φ_out = θ₁ + arcsin(n sin(α − arcsin(sin θ₁ / n))) − α. The lens turns
+    it into a position:
 
         position = f / pitch · tan(δ(λ) − δ(λ_reference)).
 
-    A double Amici prism is `glass=["N-BK7", "SF2", "N-BK7"]` with `apex=[a, -b, a]`: two of equal
-    glass that point one way, one between them that points the other way.
+    A double Amici prism is `glass=["N-BK7", "SF2", "N-BK7"]` with `apex=[a, -b, a]`: two prisms of
+    equal glass in one direction, and one between them in the other.
 
     Attributes:
         glass: name of the glass, or one per prism, see `SELLMEIER`.
         apex: angle α between the faces, degrees, or one per prism with its sign.
         focal_length: f of the lens, mm.
         pitch: of the detector's pixels, µm.
-        reference: wavelength that the camera is adjusted to, nm: its position is 0.
-        incidence: angle θ₁ between ray and normal of the first face, degrees. None: the minimum of
-            the deviation at the reference for one prism, else a ray along the axis of symmetry,
-            half the sum of the apex angles.
-        flip: the detector counts its pixels in the other direction.
+        reference: wavelength at position 0, nm.
+        incidence: angle θ₁ between ray and normal of the first face, degrees. None takes minimum
+            deviation at the reference for one prism. For several it takes a ray along the axis of
+            symmetry, half the sum of the apex angles.
+        flip: reverse the sign of the positions.
         absolute: keep the positions as they are.
 
     Raises:
-        ValueError: an unknown glass, angles that no ray passes (total reflection), or lengths that
-            are not positive.
+        ValueError: an unknown glass, angles with total reflection, or lengths that are not
+            positive.
 
     Source: Hecht, "Optics", 5th edition, section 5.5.1 (deviation of a prism).
 
@@ -277,7 +278,7 @@ class Prism(Dispersion):
         """Return δ of a wavelength (nm), in degrees, towards the base of the first prism.
 
         Raises:
-            ValueError: the light does not pass.
+            ValueError: total reflection.
         """
         glasses = [self.glass] if isinstance(self.glass, str) else list(self.glass)
         angles = [self.apex] if isinstance(self.apex, int | float) else list(self.apex)
@@ -313,7 +314,9 @@ class Prism(Dispersion):
             return math.radians(sum(angles) / 2)
         sine = refractive_index(glasses[0], self.reference) * math.sin(math.radians(angles[0] / 2))
         if abs(sine) >= 1:
-            raise ValueError(f"apex: no light passes {glasses[0]} with {angles[0]}°; take less")
+            raise ValueError(
+                f"apex: no light passes {glasses[0]} with {angles[0]}°; take a smaller angle"
+            )
         return math.asin(sine)
 
 
@@ -362,14 +365,19 @@ def fitting_dispersions(mask_length: int, detector_length: int) -> list[tuple[in
 def infer_bands(
     mask_length: int, detector_length: int, step: float, bands: int | None = None
 ) -> int:
-    """Return the number of bands that fits, or `bands` when it does.
+    """Return the number of bands that fits mask, detector and step.
 
-    A detector holds bands that a fractional step moves apart if it has ⌈(bands − 1)·|step|⌉ pixels
-    more than the mask.
+        detector − mask = ⌈(bands − 1)·|step|⌉
+
+    Args:
+        mask_length: pixels of the mask along the dispersion.
+        detector_length: pixels of the measurement along the dispersion.
+        step: pixels per band, whole or not.
+        bands: the expected number, to check; None accepts what fits.
 
     Raises:
-        ValueError: no number of bands fits this step, or `bands` is not the one that does; the
-            message lists what would fit. Or several fit a step below one pixel.
+        ValueError: no number of bands fits this step, or `bands` does not; the message lists what
+            would fit. Or several numbers fit a step below one pixel.
 
     >>> infer_bands(256, 279, -1.5)
     16
@@ -383,7 +391,10 @@ def infer_bands(
         found = _fractional_fit(extra, step, bands)
     if step == 0 and extra == 0:
         if bands is None:
-            raise ValueError("system.bands: expected the number of bands, which step 0 leaves open")
+            raise ValueError(
+                "system.bands: expected the number of bands, got none; with system.step=0 no size "
+                "shows it"
+            )
         return bands
     if extra == 0 and bands in (None, 1):
         return 1
@@ -412,7 +423,8 @@ def _fractional_fit(extra: int, step: float, bands: int | None) -> int | None:
     most = math.floor(extra / abs(step) + 1e-9) + 1
     if bands is None and least < most:
         raise ValueError(
-            f"system.bands: expected the number of bands, step {step:g} fits {least} to {most}"
+            f"system.bands: expected the number of bands, got none; {least} to {most} bands fit "
+            f"system.step={step:g}"
         )
     if least > most or (bands is not None and not least <= bands <= most):
         return None

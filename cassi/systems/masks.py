@@ -1,4 +1,4 @@
-"""Masks: checked, drawn for a simulation, learned, moved, and taken back from the detector."""
+"""Masks: checked, drawn, learned, moved, and shifted back from the detector's grid."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ def check_mask(mask: Tensor) -> None:
         mask: transmission `(…, H, W)`.
 
     Raises:
-        ValueError: NaN, values outside [0, 1] (a rounding error of 1e-3 is let pass), or a row or
-            column that no shot lights: nothing there can be recovered, and it mostly means a
-            wrong crop.
+        ValueError: NaN, values outside of [0, 1] by more than 1e-3, or a row or column that is dark
+            in all shots: nothing there can be recovered, mostly because of a wrong crop.
     """
     if not torch.isfinite(mask).all():
         raise ValueError("mask: expected finite transmissions, got NaN or infinity")
@@ -34,7 +33,7 @@ def check_mask(mask: Tensor) -> None:
     if low < -1e-3 or high > 1 + 1e-3:
         raise ValueError(
             f"mask: expected transmissions in [0, 1], got {low:.4g} to {high:.4g}; "
-            "divide it by its flat field or maximum (or is this the measurement?)"
+            "divide it by its flat field or maximum; or is this the measurement?"
         )
     light = (mask > 0).reshape(-1, *mask.shape[-2:]).any(0)  # (H, W)
     for name, dim in (("column", 0), ("row", 1)):
@@ -48,7 +47,7 @@ def check_mask(mask: Tensor) -> None:
 
 
 class MaskPattern(ABC):
-    """Draws a mask of any size.
+    """A rule that draws a mask of any size.
 
     Attributes:
         density: mean transmission, in (0, 1).
@@ -89,7 +88,7 @@ class MaskPattern(ABC):
 
 @dataclass(frozen=True)
 class RandomMask(MaskPattern):
-    """Independent pixels.
+    """A mask of independent pixels.
 
     Attributes:
         density: mean transmission d.
@@ -126,7 +125,7 @@ class RandomMask(MaskPattern):
 
 @dataclass(frozen=True)
 class BlueNoiseMask(MaskPattern):
-    """Zeros and ones, evenly spread: no clusters, no holes, and no low frequencies.
+    """A binary mask without clusters, holes and low frequencies.
 
     Attributes:
         density: share of ones, met to within a pixel.
@@ -163,9 +162,10 @@ _START = 0.1  # share of the pixels that are placed at random and then moved
 def blue_noise(height: int, width: int, density: float, seed: int) -> np.ndarray:
     """Draw a binary pattern whose spectrum has no low frequencies, periodic in both directions.
 
-    Void and cluster: where a Gaussian (1.5 pixels) sees the tightest cluster, a pixel is taken
-    away; where it sees the largest void, one is set. A tenth of the pixels is placed at random and
-    moved so until nothing changes; then the largest void is filled until the density is reached.
+    Void and cluster: a Gaussian blur (1.5 pixels) shows the tightest cluster, where a pixel is
+    removed, and the largest void, where one is set. A tenth of the pixels is placed at random and
+    moved in this way until nothing changes. Then the largest voids are filled until the density is
+    reached.
 
     Args:
         height: rows.
@@ -222,20 +222,19 @@ S = TypeVar("S", bound=nn.Module)
 
 
 class LearnableMask(nn.Module):
-    """A mask in [0, 1] with free parameters.
+    """A mask in [0, 1] with free parameters p.
 
-    `learnable()` is the mask; `learnable.place_in(camera)` makes it the camera's, so that every
-    method of the camera sees its present value and passes gradients on to it.
+    `learnable()` is the mask. `learnable.place_in(camera)` makes it the mask of a camera: every
+    method of the camera then uses its present value and passes gradients to it.
 
     Args:
-        mask: where learning starts: transmission in [0, 1], of any shape; see
-            `cassi.systems.RandomMask`.
-        constraint: "sigmoid", m = 1 / (1 + e^{−p}): p is free; a start at 0 or 1 is moved to 1e-3
-            from there, where it can still change. "clamp", m = p cut to [0, 1]: a gradient that
-            would lead out is set to zero, so that gradient descent is a projected one.
+        mask: first value, transmission in [0, 1], of any shape; see `cassi.systems.RandomMask`.
+        constraint: "sigmoid" is m = 1 / (1 + e^{−p}) with free p. First values of 0 and 1 are moved
+            by 1e-3, so that they can change. "clamp" is m = p, cut to [0, 1]. Gradients that lead
+            out of [0, 1] are set to zero: projected gradient descent.
 
     Raises:
-        TypeError: the mask is not of real numbers.
+        TypeError: the mask is no tensor of real numbers.
         ValueError: it has values outside of [0, 1], or the constraint is unknown.
     """
 
@@ -248,12 +247,15 @@ class LearnableMask(nn.Module):
         start = mask.detach().clone()
         start = start if start.is_floating_point() else start.to(torch.get_default_dtype())
         if not bool(((start >= 0) & (start <= 1)).all()):
-            raise ValueError("mask: expected transmissions in [0, 1] to start from")
+            raise ValueError(
+                f"mask: expected transmissions in [0, 1], got {float(start.min()):g} to "
+                f"{float(start.max()):g}"
+            )
         self.constraint = constraint
         self.values = nn.Parameter(start.logit(1e-3) if constraint == "sigmoid" else start)
 
     def forward(self) -> Tensor:
-        """Return the mask, in [0, 1], of the shape that it started with."""
+        """Return the mask in [0, 1], of the shape of its first value."""
         if self.constraint == "sigmoid":
             return self.values.sigmoid()
         cut = self.values.clamp(0, 1)
@@ -264,10 +266,10 @@ class LearnableMask(nn.Module):
         return mask
 
     def place_in(self, system: S) -> S:
-        """Make this the mask of a camera, and its parameters the camera's.
+        """Make this the mask of a camera, and its parameters those of the camera.
 
         Args:
-            system: a camera with a buffer `mask`, changed in place; several may share one mask.
+            system: a camera with a buffer `mask`, changed in place. Several cameras may share one.
 
         Returns:
             The same camera.
@@ -286,7 +288,7 @@ class LearnableMask(nn.Module):
 
 
 class _Taken(nn.Module):
-    """Gives a camera the present mask instead of its own."""
+    """Gives a camera the present mask in place of its own."""
 
     def __init__(self, source: LearnableMask) -> None:
         super().__init__()
@@ -313,7 +315,7 @@ def move_mask(
         mask: `(K, 1|C, H, W)`.
         shift: pixels (down, right).
         rotation: degrees, counterclockwise as displayed with row 0 on top.
-        magnification: > 0; above 1 the mask becomes larger, and its rim leaves the image.
+        magnification: > 0; above 1 the mask becomes larger, and its rim is cut off.
 
     Returns:
         The moved mask, of the same shape, interpolated bilinearly, continued by its border.
@@ -342,8 +344,8 @@ def blur_mask(mask: Tensor, variance: float) -> Tensor:
 
         M(ω) exp(t (cos ω_rows + cos ω_columns − 2)),   t = σ²
 
-    Its variance is t exactly, down to nothing, and a negative t undoes the blur of |t|; a sampled
-    Gaussian has neither. The mask is continued by its border.
+    Its variance is exactly t, for any small t, and a negative t undoes the blur of |t|. A sampled
+    Gaussian has neither property. The mask is continued by its border.
 
     Args:
         mask: `(K, 1|C, H, W)`.
@@ -372,20 +374,20 @@ def blur_mask(mask: Tensor, variance: float) -> Tensor:
 def unshift_masks(
     masks: Tensor, offsets: Sequence[int], axis: int = -1, tolerance: float = 1e-6
 ) -> tuple[Tensor, tuple[int, ...], int]:
-    """Move masks that are given on the detector's grid back to the scene's.
+    """Move masks from the detector's grid back to the scene's grid.
 
-    A detector pixel w' of band c looks at the scene's column w' − o(c). Where every band's mask is
-    dark outside of its window, o(c) <= w' < o(c) + W, the scene has W = W' − max o columns, and
-    the masks that remain are one mask where they are equal. Otherwise light of columns beside
-    those reaches the detector too: the scene is then W' + max o columns wide, each band is moved by
-    o(c) − max o, and what falls beyond the detector's ends is lost.
+    Detector pixel w' of band c images column w' − o(c) of the scene. If every band's mask is dark
+    outside of its window o(c) <= w' < o(c) + W, the scene has W = W' − max o columns. Masks that
+    are equal become one. Otherwise light of further columns reaches the detector: the scene is then
+    W' + max o columns wide, each band moves by o(c) − max o, and light beyond the detector's ends
+    is lost.
 
     Args:
         masks: transmission on the detector, `(K, C, H, W')` or `(C, H, W')`. Published code stores
             `mask_3d_shift` as `(H, W', C)`: `.permute(2, 0, 1)`.
         offsets: whole pixels o(c) >= 0, the least of them 0: 0, 2, 4, … for a step of 2.
         axis: -1 disperses along columns, -2 along rows (then read H' for W').
-        tolerance: what counts as dark, and as equal.
+        tolerance: largest value that counts as dark, and largest difference of equal masks.
 
     Returns:
         Mask `(K, 1|C, H, W)`, offsets and detector length W', for

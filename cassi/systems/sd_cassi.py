@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,45 +19,43 @@ from cassi.systems.arguments import (
     refuse_shape,
     spaced_offsets,
 )
-from cassi.systems.base import System
+from cassi.systems.coded import CodedSystem
 from cassi.systems.conjugate import ConjugateGradients
 
-Versions = list[tuple[Tensor | None, int]]
 
-
-class SDCassi(System):
+class SDCassi(CodedSystem):
     r"""Single disperser: mask, then dispersion along one axis, then the sum over bands.
 
         y[k, h, w'] = Σ_c m[k, c, h, w' - o(c)] · x[c, h, w' - o(c)],  o(c) = c·step  (step >= 0)
 
     For step < 0 the bands move the other way, o(c) = (C-1-c)·|step|. The detector has
-    W' = W + (C-1)|step| columns, or H' = H + (C-1)|step| rows for `axis=-2`. Instead of a step
-    there can be any `offsets` o(c); between two pixels a band is interpolated linearly, with o = i
-    + f into (1 - f) of it moved by i and f of it moved by i + 1. A Aᵀ then couples neighbours, and
-    is still inverted exactly.
+    W' = W + (C-1)|step| columns, or H' = H + (C-1)|step| rows for `axis=-2`. Any `offsets` o(c) may
+    replace the step. A band with o = i + f, 0 < f < 1, is interpolated linearly: (1 - f) of it
+    moves by i pixels, and f of it by i + 1. A Aᵀ then couples neighbours, and is still inverted
+    exactly.
 
     Args:
         mask: transmission in [0, 1], `(H, W)`, `(C, H, W)`, `(K, 1|C, H, W)` for K shots, or
-            `(B, K, 1|C, H, W)` for a mask per sample; a tensor or anything NumPy understands. An
-            `nn.Parameter` becomes a parameter of the camera, to be learned; all else is copied.
+            `(B, K, 1|C, H, W)` for a mask per sample; a tensor, or anything that NumPy makes an
+            array of. An `nn.Parameter` becomes a parameter of the camera; anything else is copied.
         bands: number of bands C, in order of increasing wavelength.
-        step: dispersion in pixels per band; the sign is the direction. One that is not whole
-            stands for the offsets c·step, the least of them 0.
+        step: dispersion in pixels per band; the sign is the direction. A fractional step gives the
+            offsets c·step, shifted so that the least is 0.
         axis: -1 disperses along columns, -2 along rows.
-        offsets: one o(c) per band in pixels instead of `step`, whole or not: a list, a tensor, or
-            an `nn.Parameter` to be learned. Evenly spaced whole ones that start at 0 are a step.
+        offsets: one o(c) per band in pixels, instead of `step`, whole or not: a list, a tensor, or
+            an `nn.Parameter`. Evenly spaced whole offsets that start at 0 count as a step.
         detector: pixels of the detector along the axis; W' = W + ⌈max o(c)⌉ by default. Offsets
-            count from its first pixel, and what falls beside it is lost.
+            count from its first pixel, and light beside it is lost.
 
     Attributes:
-        offsets: o(c) as numbers, a tuple.
+        offsets: o(c), a tuple of numbers, pixels.
         shifts: o(c) as a tensor, float64; None where the camera has a step.
-        step: where the camera has offsets, their mean distance, rounded.
+        step: of a camera with offsets, their mean distance, rounded.
 
     Raises:
         TypeError: the mask is not numeric, `bands` is not an integer or `step` not a number.
-        ValueError: the mask's shape or bands do not fit, it holds NaN, `axis` is unknown, or there
-            is not one offset per band, or one is negative without a `detector`.
+        ValueError: the mask's shape or bands do not fit, it holds NaN or infinity, `axis` is
+            unknown, there is not one offset per band, or one is negative without a `detector`.
 
     Source: Wagadarikar et al., "Single disperser design for coded aperture snapshot spectral
     imaging", Applied Optics 47(10), 2008.
@@ -69,12 +67,10 @@ class SDCassi(System):
     (1, 4, 10)
     """
 
-    mask: Tensor
     gram: Tensor
     shifts: Tensor | None
     _taps: Tensor
     _starts: Tensor
-    offsets: tuple[float, ...]
 
     def __init__(
         self,
@@ -112,31 +108,12 @@ class SDCassi(System):
         self.register_buffer("gram", None, persistent=False)
         self.register_buffer("_taps", None, persistent=False)
         self.register_buffer("_starts", None, persistent=False)
-        self.refresh()
-        self.register_load_state_dict_post_hook(refresh)
-
-    @property
-    def shots(self) -> int:
-        """Number K of masks, that is of channels of the measurement."""
-        return self.mask.shape[-4]
+        self._derive()
 
     @property
     def part_axis(self) -> int:  # type: ignore[override]
-        """The axis across the dispersion, along which nothing is mixed: -2 or -1."""
+        """The axis across the dispersion, -2 or -1; the camera mixes nothing along it."""
         return -3 - self.axis
-
-    @property
-    def cube_shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
-        return (self.bands, *cast("tuple[int, int]", tuple(self.mask.shape[-2:])))
-
-    @property
-    def measurement_shape(self) -> tuple[int, int, int]:
-        """(K, H', W')."""
-        _, height, width = self.cube_shape
-        if self.axis == -2:
-            return self.shots, self.detector, width
-        return self.shots, height, self.detector
 
     def part(self, start: int, stop: int) -> SDCassi:
         """Return the camera of rows (columns for `axis=-2`) start to stop; see `System.part`."""
@@ -152,106 +129,95 @@ class SDCassi(System):
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
-        x, mask = self._turn(x), self._turn(self.mask)
+        x, mask = self.turn(x), self.turn(self.mask)
         if self.shifts is None:
-            return self._turn(ops.forward(x, mask, self.step))
-        return self._turn(ops.forward_taps(x, mask, *self._spread(), self.detector))
+            return self.turn(ops.forward(x, mask, self.step))
+        return self.turn(ops.forward_taps(x, mask, *self._spread(), self.detector))
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
-        y, mask = self._turn(y), self._turn(self.mask)
+        y, mask = self.turn(y), self.turn(self.mask)
         if self.shifts is None:
-            return self._turn(ops.adjoint(y, mask, self.bands, self.step))
+            return self.turn(ops.adjoint(y, mask, self.bands, self.step))
         if y.shape[-1] != self.detector:
-            refuse_shape("y", self._turn(y), self.measurement_shape)
-        return self._turn(ops.adjoint_taps(y, mask, *self._spread()))
+            refuse_shape("y", self.turn(y), self.measurement_shape)
+        return self.turn(ops.adjoint_taps(y, mask, *self._spread()))
 
     def add_adjoint(self, v: Tensor, y: Tensor) -> Tensor:
         """Return v + Aᵀy: `(B, C, H, W)` and `(B, K, H', W')` → `(B, C, H, W)`."""
         if self.shifts is not None:
             return super().add_adjoint(v, y)
-        mask = self._turn(self.mask)
-        return self._turn(ops.add_adjoint(self._turn(v), self._turn(y), mask, self.step))
+        mask = self.turn(self.mask)
+        return self.turn(ops.add_adjoint(self.turn(v), self.turn(y), mask, self.step))
 
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
         """Simulate the measurement of the cube E a: `(B, R, H, W)` → `(B, K, H', W')`."""
         if self.shifts is not None:
             return super().forward_subspace(components, basis)
-        a, mask = self._turn(components), self._turn(self.mask)
-        return self._turn(ops.forward_subspace(a, basis, mask, self.step))
+        a, mask = self.turn(components), self.turn(self.mask)
+        return self.turn(ops.forward_subspace(a, basis, mask, self.step))
 
     def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
         """Return the components Eᵀ Aᵀ y: `(B, K, H', W')` → `(B, R, H, W)`."""
         if self.shifts is not None:
             return super().adjoint_subspace(y, basis)
-        mask = self._turn(self.mask)
-        return self._turn(ops.adjoint_subspace(self._turn(y), basis, mask, self.step))
+        mask = self.turn(self.mask)
+        return self.turn(ops.adjoint_subspace(self.turn(y), basis, mask, self.step))
 
     def gram_product(self, y: Tensor) -> Tensor:
-        """Return A Aᵀ y, shaped like y."""
+        """Return A Aᵀ y: `(B, K, H', W')` → `(B, K, H', W')`."""
         gram = self._current_gram()
         if gram is None or gram.shape[-4] != gram.shape[-3]:
             return super().gram_product(y)
-        each = gram.to(y.dtype).expand(len(y), -1, -1, -1, -1)
-        return self._turn((each * self._turn(y)[:, None]).sum(2))
+        gram, y = gram.to(y.dtype), self.turn(y)
+        if gram.shape[-4] == 1:
+            return self.turn(gram.squeeze(-3) * y)
+        return self.turn((gram.expand(len(y), -1, -1, -1, -1) * y[:, None]).sum(2))
 
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-        """Solve (AAᵀ + diag ρ) z = r, in closed form.
+        """Solve (AAᵀ + diag ρ) z = r in closed form, r and ρ as for `System.gram_solve`.
 
         At every detector pixel by itself, in the Moore–Penrose sense, where bands move by whole
         pixels. Along every detector row otherwise, see `cassi.ops.band_solve`.
-
-        Args:
-            r: measurement-shaped right-hand side `(B, K, H', W')`.
-            rho: ρ >= 0, a number, one value per sample `(B,)`, or one per detector pixel
-                `(1|B, K, H', W')`; infinite where a pixel has no influence: z is zero there.
         """
         if tuple(r.shape[-3:]) != self.measurement_shape:
             refuse_shape("y", r, self.measurement_shape)
         gram = self._current_gram()
         gram = self._gram() if gram is None else gram
-        r, rho = self._turn(r), self._turn_damping(rho)
+        r, rho = self.turn(r), self._turn_damping(rho)
         if gram.shape[-4] == gram.shape[-3]:
-            return self._turn(ops.gram_solve(r, gram, rho))
-        return self._turn(solve_lines(r, gram, rho, self.offsets))
+            return self.turn(ops.gram_solve(r, gram, rho))
+        return self.turn(solve_lines(r, gram, rho, self.offsets))
 
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
-        """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖² in closed form, see `cassi.ops.data_step`.
-
-        Args:
-            v: cube `(B, C, H, W)`.
-            y: measurement `(B, K, H', W')`.
-            rho: ρ >= 0, a number, one value per sample `(B,)`, or one per detector pixel
-                `(1|B, K, H', W')`; infinite where a pixel has no influence. 0 projects v onto
-                {x : Ax = y}.
-        """
+        """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖² in closed form, see `System.data_step`."""
         if self.shifts is not None:
             return super().data_step(v, y, rho)
-        mask, gram = self._turn(self.mask), self._current_gram()
+        mask, gram = self.turn(self.mask), self._current_gram()
         rho = self._turn_damping(rho)
-        return self._turn(ops.data_step(self._turn(v), self._turn(y), mask, self.step, rho, gram))
+        return self.turn(ops.data_step(self.turn(v), self.turn(y), mask, self.step, rho, gram))
 
     def ratio_inverse(self, y: Tensor) -> Tensor:
         """Divide y by band count and mask, see `cassi.ops.ratio_inverse`.
 
         Raises:
-            ValueError: the camera has offsets, or several shots; `pinv` serves those.
+            ValueError: the camera has offsets, or several shots; use `pinv` for those.
         """
         if self.shifts is not None:
             raise ValueError("ratio_inverse: expected a camera with a step; use pinv instead")
-        mask = self._turn(self.mask)
-        return self._turn(ops.ratio_inverse(self._turn(y), mask, self.bands, self.step))
+        mask = self.turn(self.mask)
+        return self.turn(ops.ratio_inverse(self.turn(y), mask, self.bands, self.step))
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Derive from mask and shifts again what depends on them."""
+        """Compute gram and taps from the present mask and shifts."""
         if self.shifts is None:
-            self.offsets = ops.step_offsets(self.bands, self.step)
+            self._offsets = ops.step_offsets(self.bands, self.step)
         else:
-            self.offsets = tuple(self.shifts.tolist())
+            self._offsets = tuple(self.shifts.tolist())
             self._taps, self._starts = self._linear_taps()
         self.gram = self._gram()
-        self._seen = versions_of((self.mask, self.shifts))
+        self._note_sources()
 
     def _spread(self) -> tuple[Tensor, Tensor]:
         if self.shifts is not None and self.shifts.requires_grad:
@@ -272,13 +238,8 @@ class SDCassi(System):
         self._notice()
         return self.gram
 
-    def _notice(self) -> None:
-        # What was changed in place, or replaced, is noticed, except in a compiled graph, where it
-        # is a constant.
-        if torch.compiler.is_compiling():
-            return
-        if not are_unchanged(self._seen, (self.mask, self.shifts)):
-            self.refresh()
+    def _sources(self) -> tuple[Tensor, Tensor | None]:
+        return self.mask, self.shifts
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         exact = None if self.shifts is None else self.shifts.detach()
@@ -301,27 +262,23 @@ class SDCassi(System):
         )
 
     def _gram(self) -> Tensor:  # dispersion along the last axis, see the two operators
-        mask = self._turn(self.mask)
+        mask = self.turn(self.mask)
         if self.shifts is None:
             return ops.gram(mask, self.bands, self.step)  # ([B,] K, K, H, W')
         gram = ops.gram_taps(mask, *self._linear_taps(), self.detector)  # (1|B, T·K, K, H, W')
         return gram.to(self._taps) if gram.shape[1] == gram.shape[2] else gram
 
-    def _turn(self, value: Tensor) -> Tensor:
-        # The operators disperse along the last axis and read transposed views in place.
-        return value if self.axis == -1 else value.mT
-
     def _turn_damping(self, rho: float | Tensor) -> float | Tensor:
         # One value per sample is the same both ways, of any shape.
-        return self._turn(rho) if isinstance(rho, Tensor) and rho.ndim > 2 else rho
+        return self.turn(rho) if isinstance(rho, Tensor) and rho.ndim > 2 else rho
 
 
 def solve_lines(r: Tensor, gram: Tensor, rho: float | Tensor, offsets: Sequence[float]) -> Tensor:
-    """Do what `cassi.ops.band_solve` does, from the end of the lines that is safe.
+    """Solve as `cassi.ops.band_solve`, from the numerically stable end of the lines.
 
-    Where most light of a pixel falls on the further one of two detector pixels, eliminating pixels
-    in their order multiplies rounding errors at each by the ratio of the two weights, without end;
-    in the other order it divides them.
+    Where most light of a pixel falls on the second of two detector pixels, elimination from the
+    first pixel on multiplies rounding errors at each pixel by the ratio of the two weights.
+    Elimination from the other end divides them by it.
 
     Args:
         r: `(B, K, H, D)`.
@@ -352,25 +309,7 @@ def _register(module: nn.Module, name: str, value: Tensor, given: Any) -> None:
         module.register_buffer(name, value)
 
 
-def versions_of(values: Iterable[Tensor | None]) -> Versions:
-    """Return tensors, each with how often it has been changed in place."""
-    return [(v, 0 if v is None or v.is_inference() else v._version) for v in values]
-
-
-def are_unchanged(seen: Versions, values: Iterable[Tensor | None]) -> bool:
-    """Tell whether tensors are those of `versions_of`, and have not been changed since."""
-    now = versions_of(values)
-    return len(now) == len(seen) and all(
-        a is b and m == n for (a, m), (b, n) in zip(seen, now, strict=True)
-    )
-
-
-def refresh(system: Any, _: Any) -> None:
-    """Derive again what depends on buffers: a hook for after a state dict."""
-    system.refresh()
-
-
-class CoupledCassi(System):
+class CoupledCassi(CodedSystem):
     """A single disperser whose optics couple pixels: AAᵀ is inverted by conjugate gradients.
 
     Args:
@@ -379,29 +318,12 @@ class CoupledCassi(System):
         iterations: of conjugate gradients, at most.
     """
 
-    mask: Tensor
-
     def __init__(self, plain: SDCassi, tolerance: float | None, iterations: int) -> None:
         super().__init__()
         self.bands, self.step, self.axis = plain.bands, plain.step, plain.axis
+        self.detector, self._offsets = plain.detector, plain.offsets
         self.conjugate = ConjugateGradients(tolerance, iterations)
         if isinstance(plain.mask, nn.Parameter):
             self.mask = plain.mask
         else:
             self.register_buffer("mask", plain.mask)
-        self._scene, self._detector = plain.cube_shape[1:], plain.measurement_shape[1:]
-
-    @property
-    def shots(self) -> int:
-        """Number K of masks, that is of channels of the measurement."""
-        return self.mask.shape[-4]
-
-    @property
-    def cube_shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
-        return (self.bands, *self._scene)
-
-    @property
-    def measurement_shape(self) -> tuple[int, int, int]:
-        """(K, H', W')."""
-        return (self.shots, *self._detector)

@@ -12,19 +12,11 @@ from torch.nn.functional import pad
 from cassi import ops
 from cassi.systems.arguments import check_shape
 from cassi.systems.conjugate import Apply
-from cassi.systems.sd_cassi import (
-    CoupledCassi,
-    SDCassi,
-    Versions,
-    are_unchanged,
-    refresh,
-    solve_lines,
-    versions_of,
-)
+from cassi.systems.sd_cassi import CoupledCassi, SDCassi, solve_lines
 
 
 class LinePart(NamedTuple):
-    """Bands that reach the line that is `down` from their own, and what share of them does."""
+    """The bands that reach the line `down` lines below their own, with their weights."""
 
     bands: slice
     down: int
@@ -34,17 +26,17 @@ class LinePart(NamedTuple):
 
 
 class TiltedCassi(CoupledCassi):
-    r"""Single disperser whose axis of dispersion is turned against the pixels of the detector.
+    r"""Single disperser whose axis of dispersion is tilted against the pixels of the detector.
 
         y[k] = Σ_c S(o(c), p(c)) [m[k, c] · x[c]]
 
-    S(o, p) moves by o pixels along the axis of dispersion, and by p across it; fractions are
-    interpolated linearly either way. What falls beside the detector is lost. It is the
-    `WarpedCassi` of a constant displacement per band, in less time.
+    S(o, p) moves a band by o pixels along the axis of dispersion, and by p pixels across it.
+    Fractions are interpolated linearly in both directions. Light beside the detector is lost. It
+    equals `WarpedCassi` with a constant displacement per band, and is faster.
 
-    AAᵀ couples neighbouring lines: `gram_solve`, `pinv` and `data_step` use conjugate gradients,
-    preconditioned by what AAᵀ does within each line, which `band_solve` inverts. A band that moves
-    across by a tenth of a pixel takes two or three iterations.
+    AAᵀ couples neighbouring lines. `gram_solve`, `pinv` and `data_step` use conjugate gradients,
+    preconditioned by the part of AAᵀ within each line, which `band_solve` inverts. Bands that move
+    across by a tenth of a pixel take two or three iterations.
 
     Args:
         mask: transmission in [0, 1], as for `SDCassi`.
@@ -84,58 +76,52 @@ class TiltedCassi(CoupledCassi):
     ) -> None:
         plain = SDCassi(mask, bands, step, axis, **further)
         super().__init__(plain, tolerance, iterations)
-        self.offsets = plain.offsets
         lines = torch.as_tensor(across, dtype=torch.float64).detach().reshape(-1)
         if len(lines) not in (1, bands) or not bool(lines.isfinite().all()):
             raise ValueError(
                 f"across: expected one finite number, or {bands}, one per band, got {across}"
             )
         self.register_buffer("across", lines.expand(bands).clone().to(plain.mask.device))
-        self.refresh()
-        self.register_load_state_dict_post_hook(refresh)
+        self._derive()
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
         check_shape("x", x, self.cube_shape)
-        x, mask, width = self._turn(x), self._turn(self.mask), self._detector[self.axis]
-        return self._turn(forward_parts(x, mask, self._current(), width))
+        x, mask, width = self.turn(x), self.turn(self.mask), self.detector
+        return self.turn(forward_parts(x, mask, self._current(), width))
 
     def adjoint(self, y: Tensor) -> Tensor:
         """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
         check_shape("y", y, self.measurement_shape)
-        y, mask = self._turn(y), self._turn(self.mask)
+        y, mask = self.turn(y), self.turn(self.mask)
         x = y.new_zeros(len(y), self.bands, *mask.shape[-2:])
         for part in reversed(self._current()):  # as gradients of `forward` are summed, to the bit
             x[:, part.bands] += ops.adjoint_taps(
                 moved_lines(y, -part.down), _of(mask, part.bands), part.taps, part.starts
             )
-        return self._turn(x)
+        return self.turn(x)
 
     def extra_repr(self) -> str:
         """Describe the camera in one line."""
-        height, width = self._scene
+        _, height, width = self.cube_shape
         first, last = (f"{self.across[i].item():.4g}" for i in (0, -1))
         return (
             f"mask={height}x{width}, shots={self.shots}, bands={self.bands}, step={self.step}, "
             f"across={first} to {last}, axis={self.axis}"
         )
 
-    def _turn(self, value: Tensor) -> Tensor:
-        return value if self.axis == -1 else value.mT
-
     @torch.no_grad()
     def refresh(self) -> None:
-        """Derive from mask and displacements again what depends on them."""
+        """Compute the parts of the operator from the present mask and displacements."""
         self._parts: list[LinePart] = self._make_parts()
         self._gram: Tensor | None = None  # made when it is asked for
-        self._made_of: Versions = versions_of((self.mask, self.across))
+        self._note_sources()
+
+    def _sources(self) -> tuple[Tensor, Tensor]:
+        return self.mask, self.across
 
     def _current(self) -> list[LinePart]:
-        # What was changed in place is noticed, except in a compiled graph, where it is a constant.
-        if not torch.compiler.is_compiling() and not are_unchanged(
-            self._made_of, (self.mask, self.across)
-        ):
-            self.refresh()
+        self._notice()
         return self._parts
 
     def _make_parts(self) -> list[LinePart]:
@@ -144,11 +130,11 @@ class TiltedCassi(CoupledCassi):
         return line_parts(offsets, self.across, wide)
 
     def _precondition(self, rho: Tensor) -> Apply:
-        damping = rho if rho.ndim < 2 else self._turn(rho)
+        damping = rho if rho.ndim < 2 else self.turn(rho)
 
         def within_lines(z: Tensor) -> Tensor:
-            turned = solve_lines(self._turn(z), self._lines(), damping, self.offsets)
-            return self._turn(turned).contiguous()
+            turned = solve_lines(self.turn(z), self._lines(), damping, self.offsets)
+            return self.turn(turned).contiguous()
 
         return within_lines
 
@@ -157,7 +143,7 @@ class TiltedCassi(CoupledCassi):
         """Return AAᵀ within each line, as `cassi.ops.gram_taps` has it."""
         parts = self._current()
         if self._gram is None:
-            mask, width = self._turn(self.mask), self._detector[self.axis]
+            mask, width = self.turn(self.mask), self.detector
             grams = [
                 moved_lines(
                     ops.gram_taps(_of(mask, part.bands), part.taps, part.starts, width), part.down
@@ -179,12 +165,12 @@ class TiltedCassi(CoupledCassi):
 
 
 def _of(mask: Tensor, bands: slice) -> Tensor:
-    """Return the part of a mask `(…, 1|C, H, W)` that some bands meet."""
+    """Return the mask of some bands, from a mask `(…, 1|C, H, W)`."""
     return mask if mask.shape[-3] == 1 else mask[..., bands, :, :]
 
 
 def line_parts(offsets: Tensor, across: Tensor, dtype: torch.dtype) -> list[LinePart]:
-    """Return which bands reach which lines, in the order of the lines.
+    """Return the bands that reach each line, in the order of the lines.
 
     Args:
         offsets: `(C,)`, along the dispersion, pixels, float64.
@@ -220,7 +206,7 @@ def forward_parts(x: Tensor, mask: Tensor, parts: Sequence[LinePart], width: int
 
 
 def moved_lines(image: Tensor, down: int) -> Tensor:
-    """Move an image by whole lines; beside it is nothing."""
+    """Move an image by whole lines, with zeros beside it."""
     if down == 0:
         return image
     lines = min(abs(down), image.shape[-2])

@@ -13,19 +13,12 @@ from torch import Tensor
 from torch.nn.functional import embedding, embedding_bag
 
 from cassi.systems.arguments import check_shape
-from cassi.systems.sd_cassi import (
-    CoupledCassi,
-    SDCassi,
-    Versions,
-    are_unchanged,
-    refresh,
-    versions_of,
-)
+from cassi.systems.sd_cassi import CoupledCassi, SDCassi
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Sizes of a scene and a detector, and where the bands fall without a warp."""
+    """Sizes of a scene and a detector, and the offsets of the bands without a warp."""
 
     scene: tuple[int, int]
     """(H, W)"""
@@ -37,7 +30,7 @@ class Grid:
 
 
 def scene_coordinates(grid: Grid, band: int, shape: Mapping[str, Tensor | None]) -> Tensor:
-    """Return the scene row and column that each detector pixel sees in one band.
+    """Return the scene row and column that each detector pixel images in one band.
 
     See `cassi.systems.WarpedCassi` for the equation.
 
@@ -95,8 +88,8 @@ def corners(coordinates: Tensor, scene: tuple[int, int]) -> tuple[Tensor, Tensor
         scene: (H, W).
 
     Returns:
-        Indices into the flattened scene `(H'·W', 4)`, int32, and weights of the same shape. Beside
-        the scene is nothing: weight 0, index 0.
+        Indices into the flattened scene `(H'·W', 4)`, int32, and weights of the same shape. Points
+        beside the scene have weight 0 and index 0.
     """
     first = coordinates.detach().floor()
     share = coordinates - first
@@ -115,7 +108,7 @@ def corners(coordinates: Tensor, scene: tuple[int, int]) -> tuple[Tensor, Tensor
 class Taps(NamedTuple):
     """A sparse matrix from each band's scene to the detector, and its transpose.
 
-    Both are stored by the rows they are summed over, so that no result depends on who is first.
+    Both are stored by the rows that they are summed over, so that every sum has a fixed order.
     """
 
     source: Tensor
@@ -126,9 +119,9 @@ class Taps(NamedTuple):
     """Into the flattened detector, int32: by band, then by the scene's pixel it contributes to."""
     back_weight: Tensor
     back_start: Tensor
-    """`(C, H·W + 1)`, int32: where each pixel of the scene begins in its band's part of these."""
+    """`(C, H·W + 1)`, int32: first entry of each pixel of the scene in its band's part."""
     parts: tuple[int, ...]
-    """How many of these every band has."""
+    """Number of entries of every band."""
 
 
 @torch.no_grad()
@@ -234,7 +227,7 @@ def _sum_bags(source: Tensor, table: Tensor, start: Tensor, weight: Tensor) -> T
 
 @torch.no_grad()
 def mean_offset(grid: Grid, band: int, shape: Mapping[str, Tensor | None]) -> float:
-    """Return the detector column (or row) of the first column of a band, in the mean, pixels."""
+    """Return the mean detector column (or row) of the first column of a band, pixels."""
     place = scene_coordinates(grid, band, shape)
     inside = torch.ones_like(place[0], dtype=torch.bool)
     for coordinate, side in zip(place, grid.scene, strict=True):
@@ -246,7 +239,7 @@ def mean_offset(grid: Grid, band: int, shape: Mapping[str, Tensor | None]) -> fl
 
 
 def per_band(name: str, value: Any, bands: int, ndim: int = 0) -> Tensor:
-    """Return a parameter as float64 with one entry, or one for every band, in front.
+    """Return a parameter as float64, with a first dimension of 1 or of one entry per band.
 
     Args:
         name: of the parameter.
@@ -280,24 +273,24 @@ _MAP = ("rotation", "magnification", "smile", "keystone", "polynomial", "displac
 
 
 class WarpedCassi(CoupledCassi):
-    r"""Single disperser where each band has a smooth map from detector to scene of its own.
+    r"""Single disperser with a smooth map from detector to scene for each band.
 
         y[k, i, j] = Σ_c (m[k, c]·x[c])(u_c(i, j), v_c(i, j))
 
-    interpolated bilinearly, with nothing beside the scene. With (r, s) = (i, j − o(c)) counted from
-    the middle of the scene, (r̂, ŝ) the same in units of half its sides, and γ_c from −1 for the
-    first band to 1 for the last, for dispersion along columns
+    The scene is interpolated bilinearly, and dark outside. (r, s) = (i, j − o(c)) counts from the
+    middle of the scene; (r̂, ŝ) is the same in units of half its sides. γ_c goes from −1 for the
+    first band to 1 for the last. For dispersion along columns,
 
         u = ū + (r cos θ − s sin θ)/μ + κ γ_c r̂ + Σ_pq a[c, 0, p, q] r̂^p ŝ^q + d[c, 0, i, j]
         v = v̄ + (r sin θ + s cos θ)/μ + σ r̂²    + Σ_pq a[c, 1, p, q] r̂^p ŝ^q + d[c, 1, i, j]
 
-    For `axis=-2` smile and keystone change places; the rest stays as it is, rows first. With the
+    For `axis=-2` smile and keystone change places; everything else stays, rows first. With the
     default map this is `SDCassi`, or its linear interpolation where offsets are fractional.
 
-    A pixel is a weighted mean of four, so y is not changed in brightness by a magnification. The
-    map's parameters are buffers, float64 whatever the camera is converted to. After
-    `camera.smile.requires_grad_()`, all methods have gradients with respect to it (and take
-    a few times as long), for calibration; that of a bilinear interpolation jumps at pixels.
+    A pixel is a weighted mean of four, so a magnification does not change the brightness of y. The
+    map's parameters are buffers and stay float64 whatever the camera is converted to. After
+    `camera.smile.requires_grad_()` all methods have gradients with respect to it, for calibration,
+    and take a few times as long. The gradient of a bilinear interpolation jumps at pixels.
 
     AAᵀ is not diagonal: `gram_solve`, `pinv` and `data_step` use conjugate gradients.
 
@@ -307,10 +300,10 @@ class WarpedCassi(CoupledCassi):
         step: dispersion in pixels per band, whole or not; the sign is the direction.
         axis: -1 disperses along columns, -2 along rows.
         rotation: θ, degrees by which the image is turned clockwise; a number or one per band, as
-            are the next two.
-        magnification: μ, of the image against the scene.
-        smile: σ, pixels along the dispersion by which the slit's image is bent at its ends.
-        keystone: κ, pixels across the dispersion at the ends of the slit in the outermost bands.
+            for magnification, smile and keystone.
+        magnification: μ > 0, of the image relative to the scene.
+        smile: σ, pixels along the dispersion by which the image of a slit is bent at its ends.
+        keystone: κ, pixels across the dispersion at the ends of a slit in the outermost bands.
         polynomial: a, pixels, `(2, P, P)` or `(C, 2, P, P)`.
         displacement: d, pixels, `(2, H', W')` or `(C, 2, H', W')`.
         tolerance: of conjugate gradients, relative; see `ConjugateGradients`.
@@ -357,7 +350,8 @@ class WarpedCassi(CoupledCassi):
     ) -> None:
         plain = SDCassi(mask, bands, step, axis, **further)
         super().__init__(plain, tolerance, iterations)
-        self._grid = Grid(self._scene, self._detector, plain.offsets, axis)
+        detector = self.measurement_shape[1:]
+        self._grid = Grid(self.cube_shape[1:], detector, plain.offsets, axis)
         values = (rotation, magnification, smile, keystone)
         given: dict[str, Tensor | None] = {
             name: per_band(name, value, bands) for name, value in zip(_MAP[:4], values, strict=True)
@@ -365,24 +359,22 @@ class WarpedCassi(CoupledCassi):
         if not bool((cast("Tensor", given["magnification"]) > 0).all()):
             raise ValueError(f"magnification: expected numbers > 0, got {magnification}")
         given["polynomial"] = _field("polynomial", polynomial, bands, None)
-        given["displacement"] = _field("displacement", displacement, bands, self._detector)
+        given["displacement"] = _field("displacement", displacement, bands, detector)
         for name, tensor in given.items():
             self.register_buffer(name, None if tensor is None else tensor.to(plain.mask.device))
         self._taps: Taps | None = None
-        self._made_of: Versions = []
-        self._offsets: tuple[float, ...] | None = None
-        self.refresh()
-        self.register_load_state_dict_post_hook(refresh)
+        self._mean_offsets: tuple[float, ...] | None = None
+        self._derive()
 
     @property
     def offsets(self) -> tuple[float, ...]:
-        """Where the leftmost column of each band falls on the detector, in the mean, pixels."""
+        """Mean detector position of the first column of each band, pixels."""
         if not self._is_current():
             self.refresh()
-        if self._offsets is None:
+        if self._mean_offsets is None:
             shape = self._map()
-            self._offsets = tuple(mean_offset(self._grid, c, shape) for c in range(self.bands))
-        return self._offsets
+            self._mean_offsets = tuple(mean_offset(self._grid, c, shape) for c in range(self.bands))
+        return self._mean_offsets
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
@@ -413,14 +405,14 @@ class WarpedCassi(CoupledCassi):
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Derive the interpolation from the map again."""
+        """Compute the interpolation from the present map."""
         dtype = torch.promote_types(self.mask.dtype, torch.float32)
         self._taps = make_taps(self._grid, self._map(), dtype)
         self._note()
 
     def _note(self) -> None:
-        self._made_of = versions_of(self._given())
-        self._offsets = None
+        self._note_sources()
+        self._mean_offsets = None
 
     def extra_repr(self) -> str:
         """Describe the camera in one line."""
@@ -437,23 +429,18 @@ class WarpedCassi(CoupledCassi):
     def _map(self) -> dict[str, Tensor | None]:
         return {name: getattr(self, name) for name in _MAP}
 
-    def _given(self) -> list[Tensor]:
+    def _sources(self) -> list[Tensor]:
         return [value for value in self._map().values() if value is not None]
 
     def _is_calibrated(self) -> bool:
-        return torch.is_grad_enabled() and any(value.requires_grad for value in self._given())
-
-    def _is_current(self) -> bool:
-        return are_unchanged(self._made_of, self._given())
+        return torch.is_grad_enabled() and any(value.requires_grad for value in self._sources())
 
     def _wide(self, value: Tensor) -> torch.dtype:
         dtype = torch.promote_types(value.dtype, self.mask.dtype)
         return torch.promote_types(dtype, torch.float32)
 
     def _current(self, dtype: torch.dtype) -> Taps:
-        # A map changed in place is noticed, except in a compiled graph, where it is a constant.
-        if not torch.compiler.is_compiling() and not self._is_current():
-            self.refresh()
+        self._notice()
         taps = cast("Taps", self._taps)
         if taps.weight.dtype == dtype:
             return taps

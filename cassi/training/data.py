@@ -9,6 +9,8 @@ import torch
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from cassi.checks import whole_number
+
 
 class StepSampler(Sampler[list[int]]):
     """The samples of each step, by the number of the step.
@@ -100,14 +102,11 @@ class TrainingData(LightningDataModule):
         pool: int | None = None,
     ) -> None:
         super().__init__()
-        counts = {"batch_size": (batch_size, 1), "steps_per_epoch": (steps_per_epoch, 1)}
+        whole_number("data.batch_size", batch_size, 1)
+        whole_number("data.steps_per_epoch", steps_per_epoch, 1)
+        whole_number("data.workers", workers, 0)
         if pool is not None:
-            counts["pool"] = (pool, 1)
-        for name, (count, least) in (counts | {"workers": (workers, 0)}).items():
-            if isinstance(count, bool) or not isinstance(count, int) or count < least:
-                raise ValueError(
-                    f"data.{name}: expected a whole number of at least {least}, got {count!r}"
-                )
+            whole_number("data.pool", pool, 1)
         self.samples, self.scenes = samples, scenes
         self.batch_size, self.steps_per_epoch = batch_size, steps_per_epoch
         self.workers, self.pool = workers, pool
@@ -124,14 +123,9 @@ class TrainingData(LightningDataModule):
         def position() -> int:
             return int(trainer.global_step * trainer.accumulate_grad_batches)
 
-        sampler = StepSampler(
-            self.batch_size,
-            self.steps_per_epoch,
-            trainer.global_rank,
-            trainer.world_size,
-            position,
-            self.pool,
-        )
+        size, steps = self.batch_size, self.steps_per_epoch
+        place = trainer.global_rank, trainer.world_size
+        sampler = StepSampler(size, steps, *place, position, self.pool)
         return StepLoader(
             self.samples,
             batch_sampler=sampler,

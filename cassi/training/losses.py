@@ -1,4 +1,4 @@
-"""What a training minimises."""
+"""Losses of trainings."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class RMSE(nn.Module):
 
         mean_b √(mean_chw (x_b − t_b)²)   or   √(mean_bchw (x − t)²)
 
-    The first does not depend on how a batch is shared among devices. The second is what the public
-    code of MST and DAUHST minimises; with one cube per batch they are the same.
+    The first does not depend on how a batch is shared among devices. The second is the loss of the
+    public code of MST and DAUHST. With one cube per batch they are equal.
 
     Args:
         batch: take the mean over the batch before the root.
@@ -38,8 +38,8 @@ class LogRMSE(nn.Module):
 
         mean_b ln √(mean_chw (x_b − t_b)²)
 
-    Its minimum is the largest mean PSNR: a decibel of a clean, simple scene counts as much as one
-    of a scene that no network can make out, where `RMSE` would attend to the latter alone.
+    Its minimum is the largest mean PSNR. A decibel counts the same in a simple scene and in one
+    that no network recovers. `RMSE` would be dominated by the latter.
     """
 
     def forward(self, x: Tensor, truth: Tensor) -> Tensor:
@@ -73,10 +73,10 @@ class Charbonnier(nn.Module):
 
 
 class MultiStage(nn.Module):
-    """A loss on what the last stages of an unrolled network return: Σ_i w_i · base(x_i, t).
+    """A loss on the last stages of an unrolled network: Σ_i w_i · base(x_i, t).
 
-    A network that offers `outputs(y, system)`, the cubes of its stages, the last stage first, is
-    asked for those; of any other the one output is compared.
+    It needs a network with `outputs(y, system)`, the cubes of its stages, the last stage first. Of
+    any other network the one output is compared.
 
     Args:
         weights: w_i, of the last stage first; further stages do not count.

@@ -1,4 +1,4 @@
-"""How the learning rate goes from step to step."""
+"""Schedules of the learning rate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WarmupCosine(LRScheduler):
         steps: S, where the cosine ends.
         warmup: w, steps of the rise.
         eta_min: the last learning rate.
-        last_epoch: the step to start after; -1 starts anew.
+        last_epoch: the step after which to continue; -1 starts at the first step.
 
     Raises:
         ValueError: the rise does not end before the cosine, or `eta_min` is negative.

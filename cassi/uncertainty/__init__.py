@@ -1,8 +1,9 @@
-"""How sure is a cube: the standard deviation of every value, and of what is read off it."""
+"""Error bars: the standard deviation of every value of a cube, and of means over regions."""
 
 from cassi.uncertainty.error_model import LEVELS, NORMAL
 from cassi.uncertainty.estimate import Uncertainty, estimate
-from cassi.uncertainty.regions import Region, region, score, sparsification
+from cassi.uncertainty.regions import Region, region
+from cassi.uncertainty.scores import score, sparsification
 
 __all__ = [
     "LEVELS",

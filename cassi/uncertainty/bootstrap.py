@@ -17,9 +17,9 @@ from cassi.solvers.heldout import (
     draw_heldout,
     heldout_error,
 )
-from cassi.solvers.linear_system import part_axis, seen
 from cassi.solvers.statistics import UNSEEN, Statistics
-from cassi.uncertainty.mask_shift import Motion, find_motion, measure_moved
+from cassi.systems.base import System
+from cassi.uncertainty.mask_shift import MaskShift, find_mask_shift, measure_shifted
 
 _CHANGED = 0.02  # of the measurement: less is no other code
 
@@ -33,17 +33,17 @@ class Probe:
         expected: the same of the mirrored scene, on the same lines.
         response: how much the cube changes with noise, for each unit of that: both as root mean
             squares. 0 where there is none.
-        motion: where the mask seems to lie.
+        mask_shift: where the mask seems to lie.
     """
 
     heldout: float
     expected: float
     response: float = 0.0
-    motion: Motion = field(default_factory=Motion)
+    mask_shift: MaskShift = field(default_factory=MaskShift)
 
 
 @dataclass(frozen=True)
-class Evidence:
+class BootstrapResult:
     """What is known of a reconstruction without the truth.
 
     Attributes:
@@ -76,12 +76,12 @@ class Trial:
     """
 
     y: Tensor
-    system: Any
+    system: System
     reconstructor: Reconstructor
     statistics: Statistics | None = None
     seed: int = 0
 
-    def run(self, y: Tensor, system: Any) -> Tensor:
+    def run(self, y: Tensor, system: System) -> Tensor:
         """Return what the method makes of another measurement through another camera.
 
         Raises:
@@ -92,7 +92,7 @@ class Trial:
 
 
 @torch.no_grad()
-def gather(trial: Trial, x: Tensor, probed: Probe | None = None) -> Evidence:
+def bootstrap(trial: Trial, x: Tensor, probed: Probe | None = None) -> BootstrapResult:
     """Look at a reconstruction: one more of the whole scene, and one or two of a third of it.
 
     Args:
@@ -104,30 +104,30 @@ def gather(trial: Trial, x: Tensor, probed: Probe | None = None) -> Evidence:
         ValueError: the method does not fit the camera, or nothing finite comes out.
     """
     system, seed = trial.system, trial.seed
-    y = seen(trial.y, system)
+    y = system.without_bad_pixels(trial.y)
     residual = y - system(x)
-    motion = find_motion(y, x, system) if probed is None else probed.motion
+    mask_shift = find_mask_shift(y, x, system) if probed is None else probed.mask_shift
     axes = mirror_axes(x, system)
     random = torch.Generator().manual_seed(seed)
     signs = torch.randint(0, 2, residual.shape, generator=random).to(residual) * 2 - 1
-    again = measure_moved(x.flip(axes), system, motion) + residual.flip(axes) * signs
+    again = measure_shifted(x.flip(axes), system, mask_shift) + residual.flip(axes) * signs
     held = draw_heldout(y.shape[1:], SHARE, seed + 1).to(y.device)
     mirrored = trial.run(again, system.weighted(bad_pixels=held))
     if probed is None:
-        axis = part_axis(system) or -2
+        axis = system.part_axis or -2
         count = y.shape[axis]
         first, stop = brightest_lines(y, system, max(LEAST, int(LOOKED_AT * count)))
         noise = float(residual.square().mean().sqrt())
-        heldout, response = _probe(trial, (first, stop), noise, motion)
+        heldout, response = _probe(trial, (first, stop), noise, mask_shift)
         lines = (count - stop, count - first) if axis in axes else (first, stop)
         part, *values = _cut(system, lines, mirrored, again, held)
         expected = heldout_error(values[0], values[1], part, values[2])
-        probed = Probe(heldout, float(expected.square().mean().sqrt()), response, motion)
-    return Evidence(x, mirrored.flip(axes) - x, residual, probed)
+        probed = Probe(heldout, float(expected.square().mean().sqrt()), response, mask_shift)
+    return BootstrapResult(x, mirrored.flip(axes) - x, residual, probed)
 
 
 def _probe(
-    trial: Trial, lines: tuple[int, int], noise: float, motion: Motion
+    trial: Trial, lines: tuple[int, int], noise: float, mask_shift: MaskShift
 ) -> tuple[float, float]:
     """Reconstruct some lines without some pixels; where there is noise, twice.
 
@@ -135,19 +135,19 @@ def _probe(
         trial: measurement, camera and method.
         lines: the first, and the one behind the last.
         noise: root mean square of the residual of the method's cube, in the unit of y.
-        motion: where the mask seems to lie.
+        mask_shift: where the mask seems to lie.
 
     Returns:
         `heldout` and `response` of `Probe`.
     """
-    whole = seen(trial.y, trial.system)
+    whole = trial.system.without_bad_pixels(trial.y)
     size = float(whole.square().mean().sqrt())
     system, y = _cut(trial.system, lines, whole)
     held = draw_heldout(y.shape[1:], SHARE, trial.seed).to(y.device)
     camera = system.weighted(bad_pixels=held)
     x = trial.run(y, camera)
     response = 0.0
-    added = max(noise, motion.change if motion.is_seen else 0.0)
+    added = max(noise, mask_shift.change if mask_shift.is_significant else 0.0)
     if added > UNSEEN * size:
         random = torch.Generator().manual_seed(trial.seed + 2)
         noisy = y + added * torch.randn(y.shape, generator=random).to(y)
@@ -156,21 +156,21 @@ def _probe(
     return float(error.square().mean().sqrt()), response
 
 
-def _cut(system: Any, lines: tuple[int, int], *values: Tensor) -> tuple[Any, ...]:
+def _cut(system: System, lines: tuple[int, int], *values: Tensor) -> tuple[Any, ...]:
     """Return the camera of some lines, and those lines of the values; all where none can be cut."""
-    axis = part_axis(system)
+    axis = system.part_axis
     if axis is None:
         return system, *values
     first, stop = lines
     return system.part(first, stop), *(value.narrow(axis, first, stop - first) for value in values)
 
 
-def mirror_axes(x: Tensor, system: Any) -> tuple[int, ...]:
+def mirror_axes(x: Tensor, system: System) -> tuple[int, ...]:
     """Return along which axes a scene is mirrored: across the dispersion, if the mask changes so.
 
     With a mask that is its own mirror image, nothing would change; then along both.
     """
-    across = part_axis(system) or -2
+    across = system.part_axis or -2
     y, mirrored = system(x), system(x.flip(across)).flip(across)
     changed = float((y - mirrored).norm()) > _CHANGED * float(y.norm())
     return (across,) if changed else (-2, -1)

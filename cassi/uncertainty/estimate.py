@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from cassi.solvers.base import Reconstructor
-from cassi.solvers.linear_system import is_camera
 from cassi.solvers.statistics import Statistics, signal_level
-from cassi.uncertainty.bootstrap import Evidence, Probe, Trial, gather
-from cassi.uncertainty.error_model import Features, Spread, load_spread
+from cassi.systems.base import System
+from cassi.uncertainty.bootstrap import BootstrapResult, Probe, Trial, bootstrap
+from cassi.uncertainty.error_model import ErrorModel, load_error_model
+from cassi.uncertainty.features import Features
 
 STRANGE = 0.1
 """Share of the values unlike those of the calibration, above which that is said."""
@@ -25,13 +25,14 @@ class Uncertainty:
     Attributes:
         std: σ, `(1, C, H, W)`, in the unit of the cube: the truth is within ±1.645 σ in 90 % of
             the values.
-        pattern: an error as the method makes it, in units of σ, mean square 1, `(1, C, H, W)`: how
-            errors of neighbours and bands go together.
+        pattern: an error of the method on this scene, in units of σ, mean square 1,
+            `(1, C, H, W)`. It has the correlation of errors between neighbours and bands.
         sources: root mean squares of σ, in the unit of the cube: of the noise, of the model of the
-            camera, and of what the camera does not see.
-        shift: (down, right), pixels, by which the mask seems to be off; texture makes it up to 0.2.
-        heldout: error of detector pixels that the method was not given, relative to them.
-        warnings: in what camera and scene are outside of what σ was calibrated with.
+            camera, and of the part that the camera does not measure.
+        shift: apparent error of the mask's position (down, right), pixels; texture alone gives up
+            to 0.2.
+        heldout: relative error of detector pixels that the method was not given.
+        warnings: how camera and scene differ from those of the calibration of σ.
     """
 
     std: Tensor
@@ -45,7 +46,7 @@ class Uncertainty:
 @torch.no_grad()
 def estimate(
     y: Tensor,
-    system: Any,
+    system: System,
     reconstructor: Reconstructor,
     x: Tensor,
     *,
@@ -60,79 +61,81 @@ def estimate(
         system: the camera.
         reconstructor: the method that made the cube.
         x: the cube `(1, C, H, W)`.
-        probed: of the whole scene, where y is a part of one.
+        probed: of the whole scene, where y is a part of it.
         statistics: of the whole measurement, those that x was made with.
-        seed: of what is drawn.
+        seed: of the random numbers.
 
     Raises:
         TypeError: the camera cannot leave pixels out.
-        ValueError: it is not one sample, the method does not fit the camera, or nothing finite
-            comes out.
+        ValueError: y is not one sample, the method does not fit the camera, or its cube is not
+            finite.
     """
     if x.ndim != 4 or x.shape[0] != 1:
         raise ValueError(f"uncertainty: expected a cube (1, C, H, W), got {tuple(x.shape)}")
-    if not is_camera(system):
+    if not isinstance(system, System):
         raise TypeError(
             f"uncertainty: expected a camera of cassi.systems, got {type(system).__name__}; derive "
             "yours from cassi.systems.System"
         )
-    evidence = gather(Trial(y, system, reconstructor, statistics, seed), x, probed)
+    result = bootstrap(Trial(y, system, reconstructor, statistics, seed), x, probed)
     level = float(signal_level(y, system, statistics).max())
-    return judge(evidence, system, level, load_spread().to(x.device))
+    return judge(result, system, level, load_error_model().to(x.device))
 
 
 @torch.no_grad()
-def judge(evidence: Evidence, system: Any, level: float, spread: Spread) -> Uncertainty:
-    """Turn evidence into standard deviations.
+def judge(result: BootstrapResult, system: System, level: float, model: ErrorModel) -> Uncertainty:
+    """Turn what the bootstrap shows into standard deviations.
 
     Args:
-        evidence: of `gather`.
+        result: of `bootstrap`.
         system: the camera.
         level: the signal level.
-        spread: the regression.
+        model: the regression.
     """
-    features = Features(evidence, system, level)
-    predicted, strange = spread.predict(features)
-    sigma = predicted.to(evidence.x.dtype)
-    pattern = evidence.repeated / level / sigma
+    features = Features(result, system, level)
+    predicted, strange = model.predict(features)
+    sigma = predicted.to(result.x.dtype)
+    pattern = result.repeated / level / sigma
     pattern = pattern / pattern.square().mean().sqrt().clamp_min(torch.finfo(pattern.dtype).tiny)
     total = float(sigma.square().mean().sqrt()) * level
-    sources = _split(evidence, total)
+    sources = _split(result, total)
     return Uncertainty(
         sigma * level,
         pattern,
         sources,
-        evidence.probed.motion.shift,
-        evidence.probed.heldout,
-        tuple(_doubts(evidence, features, spread, strange)),
+        result.probed.mask_shift.shift,
+        result.probed.heldout,
+        tuple(_doubts(result, features, model, strange)),
     )
 
 
-def _split(evidence: Evidence, total: float) -> dict[str, float]:
+def _split(result: BootstrapResult, total: float) -> dict[str, float]:
     """Return what noise, a wrong mask, and the null space of A make of the whole error.
 
-    What is left of the measurement is noise, but for what the motion of the mask changes of it; the
+    What is left of the measurement is noise, but for what a shift of the mask changes of it; the
     method answers to both as to noise that is drawn anew. The rest is what A does not see.
     """
-    left = float(evidence.residual.square().mean())
-    moved = evidence.probed.motion.change**2 if evidence.probed.motion.is_seen else 0.0
-    model = min(evidence.probed.response * moved**0.5, total)
-    noise = evidence.probed.response * max(left - moved, 0.0) ** 0.5
+    left = float(result.residual.square().mean())
+    moved = result.probed.mask_shift.change**2 if result.probed.mask_shift.is_significant else 0.0
+    model = min(result.probed.response * moved**0.5, total)
+    noise = result.probed.response * max(left - moved, 0.0) ** 0.5
     noise = min(noise, max(total**2 - model**2, 0.0) ** 0.5)
     unseen = max(total**2 - noise**2 - model**2, 0.0) ** 0.5
     return {"noise": noise, "model": model, "unseen": unseen}
 
 
-def _doubts(evidence: Evidence, features: Features, spread: Spread, strange: float) -> list[str]:
+def _doubts(
+    result: BootstrapResult, features: Features, model: ErrorModel, strange: float
+) -> list[str]:
     doubts = []
-    if evidence.probed.motion.is_seen:
-        down, right = evidence.probed.motion.shift
+    if result.probed.mask_shift.is_significant:
+        down, right = result.probed.mask_shift.shift
         doubts.append(
             f"the mask seems to lie {down:+.2f} pixels down and {right:+.2f} right of where it is "
             "taken to lie, so error bars may be too small; calibrate=true, or cassi-calibrate, "
             "finds the camera"
         )
-    if unlike := spread.unlike(features):
+    if unlike := model.unlike(features):
         doubts.append(
             f"error bars were calibrated with other scenes and cameras than this one, by "
             f"{', '.join(unlike)}: take them as a map, not as numbers"

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call
 
+from cassi.systems.base import System
+
 SIDE = 5
 """Of the square that a cube is averaged over: what it absorbed of a wrong mask is gone then."""
 LEFT = 8.0
-"""Standard errors by which the residual itself must speak for a motion."""
+"""Standard errors by which the residual itself must speak for a shift."""
 SHIFT = 0.25
 """Pixels by which the averaged cube must: texture alone makes it seem to be 0.1, rarely 0.2."""
 LEAST = 0.05
-"""Pixels below which no residual speaks for a motion."""
+"""Pixels below which no residual speaks for a shift."""
 ERRORS = 10.0
-"""Standard errors by which the averaged cube must speak for a motion."""
+"""Standard errors by which the averaged cube must speak for a shift."""
 FOUND = 0.8
 """Of the true shift is what the averaged cube says."""
 _DARK = 1e-5  # of the measurement: what is left is rounding
@@ -28,7 +29,7 @@ _SINGULAR = 1e-9
 
 
 @dataclass(frozen=True)
-class Motion:
+class MaskShift:
     """Where the mask seems to lie, from where it is taken to lie.
 
     Attributes:
@@ -44,15 +45,15 @@ class Motion:
     change: float = 0.0
 
     @property
-    def is_seen(self) -> bool:
+    def is_significant(self) -> bool:
         """Tell whether the mask lies elsewhere."""
         size = math.hypot(*self.shift)
         return (size > SHIFT and self.errors > ERRORS) or (size > LEAST and self.left > LEFT)
 
 
 @torch.no_grad()
-def find_motion(y: Tensor, x: Tensor, system: Any) -> Motion:
-    r"""Fit the motion of the mask to what a cube leaves of its measurement.
+def find_mask_shift(y: Tensor, x: Tensor, system: System) -> MaskShift:
+    r"""Fit the shift of the mask to what a cube leaves of its measurement.
 
         min_δ ‖y − Ax̄ − Σ_k δ_k ∂(Ax̄)/∂s_k‖²,   s the place of the mask, by differences of a pixel
 
@@ -68,45 +69,47 @@ def find_motion(y: Tensor, x: Tensor, system: Any) -> Motion:
     """
     name = _mask_of(system)
     if name is None or min(x.shape[-2:]) < 2 * SIDE:
-        return Motion()
+        return MaskShift()
     margin = SIDE // 2
     padded = F.pad(x, (margin,) * 4, mode="replicate")
     smooth = F.avg_pool2d(F.avg_pool2d(padded, (SIDE, 1), 1), (1, SIDE), 1)
     shift, errors, change = _fit(y, smooth, system, name)
     _, left, _ = _fit(y, x, system, name)
-    return Motion(shift, errors, left, change)
+    return MaskShift(shift, errors, left, change)
 
 
 @torch.no_grad()
-def measure_moved(x: Tensor, system: Any, motion: Motion) -> Tensor:
+def measure_shifted(x: Tensor, system: System, mask_shift: MaskShift) -> Tensor:
     """Measure a cube through the mask where it seems to lie, if it seems to lie elsewhere.
 
     Args:
         x: cube `(1, C, H, W)`.
         system: the camera, with the mask where it is taken to lie.
-        motion: of the mask. Fractions of a pixel are interpolated linearly.
+        mask_shift: of the mask. Fractions of a pixel are interpolated linearly.
 
     Returns:
         y `(1, K, H', W')`.
     """
     name = _mask_of(system)
-    if name is None or not motion.is_seen:
+    if name is None or not mask_shift.is_significant:
         return system(x)
     mask = dict(system.named_buffers())[name]
-    for axis, found in zip((-2, -1), motion.shift, strict=True):
+    for axis, found in zip((-2, -1), mask_shift.shift, strict=True):
         by = found / FOUND
         whole = math.floor(by)
         mask = torch.lerp(mask.roll(whole, axis), mask.roll(whole + 1, axis), by - whole)
     return functional_call(system, {name: mask}, (x,))
 
 
-def _mask_of(system: Any) -> str | None:
+def _mask_of(system: System) -> str | None:
     """Return the name of a camera's only buffer `mask`."""
     names = [n for n, _ in system.named_buffers() if n.rpartition(".")[2] == "mask"]
     return names[0] if len(names) == 1 else None
 
 
-def _fit(y: Tensor, x: Tensor, system: Any, name: str) -> tuple[tuple[float, float], float, float]:
+def _fit(
+    y: Tensor, x: Tensor, system: System, name: str
+) -> tuple[tuple[float, float], float, float]:
     """Return the shift, its significance, and what it changes of y."""
     mask = dict(system.named_buffers())[name]
     images = []

@@ -1,27 +1,26 @@
-"""Means over regions: errors of neighbours and bands go together, so σ does not fall as 1/√n."""
+"""Means over regions: errors are correlated, so σ does not fall as 1/√n."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cassi.uncertainty.error_model import LEVELS, NORMAL, load_spread
+from cassi.uncertainty.error_model import load_error_model
 
 
 @dataclass(frozen=True)
 class Region:
-    """A region's mean spectrum and how sure it is.
+    """The mean spectrum of a region and its standard deviation.
 
     Attributes:
-        pixels: n, how many it has.
-        mean: spectrum s, the mean of the pixels, `(B, C)`.
-        std: of each band of that, `(B, C)`, in the unit of the cube.
-        shape: the spectrum divided by its mean over the bands, `(B, C)`.
-        shape_std: of each band of that, `(B, C)`.
+        pixels: number n of pixels.
+        mean: spectrum s, the mean over the pixels, `(B, C)`, in the unit of the cube.
+        std: its standard deviation, `(B, C)`.
+        shape: s divided by its mean over the bands, `(B, C)`.
+        shape_std: the standard deviation of the shape, `(B, C)`.
     """
 
     pixels: int
@@ -39,17 +38,18 @@ def region(result: Any, where: Any) -> Region:
 
         Var s_c = k² · mean_t (1/n · Σ_{p ∈ region} σ_c(p) z_c(p + t))²
 
-    and likewise of the shape s_c/s̄, linear in the error: both have the correlation of errors in
-    space and between bands that the method itself shows on this scene. k is the factor for so many
-    pixels for which 90 % of the errors of means, of scenes apart, are within ±1.645 σ.
+    The variance of the shape s_c/s̄ follows in the same way, linear in the error. So both contain
+    the correlation of the method's errors on this scene, in space and between bands. The factor k
+    depends on n: with it, 90 % of the errors of means, on other scenes, are within ±1.645 σ.
 
     Args:
         result: a `cassi.Reconstruction`, or anything with `x`, `std` and `pattern`,
             `(B, C, H, W)`.
-        where: the pixels: not zero in it, `(H, W)`; or a pair of slices of rows and columns.
+        where: an image `(H, W)` that is not zero at the pixels, or a pair of slices of rows and
+            columns.
 
     Raises:
-        ValueError: the region is empty, or of another size than the cube.
+        ValueError: the region is empty, or has another size than the cube.
 
     >>> from types import SimpleNamespace
     >>> ones = torch.ones(1, 3, 8, 8)
@@ -73,13 +73,13 @@ def region(result: Any, where: Any) -> Region:
     if count == 0:
         raise ValueError("region: expected some pixels, got none")
     mean, spectrum_std, shape, shape_std = shifted_errors(x, std, pattern, chosen)
-    spread = load_spread()
+    model = load_error_model()
     return Region(
         count,
         mean,
-        spectrum_std * spread.factor_of(count),
+        spectrum_std * model.factor_of(count),
         shape,
-        shape_std * spread.factor_of(count, spectra=True),
+        shape_std * model.factor_of(count, spectra=True),
     )
 
 
@@ -108,73 +108,3 @@ def _moved(kernel: Tensor, pattern: Tensor) -> Tensor:
     """Return Σ_p k(p) z(p + t) for every t; what leaves on one side comes in on the other."""
     spectrum = torch.fft.rfft2(pattern) * torch.fft.rfft2(kernel).conj()
     return torch.fft.irfft2(spectrum, s=pattern.shape[-2:])
-
-
-_STEPS = 50
-_LEAST = 0.02  # share of the values that stay at the end of the curve
-
-
-@torch.no_grad()
-def score(x: Tensor, std: Tensor, truth: Tensor) -> dict[str, float]:
-    r"""Compare error bars with errors, all values of a cube alike.
-
-    Args:
-        x: cube `(C, H, W)`.
-        std: σ of it.
-        truth: of it.
-
-    Returns:
-        `coverage/50`, `/80`, `/90`, `/95`: the share of the values whose truth is in the interval
-        of that level; `width`, the mean width of the 90 % interval, 2 · 1.645 σ, in the unit of the
-        cube; `nll`, the mean of ½ (e/σ)² + ln σ + ½ ln 2π; `ause`, see `sparsification`.
-
-    Raises:
-        ValueError: shapes differ, or a σ is not > 0.
-    """
-    if not x.shape == std.shape == truth.shape:
-        shapes = ", ".join(str(tuple(value.shape)) for value in (x, std, truth))
-        raise ValueError(f"score: expected three cubes of one shape, got {shapes}")
-    if not bool((std > 0).all()):
-        raise ValueError("score: expected standard deviations > 0")
-    error = (x.double() - truth.double()).abs()
-    sigma = std.double()
-    ratio = error / sigma
-    intervals = load_spread().intervals.tolist()
-    found = {
-        f"coverage/{round(100 * level)}": float((ratio <= times).double().mean())
-        for level, times in zip(LEVELS, intervals, strict=True)
-    }
-    found["width"] = float(2 * NORMAL * sigma.mean())
-    likelihood = 0.5 * ratio.square() + sigma.log()
-    found["nll"] = float(likelihood.mean()) + 0.5 * math.log(2 * math.pi)
-    found["ause"] = sparsification(error, sigma)
-    return found
-
-
-def sparsification(error: Tensor, measure: Tensor) -> float:
-    r"""Return the area under the sparsification error, relative to that of a constant.
-
-    Without the share q of the values of which `measure` says that they are least sure, the rest has
-    the root mean square error s(q); without those whose errors are largest it has o(q). The area
-    between both, ∫ s − o dq, is divided by that of values left out by chance, ∫ s(0) − o dq: 0
-    where the least sure values are the wrong ones, 1 where it tells nothing.
-
-    Args:
-        error: |e| of every value, of any shape.
-        measure: larger where a value is less sure.
-
-    Returns:
-        The ratio; 0 where all errors are alike.
-
-    Source: Ilg et al., "Uncertainty estimates and multi-hypotheses networks for optical flow",
-    ECCV 2018, 4.1.
-    """
-    squares = error.flatten().double().square()
-    by_measure = squares[measure.flatten().argsort()].cumsum(0)
-    by_error = squares.sort().values.cumsum(0)
-    count = len(squares)
-    shares = torch.linspace(_LEAST, 1, _STEPS, dtype=torch.float64, device=squares.device)
-    kept = (shares * count).long().clamp(1, count)
-    curve, oracle = ((sums[kept - 1] / kept).sqrt() for sums in (by_measure, by_error))
-    constant = float((oracle[-1] - oracle).mean())
-    return float((curve - oracle).mean()) / constant if constant > 0 else 0.0

@@ -115,5 +115,7 @@ CASSI_KERNEL(MaskAdjointTaps)
 CASSI_KERNEL(BandSolve)
 CASSI_KERNEL(SelectiveScan)
 CASSI_KERNEL(SelectiveScanBackward)
+CASSI_KERNEL(ShrinkGroups)
+CASSI_KERNEL(AddGroups)
 
 }  // namespace cassi

@@ -10,30 +10,41 @@
 namespace cassi {
 namespace CASSI_ISA {
 
-// N rows, out[i] = Σ_j weight(i, j) in[j]; every vector of `in` is loaded once for all of them.
-template <class T, int N, class Weight, class In, class Out>
+// N rows, out[i] = Σ_j weight(i, j) in[j]; U vectors of every row of `in` are loaded once for all
+// of them. N · U sums run side by side, since one alone waits for each of its products.
+template <class T, int N, int U, class Weight, class In, class Out>
 static inline void combine_rows(const Weight& weight, int64_t count, const In& in, const Out& out,
                                 int64_t width) {
   using V = typename Vec<T>::type;
   constexpr int64_t L = Vec<T>::lanes;
   int64_t w = 0;
-  for (; w + L <= width; w += L) {
-    V sum[N] = {};
+  for (; w + U * L <= width; w += U * L) {
+    V sum[N][U] = {};
     for (int64_t j = 0; j < count; ++j) {
-      const V value = load(in(j) + w);
-      for (int i = 0; i < N; ++i) sum[i] += weight(i, j) * value;
+      const T* const from = in(j) + w;
+      for (int u = 0; u < U; ++u) {
+        const V value = load(from + u * L);
+        for (int i = 0; i < N; ++i) sum[i][u] += weight(i, j) * value;
+      }
     }
-    for (int i = 0; i < N; ++i) store(out(i) + w, sum[i]);
+    for (int i = 0; i < N; ++i)
+      for (int u = 0; u < U; ++u) store(out(i) + w + u * L, sum[i][u]);
   }
-  for (; w < width; ++w)
-    for (int i = 0; i < N; ++i) {
-      T sum = 0;
-      for (int64_t j = 0; j < count; ++j) sum += weight(i, j) * in(j)[w];
-      out(i)[w] = sum;
-    }
+  if constexpr (U > 1) {
+    const auto rest_in = [&](int64_t j) { return in(j) + w; };
+    const auto rest_out = [&](int64_t i) { return out(i) + w; };
+    combine_rows<T, N, 1>(weight, count, rest_in, rest_out, width - w);
+  } else {
+    for (; w < width; ++w)
+      for (int i = 0; i < N; ++i) {
+        T sum = 0;
+        for (int64_t j = 0; j < count; ++j) sum += weight(i, j) * in(j)[w];
+        out(i)[w] = sum;
+      }
+  }
 }
 
-// All rows of a block: `most` at a time, then what is left.
+// All rows of a block. Of few outputs each sums many rows, and several vectors are summed at once.
 template <class T, class Weight>
 static inline void combine(const Weight& weight, const Block<T>& in, int64_t count,
                            const Block<T>& out, int64_t outputs, int64_t rows, int64_t width) {
@@ -43,14 +54,17 @@ static inline void combine(const Weight& weight, const Block<T>& in, int64_t cou
       const auto to = [&](int64_t i) { return out.at(first + i, r); };
       const auto by = [&](int64_t i, int64_t j) { return weight(first + i, j); };
       const int64_t left = outputs - first;
-      if (left >= 4) {
-        combine_rows<T, 4>(by, count, from, to, width);
+      if (left >= 4 && count <= outputs) {
+        combine_rows<T, 4, 1>(by, count, from, to, width);
         first += 4;
+      } else if (left == 3 || left > 4) {
+        combine_rows<T, 3, 4>(by, count, from, to, width);
+        first += 3;
       } else if (left >= 2) {
-        combine_rows<T, 2>(by, count, from, to, width);
+        combine_rows<T, 2, 4>(by, count, from, to, width);
         first += 2;
       } else {
-        combine_rows<T, 1>(by, count, from, to, width);
+        combine_rows<T, 1, 8>(by, count, from, to, width);
         first += 1;
       }
     }

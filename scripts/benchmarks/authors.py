@@ -17,6 +17,7 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +31,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scr
 import cassi
 from cassi.models.grid import initial_cube, moved_masks
 from cassi.models.load import create_model
-from scripts.benchmarks.tables import Table
+from scripts.benchmarks.tables import Parser, Table
 from scripts.benchmarks.timing import Candidate, measure
 
 BANDS, STEP, SIZE = 28, 2, 256
@@ -128,7 +129,6 @@ AUTHORS = {
 def main(arguments: list[str] | None = None) -> list[tuple[str, float, float, float]]:
     """Time what is named; return difference and both ratios, by name."""
     options = make_parser().parse_args(arguments)
-    torch.set_num_threads(options.threads)
     table = Table("network", "authors ms", "ours ms", "× authors", "bf16 ms", "× authors",
                   "difference")  # fmt: skip
     rows = []
@@ -151,12 +151,9 @@ def make_parser() -> argparse.ArgumentParser:
             raise argparse.ArgumentTypeError(f"{clone}: no folder {AUTHORS[name].folder} in it")
         return name, Path(clone)
 
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(__doc__)
     parser.add_argument("networks", nargs="+", type=network, metavar="NAME=CLONE")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=2)
     return parser
 
 
@@ -176,31 +173,24 @@ def compare(name: str, clone: Path, rounds: int, table: Table) -> tuple[str, flo
     theirs = load_authors(AUTHORS[name], clone, ours)
     given = AUTHORS[name].inputs(y, moved_masks(y, camera), camera)
 
-    def run_theirs() -> Tensor:
-        torch.manual_seed(0)  # for networks that draw random numbers
-        found = theirs(*given)
-        cube: Tensor = found[0] if isinstance(found, tuple | list) else found
-        return cube
-
-    def run_ours() -> Tensor:
-        torch.manual_seed(0)
-        cube: Tensor = ours(y, camera)
-        return cube
-
-    wanted = run_theirs()
-    difference = float((run_ours() - wanted).abs().max() / wanted.abs().max())
     half = create_model(name, bands=BANDS).eval().to(memory_format=torch.channels_last)
     half.load_state_dict(ours.state_dict())
 
-    def run_half() -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            cube: Tensor = half(y, camera)
+    def run(network: nn.Module, *given: Any, halved: bool = False) -> Tensor:
+        torch.manual_seed(0)  # for networks that draw random numbers
+        with torch.autocast("cpu", torch.bfloat16, enabled=halved):
+            found = network(*given)
+        cube: Tensor = found[0] if isinstance(found, tuple | list) else found
         return cube
 
-    run_half()
-    device = torch.device("cpu")
-    runs = {"authors": run_theirs, "ours": run_ours, "bf16": run_half}
-    timings = measure([Candidate(key, run, device) for key, run in runs.items()], rounds)
+    runs = {
+        "authors": partial(run, theirs, *given),
+        "ours": partial(run, ours, y, camera),
+        "bf16": partial(run, half, y, camera, halved=True),
+    }
+    wanted = runs["authors"]()
+    difference = float((runs["ours"]() - wanted).abs().max() / wanted.abs().max())
+    timings = measure([Candidate(key, call) for key, call in runs.items()], rounds)
     times = {key: timing.ms for key, timing in timings.items()}
     ratios = [times[key] / times["authors"] for key in ("ours", "bf16")]
     table.print(name, f"{times['authors']:.0f}", f"{times['ours']:.0f}", f"{ratios[0]:.2f}",

@@ -5,7 +5,7 @@
     python scripts/benchmarks/big_scenes.py --check                    # blocked against whole
 
 The scene is made of the bundled one, tiled, turned and brightened; nothing of its size is ever in
-memory: measurement and truth are written by rows. Every reconstruction is a process of its own, so
+memory: the measurement is made by rows. Every reconstruction is a process of its own, so
 that its peak memory is its own (getrusage of the child). Two times are given, because a busy
 machine lengthens the one on the clock: seconds of the clock and of the processor, preparation
 included; "per Mpx·band" divides the latter by megapixels times bands. A size of budget 0
@@ -27,47 +27,42 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import interpolate
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
 from cassi import solvers
 from cassi.data.bundled import bundled_path
-from cassi.data.formats.stacks import create_stack, open_stack
+from cassi.data.formats.stacks import open_stack
+from scripts.benchmarks.tables import Parser, Table
 
 STRIP = 128  # rows at a time; the bundled scene has 256
 
 
-def make_scene(folder: Path, size: int, bands: int, with_truth: bool) -> dict[str, Path]:
-    """Write measurement, mask and, if wanted, truth of a scene of size × size pixels."""
+def make_scene(folder: Path, size: int, bands: int) -> dict[str, Path]:
+    """Write measurement and mask of a scene of size × size pixels."""
     folder.mkdir(parents=True, exist_ok=True)
     names = {role: folder / f"{role}-{size}-{bands}.npy" for role in ("measurement", "mask")}
-    truth = folder / f"truth-{size}-{bands}.tif"
-    if all(name.exists() for name in names.values()) and (truth.exists() or not with_truth):
-        return names | ({"truth": truth} if with_truth else {})
-    scene = bundled_scene(bands)
-    nm = np.linspace(450, 650, bands).tolist()
-    stack = create_stack(truth, (bands, size, size), nm) if with_truth else None
-    random = np.random.default_rng(0)
+    if all(name.exists() for name in names.values()):
+        return names
+    scene, random = bundled_scene(bands), np.random.default_rng(0)
     mask = (random.random((size, size)) > 0.5).astype(np.float32)
     rows = []
     for start in range(0, size, STRIP):
         stop = min(start + STRIP, size)
-        x = tile_rows(scene, start, stop, size)
-        if stack is not None:
-            stack.write(x.numpy(), slice(start, stop), slice(0, size))
         camera = cassi.SDCassi(mask[start:stop], bands=bands, step=2)
-        rows.append(camera(x[None])[0, 0].numpy())
+        rows.append(camera(tile_rows(scene, start, stop, size)[None])[0, 0].numpy())
     np.save(names["mask"], mask)
     np.save(names["measurement"], np.concatenate(rows))
-    return names | ({"truth": truth} if with_truth else {})
+    return names
 
 
 def bundled_scene(bands: int) -> torch.Tensor:
     """Return the bundled scene with so many bands, `(bands, 256, 256)`."""
     scene = cassi.read_cube(bundled_path("scene.tif"))[0]
-    spectra = scene.flatten(1).T[None].mT.reshape(1, len(scene), -1).permute(0, 2, 1)
-    resampled = torch.nn.functional.interpolate(
-        spectra, size=bands, mode="linear", align_corners=True
-    )
+    spectra = scene.flatten(1).T[None]
+    resampled = interpolate(spectra, size=bands, mode="linear", align_corners=True)
     return resampled[0].T.reshape(bands, *scene.shape[1:]).contiguous()
 
 
@@ -110,16 +105,14 @@ def reconstruct(
 
 def print_table(options: argparse.Namespace) -> None:
     """Print one line a size."""
-    print(f"{options.bands} bands, budget {options.budget}, {' '.join(options.overrides)}")
-    heads = ("size", "blocks", "seconds", "cpu s", "per Mpx·band", "peak GiB", "residual")
-    print("  ".join(f"{head:>12}" for head in heads), flush=True)
+    table = Table("size", "blocks", "seconds", "cpu s", "per Mpx·band", "peak GiB", "residual")
     for size in options.sizes:
-        files = make_scene(options.scratch, size, options.bands, with_truth=options.truth)
+        files = make_scene(options.scratch, size, options.bands)
         folder = options.scratch / f"run-{size}-{options.bands}-{options.budget}"
         results = reconstruct(files, folder, options.budget, options.overrides)
         work = size * size / 1e6 * options.bands
         cpu = results.get("cpu_seconds", float("nan"))
-        row = (
+        table.print(
             f"{size}²",
             len(results.get("blocks", [0])),
             f"{results['seconds']:.1f}",
@@ -128,16 +121,13 @@ def print_table(options: argparse.Namespace) -> None:
             f"{results['peak_GiB']:.2f}",
             f"{results['relative_residual']:.2e}",
         )
-        print("  ".join(f"{value:>12}" for value in row), flush=True)
 
 
 def print_check(options: argparse.Namespace) -> None:
     """Print how far blocks are from the whole, for halos of several sizes."""
-    heads = ("size", "halo", "blocks", "largest", "rms", "at seams")
-    print(f"{options.bands} bands, budget {options.budget}, {' '.join(options.overrides)}")
-    print("  ".join(f"{head:>12}" for head in heads), flush=True)
+    table = Table("size", "halo", "blocks", "largest", "rms", "at seams")
     for size in options.sizes:
-        files = make_scene(options.scratch, size, options.bands, with_truth=False)
+        files = make_scene(options.scratch, size, options.bands)
         whole = options.scratch / f"whole-{size}-{options.bands}"
         reconstruct(files, whole, "0", options.overrides)
         level = signal_level(files, options.bands)
@@ -147,9 +137,8 @@ def print_check(options: argparse.Namespace) -> None:
             results = reconstruct(files, folder, options.budget, overrides)
             stops = [block["lines"][1] for block in results["blocks"][:-1]]
             largest, mean, seams = compare(whole / "cube.tif", folder / "cube.tif", stops)
-            row = (f"{size}²", halo, len(stops) + 1)
-            shown = [f"{value / level:.1e}" for value in (largest, mean, seams)]
-            print("  ".join(f"{value:>12}" for value in (*row, *shown)), flush=True)
+            shown = (f"{value / level:.1e}" for value in (largest, mean, seams))
+            table.print(f"{size}²", halo, len(stops) + 1, *shown)
 
 
 def signal_level(files: dict[str, Path], bands: int) -> float:
@@ -177,12 +166,11 @@ def compare(one: Path, other: Path, seams: list[int]) -> tuple[float, float, flo
 
 def main() -> None:
     """Print the table that is asked for."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = Parser(__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[256, 512, 1024])
     parser.add_argument("--bands", type=int, default=28)
     parser.add_argument("--iterations", type=int, help="of the solver")
     parser.add_argument("--budget", default="4GiB", help="memory_budget; 0 for none")
-    parser.add_argument("--truth", action="store_true", help="compare with the truth too")
     parser.add_argument("--check", action="store_true", help="compare blocks with the whole")
     parser.add_argument("--halos", type=int, nargs="+", default=[16, 32, 40, 64])
     parser.add_argument("--scratch", type=Path, default=Path("outputs/big_scenes"))
@@ -191,6 +179,7 @@ def main() -> None:
     options.overrides = options.overrides or ["experiment=gap_tv"]
     if options.iterations is not None:
         options.overrides.append(f"solver.iterations={options.iterations}")
+    print(f"{options.bands} bands, budget {options.budget}, {' '.join(options.overrides)}")
     print_check(options) if options.check else print_table(options)
 
 

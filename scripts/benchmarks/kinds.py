@@ -7,12 +7,12 @@
 PSNR in dB of auto, and how much more each set of weights reaches, by kind: drawn scenes
 (`cassi.data.synthetic.patterns`), and the validation scenes of CAVE as they are, under another
 light, and as a photograph of them would be lifted to; the latter need `$CASSI_DATA`. The camera is
-a crop of the bundled mask, half of whose frames have noise of 35 dB.
+a crop of the bundled mask, half of whose frames have noise of 35 dB. The last column counts frames
+in which `cassi.calibration.align` would move the mask, which is where it should be.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +28,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scr
 
 import cassi
 from cassi.apps.reconstructors import store_models
+from cassi.camera_search import align
 from cassi.data.augment import Augment, augmented_crop
 from cassi.data.bundled import bundled_path
 from cassi.data.datasets import load_split
@@ -36,7 +37,7 @@ from cassi.data.synthetic.patterns import PATTERNS, draw_pattern
 from cassi.metrics import psnr
 from cassi.models.inference import prepare
 from cassi.models.pretrained import FILE, load_shipped
-from scripts.benchmarks.tables import Table
+from scripts.benchmarks.tables import Parser, Table
 
 BANDS, STEP, SNR_DB = 28, 2, 35.0
 PLAIN = Augment(flip=False, rotate=False, splice=0.0, scale=(0.5, 0.5))
@@ -82,7 +83,8 @@ def compare_kinds(
     one are left out. By default all `KINDS` are compared.
     """
     first, *others = methods
-    table = Table("kind", f"{first}, dB", *(f"{name} − {first}" for name in others))
+    gains_of = (f"{name} − {first}" for name in others)
+    table = Table("kind", f"{first}, dB", *gains_of, "masks moved")
     found: dict[str, dict[str, float]] = {}
     for kind in kinds or KINDS:
         if kind in TAKEN and not scenes:
@@ -93,21 +95,20 @@ def compare_kinds(
             for name, run in methods.items()
         }
         gains = (f"{scores[name] - scores[first]:+.2f}" for name in others)
-        table.print(kind, f"{scores[first]:.2f}", *gains)
+        moved = sum(align(y, system) is not None for _, y, system in problems)
+        table.print(kind, f"{scores[first]:.2f}", *gains, f"{moved} of {len(problems)}")
     return found
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = Parser(__doc__, threads=torch.get_num_threads())
     parser.add_argument("--weights", type=Path, nargs="*", default=[], help="further files")
     parser.add_argument("--sizes", nargs="+", default=["large"], help="of the network")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--count", type=int, default=4, help="scenes of each kind")
     parser.add_argument("--size", type=int, default=128, help="rows and columns")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
     methods: dict[str, Any] = {"auto": lambda y, system: cassi.reconstruct(y, system)}
     for size in arguments.sizes:
         for path in [FILE, *arguments.weights]:

@@ -1,149 +1,181 @@
-"""Time the forward pass of every network, and count its parameters, operations and memory.
+"""Time every network, and count its parameters, operations and memory.
 
     python scripts/benchmarks/models.py
     python scripts/benchmarks/models.py --models mst_s cassi_net --sizes 256 660 --rounds 5
-    python scripts/benchmarks/models.py --models cassi_net --sizes 660 --cases float32
+    python scripts/benchmarks/models.py --train --models dauhst_2stg --batch 4
+    python scripts/benchmarks/models.py --sizes 660 --cases bfloat16 --budget 8192
     python scripts/benchmarks/models.py --device cuda --csv models_cuda.csv
-    python scripts/benchmarks/models.py --vectors VECTORS  # beside the times recorded there
 
-Weights are random, masks too: neither changes what is computed. Every network and precision runs in
-a process of its own, whose peak memory (that of the whole process, libraries included) is what the
-table says. `bfloat16` is autocast with channels_last. Networks that do not take the size, or need
-more than the machine has, are listed with the reason.
+Timed is the forward pass, or with --train a step of forward, backward and Adam, of which `operator`
+is the share that is spent in `cassi::` operators. Weights are random, masks too: neither changes
+what is computed. Every network and precision runs in a process of its own, whose peak memory (that
+of the whole process, libraries included) is what the table says. `bfloat16` is autocast with
+channels_last. Networks that do not take the size, need more than the machine has, or give a cube
+that is not finite, are listed with the reason; the exit status is 1 where there is one, or where
+one exceeds --budget.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
+from typing import Any
 
-import numpy as np
 import torch
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
+from cassi.apps.memory import keep_freed_memory
 from cassi.models.load import create_model
 from cassi.models.registry import list_models
-from scripts.benchmarks.apart import Lost, Send, answers, first_line, peak_mib
-from scripts.benchmarks.tables import Table, write_csv
+from scripts.benchmarks.tables import Parser, Table, write_csv
 
 PRECISIONS = ("float32", "bfloat16")
-
-
-@dataclass(frozen=True)
-class Row:
-    """What was measured of one network at one size in one precision."""
-
-    model: str
-    size: int
-    precision: str
-    device: str
-    threads: int
-    parameters: int = 0
-    gflops: float = 0.0
-    ms: float = 0.0
-    peak_mb: float = 0.0
-    note: str = ""
+COLUMNS = {"parameters": 1e-6, "gflops": 1, "ms": 1, "peak_mb": 1, "operator": 100}
+"""What is measured, and in which unit it is shown: M, GFLOP, ms, MiB, per cent."""
+Row = dict[str, Any]
 
 
 def main(arguments: list[str] | None = None) -> list[Row]:
     """Measure, print a row as soon as it is known, and write the CSV file."""
     options = make_parser().parse_args(arguments)
-    if unknown := [name for name in options.models if name not in list_models(shipped=False)]:
-        raise SystemExit(
-            f"--models: no network {unknown[0]!r}; there is {', '.join(list_models(shipped=False))}"
-        )
-    recorded = read_vectors(options.vectors) if options.vectors else {}
-    table = Table("network", "size", "precision", "parameters (M)", "GFLOPs", "ms", "× authors",
-                  "peak MB", "note")  # fmt: skip
+    known = list_models(shipped=False)
+    if unknown := [name for name in options.models if name not in known]:
+        raise SystemExit(f"--models: no network {unknown[0]!r}; there is {', '.join(known)}")
+    table = Table("network", "size", "precision", "parameters (M)", "GFLOPs", "ms", "peak MB",
+                  "operator %", "note")  # fmt: skip
     rows = []
     for size, model, precision in product(options.sizes, options.models, options.cases):
-        row = measure(Row(model, size, precision, options.device, options.threads), options)
+        about = {"model": model, "size": size, "precision": precision}
+        row: Row = {**about, "device": options.device, "threads": options.threads}
+        row |= dict.fromkeys(COLUMNS, 0.0) | measure_apart(about, options)
+        if row["peak_mb"] > options.budget:
+            row["note"] = f"more than {options.budget:.0f} MB"
         rows.append(row)
-        compared = size == 256 and row.ms and model in recorded
-        ratio = f"{recorded[model] / row.ms:.2f}" if compared else ""
-        table.print(model, size, precision, f"{row.parameters / 1e6:.2f}", f"{row.gflops:.1f}",
-                    f"{row.ms:.0f}", ratio, f"{row.peak_mb:.0f}", row.note)  # fmt: skip
+        shown = (f"{row[name] * factor:.4g}" for name, factor in COLUMNS.items())
+        table.print(model, size, precision, *shown, row["note"])
         if options.csv:
-            write_csv(options.csv, [asdict(row) for row in rows])
+            write_csv(options.csv, rows)
     return rows
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Describe the options."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(__doc__)
     parser.add_argument("--models", nargs="+", default=list_models(shipped=False), metavar="NAME")
+    parser.add_argument("--train", action="store_true", help="time a training step")
     parser.add_argument("--sizes", nargs="+", type=int, default=[256], help="rows and columns")
     parser.add_argument("--cases", nargs="+", default=list(PRECISIONS), choices=PRECISIONS)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--bands", type=int, default=28)
-    parser.add_argument("--step", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5, help="timed passes; the median counts")
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--limit", type=float, default=900, help="seconds a network may take")
+    parser.add_argument("--budget", type=float, default=float("inf"), help="MB it may take")
     parser.add_argument("--csv", type=Path, metavar="FILE")
-    parser.add_argument("--vectors", type=Path, metavar="FOLDER", help="of recorded networks")
     return parser
 
 
-def measure(blank: Row, options: argparse.Namespace) -> Row:
-    """Measure one case in a process of its own."""
-    given = (blank, options.bands, options.step, options.rounds)
+def measure_apart(about: Row, options: argparse.Namespace) -> Row:
+    """Measure one case in a process of its own, so that its memory is its own."""
+    context = get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs, about, options), daemon=True)
+    process.start()
+    theirs.close()
     try:
-        (row,) = answers(work, *given, threads=options.threads, limit=options.limit)
-    except Lost as reason:
-        return replace(blank, note=str(reason))
-    return row
+        if not ours.poll(options.limit):
+            return {"note": f"longer than {options.limit:.0f} s"}
+        row: Row = ours.recv()
+        return row
+    except EOFError:
+        return {"note": "killed, most likely for its memory"}
+    finally:
+        process.kill()
+        process.join()
 
 
-def work(send: Send, blank: Row, bands: int, step: int, rounds: int) -> None:
-    """Time one network and send its row."""
+def _work(pipe: Any, about: Row, options: argparse.Namespace) -> None:
+    keep_freed_memory()  # as the commands do
+    torch.set_num_threads(options.threads)
     try:
-        send(time_network(blank, bands, step, rounds))
+        pipe.send(measure(**about, options=options))
     except (ValueError, RuntimeError) as error:
-        send(replace(blank, note=first_line(error)))
+        pipe.send({"note": str(error).partition("\n")[0][:90]})
 
 
-@torch.inference_mode()
-def time_network(blank: Row, bands: int, step: int, rounds: int) -> Row:
+def measure(model: str, size: int, precision: str, options: argparse.Namespace) -> Row:
     """Count what a network does, then time it."""
     torch.manual_seed(0)
-    device, half = torch.device(blank.device), blank.precision == "bfloat16"
-    mask = torch.rand(blank.size, blank.size)
-    system = cassi.SDCassi(mask, bands=bands, step=step).to(device)
-    y = system(torch.rand(1, bands, blank.size, blank.size, device=device))
-    net = create_model(blank.model, bands=bands).eval().to(device)
+    device, half = torch.device(options.device), precision == "bfloat16"
+    system = cassi.SDCassi(torch.rand(size, size), bands=options.bands, step=2)
+    system = system.to(device)
+    x = torch.rand(options.batch, *system.cube_shape, device=device)
+    y, net = system(x), create_model(model, bands=options.bands).to(device).train(options.train)
     if half:
         net = net.to(memory_format=torch.channels_last)
+    run = make_step(net, x, y, system, half) if options.train else make_pass(net, y, system, half)
 
-    def run() -> float:
+    def timed() -> float:
         start = time.perf_counter()
-        with torch.autocast(device.type, torch.bfloat16, enabled=half):
-            net(y, system)
+        run()
         if device.type == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter() - start
 
-    first = run()
+    first = timed()
     if first < 20:
-        run()
-    seconds = median(run() for _ in range(rounds if first < 20 else 1))
-    return replace(
-        blank,
-        parameters=sum(p.numel() for p in net.parameters()),
-        gflops=count_operations(run) / 1e9 if not half else 0.0,
-        ms=1e3 * seconds,
-        peak_mb=peak_mib(blank.device),
-    )
+        timed()
+    seconds = median(timed() for _ in range(options.rounds if first < 20 else 1))
+    # Before operations are counted, which takes memory itself.
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    if device.type == "cuda":
+        peak = torch.cuda.max_memory_allocated() / 2**20
+    return {
+        "parameters": sum(p.numel() for p in net.parameters()),
+        "gflops": 0.0 if half else count_operations(run) / 1e9,
+        "ms": 1e3 * seconds,
+        "peak_mb": peak,
+        "operator": operator_share(run, device.type) if options.train else 0.0,
+        "note": "",
+    }
+
+
+def make_pass(net: Any, y: torch.Tensor, system: Any, half: bool) -> Callable[[], None]:
+    """Return a function that runs the network and looks at the cube."""
+
+    @torch.inference_mode()
+    def run() -> None:
+        with torch.autocast(y.device.type, torch.bfloat16, enabled=half):
+            cube = net(y, system)
+        if not bool(cube.isfinite().all()):
+            raise ValueError("the cube is not finite")
+
+    return run
+
+
+def make_step(
+    net: Any, x: torch.Tensor, y: torch.Tensor, system: Any, half: bool
+) -> Callable[[], None]:
+    """Return a function that takes one training step."""
+    optimizer = torch.optim.Adam(net.parameters(), lr=4e-4)
+
+    def run() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(y.device.type, torch.bfloat16, enabled=half):
+            estimate = net(y, system)
+        (estimate.float() - x).square().mean().sqrt().backward()
+        optimizer.step()
+
+    return run
 
 
 def count_operations(run: Callable[[], object]) -> int:
@@ -155,15 +187,20 @@ def count_operations(run: Callable[[], object]) -> int:
     return int(counter.get_total_flops())
 
 
-def read_vectors(folder: Path) -> dict[str, float]:
-    """Read the milliseconds recorded of the authors' networks, by our names."""
-    found = {}
-    for file in sorted(folder.glob("*.s0.npz")):
-        name = file.name.removesuffix(".s0.npz").lower().replace("++", "_plus_plus")
-        with np.load(file) as vector:
-            found[name.replace("-", "_")] = float(vector["forward_ms"])
-    return found
+def operator_share(run: Callable[[], object], device: str) -> float:
+    """Return the part of the time of a call that is spent in this package's operators."""
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU]
+    activities += [ProfilerActivity.CUDA] if device == "cuda" else []
+    with profile(activities=activities) as found:
+        run()
+    of = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"
+    events = found.key_averages()
+    total = sum(getattr(event, of) for event in events)
+    ours = sum(getattr(event, of) for event in events if event.key.startswith("cassi"))
+    return float(ours / max(total, 1e-9))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(1 if any(row["note"] for row in main()) else 0)

@@ -1,7 +1,7 @@
 """What a new user reaches with a camera of their own: a camera's file, a raw frame, one command.
 
     python scripts/benchmarks/new_camera.py                      # CAVE's validation scenes
-    python scripts/benchmarks/new_camera.py SCENE [SCENE …] --keep outputs/new_camera
+    python scripts/benchmarks/new_camera.py SCENE [SCENE …]
 
 The camera is made on a grid four times as fine (`FineTwin`), not by our model of it: a binary mask
 of 240×320 pixels, half a pixel off, 16 bands, −1.5 pixels per band along the rows on a slight
@@ -13,7 +13,6 @@ and compared without the outermost 2 pixels.
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -38,8 +37,11 @@ from cassi.data.scenes import load_scene
 from cassi.data.sensor import Sensor
 from cassi.systems import SDCassi
 from scripts.benchmarks.fine_twin import FINE, FineTwin, enlarged
+from scripts.benchmarks.tables import Parser, Table
 
 SHAPE, BANDS, STEP, DETECTOR = (240, 320), 16, -1.5, 264
+SHIFT = (2, 0)
+"""Of the mask over the scene, quarters of a pixel."""
 BEND = 0.3
 """Pixels, by which the first and the last band lie off the nominal step, the middle ones half."""
 BITS, DARK, FULL_WELL, READ = 12, 200, 10500, 2.4
@@ -47,7 +49,7 @@ DEAD_COLUMN = 137
 CLIPPED = 0.0008
 """Share of the pixels that the exposure saturates."""
 RUNS = {
-    "as told": ("camera.yaml", "calibrate=false"),
+    "as told": ("camera.yaml", "align=false"),
     "as told, mask aligned": ("camera.yaml",),
     "calibrated": ("camera.yaml", "calibrate=true"),
     "true camera": ("true.yaml",),
@@ -134,7 +136,7 @@ def registered(x: Tensor, scene: Tensor) -> tuple[float, tuple[float, float]]:
     return max(found)
 
 
-def reconstruct(folder: Path, camera: str, *options: str, verbose: bool) -> Tensor:
+def reconstruct(folder: Path, camera: str, *options: str) -> Tensor:
     """Run `cassi-reconstruct` on the frame of a folder; return the cube `(C, H, W)`."""
     results = folder / "results"
     run = subprocess.run(
@@ -149,7 +151,7 @@ def reconstruct(folder: Path, camera: str, *options: str, verbose: bool) -> Tens
         capture_output=True,
         text=True,
     )
-    if verbose or run.returncode:
+    if run.returncode:
         print(run.stdout, run.stderr, sep="\n", flush=True)
     run.check_returncode()
     return cassi.read_cube(results / "cube.tif")[0]
@@ -157,42 +159,37 @@ def reconstruct(folder: Path, camera: str, *options: str, verbose: bool) -> Tens
 
 def main() -> None:
     """Print a line for each scene."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = Parser(__doc__)
     parser.add_argument("scenes", nargs="*", type=Path, help="cubes; CAVE's validation scenes")
-    parser.add_argument("--shift", nargs=2, type=int, default=(2, 0), help="quarters of a pixel")
-    parser.add_argument("--runs", nargs="+", default=list(RUNS), choices=RUNS)
-    parser.add_argument("--keep", type=Path, help="folder for frames, cameras and results")
-    parser.add_argument("--verbose", action="store_true", help="print what the command prints")
     arguments = parser.parse_args()
     bands = compose_settings(["data=cave"], kind=Evaluate).data.given_wavelengths
     assert bands is not None
     if not arguments.scenes:
         raw = Path(os.environ["CASSI_DATA"]) / "cave_raw"
         arguments.scenes = sorted(raw.glob("*/*"))
-    twin = make_twin(tuple(arguments.shift))
+    twin = make_twin(SHIFT)
     chosen = torch.linspace(0, len(bands) - 1, BANDS).round().long().tolist()
-    levels: dict[str, list[float]] = {run: [] for run in arguments.runs}
-    print("scene | saturated | " + " | ".join(levels))
+    levels: dict[str, list[float]] = {run: [] for run in RUNS}
+    table = Table("scene", "saturated", *levels)
     for number, path in enumerate(arguments.scenes):
         scene = load_scene(path, bands)
         fine = enlarged(scene.cube[None], SHAPE, BANDS)
         frames, fills = take(twin.measure(fine), number)
         with tempfile.TemporaryDirectory() as temporary:
-            folder = Path(temporary) if arguments.keep is None else arguments.keep / scene.name
-            folder.mkdir(parents=True, exist_ok=True)
+            folder = Path(temporary)
             for name, counts in frames.items():
                 Image.fromarray(counts).save(folder / f"{name}.png")
             write_cameras(folder, twin, [bands[band] for band in chosen])
             said = []
             for run in levels:
                 camera, *options = RUNS[run]
-                x = reconstruct(folder, camera, *options, verbose=arguments.verbose)
+                x = reconstruct(folder, camera, *options)
                 level, at = registered(x * (fills / (BANDS / 2)), fine)
                 levels[run].append(level)
                 said.append(f"{level:.2f} at ({at[0]:g}, {at[1]:g})")
         saturated = int((frames["frame"] == 2**BITS - 1).sum())
-        print(f"{scene.name} | {saturated} | " + " | ".join(said), flush=True)
-    print("mean | | " + " | ".join(f"{mean(values):.2f}" for values in levels.values()))
+        table.print(scene.name, saturated, *said)
+    table.print("mean", "", *(f"{mean(values):.2f}" for values in levels.values()))
 
 
 if __name__ == "__main__":

@@ -4,11 +4,23 @@
     python scripts/benchmarks/ops.py --workload operators --batches 4 --no-large --no-compile
     python scripts/benchmarks/ops.py --device cuda --csv h200.csv
     python scripts/benchmarks/ops.py --workload original --rounds 100
+    python scripts/benchmarks/ops.py --workload cameras --shapes 4x28x660x660
+    python scripts/benchmarks/ops.py --workload deepinv --threads 1    # pip install deepinv
 
-Workloads: `operators` (forward, adjoint, ratio_inverse, data_step, alone and with their gradient),
-`tv` (against scikit-image), `iteration` (one of GAP-TV against NumPy), `auto` (the default method,
-on components and on cubes), `original` (fresh random data every round). Every implementation is
-compared with ours before it is timed. Last come the goals and what was measured of them.
+Workloads:
+
+- `operators`: forward, adjoint, ratio_inverse, data_step, alone and with their gradient.
+- `tv`: against scikit-image. `iteration`: one of GAP-TV against NumPy.
+- `original`: forward and ratio_inverse on fresh random data every round.
+- `cameras`: the operators of every kind of camera. `gb_per_s` counts cube, masks and measurement.
+- `deepinv`: our camera against deepinv's CASSI physics, which moves each band by one pixel and
+  takes the mean over bands. deepinv solves `prox_l2` by conjugate gradients: one iteration of the
+  50 that it may take is timed, a lower bound. `error` is the largest difference of the results in
+  float64 on images of odd sides: deepinv moves an image of even sides by one pixel more. Of
+  `prox_l2` it says how well our result solves deepinv's own equation. Not part of `all`: it takes
+  minutes.
+
+Every way to write an operator is compared with ours before it is timed.
 """
 
 from __future__ import annotations
@@ -18,92 +30,762 @@ import datetime
 import os
 import platform
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib import import_module
+from itertools import product
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from tabulate import tabulate
+from torch import Tensor
+from torch.nn import functional
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
-from scripts.benchmarks.operator_workloads import TOLERANCES, Settings, Shape, measure_operators
-from scripts.benchmarks.original_workload import default_shapes, measure_original
-from scripts.benchmarks.results import Results, format_goals, format_rows, to_csv
-from scripts.benchmarks.solver_workloads import measure_auto, measure_iteration, measure_tv
+from cassi.systems import System
+from scripts.benchmarks.tables import Parser, write_csv
+from scripts.benchmarks.timing import CPU, Candidate, Timing, measure
 
-WORKLOADS = ("operators", "tv", "iteration", "auto", "original")
+Shape = tuple[int, ...]
+Array = NDArray[np.floating]
+Row = dict[str, Any]
+Call = Callable[[], Any]
+TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in TOLERANCES}
 KERNELS = ("forward", "adjoint", "ratio_inverse", "gram", "data_step", "tv_prox")
-CUBE = (28, 256, 256)
+CUBE: Shape = (28, 256, 256)
 LARGE: Shape = (1, 28, 660, 660)
+STEP, RHO = 2, 0.1
+BACKWARD = " + backward"
+READ, PRODUCT, CLONE, COPY = (
+    f"limit: {name}" for name in ("x.sum()", "unfold view * mask", "x.clone()", "device copy")
+)
+LIMITS = {
+    "forward": (READ, PRODUCT),
+    "adjoint": (PRODUCT, READ),
+    "ratio_inverse": (PRODUCT, READ),
+    "data_step": (CLONE, CLONE),
+}
+"""Operator → limit of the call, limit of its gradient."""
+RATIO_FLOOR = 1e-12  # what mask zeros are raised to in `ratio_inverse`
+WEIGHT, INNER = 0.1, 5
+TV, TV_COUPLED = "ours, per band", "ours, coupled"
+PUBLIC_TV = "denoise_tv_chambolle, float64, channel axis"
+BEST_TV = "denoise_tv_chambolle, float32, band by band"
+PUBLIC_GAP = "public NumPy form"
+TITLE_TV, TITLE_GAP = f"tv_prox, {INNER} iterations", "accelerated GAP-TV iteration"
 
 
-def main(arguments: list[str] | None = None) -> Results:
-    """Measure, print the tables and the goals, and write the CSV."""
-    parser = make_parser()
-    options = parser.parse_args(arguments)
-    device = torch.device(options.device)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        parser.error("--device cuda: torch finds no CUDA device")
-    torch.set_num_threads(options.threads)
-    torch.backends.cudnn.benchmark = True  # the convolution at its best
-    settings = Settings(
-        device,
-        DTYPES[options.dtype],
-        options.channels_last,
-        rounds=options.rounds,
-        seconds=options.seconds or (0.2 if device.type == "cuda" else 1.0),
-        compile=options.compile,
-        others=options.others,
+class Mismatch(Exception):
+    """An implementation gives other numbers than ours."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to measure, and how long.
+
+    `shapes` are those asked for, BxCxHxW, or none; `left_out` says what does not run here, and in
+    which cases.
+    """
+
+    device: torch.device
+    dtype: torch.dtype = torch.float32
+    channels_last: bool = False
+    rounds: int | None = None
+    seconds: float = 1.0
+    compile: bool = True
+    shapes: Sequence[Shape] = ()
+    batches: Sequence[int] = (1, 4, 16)
+    large: bool = True
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def cube(self) -> Shape:
+        """One cube, CxHxW."""
+        return self.shapes[0][1:] if self.shapes else CUBE
+
+    def try_call(self, case: str, operator: str, name: str, call: Call) -> Any:
+        """Return what a call gives; note that it does not run here, and return None."""
+        try:
+            return call()
+        except (RuntimeError, ImportError) as error:  # no compiler, kernel, memory or package
+            said = (str(error).strip().splitlines() or [""])[0][:200]
+            key = f"{name} does not run here ({type(error).__name__}: {said})"
+            self.left_out.setdefault(key, []).append(f"{case} {operator}")
+            return None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Calls that are timed side by side.
+
+    Attributes:
+        case: shape.
+        operator: what is called.
+        calls: by name. "ours…" are ours, none can be much faster than "limit: …".
+        kernel: operator of `cassi.ops` that ours is, or the most of it.
+        limits: calls whose times together are the limit.
+        moved: bytes that a call must move.
+        errors: largest difference from ours, where it is told.
+        on_cpu: calls that run there whatever the device is.
+        refresh: makes new data for every round.
+    """
+
+    case: str
+    operator: str
+    calls: Mapping[str, Call]
+    kernel: str
+    limits: tuple[str, ...] = ()
+    moved: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, float] = field(default_factory=dict)
+    on_cpu: tuple[str, ...] = ()
+    refresh: Callable[[], None] | None = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Random inputs of all implementations, and the constants they share.
+
+    cube `(B, C, H, W)`, measurement `(B, 1, H, W')`, mask `(H, W)`, gram `(1, 1, H, W')` and the
+    number of bands that reach each detector column, counts `(W',)`.
+    """
+
+    cube: Tensor
+    measurement: Tensor
+    mask: Tensor
+    gram: Tensor
+    counts: Tensor
+
+    @staticmethod
+    def drawn(shape: Shape, settings: Settings) -> Problem:
+        """Draw a random cube `(B, C, H, W)`, a mask in [0.1, 1], another cube's measurement."""
+        device, dtype = settings.device, settings.dtype
+        generator = torch.Generator(device).manual_seed(0)
+        bands, width = shape[1], shape[3]
+        cube, scene = (torch.rand(shape, generator=generator, device=device) for _ in range(2))
+        cube = cube.to(dtype)
+        if settings.channels_last:
+            cube = cube.contiguous(memory_format=torch.channels_last)
+        mask = torch.rand(shape[2:], generator=generator, device=device).mul_(0.9).add_(0.1)
+        mask = mask.to(dtype)
+        counts = torch.zeros(width + (bands - 1) * STEP, device=device)
+        for c in range(bands):
+            counts[c * STEP : c * STEP + width] += 1
+        y, gram = cassi.ops.forward(scene.to(dtype), mask, STEP), cassi.ops.gram(mask, bands, STEP)
+        return Problem(cube, y, mask, gram, counts.clamp_min(1).to(dtype))
+
+    @property
+    def columns(self) -> list[slice]:
+        """The detector columns of each band."""
+        bands, width = self.cube.shape[1], self.cube.shape[-1]
+        return [slice(c * STEP, c * STEP + width) for c in range(bands)]
+
+    def windows(self, y: Tensor) -> Tensor:
+        """Return a view `(B, C, H, W)` of measurements."""
+        return y[:, 0].unfold(-1, self.cube.shape[-1], STEP).transpose(1, 2)
+
+    def new_measurement(self, x: Tensor) -> Tensor:
+        """Return zeros shaped like the measurement of a cube."""
+        return x.new_zeros((x.shape[0], 1, x.shape[2], self.counts.numel()))
+
+    def correction(self, y: Tensor, simulated: Tensor) -> Tensor:
+        """Return (y − Av) / (gram + ρ)."""
+        return ((y - simulated) / (self.gram + RHO)).to(y.dtype)
+
+    def count_bytes(self, operator: str, backward: bool) -> int:
+        """Count the bytes that must move at least: every input and output once."""
+        values = (self.cube, self.measurement, self.mask, self.gram)
+        cube, y, mask, gram = (value.nbytes for value in values)
+        if operator != "data_step":
+            return (cube + y + mask) * (1 + backward)
+        return 2 * cube + y + mask + gram + (2 * cube + mask + gram) * backward
+
+
+Form = dict[str, Callable[..., Tensor]]
+"""One way to write the operators: forward(x, mask), adjoint(y, mask), data_step(v, y, mask), …
+
+x is `(B, C, H, W)`, y `(B, 1, H, W')`. One shot, one mask for all bands, a positive step. Constants
+that do not depend on cube or measurement (indices, kernels, band counts, the gram) are prepared
+beforehand and cost no time.
+"""
+
+
+def ours(p: Problem) -> Form:
+    """The operators of this package."""
+    last = p.cube.is_contiguous(memory_format=torch.channels_last) and not p.cube.is_contiguous()
+    like: dict[str, Any] = {"bands": p.cube.shape[1], "step": STEP, "channels_last": last}
+    return {
+        "forward": partial(cassi.ops.forward, step=STEP),
+        "adjoint": partial(cassi.ops.adjoint, **like),
+        "ratio_inverse": partial(cassi.ops.ratio_inverse, **like),
+        "data_step": partial(cassi.ops.data_step, step=STEP, rho=RHO, gram=p.gram),
+    }
+
+
+def slices(p: Problem) -> Form:
+    """A Python loop over bands that adds into slices."""
+
+    def forward(x: Tensor, mask: Tensor) -> Tensor:
+        y = p.new_measurement(x)
+        for c, columns in enumerate(p.columns):
+            y[:, 0, :, columns] += mask * x[:, c]
+        return y
+
+    def adjoint(y: Tensor, mask: Tensor) -> Tensor:
+        return torch.stack([mask * y[:, 0, :, columns] for columns in p.columns], 1)
+
+    return {"forward": forward, "adjoint": adjoint}
+
+
+def compiled(p: Problem) -> Form:
+    """The loop through `torch.compile`, with padded bands instead of slices written in place.
+
+    The compiler fuses either into one kernel, but needs minutes for the gradient of 28 slices and
+    twenty seconds for that of padded bands.
+    """
+    detector, (first, *rest) = p.counts.numel(), p.columns
+
+    def forward(x: Tensor, mask: Tensor) -> Tensor:
+        y = functional.pad(mask * x[:, 0], (0, detector - first.stop))
+        for c, columns in enumerate(rest, 1):
+            y = y + functional.pad(mask * x[:, c], (columns.start, detector - columns.stop))
+        return y.unsqueeze(1)
+
+    whole = complete(slices(p) | {"forward": forward}, p)
+    return {name: torch.compile(call, dynamic=False) for name, call in whole.items()}
+
+
+def addcmul(p: Problem) -> Form:
+    """A Python loop over bands with a fused multiply-add in place; the best eager form."""
+
+    def forward(x: Tensor, mask: Tensor) -> Tensor:
+        y = p.new_measurement(x)
+        for c, columns in enumerate(p.columns):
+            y[:, 0, :, columns].addcmul_(mask, x[:, c])
+        return y
+
+    def data_step(v: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+        z, x = p.correction(y, forward(v, mask)), v.clone()
+        for c, columns in enumerate(p.columns):
+            x[:, c].addcmul_(mask, z[:, 0, :, columns])
+        return x
+
+    return {"forward": forward, "data_step": data_step}
+
+
+def unfold(p: Problem) -> Form:
+    """The windows of all bands as one overlapping view of the measurement."""
+    simulate = addcmul(p)["forward"]
+
+    def adjoint(y: Tensor, mask: Tensor) -> Tensor:
+        return p.windows(y) * mask
+
+    def data_step(v: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+        return torch.addcmul(v, p.windows(p.correction(y, simulate(v, mask))), mask)
+
+    return {"adjoint": adjoint, "data_step": data_step}
+
+
+def convolution(p: Problem) -> Form:
+    """Shift and sum as one convolution along the rows, with a one-hot kernel for each band."""
+    bands = p.cube.shape[1]
+    reach = (bands - 1) * STEP
+    back = p.cube.new_zeros((bands, 1, 1, reach + 1))  # that of band c reads column w + o(c)
+    back[range(bands), 0, 0, range(0, reach + 1, STEP)] = 1
+    there = back.flip(-1).transpose(0, 1).contiguous()  # (1, C, 1, L)
+    return {
+        "forward": lambda x, mask: functional.conv2d(x * mask, there, padding=(0, reach)),
+        "adjoint": lambda y, mask: functional.conv2d(y, back) * mask,
+    }
+
+
+def scatter(p: Problem) -> Form:
+    """`scatter_add_` with the detector pixel of every element, and `gather` back."""
+    ranges = (torch.arange(n, device=p.cube.device) for n in p.cube.shape[1:])
+    band, row, column = torch.meshgrid(*ranges, indexing="ij")
+    index = (row * p.counts.numel() + column + band * STEP).view(1, -1)
+
+    def forward(x: Tensor, mask: Tensor) -> Tensor:
+        y, source = p.new_measurement(x), (x * mask).reshape(x.shape[0], -1)
+        y.view(x.shape[0], -1).scatter_add_(1, index.expand_as(source), source)
+        return y
+
+    def adjoint(y: Tensor, mask: Tensor) -> Tensor:
+        found = y.reshape(len(y), -1).gather(1, index.expand(len(y), -1))
+        return found.view(len(y), *p.cube.shape[1:]) * mask
+
+    return {"forward": forward, "adjoint": adjoint}
+
+
+def shift_roll(p: Problem) -> Form:
+    """As published codes do it: the cube is widened, its bands are rolled, the mask is a cube."""
+    bands = p.cube.shape[1]
+
+    def shift(x: Tensor) -> Tensor:  # (B, C, H, W) -> (B, C, H, W')
+        wide = functional.pad(x, (0, (bands - 1) * STEP))
+        for c in range(bands):
+            wide[:, c] = torch.roll(wide[:, c], shifts=c * STEP, dims=-1)
+        return wide
+
+    def shift_back(wide: Tensor) -> Tensor:  # (B, C, H, W') -> (B, C, H, W)
+        for c in range(bands):
+            wide[:, c] = torch.roll(wide[:, c], shifts=-c * STEP, dims=-1)
+        return wide[..., : wide.shape[-1] - (bands - 1) * STEP]
+
+    shifted = shift(p.mask.expand(1, bands, *p.mask.shape))  # (1, C, H, W')
+
+    def data_step(v: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+        wide = shift(v)
+        z = p.correction(y, (wide * shifted).sum(1, keepdim=True))
+        return shift_back(wide + z.repeat(1, bands, 1, 1) * shifted)
+
+    return {
+        "forward": lambda x, mask: (shift(x) * shifted).sum(1, keepdim=True),
+        "adjoint": lambda y, mask: shift_back(y.repeat(1, bands, 1, 1) * shifted),
+        "data_step": data_step,
+    }
+
+
+FORMS: dict[str, Callable[[Problem], Form]] = {
+    "slice-add loop": slices,
+    "addcmul loop": addcmul,
+    "one-hot conv2d": convolution,
+    "scatter_add_, gather": scatter,
+    "unfold": unfold,
+    "compiled eager loop": compiled,
+    "published shift-roll": shift_roll,
+}
+
+
+def complete(form: Form, p: Problem) -> Form:
+    """Add what follows from the others, unless the form has a better way."""
+    forward, adjoint = form.get("forward"), form.get("adjoint")
+    found = dict(form)
+    # Shift-roll has its mask prepared, and could not divide by another.
+    if adjoint is not None and form.keys() != {"forward", "adjoint", "data_step"}:
+        found.setdefault(
+            "ratio_inverse",
+            lambda y, mask: adjoint(y / p.counts, mask.clamp_min(RATIO_FLOOR).reciprocal()),
+        )
+    if forward is not None and adjoint is not None:
+        found.setdefault(
+            "data_step",
+            lambda v, y, mask: v + adjoint(p.correction(y, forward(v, mask)), mask),
+        )
+    return found
+
+
+def make_call(
+    form: Form, problem: Problem, operator: str, backward: bool
+) -> Callable[[], tuple[Tensor, ...]]:
+    """Return a call of an operator that gives its result, and the gradient of its first argument.
+
+    The upstream gradient is a fixed random tensor, drawn here.
+    """
+    given = {"forward": (problem.cube,), "data_step": (problem.cube, problem.measurement)}
+    function, arguments = form[operator], given.get(operator, (problem.measurement,))
+    if not backward:
+        return torch.no_grad()(lambda: (function(*arguments, problem.mask),))
+    first = arguments[0].detach().requires_grad_()
+    like = problem.measurement if operator == "forward" else problem.cube
+    generator = torch.Generator(like.device).manual_seed(1)
+    noise = torch.rand(like.shape, generator=generator, device=like.device)
+    upstream = torch.empty_like(like).copy_(noise)
+
+    def run_backward() -> tuple[Tensor, ...]:
+        result = function(first, *arguments[1:], problem.mask)
+        (gradient,) = torch.autograd.grad(result, first, upstream)
+        return result.detach(), gradient
+
+    return run_backward
+
+
+def verify(name: str, found: Sequence[Tensor], expected: Sequence[Tensor], limit: float) -> None:
+    """Compare results with ours, relative to their norm.
+
+    Raises:
+        Mismatch: they differ by more than `limit`.
+    """
+    for value, truth in zip(found, expected, strict=True):
+        if value.shape != truth.shape:
+            raise Mismatch(f"{name}: shape {value.shape}, ours {truth.shape}")
+        error = ((value.double() - truth.double()).norm() / truth.double().norm()).item()
+        if not error <= limit:
+            raise Mismatch(f"{name}: differs from ours by {error:.1e}")
+
+
+def tolerance(name: str, settings: Settings, dtype: torch.dtype) -> float:
+    """Return how far an implementation may be from ours, relative to the norm."""
+    # On a GPU torch lets convolutions round their factors to TF32.
+    least = 2e-3 if "conv" in name and settings.device.type == "cuda" else 0.0
+    return max(TOLERANCES[dtype], least)
+
+
+def operators(settings: Settings) -> Iterator[Group]:
+    """Every operator, alone and with its gradient, in every form."""
+    default = [(batch, *CUBE) for batch in settings.batches] + [LARGE] * settings.large
+    left_out = set() if settings.compile else {"compiled eager loop"}
+    for shape in settings.shapes or default:
+        torch.compiler.reset()  # or the compiler gives up after a few cases
+        problem, case = Problem.drawn(shape, settings), name_case(shape)
+        names = [name for name in FORMS if name not in left_out]
+        forms = {name: complete(FORMS[name](problem), problem) for name in names}
+        cube, windows = problem.cube, problem.windows(problem.measurement)
+        limits: dict[str, Call] = {
+            READ: cube.sum,
+            PRODUCT: partial(torch.mul, windows, problem.mask),
+            CLONE: cube.clone,
+            COPY: partial(torch.empty_like(cube).copy_, cube),
+        }
+        for operator, backward in product(LIMITS, (False, True)):
+            title = operator + BACKWARD * backward
+            calls: dict[str, Call] = {"ours": make_call(ours(problem), problem, operator, backward)}
+            expected = calls["ours"]()
+            for name, form in forms.items():
+                if operator not in form:
+                    continue
+                call = make_call(form, problem, operator, backward)
+                if (found := settings.try_call(case, title, name, call)) is not None:
+                    limit = tolerance(name, settings, settings.dtype)
+                    verify(f"{name}, {title}", found, expected, limit)
+                    calls[name] = call
+            moved = dict.fromkeys(calls, problem.count_bytes(operator, backward))
+            bounds = LIMITS[operator][: 1 + backward]
+            if settings.device.type == "cuda":
+                calls[COPY], moved[COPY] = limits[COPY], 2 * cube.nbytes
+            calls |= {name: limits[name] for name in sorted(set(bounds))}
+            yield Group(case, title, calls, operator, bounds, moved)
+
+
+def original(settings: Settings) -> Iterator[Group]:
+    """The comparison that started it all: forward and ratio_inverse on fresh random data.
+
+    By default of a batch of 16, and of 512 bands at a batch whose index and cubes fit in memory:
+    one cube takes 134 MB, the index of `scatter_add_` 268 MB, the convolution 343 GFLOP each way.
+    """
+    title, large = "forward, ratio_inverse", 4 if settings.device.type == "cuda" else 1
+    for shape in settings.shapes or [(16, *CUBE), (large, 512, *CUBE[1:])]:
+        problem = Problem.drawn(shape, replace(settings, dtype=torch.float32, channels_last=False))
+        generator = torch.Generator(settings.device).manual_seed(0)
+
+        def refresh(problem: Problem = problem, random: torch.Generator = generator) -> None:
+            problem.cube.uniform_(generator=random)
+            problem.mask.uniform_(generator=random)
+
+        @torch.no_grad()
+        def both_ways(form: Form, problem: Problem = problem) -> tuple[Tensor, Tensor]:
+            y = form["forward"](problem.cube, problem.mask)
+            return y, form["ratio_inverse"](y, problem.mask)
+
+        refresh()
+        own = ours(problem)
+        (y, _), calls, errors = both_ways(own), {"ours": partial(both_ways, own)}, {}
+        for name in ("slice-add loop", "one-hot conv2d", "scatter_add_, gather"):
+            call = partial(both_ways, complete(FORMS[name](problem), problem))
+            if (found := settings.try_call(name_case(shape), title, name, call)) is not None:
+                again = own["forward"](found[1], problem.mask)
+                limit = 10 * tolerance(name, settings, torch.float32)
+                verify(name, (found[0], again), (y, y), limit)
+                errors[name] = float((again - found[0]).abs().mean(dtype=torch.float64))
+                calls[name] = call
+        yield Group(name_case(shape), title, calls, "forward", errors=errors, refresh=refresh)
+
+
+class NumpyGap:
+    """Accelerated GAP in NumPy on a wide cube `(H, W', C)` in float64.
+
+        t ← t + (y − Ax),   v = x + Aᵀ((t − Ax) / Φs),   x ← shift(denoise(shift_back(v)))
+
+    Args:
+        mask: `(H, W)`.
+        bands: number of bands C.
+        denoise: maps a cube `(H, W, C)` to one.
+    """
+
+    def __init__(self, mask: Array, bands: int, denoise: Callable[[Array], Array]) -> None:
+        """Shift the mask of every band, and sum their squares."""
+        self.extra, self.denoise = (bands - 1) * STEP, denoise
+        self.masks = self.shift(np.repeat(mask[:, :, None].astype(np.float64), bands, axis=2))
+        self.gram = (self.masks**2).sum(2)
+        self.gram[self.gram == 0] = 1
+
+    def shift(self, cube: Array) -> Array:  # (H, W, C) -> (H, W', C)
+        """Widen the cube and roll every band to its columns."""
+        wide = np.pad(cube, ((0, 0), (0, self.extra), (0, 0)))
+        for c in range(cube.shape[2]):
+            wide[:, :, c] = np.roll(wide[:, :, c], c * STEP, axis=1)
+        return wide
+
+    def shift_back(self, wide: Array) -> Array:  # (H, W', C) -> (H, W, C)
+        """Roll every band back and crop."""
+        for c in range(wide.shape[2]):
+            wide[:, :, c] = np.roll(wide[:, :, c], -c * STEP, axis=1)
+        return wide[:, : wide.shape[1] - self.extra]
+
+    def iterate(self, wide: Array, y: Array, target: Array) -> tuple[Array, Array]:
+        """Run one iteration; return the wide cube and the target `(H, W')`."""
+        simulated = (wide * self.masks).sum(2)
+        target = target + (y - simulated)
+        step = ((target - simulated) / self.gram)[:, :, None] * self.masks
+        return self.shift(self.denoise(self.shift_back(wide + step))), target
+
+
+def denoise_public(cube: Array) -> Array:
+    """Call scikit-image on `(H, W, C)` as the public codes do: in its dtype, over all channels."""
+    from skimage.restoration import denoise_tv_chambolle
+
+    return denoise_tv_chambolle(cube, weight=WEIGHT, eps=0, max_num_iter=INNER, channel_axis=-1)
+
+
+def denoise_planes(cube: Array) -> Array:
+    """Call scikit-image on one contiguous band of `(C, H, W)` at a time, its fastest form."""
+    from skimage.restoration import denoise_tv_chambolle
+
+    clean = np.empty_like(cube)
+    for band, out in zip(cube, clean, strict=True):
+        out[:] = denoise_tv_chambolle(band, weight=WEIGHT, eps=0, max_num_iter=INNER)
+    return clean
+
+
+def tv(settings: Settings) -> Iterator[Group]:
+    """`tv_prox` against scikit-image at equal inner iterations, on a cube `(C, H, W)`.
+
+    Ours takes projected-gradient steps, scikit-image Chambolle's of 2004: the two agree where they
+    end (tests/ops/test_tv.py), not after five steps. scikit-image always runs on the CPU.
+    """
+    case, cube = name_case(settings.cube), _random(settings.cube)
+    x = cube.to(settings.device)[None]
+    calls: dict[str, Call] = {}
+    for name, norm in ((TV, "band"), (TV_COUPLED, "frobenius")):
+        prox = partial(cassi.ops.tv_prox, x, WEIGHT, INNER, norm=norm)
+        dual = prox(return_dual=True)[1]
+        calls |= {
+            name: prox,
+            f"{name}, dual in and out": partial(prox, dual=dual, return_dual=True),
+        }
+    planes = cube.numpy()
+    try_it = partial(denoise_planes, planes[:1])
+    if settings.try_call(case, TITLE_TV, "denoise_tv_chambolle", try_it) is not None:
+        public = np.ascontiguousarray(planes.transpose(1, 2, 0), dtype=np.float64)
+        calls[PUBLIC_TV] = partial(denoise_public, public)
+        calls[BEST_TV] = partial(denoise_planes, planes)
+    calls[CLONE] = x.clone
+    yield Group(case, TITLE_TV, calls, "tv_prox", (CLONE,), on_cpu=(PUBLIC_TV, BEST_TV))
+
+
+def iteration(settings: Settings) -> Iterator[Group]:
+    """One accelerated GAP-TV iteration against that of public NumPy codes, on the CPU."""
+    case, (bands, *_) = name_case(settings.cube), settings.cube
+    cube, mask = _random(settings.cube), _mask(*settings.cube[1:])
+    system = cassi.SDCassi(mask, bands=bands, step=STEP).to(settings.device)
+    algorithm, prior = cassi.GAP(accelerated=True), cassi.TV(iterations=INNER)
+    with torch.no_grad():
+        y = system(cube.to(settings.device)[None])
+        state = algorithm.init(y, system, system.pinv(y))
+    step = partial(algorithm.step, state, y, system, prior, WEIGHT, algorithm.rho)
+    calls: dict[str, Call] = {"ours": torch.no_grad()(step)}
+    try_it = partial(denoise_planes, cube[:1].numpy())
+    if settings.try_call(case, TITLE_GAP, PUBLIC_GAP, try_it) is not None:
+        public = NumpyGap(mask.numpy(), bands, denoise_public)
+        snapshot = y[0, 0].double().cpu().numpy()
+        wide = public.shift(state.x[0].double().cpu().numpy().transpose(1, 2, 0))
+        calls[PUBLIC_GAP] = partial(public.iterate, wide, snapshot, snapshot)
+    yield Group(case, TITLE_GAP, calls, "data_step", on_cpu=(PUBLIC_GAP,))
+
+
+CAMERAS: dict[str, Callable[[int, int, int], System]] = {
+    "ours": lambda c, h, w: cassi.SDCassi(_mask(h, w), c, STEP),
+    "ours, fractional offsets": lambda c, h, w: cassi.SDCassi(
+        _mask(h, w), c, offsets=[2.03 * k for k in range(c)]
+    ),
+    "ours, uneven whole offsets": lambda c, h, w: cassi.SDCassi(
+        _mask(h, w), c, offsets=[k * 2 + k % 2 for k in range(c)]
+    ),
+    "ours, mask per band": lambda c, h, w: cassi.SDCassi(_mask(c, h, w), c, STEP),
+    "ours, two shots": lambda c, h, w: cassi.SDCassi(_mask(2, 1, h, w), c, STEP),
+    "ours, four shots": lambda c, h, w: cassi.SDCassi(_mask(4, 1, h, w), c, STEP),
+    "ours, two shots, offsets": lambda c, h, w: cassi.SDCassi(
+        _mask(2, 1, h, w), c, offsets=[2.03 * k for k in range(c)]
+    ),
+    "ours, dual disperser": lambda c, h, w: cassi.DDCassi(_mask(h, w), c, STEP),
+    "ours, blurred": lambda c, h, w: cassi.BlurredCassi(
+        _mask(h, w), c, STEP, line_spread=0.7, point_spread=0.7
+    ),
+    "ours, warped": lambda c, h, w: cassi.WarpedCassi(_mask(h, w), c, STEP, smile=1.5),
+}
+
+
+def cameras(settings: Settings) -> Iterator[Group]:
+    """The operators of every kind of camera, the first with one mask and a whole step."""
+    for batch, *cube in settings.shapes or [(1, *CUBE)]:
+        made = {name: make(*cube).to(settings.device) for name, make in CAMERAS.items()}
+        x = {n: torch.rand(batch, *s.cube_shape, device=settings.device) for n, s in made.items()}
+        y = {name: system(x[name]) for name, system in made.items()}
+        moved = {
+            name: 4 * (x[name].numel() + system.get_buffer("mask").numel() + y[name].numel())
+            for name, system in made.items()
+        }
+        kinds: dict[str, dict[str, Call]] = {
+            "forward": {n: partial(s, x[n]) for n, s in made.items()},
+            "adjoint": {n: partial(s.adjoint, y[n]) for n, s in made.items()},
+            "data_step": {n: partial(s.data_step, 0.9 * x[n], y[n], RHO) for n, s in made.items()},
+        }
+        for operator, calls in kinds.items():
+            timed = {name: torch.inference_mode()(call) for name, call in calls.items()}
+            title = f"{operator} of a camera"
+            yield Group(name_case((batch, *cube)), title, timed, operator, moved=moved)
+
+
+def deepinv(settings: Settings) -> Iterator[Group]:
+    """Our camera in deepinv's clothes against deepinv's own."""
+    load = partial(import_module, "deepinv")
+    library = settings.try_call(name_case(settings.cube), "all", "deepinv", load)
+    if library is None:
+        return
+    generator, gamma = torch.Generator().manual_seed(0), 1.0
+
+    def make(shape: Shape, dtype: torch.dtype) -> tuple[Any, Any, Tensor]:
+        """Return deepinv's physics, ours, and a cube."""
+        mask = (torch.rand(shape[1:], generator=generator) > 0.5).to(dtype)
+        filled = mask.expand(1, *shape).contiguous()
+        theirs = library.physics.CompressiveSpectralImaging(
+            shape, mask=filled, mode="sd", shear_dir="w"
+        )
+        ours = cassi.adapters.as_physics(cassi.SDCassi(mask / shape[0], bands=shape[0], step=1))
+        return theirs, ours, torch.rand(1, *shape, generator=generator, dtype=dtype)
+
+    operations: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
+        "A": lambda physics, x, y: physics.A(x),
+        "A_adjoint": lambda physics, x, y: physics.A_adjoint(y),
+        "prox_l2": lambda physics, x, y: physics.prox_l2(torch.zeros_like(x), y, gamma, max_iter=1),
+    }
+    bands = settings.cube[0]
+    exact = make((bands, 33, 34 if bands % 2 == 0 else 33), torch.float64)
+    theirs, ours, x = make(settings.cube, torch.float32)
+    y, z = ours.A(x), exact[1].A(exact[2])
+    for name, operation in operations.items():
+        call = torch.no_grad()(operation)
+        other, found = (call(physics, exact[2], z) for physics in exact[:2])
+        error = other - found
+        if name == "prox_l2":  # γ Aᵀ(Ax − y) + x − z, by deepinv, of our x, and z = 0
+            error = gamma * exact[0].A_adjoint(exact[0].A(found) - z) + found
+        errors = {"deepinv": float((error.abs().max() / found.abs().max()).detach())}
+        both = {"deepinv": partial(call, theirs, x, y), "ours": partial(call, ours, x, y)}
+        yield Group(name_case(settings.cube), name, both, "data_step", errors=errors)
+
+
+WORKLOADS: dict[str, Callable[[Settings], Iterator[Group]]] = {
+    each.__name__: each for each in (operators, tv, iteration, original, cameras, deepinv)
+}
+COLUMNS = (
+    *("workload", "case", "operator", "implementation", "ms", "wall_ms", "rounds", "over_limit"),
+    *("speedup", "gb_per_s", "of_copy", "peak_mib", "error", "kernel"),
+)
+"""Of a row. over_limit: times as long as the limit. speedup: of ours, over the fastest other.
+
+gb_per_s counts bytes that must move, of_copy is that over the rate of a device-to-device copy.
+"""
+
+
+def time_group(workload: str, group: Group, settings: Settings) -> list[Row]:
+    """Return a row for every call of a group; what was not measured is None."""
+    print(f"{group.case}  {group.operator}", file=sys.stderr, flush=True)
+    device, cuda = settings.device, settings.device.type == "cuda"
+    timings = measure(
+        [Candidate(n, c, CPU if n in group.on_cpu else device) for n, c in group.calls.items()],
+        settings.rounds,
+        settings.seconds,
+        group.refresh,
     )
-    batches: list[Shape] = [(batch, *CUBE) for batch in options.batches]
-    shapes: list[Shape] = options.shapes or batches + [LARGE] * options.large
-    cube = shapes[0][1:] if options.shapes else CUBE
+    limit = sum(timings[name].ms for name in group.limits)
+    others = [t.ms for n, t in timings.items() if not n.startswith(("ours", "limit"))]
 
-    environment = describe(settings, options.threads)
-    print("\n".join(f"{name}: {value}" for name, value in environment.items()), flush=True)
-    results = Results()
-    for workload in WORKLOADS if options.workload == "all" else (options.workload,):
-        if workload == "operators":
-            measure_operators(settings, shapes, results)
-        elif workload == "tv":
-            measure_tv(settings, cube, results)
-        elif workload == "iteration":
-            measure_iteration(settings, cube, results)
-        elif workload == "auto":
-            large = [LARGE[1:]] * (options.large and not options.shapes)
-            measure_auto(settings, [cube, *large], results)
-        else:
-            measure_original(settings, options.shapes or default_shapes(device), results)
-        rows = [row for row in results.rows if row.workload == workload]
-        print(f"\n### {workload}\n\n{format_rows(rows)}", flush=True)
-    for reason, cases in results.left_out.items():
-        print(f"\nnote: {reason}: {'; '.join(cases)}")
-    print(f"\n### goals\n\n{format_goals(results, device.type)}")
-    if options.csv is not None:
-        to_csv(options.csv, results.rows, environment)
-    return results
+    def rate(name: str) -> float | None:
+        return group.moved[name] / timings[name].ms / 1e6 if name in group.moved else None
+
+    def row(name: str, timing: Timing) -> Row:
+        ours, bound, peak = name.startswith("ours"), name.startswith("limit"), timing.peak_bytes
+        copy = rate(COPY)
+        return {
+            "workload": workload,
+            "case": group.case,
+            "operator": group.operator,
+            "implementation": name,
+            "ms": timing.ms,
+            "wall_ms": timing.wall_ms if cuda else None,
+            "rounds": timing.rounds,
+            "over_limit": timing.ms / limit if limit and not bound else None,
+            "speedup": min(others) / timing.ms if ours and others else None,
+            "gb_per_s": rate(name),
+            "of_copy": cast(float, rate(name)) / copy if copy and name in group.moved else None,
+            "peak_mib": None if peak is None else peak / 2**20,
+            "error": group.errors.get(name),
+            "kernel": cassi.ops.backend(device, group.kernel) if ours else None,
+        }
+
+    return [row(name, timing) for name, timing in timings.items()]
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Describe the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add = parser.add_argument
-    add("--workload", choices=[*WORKLOADS, "all"], default="all")
-    add("--device", choices=["cpu", "cuda"], default="cpu")
-    add("--threads", type=int, default=2, help="of torch on the CPU (default 2)")
-    add("--csv", type=Path, help="write all rows to this file")
-    add("--rounds", type=int, help="timed calls of every implementation; chosen by its speed")
-    add("--seconds", type=float, help="for an implementation (default 1; 0.2 on a GPU)")
-    add("--batches", type=int, nargs="*", default=[1, 4, 16], help="of 28x256x256, step 2")
-    add("--no-large", dest="large", action="store_false", help="leave 1x28x660x660 out")
-    add("--shapes", type=parse_shape, nargs="+", help="BxCxHxW, instead of all of these")
-    add("--dtype", choices=list(DTYPES), default="float32", help="of the operators' tensors")
-    add("--channels-last", action="store_true", help="lay cubes out with their bands innermost")
-    add("--no-others", dest="others", action="store_false", help="time ours and the limits alone")
-    add("--no-compile", dest="compile", action="store_false", help="leave torch.compile out")
-    return parser
+def format_rows(rows: Sequence[Row]) -> str:
+    """Lay rows out as an aligned Markdown table without the columns that nobody filled."""
+    hidden = ("workload", "kernel")
+    names = [n for n in COLUMNS if n not in hidden and any(r[n] is not None for r in rows)]
+    return _table(names, [[_format(row[name]) for name in names] for row in rows])
+
+
+def _table(header: Sequence[str], cells: list[list[str]]) -> str:
+    return tabulate(cells, header, tablefmt="github", disable_numparse=True)
+
+
+def _format(value: object) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def name_case(shape: Sequence[int]) -> str:
+    """Return a shape as text."""
+    return "x".join(map(str, shape))
+
+
+def _random(shape: Shape, seed: int = 0) -> Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _mask(*shape: int) -> Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(3)).mul_(0.9).add_(0.1)
+
+
+def describe(settings: Settings) -> dict[str, str]:
+    """Say where and how the figures were measured."""
+    device = settings.device
+    found = {name: cassi.ops.backend(device, name) for name in KERNELS}
+    same = len(set(found.values())) == 1
+    if device.type == "cuda":
+        machine = torch.cuda.get_device_name(device)
+    else:
+        cpuinfo = Path("/proc/cpuinfo")
+        lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        name = (names or [platform.processor() or platform.machine()])[0]
+        machine = f"{name} ({os.cpu_count()} cores)"
+    return {
+        "device": machine,
+        "torch": torch.__version__,
+        "threads": str(torch.get_num_threads()),
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "kernels": found["forward"] if same else ", ".join(f"{k} {v}" for k, v in found.items()),
+        "dtype": str(settings.dtype).removeprefix("torch."),
+        "layout": "channels_last" if settings.channels_last else "contiguous",
+    }
 
 
 def parse_shape(text: str) -> Shape:
@@ -115,33 +797,54 @@ def parse_shape(text: str) -> Shape:
     return batch, bands, height, width
 
 
-def describe(settings: Settings, threads: int) -> dict[str, str]:
-    """Say where and how the figures were measured."""
-    found = {name: cassi.ops.backend(settings.device, name) for name in KERNELS}
-    same = len(set(found.values())) == 1
-    return {
-        "device": name_device(settings.device),
-        "torch": torch.__version__,
-        "threads": str(threads),
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "kernels": found["forward"] if same else ", ".join(f"{k} {v}" for k, v in found.items()),
-        "dtype": str(settings.dtype).removeprefix("torch."),
-        "layout": "channels_last" if settings.channels_last else "contiguous",
-    }
+def make_parser() -> argparse.ArgumentParser:
+    """Describe the command line."""
+    parser = Parser(__doc__)
+    add = parser.add_argument
+    add("--workload", choices=[*WORKLOADS, "all"], default="all")
+    add("--device", choices=["cpu", "cuda"], default="cpu")
+    add("--csv", type=Path, help="write all rows to this file")
+    add("--rounds", type=int, help="timed calls of every implementation; chosen by its speed")
+    add("--seconds", type=float, help="for an implementation (default 1; 0.2 on a GPU)")
+    add("--batches", type=int, nargs="*", default=[1, 4, 16], help="of 28x256x256, step 2")
+    add("--no-large", dest="large", action="store_false", help="leave 1x28x660x660 out")
+    add("--shapes", type=parse_shape, nargs="+", default=[], help="BxCxHxW, instead of all these")
+    add("--dtype", choices=list(DTYPES), default="float32", help="of the operators' tensors")
+    add("--channels-last", action="store_true", help="lay cubes out with their bands innermost")
+    add("--no-compile", dest="compile", action="store_false", help="leave torch.compile out")
+    return parser
 
 
-def name_device(device: torch.device) -> str:
-    """Return the name of the GPU, or of the processor and its number of cores."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    name = platform.processor() or platform.machine()
-    information = Path("/proc/cpuinfo")
-    if information.is_file():
-        for line in information.read_text().splitlines():
-            if line.startswith("model name"):
-                name = line.partition(":")[2].strip()
-                break
-    return f"{name} ({os.cpu_count()} cores)"
+def main(arguments: list[str] | None = None) -> tuple[list[Row], dict[str, list[str]]]:
+    """Measure, print the tables, and write the CSV.
+
+    Returns:
+        The rows, and what did not run here, and in which cases.
+    """
+    parser = make_parser()
+    options = vars(parser.parse_args(arguments))
+    device, workload, csv = (options.pop(k) for k in ("device", "workload", "csv"))
+    if device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: torch finds no CUDA device")
+    del options["threads"]
+    torch.backends.cudnn.benchmark = True  # the convolution at its best
+    options["seconds"] = options["seconds"] or (0.2 if device == "cuda" else 1.0)
+    options["dtype"] = DTYPES[options["dtype"]]
+    settings = Settings(torch.device(device), **options)
+
+    environment = describe(settings)
+    print("\n".join(f"{name}: {value}" for name, value in environment.items()), flush=True)
+    rows: list[Row] = []
+    for name in [w for w in WORKLOADS if w != "deepinv"] if workload == "all" else [workload]:
+        new = [row for g in WORKLOADS[name](settings) for row in time_group(name, g, settings)]
+        print(f"\n### {name}\n\n{format_rows(new)}", flush=True)
+        rows += new
+    for reason, cases in settings.left_out.items():
+        print(f"\nnote: {reason}: {'; '.join(cases)}")
+    if csv is not None:
+        shown = [{k: f"{v:.5g}" if isinstance(v, float) else v for k, v in r.items()} for r in rows]
+        write_csv(csv, [environment | row for row in shown])
+    return rows, settings.left_out
 
 
 if __name__ == "__main__":

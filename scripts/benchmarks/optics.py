@@ -11,7 +11,6 @@ solve by conjugate gradients came.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from itertools import product
 from pathlib import Path
@@ -23,12 +22,13 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scr
 from cassi import SDCassi, metrics
 from cassi.config import build
 from scripts.benchmarks.problems import load_problem
+from scripts.benchmarks.tables import Parser
 
 
-def compare(optics: str, method: str, scene: str, crop: int, overrides: list[str]) -> None:
+def compare(optics: str, method: str, crop: int, overrides: list[str]) -> None:
     """Print a line for either camera."""
     experiment = f"experiment=[cave_test,{optics},{method}]"
-    problem = load_problem(experiment, f"scene={scene}", *overrides)
+    problem = load_problem(experiment, "scene=scene01", *overrides)
     truth, node = problem.truth, problem.settings.system
     height, width = ((side - min(crop, side)) // 2 for side in truth.shape[-2:])
     truth = truth[..., height : height + crop, width : width + crop].contiguous()
@@ -51,15 +51,14 @@ def compare(optics: str, method: str, scene: str, crop: int, overrides: list[str
 
 def main() -> None:
     """Print two lines for each camera and method."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = Parser(__doc__)
     parser.add_argument("--optics", nargs="+", default=["blurred", "warped"])
     parser.add_argument("--methods", nargs="+", default=["gap_tv", "admm_tv"])
-    parser.add_argument("--scene", default="scene01")
     parser.add_argument("--crop", type=int, default=256, help="rows and columns of the middle")
     parser.add_argument("overrides", nargs="*", help="of the config, such as solver.iterations=50")
     arguments = parser.parse_args()
     for optics, method in product(arguments.optics, arguments.methods):
-        compare(optics, method, arguments.scene, arguments.crop, arguments.overrides)
+        compare(optics, method, arguments.crop, arguments.overrides)
 
 
 if __name__ == "__main__":

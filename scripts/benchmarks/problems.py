@@ -13,9 +13,6 @@ from cassi.apps.settings import Reconstruct
 from cassi.solvers import Solver
 from cassi.systems import System
 
-CAVE = [f"scene{index:02d}" for index in range(1, 6)]
-TSA = [f"scene{index}" for index in range(1, 6)]
-
 
 @dataclass(frozen=True)
 class Problem:

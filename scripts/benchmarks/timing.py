@@ -14,9 +14,10 @@ from typing import TypeVar
 import torch
 
 Result = TypeVar("Result")
-MIN_ROUNDS, MAX_ROUNDS = 15, 200
+MIN_ROUNDS, MAX_ROUNDS, FEWEST_ROUNDS = 15, 200, 5
 SLOW = 0.05  # seconds; what takes longer leaves no trace of what the caches held before
-FEWEST_ROUNDS = 5
+ONCE = 20.0  # seconds; what takes longer is timed once
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Candidate:
 
     name: str
     call: Callable[[], object]
-    device: torch.device
+    device: torch.device = CPU
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,10 @@ class Timing:
 
 
 def measure(
-    candidates: Sequence[Candidate], rounds: int | None = None, seconds: float = 1.0
+    candidates: Sequence[Candidate],
+    rounds: int | None = None,
+    seconds: float = 1.0,
+    refresh: Callable[[], None] | None = None,
 ) -> dict[str, Timing]:
     """Time candidates in turn and take medians.
 
@@ -56,29 +60,31 @@ def measure(
     Args:
         candidates: with different names.
         rounds: visits of every candidate; by default at least 15, or as many as fit in `seconds`,
-            but only 5 of one that takes that long.
+            but only 5 of one that takes that long, and 1 of one that takes 20 s.
         seconds: time to spend on a candidate.
+        refresh: makes new data before every round; then nothing runs untimed.
     """
-    costs = {candidate.name: _warm_up(candidate) for candidate in candidates}
-    visits = {name: rounds or _visits(cost, seconds) for name, cost in costs.items()}
-    peaks = {candidate.name: _peak_bytes(candidate) for candidate in candidates}
-    total = max(visits.values())
-    samples: dict[str, list[tuple[float, float]]] = {name: [] for name in costs}
-    order = list(candidates)
-    shuffle = random.Random(0).shuffle
+    first = {c.name: _warm_up(c) for c in candidates}
+    visits = {name: rounds or _visits(cost, seconds) for name, cost in first.items()}
+    samples = {name: [(cost, cost)] if cost > ONCE else [] for name, cost in first.items()}
+    peaks = {c.name: _peak_bytes(c) for c in candidates}
+    order = [c for c in candidates if first[c.name] <= ONCE]
+    total = max((visits[c.name] for c in order), default=0)
     collecting = gc.isenabled()
     gc.disable()
+    shuffle = random.Random(0).shuffle
     try:
         for turn in range(total):
             shuffle(order)
+            if refresh is not None:
+                refresh()
             for candidate in order:
-                name = candidate.name
-                count = visits[name]
+                count, cost = visits[candidate.name], first[candidate.name]
                 if turn * count // total == (turn - 1) * count // total:
                     continue  # fewer visits, spread evenly over the rounds
-                if costs[name] < SLOW:
+                if cost < SLOW and refresh is None:
                     candidate.call()
-                samples[name].append(_time(candidate, costs[name]))
+                samples[candidate.name].append(_time(candidate, cost))
     finally:
         if collecting:
             gc.enable()
@@ -104,7 +110,7 @@ def stopwatch(call: Callable[[], Result], device: torch.device) -> tuple[Result,
 
 def _warm_up(candidate: Candidate) -> float:
     _, cost = stopwatch(candidate.call, candidate.device)  # compiles, chooses algorithms
-    for _ in range(4):
+    for _ in range(4 if cost <= ONCE else 0):
         _, cost = stopwatch(candidate.call, candidate.device)
         if cost > 0.1:
             break
@@ -112,16 +118,14 @@ def _warm_up(candidate: Candidate) -> float:
 
 
 def _visits(cost: float, seconds: float) -> int:
-    wanted = math.ceil(seconds / max(cost, 1e-9))
     fewest = FEWEST_ROUNDS if cost * MIN_ROUNDS > 2 * seconds else MIN_ROUNDS
-    return min(MAX_ROUNDS, max(fewest, wanted))
+    return min(MAX_ROUNDS, max(fewest, math.ceil(seconds / max(cost, 1e-9))))
 
 
 def _time(candidate: Candidate, cost: float) -> tuple[float, float]:
-    if candidate.device.type != "cuda":
-        _, wall = stopwatch(candidate.call, candidate.device)
-        return wall, wall
     _, wall = stopwatch(candidate.call, candidate.device)
+    if candidate.device.type != "cuda":
+        return wall, wall
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     # The device sleeps while the launches queue up, or the time of a short kernel would be theirs.
     # `cost` is at least as long as the queueing takes; at 2 GHz or less, twice that is ample.

@@ -3,7 +3,7 @@
     python scripts/benchmarks/view.py                 # 28 bands of 660×660, as from 660×714
     python scripts/benchmarks/view.py --shape 28 256 256 --changes 5
 
-A band is there when the caption and the picture of the page say so, in a headless Chromium on the
+A band is there when the picture of the report is another one, in a headless Chromium on the
 same machine. Prints a line each: median and largest of the changes in ms.
 """
 
@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import argparse
 import re
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,22 +20,15 @@ from typing import Any
 
 import numpy as np
 
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
+
 from cassi.apps.results import write_json
 from cassi.data.io import write_cube
+from scripts.docs.view import open_page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-# The picture that Bokeh has drawn last, by a hash of its canvas.
-DRAWN = """() => {
-  const found = [];
-  const walk = (node) => {
-    for (const child of node.querySelectorAll("*")) {
-      if (child.tagName === "CANVAS") found.push(child);
-      if (child.shadowRoot) walk(child.shadowRoot);
-    }
-  };
-  walk(document.querySelector("section[aria-label=Look]"));
-  return found[0].toDataURL("image/jpeg", 0.3);
-}"""
+# The picture that the report has drawn last.
+DRAWN = "() => document.querySelector('.frame > canvas').toDataURL('image/jpeg', 0.3)"
 
 
 def write_result(folder: Path, shape: tuple[int, ...]) -> None:
@@ -50,47 +41,21 @@ def write_result(folder: Path, shape: tuple[int, ...]) -> None:
     write_json(folder / "metrics.json", numbers | more)
 
 
-def measure(folder: Path, changes: int) -> tuple[float, list[float]]:
-    """Return seconds to the first page, and those of every change of the band."""
-    from playwright.sync_api import sync_playwright
-
-    browser = next((path for path in map(shutil.which, NAMES) if path), None)
-    if browser is None:
-        raise SystemExit(f"view.py: error: none of {', '.join(NAMES)} is installed")
-    with sync_playwright() as play:
-        options = ["--no-sandbox", "--disable-gpu"]
-        chromium = play.chromium.launch(executable_path=browser, args=options)
-        page = chromium.new_page(viewport={"width": 1240, "height": 900})
-        page.set_default_timeout(120_000)
-        start = time.perf_counter()
-        command = [sys.executable, "-m", "cassi.apps.view", str(folder), "--no-browser"]
-        command += ["--output", str(folder / "output")]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            try:
-                assert process.stdout is not None
-                found = re.search(r"http\S+", process.stdout.readline())
-                assert found is not None
-                page.goto(found[0])
-                page.get_by_role("button", name="Take the example").wait_for()
-                first = time.perf_counter() - start
-                return first, change_bands(page, changes)
-            finally:
-                process.terminate()
-                chromium.close()
-
-
 def change_bands(page: Any, changes: int) -> list[float]:
     """Press an arrow key on the slider until the picture is another one, so many times."""
     page.get_by_role("button", name=re.compile("Open ")).first.click()
-    page.get_by_role("radio", name="Band").check()
-    slider = page.get_by_role("slider", name="Band", exact=True)
-    slider.focus()
+    report = page.frame_locator("iframe[title=Report]")
+    report.locator("body[data-ready]").wait_for()
+    page.locator("iframe").scroll_into_view_if_needed()  # frames out of sight draw nothing
+    report.get_by_role("button", name="Band", exact=True).click()
+    report.get_by_role("slider", name="Band", exact=True).focus()
     page.wait_for_timeout(2000)
+    frame = page.frames[-1]
     seconds = []
     for _ in range(changes):
-        before, start = page.evaluate(DRAWN), time.perf_counter()
+        before, start = frame.evaluate(DRAWN), time.perf_counter()
         page.keyboard.press("ArrowRight")
-        page.wait_for_function(f"before => ({DRAWN})() !== before", arg=before, polling="raf")
+        frame.wait_for_function(f"before => ({DRAWN})() !== before", arg=before, polling="raf")
         seconds.append(time.perf_counter() - start)
         page.wait_for_timeout(300)
     return seconds
@@ -104,8 +69,9 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         write_result(Path(name) / "result", tuple(given.shape))
-        first, seconds = measure(Path(name), given.changes)
-    print(f"first page: {first:.2f} s")
+        with open_page(Path(name)) as (page, first):
+            print(f"first page: {first:.2f} s")
+            seconds = change_bands(page, given.changes)
     middle, most = 1000 * statistics.median(seconds), 1000 * max(seconds)
     print(f"another band of {given.shape}: median {middle:.0f} ms, at most {most:.0f} ms")
 

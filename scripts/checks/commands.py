@@ -2,13 +2,14 @@
 
     python scripts/checks/commands.py                       # all: half an hour
     python scripts/checks/commands.py README.md docs/guides/sensor.md
-    python scripts/checks/commands.py Makefile
+    python scripts/checks/commands.py Makefile              # a quarter of an hour on one core
     python scripts/checks/commands.py --list                # what would be run, and what not
 
 The commands are those of shell blocks. They run in an empty folder with small files under the names
 that the pages use, shortened by the overrides of `SHORTER`; the table shows them as they are
 written. What needs the data sets of the literature looks for them in $CASSI_DATA. Prints a line a
-command: ok, failed, or skipped and why; the exit status is 1 where one failed.
+command: ok, failed, or skipped and why; the exit status is 1 where one failed. It takes too long to
+be a part of `make release-check`: run it before a release.
 """
 
 from __future__ import annotations

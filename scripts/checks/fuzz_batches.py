@@ -1,7 +1,7 @@
 """Run many small trials in child processes, so that a crash or a hang is blamed on one of them.
 
-A child works through a range of trials and says on its standard output which one it begins and how
-it ended. Where it dies or falls silent the trial it had begun is a finding, and another child goes
+A child works through a range of trials and writes into a file which one it begins and how it ended.
+Where it dies or falls silent the trial it had begun is a finding, and another child goes
 on behind it. Inside a child every trial has an alarm, and memory is limited: by RLIMIT_AS, or under
 AddressSanitizer, whose shadow memory needs all addresses, by its largest allocation (set
 `max_allocation_size_mb` in ASAN_OPTIONS); the growth of resident memory is measured in both cases.
@@ -13,19 +13,19 @@ import argparse
 import collections
 import json
 import os
-import queue
 import resource
 import signal
 import subprocess
 import sys
-import threading
+import tempfile
+import time
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, Protocol
+from typing import Protocol
 
 MIB = 1 << 20
 ADDRESSES = 9 << 30
@@ -130,21 +130,19 @@ def limit_addresses() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 
 
-def serve(trial: Trial, first: int, last: int) -> None:
-    """Be a child: work through trials and report each on standard output."""
+def serve(trial: Trial, first: int, last: int, answers: Path) -> None:
+    """Be a child: work through trials, and write a line when each begins and when it ends."""
 
     def ring(_signal: int, _frame: FrameType | None) -> None:
         raise Hang
 
     signal.signal(signal.SIGPROF, ring)
-    with os.fdopen(os.dup(1), "w") as answers:
-        # Whatever else a library prints must not mix with the answers.
-        os.dup2(2, 1)
+    with answers.open("w") as stream:
         for index in range(first, last):
-            print(json.dumps([index]), file=answers, flush=True)
+            print(json.dumps([index]), file=stream, flush=True)
             report = trial(index)
             answer = [index, report.group, report.outcome, report.message[:2000]]
-            print(json.dumps(answer), file=answers, flush=True)
+            print(json.dumps(answer), file=stream, flush=True)
 
 
 def run(
@@ -153,7 +151,7 @@ def run(
     """Be the parent: run all trials in children, `batch` to each.
 
     Args:
-        command: starts a child; the range of its trials is appended.
+        command: starts a child; the range of its trials and the file of its answers are appended.
         count: number of trials.
         batch: trials of one child.
         name: group of a trial, where the child died before it could tell.
@@ -163,55 +161,43 @@ def run(
     first = 0
     while first < count:
         last = min(first + batch, count)
-        begun, status, said = _watch([*command, str(first), str(last)], reports)
+        with tempfile.TemporaryDirectory() as folder:
+            answers, said = Path(folder, "answers"), Path(folder, "said")
+            status = _watch([*command, str(first), str(last), str(answers)], answers, said)
+            lines = [json.loads(text) for text in answers.read_text().splitlines()]
+            words = said.read_text(errors="replace")[-20000:]
+        begun = max((line[0] for line in lines), default=-1)
+        reports |= {index: Report(*rest) for index, *rest in lines if rest}
         if status == 0 and begun == last - 1 and begun in reports:
             first = last
             continue
         if begun < first:
-            raise RuntimeError(f"a child did not start: {said[-2000:]}")
+            raise RuntimeError(f"a child did not start: {words[-2000:]}")
         if begun not in reports:
             out.mkdir(parents=True, exist_ok=True)
-            (out / f"{begun}.txt").write_text(said[-20000:], encoding="utf-8")
+            (out / f"{begun}.txt").write_text(words, encoding="utf-8")
             how = "hang" if status is None else "crash"
-            lines = said.strip().splitlines()[-1:] or [""]
-            reports[begun] = Report(name(begun), how, f"status {status}; {lines[0]}")
+            ending = words.strip().splitlines()[-1:] or [""]
+            reports[begun] = Report(name(begun), how, f"status {status}; {ending[0]}")
         first = begun + 1
     return reports
 
 
-def _watch(command: list[str], reports: dict[int, Report]) -> tuple[int, int | None, str]:
-    """Run a child until it ends or falls silent: last trial begun, exit status, what it said."""
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    said: collections.deque[str] = collections.deque(maxlen=400)
-    assert child.stdout is not None
-    assert child.stderr is not None
-    threading.Thread(target=_pass_on, args=(child.stdout, lines), daemon=True).start()
-    threading.Thread(target=said.extend, args=(child.stderr,), daemon=True).start()
-    begun, patience, silent = -1, _STARTUP, False
-    while True:
-        try:
-            line = lines.get(timeout=patience)
-        except queue.Empty:
-            silent = True
+def _watch(command: list[str], answers: Path, said: Path) -> int | None:
+    """Run a child until it ends, and return its status; None where it fell silent."""
+    answers.touch()
+    with said.open("w") as stream:
+        child = subprocess.Popen(command, stdout=stream, stderr=subprocess.STDOUT)
+    size, since = 0, time.monotonic()
+    while child.poll() is None:
+        time.sleep(0.02)
+        if (grown := answers.stat().st_size) != size:
+            size, since = grown, time.monotonic()
+        elif time.monotonic() - since > (SILENCE if size else _STARTUP):
             child.kill()
-            break
-        if line is None:
-            break
-        patience = SILENCE
-        answer: list[Any] = json.loads(line)
-        if len(answer) == 1:
-            begun = answer[0]
-        else:
-            reports[answer[0]] = Report(*answer[1:])
-    status = child.wait()
-    return begun, None if silent else status, "".join(said)
-
-
-def _pass_on(stream: IO[str], lines: queue.SimpleQueue[str | None]) -> None:
-    for line in stream:
-        lines.put(line)
-    lines.put(None)
+            child.wait()
+            return None
+    return child.returncode
 
 
 def print_table(reports: dict[int, Report], heading: str) -> int:
@@ -272,13 +258,14 @@ def fuzz(
     options.add_argument("--batch", type=int, default=500, help="trials of one child")
     options.add_argument("--out", type=Path, default=Path("outputs/fuzz"), help="for findings")
     options.add_argument("--only", type=int, help="repeat one trial in this process")
-    options.add_argument("--child", nargs=2, type=int, help=argparse.SUPPRESS)
+    options.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     given = options.parse_args()
     warnings.simplefilter("ignore")
     with make(given) as trials:
         if given.child:
             limit_addresses()
-            serve(trials, *given.child)
+            first, last, answers = given.child
+            serve(trials, int(first), int(last), Path(answers))
             return 0
         if given.only is not None:
             print(trials.show(given.only), trials(given.only), sep="\n")

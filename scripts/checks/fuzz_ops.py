@@ -31,6 +31,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scr
 from cassi import ops
 from cassi.ops import (
     _reference,
+    _reference_groups,
     _reference_scan,
     _reference_signal,
     _reference_taps,
@@ -43,22 +44,9 @@ from scripts.checks.fuzz_batches import Report
 Random = np.random.Generator
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 NUMBERS = (0, -1, 1, 2, 3, -7, 1000, *(s * (1 << b) for b in (15, 31, 40, 62) for s in (1, -1)))
-_REFERENCES = (_reference, _reference_tv, _reference_signal, _reference_taps, _reference_scan)
-PUBLIC = (
-    *("add_adjoint", "adjoint", "adjoint_taps", "band_solve", "convolve1d", "data_step"),
-    *(
-        "adjoint_subspace",
-        "detector_columns",
-        "forward",
-        "forward_subspace",
-        "forward_taps",
-        "gram",
-        "gram_solve",
-        "gram_taps",
-    ),
-    *("linear_taps", "ratio_inverse", "sample_volume", "selective_scan", "step_offsets"),
-    *("trilinear", "tv_prox"),
-)
+_SIGNAL = (_reference_signal, _reference_scan, _reference_groups)
+_REFERENCES = (_reference, _reference_tv, _reference_taps, *_SIGNAL)
+PUBLIC = [name for name in ops.__all__ if name not in ("assert_memory_format", "backend")]
 
 
 @dataclass
@@ -183,6 +171,12 @@ def _arguments(random: Random, wanted: list[str], name: str, public: bool) -> di
         **dict.fromkeys(("u", "delta"), lambda: rand(batch, height, bands)),
         "rates": lambda: -rand(*(() if public else (samples,)), bands, short + 1),
         **dict.fromkeys(("b", "c"), lambda: rand(batch, height, short + 1)),
+        "image": lambda: rand(*cube),
+        "groups": lambda: torch.from_numpy(
+            random.integers(-9, height * width + 9, (batch, min(5, height * width), short + 1))
+        ),
+        "threshold": lambda: rand(samples),
+        "patch": lambda: max(1, min(height, width, taps)),
         "components": lambda: rand(batch, short + 1, height, width),
         "basis": lambda: rand(samples, bands, short + 1),
         "volume": lambda: rand(batch, bands, 3, height, width),
@@ -426,7 +420,9 @@ def compare(call: Call, results: tuple[Tensor, ...]) -> None:
 
 
 def _condition(call: Call) -> float:
-    """Bound how much solving multiplies rounding errors."""
+    """Bound how much solving, or a sum over patches, multiplies rounding errors."""
+    if (groups := call.args.get("groups")) is not None:
+        return float(groups.shape[1] * groups.shape[2])
     gram = call.args.get("gram")
     if gram is None:
         return 1.0

@@ -12,7 +12,6 @@ lines, more than 5 s, or more memory than the budget is a finding; its damaged f
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import shutil
 import struct
@@ -23,14 +22,35 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
+import tifffile
 import torch
+import xarray
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from PIL import Image
+from scipy.io import savemat
+from yaml import YAMLError
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
+
+import cassi
+from cassi.apps.train.files import add_earlier_options, read_checkpoint, save_options
+from cassi.config import build
+from cassi.data import io
+from cassi.data.manifest import read_manifest
+from cassi.data.scenes import load_scene
+from cassi.evaluation.records import Record, RecordFolder
+from cassi.models.load import Card, load_model, save_model
+from cassi.priors.weights import read_file
+from cassi.systems import Curve
 from scripts.checks import fuzz_batches
 from scripts.checks.fuzz_batches import Report
 
@@ -52,51 +72,32 @@ class Kind:
     read: Callable[[Path], object]
 
 
+def _in(name: str, make: Callable[[Path], object], read: Callable[[Path], object]) -> Kind:
+    """Make and read one file, or folder, of this name."""
+    return Kind(lambda folder: make(folder / name), lambda folder: read(folder / name))
+
+
 def _array(make: Callable[[Path], object], name: str) -> Kind:
-    from cassi.data import io
-
-    # They share all but what the axes mean.
-    return Kind(lambda folder: make(folder / name), lambda folder: io.load_cube(folder / name))
+    return _in(name, make, io.load_cube)  # they share all but what the axes mean
 
 
-def _writable(suffix: str) -> Kind:
-    from cassi.data import io
-
-    nm = None if suffix == ".npy" else NM
-    return _array(lambda path: io.write_cube(path, CUBE, nm), f"a{suffix}")
-
-
-def _tiff(**options: Any) -> Callable[[Path], object]:
-    def make(path: Path) -> None:
-        import tifffile
-
-        counts = (CUBE * 65535).astype(np.uint16)
-        tifffile.imwrite(path, counts, photometric="minisblack", **options)
-
-    return make
+def _tiff(path: Path, **options: Any) -> None:
+    counts = (CUBE * 65535).astype(np.uint16)
+    tifffile.imwrite(path, counts, photometric="minisblack", **options)
 
 
 def _packbits(path: Path) -> None:
-    from PIL import Image
-
     pages = [Image.fromarray((plane * 255).astype(np.uint8)) for plane in CUBE]
     pages[0].save(path, save_all=True, append_images=pages[1:], compression="packbits")
 
 
-def _mat(**options: Any) -> Callable[[Path], object]:
-    def make(path: Path) -> None:
-        from scipy.io import savemat
-
-        content = {"cube": CUBE.transpose(1, 2, 0).astype(np.float64), "note": "text"}
-        content |= {"wavelengths": np.asarray(NM), "s": {"x": np.ones(3)}}
-        savemat(str(path), content, appendmat=False, **options)
-
-    return make
+def _mat(path: Path) -> None:
+    content = {"cube": CUBE.transpose(1, 2, 0).astype(np.float64), "note": "text"}
+    content |= {"wavelengths": np.asarray(NM), "s": {"x": np.ones(3)}}
+    savemat(str(path), content, appendmat=False)
 
 
 def _mat73(path: Path) -> None:
-    import h5py
-
     with h5py.File(path, "w", userblock_size=512) as file:
         for name, values in (("cube", CUBE.transpose(1, 2, 0)), ("wavelengths", np.array([NM]))):
             file.create_dataset(name, data=values.T, compression="gzip")
@@ -107,149 +108,61 @@ def _mat73(path: Path) -> None:
         stream.write(b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(124) + b"\0\2IM")
 
 
-def _netcdf(engine: Any) -> Callable[[Path], object]:
-    def make(path: Path) -> None:
-        import xarray
-
-        array = xarray.DataArray(CUBE, dims=("wavelength", "y", "x"), name="cube")
-        array.assign_coords(wavelength=list(NM)).to_netcdf(path, engine=engine)
-
-    return make
-
-
-def _zarr(path: Path) -> None:
-    import xarray
-
+def _labelled() -> Any:
     array = xarray.DataArray(CUBE, dims=("wavelength", "y", "x"), name="cube")
-    array.assign_coords(wavelength=list(NM)).to_dataset().to_zarr(path)
+    return array.assign_coords(wavelength=list(NM)).to_dataset()
 
 
-def _hdf5(**options: Any) -> Callable[[Path], object]:
-    def make(path: Path) -> None:
-        import h5py
-
-        with h5py.File(path, "w") as file:
-            item = file.create_dataset("a/cube", data=CUBE, **options)
-            item.attrs["axes"] = "CHW"
-            item.attrs["wavelengths"] = NM
-            file["elsewhere"] = h5py.ExternalLink("/etc/hostname", "/x")
-            file["soft"] = h5py.SoftLink("/a/cube")
-
-    return make
+def _hdf5(path: Path, **options: Any) -> None:
+    with h5py.File(path, "w") as file:
+        item = file.create_dataset("a/cube", data=CUBE, **options)
+        item.attrs["axes"] = "CHW"
+        item.attrs["wavelengths"] = NM
+        file["elsewhere"] = h5py.ExternalLink("/etc/hostname", "/x")
+        file["soft"] = h5py.SoftLink("/a/cube")
 
 
 def _image(top: int, dtype: Any) -> Kind:
-    from PIL import Image
-
-    from cassi.data import io
-
-    def make(folder: Path) -> None:
-        Image.fromarray((CUBE[0] * top).astype(dtype)).save(folder / "a.png")
-
-    return Kind(make, lambda folder: io.load_mask(folder / "a.png"))
+    picture = Image.fromarray((CUBE[0] * top).astype(dtype))
+    return _in("a.png", picture.save, io.load_mask)
 
 
 def _make_pages(folder: Path) -> None:
-    from PIL import Image
-
     counts = (CUBE[0] * 65535).astype(np.uint16)
     for page in range(31):
         Image.fromarray(np.roll(counts, page, 0)).save(folder / f"scene_{page + 1:02}.png")
 
 
-def _read_pages(folder: Path) -> object:
-    from cassi.data.scenes import load_scene
-
-    return load_scene(folder, NM)
-
-
-def _make_manifest(folder: Path) -> None:
+def _make_manifest(path: Path) -> None:
     names = {f"train/scene{i:02}.mat": f"{i:064x}" for i in range(4)}
     splits = {"train": names, "test": {"test/a.mat": "0" * 64}, "aliases": {"test/a.mat": "b"}}
-    text = json.dumps({"wavelengths": list(NM), **splits})
-    (folder / "manifest.json").write_text(text, encoding="utf-8")
+    path.write_text(json.dumps({"wavelengths": list(NM), **splits}), encoding="utf-8")
 
 
-def _read_manifest(folder: Path) -> object:
-    from cassi.data.manifest import read_manifest
-
-    return read_manifest(folder / "manifest.json")
-
-
-def _make_model(folder: Path) -> None:
-    import cassi
-    from cassi.models.load import Card, save_model
-
+def _make_model(path: Path) -> None:
     network = cassi.create_model("gap_net", bands=2, stages=1)
     card = Card("gap_net", 2, {"stages": 1}, NM[:2], {"epochs": 3})
-    save_model(folder / "model.safetensors", network.state_dict(), card)
+    save_model(path, network.state_dict(), card)
 
 
-def _read_model(folder: Path) -> object:
-    from cassi.models.load import load_model
-
-    return load_model(folder / "model.safetensors")
-
-
-def _make_checkpoint(folder: Path) -> None:
-    torch.save({"state_dict": _state(), "global_step": 7, "epoch": 1}, folder / "last.ckpt")
-
-
-def _state() -> dict[str, torch.Tensor]:
-    return {f"net.{name}": torch.rand(4, 3) for name in "abc"}
-
-
-def _read_checkpoint(folder: Path) -> object:
-    from cassi.apps.train.files import read_checkpoint
-
-    return read_checkpoint(folder / "last.ckpt")
-
-
-def _make_weights(**options: Any) -> Callable[[Path], object]:
-    return lambda folder: torch.save({"state_dict": _state()}, folder / "w.pth", **options)
-
-
-def _read_weights(folder: Path) -> object:
-    from cassi.priors.weights import read_file
-
-    return read_file(folder / "w.pth")
-
-
-def _make_options(folder: Path) -> None:
-    from cassi.apps.train.files import save_options
-
-    save_options(folder, ["model=gap_net", "trainer.max_steps=300", "data.root=/data/cave"])
-
-
-def _read_options(folder: Path) -> object:
-    from cassi.apps.train.files import add_earlier_options
-
-    return add_earlier_options([f"hydra.run.dir={folder}", "ckpt=last"])
+def _save(path: Path, **options: Any) -> None:
+    state = {f"net.{name}": torch.rand(4, 3) for name in "abc"}
+    torch.save({"state_dict": state, "global_step": 7, "epoch": 1}, path, **options)
 
 
 def _make_records(folder: Path) -> None:
-    from cassi.evaluation.records import Record, RecordFolder
-
     record = Record("", "scene", "gap", "key", {"psnr": 30.5}, {"seconds": 1.0}, curve=[(0.1, 20)])
     RecordFolder(folder).write(record, torch.from_numpy(CUBE))
 
 
 def _read_records(folder: Path) -> object:
-    from cassi.evaluation.records import RecordFolder
-
     records = RecordFolder(folder)
     return [(record, records.read_cube(record.job)) for record in records.all()]
 
 
-def _make_curve(folder: Path) -> None:
+def _make_curve(path: Path) -> None:
     rows = "".join(f"{nm},{2.5 * band}\n" for band, nm in enumerate(NM))
-    (folder / "curve.csv").write_text(f"wavelength,pixel\n{rows}", encoding="utf-8")
-
-
-def _read_curve(folder: Path) -> object:
-    from cassi.systems import Curve
-
-    return Curve(file=str(folder / "curve.csv")).positions(NM)
+    path.write_text(f"wavelength,pixel\n{rows}", encoding="utf-8")
 
 
 _CONFIG = """
@@ -261,55 +174,61 @@ node:
 """
 
 
-def _make_config(folder: Path) -> None:
-    (folder / "node.yaml").write_text(_CONFIG, encoding="utf-8")
-
-
-def _read_config(folder: Path) -> object:
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
-    from cassi.config import build
-
+def _read_config(path: Path) -> object:
     try:
-        return build(OmegaConf.select(OmegaConf.load(folder / "node.yaml"), "node"))
+        return build(OmegaConf.select(OmegaConf.load(path), "node"))
     except (OmegaConfBaseException, YAMLError) as error:
         raise ValueError(" ".join(str(error).split())) from error  # as the commands put it
 
 
 def kinds() -> dict[str, Kind]:
     """Everything that cassi reads, by name."""
-    from cassi.data import io
-
+    given = ["model=gap_net", "trainer.max_steps=300", "data.root=/data/cave"]
+    filters: dict[str, Any] = {
+        "chunks": (2, 8, 8),
+        "compression": "gzip",
+        "shuffle": True,
+        "fletcher32": True,
+    }
+    tiles: dict[str, Any] = {"tile": (16, 16), "bigtiff": True, "byteorder": ">"}
+    deflate: dict[str, Any] = {"compression": "zlib", "predictor": True, "rowsperstrip": 4}
     return {
-        **{suffix.removeprefix("."): _writable(suffix) for suffix in io.WRITE_SUFFIXES},
-        "nc classic": _array(_netcdf("scipy"), "a.nc"),
-        "nc of xarray": _array(_netcdf("h5netcdf"), "a.nc"),
-        "zarr compressed": _array(_zarr, "a.zarr"),
-        "tif deflate": _array(_tiff(compression="zlib", predictor=True, rowsperstrip=4), "a.tif"),
+        **{
+            suffix.removeprefix("."): _array(
+                partial(io.write_cube, cube=CUBE, wavelengths=None if suffix == ".npy" else NM),
+                f"a{suffix}",
+            )
+            for suffix in io.WRITE_SUFFIXES
+        },
+        "nc classic": _array(lambda path: _labelled().to_netcdf(path, engine="scipy"), "a.nc"),
+        "nc of xarray": _array(lambda path: _labelled().to_netcdf(path, engine="h5netcdf"), "a.nc"),
+        "zarr compressed": _array(lambda path: _labelled().to_zarr(path), "a.zarr"),
+        "tif deflate": _array(partial(_tiff, **deflate), "a.tif"),
         "tif packbits": _array(_packbits, "a.tif"),
-        "tif tiles, big": _array(_tiff(tile=(16, 16), bigtiff=True, byteorder=">"), "a.tif"),
-        "mat v5 plain": _array(_mat(), "a.mat"),
+        "tif tiles, big": _array(partial(_tiff, **tiles), "a.tif"),
+        "mat v5 plain": _array(_mat, "a.mat"),
         "mat v7.3": _array(_mat73, "a.mat"),
-        "h5 contiguous": _array(_hdf5(), "a.h5"),
-        "h5 filters": _array(
-            _hdf5(chunks=(2, 8, 8), compression="gzip", shuffle=True, fletcher32=True), "a.h5"
-        ),
-        "h5 lzf": _array(_hdf5(chunks=True, compression="lzf"), "a.h5"),
+        "h5 contiguous": _array(_hdf5, "a.h5"),
+        "h5 filters": _array(partial(_hdf5, **filters), "a.h5"),
+        "h5 lzf": _array(partial(_hdf5, chunks=True, compression="lzf"), "a.h5"),
         "npz stored": _array(lambda path: np.savez(path, cube=CUBE, wavelengths=NM), "a.npz"),
         "png 8 bits": _image(255, np.uint8),
         "png 16 bits": _image(65535, np.uint16),
-        "png pages": Kind(_make_pages, _read_pages),
-        "manifest": Kind(_make_manifest, _read_manifest),
-        "safetensors": Kind(_make_model, _read_model),
-        "checkpoint": Kind(_make_checkpoint, _read_checkpoint),
-        "pth": Kind(_make_weights(), _read_weights),
-        "pth legacy": Kind(_make_weights(_use_new_zipfile_serialization=False), _read_weights),
-        "options": Kind(_make_options, _read_options),
+        "png pages": Kind(_make_pages, lambda folder: load_scene(folder, NM)),
+        "manifest": _in("manifest.json", _make_manifest, read_manifest),
+        "safetensors": _in("model.safetensors", _make_model, load_model),
+        "checkpoint": _in("last.ckpt", _save, read_checkpoint),
+        "pth": _in("w.pth", _save, read_file),
+        "pth legacy": _in("w.pth", partial(_save, _use_new_zipfile_serialization=False), read_file),
+        "options": Kind(
+            lambda folder: save_options(folder, given),
+            lambda folder: add_earlier_options([f"hydra.run.dir={folder}", "ckpt=last"]),
+        ),
         "records": Kind(_make_records, _read_records),
-        "csv curve": Kind(_make_curve, _read_curve),
-        "yaml node": Kind(_make_config, _read_config),
+        "csv curve": _in(
+            "curve.csv", _make_curve, lambda path: Curve(file=str(path)).positions(NM)
+        ),
+        "yaml node": _in("node.yaml", lambda path: path.write_text(_CONFIG), _read_config),
     }
 
 
@@ -411,8 +330,8 @@ def mutate_inside(random: Random, content: bytes) -> bytes:
 
 
 def _mutate_zip(random: Random, content: bytes) -> bytes:
-    result = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(result, "w") as new:
+    result = BytesIO()
+    with zipfile.ZipFile(BytesIO(content)) as old, zipfile.ZipFile(result, "w") as new:
         chosen = int(random.integers(len(old.infolist())))
         method = zipfile.ZIP_DEFLATED if random.random() < 0.5 else None
         for number, info in enumerate(old.infolist()):

@@ -40,11 +40,11 @@ step() {
   steps+=("$1")
 }
 
-# section TITLE NAME: what a step printed of tables, from the pattern on, if it has run.
+# section NAME: what a step printed of tables, if it has run.
 section() {
-  [ -f "$out/$2.log" ] || return
+  [ -f "$out/$1.log" ] || return
   printf '\n## %s\n\n' "$1"
-  sed -n "/$3/,\$p" "$out/$2.log" | grep '^|'
+  grep '^|' "$out/$1.log"
 }
 
 [ -n "$dry" ] || mkdir -p "$out" || exit 2
@@ -67,14 +67,14 @@ for dtype in float32 bfloat16; do
   step "ops_$dtype" "$python scripts/benchmarks/ops.py --device cuda --dtype $dtype --csv $out/ops_$dtype.csv"
 done
 step ops_channels_last "$python scripts/benchmarks/ops.py --device cuda --channels-last --workload operators --csv $out/ops_channels_last.csv"
-step cameras "$python scripts/benchmarks/cameras.py --device cuda --batch 4 --csv $out/cameras.csv"
+step cameras "$python scripts/benchmarks/ops.py --device cuda --workload cameras --shapes 4x28x256x256 --csv $out/cameras.csv"
 step models "$python scripts/benchmarks/models.py --device cuda --csv $out/models.csv"
-step train "$python scripts/benchmarks/train.py --device cuda --models dauhst_2stg mst_s cassi_net --csv $out/train.csv"
+step train "$python scripts/benchmarks/models.py --device cuda --train --models dauhst_2stg mst_s cassi_net --csv $out/train.csv"
 
 train="trainer.accelerator=gpu trainer.enable_progress_bar=false model=cassi_net"
 step train_bf16 "rm -rf $out/bf16 && $python -m cassi.apps.train $train trainer.precision=bf16-mixed trainer.max_steps=300 hydra.run.dir=$out/bf16"
 step two_processes "rm -rf $out/two && $python scripts/checks/two_processes.py $train trainer.max_steps=20 hydra.run.dir=$out/two"
-step memory "$python scripts/checks/gpu_memory.py"
+step methods "$python -m cassi.apps.evaluate device=cuda 'reconstructors=[gap_tv,auto,pretrained]' progress=false figures=false hydra.run.dir=$out/methods"
 
 [ -n "$dry" ] && exit 0
 {
@@ -84,9 +84,7 @@ step memory "$python scripts/checks/gpu_memory.py"
   git log -1 --format='commit %h, %cs' 2> /dev/null
   printf '\n| step | result | s | last words |\n|---|---|---|---|\n'
   for name in "${steps[@]}"; do cat "$out/$name.row" 2> /dev/null; done
-  section 'Peak memory' memory .
-  for name in ops_float32 ops_bfloat16; do section "Goals, $name" $name '^### goals'; done
-  for name in cameras models train; do section $name $name .; done
+  for name in methods ops_float32 ops_bfloat16 cameras models train; do section $name; done
 } > "$out/table.md"
 cat "$out/table.md"
 exit $failed

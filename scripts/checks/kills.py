@@ -12,7 +12,7 @@ metrics.csv of the training bit for bit. One line is printed per kill and per en
 is 1 where something was not as it should be.
 
 A run is a fork of a process that has imported everything and computed nothing, so that the kills
-fall on the commands' own work; --fresh starts an interpreter each time instead.
+fall on the commands' own work.
 """
 
 from __future__ import annotations
@@ -21,19 +21,16 @@ import argparse
 import contextlib
 import csv
 import json
-import multiprocessing
 import os
 import random
 import resource
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import import_module
@@ -196,17 +193,17 @@ def find_faults(folder: Path) -> list[str]:
 
 def find_differences(case: Case, folder: Path, whole: Path) -> list[str]:
     """Say what a completed run has left, or made otherwise than the undisturbed one."""
-    faults = [f"{name}: other bytes" for name in case.same if not _same(folder, whole, name)]
+    faults = [
+        f"{name}: other bytes"
+        for name in case.same
+        if (folder / name).read_bytes() != (whole / name).read_bytes()
+    ]
     for name in case.checkpoints:
         a, b = (_read_state(place / name) for place in (folder, whole))
         keys = [key for key in a.keys() | b.keys() if not _equal(a.get(key), b.get(key))]
         faults += [f"{name}: another {key}" for key in sorted(keys)]
     left = folder.rglob(".*cassi-*")
     return faults + [f"{file.relative_to(folder)}: was left" for file in left]
-
-
-def _same(folder: Path, whole: Path, name: str) -> bool:
-    return (folder / name).read_bytes() == (whole / name).read_bytes()
 
 
 def _read_state(file: Path) -> dict[str, Any]:
@@ -245,51 +242,37 @@ def judge_end(number: int, status: int, log: Path) -> list[str]:
     return faults
 
 
-@dataclass(frozen=True)
-class Run:
-    """A process that has been started."""
+def ends_before(number: int, seconds: float, pause: float) -> bool:
+    """Wait until a process has computed so long, and then a pause; tell whether it ended first.
 
-    number: int
-    log: Path
+    A busy machine makes it wait in between, so that the clock says nothing of where it is.
+    """
 
-    def ends_before(self, seconds: float, pause: float) -> bool:
-        """Wait until it has computed so long, and then a pause; tell whether it ended first.
-
-        A busy machine makes it wait in between, so that the clock says nothing of where it is.
-        """
-        while _cpu_seconds(self.number) < seconds:
-            if self._has_ended():
-                return True
-            time.sleep(0.02)
-        time.sleep(pause)
-        return self._has_ended()
-
-    def _has_ended(self) -> bool:
+    def has_ended() -> bool:
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        return os.waitid(os.P_PID, self.number, options) is not None
+        return os.waitid(os.P_PID, number, options) is not None
 
-    def wait(self) -> int:
-        """Return the exit status, negative after a signal."""
-        return os.waitstatus_to_exitcode(os.waitpid(self.number, 0)[1])
+    while not has_ended():
+        # The name, in brackets, may hold spaces; user and system time are fields 14 and 15.
+        fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+        if (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") >= seconds:
+            time.sleep(pause)
+            break
+        time.sleep(0.02)
+    return has_ended()
 
 
-def start(case: Case, folder: Path, fresh: bool) -> Run:
-    """Start a command; what it prints goes to a file beside its folder."""
-    log = folder.with_suffix(".log")
-    arguments = [case.module, *case.options, f"hydra.run.dir={folder}"]
-    if fresh:
-        with log.open("w") as stream:
-            command = [sys.executable, "-m", *arguments]
-            return Run(subprocess.Popen(command, stdout=stream, stderr=stream).pid, log)
+def start(case: Case, folder: Path) -> int:
+    """Start a command as a fork; what it prints goes to a file beside its folder."""
     number = os.fork()
     if number:
-        return Run(number, log)
+        return number
     status = 1
     try:
-        with log.open("w") as stream:
+        with folder.with_suffix(".log").open("w") as stream:
             os.dup2(stream.fileno(), 1)
             os.dup2(stream.fileno(), 2)
-        sys.argv = arguments
+        sys.argv = [case.module, *case.options, f"hydra.run.dir={folder}"]
         import_module(case.module).main()
         status = 0
     except SystemExit as stop:
@@ -303,11 +286,9 @@ def start(case: Case, folder: Path, fresh: bool) -> Run:
         os._exit(status)
 
 
-def _cpu_seconds(process: int) -> float:
-    """Return the seconds that a process has computed, to 10 ms."""
-    # The name, in brackets, may hold spaces; user and system time are fields 14 and 15.
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def wait(number: int) -> int:
+    """Return the exit status of a process, negative after a signal."""
+    return os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
 
 
 @dataclass(frozen=True)
@@ -317,67 +298,61 @@ class Checker:
     Attributes:
         cases: by name.
         root: where they run; the undisturbed runs are in `whole-NAME`.
-        fresh: start an interpreter for each run.
+        counts: how often what was killed how, and the numbers of kills, ends and faults.
     """
 
     cases: dict[str, Case]
     root: Path
-    fresh: bool
+    counts: Counter[str]
 
     def run_undisturbed(self, name: str) -> float:
         """Make the run that the others are compared with, and return its seconds of computing."""
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        run = start(self.cases[name], self.root / f"whole-{name}", self.fresh)
-        faults = find_faults(self.root / f"whole-{name}") if run.wait() == 0 else ["it failed"]
+        whole = self.root / f"whole-{name}"
+        status = wait(start(self.cases[name], whole))
+        faults = find_faults(whole) if status == 0 else ["it failed"]
         if faults:
-            raise RuntimeError(f"{name}: {'; '.join(faults)}: {run.log.read_text()[-2000:]}")
+            said = whole.with_suffix(".log").read_text()[-2000:]
+            raise RuntimeError(f"{name}: {'; '.join(faults)}: {said}")
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    def kill_many(self, kills: int, seed: int, seconds: dict[str, float]) -> Counter[str]:
-        """Kill runs, one case after the other, until there were so many kills.
-
-        Returns:
-            How often what was killed how, and the numbers of kills, ends and faults.
-        """
-        draw, counts = random.Random(seed), Counter[str]()
+    def kill_many(self, kills: int, seed: int, seconds: dict[str, float]) -> None:
+        """Kill runs, one case after the other, until there were so many kills."""
+        draw, counts = random.Random(seed), self.counts
         names = sorted(self.cases)
         draw.shuffle(names)
         while counts["kills"] < kills:
             name = names[counts["runs to their end"] % len(names)]
-            folder = self.root / f"{name}-{seed}-{counts['runs to their end']}"
+            case, folder = self.cases[name], self.root / f"{name}-{counts['runs to their end']}"
             # The first run is killed for sure, those that go on rather than not.
             while counts["kills"] < kills and (not folder.exists() or draw.random() < 0.65):
-                number = draw.choice([signal.SIGKILL, signal.SIGTERM])
-                moment = draw.uniform(0, seconds[name])
-                run = start(self.cases[name], folder, self.fresh)
-                if run.ends_before(moment, draw.uniform(0, 0.1)):
-                    self._judge_whole(name, folder, run, counts)
+                sent = draw.choice([signal.SIGKILL, signal.SIGTERM])
+                moment, number = draw.uniform(0, seconds[name]), start(case, folder)
+                if ends_before(number, moment, draw.uniform(0, 0.1)):
+                    self.judge_whole(name, folder, wait(number))
                     continue
-                os.kill(run.number, number)
-                status = run.wait()
-                faults = judge_end(number, status, run.log) + find_faults(folder)
+                os.kill(number, sent)
+                status = wait(number)
+                faults = judge_end(sent, status, folder.with_suffix(".log")) + find_faults(folder)
                 if status == 0:
-                    faults += find_differences(self.cases[name], folder, self._whole(name))
-                counts.update({"kills": 1, f"{name} {number.name}": 1, "faults": bool(faults)})
+                    faults += find_differences(case, folder, self.root / f"whole-{name}")
+                counts.update({"kills": 1, f"{name} {sent.name}": 1, "faults": bool(faults)})
                 result = "; ".join(faults) or "every final file valid"
-                say(f"{name} {number.name} after {moment:.2f} s, status {status}: {result}")
-            self._judge_whole(name, folder, start(self.cases[name], folder, self.fresh), counts)
+                say(f"{name} {sent.name} after {moment:.2f} s, status {status}: {result}")
+            self.judge_whole(name, folder, wait(start(case, folder)))
             counts["runs to their end"] += 1
-        return counts
 
-    def _whole(self, name: str) -> Path:
-        return self.root / f"whole-{name}"
-
-    def _judge_whole(self, name: str, folder: Path, run: Run, counts: Counter[str]) -> None:
-        status, faults = run.wait(), find_faults(folder)
+    def judge_whole(self, name: str, folder: Path, status: int) -> None:
+        """Count and print what is wrong with a run that came to its end."""
+        faults = find_faults(folder)
         if status == 0:
-            faults += find_differences(self.cases[name], folder, self._whole(name))
+            faults += find_differences(self.cases[name], folder, self.root / f"whole-{name}")
         else:
-            faults.append(f"exit status {status}: {run.log.read_text()[-500:]}")
-        counts["faults"] += bool(faults)
-        result = "; ".join(faults) or "as if nothing had happened"
-        say(f"{name} to its end: {result}")
+            said = folder.with_suffix(".log").read_text()[-500:]
+            faults.append(f"exit status {status}: {said}")
+        self.counts["faults"] += bool(faults)
+        say(f"{name} to its end: {'; '.join(faults) or 'as if nothing had happened'}")
 
 
 say = partial(print, flush=True)
@@ -388,28 +363,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
-    parser.add_argument("--fresh", action="store_true", help="a new interpreter for each run")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
-    if not arguments.fresh:
-        slow = ("lightning.pytorch", "matplotlib.figure", "PIL.Image", "tifffile", "cassi.viz")
-        apps = ("reconstruct", "evaluate", "train")
-        for module in (*slow, "cassi.training.module", *(f"cassi.apps.{app}" for app in apps)):
-            import_module(module)
+    slow = ("lightning.pytorch", "matplotlib.figure", "PIL.Image", "tifffile", "cassi.viz")
+    apps = ("reconstruct", "evaluate", "train")
+    for module in (*slow, "cassi.training.module", *(f"cassi.apps.{app}" for app in apps)):
+        import_module(module)
     with tempfile.TemporaryDirectory(prefix="cassi-kills-") as place:
         (Path(place) / "data").mkdir()
-        cases = make_cases(Path(place) / "data")
-        checker = Checker(cases, Path(place), arguments.fresh)
-        jobs = range(arguments.jobs)
-        shares = [len(range(job, arguments.kills, arguments.jobs)) for job in jobs]
-        seeds = [arguments.seed * 1000 + job for job in jobs]
-        with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("fork")) as pool:
-            seconds = dict(zip(cases, pool.map(checker.run_undisturbed, cases), strict=True))
-            say("undisturbed:", ", ".join(f"{name} {s:.1f} s" for name, s in seconds.items()))
-            parts = list(pool.map(checker.kill_many, shares, seeds, [seconds] * len(jobs)))
-    counts = sum(parts, Counter[str](faults=0))
+        checker = Checker(make_cases(Path(place) / "data"), Path(place), Counter(faults=0))
+        seconds = {name: checker.run_undisturbed(name) for name in checker.cases}
+        say("undisturbed:", ", ".join(f"{name} {s:.1f} s" for name, s in seconds.items()))
+        checker.kill_many(arguments.kills, arguments.seed, seconds)
+    counts = checker.counts
     say(", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
     say(f"{counts['kills']} kills, {counts['faults']} faults")
     sys.exit(counts["faults"] > 0)

@@ -2,7 +2,6 @@
 
     python scripts/checks/same_bits.py --command OLD/bin/cassi-reconstruct --with cassi-reconstruct
     python scripts/checks/same_bits.py --command OLD/bin/cassi-reconstruct --only gap_tv pretrained
-    python scripts/checks/same_bits.py --command … --full               # no iteration left out
 
 Every method is run on the bundled scene: each experiment without data of its own, each solver with
 its default prior, each prior that needs no file, each camera, the weights of the package, a scene
@@ -16,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -59,11 +59,11 @@ def options_of(group: str) -> list[str]:
     return [file.stem for file in files if not file.stem.startswith("_")]
 
 
-def make_cases(folder: Path, full: bool) -> dict[str, list[str]]:
+def make_cases(folder: Path) -> dict[str, list[str]]:
     """Return the overrides of every run by its name; snapshots of a folder are written first."""
 
     def short(name: str) -> list[str]:
-        return [] if full else SHORTENED.get(name, SHORT)
+        return SHORTENED.get(name, SHORT)
 
     cases: dict[str, list[str]] = {}
     for name in options_of("experiment"):
@@ -109,7 +109,10 @@ def make_cases(folder: Path, full: bool) -> dict[str, list[str]]:
 
 def run(command: str, overrides: list[str], folder: Path) -> dict[str, np.ndarray] | str:
     """Return the cubes that a command made, by the path in its folder, or its last words."""
-    words = [*shlex.split(command), *overrides, *QUIET, f"hydra.run.dir={folder}"]
+    program, *given = shlex.split(command)
+    # It runs in another folder, from which a relative path would lead elsewhere.
+    program = str(Path(shutil.which(program) or program).absolute())
+    words = [program, *given, *overrides, *QUIET, f"hydra.run.dir={folder}"]
     # Each installation finds its own package: not the folder that this was started in.
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
@@ -156,12 +159,11 @@ def main() -> int:
         help="the new one; default: that of this Python",
     )
     parser.add_argument("--only", nargs="+", default=[], help="cases whose names hold these")
-    parser.add_argument("--full", action="store_true", help="all iterations, hours")
     options = parser.parse_args()
     bad = 0
     with tempfile.TemporaryDirectory(prefix="same-bits-") as name:
         root = Path(name)
-        cases = make_cases(root, options.full)
+        cases = make_cases(root)
         chosen = [c for c in cases if not options.only or any(o in c for o in options.only)]
         width = max(map(len, chosen), default=0)
         for number, case in enumerate(chosen):

@@ -263,7 +263,7 @@ def write_tiff(path: Path, pages: np.ndarray, description: dict[str, object]) ->
         partial,
         pages,
         photometric="minisblack",
-        rowsperstrip=SIZE,
+        rowsperstrip=pages.shape[-2],
         compression="zlib",
         compressionargs={"level": 9},
         predictor=True,

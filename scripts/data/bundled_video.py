@@ -8,12 +8,16 @@ is the mean of the scene's bands, sampled by cubic splines.
 from __future__ import annotations
 
 import argparse
-import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import tifffile
 from scipy.ndimage import map_coordinates, spline_filter
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
+
+from scripts.data.bundled_scene import write_tiff
 
 FRAMES, SIZE = 8, 128
 FULL_SCALE = 255
@@ -55,21 +59,12 @@ def main() -> None:
     out = parser.parse_args().out
     scene = tifffile.imread(out / "scene.tif").astype(np.float64)
     frames = np.rint(make_video(scene / scene.max()) * FULL_SCALE).astype(np.uint8)
-    about = {"shape": list(frames.shape), "axes": "CYX", "full_scale": FULL_SCALE}
-    partial = out / "video.tif.tmp"
-    tifffile.imwrite(
-        partial,
-        frames,
-        photometric="minisblack",
-        rowsperstrip=SIZE,
-        compression="zlib",
-        compressionargs={"level": 9},
-        predictor=True,
-        description=json.dumps(about),
-        metadata=None,
-        software=False,
-    )
-    partial.replace(out / "video.tif")
+    about: dict[str, object] = {
+        "shape": list(frames.shape),
+        "axes": "CYX",
+        "full_scale": FULL_SCALE,
+    }
+    write_tiff(out / "video.tif", frames, about)
 
 
 if __name__ == "__main__":

@@ -191,7 +191,7 @@ def draw_bands() -> None:
 
 def draw_snapshots(name: str) -> None:
     """Real snapshots, by one method or several, one below the other."""
-    experiment, scenes, height, methods = SNAPSHOTS[name]
+    _, experiment, scenes, height, methods = SNAPSHOTS[name]
     real = name in ("tsa", "smem")
     shown = slice(None, None, 2 if real else 1)
     panels = [
@@ -222,46 +222,35 @@ def _command(experiment: str, scene: str, *further: str) -> np.ndarray:
     return srgb(cube.data[0], cube.wavelengths, illuminant=None)
 
 
-KAIST = ("kaist_snapshot", [f"scene{number:02}" for number in range(1, 11)], 1.9)
-TSA = ("tsa_real", [f"scene{number}" for number in range(1, 6)], 2.6)
-SMEM = ("smem", ["resolution_target", "fern_root", "blood_sample1"], 2.6)
+KAIST = ("kaist_meas", "kaist_snapshot", [f"scene{number:02}" for number in range(1, 11)], 1.9)
+TSA = ("tsa_real", "tsa_real", [f"scene{number}" for number in range(1, 6)], 2.6)
+SMEM = ("smem", "smem", ["resolution_target", "fern_root", "blood_sample1"], 2.6)
 WEIGHTS = ("model=pretrained",)
-GIVEN = ("calibrate=false",)
-MOVED = {", mask as given": GIVEN, ", default": (), ", pretrained": WEIGHTS}
+MOVED = {", mask as given": ("align=false",), ", default": (), ", pretrained": WEIGHTS}
+MINUTES = {", auto": (), ", self_supervised": ("solver=self_supervised",)}
 REAL = {
     ", as if without noise": ("solver.noise=0", "solver.balance=0"),
     ", default": (),
     ", pretrained": WEIGHTS,
 }
-SNAPSHOTS: dict[str, tuple[str, list[str], float, dict[str, tuple[str, ...]]]] = {
-    # name of the picture: experiment, scenes, height, and options by what is added to the title
+Snapshots = tuple[str, str, list[str], float, dict[str, tuple[str, ...]]]
+SNAPSHOTS: dict[str, Snapshots] = {
+    # name of the picture: folder of $CASSI_DATA, experiment, scenes, height, and options by what
+    # is added to the title
     "kaist": (*KAIST, {"": ()}),
     "pretrained_kaist": (*KAIST, {"": WEIGHTS}),
     "tsa": (*TSA, MOVED),
     "smem": (*SMEM, REAL),
-    "tsa_minutes": (
-        *("tsa_real", ["scene3"], 4.5),
-        {", auto": (), ", self_supervised": ("solver=self_supervised",)},
-    ),
+    "tsa_minutes": ("tsa_real", "tsa_real", ["scene3"], 4.5, MINUTES),
 }
-DRAWN: dict[str, tuple[Callable[[], None], str | None]] = {
-    # name of the picture: who draws it, and the folder of $CASSI_DATA it needs
-    "formation": (draw_formation, None),
-    "inverses": (draw_inverses, None),
-    "methods": (draw_methods, None),
-    "noise": (draw_noise, None),
-    "mistakes": (draw_mistakes, None),
-    "bands": (draw_bands, None),
-    **{
-        name: (partial(draw_snapshots, name), folder)
-        for name, folder in {
-            "kaist": "kaist_meas",
-            "pretrained_kaist": "kaist_meas",
-            "tsa": "tsa_real",
-            "smem": "smem",
-            "tsa_minutes": "tsa_real",
-        }.items()
-    },
+DRAWN: dict[str, Callable[[], None]] = {
+    "formation": draw_formation,
+    "inverses": draw_inverses,
+    "methods": draw_methods,
+    "noise": draw_noise,
+    "mistakes": draw_mistakes,
+    "bands": draw_bands,
+    **{name: partial(draw_snapshots, name) for name in SNAPSHOTS},
 }
 
 
@@ -273,11 +262,11 @@ def main() -> None:
     parser.add_argument("names", nargs="*", choices=[*DRAWN, []], help="pictures; default: all")
     data = Path(os.environ.get("CASSI_DATA", "datasets"))
     for name in parser.parse_args().names or DRAWN:
-        draw, needed = DRAWN[name]
-        if needed and not (data / needed).is_dir():
+        needed = SNAPSHOTS[name][0] if name in SNAPSHOTS else ""
+        if not (data / needed).is_dir() and needed:
             print(f"{name}: left as it is, {data / needed} is not there")
             continue
-        draw()
+        DRAWN[name]()
         print(f"{name}: {(FOLDER / f'{name}.jpg').stat().st_size // 1000} kB")
 
 

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,36 +21,37 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 
 @contextmanager
-def open_page(folder: Path) -> Iterator[Any]:
-    """Start the command on a folder, and yield its page in a browser."""
+def open_page(folder: Path) -> Iterator[tuple[Any, float]]:
+    """Start the command on a folder; yield its page in a browser, and the seconds it took."""
     from playwright.sync_api import sync_playwright
 
     browser = next((path for path in map(shutil.which, NAMES) if path), None)
     if browser is None:
         raise SystemExit(f"view.py: error: none of {', '.join(NAMES)} is installed")
-    options = ["--no-browser", "--output", str(folder / "results")]
-    command = [sys.executable, "-m", "cassi.apps.view", str(folder), *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            found = re.search(r"http\S+", process.stdout.readline())
-            assert found is not None
-            with sync_playwright() as play:
-                options = ["--no-sandbox", "--disable-gpu"]
-                chromium = play.chromium.launch(executable_path=browser, args=options)
-                page = chromium.new_page(viewport={"width": 1180, "height": 900})
-                page.set_default_timeout(120_000)
+    with sync_playwright() as play:
+        options = ["--no-sandbox", "--disable-gpu"]
+        chromium = play.chromium.launch(executable_path=browser, args=options)
+        page = chromium.new_page(viewport={"width": 1400, "height": 900})
+        page.set_default_timeout(120_000)
+        start = time.perf_counter()
+        command = [sys.executable, "-m", "cassi.apps.view", str(folder), "--no-browser"]
+        command += ["--output", str(folder / "results")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                found = re.search(r"http\S+", process.stdout.readline())
+                assert found is not None
                 page.goto(found[0])
                 page.get_by_role("button", name="Take the example").wait_for()
-                yield page
+                yield page, time.perf_counter() - start
+            finally:
+                process.terminate()
                 chromium.close()
-        finally:
-            process.terminate()
 
 
 def main() -> None:
     """Go the way of the guide, and keep two pictures of it."""
-    with tempfile.TemporaryDirectory() as name, open_page(Path(name)) as page:
+    with tempfile.TemporaryDirectory() as name, open_page(Path(name)) as (page, _):
         page.get_by_role("button", name="Take the example").click()
         page.get_by_text("28 bands of").wait_for()
         page.wait_for_timeout(1500)
@@ -58,13 +60,15 @@ def main() -> None:
         page.screenshot(path=whole, full_page=True, clip={"x": 0, "y": 0, **cut})
         page.get_by_role("button", name="Reconstruct", exact=True).click()
         page.get_by_text("done:").wait_for()
-        page.get_by_role("radio", name="Band").check()
+        report = page.frame_locator("iframe[title=Report]")
+        report.locator("body[data-ready]").wait_for()
+        page.locator("iframe").scroll_into_view_if_needed()  # frames out of sight draw nothing
+        report.get_by_role("button", name="Band", exact=True).click()
         for region in (("92", "64", "16", "16"), ("160", "96", "24", "24")):
             for label, value in zip(("Row", "Column", "Rows", "Columns"), region, strict=True):
-                page.get_by_role("textbox", name=label, exact=True).fill(value)
-                page.keyboard.press("Tab")
-            page.get_by_role("button", name="Add region").click()
-            page.wait_for_timeout(500)
+                report.get_by_role("spinbutton", name=label, exact=True).fill(value)
+            report.get_by_role("button", name="Add region").click()
+        report.get_by_role("button", name="One cube, all marks").click()
         page.wait_for_timeout(1500)
         page.locator("section[aria-label=Look]").screenshot(path=FOLDER / "view_look.png")
         print(*sorted(FOLDER.glob("view_*.png")), sep="\n")

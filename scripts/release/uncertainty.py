@@ -21,8 +21,9 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -34,22 +35,11 @@ from cassi.apps.reconstructors import Recipe, compose_settings, settings_of, und
 from cassi.config import build
 from cassi.evaluation import Twin
 from cassi.solvers.statistics import Statistics, signal_level
-from cassi.uncertainty.bootstrap import Evidence, Probe, Trial, gather
-from cassi.uncertainty.error_model import (
-    BRIGHTNESS,
-    FILE,
-    FLOOR,
-    GROUPS,
-    LEVELS,
-    NAMES,
-    NORMAL,
-    REGIONS,
-    TEXTURE,
-    Features,
-    Spread,
-)
-from cassi.uncertainty.mask_shift import Motion
-from cassi.uncertainty.regions import shifted_errors, sparsification
+from cassi.uncertainty.bootstrap import BootstrapResult, Trial, bootstrap
+from cassi.uncertainty.error_model import FILE, GROUPS, LEVELS, NORMAL, REGIONS, ErrorModel
+from cassi.uncertainty.features import BRIGHTNESS, FLOOR, NAMES, TEXTURE, Features
+from cassi.uncertainty.regions import shifted_errors
+from cassi.uncertainty.scores import sparsification
 
 METHODS = ("auto", "pretrained", "gap_tv")
 TABLE, SHIFTED, NOISY, BINARY, NARROW, FULL, ANY, ANY_SHIFTED = range(8)
@@ -86,7 +76,7 @@ class Case:
     method: str
     kind: int
     truth: Tensor
-    evidence: Evidence
+    evidence: BootstrapResult
     system: cassi.SDCassi
     level: float
 
@@ -99,7 +89,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=math.inf, help="then gather pauses")
     parser.add_argument("--methods", nargs="*", default=METHODS, help="that gather runs")
     parser.add_argument("--write", action="store_true", help="into the package")
-    parser.add_argument("--without", nargs="*", default=[], help="features that are left out")
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
@@ -107,14 +96,14 @@ def main() -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     if options.what == "gather":
         sys.exit(0 if gather_all(options.folder, options.methods, options.seconds) else 3)
-    fit(options.folder, options.epochs, options.without, options.write)
+    fit(options.folder, options.epochs, options.write)
 
 
 def gather_all(folder: Path, methods: Sequence[str], seconds: float) -> bool:
     """Reconstruct what is not there yet; return whether all is."""
     began, scenes, made = time.perf_counter(), Scenes(), {}
     for index, kind, method in itertools.product(range(len(scenes)), KINDS, methods):
-        path = folder / f"{method}_{kind}_{index:02d}.npz"
+        path = folder / f"{method}_{kind}_{index:02d}.pt"
         if path.exists() or not is_chosen(method, kind, index):
             continue
         if time.perf_counter() - began > seconds:
@@ -126,7 +115,8 @@ def gather_all(folder: Path, methods: Sequence[str], seconds: float) -> bool:
             made[key] = recipe.make(system.bands)[0]
         trial = Trial(y, system, made[key], Statistics(lambda y=y, s=system: [(y, s)]))  # type: ignore[misc]
         x = trial.run(y, system)
-        _write(path, scenes.names[index], truth, y, system, gather(trial, x))
+        found, level = bootstrap(trial, x), float(signal_level(y, system))
+        _write(Case(path, scenes.names[index], method, kind, truth, found, system, level))
         print(path.name, scenes.names[index], float((x - truth).square().mean().sqrt()), flush=True)
     print("whole")
     return True
@@ -207,51 +197,19 @@ class Scenes:
         return truth, y, system
 
 
-def _write(
-    path: Path, scene: str, truth: Tensor, y: Tensor, system: cassi.SDCassi, found: Evidence
-) -> None:
-    temporary, probed = path.with_suffix(".part"), found.probed
-    moved = probed.motion
-    with temporary.open("wb") as file:
-        np.savez(
-            file,
-            scene=scene,
-            truth=truth.half().numpy(),
-            x=found.x.half().numpy(),
-            rep=found.repeated.half().numpy(),
-            y=y.numpy(),
-            mask=system.mask.numpy(),
-            bands=system.bands,
-            step=system.step,
-            residual=found.residual.numpy(),
-            heldout=probed.heldout,
-            expected=probed.expected,
-            response=probed.response,
-            motion=(*moved.shift, moved.errors, moved.left, moved.change),
-        )
-    temporary.rename(path)
+def _write(case: Case) -> None:
+    temporary, half = case.path.with_suffix(".part"), case.evidence
+    half = replace(half, x=half.x.half(), repeated=half.repeated.half())
+    torch.save(replace(case, truth=case.truth.half(), evidence=half), temporary)
+    temporary.rename(case.path)
 
 
 def read_case(path: Path) -> Case:
     """Read what was gathered of a reconstruction."""
-    method, kind, _ = path.stem.rsplit("_", 2)
-    with np.load(path) as held:
-        system = cassi.SDCassi(
-            torch.from_numpy(held["mask"]), int(held["bands"]), step=int(held["step"])
-        )
-        truth, x, repeated = (
-            torch.from_numpy(held[name]).float() for name in ("truth", "x", "rep")
-        )
-        residual = torch.from_numpy(held["residual"])
-        heldout, expected, response = (
-            float(held[name]) for name in ("heldout", "expected", "response")
-        )
-        down, right, *rest = held["motion"].tolist()
-        level = float(signal_level(torch.from_numpy(held["y"]), system))
-        scene = str(held["scene"])
-    probe = Probe(heldout, expected, response, Motion((down, right), *rest))
-    evidence = Evidence(x, repeated, residual, probe)
-    return Case(path, scene, method, int(kind), truth, evidence, system, level)
+    case: Case = torch.load(path, weights_only=False)
+    whole = case.evidence
+    whole = replace(whole, x=whole.x.float(), repeated=whole.repeated.float())
+    return replace(case, truth=case.truth.float(), evidence=whole)
 
 
 @dataclass(frozen=True)
@@ -279,11 +237,9 @@ def sample(path: Path) -> Rows:
     """Draw some values of a case, or read those that were drawn; they are kept beside it."""
     kept = path.with_suffix(".rows")
     if kept.exists():
-        with np.load(kept) as held:
-            if held["names"].tolist() == list(NAMES):
-                features, error = (torch.from_numpy(held[name]) for name in ("features", "error"))
-                told = str(held["scene"]), str(held["method"]), int(held["kind"])
-                return Rows(path, *told, features, error)
+        names, drawn = torch.load(kept, weights_only=False)
+        if names == NAMES:
+            return cast(Rows, drawn)
     case = read_case(path)
     seen = Features(case.evidence, case.system, case.level)
     error = ((case.evidence.x - case.truth) / case.level).abs()[0].flatten(1)
@@ -296,63 +252,51 @@ def sample(path: Path) -> Rows:
         rows.append(planes[:, at].T)
         errors.append(error[band, at])
     part = Rows(path, case.scene, case.method, case.kind, torch.cat(rows), torch.cat(errors))
-    with kept.open("wb") as file:
-        np.savez(
-            file,
-            features=part.features.numpy(),
-            error=part.error.numpy(),
-            scene=part.scene,
-            method=part.method,
-            kind=part.kind,
-            names=NAMES,
-        )
+    torch.save((NAMES, part), kept)
     return part
 
 
-def train(parts: Sequence[Rows], epochs: int, without: Sequence[str]) -> Spread:
+def train(parts: Sequence[Rows], epochs: int) -> ErrorModel:
     """Train by the likelihood of Student's t distribution."""
     torch.manual_seed(0)
-    spread = Spread()
+    model = ErrorModel()
     features, error = torch.cat([p.features for p in parts]), torch.cat([p.error for p in parts])
-    spread.center.copy_(features.mean(0))
-    spread.scale.copy_(features.std(0).clamp_min(0.05))
+    model.center.copy_(features.mean(0))
+    model.scale.copy_(features.std(0).clamp_min(0.05))
     low, high = np.quantile(features.numpy(), (0.001, 0.999), axis=0)
-    spread.lowest.copy_(torch.from_numpy(low))
-    spread.highest.copy_(torch.from_numpy(high))
-    for name in without:  # never changes, so it says nothing
-        at = NAMES.index(name)
-        spread.lowest[at] = spread.highest[at] = spread.center[at]
+    model.lowest.copy_(torch.from_numpy(low))
+    model.highest.copy_(torch.from_numpy(high))
     size = 8192
     batches = -(-len(error) // size)
-    optimizer = torch.optim.AdamW(spread.parameters(), lr=6e-3, weight_decay=1e-2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=6e-3, weight_decay=1e-2)
     rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, 6e-3, total_steps=epochs * batches)
     for _ in range(epochs):
         for at in torch.randperm(len(error)).split(size):
-            sigma = spread(features[at])
+            sigma = model(features[at])
             squares = ((error[at] + 2e-5) / sigma.exp()).square()
             loss = (sigma + (DEGREES + 1) / 2 * torch.log1p(squares / DEGREES)).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             rate.step()
-    return spread.requires_grad_(False)
+    return model.requires_grad_(False)
 
 
-def fit(folder: Path, epochs: int, without: Sequence[str], write: bool) -> None:
+def fit(folder: Path, epochs: int, write: bool) -> None:
     """Train in folds of scenes, print what holds, take the factors, train with all."""
-    parts = [sample(path) for path in sorted(folder.glob("*_?_??.npz"))]
+    parts = [sample(path) for path in sorted(folder.glob("*_?_??.pt"))]
     names = sorted({part.scene for part in parts})
     fold_of = {name: at % FOLDS for at, name in enumerate(names)}
-    spreads = [
-        train([part for part in parts if fold_of[part.scene] != fold], epochs, without)
+    models = [
+        train([part for part in parts if fold_of[part.scene] != fold], epochs)
         for fold in range(FOLDS)
     ]
-    whole = train(parts, epochs, without)
+    whole = train(parts, epochs)
     features = torch.cat([part.features for part in parts])
     thirds = np.arange(1, GROUPS) / GROUPS
     for row, at in enumerate((BRIGHTNESS, TEXTURE)):
         whole.edges[row] = torch.from_numpy(np.quantile(features[:, at].numpy(), thirds))
-    told = [spreads[fold_of[part.scene]](part.features).exp() for part in parts]
+    told = [models[fold_of[part.scene]](part.features).exp() for part in parts]
     groups = [whole.group(part.features) for part in parts]
     factors = torch.ones(GROUPS**2)
     for group in range(GROUPS**2):
@@ -362,9 +306,9 @@ def fit(folder: Path, epochs: int, without: Sequence[str], write: bool) -> None:
             if part.is_right
         ]
         factors[group] = float(np.quantile(torch.cat(held).numpy(), 0.9)) / NORMAL
-    for spread in (whole, *spreads):
-        spread.edges.copy_(whole.edges)
-        spread.factors.copy_(factors.view(GROUPS, GROUPS))
+    for model in (whole, *models):
+        model.edges.copy_(whole.edges)
+        model.factors.copy_(factors.view(GROUPS, GROUPS))
     told = [sigma * factors[group] for sigma, group in zip(told, groups, strict=True)]
     right = [p.error / s for p, s in zip(parts, told, strict=True) if p.is_right]
     whole.intervals.copy_(torch.from_numpy(np.quantile(torch.cat(right).numpy(), LEVELS)))
@@ -372,7 +316,7 @@ def fit(folder: Path, epochs: int, without: Sequence[str], write: bool) -> None:
     print("factors by brightness (down) and texture (right)\n", whole.factors)
     print("intervals", dict(zip(LEVELS, whole.intervals.tolist(), strict=True)))
     print_coverage(parts, told)
-    fit_regions(parts, [spreads[fold_of[part.scene]] for part in parts], whole)
+    fit_regions(parts, [models[fold_of[part.scene]] for part in parts], whole)
     if write:
         from safetensors.torch import save_file
 
@@ -402,30 +346,24 @@ def print_coverage(parts: Sequence[Rows], told: Sequence[Tensor]) -> None:
         slopes = [sparsification(part.error, part.feature("gradient")) for part, _ in own]
         ratios = [10 ** float(part.feature("heldout over expected")[0]) for part, _ in own]
         moved = sum(float(part.feature("motion")[0]) > math.log10(FLOOR) for part, _ in own)
-        far = [
-            f"{part.scene[:20]} {share:.2f}"
-            for (part, _), share in zip(own, held, strict=True)
-            if not 0.82 <= share <= 0.96
-        ]
         everything += held
         print(
             f"{method} | {KINDS[kind]} | {len(own)} | {np.mean(held):.3f} {min(held):.3f} "
             f"{max(held):.3f} | {np.mean(areas):.3f} | {np.mean(slopes):.3f} | "
-            f"{min(ratios):.2f} {np.median(ratios):.2f} {max(ratios):.2f} | {moved} | "
-            f"{', '.join(far)}",
+            f"{min(ratios):.2f} {np.median(ratios):.2f} {max(ratios):.2f} | {moved}",
             flush=True,
         )
     far_off = np.mean([not 0.82 <= share <= 0.96 for share in everything])
     print(f"outside of 82 to 96 %: {far_off:.3f}, standard deviation {np.std(everything):.4f}")
 
 
-def fit_regions(parts: Sequence[Rows], spreads: Sequence[Spread], whole: Spread) -> None:
+def fit_regions(parts: Sequence[Rows], models: Sequence[ErrorModel], whole: ErrorModel) -> None:
     """Take the factors of means over squares from places in scenes that a fold has not seen."""
     ratios: dict[tuple[bool, int, str], list[Tensor]] = {}
     random = torch.Generator().manual_seed(1)
-    for part, spread in list(zip(parts, spreads, strict=True))[::3]:
+    for part, model in list(zip(parts, models, strict=True))[::3]:
         case = read_case(part.path)
-        sigma, _ = spread.predict(Features(case.evidence, case.system, case.level))
+        sigma, _ = model.predict(Features(case.evidence, case.system, case.level))
         pattern = case.evidence.repeated / case.level / sigma
         pattern = pattern / pattern.square().mean().sqrt()
         x, truth = case.evidence.x / case.level, case.truth / case.level

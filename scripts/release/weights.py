@@ -26,6 +26,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import mean
 from typing import Any, NamedTuple
 
 import torch
@@ -45,12 +46,13 @@ from cassi.data.synthetic.twin import Twin
 from cassi.metrics import psnr
 from cassi.models.inference import prepare
 from cassi.models.load import create_model, read_card, save_model
-from cassi.models.pretrained import FILE, SIZES, load_shipped
+from cassi.models.pretrained import FILE, load_shipped
 from cassi.solvers.heldout import measure_heldout
 from cassi.training.module import merge_bands
 from cassi.viz import save_rgb
 from scripts.benchmarks.kinds import compare_kinds, read_scenes
 from scripts.benchmarks.problems import load_problem
+from scripts.benchmarks.tables import Table
 
 BETTER, WORSE = 0.02, 0.25
 """dB: on average at least so much better, nowhere more than so much worse."""
@@ -110,28 +112,12 @@ PANEL = {
         Case("4 bands", _single(4), bands=4),
     )
 }
-MORE = {
-    case.name: case
-    for case in (
-        Case("dual disperser", lambda _: cassi.DDCassi(_random(0.5), 28, 2)),
-        Case(
-            "two shots",
-            lambda _: _single()(torch.stack((_random(0.5, 1), _random(0.5, 2)))[:, None]),
-        ),
-        Case("blurred", lambda m: cassi.BlurredCassi(m, 28, 2, line_spread=0.8, point_spread=0.6)),
-    )
-}
-"""Cameras that the network was never trained on, to see how far it goes: `--more`."""
 
 
 def make_panel() -> dict[str, Case]:
     """Return the cameras by which weights are judged: `PANEL`, and two twins."""
-    wrong = {
-        "twin, mask off and blurred": Case(
-            "twin, mask off and blurred", _single(), twin=_twin("blurred")
-        ),
-        "twin, all a little off": Case("twin, all a little off", _single(), twin=_twin("camera")),
-    }
+    twins = {"twin, mask off and blurred": "blurred", "twin, all a little off": "camera"}
+    wrong = {name: Case(name, _single(), twin=_twin(twin)) for name, twin in twins.items()}
     return PANEL | wrong
 
 
@@ -157,17 +143,16 @@ def measure(case: Case, cube: Tensor, mask: Tensor, seed: int) -> tuple[Tensor, 
     return truth, y, system
 
 
-def reconstructors(paths: list[Path], arguments: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+def reconstructors(paths: list[Path]) -> Iterator[tuple[str, Any]]:
     """Yield a name and `(y, system) -> x` for each column of the table."""
     config = compose("reconstruct", overrides=["experiment=auto"])
-    if not arguments.no_auto:
-        yield "auto", build(config.solver, prior=build(config.prior))
+    yield "auto", build(config.solver)
     for path in paths:
         name = "shipped" if path == FILE else path.parent.name
-        net = load_shipped(path, arguments.size)
+        net = load_shipped(path, "large")
         if path != FILE:
             net.half().float()  # as they would be shipped
-        yield name, prepare(net, not arguments.raw, arguments.precision)
+        yield name, prepare(net, True, "32-true")
 
 
 def fits(path: Path) -> bool:
@@ -186,31 +171,30 @@ def judge_cameras(
     with initialize_config_module("cassi.conf", version_base="1.3"):
         scenes, mask = load_scenes(root), cassi.read_mask(Path(root) / "tsa" / "mask.mat")
     table: dict[str, dict[str, float]] = {}
-    print(f"| camera | {' | '.join(methods)} |\n|---|{'---|' * len(methods)}")
+    printed = Table("camera", *methods)
     for case in panel.values():
         problems = [measure(case, cube, mask, k) for k, cube in enumerate(scenes)]
         scores = {
-            name: sum(float(psnr(run(y, s), x).mean()) for x, y, s in problems) / len(problems)
+            name: mean(float(psnr(run(y, s), x).mean()) for x, y, s in problems)
             for name, run in methods.items()
         }
         table[case.name] = scores
-        print(f"| {case.name} | {' | '.join(f'{v:.2f}' for v in scores.values())} |", flush=True)
-    judges = [name for name in table if name not in MORE]
-    means = {n: sum(table[c][n] for c in judges) / len(judges) for n in methods}
-    print(f"| mean of the panel | {' | '.join(f'{v:.2f}' for v in means.values())} |")
+        printed.print(case.name, *(f"{value:.2f}" for value in scores.values()))
+    means = {n: mean(scores[n] for scores in table.values()) for n in methods}
+    printed.print("mean of the panel", *(f"{value:.2f}" for value in means.values()))
     *_, new = methods
     if "shipped" not in methods:
         return table, []
-    gains = {c: table[c][new] - table[c]["shipped"] for c in judges}
+    gains = {camera: scores[new] - scores["shipped"] for camera, scores in table.items()}
     worst, gain = min(gains, key=lambda name: gains[name]), means[new] - means["shipped"]
     if gain >= BETTER and gains[worst] >= -WORSE:
         return table, []
     return table, [f"{gain:+.2f} dB on average, {worst} {gains[worst]:+.2f} dB"]
 
 
-def judge_kinds(methods: dict[str, Any], root: str, size: int) -> list[str]:
+def judge_kinds(methods: dict[str, Any], root: str) -> list[str]:
     """Print the PSNR of every kind of scenes; return what speaks against the last method."""
-    found, (*_, new) = compare_kinds(methods, read_scenes(root), size=size), methods
+    found, (*_, new) = compare_kinds(methods, read_scenes(root)), methods
     return [
         f"{kind}: {scores[new] - scores['auto']:+.2f} dB beside auto"
         for kind, scores in found.items()
@@ -220,17 +204,14 @@ def judge_kinds(methods: dict[str, Any], root: str, size: int) -> list[str]:
 
 def judge_instruments(methods: dict[str, Any], pictures: Path | None) -> list[str]:
     """Print the errors at pixels held out; return what speaks against the last method."""
-    print(f"| capture | {' | '.join(methods)} |\n|---|{'---|' * len(methods)}")
-    faults, (*_, new) = [], methods
+    printed, faults, (*_, new) = Table("capture", *methods), [], methods
     if pictures is not None:
         pictures.mkdir(parents=True, exist_ok=True)
     for camera, name in CAPTURES:
         problem = load_problem(f"experiment={camera}", f"scene={name}")
         y, system = problem.measurement, problem.system
         errors = {key: measure_heldout(y, system, run).error for key, run in methods.items()}
-        print(
-            f"| {camera} {name} | {' | '.join(f'{e:.4f}' for e in errors.values())} |", flush=True
-        )
+        printed.print(f"{camera} {name}", *(f"{error:.4f}" for error in errors.values()))
         if errors[new] > MORE_ERROR * errors.get("shipped", torch.inf):
             faults.append(f"{camera} {name}: error at pixels held out {errors[new]:.4f}")
         if pictures is None:
@@ -246,13 +227,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("weights", type=Path, help="a file that cassi-train exported")
     parser.add_argument("--replace", action="store_true", help="ship them where they are better")
-    parser.add_argument("--more", action="store_true", help="show further kinds of cameras")
-    parser.add_argument("--size", choices=sorted(SIZES), default="large")
-    parser.add_argument("--precision", default="32-true")
-    parser.add_argument("--raw", action="store_true", help="without refinement")
-    parser.add_argument("--no-auto", action="store_true", help="leave out the solver")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--kinds-size", type=int, default=128, help="rows of the scenes of kinds")
     parser.add_argument("--pictures", type=Path, help="a folder for pictures of the captures")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments = parser.parse_args()
@@ -266,15 +241,14 @@ def main() -> None:
     old = [FILE] if FILE.is_file() and fits(FILE) else []
     store_models()
     with initialize_config_module("cassi.conf", version_base="1.3"):
-        methods = dict(reconstructors([*old, arguments.weights], arguments))
+        methods = dict(reconstructors([*old, arguments.weights]))
     *_, new = methods
     table: dict[str, dict[str, float]] = {}
     faults: list[str] = []
     if "cameras" in arguments.parts:
-        panel = make_panel() | (MORE if arguments.more else {})
-        table, faults = judge_cameras(panel, methods, root)
-    if "kinds" in arguments.parts and "auto" in methods:
-        faults += judge_kinds(methods, root, arguments.kinds_size)
+        table, faults = judge_cameras(make_panel(), methods, root)
+    if "kinds" in arguments.parts:
+        faults += judge_kinds(methods, root)
     if "instruments" in arguments.parts:
         faults += judge_instruments(methods, arguments.pictures)
     if faults:

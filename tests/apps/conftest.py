@@ -8,11 +8,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,8 +28,13 @@ class Outcome:
     out: str
     err: str
 
+    def ok(self):
+        """Itself, of a command that succeeded."""
+        assert self.status == 0, self.err
+        return self
+
     @property
-    def refusal(self) -> str:
+    def refusal(self):
         """The one line of an error; beside a progress bar nothing else may be said."""
         assert self.status == 2, self.err
         lines = [line for line in self.err.splitlines() if line.strip()]
@@ -41,19 +44,16 @@ class Outcome:
         return lines[-1]
 
 
-Command = Callable[..., Outcome]
 MODULES = {"camera": "camera.command"}
 """Of `cassi.apps`, where it is not called as the command is."""
 
 
 @pytest.fixture
-def commands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[[str], Command]:
+def commands(tmp_path, monkeypatch, capsys):
     """Make what runs a command; results go to ``tmp_path / "run"`` if not told otherwise."""
 
-    def choose(name: str) -> Command:
-        def run(*arguments: str) -> Outcome:
+    def choose(name):
+        def run(*arguments):
             monkeypatch.chdir(tmp_path)
             told = "--multirun" in arguments or any("run.dir=" in item for item in arguments)
             chosen = [] if told else [f"hydra.run.dir={tmp_path / 'run'}"]
@@ -74,9 +74,9 @@ def commands(
     return choose
 
 
-def _fixture(name: str, called: str | None = None) -> Any:
+def _fixture(name, called=None):
     @pytest.fixture(name=called or name)
-    def run(commands: Callable[[str], Command]) -> Command:
+    def run(commands):
         return commands(name)
 
     return run
@@ -89,10 +89,10 @@ show = _fixture("camera", "show")
 
 
 @pytest.fixture
-def start() -> Callable[..., Any]:
+def start():
     """Start a command as a process of its own, one thread each."""
 
-    def run(name: str, *arguments: str, launcher: tuple[str, ...] = ()) -> Any:
+    def run(name, *arguments, launcher=()):
         return subprocess.Popen(
             [sys.executable, *launcher, "-m", f"cassi.apps.{name}", *arguments],
             stdout=subprocess.PIPE,
@@ -107,13 +107,13 @@ def start() -> Callable[..., Any]:
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Callable[..., Any]:
+def results(tmp_path):
     """Read a file of numbers in a folder of results, a table as a list of rows."""
 
-    def refuse(name: str) -> None:
+    def refuse(name):
         raise AssertionError(f"{name} is not JSON")
 
-    def read(name: str = "metrics.json", folder: str | Path = "run") -> Any:
+    def read(name="metrics.json", folder="run"):
         path = tmp_path / folder / name
         if path.suffix == ".csv":
             with path.open(newline="") as stream:
@@ -133,14 +133,14 @@ class Camera:
     system: cassi.SDCassi
     cube: torch.Tensor
 
-    def given(self, *roles: str) -> list[str]:
+    def given(self, *roles):
         """Return the options that name files, the measurement and the mask if not told which."""
         files = [f"{role}={getattr(self, role)}" for role in roles or ("measurement", "mask")]
         return [*files, "system.step=-1"]
 
 
 @pytest.fixture
-def camera(tmp_path: Path) -> Camera:
+def camera(tmp_path):
     """Write measurement, mask and truth of a small camera."""
     generator = torch.Generator().manual_seed(7)
     mask = (torch.rand(12, 17, generator=generator) > 0.5).float() * 0.9 + 0.1

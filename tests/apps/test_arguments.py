@@ -1,7 +1,5 @@
 """The command line: flags anywhere, groups left out, what is closed or missing."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

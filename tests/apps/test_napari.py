@@ -1,7 +1,5 @@
 """The plugin of napari: its manifest, its functions without a display, and once with napari."""
 
-from __future__ import annotations
-
 import os
 import time
 
@@ -177,28 +175,6 @@ def test_offscreen(napari, tmp_path):
     told = labels.metadata["spectra"]
     assert told["wavelengths"] == [450.0, 550.0, 650.0]
     assert np.allclose(told["labels"][1]["mean"], data.mean((1, 2)), atol=1e-6)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.skipif("DISPLAY" not in os.environ, reason="needs a display with OpenGL")
-def test_on_a_display(napari):
-    """Both widgets in the window: what they make becomes layers."""
-    from qtpy.QtWidgets import QApplication
-
-    viewer = napari.Viewer(show=False)
-    try:
-        small, y = _small()
-        first, second = (viewer.add_image(v, name=n) for v, n in ((y, "y"), (small, "m")))
-        _, widget = viewer.window.add_plugin_dock_widget("cassi", "Reconstruct")
-        widget(snapshot=first, mask=second, method="gap_tv")
-        _wait(QApplication.instance(), lambda: "reconstruction" in viewer.layers)
-        assert viewer.layers["reconstruction"].data.shape == (3, 24, 24)
-        region = viewer.add_labels(np.ones((24, 24), int))
-        _, plot = viewer.window.add_plugin_dock_widget("cassi", "Spectrum")
-        plot(cube=viewer.layers["reconstruction"], region=region)
-        assert list(region.metadata["spectra"]["labels"]) == [1]
-    finally:
-        viewer.close()
 
 
 def _small():

@@ -1,7 +1,5 @@
 """Frames as sensors give them: PNG of 12 bits, dead columns, clipped pixels, levels in counts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -32,8 +30,7 @@ def cube(reconstruct, camera, tmp_path):
         else:
             Image.fromarray(values).save(tmp_path / name)
         given = (*camera.given("mask"), f"measurement={name}", "bits=12", f"dark={DARK}", *SHORT)
-        outcome = reconstruct(*given, *options)
-        assert outcome.status == 0, outcome.err
+        outcome = reconstruct(*given, *options).ok()
         return io.read_cube(tmp_path / "run" / "cube.tif"), outcome
 
     return run
@@ -59,8 +56,7 @@ def test_twelve_bits_in_any_file(cube, frame, camera, tmp_path):
 
 def test_twelve_bits_of_sixteen_are_pointed_out(reconstruct, camera, frame, tmp_path):
     Image.fromarray(frame).save(tmp_path / "y.png")
-    outcome = reconstruct(*camera.given("mask"), "measurement=y.png", *SHORT)
-    assert outcome.status == 0, outcome.err
+    outcome = reconstruct(*camera.given("mask"), "measurement=y.png", *SHORT).ok()
     assert "none above 3564: of a camera of 12 bits? then set bits=12" in outcome.out
 
 
@@ -110,14 +106,8 @@ def test_clipped_at_any_level(cube, frame, results):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (
-            ["dark=200"],
-            "dark: expected a level below the frame's largest value, 0.05438, got 200",
-        ),
-        (
-            ["saturation=4095"],
-            "saturation: expected a level in the unit of the frame, 0 to 1, got",
-        ),
+        (["dark=200"], "dark: expected a level below the frame's largest value, 0.05438, got 200"),
+        (["saturation=4095"], "saturation: expected a level in the unit of the frame, 0 to 1, got"),
         (["bits=12", "dark=5000"], "dark: expected a level below the frame's largest value, 3564"),
         (["bits=12", "dark=2500"], "measurement: expected light, its mean is -"),
         (["bits=12", "saturation=65535"], "saturation: expected a level in the unit of the frame"),

@@ -1,7 +1,5 @@
 """What a shell sees: one name for all commands, versions, completion."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -62,14 +60,6 @@ def test_a_command_behind_the_one_name_gets_its_own(call, monkeypatch):
 
 def test_a_command_behind_the_one_name_is_the_same(call, show):
     assert call("camera", "--help")[1].out == show("--help").out
-
-
-@pytest.mark.slow
-def test_no_command_is_imported_for_the_help():
-    code = "import sys; sys.argv = ['cassi']; from cassi.__main__ import main; main(); "
-    code += "print([m for m in ('hydra', 'lightning') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize(

@@ -15,24 +15,14 @@ from cassi.solvers import ADMM, Solver
 from cassi.solvers.heldout import measure_heldout
 from cassi.systems import DDCassi, SDCassi
 
-BANDS, SIDE = 8, 112
+BANDS, HEIGHT, WIDTH = 8, 112, 112
 TRUE = Geometry((0.4, -0.3), 0.1, variance=0.3)
 
 
 @pytest.fixture(scope="module")
 def camera():
-    mask = torch.rand(SIDE, SIDE, generator=torch.Generator().manual_seed(0)).round()
+    mask = torch.rand(HEIGHT, WIDTH, generator=torch.Generator().manual_seed(0)).round()
     return SDCassi(mask, BANDS, step=2)
-
-
-@pytest.fixture(scope="module")
-def scene():
-    """Smooth spectra, two of them beside an edge."""
-    rows, columns = torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij")
-    bands = torch.linspace(0, 1, BANDS).view(-1, 1, 1)
-    left = 0.3 + 0.4 * bands + 0.2 * torch.sin(columns / 25)
-    right = 0.8 - 0.5 * bands + 0.2 * torch.cos(rows / 30)
-    return torch.where(columns < 50, left, right)[None]
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +81,8 @@ def test_is_taken_only_if_it_predicts_better(camera, scene):
 @pytest.mark.parametrize(
     "system",
     [
-        DDCassi(torch.rand(SIDE, SIDE), BANDS, step=2),
-        SDCassi(torch.rand(2, 1, 1, SIDE, SIDE), BANDS, step=2),
+        DDCassi(torch.rand(HEIGHT, WIDTH), BANDS, step=2),
+        SDCassi(torch.rand(2, 1, 1, HEIGHT, WIDTH), BANDS, step=2),
         SDCassi(torch.rand(24, 24), BANDS, step=2),
     ],
     ids=["two dispersers", "a mask per sample", "few windows"],

@@ -6,7 +6,7 @@ import torch
 import cassi
 from cassi.calibration import Frame, fit_geometry, fit_light, refine_mask
 from cassi.calibration.geometry import Geometry
-from cassi.calibration.heldout import HeldOut
+from cassi.calibration.heldout import WithheldPixels
 from cassi.calibration.windows import Windows
 from cassi.systems import SDCassi
 
@@ -53,7 +53,7 @@ def test_in_pixels_held_out(bench):
     camera, y, good = bench
     errors = []
     for value in _values(y, good):
-        held = HeldOut(
+        held = WithheldPixels(
             value,
             camera,
             lambda y, system, start: system.pinv(y),
@@ -62,7 +62,7 @@ def test_in_pixels_held_out(bench):
             pixels=10**6,
             good=good,
         )
-        assert not bool((held.seen & ~good).any())
+        assert not bool((held.given & ~good).any())
         found = held.predict(Geometry((0.2, 0.0), 0.0, (0.0,)))
         errors.append((found.error, found.residual))
     assert errors[0][0] == errors[1][0]

@@ -13,6 +13,7 @@ from cassi.camera_search import by_solver
 from cassi.metrics import psnr
 from cassi.systems import SDCassi
 from scripts.benchmarks.fine_twin import FineTwin, enlarged
+from tests.shared import smooth_scene
 
 SHAPE, BANDS = (112, 128), 8
 KEYS = ("down", "right", "dispersion", "dispersion_2")
@@ -20,16 +21,7 @@ KEYS = ("down", "right", "dispersion", "dispersion_2")
 
 @pytest.fixture(scope="module")
 def scene():
-    """Smooth spectra: two beside an edge, and a disk of a third; `(8, 4·112, 4·128)`."""
-    rows, columns = torch.meshgrid(torch.arange(112.0), torch.arange(128.0), indexing="ij")
-    bands = torch.linspace(0, 1, BANDS).view(-1, 1, 1)
-    left = 0.3 + 0.4 * bands + 0.2 * torch.sin(columns / 25)
-    right = 0.8 - 0.5 * bands + 0.2 * torch.cos(rows / 30)
-    disk = (rows - 40) ** 2 + (columns - 70) ** 2 < 400
-    cube = torch.where(
-        disk, 0.9 - 0.8 * (bands - 0.5).abs(), torch.where(columns < 60, left, right)
-    )
-    return enlarged(cube[None], SHAPE, BANDS)
+    return enlarged(smooth_scene(BANDS, *SHAPE, disk=True), SHAPE, BANDS)
 
 
 @pytest.mark.parametrize("step", [-1.5, 2.0])

@@ -13,17 +13,18 @@ from cassi.calibration import (
     PARAMETERS,
     Frame,
     Geometry,
-    HeldOut,
+    WithheldPixels,
     calibrate,
     moved_camera,
 )
-from cassi.calibration.calibrate import _FITTED
+from cassi.calibration.calibrate import FITTED
 from cassi.calibration.geometry import placed
 from cassi.calibration.heldout import brightest_lines
 from cassi.calibration.refine import refine, slopes
 from cassi.camera_search import by_solver
 from cassi.systems import SDCassi
 from cassi.systems.masks import blur_mask, move_mask
+from tests.shared import smooth_scene
 
 BANDS, HEIGHT, WIDTH = 8, 96, 112
 SHIFTED = Geometry((0.4, -0.3))
@@ -38,15 +39,7 @@ def camera():
 
 @pytest.fixture(scope="module")
 def scene():
-    """Smooth spectra: two beside an edge, and a disk of a third."""
-    rows, columns = torch.meshgrid(torch.arange(HEIGHT), torch.arange(WIDTH), indexing="ij")
-    bands = torch.linspace(0, 1, BANDS).view(-1, 1, 1)
-    left = 0.3 + 0.4 * bands + 0.2 * torch.sin(columns / 25)
-    right = 0.8 - 0.5 * bands + 0.2 * torch.cos(rows / 30)
-    disk = (rows - 40) ** 2 + (columns - 70) ** 2 < 400
-    return torch.where(
-        disk, 0.9 - 0.8 * (bands - 0.5).abs(), torch.where(columns < 50, left, right)
-    )[None]
+    return smooth_scene(BANDS, HEIGHT, WIDTH, disk=True)
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +142,7 @@ def test_of_a_large_frame_the_brightest_lines_are_taken(axis):
 
 def test_a_strip_predicts_as_the_frame_does(camera, scene, reconstruct):
     y = moved_camera(camera, SHIFTED)(scene)
-    held = HeldOut(y, camera, reconstruct, share=_FITTED, seed=0, pixels=64 * y.shape[-1])
+    held = WithheldPixels(y, camera, reconstruct, share=FITTED, seed=0, pixels=64 * y.shape[-1])
     start, stop = held.lines
     assert stop - start == 64
     right, wrong = held.predict(SHIFTED), held.predict(Geometry())
@@ -161,7 +154,7 @@ def test_a_strip_predicts_as_the_frame_does(camera, scene, reconstruct):
 def test_the_same_pixels_are_withheld_again(camera, scene, reconstruct):
     y = camera(scene)
     a, b, c = (
-        HeldOut(y, camera, reconstruct, share=0.1, seed=seed, pixels=10**6).seen
+        WithheldPixels(y, camera, reconstruct, share=0.1, seed=seed, pixels=10**6).given
         for seed in (0, 0, 1)
     )
     assert torch.equal(a, b)
@@ -170,9 +163,9 @@ def test_the_same_pixels_are_withheld_again(camera, scene, reconstruct):
 
 def test_steps_lead_to_the_truth(camera, scene, reconstruct):
     y = moved_camera(camera, SHIFTED)(scene)
-    held = HeldOut(y, camera, reconstruct, share=_FITTED, seed=0, pixels=10**6)
+    held = WithheldPixels(y, camera, reconstruct, share=FITTED, seed=0, pixels=10**6)
     start = Geometry((0.3, -0.2))
-    found = refine(held, start, ("down", "right"), held.predict(start).cube, 3)
+    found = refine(held, start, ("down", "right"), held.predict(start).cube)
     estimate = found.solve(("down", "right"))
     assert estimate.geometry.shift == pytest.approx(SHIFTED.shift, abs=0.02)
     back = found.solve(("down",), fixed=("right",))
@@ -181,7 +174,7 @@ def test_steps_lead_to_the_truth(camera, scene, reconstruct):
 
 def test_what_is_never_seen_has_no_slope(camera, scene, reconstruct):
     y = camera(scene)
-    held = HeldOut(y, camera, reconstruct, share=_FITTED, seed=0, pixels=10**6)
+    held = WithheldPixels(y, camera, reconstruct, share=FITTED, seed=0, pixels=10**6)
     found = slopes(held, Geometry(), ("down",), held.predict(Geometry()).cube)
     assert found.extended(held, ()) is found
     assert math.isfinite(found.solve(("down",)).errors["down"])

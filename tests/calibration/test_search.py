@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cassi.calibration import Frame, Geometry, fit_geometry, objective, search_start
+from cassi.calibration import Frame, Geometry, PlainScenes, search_start
 from cassi.evaluation import Twin
 from cassi.systems import SDCassi
 
@@ -31,10 +31,9 @@ def test_the_search_leads_to_the_true_place(bench):
     best, *others = search_start(frames, system, Geometry(), 3)
     for value, true in zip(best.values(), TRUE.values(), strict=True):
         assert value == pytest.approx(true, abs=0.3)
-    assert all(
-        objective(frames, system, best) <= objective(frames, system, place) for place in others
-    )
-    fit = fit_geometry(frames, system, best)
+    scenes = PlainScenes(frames, system)
+    assert all(scenes.objective(best) <= scenes.objective(place) for place in others)
+    fit = scenes.fit(best)
     assert fit.geometry.values() == pytest.approx(TRUE.values(), abs=0.05)
 
 

@@ -1,5 +1,6 @@
 """What several tests of files share."""
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -14,7 +15,6 @@ def cube():
 @pytest.fixture
 def save_hdf5_as_matlab():
     """Writes a v7.3 file as MATLAB does: a text header of 512 bytes, axes reversed."""
-    h5py = pytest.importorskip("h5py")
 
     def save(path, **arrays):
         with h5py.File(path, "w", userblock_size=512) as file:

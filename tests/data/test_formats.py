@@ -2,11 +2,15 @@
 
 import json
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
+import rasterio
+import rsciio.hspy as rsciio
+import tifffile
 import torch
+import xarray
+import zarr
 
 from cassi.data import io
 from cassi.data.formats.labelled import letters
@@ -36,7 +40,6 @@ def test_envi_header(tmp_path):
 
 
 def test_gdal_finds_the_bands(tmp_path):
-    rasterio = pytest.importorskip("rasterio")
     io.write_cube(tmp_path / "a.hdr", CUBE, NM)
     with rasterio.open(tmp_path / "a.img") as image:
         assert image.descriptions[0].startswith("453.5 nm")
@@ -71,8 +74,6 @@ def test_pixels_without_a_value(tmp_path):
 
 
 def test_widths_of_bands(tmp_path):
-    xarray = pytest.importorskip("xarray")
-    pytest.importorskip("zarr")
     io.write_cube(tmp_path / "a.zarr", CUBE, NM, fwhm=range(1, 6))
     assert xarray.open_zarr(tmp_path / "a.zarr")["fwhm"].values.tolist() == [1, 2, 3, 4, 5]
     assert io.load_cube(tmp_path / "a.zarr").wavelengths == NM
@@ -90,8 +91,6 @@ def test_widths_of_bands(tmp_path):
 
 
 def test_xarray_finds_names_and_units(tmp_path):
-    xarray = pytest.importorskip("xarray")
-    pytest.importorskip("zarr")
     for name in ("a.zarr", "a.nc"):
         io.write_cube(tmp_path / name, CUBE, NM)
         engine = "zarr" if name == "a.zarr" else "h5netcdf"
@@ -108,8 +107,6 @@ def test_xarray_finds_names_and_units(tmp_path):
 @pytest.mark.parametrize("name", ["a.nc", "classic.nc", "a.zarr", "two.zarr"])
 def test_what_xarray_writes(tmp_path, name):
     """Other names, orders, units and packings, and the formats it knows."""
-    xarray = pytest.importorskip("xarray")
-    pytest.importorskip("zarr")
     counts = (CUBE * 1000).round().to(torch.int16).numpy()
     array = xarray.DataArray(counts.transpose(1, 2, 0), dims=("lat", "lon", "band"))
     reversed_um = ("band", [nm / 1000 for nm in NM], {"units": "um"})
@@ -127,7 +124,6 @@ def test_what_xarray_writes(tmp_path, name):
 
 
 def test_missing_values_are_refused(tmp_path):
-    xarray = pytest.importorskip("xarray")
     array = xarray.DataArray(CUBE.numpy(), dims=("wavelength", "y", "x"), name="cube")
     array = array.where(array > 0.5)
     array.encoding["_FillValue"] = np.float32(-1)
@@ -142,7 +138,6 @@ def test_names_of_dimensions():
 
 
 def test_even_wavelengths_are_an_even_axis_of_hyperspy(tmp_path):
-    rsciio = pytest.importorskip("rsciio.hspy")
     io.write_cube(tmp_path / "a.hspy", CUBE, [400.0, 410.0, 420.0, 430.0, 440.0])
     axis = rsciio.file_reader(str(tmp_path / "a.hspy"))[0]["axes"][2]
     told = [axis[name] for name in ("_type", "offset", "scale", "units", "name", "navigate")]
@@ -151,7 +146,6 @@ def test_even_wavelengths_are_an_even_axis_of_hyperspy(tmp_path):
 
 
 def test_channels_of_ome_have_names(tmp_path):
-    tifffile = pytest.importorskip("tifffile")
     io.write_cube(tmp_path / "a.ome.tif", CUBE, NM)
     with tifffile.TiffFile(tmp_path / "a.ome.tif") as file:
         assert file.series[0].axes == "CYX"
@@ -166,7 +160,7 @@ def test_channels_of_ome_have_names(tmp_path):
     assert io.load_cube(tmp_path / "c.tif").wavelengths is None
 
 
-def _save_tiff(path: Path, values: np.ndarray, bits: int, photometric: int = 1) -> None:
+def _save_tiff(path, values, bits, photometric=1):
     """Write one page of pixels without gaps, as cameras do."""
     height, width = values.shape
     single = (values[..., None] >> np.arange(bits)[::-1]) & 1
@@ -252,7 +246,6 @@ class TestHostileStores:
 
     @pytest.fixture
     def store(self, tmp_path):
-        zarr = pytest.importorskip("zarr")
         size = {"shape": (5, 7, 4), "chunks": (5, 7, 4), "dimension_names": ("band", "y", "x")}
         array = zarr.create_array(tmp_path / "a.zarr", dtype="f4", **size)
         array[...] = CUBE.numpy()
@@ -276,7 +269,6 @@ class TestHostileStores:
             io.read_cube(store)
 
     def test_pickles_of_version_2(self, tmp_path):
-        pytest.importorskip("zarr")
         folder = tmp_path / "a.zarr"
         folder.mkdir()
         about = {"zarr_format": 2, "shape": [2, 2, 3], "chunks": [2, 2, 3], "dtype": "|O"}

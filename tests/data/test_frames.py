@@ -312,10 +312,7 @@ def test_the_chain_undoes_a_sensor(snapshot, save):
         ({"dark": 200}, "dark: expected a level below the frame's largest value, 0.9.*, got 200$"),
         ({"dark": 0.9}, "expected light, its mean is -0.4.* set dark to the level of a frame"),
         ({"dark": -math.inf}, "dark: expected"),
-        (
-            {"bits": 12},
-            "as bits=12 says, got fractions up to 0.9.*; leave bits=null",
-        ),
+        ({"bits": 12}, "as bits=12 says, got fractions up to 0.9.*; leave bits=null"),
         ({"bits": 0}, "bits: expected a whole number from 1 to 24, got 0"),
         ({"bits": True}, "bits: expected a whole number"),
         ({"bad_pixels": True}, "bad_pixels: expected a file, .*, got True"),

@@ -5,17 +5,15 @@ import struct
 import zipfile
 import zlib
 
+import h5py
 import numpy as np
 import pytest
+import scipy.io as scipy_io
+import tifffile
 import torch
 
 from cassi.data import formats, io, manifest
 from cassi.data.scenes import load_scene
-
-h5py = pytest.importorskip("h5py")
-tifffile = pytest.importorskip("tifffile")
-
-scipy_io = pytest.importorskip("scipy.io")
 
 NM = (453.5, 457.5, 462.0, 466.125, 471.5)
 HUGE = 10**13  # bytes

@@ -43,7 +43,6 @@ def test_large_cubes_are_interpolated_in_parts():
     torch.testing.assert_close(got, resample(cube, [450, 500, 650], wanted))
     cube.requires_grad_()
     to_wavelengths(cube, [450, 500, 650], [475.0]).sum().backward()
-    assert cube.grad is not None
     torch.testing.assert_close(cube.grad[:, 0, 0], torch.tensor([0.5, 0.5, 0.0]))
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tifffile
 import torch
 from PIL import Image
 from scipy.io import savemat
@@ -109,7 +110,6 @@ def test_tiff_states_its_wavelengths(tmp_path):
 
 
 def test_integers_without_full_scale_are_counts(tmp_path):
-    tifffile = pytest.importorskip("tifffile")
     levels = np.random.default_rng(0).integers(0, 4096, (3, 6, 5)).astype(np.uint16)
     tifffile.imwrite(tmp_path / "a.tif", levels, photometric="minisblack")
     assert load_scene(tmp_path / "a.tif", BANDS).cube.max() == 1

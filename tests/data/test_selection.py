@@ -1,14 +1,14 @@
 """Which array of a file is read, how its axes, wavelengths and scale are understood."""
 
+import h5py
 import numpy as np
 import pytest
+import scipy.io as scipy_io
+import tifffile
 import torch
+from spectral.io import envi
 
 from cassi.data import io
-
-h5py = pytest.importorskip("h5py")
-tifffile = pytest.importorskip("tifffile")
-scipy_io = pytest.importorskip("scipy.io")
 
 NM = (453.5, 457.5, 462.0, 466.125, 471.5)
 RNG = np.random.default_rng(0)
@@ -26,9 +26,8 @@ def test_matlab73_means_the_same_axes_as_v5(tmp_path, save_hdf5_as_matlab):
 
 
 def test_plain_hdf5_named_mat_keeps_its_axes(tmp_path):
-    array = np.random.default_rng(0).random((3, 6, 7))
     with h5py.File(tmp_path / "a.mat", "w") as file:
-        file["img"] = array
+        file["img"] = np.random.default_rng(0).random((3, 6, 7))
     assert io.load_cube(tmp_path / "a.mat").axes == "CHW"
 
 
@@ -194,7 +193,6 @@ def test_tiff_pages_of_other_programs(tmp_path):
 
 @pytest.mark.parametrize("interleave", ["bsq", "bil", "bip"])
 def test_envi_of_other_programs(tmp_path, interleave):
-    envi = pytest.importorskip("spectral.io.envi")
     cube = np.random.default_rng(0).integers(0, 10000, (6, 7, 3)).astype(np.int16)
     micrometres = [w / 1000 for w in NM[2::-1]]
     about = {"wavelength": micrometres, "Wavelength Units": "Micrometers"}

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import xarray
 
 from cassi.data import io
 from cassi.data.formats.stacks import create_stack, open_stack
@@ -36,8 +37,6 @@ def test_a_store_of_many_chunks(tmp_path, monkeypatch):
     assert np.array_equal(io.load_cube(tmp_path / "cube.zarr").data[0].numpy(), x)
     again, _ = open_stack(tmp_path / "cube.zarr")
     assert np.array_equal(again.read(slice(1, 3), slice(7, 22), slice(3, 9)), x[1:3, 7:22, 3:9])
-    xarray = pytest.importorskip("xarray")
-    pytest.importorskip("zarr")
     opened = xarray.open_zarr(tmp_path / "cube.zarr", consolidated=False)["cube"]
     assert np.array_equal(opened.values, x)
     (tmp_path / "cube.zarr/cube/c/1/2/0").unlink()

@@ -1,7 +1,5 @@
 """Cameras that are not quite what they are taken for."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from scipy import ndimage

@@ -1,7 +1,5 @@
 """Records, jobs and tables."""
 
-from __future__ import annotations
-
 import json
 import math
 

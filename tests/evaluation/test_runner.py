@@ -1,7 +1,5 @@
 """Running methods on problems."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Each defect of a twin against its equation, written out; and the truth about the camera."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 import numpy as np

@@ -38,7 +38,6 @@ def test_it_runs(name, capsys):
         assert numbers[1] < numbers[0]
 
 
-@pytest.mark.slow
 def test_calibration_finds_the_shift(capsys):
     nominal, calibrated = run("calibration", size=80)
     assert calibrated > nominal + 0.5

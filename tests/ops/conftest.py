@@ -4,21 +4,17 @@ The camera as a dense matrix, filled element by element; and the pure-torch refe
 which compiled kernels are held against.
 """
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from cassi import ops
 from cassi.ops import (
     _reference,
+    _reference_groups,
     _reference_scan,
     _reference_signal,
     _reference_taps,
@@ -29,14 +25,13 @@ from cassi.ops._library import kernels
 RANK = 3
 # Whose compiled kernels are held against the reference; scripts/checks/gpu.sh says "cuda".
 DEVICE = torch.device(os.environ.get("CASSI_TEST_DEVICE", "cpu"))
-Array = NDArray[np.float64]
 # Sums of products, whose rounding errors are relative to the same sum of absolute values.
 LINEAR = ["forward", "adjoint", "add_adjoint", "mask_adjoint", "ratio_inverse", "gram"]
 LINEAR += ["convolve1d", "correlate1d", "forward_taps", "adjoint_taps", "mask_adjoint_taps"]
 LINEAR += ["forward_subspace", "adjoint_subspace"]
 
 
-def full_mask(mask: Array, batch: int, bands: int) -> Array:  # (B, K, C, H, W)
+def full_mask(mask, batch, bands):  # (B, K, C, H, W)
     """Write out a mask of any accepted shape for every sample, shot and band."""
     if mask.ndim == 2:
         mask = mask[None]
@@ -46,7 +41,7 @@ def full_mask(mask: Array, batch: int, bands: int) -> Array:  # (B, K, C, H, W)
     return np.broadcast_to(mask, (batch, shots, bands, height, width))
 
 
-def camera_matrix(mask: Array, step: int) -> Array:  # (K·H·W', C·H·W)
+def camera_matrix(mask, step):  # (K·H·W', C·H·W)
     """Fill A of one sample from y[k, h, w + o(c)] += m[k, c, h, w] x[c, h, w]."""
     shots, bands, height, width = mask.shape
     wide = width + (bands - 1) * abs(step)
@@ -58,37 +53,38 @@ def camera_matrix(mask: Array, step: int) -> Array:  # (K·H·W', C·H·W)
 
 
 @pytest.fixture(scope="session")
-def camera_matrices() -> Callable[[Array, int, int, int], list[Array]]:
+def camera_matrices():
     """`(mask, batch, bands, step)` → one dense matrix per sample."""
 
-    def build(mask: Array, batch: int, bands: int, step: int) -> list[Array]:
+    def build(mask, batch, bands, step):
         return [camera_matrix(sample, step) for sample in full_mask(mask, batch, bands)]
 
     return build
 
 
 @pytest.fixture(scope="session")
-def full_masks() -> Callable[[Array, int, int], Array]:
+def full_masks():
     """`full_mask`, for tests that loop themselves."""
     return full_mask
 
 
-def reference(name: str) -> Callable[..., Any]:
+def reference(name):
     """Find the pure-torch kernel of an operator."""
-    modules = (_reference, _reference_tv, _reference_signal, _reference_taps, _reference_scan)
+    signal = (_reference_signal, _reference_scan, _reference_groups)
+    modules = (_reference, _reference_tv, _reference_taps, *signal)
     return next(getattr(module, name) for module in modules if hasattr(module, name))
 
 
-def schema(name: str) -> torch.FunctionSchema:
+def schema(name):
     """Return the names of an operator's arguments, among others."""
     return getattr(kernels, name).default._schema
 
 
-def _results(value: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _results(value):
     return (value,) if isinstance(value, Tensor) else value
 
 
-def _scales(name: str, args: list[Any], expected: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _scales(name, args, expected):
     """Estimate what rounding errors of the sums are relative to."""
     tensors = [a for a in args if _is_floating(a)]
     if name in LINEAR:
@@ -100,7 +96,7 @@ def _scales(name: str, args: list[Any], expected: tuple[Tensor, ...]) -> tuple[T
     return tuple(torch.tensor(max(_peak(value), largest)) for value in expected)
 
 
-def _condition(name: str, args: list[Any]) -> float:
+def _condition(name, args):
     """Bound the condition number of G + ρI, which multiplies errors where shots are mixed."""
     named = dict(zip((a.name for a in schema(name).arguments), args, strict=True))
     if "gram" not in named or named["gram"].shape[1] == 1:
@@ -109,16 +105,16 @@ def _condition(name: str, args: list[Any]) -> float:
     return 1.0 + gram.shape[1] * _peak(gram) / max(rho.min().item(), 1e-3)
 
 
-def _is_floating(value: Any) -> bool:
+def _is_floating(value):
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
-def _peak(value: Tensor) -> float:
+def _peak(value):
     finite = value[value.isfinite()].abs()
     return finite.max().item() if finite.numel() else 0.0
 
 
-def _assert_close(name: str, args: tuple[Any, ...], got: tuple[Tensor, ...], ulps: float) -> None:
+def _assert_close(name, args, got, ulps):
     names = [argument.name for argument in schema(name).arguments]
     exact, sums = [], torch.float32
     for argument, value in zip(names, args, strict=True):
@@ -127,7 +123,7 @@ def _assert_close(name: str, args: tuple[Any, ...], got: tuple[Tensor, ...], ulp
             continue
         # The dtype of a gram says which of its eigenvalues are rounding errors.
         exact.append(value if argument == "gram" else value.double())
-        if argument not in ("weight", "rho", "dual", "grad", "taps"):
+        if argument not in ("weight", "threshold", "rho", "dual", "grad", "taps"):
             sums = torch.promote_types(sums, value.dtype)
     expected = _results(reference(name)(*exact))
     for g, e, scale in zip(got, expected, _scales(name, exact, expected), strict=True):
@@ -149,20 +145,20 @@ def _assert_close(name: str, args: tuple[Any, ...], got: tuple[Tensor, ...], ulp
 
 
 @pytest.fixture(scope="session")
-def compiled() -> None:
+def compiled():
     """Skip where there is nothing to compare with the reference."""
     if ops.backend(DEVICE) != "compiled":
         pytest.skip(f"the operators are not compiled for the device {DEVICE}")
 
 
 @pytest.fixture(scope="session")
-def parity(compiled: None) -> Callable[..., tuple[Tensor, ...]]:
+def parity(compiled):
     """`(name, *arguments)` → results, checked against the reference in float64.
 
     Checked as well: the fake kernel foretold shape, dtype and strides, and no argument has changed.
     """
 
-    def run(name: str, *args: Any, ulps: float | None = None) -> tuple[Tensor, ...]:
+    def run(name, *args, ulps=None):
         given = args
         args = tuple(_on_device(value) if isinstance(value, Tensor) else value for value in args)
         tensors = [value for value in args if isinstance(value, Tensor)]
@@ -184,7 +180,7 @@ def parity(compiled: None) -> Callable[..., tuple[Tensor, ...]]:
     return run
 
 
-def _on_device(value: Tensor) -> Tensor:
+def _on_device(value):
     """Move all memory that a tensor is a view of, with what lies around its values."""
     memory = value.untyped_storage()
     moved = memory if DEVICE.type == "cpu" else memory.to(device=DEVICE)
@@ -192,11 +188,11 @@ def _on_device(value: Tensor) -> Tensor:
     return empty.set_(moved, value.storage_offset(), value.shape, value.stride())
 
 
-def _on_meta(value: Tensor) -> Tensor:
+def _on_meta(value):
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 
 
-def damping_per_pixel(shape: tuple[int, ...]) -> Tensor:
+def damping_per_pixel(shape):
     """Return a ρ for each detector pixel, some of which have no influence, float64."""
     generator = torch.Generator().manual_seed(sum(shape))
     rho = 0.1 + torch.rand(shape, generator=generator, dtype=torch.float64)
@@ -205,32 +201,32 @@ def damping_per_pixel(shape: tuple[int, ...]) -> Tensor:
 
 
 @pytest.fixture(scope="session", name="damping_per_pixel")
-def _damping_per_pixel() -> Callable[[tuple[int, ...]], Tensor]:
+def _damping_per_pixel():
     return damping_per_pixel
 
 
 @pytest.fixture(scope="session")
-def camera_arguments() -> Callable[..., list[Any]]:
+def camera_arguments():
     """`(name, ...)` → arguments of one of the camera's operators, by the names in its schema.
 
     With `rho="pixels"` there is a ρ for each detector pixel.
     """
 
     def build(
-        name: str,
-        size: tuple[int, int, int, int] = (2, 5, 9, 33),
-        step: int = 2,
-        shots: int = 1,
-        samples: int = 1,
-        mask_bands: int = 1,
-        dtypes: tuple[torch.dtype, torch.dtype, torch.dtype] = (torch.float32,) * 3,
-        rho: tuple[float, ...] | str = (0.1,),
-    ) -> list[Any]:
+        name,
+        size=(2, 5, 9, 33),
+        step=2,
+        shots=1,
+        samples=1,
+        mask_bands=1,
+        dtypes=(torch.float32,) * 3,
+        rho=(0.1,),
+    ):
         batch, bands, height, width = size
         wide = _reference.detector_width(width, bands, step)
         generator = torch.Generator().manual_seed(batch + 3 * bands + 5 * height + 7 * width)
 
-        def rand(*shape: int) -> Tensor:
+        def rand(*shape):
             return torch.rand(shape, generator=generator, dtype=torch.float64)
 
         cube, measurement, transmission = dtypes

@@ -1,18 +1,12 @@
 """Compiled total variation against its reference: sizes, sweeps, duals, layouts, dtypes."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from functools import partial
 
 import pytest
 import torch
 from shared import rand
-from torch import Tensor
 
 from cassi import ops
-
-Parity = Callable[..., tuple[Tensor, ...]]
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 ITERATIONS = [0, 1, 2, 5, 8, 9, 20]  # a sweep takes eight at most
@@ -23,13 +17,13 @@ every_norm = pytest.mark.parametrize("norm", range(3), ids=ops.NORMS)
 _rand = partial(rand, low=-0.3, dtype=torch.float32)
 
 
-def _dual(batch: int, bands: int, height: int, width: int) -> Tensor:
+def _dual(batch, bands, height, width):
     return 0.1 * _rand(batch, 2, bands, height, width)
 
 
 @every_norm
 @pytest.mark.parametrize("iterations", ITERATIONS)
-def test_sizes_and_sweeps(iterations: int, norm: int, parity: Parity) -> None:
+def test_sizes_and_sweeps(iterations, norm, parity):
     for size in SIZES:
         x, weight = _rand(*size), torch.linspace(0.05, 0.3, size[0])
         parity("tv_prox", x, weight, iterations, norm)
@@ -39,7 +33,7 @@ def test_sizes_and_sweeps(iterations: int, norm: int, parity: Parity) -> None:
 
 @every_norm
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_several_column_tiles(dtype: torch.dtype, norm: int, parity: Parity) -> None:
+def test_several_column_tiles(dtype, norm, parity):
     for iterations, bands, width in ((8, 1, 3301), (8, 3, 1103), (9, 2, 1700)):
         x = _rand(1, bands, 4, width, dtype=dtype)
         parity("tv_prox", x, torch.tensor([0.1]), iterations, norm)
@@ -47,7 +41,7 @@ def test_several_column_tiles(dtype: torch.dtype, norm: int, parity: Parity) -> 
 
 
 @every_norm
-def test_many_bands(norm: int, parity: Parity) -> None:
+def test_many_bands(norm, parity):
     """Tiles of all bands are narrow where one norm is theirs, or lie side by side in memory."""
     x = _rand(1, 28, 9, 135)
     for cube in (x, x.contiguous(memory_format=torch.channels_last)):
@@ -58,7 +52,7 @@ def test_many_bands(norm: int, parity: Parity) -> None:
 @every_norm
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("other", DTYPES)
-def test_mixed_dtypes(dtype: torch.dtype, other: torch.dtype, norm: int, parity: Parity) -> None:
+def test_mixed_dtypes(dtype, other, norm, parity):
     x = _rand(2, 3, 9, 21, dtype=dtype)
     weight = torch.tensor([0.125, 0.25], dtype=other)
     parity("tv_prox", x, weight, 5, norm)
@@ -67,7 +61,7 @@ def test_mixed_dtypes(dtype: torch.dtype, other: torch.dtype, norm: int, parity:
 
 
 @every_norm
-def test_layouts(norm: int, parity: Parity) -> None:
+def test_layouts(norm, parity):
     x, dual = _rand(2, 3, 9, 21), _dual(2, 3, 9, 21)
     weight = torch.tensor([0.1, 0.2, 0.3, 0.4])[::2]
     views = {
@@ -84,7 +78,7 @@ def test_layouts(norm: int, parity: Parity) -> None:
 
 
 @every_norm
-def test_weights(norm: int, parity: Parity) -> None:
+def test_weights(norm, parity):
     x = _rand(3, 2, 9, 21)
     for weight in ([0.0], [0.0, 1e-3, 10.0], [float("inf")], [1e-38, 1e38, 0.1]):
         (u,) = parity("tv_prox", x, torch.tensor(weight), 9, norm)
@@ -96,7 +90,7 @@ def test_weights(norm: int, parity: Parity) -> None:
 
 
 @every_norm
-def test_flat_images_stay(norm: int, parity: Parity) -> None:
+def test_flat_images_stay(norm, parity):
     for value in (0.0, 0.7, 1e-30, 1e15):
         x = torch.full((1, 2, 9, 21), value)
         (u,) = parity("tv_prox", x, torch.tensor([0.1]), 9, norm)
@@ -107,7 +101,7 @@ def test_flat_images_stay(norm: int, parity: Parity) -> None:
 @pytest.mark.parametrize("iterations", [1, 5, 9])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.usefixtures("compiled")
-def test_what_is_not_a_number_stays_near(iterations: int, value: float, norm: int) -> None:
+def test_what_is_not_a_number_stays_near(iterations, value, norm):
     """One iteration looks one pixel further."""
     kernels = torch.ops.cassi
     x, dual, weight = _rand(2, 3, 40, 50), _dual(2, 3, 40, 50), torch.tensor([0.1])

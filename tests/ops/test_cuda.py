@@ -1,10 +1,6 @@
 """The CUDA kernels against those of the CPU."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,23 +26,23 @@ SIZES = [
 ]
 
 
-def _moved(args: list[Any], device: torch.device | str = "cuda") -> list[Any]:
+def _moved(args, device="cuda"):
     return [value.to(device) if isinstance(value, Tensor) else value for value in args]
 
 
-def _tuple(results: Any) -> tuple[Tensor, ...]:
+def _tuple(results):
     return results if isinstance(results, tuple) else (results,)
 
 
-def _equal(results: Any, others: Any) -> bool:
+def _equal(results, others):
     return all(map(torch.equal, _tuple(results), _tuple(others)))
 
 
-def _channels_last(value: Tensor) -> Tensor:
+def _channels_last(value):
     return value.movedim(1, -1).contiguous().movedim(-1, 1) if value.ndim > 1 else value
 
 
-def _compare(name: str, args: list[Any], layout: Callable[[Tensor], Tensor] = lambda t: t) -> None:
+def _compare(name, args, layout=lambda t: t):
     kernel = getattr(kernels, name)
     args = [layout(value) if isinstance(value, Tensor) else value for value in args]
     expected, got, again = kernel(*args), kernel(*_moved(args)), kernel(*_moved(args))
@@ -63,17 +59,7 @@ def _compare(name: str, args: list[Any], layout: Callable[[Tensor], Tensor] = la
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("rho", [(0.1,), "pixels"])
-def test_camera(
-    camera_arguments: Callable[..., list[Any]],
-    name: str,
-    size: tuple[int, int, int, int],
-    step: int,
-    shots: int,
-    samples: int | None,
-    mask_bands: int | None,
-    dtype: torch.dtype,
-    rho: Any,
-) -> None:
+def test_camera(camera_arguments, name, size, step, shots, samples, mask_bands, dtype, rho):
     arguments = camera_arguments(
         name, size, step, shots, samples or size[0], mask_bands or size[1], (dtype,) * 3, rho
     )
@@ -84,7 +70,7 @@ def test_camera(
 @pytest.mark.parametrize("norm", range(3))
 @pytest.mark.parametrize("iterations", [0, 1, 5, 20])
 @pytest.mark.parametrize("shape", [(2, 3, 40, 70), (1, 28, 9, 5), (1, 1, 1, 1)])
-def test_tv_prox(norm: int, iterations: int, shape: tuple[int, ...]) -> None:
+def test_tv_prox(norm, iterations, shape):
     x, weight = torch.rand(shape), torch.tensor([0.1])
     dual = 0.05 * torch.rand(shape[0], 2, *shape[1:])
     _compare("tv_prox", [x, weight, iterations, norm])
@@ -94,7 +80,7 @@ def test_tv_prox(norm: int, iterations: int, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("taps", [1, 2, 4])
 @pytest.mark.parametrize("shots", [1, 3])
-def test_taps(dtype: torch.dtype, taps: int, shots: int) -> None:
+def test_taps(dtype, taps, shots):
     batch, bands, height, width, detector = 2, 5, 9, 33, 41
     x, y = torch.rand(batch, bands, height, width), torch.rand(batch, shots, height, detector)
     weights = torch.rand(batch, bands, taps)
@@ -116,13 +102,15 @@ def test_taps(dtype: torch.dtype, taps: int, shots: int) -> None:
         _compare("band_solve", [y, gram, damping])
 
 
-def test_signal() -> None:
+def test_signal():
     a, v = torch.rand(5, 300), torch.rand(5, 7)
     _compare("convolve1d", [a, v])
     _compare("correlate1d", [a, v])
     features, points = torch.rand(9, 8, 5), 2 * torch.rand(9, 3) - 1
     _compare("trilinear", [features, points])
     _compare("trilinear_backward", [torch.rand(9, 5), features, points])
+    groups = torch.randint(0, 600, (2, 300, 24))
+    _compare("shrink_groups", [torch.rand(2, 8, 20, 30), groups, torch.tensor([0.5, 1.0]), 4])
     u, of_states, rates = torch.rand(2, 130, 37), torch.rand(2, 130, 16), -torch.rand(1, 37, 16)
     _compare("selective_scan", [u, u, rates, of_states, of_states])
     _compare("selective_scan_backward", [u, u, u, rates, of_states, of_states])
@@ -130,7 +118,7 @@ def test_signal() -> None:
 
 @every_op
 @pytest.mark.parametrize("shots", [1, 3, 5])
-def test_graph_capture(camera_arguments: Callable[..., list[Any]], name: str, shots: int) -> None:
+def test_graph_capture(camera_arguments, name, shots):
     """A captured call reads what its tensors hold when the graph is replayed."""
     args = _moved(camera_arguments(name, (2, 28, 5, 64), 2, shots))
     kernel = getattr(kernels, name)
@@ -150,7 +138,7 @@ def test_graph_capture(camera_arguments: Callable[..., list[Any]], name: str, sh
 
 
 @every_op
-def test_side_stream(camera_arguments: Callable[..., list[Any]], name: str) -> None:
+def test_side_stream(camera_arguments, name):
     """A call is queued on the current stream, behind what is to fill its tensors there."""
     args = _moved(camera_arguments(name, (2, 28, 5, 64), 2))
     expected = getattr(kernels, name)(*args)
@@ -168,7 +156,7 @@ def test_side_stream(camera_arguments: Callable[..., list[Any]], name: str) -> N
 
 
 @every_op
-def test_second_device(camera_arguments: Callable[..., list[Any]], name: str) -> None:
+def test_second_device(camera_arguments, name):
     """On the device of the tensors, whichever is current; each has its limit of shared memory."""
     if torch.cuda.device_count() < 2:
         pytest.skip("there is one CUDA device")
@@ -182,13 +170,13 @@ def test_second_device(camera_arguments: Callable[..., list[Any]], name: str) ->
             torch.testing.assert_close(result.cpu(), other.cpu())
 
 
-def test_two_host_threads(camera_arguments: Callable[..., list[Any]]) -> None:
+def test_two_host_threads(camera_arguments):
     """Each with a stream; neither lowers the limit of shared memory that the other has raised."""
     calls = [_moved(camera_arguments("data_step", (1, 28, 1, w), 0)) for w in (460, 700, 1100)]
     expected = [kernels.data_step(*args).cpu() for args in calls]
     torch.cuda.synchronize()
 
-    def call(k: int) -> bool:
+    def call(k):
         with torch.cuda.stream(torch.cuda.Stream()):
             return torch.equal(kernels.data_step(*calls[k % 3]).cpu(), expected[k % 3])
 
@@ -196,7 +184,7 @@ def test_two_host_threads(camera_arguments: Callable[..., list[Any]]) -> None:
         assert all(pool.map(call, range(60)))
 
 
-def test_random_calls() -> None:
+def test_random_calls():
     """Those of scripts/checks/fuzz_ops.py that fit, against the kernels of the CPU."""
     compared = 0
     for seed in range(300):

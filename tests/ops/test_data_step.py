@@ -1,14 +1,9 @@
 """gram_solve and data_step against dense linear algebra."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
 from shared import rand
-from torch import Tensor
 
 from cassi import ops
 
@@ -23,10 +18,9 @@ MASKS = {
 }
 every_mask = pytest.mark.parametrize("shape", MASKS.values(), ids=MASKS.keys())
 every_step = pytest.mark.parametrize("step", [2, -1, 0, 6])
-Matrices = Callable[[np.ndarray, int, int, int], list[np.ndarray]]
 
 
-def _problem(shape: tuple[int, ...], step: int) -> tuple[Tensor, Tensor, Tensor]:
+def _problem(shape, step):
     """A mask with dark pixels, an estimate v and a measurement, for a batch of two."""
     mask = rand(*shape) + 0.1
     mask[..., 0, 1] = 0
@@ -35,7 +29,7 @@ def _problem(shape: tuple[int, ...], step: int) -> tuple[Tensor, Tensor, Tensor]
     return mask, v, rand(2, shots, HEIGHT, WIDTH + (BANDS - 1) * abs(step), seed=1)
 
 
-def _close(actual: Tensor, expected: np.ndarray, tolerance: float = 1e-9) -> None:
+def _close(actual, expected, tolerance=1e-9):
     atol = tolerance * max(1.0, np.abs(expected).max())
     wanted = torch.from_numpy(expected).reshape(actual.shape)
     torch.testing.assert_close(actual, wanted, rtol=0, atol=atol)
@@ -44,9 +38,7 @@ def _close(actual: Tensor, expected: np.ndarray, tolerance: float = 1e-9) -> Non
 @every_mask
 @every_step
 @pytest.mark.parametrize("rho", [0.0, 0.3])
-def test_both_solve_their_dense_systems(
-    shape: tuple[int, ...], step: int, rho: float, camera_matrices: Matrices
-) -> None:
+def test_both_solve_their_dense_systems(shape, step, rho, camera_matrices):
     mask, v, y = _problem(shape, step)
     matrices = camera_matrices(mask.numpy(), 2, BANDS, step)
     gram = ops.gram(mask, BANDS, step)
@@ -67,7 +59,7 @@ def test_both_solve_their_dense_systems(
 
 @every_mask
 @every_step
-def test_zero_rho_projects(shape: tuple[int, ...], step: int, camera_matrices: Matrices) -> None:
+def test_zero_rho_projects(shape, step, camera_matrices):
     mask, v, _ = _problem(shape, step)
     y = ops.forward(rand(*v.shape, seed=2), mask, step)  # in the range of A
     x = ops.data_step(v, y, mask, step)
@@ -80,7 +72,7 @@ def test_zero_rho_projects(shape: tuple[int, ...], step: int, camera_matrices: M
 
 
 @every_mask
-def test_known_gram_and_unbatched_and_per_sample_rho(shape: tuple[int, ...]) -> None:
+def test_known_gram_and_unbatched_and_per_sample_rho(shape):
     mask, v, y = _problem(shape, 2)
     rho = torch.tensor([0.0, 0.7], dtype=torch.float64)
     x = ops.data_step(v, y, mask, 2, rho)
@@ -98,13 +90,7 @@ def test_known_gram_and_unbatched_and_per_sample_rho(shape: tuple[int, ...]) -> 
 @every_mask
 @every_step
 @pytest.mark.parametrize("samples", [1, 2])
-def test_one_rho_per_detector_pixel(
-    shape: tuple[int, ...],
-    step: int,
-    samples: int,
-    camera_matrices: Matrices,
-    damping_per_pixel: Callable[[tuple[int, ...]], Tensor],
-) -> None:
+def test_one_rho_per_detector_pixel(shape, step, samples, camera_matrices, damping_per_pixel):
     """Noise of another variance in each pixel; rows of A without influence are removed."""
     mask, v, y = _problem(shape, step)
     rho = damping_per_pixel((samples, *y.shape[1:]))
@@ -122,9 +108,7 @@ def test_one_rho_per_detector_pixel(
 
 
 @every_mask
-def test_pixels_without_influence_leave_the_projection_of_the_others(
-    shape: tuple[int, ...], camera_matrices: Matrices
-) -> None:
+def test_pixels_without_influence_leave_the_projection_of_the_others(shape, camera_matrices):
     mask, v, y = _problem(shape, 2)
     absent = rand(*y.shape[1:], seed=5) < 0.3
     rho = torch.zeros(y.shape[1:], dtype=y.dtype).masked_fill(absent, torch.inf)
@@ -141,9 +125,7 @@ def test_pixels_without_influence_leave_the_projection_of_the_others(
 
 @every_mask
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_one_value_spread_over_all_pixels_gives_the_same_bits(
-    shape: tuple[int, ...], dtype: torch.dtype
-) -> None:
+def test_one_value_spread_over_all_pixels_gives_the_same_bits(shape, dtype):
     mask, v, y = (value.to(dtype) for value in _problem(shape, 2))
     gram = ops.gram(mask, BANDS, 2)
     for rho in (torch.tensor([0.0]), torch.tensor([0.3]), torch.tensor([0.2, 0.7])):
@@ -156,7 +138,7 @@ def test_one_value_spread_over_all_pixels_gives_the_same_bits(
                 assert torch.equal(ops.data_step(v, y, mask, 2, spread[0]), x)
 
 
-def test_gram_is_believed() -> None:
+def test_gram_is_believed():
     """A gram that was passed is used: with a quarter of it the correction is four times as long."""
     mask, v, y = _problem((HEIGHT, WIDTH), 2)
     gram = ops.gram(mask, BANDS, 2)
@@ -166,9 +148,7 @@ def test_gram_is_believed() -> None:
 
 @pytest.mark.parametrize("shots", [2, 3])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_equal_shots_give_the_minimum_norm_solution(
-    shots: int, dtype: torch.dtype, camera_matrices: Matrices
-) -> None:
+def test_equal_shots_give_the_minimum_norm_solution(shots, dtype, camera_matrices):
     mask = (rand(1, 1, HEIGHT, WIDTH) + 0.1).expand(shots, -1, -1, -1)
     y = rand(1, shots, HEIGHT, WIDTH + 4)  # inconsistent: the shots saw different light
     (a,) = camera_matrices(mask.numpy(), 1, BANDS, 2)
@@ -178,7 +158,7 @@ def test_equal_shots_give_the_minimum_norm_solution(
     _close(x.double(), expected, 1e-9 if dtype == torch.float64 else 1e-4)
 
 
-def test_nearly_equal_shots_are_kept_apart() -> None:
+def test_nearly_equal_shots_are_kept_apart():
     """The cut-off of the pseudo-inverse must not swallow a real difference of 1e-4."""
     mask = (rand(1, BANDS, HEIGHT, WIDTH) + 0.1).repeat(2, 1, 1, 1)
     mask[1] += 1e-4 * rand(BANDS, HEIGHT, WIDTH, seed=4)
@@ -188,14 +168,14 @@ def test_nearly_equal_shots_are_kept_apart() -> None:
 
 
 @pytest.mark.parametrize("shots", [1, 2])
-def test_dim_light_is_light(shots: int) -> None:
+def test_dim_light_is_light(shots):
     """Nothing absolute decides what is dark: a mask a million times darker gives z 1e12 higher."""
     mask, _, y = _problem((shots, BANDS, HEIGHT, WIDTH), 2)
     z, dim = (ops.gram_solve(y, ops.gram(m, BANDS, 2)) for m in (mask, mask * 1e-6))
     torch.testing.assert_close(dim * 1e-12, z, rtol=1e-6, atol=1e-9)
 
 
-def test_dark_pixels_give_zero_not_nan() -> None:
+def test_dark_pixels_give_zero_not_nan():
     mask = torch.zeros(2, 1, HEIGHT, WIDTH)
     y = torch.ones(1, 2, HEIGHT, WIDTH + 4)
     v = torch.rand(1, BANDS, HEIGHT, WIDTH)
@@ -207,25 +187,25 @@ def test_dark_pixels_give_zero_not_nan() -> None:
         torch.testing.assert_close(damped, 4 * y[:, :shots])
 
 
-def test_infinite_rho_keeps_v() -> None:
+def test_infinite_rho_keeps_v():
     mask, v, y = _problem((2, 1, HEIGHT, WIDTH), 2)
     assert torch.equal(ops.data_step(v, y, mask, 2, float("inf")), v)
 
 
 @pytest.mark.parametrize("shots", [1, 2])
-def test_nan_rho_tensor_is_not_hidden(shots: int) -> None:
+def test_nan_rho_tensor_is_not_hidden(shots):
     gram = ops.gram(rand(shots, 1, HEIGHT, WIDTH), BANDS, 2)
     z = ops.gram_solve(rand(1, shots, HEIGHT, WIDTH + 4), gram, torch.tensor(float("nan")))
     assert z.isnan().all()
 
 
-def test_nan_measurement_is_not_hidden() -> None:
+def test_nan_measurement_is_not_hidden():
     y = torch.full((1, 1, HEIGHT, WIDTH + 4), float("nan"))
     assert ops.data_step(torch.zeros(1, BANDS, HEIGHT, WIDTH), y, torch.ones(2, 5), 2).isnan().all()
 
 
-def test_gradient_of_a_gram_that_samples_share() -> None:
-    def solve(r: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
+def test_gradient_of_a_gram_that_samples_share():
+    def solve(r, root):
         return ops.gram_solve(r, torch.einsum("kmhw,lmhw->klhw", root, root), 0.5)
 
     generator = torch.Generator().manual_seed(0)

@@ -1,21 +1,15 @@
 """Half precision and mixed dtypes of the public functions, whose arguments are left alone."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 import torch
-from torch import Tensor
 
 from cassi import ops
 
 BANDS, STEP = 5, 2
 BASIS = torch.tensor([[0.5, 0.25], [0.5, -0.25], [0.75, 0.5], [0.25, -0.5], [1.0, 0.0]])
-Op = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 # Functions of (cube, measurement, mask, gram); `leading` is the argument that gives the dtype.
-OPS: dict[str, Op] = {
+OPS = {
     "forward": lambda x, y, m, g: ops.forward(x, m, STEP),
     "adjoint": lambda x, y, m, g: ops.adjoint(y, m, BANDS, STEP),
     "ratio_inverse": lambda x, y, m, g: ops.ratio_inverse(y[:, :1], m[:1], BANDS, STEP),
@@ -31,7 +25,7 @@ every_op = pytest.mark.parametrize("name", OPS)
 SHOTS = [1, 3]
 
 
-def _arguments(shots: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+def _arguments(shots, dtype=torch.float64):
     generator = torch.Generator().manual_seed(shots)
     shapes = [(2, BANDS, 7, 9), (2, shots, 7, 17), (shots, BANDS, 7, 9)]
     x, y, m = (torch.rand(s, generator=generator, dtype=torch.float64).to(dtype) for s in shapes)
@@ -40,7 +34,7 @@ def _arguments(shots: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, 
 
 @every_op
 @pytest.mark.parametrize("shots", SHOTS)
-def test_float32_is_close_to_float64(name: str, shots: int) -> None:
+def test_float32_is_close_to_float64(name, shots):
     exact = OPS[name](*_arguments(shots))
     single = OPS[name](*(value.float() for value in _arguments(shots)))
     assert single.dtype == torch.float32
@@ -50,7 +44,7 @@ def test_float32_is_close_to_float64(name: str, shots: int) -> None:
 @every_op
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shots", SHOTS)
-def test_half_is_single_rounded(name: str, dtype: torch.dtype, shots: int) -> None:
+def test_half_is_single_rounded(name, dtype, shots):
     args = _arguments(shots, dtype)
     got = OPS[name](*args)
     expected = OPS[name](*(value.float() for value in args))
@@ -61,7 +55,7 @@ def test_half_is_single_rounded(name: str, dtype: torch.dtype, shots: int) -> No
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_result_has_the_dtype_of_cube_or_measurement(dtype: torch.dtype) -> None:
+def test_result_has_the_dtype_of_cube_or_measurement(dtype):
     x, y, m, g = _arguments(2, torch.float32)
     for name in ("forward", "adjoint", "ratio_inverse", "data_step"):
         got = OPS[name](x.to(dtype), y.to(dtype), m, g)
@@ -75,7 +69,7 @@ def test_result_has_the_dtype_of_cube_or_measurement(dtype: torch.dtype) -> None
     assert ops.tv_prox(x, torch.tensor([0.1], dtype=torch.float64)).dtype == torch.float32
 
 
-def test_sums_run_in_float32() -> None:
+def test_sums_run_in_float32():
     """256 + 1 + 1 + … stays at 256 when it is summed in bfloat16."""
     x = torch.ones(64, 1, 1, dtype=torch.bfloat16)
     x[0] = 256
@@ -85,7 +79,7 @@ def test_sums_run_in_float32() -> None:
 
 
 @every_op
-def test_arguments_are_left_alone(name: str) -> None:
+def test_arguments_are_left_alone(name):
     args = _arguments(2)
     copies = [value.clone() for value in args]
     result = OPS[name](*args)

@@ -1,15 +1,11 @@
 """forward, adjoint, mask_adjoint, gram and ratio_inverse against loops over the equations."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from shared import rand
-from torch import Tensor
 
 from cassi import ops
 from cassi.ops._library import kernels
@@ -28,13 +24,12 @@ MASKS = {
 }
 every_mask = pytest.mark.parametrize("shape", MASKS.values(), ids=MASKS.keys())
 every_step = pytest.mark.parametrize("step", STEPS)
-Matrices = Callable[[np.ndarray, int, int, int], list[np.ndarray]]
 
 
 _rand = partial(rand, low=0.1)
 
 
-def _batches(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+def _batches(shape):
     """Leading dimensions to try: none (an unbatched tensor) and some batch sizes."""
     if len(shape) == 5 and shape[0] > 1:
         yield (shape[0],)
@@ -42,15 +37,13 @@ def _batches(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         yield from [(), (1,), (2,), (3,)]
 
 
-def _equal(actual: Tensor, expected: np.ndarray) -> None:
+def _equal(actual, expected):
     torch.testing.assert_close(actual, torch.from_numpy(expected), rtol=1e-13, atol=1e-13)
 
 
 @every_mask
 @every_step
-def test_forward_and_adjoint_are_the_matrix_and_its_transpose(
-    shape: tuple[int, ...], step: int, camera_matrices: Matrices
-) -> None:
+def test_forward_and_adjoint_are_the_matrix_and_its_transpose(shape, step, camera_matrices):
     mask = _rand(*shape)
     for lead in _batches(shape):
         batch = lead[0] if lead else 1
@@ -74,9 +67,7 @@ def test_forward_and_adjoint_are_the_matrix_and_its_transpose(
 
 @every_mask
 @every_step
-def test_gram_is_the_matrix_times_its_transpose(
-    shape: tuple[int, ...], step: int, camera_matrices: Matrices
-) -> None:
+def test_gram_is_the_matrix_times_its_transpose(shape, step, camera_matrices):
     mask = _rand(*shape)
     samples = shape[0] if len(shape) == 5 else 1
     got = ops.gram(mask, BANDS, step)
@@ -93,7 +84,7 @@ def test_gram_is_the_matrix_times_its_transpose(
 @every_step
 @pytest.mark.parametrize("per_sample", [False, True])
 @pytest.mark.parametrize("per_band", [False, True])
-def test_mask_adjoint(step: int, per_sample: bool, per_band: bool) -> None:
+def test_mask_adjoint(step, per_sample, per_band):
     batch, shots = 2, 3
     x = _rand(batch, BANDS, HEIGHT, WIDTH)
     y = _rand(batch, shots, HEIGHT, WIDTH + (BANDS - 1) * abs(step))
@@ -108,9 +99,7 @@ def test_mask_adjoint(step: int, per_sample: bool, per_band: bool) -> None:
 
 @pytest.mark.parametrize("name", ["plane", "bands", "shot", "one_sample"])
 @every_step
-def test_ratio_inverse(
-    name: str, step: int, full_masks: Callable[[np.ndarray, int, int], np.ndarray]
-) -> None:
+def test_ratio_inverse(name, step, full_masks):
     mask = _rand(*MASKS[name])
     wide = WIDTH + (BANDS - 1) * abs(step)
     starts = [c * step if step >= 0 else (BANDS - 1 - c) * abs(step) for c in range(BANDS)]
@@ -130,7 +119,7 @@ def test_ratio_inverse(
         torch.testing.assert_close(ops.forward(x, mask, step), y * lit, rtol=1e-13, atol=0)
 
 
-def test_ratio_inverse_raises_dark_mask_to_the_floor() -> None:
+def test_ratio_inverse_raises_dark_mask_to_the_floor():
     mask = torch.tensor([[0.0, 1e-13, 0.5]], dtype=torch.float64)
     x = ops.ratio_inverse(torch.ones(1, 1, 3, dtype=torch.float64), mask, 1, 2)
     torch.testing.assert_close(
@@ -138,7 +127,7 @@ def test_ratio_inverse_raises_dark_mask_to_the_floor() -> None:
     )
 
 
-def test_by_hand() -> None:
+def test_by_hand():
     mask = torch.tensor([[1.0, 2.0]])
     x = torch.tensor([[[1.0, 2.0]], [[3.0, 4.0]], [[5.0, 6.0]]])
     assert ops.forward(x, mask, 1).tolist() == [[[1, 4 + 3, 8 + 5, 12]]]
@@ -149,7 +138,7 @@ def test_by_hand() -> None:
     assert ops.gram(mask, 3, 1).tolist() == [[[[1, 5, 5, 4]]]]
 
 
-def test_empty_batch() -> None:
+def test_empty_batch():
     mask = _rand(2, 1, HEIGHT, WIDTH)
     y = ops.forward(torch.zeros(0, BANDS, HEIGHT, WIDTH), mask, 2)
     assert y.shape == (0, 2, HEIGHT, WIDTH + 6)

@@ -1,12 +1,7 @@
 """First and second derivatives of every operator with respect to every tensor."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 import torch
-from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from cassi import ops
@@ -19,10 +14,9 @@ MASKS = {
     "samples": (2, 2, 1, HEIGHT, WIDTH),
 }
 STEPS = [2, -1, 0]
-Op = Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
 
 # Functions of (x, y, mask, rho, step), with the tensors each depends on.
-OPS: dict[str, tuple[str, Op]] = {
+OPS = {
     "forward": ("xm", lambda x, y, m, r, s: ops.forward(x, m, s)),
     "adjoint": ("ym", lambda x, y, m, r, s: ops.adjoint(y, m, BANDS, s)),
     "mask_adjoint": ("xy", lambda x, y, m, r, s: kernels.mask_adjoint(x, y, s, False, True)),
@@ -45,7 +39,7 @@ OPS: dict[str, tuple[str, Op]] = {
 }
 
 
-def _tensors(shape: tuple[int, ...], step: int, scalar_rho: bool = False) -> dict[str, Tensor]:
+def _tensors(shape, step, scalar_rho=False):
     generator = torch.Generator().manual_seed(sum(shape))
     shots = shape[-4] if len(shape) > 3 else 1
     shapes = {
@@ -60,11 +54,11 @@ def _tensors(shape: tuple[int, ...], step: int, scalar_rho: bool = False) -> dic
     }
 
 
-def _check(name: str, shape: tuple[int, ...], step: int, scalar_rho: bool = False) -> None:
+def _check(name, shape, step, scalar_rho=False):
     names, op = OPS[name]
     tensors = _tensors(shape, step, scalar_rho)
 
-    def function(*values: Tensor) -> Tensor:
+    def function(*values):
         return op(*(tensors | dict(zip(names, values, strict=True))).values(), step)
 
     inputs = tuple(tensors[key].requires_grad_() for key in names)
@@ -77,19 +71,19 @@ def _check(name: str, shape: tuple[int, ...], step: int, scalar_rho: bool = Fals
 @pytest.mark.parametrize("name", OPS)
 @pytest.mark.parametrize("shape", MASKS.values(), ids=MASKS.keys())
 @pytest.mark.parametrize("step", STEPS)
-def test_all_arguments_together(name: str, shape: tuple[int, ...], step: int) -> None:
+def test_all_arguments_together(name, shape, step):
     _check(name, shape, step)
 
 
 @pytest.mark.parametrize("name", ["gram_solve", "data_step"])
-def test_one_rho_for_all_samples(name: str) -> None:
+def test_one_rho_for_all_samples(name):
     _check(name, MASKS["two_shots_bands"], 2, scalar_rho=True)
 
 
 @pytest.mark.parametrize("name", ["gram_solve", "data_step"])
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("samples", [1, 2])
-def test_one_rho_per_detector_pixel(name: str, mask: str, samples: int) -> None:
+def test_one_rho_per_detector_pixel(name, mask, samples):
     shape = MASKS[mask]
     names, op = OPS[name]
     tensors = _tensors(shape, 2)
@@ -97,7 +91,7 @@ def test_one_rho_per_detector_pixel(name: str, mask: str, samples: int) -> None:
     absent = torch.rand(pixels.shape) < 0.2
     tensors["r"] = pixels
 
-    def function(*values: Tensor) -> Tensor:
+    def function(*values):
         given = tensors | dict(zip(names, values, strict=True))
         rho = torch.where(absent, torch.inf, given["r"])
         return op(*(given | {"r": rho}).values(), 2)
@@ -118,7 +112,7 @@ def test_one_rho_per_detector_pixel(name: str, mask: str, samples: int) -> None:
 
 
 @pytest.mark.parametrize("argument", "xymr")
-def test_data_step_one_argument_at_a_time(argument: str) -> None:
+def test_data_step_one_argument_at_a_time(argument):
     """Each gradient is right when no other is asked for, also for the projection, ρ = 0."""
     for rho in (0.0, 0.4):
         tensors = _tensors(MASKS["plane"], 1)
@@ -127,7 +121,7 @@ def test_data_step_one_argument_at_a_time(argument: str) -> None:
             continue  # the numerical derivative would step to negative ρ
         leaf = tensors[argument].requires_grad_()
 
-        def function(value: Tensor, held: dict[str, Tensor] = tensors) -> Tensor:
+        def function(value, held=tensors):
             x, y, m, r = (held | {argument: value}).values()
             return ops.data_step(x, y, m, 1, r)
 
@@ -137,24 +131,24 @@ def test_data_step_one_argument_at_a_time(argument: str) -> None:
 
 @pytest.mark.parametrize("shape", [(HEIGHT, WIDTH), (BANDS, HEIGHT, WIDTH), (2, 1, 1, 2, 4)])
 @pytest.mark.parametrize("step", [*STEPS, 5])  # 5 > W leaves gaps
-def test_ratio_inverse(shape: tuple[int, ...], step: int) -> None:
+def test_ratio_inverse(shape, step):
     tensors = _tensors(shape, step)
     inputs = (tensors["y"].requires_grad_(), tensors["m"].requires_grad_())
 
-    def function(y: Tensor, m: Tensor) -> Tensor:
+    def function(y, m):
         return ops.ratio_inverse(y, m, BANDS, step)
 
     assert gradcheck(function, inputs, fast_mode=True)
     assert gradgradcheck(function, inputs, fast_mode=True)
 
 
-def test_ratio_inverse_has_no_mask_gradient_below_the_floor() -> None:
+def test_ratio_inverse_has_no_mask_gradient_below_the_floor():
     mask = torch.tensor([[0.0, 0.5]], dtype=torch.float64, requires_grad=True)
     ops.ratio_inverse(torch.ones(1, 1, 2, dtype=torch.float64), mask, 1, 0).sum().backward()
     assert mask.grad.tolist() == [[0.0, -4.0]]
 
 
-def test_ratio_inverse_gradient_is_finite_in_float16() -> None:
+def test_ratio_inverse_gradient_is_finite_in_float16():
     mask = torch.tensor([[0.0, 0.5]], dtype=torch.float16)
     y = torch.ones(1, 1, 2, dtype=torch.float16, requires_grad=True)
     ops.ratio_inverse(y, mask, 1, 0)[..., 1].sum().backward()
@@ -162,7 +156,7 @@ def test_ratio_inverse_gradient_is_finite_in_float16() -> None:
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 5), (3, 4)])
-def test_tv_prox(size: tuple[int, int]) -> None:
+def test_tv_prox(size):
     generator = torch.Generator().manual_seed(2)
     x = torch.randn((2, 2, *size), generator=generator, dtype=torch.float64, requires_grad=True)
     weight = torch.tensor([0.1, 0.3], dtype=torch.float64, requires_grad=True)
@@ -170,7 +164,7 @@ def test_tv_prox(size: tuple[int, int]) -> None:
     assert gradgradcheck(lambda x, w: ops.tv_prox(x, w, 3), (x, weight), fast_mode=True)
 
 
-def test_tv_prox_gradient_is_finite_where_the_image_is_flat() -> None:
+def test_tv_prox_gradient_is_finite_where_the_image_is_flat():
     for weight in (0.0, 0.1):
         x = torch.ones(1, 2, 4, 4, requires_grad=True)
         ops.tv_prox(x, weight, 4).square().sum().backward()
@@ -179,7 +173,7 @@ def test_tv_prox_gradient_is_finite_where_the_image_is_flat() -> None:
 
 @pytest.mark.parametrize("name", [*OPS, "ratio_inverse"])
 @pytest.mark.parametrize("half", "xym")
-def test_gradients_have_the_dtype_of_their_argument(name: str, half: str) -> None:
+def test_gradients_have_the_dtype_of_their_argument(name, half):
     """One argument in bfloat16, the others in float32."""
     names, op = OPS.get(
         name, ("ym", lambda x, y, m, r, s: ops.ratio_inverse(y[:, :1], m[:1], BANDS, s))
@@ -199,7 +193,7 @@ def test_gradients_have_the_dtype_of_their_argument(name: str, half: str) -> Non
         assert error < 0.05, (key, error)
 
 
-def test_gram_given_or_not_the_mask_gradient_is_the_same() -> None:
+def test_gram_given_or_not_the_mask_gradient_is_the_same():
     tensors = _tensors(MASKS["plane"], 2)
     mask = tensors["m"].requires_grad_()
     gradients = []
@@ -209,7 +203,7 @@ def test_gram_given_or_not_the_mask_gradient_is_the_same() -> None:
     assert torch.equal(*gradients)
 
 
-def test_no_graph_without_grad() -> None:
+def test_no_graph_without_grad():
     tensors = _tensors(MASKS["plane"], 2)
     assert not ops.data_step(*list(tensors.values())[:3], 2, tensors["r"]).requires_grad
     tensors["x"].requires_grad_()

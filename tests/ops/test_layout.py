@@ -1,9 +1,5 @@
 """assert_memory_format: what it reports, what it lets pass, and what it leaves as it was."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -18,15 +14,15 @@ X = torch.rand(2, 8, 6, 6)
 class Block(nn.Module):
     """A function as a submodule."""
 
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, function):
         super().__init__()
         self.function = function
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x):
         return self.function(x)
 
 
-def _net(function: Callable[[Tensor], Tensor]) -> nn.Module:
+def _net(function):
     """The function between convolutions that take any number of channels and pixels."""
     return nn.Sequential(
         nn.Conv2d(8, 8, 3, padding=1),
@@ -35,46 +31,46 @@ def _net(function: Callable[[Tensor], Tensor]) -> nn.Module:
     )
 
 
-def _layer_norm(x: Tensor) -> Tensor:
+def _layer_norm(x):
     return F.layer_norm(x.permute(0, 2, 3, 1), x.shape[1:2]).permute(0, 3, 1, 2)
 
 
-def _attention_over_pixels(x: Tensor) -> Tensor:
+def _attention_over_pixels(x):
     tokens = x.flatten(2).mT[:, None]
     tokens = F.scaled_dot_product_attention(tokens, tokens, tokens)[:, 0]
     return tokens.mT.reshape(x.shape)
 
 
-def _attention_over_channels(x: Tensor) -> Tensor:
+def _attention_over_channels(x):
     rows = x.flatten(2)
     return ((rows @ rows.mT).softmax(-1) @ rows).view(x.shape)
 
 
-def _windows(x: Tensor) -> Tensor:
+def _windows(x):
     b, c, h, w = x.shape
     cut = x.view(b, c, h // 2, 2, w // 2, 2).permute(0, 2, 4, 3, 5, 1).reshape(-1, 4, c) * 2
     whole = cut.view(b, h // 2, w // 2, 2, 2, c).permute(0, 5, 1, 3, 2, 4)
     return whole.reshape(b, c, h, w)
 
 
-def _windows_kept(x: Tensor) -> Tensor:
+def _windows_kept(x):
     b, c, h, w = x.shape
     cut = x.view(b, c, h // 2, 2, w // 2, 2).permute(0, 2, 4, 3, 5, 1).reshape(-1, 4, c) * 2
     whole = cut.view(b, h // 2, w // 2, 2, 2, c).permute(0, 1, 3, 2, 4, 5)
     return whole.reshape(b, h, w, c).permute(0, 3, 1, 2)
 
 
-def _filled(x: Tensor) -> Tensor:
+def _filled(x):
     y = torch.zeros(x.shape)
     y[:, :, 1:] = x[:, :, 1:]
     return y
 
 
-def _level_map(x: Tensor) -> Tensor:
+def _level_map(x):
     return torch.cat((x, torch.tensor(0.1).expand(x.shape[0], 1, *x.shape[2:])), 1)
 
 
-KEEPING: dict[str, Callable[[Tensor], Tensor]] = {
+KEEPING = {
     "elementwise": lambda x: 2 * x + x.exp(),
     "in place": lambda x: x.mul_(2),
     "padding": lambda x: F.pad(x, (1, 2, 0, 1)),
@@ -98,7 +94,7 @@ KEEPING: dict[str, Callable[[Tensor], Tensor]] = {
     "integers": lambda x: x * (x > 0.5).contiguous(),
 }
 # What leaves the format, the operator to blame, and what it writes.
-LEAVING: dict[str, tuple[Callable[[Tensor], Tensor], str, tuple[int, ...]]] = {
+LEAVING = {
     "contiguous": (lambda x: x.contiguous() + 1, "aten.clone", (2, 8, 6, 6)),
     "contiguous and back": (
         lambda x: x.contiguous().contiguous(memory_format=torch.channels_last),
@@ -127,7 +123,7 @@ LEAVING: dict[str, tuple[Callable[[Tensor], Tensor], str, tuple[int, ...]]] = {
 }
 
 
-def _ready(function: Callable[[Tensor], Tensor]) -> nn.Module:
+def _ready(function):
     net = _net(function)
     with torch.no_grad():
         net(X.clone())
@@ -135,7 +131,7 @@ def _ready(function: Callable[[Tensor], Tensor]) -> nn.Module:
 
 
 @pytest.mark.parametrize("name", KEEPING)
-def test_lets_pass(name: str) -> None:
+def test_lets_pass(name):
     net = _ready(KEEPING[name])
     with torch.no_grad():
         expected = net(X.contiguous(memory_format=torch.channels_last))
@@ -143,7 +139,7 @@ def test_lets_pass(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LEAVING)
-def test_reports_the_operator_its_module_and_shape_once(name: str) -> None:
+def test_reports_the_operator_its_module_and_shape_once(name):
     function, operator, shape = LEAVING[name]
     with pytest.raises(AssertionError) as caught:
         assert_memory_format(_ready(function), X)
@@ -154,11 +150,11 @@ def test_reports_the_operator_its_module_and_shape_once(name: str) -> None:
     ]
 
 
-def test_reports_every_operator_in_the_order_of_execution() -> None:
-    def softmax(x: Tensor) -> Tensor:
+def test_reports_every_operator_in_the_order_of_execution():
+    def softmax(x):
         return x.softmax(1).contiguous(memory_format=torch.channels_last)
 
-    def contiguous(x: Tensor) -> Tensor:
+    def contiguous(x):
         return x.contiguous()
 
     net = nn.Sequential(Block(softmax), nn.Conv2d(8, 8, 1), Block(softmax), Block(contiguous))
@@ -173,24 +169,24 @@ def test_reports_every_operator_in_the_order_of_execution() -> None:
     ]
 
 
-def test_reports_a_view_that_is_the_result() -> None:
+def test_reports_a_view_that_is_the_result():
     with pytest.raises(AssertionError, match=r"aten.permute in 0 \(Block\), which wrote"):
         assert_memory_format(nn.Sequential(Block(lambda x: x.permute(0, 2, 3, 1))), X)
     assert_memory_format(nn.Sequential(Block(lambda x: x.flatten(2))), X)
 
 
-def test_root_module_and_functions_are_named() -> None:
+def test_root_module_and_functions_are_named():
     with pytest.raises(AssertionError, match=r"aten.clone in Block, which"):
         assert_memory_format(Block(Tensor.contiguous), X)
     with pytest.raises(AssertionError, match=r"aten._softmax in _softmax_of_bands, which"):
         assert_memory_format(_softmax_of_bands, X)
 
 
-def _softmax_of_bands(x: Tensor) -> Tensor:
+def _softmax_of_bands(x):
     return x.softmax(1)
 
 
-def test_custom_function() -> None:
+def test_custom_function():
     class Copy(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -204,26 +200,26 @@ def test_custom_function() -> None:
         assert_memory_format(_ready(Copy.apply), X)
 
 
-def test_ignored_operators_may_leave_the_format() -> None:
+def test_ignored_operators_may_leave_the_format():
     net = _ready(lambda x: x.softmax(1) + 1)
     assert_memory_format(net, X, ignore=["aten._softmax"])
 
 
-def test_several_arguments_and_results() -> None:
-    def function(x: Tensor, scale: float, y: Tensor) -> dict[str, Tensor]:
+def test_several_arguments_and_results():
+    def function(x, scale, y):
         return {"sum": x * scale + y, "same": y}
 
     out = assert_memory_format(function, (X, 2.0, X))
     assert all(v.is_contiguous(memory_format=torch.channels_last) for v in out.values())
 
-    def leave(x: Tensor, scale: float, y: Tensor) -> dict[str, Tensor]:
+    def leave(x, scale, y):
         return {"same": x, "turned": y.mT}
 
     with pytest.raises(AssertionError, match=r"aten\.transpose in leave"):
         assert_memory_format(leave, (X, 2.0, X))
 
 
-def test_channels_last_3d() -> None:
+def test_channels_last_3d():
     x = torch.rand(1, 3, 4, 5, 6)
     out = assert_memory_format(nn.BatchNorm3d(3), x, torch.channels_last_3d)
     assert out.is_contiguous(memory_format=torch.channels_last_3d)
@@ -232,15 +228,15 @@ def test_channels_last_3d() -> None:
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_parameters_may_have_any_format(last: bool) -> None:
+def test_parameters_may_have_any_format(last):
     class Scaled(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.weight = nn.Parameter(torch.rand(8, 8, 3, 3))
             if last:
                 self.to(memory_format=torch.channels_last)
 
-        def forward(self, x: Tensor) -> Tensor:
+        def forward(self, x):
             return F.conv2d(x, self.weight.contiguous() * 2)
 
     net = Scaled()
@@ -250,14 +246,14 @@ def test_parameters_may_have_any_format(last: bool) -> None:
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_leaves_module_and_input_as_they_were(training: bool) -> None:
+def test_leaves_module_and_input_as_they_were(training):
     class Counting(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.norm = nn.BatchNorm2d(8)
             self.register_buffer("calls", torch.zeros(()))
 
-        def forward(self, x: Tensor) -> Tensor:
+        def forward(self, x):
             self.calls = self.calls + 1
             return self.norm(x)
 
@@ -277,7 +273,7 @@ def test_leaves_module_and_input_as_they_were(training: bool) -> None:
     assert torch.is_grad_enabled()
 
 
-def test_an_error_inside_the_module_comes_out_and_leaves_nothing_behind() -> None:
+def test_an_error_inside_the_module_comes_out_and_leaves_nothing_behind():
     net = nn.Sequential(nn.BatchNorm2d(8), nn.Conv2d(7, 7, 1))
     with pytest.raises(RuntimeError, match="channels"):
         assert_memory_format(net, X)
@@ -285,7 +281,7 @@ def test_an_error_inside_the_module_comes_out_and_leaves_nothing_behind() -> Non
     assert net[0].num_batches_tracked == 0
 
 
-def test_wrong_arguments() -> None:
+def test_wrong_arguments():
     with pytest.raises(ValueError, match=r"memory_format: expected .* got torch.contiguous_format"):
         assert_memory_format(nn.ReLU(), X, torch.contiguous_format)
     message = r"x: expected a floating tensor with 4 dimensions, got \(8, 6, 6\), float"

@@ -1,30 +1,25 @@
 """selective_scan: values, derivatives, dtypes, errors."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from cassi.ops._scan import selective_scan
 
 
-def _rand(*shape: int) -> Tensor:
+def _rand(*shape):
     generator = torch.Generator().manual_seed(sum(shape) + len(shape))
     return 2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1
 
 
-def _arguments(batch: int, length: int, channels: int, states: int) -> list[Tensor]:
+def _arguments(batch, length, channels, states):
     u, delta = _rand(batch, length, channels), 1 + _rand(batch, length, channels).flip(1)
     b, c = _rand(batch, length, states), _rand(batch, length, states).flip(1)
     return [u, delta, -1 - _rand(channels, states), b, c]
 
 
-def _by_definition(u: Any, delta: Any, rates: Any, b: Any, c: Any) -> Any:
+def _by_definition(u, delta, rates, b, c):
     """y_t = Σ_{s<=t} c_t · exp(a Σ_{s<r<=t} Δ_r) b_s Δ_s u_s, without a recurrence."""
     y = np.zeros(u.shape)
     for i, t, d in np.ndindex(u.shape):
@@ -34,13 +29,13 @@ def _by_definition(u: Any, delta: Any, rates: Any, b: Any, c: Any) -> Any:
     return y
 
 
-def test_the_recurrence_is_a_sum_over_earlier_steps() -> None:
+def test_the_recurrence_is_a_sum_over_earlier_steps():
     values = _arguments(2, 9, 5, 3)
     expected = torch.from_numpy(_by_definition(*(value.numpy() for value in values)))
     torch.testing.assert_close(selective_scan(*values), expected, rtol=1e-13, atol=1e-13)
 
 
-def test_a_part_of_a_sequence_comes_out_the_same() -> None:
+def test_a_part_of_a_sequence_comes_out_the_same():
     """Nothing comes from later steps, from other samples or from other channels."""
     u, delta, rates, b, c = _arguments(2, 150, 20, 4)
     whole = selective_scan(u, delta, rates, b, c)
@@ -48,14 +43,14 @@ def test_a_part_of_a_sequence_comes_out_the_same() -> None:
     torch.testing.assert_close(part, whole[1:, :70, 3:], rtol=1e-14, atol=1e-14)
 
 
-def test_first_and_second_derivatives() -> None:
+def test_first_and_second_derivatives():
     leaves = [value.requires_grad_() for value in _arguments(2, 4, 3, 2)]
     assert gradcheck(selective_scan, leaves)
     assert gradgradcheck(selective_scan, leaves)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_result_is_the_sum_in_the_widest_dtype_rounded(dtype: torch.dtype) -> None:
+def test_result_is_the_sum_in_the_widest_dtype_rounded(dtype):
     u, *others = _arguments(2, 9, 5, 3)
     u, others = u.to(dtype), [value.float() for value in others]
     got = selective_scan(u, *others)
@@ -69,7 +64,7 @@ def test_result_is_the_sum_in_the_widest_dtype_rounded(dtype: torch.dtype) -> No
 
 
 @pytest.mark.parametrize("sizes", [(0, 4, 3, 2), (2, 0, 3, 2), (2, 4, 0, 2)])
-def test_nothing_to_scan(sizes: tuple[int, int, int, int]) -> None:
+def test_nothing_to_scan(sizes):
     leaves = [value.requires_grad_() for value in _arguments(*sizes)]
     y = selective_scan(*leaves)
     assert y.shape == sizes[:3]
@@ -93,11 +88,11 @@ U, RATES, B = torch.rand(2, 4, 3), torch.rand(3, 5), torch.rand(2, 4, 5)
         ((U, U, RATES, B, B.to("meta")), "expected all tensors on one device"),
     ],
 )
-def test_wrong_values(arguments: tuple[Tensor, ...], message: str) -> None:
+def test_wrong_values(arguments, message):
     with pytest.raises(ValueError, match=message):
         selective_scan(*arguments)
 
 
-def test_wrong_types() -> None:
+def test_wrong_types():
     with pytest.raises(TypeError, match=r"rates: expected float32, .*torch.int64"):
         selective_scan(U, U, RATES.long(), B, B)

@@ -1,14 +1,8 @@
 """convolve1d, trilinear, sample_volume: values, derivatives, dtypes, errors."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from cassi.ops._library import kernels
@@ -17,23 +11,23 @@ from cassi.ops._signal import convolve1d, sample_volume, trilinear
 SIZES = [(1, 1), (7, 1), (1, 4), (6, 3), (3, 6), (5, 5)]
 
 
-def _rand(*shape: int, low: float = -1.0, dtype: torch.dtype = torch.float64) -> Tensor:
+def _rand(*shape, low=-1.0, dtype=torch.float64):
     generator = torch.Generator().manual_seed(sum(shape) + len(shape))
     values = torch.rand(shape, generator=generator, dtype=torch.float64)
     return (low + (1 - low) * values).to(dtype)
 
 
-def _turned(value: Tensor) -> Tensor:
+def _turned(value):
     """Equal values, other strides, with gaps."""
     return value.mT.repeat_interleave(2, 0)[::2].mT
 
 
-def _convolved(a: Tensor, v: Tensor) -> Tensor:
+def _convolved(a, v):
     rows = zip(a.double().numpy(), v.double().numpy(), strict=True)
     return torch.from_numpy(np.stack([np.convolve(x, k) for x, k in rows]))
 
 
-def _interpolated(features: Tensor, points: Tensor) -> Tensor:
+def _interpolated(features, points):
     """The polynomial, corner by corner."""
     f, u = features.double().numpy(), (points.double().numpy() + 1) / 2
     out = np.zeros((f.shape[0], f.shape[2]))
@@ -43,7 +37,7 @@ def _interpolated(features: Tensor, points: Tensor) -> Tensor:
     return torch.from_numpy(out)
 
 
-def _sampled(volume: Tensor, points: Tensor) -> Tensor:
+def _sampled(volume, points):
     grid = points.flip(-1).reshape(points.shape[0], 1, 1, -1, 3)
     out = torch.nn.functional.grid_sample(volume, grid, padding_mode="border", align_corners=True)
     return out.flatten(2).mT.reshape(*points.shape[:-1], volume.shape[1])
@@ -54,7 +48,7 @@ def _sampled(volume: Tensor, points: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("n", "m"), SIZES)
 @pytest.mark.parametrize("layout", [lambda value: value, _turned])
-def test_convolution_against_numpy(n: int, m: int, layout: Callable[[Tensor], Tensor]) -> None:
+def test_convolution_against_numpy(n, m, layout):
     a, v = layout(_rand(4, n)), layout(_rand(4, m))
     before = a.clone(), v.clone()
     got = convolve1d(a, v)
@@ -65,7 +59,7 @@ def test_convolution_against_numpy(n: int, m: int, layout: Callable[[Tensor], Te
 
 
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (7, 1), (6, 3), (7, 6), (5, 5)])
-def test_correlation_is_the_adjoint_of_convolution(n: int, m: int) -> None:
+def test_correlation_is_the_adjoint_of_convolution(n, m):
     g, v = _rand(4, n), _rand(4, m)
     got = kernels.correlate1d(_turned(g), _turned(v))
     expected = np.stack(
@@ -77,7 +71,7 @@ def test_correlation_is_the_adjoint_of_convolution(n: int, m: int) -> None:
     assert left.item() == pytest.approx(right.item(), rel=1e-13)
 
 
-def test_leading_dimensions_broadcast() -> None:
+def test_leading_dimensions_broadcast():
     a, v = _rand(3, 1, 5), _rand(2, 3)
     got = convolve1d(a, v)
     assert got.shape == (3, 2, 7)
@@ -86,7 +80,7 @@ def test_leading_dimensions_broadcast() -> None:
     assert convolve1d(a[0, 0], v).shape == (2, 7)
 
 
-def test_corners_of_a_cell_are_exact_and_in_order() -> None:
+def test_corners_of_a_cell_are_exact_and_in_order():
     features = _rand(8, 8, 3)
     corners = torch.tensor(list(np.ndindex(2, 2, 2)), dtype=torch.float64) * 2 - 1
     got = trilinear(features, corners)
@@ -94,14 +88,14 @@ def test_corners_of_a_cell_are_exact_and_in_order() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (5, 3), (9, 1)])
-def test_trilinear_against_the_formula(shape: tuple[int, int]) -> None:
+def test_trilinear_against_the_formula(shape):
     features, points = _rand(shape[0], 8, shape[1]), 1.5 * _rand(shape[0], 3)
     got = trilinear(_turned(features), _turned(points))
     torch.testing.assert_close(got, _interpolated(features, points), rtol=1e-14, atol=1e-14)
 
 
 @pytest.mark.parametrize("sizes", [(3, 4, 5), (1, 4, 5), (3, 1, 2), (1, 1, 1)])
-def test_sample_volume_against_grid_sample(sizes: tuple[int, int, int]) -> None:
+def test_sample_volume_against_grid_sample(sizes):
     volume, points = _rand(2, 4, *sizes), 1.3 * _rand(2, 3, 5, 3)
     leaves = [volume.requires_grad_(), points.requires_grad_()]
     got, expected = sample_volume(volume, points), _sampled(volume, points)
@@ -118,14 +112,14 @@ def test_sample_volume_against_grid_sample(sizes: tuple[int, int, int]) -> None:
     torch.testing.assert_close(alone, expected[1], rtol=1e-13, atol=1e-13)
 
 
-def test_samples_of_a_volume_are_exact_at_their_centres() -> None:
+def test_samples_of_a_volume_are_exact_at_their_centres():
     volume = _rand(2, 3, 2, 5)
     axes = [torch.linspace(-1, 1, n, dtype=torch.float64) for n in (3, 2, 5)]
     points = torch.cartesian_prod(*axes).reshape(3, 2, 5, 3)
     assert torch.equal(sample_volume(volume, points).movedim(-1, 0), volume)
 
 
-def test_outside_a_volume_is_its_border() -> None:
+def test_outside_a_volume_is_its_border():
     volume = _rand(2, 3, 4, 5)
     points = torch.tensor([[-7.0, 1.2, 0.3]], dtype=torch.float64, requires_grad=True)
     got = sample_volume(volume, points)
@@ -136,7 +130,7 @@ def test_outside_a_volume_is_its_border() -> None:
     assert gradient[0, 2] != 0
 
 
-def test_a_point_that_is_not_a_number_gives_none() -> None:
+def test_a_point_that_is_not_a_number_gives_none():
     volume = _rand(2, 3, 4, 5).float()
     points = torch.tensor([[float("nan"), 0, 0], [0, float("inf"), 0]])
     got = sample_volume(volume, points)
@@ -144,7 +138,7 @@ def test_a_point_that_is_not_a_number_gives_none() -> None:
     assert got[1].isfinite().all()
 
 
-def test_empty_inputs() -> None:
+def test_empty_inputs():
     assert convolve1d(torch.empty(0, 5), torch.empty(0, 3)).shape == (0, 7)
     assert convolve1d(torch.empty(2, 0, 5), torch.empty(3)).shape == (2, 0, 7)
     assert trilinear(torch.empty(0, 8, 2), torch.empty(0, 3)).shape == (0, 2)
@@ -219,22 +213,21 @@ WRONG_VALUES = [
 
 
 @pytest.mark.parametrize(("run", "message"), WRONG_TYPES)
-def test_wrong_types(run: Callable[[], Any], message: str) -> None:
+def test_wrong_types(run, message):
     with pytest.raises(TypeError, match=message):
         run()
 
 
 @pytest.mark.parametrize(("run", "message"), WRONG_VALUES)
-def test_wrong_values(run: Callable[[], Any], message: str) -> None:
+def test_wrong_values(run, message):
     with pytest.raises(ValueError, match=message):
         run()
 
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
-Function = Callable[[Tensor, Tensor], Tensor]
 
 
-CASES: dict[str, tuple[Function, tuple[Tensor, Tensor]]] = {
+CASES = {
     "convolve1d": (convolve1d, (_rand(3, 6), _rand(3, 4))),
     "correlate1d": (kernels.correlate1d, (_rand(3, 6), _rand(3, 4))),
     "correlate1d_long": (kernels.correlate1d, (_rand(3, 6), _rand(3, 5))),
@@ -247,9 +240,7 @@ every_case = pytest.mark.parametrize("name", CASES)
 @every_case
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("other", DTYPES)
-def test_result_is_the_sum_in_the_widest_dtype_rounded(
-    name: str, dtype: torch.dtype, other: torch.dtype
-) -> None:
+def test_result_is_the_sum_in_the_widest_dtype_rounded(name, dtype, other):
     function, (first, second) = CASES[name]
     first, second = first.to(dtype, copy=True), second.to(other, copy=True)
     got = function(first, second)
@@ -267,7 +258,7 @@ def test_result_is_the_sum_in_the_widest_dtype_rounded(
 
 
 @every_case
-def test_autocast_runs_in_the_widest_dtype(name: str) -> None:
+def test_autocast_runs_in_the_widest_dtype(name):
     function, (first, second) = CASES[name]
     expected = function(first.float(), second.bfloat16())
     with torch.autocast("cpu", torch.bfloat16):
@@ -277,7 +268,7 @@ def test_autocast_runs_in_the_widest_dtype(name: str) -> None:
 
 
 @every_case
-def test_first_and_second_derivatives(name: str) -> None:
+def test_first_and_second_derivatives(name):
     function, values = CASES[name]
     leaves = tuple(value.clone().requires_grad_() for value in values)
     assert gradcheck(function, leaves)
@@ -285,7 +276,7 @@ def test_first_and_second_derivatives(name: str) -> None:
 
 
 @every_case
-def test_no_rows_have_a_gradient(name: str) -> None:
+def test_no_rows_have_a_gradient(name):
     function, values = CASES[name]
     if name == "sample_volume":
         values = (values[0][:0], values[1])  # no features
@@ -298,7 +289,7 @@ def test_no_rows_have_a_gradient(name: str) -> None:
 
 @every_case
 @pytest.mark.parametrize("wanted", [0, 1])
-def test_gradient_of_one_argument(name: str, wanted: int) -> None:
+def test_gradient_of_one_argument(name, wanted):
     function, values = CASES[name]
     both = [value.clone().requires_grad_() for value in values]
     expected = torch.autograd.grad(function(*both).square().sum(), both)[wanted]
@@ -309,7 +300,7 @@ def test_gradient_of_one_argument(name: str, wanted: int) -> None:
     assert got.requires_grad
 
 
-def test_third_derivative() -> None:
+def test_third_derivative():
     a, v = _rand(2, 4).requires_grad_(), _rand(2, 3)
     value = convolve1d(a, v).pow(3).sum()
     for _ in range(3):
@@ -321,7 +312,7 @@ def test_third_derivative() -> None:
 
 @every_case
 @pytest.mark.parametrize("dims", [(0, 0), (0, None), (None, 0), (1, 0), (-1, 1)])
-def test_vmap(name: str, dims: tuple[int | None, int | None]) -> None:
+def test_vmap(name, dims):
     function, values = CASES[name]
     scales = torch.tensor([1.0, -0.5, 0.3], dtype=torch.float64)
     mapped, single = [], []
@@ -334,12 +325,10 @@ def test_vmap(name: str, dims: tuple[int | None, int | None]) -> None:
     torch.testing.assert_close(got, expected, rtol=1e-14, atol=1e-14)
 
 
-def test_one_long_row_has_the_same_bits_for_every_thread_count(
-    assert_same_bits: Callable[..., None],
-) -> None:
+def test_one_long_row_has_the_same_bits_for_every_thread_count(assert_same_bits):
     leaves = [_rand(1, size).float().requires_grad_() for size in (70001, 3)]
 
-    def run() -> list[Tensor]:
+    def run():
         result = convolve1d(*leaves)
         return [result, *torch.autograd.grad(result.square().sum(), leaves)]
 

@@ -1,14 +1,8 @@
 """Bands that move by fractions of pixels and are spread: against dense matrices, and by hand."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from shared import rand
-from torch import Tensor
 
 from cassi import ops
 from cassi.ops import _reference_taps
@@ -17,7 +11,7 @@ from cassi.ops._library import kernels
 B, C, H, W = 2, 4, 3, 7
 
 
-def _matrix(mask: Tensor, taps: Tensor, starts: Tensor, detector: int) -> Tensor:
+def _matrix(mask, taps, starts, detector):
     """Fill A from y[k, h, s(c) + w + t] += a[c, t] m[k, c, h, w] x[c, h, w]."""
     shots, bands, height, width = mask.shape
     a = torch.zeros(shots, height, detector, bands, height, width, dtype=torch.float64)
@@ -29,7 +23,7 @@ def _matrix(mask: Tensor, taps: Tensor, starts: Tensor, detector: int) -> Tensor
     return a.reshape(shots * height * detector, -1)
 
 
-CASES: dict[str, tuple[list[float] | Tensor, int]] = {
+CASES = {
     "rising": ([0.0, 1.3, 2.9, 4.5], 12),
     "falling": ([4.5, 3.1, 1.25, 0.0], 12),
     "same": ([0.5, 0.5, 0.5, 0.5], 8),
@@ -41,12 +35,7 @@ CASES: dict[str, tuple[list[float] | Tensor, int]] = {
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("shots", [1, 3])
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_dense(
-    name: str,
-    shots: int,
-    count: int,
-    damping_per_pixel: Callable[[tuple[int, ...]], Tensor],
-) -> None:
+def test_dense(name, shots, count, damping_per_pixel):
     offsets, detector = CASES[name]
     taps, starts = ops.linear_taps(torch.tensor(offsets, dtype=torch.float64))
     if count != 2:
@@ -90,7 +79,7 @@ def test_dense(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shots", [1, 2, 3])
 @pytest.mark.parametrize("pitch", [0.55, 2.03])
-def test_dependent_pixels_do_no_harm(dtype: torch.dtype, shots: int, pitch: float) -> None:
+def test_dependent_pixels_do_no_harm(dtype, shots, pitch):
     """Several shots see the same few pixels of a cube at the ends of the detector."""
     taps, starts = ops.linear_taps(pitch * torch.arange(9).double())
     mask, x = rand(shots, 1, 5, 40), rand(1, 9, 5, 40)
@@ -107,9 +96,7 @@ def test_dependent_pixels_do_no_harm(dtype: torch.dtype, shots: int, pitch: floa
 @pytest.mark.parametrize("step", [0, 1, 2, -3])
 @pytest.mark.parametrize("shots", [1, 2])
 @pytest.mark.parametrize("bands", [1, C])
-def test_whole_pixels_are_the_camera_with_a_step_to_the_bit(
-    step: int, shots: int, bands: int
-) -> None:
+def test_whole_pixels_are_the_camera_with_a_step_to_the_bit(step, shots, bands):
     first = (bands - 1) * max(-step, 0)
     offsets = torch.tensor([float(first + c * step) for c in range(bands)])
     taps, starts = ops.linear_taps(offsets)
@@ -128,7 +115,7 @@ def test_whole_pixels_are_the_camera_with_a_step_to_the_bit(
                 assert torch.equal(got, kernels.mask_adjoint(x, y, step, *args))
 
 
-def test_reference_and_step_to_the_bit() -> None:
+def test_reference_and_step_to_the_bit():
     from cassi.ops import _reference
 
     x, m = rand(B, C, H, W), rand(1, 1, C, H, W)
@@ -139,7 +126,7 @@ def test_reference_and_step_to_the_bit() -> None:
     assert torch.equal(_reference_taps.adjoint_taps(y, *arguments), _reference.adjoint(y, m, C, 2))
 
 
-def test_half_a_pixel_by_hand() -> None:
+def test_half_a_pixel_by_hand():
     taps, starts = ops.linear_taps(torch.tensor([0.0, 1.25]))
     x = torch.tensor([[[1.0, 2.0]], [[4.0, 8.0]]])
     y = ops.forward_taps(x, torch.ones(1, 2), taps, starts, 4)
@@ -147,22 +134,22 @@ def test_half_a_pixel_by_hand() -> None:
 
 
 @pytest.mark.parametrize("offsets", [[0.2, 1.3, 2.9, 4.5], [-1.4, 0.6, 3.7, 6.2]])
-def test_gradients(offsets: list[float]) -> None:
+def test_gradients(offsets):
     """Of the cube, the mask, the measurement and the offsets, to second order."""
     o = torch.tensor(offsets, dtype=torch.float64, requires_grad=True)
     x, m = rand(1, C, 2, 3).requires_grad_(), rand(2, 1, 2, 3).requires_grad_()
     y = rand(1, 2, 2, 8).requires_grad_()
 
-    def forward(x: Tensor, m: Tensor, o: Tensor) -> Tensor:
+    def forward(x, m, o):
         return ops.forward_taps(x, m, *ops.linear_taps(o), 8)
 
-    def adjoint(y: Tensor, m: Tensor, o: Tensor) -> Tensor:
+    def adjoint(y, m, o):
         return ops.adjoint_taps(y, m, *ops.linear_taps(o))
 
-    def solve(y: Tensor, m: Tensor, o: Tensor, rho: Tensor) -> Tensor:
+    def solve(y, m, o, rho):
         return ops.band_solve(y, ops.gram_taps(m, *ops.linear_taps(o), 8), rho)
 
-    def solve_some(y: Tensor, m: Tensor, o: Tensor, rho: Tensor) -> Tensor:
+    def solve_some(y, m, o, rho):
         return solve(y, m, o, torch.where(absent, torch.inf, rho))
 
     rho = torch.tensor([0.7], dtype=torch.float64, requires_grad=True)
@@ -177,7 +164,7 @@ def test_gradients(offsets: list[float]) -> None:
         assert torch.autograd.gradgradcheck(function, arguments)
 
 
-def test_offsets_and_masks_per_sample() -> None:
+def test_offsets_and_masks_per_sample():
     x, m = rand(B, C, H, W), rand(B, 1, C, H, W)
     o = torch.tensor([[0.5, 1.5, 2.5, 3.25], [3.0, 2.0, 1.0, 0.0]], dtype=torch.float64)
     taps, starts = ops.linear_taps(o)
@@ -202,8 +189,8 @@ def test_offsets_and_masks_per_sample() -> None:
         ({"mask": torch.ones(H, W + 1)}, "height and width"),
     ],
 )
-def test_what_does_not_fit(change: dict[str, Any], message: str) -> None:
-    arguments: dict[str, Any] = {
+def test_what_does_not_fit(change, message):
+    arguments = {
         "x": torch.ones(C, H, W),
         "mask": torch.ones(H, W),
         "taps": torch.ones(C, 2),
@@ -223,18 +210,18 @@ def test_what_does_not_fit(change: dict[str, Any], message: str) -> None:
         (torch.zeros(1).expand(1 << 31), "offsets: expected at most 1048576, got 2147483648"),
     ],
 )
-def test_offsets_that_are_none(offsets: Any, message: str) -> None:
+def test_offsets_that_are_none(offsets, message):
     with pytest.raises((TypeError, ValueError), match=message):
         ops.linear_taps(offsets)
 
 
 @pytest.mark.parametrize("offsets", [[], [0.0, float("inf")], [float("nan")]])
-def test_a_detector_of_no_width(offsets: list[float]) -> None:
+def test_a_detector_of_no_width(offsets):
     with pytest.raises(ValueError, match="offsets: expected finite numbers, at least one"):
         ops.detector_columns(offsets, 5)
 
 
-def test_grams_and_measurements_that_do_not_fit() -> None:
+def test_grams_and_measurements_that_do_not_fit():
     taps, starts = ops.linear_taps(torch.zeros(C))
     with pytest.raises(ValueError, match=r"gram: expected \(1 or B, T·K, K, H, D\)"):
         ops.band_solve(torch.ones(1, 2, H, W), torch.ones(1, 3, 2, H, W))
@@ -247,7 +234,7 @@ def test_grams_and_measurements_that_do_not_fit() -> None:
 
 
 @pytest.mark.parametrize("masks", [1, 2])
-def test_grams_of_samples_with_taps_of_their_own(masks: int) -> None:
+def test_grams_of_samples_with_taps_of_their_own(masks):
     mask, offsets = rand(masks, 2, 1, H, W), 2 * torch.arange(C) + rand(2, C)
     taps, starts = ops.linear_taps(offsets)
     together = ops.gram_taps(mask, taps, starts, 19)

@@ -1,12 +1,8 @@
 """What wraps an operator: vmap over the batch, autocast, export."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import cassi
 from cassi import ops
@@ -17,7 +13,7 @@ N, B, C, H, W, STEP = 3, 2, 3, 4, 5, 1
 WIDE = W + (C - 1) * STEP
 
 
-def _rand(*shape: int) -> Tensor:
+def _rand(*shape):
     return torch.rand(shape, generator=torch.Generator().manual_seed(sum(shape))) + 0.1
 
 
@@ -26,10 +22,11 @@ EACH, PIXELS = RHO[..., None, None, None], _rand(N, 1, 2, H, WIDE)
 G = torch.stack([kernels.gram(m, C, STEP) for m in M])
 DUAL = _rand(N, B, 2, C, H, W) * 0.01
 BASIS = _rand(N, 1, C, 2)
+GROUPS = torch.tensor([[[0, 7, 1], [2, 2, 11]]] * B)
 TAPS, STARTS = _rand(N, 1, C, 2), torch.tensor([[0, 1, 3]])
 BAND = torch.stack([ops.gram_taps(m[0], TAPS[0, 0], STARTS[0], WIDE) for m in M])
 # op: a call on one entry's tensors, tensors with N entries each
-MAPPED: dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]] = {
+MAPPED = {
     "forward": (lambda x, m: kernels.forward(x, m, STEP), (X, M)),
     "adjoint": (lambda y, m: kernels.adjoint(y, m, C, STEP), (Y, M)),
     "add_adjoint": (lambda x, y, m: kernels.add_adjoint(x, y, m, STEP), (X, Y, M)),
@@ -64,16 +61,17 @@ MAPPED: dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]] = {
         lambda u, delta, rates, b, c: kernels.selective_scan(u, delta, -rates, b, c),
         (X[:, :, 0], X[:, :, 1], _rand(N, 1, W, 2), Y[:, :, 0, :, :2], Y[:, :, 1, :, :2]),
     ),
+    "shrink_groups": (lambda x, t: kernels.shrink_groups(x, GROUPS, t, 2), (X, RHO)),
     "trilinear": (lambda f, p: kernels.trilinear(f, p), (_rand(N, 4, 8, 2), _rand(N, 4, 3))),
 }
 
 
-def test_every_differentiable_op_is_here() -> None:
+def test_every_differentiable_op_is_here():
     assert set(MAPPED) == {name for name in _library.SCHEMAS if not name.endswith("_backward")}
 
 
 @pytest.mark.parametrize("name", sorted(MAPPED))
-def test_vmap_equals_a_loop(name: str) -> None:
+def test_vmap_equals_a_loop(name):
     function, tensors = MAPPED[name]
     for shared in range(-1, len(tensors) - 1):  # one tensor at a time is not mapped
         arguments = [t[0] if i == shared else t for i, t in enumerate(tensors)]
@@ -90,7 +88,7 @@ def test_vmap_equals_a_loop(name: str) -> None:
             torch.testing.assert_close(mapped, torch.stack(rows))
 
 
-def test_vmap_over_another_dimension_and_nested() -> None:
+def test_vmap_over_another_dimension_and_nested():
     x = X.movedim(0, 3)
     got = torch.vmap(lambda v: ops.forward(v, M[0, 0], STEP), in_dims=3, out_dims=1)(x)
     torch.testing.assert_close(
@@ -100,7 +98,7 @@ def test_vmap_over_another_dimension_and_nested() -> None:
     torch.testing.assert_close(nested, got.movedim(1, 0))
 
 
-def test_vmap_of_a_damping_per_pixel() -> None:
+def test_vmap_of_a_damping_per_pixel():
     for rho in (PIXELS, PIXELS[:, 0], RHO, RHO[:, :1]):
         for dim in (0, None):
             mapped = torch.vmap(
@@ -111,7 +109,7 @@ def test_vmap_of_a_damping_per_pixel() -> None:
                 torch.testing.assert_close(mapped[n], expected)
 
 
-def test_vmap_carries_gradients() -> None:
+def test_vmap_carries_gradients():
     x = X.clone().requires_grad_()
     torch.vmap(lambda v, y: ops.data_step(v, y, M[0, 0], STEP, 0.1))(x, Y).square().sum().backward()
     expected = X.clone().requires_grad_()
@@ -121,7 +119,7 @@ def test_vmap_carries_gradients() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_autocast_runs_in_the_widest_dtype(dtype: torch.dtype) -> None:
+def test_autocast_runs_in_the_widest_dtype(dtype):
     x = X[0].bfloat16()
     with torch.autocast("cpu", torch.bfloat16):
         y = ops.forward(x, M[0, 0].to(dtype), STEP)
@@ -132,7 +130,7 @@ def test_autocast_runs_in_the_widest_dtype(dtype: torch.dtype) -> None:
     )
 
 
-def test_autocast_reaches_no_sum() -> None:
+def test_autocast_reaches_no_sum():
     x = X[0].clone().requires_grad_()
     with torch.autocast("cpu", torch.bfloat16):
         u = ops.data_step(x, Y[0], M[0, 0], STEP, 0.1)
@@ -144,16 +142,16 @@ def test_autocast_reaches_no_sum() -> None:
 
 
 class _Stage(nn.Module):
-    def __init__(self, system: cassi.SDCassi) -> None:
+    def __init__(self, system):
         super().__init__()
         self.system = system
         self.weight = nn.Parameter(torch.tensor(0.05))
 
-    def forward(self, v: Tensor, y: Tensor) -> Tensor:
+    def forward(self, v, y):
         return ops.tv_prox(self.system.data_step(v, y, 0.1), self.weight, 2)
 
 
-def test_export() -> None:
+def test_export():
     stage = _Stage(cassi.SDCassi(M[0, 0, 0, 0], bands=C, step=STEP))
     v, y = X[0], Y[0, :, :1]
     batch = torch.export.Dim("batch", min=2)

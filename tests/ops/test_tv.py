@@ -1,27 +1,22 @@
 """tv_prox: what it minimises, how fast, known answers; one norm for all bands; a dual passed on."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
 from skimage.restoration import denoise_tv_chambolle
-from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from cassi import ops
 
 
-def _noisy(*shape: int) -> Tensor:
+def _noisy(*shape):
     generator = torch.Generator().manual_seed(sum(shape))
     x = torch.zeros(shape, dtype=torch.float64)
     x[..., shape[-2] // 2 :, shape[-1] // 3 :] = 1
     return x + 0.2 * torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
-def _objective(u: Tensor, x: Tensor, weight: float) -> float:
+def _objective(u, x, weight):
     down, right = torch.zeros_like(u), torch.zeros_like(u)
     down[..., :-1, :] = u[..., 1:, :] - u[..., :-1, :]
     right[..., :-1] = u[..., 1:] - u[..., :-1]
@@ -30,7 +25,7 @@ def _objective(u: Tensor, x: Tensor, weight: float) -> float:
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 7), (7, 1), (2, 2), (5, 6)])
 @pytest.mark.parametrize("iterations", [0, 1, 2, 6])
-def test_against_loops(size: tuple[int, int], iterations: int) -> None:
+def test_against_loops(size, iterations):
     x = _noisy(2, 3, *size)
     got = ops.tv_prox(x, 0.11, iterations)
     assert got.shape == x.shape
@@ -39,7 +34,7 @@ def test_against_loops(size: tuple[int, int], iterations: int) -> None:
         np.testing.assert_allclose(got[b, c].numpy(), expected, rtol=1e-13, atol=1e-13)
 
 
-def test_objective_falls_to_that_of_an_independent_solver() -> None:
+def test_objective_falls_to_that_of_an_independent_solver():
     x, weight = _noisy(1, 1, 13, 17), 0.15
     cubes = [ops.tv_prox(x, weight, n) for n in (0, 1, 2, 5, 20, 100, 700)]
     values = [_objective(u, x, weight) for u in cubes]
@@ -53,7 +48,7 @@ def test_objective_falls_to_that_of_an_independent_solver() -> None:
     torch.testing.assert_close(cubes[-1][0, 0], other, rtol=0, atol=1e-2)
 
 
-def test_two_pixels_in_closed_form() -> None:
+def test_two_pixels_in_closed_form():
     x = torch.tensor([[[0.0, 1.0]]], dtype=torch.float64)
     for weight, expected in ((0.2, [0.2, 0.8]), (0.5, [0.5, 0.5]), (9.0, [0.5, 0.5])):
         for image in (x, x.mT):
@@ -61,7 +56,7 @@ def test_two_pixels_in_closed_form() -> None:
             assert got.flatten().tolist() == pytest.approx(expected)
 
 
-def test_cases_with_a_known_answer() -> None:
+def test_cases_with_a_known_answer():
     x = _noisy(2, 3, 6, 5)
     assert torch.equal(ops.tv_prox(x, 0.0, 9), x)
     assert torch.equal(ops.tv_prox(x, 0.3, 0), x)
@@ -73,7 +68,7 @@ def test_cases_with_a_known_answer() -> None:
     torch.testing.assert_close(got, mean, rtol=0, atol=1e-14)  # the mean of a band is kept
 
 
-def test_symmetries() -> None:
+def test_symmetries():
     x = _noisy(1, 2, 6, 5)
     torch.testing.assert_close(ops.tv_prox(x.mT, 0.1, 8).mT, ops.tv_prox(x, 0.1, 8))
     torch.testing.assert_close(ops.tv_prox(7 * x, 0.7, 8), 7 * ops.tv_prox(x, 0.1, 8))
@@ -81,7 +76,7 @@ def test_symmetries() -> None:
     torch.testing.assert_close(ops.tv_prox(-x, 0.1, 8), -ops.tv_prox(x, 0.1, 8))
 
 
-def test_bands_and_samples_are_independent() -> None:
+def test_bands_and_samples_are_independent():
     x = _noisy(2, 3, 6, 5)
     weight = torch.tensor([0.05, 0.3], dtype=torch.float64)
     got = ops.tv_prox(x, weight, 8)
@@ -91,7 +86,7 @@ def test_bands_and_samples_are_independent() -> None:
             assert torch.equal(got[b, c], ops.tv_prox(x[b, c : c + 1], weight[b], 8)[0])
 
 
-def test_many_planes_are_all_denoised() -> None:
+def test_many_planes_are_all_denoised():
     """More pixels than one cache-sized piece of work holds."""
     x = _noisy(2, 5, 96, 100).float()
     got = ops.tv_prox(x, torch.tensor([0.1, 0.2]), 2)
@@ -100,7 +95,7 @@ def test_many_planes_are_all_denoised() -> None:
         torch.testing.assert_close(got[b, c], alone, rtol=0, atol=1e-6)
 
 
-def _by_loops(image: np.ndarray, weight: float, iterations: int) -> np.ndarray:
+def _by_loops(image, weight, iterations):
     """Iterate u = x − Dᵀp, p ← project(p + Du/8), the length of p over all bands of a pixel."""
     bands, height, width = image.shape
     p = np.zeros((height, width, bands, 2))
@@ -127,7 +122,7 @@ def _by_loops(image: np.ndarray, weight: float, iterations: int) -> np.ndarray:
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 7), (7, 1), (5, 6)])
 @pytest.mark.parametrize("iterations", [0, 1, 2, 9])
-def test_frobenius_against_loops(size: tuple[int, int], iterations: int) -> None:
+def test_frobenius_against_loops(size, iterations):
     x = _noisy(2, 3, *size)
     weight = torch.tensor([0.11, 0.3], dtype=torch.float64)
     got = ops.tv_prox(x, weight, iterations, norm="frobenius")
@@ -137,13 +132,13 @@ def test_frobenius_against_loops(size: tuple[int, int], iterations: int) -> None
 
 
 @pytest.mark.parametrize("norm", ["frobenius", "nuclear"])
-def test_one_band_has_one_norm(norm: ops.Norm) -> None:
+def test_one_band_has_one_norm(norm):
     x = _noisy(2, 1, 8, 9)
     torch.testing.assert_close(ops.tv_prox(x, 0.1, 7, norm=norm), ops.tv_prox(x, 0.1, 7))
 
 
 @pytest.mark.parametrize("norm", ["frobenius", "nuclear"])
-def test_turns_with_the_bands(norm: ops.Norm) -> None:
+def test_turns_with_the_bands(norm):
     """A rotation of the spectra commutes with a norm over all bands."""
     x = _noisy(1, 3, 8, 9)
     q = torch.linalg.qr(torch.rand(3, 3, dtype=torch.float64))[0]
@@ -153,7 +148,7 @@ def test_turns_with_the_bands(norm: ops.Norm) -> None:
 
 
 @pytest.mark.parametrize("iterations", [1, 6])
-def test_nuclear_against_singular_values(iterations: int) -> None:
+def test_nuclear_against_singular_values(iterations):
     """The projection cuts the singular values of every pixel's matrix at the weight."""
     x, weight = _noisy(2, 3, 7, 6), torch.tensor([0.05, 0.2], dtype=torch.float64)
     dual = torch.zeros(2, 2, 3, 7, 6, dtype=torch.float64)
@@ -175,9 +170,7 @@ def test_nuclear_against_singular_values(iterations: int) -> None:
 
 @pytest.mark.parametrize("norm", ops.NORMS)
 @pytest.mark.parametrize("parts", [(1, 1, 1), (2, 5), (0, 3), (9, 20)])
-def test_warm_dual_continues_where_the_last_call_stopped(
-    norm: ops.Norm, parts: tuple[int, ...]
-) -> None:
+def test_warm_dual_continues_where_the_last_call_stopped(norm, parts):
     x = _noisy(2, 3, 11, 13)
     dual = None
     for part in parts:
@@ -198,7 +191,7 @@ def test_warm_dual_continues_where_the_last_call_stopped(
     )
 
 
-def test_dual_without_a_batch() -> None:
+def test_dual_without_a_batch():
     x = _noisy(3, 6, 5)
     u, dual = ops.tv_prox(x, 0.1, 3, return_dual=True)
     assert (u.shape, dual.shape) == ((3, 6, 5), (2, 3, 6, 5))
@@ -206,12 +199,12 @@ def test_dual_without_a_batch() -> None:
     assert torch.equal(ops.tv_prox(x, 0.1, 3, dual=dual), again[0])
 
 
-def test_half_precision_keeps_its_dual_in_float32() -> None:
+def test_half_precision_keeps_its_dual_in_float32():
     u, dual = ops.tv_prox(_noisy(1, 2, 6, 5).bfloat16(), 0.1, 3, return_dual=True)
     assert (u.dtype, dual.dtype) == (torch.bfloat16, torch.float32)
 
 
-FUNCTIONS: dict[str, Callable[..., object]] = {
+FUNCTIONS = {
     "cold": lambda x, w, d, c: ops.tv_prox(x, w, 3, norm=c),
     "warm": lambda x, w, d, c: ops.tv_prox(x, w, 2, norm=c, dual=d, return_dual=True),
     "dual only": lambda x, w, d, c: ops.tv_prox(x, w, 2, norm=c, dual=d, return_dual=True)[1],
@@ -222,12 +215,12 @@ FUNCTIONS: dict[str, Callable[..., object]] = {
 @pytest.mark.parametrize("norm", ops.NORMS)
 @pytest.mark.parametrize("scalar", [False, True])
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
-def test_gradients(name: str, norm: ops.Norm, scalar: bool) -> None:
+def test_gradients(name, norm, scalar):
     x = _noisy(2, 2, 3, 4).requires_grad_()
     weight = torch.tensor(0.11 if scalar else [0.07, 0.15], dtype=torch.float64).requires_grad_()
     dual = (0.05 * torch.randn(2, 2, 2, 3, 4, dtype=torch.float64)).requires_grad_()
 
-    def function(*tensors: Tensor) -> object:
+    def function(*tensors):
         return FUNCTIONS[name](*tensors, norm)
 
     assert gradcheck(function, (x, weight, dual), fast_mode=True)
@@ -235,7 +228,7 @@ def test_gradients(name: str, norm: ops.Norm, scalar: bool) -> None:
 
 
 @pytest.mark.parametrize("norm", ops.NORMS)
-def test_fused_gradient_equals_that_of_the_iterations(norm: ops.Norm) -> None:
+def test_fused_gradient_equals_that_of_the_iterations(norm):
     """The gradient that records nothing, against torch's own through the same iterations."""
     grads = []
     for create_graph in (False, True):

@@ -1,10 +1,5 @@
 """Every message of the public boundary: what was expected, and what came."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -93,7 +88,7 @@ WRONG_VALUES = [
     ),
     (
         lambda: ops.data_step(X, Y, M, 2, 0.0, G.clone().requires_grad_()),
-        "gram: expected no gradient; leave it out",
+        "gram: expected a tensor without gradient.*leave gram out",
     ),
     (lambda: ops.data_step(X, Y, M, 2, -0.1), r"rho: expected a number >= 0, got -0\.1"),
     (lambda: ops.gram_solve(Y, G, float("nan")), "rho: expected a number >= 0, got nan"),
@@ -126,18 +121,18 @@ WRONG_VALUES = [
 
 
 @pytest.mark.parametrize(("run", "message"), WRONG_TYPES)
-def test_wrong_types(run: Callable[[], Any], message: str) -> None:
+def test_wrong_types(run, message):
     with pytest.raises(TypeError, match=message):
         run()
 
 
 @pytest.mark.parametrize(("run", "message"), WRONG_VALUES)
-def test_wrong_values(run: Callable[[], Any], message: str) -> None:
+def test_wrong_values(run, message):
     with pytest.raises(ValueError, match=message):
         run()
 
 
-def test_what_is_accepted() -> None:
+def test_what_is_accepted():
     """Shapes at the edge of what the messages allow."""
     x = ops.data_step(X, Y, M, 2, 1)
     assert torch.equal(ops.data_step(X, Y, M, 2, torch.tensor(1.0)), x)
@@ -150,7 +145,7 @@ def test_what_is_accepted() -> None:
     assert ops.data_step(X[:1], Y[0], M, 2).shape == X[:1].shape
 
 
-def test_tv_of_bands_without_pixels() -> None:
+def test_tv_of_bands_without_pixels():
     assert ops.tv_prox(torch.zeros(1, 3, 0, 5), 0.1).shape == (1, 3, 0, 5)
 
 
@@ -161,8 +156,6 @@ def test_tv_of_bands_without_pixels() -> None:
         ("trilinear", (None, R([[0.0] * 3], device="meta")), "trilinear: expected a tensor feat"),
     ],
 )
-def test_an_operator_without_its_tensor(
-    name: str, arguments: tuple[Any, ...], message: str
-) -> None:
+def test_an_operator_without_its_tensor(name, arguments, message):
     with pytest.raises(TypeError, match=message):
         getattr(torch.ops.cassi, name)(*arguments)

@@ -1,24 +1,20 @@
 """The priors that need no training, each against loops in NumPy or a property that pins it down."""
 
-from __future__ import annotations
-
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from shared import uniform
-from torch import Tensor
 
 from cassi.priors import TV, Compose, LowRank, NonLocalLowRank, SpectralTV, Stages, Wavelet
-from cassi.priors.non_local import _shrink_singular_values, match_patches, patch_grid
+from cassi.priors.non_local import match_patches, patch_grid
 from cassi.priors.subspace import from_subspace, spectral_basis, to_subspace
 
 _cube = partial(uniform, dtype=torch.float64)
 
 
-def test_basis_is_that_of_the_singular_vectors() -> None:
+def test_basis_is_that_of_the_singular_vectors():
     x = _cube(2, 5, 6, 7)
     basis = spectral_basis(x, 3)
     assert basis.shape == (2, 5, 3)
@@ -31,7 +27,7 @@ def test_basis_is_that_of_the_singular_vectors() -> None:
         spectral_basis(x, 0)
 
 
-def test_low_rank_is_the_truncated_svd() -> None:
+def test_low_rank_is_the_truncated_svd():
     x = _cube(2, 5, 6, 7)
     u, s, v = np.linalg.svd(x[0].flatten(1).numpy(), full_matrices=False)
     expected = (u[:, :2] * s[:2]) @ v[:2]
@@ -40,7 +36,7 @@ def test_low_rank_is_the_truncated_svd() -> None:
     torch.testing.assert_close(LowRank(7)(x, 0.3), x)
 
 
-def test_automatic_rank_is_each_samples_own() -> None:
+def test_automatic_rank_is_each_samples_own():
     generator = torch.Generator().manual_seed(1)
     x = torch.zeros(3, 8, 40, 50, dtype=torch.float64)
     for index, rank in enumerate((1, 2, 4)):
@@ -55,7 +51,7 @@ def test_automatic_rank_is_each_samples_own() -> None:
     assert ranks == [1, 2, 8]
 
 
-def test_spectral_tv_of_one_band_or_without_a_spectral_weight_is_tv() -> None:
+def test_spectral_tv_of_one_band_or_without_a_spectral_weight_is_tv():
     x = _cube(2, 3, 6, 7)
     spatial = SpectralTV(spectral=0.0, iterations=4000)(x, 0.1)
     torch.testing.assert_close(spatial, TV(iterations=4000)(x, 0.1), rtol=0, atol=1e-4)
@@ -64,12 +60,12 @@ def test_spectral_tv_of_one_band_or_without_a_spectral_weight_is_tv() -> None:
     torch.testing.assert_close(SpectralTV(iterations=4000)(one, 0.1), expected, rtol=0, atol=1e-4)
 
 
-def test_spectral_tv_tends_to_the_minimum() -> None:
+def test_spectral_tv_tends_to_the_minimum():
     x = _cube(1, 3, 5, 4)
     prior = SpectralTV(iterations=5000)
     u = prior(x, 0.1)
 
-    def objective(v: Tensor) -> float:
+    def objective(v):
         return (0.5 * (v - x).square().sum() + prior.penalty(v, 0.1).sum()).item()
 
     generator = torch.Generator().manual_seed(0)
@@ -85,7 +81,7 @@ def test_spectral_tv_tends_to_the_minimum() -> None:
     torch.testing.assert_close(strong[:, 0], strong[:, 2], rtol=0, atol=1e-2)
 
 
-def test_wavelet_of_haar_is_the_threshold_of_differences() -> None:
+def test_wavelet_of_haar_is_the_threshold_of_differences():
     x = _cube(1, 1, 2, 2)
     a, b, c, d = x.flatten().tolist()
     details = np.array([a + b - c - d, a - b + c - d, a - b - c + d]) / 2
@@ -98,7 +94,7 @@ def test_wavelet_of_haar_is_the_threshold_of_differences() -> None:
 
 @pytest.mark.parametrize("wavelet", ["haar", "db2", "sym4"])
 @pytest.mark.parametrize("shape", [(1, 2, 16, 32), (2, 3, 7, 9), (1, 1, 1, 5), (1, 2, 3, 1)])
-def test_wavelet_of_any_size(wavelet: str, shape: tuple[int, ...]) -> None:
+def test_wavelet_of_any_size(wavelet, shape):
     x = _cube(*shape)
     prior = Wavelet(wavelet=wavelet, shifts=2)
     torch.testing.assert_close(prior(x, 0.0), x)
@@ -110,7 +106,7 @@ def test_wavelet_of_any_size(wavelet: str, shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(Wavelet(wavelet="haar")(flat, 0.05), flat)
 
 
-def test_matches_are_those_of_a_search() -> None:
+def test_matches_are_those_of_a_search():
     image = _cube(2, 9, 11)
     patch, stride, matches, radius = 3, 2, 4, 3
     groups = match_patches(image, patch, stride, matches, radius)
@@ -119,7 +115,7 @@ def test_matches_are_those_of_a_search() -> None:
     assert groups.shape == (20, 4)
     pixels = image.numpy()
 
-    def at(r: int, c: int) -> np.ndarray:
+    def at(r, c):
         return pixels[:, r : r + patch, c : c + patch]
 
     references = [(r, c) for r in rows for c in columns]
@@ -133,20 +129,8 @@ def test_matches_are_those_of_a_search() -> None:
         assert set(group) == set(sorted(distances, key=distances.__getitem__)[:matches])
 
 
-@pytest.mark.parametrize("shape", [(5, 4, 9), (5, 9, 4)])
-def test_singular_values_are_shrunk(shape: tuple[int, int, int]) -> None:
-    stack = _cube(*shape)
-    threshold = 0.7
-    u, s, v = np.linalg.svd(stack.numpy(), full_matrices=False)
-    kept = s > threshold
-    root = np.sqrt(np.where(kept, s**2 - threshold**2, 0))
-    expected = (u * np.where(kept, (s + root) / 2, 0)[:, None]) @ v
-    got = _shrink_singular_values(stack, torch.tensor(threshold, dtype=torch.float64))
-    np.testing.assert_allclose(got.numpy(), expected, rtol=0, atol=1e-9)
-
-
 @pytest.mark.parametrize("rank", [None, 4])
-def test_non_local_keeps_a_cube_without_noise_and_searches_seldom(rank: int | None) -> None:
+def test_non_local_keeps_a_cube_without_noise_and_searches_seldom(rank):
     x = _cube(2, 4, 12, 13)
     torch.testing.assert_close(NonLocalLowRank(rank=rank)(x, 0.0), x)
     run = NonLocalLowRank(rank=rank, refresh=2).begin()
@@ -157,20 +141,20 @@ def test_non_local_keeps_a_cube_without_noise_and_searches_seldom(rank: int | No
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 2, 19), (2, 1, 19, 3), (1, 2, 1, 1)])
-def test_non_local_of_any_size(shape: tuple[int, ...]) -> None:
+def test_non_local_of_any_size(shape):
     x = _cube(*shape)
     torch.testing.assert_close(NonLocalLowRank()(x, 0.0), x)
     assert NonLocalLowRank()(x, 0.3).isfinite().all()
 
 
 @pytest.mark.parametrize("prior", [LowRank(), NonLocalLowRank()])
-def test_what_is_not_finite_is_left_to_the_solver(prior: Any) -> None:
+def test_what_is_not_finite_is_left_to_the_solver(prior):
     x = _cube(1, 4, 12, 13)
     x[0, 1, 2, 3] = torch.nan
     assert not prior(x, 0.1).isfinite().all()
 
 
-def test_non_local_takes_a_sigma_per_sample() -> None:
+def test_non_local_takes_a_sigma_per_sample():
     x = _cube(2, 4, 12, 13)
     prior = NonLocalLowRank()
     both = prior(x, torch.tensor([0.0, 0.2], dtype=torch.float64))
@@ -179,10 +163,10 @@ def test_non_local_takes_a_sigma_per_sample() -> None:
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_compose_applies_all_and_remembers(named: bool) -> None:
+def test_compose_applies_all_and_remembers(named):
     x = _cube(1, 4, 6, 7)
     warm = TV(iterations=2, warm=True)
-    parts: Any = {"tv": warm, "low": LowRank(2)} if named else [warm, LowRank(2)]
+    parts = {"tv": warm, "low": LowRank(2)} if named else [warm, LowRank(2)]
     prior = Compose(parts)
     assert torch.equal(prior(x, 0.1), LowRank(2)(TV(iterations=2)(x, 0.1), 0.1))
     run, alone = prior.begin(), warm.begin()
@@ -191,14 +175,14 @@ def test_compose_applies_all_and_remembers(named: bool) -> None:
     assert torch.equal(got, expected)
 
 
-def test_stages_follow_each_other() -> None:
+def test_stages_follow_each_other():
     x = torch.zeros(1, 1, 2, 2)
     run = Stages([lambda v, s: v + 1, lambda v, s: v - 1], [2, 1]).begin()
     assert [run(x, 0.1).max().item() for _ in range(4)] == [1, 1, -1, -1]
     assert Stages({"a": lambda v, s: v, "b": lambda v, s: v + 5}, [1, 1])(x, 0.1).max() == 5
 
 
-def test_non_local_gives_the_same_groups_in_any_number_of_threads() -> None:
+def test_non_local_gives_the_same_groups_in_any_number_of_threads():
     x = torch.rand(1, 4, 24, 24, generator=torch.Generator().manual_seed(0))
     before, cubes = torch.get_num_threads(), []
     try:
@@ -227,11 +211,11 @@ def test_non_local_gives_the_same_groups_in_any_number_of_threads() -> None:
         (lambda: Stages([TV()], [0]), "Stages counts: expected a whole number of at least 1"),
     ],
 )
-def test_refused(make: Any, message: str) -> None:
+def test_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_what_cannot_be_called_is_no_prior() -> None:
+def test_what_cannot_be_called_is_no_prior():
     with pytest.raises(TypeError, match="Compose priors: expected callables"):
         Compose([1.0])

@@ -1,33 +1,29 @@
 """Denoiser: what the network is given, how noise levels are scaled, weights from files."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from cassi.models import DnCNN, DRUNet, FFDNet
 from cassi.priors import Denoiser
 from cassi.priors.denoiser import DOMAINS
 
 
-def _identity(x: Tensor, sigma: Tensor) -> Tensor:
+def _identity(x, sigma):
     return x
 
 
-def _middle(x: Tensor, sigma: Tensor) -> Tensor:
+def _middle(x, sigma):
     return x[:, x.shape[1] // 2 : x.shape[1] // 2 + 1]
 
 
-def _cube(batch: int = 2, bands: int = 5) -> Tensor:
+def _cube(batch=2, bands=5):
     return torch.rand(batch, bands, 9, 12, generator=torch.Generator().manual_seed(3))
 
 
-def _network(domain: str, bands: int = 5) -> nn.Module:
+def _network(domain, bands=5):
     torch.manual_seed(0)
     return {
         "band": FFDNet(width=4, depth=3),
@@ -38,7 +34,7 @@ def _network(domain: str, bands: int = 5) -> nn.Module:
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-def test_an_identity_changes_nothing(domain: str) -> None:
+def test_an_identity_changes_nothing(domain):
     network = _middle if domain == "window" else _identity
     x = _cube()
     for sigma in (0.0, 0.1, 3.0):
@@ -48,7 +44,7 @@ def test_an_identity_changes_nothing(domain: str) -> None:
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
-def test_samples_do_not_meet(domain: str) -> None:
+def test_samples_do_not_meet(domain):
     prior = Denoiser(_network(domain), domain=domain, rank=3)
     x = _cube()
     torch.testing.assert_close(prior(x[1:], 0.1), prior(x, 0.1)[1:])
@@ -58,16 +54,16 @@ def test_samples_do_not_meet(domain: str) -> None:
 
 @pytest.mark.parametrize("domain", DOMAINS)
 @pytest.mark.parametrize("pixels", [1, 250, 400])
-def test_chunks_make_no_difference(domain: str, pixels: int) -> None:
+def test_chunks_make_no_difference(domain, pixels):
     x, network = _cube(), _network(domain)
     u = Denoiser(network, domain=domain)(x, 0.1)
     torch.testing.assert_close(Denoiser(network, domain=domain, pixels=pixels)(x, 0.1), u)
 
 
-def test_chunks_bound_what_the_network_is_given() -> None:
+def test_chunks_bound_what_the_network_is_given():
     sizes = []
 
-    def network(x: Tensor, sigma: Tensor) -> Tensor:
+    def network(x, sigma):
         assert len(x) == len(sigma)
         sizes.append(len(x))
         return x
@@ -76,17 +72,17 @@ def test_chunks_bound_what_the_network_is_given() -> None:
     assert sizes == [3, 3, 3, 1]
 
 
-def test_each_band_is_a_grey_image_of_its_own() -> None:
+def test_each_band_is_a_grey_image_of_its_own():
     x, network = _cube(), _network("band")
     with torch.no_grad():
         expected = torch.stack([network(x[:, c : c + 1], 0.1)[:, 0] for c in range(5)], 1)
     torch.testing.assert_close(Denoiser(network)(x, 0.1), expected)
 
 
-def test_a_window_repeats_the_first_and_last_band() -> None:
+def test_a_window_repeats_the_first_and_last_band():
     given = []
 
-    def network(x: Tensor, sigma: Tensor) -> Tensor:
+    def network(x, sigma):
         given.append(x)
         return _middle(x, sigma)
 
@@ -96,7 +92,7 @@ def test_a_window_repeats_the_first_and_last_band() -> None:
     torch.testing.assert_close(torch.cat(given), torch.stack([x[0, w] for w in windows]))
 
 
-def test_a_subspace_keeps_its_components_and_drops_the_rest() -> None:
+def test_a_subspace_keeps_its_components_and_drops_the_rest():
     low = torch.einsum("cr,brhw->bchw", torch.rand(5, 2), torch.rand(2, 2, 9, 12))
     prior = Denoiser(_identity, domain="subspace", rank=2)
     torch.testing.assert_close(prior(low, 0.1), low)
@@ -107,10 +103,10 @@ def test_a_subspace_keeps_its_components_and_drops_the_rest() -> None:
     torch.testing.assert_close(u.flatten(2) @ residual.mT, torch.zeros(2, 5, 5), atol=1e-4, rtol=0)
 
 
-def test_components_are_given_between_zero_and_one_with_the_noise_of_that_scale() -> None:
+def test_components_are_given_between_zero_and_one_with_the_noise_of_that_scale():
     seen = []
 
-    def network(x: Tensor, sigma: Tensor) -> Tensor:
+    def network(x, sigma):
         seen.append((x, sigma))
         return x
 
@@ -124,10 +120,10 @@ def test_components_are_given_between_zero_and_one_with_the_noise_of_that_scale(
     torch.testing.assert_close(seen[1][1], sigma)
 
 
-def test_sigma_is_told_within_the_range_of_the_training() -> None:
+def test_sigma_is_told_within_the_range_of_the_training():
     told = []
 
-    def network(x: Tensor, sigma: Tensor) -> Tensor:
+    def network(x, sigma):
         told.append((sigma[0].item(), x.amax().item()))
         return x
 
@@ -139,7 +135,7 @@ def test_sigma_is_told_within_the_range_of_the_training() -> None:
     torch.testing.assert_close(torch.tensor(told), torch.tensor(expected))
 
 
-def test_bfloat16_is_close() -> None:
+def test_bfloat16_is_close():
     network = DRUNet(widths=(4, 4, 4, 4), blocks=1, residual=True)
     x = _cube()
     u = Denoiser(network, precision="bf16-mixed")(x, 0.1)
@@ -147,7 +143,7 @@ def test_bfloat16_is_close() -> None:
     torch.testing.assert_close(u, Denoiser(network)(x, 0.1), atol=5e-3, rtol=0)
 
 
-def test_gradients_pass_only_where_it_learns() -> None:
+def test_gradients_pass_only_where_it_learns():
     x = torch.rand(2, 9, 16, 16, requires_grad=True)
     for domain in ("band", "subspace"):
         network = DRUNet(channels=1, widths=(4, 4, 4, 4), blocks=1)
@@ -161,7 +157,7 @@ def test_gradients_pass_only_where_it_learns() -> None:
             assert not learning(x, 0.1).requires_grad
 
 
-def test_the_network_stays_as_it_was() -> None:
+def test_the_network_stays_as_it_was():
     network = DnCNN(width=4, depth=3, batch_norm=True).double()
     before = {name: value.clone() for name, value in network.state_dict().items()}
     x = _cube().double().requires_grad_()
@@ -172,14 +168,14 @@ def test_the_network_stays_as_it_was() -> None:
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
 
 
-def test_a_cube_that_is_not_finite_stays_so() -> None:
+def test_a_cube_that_is_not_finite_stays_so():
     x = _cube()
     x[0, 0, 0, 0] = torch.nan
     for domain in DOMAINS:
         assert not Denoiser(_network(domain), domain=domain)(x, 0.1).isfinite().all()
 
 
-def _write(state: dict[str, Any], path: Path) -> Path:
+def _write(state, path):
     if path.suffix == ".safetensors":
         from safetensors.torch import save_file
 
@@ -190,11 +186,11 @@ def _write(state: dict[str, Any], path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "bare", "params", "state_dict", "model", "module"])
-def test_weights_are_read(kind: str, tmp_path: Path) -> None:
+def test_weights_are_read(kind, tmp_path):
     network = FFDNet(width=4, depth=3)
     state = network.state_dict()
     if kind == "module":
-        content: Any = {"model": {f"module.{name}": value for name, value in state.items()}}
+        content = {"model": {f"module.{name}": value for name, value in state.items()}}
     else:
         content = state if kind in ("safetensors", "bare") else {kind: state, "epoch": 3}
     suffix = ".safetensors" if kind == "safetensors" else ".pth"
@@ -205,22 +201,22 @@ def test_weights_are_read(kind: str, tmp_path: Path) -> None:
 
 
 class Blur(nn.Module):
-    def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
+    def forward(self, x, sigma):
         return x - sigma.view(-1, 1, 1, 1) * x.roll(1, -1)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-def test_torchscript_is_a_network(tmp_path: Path) -> None:
+def test_torchscript_is_a_network(tmp_path):
     file = tmp_path / "network.pt"
     torch.jit.save(torch.jit.script(Blur()), file)
     x = _cube()
     torch.testing.assert_close(Denoiser(str(file))(x, 0.1), Denoiser(Blur())(x, 0.1))
-    with pytest.raises(TypeError, match="a TorchScript file holds its own"):
+    with pytest.raises(TypeError, match="a TorchScript file has its own"):
         Denoiser(file, weights="more.pth")
 
 
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
-def test_files_that_are_no_weights_are_refused(suffix: str, tmp_path: Path) -> None:
+def test_files_that_are_no_weights_are_refused(suffix, tmp_path):
     network = FFDNet(width=4, depth=3)
     state = network.state_dict()
     file = tmp_path / f"weights{suffix}"
@@ -245,7 +241,7 @@ def test_files_that_are_no_weights_are_refused(suffix: str, tmp_path: Path) -> N
         Denoiser(network, file)
 
 
-def test_pickled_objects_are_refused(tmp_path: Path) -> None:
+def test_pickled_objects_are_refused(tmp_path):
     file = tmp_path / "network.pth"
     torch.save(DnCNN(width=4, depth=3), file)
     with pytest.raises(ValueError, match="holds a Python object") as caught:
@@ -269,16 +265,16 @@ def test_pickled_objects_are_refused(tmp_path: Path) -> None:
         ({"sigma_range": 3}, ValueError, "sigma_range: expected two numbers, got 3"),
         ({"network": 3}, TypeError, "expected a module, function or file, got 3"),
         ({"network": "no/file.pt"}, OSError, "Denoiser network: no file no/file.pt"),
-        ({"network": __file__}, ValueError, "is not TorchScript .*weights go into `weights`"),
-        ({"weights": "w.pth"}, TypeError, "Denoiser weights: a function cannot load any"),
+        ({"network": __file__}, ValueError, "expected a TorchScript file.*as weights=FILE"),
+        ({"weights": "w.pth"}, TypeError, "Denoiser weights: expected None, a function has none"),
     ],
 )
-def test_refuses(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_refuses(arguments, error, message):
     with pytest.raises(error, match=message):
         Denoiser(**{"network": _identity, **arguments})
 
 
-def test_refuses_calls_that_do_not_fit() -> None:
+def test_refuses_calls_that_do_not_fit():
     x = _cube()
     with pytest.raises(ValueError, match=r"sigma: expected a number >= 0, got -0\.1"):
         Denoiser(_identity)(x, -0.1)

@@ -1,21 +1,16 @@
 """Every exported prior: what it keeps, what it lowers, what it refuses."""
 
-from __future__ import annotations
-
 import inspect
 import math
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import cassi.priors
 from cassi import ops
 from cassi.priors import TV, Denoiser
 
-PRIORS: dict[str, Callable[[], Any]] = {
+PRIORS = {
     name: value
     for name, value in ((name, getattr(cassi.priors, name)) for name in cassi.priors.__all__)
     if inspect.isclass(value) and callable(value)
@@ -25,7 +20,7 @@ PRIORS["Denoiser"] = lambda: Denoiser(lambda x, sigma: ops.tv_prox(x, sigma, 8))
 every_prior = pytest.mark.parametrize("name", PRIORS)
 
 
-def _noisy(dtype: torch.dtype = torch.float64, noise: float = 0.1) -> tuple[Tensor, Tensor]:
+def _noisy(dtype=torch.float64, noise=0.1):
     generator = torch.Generator().manual_seed(0)
     clean = torch.zeros(2, 4, 16, 20, dtype=torch.float64)
     clean[..., 4:12, 5:13] = torch.rand((2, 4, 1, 1), generator=generator, dtype=torch.float64)
@@ -35,7 +30,7 @@ def _noisy(dtype: torch.dtype = torch.float64, noise: float = 0.1) -> tuple[Tens
 
 @every_prior
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_keeps_shape_dtype_and_its_argument(name: str, dtype: torch.dtype) -> None:
+def test_keeps_shape_dtype_and_its_argument(name, dtype):
     x, _ = _noisy(dtype)
     before = x.clone()
     u = PRIORS[name]()(x, 0.1)
@@ -46,21 +41,21 @@ def test_keeps_shape_dtype_and_its_argument(name: str, dtype: torch.dtype) -> No
 
 
 @every_prior
-def test_removes_noise(name: str) -> None:
+def test_removes_noise(name):
     x, clean = _noisy()
     u = PRIORS[name]()(x, 0.1)
     assert (u - clean).norm() < 0.7 * (x - clean).norm()
 
 
 @every_prior
-def test_samples_do_not_meet(name: str) -> None:
+def test_samples_do_not_meet(name):
     x, _ = _noisy()
     prior = PRIORS[name]()
     torch.testing.assert_close(prior(x[1:], 0.1), prior(x, 0.1)[1:], rtol=1e-12, atol=1e-14)
 
 
 @every_prior
-def test_a_stronger_sigma_changes_more(name: str) -> None:
+def test_a_stronger_sigma_changes_more(name):
     x, _ = _noisy()
     prior = PRIORS[name]()
     changes = [(prior(x, sigma) - x).norm().item() for sigma in (0.01, 0.05, 0.2)]
@@ -73,7 +68,7 @@ PROXIMAL = [name for name in PRIORS if hasattr(PRIORS[name], "penalty")]
 
 @pytest.mark.parametrize("name", PROXIMAL)
 @pytest.mark.parametrize("sigma", [0.0, 0.02, 0.1, 0.5])
-def test_lowers_its_objective(name: str, sigma: float) -> None:
+def test_lowers_its_objective(name, sigma):
     x, _ = _noisy()
     prior = PRIORS[name]()
     u = prior(x, sigma)
@@ -85,7 +80,7 @@ def test_lowers_its_objective(name: str, sigma: float) -> None:
         assert (after < 0.8 * before).all()
 
 
-def test_tv_is_the_operator_with_its_parameters() -> None:
+def test_tv_is_the_operator_with_its_parameters():
     x, _ = _noisy()
     assert torch.equal(TV()(x, 0.1), ops.tv_prox(x, 0.1, 5))
     assert torch.equal(TV(weight=2.0, iterations=3)(x, 0.1), ops.tv_prox(x, 0.2, 3))
@@ -102,18 +97,18 @@ def test_tv_is_the_operator_with_its_parameters() -> None:
         ({"iterations": 0}, "TV iterations: expected a whole number of at least 1, got 0"),
     ],
 )
-def test_tv_refuses(arguments: dict[str, Any], message: str) -> None:
+def test_tv_refuses(arguments, message):
     with pytest.raises(ValueError, match=message):
         TV(**arguments)
 
 
-def test_tv_refuses_a_negative_sigma() -> None:
+def test_tv_refuses_a_negative_sigma():
     with pytest.raises(ValueError, match="weight: expected a number >= 0"):
         TV()(_noisy()[0], -0.1)
 
 
 @pytest.mark.parametrize("norm", ops.NORMS)
-def test_warm_tv_continues_where_the_call_before_stopped(norm: ops.Norm) -> None:
+def test_warm_tv_continues_where_the_call_before_stopped(norm):
     x, _ = _noisy()
     prior = TV(iterations=3, norm=norm, warm=True)
     run = prior.begin()

@@ -1,19 +1,13 @@
 """Subspace: the basis it finds, the rank it keeps, what a memory of components is told."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
 
 from cassi.priors import TV, Compose, Stages, Subspace
 from cassi.priors.subspace import block_means
 
 
-def _scene(rank: int = 3, bands: int = 8, noise: float = 0.0) -> Tensor:
+def _scene(rank=3, bands=8, noise=0.0):
     """Piecewise-constant mixtures of `rank` spectra, each with its own strength."""
     generator = torch.Generator().manual_seed(0)
     spectra = torch.linalg.qr(torch.rand(bands, rank, generator=generator).double())[0]
@@ -23,19 +17,19 @@ def _scene(rank: int = 3, bands: int = 8, noise: float = 0.0) -> Tensor:
     return cube + noise * torch.randn(cube.shape, generator=generator, dtype=cube.dtype)
 
 
-def _identity(x: Tensor, sigma: Any) -> Tensor:
+def _identity(x, sigma):
     return x
 
 
 @pytest.mark.parametrize("pool", [1, 8])
-def test_projects_onto_the_subspace(pool: int) -> None:
+def test_projects_onto_the_subspace(pool):
     x = _scene()
     kept = Subspace(_identity, rank=3, pool=pool)(x, 0.1)
     torch.testing.assert_close(kept, x)
     assert (Subspace(_identity, rank=2, pool=pool)(x, 0.1) - x).norm() > 0.01 * x.norm()
 
 
-def test_block_means_find_the_subspace_under_noise() -> None:
+def test_block_means_find_the_subspace_under_noise():
     clean, noisy = _scene(), _scene(noise=0.5)
     errors = [
         (Subspace(_identity, rank=3, pool=pool, energy=0.0)(noisy, 0.1) - clean).norm()
@@ -44,10 +38,10 @@ def test_block_means_find_the_subspace_under_noise() -> None:
     assert errors[1] < errors[0]
 
 
-def test_rank_comes_from_the_data_once_sigma_has_settled() -> None:
-    seen: list[int] = []
+def test_rank_comes_from_the_data_once_sigma_has_settled():
+    seen = []
 
-    def count(x: Tensor, sigma: Any) -> Tensor:
+    def count(x, sigma):
         seen.append(int((x.flatten(2).norm(dim=2) > 1e-9).sum(1).max()))
         return x
 
@@ -59,7 +53,7 @@ def test_rank_comes_from_the_data_once_sigma_has_settled() -> None:
     torch.testing.assert_close(u, x, rtol=0, atol=1e-2)
 
 
-def test_each_sample_has_its_own_rank() -> None:
+def test_each_sample_has_its_own_rank():
     two, four = _scene(rank=2)[:1], _scene(rank=4)[:1]
     run = Subspace(_identity, rank=6).begin()
     for _ in range(2):
@@ -74,7 +68,7 @@ def test_each_sample_has_its_own_rank() -> None:
 @pytest.mark.parametrize(
     "wrap", [lambda p: p, lambda p: Compose([p]), lambda p: Stages([p, p], [2, 1])]
 )
-def test_total_variation_follows_the_basis(wrap: Callable[[Any], Any]) -> None:
+def test_total_variation_follows_the_basis(wrap):
     """In all directions, a memory that turns with the basis makes the basis invisible."""
     x = _scene(noise=0.1)
     tv = wrap(TV(norm="nuclear", warm=True, iterations=2))
@@ -84,7 +78,7 @@ def test_total_variation_follows_the_basis(wrap: Callable[[Any], Any]) -> None:
         torch.testing.assert_close(inside(cube, 0.2), outside(cube, 0.2), rtol=1e-9, atol=1e-9)
 
 
-def test_block_means() -> None:
+def test_block_means():
     x = torch.arange(2 * 40 * 50, dtype=torch.float64).view(1, 2, 40, 50)
     means = block_means(x, 8)
     assert means.shape == (1, 2, 5, 7)
@@ -102,18 +96,17 @@ def test_block_means() -> None:
         ({"energy": -1.0}, ValueError, "Subspace energy: expected a number >= 0"),
     ],
 )
-def test_refuses(arguments: dict[str, Any], error: type[Exception], said: str) -> None:
+def test_refuses(arguments, error, said):
     with pytest.raises(error, match=said):
         Subspace(**arguments)
 
 
-def test_objective_is_that_of_the_components() -> None:
+def test_objective_is_that_of_the_components():
     x = _scene()
     tv = TV(norm="nuclear", warm=True)
     run = Subspace(tv, rank=3, energy=0.0).begin()
     assert run.penalty(x, 0.1) is None
     run(x, 0.1)
     value = run.penalty(x, 0.1)
-    assert value is not None
     torch.testing.assert_close(value, tv.penalty(x, 0.1))
     assert Subspace(_identity).begin().penalty(x, 0.1) is None

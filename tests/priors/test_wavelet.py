@@ -1,7 +1,5 @@
 """The transform of the wavelet prior against PyWavelets' own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import pywt

@@ -1,9 +1,5 @@
 """A network is timed beside its authors' code, whose cube is compared with ours."""
 
-from __future__ import annotations
-
-import pytest
-
 from scripts.benchmarks import authors
 
 THEIRS = """
@@ -32,12 +28,3 @@ def test_a_clone_is_compared_with_ours(tmp_path, monkeypatch, capsys):
     assert (name, difference) == ("saunet_1stg", 0)
     assert min(ratios) > 0
     assert "| saunet_1stg | " in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("given", "said"), [("saunet_1stg", "NAME=CLONE"), ("gap_net=nowhere", "nowhere: no folder")]
-)
-def test_what_is_no_clone(given, said, capsys):
-    with pytest.raises(SystemExit):
-        authors.main([given])
-    assert said in capsys.readouterr().err

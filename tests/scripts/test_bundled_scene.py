@@ -39,13 +39,6 @@ def test_the_script_makes_these_pixels_again():
     assert np.abs(script.make_mask() * 255 - mask).max() < 0.51
 
 
-def test_the_same_pages_give_the_same_bytes(tmp_path):
-    pages = np.arange(2 * 256 * 256, dtype=np.uint16).reshape(2, 256, 256)
-    for name in ("a.tif", "b.tif"):
-        script.write_tiff(tmp_path / name, pages, {"shape": list(pages.shape)})
-    assert (tmp_path / "a.tif").read_bytes() == (tmp_path / "b.tif").read_bytes()
-
-
 def test_the_hidden_disc_shows_in_bands_only():
     scene, _ = _read("scene.tif")
     picture = viz.srgb(scene, BENCHMARK_WAVELENGTHS).astype(int)

@@ -1,7 +1,5 @@
 """The bundled video is what its script draws, and moves."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +12,14 @@ from scripts.data.bundled_video import make_video
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_script_draws_the_file() -> None:
+def test_the_script_draws_the_file():
     scene = tifffile.imread(ROOT / "data" / "scene.tif").astype(np.float64)
     drawn = np.rint(make_video(scene / scene.max()) * 255)
     stored = tifffile.imread(ROOT / "data" / "video.tif")
     assert np.abs(drawn - stored).max() <= 1
 
 
-def test_it_is_read_as_frames() -> None:
+def test_it_is_read_as_frames():
     frames = load_cube(bundled_path("video.tif"))
     assert frames.data.shape == (1, 8, 128, 128)
     assert frames.wavelengths is None

@@ -1,7 +1,5 @@
 """The pictures of the gallery: all there, and drawn by the script."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

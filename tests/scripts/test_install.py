@@ -1,19 +1,14 @@
 """A light install reconstructs and evaluates: only training needs Lightning and TensorBoard."""
 
-from __future__ import annotations
-
 import ast
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from shared import ROOT, python
+
 TRAINING = {"lightning", "tensorboard", "torchmetrics"}
 
 
-def imports(path: Path) -> Iterator[str]:
+def imports(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
@@ -46,8 +41,5 @@ def test_reconstruct_runs_without_them(tmp_path):
     blocked = f"import runpy, sys; sys.modules.update(dict.fromkeys({sorted(TRAINING)}))"
     code = f"{blocked}; runpy.run_module('cassi.apps.reconstruct', run_name='__main__')"
     options = ["solver.iterations=1", "output.pictures=false", f"hydra.run.dir={tmp_path / 'run'}"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *options], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    python("-c", code, *options)
     assert (tmp_path / "run/cube.tif").is_file()

@@ -1,7 +1,5 @@
 """docs/reference/networks.md lists every registered network."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -12,19 +10,19 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/reference/networks.md"
 
 
-def _rows(text: str) -> list[list[str]]:
+def _rows(text):
     lines = [line for line in text.splitlines() if line.startswith("| `")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def test_lists_exactly_the_registered_networks() -> None:
+def test_lists_exactly_the_registered_networks():
     first, second = PAGE.read_text(encoding="utf-8").split("## Where they come from")
     assert [row[0].strip("`") for row in _rows(first)] == list_models(shipped=False)
     named = [name for row in _rows(second) for name in re.findall("`([^`]+)`", row[0])]
     assert sorted(named) == list_models(shipped=False)
 
 
-def test_the_page_is_made(tmp_path: Path) -> None:
+def test_the_page_is_made(tmp_path):
     file = tmp_path / "networks.md"
     script.main(["--output", str(file)])
     assert len(_rows(file.read_text(encoding="utf-8"))) == len(
@@ -32,7 +30,7 @@ def test_the_page_is_made(tmp_path: Path) -> None:
     )
 
 
-def test_every_paper_is_found_in_its_docstring() -> None:
+def test_every_paper_is_found_in_its_docstring():
     for name in list_models(shipped=False):
         authors, title, venue = script.read_source(script.find_model(name).make)
         assert name == "cassi_net" or (authors and title and venue), name

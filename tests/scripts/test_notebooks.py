@@ -1,18 +1,14 @@
 """Every notebook runs from top to bottom, and is kept without its outputs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import sys
 from pathlib import Path
 
+import nbclient
+import nbformat
 import pytest
-
-nbformat = pytest.importorskip("nbformat", reason="needs nbformat")
-nbclient = pytest.importorskip("nbclient", reason="needs nbclient")
-pytest.importorskip("ipykernel", reason="needs ipykernel")
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

@@ -1,7 +1,5 @@
 """What `train_refiner.py` fits is what reconstructs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What `make release` refuses, and what it looks for in the archives."""
 
-from __future__ import annotations
-
 import io
 import re
 import tarfile

@@ -1,19 +1,13 @@
 """The documentation: links that lead somewhere, and a site that builds and needs no network."""
 
-from __future__ import annotations
-
 import importlib
-import os
 import re
-import subprocess
-import sys
 import zlib
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from shared import ROOT, python
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "data/README.md"]
 PARTS = (
     "ops",
@@ -38,19 +32,9 @@ def test_links_lead_to_files(path):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """Build the site; strictly, as mkdocs.yml says: a warning is an error."""
-    pytest.importorskip("mkdocstrings", reason="needs the extra docs")
-    pytest.importorskip("latex2mathml", reason="needs the extra docs")
     folder = tmp_path_factory.mktemp("site")
-    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "CASSI_DOCS_RUN": ""}
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(folder)],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    build = ("-m", "mkdocs", "build", "--site-dir", folder)
+    python(*build, NO_MKDOCS_2_WARNING="1", CASSI_DOCS_RUN="")
     return folder
 
 
@@ -93,7 +77,6 @@ def test_site_has_every_command_and_config_file(site):
 
 
 def test_pictures_that_a_notebook_draws_are_found_beside_it():
-    pytest.importorskip("mkdocs", reason="needs the extra docs")
     from scripts.docs.hooks import on_page_markdown
 
     page = SimpleNamespace(file=SimpleNamespace(src_uri="tutorials/train_and_evaluate.md"))

@@ -1,7 +1,5 @@
 """The gate of new weights and what a further training of them begins with."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from shared import seeded, uniform
@@ -55,5 +53,5 @@ def test_a_kind_far_below_auto_must_not_get_worse(monkeypatch, auto, old, new, p
         name: lambda y, camera, far=far: truth + far * noise
         for name, far in (("auto", auto), ("shipped", old), ("new", new))
     }
-    faults = gate.judge_kinds(methods, "", 8)
+    faults = gate.judge_kinds(methods, "")
     assert (faults == []) == passes

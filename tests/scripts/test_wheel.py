@@ -1,7 +1,5 @@
 """The wheel: built, installed somewhere else and imported, with compiled operators and without."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -28,7 +26,7 @@ print(cassi.ops.backend(torch.device("cpu")))
 """
 
 
-def _run(*command: str, cwd: Path = ROOT, **environment: str) -> str:
+def _run(*command, cwd=ROOT, **environment):
     result = subprocess.run(
         command,
         cwd=cwd,
@@ -42,7 +40,7 @@ def _run(*command: str, cwd: Path = ROOT, **environment: str) -> str:
     return result.stdout
 
 
-def _build(native: bool, folder: Path) -> Path:
+def _build(native, folder):
     """Build in a folder that is kept, apart from the developer's: a second run compiles nothing."""
     compiler = shutil.which(os.environ.get("CXX", "c++"))
     if native and compiler is None:
@@ -64,7 +62,7 @@ def _build(native: bool, folder: Path) -> Path:
     return wheel
 
 
-def _import(folder: Path) -> str:
+def _import(folder):
     """Import the installed package alone: no finder of an editable install (-S), another folder."""
     site = folder / "site"
     path = os.pathsep.join([str(site), sysconfig.get_paths()["purelib"]])
@@ -73,7 +71,7 @@ def _import(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("native", [True, False], ids=["compiled", "reference"])
-def test_wheel_installs_and_works(native: bool, tmp_path: Path) -> None:
+def test_wheel_installs_and_works(native, tmp_path):
     wheel = _build(native, tmp_path)
     assert "-py3-none-" in wheel.name
     names = zipfile.ZipFile(wheel).namelist()

@@ -1,10 +1,7 @@
 """The iterates of each algorithm against loops in NumPy, and what all of them keep to."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +28,7 @@ STEPS = 6
 SIGMA = [0.5 * 0.8**i for i in range(STEPS)]
 
 
-def _camera() -> tuple[SDCassi, Tensor, np.ndarray]:
+def _camera():
     """A camera, a measurement, and the camera as a dense matrix."""
     generator = torch.Generator().manual_seed(0)
     mask = torch.rand((4, 5), generator=generator, dtype=torch.float64) + 0.1
@@ -41,14 +38,14 @@ def _camera() -> tuple[SDCassi, Tensor, np.ndarray]:
     return system, y, system(basis).flatten(1).T.numpy()
 
 
-def _shrink(x: Tensor, sigma: Any) -> Tensor:
+def _shrink(x, sigma):
     """A prior that is neither linear nor the identity."""
     return x - sigma * torch.tanh(x)
 
 
-def _cubes(algorithm: Any, rho: float | None = None) -> list[np.ndarray]:
+def _cubes(algorithm, rho=None):
     system, y, _ = _camera()
-    cubes: list[np.ndarray] = []
+    cubes = []
     iterate(
         algorithm,
         y,
@@ -64,7 +61,7 @@ def _cubes(algorithm: Any, rho: float | None = None) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("accelerated", [False, True])
 @pytest.mark.parametrize("rho", [0.0, 0.2])
-def test_gap(accelerated: bool, rho: float) -> None:
+def test_gap(accelerated, rho):
     _, y_tensor, a = _camera()
     y = y_tensor.flatten().numpy()
     x = a.T @ np.linalg.solve(a @ a.T, y)
@@ -81,7 +78,7 @@ def test_gap(accelerated: bool, rho: float) -> None:
     np.testing.assert_array_equal(got, _cubes(GAP(accelerated), rho))
 
 
-def test_admm_solves_the_regularised_problem() -> None:
+def test_admm_solves_the_regularised_problem():
     """With prior(z) = z/(1+σ) it minimises ½‖Ax − y‖² + ρσ/2‖x‖²."""
     system, y, a = _camera()
     rho, sigma = 0.3, 0.5
@@ -92,7 +89,7 @@ def test_admm_solves_the_regularised_problem() -> None:
     np.testing.assert_allclose(solution.x.flatten().numpy(), expected, rtol=0, atol=1e-9)
 
 
-def test_admm_stays_at_its_fixed_point() -> None:
+def test_admm_stays_at_its_fixed_point():
     """At the minimum Aᵀ(y − Ax) = ρu and x = prior(x + u)."""
     system, y, _ = _camera()
     algorithm = ADMM(0.3)
@@ -104,7 +101,7 @@ def test_admm_stays_at_its_fixed_point() -> None:
     torch.testing.assert_close(_shrink(state.x + state.dual, 0.4), state.x, rtol=0, atol=1e-9)
 
 
-def test_accelerated_gap_reaches_data_consistency_where_plain_gap_does_not() -> None:
+def test_accelerated_gap_reaches_data_consistency_where_plain_gap_does_not():
     system, y, _ = _camera()
     residuals = [
         iterate(GAP(flag), y, system, lambda z, s: z / (1 + s), iterations=200, sigma=Constant(0.3))
@@ -116,7 +113,7 @@ def test_accelerated_gap_reaches_data_consistency_where_plain_gap_does_not() -> 
     assert residuals[1] > 0.1
 
 
-def test_hqs() -> None:
+def test_hqs():
     _, y_tensor, a = _camera()
     y, rho = y_tensor.flatten().numpy(), 0.3
     x = a.T @ np.linalg.solve(a @ a.T, y)
@@ -129,7 +126,7 @@ def test_hqs() -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_fista(restart: bool) -> None:
+def test_fista(restart):
     _, y_tensor, a = _camera()
     y, rho = y_tensor.flatten().numpy(), 0.3
     length = np.linalg.norm(a, 2) ** 2 + rho
@@ -150,7 +147,7 @@ def test_fista(restart: bool) -> None:
 
 @pytest.mark.parametrize("monotone", [False, True])
 @pytest.mark.parametrize("penalised", [False, True])
-def test_twist(monotone: bool, penalised: bool) -> None:
+def test_twist(monotone, penalised):
     """With an overshooting two-step move, so that the safeguard has something to do."""
     system, y_tensor, a = _camera()
     y, rho, least = y_tensor.flatten().numpy(), 0.3, 1e-3
@@ -160,10 +157,10 @@ def test_twist(monotone: bool, penalised: bool) -> None:
     alpha = r**2 + 1
     beta = 2 * alpha / (1 + least)
 
-    def shrink(v: Any, sigma: Any) -> Any:  # R(x) = σ/2‖x‖², or no proximal map at all
+    def shrink(v, sigma):  # R(x) = σ/2‖x‖², or no proximal map at all
         return v / (1 + sigma) if penalised else v * (1 - 3 * sigma)
 
-    def objective(x: Any, sigma: float) -> Any:
+    def objective(x, sigma):
         return ((a @ x - y) ** 2).sum() / 2 + length * sigma / 2 * (x**2).sum()
 
     x = a.T @ np.linalg.solve(a @ a.T, y)
@@ -177,12 +174,12 @@ def test_twist(monotone: bool, penalised: bool) -> None:
         guarded += int(worse)
         expected.append(plain if monotone and worse else following)
 
-    def prior(v: Tensor, s: Any) -> Tensor:
+    def prior(v, s):
         return shrink(v, s)
 
     if penalised:
-        prior.penalty = lambda v, s: s / 2 * v.square().sum((1, 2, 3))  # type: ignore[attr-defined]
-    cubes: list[np.ndarray] = []
+        prior.penalty = lambda v, s: s / 2 * v.square().sum((1, 2, 3))
+    cubes = []
     iterate(
         TwIST(rho, least, monotone),
         y_tensor,
@@ -198,7 +195,7 @@ def test_twist(monotone: bool, penalised: bool) -> None:
 
 @pytest.mark.parametrize("name", ["FISTA", "TwIST"])
 @pytest.mark.parametrize("rho", [0.0, 0.3])
-def test_gradient_methods_solve_the_regularised_problem(name: str, rho: float) -> None:
+def test_gradient_methods_solve_the_regularised_problem(name, rho):
     """With prior(z) = z/(1+σ) they minimise ½‖Ax − y‖² + (L+ρ)σ/2‖x‖²."""
     system, y, a = _camera()
     sigma = 0.05
@@ -216,7 +213,7 @@ def test_gradient_methods_solve_the_regularised_problem(name: str, rho: float) -
 
 
 @pytest.mark.parametrize("shots", [1, 2, 3])
-def test_bound_of_the_largest_eigenvalue(shots: int) -> None:
+def test_bound_of_the_largest_eigenvalue(shots):
     """Exact for one shot, and otherwise never below the truth."""
     generator = torch.Generator().manual_seed(shots)
     mask = torch.rand((shots, 1, 6, 7), generator=generator, dtype=torch.float64)
@@ -230,13 +227,13 @@ def test_bound_of_the_largest_eigenvalue(shots: int) -> None:
     assert largest_eigenvalue(torch.ones(1, 1, 4, 6), dark) == 1
 
 
-def _tensors(state: Any) -> dict[str, Tensor]:
+def _tensors(state):
     values = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
     return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_steps_are_pure(name: str) -> None:
+def test_steps_are_pure(name):
     system, y, _ = _camera()
     algorithm = ALGORITHMS[name]()
     x0 = system.pinv(y) * 0.5
@@ -257,7 +254,7 @@ def test_steps_are_pure(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_residual_in_the_state_is_that_of_its_cube(name: str) -> None:
+def test_a_residual_in_the_state_is_that_of_its_cube(name):
     system, y, _ = _camera()
     algorithm = ALGORITHMS[name]()
     state = algorithm.init(y, system, system.pinv(y))
@@ -268,7 +265,7 @@ def test_a_residual_in_the_state_is_that_of_its_cube(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_parameters_may_be_tensors(name: str) -> None:
+def test_parameters_may_be_tensors(name):
     """As in an unrolled network: σ and ρ are learned, and get gradients."""
     system, y, _ = _camera()
     algorithm = ALGORITHMS[name]()
@@ -286,22 +283,22 @@ def test_parameters_may_be_tensors(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_only_the_protocol_of_a_camera_is_used(name: str) -> None:
+def test_only_the_protocol_of_a_camera_is_used(name):
     """A dense matrix with four methods is camera enough, and gives the same cubes."""
     system, y, a = _camera()
     matrix = torch.from_numpy(a)
 
     class Dense:
-        def __call__(self, x: Tensor) -> Tensor:
+        def __call__(self, x):
             return (x.flatten(1) @ matrix.T).view(-1, 1, 4, 7)
 
-        def adjoint(self, y: Tensor) -> Tensor:
+        def adjoint(self, y):
             return (y.flatten(1) @ matrix).view(-1, 3, 4, 5)
 
-        def pinv(self, y: Tensor) -> Tensor:
+        def pinv(self, y):
             return (y.flatten(1) @ torch.linalg.pinv(matrix).T).view(-1, 3, 4, 5)
 
-        def data_step(self, v: Tensor, y: Tensor, rho: Any = 0.0) -> Tensor:
+        def data_step(self, v, y, rho=0.0):
             gram = matrix @ matrix.T + rho * torch.eye(28, dtype=y.dtype)
             z = torch.linalg.solve(gram, (y - self(v)).flatten(1).T).T
             return v + self.adjoint(z.view(-1, 1, 4, 7))
@@ -313,7 +310,7 @@ def test_only_the_protocol_of_a_camera_is_used(name: str) -> None:
     torch.testing.assert_close(*cubes, rtol=0, atol=1e-10)
 
 
-def test_schedules() -> None:
+def test_schedules():
     assert [Geometric(0.4, 0.1)(i, 3) for i in range(3)] == pytest.approx([0.4, 0.2, 0.1])
     assert (Geometric(0.4, 0.1)(0, 1), Linear(0.3, 0.1)(0, 1)) == (0.4, 0.3)
     assert [Linear(1.0, 0.0)(i, 3) for i in range(3)] == [1.0, 0.5, 0.0]
@@ -340,13 +337,13 @@ def test_schedules() -> None:
         ),
     ],
 )
-def test_no_schedules(make: Any, message: str) -> None:
+def test_no_schedules(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 
 
 @pytest.mark.parametrize("relaxation", [0.5, 1.0, 1.6])
-def test_admm(relaxation: float) -> None:
+def test_admm(relaxation):
     _, y_tensor, a = _camera()
     y, rho = y_tensor.flatten().numpy(), 0.3
     x = a.T @ np.linalg.solve(a @ a.T, y)

@@ -1,9 +1,6 @@
 """ADMM on components: what it computes, where the cube is made, what is left out."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -20,7 +17,7 @@ SMOOTH = TV(norm="nuclear", warm=True, iterations=3)
 
 
 @pytest.fixture(scope="module")
-def problem() -> tuple[Any, Any]:
+def problem():
     generator = torch.Generator().manual_seed(0)
     spectra, amounts = (torch.rand(s, generator=generator).double() for s in ((6, 3), (3, 4, 5)))
     amounts = amounts.repeat_interleave(8, 1).repeat_interleave(8, 2)
@@ -42,10 +39,10 @@ def run(problem, prior, system=None, iterations=12, relaxation=1.8, **more):
     )
 
 
-def as_cubes(prior: Subspace) -> Any:
+def as_cubes(prior):
     """The same prior, of which nobody knows that it is one on components."""
 
-    def begin() -> Any:
+    def begin():
         running = prior.begin()
         return lambda x, sigma: running(x, sigma)
 

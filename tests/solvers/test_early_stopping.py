@@ -1,7 +1,5 @@
 """How far an annealing goes in noise, and how near a cube may come to a noisy measurement."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -172,9 +170,8 @@ def test_brightest_lines():
 
 @pytest.mark.parametrize("noise", [0.0, 0.02, 0.3])
 def test_no_closer_than_the_noise(system, truth, noise):
-    generator = torch.Generator().manual_seed(5)
     y = system(truth).repeat(2, 1, 1, 1)
-    x = truth + 0.2 * torch.randn((2, *truth.shape[1:]), generator=generator)
+    x = truth + 0.2 * torch.randn((2, *truth.shape[1:]), generator=torch.Generator().manual_seed(5))
     stepped = system.data_step(x, y, 0.0)
     near = no_closer(x, stepped, y, system, torch.tensor([noise, 0.0]))
     left, first = (
@@ -191,8 +188,7 @@ def test_a_cube_that_fits_already_stays(system, truth):
 
 
 def test_balanced_components_smooth_colour_more_than_brightness(truth):
-    generator = torch.Generator().manual_seed(6)
-    x = truth + 0.05 * torch.randn(truth.shape, generator=generator)
+    x = truth + 0.05 * torch.randn(truth.shape, generator=torch.Generator().manual_seed(6))
 
     def rest(balance):
         u = Subspace(prior=TV(norm="nuclear"), balance=balance, energy=0.0)(x, 0.02)

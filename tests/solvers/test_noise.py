@@ -1,19 +1,14 @@
 """How noisy a measurement is taken to be, and how the data step answers."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor
 
 from cassi import ADMM, GAP, TV, SDCassi, Solver
 from cassi.metrics import psnr
 from cassi.solvers import noise_damping, noise_level
 
 
-def _scene(shots: int = 1) -> tuple[SDCassi, Tensor, Tensor]:
+def _scene(shots=1):
     """Large plain areas of smooth spectra, as most scenes have somewhere."""
     generator = torch.Generator().manual_seed(0)
     mask = torch.rand((shots, 1, 96, 112), generator=generator, dtype=torch.float64)
@@ -25,7 +20,7 @@ def _scene(shots: int = 1) -> tuple[SDCassi, Tensor, Tensor]:
     return system, x, system(x)
 
 
-def _disturbed(y: Tensor, relative: float) -> Tensor:
+def _disturbed(y, relative):
     generator = torch.Generator().manual_seed(1)
     size = y.square().flatten(1).mean(1).sqrt().view(-1, 1, 1, 1)
     return y + relative * size * torch.randn(y.shape, generator=generator, dtype=y.dtype)
@@ -33,21 +28,21 @@ def _disturbed(y: Tensor, relative: float) -> Tensor:
 
 @pytest.mark.parametrize("shots", [1, 2])
 @pytest.mark.parametrize("relative", [0.01, 0.03, 0.1, 0.3])
-def test_level_is_that_of_the_noise(relative: float, shots: int) -> None:
+def test_level_is_that_of_the_noise(relative, shots):
     system, _, y = _scene(shots)
     size = y.square().flatten(1).mean(1).sqrt()
     found = noise_level(_disturbed(y, relative), system) / size
     assert found.tolist() == pytest.approx([relative] * 2, rel=0.15)
 
 
-def test_level_of_a_clean_or_a_small_measurement_is_nothing() -> None:
+def test_level_of_a_clean_or_a_small_measurement_is_nothing():
     system, _, y = _scene()
     assert (noise_level(y, system) < 2e-3 * y.std()).all()
     small = SDCassi(torch.rand(20, 20), bands=3)
     assert noise_level(torch.rand(2, 1, 20, 24), small).tolist() == [0.0, 0.0]
 
 
-def test_level_has_the_unit_of_the_measurement() -> None:
+def test_level_has_the_unit_of_the_measurement():
     system, _, y = _scene()
     y = _disturbed(y, 0.05)
     torch.testing.assert_close(noise_level(1000 * y, system), 1000 * noise_level(y, system))
@@ -55,7 +50,7 @@ def test_level_has_the_unit_of_the_measurement() -> None:
     torch.testing.assert_close(noise_level(y, system)[:1], each)
 
 
-def test_damping_rises_with_noise_and_gram() -> None:
+def test_damping_rises_with_noise_and_gram():
     system, _, y = _scene()
     values = [noise_damping(y, system, n)[0].item() for n in (0.0, 0.003, 0.01, 0.1, 1.0)]
     assert values[:2] == [0.0, 0.0]
@@ -65,7 +60,7 @@ def test_damping_rises_with_noise_and_gram() -> None:
 
 
 @pytest.mark.parametrize("algorithm", [ADMM(), GAP()])
-def test_a_noisy_snapshot_is_followed_less_closely(algorithm: Any) -> None:
+def test_a_noisy_snapshot_is_followed_less_closely(algorithm):
     system, truth, y = _scene()
     noisy = _disturbed(y, 0.1)
     scores, residuals = [], []
@@ -80,7 +75,7 @@ def test_a_noisy_snapshot_is_followed_less_closely(algorithm: Any) -> None:
     assert torch.equal(*clean)
 
 
-def test_samples_with_masks_of_their_own_are_judged_alone() -> None:
+def test_samples_with_masks_of_their_own_are_judged_alone():
     generator = torch.Generator().manual_seed(3)
     masks = torch.rand(2, 1, 1, 96, 96, generator=generator)
     x = torch.rand(2, 6, 1, 1, generator=generator).expand(-1, -1, 96, 96).contiguous()

@@ -1,30 +1,27 @@
 """Refinement: cubes consistent with the measurement, which are never further from the truth."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from shared import disc
-from torch import Tensor
 
 import cassi
 from cassi.solvers import refine
 
 
-def _camera(bands: int = 5, size: int = 96) -> cassi.SDCassi:
+def _camera(bands=5, size=96):
     mask = (torch.rand(size, size, generator=torch.Generator().manual_seed(0)) < 0.5).float()
     return cassi.SDCassi(mask, bands=bands, step=1)
 
 
-def _scene() -> Tensor:
+def _scene():
     return disc(5, 96).repeat(2, 1, 1, 1)
 
 
-def _residual(x: Tensor, y: Tensor, system: cassi.SDCassi) -> Tensor:
+def _residual(x, y, system):
     return (y - system(x)).flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1)
 
 
-def test_reaches_data_consistency_and_comes_nearer_to_the_truth() -> None:
+def test_reaches_data_consistency_and_comes_nearer_to_the_truth():
     system, truth = _camera(), _scene()
     y = system(truth)
     wrong = truth + 0.1 * torch.randn(truth.shape, generator=torch.Generator().manual_seed(1))
@@ -33,12 +30,12 @@ def test_reaches_data_consistency_and_comes_nearer_to_the_truth() -> None:
     assert ((x - truth).flatten(1).norm(dim=1) < (wrong - truth).flatten(1).norm(dim=1)).all()
 
 
-def test_leaves_a_consistent_cube_as_it_is() -> None:
+def test_leaves_a_consistent_cube_as_it_is():
     system, truth = _camera(), _scene()
     assert torch.equal(refine(truth, system(truth), system), truth)
 
 
-def test_does_not_fit_noise() -> None:
+def test_does_not_fit_noise():
     system, truth = _camera(), _scene()
     y = system(truth)
     noise = torch.randn(y.shape, generator=torch.Generator().manual_seed(1))
@@ -46,7 +43,7 @@ def test_does_not_fit_noise() -> None:
     assert torch.equal(refine(truth, noisy, system), truth)
 
 
-def test_noise_behind_a_nearly_dark_pixel_stays_small() -> None:
+def test_noise_behind_a_nearly_dark_pixel_stays_small():
     mask = torch.rand(96, 96, generator=torch.Generator().manual_seed(2))
     mask[:, :1] = 1e-4
     system, truth = cassi.SDCassi(mask, bands=5, step=1), _scene()
@@ -56,7 +53,7 @@ def test_noise_behind_a_nearly_dark_pixel_stays_small() -> None:
     assert refine(truth, y, system).abs().max() < 2
 
 
-def test_each_sample_stops_for_itself() -> None:
+def test_each_sample_stops_for_itself():
     system, truth = _camera(), _scene()
     y = system(truth)
     cubes = torch.stack((truth[0], truth[1] + 0.1))
@@ -65,14 +62,14 @@ def test_each_sample_stops_for_itself() -> None:
     torch.testing.assert_close(x[1:], refine(cubes[1:], y[1:], system))
 
 
-def test_noise_may_be_known() -> None:
+def test_noise_may_be_known():
     system, truth = _camera(), _scene()
     y = system(truth)
     wrong = truth + 0.1 * torch.randn(truth.shape, generator=torch.Generator().manual_seed(1))
     assert torch.equal(refine(wrong, y, system, noise=1.0), wrong)
 
 
-def test_refuses_no_iterations() -> None:
+def test_refuses_no_iterations():
     system, truth = _camera(), _scene()
     with pytest.raises(ValueError, match="iterations"):
         refine(truth, system(truth), system, iterations=0)

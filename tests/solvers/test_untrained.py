@@ -1,10 +1,7 @@
 """A network fitted to the measurement: against torch's Adam, and what it keeps to."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -25,29 +22,29 @@ class Small(nn.Module):
 
     inputs, least = 2, 6
 
-    def __init__(self, bands: int) -> None:
+    def __init__(self, bands):
         super().__init__()
         self.first = nn.Conv2d(self.inputs, 8, 3, padding=1)
         self.last = nn.Conv2d(8, bands, 1)
 
-    def forward(self, z: Tensor) -> Tensor:
+    def forward(self, z):
         assert min(z.shape[-2:]) >= self.least
         return self.last(torch.tanh(self.first(z)))
 
 
 @pytest.fixture
-def scene() -> tuple[SDCassi, Tensor]:
+def scene():
     generator = torch.Generator().manual_seed(3)
     system = SDCassi(torch.rand(8, 9, generator=generator) + 0.1, bands=3, step=1)
     return system, system(torch.rand(2, 3, 8, 9, generator=generator))
 
 
-def solver(iterations: int = STEPS, prior: Any = NoPrior(), **settings: Any) -> Solver:  # noqa: B008
+def solver(iterations=STEPS, prior=NoPrior(), **settings):  # noqa: B008
     algorithm = Untrained(Small, **{"rate": 0.02, **settings})
     return Solver(prior, algorithm, iterations, sigma=0.0)
 
 
-def run(solver: Solver, y: Tensor, system: Any, seed: int = 0) -> Tensor:
+def run(solver, y, system, seed=0):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return solver.run(y, system).x
@@ -86,7 +83,7 @@ def test_steps_are_pure(scene):
     x0 = system.pinv(y)
     state = algorithm.step(algorithm.init(y, system, x0), y, system, NoPrior(), 0.0, 0.0)
 
-    def tensors(state: Any) -> dict[str, Tensor]:
+    def tensors(state):
         values = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
         return {key: value for key, value in values.items() if isinstance(value, Tensor)}
 

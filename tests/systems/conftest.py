@@ -1,23 +1,14 @@
 """What tests of several cameras share."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 import torch
-from torch import Tensor
-
-SlopeCheck = Callable[[Callable[[], Tensor], Tensor, Tensor, float, float], None]
 
 
 @pytest.fixture
-def assert_slope() -> SlopeCheck:
+def assert_slope():
     """Hold the gradient with respect to a leaf against a central difference in one direction."""
 
-    def check(
-        evaluate: Callable[[], Tensor], leaf: Tensor, direction: Tensor, h: float, rel: float
-    ) -> None:
+    def check(evaluate, leaf, direction, h, rel):
         start = leaf.detach().clone()
         leaf.requires_grad_()
         (gradient,) = torch.autograd.grad(evaluate(), leaf)

@@ -1,7 +1,5 @@
 """The dual disperser: its equation, repetition of the mask, and what it refuses."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from shared import rand
@@ -12,7 +10,7 @@ from cassi.systems.dd_cassi import code_bands
 
 @pytest.mark.parametrize("step", [2, -2, 0, 1])
 @pytest.mark.parametrize("shots", [1, 3])
-def test_equation(step: int, shots: int) -> None:
+def test_equation(step, shots):
     bands, height, width = 4, 5, 6
     mask = rand(shots, 1, height, width + (bands - 1) * abs(step))
     x = rand(2, bands, height, width)
@@ -28,7 +26,7 @@ def test_equation(step: int, shots: int) -> None:
     assert (system.step, system.mask_step) == (0, step)
 
 
-def test_a_narrow_mask_repeats() -> None:
+def test_a_narrow_mask_repeats():
     mask = rand(3, 5)
     wide = torch.cat([mask, mask, mask], -1)
     x = rand(1, 4, 3, 5)
@@ -36,7 +34,7 @@ def test_a_narrow_mask_repeats() -> None:
     assert DDCassi(mask, 4, 2, width=9).cube_shape == (4, 3, 9)
 
 
-def test_offsets_between_pixels() -> None:
+def test_offsets_between_pixels():
     mask = rand(1, 1, 3, 9)
     system = DDCassi(mask, 3, offsets=[0, 1.25, 2], width=5)
     between = 0.75 * mask[0, 0, :, 1:6] + 0.25 * mask[0, 0, :, 2:7]
@@ -45,7 +43,7 @@ def test_offsets_between_pixels() -> None:
     assert torch.equal(whole.mask, DDCassi(mask, 3, 2, width=5).mask)
 
 
-def test_is_a_camera_of_step_zero() -> None:
+def test_is_a_camera_of_step_zero():
     system = DDCassi(rand(4, 8), bands=3, step=1, width=6)
     same = SDCassi(system.mask, 3, step=0)
     x = rand(1, 3, 4, 6)
@@ -53,7 +51,7 @@ def test_is_a_camera_of_step_zero() -> None:
     assert "step=1 across the mask" in repr(system)
 
 
-def test_coded_masks_pass_gradients_on() -> None:
+def test_coded_masks_pass_gradients_on():
     mask = rand(1, 1, 3, 5).requires_grad_()
     code_bands(mask, 3, [0, 1, 2.5]).sum().backward()
     torch.testing.assert_close(mask.grad, torch.full_like(mask, 3))
@@ -71,6 +69,6 @@ def test_coded_masks_pass_gradients_on() -> None:
         ({"mask": torch.ones(2, 4, 5)}, ValueError, "mask: expected 1 or 3 bands, got 2"),
     ],
 )
-def test_refuses(arguments: dict, error: type[Exception], message: str) -> None:
+def test_refuses(arguments, error, message):
     with pytest.raises(error, match=message):
         DDCassi(**{"mask": torch.ones(4, 5), "bands": 3, **arguments})

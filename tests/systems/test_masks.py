@@ -1,7 +1,5 @@
 """Masks: refused, drawn, learned, moved, and taken back from the detector."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 
@@ -20,11 +18,11 @@ from cassi.systems import (
 from cassi.systems.masks import move_mask
 
 
-def _lit(*shape: int) -> torch.Tensor:
+def _lit(*shape):
     return torch.full(shape, 0.5)
 
 
-def test_masks_that_pass() -> None:
+def test_masks_that_pass():
     for shape in ((1, 1, 4, 5), (2, 3, 4, 5)):
         check_mask(_lit(*shape))
     check_mask(torch.eye(4)[None, None])
@@ -42,14 +40,14 @@ def test_masks_that_pass() -> None:
         (float("nan"), "mask: expected finite"),
     ],
 )
-def test_values_out_of_range(value: float, message: str) -> None:
+def test_values_out_of_range(value, message):
     mask = _lit(1, 1, 4, 5)
     mask[0, 0, 1, 2] = value
     with pytest.raises(ValueError, match=message):
         check_mask(mask)
 
 
-def test_dark_columns_and_rows() -> None:
+def test_dark_columns_and_rows():
     mask = _lit(2, 1, 9, 8)
     mask[0, :, :, 3] = 0
     check_mask(mask)  # the other shot lights it
@@ -69,7 +67,7 @@ def test_dark_columns_and_rows() -> None:
 
 
 @pytest.mark.parametrize("pattern", [RandomMask, BlueNoiseMask])
-def test_patterns(pattern) -> None:
+def test_patterns(pattern):
     mask = pattern(0.4, shots=3, seed=5).draw(33, 40)
     assert mask.shape == (3, 1, 33, 40)
     assert mask.dtype == torch.float32
@@ -83,21 +81,21 @@ def test_patterns(pattern) -> None:
     assert torch.equal(pattern(seed=5).draw(8, 9)[0], pattern(shots=2, seed=5).draw(8, 9)[0])
 
 
-def test_grey() -> None:
+def test_grey():
     mask = RandomMask(0.3, kind="grey").draw(200, 200)
     assert mask.mean().item() == pytest.approx(0.3, abs=0.01)
     assert ((mask > 0.05) & (mask < 0.95)).float().mean() > 0.5
 
 
 @pytest.mark.parametrize("pattern", [RandomMask, BlueNoiseMask])
-def test_following_seeds_share_no_mask(pattern: type[RandomMask | BlueNoiseMask]) -> None:
+def test_following_seeds_share_no_mask(pattern):
     planes = [plane for seed in (0, 1, 2) for plane in pattern(shots=3, seed=seed).draw(9, 8)]
     assert not any(torch.equal(a, b) for a, b in itertools.combinations(planes, 2))
     assert torch.equal(pattern(seed=1).draw(9, 8)[0], planes[3])
 
 
 @pytest.mark.parametrize("density", [0.2, 0.5, 0.7])
-def test_blue_noise_has_no_low_frequencies(density: float) -> None:
+def test_blue_noise_has_no_low_frequencies(density):
     size = 64
     mask = BlueNoiseMask(density, seed=1).draw(size, size)[0, 0].double()
     assert mask.mean().item() == pytest.approx(density, abs=1 / size**2)
@@ -110,7 +108,7 @@ def test_blue_noise_has_no_low_frequencies(density: float) -> None:
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (2, 3), (5, 17)])
-def test_blue_noise_of_odd_sizes(height: int, width: int) -> None:
+def test_blue_noise_of_odd_sizes(height, width):
     mask = BlueNoiseMask(0.4).draw(height, width)
     assert mask.sum().item() == max(1, round(0.4 * height * width))
 
@@ -119,18 +117,18 @@ def test_blue_noise_of_odd_sizes(height: int, width: int) -> None:
     "values", [{"density": 0}, {"density": 1.0}, {"shots": 0}, {"shots": True}, {"seed": -1}]
 )
 @pytest.mark.parametrize("pattern", [RandomMask, BlueNoiseMask])
-def test_patterns_refuse(pattern, values: dict) -> None:
+def test_patterns_refuse(pattern, values):
     with pytest.raises(ValueError, match=next(iter(values))):
         pattern(**values)
 
 
-def test_unknown_kind() -> None:
+def test_unknown_kind():
     with pytest.raises(ValueError, match="kind: expected 'binary' or 'grey', got 'blue'"):
         RandomMask(kind="blue")
 
 
 @pytest.mark.parametrize("constraint", ["sigmoid", "clamp"])
-def test_a_learned_mask_recovers_better(constraint: str) -> None:
+def test_a_learned_mask_recovers_better(constraint):
     generator = torch.Generator().manual_seed(0)
     coarse = torch.rand((4, 3, 3, 4), generator=generator, dtype=torch.float64)
     truth = torch.nn.functional.interpolate(coarse, (9, 12), mode="bilinear")
@@ -141,7 +139,7 @@ def test_a_learned_mask_recovers_better(constraint: str) -> None:
     assert [value is learned.values for value in names.values()] == [True]
     optimizer = torch.optim.Adam(system.parameters(), lr=0.05)
 
-    def error() -> torch.Tensor:
+    def error():
         return (system.pinv(system(truth)) - truth).square().mean()
 
     with torch.no_grad():
@@ -160,7 +158,7 @@ def test_a_learned_mask_recovers_better(constraint: str) -> None:
     assert not torch.allclose(mask, start, atol=0.05)
 
 
-def test_a_clamped_mask_comes_back() -> None:
+def test_a_clamped_mask_comes_back():
     learned = LearnableMask(torch.tensor([[0.2, 0.9]], dtype=torch.float64), "clamp")
     with torch.no_grad():
         learned.values.copy_(torch.tensor([[-0.1, 1.2]]))
@@ -172,7 +170,7 @@ def test_a_clamped_mask_comes_back() -> None:
     assert learned.values.grad.tolist() == [[-1.0, 1.0]]
 
 
-def test_a_learned_mask_moves_and_is_saved() -> None:
+def test_a_learned_mask_moves_and_is_saved():
     learned = LearnableMask(torch.eye(4))
     system = learned.place_in(SDCassi(torch.eye(4), bands=2))
     other = LearnableMask(torch.full((4, 4), 0.5)).place_in(SDCassi(torch.ones(4, 4), bands=2))
@@ -193,14 +191,14 @@ def test_a_learned_mask_moves_and_is_saved() -> None:
         (([[0.5]],), TypeError),
     ],
 )
-def test_learnable_mask_refuses(arguments: tuple, error: type[Exception]) -> None:
+def test_learnable_mask_refuses(arguments, error):
     with pytest.raises(error, match=r"mask|constraint"):
         LearnableMask(*arguments)
     with pytest.raises(ValueError, match="expected the camera's shape"):
         LearnableMask(torch.ones(2, 3)).place_in(SDCassi(torch.ones(2, 2), bands=2))
 
 
-def _on_detector(mask: torch.Tensor, offsets: list[int]) -> torch.Tensor:  # (K, C, H, W')
+def _on_detector(mask, offsets):  # (K, C, H, W')
     width = mask.shape[-1]
     masks = mask.new_zeros(mask.shape[0], len(offsets), mask.shape[-2], width + max(offsets))
     for c, offset in enumerate(offsets):
@@ -211,7 +209,7 @@ def _on_detector(mask: torch.Tensor, offsets: list[int]) -> torch.Tensor:  # (K,
 @pytest.mark.parametrize("axis", [-1, -2])
 @pytest.mark.parametrize("offsets", [[0, 2, 4], [2, 1, 0]])
 @pytest.mark.parametrize("bands", [1, 3])
-def test_shifted_copies_are_moved_back(bands: int, offsets: list[int], axis: int) -> None:
+def test_shifted_copies_are_moved_back(bands, offsets, axis):
     mask = torch.rand(2, bands, 4, 5)
     masks = _on_detector(mask, offsets)
     turn = (lambda value: value) if axis == -1 else (lambda value: value.mT)
@@ -220,7 +218,7 @@ def test_shifted_copies_are_moved_back(bands: int, offsets: list[int], axis: int
     assert (list(moved), detector) == (offsets, masks.shape[-1])
 
 
-def test_side_columns_belong_to_a_wider_scene() -> None:
+def test_side_columns_belong_to_a_wider_scene():
     masks = torch.rand(3, 4, 9)  # C, H, W': light everywhere
     mask, offsets, detector = unshift_masks(masks, [0, 1, 2])
     assert mask.shape == (1, 3, 4, 11)
@@ -246,20 +244,20 @@ def test_side_columns_belong_to_a_wider_scene() -> None:
         (torch.ones(3, 4, 9), [0, 5, 10], "more than 10 pixels"),
     ],
 )
-def test_unshift_refuses(masks: torch.Tensor, offsets: list, message: str) -> None:
+def test_unshift_refuses(masks, offsets, message):
     with pytest.raises(ValueError, match=message):
         unshift_masks(masks, offsets)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_no_move_changes_nothing(dtype: torch.dtype) -> None:
+def test_no_move_changes_nothing(dtype):
     mask = rand(2, 3, 6, 9).to(dtype)
     moved = move_mask(mask, (0, 0), 0)
     assert moved.dtype == dtype
     torch.testing.assert_close(moved, mask, rtol=0, atol=1e-7 if dtype == torch.float32 else 1e-14)
 
 
-def test_whole_pixels_down_and_right_continue_the_border() -> None:
+def test_whole_pixels_down_and_right_continue_the_border():
     mask = rand(2, 3, 6, 9)
     moved = move_mask(mask, (2, -3), 0)
     rows, columns = (torch.arange(6) - 2).clamp(min=0), (torch.arange(9) + 3).clamp(max=8)
@@ -267,7 +265,7 @@ def test_whole_pixels_down_and_right_continue_the_border() -> None:
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5])
-def test_fractions_of_a_pixel_are_interpolated(share: float) -> None:
+def test_fractions_of_a_pixel_are_interpolated(share):
     mask = rand(1, 1, 7, 8)
     moved = move_mask(mask, (0, share), 0)
     expected = (1 - share) * mask[..., 1:] + share * mask[..., :-1]
@@ -279,18 +277,18 @@ def test_fractions_of_a_pixel_are_interpolated(share: float) -> None:
 
 @pytest.mark.parametrize("turns", [-1, 1, 2])
 @pytest.mark.parametrize("side", [6, 7])
-def test_quarter_turns_are_counterclockwise(turns: int, side: int) -> None:
+def test_quarter_turns_are_counterclockwise(turns, side):
     mask = rand(2, 2, side, side)
     moved = move_mask(mask, (0, 0), 90.0 * turns)
     torch.testing.assert_close(moved, mask.rot90(turns, (-2, -1)))
 
 
-def test_half_a_turn_of_a_wide_mask() -> None:
+def test_half_a_turn_of_a_wide_mask():
     mask = rand(1, 1, 4, 9)
     torch.testing.assert_close(move_mask(mask, (0, 0), 180), mask.flip(-2, -1))
 
 
-def test_it_is_turned_first_and_shifted_then() -> None:
+def test_it_is_turned_first_and_shifted_then():
     mask = rand(1, 1, 7, 7)
     both = move_mask(mask, (1, 2), 90)
     torch.testing.assert_close(both, move_mask(move_mask(mask, (0, 0), 90), (1, 2), 0))

@@ -1,7 +1,5 @@
 """Cameras of a part of a scene, and what solvers know of the whole one."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,17 +1,12 @@
 """SDCassi by hand: direction, axis, what counts as a mask, a mask per sample, what is refused."""
 
-from __future__ import annotations
-
 import copy
 import pickle
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from shared import rand
-from torch import Tensor
 
 import cassi
 from cassi import SDCassi
@@ -20,7 +15,7 @@ MASK = torch.tensor([[1.0, 0.5], [0.0, 0.25]], dtype=torch.float64)
 CUBE = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [7.0, 8.0]]]], dtype=torch.float64)
 
 
-def test_two_bands_by_hand() -> None:
+def test_two_bands_by_hand():
     """Band 0 masked is [[1, 1], [0, 1]], band 1 [[5, 3], [0, 2]], one column further right."""
     system = SDCassi(MASK, bands=2, step=1)
     y = system(CUBE)
@@ -32,7 +27,7 @@ def test_two_bands_by_hand() -> None:
     torch.testing.assert_close(x, torch.tensor([expected], dtype=torch.float64))
 
 
-def test_direction_and_axis_by_hand() -> None:
+def test_direction_and_axis_by_hand():
     assert SDCassi(MASK, 2, -1)(CUBE).tolist() == [[[[5, 3 + 1, 1], [0, 2 + 0, 1]]]]
     assert SDCassi(MASK, 2, 0)(CUBE).tolist() == [[[[6, 4], [0, 3]]]]
     assert SDCassi(MASK, 2, 1, axis=-2)(CUBE).tolist() == [[[[1, 1], [0 + 5, 1 + 3], [0, 2]]]]
@@ -42,7 +37,7 @@ def test_direction_and_axis_by_hand() -> None:
 
 @pytest.mark.parametrize("step", [2, -3])
 @pytest.mark.parametrize("shape", [(5, 4), (3, 5, 4), (2, 1, 5, 4)])
-def test_rows_are_columns_of_the_transposed_scene(shape: tuple[int, ...], step: int) -> None:
+def test_rows_are_columns_of_the_transposed_scene(shape, step):
     mask, x = rand(*shape), rand(2, 3, 5, 4)
     rows, columns = SDCassi(mask, 3, step, axis=-2), SDCassi(mask.mT, 3, step)
     y = rows(x)
@@ -63,7 +58,7 @@ def test_rows_are_columns_of_the_transposed_scene(shape: tuple[int, ...], step: 
 
 
 @pytest.mark.parametrize("axis", [-1, -2])
-def test_negative_step_is_the_mirrored_scene(axis: int) -> None:
+def test_negative_step_is_the_mirrored_scene(axis):
     mask, x = rand(3, 5, 4), rand(2, 3, 5, 4)
     forth, back = SDCassi(mask, 3, 2, axis), SDCassi(mask.flip(axis), 3, -2, axis)
     y = forth(x)
@@ -92,7 +87,7 @@ def test_negative_step_is_the_mirrored_scene(axis: int) -> None:
         (torch.eye(2, dtype=torch.bfloat16), torch.bfloat16),
     ],
 )
-def test_what_counts_as_a_mask(mask: Any, dtype: torch.dtype) -> None:
+def test_what_counts_as_a_mask(mask, dtype):
     system = SDCassi(mask, bands=2, step=1)
     assert system.mask.dtype == dtype
     assert system.mask.tolist() == [[[[1, 0], [0, 1]]]]
@@ -101,7 +96,7 @@ def test_what_counts_as_a_mask(mask: Any, dtype: torch.dtype) -> None:
     assert y.dtype == dtype
 
 
-def test_the_mask_is_a_copy_and_keeps_no_graph() -> None:
+def test_the_mask_is_a_copy_and_keeps_no_graph():
     array = np.full((2, 2), 0.5)
     source = torch.full((2, 2), 0.5, requires_grad=True)
     for mask in (array, source):
@@ -112,7 +107,7 @@ def test_the_mask_is_a_copy_and_keeps_no_graph() -> None:
         assert not system.mask.requires_grad
 
 
-def test_a_mask_changed_in_place_is_noticed() -> None:
+def test_a_mask_changed_in_place_is_noticed():
     system, y = SDCassi(rand(5, 4), bands=3), rand(1, 1, 5, 8)
     system.mask.mul_(0.5)
     expected = SDCassi(rand(5, 4) * 0.5, bands=3)
@@ -121,7 +116,7 @@ def test_a_mask_changed_in_place_is_noticed() -> None:
     assert list(system.state_dict()) == ["mask"]
 
 
-def test_a_mask_that_was_learned_and_frozen() -> None:
+def test_a_mask_that_was_learned_and_frozen():
     system, y = SDCassi(rand(5, 4), bands=3), rand(1, 1, 5, 8)
     system.mask.requires_grad_(True)
     system.pinv(y).sum().backward()
@@ -131,7 +126,7 @@ def test_a_mask_that_was_learned_and_frozen() -> None:
     assert torch.equal(system.pinv(y), SDCassi(rand(5, 4) * 0.5, bands=3).pinv(y))
 
 
-def test_a_learned_mask_moves_and_copies() -> None:
+def test_a_learned_mask_moves_and_copies():
     system = SDCassi(rand(5, 4).float(), bands=3)
     mask = torch.nn.Parameter(system.mask.clone())
     del system.mask
@@ -141,7 +136,7 @@ def test_a_learned_mask_moves_and_copies() -> None:
     assert copied.mask.requires_grad
 
 
-def test_autocast_keeps_the_precision_of_two_shots() -> None:
+def test_autocast_keeps_the_precision_of_two_shots():
     system = SDCassi(rand(2, 1, 6, 5).float() + 0.1, bands=3, step=1)
     y = system(rand(1, 3, 6, 5).float())
     with torch.autocast("cpu", torch.bfloat16):
@@ -150,7 +145,7 @@ def test_autocast_keeps_the_precision_of_two_shots() -> None:
 
 
 @pytest.mark.parametrize("method", ["forward", "adjoint", "data_step", "ratio_inverse", "pinv"])
-def test_mask_gradient_is_that_of_a_new_system(method: str) -> None:
+def test_mask_gradient_is_that_of_a_new_system(method):
     """Compare with central differences over systems built from a changed mask."""
     mask, direction, x, y = (
         rand(3, 4) + 0.2,
@@ -159,7 +154,7 @@ def test_mask_gradient_is_that_of_a_new_system(method: str) -> None:
         rand(1, 1, 3, 6),
     )
 
-    def evaluate(system: SDCassi) -> Tensor:
+    def evaluate(system):
         arguments = {"forward": (x,), "data_step": (x, y, 0.1)}.get(method, (y,))
         return getattr(system, method)(*arguments).square().sum()
 
@@ -172,7 +167,7 @@ def test_mask_gradient_is_that_of_a_new_system(method: str) -> None:
     assert (gradient[0, 0] * direction).sum().item() == pytest.approx(slope, rel=1e-6)
 
 
-def test_ratio_inverse_is_consistent_with_the_measurement() -> None:
+def test_ratio_inverse_is_consistent_with_the_measurement():
     system, y = SDCassi(rand(5, 4) + 0.1, bands=3, step=1), rand(2, 1, 5, 6)
     x = system.ratio_inverse(y)
     torch.testing.assert_close(system(x), y)
@@ -200,19 +195,19 @@ def test_ratio_inverse_is_consistent_with_the_measurement() -> None:
         ((None, 2), TypeError, "mask: expected numbers, got dtype object"),
     ],
 )
-def test_refused(arguments: tuple[Any, ...], error: type[Exception], message: str) -> None:
+def test_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         SDCassi(*arguments)
 
 
 @pytest.mark.parametrize("method", ["adjoint", "ratio_inverse", "data_step", "pinv"])
-def test_a_measurement_that_does_not_fit_is_named(method: str) -> None:
+def test_a_measurement_that_does_not_fit_is_named(method):
     system, y = SDCassi(MASK, bands=2, step=1), torch.zeros(1, 1, 2, 4, dtype=torch.float64)
     with pytest.raises(ValueError, match=r"y: expected .*, got shape \(1, 1, 2, 4\)"):
         getattr(system, method)(*((CUBE, y) if method == "data_step" else (y,)))
 
 
-def test_real_measurement_fits_the_real_mask(data_dir: Path) -> None:
+def test_real_measurement_fits_the_real_mask(data_dir):
     mask = cassi.read_mask(data_dir / "tsa" / "mask.mat")
     y = cassi.read_measurement(data_dir / "kaist_meas" / "scene01.npz")
     system = SDCassi(mask, bands=28, step=2)
@@ -225,7 +220,7 @@ def test_real_measurement_fits_the_real_mask(data_dir: Path) -> None:
 
 @pytest.mark.parametrize("axis", [-1, -2])
 @pytest.mark.parametrize("shape", [(3, 1, 1, 4, 5), (3, 2, 1, 4, 5), (3, 2, 4, 4, 5)])
-def test_equals_one_camera_a_sample(shape: tuple[int, ...], axis: int) -> None:
+def test_equals_one_camera_a_sample(shape, axis):
     mask = rand(*shape)
     system = SDCassi(mask, bands=4, step=-2, axis=axis)
     alone = [SDCassi(one, bands=4, step=-2, axis=axis) for one in mask]
@@ -246,7 +241,7 @@ def test_equals_one_camera_a_sample(shape: tuple[int, ...], axis: int) -> None:
             torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
 
 
-def test_moves_and_pickles() -> None:
+def test_moves_and_pickles():
     system = SDCassi(rand(2, 1, 1, 4, 5), bands=3)
     x = rand(2, 3, 4, 5)
     assert torch.equal(pickle.loads(pickle.dumps(system))(x), system(x))
@@ -254,7 +249,7 @@ def test_moves_and_pickles() -> None:
     assert system.gram.shape == (2, 1, 1, 4, 9)
 
 
-def test_another_batch_is_refused() -> None:
+def test_another_batch_is_refused():
     system = SDCassi(rand(2, 1, 1, 4, 5), bands=3)
     with pytest.raises(ValueError, match=r"one per sample of x \(3\), got 2"):
         system(rand(3, 3, 4, 5))

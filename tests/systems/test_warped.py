@@ -1,32 +1,26 @@
 """WarpedCassi by hand: directions of its parameters, gradients, determinism, what is refused."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from shared import rand
-from torch import Tensor
 
 from cassi import SDCassi, WarpedCassi, create_model
 
 
-def _place(image: Tensor) -> tuple[float, float]:
+def _place(image):
     """Return the centre of gravity (row, column) of an image `(H, W)`."""
     rows, columns = (torch.arange(n).double() for n in image.shape)
     total = image.sum()
     return ((image.sum(1) @ rows) / total).item(), ((image.sum(0) @ columns) / total).item()
 
 
-def _point(system: WarpedCassi, band: int, row: int, column: int) -> tuple[float, float]:
+def _point(system, band, row, column):
     x = torch.zeros(1, *system.cube_shape, dtype=torch.float64)
     x[0, band, row, column] = 1
     return _place(system(x)[0, 0])
 
 
-def test_fractional_offsets_are_interpolated_as_by_the_plain_camera() -> None:
+def test_fractional_offsets_are_interpolated_as_by_the_plain_camera():
     mask, x = rand(6, 5), rand(1, 3, 6, 5)
     offsets = [0.25, 1.5, 3.0]
     warped, plain = (make(mask, 3, offsets=offsets) for make in (WarpedCassi, SDCassi))
@@ -34,10 +28,10 @@ def test_fractional_offsets_are_interpolated_as_by_the_plain_camera() -> None:
     assert warped.offsets == pytest.approx(offsets)
 
 
-def test_directions_along_columns() -> None:
+def test_directions_along_columns():
     mask = torch.ones(21, 31).double()
 
-    def place(row: int, column: int, band: int = 0, **arguments: Any) -> tuple[float, float]:
+    def place(row, column, band=0, **arguments):
         return _point(WarpedCassi(mask, 3, 2, **arguments), band, row, column)
 
     assert place(10, 15, band=1) == pytest.approx((10, 17))
@@ -56,15 +50,15 @@ def test_directions_along_columns() -> None:
     assert last == pytest.approx(1 + 0.45, abs=0.05)
 
 
-def test_rows_and_columns_change_places_with_the_axis() -> None:
+def test_rows_and_columns_change_places_with_the_axis():
     mask, x = rand(7, 9), rand(2, 3, 7, 9)
-    arguments: dict[str, Any] = {"smile": 0.6, "keystone": [0.2, 0.1, 0.3], "magnification": 1.05}
+    arguments = {"smile": 0.6, "keystone": [0.2, 0.1, 0.3], "magnification": 1.05}
     columns = WarpedCassi(mask, 3, -1, **arguments)
     rows = WarpedCassi(mask.T, 3, -1, axis=-2, **arguments)
     torch.testing.assert_close(columns(x), rows(x.mT).mT)
 
 
-def test_a_polynomial_and_a_displacement_can_say_the_same() -> None:
+def test_a_polynomial_and_a_displacement_can_say_the_same():
     polynomial = torch.zeros(2, 2, 2)
     polynomial[0, 0, 0], polynomial[1, 1, 0] = 0.4, 0.3
     field = torch.full((2, 5, 9), 0.4).double()
@@ -75,7 +69,7 @@ def test_a_polynomial_and_a_displacement_can_say_the_same() -> None:
     torch.testing.assert_close(a(x), b(x), rtol=1e-6, atol=1e-6)
 
 
-def test_offsets_follow_the_smile() -> None:
+def test_offsets_follow_the_smile():
     system = WarpedCassi(rand(41, 30), 2, 3, smile=1.5)
     assert system.offsets == pytest.approx((-0.5, 2.5), abs=0.05)  # the mean of a parabola
     with torch.no_grad():
@@ -83,7 +77,7 @@ def test_offsets_follow_the_smile() -> None:
     assert system.offsets == (0, 3)
 
 
-def test_offsets_are_those_in_the_scene() -> None:
+def test_offsets_are_those_in_the_scene():
     """A magnified image moves more beside it, which does not count; the middle is that of a map."""
     offsets = WarpedCassi(rand(20, 21), 3, 6, magnification=1.2).offsets
     assert offsets == pytest.approx((0, 6, 12), abs=0.2)
@@ -95,7 +89,7 @@ def test_offsets_are_those_in_the_scene() -> None:
     "name", ["rotation", "magnification", "smile", "keystone", "polynomial", "displacement"]
 )
 @pytest.mark.parametrize("method", ["forward", "adjoint", "data_step"])
-def test_gradients_of_the_map(name: str, method: str, assert_slope: Callable[..., None]) -> None:
+def test_gradients_of_the_map(name, method, assert_slope):
     system = WarpedCassi(
         rand(2, 1, 5, 6) + 0.2,
         2,
@@ -111,18 +105,18 @@ def test_gradients_of_the_map(name: str, method: str, assert_slope: Callable[...
     arguments = {"forward": (x,), "adjoint": (y,), "data_step": (x, y, 0.3)}[method]
     value = getattr(system, name)
 
-    def evaluate() -> Tensor:
+    def evaluate():
         return getattr(system, method)(*arguments).square().sum()
 
     assert_slope(evaluate, value, rand(*value.shape, seed=3), 1e-6, rel=1e-4)
 
 
-def test_gradients_of_the_map_come_with_those_of_cube_and_mask() -> None:
+def test_gradients_of_the_map_come_with_those_of_cube_and_mask():
     system = WarpedCassi(rand(5, 6), 2, 1, smile=0.3)
     x, y = rand(1, 2, 5, 6).requires_grad_(), rand(1, 1, 5, 7).requires_grad_()
     system.mask.requires_grad_()
 
-    def gradients() -> list[Tensor]:
+    def gradients():
         value = system(x).square().sum() + system.adjoint(y).square().sum()
         return list(torch.autograd.grad(value, (x, y, system.mask)))
 
@@ -132,13 +126,13 @@ def test_gradients_of_the_map_come_with_those_of_cube_and_mask() -> None:
         torch.testing.assert_close(a, b)
 
 
-def test_bits_do_not_depend_on_threads(assert_same_bits: Callable[..., None]) -> None:
+def test_bits_do_not_depend_on_threads(assert_same_bits):
     system = WarpedCassi(rand(40, 50).float(), 5, 2, smile=1.0, rotation=0.5)
     x, y = rand(2, *system.cube_shape).float(), rand(2, *system.measurement_shape).float()
     assert_same_bits(lambda: (system(x), system.adjoint(y), system.data_step(x, y, 0.5)))
 
 
-def test_a_map_keeps_its_precision_and_is_derived_once() -> None:
+def test_a_map_keeps_its_precision_and_is_derived_once():
     system = WarpedCassi(rand(5, 6).float(), 2, 1, smile=0.3, rotation=0.123456789)
     taps = system._taps
     assert system.float()._taps is taps
@@ -146,7 +140,7 @@ def test_a_map_keeps_its_precision_and_is_derived_once() -> None:
     assert system.double().rotation.item() == 0.123456789
 
 
-def test_networks_run() -> None:
+def test_networks_run():
     system = WarpedCassi(rand(16, 16).float(), 4, 2, smile=0.5, tolerance=1e-3)
     y = system(rand(1, 4, 16, 16).float())
     with torch.no_grad():
@@ -168,6 +162,6 @@ def test_networks_run() -> None:
         ),
     ],
 )
-def test_refused(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         WarpedCassi(rand(4, 5), 3, **arguments)

@@ -1,7 +1,5 @@
 """Detector pixels that are weighed or left out, against dense linear algebra."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -9,7 +7,7 @@ import torch
 from shared import rand
 
 from cassi.solvers import Solver
-from cassi.systems import BlurredCassi, SDCassi, System, Weighted, dot_test
+from cassi.systems import BlurredCassi, SDCassi, Weighted, dot_test
 from cassi.systems.conjugate import ConjugateGradients
 
 
@@ -27,7 +25,7 @@ CAMERAS = {
 every_camera = pytest.mark.parametrize("name", CAMERAS)
 
 
-def _make(name: str) -> tuple[System, Weighted]:
+def _make(name):
     plain = CAMERAS[name]()
     plain.conjugate = ConjugateGradients(1e-13, 2000)
     shape = plain.measurement_shape
@@ -35,7 +33,7 @@ def _make(name: str) -> tuple[System, Weighted]:
     return plain, Weighted(plain, 0.4 + rand(*shape, seed=4), bad)
 
 
-def _matrix(system: System) -> torch.Tensor:  # (pixels, unknowns)
+def _matrix(system):  # (pixels, unknowns)
     size = math.prod(system.cube_shape)
     basis = torch.eye(size, dtype=torch.float64).view(size, *system.cube_shape)
     return system(basis).flatten(1).T
@@ -99,7 +97,7 @@ def test_what_bad_pixels_hold_changes_no_bit(name, value):
 def test_a_part_is_the_camera_of_a_part(name):
     _, system = _make(name)
     axis = system.part_axis
-    y = system.seen(rand(1, *system.measurement_shape, seed=7)).narrow(axis, 1, 3)
+    y = system.without_bad_pixels(rand(1, *system.measurement_shape, seed=7)).narrow(axis, 1, 3)
     part = system.part(1, 4)
     whole = torch.zeros(1, *system.measurement_shape, dtype=torch.float64)
     whole.narrow(axis, 1, 3).copy_(y)

@@ -1,7 +1,5 @@
 """What each step of a training sees and draws."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

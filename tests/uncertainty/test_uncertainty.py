@@ -1,7 +1,5 @@
 """Error bars: of every value, of regions, and how they are scored."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -10,10 +8,11 @@ import torch
 import cassi
 from cassi import uncertainty
 from cassi.data.bundled import bundled_path
-from cassi.evaluation import Twin
-from cassi.uncertainty.bootstrap import Trial, gather, mirror_axes
-from cassi.uncertainty.error_model import NAMES, Features, load_spread
-from cassi.uncertainty.mask_shift import FOUND, Motion, find_motion, measure_moved
+from cassi.evaluation import Mismatch
+from cassi.uncertainty.bootstrap import Trial, bootstrap, mirror_axes
+from cassi.uncertainty.error_model import load_error_model
+from cassi.uncertainty.features import NAMES, Features
+from cassi.uncertainty.mask_shift import FOUND, MaskShift, find_mask_shift, measure_shifted
 
 GAP_TV = {"method": "gap_tv", "overrides": {"solver.iterations": 15}}
 
@@ -126,11 +125,11 @@ def test_a_symmetric_mask_is_mirrored_otherwise():
 def test_features_are_free_of_units(camera, result):
     system, _, y = camera
     method = cassi.Solver(cassi.TV(), iterations=3)
-    evidence = gather(Trial(y, system, method), result.x)
-    features = Features(evidence, system, 1.0)
+    result = bootstrap(Trial(y, system, method), result.x)
+    features = Features(result, system, 1.0)
     assert features.band(0).shape == (len(NAMES), 64, 64)
     assert set(features.numbers) | set(features.shared) < set(NAMES)
-    assert load_spread().factors.shape == (3, 3)
+    assert load_error_model().factors.shape == (3, 3)
 
 
 def test_region_of_one_pixel_has_its_sigma(result):
@@ -140,7 +139,7 @@ def test_region_of_one_pixel_has_its_sigma(result):
     assert found.pixels == 1
     torch.testing.assert_close(found.mean, result.x[..., 20, 30])
     band = result.pattern.square().mean((-2, -1)).sqrt()
-    expected = result.std[..., 20, 30] * band * load_spread().factor_of(1)
+    expected = result.std[..., 20, 30] * band * load_error_model().factor_of(1)
     torch.testing.assert_close(found.std, expected, rtol=1e-3, atol=1e-6)
     torch.testing.assert_close(found.shape.mean(1), torch.ones(1))
 
@@ -154,12 +153,11 @@ def test_region_is_surer_than_its_pixels_and_less_than_if_independent(result):
 
 
 def test_region_of_white_errors_falls_as_one_over_the_root():
-    random = torch.Generator().manual_seed(3)
     ones = torch.ones(1, 4, 128, 128)
-    white = torch.randn(1, 4, 128, 128, generator=random)
+    white = torch.randn(1, 4, 128, 128, generator=torch.Generator().manual_seed(3))
     result = cassi.Reconstruction(ones, ones, white, [], [])
     found = uncertainty.region(result, (slice(5, 10), slice(7, 12)))
-    expected = load_spread().factor_of(25) / 5
+    expected = load_error_model().factor_of(25) / 5
     torch.testing.assert_close(found.std, torch.full((1, 4), expected), rtol=0.1, atol=0)
 
 
@@ -197,15 +195,15 @@ def test_scores_refused(fault):
         uncertainty.score(x, sigma, x)
 
 
-def test_motion_of_a_mask_is_seen(camera):
+def test_a_shifted_mask_is_noticed(camera):
     system, cube, y = camera
-    assert not find_motion(y, cube, system).is_seen
+    assert not find_mask_shift(y, cube, system).is_significant
     moved = 0.6 * system.mask + 0.4 * system.mask.roll(1, -2)  # 0.4 pixels down
     y = cassi.SDCassi(moved, bands=6, step=1)(cube)
     x = cassi.reconstruct(y, system, GAP_TV)
-    motion = find_motion(y, x, system)
-    assert motion.is_seen
-    assert motion.shift[0] == pytest.approx(0.4, abs=0.2)
+    mask_shift = find_mask_shift(y, x, system)
+    assert mask_shift.is_significant
+    assert mask_shift.shift[0] == pytest.approx(0.4, abs=0.2)
     found = cassi.reconstruct(y, system, GAP_TV, uncertainty=True)
     assert "the mask seems to lie" in found.warnings[0][0]
     assert found.sources[0]["model"] > 0
@@ -213,11 +211,11 @@ def test_motion_of_a_mask_is_seen(camera):
 
 def test_the_mirrored_scene_is_coded_where_the_mask_seems_to_lie(camera):
     system, cube, y = camera
-    assert torch.equal(measure_moved(cube, system, Motion()), y)
-    motion = Motion((0.4 * FOUND, -0.3 * FOUND), errors=100)
-    twin = Twin(shift=[0.4, -0.3]).expose(cube, system)
+    assert torch.equal(measure_shifted(cube, system, MaskShift()), y)
+    mask_shift = MaskShift((0.4 * FOUND, -0.3 * FOUND), errors=100)
+    twin = Mismatch(shift=[0.4, -0.3]).measure(cube, system)
     inside = ..., slice(2, -2), slice(8, -8)  # beyond, a twin's mask is continued otherwise
-    torch.testing.assert_close(measure_moved(cube, system, motion)[inside], twin[inside])
+    torch.testing.assert_close(measure_shifted(cube, system, mask_shift)[inside], twin[inside])
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ def _read(path):
 
 
 @pytest.mark.parametrize("saver", SAVERS)
-@pytest.mark.parametrize("given", [1, 3, 28, None, (2, 1, 1), (2, 3, 90), (2, 90, 3)])
+@pytest.mark.parametrize("given", [1, 28, None, (2, 1, 1), (2, 3, 90)])
 def test_every_figure_is_a_picture_of_something(saver, given, cube, wavelengths, tmp_path):
     if isinstance(given, tuple):  # extreme shapes, and nothing lit
         SAVERS[saver](tmp_path / "a.png", np.zeros(given), wavelengths[:2])

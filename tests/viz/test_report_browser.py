@@ -1,9 +1,13 @@
 """What a person does with the report, done in a headless Chromium."""
 
+import csv
+from urllib.parse import quote
+
 import numpy as np
 import pytest
+from PIL import Image
 
-from cassi.viz.report import encode_scene, write_report
+from cassi.viz.report import encode_scene, make_report
 
 HOSTILE = "<b onclick=alert(1)>&amp;"
 
@@ -29,11 +33,11 @@ def folder(tmp_path_factory):
     second = encode_scene("second", flipped, 0.5 * truth[:, ::-1], worse)
     capture = encode_scene("capture", {"good": truth}, None, {"good": {"seconds": 1.0}})
     nm = np.linspace(450, 650, 6)
-    write_report(folder / "both.html", [first, second], nm, title=f"Two {HOSTILE}")
-    write_report(folder / "capture.html", [capture], None, title="Capture")
+    (folder / "both.html").write_bytes(make_report([first, second], nm, title=f"Two {HOSTILE}"))
+    (folder / "capture.html").write_bytes(make_report([capture], None, title="Capture"))
     half = np.broadcast_to(0.01 + 0.2 * x, truth.shape).astype(np.float32)
     sure = encode_scene("sure", {"good": truth}, truth, {"good": {"psnr": 35.0}}, {"good": half})
-    write_report(folder / "sure.html", [sure], nm, title="Sure")
+    (folder / "sure.html").write_bytes(make_report([sure], nm, title="Sure"))
     return folder
 
 
@@ -43,7 +47,10 @@ def open_page(open_tab, folder):
 
     def open_page(name, **options):
         viewport = {"width": 1366, "height": 800}
-        page = open_tab((folder / name).as_uri(), "file:", viewport=viewport, **options)
+        path, mark, method = name.partition("#")
+        page = open_tab(
+            (folder / path).as_uri() + mark + method, "file:", viewport=viewport, **options
+        )
         page.wait_for_selector("body[data-ready]", timeout=60_000)
         return page
 
@@ -205,7 +212,9 @@ def test_names_stay_text(open_page):
 
 def test_a_capture_without_truth_and_wavelengths(open_page):
     page = open_page("capture.html", color_scheme="dark")
-    assert page.locator("#view button").all_inner_texts() == ["Colour", "Band"]
+    assert page.locator("#view button").all_inner_texts() == [
+        *("Colour", "Band", "Difference", "Ratio", "Index")
+    ]
     assert page.locator(".panel:visible").count() == 1
     assert page.locator("#rows, #scene").locator("visible=true").count() == 0
     assert "band 4 of 6" in page.locator("#band-name").inner_text()
@@ -246,3 +255,115 @@ def test_unsure_pixels_are_hidden_and_intervals_shaded(open_page):
 
 def test_without_bars_there_is_no_slider(open_page):
     assert open_page("capture.html").locator("#surer").is_hidden()
+
+
+def _drag(page, first, last, panel=0):
+    """Drags between two places (x, y), shares of a picture."""
+    box = page.locator(".frame > canvas").nth(panel).bounding_box()
+    places = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in (first, last)]
+    page.mouse.move(*places[0])
+    page.mouse.down()
+    page.mouse.move(*places[1], steps=5)
+    page.mouse.up()
+
+
+def test_a_region_has_mean_and_spread_of_its_pixels(open_page, tmp_path):
+    page = open_page("sure.html")
+    page.get_by_role("button", name="Remove marks").click()
+    for name, value in (("Row", 30), ("Column", 50), ("Rows", 99), ("Columns", 99)):
+        page.get_by_role("spinbutton", name=name, exact=True).fill(str(value))
+    page.get_by_role("button", name="Add region").click()
+    assert "rows 30–39, columns 50–59" in page.locator(".card h3").inner_text()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save spectra").click()
+    download.value.save_as(tmp_path / "s.csv")
+    rows = list(csv.DictReader((tmp_path / "s.csv").read_text().splitlines()))
+    assert [(row["cube"], row["pixels"]) for row in rows] == 6 * [("truth", "100")] + 6 * [
+        ("good", "100")
+    ]
+    y, x = np.mgrid[30:40, 50:60] / 60
+    for row, band in zip(rows[6:], np.linspace(0, 1, 6), strict=True):
+        part = 0.2 + 0.6 * np.exp(-(((band - x) / 0.4) ** 2)) * (0.5 + y)
+        assert float(row["wavelength_nm"]) == 450 + 200 * band
+        assert float(row["mean"]) == pytest.approx(part.mean(), abs=0.01)
+        assert float(row["spread"]) == pytest.approx(part.std(), abs=0.01)
+        assert float(row["error"]) == pytest.approx((0.01 + 0.2 * x).mean(), abs=0.01)
+    page.get_by_role("spinbutton", name="Row", exact=True).fill("40")
+    page.get_by_role("button", name="Add region").click()
+    assert "no pixel" in page.locator("#said").inner_text()
+    assert page.locator(".card").count() == 1
+
+
+def test_rectangles_and_outlines_are_drawn_by_dragging(open_page):
+    page = open_page("both.html")
+    page.get_by_role("button", name="Remove marks").click()
+    _drag(page, (0.51, 0.51), (0.74, 0.99))
+    assert "rows 20–39, columns 30–44" in page.locator(".card h3").first.inner_text()
+    page.get_by_role("button", name="Outline").click()
+    _drag(page, (0.1, 0.1), (0.6, 0.6), panel=1)  # there and back encloses nothing
+    assert page.locator(".card").count() == 1
+    triangle = "inside(scenes[0], [[0, 0], [0, 7.9], [7.9, 0]]).pixels"
+    row, column = np.mgrid[0:8, 0:8]
+    want = (60 * row + column)[row + column + 1 < 7.9]
+    assert page.evaluate(triangle) == want.tolist()
+    page.get_by_role("button", name="One cube, all marks").click()
+    names = page.evaluate("document.getElementById('spectrum').data.map((d) => d.name)")
+    assert names[:2] == ["1: rows 20–39, columns 30–44", "1: truth"]
+
+
+def test_cubes_and_bands_are_compared(open_page, tmp_path):
+    page = open_page("both.html")
+    page.click("#view [data-key=ratio]")
+    page.locator("#other").select_option(label="good")
+    page.locator("#second").select_option(label="450 nm")
+    assert "(x at 570 nm) / (good at 450 nm)" in page.locator("#scale").inner_text()
+    value = "comparison().picture(TRUTH)[20 * 60 + 5]"
+    truth, good = (f"scenes[0].cubes.get({key})" for key in ("TRUTH", "'good'"))
+    spectra = f"[{truth}.spectrum(1205)[3], {good}.spectrum(1205)[0]]"
+    x, o = page.evaluate(spectra)
+    assert page.evaluate(value) == pytest.approx(x / o, rel=1e-4)
+    page.click("#view [data-key=index]")
+    assert page.evaluate(value) == pytest.approx((x - o) / (x + o), rel=1e-3, abs=1e-5)
+    page.click("#view [data-key=difference]")
+    assert page.evaluate(value) == pytest.approx(abs(x - o), rel=1e-3, abs=1e-5)
+    page.locator("#other").select_option(label="itself")
+    page.locator("#second").select_option(label="the same band")
+    assert page.evaluate("comparison().partner('good')") is None
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save the left picture").click()
+    download.value.save_as(tmp_path / "p.png")
+    assert Image.open(tmp_path / "p.png").size == (60, 40)
+
+
+def test_where_it_is_dark_a_ratio_is_none(open_page, folder):
+    cube = np.ones((2, 40, 60), np.float32)
+    cube[0, :, :30] = 0
+    scene = encode_scene("dark", {"good": cube}, None, {})
+    (folder / "dark.html").write_bytes(make_report([scene], None, title="Dark"))
+    page = open_page("dark.html")
+    reading = "canvas => [...canvas.getContext('2d').getImageData(3, 3, 1, 1).data]"
+    for kind in ("index", "ratio"):
+        page.click(f"#view [data-key={kind}]")
+        value = page.evaluate("comparison().picture('good')[3]")
+        assert np.isnan(value) == (kind == "ratio")  # the other band is bright there
+    assert page.locator(".frame > canvas").first.evaluate(reading) == [128, 128, 128, 255]
+
+
+def test_pictures_are_enlarged_and_moved_together(open_page):
+    page = open_page("both.html")
+    page.get_by_role("button", name="Larger").click()
+    page.get_by_role("button", name="Move", exact=True).click()
+    _drag(page, (0.5, 0.5), (2, 2))  # the canvas is twice as large as its frame
+    styles = page.locator(".frame > canvas").evaluate_all(
+        "all => all.map((c) => c.style.transform)"
+    )
+    assert styles == 2 * ["scale(2) translate(0%, 0%)"]
+    _click(page, 0.26, 0.26)
+    assert "row 10, column 15" in page.locator(".card h3").last.inner_text()
+    page.get_by_role("button", name="Whole picture").click()
+    assert page.evaluate("state.zoom.scale") == 1
+
+
+def test_an_address_names_the_method_that_is_shown(open_page):
+    page = open_page(f"both.html#{quote(HOSTILE)}")
+    assert page.locator(".panel select").nth(1).input_value() == HOSTILE

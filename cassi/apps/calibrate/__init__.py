@@ -14,7 +14,7 @@ from torch import Tensor
 from cassi import ops
 from cassi.apps.camera.file import FRAME, NEUTRAL, load_camera, with_files
 from cassi.apps.command import Run, choose_device, prepare_process, run_command
-from cassi.apps.inputs import Inputs, good_pixels, load_inputs, plain
+from cassi.apps.inputs import Inputs, good_pixels, load_inputs
 from cassi.apps.reconstructors import build_solver
 from cassi.apps.results import environment, say_estimates, summarize_calibration, write_json
 from cassi.apps.settings import Calibrate, to_yaml
@@ -84,7 +84,7 @@ def load_frames(settings: Calibrate, device: torch.device) -> Problem:
         raise ValueError("measurement: expected at least one file, got an empty list")
     inputs = [read_inputs(file) for file in several]
     first = inputs[0]
-    system, notes = plain(first.system), list(first.notes)
+    system, notes = first.system.plain, list(first.notes)
     if type(system) is not SDCassi:  # the others move other things
         raise ValueError(f"system: expected SDCassi, got {type(system).__name__}")
     if settings.twin is not None:

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from cassi.apps.camera.camera import make_alone
-from cassi.apps.camera.system import SIDES, Place, describe_loss, find_places
 from cassi.apps.command import Run, prepare_process, run_command
 from cassi.apps.inputs import load_inputs
 from cassi.apps.results import write_json
 from cassi.apps.settings import Reconstruct
 from cassi.data.atomic import atomic_folder
-from cassi.systems import System, Weighted
+from cassi.systems import System
+from cassi.systems.band_positions import SIDES, Place, describe_loss, find_places
 
 CPU = torch.device("cpu")
 
@@ -41,7 +41,7 @@ def show_camera(settings: Reconstruct, run: Run) -> float:
     if taken:
         inputs = load_inputs(settings, CPU)
         system, wavelengths, notes = inputs.system, inputs.wavelengths, inputs.notes
-        system = system.system if isinstance(system, Weighted) else system
+        system = system.plain
         frame = inputs.measurement[0, 0]
     else:
         wavelengths = settings.given_wavelengths

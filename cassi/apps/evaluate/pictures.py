@@ -87,10 +87,11 @@ class Pictures:
         self, scenes: Sequence[bytes], wavelengths: Sequence[float] | None, title: str
     ) -> None:
         """Write report.html."""
-        from cassi.viz.report import write_report
+        from cassi.viz.report import make_report
+        from cassi.viz.sheet import write_bytes
 
-        path = self.folder / "report.html"
-        write_report(path, list(scenes), wavelengths, title=title, preset=self.preset)
+        page = make_report(list(scenes), wavelengths, title=title, preset=self.preset)
+        write_bytes(self.folder / "report.html", page)
 
     def _draw(
         self,

@@ -33,8 +33,8 @@ from cassi.solvers.heldout import brightest
 from cassi.solvers.linear_system import seen
 from cassi.systems import System
 from cassi.uncertainty import estimate
-from cassi.uncertainty.bootstrap import Probe, Trial, gather
-from cassi.uncertainty.mask_shift import Motion
+from cassi.uncertainty.bootstrap import Probe, Trial, bootstrap
+from cassi.uncertainty.mask_shift import MaskShift
 
 _READ = 64  # rows at a time, for what is estimated from the whole measurement; a multiple of 16
 _PROBED = 96  # rows of which error bars ask what they must know of the whole scene
@@ -146,7 +146,7 @@ class Parts:
         """Ask the brightest lines what error bars must know of the whole scene."""
         y, camera = brightest(seen(self.y, self.system), self.system, min(lines, _PROBED))
         x = reconstructor.run(y, camera, statistics=self.statistics).checked().x
-        return gather(Trial(y, camera, reconstructor, self.statistics), x).probed
+        return bootstrap(Trial(y, camera, reconstructor, self.statistics), x).probed
 
     def bytes_per_line(self, reconstructor: Reconstructor, uncertainty: bool = False) -> float:
         """Measure the memory of a strip, whose working set grows with its lines."""
@@ -245,8 +245,8 @@ def solve_block(
 
 def read_probe(values: dict[str, Any]) -> Probe:
     """Return what a plan says that the brightest lines said."""
-    motion = values["motion"]
-    return Probe(**values | {"motion": Motion(**motion | {"shift": tuple(motion["shift"])})})
+    moved = values["mask_shift"]
+    return Probe(**values | {"mask_shift": MaskShift(**moved | {"shift": tuple(moved["shift"])})})
 
 
 class _Clock:

@@ -140,7 +140,7 @@ def summarize_uncertainty(
             )
             for name in sources[0]
         },
-        "shift": plan["probe"]["motion"]["shift"],
+        "shift": plan["probe"]["mask_shift"]["shift"],
         "heldout_error": plan["probe"]["heldout"],
     }
     if truth is not None:  # means over bands, but for what compares values of all bands

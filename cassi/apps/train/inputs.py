@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from cassi.apps.camera.system import check_places, find_offsets, find_places
+from cassi.apps.camera.system import find_offsets
 from cassi.apps.command import end_at_once
 from cassi.apps.settings import Data, Train, Validation
 from cassi.checks import whole_number
@@ -17,6 +17,7 @@ from cassi.data.datasets import TrainingCrops, WholeScenes, load_split
 from cassi.data.io import load_mask
 from cassi.data.scenes import Scene, load_scene
 from cassi.systems import SDCassi
+from cassi.systems.band_positions import check_places, find_places
 
 UNLIMITED = 2**40
 """Samples of a training that only a time limit ends."""

@@ -1,4 +1,4 @@
-"""Which files the application may read: those below the folders that it was given."""
+"""The files that the application may read: those below the folders of the command line."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _DEEPEST = 6
 
 
 class AllowedPaths:
-    """The folders that may be read, links followed.
+    """The folders that may be read; symbolic links are followed first.
 
     Args:
-        folders: that were given; they must be there.
+        folders: that may be read, with all below them.
 
     Raises:
-        NotADirectoryError: one of them is no folder.
+        NotADirectoryError: one is no folder.
     """
 
     def __init__(self, folders: Iterable[Path]) -> None:
@@ -29,15 +29,15 @@ class AllowedPaths:
             self.folders.append(folder.resolve())
 
     def __contains__(self, path: object) -> bool:
-        """Tell whether a path leads below one of the folders."""
+        """Tell whether a path lies below one of the folders."""
         place = Path(os.path.realpath(Path(str(path)).expanduser()))
         return any(place.is_relative_to(folder) for folder in self.folders)
 
     def resolve(self, path: str | os.PathLike[str]) -> Path:
-        """Return where a path leads.
+        """Return a path without symbolic links.
 
         Raises:
-            PermissionError: to a place that is not below the folders.
+            PermissionError: it is not below the folders.
         """
         if path not in self:
             raise PermissionError(
@@ -47,10 +47,10 @@ class AllowedPaths:
         return Path(os.path.realpath(Path(path).expanduser()))
 
     def check(self, value: Any) -> None:
-        """Check every text in dicts and lists that is the name of something on the disk.
+        """Check every text in nested dicts and lists that names an existing file or folder.
 
         Raises:
-            PermissionError: one leads to a place that is not below the folders.
+            PermissionError: one is not below the folders.
         """
         if isinstance(value, dict):
             for item in value.values():
@@ -62,7 +62,7 @@ class AllowedPaths:
             self.resolve(value)
 
     def list_files(self, suffixes: Iterable[str], most: int = 1000) -> dict[str, Path]:
-        """Return files by a name to show, in the order of names, at most so many."""
+        """Return at most so many files by the name to show, sorted by folder and name."""
         wanted = tuple(suffixes)
         found: dict[str, Path] = {}
         for folder, names in self._walk():
@@ -72,7 +72,7 @@ class AllowedPaths:
         return found
 
     def name_of(self, path: Path) -> str:
-        """Return what a file is called in lists: its path from the folder that was given."""
+        """Return the name of a file in lists: its path below the folder that may be read."""
         root = next((each for each in self.folders if path.is_relative_to(each)), None)
         if root is None:
             return path.name
@@ -80,7 +80,7 @@ class AllowedPaths:
         return name if len(self.folders) == 1 else f"{root.name}/{name}"
 
     def find(self, name: str) -> list[Path]:
-        """Return the folders that hold a file of that name, in the order of their paths."""
+        """Return the folders that hold a file of that name, sorted."""
         return sorted(folder for folder, names in self._walk() if name in names)
 
     def _walk(self) -> Iterator[tuple[Path, list[str]]]:

@@ -34,14 +34,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read what stands on the command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser("cassi-view", description=_HELP)
-    said = "of snapshots, masks, cameras or results: what may be read; this one where none is given"
+    said = "with snapshots, masks, cameras or results, which may be read (the current one)"
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help=said)
-    said = "where results and uploads go (outputs/view)"
+    said = "folder of results and uploads (outputs/view)"
     parser.add_argument("--output", type=Path, default=Path("outputs/view"), help=said)
-    parser.add_argument("--port", type=int, default=0, help="0, which is one that is free")
-    said = "print the address, and open no browser"
+    parser.add_argument(
+        "--port", type=int, default=0, help="to listen on; 0, the default, takes a free one"
+    )
+    said = "print the address and open no browser"
     parser.add_argument("--no-browser", action="store_true", help=said)
     return parser.parse_args(arguments)
 
@@ -56,7 +58,7 @@ def serve(given: argparse.Namespace) -> None:
     from cassi.apps.view.server import make_server
 
     application = Application(given.folders or [Path()], given.output)
-    server = make_server(application.page, given.port)
+    server = make_server(application.page, application.reports, given.port)
     print(f"cassi-view: {server.entrance}\nCtrl-C ends it", flush=True)
     if not given.no_browser:
         server.io_loop.add_callback(webbrowser.open, server.entrance)

@@ -1,4 +1,4 @@
-"""Folders of results: what lies in them, also while more are written."""
+"""Folders of results, also while results are being written."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from cassi.data.io import WRITE_SUFFIXES, load_cube
 
 NUMBERS, TABLE, PICTURE = "metrics.json", "results.csv", "rgb.png"
 DEVIATION = "uncertainty.tif"
+_SIDE = 180  # pixels of a small picture
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A result, or why there is none.
+    """A result, or the reason why a snapshot has none.
 
     Attributes:
-        name: of its folder, below the one that was given.
-        folder: of its files; None where it failed.
-        said: what came out, in one line.
-        warnings: of the camera.
+        name: path of its folder, below the folder that was given.
+        folder: of its files; None for a snapshot that failed.
+        said: its numbers, or the reason, in one line.
+        warnings: number of warnings about the camera.
     """
 
     name: str
@@ -39,9 +40,9 @@ class Entry:
 
 
 def list_results(allowed: AllowedPaths) -> list[Entry]:
-    """Return the results below the folders that may be read, and what failed, by name.
+    """Return the results below the folders that may be read, and the failures, sorted by name.
 
-    A folder counts once its numbers are there, which appear with its files.
+    A folder counts when it has metrics.json, which is written together with the other files.
     """
     found = []
     for folder in allowed.find(NUMBERS):
@@ -81,23 +82,23 @@ def open_result(entry: Entry) -> Shown:
     return Shown(entry.name, values, cube.wavelengths, deviation=deviation, numbers=numbers)
 
 
-def thumbnail(entry: Entry, longest: int = 180) -> bytes | None:
-    """Return a small PNG of a result's picture; None where it has none."""
+def thumbnail(entry: Entry) -> Any:
+    """Return a result's picture, made small, as an image of Pillow; None where it has none."""
     from PIL import Image
 
-    from cassi.apps.view.pictures import as_png
-
-    if entry.folder is None or not (entry.folder / PICTURE).is_file():
+    if entry.folder is None:
         return None
     try:
         with Image.open(entry.folder / PICTURE) as image:
-            return as_png(np.asarray(image.convert("RGB")), longest)
+            small = image.convert("RGB")
     except (*_UNREADABLE, Image.DecompressionBombError):
         return None
+    small.thumbnail((_SIDE, _SIDE))
+    return small
 
 
 def _read(folder: Path) -> Mapping[str, Any] | None:
-    """Return the numbers of a result; None where they are none of this command."""
+    """Return metrics.json of a result; None if cassi-reconstruct did not write it."""
     try:
         numbers = json.loads((folder / NUMBERS).read_text(encoding="utf-8"))
         one_line(numbers)

@@ -1,43 +1,42 @@
-"""A summary of a snapshot and its camera: in words, and in two pictures."""
+"""A summary of a snapshot and its camera: a table, warnings, and two pictures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
-from cassi.apps.inputs import Inputs, good_pixels, plain
+from cassi.apps.inputs import Inputs, good_pixels
 from cassi.calibration import check_camera
 from cassi.calibration.correlation import flatten
 from cassi.solvers import relative_noise
 from cassi.systems import SDCassi, System
+from cassi.systems.coded import CodedSystem
 
 _PLAIN = 15
-"""Half the side of the window, in pixels, over which the scene is taken for plain."""
+"""Half the side, in pixels, of the window over which the scene is taken to be uniform."""
 _BETTER = 1.1
-"""By which factor the frame must agree better with another step."""
+"""Factor by which the frame must agree better with another step."""
 _STEPS, _FEWEST = 8, 4
-"""Largest step that is looked at, and fewest bands."""
+"""Largest step that is tried, and smallest number of bands."""
 _WHERE = {(-1, True): "right", (-1, False): "left", (-2, True): "down", (-2, False): "up"}
 
 
 @dataclass(frozen=True)
 class InputSummary:
-    """A snapshot and its camera, as a person looks at them.
+    """A snapshot and its camera, for a person to check.
 
     Attributes:
-        inputs: what a reconstruction starts from.
-        rows: what is known of it, (name, value) each.
-        warnings: what speaks against the camera, a line each.
+        inputs: of a reconstruction.
+        rows: (name, value) pairs of the table.
+        warnings: against the camera, a line each.
         frame: `(H', W')`, of the first shot.
-        predicted: `(H', W')`, what the camera would show of a scene that is as bright as the frame,
-            and plain.
-        agreement: of the fine structure of both, correlation from −1 to 1.
+        predicted: `(H', W')`, see `predict`.
+        agreement: correlation of the fine structure of both frames, −1 to 1.
         mask: `(H, W)`, of the first shot; the mean of the masks where every band has its own.
         offsets: of the bands along the axis, pixels; None of a camera that has none.
         axis: of the dispersion.
@@ -57,14 +56,14 @@ class InputSummary:
 @torch.no_grad()
 def summarize_inputs(inputs: Inputs) -> InputSummary:
     """Say and draw what the inputs of a reconstruction come to."""
-    camera: Any = plain(inputs.system)
+    camera = inputs.system.plain
     y, good = inputs.measurement, good_pixels(inputs)
     check = check_camera(y, inputs.system)
     predicted = predict(y, camera)
     seen = flatten(y[0, :1].float(), None if good is None else good[0, :1])
     agreement = _correlate(seen, flatten(predicted[0, :1].float()))
     better = find_better_step(y, camera, seen, agreement)
-    mask, offsets = getattr(camera, "mask", None), getattr(camera, "offsets", None)
+    known = camera if isinstance(camera, CodedSystem) else None
     rows = [*_describe(inputs, camera), ("Seen in the frame", check.note or "nothing")]
     rows += [("Files", note) for note in inputs.notes]
     return InputSummary(
@@ -74,20 +73,20 @@ def summarize_inputs(inputs: Inputs) -> InputSummary:
         y[0, 0].cpu().numpy(),
         predicted[0, 0].cpu().numpy(),
         agreement,
-        mask[0].mean(0).cpu().numpy() if isinstance(mask, Tensor) and mask.ndim == 4 else None,
-        None if offsets is None else tuple(float(each) for each in offsets),
-        int(getattr(camera, "axis", -1)),
+        None if known is None or known.mask.ndim > 4 else known.mask[0].mean(0).cpu().numpy(),
+        None if known is None else tuple(known.offsets),
+        -1 if known is None else known.axis,
     )
 
 
 @torch.no_grad()
 def predict(y: Tensor, system: System) -> Tensor:
-    r"""Return what a camera would show of a plain scene that is as bright as a frame.
+    r"""Predict the frame of a uniform scene that is as bright as a frame y.
 
         (A1) · (w * y) / (w * A1)
 
-    with a window w of 31×31 pixels. Its fine structure is the camera's alone: that of the frame is
-    like it where mask and dispersion are right, and the scene is plain.
+    with a window w of 31×31 pixels. Its fine structure comes from the camera alone. The frame has
+    the same fine structure where mask and dispersion are right and the scene is uniform.
 
     Args:
         y: measurement `(B, K, H', W')`.
@@ -101,17 +100,17 @@ def predict(y: Tensor, system: System) -> Tensor:
 
 
 @torch.no_grad()
-def find_better_step(y: Tensor, camera: Any, seen: Tensor, agreement: float) -> list[str]:
+def find_better_step(y: Tensor, camera: System, seen: Tensor, agreement: float) -> list[str]:
     """Say which other whole step the widths allow, and the frame is much more like.
 
-    With another step the same widths hold another number of bands, and what the camera then shows
-    of a plain scene differs in its fine structure. Of simulated snapshots of 8 scenes of CAVE, two
+    With another step the same widths hold another number of bands, and the predicted frame has
+    another fine structure. Of simulated snapshots of 8 scenes of CAVE, two
     masks, steps of 1, 2 and 4, the right step agreed best in all; those of real cameras, whose
     light fills the pixels between the bands, agree up to 2 % better with a step of 1.
 
     Args:
         y: measurement `(1, K, H', W')`.
-        camera: that is thought to have taken it.
+        camera: as configured.
         seen: fine structure of the frame, `(1, H', W')`.
         agreement: of the camera with it.
 
@@ -151,7 +150,7 @@ def _correlate(a: Tensor, b: Tensor) -> float:
     return float((a * b).sum() / size)
 
 
-def _describe(inputs: Inputs, camera: Any) -> list[tuple[str, str]]:
+def _describe(inputs: Inputs, camera: System) -> list[tuple[str, str]]:
     shots, height, width = camera.measurement_shape
     bands, rows, columns = camera.cube_shape
     noise = float(relative_noise(inputs.measurement, inputs.system).max())
@@ -182,10 +181,10 @@ def _wavelengths(values: Sequence[float] | None) -> str:
     return f"{values[0]:g} to {values[-1]:g} nm"
 
 
-def _dispersion(camera: Any) -> str:
-    axis, offsets = getattr(camera, "axis", None), getattr(camera, "offsets", None)
-    if axis is None or offsets is None or len(offsets) < 2:
+def _dispersion(camera: System) -> str:
+    if not isinstance(camera, CodedSystem) or camera.bands < 2:
         return ""
+    axis, offsets = camera.axis, camera.offsets
     span = offsets[-1] - offsets[0]
     step = abs(span) / (len(offsets) - 1)
     way = _WHERE[axis, span >= 0]

@@ -20,20 +20,20 @@ _HEADER = """\
 """
 
 
-def write_config(folder: Path, settings: Reconstruct, options: list[str]) -> Path:
-    """Write the config of settings, and read it again.
+def write_config(folder: Path, settings: Reconstruct, options: list[str]) -> None:
+    """Write the config of settings as `repeat.yaml`, and check it by reading it again.
 
-    Groups are chosen as in the options; all other values that differ from theirs stand below. A
-    camera's values are written out.
+    The config chooses the groups of the options, and has all values that differ from those of the
+    groups. The values of a camera file are written out.
 
     Args:
-        folder: where it goes, as `repeat.yaml`.
+        folder: in which the file is written.
         settings: of cassi-reconstruct.
-        options: that they were made of.
+        options: that the settings were made of.
 
     Raises:
-        OSError: it cannot be written.
-        ValueError: there are settings that a config cannot say.
+        OSError: the file cannot be written.
+        ValueError: the config would give other settings.
     """
     chosen = choices(options)
     kind = _SYSTEMS.get(str(settings.system["_target_"]).rpartition(".")[2])
@@ -49,11 +49,10 @@ def write_config(folder: Path, settings: Reconstruct, options: list[str]) -> Pat
     path.write_text(text + (to_yaml(values) if values else ""), encoding="utf-8")
     if _said(to_dict(settings_of_file(path))) != _said(wanted):
         raise ValueError("these settings cannot be written as a config; keep the command line")
-    return path
 
 
 def choices(options: list[str]) -> dict[str, str]:
-    """Return the groups that options choose, by name, as a defaults list writes them."""
+    """Return the config of each group that the options choose, as in a defaults list."""
     groups, found = config_groups(), {}
     for option in rewrite_model_path(options):
         key, equals, value = option.partition("=")
@@ -64,7 +63,7 @@ def choices(options: list[str]) -> dict[str, str]:
 
 
 def changed(base: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what must be merged into nested values to make them others."""
+    """Return the nested values that turn `base` into `wanted` when merged into it."""
     found: dict[str, Any] = {}
     for key, value in wanted.items():
         there = base.get(key)
@@ -76,7 +75,7 @@ def changed(base: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any
 
 
 def _said(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a config says: without where data sets lie, and what is left at nothing."""
+    """Return settings without paths of data sets and without empty values."""
     return {
         key: _said(value) if isinstance(value, dict) else value
         for key, value in values.items()

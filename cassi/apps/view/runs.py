@@ -1,4 +1,4 @@
-"""Reconstruct and calibrate as the command does, step by step, with something to look at."""
+"""Reconstruct, calibrate and save as the commands do, and tell a job how far they are."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.apps.command import prepare_process
+from cassi.apps.command import choose_device, prepare_process
 from cassi.apps.inputs import Inputs, file_path, load_inputs
-from cassi.apps.pipeline import Result, find_camera, fit, read, recover, write_results
+from cassi.apps.pipeline import find_camera, fit, read, recover, write_results
 from cassi.apps.reconstructors import Recipe
 from cassi.apps.results import one_line, say_estimates
 from cassi.apps.settings import Reconstruct
 from cassi.apps.view.cubes import Shown
 from cassi.apps.view.jobs import Job
 from cassi.apps.view.repeat import write_config
-from cassi.apps.view.session import DEFAULT, device_of
+from cassi.apps.view.session import DEFAULT
 from cassi.solvers import Iteration
 from cassi.viz import srgb
 
@@ -29,20 +29,20 @@ _SIDE = 320  # pixels of such a picture
 
 
 def reconstruct(settings: Reconstruct, options: list[str], job: Job) -> Shown:
-    """Reconstruct what settings name, as `cassi-reconstruct` does: the same bits.
+    """Reconstruct as `cassi-reconstruct` does, with the same bits.
 
     Args:
         settings: of the session.
-        options: that they were made of.
-        job: is told how it goes.
+        options: that the settings were made of.
+        job: gets stage, progress and pictures.
 
     Raises:
         OSError: a file is missing or cannot be read.
-        ValueError: files and settings do not fit each other, or nothing finite comes out.
-        Stopped: somebody asked for it.
+        ValueError: files and settings do not fit each other, or no value is finite.
+        Stopped: the job was told to stop.
     """
     job.stage = "reading"
-    device = device_of(settings)
+    device = choose_device(settings.device)
     prepare_process(settings)
     recipe = Recipe(settings, device)
     inputs = read(settings, recipe)
@@ -53,44 +53,39 @@ def reconstruct(settings: Reconstruct, options: list[str], job: Job) -> Shown:
     watch = _Watch(job, inputs, reconstructor.iterations)
     more = settings.heldout, settings.uncertainty, watch
     result = recover(inputs, reconstructor, settings.seed, False, *more)
-    return show(settings, options, result)
-
-
-def show(settings: Reconstruct, options: list[str], result: Result) -> Shown:
-    """Return a result as something to look at."""
-    inputs = result.inputs
+    file: Any = settings.measurement or settings.truth
     return Shown(
-        f"{_scene(settings)}, {method_of(options)}",
+        f"{file_path(file).stem}, {method_of(options)}",
         np.ascontiguousarray(result.solution.x[0].cpu().numpy()),
         inputs.wavelengths,
         None if inputs.truth is None else inputs.truth[0].numpy(),
+        None if result.uncertainty is None else result.uncertainty.std[0].cpu().numpy(),
         numbers=result.numbers,
         made=(settings, options, result),
     )
 
 
 def calibrate(settings: Reconstruct, job: Job) -> str:
-    """Find where mask and bands really fall, and say it in a table.
+    """Calibrate the camera, and return the estimates as a table of text.
 
     Raises:
         OSError: a file is missing or cannot be read.
-        ValueError: the camera is none that can be calibrated, or the frame too dark or small.
+        ValueError: the camera cannot be calibrated, or the frame is too dark or too small.
     """
     job.stage = "calibrating the camera"
     prepare_process(settings)
-    inputs = load_inputs(settings, device_of(settings), settings.bands)
+    inputs = load_inputs(settings, choose_device(settings.device), settings.bands)
     found = find_camera(inputs, replace(settings, calibrate=True))
     assert found.calibration is not None
     return say_estimates(found.calibration)
 
 
-def save(shown: Shown, folder: Path, pictures: dict[str, bytes]) -> str:
-    """Write all that the command writes, pictures, and the config that repeats it.
+def save(shown: Shown, folder: Path) -> str:
+    """Write all that the command writes, and the config that repeats it.
 
     Args:
         shown: a cube that was reconstructed here.
         folder: of the results.
-        pictures: further files by name.
 
     Returns:
         The command that repeats it.
@@ -102,35 +97,24 @@ def save(shown: Shown, folder: Path, pictures: dict[str, bytes]) -> str:
     if shown.made is None:
         raise ValueError(f"{shown.name}: expected a cube made here; this one lies in its folder")
     settings, options, result = shown.made
-
-    def more(stage: Path) -> None:
-        for name, content in pictures.items():
-            (stage / name).write_bytes(content)
-        write_config(stage, settings, options)
-
-    write_results(folder, settings, result, more)
+    write_results(folder, settings, result, lambda stage: write_config(stage, settings, options))
     return f"cassi-reconstruct --config-dir {folder} --config-name repeat hydra.run.dir=repeated"
 
 
 def say(shown: Shown) -> str:
-    """Say in one line what came out."""
+    """Return the numbers of a result in one line."""
     return one_line(dict(shown.numbers)) if "iterations" in shown.numbers else shown.name
 
 
 def method_of(options: list[str]) -> str:
-    """Return the name of the method that options choose."""
+    """Return the name of the method that the options choose."""
     chosen = dict(option.partition("=")[::2] for option in options)
     name = chosen.get("model", chosen.get("experiment", DEFAULT)).strip("'\"")
     return Path(name).stem if "/" in name else name
 
 
-def _scene(settings: Reconstruct) -> str:
-    file: Any = settings.measurement or settings.truth
-    return file_path(file).stem
-
-
 class _Watch:
-    """Tells a job of every iteration, and draws one now and then."""
+    """Tells a job about every iteration, and draws a picture every 0.4 s."""
 
     def __init__(self, job: Job, inputs: Inputs, iterations: int) -> None:
         self.job, self.wavelengths, self.iterations = job, inputs.wavelengths, iterations

@@ -1,44 +1,44 @@
-"""The server: on this machine alone, and for whoever has the token."""
+"""The web server: it listens on this machine only and asks for a token."""
 
 from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs
 
 from tornado.httputil import HTTPServerRequest
 from tornado.routing import Matcher, Rule
-from tornado.web import RequestHandler
+from tornado.web import HTTPError, RequestHandler
 
 ADDRESS = "127.0.0.1"
 _LARGEST = 2**30
-"""Bytes of a message from the page: an upload and a third."""
+"""Bytes of a message from the page; base64 makes an upload a third larger."""
 
 
-def make_server(page: Callable[[], Any], port: int = 0, token: str | None = None) -> Any:
-    """Make a server that shows a page to whoever comes with the token.
+def make_server(page: Callable[[], Any], reports: Mapping[str, bytes], port: int = 0) -> Any:
+    """Start a server that shows a page to a browser that has the token.
 
-    The first request brings it in its address, `/?token=…`, and is given a cookie in return.
-    Everything else without either, files and websockets too, is refused; so is every request that
-    was addressed to another host, as a page elsewhere would by a name of its own for this machine.
+    The first request has the token in its address, `/?token=…`, and gets a cookie. Every other
+    request needs the cookie, for files, reports and websockets too. A request to another host name
+    is refused: a foreign page can make a name of its own lead to this machine (DNS rebinding).
 
     Args:
         page: makes the page of a tab.
-        port: 0 for one that is free.
-        token: None draws one.
+        reports: HTML by random key, served at `/report/KEY`.
+        port: to listen on; 0 takes a free one.
 
     Returns:
-        A server of Bokeh's, started, with its address as `server.entrance`.
+        A server of Bokeh, started, with its address as `server.entrance`.
 
     Raises:
         OSError: the port is taken.
     """
     from panel.io.server import get_server
 
-    token = token or secrets.token_urlsafe(24)
+    token = secrets.token_urlsafe(24)
     server: Any = get_server(
         page,
         port=port,
@@ -46,6 +46,7 @@ def make_server(page: Callable[[], Any], port: int = 0, token: str | None = None
         websocket_origin="localhost",  # the right one when the port is known
         title="cassi-view",
         websocket_max_message_size=_LARGEST,
+        extra_patterns=[("/report/([A-Za-z0-9_-]+)", Report, {"reports": reports})],
         start=False,
     )
     hosts = {f"{name}:{server.port}" for name in (ADDRESS, "localhost")}
@@ -59,25 +60,46 @@ def make_server(page: Callable[[], Any], port: int = 0, token: str | None = None
     return server
 
 
+class Report(RequestHandler):
+    """Serves a report. Its page may run scripts and save files; it has no origin of its own."""
+
+    def initialize(self, reports: Mapping[str, bytes]) -> None:
+        """Take the reports."""
+        self.reports = reports
+
+    def set_default_headers(self) -> None:
+        """Forbid caches, frames in foreign pages, and access to the application."""
+        policy = "sandbox allow-scripts allow-downloads; frame-ancestors 'self'"
+        self.set_header("Content-Security-Policy", policy)
+        self.set_header("Cache-Control", "no-store")
+        self.set_header("X-Content-Type-Options", "nosniff")
+
+    def get(self, key: str) -> None:
+        """Answer with the page."""
+        if key not in self.reports:
+            raise HTTPError(404)
+        self.finish(self.reports[key])
+
+
 class Guard(Matcher):
-    """Matches the requests that must not come through.
+    """Matches the requests to refuse, so that tornado gives them to `Refusal`.
 
     Args:
-        token: what they must know.
-        hosts: that they may be addressed to.
-        cookie: its name; those of one machine's ports are not apart.
+        token: that the cookie must hold.
+        hosts: `name:port` that a request may be addressed to.
+        cookie: its name, with the port: browsers share cookies among the ports of a host.
     """
 
     def __init__(self, token: str, hosts: set[str], cookie: str) -> None:
         self.token, self.hosts, self.cookie = token, hosts, cookie
 
     def match(self, request: HTTPServerRequest) -> dict[str, Any] | None:
-        """Return no more than that it matches, as tornado wants it; None lets it through."""
+        """Return {} for a request to refuse, and None for one to let through."""
         allowed = request.host in self.hosts and self._knows(self._cookie(request))
         return None if allowed else {}
 
     def admits(self, request: HTTPServerRequest) -> bool:
-        """Tell whether a request brings the token in its address."""
+        """Tell whether a request has the token in its address."""
         given = parse_qs(request.query).get("token", [""])[0]
         return request.host in self.hosts and request.path == "/" and self._knows(given)
 
@@ -93,14 +115,14 @@ class Guard(Matcher):
 
 
 class Refusal(RequestHandler):
-    """Gives whoever brings the token a cookie, and all others nothing."""
+    """Answers a request without cookie: with a cookie if it has the token, else with 403."""
 
     def initialize(self, guard: Guard) -> None:
         """Take the guard."""
         self.guard = guard
 
     def prepare(self) -> None:
-        """Answer, whatever is asked."""
+        """Answer a request of any method."""
         if self.request.method == "GET" and self.guard.admits(self.request):
             token, name = self.guard.token, self.guard.cookie
             self.set_cookie(name, token, httponly=True, samesite="Strict", path="/")
@@ -108,6 +130,3 @@ class Refusal(RequestHandler):
             return
         self.set_status(403)
         self.finish("403: open the address that cassi-view printed when it started\n")
-
-    def data_received(self, chunk: bytes) -> None:
-        """Take no body."""

@@ -1,13 +1,13 @@
-"""What one tab of the browser has open: files and values as the command takes them, and results."""
+"""The state of one tab of the browser: options of cassi-reconstruct, and results."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from cassi.apps.command import choose_device
 from cassi.apps.inputs import Inputs, load_inputs
 from cassi.apps.reconstruct.snapshots import is_many
 from cassi.apps.reconstructors import compose_settings, list_experiments
@@ -17,7 +17,7 @@ from cassi.apps.view.cubes import Shown
 from cassi.apps.view.input_summary import InputSummary, summarize_inputs
 
 FILES = ("measurement", "mask", "truth", "camera", "dark", "flat", "bad_pixels")
-"""Values that may be files."""
+"""Options that name files."""
 DEFAULT, TRAINED = "auto", "pretrained"
 SUFFIX = ".safetensors"
 METHODS = {
@@ -25,20 +25,20 @@ METHODS = {
     "pretrained: the network of the package, with one disperser": TRAINED,
     "gap_tv: of the literature": "gap_tv",
 }
-"""What most people want, by what they read of it."""
+"""Methods offered first: label, and value of the option."""
 
 
 class Session:
-    """Options of cassi-reconstruct by name, and the cubes that came of them.
+    """Options of cassi-reconstruct, and the cubes of this tab.
 
     Args:
-        allowed: what may be read.
-        output: the folder that results go below.
+        allowed: files that may be read.
+        output: folder of the results.
 
     Attributes:
-        values: by dotted name, as they stand behind `=` on the command line.
-        more: further options, one each.
-        results: cubes by name, in the order in which they came.
+        values: text behind `=` on the command line, by dotted name.
+        more: further options as on the command line.
+        results: cubes by name, the oldest first.
     """
 
     def __init__(self, allowed: AllowedPaths, output: Path) -> None:
@@ -49,7 +49,7 @@ class Session:
         self._span: tuple[float, float] | None = None
 
     def set(self, name: str, value: str | None) -> None:
-        """Set a value as on the command line; nothing leaves it at its default."""
+        """Set an option as on the command line; None and blanks choose its default."""
         text = (value or "").strip()
         if text:
             self.values[name] = text
@@ -57,7 +57,7 @@ class Session:
             self.values.pop(name, None)
 
     def set_file(self, name: str, path: Path | str | None) -> None:
-        """Set a value that is a file.
+        """Set an option that names a file.
 
         Raises:
             PermissionError: the file is not below the folders that may be read.
@@ -74,7 +74,7 @@ class Session:
     def say_wavelengths(self, text: str) -> None:
         """Take a list of wavelengths in nm, or the first and the last, `450-650`.
 
-        Those between are evenly spaced, as many as there are bands: `summarize` puts them in.
+        `summarize` then spaces the bands evenly between the two.
         """
         ends = re.fullmatch(r"\s*(\d+\.?\d*)\s*[-–]\s*(\d+\.?\d*)\s*", text)
         self._span = None if ends is None else (float(ends[1]), float(ends[2]))
@@ -82,7 +82,7 @@ class Session:
         self.set("wavelengths", f"[{listed}]" if listed and ends is None else None)
 
     def use_example(self) -> None:
-        """Take the scene of the package, measured through its mask."""
+        """Use the scene and the mask of the package."""
         for name in FILES:
             self.set(name, None)
         self.set_file("truth", "bundled:scene.tif")
@@ -104,7 +104,7 @@ class Session:
             self.set("experiment", method)
 
     def say_more(self, text: str) -> None:
-        """Take further options, one in a line; a line that begins with # is none."""
+        """Set further options, one a line; lines that begin with # are ignored."""
         lines = (line.strip() for line in text.splitlines())
         self.more = [line for line in lines if line and not line.startswith("#")]
 
@@ -113,7 +113,7 @@ class Session:
         return [f"{name}={value}" for name, value in self.values.items()] + self.more
 
     def settings(self) -> Reconstruct:
-        """Return the settings that the options come to.
+        """Return the settings that the options make.
 
         Raises:
             OSError: a camera's file is missing, or one is not below the folders that may be read.
@@ -132,7 +132,7 @@ class Session:
         return found
 
     def summarize(self) -> InputSummary:
-        """Read the files, and say what they come to.
+        """Read the files and summarize them.
 
         Raises:
             OSError: a file is missing, or not below the folders that may be read.
@@ -154,16 +154,16 @@ class Session:
         return load_inputs(settings, torch.device("cpu"), settings.bands)
 
     def add(self, shown: Shown) -> Shown:
-        """Keep a result under its name, or under a new one where that is taken."""
+        """Keep a result; its name gets a number if it is taken."""
         name, number = shown.name, 2
         while name in self.results:
             name, number = f"{shown.name} ({number})", number + 1
-        shown = shown.called(name)
+        shown = replace(shown, name=name)
         self.results[name] = shown
         return shown
 
     def _check_more(self) -> None:
-        """Check what is read, or set, before there are settings."""
+        """Check the further options before settings are made of them."""
         for option in self.more:
             key, _, value = option.lstrip("+~").partition("=")
             if key.split(".")[0].split("@")[0] == "hydra":
@@ -172,11 +172,6 @@ class Session:
 
 
 def list_methods() -> dict[str, str]:
-    """Return the methods that there are, by what a person reads of them."""
+    """Return the value of each method by its label."""
     said = METHODS.values()
     return METHODS | {name: name for name in list_experiments() if name not in said}
-
-
-def device_of(settings: Reconstruct) -> torch.device:
-    """Return where the settings say that things are computed."""
-    return choose_device(settings.device)

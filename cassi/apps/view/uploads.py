@@ -1,4 +1,4 @@
-"""Uploads: files dropped into the page, kept so that a run can be repeated from them."""
+"""Uploads: files dropped into the page, kept so that a run can be repeated."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from cassi.data.atomic import atomic_path, digest_content
 
 
 def keep_upload(root: Path, files: Mapping[str, bytes], suffixes: tuple[str, ...]) -> Path:
-    """Write files that came together, such as the two of an ENVI image, into a folder of theirs.
+    """Write files that were dropped together, such as the two of an ENVI image, into one folder.
 
-    The folder is named by what they hold, so that the same files are kept once.
+    The name of the folder is a checksum of names and contents: the same files are kept once.
 
     Args:
-        root: where the folder is made.
+        root: in which the folder is made.
         files: content by name.
         suffixes: of files that can be read.
 
     Returns:
-        The path of the one to read: the header where there is one, else the first.
+        The path of the file to read: the header if there is one, else the first.
 
     Raises:
-        OSError: they cannot be written.
-        ValueError: there is none that can be read, or a name is none of a file.
+        OSError: a file cannot be written.
+        ValueError: no file can be read, or a name is no plain file name.
     """
     for name in files:
         if Path(name).name != name or name.startswith(".") or "\\" in name or "\0" in name:

@@ -1,4 +1,4 @@
-"""From the frame that a sensor gave to the measurement, in named steps."""
+"""From the frame of a sensor to the measurement, in named steps."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ _RULES: Rules = {
 
 @dataclass(frozen=True)
 class Prepared:
-    """What `Preprocessing.prepare` makes of a frame.
+    """The result of `Preprocessing.prepare`.
 
     Attributes:
         y: measurement `(B, K, H', W')`, finite.
         bad: pixels of it that are left out, bool, shaped like y; None where there are none.
-        done: what was done by step, and how many pixels are left out.
+        done: the corrections by step, and the number of pixels that are left out.
     """
 
     y: Tensor
@@ -83,14 +83,14 @@ class Preprocessing:
 
         y = scale · window((f − dark) / r) / F,  r = (flat − dark) / mean(flat − dark)
 
-    with the full scale F = 2^bits − 1, or 1 without `bits`. Pixels that hold no light are told
-    apart and left out: they are filled in from their good neighbours, and `Prepared.bad` names
-    them. Files are read once, when this is made. Those of several frames are averaged.
+    F = 2^bits − 1 is the full scale, or 1 without `bits`. Pixels without light are found and left
+    out: they are filled in from good neighbours, and `Prepared.bad` names them. Files are read
+    once, when this is made. A file of several frames is averaged.
 
     Args:
         bits: of the sensor's converter. Frames are then counts from 0 to 2^bits − 1, those of image
             files too, and `dark` and `saturation` are counts. None: integers of an image file are
-            fractions of what their type can hold, all other numbers are taken as they are.
+            fractions of the largest value of their type; all other numbers are taken as they are.
         dark: level, in the unit of the frame; "auto" takes it from the edges, see `edge_level`; or
             a file, a frame taken in the dark with the same exposure.
         flat: a file, a frame of the bare sensor (no mask, no scene) under even light; normalised to
@@ -103,10 +103,11 @@ class Preprocessing:
             list of those. With them, or "auto", dead rows and columns are left out too, see
             `find_dead_lines`; None leaves nothing out.
         saturation: level of the raw frame from which on pixels are saturated, and left out. "auto"
-            is full scale where it is reached, else what `clipped_level` finds; None is no level.
-        window: [top, left, height, width] of what is kept, pixels.
-        scale: factor of the measurement.
-        step: dispersion, pixels per band: tells what an edge is.
+            is full scale where a pixel reaches it, else the level of `clipped_level`. None is no
+            level.
+        window: [top, left, height, width] of the part to keep, pixels.
+        scale: factor of the measurement, > 0.
+        step: dispersion, pixels per band; gives the width of the edges for `dark="auto"`.
         axis: of the dispersion.
 
     Raises:
@@ -140,20 +141,20 @@ class Preprocessing:
     def prepare(
         self, frame: Tensor, full_scale: float | None = None, name: str = "measurement"
     ) -> Prepared:
-        """Make a measurement of a frame `(B, K, H', W')`, and say which of its pixels count.
+        """Make a measurement of a frame `(B, K, H', W')`, and find its bad pixels.
 
-        Whatever the frame holds at pixels that a file or a list names, NaN included, has no
-        influence on what is estimated from it nor on other pixels.
+        The values at pixels that a file or a list names, NaN included, have no influence on
+        estimates or on other pixels.
 
         Args:
             frame: raw.
-            full_scale: the largest value that it can hold, where that is known; `bits` wins.
+            full_scale: the largest value that it can have, if known; `bits` wins over it.
             name: of the frame, in warnings.
 
         Raises:
             ValueError: a file or the window does not fit the frame; dark level, saturation, bits or
-                scale do not fit its values; the flat field is dark somewhere; hardly any pixel is
-                no outlier; no pixel is left, or one that counts is not finite.
+                scale do not fit its values; the flat field is dark somewhere; nearly all pixels
+                are outliers; all pixels are bad, or a good one is not finite.
         """
         self._check_size(frame)
         size = tuple(frame.shape[-2:])
@@ -397,7 +398,7 @@ class Preprocessing:
 
 
 def describe(done: Mapping[str, Any]) -> str:
-    """Say in one line what was done to a frame; empty where nothing was."""
+    """Return the corrections of a frame in one line; empty if there were none."""
     parts = []
     dark, flat, full, without = (
         done[name] for name in ("dark", "flat", "saturation", "bad_pixels")

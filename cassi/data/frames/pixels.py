@@ -1,4 +1,4 @@
-"""Pixels of a frame that hold no light: where they are, and what stands in for them."""
+"""Pixels of a frame without light: how they are found, and the values that replace them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _SHORTEST_LINE = 8
 
 
 def find_dead_lines(frame: Tensor, good: Tensor) -> list[tuple[str, int]]:
-    """Find the rows and columns of a detector that have one value, whatever the scene.
+    """Find the dead rows and columns of a detector: they have one value for any scene.
 
-    In a dead line 99 % of the good pixels have the same value, in every shot, and beside it, on
-    either side of at most 3 dead lines, lie lines in which less than half of the pixels have it.
+    In a dead line 99 % of the good pixels have the same value, in every shot. At most 3 dead lines
+    lie side by side. In the lines beside them less than half of the pixels have that value.
 
     Args:
         frame: `(B, K, H', W')`, raw.
-        good: bool, `(H', W')`, pixels to be looked at.
+        good: bool, `(H', W')`, pixels to use.
 
     Returns:
         ("rows", index) or ("columns", index) of each.
@@ -55,9 +55,9 @@ def find_dead_lines(frame: Tensor, good: Tensor) -> list[tuple[str, int]]:
 def edge_level(measurement: Tensor, step: float, axis: int = -1) -> float:
     """Estimate a sensor's dark level from the edges of one snapshot.
 
-    The outermost |step| columns on either side are reached by a single band, so what they show of
-    the scene is faint beside the middle, where C bands add up. Their median is the level. It is too
-    high where the scene is bright up to its left and right border; a dark frame is better.
+    The outermost |step| columns on either side get the light of one band, which is little beside
+    the middle, where C bands add up. Their median is the level. It is too high where the scene is
+    bright up to its left and right border. A dark frame is better.
 
     Args:
         measurement: `(B, K, H, W')`.
@@ -79,9 +79,8 @@ def find_outliers(frame: Tensor, threshold: float) -> Tensor:
 
         |d| > threshold · σ,  d = pixel − median of its 8 neighbours
 
-    with the robust standard deviation of d over the frame `(H, W)`,
-    σ = 1.4826 · median |d − median d|. Where most pixels equal their neighbours, the standard
-    deviation of d stands for σ.
+    σ = 1.4826 · median |d − median d| is the robust standard deviation of d over the frame
+    `(H, W)`. Where most pixels equal their neighbours, it is the standard deviation of d.
 
     Returns:
         True at outliers, `(H, W)`.
@@ -96,11 +95,11 @@ def find_hot_in_snapshot(frame: Tensor, threshold: float) -> Tensor:
 
         d > threshold · (σ + 0.3 · (max − min)),  d = pixel − max
 
-    with the maximum and the minimum of the pixel's 8 neighbours and σ as in `find_outliers`.
-    Contrast among the neighbours is the code's, and is not held against the pixel. Clean snapshots
-    of 15 scenes with grey masks, five of them real captures, stay below 6.4, those of a binary mask
-    below 10. Of two hot pixels side by side only the brighter may be found, and a dead pixel never
-    is: a frame taken in the dark, or a map, is better.
+    max and min are those of the pixel's 8 neighbours; σ is as in `find_outliers`. Contrast among
+    the neighbours comes from the code, so the threshold rises with it. Clean snapshots of 15 scenes
+    with grey masks, five of them real captures, stay below 6.4, those of a binary mask below 10. Of
+    two hot pixels side by side only the brighter may be found, and dead pixels are not found: a
+    dark frame or a map is better.
 
     Returns:
         True at hot pixels, `(H, W)`.
@@ -114,7 +113,7 @@ def find_hot_in_snapshot(frame: Tensor, threshold: float) -> Tensor:
 def repair(frame: Tensor, bad: Tensor, name: str = "hot_pixels") -> Tensor:
     """Replace pixels of `(..., H, W)` where bad `(H, W)` is True by the mean of their neighbours.
 
-    Pixels without a valid neighbour are filled from those that have been, inwards.
+    Pixels without a valid neighbour are filled from filled ones, from the border inwards.
 
     Raises:
         ValueError: no pixel is valid.

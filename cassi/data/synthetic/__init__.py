@@ -1,1 +1,1 @@
-"""What is drawn in place of what was taken: cameras with defects, and scenes."""
+"""Simulated cameras with defects, and drawn scenes."""

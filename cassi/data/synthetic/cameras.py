@@ -1,4 +1,4 @@
-"""Measurements of training cubes by cameras that are not quite what they are taken for."""
+"""Measurements of training cubes by cameras that differ from the nominal one."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ _INTEGERS = ("bits", "seed", "supersample")
 
 
 class RealCameras(Simulator):
-    """Takes frames with a `Twin` of its own for each sample, and returns the nominal camera.
+    """Measures each sample with a `Twin` of its own, and returns the nominal camera.
 
-    Each defect of a sample is there with some chance, of a size drawn uniformly from its range; so
-    a network meets them alone and together. It is told what is known of a camera at work: the
-    nominal mask and dispersion, which pixels are stuck, and of half of the frames the variance of
-    photon and read noise at every pixel (`cassi.systems.Weighted`). The dark level is subtracted.
-    What is not told it must bear.
+    Each defect is present with a given probability, and its size is uniform in its range. So a
+    network is trained with single and combined defects. It gets what is known of a real camera: the
+    nominal mask and dispersion, the stuck pixels, and for half of the frames the variance of photon
+    and read noise at every pixel (`cassi.systems.Weighted`). The dark level is subtracted.
 
     Args:
         masks: as for `Simulator`.
         defects: the range (low, high) of each value of a twin that varies.
-        chance: of each defect to be there.
+        chance: probability of each defect.
         ideal: share of samples that the nominal camera measures, as `Simulator` does.
         settings: of `Simulator`; its noise is that of the ideal samples.
 
     Raises:
-        ValueError: a defect that no twin has, a range that is none, or a share outside [0, 1].
+        ValueError: an unknown defect, a wrong range, or a share outside of [0, 1].
 
     >>> cameras = RealCameras(torch.rand(16, 16), {"mask_blur": (0, 0.5)}, step=1)
     >>> y, camera = cameras(torch.rand(2, 3, 16, 16), torch.Generator().manual_seed(0))

@@ -1,4 +1,4 @@
-"""Scenes that nobody has taken: drawn images, lit by drawn spectra."""
+"""Drawn scenes: drawn images with drawn spectra."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def draw_pattern(kind: str, bands: int, height: int, width: int, generator: Gene
         generator: of all random numbers.
 
     Returns:
-        float32 `(C, height, width)`, from 0 to 1, which is its brightest value.
+        float32 `(C, height, width)`, in [0, 1]; the largest value is 1.
 
     Raises:
-        ValueError: there is no such kind.
+        ValueError: the kind is unknown.
 
     >>> draw_pattern("patches", 4, 8, 8, torch.Generator().manual_seed(0)).shape
     torch.Size([4, 8, 8])

@@ -1,4 +1,4 @@
-"""A digital twin: a camera with defects, the frames it takes, and the truth about it."""
+"""A digital twin: a camera with defects, its frames, and its true parameters."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ _VALUES: Rules = {
     **dict.fromkeys(("mask_offset", "vignette", "dark", "dead", "hot"), _SHARE),
     **dict.fromkeys(("pattern", "band_gain"), _NOT_NEGATIVE),
 }
-"""What each value must be, in words and as a test; those of the sensor are checked as its own."""
+"""Condition of each value, in words and as a test; `Sensor` checks those of the sensor."""
 
 
 @dataclass(frozen=True)
 class TrueCamera:
-    """What a twin really is.
+    """The true camera of a twin.
 
     Attributes:
-        system: mask, dispersion and blur as they are, on the grid of the nominal camera.
+        system: the true mask, dispersion and blur, on the grid of the nominal camera.
         gain: of every pixel, `(H', W')`.
         dark: level of the frame in the dark, in the unit of y.
         bad: True where a pixel is stuck, `(H', W')`.
-        noise: a and b of the variance a·(frame − dark) + b, in the unit of y, of pixels that work
-            and do not saturate.
-        pivot: the part of the spectrum that lies where it nominally does.
+        noise: a and b of the variance a·(frame − dark) + b, in the unit of y, of pixels that are
+            neither stuck nor saturated.
+        pivot: the part of the spectrum at its nominal position.
     """
 
     system: System
@@ -56,7 +56,7 @@ class TrueCamera:
     pivot: float = 0.5
 
     def correct(self, frame: Tensor) -> Tensor:
-        """Return what `camera` measures of a frame `(B, K, H', W')`, noise apart.
+        """Correct a frame `(B, K, H', W')` to a measurement of `camera`, up to noise.
 
         The dark level is subtracted, the gain is divided by, and stuck pixels are zero.
         """
@@ -65,33 +65,33 @@ class TrueCamera:
 
     @property
     def camera(self) -> System:
-        """The system, which does not see stuck pixels."""
+        """The system, without stuck pixels."""
         return self.system.weighted(bad_pixels=self.bad) if bool(self.bad.any()) else self.system
 
 
 @dataclass(frozen=True)
 class Twin:
-    r"""A camera that is not quite the one that it is taken for.
+    r"""A camera that differs from the nominal one.
 
         m'_c  = (offset + contrast · (g_μ * T m)_c) · b_c       the mask on the scene
         z     = q_λ * Σ_c S(o(c)) [m'_c · x_c]                  light on the detector
         o(c)  = n(c) + ε·(c − p(C − 1)) + a·P₂(v)               v = 2c/(C − 1) − 1
         frame = sensor(G · z) + dark · Y                        in the unit of y = A x
 
-    The mask m is moved by T: turned and magnified about its middle, then shifted. g_μ and q_λ are
-    Gaussians in two dimensions, sampled at pixels, S(d) moves by d pixels, n(c) are the nominal
-    offsets, P₂(v) = (3v² − 1)/2 is a Legendre polynomial, and Y = C / (2 · exposure) is the y that
-    fills a pixel. With a tilt, bands move along an axis that is turned by it, about where a band
-    at p falls. Fractions of a pixel are interpolated linearly; a moved or blurred mask is
-    continued by its border, and what falls beside the nominal detector is lost. A band keeps
-    b_c = 1 − band_gain · |N(0, 1)| of its light, at least 0. The gain is
+    T turns and magnifies the mask m about its middle, then shifts it. g_μ and q_λ are Gaussians in
+    two dimensions, sampled at pixels. S(d) moves by d pixels. n(c) are the nominal offsets.
+    P₂(v) = (3v² − 1)/2 is a Legendre polynomial. Y = C / (2 · exposure) is the y that fills a
+    pixel. With a tilt, bands move along a tilted axis, about the position of a band at p. Fractions
+    of a pixel are interpolated linearly. A moved or blurred mask is continued by its border, and
+    light beside the nominal detector is lost. A band keeps b_c = 1 − band_gain · |N(0, 1)| of its
+    light, at least 0. The gain is
 
         G = (1 − vignette · r²) · (1 + pattern · N(0, 1)),  at least 0
 
     with r from 0 in the middle of the detector to 1 in its corners. The sensor is
     `cassi.data.sensor.Sensor`, with a gain of full_well / 2^bits electrons per count and the dark
-    level as the converter's offset; with `shot`, `read` and `bits` off there is none. At last
-    stuck pixels are set: dead ones to 0, hot ones to full scale.
+    level as the converter's offset. With `shot`, `read` and `bits` off there is no sensor. At the
+    end stuck pixels are set: dead ones to 0, hot ones to full scale.
 
     The defaults are the nominal camera without noise.
 
@@ -101,10 +101,10 @@ class Twin:
         magnification: of the mask's image, above 0.
         mask_blur: μ, standard deviation, pixels.
         mask_offset: transmission where the mask is closed.
-        mask_contrast: transmission where it is open less that where it is closed.
-        band_gain: relative spread of the light that bands lose, each by itself.
+        mask_contrast: transmission of the open mask minus that of the closed mask.
+        band_gain: scale of the share of light that each band loses, band_gain · |N(0, 1)|.
         dispersion: ε, pixels per band.
-        pivot: p, the part of the spectrum that ε leaves where it is; 0 is the first band, 0.5 the
+        pivot: p, the part of the spectrum that ε does not move; 0 is the first band, 0.5 the
             middle.
         curvature: a, pixels at both ends of the spectrum.
         tilt: of the axis of dispersion, degrees, counterclockwise as displayed.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.layers import PreNorm, convolve
+from cassi.models.layers import Conv, LayerNorm, PreNorm, Residuals, UNet, in_order, on_images
 from cassi.models.published.mst import StageRow
 from cassi.models.registry import register
 
@@ -21,23 +21,17 @@ def straight_through(value: Tensor, surrogate: Tensor) -> Tensor:
 
 
 def as_rows(x: Tensor) -> Tensor:
-    """View `(B, C, H, W)`, laid out with channels innermost, as `(B·H, W·C)`.
+    """View `(B, H, W, C)` as `(B·H, W·C)`.
 
     A number per channel then meets whole rows (`row`) and not C values at a time, which in bfloat16
     is 2 to 25 times as fast.
     """
-    return x.permute(0, 2, 3, 1).flatten(2).flatten(0, 1)
-
-
-def as_images(rows: Tensor, like: Tensor) -> Tensor:
-    """Undo `as_rows`."""
-    b, c, h, w = like.shape
-    return rows.view(b, h, w, c).permute(0, 3, 1, 2)
+    return x.flatten(2).flatten(0, 1)
 
 
 def row(value: Tensor, x: Tensor) -> Tensor:
     """Repeat a number per channel for each column of x, in its dtype: `(W·C,)`."""
-    return value.flatten().to(x.dtype).repeat(x.shape[-1])
+    return value.flatten().to(x.dtype).repeat(x.shape[-2])
 
 
 class Redistribution(nn.Module):
@@ -50,7 +44,7 @@ class Redistribution(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return k x + b."""
-        return as_images(torch.addcmul(row(self.b, x), as_rows(x), row(self.k, x)), x)
+        return torch.addcmul(row(self.b, x), as_rows(x), row(self.k, x)).view(x.shape)
 
 
 class Sign(nn.Module):
@@ -67,19 +61,17 @@ class Sign(nn.Module):
         return straight_through(x.sign(), torch.tanh(x * self.beta))
 
 
-class BinaryWeights(nn.Conv2d):
+class BinaryWeights(Conv):
     """A convolution whose weights are signs times the mean magnitude of their filter.
 
     Their gradient is that of the weights clipped to [-1, 1].
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, C, H, W)` to the same."""
-        scale = self.weight.detach().abs().mean((1, 2, 3), keepdim=True)
-        weight = scale * self.weight.sign()
+    def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        signs = weight.detach().abs().mean((1, 2, 3), keepdim=True) * weight.sign()
         if torch.is_grad_enabled():
-            weight = straight_through(weight, self.weight.clamp(-1, 1))
-        return self._conv_forward(x, weight, self.bias)
+            signs = straight_through(signs, weight.clamp(-1, 1))
+        return super()._conv_forward(x, signs, bias)
 
 
 class Bias(nn.Module):
@@ -100,10 +92,10 @@ class ShiftedPReLU(nn.Module):
         self.pr_bias1 = Bias(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, C, H, W)` to the same."""
+        """Map `(B, H, W, C)` to the same."""
         shifted = as_rows(x) + row(self.pr_bias0.bias, x)
         bent = F.prelu(shifted, row(self.pr_prelu.weight, x))
-        return as_images(bent + row(self.pr_bias1.bias, x), x)
+        return (bent + row(self.pr_bias1.bias, x)).view(x.shape)
 
 
 class BinaryConv(nn.Module):
@@ -116,15 +108,12 @@ class BinaryConv(nn.Module):
         super().__init__()
         self.move0 = Redistribution(channels)
         self.binary_activation = Sign()
-        self.binary_conv = BinaryWeights(
-            channels, channels, kernel, padding=kernel // 2, bias=False, groups=groups
-        )
+        self.binary_conv = BinaryWeights(channels, channels, kernel, groups=groups)
         self.relu = ShiftedPReLU(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, C, H, W)` to the same."""
-        signs = self.binary_activation(self.move0(x))
-        return cast(Tensor, self.relu(self.binary_conv(signs))) + x
+        """Map `(B, H, W, C)` to the same."""
+        return self.relu(self.binary_conv(self.binary_activation(self.move0(x)))) + x
 
 
 class Widen(nn.Module):
@@ -136,16 +125,16 @@ class Widen(nn.Module):
         self.biconv_2 = BinaryConv(channels, kernel)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, C, H, W)` to `(B, 2C, H, W)`."""
-        return torch.cat((self.biconv_1(x), self.biconv_2(x)), 1)
+        """Map `(B, H, W, C)` to `(B, H, W, 2C)`."""
+        return torch.cat((self.biconv_1(x), self.biconv_2(x)), -1)
 
 
 class Narrow(Widen):
     """The mean of two binary convolutions, each of one half: 2C → C channels."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, 2C, H, W)` to `(B, C, H, W)`."""
-        first, second = x.chunk(2, 1)
+    def forward(self, x: Tensor, other: Tensor | None = None) -> Tensor:
+        """Map `(B, H, W, 2C)`, or halves of it, to `(B, H, W, C)`."""
+        first, second = x.chunk(2, -1) if other is None else (x, other)
         return (self.biconv_1(first) + self.biconv_2(second)) / 2
 
 
@@ -153,85 +142,60 @@ class Down(Widen):
     """Twice the channels on half the pixels."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, C, H, W)` to `(B, 2C, H/2, W/2)`."""
-        return super().forward(F.avg_pool2d(x, 2))
+        """Map `(B, H, W, C)` to `(B, H/2, W/2, 2C)`."""
+        return super().forward(on_images(partial(F.avg_pool2d, kernel_size=2), x))
 
 
 class Up(Narrow):
     """Half the channels on twice the pixels."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, 2C, H, W)` to `(B, C, 2H, 2W)`."""
-        return super().forward(F.interpolate(x, scale_factor=2, mode="bilinear"))
+    def forward(self, x: Tensor, other: Tensor | None = None) -> Tensor:
+        """Map `(B, H, W, 2C)` to `(B, 2H, 2W, C)`."""
+        doubled = on_images(partial(F.interpolate, scale_factor=2, mode="bilinear"), x)
+        return super().forward(doubled, other)
 
 
-class BinaryFeedForward(nn.Module):
-    """C → 4C channels, a grouped 3×3 convolution, and back."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.net = nn.Sequential(
-            Widen(dim, 1),
-            Widen(2 * dim, 1),
-            ShiftedPReLU(4 * dim),
-            BinaryConv(4 * dim, 3, groups=dim),
-            ShiftedPReLU(4 * dim),
-            Narrow(2 * dim, 1),
-            Narrow(dim, 1),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, C)` to the same."""
-        return convolve(self.net, x)
+def binary_feed_forward(dim: int) -> nn.Sequential:
+    """Return binary convolutions: C → 4C channels, a grouped 3×3 one, and back."""
+    return nn.Sequential(
+        Widen(dim, 1),
+        Widen(2 * dim, 1),
+        ShiftedPReLU(4 * dim),
+        BinaryConv(4 * dim, 3, groups=dim),
+        ShiftedPReLU(4 * dim),
+        Narrow(2 * dim, 1),
+        Narrow(dim, 1),
+    )
 
 
-class Blocks(nn.Module):
-    """Feed-forward networks with skips."""
-
-    def __init__(self, dim: int, count: int) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(
-            PreNorm(nn.LayerNorm(dim), BinaryFeedForward(dim)) for _ in range(count)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, C, H, W)` to the same."""
-        x = x.permute(0, 2, 3, 1)
-        for feed in self.blocks:
-            x = x + feed(x)
-        return x.permute(0, 3, 1, 2)
-
-
-class BinaryUNet(nn.Module):
+class BinaryUNet(UNet):
     """A U-Net of binary convolutions; H and W are multiples of 2^levels."""
 
-    def __init__(self, dim: int, blocks: tuple[int, ...]) -> None:
+    def __init__(self, dim: int, blocks: Sequence[int]) -> None:
         super().__init__()
-        levels = len(blocks) - 1
-        wide = [dim << level for level in range(levels + 1)]
+        *levels, last = [(dim << i, count) for i, count in enumerate(blocks)]
+
+        def block(wide: int, count: int) -> nn.Sequential:
+            feeds = (
+                PreNorm(LayerNorm(wide), in_order(net=binary_feed_forward(wide)))
+                for _ in range(count)
+            )
+            return in_order(blocks=Residuals(*feeds))
+
         self.embedding = BinaryConv(dim, 3)
         self.encoder_layers = nn.ModuleList(
-            nn.ModuleList((Blocks(wide[i], blocks[i]), Down(wide[i], 3))) for i in range(levels)
+            nn.ModuleList((block(wide, count), Down(wide, 3))) for wide, count in levels
         )
-        self.bottleneck = Blocks(wide[-1], blocks[-1])
+        self.bottleneck = block(*last)
         self.decoder_layers = nn.ModuleList(
-            nn.ModuleList((Up(wide[i], 3), Narrow(wide[i], 1), Blocks(wide[i], blocks[i])))
-            for i in reversed(range(levels))
+            nn.ModuleList((Up(wide, 3), Narrow(wide, 1), block(wide, count)))
+            for wide, count in reversed(levels)
         )
         self.mapping = BinaryConv(dim, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, C, H, W)` to the same."""
-        features, passed = self.embedding(x), []
-        for layers in self.encoder_layers:
-            blocks, down = cast(nn.ModuleList, layers)
-            passed.append(blocks(features))
-            features = down(passed[-1])
-        features = self.bottleneck(features)
-        for layers in self.decoder_layers:
-            up, fuse, blocks = cast(nn.ModuleList, layers)
-            features = blocks(fuse(torch.cat((up(features), passed.pop()), 1)))
-        return cast(Tensor, self.mapping(features)) + x
+        """Map `(B, H, W, C)` to the same."""
+        return self.pass_through(x) + x
 
 
 @register("bisrnet")
@@ -253,5 +217,4 @@ class BiSRNet(StageRow):
     """
 
     def __init__(self, bands: int = 28, stages: int = 1, blocks: Sequence[int] = (1, 1, 1)) -> None:
-        blocks = tuple(blocks)
         super().__init__(bands, stages, lambda: BinaryUNet(bands, blocks), 2 ** len(blocks))

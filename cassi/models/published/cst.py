@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import torch
@@ -11,12 +11,15 @@ from torch import Tensor, nn
 
 from cassi.models.grid import Camera, band_masks, initial_cube
 from cassi.models.layers import (
-    FeedForward,
+    Conv,
+    Double,
+    LayerNorm,
     PreNorm,
     check_counts,
-    convolve,
     draw_narrow,
+    feed_forward,
     pad_to_multiple,
+    u_net,
 )
 from cassi.models.network import Network
 from cassi.models.registry import register
@@ -44,9 +47,7 @@ class HashAttention(nn.Module):
     def __init__(self, dim: int, heads: int, cluster: int, rounds: int = 2) -> None:
         super().__init__()
         self.heads, self.cluster, self.rounds = heads, cluster, rounds
-        self.to_q = nn.Linear(dim, 3 * dim, bias=False)
-        self.to_k = nn.Linear(dim, 3 * dim, bias=False)
-        self.to_v = nn.Linear(dim, 3 * dim, bias=False)
+        self.to_q, self.to_k, self.to_v = (nn.Linear(dim, 3 * dim, bias=False) for _ in range(3))
         self.to_out = nn.Linear(3 * dim, dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -74,7 +75,7 @@ class HashAttention(nn.Module):
         shape = (self.rounds, b, n, self.heads, -1)
         weights = strength.index_select(0, rows).view(shape).softmax(0)
         mixed = (clustered.index_select(0, rows).view(shape) * weights).sum(0)
-        return cast(Tensor, self.to_out(mixed.flatten(2)))
+        return self.to_out(mixed.flatten(2))
 
     @torch.no_grad()
     def _order(self, x: Tensor) -> Tensor:  # (B, N, C) → positions (rounds, B, heads, N)
@@ -105,8 +106,8 @@ class HashBlock(nn.Module):
         super().__init__()
         self.window, self.sparse = window, sparse
         self.shift = window // 2 if shifted else 0
-        self.attn = PreNorm(nn.LayerNorm(dim), HashAttention(dim, heads, window**2 // 4))
-        self.ffn = PreNorm(nn.LayerNorm(dim), FeedForward(dim, 4, convolve))
+        self.attn = PreNorm(LayerNorm(dim), HashAttention(dim, heads, window**2 // 4))
+        self.ffn = PreNorm(LayerNorm(dim), feed_forward(dim, 4, Conv))
 
     def forward(self, x: Tensor, need: Tensor | None) -> Tensor:
         """Map `(B, H, W, C)` to the same; `need` is `(B, H, W)`, None where all attend."""
@@ -131,7 +132,7 @@ class HashBlock(nn.Module):
         x = tokens.view(b, h // side, w // side, side, side, c).transpose(2, 3).reshape(b, h, w, c)
         if self.shift:
             x = x.roll(back, (1, 2))
-        return cast(Tensor, self.ffn(x)) + x
+        return self.ffn(x) + x
 
 
 class HashBlocks(nn.Module):
@@ -144,12 +145,10 @@ class HashBlocks(nn.Module):
         )
 
     def forward(self, x: Tensor, need: Tensor | None) -> Tensor:
-        """Map `(B, C, H, W)` to the same; `need` is `(B, 1, H, W)` or None."""
-        x = x.permute(0, 2, 3, 1)
-        need = None if need is None else need.squeeze(1)
+        """Map `(B, H, W, C)` to the same; `need` is `(B, H, W)` or None."""
         for block in self.blocks:
             x = block(x, need)
-        return x.permute(0, 3, 1, 2)
+        return x
 
 
 class Pyramid(nn.Module):
@@ -167,13 +166,8 @@ class Pyramid(nn.Module):
             )
             for reach in reaches
         )
-        self.convs.append(
-            nn.Sequential(
-                nn.AdaptiveAvgPool2d(1),
-                nn.Conv2d(channels, channels, 1, bias=False),
-                nn.ReLU(inplace=True),
-            )
-        )
+        mean = nn.AdaptiveAvgPool2d(1), nn.Conv2d(channels, channels, 1, bias=False)
+        self.convs.append(nn.Sequential(*mean, nn.ReLU(inplace=True)))
         self.project = nn.Sequential(
             nn.Conv2d(len(self.convs) * channels, channels, 1, bias=False),
             nn.ReLU(inplace=True),
@@ -183,7 +177,17 @@ class Pyramid(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, C, H, W)` to the same."""
         parts = [conv(x).expand(-1, -1, *x.shape[-2:]) for conv in self.convs]
-        return cast(Tensor, self.project(torch.cat(parts, 1)))
+        return self.project(torch.cat(parts, 1))
+
+
+def around(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
+    """Return a 1×1 convolution to twice the channels, a 3×3 depthwise and a 1×1 one."""
+    inner = 2 * inputs
+    return [
+        nn.Conv2d(inputs, inner, 1, bias=False),
+        nn.Conv2d(inner, inner, 3, stride, 1, groups=inner, bias=False),
+        nn.Conv2d(inner, outputs, 1, bias=False),
+    ]
 
 
 class SparsityEstimator(nn.Module):
@@ -197,15 +201,6 @@ class SparsityEstimator(nn.Module):
     def __init__(self, dim: int, sparse: bool) -> None:
         super().__init__()
         self.in_proj = nn.Conv2d(dim, dim, 1, bias=False)
-
-        def around(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
-            inner = 2 * inputs
-            return [
-                nn.Conv2d(inputs, inner, 1, bias=False),
-                nn.Conv2d(inner, inner, 3, stride, 1, bias=False, groups=inner),
-                nn.Conv2d(inner, outputs, 1, bias=False),
-            ]
-
         self.encoder_layers = nn.ModuleList(
             nn.ModuleList(around(wide, 2 * wide, 2)) for wide in (dim, 2 * dim)
         )
@@ -221,18 +216,16 @@ class SparsityEstimator(nn.Module):
         x, passed = F.leaky_relu(self.in_proj(x), 0.1), []
         for layers in self.encoder_layers:
             passed.append(x)
-            x = _chain(cast(nn.ModuleList, layers), x)
+            x = _chain(x, *cast(nn.ModuleList, layers))
         x = self.bottleneck(x) + x
         for layers in self.decoder_layers:
             double, *rest = cast(nn.ModuleList, layers)
-            x = _chain(rest, double(x)) + passed.pop()
-        return cast(Tensor, self.out_conv2(x))
+            x = _chain(double(x), *rest) + passed.pop()
+        return self.out_conv2(x)
 
 
-def _chain(layers: Sequence[nn.Module] | nn.ModuleList, x: Tensor) -> Tensor:
-    first, second, third = layers
-    x = F.leaky_relu(second(F.leaky_relu(first(x), 0.1)), 0.1)
-    return cast(Tensor, third(x))
+def _chain(x: Tensor, first: nn.Module, second: nn.Module, third: nn.Module) -> Tensor:
+    return third(F.leaky_relu(second(F.leaky_relu(first(x), 0.1)), 0.1))
 
 
 @register("cst_s", blocks=(1, 1, 2))
@@ -282,20 +275,15 @@ class CST(Network):
             for last in [False] * (estimators - 1) + [True]
         ]
         self.fe = estimate[0] if estimators == 1 else nn.Sequential(*estimate)
+        widths = [(level, bands << level, bands << level + 1) for level in range(levels)]
         self.encoder_layers = nn.ModuleList(
-            nn.ModuleList(
-                (attend(level), nn.Conv2d(bands << level, bands << level + 1, 4, 2, 1, bias=False))
-            )
-            for level in range(levels)
+            nn.ModuleList((attend(level), Conv(w, wide, 4, 2))) for level, w, wide in widths
         )
         self.bottleneck = attend(levels)
         self.decoder_layers = nn.ModuleList(
-            nn.ModuleList(
-                (nn.ConvTranspose2d(bands << level + 1, bands << level, 2, 2), attend(level))
-            )
-            for level in reversed(range(levels))
+            nn.ModuleList((Double(wide, w), attend(level))) for level, w, wide in reversed(widths)
         )
-        self.out_proj = nn.Conv2d(bands, bands, 3, padding=1, bias=False)
+        self.out_proj = Conv(bands, bands, 3)
         draw_narrow(self, nn.Linear)
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
@@ -306,17 +294,16 @@ class CST(Network):
         x = self.fution(pad_to_multiple(x, self.multiple, "reflect"))
         features, need = self.fe(x), None
         if self.sparse:
-            features, need = features[:, :-1], features[:, -1:]
-        passed: list[tuple[Tensor, Tensor | None]] = []
-        for layers in self.encoder_layers:
-            attend, halve = cast(nn.ModuleList, layers)
-            features = attend(features, need)
-            passed.append((features, need))
-            features = halve(features)
-            need = None if need is None else F.avg_pool2d(need, 2)
-        features = self.bottleneck(features, need)
-        for layers in self.decoder_layers:
-            double, attend = cast(nn.ModuleList, layers)
-            skip, need = passed.pop()
-            features = attend(double(features) + skip, need)
-        return cast(Tensor, self.out_proj(features) + x)[..., :height, :width]
+            features, need = features[:, :-1], features[:, -1]
+
+        def told(need: Tensor | None) -> Iterator[tuple[Tensor | None]]:
+            for _ in range(len(self.encoder_layers) + 1):
+                yield (need,)
+                need = None if need is None else F.avg_pool2d(need, 2)
+
+        features, x = features.permute(0, 2, 3, 1), x.permute(0, 2, 3, 1)
+        encoder = [cast(nn.ModuleList, layers) for layers in self.encoder_layers]
+        decoder = [cast(nn.ModuleList, layers) for layers in self.decoder_layers]
+        joined = [(double, torch.add, attend) for double, attend in decoder]
+        features = u_net(features, encoder, self.bottleneck, joined, told(need))
+        return (self.out_proj(features) + x)[:, :height, :width].permute(0, 3, 1, 2)

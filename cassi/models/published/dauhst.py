@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -13,12 +13,15 @@ from torch import Tensor, nn
 from cassi.models.attention import WINDOW, attend, from_windows, to_windows
 from cassi.models.grid import Camera, Wide, mix_measurement, moved_masks, offsets, roll_bands
 from cassi.models.layers import (
-    FeedForward,
+    Conv,
+    Point,
     PreNorm,
+    UNet,
     check_counts,
     draw_narrow,
-    mix,
-    pad_to_multiple,
+    feed_forward,
+    level_plane,
+    padded,
     pooled_mlp,
 )
 from cassi.models.network import Unrolled
@@ -76,8 +79,7 @@ class HalfShuffleAttention(nn.Module):
             table = resize_table(self.pos_emb2[0, 0], self.grid, grid)
             among = self._attend(cut.transpose(1, 2).contiguous(), far, table).transpose(1, 2)
             out = torch.cat((inside, among), -1)
-        out = self.to_out(out)
-        return from_windows(out, height, width)
+        return from_windows(self.to_out(out), height, width)
 
     def _attend(self, x: Tensor, weights: Sequence[Tensor], table: Tensor) -> Tensor:
         # Three products instead of one: what each gives is compact, which the next products like.
@@ -119,24 +121,23 @@ def _table(*shape: int) -> nn.Parameter:
 
 
 class HalfShuffleBlock(nn.Module):
-    """x + attention(x), then x + feed_forward(x), on images `(B, c, H, W)`."""
+    """x + attention(x), then x + feed_forward(x)."""
 
     def __init__(self, dim: int, heads: int, size: tuple[int, int]) -> None:
         super().__init__()
         width = dim * heads
-        parts = (HalfShuffleAttention(dim, heads, size), FeedForward(width, 4, mix))
-        normed = (PreNorm(nn.LayerNorm(width), part, wide=False) for part in parts)
+        parts = (HalfShuffleAttention(dim, heads, size), feed_forward(width, 4))
+        normed = (PreNorm(nn.LayerNorm(width), part) for part in parts)
         self.blocks = nn.ModuleList([nn.ModuleList(normed)])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return `(B, c, H, W)` in channels_last, the layout in which nothing needs to be moved."""
-        x = x.permute(0, 2, 3, 1)
+        """Map `(B, H, W, c)` to the same."""
         for part in cast(nn.ModuleList, self.blocks[0]):
             x = part(x).add_(x)
-        return x.permute(0, 3, 1, 2)
+        return x
 
 
-class HalfShuffleTransformer(nn.Module):
+class HalfShuffleTransformer(UNet):
     """A U-Net of half-shuffle blocks, told the noise level by one more channel.
 
     Any height and width: reflected to a multiple of 32, and cropped.
@@ -154,41 +155,18 @@ class HalfShuffleTransformer(nn.Module):
         def block(scale: int) -> HalfShuffleBlock:
             return HalfShuffleBlock(bands, 2**scale, (size[0] >> scale, size[1] >> scale))
 
-        self.embedding = nn.Conv2d(bands + 1, bands, 3, padding=1, bias=False)
-        self.encoder_layers = nn.ModuleList()
-        for scale in range(SCALES - 1):
-            width = bands * 2**scale
-            down = nn.Conv2d(width, 2 * width, 4, stride=2, padding=1, bias=False)
-            self.encoder_layers.append(nn.ModuleList([block(scale), down]))
-        self.bottleneck = block(SCALES - 1)
-        self.decoder_layers = nn.ModuleList()
-        for scale in reversed(range(SCALES - 1)):
-            width = bands * 2**scale
-            up = nn.ConvTranspose2d(2 * width, width, kernel_size=2, stride=2)
-            fuse = nn.Conv2d(2 * width, width, 1, bias=False)
-            self.decoder_layers.append(nn.ModuleList([up, fuse, block(scale)]))
-        self.mapping = nn.Conv2d(bands, bands, 3, padding=1, bias=False)
+        self.build(bands, SCALES - 1, block, bands + 1)
         draw_narrow(self, nn.Linear)
 
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
         """Denoise `(B, C, H, W)`; sigma `(B, 1, 1, 1)` is the noise level of each sample."""
-        height, width = x.shape[-2:]
-        padded = pad_to_multiple(x, MULTIPLE, "mirror").contiguous(
-            memory_format=torch.channels_last
-        )
-        plane = sigma.to(padded.dtype).expand(-1, -1, *padded.shape[-2:])
-        features = self.embedding(torch.cat((padded, plane), 1))
-        kept = []
-        for block, down in _groups(self.encoder_layers):
-            features = block(features)
-            kept.append(features)
-            features = down(features)
-        features = self.bottleneck(features)
-        for up, fuse, block in _groups(self.decoder_layers):
-            pair = (image.permute(0, 2, 3, 1) for image in (up(features), kept.pop()))
-            features = block(mix(fuse, *pair).permute(0, 3, 1, 2))
-        denoised: Tensor = self.mapping(features) + padded
-        return denoised[..., :height, :width]
+
+        def restore(z: Tensor) -> Tensor:
+            images = (image.permute(0, 3, 1, 2) for image in (z, level_plane(sigma, z)))
+            # Not along the last axis: the layout of the result decides how a convolution rounds.
+            return self.pass_through(torch.cat(tuple(images), 1).permute(0, 2, 3, 1))
+
+        return padded(restore, x, MULTIPLE)
 
 
 class ParameterNet(nn.Module):
@@ -199,15 +177,14 @@ class ParameterNet(nn.Module):
 
     def __init__(self, bands: int, stages: int, width: int = 64) -> None:
         super().__init__()
-        self.fution = nn.Conv2d(bands, width, 1)
-        self.down_sample = nn.Conv2d(width, width, 3, stride=2, padding=1)
+        self.fution = Point(bands, width, bias=True)
+        self.down_sample = Conv(width, width, 3, 2, bias=True)
         self.mlp = pooled_mlp(width, 2 * stages, bias=True).append(nn.Softplus())
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return α and β `(B, stages, 1, 1)` of images `(B, C, H, W)`."""
-        weight = self.fution.weight.flatten(1)
-        mixed = F.relu_(F.linear(x.permute(0, 2, 3, 1), weight, self.fution.bias))
-        features = self.down_sample(mixed.permute(0, 3, 1, 2))
+        mixed = F.relu_(self.fution(x.permute(0, 2, 3, 1)))
+        features = self.down_sample(mixed).permute(0, 3, 1, 2)
         # Not zero: ρ = α divides.
         alpha, beta = (self.mlp(features.mean((2, 3), keepdim=True)) + 1e-6).chunk(2, 1)
         return alpha, beta
@@ -223,11 +200,9 @@ class DAUHST(Unrolled):
         v = x + Aᵀ(AAᵀ + α_i I)⁻¹(y − Ax),   x ← HST_i(v, β_i)
 
     Args:
-        bands: number C of bands.
-        stages: number of iterations.
+        bands, stages, checkpointing: see `Unrolled`.
         size: rows and columns of the detector for which the tables of positions are made; rounded
             up to multiples of 32. Others are served by interpolation. (256, 320) is the published.
-        checkpointing: spend time to save memory in training, see `Unrolled`.
 
     Raises:
         ValueError: a count or size below 1.
@@ -246,10 +221,10 @@ class DAUHST(Unrolled):
         super().__init__(bands, stages, checkpointing)
         height, width = size
         check_counts("DAUHST size", height=height, width=width)
-        padded = (height + -height % MULTIPLE, width + -width % MULTIPLE)
+        table = (height + -height % MULTIPLE, width + -width % MULTIPLE)
         self.para_estimator = ParameterNet(bands, stages)
         self.fution = nn.Conv2d(2 * bands, bands, 1)
-        self.denoisers = nn.ModuleList(HalfShuffleTransformer(bands, padded) for _ in range(stages))
+        self.denoisers = nn.ModuleList(HalfShuffleTransformer(bands, table) for _ in range(stages))
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
         """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
@@ -262,7 +237,3 @@ class DAUHST(Unrolled):
             rho, sigma = alpha[:, i, 0, 0], beta[:, i : i + 1]
             state = algorithm.step(state, y, wide, prior, sigma, rho)
         return state.x[..., : wide.width]
-
-
-def _groups(layers: nn.ModuleList) -> Iterator[nn.ModuleList]:
-    return (cast(nn.ModuleList, group) for group in layers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import cast
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,17 +20,23 @@ from cassi.models.grid import (
     offsets,
 )
 from cassi.models.layers import (
+    CONV3,
+    HALVE,
+    Double,
     GatedFeedForward,
     PixelNorm,
+    Point,
     PreNorm,
-    Resampling,
+    Residuals,
     check_counts,
-    convolve,
     draw_narrow,
-    mix,
-    pad_to_multiple,
+    in_order,
+    level_plane,
+    padded,
     pooled_mlp,
+    spread,
     spread_pixels,
+    u_net,
     widen,
 )
 from cassi.models.network import Unrolled
@@ -62,9 +68,8 @@ class PixelAttention(nn.Module):
         tokens = WINDOW * WINDOW if local else PARTS * PARTS
         self.pos_emb = nn.Parameter(torch.empty(1, heads, tokens, tokens))
         nn.init.trunc_normal_(self.pos_emb)
-        self.qkv = nn.Conv2d(dim, 3 * dim, 1, bias=False)
-        self.qkv_dwconv = nn.Conv2d(3 * dim, 3 * dim, 3, padding=1, groups=3 * dim, bias=False)
-        self.project_out = nn.Conv2d(dim, dim, 1)
+        self.qkv, self.qkv_dwconv = Point(dim, 3 * dim), spread(3 * dim)
+        self.project_out = Point(dim, dim, bias=True)
 
     def forward(self, x: Tensor) -> Tensor:
         """Attend: `(B, H, W, c)` → the same."""
@@ -76,7 +81,7 @@ class PixelAttention(nn.Module):
         mixed = attend(q, k, v, self.pos_emb[0]).transpose(-2, -3).flatten(-2)
         height, width = x.shape[1:3]
         join = from_windows if self.local else from_parts
-        return mix(self.project_out, join(mixed, height, width))
+        return self.project_out(join(mixed, height, width))
 
 
 def to_parts(x: Tensor) -> Tensor:
@@ -92,28 +97,10 @@ def from_parts(tokens: Tensor, height: int, width: int) -> Tensor:
     return parts.transpose(2, 3).reshape(len(tokens), height, width, -1)
 
 
-class LocalNonLocalBlock(nn.Module):
-    """Local attention, non-local attention and a feed-forward network, each with a skip."""
-
-    def __init__(self, dim: int, heads: int, count: int) -> None:
-        super().__init__()
-
-        def block() -> nn.ModuleList:
-            parts = (
-                PixelAttention(dim, heads, local=True),
-                PixelAttention(dim, heads, local=False),
-                GatedFeedForward(dim, bias=True),
-            )
-            return nn.ModuleList(PreNorm(PixelNorm(dim), part) for part in parts)
-
-        self.blocks = nn.ModuleList(block() for _ in range(count))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
-        for parts in self.blocks:
-            for part in cast(nn.ModuleList, parts):
-                x = x + part(x)
-        return x
+def normed_blocks(dim: int, *rows: tuple[nn.Module, ...]) -> nn.Sequential:
+    """Return rows of parts, each part of the normalized x and with a skip."""
+    blocks = (Residuals(*(PreNorm(PixelNorm(dim), part) for part in parts)) for parts in rows)
+    return in_order(blocks=nn.Sequential(*blocks))
 
 
 class LocalNonLocalTransformer(nn.Module):
@@ -135,41 +122,31 @@ class LocalNonLocalTransformer(nn.Module):
     ) -> None:
         super().__init__()
         self.multiple = multiple
-
-        def down(dim: int) -> Resampling:
-            return Resampling("down", nn.Conv2d(dim, 2 * dim, 4, 2, 1, bias=False))
-
-        def up(dim: int) -> Resampling:
-            return Resampling("up", nn.ConvTranspose2d(dim, dim // 2, 2, 2))
-
         fine, middle, coarse = (bands << scale for scale in range(SCALES))
-        self.embedding = nn.Conv2d(bands + 1, bands, 3, padding=1, bias=False)
+        self.embedding = CONV3(bands + 1, bands)
         self.Encoder = nn.ModuleList((block(0), block(1)))
         self.BottleNeck = block(2)
         self.Decoder = nn.ModuleList((block(1), block(0)))
-        self.Downs = nn.ModuleList((down(fine), down(middle)))
-        self.Ups = nn.ModuleList((up(coarse), up(middle)))
-        self.fusions = nn.ModuleList(
-            (nn.Conv2d(coarse, middle, 1, bias=False), nn.Conv2d(middle, fine, 1, bias=False))
+        self.Downs, self.Ups = (
+            nn.ModuleList(in_order(**{name: nn.Sequential(make(*each))}) for each in widths)
+            for name, make, widths in (
+                ("down", HALVE, ((fine, middle), (middle, coarse))),
+                ("up", Double, ((coarse, middle), (middle, fine))),
+            )
         )
-        self.mapping = nn.Conv2d(bands, bands, 3, padding=1, bias=False)
+        self.fusions = nn.ModuleList((Point(coarse, middle), Point(middle, fine)))
+        self.mapping = CONV3(bands, bands)
 
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
         """Denoise `(B, C, H, W)`; sigma `(B, 1, 1, 1)` is the noise level of each sample."""
-        height, width = x.shape[-2:]
-        padded = pad_to_multiple(x, self.multiple, "mirror").permute(0, 2, 3, 1)
-        plane = sigma.to(x.dtype).expand(-1, *padded.shape[1:3], -1)
-        features = convolve(self.embedding, torch.cat((plane, padded), -1))
-        kept = []
-        for encoder, down in zip(self.Encoder, self.Downs, strict=True):
-            features = encoder(features)
-            kept.append(features)
-            features = down(features)
-        features = self.BottleNeck(features)
-        for up, fusion, decoder in zip(self.Ups, self.fusions, self.Decoder, strict=True):
-            features = decoder(mix(fusion, up(features), kept.pop()))
-        cube = (convolve(self.mapping, features) + padded).permute(0, 3, 1, 2)
-        return cube[..., :height, :width]
+
+        def restore(z: Tensor) -> Tensor:
+            features = self.embedding(torch.cat((level_plane(sigma, z), z), -1))
+            encoder = zip(self.Encoder, self.Downs, strict=True)
+            decoder = zip(self.Ups, self.fusions, self.Decoder, strict=True)
+            return self.mapping(u_net(features, encoder, self.BottleNeck, decoder))
+
+        return padded(restore, x, self.multiple)
 
 
 class DegradationEstimation(nn.Module):
@@ -198,22 +175,53 @@ class DegradationEstimation(nn.Module):
         return masks + change, both[:, 0, 0, 0], both[:, 1:]
 
 
+class RecurrentSplitting(Unrolled):
+    """Half-quadratic splitting with one set of weights for all stages.
+
+    Between stages the bands lie where they fall on the detector; the denoiser sees them together.
+    A subclass makes the layers by `build`.
+    """
+
+    momentum: ClassVar[float] = 0.0
+    """Share of the last change by which the data step looks ahead."""
+
+    def build(self, block: Callable[[int], nn.Module], multiple: int = MULTIPLE) -> None:
+        """Make the layers; arguments as of `LocalNonLocalTransformer`."""
+        self.fusion = nn.Conv2d(2 * self.bands, self.bands, 1)
+        self.DP = DegradationEstimation(self.bands)
+        self.PP = LocalNonLocalTransformer(self.bands, block, multiple)
+        draw_narrow(self, nn.Conv2d)
+
+    def recover(self, y: Tensor, system: Camera) -> Tensor:
+        """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
+        shifts, width = offsets(system), system.mask.shape[-1]
+        masks, denoise = moved_masks(y, system), partial(self.compute, self.PP)
+        prior = in_place(denoise, shifts, width, y.shape[-1])
+        algorithm = HQS()
+        before = mix_measurement(self.fusion, y, masks, system)
+        state = algorithm.init(y, Sensing(masks), before)
+        for _ in range(self.stages):
+            matrix, rho, sigma = self.DP(state.x, masks)
+            sensing, now, ahead = Sensing(matrix), state.x, y
+            if self.momentum:  # y − Φẑ is what the step makes of this one
+                ahead = y - sensing(self.momentum * (now - before))
+            state = algorithm.step(state, ahead, sensing, prior, sigma, rho)
+            before = now
+        return gather_bands(state.x, shifts, width)
+
+
 @register("dernn_lnlt_5stg", stages=5)
 @register("dernn_lnlt_7stg", stages=7)
 @register("dernn_lnlt_9stg", stages=9)
 @register("dernn_lnlt_9stg_star", stages=9, blocks=2)
-class DERNNLNLT(Unrolled):
+class DERNNLNLT(RecurrentSplitting):
     """Unrolled half-quadratic splitting with one set of weights for all stages.
 
         v = z + Φᵀ(ΦΦᵀ + ρI)⁻¹(y − Φz),   z ← LNLT(v, σ),   Φ, ρ, σ estimated from z
 
-    Between stages the bands lie where they fall on the detector; the denoiser sees them together.
-
     Args:
-        bands: number C of bands.
-        stages: number of iterations.
+        bands, stages, checkpointing: see `Unrolled`.
         blocks: of the denoiser, at each scale.
-        checkpointing: spend time to save memory in training, see `Unrolled`.
 
     Raises:
         ValueError: a count below 1.
@@ -227,24 +235,19 @@ class DERNNLNLT(Unrolled):
     ) -> None:
         super().__init__(bands, stages, checkpointing)
         check_counts("DERNNLNLT", blocks=blocks)
-        self.fusion = nn.Conv2d(2 * bands, bands, 1)
-        self.DP = DegradationEstimation(bands)
 
-        def block(scale: int) -> LocalNonLocalBlock:
-            return LocalNonLocalBlock(bands << scale, 1 << scale, blocks)
+        def block(scale: int) -> nn.Sequential:
+            dim, heads = bands << scale, 1 << scale
+            return normed_blocks(
+                dim,
+                *(
+                    (
+                        PixelAttention(dim, heads, local=True),
+                        PixelAttention(dim, heads, local=False),
+                        GatedFeedForward(dim, bias=True),
+                    )
+                    for _ in range(blocks)
+                ),
+            )
 
-        self.PP = LocalNonLocalTransformer(bands, block)
-        draw_narrow(self, nn.Conv2d)
-
-    def recover(self, y: Tensor, system: Camera) -> Tensor:
-        """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
-        shifts, width = offsets(system), system.mask.shape[-1]
-        masks, denoise = moved_masks(y, system), partial(self.compute, self.PP)
-        prior = in_place(denoise, shifts, width, y.shape[-1])
-        algorithm = HQS()
-        guess = mix_measurement(self.fusion, y, masks, system)
-        state = algorithm.init(y, Sensing(masks), guess)
-        for _ in range(self.stages):
-            matrix, rho, sigma = self.DP(state.x, masks)
-            state = algorithm.step(state, y, Sensing(matrix), prior, sigma, rho)
-        return gather_bands(state.x, shifts, width)
+        self.build(block)

@@ -10,16 +10,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.attention import WINDOW, from_windows, to_windows
+from cassi.models.attention import WINDOW, in_windows
 from cassi.models.grid import Camera, band_masks, initial_cube, windows
 from cassi.models.layers import (
-    convolve,
+    CONV3,
+    HALVE,
+    Double,
+    InstanceNorm,
+    LayerNorm,
+    Point,
     draw_narrow,
-    mix,
-    normalize,
     pad_to_multiple,
     pool_rectified,
     pooled_mlp,
+    spread,
+    u_net,
 )
 from cassi.models.network import Staged
 from cassi.models.registry import register
@@ -69,9 +74,9 @@ class Filter(nn.Module):
     @torch.no_grad()
     def _threshold(self, q: Tensor, k: Tensor) -> Tensor:  # (n, 1, 1)
         # Row i of (S − diag S) w is q_i·(Σ_j w_j k_j) − w_i q_i·k_i: S itself is not needed.
-        weight = cast(nn.Linear, self.mlp1[0]).weight  # (1, tokens)
+        weight: Any = self.mlp1[0].weight  # (1, tokens)
         rows = q @ (weight @ k).mT - weight.mT * (q * k).sum(-1, keepdim=True)
-        return cast(Tensor, self.mlp2(rows.mT))
+        return self.mlp2(rows.mT)
 
 
 class FilteredAttention(nn.Module):
@@ -95,15 +100,12 @@ class FilteredAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Attend: `(B, H, W, c)` → the same, H and W multiples of 8."""
-        height, width = x.shape[1:3]
-        if self.offset:
-            x = x.roll((self.offset, self.offset), (1, 2))
-        cut = to_windows(x)
+        return in_windows(self._attend, x, self.offset)
+
+    def _attend(self, cut: Tensor) -> Tensor:
         windows = cut.flatten(0, 1)
         q, k = (F.linear(windows, weight) for weight in self.to_qk.weight.chunk(2))
-        out = self.to_out(self.cal_atten(q, k) @ self.to_v(windows))
-        out = from_windows(out.view(cut.shape), height, width)
-        return out.roll((-self.offset, -self.offset), (1, 2)) if self.offset else out
+        return self.to_out(self.cal_atten(q, k) @ self.to_v(windows)).view(cut.shape)
 
 
 class ParallelMaps(nn.Module):
@@ -130,9 +132,7 @@ class ParallelMaps(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to the same."""
         channels = x.shape[-1]
-        before, between = (
-            cast(nn.Conv2d, part[0]).weight for part in (self.pwconv1, self.groupconv)
-        )
+        before, between = (cast(Tensor, part[0].weight) for part in (self.pwconv1, self.groupconv))
         # The weights before and after are laid out (c, m), those between (m, c').
         firsts = before.view(channels, -1).to(x.dtype).unbind(1)
         lasts = self.pwconv2.weight.view(channels, -1).to(x.dtype).unbind(1)
@@ -154,17 +154,15 @@ class FilteredAttentionBlock(nn.Module):
 
     def __init__(self, dim: int, head: int, shift: bool = False) -> None:
         super().__init__()
-        self.pos_emb = nn.Conv2d(dim, dim, 5, padding=2, bias=False, groups=dim)
-        self.norm1 = nn.LayerNorm(dim)
-        self.fa = FilteredAttention(dim, head, shift)
-        self.norm2 = nn.LayerNorm(dim)
-        self.mpmlp = ParallelMaps(dim)
+        self.pos_emb = spread(dim, 5)
+        self.norm1, self.fa = LayerNorm(dim), FilteredAttention(dim, head, shift)
+        self.norm2, self.mpmlp = LayerNorm(dim), ParallelMaps(dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to the same, H and W multiples of 8."""
-        x = x + convolve(self.pos_emb, x)
-        x = x + self.fa(normalize(self.norm1, x))
-        return x + cast(Tensor, self.mpmlp(normalize(self.norm2, x)))
+        x = x + self.pos_emb(x)
+        x = x + self.fa(self.norm1(x))
+        return x + self.mpmlp(self.norm2(x))
 
 
 MULTIPLE = WINDOW * 4
@@ -203,20 +201,16 @@ class ImagePrior(Blend):
     def __init__(self, bands: int) -> None:
         super().__init__(bands)
         block = partial(FilteredAttentionBlock, head=bands)
-        self.conv_in = nn.Conv2d(2 * bands, bands, 3, padding=1, bias=False)
-        self.down1 = block(bands)
-        self.downsample1 = nn.Conv2d(bands, 2 * bands, 4, 2, 1, bias=False)
-        self.down2 = block(2 * bands)
-        self.downsample2 = nn.Conv2d(2 * bands, 4 * bands, 4, 2, 1, bias=False)
+        self.conv_in = CONV3(2 * bands, bands)
+        self.down1, self.downsample1 = block(bands), HALVE(bands, 2 * bands)
+        self.down2, self.downsample2 = block(2 * bands), HALVE(2 * bands, 4 * bands)
         self.bottleneck_local = block(2 * bands)
         self.bottleneck_swin = block(2 * bands, shift=True)
-        self.upsample2 = nn.ConvTranspose2d(4 * bands, 2 * bands, 2, 2)
-        self.fusion2 = nn.Conv2d(4 * bands, 2 * bands, 1, bias=False)
+        self.upsample2, self.fusion2 = Double(4 * bands, 2 * bands), Point(4 * bands, 2 * bands)
         self.up2 = block(2 * bands, shift=True)
-        self.upsample1 = nn.ConvTranspose2d(2 * bands, bands, 2, 2)
-        self.fusion1 = nn.Conv2d(2 * bands, bands, 1, bias=False)
+        self.upsample1, self.fusion1 = Double(2 * bands, bands), Point(2 * bands, bands)
         self.up1 = block(bands, shift=True)
-        self.conv_out = nn.Conv2d(bands, bands, 3, padding=1, bias=False)
+        self.conv_out = CONV3(bands, bands)
         draw_narrow(self, nn.Linear)
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
@@ -227,17 +221,20 @@ class ImagePrior(Blend):
         )
         side_by_side = torch.cat((first, second), -1).permute(0, 3, 1, 2)
         weight = self.conv_in.weight.unflatten(1, (-1, 2)).transpose(1, 2).flatten(1, 2)
-        fine = self.down1(F.conv2d(side_by_side, weight, padding=1).permute(0, 2, 3, 1))
-        middle = self.down2(convolve(self.downsample1, fine))
-        near, far = convolve(self.downsample2, middle).chunk(2, -1)
-        near = self.bottleneck_local(near)
-        coarse = torch.cat((near, self.bottleneck_swin(far + near)), -1)
-        doubled = convolve(self.upsample2, coarse)
-        doubled = self.up2(middle + mix(self.fusion2, doubled, middle))
-        doubled = convolve(self.upsample1, doubled)
-        doubled = self.up1(fine + mix(self.fusion1, doubled, fine))
-        result = convolve(self.conv_out, doubled) + self.blend(first, second)
+        x = F.conv2d(side_by_side, weight, padding=1).permute(0, 2, 3, 1)
+        encoder = (self.down1, self.downsample1), (self.down2, self.downsample2)
+        decoder = (
+            (self.upsample2, lambda x, skip: skip + self.fusion2(x, skip), self.up2),
+            (self.upsample1, lambda x, skip: skip + self.fusion1(x, skip), self.up1),
+        )
+        restored = self.conv_out(u_net(x, encoder, self._bottom, decoder))
+        result = restored + self.blend(first, second)
         return result[:, :height, :width].permute(0, 3, 1, 2)
+
+    def _bottom(self, x: Tensor) -> Tensor:
+        near, far = x.chunk(2, -1)
+        near = self.bottleneck_local(near)
+        return torch.cat((near, self.bottleneck_swin(far + near)), -1)
 
 
 class DegradationPrior(nn.Module):
@@ -248,11 +245,10 @@ class DegradationPrior(nn.Module):
 
     def __init__(self, bands: int) -> None:
         super().__init__()
-        self.norm_n = nn.LayerNorm(2 * bands)
-        self.norm_mask = nn.LayerNorm(2 * bands)
-        self.fusion = nn.Sequential(nn.Conv2d(2 * bands, bands, 1, bias=False), nn.GELU())
-        self.weight = nn.Sequential(nn.Conv2d(2 * bands, bands, 1, bias=False), nn.Sigmoid())
-        self.out = nn.Sequential(nn.Conv2d(bands, bands, 1, bias=False))
+        self.norm_n, self.norm_mask = LayerNorm(2 * bands), LayerNorm(2 * bands)
+        self.fusion = nn.Sequential(Point(2 * bands, bands), nn.GELU())
+        self.weight = nn.Sequential(Point(2 * bands, bands), nn.Sigmoid())
+        self.out = nn.Sequential(Point(bands, bands))
         draw_narrow(self, nn.Conv2d)
 
     def forward(self, residual: Tensor, x: Tensor, optics: Tensor) -> Tensor:
@@ -261,9 +257,8 @@ class DegradationPrior(nn.Module):
         `optics` are mask and light that reach each pixel of each band, `(1|B, H, W, 2C)`.
         """
         images = torch.cat((residual, x), 1).permute(0, 2, 3, 1)
-        features = F.gelu(mix(self.fusion[0], normalize(self.norm_n, images)))
-        weights = torch.sigmoid(mix(self.weight[0], normalize(self.norm_mask, optics)))
-        return mix(self.out[0], features * weights).permute(0, 3, 1, 2)
+        features = self.fusion(self.norm_n(images)) * self.weight(self.norm_mask(optics))
+        return self.out(features).permute(0, 3, 1, 2)
 
 
 class Fusion(Blend):
@@ -275,27 +270,20 @@ class Fusion(Blend):
     def __init__(self, bands: int) -> None:
         super().__init__(bands)
         self.out = nn.Sequential(
-            nn.Conv2d(2 * bands, bands, 1),
-            nn.GroupNorm(bands, bands),
-            nn.LeakyReLU(0.1, inplace=True),
-            nn.Conv2d(bands, bands, 1),
-            nn.GroupNorm(bands, bands),
-            nn.LeakyReLU(0.1, inplace=True),
+            *(Point(2 * bands, bands, bias=True), InstanceNorm(bands), nn.LeakyReLU(0.1)),
+            *(Point(bands, bands, bias=True), InstanceNorm(bands), nn.LeakyReLU(0.1)),
         )
         for i in (0, 3):
-            nn.init.normal_(cast(Tensor, self.out[i].weight), std=0.01)
-            nn.init.normal_(cast(Tensor, self.out[i + 1].weight), std=0.01)
-            nn.init.normal_(cast(Tensor, self.out[i + 1].bias), std=0.01)
+            for parameter in (self.out[i].weight, self.out[i + 1].weight, self.out[i + 1].bias):
+                nn.init.normal_(cast(Tensor, parameter), std=0.01)
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
         """Fuse: two cubes `(B, C, H, W)` → one."""
         first, second = first.permute(0, 2, 3, 1), second.permute(0, 2, 3, 1)
-        one, other = (cast(nn.Conv2d, self.out[i]) for i in (0, 3))
-        weight = one.weight.flatten(1)
-        features = F.linear(first, weight[:, ::2], one.bias) + F.linear(second, weight[:, 1::2])
-        features = F.leaky_relu(normalize(cast(nn.GroupNorm, self.out[1]), features), 0.1)
-        features = F.linear(features, other.weight.flatten(1), other.bias)
-        features = F.leaky_relu(normalize(cast(nn.GroupNorm, self.out[4]), features), 0.1)
+        point: Any = self.out[0]
+        weight = point.weight.flatten(1)
+        features = F.linear(first, weight[:, ::2], point.bias)
+        features = self.out[1:](features + F.linear(second, weight[:, 1::2]))
         return (self.blend(first, second) + features).permute(0, 3, 1, 2)
 
 
@@ -310,7 +298,7 @@ class PenaltyNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return `(B, 1, 1, 1)` of cubes `(B, C, H, W)`."""
         # Not zero: it divides.
-        return cast(Tensor, self.mlp(pool_rectified(cast(nn.Conv2d, self.conv[0]), x))) + 1e-6
+        return self.mlp(pool_rectified(cast(nn.Conv2d, self.conv[0]), x)) + 1e-6
 
 
 @register("dpu_5stg", stages=5)
@@ -323,13 +311,7 @@ class DPU(Staged):
 
     where z' is the z of the stage before and μ_i is estimated from x.
 
-    Args:
-        bands: number C of bands.
-        stages: number of iterations.
-        checkpointing: spend time to save memory in training, see `Unrolled`.
-
-    Raises:
-        ValueError: a count below 1.
+    Arguments and errors are those of `Unrolled`.
 
     Source: Zhang et al., "Dual prior unfolding for snapshot compressive imaging", CVPR 2024; names
     of the weights as in the authors' code.
@@ -337,7 +319,7 @@ class DPU(Staged):
 
     def __init__(self, bands: int = 28, stages: int = 5, checkpointing: bool = False) -> None:
         super().__init__(bands, stages, checkpointing)
-        self.conv = nn.Conv2d(2 * bands, bands, 1)
+        self.conv = Point(2 * bands, bands, bias=True)
         self.mu = nn.ModuleList(PenaltyNet(bands) for _ in range(stages))
         self.net_stage = nn.ModuleList(
             part(bands) for _ in range(stages) for part in (ImagePrior, DegradationPrior, Fusion)
@@ -350,7 +332,7 @@ class DPU(Staged):
         mask, light = masks.permute(0, 2, 3, 1), light.permute(0, 2, 3, 1)
         optics = torch.cat((mask, light), -1)
         guess = initial_cube(y, system).permute(0, 2, 3, 1)
-        x = mix(self.conv, guess, mask).permute(0, 3, 1, 2)
+        x = self.conv(guess, mask).permute(0, 3, 1, 2)
         z, r, dual = x, torch.zeros_like(x), torch.zeros_like(x)
         for i, net in enumerate(self.mu):
             restore, degrade, fuse = self.net_stage[3 * i : 3 * i + 3]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cassi.models.grid import Camera, Wide, offsets, roll_bands
-from cassi.models.layers import conv_pair, in_order, pad_to_multiple
+from cassi.models.layers import beside, conv_pair, in_order, pad_to_multiple, u_net
 from cassi.models.network import Unrolled
 from cassi.models.registry import register
 from cassi.solvers import ADMM, GAP
@@ -50,12 +50,12 @@ class StageUNet(nn.Module):
         if not padded.is_cuda:
             # Twice as fast on CPUs; on GPUs only half precision gains, and the caller decides.
             padded = padded.contiguous(memory_format=torch.channels_last)
-        fine = self.dconv_down1(padded)
-        middle = self.dconv_down2(self.maxpool(fine))
-        coarse = self.dconv_down3(self.maxpool(middle))
-        middle = self.dconv_up2(torch.cat((self.upsample2(coarse), middle), 1))
-        fine = self.dconv_up1(torch.cat((self.upsample1(middle), fine), 1))
-        change = torch.tanh(self.conv_last(fine))
+        encoder = (self.dconv_down1, self.maxpool), (self.dconv_down2, self.maxpool)
+        decoder = (
+            (self.upsample2, beside, self.dconv_up2),
+            (self.upsample1, beside, self.dconv_up1),
+        )
+        change = torch.tanh(self.conv_last(u_net(padded, encoder, self.dconv_down3, decoder)))
         return (change + padded)[..., :height, :width]
 
 
@@ -90,13 +90,7 @@ class GAPNet(_UNetStages):
 
         v = x + Aᵀ(AAᵀ)⁺(y − Ax),   x ← U_i(v),   from x = Aᵀy
 
-    Args:
-        bands: number C of bands.
-        stages: number of iterations.
-        checkpointing: spend time to save memory in training, see `Unrolled`.
-
-    Raises:
-        ValueError: a count below 1.
+    Arguments and errors are those of `Unrolled`.
 
     Source: Meng, Yuan, Jalali, "Deep unfolding for snapshot compressive imaging", IJCV 2023.
     """
@@ -110,13 +104,7 @@ class ADMMNet(_UNetStages):
 
         v = (x − u) + Aᵀ(AAᵀ + γ_i I)⁻¹(y − A(x − u)),   x ← U_i(v + u),   u ← u + v − x
 
-    Args:
-        bands: number C of bands.
-        stages: number of iterations.
-        checkpointing: spend time to save memory in training, see `Unrolled`.
-
-    Raises:
-        ValueError: a count below 1.
+    Arguments and errors are those of `Unrolled`.
 
     Source: Ma et al., "Deep tensor ADMM-Net for snapshot compressive imaging", ICCV 2019; with the
     U-Nets of Meng, Yuan, Jalali, IJCV 2023.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor, nn
 
@@ -124,4 +122,4 @@ class HDNet(Network):
     def recover(self, y: Tensor, system: Camera) -> Tensor:
         """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`."""
         features = self.head(initial_cube(y, system))
-        return cast(Tensor, self.tail(self.body(features) + features))
+        return self.tail(self.body(features) + features)

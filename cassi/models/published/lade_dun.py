@@ -17,20 +17,24 @@ from cassi.models.grid import (
     place_bands,
 )
 from cassi.models.layers import (
+    Conv,
+    Double,
     GatedFeedForward,
+    OnImages,
     PixelNorm,
-    Resampling,
+    Point,
     Residuals,
     check_counts,
-    convolve,
     in_order,
-    mix,
+    on_images,
     pad_to_multiple,
-    spread_pixels,
+    spread,
 )
 from cassi.models.published.rdluf_mixs2 import (
+    LearnedMatrix,
     SharedStages,
     StageTransformer,
+    channel_weights,
 )
 from cassi.models.registry import register
 
@@ -44,27 +48,16 @@ PERIOD = 10
 
 
 def separable(
-    inputs: int, outputs: int, size: int, stride: int = 1, padding: int = 0
+    inputs: int, outputs: int, size: int = 2, stride: int = 2, point: type[Conv] = Point
 ) -> nn.Sequential:
     """Return a depthwise and a 1×1 convolution, without bias."""
-    return nn.Sequential(
-        nn.Conv2d(inputs, inputs, size, stride, padding, groups=inputs, bias=False),
-        nn.Conv2d(inputs, outputs, 1, bias=False),
-    )
+    depthwise = Conv(inputs, inputs, size, stride, groups=inputs)
+    return nn.Sequential(depthwise, point(inputs, outputs))
 
 
-def separable_doubling(inputs: int, outputs: int) -> nn.Sequential:
+def separable_double(inputs: int, outputs: int) -> nn.Sequential:
     """Return a depthwise transposed convolution to twice the size, and a 1×1 convolution."""
-    return nn.Sequential(
-        nn.ConvTranspose2d(inputs, inputs, 4, 2, 1, groups=inputs, bias=False),
-        nn.Conv2d(inputs, outputs, 1, bias=False),
-    )
-
-
-def apply_separable(layers: nn.Module, x: Tensor) -> Tensor:
-    """Apply a depthwise and a 1×1 convolution to `(B, H, W, c)`."""
-    spread, point = cast(nn.Sequential, layers)
-    return mix(point, convolve(spread, x))
+    return nn.Sequential(Double(inputs, inputs, 4, inputs, bias=False), Point(inputs, outputs))
 
 
 class ChannelWeights(nn.Module):
@@ -73,18 +66,13 @@ class ChannelWeights(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
         inner = max(dim // 4, 8)
-        self.se = nn.Sequential(
-            nn.AdaptiveAvgPool2d(1),
-            nn.Conv2d(dim, inner, 1, bias=False),
-            nn.GELU(),
-            nn.Conv2d(inner, dim, 1, bias=False),
-            nn.Hardsigmoid(),
-        )
+        layers = (Point(dim, inner), nn.GELU(), Point(inner, dim), nn.Hardsigmoid())
+        # The place of the mean is kept, for the names of the weights.
+        self.se = nn.Sequential(nn.Identity(), *layers)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to the same."""
-        narrow = F.gelu(mix(self.se[1], x.mean((1, 2), keepdim=True)))
-        return x * F.hardsigmoid(mix(self.se[3], narrow))
+        return x * self.se(x.mean((1, 2), keepdim=True))
 
 
 class InvertedBottleneck(nn.Module):
@@ -100,18 +88,16 @@ class InvertedBottleneck(nn.Module):
 
     def __init__(self, inputs: int, inner: int, outputs: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inputs, inner, 1, bias=False)
-        self.conv2 = nn.Conv2d(inner, inner, 3, padding=1, groups=inner, bias=False)
+        self.conv1, self.conv2 = Point(inputs, inner), spread(inner)
         self.se = ChannelWeights(inner)
-        self.conv3 = nn.Conv2d(inner, outputs, 1, bias=False)
+        self.conv3 = Point(inner, outputs)
         other = inputs != outputs
-        self.skip = nn.Sequential(nn.Conv2d(inputs, outputs, 1, bias=False)) if other else None
+        self.skip = nn.Sequential(*([Point(inputs, outputs)] if other else []))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to `(B, H, W, c')`."""
-        inside = F.gelu(convolve(self.conv2, F.gelu(mix(self.conv1, x))))
-        kept = x if self.skip is None else mix(self.skip[0], x)
-        return F.gelu(mix(self.conv3, self.se(inside)) + kept)
+        inside = F.gelu(self.conv2(F.gelu(self.conv1(x))))
+        return F.gelu(self.conv3(self.se(inside)) + self.skip(x))
 
 
 class TokenMixer(nn.Module):
@@ -123,16 +109,16 @@ class TokenMixer(nn.Module):
     def __init__(self, tokens: int, dim: int) -> None:
         super().__init__()
         half, wide = tokens // 2, 4 * dim
-        self.patch_mixer = nn.Sequential(
-            nn.Linear(tokens, half), nn.GELU(), nn.Linear(half, tokens)
+        self.patch_mixer, self.channel_mixer = (
+            nn.Sequential(nn.Linear(size, inner), nn.GELU(), nn.Linear(inner, size))
+            for size, inner in ((tokens, half), (dim, wide))
         )
-        self.channel_mixer = nn.Sequential(nn.Linear(dim, wide), nn.GELU(), nn.Linear(wide, dim))
         self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, n, c)` to the same."""
         x = x + self.patch_mixer(self.norm1(x).mT).mT
-        return x + cast(Tensor, self.channel_mixer(self.norm2(x)))
+        return x + self.channel_mixer(self.norm2(x))
 
 
 class LatentEncoder(nn.Module):
@@ -146,9 +132,8 @@ class LatentEncoder(nn.Module):
     def __init__(self, bands: int, dim: int = PRIOR // 4) -> None:
         super().__init__()
         self.conv1 = InvertedBottleneck(16 * bands, 4 * bands, dim)
-        self.blocks = nn.ModuleList(
-            nn.Sequential(InvertedBottleneck(dim, 4 * dim, dim)) for _ in range(2)
-        )
+        bottlenecks = (InvertedBottleneck(dim, 4 * dim, dim) for _ in range(2))
+        self.blocks = Residuals(*(nn.Sequential(each) for each in bottlenecks))
         self.conv2 = InvertedBottleneck(dim, 4 * dim, dim)
         self.mlp = TokenMixer(TOKENS, dim)
         self.end = nn.Sequential(nn.Linear(dim, PRIOR), nn.GELU())
@@ -156,11 +141,9 @@ class LatentEncoder(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         """Map `(B, C, H, W)` to `(B, 16, 256)`."""
         x = F.pixel_unshuffle(pad_to_multiple(image, 4), 4).permute(0, 2, 3, 1)
-        x = self.conv1(x)
-        for block in self.blocks:
-            x = block(x) + x
-        x = F.adaptive_avg_pool2d(self.conv2(x).permute(0, 3, 1, 2), PATCHES)
-        return cast(Tensor, self.end(self.mlp(x.flatten(2).mT)))
+        x = self.conv2(self.blocks(self.conv1(x)))
+        x = F.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), PATCHES)
+        return self.end(self.mlp(x.flatten(2).mT))
 
 
 class TokenDenoiser(nn.Module):
@@ -179,7 +162,7 @@ class TokenDenoiser(nn.Module):
     def forward(self, x: Tensor, condition: Tensor, time: int) -> Tensor:
         """Map noisy tokens `(B, 16, 256)` to tokens."""
         clock = x.new_full((*x.shape[:2], 1), time / self.period)
-        return cast(Tensor, self.resmlp(torch.cat((condition, clock, x), -1)))
+        return self.resmlp(torch.cat((condition, clock, x), -1))
 
 
 class LatentDiffusion(nn.Module):
@@ -229,31 +212,29 @@ class SpectralFlow(nn.Module):
         self.heads = heads
         self.temperature = nn.Parameter(torch.ones(heads, 1, 1))
         self.norm = PixelNorm(dim, centred=False)
-        self.qk = separable(dim, 4 * dim, 2, 2)
-        self.spatial_int_down = nn.Conv2d(1, 1, 2, 2)
-        self.qkv_dwconv = nn.Conv2d(4 * dim, 4 * dim, 3, padding=1, groups=2 * dim, bias=False)
+        self.qk = separable(dim, 4 * dim)
+        self.spatial_int_down = Conv(1, 1, 2, 2, bias=True)
+        self.qkv_dwconv = Conv(4 * dim, 4 * dim, 3, groups=2 * dim)
         self.qkv_v = nn.Sequential(
             nn.Conv2d(dim, 2 * dim, 1, groups=dim),
             nn.Conv2d(2 * dim, 2 * dim, (3, 5), padding=(1, 2), groups=dim, bias=False),
         )
-        self.qkv_v_down = separable(2 * dim, 2 * dim, 2, 2)
-        self.project_out = separable_doubling(2 * dim, dim)
+        self.qkv_v_down = separable(2 * dim, 2 * dim)
+        self.project_out = separable_double(2 * dim, dim)
 
     def forward(self, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Map `(B, H, W, c)`, with weights `(B, H, W, 1)`, to the same and v `(B, H, W, 2c)`."""
         x = self.norm(x)
-        value = convolve(self.qkv_v, x) * weights
-        both = convolve(self.qkv_dwconv, apply_separable(self.qk, x))
-        both = both * convolve(self.spatial_int_down, weights)
-        small = apply_separable(self.qkv_v_down, value)
+        value = on_images(self.qkv_v, x) * weights
+        both = self.qkv_dwconv(self.qk(x)) * self.spatial_int_down(weights)
+        small = self.qkv_v_down(value)
         q, k, v = (
             part.flatten(1, 2).mT.unflatten(1, (self.heads, -1))  # (B, heads, c, n)
             for part in (*both.chunk(2, -1), small)
         )
         q, k = (F.normalize(part, dim=-1) for part in (q, k))
         mixed = ((q @ k.mT) * self.temperature).softmax(-1).to(v.dtype) @ v
-        mixed = mixed.flatten(1, 2).mT.reshape(small.shape)
-        return apply_separable(self.project_out, mixed), value
+        return self.project_out(mixed.flatten(1, 2).mT.reshape(small.shape)), value
 
 
 class PriorFlow(nn.Module):
@@ -270,8 +251,8 @@ class PriorFlow(nn.Module):
         self.temperature = nn.Parameter(torch.ones(heads, 1, 1))
         self.norm_z = PixelNorm(PRIOR, centred=False).requires_grad_(False)
         self.qkv_zl = nn.Linear(PRIOR, 4 * dim)
-        self.qkv = separable(2 * dim, 2 * dim, 2, 2).requires_grad_(False)
-        self.project_out = separable_doubling(2 * dim, dim)
+        self.qkv = separable(2 * dim, 2 * dim).requires_grad_(False)
+        self.project_out = separable_double(2 * dim, dim)
 
     def forward(self, q: Tensor, prior: Tensor) -> Tensor:
         """Map queries `(B, h, w, 2c)` and tokens `(B, n, 256)` to `(B, 2h, 2w, c)`."""
@@ -281,7 +262,7 @@ class PriorFlow(nn.Module):
         )
         scores = (query @ F.normalize(k, dim=-1).to(query.dtype).mT) * self.temperature
         mixed = scores.softmax(-1).to(v.dtype) @ v
-        return apply_separable(self.project_out, mixed.transpose(1, 2).reshape(q.shape))
+        return self.project_out(mixed.transpose(1, 2).reshape(q.shape))
 
 
 class TridentBlock(nn.Module):
@@ -301,34 +282,31 @@ class TridentBlock(nn.Module):
             norm=PixelNorm(part, centred=False),
             inception=in_order(mb=InvertedBottleneck(part, 2 * part, part)),
         )
-        self.spatial_conv = nn.Conv2d(part, part, 1, bias=False)
-        self.spatial_interaction = nn.Conv2d(part, 1, 1, bias=False)
+        self.spatial_conv, self.spatial_interaction = Point(part, part), Point(part, 1)
         self.spectral_branch = SpectralFlow(part, heads)
         self.HIM = PriorFlow(part, heads)
-        self.spectral_interaction = nn.Sequential(
-            nn.Conv2d(part, dim // 8, 1, bias=False),
-            PixelNorm(dim // 8, centred=False),
-            nn.GELU(),
-            nn.Conv2d(dim // 8, part, 1, bias=False),
-        )
-        self.spec_to_prior_inter = separable(2 * part, 2 * part, 2, 2)
-        self.add_ss = nn.Sequential(nn.Conv2d(dim, dim, 1))
-        self.add_ssp = nn.Sequential(nn.Conv2d(dim + part, dim, 1))
+        self.spectral_interaction = channel_weights(part, dim // 8, part)
+        self.spec_to_prior_inter = separable(2 * part, 2 * part)
+        self.add_ss = nn.Sequential(Point(dim, dim, bias=True))
+        self.add_ssp = nn.Sequential(Point(dim + part, dim, bias=True))
         self.ffn = Residuals(module=GatedFeedForward(dim, norm=True))
 
     def forward(self, x: Tensor, prior: Tensor) -> Tensor:
         """Map `(B, H, W, c)`, with tokens `(B, n, 256)`, to the same."""
         here, across = x.chunk(2, -1) if self.split else (x, x)
         spatial = self.spatial_branch(here)
-        spectral, value = self.spectral_branch(across, mix(self.spatial_interaction, spatial))
-        narrow, norm, act, widen = self.spectral_interaction
-        weights = mix(narrow, spectral.mean((1, 2), keepdim=True))
-        weights = torch.sigmoid(mix(widen, act(norm(weights))))
-        told = self.HIM(apply_separable(self.spec_to_prior_inter, value), prior)
-        spatial = here + mix(self.spatial_conv, F.gelu(spatial) * weights)
+        spectral, value = self.spectral_branch(across, self.spatial_interaction(spatial))
+        weights = self.spectral_interaction(spectral.mean((1, 2), keepdim=True))
+        told = self.HIM(self.spec_to_prior_inter(value), prior)
+        spatial = here + self.spatial_conv(F.gelu(spatial) * weights)
         spectral = across + spectral
         both = (spatial, spectral) if self.split else (spatial + spectral,)
-        return cast(Tensor, self.ffn(mix(self.add_ssp[0], mix(self.add_ss[0], *both), told)))
+        return self.ffn(self.add_ssp[0](self.add_ss[0](*both), told))
+
+
+def shuffled(shuffle: nn.Module, inputs: int, outputs: int) -> nn.Sequential:
+    """Return pixels put into channels, or back, and a separable convolution."""
+    return nn.Sequential(OnImages(shuffle), separable(inputs, outputs, 3, 1, Conv))
 
 
 class TridentTransformer(StageTransformer):
@@ -343,12 +321,8 @@ class TridentTransformer(StageTransformer):
         super().__init__(
             *(bands, dim),
             block=lambda i: TridentBlock(dim << i, 1 << i, split=i > 0),
-            down=lambda width: Resampling(
-                "down", nn.PixelUnshuffle(2), separable(4 * width, 2 * width, 3, 1, 1)
-            ),
-            up=lambda width: Resampling(
-                "up", nn.PixelShuffle(2), separable(width // 4, width // 2, 3, 1, 1)
-            ),
+            down=lambda width: in_order(down=shuffled(nn.PixelUnshuffle(2), 4 * width, 2 * width)),
+            up=lambda width: in_order(up=shuffled(nn.PixelShuffle(2), width // 4, width // 2)),
             first=first,
         )
         # Of the one token there the weight is 1, whatever asks for it: no gradient either.
@@ -357,7 +331,7 @@ class TridentTransformer(StageTransformer):
         coarsest.HIM.temperature.requires_grad_(False)
 
 
-class LearnedProjection(nn.Module):
+class LearnedProjection(LearnedMatrix):
     """A step towards the measurement, with a corrected sensing matrix and a learned residual.
 
         Φ ← Φ + DL(y, Φ),   r = w·(Φx − y, Φx, y),   v = DL_grad(x, Φᵀr)
@@ -366,25 +340,23 @@ class LearnedProjection(nn.Module):
     """
 
     def __init__(self, bands: int) -> None:
-        super().__init__()
-        self.DL = nn.Sequential(spread_pixels(bands + 1, bands), spread_pixels(bands, bands))
+        super().__init__(bands)
         self.minus = nn.Sequential(nn.Conv2d(3, 1, 1))
+
+        def around(dim: int) -> nn.Conv2d:
+            return nn.Conv2d(dim, dim, 3, padding=1, groups=dim, bias=False)
+
         self.DL_grad = nn.Sequential(
-            separable(2 * bands, bands, 3, 1, 1),
-            nn.Sequential(
-                nn.Conv2d(bands, bands, 3, padding=1, groups=bands, bias=False),
-                nn.GELU(),
-                nn.Conv2d(bands, bands, 1, bias=False),
-            ),
+            nn.Sequential(around(2 * bands), nn.Conv2d(2 * bands, bands, 1, bias=False)),
+            nn.Sequential(around(bands), nn.GELU(), nn.Conv2d(bands, bands, 1, bias=False)),
         )
 
     def forward(self, x: Tensor, y: Tensor, masks: Tensor, scale: float) -> Tensor:
         """Step: x `(B, C, H, W')` → v, the bands of both where they fall; y `(B, 1, H, W')`."""
-        masks = masks.expand(len(y), -1, -1, -1)
-        camera = Sensing(self.DL(torch.cat((y, masks), 1)) + masks)
+        camera = Sensing(self.matrix(y, masks))
         seen = camera(x) * scale
         residual = self.minus(torch.cat((seen - y, seen, y), 1))
-        return cast(Tensor, self.DL_grad(torch.cat((x, camera.adjoint(residual)), 1)))
+        return self.DL_grad(torch.cat((x, camera.adjoint(residual)), 1))
 
 
 @register("lade_dun_3stg", stages=3, shared=False)
@@ -406,7 +378,6 @@ class LADEDUN(SharedStages):
         stages: number of iterations, at least 2.
         shared: whether all stages but the first and the last are one.
         steps: of the diffusion.
-        checkpointing: spend time to save memory in training, see `Unrolled`.
 
     Raises:
         ValueError: a count below 1, or one stage only.

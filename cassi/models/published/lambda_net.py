@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.grid import Camera, gather_bands, moved_masks, offsets
-from cassi.models.layers import check_counts, in_order, pad_to_multiple
+from cassi.models.layers import beside, check_counts, in_order, pad_to_multiple, u_net
 from cassi.models.network import Network
 from cassi.models.registry import register
 
@@ -111,25 +112,18 @@ class LambdaNet(Network):
         first = pad_to_multiple(first, self.multiple, "mirror")
         if not first.is_cuda:
             first = first.contiguous(memory_format=torch.channels_last)
-        x = self._decode(self._encode(first))
+        x = self._restore(first)
         x = self.conv_last2(torch.cat((x, self.conv_last1(x).relu()), 1))
         x = self.conv_last4(torch.cat((x, self.conv_last3(x).relu()), 1))
         x = (self.conv_last5(x) + first)[..., :height, :width]
         return gather_bands(x, offsets(system), system.mask.shape[-1])
 
-    def _encode(self, x: Tensor) -> list[Tensor]:
-        kept: list[Tensor] = []
-        for scale in range(SCALES):
-            x = F.max_pool2d(x, 2) if scale else x
-            x = self.get_submodule(f"conv_down{scale + 1}")(x)
-            kept.append(x)
-        return kept
-
-    def _decode(self, kept: list[Tensor]) -> Tensor:
-        x = kept.pop()
-        while kept:
-            scale = len(kept)
-            x = self.get_submodule(f"upsample{scale}")(x)
-            x = self.get_submodule(f"conv_up{scale}")(torch.cat((x, kept.pop()), 1))
-            x = cast(Tensor, self.attention(x)) if scale == ATTENDING + 1 else x
-        return x
+    def _restore(self, x: Tensor) -> Tensor:
+        part, scales = self.get_submodule, range(1, SCALES)
+        pool = partial(F.max_pool2d, kernel_size=2)
+        ups: dict[int, Callable[[Tensor], Tensor]] = {i: part(f"conv_up{i}") for i in scales}
+        attending = ups[ATTENDING + 1]
+        ups[ATTENDING + 1] = lambda x: self.attention(attending(x))
+        encoder = [(part(f"conv_down{i}"), pool) for i in scales]
+        decoder = [(part(f"upsample{i}"), beside, ups[i]) for i in reversed(scales)]
+        return u_net(x, encoder, part(f"conv_down{SCALES}"), decoder)

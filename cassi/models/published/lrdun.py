@@ -3,37 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from cassi.models.grid import Camera, camera_mask, initial_cube
 from cassi.models.layers import (
-    FeedForward,
+    Conv,
+    InstanceNorm,
+    LayerNorm,
+    Point,
     PreNorm,
     Residuals,
     check_counts,
-    convolve,
-    mix,
-    pad_to_multiple,
+    feed_forward,
+    in_order,
+    padded,
+    spread,
 )
 from cassi.models.network import Staged
 from cassi.models.published.ssr import HALVINGS, Modulation, RectifyingUNet, RelaxationNet
 from cassi.models.registry import register
 
 
-class ModulationBlock(Residuals):
-    """Twice: x + modulation(x), then x + feed_forward(x), on `(B, H, W, c)`."""
+def modulation_block(dim: int) -> Residuals:
+    """Return twice: x + modulation(x), then x + feed_forward(x), on `(B, H, W, c)`."""
 
-    def __init__(self, dim: int) -> None:
-        def modulate() -> PreNorm:
-            return PreNorm(nn.LayerNorm(dim), Modulation(dim))
+    def modulate() -> PreNorm:
+        return PreNorm(LayerNorm(dim), Modulation(dim))
 
-        def feed() -> PreNorm:
-            return PreNorm(nn.GroupNorm(dim, dim), FeedForward(dim, 2.66, mix))
+    def feed() -> PreNorm:
+        return PreNorm(InstanceNorm(dim), feed_forward(dim, 2.66))
 
-        super().__init__(WSA=modulate(), FFN_1=feed(), SWSA=modulate(), FFN_2=feed())
+    return Residuals(WSA=modulate(), FFN_1=feed(), SWSA=modulate(), FFN_2=feed())
 
 
 class ImageNet(RectifyingUNet):
@@ -46,38 +48,31 @@ class ImageNet(RectifyingUNet):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.embedding = nn.Conv2d(dim, dim, 3, padding=1, bias=False)
-        self.build(dim, dim, ModulationBlock)
+        self.embedding = Conv(dim, dim, 3)
+        self.build(dim, dim, modulation_block)
 
     def forward(self, x: Tensor) -> Tensor:
         """Denoise `(B, H, W, dim)`."""
-        height, width = x.shape[1:3]
-        x = pad_to_multiple(x.permute(0, 3, 1, 2), 2**HALVINGS, "mirror").permute(0, 2, 3, 1)
-        x = self.pass_through(convolve(self.embedding, x)) + x
-        return x[:, :height, :width]
+        images = x.permute(0, 3, 1, 2)
+        restored = padded(lambda z: self.pass_through(self.embedding(z)), images, 2**HALVINGS)
+        return restored.permute(0, 2, 3, 1)
 
 
-class SpectraNet(nn.Module):
-    """Convolutions along the bands of the spectra of the factorization.
+def spectra_net(bands: int, dim: int) -> Residuals:
+    """Return what denoises spectra `(B, dim, C)`: x + convolutions along the bands.
 
     Source: Huang et al., CVPR 2026, section 3.4.
     """
-
-    def __init__(self, bands: int, dim: int) -> None:
-        super().__init__()
-        inner = 2 * dim
-        self.net = nn.Sequential(
-            nn.LayerNorm(bands),
-            nn.Conv1d(dim, inner, 3, padding=1, bias=False),
-            nn.GELU(),
-            nn.Conv1d(inner, inner, 5, padding=2, groups=inner, bias=False),
-            nn.GELU(),
-            nn.Conv1d(inner, dim, 3, padding=1, bias=False),
-        )
-
-    def forward(self, spectra: Tensor) -> Tensor:
-        """Denoise `(B, dim, C)`."""
-        return spectra + cast(Tensor, self.net(spectra))
+    inner = 2 * dim
+    layers = (
+        nn.LayerNorm(bands),
+        nn.Conv1d(dim, inner, 3, padding=1, bias=False),
+        nn.GELU(),
+        nn.Conv1d(inner, inner, 5, padding=2, groups=inner, bias=False),
+        nn.GELU(),
+        nn.Conv1d(inner, dim, 3, padding=1, bias=False),
+    )
+    return Residuals(net=nn.Sequential(*layers))
 
 
 class FirstSpectra(nn.Module):
@@ -97,24 +92,7 @@ class FirstSpectra(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return `(B, dim, C)` of a cube `(B, H, W, C)`."""
         means = x.mean((1, 2))[..., None, None]
-        return orthonormalize(
-            cast(Tensor, self.conv(means)).unflatten(1, (self.dim, -1))[..., 0, 0]
-        )
-
-
-class FirstImages(nn.Module):
-    """Images mixed of the bands, each blurred first."""
-
-    def __init__(self, bands: int, dim: int) -> None:
-        super().__init__()
-        self.net = nn.Sequential(
-            nn.Conv2d(bands, bands, 3, padding=1, groups=bands), nn.GELU(), nn.Conv2d(bands, dim, 1)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return `(B, H, W, dim)` of a cube `(B, H, W, C)`."""
-        spread, act, point = self.net
-        return mix(point, act(convolve(spread, x)))
+        return orthonormalize(self.conv(means).unflatten(1, (self.dim, -1))[..., 0, 0])
 
 
 def orthonormalize(spectra: Tensor) -> Tensor:
@@ -140,11 +118,9 @@ class LRDUN(Staged):
     bands where the first guess sees it.
 
     Args:
-        bands: number C of bands.
-        stages: number of iterations.
+        bands, stages, checkpointing: see `Unrolled`.
         rank: terms of the sum; at most `dim`.
         dim: factors in the networks; at most C: what is above is cut.
-        checkpointing: spend time to save memory in training, see `Unrolled`.
 
     Raises:
         ValueError: a count below 1.
@@ -166,12 +142,14 @@ class LRDUN(Staged):
         # More than C spectra cannot be orthonormal.
         dim = min(dim, bands)
         self.rank = min(rank, dim)
-        self.init_x = nn.Conv2d(bands + 1, bands, 1)
+        self.init_x = Point(bands + 1, bands, bias=True)
         self.init_E = FirstSpectra(bands, dim)
-        self.init_A = FirstImages(bands, dim)
+        # Images mixed of the bands, each blurred first.
+        blur, point = spread(bands, bias=True), Point(bands, dim, bias=True)
+        self.init_A = in_order(net=nn.Sequential(blur, nn.GELU(), point))
         self.eta_As = nn.Parameter(torch.full((stages,), 1e-4))
         self.eta_Es = nn.Parameter(torch.full((stages,), 1e-4))
-        self.proxy_net_Es = nn.ModuleList(SpectraNet(bands, dim) for _ in range(stages))
+        self.proxy_net_Es = nn.ModuleList(spectra_net(bands, dim) for _ in range(stages))
         self.proxy_net_As = nn.ModuleList(ImageNet(dim) for _ in range(stages))
         # Published weights have them, the published arithmetic does not use them.
         self.para_nets = nn.ModuleList(RelaxationNet(bands, 2) for _ in range(stages))
@@ -181,7 +159,7 @@ class LRDUN(Staged):
         """Yield the cube `(B, C, H, W)` of each stage, of y `(B, 1, H, W')`."""
         mask = camera_mask(system).to(y.dtype).mean(1, keepdim=True)
         guess, mask = (x.permute(0, 2, 3, 1) for x in (initial_cube(y, system), mask))
-        x = mix(self.init_x, guess, mask)
+        x = self.init_x(guess, mask)
         spectra, images = self.init_E(x), self.init_A(x)
         e, more_e = self._parts(spectra, 1)
         a, more_a = self._parts(images, -1)

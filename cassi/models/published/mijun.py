@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
-from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -12,26 +10,10 @@ from torch import Tensor, nn
 
 from cassi import ops
 from cassi.models.attention import WINDOW, attend, from_windows, to_windows
-from cassi.models.grid import (
-    Camera,
-    Sensing,
-    gather_bands,
-    in_place,
-    mix_measurement,
-    moved_masks,
-    offsets,
-)
-from cassi.models.layers import GatedFeedForward, PixelNorm, PreNorm, convolve, draw_narrow
-from cassi.models.network import Unrolled
-from cassi.models.published.dernn_lnlt import (
-    MULTIPLE,
-    DegradationEstimation,
-    LocalNonLocalTransformer,
-)
+from cassi.models.grid import Camera
+from cassi.models.layers import GatedFeedForward, draw_narrow, spread
+from cassi.models.published.dernn_lnlt import MULTIPLE, RecurrentSplitting, normed_blocks
 from cassi.models.registry import register
-from cassi.solvers import HQS
-
-MOMENTUM = 0.5
 
 
 class WindowedAttention(nn.Module):
@@ -69,7 +51,7 @@ class WindowedAttention(nn.Module):
         rows, columns, values = (self._split(to_windows(part)) for part in (q, k, v))
         local = attend(rows, columns, values, self._table())
         inside = from_windows(local.transpose(-2, -3).flatten(-2), height, width)
-        return cast(Tensor, self.proj(inside + everywhere.unsqueeze(1)))
+        return self.proj(inside + everywhere.unsqueeze(1))
 
     def _split(self, x: Tensor) -> Tensor:  # (…, n, c) → (…, heads, n, d)
         return x.unflatten(-1, (self.heads, -1)).transpose(-2, -3)
@@ -103,27 +85,23 @@ class TokenAttention(nn.Module):
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
-
-        def depthwise() -> nn.Conv2d:
-            return nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
-
         self.global_token = nn.Parameter(torch.zeros(1, 1, dim))
         self.attn = WindowedAttention(dim, heads)
-        self.cpe1 = depthwise()
+        self.cpe1 = spread(dim, bias=True)
         self.norm1 = nn.LayerNorm(dim)
         self.in_proj = nn.Linear(dim, dim)
         self.act_proj = nn.Linear(dim, dim)
-        self.dwc = depthwise()
+        self.dwc = spread(dim, bias=True)
         self.out_proj = nn.Linear(dim, dim)
-        self.cpe2 = depthwise()
+        self.cpe2 = spread(dim, bias=True)
         self.norm2 = nn.LayerNorm(dim)
         for unused in (self.act_proj, self.out_proj, self.cpe1, self.cpe2, self.norm2):
             unused.requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to the same."""
-        x = F.silu(convolve(self.dwc, self.in_proj(self.norm1(x))))
-        return cast(Tensor, self.attn(x, self.global_token.expand(len(x), -1, -1)))
+        x = F.silu(self.dwc(self.in_proj(self.norm1(x))))
+        return self.attn(x, self.global_token.expand(len(x), -1, -1))
 
 
 class Mamba(nn.Module):
@@ -171,7 +149,7 @@ class Mamba(nn.Module):
         step, b, c = self.x_proj(u).split((self.rank, self.states, self.states), -1)
         delta = F.softplus(self.dt_proj(step))
         y = ops.selective_scan(u, delta, -self.A_log.float().exp(), b, c)
-        return cast(Tensor, self.out_proj((y + self.D * u) * F.silu(gate)))
+        return self.out_proj((y + self.D * u) * F.silu(gate))
 
 
 class ThreeScans(nn.Module):
@@ -201,36 +179,13 @@ class ThreeScans(nn.Module):
             self.mamba2(self.norm2(image.flatten(1, 2))).view(image.shape)
             for image in (columns, rows)
         ]
-        return cast(
-            Tensor, (pixels + across[0].permute(0, 3, 2, 1) + across[1].permute(0, 2, 3, 1)) / 3
-        )
-
-
-class MambaBlock(nn.Module):
-    """Attention, three scans and a feed-forward network, each of the normalized x, with a skip."""
-
-    def __init__(self, dim: int, heads: int, side: int) -> None:
-        super().__init__()
-        parts = (
-            TokenAttention(dim, heads),
-            ThreeScans(dim, side),
-            GatedFeedForward(dim, bias=True),
-        )
-        self.blocks = nn.ModuleList(
-            [nn.ModuleList(PreNorm(PixelNorm(dim), part) for part in parts)]
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
-        for part in cast(nn.ModuleList, self.blocks[0]):
-            x = x + part(x)
-        return x
+        return (pixels + across[0].permute(0, 3, 2, 1) + across[1].permute(0, 2, 3, 1)) / 3
 
 
 @register("mijun_3stg", stages=3)
 @register("mijun_5stg", stages=5)
 @register("mijun_9stg", stages=9)
-class MiJUN(Unrolled):
+class MiJUN(RecurrentSplitting):
     """Unrolled half-quadratic splitting that looks ahead, with one set of weights for all stages.
 
         v = z_k + Φᵀ(ΦΦᵀ + ρI)⁻¹(y − Φẑ),   ẑ = z_k + ½(z_k − z_{k−1}),   z_{k+1} = denoise(v, σ)
@@ -239,12 +194,10 @@ class MiJUN(Unrolled):
     wholes, so that its weights belong to square images of one size.
 
     Args:
-        bands: number C of bands.
-        stages: number of iterations.
+        bands, stages, checkpointing: see `Unrolled`.
         size: rows and columns of the image, which are equal; rounded up to a multiple of 32.
             Smaller scenes are reflected to that size, larger ones are refused. (256, 256) is the
             published.
-        checkpointing: spend time to save memory in training, see `Unrolled`.
 
     Raises:
         ValueError: a count below 1, or a size that is not square.
@@ -252,6 +205,8 @@ class MiJUN(Unrolled):
     Source: Mei et al., "Detail matters: Mamba-inspired joint unfolding network for snapshot
     spectral compressive imaging", AAAI 2025; names of the weights as in its code.
     """
+
+    momentum = 0.5
 
     def __init__(
         self,
@@ -266,13 +221,12 @@ class MiJUN(Unrolled):
             raise ValueError(f"MiJUN size: expected as many rows as columns, got {tuple(size)}")
         self.side = padded[0]
 
-        def block(scale: int) -> MambaBlock:
-            return MambaBlock(bands << scale, 1 << scale, self.side >> scale)
+        def block(scale: int) -> nn.Sequential:
+            dim, heads, side = bands << scale, 1 << scale, self.side >> scale
+            parts = (TokenAttention(dim, heads), ThreeScans(dim, side))
+            return normed_blocks(dim, (*parts, GatedFeedForward(dim, bias=True)))
 
-        self.fusion = nn.Conv2d(2 * bands, bands, 1)
-        self.DP = DegradationEstimation(bands)
-        self.PP = LocalNonLocalTransformer(bands, block, self.side)
-        draw_narrow(self, nn.Conv2d)
+        self.build(block, self.side)
         draw_narrow(self, nn.Linear)
         for module in self.modules():
             if isinstance(module, Mamba):
@@ -280,22 +234,8 @@ class MiJUN(Unrolled):
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
         """Reconstruct where `system.axis` is -1: `(B, 1, H, W')` → `(B, C, H, W)`."""
-        height, width = system.mask.shape[-2:]
-        self._check_size(height, width)
-        shifts = offsets(system)
-        masks, denoise = moved_masks(y, system), partial(self.compute, self.PP)
-        prior = in_place(denoise, shifts, width, y.shape[-1])
-        algorithm = HQS()
-        before = mix_measurement(self.fusion, y, masks, system)
-        state = algorithm.init(y, Sensing(masks), before)
-        for _ in range(self.stages):
-            matrix, rho, sigma = self.DP(state.x, masks)
-            sensing, now = Sensing(matrix), state.x
-            # y − Φẑ is what the step makes of this one.
-            ahead = y - sensing(MOMENTUM * (now - before))
-            state = algorithm.step(state, ahead, sensing, prior, sigma, rho)
-            before = now
-        return gather_bands(state.x, shifts, width)
+        self._check_size(*system.mask.shape[-2:])
+        return super().recover(y, system)
 
     def _check_size(self, height: int, width: int) -> None:
         if max(height, width) > self.side:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from typing import cast
 
@@ -12,12 +13,16 @@ from torch import Tensor, nn
 
 from cassi.models.grid import Camera, band_masks, initial_cube, offsets, place_bands
 from cassi.models.layers import (
-    FeedForward,
+    Conv,
+    LayerNorm,
     PreNorm,
+    UNet,
     check_counts,
-    convolve,
     draw_narrow,
+    feed_forward,
+    on_pixels,
     pad_to_multiple,
+    spread,
 )
 from cassi.models.network import Network
 from cassi.models.registry import register
@@ -45,16 +50,10 @@ class SpectralAttention(nn.Module):
     def __init__(self, dim: int, head: int, guided: bool) -> None:
         super().__init__()
         self.heads = dim // head
-        self.to_q = nn.Linear(dim, dim, bias=False)
-        self.to_k = nn.Linear(dim, dim, bias=False)
-        self.to_v = nn.Linear(dim, dim, bias=False)
+        self.to_q, self.to_k, self.to_v = (nn.Linear(dim, dim, bias=False) for _ in range(3))
         self.rescale = nn.Parameter(torch.ones(self.heads, 1, 1))
         self.proj = nn.Linear(dim, dim)
-        self.pos_emb = nn.Sequential(
-            nn.Conv2d(dim, dim, 3, padding=1, bias=False, groups=dim),
-            nn.GELU(),
-            nn.Conv2d(dim, dim, 3, padding=1, bias=False, groups=dim),
-        )
+        self.pos_emb = nn.Sequential(spread(dim), nn.GELU(), spread(dim))
         self.mm = MaskGuide(dim) if guided else None
 
     def forward(self, x: Tensor, guide: Tensor | None = None) -> Tensor:  # (B, H, W, C), M alike
@@ -66,8 +65,7 @@ class SpectralAttention(nn.Module):
         mixed = torch.baddbmm(
             self.proj.bias.to(tokens.dtype), tokens.reshape(b, h * w, c), mixture.to(tokens.dtype)
         )
-        first, act, second = self.pos_emb
-        return mixed.view(b, h, w, c) + convolve(second, act(convolve(first, v)))
+        return mixed.view(b, h, w, c) + self.pos_emb(v)
 
     def _mixture(self, x: Tensor) -> Tensor:  # (B, N, C) → Aᵀ W_p (B, C, C)
         with torch.autocast(x.device.type, enabled=False):
@@ -102,8 +100,7 @@ class MaskGuide(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(dim, dim, 1)
-        self.conv2 = nn.Conv2d(dim, dim, 1)
+        self.conv1, self.conv2 = nn.Conv2d(dim, dim, 1), nn.Conv2d(dim, dim, 1)
         self.depth_conv = nn.Conv2d(dim, dim, 5, padding=2, groups=dim)
 
     def forward(self, masks: Tensor, offsets: list[int], width: int) -> Tensor:
@@ -144,7 +141,7 @@ class SpectralBlocks(nn.Module):
             nn.ModuleList(
                 (
                     SpectralAttention(dim, head, guided),
-                    PreNorm(nn.LayerNorm(dim), FeedForward(dim, 4, convolve)),
+                    PreNorm(LayerNorm(dim), feed_forward(dim, 4, Conv)),
                 )
             )
             for _ in range(count)
@@ -153,83 +150,35 @@ class SpectralBlocks(nn.Module):
     def forward(
         self, x: Tensor, masks: Tensor | None = None, step: int = 0, level: int = 0
     ) -> Tensor:
-        """Map `(B, C, H, W)` to the same; `masks` are the shifted ones of this scale."""
-        x = x.permute(0, 2, 3, 1)
+        """Map `(B, H, W, C)` to the same; `masks` are the shifted ones of this scale."""
         width = x.shape[2]
         for pair in self.blocks:
-            attention, feed = cast(
-                "tuple[SpectralAttention, PreNorm]", tuple(cast(nn.ModuleList, pair))
-            )
+            attention, feed = cast("tuple[SpectralAttention, PreNorm]", pair)
             guide = None
             if masks is not None and attention.mm is not None:
                 offsets = scaled_offsets(x.shape[-1], step, level, masks.shape[-1] - width)
                 guide = attention.mm(masks, offsets, width)
             x = x + attention(x, guide)
             x = x + feed(x)
-        return x.permute(0, 3, 1, 2)
+        return x
 
 
-class SpectralUNet(nn.Module):
-    """A U-Net of spectral attention, of a class that inherits `build` and `restore`."""
+class SpectralUNet(UNet):
+    """A U-Net of spectral attention, of a class that inherits `make` and `pass_through`."""
 
-    def build(self, dim: int, blocks: tuple[int, ...], guided: bool) -> None:
+    def make(self, dim: int, blocks: Sequence[int], guided: bool) -> None:
         """Make the layers of `dim` channels at full size, doubled at each halving.
 
         `blocks` says how many there are at each scale, the smallest image last.
         """
         levels = len(blocks) - 1
-        check_counts(
-            type(self).__name__,
-            dim=dim,
-            levels=levels,
-            **{f"blocks_{i}": n for i, n in enumerate(blocks)},
-        )
-        self.embedding = nn.Conv2d(dim, dim, 3, padding=1, bias=False)
-        self.encoder_layers = nn.ModuleList()
-        for level in range(levels):
-            wide = dim << level
-            halvings = [nn.Conv2d(wide, 2 * wide, 4, 2, 1, bias=False) for _ in range(1 + guided)]
-            self.encoder_layers.append(
-                nn.ModuleList((SpectralBlocks(wide, dim, blocks[level], guided), *halvings))
-            )
-        self.bottleneck = SpectralBlocks(dim << levels, dim, blocks[-1], guided)
-        self.decoder_layers = nn.ModuleList()
-        for level in reversed(range(levels)):
-            wide = dim << level
-            self.decoder_layers.append(
-                nn.ModuleList(
-                    (
-                        nn.ConvTranspose2d(2 * wide, wide, 2, 2),
-                        nn.Conv2d(2 * wide, wide, 1, bias=False),
-                        SpectralBlocks(wide, dim, blocks[level], guided),
-                    )
-                )
-            )
-        self.mapping = nn.Conv2d(dim, dim, 3, padding=1, bias=False)
+        counts = {f"blocks_{i}": n for i, n in enumerate(blocks)}
+        check_counts(type(self).__name__, dim=dim, levels=levels, **counts)
 
-    def restore(self, x: Tensor, masks: Tensor | None = None, step: int = 0) -> Tensor:
-        """Map a cube `(B, C, H, W)` to the same, with shifted masks `(1|B, C, H, W')` or none.
+        def block(level: int) -> SpectralBlocks:
+            return SpectralBlocks(dim << level, dim, blocks[level], guided)
 
-        H and W are multiples of 2^levels.
-        """
-        features = self.embedding(x)
-        if masks is not None:
-            features = F.leaky_relu(features, 0.1)
-        passed: list[tuple[Tensor, Tensor | None]] = []
-        for level, layers in enumerate(self.encoder_layers):
-            blocks, halve, *halve_masks = cast(nn.ModuleList, layers)
-            features = blocks(features, masks, step, level)
-            passed.append((features, masks))
-            features = halve(features)
-            if masks is not None:
-                masks = halve_masks[0](masks)
-        features = self.bottleneck(features, masks, step, len(passed))
-        for layers in self.decoder_layers:
-            double, fuse, blocks = cast(nn.ModuleList, layers)
-            skip, masks = passed.pop()
-            features = fuse(torch.cat((double(features), skip), 1))
-            features = blocks(features, masks, step, len(passed))
-        return cast(Tensor, self.mapping(features) + x)
+        self.build(dim, levels, block, fuse=Conv, halvings=1 + guided)
 
 
 @register("mst_s", blocks=(2, 2, 2))
@@ -254,7 +203,7 @@ class MST(Network, SpectralUNet):
 
     def __init__(self, bands: int = 28, blocks: Sequence[int] = (2, 2, 2)) -> None:
         super().__init__(bands)
-        self.build(bands, tuple(blocks), guided=True)
+        self.make(bands, blocks, guided=True)
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
         """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`."""
@@ -265,19 +214,29 @@ class MST(Network, SpectralUNet):
         masks = place_bands(masks, shifts, max(shifts)).contiguous(
             memory_format=torch.channels_last
         )
-        return self.restore(x, masks, system.step)[..., :height, :width]
+
+        def told(masks: Tensor) -> Iterator[tuple[Tensor, int, int]]:
+            yield masks, system.step, 0
+            for level, layers in enumerate(self.encoder_layers, 1):
+                masks = on_pixels(cast(nn.ModuleList, layers)[2], masks)
+                yield masks, system.step, level
+
+        x = x.permute(0, 2, 3, 1)
+        leaky = partial(F.leaky_relu, negative_slope=0.1)
+        x = self.pass_through(x, told(masks), leaky) + x
+        return x[:, :height, :width].permute(0, 3, 1, 2)
 
 
 class Stage(SpectralUNet):
     """One U-Net with one block at each scale, and no mask."""
 
-    def __init__(self, dim: int, blocks: tuple[int, ...]) -> None:
+    def __init__(self, dim: int, blocks: Sequence[int]) -> None:
         super().__init__()
-        self.build(dim, blocks, guided=False)
+        self.make(dim, blocks, guided=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, C, H, W)` to the same."""
-        return self.restore(x)
+        """Map `(B, H, W, C)` to the same."""
+        return self.pass_through(x) + x
 
 
 class StageRow(Network):
@@ -292,18 +251,18 @@ class StageRow(Network):
         super().__init__(bands)
         check_counts(type(self).__name__, stages=stages)
         self.multiple = multiple
-        self.conv_in = nn.Conv2d(bands, bands, 3, padding=1, bias=False)
+        self.conv_in = Conv(bands, bands, 3)
         self.fution = nn.Conv2d(2 * bands, bands, 1)
         self.body = nn.Sequential(*(make() for _ in range(stages)))
-        self.conv_out = nn.Conv2d(bands, bands, 3, padding=1, bias=False)
+        self.conv_out = Conv(bands, bands, 3)
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
         """Reconstruct: `(B, 1, H, W')` → `(B, C, H, W)`."""
         height, width = system.mask.shape[-2:]
         masks = band_masks(y, system).expand(y.shape[0], -1, -1, -1)
         x = self.fution(torch.cat((initial_cube(y, system), masks), 1))
-        x = self.conv_in(pad_to_multiple(x, self.multiple, "reflect"))
-        return cast(Tensor, self.conv_out(self.body(x)) + x)[..., :height, :width]
+        x = self.conv_in(pad_to_multiple(x, self.multiple, "reflect").permute(0, 2, 3, 1))
+        return (self.conv_out(self.body(x)) + x)[:, :height, :width].permute(0, 3, 1, 2)
 
 
 @register("mst_plus_plus")

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.attention import WINDOW, ChannelAttention, from_windows, to_windows
+from cassi.models.attention import WINDOW, ChannelAttention, in_windows
 from cassi.models.grid import (
     Camera,
     Wide,
@@ -21,12 +21,15 @@ from cassi.models.grid import (
     roll_bands,
 )
 from cassi.models.layers import (
+    HALVE,
+    Conv,
+    Double,
     GatedFeedForward,
     PixelNorm,
+    Point,
     check_counts,
-    convolve,
-    mix,
     pad_to_multiple,
+    spread,
 )
 from cassi.models.network import Unrolled
 from cassi.models.registry import register
@@ -48,9 +51,9 @@ class StepSize(nn.Module):
         # Fewer units than the published 3 may all be silent, from the first step of training on.
         few = bands // REDUCTION if bands >= 3 * REDUCTION else 8
         self.attention = part = nn.Module()
-        part.conv1 = nn.Conv2d(bands, bands, 3, padding=1)
-        part.conv2 = nn.Conv2d(bands, bands, 1)
-        part.conv3 = nn.Conv2d(2 * bands, bands, 1)
+        part.conv1 = Conv(bands, bands, 3, bias=True)
+        part.conv2 = Point(bands, bands, bias=True)
+        part.conv3 = Point(2 * bands, bands, bias=True)
         part.ca = nn.Module()
         part.ca.conv_du = nn.Sequential(
             nn.Conv2d(bands, few, 1, bias=False),
@@ -62,10 +65,9 @@ class StepSize(nn.Module):
     def forward(self, x: Tensor, masks: Tensor) -> Tensor:
         """Estimate: cube and masks `(1|B, C, H, W')`, their bands where they fall, → the like."""
         part: Any = self.attention
-        of_masks = convolve(part.conv1, masks.permute(0, 2, 3, 1))
-        both = mix(part.conv3, mix(part.conv2, x.permute(0, 2, 3, 1)), of_masks)
-        both = both.permute(0, 3, 1, 2)
-        return cast(Tensor, both * part.ca.conv_du(both.mean((2, 3), keepdim=True)))
+        of_masks = part.conv1(masks.permute(0, 2, 3, 1))
+        both = part.conv3(part.conv2(x.permute(0, 2, 3, 1)), of_masks).permute(0, 3, 1, 2)
+        return both * part.ca.conv_du(both.mean((2, 3), keepdim=True))
 
 
 def partway(x: Tensor, sizes: Tensor, prior: Prior) -> Prior:
@@ -97,22 +99,17 @@ class WindowBlock(nn.Module):
 
     def __init__(self, dim: int, moved: bool) -> None:
         super().__init__()
-        self.moved = moved
-        self.norm1 = PixelNorm(dim)
-        self.attn = ChannelAttention(dim, math.gcd(dim, HEADS))
-        self.norm2 = PixelNorm(dim)
-        self.ffn = GatedFeedForward(dim)
+        self.shift = -WINDOW // 2 if moved else 0
+        self.norm1, self.attn = PixelNorm(dim), ChannelAttention(dim, math.gcd(dim, HEADS))
+        self.norm2, self.ffn = PixelNorm(dim), GatedFeedForward(dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to the same, H and W multiples of 8."""
-        batch, height, width, channels = x.shape
-        half = WINDOW // 2 if self.moved else 0
-        normed = self.norm1(x)
-        normed = normed.roll((-half, -half), (1, 2)) if half else normed
-        cut = self.attn(to_windows(normed).view(-1, WINDOW, WINDOW, channels))
-        mixed = from_windows(cut.view(batch, -1, WINDOW * WINDOW, channels), height, width)
-        x = x + (mixed.roll((half, half), (1, 2)) if half else mixed)
+        x = x + in_windows(self._attend, self.norm1(x), self.shift)
         return x + self.ffn(self.norm2(x))
+
+    def _attend(self, cut: Tensor) -> Tensor:
+        return self.attn(cut.view(-1, WINDOW, WINDOW, cut.shape[-1])).view(cut.shape)
 
 
 class SpectrumExchange(nn.Module):
@@ -123,8 +120,7 @@ class SpectrumExchange(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.post = nn.Conv2d(2 * dim, dim, 1)
-        self.mid = nn.Conv2d(dim, dim, 3, padding=1, groups=dim)
+        self.post, self.mid = Point(2 * dim, dim, bias=True), spread(dim, bias=True)
 
     def forward(self, x: Tensor, amplitudes: Tensor, phases: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to the same."""
@@ -134,84 +130,40 @@ class SpectrumExchange(nn.Module):
             wide = torch.promote_types(x.dtype, torch.float32)
             amplitude = torch.fft.rfft2(amplitudes.to(wide), dim=(1, 2)).abs()
             angle = torch.fft.rfft2(phases.to(wide), dim=(1, 2)).angle()
+            weight, bias = self.mid.weight.to(wide), cast(Tensor, self.mid.bias).to(wide)
             angle = F.conv2d(
-                angle.permute(0, 3, 1, 2),
-                self.mid.weight.to(wide),
-                None if self.mid.bias is None else self.mid.bias.to(wide),
-                padding=1,
-                groups=x.shape[-1],
+                angle.permute(0, 3, 1, 2), weight, bias, padding=1, groups=x.shape[-1]
             ).permute(0, 2, 3, 1)
             spectrum = torch.complex(amplitude * angle.cos(), amplitude * angle.sin())
             recombined = torch.fft.irfft2(spectrum, s=size, dim=(1, 2))
-        return mix(self.post, recombined.to(x.dtype), x)
+        return self.post(recombined.to(x.dtype), x)
 
 
-class Level(nn.Module):
-    """A block, after the exchange with the stage before, and before the halving."""
+def encoder(dim: int, scales: int, exchanging: bool) -> nn.ModuleDict:
+    """Return the layers of each scale, half as fine as the one before; the last only has a block.
 
-    def __init__(self, dim: int, moved: bool, exchanging: bool, halving: bool) -> None:
-        super().__init__()
-        self.block = WindowBlock(dim, moved)
+    A block comes after the exchange with the stage before, where there is one.
+    """
+    levels = []
+    for i in range(scales - 1):
+        level: dict[str, nn.Module] = {"block": WindowBlock(dim << i, bool(i % 2))}
         if exchanging:
-            self.stage_int = SpectrumExchange(dim)
-        if halving:
-            self.downsample = nn.Conv2d(dim, 2 * dim, 4, stride=2, padding=1, bias=False)
+            level["stage_int"] = SpectrumExchange(dim << i)
+        level["downsample"] = HALVE(dim << i, dim << i + 1)
+        levels.append(nn.ModuleDict(level))
+    # The coarsest level counts one more than its place, as in the published code.
+    coarsest = WindowBlock(dim << scales - 1, bool(scales % 2))
+    return nn.ModuleDict({"body": nn.ModuleList([*levels, nn.ModuleDict({"block": coarsest})])})
 
 
-class Encoder(nn.Module):
-    """Levels, each half as fine as the one before; the last only has a block."""
-
-    def __init__(self, dim: int, scales: int, exchanging: bool) -> None:
-        super().__init__()
-        self.exchanging = exchanging
-        # The coarsest level counts one more than its place, as in the published code.
-        self.body = nn.ModuleList(
-            Level(dim << i, bool(i % 2), exchanging, halving=True) for i in range(scales - 1)
-        )
-        self.body.append(Level(dim << (scales - 1), bool(scales % 2), False, halving=False))
-
-    def forward(self, x: Tensor, features: Features | None) -> tuple[list[Tensor], Tensor]:
-        """Return what enters each scale but the coarsest, and what leaves that."""
-        entered = []
-        *levels, coarsest = cast("list[Level]", list(self.body))
-        for i, level in enumerate(levels):
-            entered.append(x)
-            if self.exchanging and features is not None:
-                x = level.stage_int(x, features[0][i], features[1][i])
-            x = convolve(level.downsample, level.block(x))
-        return entered, coarsest.block(x)
-
-
-class UpLevel(nn.Module):
-    """Double the resolution, mix with what entered that scale, and apply a block."""
-
-    def __init__(self, dim: int, moved: bool) -> None:
-        super().__init__()
-        self.up = nn.ConvTranspose2d(2 * dim, dim, kernel_size=2, stride=2)
-        self.conv = nn.Conv2d(2 * dim, dim, 1, bias=False)
-        self.conv_block = Level(dim, moved, exchanging=False, halving=False)
-
-    def forward(self, x: Tensor, bridge: Tensor) -> Tensor:
-        """Return `(B, 2H, 2W, c/2)`."""
-        return cast(Tensor, self.conv_block.block(mix(self.conv, convolve(self.up, x), bridge)))
-
-
-class Decoder(nn.Module):
-    """From the coarsest scale to the finest."""
-
-    def __init__(self, dim: int, scales: int) -> None:
-        super().__init__()
-        self.body = nn.ModuleList(
-            UpLevel(dim << (i - 1), bool(i % 2)) for i in range(scales - 1, 0, -1)
-        )
-
-    def forward(self, x: Tensor, bridges: list[Tensor]) -> list[Tensor]:
-        """Return what leaves each scale, the finest first."""
-        left: list[Tensor] = []
-        for up, bridge in zip(self.body, reversed(bridges), strict=True):
-            x = up(x, bridge)
-            left.insert(0, x)
-        return left
+def decoder(dim: int, scales: int) -> nn.ModuleDict:
+    """Return what doubles the resolution, mixes with what entered that scale, and a block."""
+    levels = []
+    for i in reversed(range(scales - 1)):
+        up, conv = Double(dim << i + 1, dim << i), Point(dim << i + 1, dim << i)
+        block = nn.ModuleDict({"block": WindowBlock(dim << i, bool((i + 1) % 2))})
+        levels.append(nn.ModuleDict({"up": up, "conv": conv, "conv_block": block}))
+    return nn.ModuleDict({"body": nn.ModuleList(levels)})
 
 
 class Stage(nn.Module):
@@ -224,33 +176,43 @@ class Stage(nn.Module):
 
     def __init__(self, bands: int, scales: int) -> None:
         super().__init__()
-        self.stage_encoder = Encoder(bands, scales, exchanging=True)
-        self.stage_decoder = Decoder(bands, scales)
+        self.stage_encoder = encoder(bands, scales, exchanging=True)
+        self.stage_decoder = decoder(bands, scales)
         self.gdm = StepSize(bands)
 
     def forward(self, x: Tensor, features: Features | None) -> tuple[Tensor, Features]:
         """Denoise `(B, C, H, W)`, with the features of the stage before; return its own."""
-        return restore(x, features, self.stage_encoder, self.stage_decoder)
+        return restore(x, features, self.stage_encoder["body"], self.stage_decoder["body"])
 
 
 def restore(
     x: Tensor,
     features: Features | None,
-    encoder: Encoder,
-    decoder: Decoder,
+    downwards: Any,
+    upwards: Any,
     shallow: nn.Module | None = None,
 ) -> tuple[Tensor, Features]:
     """Denoise `(B, C, H, W)` of any height and width; return the features of this stage too."""
     height, width = x.shape[-2:]
-    rows = pad_to_multiple(x, WINDOW << (len(encoder.body) - 1), "mirror")
+    rows = pad_to_multiple(x, WINDOW << (len(downwards) - 1), "mirror")
     padded = rows.permute(0, 2, 3, 1).contiguous()
-    first = padded
+    x = padded
     if shallow is not None:
         # On rows a convolution rounds a quarter less than on channels. That matters to phases near
         # ±π: one that ends up on the other side is seen in all pixels.
-        first = shallow(rows.contiguous()).permute(0, 2, 3, 1).contiguous()
-    entered, coarsest = encoder(first, features)
-    left = decoder(coarsest, entered)
+        x = shallow(rows.contiguous()).permute(0, 2, 3, 1).contiguous()
+    *levels, coarsest = downwards
+    entered: list[Tensor] = []
+    left: list[Tensor] = []
+    for i, level in enumerate(levels):
+        entered.append(x)
+        if "stage_int" in level and features is not None:
+            x = level["stage_int"](x, features[0][i], features[1][i])
+        x = level["downsample"](level["block"](x))
+    x = coarsest["block"](x)
+    for level, bridge in zip(upwards, reversed(entered), strict=True):
+        x = level["conv_block"]["block"](level["conv"](level["up"](x), bridge))
+        left.insert(0, x)
     cube = (left[0] + padded).permute(0, 3, 1, 2)
     return cube[..., :height, :width], (entered, left)
 
@@ -265,10 +227,8 @@ class PADUT(Unrolled):
         v = x + r_i ⊙ Aᵀ(AAᵀ)⁺(y − Ax),   x ← D_i(v)
 
     Args:
-        bands: number C of bands.
-        stages: number of iterations.
+        bands, stages, checkpointing: see `Unrolled`.
         scales: resolutions of a stage's U-Net, each half of the one before.
-        checkpointing: spend time to save memory in training, see `Unrolled`.
 
     Raises:
         ValueError: a count below 1.
@@ -285,8 +245,8 @@ class PADUT(Unrolled):
         self.shallow_feat = nn.Conv2d(bands, bands, 3, padding=1)
         self.stage_model = nn.ModuleList(Stage(bands, scales) for _ in range(stages - 1))
         self.fution = nn.Conv2d(2 * bands, bands, 1)
-        self.stage1_encoder = Encoder(bands, scales, exchanging=False)
-        self.stage1_decoder = Decoder(bands, scales)
+        self.stage1_encoder = encoder(bands, scales, exchanging=False)
+        self.stage1_decoder = decoder(bands, scales)
         self.gdm = StepSize(bands)
 
     def recover(self, y: Tensor, system: Camera) -> Tensor:
@@ -297,8 +257,8 @@ class PADUT(Unrolled):
         state = algorithm.init(y, wide, roll_bands(moved, [-shift for shift in shifts]))
         first = partial(
             restore,
-            encoder=self.stage1_encoder,
-            decoder=self.stage1_decoder,
+            downwards=self.stage1_encoder["body"],
+            upwards=self.stage1_decoder["body"],
             shallow=self.shallow_feat,
         )
         denoisers, step_sizes = [first, *self.stage_model], [self.gdm]

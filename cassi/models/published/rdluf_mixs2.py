@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from functools import partial
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -12,14 +13,16 @@ from torch import Tensor, nn
 from cassi.models.attention import ChannelAttention
 from cassi.models.grid import Camera, Sensing, moved_masks, offsets, roll_bands
 from cassi.models.layers import (
+    CONV3,
     GatedFeedForward,
+    OnImages,
     PixelNorm,
-    Resampling,
+    Point,
     Residuals,
-    convolve,
     in_order,
-    mix,
+    on_images,
     pad_to_multiple,
+    spread,
     spread_pixels,
 )
 from cassi.models.network import Unrolled
@@ -36,40 +39,36 @@ class Inception(nn.Module):
     def __init__(self, dim: int) -> None:
         super().__init__()
         quarter, sixth = dim // 4, dim // 6
-        self.branch0 = Activated(dim, quarter)
+        self.branch0 = activated(dim, quarter)
         self.branch1 = nn.Sequential(
-            Activated(dim, sixth), Activated(sixth, sixth, 3), Activated(sixth, quarter)
+            activated(dim, sixth), activated(sixth, sixth, 3), activated(sixth, quarter)
         )
         self.branch2 = nn.Sequential(
-            Activated(dim, sixth),
-            Activated(sixth, sixth, 3),
-            Activated(sixth, quarter),
-            Activated(quarter, quarter, 3),
-            Activated(quarter, quarter),
+            activated(dim, sixth),
+            activated(sixth, sixth, 3),
+            activated(sixth, quarter),
+            activated(quarter, quarter, 3),
+            activated(quarter, quarter),
         )
-        mean = nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False)
-        self.branch3 = nn.Sequential(mean, Activated(dim, quarter))
+        mean = OnImages(nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False))
+        self.branch3 = nn.Sequential(mean, activated(dim, quarter))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to the same."""
-        mean, last = self.branch3
-        branches = (self.branch0, self.branch1, self.branch2)
-        parts = [cast(Tensor, branch(x)) for branch in branches]
-        return torch.cat((*parts, last(convolve(mean, x))), -1)
+        branches = (self.branch0, self.branch1, self.branch2, self.branch3)
+        return torch.cat([branch(x) for branch in branches], -1)
 
 
-class Activated(nn.Module):
-    """GELU of a convolution: 1×1, or depthwise where it is larger."""
+def activated(inputs: int, outputs: int, size: int = 1) -> nn.Sequential:
+    """Return a convolution and GELU: 1×1, or depthwise where it is larger."""
+    conv = Point(inputs, outputs) if size == 1 else spread(inputs, size)
+    return in_order(conv=conv, act=nn.GELU())
 
-    def __init__(self, inputs: int, outputs: int, size: int = 1) -> None:
-        super().__init__()
-        groups = 1 if size == 1 else inputs
-        self.conv = nn.Conv2d(inputs, outputs, size, padding=size // 2, groups=groups, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to `(B, H, W, c')`."""
-        mixed = mix(self.conv, x) if self.conv.kernel_size == (1, 1) else convolve(self.conv, x)
-        return F.gelu(mixed)
+def channel_weights(inputs: int, width: int, outputs: int) -> nn.Sequential:
+    """Return what weights channels in [0, 1] by their means over the image."""
+    inner = (Point(inputs, width), PixelNorm(width, centred=False), nn.GELU())
+    return nn.Sequential(*inner, Point(width, outputs), nn.Sigmoid())
 
 
 class MixBlock(nn.Module):
@@ -81,26 +80,18 @@ class MixBlock(nn.Module):
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         self.spatial_branch = in_order(norm=PixelNorm(dim, centred=False), inception=Inception(dim))
-        self.spatial_conv = nn.Conv2d(dim, dim, 1, bias=False)
-        self.spatial_interaction = nn.Conv2d(dim, 1, 1, bias=False)
+        self.spatial_conv, self.spatial_interaction = Point(dim, dim), Point(dim, 1)
         self.spectral_branch = ChannelAttention(dim, heads, norm=True)
-        self.spectral_interaction = nn.Sequential(
-            nn.Conv2d(dim, dim // 8, 1, bias=False),
-            PixelNorm(dim // 8, centred=False),
-            nn.GELU(),
-            nn.Conv2d(dim // 8, dim, 1, bias=False),
-        )
+        self.spectral_interaction = channel_weights(dim, dim // 8, dim)
         self.ffn = Residuals(module=GatedFeedForward(dim, norm=True))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to the same."""
         spatial = self.spatial_branch(x)
-        spectral = self.spectral_branch(x, mix(self.spatial_interaction, spatial))
-        narrow, norm, act, widen = self.spectral_interaction
-        weights = mix(narrow, spectral.mean((1, 2), keepdim=True))
-        weights = torch.sigmoid(mix(widen, act(norm(weights))))
-        spatial = mix(self.spatial_conv, F.gelu(spatial) * weights)
-        return cast(Tensor, self.ffn(2 * x + spatial + spectral))
+        spectral = self.spectral_branch(x, self.spatial_interaction(spatial))
+        weights = self.spectral_interaction(spectral.mean((1, 2), keepdim=True))
+        spatial = self.spatial_conv(F.gelu(spatial) * weights)
+        return self.ffn(2 * x + spatial + spectral)
 
 
 class StageInteraction(nn.Module):
@@ -108,15 +99,13 @@ class StageInteraction(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.st_inter_enc = nn.Conv2d(dim, dim, 1, bias=False)
-        self.st_inter_dec = nn.Conv2d(dim, dim, 1, bias=False)
-        self.phi = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, bias=False)
-        self.gamma = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, bias=False)
+        self.st_inter_enc, self.st_inter_dec = Point(dim, dim), Point(dim, dim)
+        self.phi, self.gamma = spread(dim), spread(dim)
 
     def forward(self, x: Tensor, encoded: Tensor, decoded: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to the same."""
-        skip = F.gelu(mix(self.st_inter_enc, encoded) + mix(self.st_inter_dec, decoded))
-        return torch.addcmul(convolve(self.gamma, skip), torch.sigmoid(convolve(self.phi, skip)), x)
+        skip = F.gelu(self.st_inter_enc(encoded) + self.st_inter_dec(decoded))
+        return torch.addcmul(self.gamma(skip), torch.sigmoid(self.phi(skip)), x)
 
 
 class BlockInteraction(nn.Module):
@@ -124,39 +113,31 @@ class BlockInteraction(nn.Module):
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.conv = nn.Sequential(
-            nn.Conv2d(inputs, outputs, 1, bias=False),
-            nn.GELU(),
-            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
-        )
+        point = Point(inputs, outputs)
+        self.conv = nn.Sequential(point, nn.GELU(), CONV3(outputs, outputs))
 
     def forward(self, *images: Tensor) -> Tensor:
         """Map images `(B, H, W, c)` of one size to `(B, H, W, c')`."""
-        return convolve(self.conv[2], F.gelu(mix(self.conv[0], *images)))
+        return self.conv[1:](self.conv[0](*images))
 
 
-def rescaled(name: str, inputs: int, outputs: int, factor: float) -> Resampling:
-    """Return a bilinear scaling and a 3×3 convolution."""
-    scaling = nn.Upsample(scale_factor=factor, mode="bilinear", align_corners=False)
-    return Resampling(name, scaling, nn.Conv2d(inputs, outputs, 3, padding=1, bias=False))
+def rescaled(name: str, inputs: int, outputs: int, factor: float) -> nn.Sequential:
+    """Return a bilinear scaling and a 3×3 convolution, under a name among the weights."""
+    scaling = OnImages(nn.Upsample(scale_factor=factor, mode="bilinear", align_corners=False))
+    return in_order(**{name: nn.Sequential(scaling, CONV3(inputs, outputs))})
 
 
 def rescale(x: Tensor, factor: float) -> Tensor:
     """Scale images `(B, H, W, c)` bilinearly."""
-    images = F.interpolate(x.permute(0, 3, 1, 2), scale_factor=factor, mode="bilinear")
-    return images.permute(0, 2, 3, 1)
+    return on_images(partial(F.interpolate, scale_factor=factor, mode="bilinear"), x)
 
 
 SCALES = 3
 MULTIPLE = 2**SCALES
 
 
-class Features(NamedTuple):
-    """What a stage leaves to the next."""
-
-    encoded: tuple[Tensor, Tensor]
-    coarsest: Tensor
-    decoded: tuple[Tensor, Tensor]
+Features = tuple[tuple[Tensor, Tensor], ...]
+"""What a stage leaves to the next of each scale, the finest first: encoded, decoded."""
 
 
 class StageTransformer(nn.Module):
@@ -185,21 +166,19 @@ class StageTransformer(nn.Module):
         first: bool,
     ) -> None:
         super().__init__()
-        self.embedding = nn.Conv2d(bands, dim, 1, bias=False)
+        self.embedding = Point(bands, dim)
         self.Encoder = nn.ModuleList(block(i) for i in (0, 1))
         self.BottleNeck = block(2)
         self.Decoder = nn.ModuleList(block(i) for i in (1, 0))
         self.BlockInteractions = nn.ModuleList(BlockInteraction(7 * dim, dim << i) for i in (0, 1))
         self.Downs = nn.ModuleList(down(dim << i) for i in (0, 1))
         self.Ups = nn.ModuleList(up(dim << i) for i in (2, 1))
-        self.fusions = nn.ModuleList(
-            nn.Conv2d(dim << i + 1, dim << i, 3, padding=1, bias=False) for i in (1, 0)
-        )
+        self.fusions = nn.ModuleList(CONV3(dim << i + 1, dim << i) for i in (1, 0))
         self.stage_interactions = nn.ModuleList(StageInteraction(dim << i) for i in (0, 1, 2, 1, 0))
         if first:
             # Without a gradient they would stop distributed training.
             self.stage_interactions.requires_grad_(False)
-        self.mapping = nn.Conv2d(dim, bands, 1, bias=False)
+        self.mapping = Point(dim, bands)
 
     def forward(
         self, x: Tensor, before: Features | None, told: tuple[Tensor, ...] = ()
@@ -214,7 +193,7 @@ class StageTransformer(nn.Module):
         height, width = x.shape[-2:]
         padded = pad_to_multiple(x, MULTIPLE, "mirror").permute(0, 2, 3, 1).contiguous()
         at = [told[i : i + 1] for i in range(SCALES)]
-        fine = mix(self.embedding, padded)
+        fine = self.embedding(padded)
         fine = self._listen(0, self.Encoder[0](fine, *at[0]), before)
         middle = self._listen(1, self.Encoder[1](self.Downs[0](fine), *at[1]), before)
         coarse = self._listen(2, self.BottleNeck(self.Downs[1](middle), *at[2]), before)
@@ -223,23 +202,18 @@ class StageTransformer(nn.Module):
             self.BlockInteractions[0](fine, rescale(middle, 2), rescale(of_coarse, 2)),
             self.BlockInteractions[1](rescale(fine, 0.5), middle, of_coarse),
         )
-        middle = convolve(self.fusions[0], torch.cat((self.Ups[0](coarse), encoded[1]), -1))
+        middle = self.fusions[0](self.Ups[0](coarse), encoded[1])
         middle = self._listen(3, self.Decoder[0](middle, *at[1]), before)
-        fine = convolve(self.fusions[1], torch.cat((self.Ups[1](middle), encoded[0]), -1))
+        fine = self.fusions[1](self.Ups[1](middle), encoded[0])
         fine = self._listen(4, self.Decoder[1](fine, *at[0]), before)
-        cube = (mix(self.mapping, fine) + padded).permute(0, 3, 1, 2)
-        return cube[..., :height, :width], Features(encoded, coarse, (fine, middle))
+        cube = (self.mapping(fine) + padded).permute(0, 3, 1, 2)
+        left = (encoded[0], fine), (encoded[1], middle), (coarse, coarse)
+        return cube[..., :height, :width], left
 
     def _listen(self, place: int, x: Tensor, before: Features | None) -> Tensor:
         if before is None:
             return x
-        scale = (0, 1, 2, 1, 0)[place]
-        pair = (
-            (before.coarsest, before.coarsest)
-            if scale == SCALES - 1
-            else (before.encoded[scale], before.decoded[scale])
-        )
-        return cast(Tensor, self.stage_interactions[place](x, *pair))
+        return self.stage_interactions[place](x, *before[(0, 1, 2, 1, 0)[place]])
 
 
 class MixTransformer(StageTransformer):
@@ -260,23 +234,27 @@ class MixTransformer(StageTransformer):
         )
 
 
-class LearnedDescent(nn.Module):
-    """A gradient step with a sensing matrix corrected by what y and the masks tell.
+class LearnedMatrix(nn.Module):
+    """A sensing matrix corrected by what y and the masks tell, Φ + DL(y, Φ)."""
 
-        Φ ← Φ + DL(y, Φ),   v = x + r·Φᵀ(y − Φx)
+    def __init__(self, bands: int) -> None:
+        super().__init__()
+        self.DL = nn.Sequential(spread_pixels(bands + 1, bands), spread_pixels(bands, bands))
+
+    def matrix(self, y: Tensor, masks: Tensor) -> Tensor:
+        """Return Φ `(B, C, H, W')` of y `(B, 1, H, W')` and masks `(1|B, C, H, W')`."""
+        return self.DL(torch.cat((y, masks.expand(len(y), -1, -1, -1)), 1)) + masks
+
+
+class LearnedDescent(LearnedMatrix):
+    """A gradient step with a learned matrix: v = x + r·Φᵀ(y − Φx).
 
     Source: Dong et al., CVPR 2023, section 3.2.
     """
 
     def __init__(self, bands: int) -> None:
-        super().__init__()
+        super().__init__(bands)
         self.r = nn.Parameter(torch.tensor([0.5]))
-        self.DL = nn.Sequential(spread_pixels(bands + 1, bands), spread_pixels(bands, bands))
-
-    def matrix(self, y: Tensor, masks: Tensor) -> Tensor:
-        """Return Φ `(B, C, H, W')` of y `(B, 1, H, W')` and masks `(1|B, C, H, W')`."""
-        correction = self.DL(torch.cat((y, masks.expand(len(y), -1, -1, -1)), 1))
-        return cast(Tensor, correction + masks)
 
     def forward(self, x: Tensor, y: Tensor, matrix: Tensor, scale: float) -> Tensor:
         """Step: x `(B, C, H, W')` → v, the bands of both where they fall."""
@@ -334,7 +312,6 @@ class RDLUFMixS2(SharedStages):
         bands: number C of bands.
         stages: number of iterations, at least 2.
         shared: whether all stages but the first and the last are one.
-        checkpointing: spend time to save memory in training, see `Unrolled`.
 
     Raises:
         ValueError: a count below 1, or one stage only.

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.grid import Camera, Wide, mix_measurement, moved_masks, offsets, roll_bands
 from cassi.models.layers import (
+    CONV3,
+    LayerNorm,
+    Point,
     PreNorm,
-    check_counts,
-    convolve,
+    UNet,
     draw_narrow,
     in_order,
-    mix,
-    normalize,
-    pad_to_multiple,
+    level_plane,
+    padded,
+    spread,
 )
 from cassi.models.network import Unrolled
 from cassi.models.published.dauhst import ParameterNet
@@ -28,11 +29,6 @@ SCALES = 3
 """Resolutions of a denoiser, each half of the one before."""
 MULTIPLE = 16
 """Of rows and columns, as the published weights were trained."""
-
-
-def channel_norm(dim: int) -> nn.LayerNorm:
-    """Return the norm of the channels of each pixel, about their mean."""
-    return nn.LayerNorm(dim, eps=1e-6)
 
 
 class ConvolutionalModulation(nn.Module):
@@ -46,37 +42,25 @@ class ConvolutionalModulation(nn.Module):
 
     def __init__(self, dim: int, kernel: int = 7) -> None:
         super().__init__()
-        self.norm = channel_norm(dim)
-        spread = nn.Conv2d(dim, dim, kernel, padding=kernel // 2, groups=dim)
-        self.a = nn.Sequential(nn.Conv2d(dim, dim, 1), nn.GELU(), spread)
-        self.v = nn.Conv2d(dim, dim, 1)
-        self.proj = nn.Conv2d(dim, dim, 1)
+        self.norm = LayerNorm(dim, eps=1e-6)
+        wide = spread(dim, kernel, bias=True)
+        self.a = nn.Sequential(Point(dim, dim, bias=True), nn.GELU(), wide)
+        self.v, self.proj = Point(dim, dim, bias=True), Point(dim, dim, bias=True)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to the same."""
-        x = normalize(self.norm, x)
-        weights = convolve(self.a[2], F.gelu(mix(self.a[0], x)))
-        return mix(self.proj, weights * mix(self.v, x))
+        x = self.norm(x)
+        return self.proj(self.a(x) * self.v(x))
 
 
-class SpreadFeedForward(nn.Module):
-    """1×1, 3×3 depthwise and 1×1 convolution, with GELU after the first two.
-
-    Args:
-        factor: channels inside, in units of `dim`.
-    """
-
-    def __init__(self, dim: int, factor: int = 4) -> None:
-        super().__init__()
-        inner = factor * dim
-        self.fc = nn.Sequential(nn.Conv2d(dim, inner, 1, bias=False))
-        self.dwconv = nn.Sequential(nn.Conv2d(inner, inner, 3, padding=1, groups=inner, bias=False))
-        self.ffn = nn.Conv2d(inner, dim, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, H, W, c)` to the same."""
-        inside = F.gelu(convolve(self.dwconv, F.gelu(mix(self.fc[0], x))))
-        return mix(self.ffn, inside)
+def spread_feed_forward(dim: int, factor: int = 4) -> nn.Sequential:
+    """Return 1×1, 3×3 depthwise and 1×1 convolution, with GELU after the first two."""
+    inner = factor * dim
+    return in_order(
+        fc=nn.Sequential(Point(dim, inner), nn.GELU()),
+        dwconv=nn.Sequential(spread(inner), nn.GELU()),
+        ffn=Point(inner, dim, bias=True),
+    )
 
 
 class ConvolutionalAttentionBlock(nn.Module):
@@ -89,7 +73,7 @@ class ConvolutionalAttentionBlock(nn.Module):
     def __init__(self, dim: int, drop: float) -> None:
         super().__init__()
         self.attn = ConvolutionalModulation(dim)
-        self.dwffn = PreNorm(channel_norm(dim), SpreadFeedForward(dim))
+        self.dwffn = PreNorm(LayerNorm(dim, eps=1e-6), spread_feed_forward(dim))
         self.drop = drop
 
     def forward(self, x: Tensor) -> Tensor:
@@ -111,7 +95,7 @@ def blocks(dim: int, count: int, drop: float) -> nn.Sequential:
     return in_order(blocks=nn.Sequential(*row))
 
 
-class ConvolutionalTransformer(nn.Module):
+class ConvolutionalTransformer(UNet):
     """A U-Net of convolutional attention, told the noise level by one more channel.
 
     Any height and width: reflected to a multiple of 16, and cropped.
@@ -125,37 +109,24 @@ class ConvolutionalTransformer(nn.Module):
 
     def __init__(self, bands: int, drop: float, drop_bottom: float) -> None:
         super().__init__()
-        widths = [bands << scale for scale in range(SCALES)]
-        self.embedding = nn.Sequential(nn.Conv2d(bands + 1, bands, 3, padding=1, bias=False))
-        self.encoder_layers = nn.ModuleList()
-        for width in widths[:-1]:
-            down = nn.Conv2d(width, 2 * width, 4, stride=2, padding=1, bias=False)
-            self.encoder_layers.append(nn.ModuleList([blocks(width, 1, drop), down]))
-        self.bottleneck = blocks(widths[-1], 3, drop_bottom)
-        self.decoder_layers = nn.ModuleList()
-        for width in reversed(widths[:-1]):
-            up = nn.ConvTranspose2d(2 * width, width, 2, 2)
-            fuse = nn.Conv2d(2 * width, width, 1, bias=False)
-            self.decoder_layers.append(nn.ModuleList([up, fuse, blocks(width, 1, drop)]))
-        self.mapping = nn.Sequential(nn.Conv2d(bands, bands, 3, padding=1, bias=False))
+
+        def block(scale: int) -> nn.Sequential:
+            count, most = (3, drop_bottom) if scale == SCALES - 1 else (1, drop)
+            return blocks(bands << scale, count, most)
+
+        def edge(inputs: int, outputs: int) -> nn.Sequential:
+            return nn.Sequential(CONV3(inputs, outputs))
+
+        self.build(bands, SCALES - 1, block, bands + 1, edge)
         draw_narrow(self, nn.Linear)
 
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
         """Denoise `(B, C, H, W)`; sigma `(B, 1, 1, 1)` is the noise level of each sample."""
-        height, width = x.shape[-2:]
-        padded = pad_to_multiple(x, MULTIPLE, "mirror").permute(0, 2, 3, 1)
-        plane = sigma.to(x.dtype).expand(-1, *padded.shape[1:3], -1)
-        features = convolve(self.embedding, torch.cat((padded, plane), -1))
-        kept = []
-        for row, down in (cast(nn.ModuleList, group) for group in self.encoder_layers):
-            features = row(features)
-            kept.append(features)
-            features = convolve(down, features)
-        features = self.bottleneck(features)
-        for up, fuse, row in (cast(nn.ModuleList, group) for group in self.decoder_layers):
-            features = row(mix(fuse, convolve(up, features), kept.pop()))
-        cube = (convolve(self.mapping, features) + padded).permute(0, 3, 1, 2)
-        return cube[..., :height, :width]
+
+        def restore(z: Tensor) -> Tensor:
+            return self.pass_through(torch.cat((z, level_plane(sigma, z)), -1))
+
+        return padded(restore, x, MULTIPLE)
 
 
 @register("saunet_1stg", stages=1)
@@ -173,12 +144,10 @@ class SAUNet(Unrolled):
     α and β of every stage are estimated from y and the mask.
 
     Args:
-        bands: number C of bands.
-        stages: number of iterations.
+        bands, stages, checkpointing: see `Unrolled`.
         drop: probability that a sample of a training passes by a branch of a denoiser.
         drop_bottom: the same at the lowest resolution, reached at its last block. Published for 1,
             2, 3, 5, 9, 13 stages: drop 0, .1, .1, .1, 0, .1, drop_bottom 0, .1, .2, .2, .3, .2.
-        checkpointing: spend time to save memory in training, see `Unrolled`.
 
     Raises:
         ValueError: a count below 1, or a probability outside of [0, 1).
@@ -196,7 +165,6 @@ class SAUNet(Unrolled):
         checkpointing: bool = False,
     ) -> None:
         super().__init__(bands, stages, checkpointing)
-        check_counts("SAUNet", stages=stages)
         for name, probability in (("drop", drop), ("drop_bottom", drop_bottom)):
             if not 0 <= probability < 1:
                 raise ValueError(

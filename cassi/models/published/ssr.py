@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.models.attention import WINDOW, from_windows, to_windows
+from cassi.models.attention import WINDOW, in_windows
 from cassi.models.grid import Camera, band_masks, initial_cube
 from cassi.models.layers import (
-    FeedForward,
+    Conv,
+    Double,
+    InstanceNorm,
+    LayerNorm,
+    Point,
     PreNorm,
     Residuals,
-    convolve,
     draw_narrow,
-    mix,
+    feed_forward,
+    on_pixels,
     pad_to_multiple,
+    padded,
     pool_rectified,
     pooled_mlp,
+    spread,
+    u_net,
 )
 from cassi.models.network import Staged
 from cassi.models.registry import register
@@ -43,19 +51,18 @@ class WindowedChannelAttention(nn.Module):
     def __init__(self, dim: int, scale: int) -> None:
         super().__init__()
         self.scale = scale**-0.5
-        self.to_qkv = nn.Conv2d(dim, 3 * dim, 1, bias=False)
-        self.to_out = nn.Conv2d(dim, dim, 1)
+        self.to_qkv, self.to_out = Point(dim, 3 * dim), Point(dim, dim, bias=True)
         draw_narrow(self, nn.Conv2d)
 
     def forward(self, x: Tensor) -> Tensor:
         """Attend: `(B, H, W, c)` → the same, H and W multiples of 8."""
-        height, width = x.shape[1:3]
-        cut = to_windows(x)
+        return self.to_out(in_windows(self._attend, x))
+
+    def _attend(self, cut: Tensor) -> Tensor:
         tokens = cut.flatten(0, 1)  # (n, pixels, c)
         q, k, v = (F.linear(tokens, weight) for weight in self.to_qkv.weight.flatten(1).chunk(3))
         scores = (q.mT * self.scale) @ k  # (n, c, c)
-        out = v @ scores.softmax(-1).mT.to(v.dtype)
-        return mix(self.to_out, from_windows(out.view(cut.shape), height, width))
+        return (v @ scores.softmax(-1).mT.to(v.dtype)).view(cut.shape)
 
 
 class Modulation(nn.Module):
@@ -69,18 +76,13 @@ class Modulation(nn.Module):
 
     def __init__(self, dim: int, kernel: int = 11) -> None:
         super().__init__()
-        self.to_a = nn.Sequential(
-            nn.Conv2d(dim, dim, 1, bias=False),
-            nn.Conv2d(dim, dim, kernel, padding=kernel // 2, groups=dim, bias=False),
-        )
-        self.to_v = nn.Conv2d(dim, dim, 1, bias=False)
-        self.to_out = nn.Conv2d(dim, dim, 1)
+        self.to_a = nn.Sequential(Point(dim, dim), spread(dim, kernel))
+        self.to_v, self.to_out = Point(dim, dim), Point(dim, dim, bias=True)
         draw_narrow(self, nn.Conv2d)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to the same."""
-        point, spread = self.to_a
-        return mix(self.to_out, convolve(spread, mix(point, x)) * mix(self.to_v, x))
+        return self.to_out(self.to_a(x) * self.to_v(x))
 
 
 class SpatialWeights(nn.Module):
@@ -93,29 +95,24 @@ class SpatialWeights(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(dim, dim, 1, bias=False)
-        self.Estimator = nn.Sequential(nn.Conv2d(dim, 1, 3, padding=1, bias=False), nn.GELU())
-        self.SW = nn.Sequential(
-            nn.Conv2d(dim, dim, 3, padding=1, groups=dim, bias=False), nn.Sigmoid()
-        )
-        self.out = nn.Conv2d(dim, dim, 1)
+        self.conv = Point(dim, dim)
+        self.Estimator = nn.Sequential(Conv(dim, 1, 3), nn.GELU())
+        self.SW = nn.Sequential(spread(dim), nn.Sigmoid())
+        self.out = Point(dim, dim, bias=True)
         draw_narrow(self, nn.Conv2d)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to the same."""
-        u = mix(self.conv, x)
-        weights = torch.sigmoid(convolve(self.SW[0], u))
-        return mix(self.out, weights * F.gelu(convolve(self.Estimator[0], u)))
+        u = self.conv(x)
+        return self.out(self.SW(u) * self.Estimator(u))
 
 
-class SpatialBlock(Residuals):
-    """x + modulation(x), then x + weights(x)."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__(
-            CMB=PreNorm(nn.LayerNorm(dim), Modulation(dim)),
-            SAB=PreNorm(nn.GroupNorm(dim, dim), SpatialWeights(dim)),
-        )
+def spatial_block(dim: int) -> Residuals:
+    """Return x + modulation(x), then x + weights(x)."""
+    return Residuals(
+        CMB=PreNorm(LayerNorm(dim), Modulation(dim)),
+        SAB=PreNorm(InstanceNorm(dim), SpatialWeights(dim)),
+    )
 
 
 class RectifyingUNet(nn.Module):
@@ -128,26 +125,24 @@ class RectifyingUNet(nn.Module):
     def build(self, dim: int, outputs: int, block: Callable[[int], nn.Module]) -> None:
         """Make the layers of `dim` channels at full size, with a block of so many channels each."""
         self.down1 = block(dim)
-        self.downsample1 = nn.Conv2d(dim, 2 * dim, 4, 2, 1, bias=False)
+        self.downsample1 = Conv(dim, 2 * dim, 4, 2)
         self.down2 = block(2 * dim)
-        self.downsample2 = nn.Conv2d(2 * dim, 4 * dim, 4, 2, 1, bias=False)
+        self.downsample2 = Conv(2 * dim, 4 * dim, 4, 2)
         self.bottleneck = block(4 * dim)
-        self.upsample2 = nn.ConvTranspose2d(4 * dim, 2 * dim, 2, 2)
-        self.fusion2 = nn.Conv2d(4 * dim, 2 * dim, 1, bias=False)
+        self.upsample2, self.fusion2 = Double(4 * dim, 2 * dim), Point(4 * dim, 2 * dim)
         self.up2 = block(2 * dim)
-        self.upsample1 = nn.ConvTranspose2d(2 * dim, dim, 2, 2)
-        self.fusion1 = nn.Conv2d(2 * dim, dim, 1, bias=False)
+        self.upsample1, self.fusion1 = Double(2 * dim, dim), Point(2 * dim, dim)
         self.up1 = block(dim)
-        self.out = nn.Conv2d(dim, outputs, 3, padding=1, bias=False)
+        self.out = Conv(dim, outputs, 3)
 
     def pass_through(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to `(B, H, W, outputs)`, H and W multiples of 4."""
-        fine = self.down1(x)
-        middle = self.down2(convolve(self.downsample1, fine))
-        coarse = self.bottleneck(convolve(self.downsample2, middle))
-        x = self.up2(mix(self.fusion2, convolve(self.upsample2, coarse), middle))
-        x = self.up1(mix(self.fusion1, convolve(self.upsample1, x), fine))
-        return convolve(self.out, x)
+        encoder = (self.down1, self.downsample1), (self.down2, self.downsample2)
+        second, first = (
+            (self.upsample2, self.fusion2, self.up2),
+            (self.upsample1, self.fusion1, self.up1),
+        )
+        return self.out(u_net(x, encoder, self.bottleneck, (second, first)))
 
 
 MULTIPLE = WINDOW * 2**HALVINGS
@@ -158,16 +153,16 @@ class Block(nn.Module):
 
     def __init__(self, dim: int, bands: int) -> None:
         super().__init__()
-        self.pos = nn.Conv2d(dim, dim, 5, padding=2, groups=dim)
+        self.pos = spread(dim, 5, bias=True)
         self.SARB = Residuals(
-            WSSA=PreNorm(nn.LayerNorm(dim), WindowedChannelAttention(dim, bands)),
-            FFN=PreNorm(nn.GroupNorm(dim, dim), FeedForward(dim, 4, mix)),
+            WSSA=PreNorm(LayerNorm(dim), WindowedChannelAttention(dim, bands)),
+            FFN=PreNorm(InstanceNorm(dim), feed_forward(dim, 4)),
         )
-        self.SRB = SpatialBlock(dim)
+        self.SRB = spatial_block(dim)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map `(B, H, W, c)` to the same, H and W multiples of 8."""
-        return cast(Tensor, self.SRB(self.SARB(x + convolve(self.pos, x))))
+        return self.SRB(self.SARB(x + self.pos(x)))
 
 
 class MaskEmbedding(nn.Module):
@@ -175,12 +170,11 @@ class MaskEmbedding(nn.Module):
 
     def __init__(self, bands: int) -> None:
         super().__init__()
-        self.cnn = nn.Conv2d(bands, bands, 3, padding=1, bias=False)
-        self.mask = nn.Conv2d(bands, bands, 3, padding=1, bias=False)
+        self.cnn, self.mask = Conv(bands, bands, 3), Conv(bands, bands, 3)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Embed: cube `(B, H, W, C)`, mask `(1|B, H, W, C)` → `(B, H, W, C)`."""
-        return convolve(self.cnn, x) * (1 + convolve(self.mask, mask))
+        return self.cnn(x) * (1 + self.mask(mask))
 
 
 class Rectifier(RectifyingUNet):
@@ -201,18 +195,8 @@ class Rectifier(RectifyingUNet):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Denoise: cube `(B, C, H, W)`, mask `(1|B, C, H, W)` → cube."""
-        height, width = x.shape[-2:]
-        x, mask = (pad_to_multiple(z, MULTIPLE, "mirror").permute(0, 2, 3, 1) for z in (x, mask))
-        x = self.pass_through(self.mask_embedding(x, mask)) + x
-        return x[:, :height, :width].permute(0, 3, 1, 2)
-
-
-class SpatialRefinement(SpatialBlock):
-    """A spatial block on cubes `(B, C, H, W)`."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, C, H, W)` to the same."""
-        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        optics = pad_to_multiple(mask, MULTIPLE, "mirror").permute(0, 2, 3, 1)
+        return padded(lambda z: self.pass_through(self.mask_embedding(z, optics)), x, MULTIPLE)
 
 
 class RelaxationNet(nn.Module):
@@ -226,7 +210,7 @@ class RelaxationNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `(B, outputs, 1, 1)` of cubes `(B, C, H, W)`."""
-        return cast(Tensor, self.mlp(pool_rectified(self.fusion, x))) + self.bias
+        return self.mlp(pool_rectified(self.fusion, x)) + self.bias
 
 
 @register("ssr_s", stages=3)
@@ -239,13 +223,7 @@ class SSR(Staged):
 
     R_i is a U-Net of spectral and spatial blocks, S_i one more spatial block.
 
-    Args:
-        bands: number C of bands.
-        stages: number of iterations.
-        checkpointing: spend time to save memory in training, see `Unrolled`.
-
-    Raises:
-        ValueError: a count below 1.
+    Arguments and errors are those of `Unrolled`.
 
     Source: Zhang et al., "Improving spectral snapshot reconstruction with spectral-spatial
     rectification", CVPR 2024; names of the weights as in the authors' code.
@@ -253,17 +231,17 @@ class SSR(Staged):
 
     def __init__(self, bands: int = 28, stages: int = 3, checkpointing: bool = False) -> None:
         super().__init__(bands, stages, checkpointing)
-        self.initial = nn.Conv2d(2 * bands, bands, 1)
+        self.initial = Point(2 * bands, bands, bias=True)
         self.rhos = nn.ModuleList(RelaxationNet(bands) for _ in range(stages))
         self.net_stage = nn.ModuleList(
-            part(bands) for _ in range(stages) for part in (Rectifier, SpatialRefinement)
+            part(bands) for _ in range(stages) for part in (Rectifier, spatial_block)
         )
 
     def iterates(self, y: Tensor, system: Camera) -> Iterator[Tensor]:
         """Yield the cube `(B, C, H, W)` of each stage, of y `(B, 1, H, W')`."""
         mask = band_masks(y, system).contiguous(memory_format=torch.channels_last)
         guess, pattern = (x.permute(0, 2, 3, 1) for x in (initial_cube(y, system), mask))
-        x = mix(self.initial, guess, pattern).permute(0, 3, 1, 2)
+        x = self.initial(guess, pattern).permute(0, 3, 1, 2)
         algorithm = GAP(accelerated=False)
         state = algorithm.init(y, system, x)
         for i, net in enumerate(self.rhos):
@@ -276,6 +254,6 @@ class SSR(Staged):
         def apply(projected: Tensor, rho: Tensor) -> Tensor:
             wide = projected.dtype  # of the measurement, also under autocast
             z = torch.lerp(x.to(wide), projected, rho.to(wide))
-            return self.compute(refine, self.compute(rectify, z, mask))
+            return self.compute(partial(on_pixels, refine), self.compute(rectify, z, mask))
 
         return apply

@@ -56,7 +56,7 @@ class SpatialFeatures(nn.Module):
         if features.shape[-1] != self.length:
             size = (features.shape[-2], self.length)
             features = F.interpolate(features, size, mode="bilinear", align_corners=False)
-        return cast(Tensor, self.fully(features))
+        return self.fully(features)
 
 
 class SpectralFeatures(nn.Module):
@@ -76,7 +76,7 @@ class SpectralFeatures(nn.Module):
         features = self.conv2(self.conv1(x))
         if tuple(features.shape[-2:]) != self.size:
             features = F.interpolate(features, self.size, mode="bilinear", align_corners=False)
-        return cast(Tensor, self.fully(features.flatten(2)))
+        return self.fully(features.flatten(2))
 
 
 def neighbours(count: int) -> Tensor:
@@ -167,7 +167,7 @@ class TripleAttention(nn.Module):
         joined = torch.einsum("bhij,ohi->bohj", between, weight).flatten(2)  # (B, C, heads·C)
         value = value.reshape(b, self.heads * c, h * w)
         out = (joined @ value).view(b, c, h, w) + self.aggregation.bias.view(-1, 1, 1)
-        return cast(Tensor, self.gamma * out + x)
+        return self.gamma * out + x
 
 
 def attention(query: Tensor, key: Tensor, scale: Tensor) -> Tensor:
@@ -204,7 +204,7 @@ class Res2Net(nn.Module):
         done: list[Tensor] = []
         for group, conv, norm in zip(groups, self.convs, self.bns, strict=True):
             done.append(norm(conv(done[-1] + group if done else group)).relu_())
-        return cast(Tensor, self.bn_end(self.conv_end(torch.cat((*done, last), 1))))
+        return self.bn_end(self.conv_end(torch.cat((*done, last), 1)))
 
 
 def encoder(inputs: int, outputs: int, deep: bool) -> nn.Sequential:
@@ -227,7 +227,7 @@ class Decoder(nn.Module):
 
     def forward(self, x: Tensor, passed: Tensor) -> Tensor:
         """Map `(B, inputs, H/2, W/2)` and `(B, outputs, H, W)` to `(B, outputs, H, W)`."""
-        return cast(Tensor, self.layer3(self.layer2(torch.cat((self.layer1(x), passed), 1))))
+        return self.layer3(self.layer2(torch.cat((self.layer1(x), passed), 1)))
 
 
 @register("tsa_net")
@@ -289,4 +289,4 @@ class TSANet(Network):
         d3 = self.transform3(self.tconv_up3(self.tconv_up4(bottom, e4), e3))
         d2 = self.transform2(self.tconv_up2(d3, e2))
         d1 = self.transform1(self.tconv_up1(d2, e1))
-        return cast(Tensor, self.conv_last(d1)).sigmoid()[..., :height, :width]
+        return self.conv_last(d1).sigmoid()[..., :height, :width]

@@ -1,5 +1,5 @@
 """One self-contained page to look at reconstructions with: table, pictures and spectra."""
 
-from cassi.viz.report.page import encode_scene, write_report
+from cassi.viz.report.page import encode_scene, make_report
 
-__all__ = ["encode_scene", "write_report"]
+__all__ = ["encode_scene", "make_report"]

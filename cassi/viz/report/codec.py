@@ -13,12 +13,14 @@ BYTES_PER_PIXEL = 2.6  # of a cube: 170 kB at 256×256, 55 of them in 12.5 MB of
 MOST_PIXELS = 400 * 400  # larger cubes are averaged over blocks
 
 
-def block_size(height: int, width: int) -> int:
+def block_size(height: int, width: int, most_pixels: int = MOST_PIXELS) -> int:
     """Gives the side of the blocks that a cube of this size is averaged over, 1 for none."""
-    return max(1, int(np.ceil(np.sqrt(height * width / MOST_PIXELS))))
+    return max(1, int(np.ceil(np.sqrt(height * width / most_pixels))))
 
 
-def compress(cube: np.ndarray, peak: float) -> dict[str, Any]:
+def compress(
+    cube: np.ndarray, peak: float, bytes_per_pixel: float = BYTES_PER_PIXEL
+) -> dict[str, Any]:
     """Packs a cube for a page that decodes JPEG by a canvas.
 
     With the orthonormal principal components E (C, k) of the spectra and their mean m, the cube is
@@ -35,6 +37,7 @@ def compress(cube: np.ndarray, peak: float) -> dict[str, Any]:
     Args:
         cube: (C, H, W), finite.
         peak: maximum of the scene, > 0, which the step is relative to.
+        bytes_per_pixel: limit of the planes together. Noise reaches it: the step then grows.
 
     Returns:
         What JSON holds of it: ``mean`` (C), ``basis`` (k, C), ``low`` (k), ``step`` (k) and
@@ -49,7 +52,7 @@ def compress(cube: np.ndarray, peak: float) -> dict[str, Any]:
     variance, vectors = np.linalg.eigh(gram)
     order = np.argsort(variance)[::-1]
     variance, basis = variance[order], _short(vectors[:, order].T)
-    budget = BYTES_PER_PIXEL * height * width + 4096  # headers weigh in small pictures
+    budget = bytes_per_pixel * height * width + 4096  # headers weigh in small pictures
     step = STEP * peak
     while True:
         kept = int(np.count_nonzero(variance > step**2 / 12))

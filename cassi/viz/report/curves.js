@@ -1,4 +1,4 @@
-// Spectra of all methods and the truth at one pixel, drawn by plotly.js.
+// Spectra of all methods and the truth at one mark, or of one cube at all marks, by plotly.js.
 
 // Okabe and Ito's palette for all kinds of colour vision, without its black.
 const PALETTE = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#b8a800"];
@@ -18,36 +18,72 @@ async function startPlotly() {
 const plain = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 const themed = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// Methods whose curve a click on their name has hidden, in every scene.
+// Methods and marks whose curve a click on their name has hidden, in every scene.
 const hidden = new Set();
 
-function curves(scene, pixel) {
-  const x = settings.wavelengths ?? Array.from({ length: scene.bands }, (_, b) => b + 1);
-  const truth = scene.truth?.spectrum(pixel);
-  const mode = scene.bands === 1 ? "markers" : "lines";
+const axisOf = (scene) =>
+  settings.wavelengths ?? Array.from({ length: scene.bands }, (_, b) => b + 1);
+
+function colorOf(index) {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-  const palette = dark ? ON_DARK : PALETTE;
+  return (dark ? ON_DARK : PALETTE)[index % PALETTE.length];
+}
+
+// The mean spectrum of a cube at a mark; its interval, or where it has none its spread, is shaded.
+// A region that has both has the interval as error bars.
+function curve(scene, key, mark, index) {
+  const x = axisOf(scene);
+  const { mean, spread } = mark.statistics(scene.cubes.get(key));
+  const dash = DASHES[Math.floor(index / PALETTE.length) % DASHES.length];
+  const line = { color: colorOf(index), dash, width: 2 };
+  const bars = scene.bars.get(key);
+  const error = bars && mark.error(bars);
+  const half = mark.single ? error : spread;
+  const shade = half && {
+    x: [...x, ...x.slice().reverse()],
+    y: [...mean.map((v, b) => v + half[b]), ...mean.map((v, b) => v - half[b]).reverse()],
+    mode: "lines", fill: "toself", fillcolor: `${line.color}2e`, line: { width: 0 },
+    hoverinfo: "skip", showlegend: false,
+  };
+  const trace = { x, y: mean, mode: scene.bands === 1 ? "markers" : "lines", line };
+  if (error && !mark.single) trace.error_y = { type: "data", array: error, thickness: 1, width: 2 };
+  return { shade, trace };
+}
+
+function truthCurve(scene, mark, color) {
+  const { trace } = curve(scene, TRUTH, mark, 0);
+  return { ...trace, line: { color, width: 2, dash: "dash" } };
+}
+
+// All cubes at one mark.
+function curvesOfCubes(scene, mark) {
+  const truth = scene.truth && mark.statistics(scene.truth).mean;
   const lines = scene.methods.map((method, i) => {
-    const y = scene.cubes.get(method).spectrum(pixel);
-    const r = truth && correlation(y, truth);
-    const line = {
-      color: palette[i % palette.length],
-      dash: DASHES[Math.floor(i / PALETTE.length) % DASHES.length],
-      width: 2,
-    };
-    const half = scene.bars.get(method)?.spectrum(pixel).map((value) => Math.max(0, value));
-    const shade = half && {
-      x: [...x, ...x.slice().reverse()],
-      y: [...y.map((v, b) => v + half[b]), ...y.map((v, b) => v - half[b]).reverse()],
-      mode: "lines", fill: "toself", fillcolor: `${line.color}2e`, line: { width: 0 },
-      hoverinfo: "skip", showlegend: false,
-    };
-    return { method, r, shade, trace: { x, y, mode, line, name: plain(method) } };
+    const { shade, trace } = curve(scene, method, mark, i);
+    const r = truth ? correlation(trace.y, truth) : null;
+    return { key: method, r, shade, trace: { ...trace, name: plain(method) } };
   });
   if (truth) {
-    const line = { color: themed("--ink"), width: 2, dash: "dash" };
-    lines.push({ method: TRUTH, r: null, trace: { x, y: truth, mode, line, name: "truth" } });
+    const trace = { ...truthCurve(scene, mark, themed("--ink")), name: "truth" };
+    lines.push({ key: TRUTH, r: null, trace });
   }
+  return lines;
+}
+
+// One cube at all marks, dashed the truth there, and grey what is under the pointer.
+function curvesOfMarks(scene, key, marks, live) {
+  const lines = marks.flatMap((mark, i) => {
+    const { shade, trace } = curve(scene, key, mark, i);
+    const meta = `mark ${i + 1}`;
+    const own = { key: meta, r: null, shade, trace: { ...trace, name: `${i + 1}: ${mark.words}` } };
+    if (!scene.truth || key === TRUTH) return [own];
+    const truth = { ...truthCurve(scene, mark, colorOf(i)), showlegend: false };
+    return [own, { key: meta, r: null, trace: { ...truth, name: `${i + 1}: truth` } }];
+  });
+  if (marks.some((mark) => mark === live || mark.is(live))) return lines;
+  const { trace } = curve(scene, key, live, 0);
+  const line = { color: themed("--soft"), width: 1.5 };
+  lines.push({ key: "pointer", r: null, trace: { ...trace, line, name: "pointer" } });
   return lines;
 }
 
@@ -76,22 +112,24 @@ function layout(band, small) {
 // Plotly shows and hides curves by itself, but only until they are drawn anew.
 function followHidden(element, draw) {
   element.on("plotly_restyle", () => {
-    hidden.clear();
-    for (const { meta, visible } of element.data) if (visible === "legendonly") hidden.add(meta);
+    for (const { meta, visible, showlegend } of element.data) {
+      if (showlegend === false) continue;
+      if (visible === "legendonly") hidden.add(meta);
+      else hidden.delete(meta);
+    }
     draw();
   });
 }
 
 const coefficient = (r) => r.toFixed(3).replace("-", "−");
 
-function drawSpectrum(element, scene, pixel, band) {
-  const lines = curves(scene, pixel);
-  const shades = lines.filter(({ method, shade }) => shade && !hidden.has(method));
-  const traces = lines.map(({ method, trace, r }) => ({
+function drawSpectrum(element, lines, band) {
+  const shades = lines.filter(({ key, shade }) => shade && !hidden.has(key));
+  const traces = lines.map(({ key, trace, r }) => ({
     ...trace,
-    meta: method,
-    visible: hidden.has(method) ? "legendonly" : true,
-    name: r === null || r === undefined ? trace.name : `${trace.name}  r = ${coefficient(r)}`,
+    meta: key,
+    visible: !hidden.has(key) || (trace.showlegend === false ? false : "legendonly"),
+    name: r === null ? trace.name : `${trace.name}  r = ${coefficient(r)}`,
     hovertemplate: "%{y:.4f}",
   }));
   const buttons = ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d", "pan2d"];
@@ -103,11 +141,11 @@ function drawSpectrum(element, scene, pixel, band) {
   return Plotly.react(element, all, layout(band, false), config);
 }
 
-function drawCard(element, scene, pixel, band) {
-  const lines = curves(scene, pixel).filter(({ method }) => !hidden.has(method));
+function drawCard(element, scene, mark, band) {
+  const lines = curvesOfCubes(scene, mark).filter(({ key }) => !hidden.has(key));
   const config = { responsive: true, staticPlot: true };
   const shades = lines.flatMap(({ shade }) => shade ?? []);
   Plotly.react(element, [...lines.map(({ trace }) => trace), ...shades], layout(band, true), config);
-  const known = lines.filter(({ r }) => r !== null && r !== undefined);
-  return known.map(({ method, r }) => `${method} ${coefficient(r)}`).join(", ");
+  const known = lines.filter(({ r }) => r !== null);
+  return known.map(({ key, r }) => `${key} ${coefficient(r)}`).join(", ");
 }

@@ -2,11 +2,16 @@
 
 const find = (selector) => document.querySelector(selector);
 const scenes = [...document.querySelectorAll("script.scene")].map((element) => new Scene(element));
-const state = { limit: 1, scene: 0, view: "color", band: 0, sources: [TRUTH, TRUTH], live: null, loaded: [] };
+const state = {
+  limit: 1, scene: 0, view: "color", band: 0, sources: [TRUTH, TRUTH], live: null, loaded: [],
+  other: undefined, second: null, curves: "cubes", drag: "box", draft: null,
+  zoom: { scale: 1, x: 0, y: 0 }, // the shown part begins at (x, y), shares of the picture
+};
 const panels = [...document.querySelectorAll(".panel")].map((element) => ({
   element,
   select: element.querySelector("select"),
   score: element.querySelector(".score"),
+  save: element.querySelector(".save"),
   canvas: element.querySelector("canvas"),
   marks: element.querySelector(".marks"),
 }));
@@ -17,6 +22,8 @@ const table = new Table(scenes, (index, method) => {
 });
 const current = () => scenes[state.scene];
 const label = (key) => (key === TRUTH ? "truth" : key);
+const comparison = () =>
+  new Comparison(current(), state.view, state.band, state.other, state.second);
 const wide = () => (current().cubes.size > 1 ? panels : panels.slice(0, 1));
 
 function segments(element, choices, chosen, choose) {
@@ -25,13 +32,13 @@ function segments(element, choices, chosen, choose) {
     button.textContent = text;
     button.dataset.key = key;
     button.setAttribute("aria-pressed", key === chosen);
-    button.onclick = () => {
-      for (const other of element.children) other.setAttribute("aria-pressed", other === button);
-      choose(key);
-    };
+    button.onclick = () => { press(element, key); choose(key); };
     return button;
   }));
 }
+
+const press = (element, chosen) => [...element.children].forEach((button) =>
+  button.setAttribute("aria-pressed", button.dataset.key === chosen));
 
 function option(value, text) {
   const element = document.createElement("option");
@@ -62,24 +69,50 @@ async function show(index) {
   if (keys.length === 1) state.sources[0] = keys[0];
   panels[1].element.hidden = keys.length === 1;
   find(".stage").classList.toggle("single", keys.length === 1);
-  if (!scene.truth && ["difference", "rms"].includes(state.view)) state.view = "color";
+  offerComparisons(scene, keys, wanted);
   const views = [["color", "Colour"], ["band", "Band"]];
-  if (scene.truth && scene.methods.length) {
-    views.push(["difference", "Difference"], ["rms", "Difference, all bands"]);
-  }
+  const [many, bands] = [keys.length > 1, scene.bands > 1];
+  if (many || bands) views.push(["difference", "Difference"]);
+  if (many) views.push(["rms", "Difference, all bands"]);
+  if (many || bands) views.push(["ratio", "Ratio"], ["index", "Index"]);
   if (scene.bars.size) views.push(["bars", "Uncertainty"]);
-  else if (state.view === "bars") state.view = "color";
+  if (!views.some(([view]) => view === state.view)) state.view = "color";
   find("#surer").hidden = scene.bars.size === 0;
   setLimit(Number(find("#surer input").value));
   segments(find("#view"), views, state.view, (view) => { state.view = view; drawPictures(); });
   state.band = Math.min(state.band, scene.bands - 1);
   find("#band").max = scene.bands - 1;
-  state.live = scene.marks[0] ?? 0;
+  state.live = scene.marks[0] ?? pixelAt(scene, 0, 0);
+  setZoom(1, 0, 0);
   const [height, width] = scene.full;
   const mean = scene.block > 1 ? `, shown as means of ${scene.block} × ${scene.block}` : "";
   find("#summary").textContent = `${scenes.length > 1 ? `${scenes.length} scenes · ` : ""}` +
     `${scene.bands} bands${range()} · ${height} × ${width} pixels${mean}`;
   update();
+}
+
+// What pictures can be compared with: the truth where it is known, else another cube, or another
+// band of the same.
+function offerComparisons(scene, keys, wanted) {
+  if (state.other === undefined || (state.other !== null && !keys.includes(state.other))) {
+    state.other = keys.find((key) => key !== wanted) ?? null;
+  }
+  if (keys.length === 1) state.second ??= 0;
+  if (state.second >= scene.bands) state.second = 0;
+  const others = [null, ...keys];
+  find("#other").replaceChildren(...others.map((key, i) => option(i, key === null ? "itself" : label(key))));
+  find("#other").value = others.indexOf(state.other);
+  find("#other").onchange = ({ target }) => {
+    state.other = others[target.value];
+    drawPictures();
+  };
+  const bands = Array.from({ length: scene.bands }, (_, b) => option(b, bandName(b)));
+  find("#second").replaceChildren(option("", "the same band"), ...bands);
+  find("#second").value = state.second ?? "";
+  find("#second").onchange = ({ target }) => {
+    state.second = target.value === "" ? null : Number(target.value);
+    drawPictures();
+  };
 }
 
 // The method shown first: that of the highest PSNR, or the first.
@@ -116,7 +149,7 @@ function drawPictures() {
   const { view, band } = state;
   wide().forEach(({ canvas, score }, i) => {
     const key = state.sources[i];
-    drawPicture(canvas, scene, key, view, band);
+    drawPicture(canvas, scene, key, view, band, comparison());
     hideUnsure(canvas, scene, key, view, band, state.limit);
     canvas.parentElement.style.width = `min(100%, ${(64 * scene.width) / scene.height}vh)`;
     canvas.setAttribute("role", "img");
@@ -128,7 +161,9 @@ function drawPictures() {
       .map((name) => words[name](formatMetric(name, metrics.get(name))))
       .join(" · ");
   });
-  drawScale(find("#scale"), scene, view, band);
+  drawScale(find("#scale"), scene, view, band, comparison());
+  find("#compare").hidden = !isComparison(view);
+  find("#second").parentElement.hidden = view === "rms";
   const chip = document.createElement("span");
   chip.className = "chip";
   chip.style.background = `rgb(${settings.tints[scene.bands][band].join(",")})`;
@@ -150,96 +185,218 @@ function setBand(band) {
   state.band = Math.max(0, Math.min(current().bands - 1, band));
   if (state.view === "color" || state.view === "rms") {
     state.view = state.view === "rms" ? "difference" : "band"; // else the slider would do nothing
-    for (const button of find("#view").children) {
-      button.setAttribute("aria-pressed", button.dataset.key === state.view);
-    }
+    press(find("#view"), state.view);
   }
   drawPictures();
   drawLive();
   drawCards();
 }
 
-function place(pixel, className, text) {
-  const { width, height } = current();
-  const mark = document.createElement("div");
-  mark.className = className;
-  mark.style.left = `${(100 * ((pixel % width) + 0.5)) / width}%`;
-  mark.style.top = `${(100 * (Math.floor(pixel / width) + 0.5)) / height}%`;
-  if (text) mark.append(Object.assign(document.createElement("span"), { textContent: text }));
-  return mark;
-}
-
-function drawMarks() {
-  const { marks } = current();
-  for (const panel of panels) {
-    const rings = marks.map((pixel, i) => place(pixel, "mark", String(i + 1)));
-    if (!marks.includes(state.live)) rings.push(place(state.live, "mark live"));
-    panel.marks.replaceChildren(...rings);
+// The part of both pictures that is shown: so many times larger, from (x, y) on.
+function setZoom(scale, x, y) {
+  const larger = Math.max(1, Math.min(64, scale));
+  const within = (start) => Math.max(0, Math.min(1 - 1 / larger, start));
+  state.zoom = { scale: larger, x: within(x), y: within(y) };
+  for (const { canvas } of panels) {
+    const shift = `${-100 * state.zoom.x}%, ${-100 * state.zoom.y}%`;
+    canvas.style.transform = `scale(${larger}) translate(${shift})`;
   }
 }
 
-function words(pixel) {
-  const { width, block } = current();
-  return `row ${Math.floor(pixel / width) * block}, column ${(pixel % width) * block}`;
+// Zooms about a place, shares of the picture, which stays where it is.
+function zoomBy(factor, [down, across]) {
+  const { scale, x, y } = state.zoom;
+  const larger = Math.max(1, Math.min(64, scale * factor));
+  setZoom(larger, across - ((across - x) * scale) / larger, down - ((down - y) * scale) / larger);
+  drawMarks();
+}
+
+const middle = () => [state.zoom.y, state.zoom.x].map((start) => start + 0.5 / state.zoom.scale);
+
+function ring(mark, className, text) {
+  const { width, height } = current();
+  const { scale, x, y } = state.zoom;
+  const element = document.createElement("div");
+  element.className = className;
+  const shift = mark.single ? 0.5 : 0; // a region has its number at its first corner
+  element.style.left = `${100 * scale * ((mark.left + shift) / width - x)}%`;
+  element.style.top = `${100 * scale * ((mark.top + shift) / height - y)}%`;
+  if (text) element.append(Object.assign(document.createElement("span"), { textContent: text }));
+  return element;
+}
+
+function outlines(marks) {
+  const { width, height } = current();
+  const { scale, x, y } = state.zoom;
+  const make = (name) => document.createElementNS("http://www.w3.org/2000/svg", name);
+  const svg = make("svg");
+  svg.setAttribute("viewBox", [x * width, y * height, width / scale, height / scale].join(" "));
+  svg.setAttribute("preserveAspectRatio", "none");
+  for (const [corners, color] of marks) {
+    const polygon = make("polygon");
+    polygon.setAttribute("points", corners.map(([row, column]) => `${column},${row}`).join(" "));
+    polygon.style.stroke = color;
+    svg.append(polygon);
+  }
+  return svg;
+}
+
+const numberOf = (mark) =>
+  current().marks.findIndex((other) => other === mark || other.is(mark)) + 1;
+
+function drawMarks() {
+  const { marks } = current();
+  const regions = marks.flatMap((mark, i) => (mark.single ? [] : [[mark.corners, colorOf(i)]]));
+  if (state.draft) regions.push([state.draft, "#ffd84d"]);
+  for (const panel of panels) {
+    const rings = marks.map((mark, i) => ring(mark, mark.single ? "mark" : "mark region", String(i + 1)));
+    if (numberOf(state.live) === 0) rings.push(ring(state.live, "mark live"));
+    panel.marks.replaceChildren(outlines(regions), ...rings);
+  }
 }
 
 function drawLive() {
-  const number = current().marks.indexOf(state.live) + 1;
-  find("#spot").textContent = `${number ? `Point ${number}: ` : ""}${words(state.live)}`;
-  drawSpectrum(find("#spectrum"), current(), state.live, state.band);
+  const scene = current();
+  const number = numberOf(state.live);
+  const name = state.live.single ? "Point" : "Region";
+  find("#spot").textContent = `${number ? `${name} ${number}: ` : ""}${state.live.words}`;
+  const lines = state.curves === "cubes" ? curvesOfCubes(scene, state.live)
+    : curvesOfMarks(scene, state.sources[1], scene.marks, state.live);
+  drawSpectrum(find("#spectrum"), lines, state.band);
+}
+
+// Of the right picture's cube at the band of the slider.
+function numbersOf(mark) {
+  const scene = current();
+  const [key, band] = [state.sources[1], state.band];
+  const { mean, spread } = mark.statistics(scene.cubes.get(key));
+  const bars = scene.bars.get(key);
+  return [`${label(key)} at ${bandName(band)}: ${sensible(mean[band])}`,
+    mark.single ? "" : `spread ${sensible(spread[band])}`,
+    bars ? `error ±${sensible(mark.error(bars)[band])}` : "",
+    mark.single ? "" : `${mark.pixels.length * scene.block ** 2} pixels`].filter(Boolean).join(", ");
 }
 
 function drawCards() {
   const scene = current();
   const holder = find("#marked");
   while (holder.children.length > scene.marks.length) holder.lastChild.remove();
-  scene.marks.forEach((pixel, i) => {
+  scene.marks.forEach((mark, i) => {
     let card = holder.children[i];
     if (!card) {
       card = document.createElement("div");
       card.className = "card";
-      card.innerHTML = "<h3><span></span><button>×</button></h3><div class=plot></div><p></p>";
+      card.innerHTML = "<h3><span></span><button>×</button></h3><div class=plot></div><p></p><p></p>";
       holder.append(card);
     }
-    card.querySelector("span").textContent = `${i + 1}   ${words(pixel)}`;
+    card.querySelector("span").textContent = `${i + 1}   ${mark.words}`;
     const button = card.querySelector("button");
-    button.setAttribute("aria-label", `Remove point ${i + 1}`);
+    button.setAttribute("aria-label", `Remove ${mark.single ? "point" : "region"} ${i + 1}`);
     button.onclick = () => { scene.marks.splice(i, 1); drawMarks(); drawLive(); drawCards(); };
-    const agreement = drawCard(card.querySelector(".plot"), scene, pixel, state.band);
-    card.querySelector("p").textContent = agreement && `r with the truth: ${agreement}`;
+    const agreement = drawCard(card.querySelector(".plot"), scene, mark, state.band);
+    const [compared, numbers] = card.querySelectorAll("p");
+    compared.textContent = agreement && `r with the truth: ${agreement}`;
+    numbers.textContent = numbersOf(mark);
   });
 }
 
-function pixelUnder(event, canvas) {
+function keep(mark) {
+  find("#said").textContent = mark ? "" : "There is no pixel of the picture inside.";
+  if (!mark) return;
+  const { marks } = current();
+  if (numberOf(mark) === 0) marks.push(mark);
+  state.live = mark;
+  drawMarks();
+  drawLive();
+  drawCards();
+}
+
+// Row and column under the pointer, and the pixel there.
+function placeUnder(event, canvas) {
   const box = canvas.getBoundingClientRect();
   const { width, height } = current();
-  const column = Math.floor(((event.clientX - box.left) / box.width) * width);
-  const row = Math.floor(((event.clientY - box.top) / box.height) * height);
-  return Math.max(0, Math.min(height - 1, row)) * width + Math.max(0, Math.min(width - 1, column));
+  return [((event.clientY - box.top) / box.height) * height,
+    ((event.clientX - box.left) / box.width) * width];
+}
+
+function pixelUnder(event, canvas) {
+  const { width, height } = current();
+  const [row, column] = placeUnder(event, canvas).map(Math.floor);
+  const within = (at, length) => Math.max(0, Math.min(length - 1, at));
+  return pixelAt(current(), within(row, height), within(column, width));
+}
+
+// A click keeps a point; a drag keeps a rectangle or an outline, or moves the picture.
+function listenToPointer(canvas, live) {
+  let start = null;
+  const draft = (place) => {
+    const [[y0, x0], [y1, x1]] = [start.path[0], place];
+    state.draft = state.drag === "box" ? [[y0, x0], [y0, x1], [y1, x1], [y1, x0]] : start.path;
+    drawMarks();
+  };
+  const end = () => {
+    const ended = start;
+    [start, state.draft] = [null, null];
+    return ended;
+  };
+  canvas.onpointerdown = (event) => {
+    if (event.button) return;
+    canvas.setPointerCapture(event.pointerId);
+    start = { x: event.clientX, y: event.clientY, zoom: state.zoom, path: [placeUnder(event, canvas)] };
+  };
+  canvas.onpointermove = (event) => {
+    if (!start) return live(pixelUnder(event, canvas));
+    const [right, down] = [event.clientX - start.x, event.clientY - start.y];
+    start.dragged ||= Math.hypot(right, down) > 4;
+    if (!start.dragged) return;
+    if (state.drag === "move") {
+      const box = canvas.getBoundingClientRect();
+      setZoom(start.zoom.scale, start.zoom.x - right / box.width, start.zoom.y - down / box.height);
+      drawMarks();
+    } else {
+      start.path.push(placeUnder(event, canvas));
+      draft(start.path.at(-1));
+    }
+  };
+  canvas.onpointerup = (event) => {
+    const ended = end();
+    if (!ended) return;
+    if (!ended.dragged) keep(pixelUnder(event, canvas));
+    else if (state.drag === "box") keep(between(current(), ended.path[0], ended.path.at(-1)));
+    else if (state.drag === "outline") keep(inside(current(), ended.path));
+    drawMarks();
+  };
+  canvas.onpointercancel = () => { end(); drawMarks(); };
+  canvas.onpointerleave = () => { if (!start) live(current().marks.at(-1) ?? state.live); };
+  canvas.addEventListener("wheel", (event) => {
+    if (state.drag !== "move" && !event.ctrlKey) return; // the wheel scrolls the page
+    event.preventDefault();
+    const { width, height } = current();
+    const [row, column] = placeUnder(event, canvas);
+    zoomBy(2 ** (-event.deltaY / 250), [row / height, column / width]);
+  }, { passive: false });
 }
 
 function listen() {
   let waiting = false;
-  const live = (pixel) => {
-    state.live = pixel;
+  const live = (mark) => {
+    state.live = mark;
     if (waiting) return;
     waiting = true;
     requestAnimationFrame(() => { waiting = false; drawMarks(); drawLive(); });
   };
-  panels.forEach(({ canvas, select }, i) => {
-    canvas.onpointermove = (event) => live(pixelUnder(event, canvas));
-    canvas.onpointerleave = () => live(current().marks.at(-1) ?? state.live);
-    canvas.onclick = (event) => {
-      const { marks } = current();
-      const pixel = pixelUnder(event, canvas);
-      if (!marks.includes(pixel)) marks.push(pixel);
-      live(pixel);
-      drawCards();
+  panels.forEach(({ canvas, select, save }, i) => {
+    listenToPointer(canvas, live);
+    save.onclick = () => {
+      const at = ["color", "rms"].includes(state.view) ? "" : ` ${bandName(state.band)}`;
+      savePicture(canvas, `${label(state.sources[i])} ${state.view}${at}`);
     };
     select.onchange = () => {
       state.sources[i] = select.value;
       if (i === 1) state.wanted = select.value;
       drawPictures();
+      drawLive();
+      drawCards();
       table.choosing(state.scene, state.sources[1]);
     };
   });
@@ -249,6 +406,7 @@ function listen() {
     drawPictures();
   };
   find("#band").oninput = (event) => setBand(Number(event.target.value));
+  listenToTools();
   document.addEventListener("keydown", (event) => {
     const own = event.target.matches?.("select, input") || event.ctrlKey || event.altKey || event.metaKey;
     const way = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
@@ -257,6 +415,41 @@ function listen() {
     event.preventDefault();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", update);
+}
+
+function listenToTools() {
+  const drags = [["box", "Rectangle"], ["outline", "Outline"], ["move", "Move"]];
+  segments(find("#drag"), drags, state.drag, (drag) => { state.drag = drag; });
+  const kinds = [["cubes", "All cubes here"], ["marks", "One cube, all marks"]];
+  segments(find("#curves"), kinds, state.curves, (kind) => { state.curves = kind; drawLive(); });
+  for (const [text, name, zoom] of [["+", "Larger", () => zoomBy(2, middle())],
+    ["−", "Smaller", () => zoomBy(0.5, middle())], ["Whole", "Whole picture", () => zoomBy(0, middle())]]) {
+    const button = Object.assign(document.createElement("button"), { textContent: text, onclick: zoom });
+    button.setAttribute("aria-label", name);
+    find("#zoom").append(button);
+  }
+  find("#typed button").onclick = () => {
+    const { block } = current();
+    const [row, column, rows, columns] = [...document.querySelectorAll("#typed input")]
+      .map((field) => Number(field.value) / block);
+    keep(between(current(), [row, column], [row + rows, column + columns]));
+  };
+  find("#clear").onclick = () => {
+    current().marks.length = 0;
+    drawMarks();
+    drawLive();
+    drawCards();
+  };
+  find("#table-of-spectra").onclick = () => saveSpectra(current());
+}
+
+// The method of report.html#METHOD.
+function wantedByAddress() {
+  try {
+    return decodeURIComponent(location.hash.slice(1)) || undefined; // "" would be the truth
+  } catch { // no text in UTF-8
+    return undefined;
+  }
 }
 
 async function start() {
@@ -268,6 +461,7 @@ async function start() {
   segments(find("#rows"), kinds, table.mode, (mode) => { table.mode = mode; table.draw(); });
   find("#notes").textContent = `${settings.notes} Click a row to see it above.`;
   state.band = Math.floor(scenes[0].bands / 2);
+  state.wanted = wantedByAddress();
   listen();
   await show(0);
   followHidden(find("#spectrum"), drawCards);

@@ -6,7 +6,6 @@ import base64
 import html
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -17,12 +16,11 @@ import numpy as np
 from cassi.viz.checks import Array, Wavelengths, as_cube, as_wavelengths, shrink
 from cassi.viz.color import band_colors, encode, rendering_matrix
 from cassi.viz.points import choose_points
-from cassi.viz.report.codec import block_size, compress, confine
-from cassi.viz.sheet import write_bytes
+from cassi.viz.report.codec import BYTES_PER_PIXEL, MOST_PIXELS, block_size, compress, confine
 
-_SCRIPTS = ("scene.js", "picture.js", "curves.js", "table.js", "page.js")
+_SCRIPTS = ("scene", "region", "comparison", "picture", "curves", "table", "files", "page")
 _MARKED = 3  # points marked when the page opens
-_ERROR_CELLS = 4000  # pixels per method that the scale of the difference view is taken from
+_FINE_PIXELS = 2**22
 
 
 def encode_scene(
@@ -31,8 +29,9 @@ def encode_scene(
     truth: Array | None,  # (C, H, W)
     metrics: Mapping[str, Mapping[str, float | None]],
     bars: Mapping[str, Array] | None = None,  # (C, H, W) each
+    fine: bool = False,
 ) -> bytes:
-    """Packs one scene for ``write_report``: some 200 kB a cube of 256×256×28.
+    """Packs one scene for ``make_report``: some 200 kB a cube of 256×256×28.
 
     The pictures and spectra of the page come from these packed cubes, with an error of 0.2 to 0.5 %
     of the scene's maximum (root mean square, see ``codec.compress``); the metrics are those
@@ -47,6 +46,8 @@ def encode_scene(
         bars: half width (C, H, W) of the interval around each value of a method's cube, of those
             methods that have one: shaded around spectra, drawn as a map, and what a slider hides
             unsure pixels by.
+        fine: for a page on the same machine, where size does not matter: average only above
+            four million pixels, and never raise the step to save bytes.
 
     Returns:
         JSON, UTF-8.
@@ -65,7 +66,8 @@ def encode_scene(
         shape = arrays[method].shape
     if shape is None:
         raise ValueError(f"expected a cube or a truth of scene {name}, got none: leave it out")
-    block = block_size(*shape[1:])
+    most, each = (_FINE_PIXELS, float(shape[0])) if fine else (MOST_PIXELS, BYTES_PER_PIXEL)
+    block = block_size(shape[1], shape[2], most)
     clear = shrink(true if true is not None else next(iter(arrays.values())), block)
     peak = float(np.abs(clear).max()) or 1.0
     small = {
@@ -77,15 +79,14 @@ def encode_scene(
         "shape": list(clear.shape),
         "full": list(shape[1:]),
         "block": block,
-        "truth": None if true is None else compress(clear, peak),
+        "truth": None if true is None else compress(clear, peak, each),
         # A list: JavaScript moves names that look like whole numbers to the front of an object.
-        "methods": [[method, compress(cube, peak)] for method, cube in small.items()],
+        "methods": [[method, compress(cube, peak, each)] for method, cube in small.items()],
         "bars": [
             [method, _pack_bars(shrink(as_cube(half, f"bars of {method}", shape), block))]
             for method, half in (bars or {}).items()
         ],
         "points": choose_points(clear, min(_MARKED, clear[0].size)),
-        "error": _error_scale(small, clear) if true is not None else None,
         "metrics": [
             [method, [[key, _finite(value)] for key, value in values.items()]]
             for method, values in metrics.items()
@@ -94,8 +95,7 @@ def encode_scene(
     return json.dumps(page, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def write_report(
-    path: str | os.PathLike[str],
+def make_report(
     scenes: Sequence[bytes],
     wavelengths: Wavelengths,  # (C,), nm
     *,
@@ -103,15 +103,15 @@ def write_report(
     preset: str = "matlab-uint8",
     illuminant: str | None = None,
     warnings: Sequence[str] = (),
-) -> None:
-    """Writes a page that shows scenes to a person: no server, no network, one file.
+) -> bytes:
+    """Makes a page that shows scenes to a person: no server, no network, one file of HTML.
 
-    It has a table of the metrics, true colour, single bands and differences of any two of truth and
-    methods, and the spectra of all at the pixel under the pointer. It is decoded by the browser
-    (any since 2023) and draws curves by plotly.js, which is inside, compressed.
+    It has a table of the metrics; true colour, single bands, and differences, ratios and normalized
+    differences of any two cubes or bands; and the spectra of all at the pixel under the pointer and
+    of marked regions. It is decoded by the browser (any since 2023) and draws curves by plotly.js,
+    which is inside, compressed.
 
     Args:
-        path: the HTML file to write; it appears whole or not at all.
         scenes: what ``encode_scene`` gave, one or more.
         wavelengths: (C,), nm, increasing, of all scenes; None numbers the bands.
         title: of the page.
@@ -120,7 +120,6 @@ def write_report(
         warnings: to show above the pictures.
 
     Raises:
-        OSError: if the folder is missing or cannot be written.
         ValueError: if there is no scene, or the wavelengths do not fit a scene or the illuminant
             is unknown.
     """
@@ -141,13 +140,14 @@ def write_report(
         "compressed: about 0.3 % of the maximum (root mean square).",
     }
     folder = Path(__file__).parent
+    scripts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS]
     parts = {
         "title": html.escape(title),
         "warnings": "\n".join(
             f'<p class="warning" role="note">{html.escape(line)}</p>' for line in warnings
         ),
         "style": (folder / "style.css").read_text(encoding="utf-8"),
-        "script": "\n".join((folder / name).read_text(encoding="utf-8") for name in _SCRIPTS),
+        "script": "\n".join(scripts),
         "plotly": _plotly(),
         "settings": _inline(json.dumps(settings).encode()),
         "scenes": "\n".join(
@@ -158,22 +158,13 @@ def write_report(
     page = (folder / "page.html").read_text(encoding="utf-8")
     for key, text in parts.items():
         page = page.replace(f"<!--{key}-->", text)
-    write_bytes(path, page.encode())
+    return page.encode()
 
 
 def _pack_bars(half: np.ndarray) -> dict[str, Any]:
     """Packs half widths: the few largest would take all levels, so they are cut."""
     peak = float(np.quantile(half, 0.999)) or 1.0
     return compress(np.minimum(half, peak), peak) | {"peak": peak}
-
-
-def _error_scale(cubes: Mapping[str, np.ndarray], truth: np.ndarray) -> float | None:
-    """Gives the difference shown as brightest: 99.5 % of those of all methods are below."""
-    pixels = truth[0].size
-    every = max(1, pixels // _ERROR_CELLS)
-    true = truth.reshape(len(truth), -1)[:, ::every]
-    errors = [np.abs(cube.reshape(len(cube), -1)[:, ::every] - true) for cube in cubes.values()]
-    return float(np.percentile(np.concatenate(errors), 99.5)) or None if errors else None
 
 
 def _finite(value: float | None) -> float | None:

@@ -1,4 +1,4 @@
-// What stands in a picture panel: true colour, one band, or a difference in false colour.
+// What stands in a picture panel: true colour, one band, or a comparison in false colour.
 
 // Dark blue to pale yellow, evenly growing in lightness, so that greater always looks brighter.
 const HEAT = [[0, 0, 4], [31, 12, 72], [85, 15, 109], [136, 34, 106], [186, 54, 85],
@@ -11,13 +11,16 @@ const CURVE = Uint8Array.from({ length: 4097 }, (_, i) => {
 
 const encode = (linear) => CURVE[Math.max(0, Math.min(4096, Math.round(4096 * linear)))];
 
-function heat(level) {
-  const place = Math.max(0, Math.min(1, level)) * (HEAT.length - 1);
-  const below = Math.min(HEAT.length - 2, Math.floor(place));
-  return HEAT[below].map((value, i) => value + (place - below) * (HEAT[below + 1][i] - value));
-}
+const SIGNED = [[33, 102, 172], [247, 247, 247], [178, 24, 43]]; // blue, white, red
+const NOTHING = [128, 128, 128];
 
-const HEAT_TABLE = Array.from({ length: 256 }, (_, i) => heat(i / 255));
+const rampTable = (anchors) => Array.from({ length: 256 }, (_, i) => {
+  const place = (i / 255) * (anchors.length - 1);
+  const below = Math.min(anchors.length - 2, Math.floor(place));
+  return anchors[below].map((v, c) => v + (place - below) * (anchors[below + 1][c] - v));
+});
+const [HEAT_TABLE, SIGNED_TABLE] = [HEAT, SIGNED].map(rampTable);
+const GREY_TABLE = Array.from({ length: 256 }, (_, i) => new Array(3).fill(encode(i / 255)));
 
 function paint(canvas, width, height, color) {
   canvas.width = width;
@@ -37,10 +40,10 @@ function paintGrey(canvas, scene, values, white) {
   paint(canvas, scene.width, scene.height, (i, pixel) => pixel.fill(encode(values[i] / white)));
 }
 
-function paintHeat(canvas, scene, values, white) {
+function paintTable(canvas, scene, values, [low, high], table) {
   paint(canvas, scene.width, scene.height, (i, pixel) => {
-    const color = HEAT_TABLE[Math.max(0, Math.min(255, Math.round((255 * values[i]) / white)))];
-    [pixel[0], pixel[1], pixel[2]] = color;
+    const level = Math.max(0, Math.min(255, Math.round((255 * (values[i] - low)) / (high - low))));
+    [pixel[0], pixel[1], pixel[2]] = table[level] ?? NOTHING; // of NaN there is none
   });
 }
 
@@ -63,8 +66,8 @@ function hideUnsure(canvas, scene, key, view, band, limit) {
   canvas.getContext("2d").drawImage(cover, 0, 0);
 }
 
-// Draws one source (a method or the truth) of a scene; the truth has no difference, its band stays.
-function drawPicture(canvas, scene, key, view, band) {
+// Draws one source (a method or the truth) of a scene; what has no partner keeps its band.
+function drawPicture(canvas, scene, key, view, band, comparison) {
   if (view === "color") {
     const [exposure, [r, g, b]] = [scene.exposure(), scene.color(key)];
     paint(canvas, scene.width, scene.height, (i, pixel) => {
@@ -73,38 +76,36 @@ function drawPicture(canvas, scene, key, view, band) {
       pixel[2] = encode(exposure * b[i]);
     });
   } else if (view === "bars" && scene.bars.has(key)) {
-    paintHeat(canvas, scene, scene.halfWidth(key, band), mostUnsure(scene));
-  } else if (view === "band" || view === "bars" || key === TRUTH) {
-    paintGrey(canvas, scene, scene.band(key, band), scene.white(band));
-  } else if (view === "difference") {
-    paintHeat(canvas, scene, scene.difference(key, band), scene.error ?? 1);
+    paintTable(canvas, scene, scene.halfWidth(key, band), [0, mostUnsure(scene)], HEAT_TABLE);
+  } else if (isComparison(view) && comparison.partner(key)) {
+    const table = view === "index" ? SIGNED_TABLE : HEAT_TABLE;
+    paintTable(canvas, scene, comparison.picture(key), comparison.range, table);
   } else {
-    paintHeat(canvas, scene, scene.rootMeanSquare(key), scene.error ?? 1);
+    paintGrey(canvas, scene, scene.band(key, band), scene.white(band));
   }
 }
 
-const sensible = (value) => (value === 0 ? "0" : String(Number(value.toPrecision(3))));
+const sensible = (value) =>
+  (value === 0 ? "0" : String(Number(value.toPrecision(3))).replace("-", "−"));
 
-function drawScale(element, scene, view, band) {
-  const heatmap = view === "difference" || view === "rms" || view === "bars";
+function drawScale(element, scene, view, band, comparison) {
+  const color = settings.wavelengths ? "True colour" : "False colour, the thirds of the bands";
   const words = {
-    color: scene.truth ? "True colour, all at the exposure of the truth" : "True colour, one exposure",
+    color: `${color}, ${scene.truth ? "all at the exposure of the truth" : "one exposure"}`,
     band: `Value at ${bandName(band)}, one scale for all`,
-    difference: `|x − truth| at ${bandName(band)}, one scale for all`,
     bars: `Half the 90 % interval at ${bandName(band)}`,
-    rms: "√ mean over bands of (x − truth)², one scale for all",
   };
   element.replaceChildren();
   if (view !== "color") {
+    const compared = isComparison(view);
+    const table = view === "band" ? GREY_TABLE : view === "index" ? SIGNED_TABLE : HEAT_TABLE;
+    const [low, high] = compared ? comparison.range
+      : [0, view === "bars" ? mostUnsure(scene) : scene.white(band)];
     const ramp = document.createElement("canvas");
-    paint(ramp, 256, 1, (i, pixel) => {
-      [pixel[0], pixel[1], pixel[2]] = heatmap ? HEAT_TABLE[i] : new Array(3).fill(encode(i / 255));
-    });
-    const strongest = view === "bars" ? mostUnsure(scene) : scene.error ?? 1;
-    const white = heatmap ? strongest : scene.white(band);
-    element.append("0", ramp, sensible(white), " ");
+    paint(ramp, 256, 1, (i, pixel) => { [pixel[0], pixel[1], pixel[2]] = table[i]; });
+    element.append(sensible(low), ramp, sensible(high), " ");
   }
   const text = document.createElement("span");
-  text.textContent = words[view];
+  text.textContent = words[view] ?? comparison.words;
   element.append(text);
 }

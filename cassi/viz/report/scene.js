@@ -57,6 +57,22 @@ class Cube {
     });
     return values;
   }
+
+  // Mean and standard deviation of the spectra of some pixels, per band.
+  statistics(pixels) {
+    const [sum, squares] = [new Float64Array(this.bands), new Float64Array(this.bands)];
+    const first = this.spectrum(pixels[0]); // taken off: the squares would lose digits otherwise
+    for (const pixel of pixels) {
+      this.spectrum(pixel).forEach((value, b) => {
+        sum[b] += value - first[b];
+        squares[b] += (value - first[b]) ** 2;
+      });
+    }
+    const mean = first.map((value, b) => value + sum[b] / pixels.length);
+    const spread = first.map((_, b) =>
+      Math.sqrt(Math.max(0, squares[b] / pixels.length - (sum[b] / pixels.length) ** 2)));
+    return { mean, spread };
+  }
 }
 
 const TRUTH = ""; // the key of the truth among the methods' names, which are never empty
@@ -66,20 +82,20 @@ class Scene {
     const page = JSON.parse(element.textContent);
     const [bands, height, width] = page.shape;
     Object.assign(this, { name: page.name, bands, height, width, block: page.block });
-    Object.assign(this, { full: page.full, error: page.error, metrics: page.metrics });
+    Object.assign(this, { full: page.full, metrics: page.metrics });
     this.cubes = new Map();
     const add = (key, packed) => this.cubes.set(key, new Cube(packed, bands, height, width));
     if (page.truth) add(TRUTH, page.truth);
     page.methods.forEach(([method, packed]) => add(method, packed));
     this.bars = new Map(page.bars.map(([method, packed]) =>
       [method, Object.assign(new Cube(packed, bands, height, width), { peak: packed.peak })]));
-    this.marks = page.points.map(([row, column]) => row * width + column);
+    this.marks = page.points.map(([row, column]) => pixelAt(this, row, column));
     this.cache = new Map();
   }
 
   get truth() { return this.cubes.get(TRUTH); }
   get methods() { return [...this.cubes.keys()].filter((key) => key !== TRUTH); }
-  get reference() { return this.truth ?? this.cubes.values().next().value; }
+  get first() { return this.cubes.keys().next().value; } // the truth, where there is one
 
   get packs() { return [...this.cubes.values(), ...this.bars.values()]; }
 
@@ -92,7 +108,8 @@ class Scene {
 
   cached(key, compute) {
     if (!this.cache.has(key)) {
-      if (this.cache.size > 60) this.cache.delete(this.cache.keys().next().value);
+      const most = Math.max(8, 1e7 / (this.width * this.height)); // some 40 MB, or eight pictures
+      if (this.cache.size > most) this.cache.delete(this.cache.keys().next().value);
       this.cache.set(key, compute());
     }
     return this.cache.get(key);
@@ -110,20 +127,13 @@ class Scene {
   // One exposure for all pictures of the scene: 99.5 % of the reference are below 95 % of white.
   exposure() {
     return this.cached("exposure", () => {
-      const key = this.truth ? TRUTH : this.methods[0];
-      const [r, g, b] = this.color(key);
-      return 0.95 / (quantile(r.map((value, i) => Math.max(value, g[i], b[i])), 0.995) || 1);
+      const [r, g, b] = this.color(this.first);
+      return 0.95 / brightest(r.map((value, i) => Math.max(value, g[i], b[i])));
     });
   }
 
-  white(index) {
-    const key = this.truth ? TRUTH : this.methods[0];
-    return this.cached(`white ${index}`, () => quantile(this.band(key, index), 0.995) || 1);
-  }
-
-  difference(key, index) {
-    const [x, t] = [this.band(key, index), this.band(TRUTH, index)];
-    return x.map((value, i) => Math.abs(value - t[i]));
+  white(index, key = this.first) {
+    return this.cached(`white ${index} ${key}`, () => brightest(this.band(key, index)));
   }
 
   // Half the width of the interval around each value: of a band, or the mean over all.
@@ -133,23 +143,16 @@ class Scene {
       (index === null ? 1 / this.bands : Number(b === index)));
     return this.cached(`bars ${index} ${key}`, () => cube.project(weights).map((v) => Math.max(0, v)));
   }
-
-  rootMeanSquare(key) {
-    return this.cached(`rms ${key}`, () => {
-      const sum = new Float32Array(this.width * this.height);
-      for (let b = 0; b < this.bands; b++) {
-        const [x, t] = [this.cubes.get(key).band(b), this.truth.band(b)];
-        for (let i = 0; i < sum.length; i++) sum[i] += (x[i] - t[i]) ** 2;
-      }
-      return sum.map((value) => Math.sqrt(value / this.bands));
-    });
-  }
 }
 
 function quantile(values, fraction) {
-  const sorted = Float32Array.from(values).sort();
-  return Math.max(0, sorted[Math.min(sorted.length - 1, Math.round(fraction * sorted.length))]);
+  const every = Math.max(1, Math.floor(values.length / 2 ** 17));
+  const some = every === 1 ? values : values.filter((_, i) => i % every === 0);
+  const sorted = Float32Array.from(some).sort();
+  return sorted[Math.min(sorted.length - 1, Math.round(fraction * sorted.length))];
 }
+
+const brightest = (values) => Math.max(0, quantile(values, 0.995)) || 1;
 
 // Pearson's coefficient of two spectra; null where one is flat.
 function correlation(a, b) {
@@ -165,5 +168,6 @@ function correlation(a, b) {
 }
 
 function bandName(index) {
-  return settings.wavelengths ? `${settings.wavelengths[index]} nm` : `band ${index + 1}`;
+  const nm = settings.wavelengths?.[index];
+  return nm === undefined ? `band ${index + 1}` : `${Number(nm.toPrecision(6))} nm`;
 }

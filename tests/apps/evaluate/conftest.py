@@ -1,7 +1,5 @@
 """Three tiny scenes on disk."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 
@@ -32,7 +31,7 @@ def test_rows_that_know_more_stay_as_they_are():
 
 def test_the_mask_is_moved_where_the_frame_is_sure(monkeypatch):
     nominal, moved = (SDCassi(torch.rand(8, 9), bands=3, step=1) for _ in range(2))
-    problem: Any = Seen(torch.rand(1, 1, 8, 11), nominal)
+    problem = Seen(torch.rand(1, 1, 8, 11), nominal)
     monkeypatch.setattr(rows, "align", lambda y, system: SimpleNamespace(system=moved))
     assert see_aligned(problem).system is moved
     monkeypatch.setattr(rows, "align", lambda y, system: None)

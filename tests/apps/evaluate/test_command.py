@@ -1,7 +1,5 @@
 """cassi-evaluate from end to end on three tiny scenes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -28,8 +26,7 @@ def stamps(folder):
 
 
 def test_tables_of_solvers_and_a_network(evaluate, data, results, tmp_path):
-    outcome = evaluate(*data, *PLAIN, reconstructors(SHORT, NETWORK))
-    assert outcome.status == 0, outcome.err
+    outcome = evaluate(*data, *PLAIN, reconstructors(SHORT, NETWORK)).ok()
     folder = tmp_path / "run"
     names = ("csv", "json", "md", "tex")
     assert all((folder / f"results.{suffix}").is_file() for suffix in names)
@@ -66,27 +63,26 @@ def test_a_file_of_a_training_is_a_reconstructor(evaluate, data, results, tmp_pa
     (tmp_path / "tiny").mkdir()
     path = tmp_path / "tiny" / "model.safetensors"
     save_model(path, network.state_dict(), Card("gap_net", 5, {"stages": 1}))
-    outcome = evaluate(*data, *PLAIN, reconstructors(str(path)), "scenes=[two]")
-    assert outcome.status == 0, outcome.err
+    evaluate(*data, *PLAIN, reconstructors(str(path)), "scenes=[two]").ok()
     assert list(results("results.json")["metrics"]) == ["tiny"]
 
 
 def test_only_what_changed_is_done_again(evaluate, data, tmp_path):
     records = tmp_path / "run" / "records"
-    assert evaluate(*data, *PLAIN, reconstructors(SHORT)).status == 0
+    evaluate(*data, *PLAIN, reconstructors(SHORT)).ok()
     first, whole = stamps(records), (tmp_path / "run" / "results.json").read_bytes()
-    assert evaluate(*data, *PLAIN, reconstructors(SHORT)).status == 0
+    evaluate(*data, *PLAIN, reconstructors(SHORT)).ok()
     assert stamps(records) == first
     assert (tmp_path / "run" / "results.json").read_bytes() == whole
     # Another method leaves the first one's records alone.
-    assert evaluate(*data, *PLAIN, reconstructors(SHORT, OTHER)).status == 0
+    evaluate(*data, *PLAIN, reconstructors(SHORT, OTHER)).ok()
     assert first.items() <= stamps(records).items()
     # Noise, and a longer run under the same name, change results.
-    assert evaluate(*data, *PLAIN, reconstructors(SHORT), "noise=white").status == 0
+    evaluate(*data, *PLAIN, reconstructors(SHORT), "noise=white").ok()
     noisy = stamps(records)
     assert all(noisy[path] != first[path] for path in first)
     again = SHORT.replace("4", "5")
-    assert evaluate(*data, *PLAIN, reconstructors(again), "noise=white").status == 0
+    evaluate(*data, *PLAIN, reconstructors(again), "noise=white").ok()
     assert all(stamps(records)[path] != noisy[path] for path in first)
 
 
@@ -104,7 +100,7 @@ def test_a_scene_that_fails_is_reported_and_the_rest_goes_on(evaluate, data, res
     # Mended, it is made up for.
     cube = torch.rand(5, 16, 18, generator=torch.Generator().manual_seed(0))
     cassi.write_cube(tmp_path / "cubes" / "three.npz", cube, [450, 500, 550, 600, 650])
-    assert evaluate(*data, *PLAIN, reconstructors(SHORT)).status == 0
+    evaluate(*data, *PLAIN, reconstructors(SHORT)).ok()
 
 
 @pytest.mark.parametrize(
@@ -137,16 +133,16 @@ def test_a_killed_run_loses_the_scene_in_hand_only(evaluate, start, data, tmp_pa
     assert not (folder / "results.json").exists()
     done = stamps(folder / "records")
     assert done
-    assert evaluate(*options, f"hydra.run.dir={folder}").status == 0
+    evaluate(*options, f"hydra.run.dir={folder}").ok()
     assert done.items() <= stamps(folder / "records").items()
-    assert evaluate(*options, f"hydra.run.dir={tmp_path / 'whole'}").status == 0
+    evaluate(*options, f"hydra.run.dir={tmp_path / 'whole'}").ok()
     whole = (tmp_path / "whole" / "results.json").read_bytes()
     assert (folder / "results.json").read_bytes() == whole
 
 
 def test_two_processes_give_the_bytes_of_one(evaluate, start, data, tmp_path):
     options = (*data, *PLAIN, reconstructors(SHORT, NETWORK), "noise=shot")
-    assert evaluate(*options, f"hydra.run.dir={tmp_path / 'one'}").status == 0
+    evaluate(*options, f"hydra.run.dir={tmp_path / 'one'}").ok()
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     two = f"hydra.run.dir={tmp_path / 'two'}"
     process = start("evaluate", *options, two, launcher=launcher)
@@ -159,25 +155,23 @@ def test_two_processes_give_the_bytes_of_one(evaluate, start, data, tmp_path):
 def launcher(name):
     """Options that choose one of Hydra's launchers, or a skip."""
     if name == "joblib":
-        return ("--multirun", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+        return ("--multirun", "hydra/launcher=joblib", "hydra.launcher.n_jobs=1")
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="needs the extra slurm")
     return ("--multirun", "hydra/launcher=submitit_local")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["joblib", pytest.param("submitit", marks=pytest.mark.release)])
 def test_a_multirun_makes_one_table(name, evaluate, data, results, tmp_path):
     options = (*data, *PLAIN, reconstructors(SHORT, NETWORK))
     many = (*launcher(name), f"hydra.sweep.dir={tmp_path / 'many'}")
-    assert evaluate(*options, f"hydra.run.dir={tmp_path / 'one'}").status == 0
+    evaluate(*options, f"hydra.run.dir={tmp_path / 'one'}").ok()
     # Names that are not there: the message comes, and mended, the command makes up for it.
     outcome = evaluate(*many, *options, "scenes=[one],[two,tree]")
     assert outcome.status == 2
     last = outcome.err.splitlines()[-1]
     assert last.startswith("cassi-evaluate: error: a job failed: scenes: 'tree' is not there")
     done = stamps(tmp_path / "many" / "job0" / "records")
-    outcome = evaluate(*many, *options, "scenes=[one],[two,three]")
-    assert outcome.status == 0, outcome.err
+    evaluate(*many, *options, "scenes=[one],[two,three]").ok()
     assert stamps(tmp_path / "many" / "job0" / "records") == done
     one, both = (results("results.json", folder) for folder in ("one", "many"))
     assert one["metrics"] == both["metrics"]
@@ -186,8 +180,7 @@ def test_a_multirun_makes_one_table(name, evaluate, data, results, tmp_path):
 
 def test_a_sweep_makes_a_table_and_a_plot(evaluate, data, results, tmp_path):
     options = (*data, *PLAIN, reconstructors(SHORT), "sweep=mask_shift", "sweep.values=[0,0.5]")
-    outcome = evaluate(*options, "scenes=[one,two]")
-    assert outcome.status == 0, outcome.err
+    evaluate(*options, "scenes=[one,two]").ok()
     folder = tmp_path / "run"
     rows = results("sweep.csv")
     means = {float(r["twin.shift[1]"]): r for r in rows if r["scene"] == "mean"}
@@ -199,8 +192,7 @@ def test_a_sweep_makes_a_table_and_a_plot(evaluate, data, results, tmp_path):
 
 def test_pictures_and_report(evaluate, data, tmp_path):
     options = (*data, "progress=false", "scenes=[one]", "cubes=false")
-    outcome = evaluate(*options, reconstructors(SHORT, NETWORK))
-    assert outcome.status == 0, outcome.err
+    evaluate(*options, reconstructors(SHORT, NETWORK)).ok()
     folder = tmp_path / "run"
     assert "one" in (folder / "report.html").read_text()
     assert (folder / "figures" / "one.png").is_file()

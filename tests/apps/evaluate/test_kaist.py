@@ -1,7 +1,5 @@
 """cassi-evaluate on ten files as KAIST's test scenes are distributed, with other content."""
 
-from __future__ import annotations
-
 import h5py
 import numpy as np
 import pytest
@@ -21,6 +19,15 @@ def scene(number, size=256):
     rows, columns, bands = np.ogrid[0:size, 0:size, 0:28]
     cube = np.sin(rows / (9 + number)) * np.cos(columns / 17) * np.exp(-(((bands - 14) / 9) ** 2))
     return 0.49 * (1 + cube) - 0.002
+
+
+def write_all(folder, names, change=lambda cube: cube, key="img", version=5):
+    """Write the second, third, last scene as they are, the others as the one before."""
+    for number, name in enumerate(names):
+        if number in (0, 1, 2, 9):
+            write(folder / f"{name}.mat", change(scene(number)), key, version)
+        else:
+            (folder / f"{name}.mat").hardlink_to(folder / f"{names[number - 1]}.mat")
 
 
 def write(path, cube, key="img", version=5):
@@ -55,10 +62,8 @@ def evaluate(commands, tmp_path):
     [("kaist", "float64", 5), ("kaist", "float32", 7.3), ("TSA_simu_data/Truth", "float64", 5)],
 )
 def test_all_ten_scenes_are_evaluated(evaluate, tmp_path, folder, dtype, version):
-    for number, name in enumerate(NAMES):
-        write(tmp_path / folder / f"{name}.mat", scene(number).astype(dtype), version=version)
-    outcome = evaluate("scenes=[scene10,scene02]")
-    assert outcome.status == 0, outcome.err
+    write_all(tmp_path / folder, NAMES, lambda cube: cube.astype(dtype), version=version)
+    evaluate("scenes=[scene10,scene02]").ok()
     rows = (tmp_path / "run" / "results.csv").read_text().splitlines()
     assert [row.split(",")[:2] for row in rows[1:]] == [
         ["gap", "scene10"], ["gap", "scene02"], ["gap", "mean"],
@@ -85,9 +90,7 @@ def test_all_ten_scenes_are_evaluated(evaluate, tmp_path, folder, dtype, version
     ],
 )  # fmt: skip
 def test_files_that_are_not_those_of_the_data_set(evaluate, tmp_path, names, change, key, said):
-    for number, name in enumerate(names):
-        cube = scene(number)
-        write(tmp_path / "kaist" / f"{name}.mat", change(cube) if change else cube, key=key)
+    write_all(tmp_path / "kaist", names, change or (lambda cube: cube), key)
     line = evaluate().refusal
     assert all(words in line for words in said)
 

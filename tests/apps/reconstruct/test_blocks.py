@@ -1,7 +1,5 @@
 """Scenes block by block: as good as whole, resumed, within the budget."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 
 import numpy as np
@@ -92,22 +90,21 @@ def test_into_a_store_and_resumed(reconstruct, scene, computed, monkeypatch):
     into = (*files, *METHOD, *BLOCKS, "output.cube=cube.zarr")
     with stopped_after_two_blocks(monkeypatch):
         assert reconstruct(*into, "hydra.run.dir=store").status == 130
-    assert reconstruct(*into, "hydra.run.dir=store").status == 0
+    reconstruct(*into, "hydra.run.dir=store").ok()
     assert computed == [0, 1, 2, 2]
     reconstruct(*files, *METHOD, *BLOCKS, "hydra.run.dir=parts")
     loaded = cassi.read_cube(folder / "store/cube.zarr")
     assert torch.equal(loaded, cassi.read_cube(folder / "parts/cube.tif"))
     check_sums(folder / "store")
     # Again, over what is there, with another setting.
-    assert reconstruct(*into, "solver.iterations=5", "hydra.run.dir=store").status == 0
+    reconstruct(*into, "solver.iterations=5", "hydra.run.dir=store").ok()
     assert not torch.equal(cassi.read_cube(folder / "store/cube.zarr"), loaded)
 
 
 def test_what_fits_is_one_block_with_the_same_bits(reconstruct, scene):
     folder, files = scene
     reconstruct(*files, *METHOD, "hydra.run.dir=whole")
-    outcome = reconstruct(*files, *METHOD, "memory_budget=2GiB", "hydra.run.dir=parts")
-    assert outcome.status == 0, outcome.err
+    reconstruct(*files, *METHOD, "memory_budget=2GiB", "hydra.run.dir=parts").ok()
     a, b = (cassi.read_cube(folder / name / "cube.tif") for name in ("whole", "parts"))
     assert torch.equal(a, b)
 
@@ -130,7 +127,7 @@ def stopped_after_two_blocks(monkeypatch):
 def test_a_stopped_run_goes_on_at_the_next_block(reconstruct, scene, computed, monkeypatch):
     folder, files = scene
     given = (*files, *METHOD, *BLOCKS)
-    assert reconstruct(*given, "hydra.run.dir=straight").status == 0
+    reconstruct(*given, "hydra.run.dir=straight").ok()
     straight = cassi.read_cube(folder / "straight" / "cube.tif")
 
     with stopped_after_two_blocks(monkeypatch):
@@ -139,8 +136,7 @@ def test_a_stopped_run_goes_on_at_the_next_block(reconstruct, scene, computed, m
     assert not (folder / "run" / "cube.tif").exists()
     assert (hidden / "cube.tif").exists()
     computed.clear()
-    outcome = reconstruct(*given, "hydra.run.dir=run")
-    assert outcome.status == 0, outcome.err
+    outcome = reconstruct(*given, "hydra.run.dir=run").ok()
     assert "2 finished already" in outcome.out
     assert computed == [2]
     assert torch.equal(cassi.read_cube(folder / "run" / "cube.tif"), straight)
@@ -169,7 +165,7 @@ def test_what_is_damaged_or_of_another_run_is_computed_again(
     else:
         given = (*given, "solver.iterations=16")
     computed.clear()
-    assert reconstruct(*given).status == 0
+    reconstruct(*given).ok()
     expected = {"cube": [1, 2], "tail": [1, 2], "record": [0, 1, 2], "config": [0, 1, 2]}
     assert computed == expected[damage]
 
@@ -178,9 +174,8 @@ def test_what_is_damaged_or_of_another_run_is_computed_again(
 def test_a_truth_is_read_in_parts(reconstruct, scene, results):
     folder, files = scene
     given = (*files[:2], "truth=truth.tif", *METHOD)
-    assert reconstruct(*given, "hydra.run.dir=whole").status == 0
-    outcome = reconstruct(*given, *BLOCKS, "hydra.run.dir=parts")
-    assert outcome.status == 0, outcome.err
+    reconstruct(*given, "hydra.run.dir=whole").ok()
+    outcome = reconstruct(*given, *BLOCKS, "hydra.run.dir=parts").ok()
     assert "truth.tif" not in outcome.out  # not loaded
     assert cassi.data.io.load_cube(folder / "parts" / "cube.tif").wavelengths == NM
     one, other = (results(folder=name)["metrics"] for name in ("whole", "parts"))
@@ -201,8 +196,7 @@ def test_scores_by_parts_are_those_of_the_whole():
 def test_pictures_of_a_scene_in_blocks(reconstruct, scene):
     folder, files = scene
     pictures = ("output.pictures=true", "output.points=[[3,4],[100,20]]")
-    outcome = reconstruct(*files, *METHOD, *BLOCKS, *pictures)
-    assert outcome.status == 0, outcome.err
+    reconstruct(*files, *METHOD, *BLOCKS, *pictures).ok()
     names = {file.name for file in (folder / "run").iterdir()}
     assert {"rgb.png", "bands.png", "spectra.png", "report.html", "cube.tif"} <= names
 

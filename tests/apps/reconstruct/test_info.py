@@ -1,7 +1,5 @@
 """--info says what would be done and writes nothing."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -18,8 +16,7 @@ def test_says_what_would_be_done(reconstruct, camera, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     done = reconstruct(
         *camera.given(), "experiment=gap_tv", "solver.iterations=7", "heldout=0.1", "--info"
-    )
-    assert done.status == 0, done.err
+    ).ok()
     lines = dict(line.split(maxsplit=1) for line in done.out.splitlines())
     assert len(lines) <= 11
     assert lines["camera"] == str(camera.system)
@@ -54,8 +51,7 @@ def test_many_snapshots(reconstruct, camera, tmp_path):
     for name in ("a", "b", "c"):
         (tmp_path / f"day/{name}.npy").write_bytes(camera.measurement.read_bytes())
     given = ("measurement=day", f"mask={camera.mask}", "system.step=-1", "experiment=gap_tv")
-    done = reconstruct(*given, "--info", "hydra.run.dir=all")
-    assert done.status == 0, done.err
+    done = reconstruct(*given, "--info", "hydra.run.dir=all").ok()
     assert re.search(r"snapshots 3, of which the first is .*a\.npy", done.out)
     assert "into all/NAME" in done.out
 

@@ -1,7 +1,5 @@
 """A reconstruction in several passes goes on after a stop."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -34,14 +32,13 @@ def stopped(monkeypatch):
 
 def test_a_stopped_run_goes_on_at_the_next_pass(reconstruct, camera, stopped, results, tmp_path):
     given = (*camera.given("measurement", "mask", "truth"), *FEW)
-    assert reconstruct(*given, "hydra.run.dir=straight").status == 0
+    reconstruct(*given, "hydra.run.dir=straight").ok()
     straight = cassi.read_cube(tmp_path / "straight" / "cube.tif")
     stopped.reconstruct = reconstruct
     assert stopped(*given).status == 130
     hidden = tmp_path / "run" / ".passes"
     assert {file.name for file in hidden.iterdir()} == {"pass.json", "pass-2.npy"}
-    outcome = reconstruct(*given)
-    assert outcome.status == 0, outcome.err
+    outcome = reconstruct(*given).ok()
     assert "passes: 2 finished already" in outcome.out
     assert not hidden.exists()
     assert torch.equal(cassi.read_cube(tmp_path / "run" / "cube.tif"), straight)
@@ -73,16 +70,14 @@ def test_what_is_damaged_or_of_another_run_is_computed_again(
     else:
         cassi.write_cube(tmp_path / "other.npy", 2 * camera.system(camera.cube))
         given = (*given, f"measurement={tmp_path / 'other.npy'}")
-    outcome = reconstruct(*given)
-    assert outcome.status == 0, outcome.err
+    outcome = reconstruct(*given).ok()
     assert "finished already" not in outcome.out
 
 
 def test_a_network_is_the_partner_of_a_solver_with_a_start(reconstruct, camera, results):
     network = ("model=gap_net", "model.weights=random", "model.stages=1")
     few = ("solver.passes=2", "solver.iterations=2", "output.pictures=false")
-    outcome = reconstruct(*camera.given(), *METHOD, *few, *network)
-    assert outcome.status == 0, outcome.err
+    reconstruct(*camera.given(), *METHOD, *few, *network).ok()
     assert results()["iterations"] == 2
 
 
@@ -91,8 +86,8 @@ def test_adapt_puts_a_network_beside_passes(reconstruct, camera, monkeypatch, tm
     monkeypatch.setattr(reconstructors, "ADAPT", passes)
     network = ("model=gap_net", "model.weights=random", "model.stages=1", "output.pictures=false")
     given = (*camera.given(), *network)
-    assert reconstruct(*given, "solver.noise=0", "adapt=true").status == 0
-    assert reconstruct(*given, *passes, "hydra.run.dir=passes").status == 0
+    reconstruct(*given, "solver.noise=0", "adapt=true").ok()
+    reconstruct(*given, *passes, "hydra.run.dir=passes").ok()
     cubes = [cassi.read_cube(tmp_path / name / "cube.tif") for name in ("run", "passes")]
     assert torch.equal(*cubes)
 

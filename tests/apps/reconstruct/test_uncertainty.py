@@ -1,7 +1,5 @@
 """uncertainty=true: one snapshot, many, and block by block."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -14,8 +12,7 @@ QUIET = ("output.progress=false", "uncertainty=true", "experiment=gap_tv", "solv
 
 
 def test_of_one(reconstruct, camera, results, tmp_path):
-    outcome = reconstruct(*camera.given(), f"truth={camera.truth}", *QUIET)
-    assert outcome.status == 0, outcome.err
+    outcome = reconstruct(*camera.given(), f"truth={camera.truth}", *QUIET).ok()
     assert "90 % within ±" in outcome.out
     numbers = results()
     told = numbers["uncertainty"]
@@ -28,7 +25,7 @@ def test_of_one(reconstruct, camera, results, tmp_path):
     cube = (tmp_path / "run" / "cube.tif").read_bytes()
     plain = [option for option in QUIET if "uncertainty" not in option]
     given = (*camera.given(), f"truth={camera.truth}", "output.report=false")
-    assert reconstruct(*given, *plain, "hydra.run.dir=plain").status == 0
+    reconstruct(*given, *plain, "hydra.run.dir=plain").ok()
     assert (tmp_path / "plain" / "cube.tif").read_bytes() == cube
 
 
@@ -38,8 +35,7 @@ def test_of_many(reconstruct, camera, results, tmp_path, batch):
     for number in range(2):
         (tmp_path / "day" / f"{number}.npy").write_bytes(camera.measurement.read_bytes())
     given = (*camera.given("mask"), "measurement=day", f"batch={batch}", "output.pictures=false")
-    outcome = reconstruct(*given, *QUIET)
-    assert outcome.status == 0, outcome.err
+    reconstruct(*given, *QUIET).ok()
     first, second = (results(folder=f"run/{n}")["uncertainty"]["mean"] for n in range(2))
     assert first == pytest.approx(second, rel=1e-5)
     again = reconstruct(*given, *QUIET)
@@ -59,7 +55,7 @@ def test_in_blocks(reconstruct, results, tmp_path, monkeypatch):
     monkeypatch.setattr(in_blocks, "lines_that_fit", lambda *_: 104)
     given = ("measurement=y.npy", "mask=mask.npy", "truth=truth.npy", "system.step=1")
     blocks = ("memory_budget=1GiB", "halo=24", "system.bands=4")
-    assert reconstruct(*given, *QUIET, "hydra.run.dir=whole").status == 0
+    reconstruct(*given, *QUIET, "hydra.run.dir=whole").ok()
     solve, done = in_blocks.solve_block, []
 
     def stop(scene, reconstructor, blocks, index, *rest):
@@ -71,8 +67,7 @@ def test_in_blocks(reconstruct, results, tmp_path, monkeypatch):
     monkeypatch.setattr(in_blocks, "solve_block", stop)
     with pytest.raises(ValueError, match="stopped here"):
         reconstruct(*given, *QUIET, *blocks)
-    outcome = reconstruct(*given, *QUIET, *blocks)
-    assert outcome.status == 0, outcome.err
+    outcome = reconstruct(*given, *QUIET, *blocks).ok()
     assert "2 finished already" in outcome.out
     whole, parts = (
         cassi.read_cube(tmp_path / name / "uncertainty.tif") for name in ("whole", "run")
@@ -103,12 +98,10 @@ def test_its_file_is_its_own(reconstruct, camera):
     assert "output.cube: expected another name than uncertainty.tif" in said
 
 
-@pytest.mark.slow
 def test_evaluation_tables_bars(evaluate, results, tmp_path):
     given = ("reconstructors=[{name: short, method: gap_tv, overrides: {solver.iterations: 3}}]",)
     more = ("uncertainty=true", "report=false", "figures=false", "progress=false")
-    outcome = evaluate(*given, *more)
-    assert outcome.status == 0, outcome.err
+    evaluate(*given, *more).ok()
     row = results("results.csv")[0]
     assert 0 < float(row["coverage/90"]) <= 1
     assert {"width", "nll", "ause", "uncertainty_seconds"} <= row.keys()

@@ -1,7 +1,5 @@
 """What is said of the camera beside every reconstruction."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -28,8 +26,7 @@ def files(tmp_path):
 
 
 def test_a_right_camera(reconstruct, files, results):
-    outcome = reconstruct("measurement=day/a.npy", "mask=mask.npy", *QUICK)
-    assert outcome.status == 0, outcome.err
+    outcome = reconstruct("measurement=day/a.npy", "mask=mask.npy", *QUICK).ok()
     assert "warning" not in outcome.err
     assert "camera check: mask pattern found" in outcome.out
     assert "Direction: cannot be measured in a frame" in outcome.out
@@ -41,8 +38,7 @@ def test_a_right_camera(reconstruct, files, results):
 
 @pytest.mark.parametrize("budget", [(), ("memory_budget=4GB",)], ids=["whole", "blocks"])
 def test_a_wrong_camera(reconstruct, files, results, budget):
-    outcome = reconstruct("measurement=day/a.npy", "mask=mirrored.npy", *QUICK, *budget)
-    assert outcome.status == 0, outcome.err
+    outcome = reconstruct("measurement=day/a.npy", "mask=mirrored.npy", *QUICK, *budget).ok()
     assert "warning: mask: the frame shows it mirrored left to right" in outcome.err
     (warning,) = results()["warnings"]
     assert warning["about"] == "mask"
@@ -51,8 +47,9 @@ def test_a_wrong_camera(reconstruct, files, results, budget):
 
 
 def test_a_wrong_camera_of_many(reconstruct, files, results):
-    outcome = reconstruct("measurement=day", "mask=mirrored.npy", *QUICK, "output.pictures=false")
-    assert outcome.status == 0, outcome.err
+    outcome = reconstruct(
+        "measurement=day", "mask=mirrored.npy", *QUICK, "output.pictures=false"
+    ).ok()
     assert "warning: b: mask: the frame shows it mirrored" in outcome.err
     assert [row["warnings"] for row in results("results.csv")] == ["mask", "mask"]
 
@@ -67,7 +64,6 @@ def test_what_the_weights_have_not_seen(reconstruct, camera, results):
         np.save(camera.mask.with_name(f"{name}.npy"), value.numpy())
     given = ("measurement=snapshot.npy", "mask=wide.npy", "system.step=5", "model=pretrained")
     more = ("model.size=small", "output.pictures=false", "output.progress=false")
-    outcome = reconstruct(*given, *more)
-    assert outcome.status == 0, outcome.err
+    outcome = reconstruct(*given, *more).ok()
     assert "weights" in [each["about"] for each in results()["warnings"]]
     assert "5 pixels per band (trained with 1 to 3)" in outcome.err

@@ -1,11 +1,10 @@
 """Every config of a training composes and builds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 import torch
+from shared import distinct_networks
 
 from cassi.apps import train
 from cassi.apps.reconstructors import (
@@ -18,7 +17,6 @@ from cassi.apps.settings import Train
 from cassi.apps.train import inputs
 from cassi.config import build
 from cassi.models.load import create_model
-from cassi.models.registry import list_models
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 GROUPS = ("data", "optimizer", "scheduler", "loss", "task", "trainer", "logger", "callbacks")
@@ -91,7 +89,7 @@ def test_what_is_given_on_the_command_line_wins_over_the_recipe():
     assert (settings.trainer["max_steps"], settings.model["name"]) == (7000, "gap_net")
 
 
-@pytest.mark.parametrize("name", list_models(shipped=False))
+@pytest.mark.parametrize("name", distinct_networks())
 def test_every_network_is_an_option(name):
     settings = settings_of(f"model={name}")
     settings = {key: 1 if v == "???" else v for key, v in settings.model.items()}

@@ -1,7 +1,5 @@
 """Bad input to cassi-train: one clear line, exit status 2."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

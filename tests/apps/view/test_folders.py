@@ -1,14 +1,17 @@
 import csv
 import json
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from cassi.apps.view import runs
 from cassi.apps.view.allowed_paths import AllowedPaths
+from cassi.apps.view.cubes import report_on
 from cassi.apps.view.folders import DEVIATION, list_results, open_result, thumbnail
 from cassi.apps.view.jobs import Job
-from cassi.apps.view.pages.save import place, tabulate
+from cassi.apps.view.pages.save import place
 from cassi.data.io import write_cube
 
 
@@ -18,7 +21,7 @@ def result(session):
     session.summarize()
     session.say_more("solver.iterations=3\noutput.report=false")
     shown = runs.reconstruct(session.settings(), session.options(), Job())
-    runs.save(shown, session.output / "day" / "one", {})
+    runs.save(shown, session.output / "day" / "one")
     return shown, session.output / "day"
 
 
@@ -27,14 +30,14 @@ def test_results_are_listed_opened_and_become_more(result):
     entry, *others = list_results(AllowedPaths([day]))
     assert (entry.name, others) == ("one", [])
     assert entry.said.startswith("3 iterations")
-    assert thumbnail(entry).startswith(b"\x89PNG")
+    assert thumbnail(entry).size == (64, 64)
     opened = open_result(entry)
     np.testing.assert_array_equal(opened.cube, shown.cube)
     assert opened.wavelengths == tuple(range(450, 530, 10))
     assert opened.made is None
     write_cube(day / "one" / DEVIATION, np.full_like(shown.cube, 0.5))
     assert open_result(entry).deviation.max() == 0.5
-    runs.save(shown, day / "two", {})
+    runs.save(shown, day / "two")
     assert [entry.name for entry in list_results(AllowedPaths([day]))] == ["one", "two"]
     assert list_results(AllowedPaths([day / "one"]))[0].name == "one"
 
@@ -74,12 +77,12 @@ def test_names_of_results(tmp_path):
         place(tmp_path, "there")
 
 
-def test_regions_become_a_table(result):
-    from cassi.apps.view.cubes import Region
-
+def test_a_report_has_the_cubes_of_one_shape(result):
     shown, _ = result
-    region = Region.box((0, 0), (4, 4), (64, 64))
-    rows = list(csv.DictReader(tabulate(shown, [region]).decode().splitlines()))
-    assert len(rows) == 8
-    assert float(rows[2]["wavelength_nm"]) == 470
-    assert float(rows[2]["mean"]) == pytest.approx(shown.cube[2, :4, :4].mean(), rel=1e-6)
+    less = replace(shown, name="cropped", cube=shown.cube[:, 1:])
+    more = replace(shown, name="sure", deviation=np.full_like(shown.cube, 0.1))
+    written = report_on(shown, [shown, less, more]).decode()
+    page = json.loads(re.search(r'class="scene">(.*?)</script>', written)[1])
+    assert [name for name, _ in page["methods"]] == [shown.name, "sure"]
+    assert [name for name, _ in page["bars"]] == ["sure"]
+    assert dict(dict(page["metrics"])[shown.name])["seconds"] == shown.numbers["seconds"]

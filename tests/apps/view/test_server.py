@@ -42,7 +42,7 @@ def test_the_token_is_taken_at_the_door_alone(guard):
 
 
 def test_a_server_listens_on_this_machine_and_draws_a_token():
-    servers = [make_server(lambda: None) for _ in range(2)]
+    servers = [make_server(lambda: None, {}) for _ in range(2)]
     try:
         for server in servers:
             assert server.entrance.startswith(f"http://127.0.0.1:{server.port}/?token=")

@@ -1,4 +1,4 @@
-"""The application: what all tabs share, and the page of each."""
+"""The application: the parts that all tabs share, and the page of a tab."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from cassi.apps.view.session import Session
 
 
 class Application:
-    """Folders that may be read, and the thread that reconstructs.
+    """The folders that may be read, the thread of the jobs, and the reports of all tabs.
 
     Args:
-        folders: that were given.
-        output: where results and uploads go; made if it is not there.
+        folders: of the command line.
+        output: folder of results and uploads; made if it is missing.
 
     Raises:
-        OSError: one is no folder, or the output cannot be made.
+        OSError: a folder is missing, or the output folder cannot be made.
     """
 
     def __init__(self, folders: Sequence[Path], output: Path) -> None:
@@ -37,6 +37,7 @@ class Application:
         self.output = output.resolve()
         self.allowed = AllowedPaths([*folders, self.output])
         self.jobs = Jobs()
+        self.reports: dict[str, bytes] = {}
         pn.extension()
 
     def page(self) -> Any:
@@ -49,7 +50,7 @@ class Application:
 
 
 class Tab:
-    """The sections of a page, and what each tells the others."""
+    """The sections of a page, and the calls among them."""
 
     def __init__(self, application: Application) -> None:
         session = Session(application.allowed, application.output)
@@ -60,23 +61,15 @@ class Tab:
         self.camera = CameraSection(
             session, application.jobs, lambda found: self.run.allow(found is not None)
         )
-        self.look = LookSection(session, self._looked)
+        self.look = LookSection(session, application.reports, lambda shown: self.save.show(shown))
         self.save = SaveSection(session, self.look)
         page = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
         self.template: Any = _Page(page)
-        sections: dict[str, Any] = {
-            "gallery": self.gallery,
-            "files": self.files,
-            "camera": self.camera,
-            "run": self.run,
-            "look": self.look,
-            "save": self.save,
-        }
-        for name, section in sections.items():
-            self.template.add_panel(name, section.view)
+        for name in ("gallery", "files", "camera", "run", "look", "save"):
+            self.template.add_panel(name, getattr(self, name).view)
         pn.state.onload(self.gallery.begin)
         pn.state.onload(self.run.list_methods)
-        pn.state.on_session_destroyed(lambda context: self.run.close())
+        pn.state.on_session_destroyed(self._close)
 
     def _read(self) -> None:
         pn.state.execute(self.camera.refresh)
@@ -84,8 +77,9 @@ class Tab:
     def _open(self, shown: Shown) -> None:
         self.look.open(self.session.add(shown))
 
-    def _looked(self, shown: Shown) -> None:
-        self.save.show(shown)
+    def _close(self, context: Any) -> None:
+        self.run.close()
+        self.look.close()
 
 
 class _Page(pn.Template):

@@ -1,4 +1,4 @@
-"""Section 2: the summary of the inputs, what can be corrected, and what that comes to."""
+"""Section 2: the summary of the inputs, and the values that can be corrected."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import panel as pn
 
 from cassi.apps.view.input_summary import InputSummary
 from cassi.apps.view.jobs import FAILED, STOPPED, Job, Jobs, explain
-from cassi.apps.view.pages.figures import PictureFigure
+from cassi.apps.view.pages.figures import PictureFigure, grey, with_mask
 from cassi.apps.view.pages.parts import TABLE, button, field, heading, later, say, table, text
-from cassi.apps.view.pictures import Picture, grey, with_mask
 from cassi.apps.view.runs import calibrate
 from cassi.apps.view.session import Session
 
@@ -29,12 +28,12 @@ _AXES = {"columns": None, "rows": "-2"}
 
 
 class CameraSection:
-    """What files and values come to, in words and beside each other in pictures.
+    """The inputs in words, and the frame beside the frame that the camera predicts.
 
     Args:
         session: of this tab.
-        jobs: where a calibration runs.
-        ready: is called with the summary of the inputs, or None.
+        jobs: that run a calibration.
+        ready: called with the summary of the inputs, or None if they do not fit.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class CameraSection:
         self._job: Job | None = None
 
     async def refresh(self) -> None:
-        """Read everything again; of several calls only the last one shows what it found."""
+        """Read all inputs again. Of several calls at once only the last one changes the page."""
         self._turn += 1
         turn = self._turn
         say(self.message, "reading …")
@@ -121,7 +120,7 @@ class CameraSection:
                 self.band.param.update(end=max(count, 2), value=max(1, count // 2))
         self._draw_frame()
         said = f"agreement of fine structure {found.agreement:.2f}"
-        self.predicted.show(Picture(grey(found.predicted, "").rgb, said))
+        self.predicted.show(grey(found.predicted), said)
         self.pictures.visible = True
         self.ready(found)
 
@@ -130,10 +129,11 @@ class CameraSection:
         if found is None:
             return
         if found.mask is None or found.offsets is None:
-            self.frame.show(grey(found.frame, "as it was read"))
+            self.frame.show(grey(found.frame), "as it was read")
             return
         offset = found.offsets[min(self.band.value, len(found.offsets)) - 1]
-        self.frame.show(with_mask(found.frame, found.mask, offset, found.axis))
+        picture = with_mask(found.frame, found.mask, offset, found.axis)
+        self.frame.show(picture, "frame, mask in red")
 
     def _calibrate(self) -> None:
         try:

@@ -1,8 +1,7 @@
-"""The figures of the page: pictures on which regions are drawn, and curves."""
+"""Pictures of the detector: its frame in grey, and the mask over it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
@@ -11,10 +10,9 @@ import panel as pn
 from bokeh.models import ColumnDataSource, Range1d
 from bokeh.plotting import figure
 
-from cassi.apps.view.cubes import Region
 from cassi.apps.view.pages.parts import later
-from cassi.apps.view.pictures import Picture, as_rgba
-from cassi.viz.points import COLORS
+from cassi.viz.checks import white_level
+from cassi.viz.color import encode
 
 _WIDTH, _TALLEST = 440, 620
 _COLUMNS = ("image", "x", "y", "dw", "dh")
@@ -22,20 +20,17 @@ _LARGEST = 2**22  # pixels sent to the page; more are thinned
 
 
 class PictureFigure:
-    """A picture, pixels counted from the top left.
+    """A picture that can be moved and zoomed, pixels counted from the top left.
 
     Args:
         name: of what it shows, for those who do not see it.
-        regions: regions can be drawn on it.
     """
 
-    def __init__(self, name: str, regions: bool = False) -> None:
-        tools = "pan,wheel_zoom,reset,save" + (",box_select,lasso_select" if regions else "")
+    def __init__(self, name: str) -> None:
         self.figure: Any = figure(
             width=_WIDTH,
             height=_WIDTH,
-            tools=tools,
-            active_drag="box_select" if regions else "pan",
+            tools="pan,wheel_zoom,reset,save",
             x_range=Range1d(0, 1),
             y_range=Range1d(1, 0),
             toolbar_location="above",
@@ -45,24 +40,20 @@ class PictureFigure:
         self.figure.axis.minor_tick_line_color = None
         self._data = ColumnDataSource({name: [] for name in _COLUMNS})
         self.figure.image_rgba(**{name: name for name in _COLUMNS}, source=self._data)
-        self._marks = ColumnDataSource({"x": [], "y": [], "color": []})
-        self.figure.patches(
-            "x", "y", source=self._marks, line_color="color", fill_alpha=0, line_width=2
-        )
-        self.size = (1, 1)
         self.caption = pn.pane.HTML("", margin=(0, 10), width=_WIDTH)
         self.name = name
         self.view = pn.Column(self.caption, pn.pane.Bokeh(self.figure), margin=0)
 
-    def show(self, picture: Picture) -> None:
-        """Draw a picture; its caption says what it shows."""
-        self.size = picture.rgb.shape[0], picture.rgb.shape[1]
-        height, width = self.size
+    def show(self, rgb: np.ndarray, caption: str) -> None:
+        """Draw a picture, uint8 `(H, W, 3)`; the caption says what it shows."""
+        height, width = rgb.shape[:2]
         every = max(1, round((height * width / _LARGEST) ** 0.5))
-        data = as_rgba(picture.rgb[::every, ::every])
-        said = f"{self.name}: {picture.caption}"
-        self.caption.object = f'<p style="margin:4px 0" role="status">{escape(said)}</p>'
-        later(lambda: self._update(data, height, width))
+        thin = rgb[::every, ::every]
+        full = np.full((*thin.shape[:2], 4), 255, np.uint8)
+        full[..., :3] = thin
+        said = escape(f"{self.name}: {caption}")
+        self.caption.object = f'<p style="margin:4px 0" role="status">{said}</p>'
+        later(lambda: self._update(full.view(np.uint32)[..., 0], height, width))
 
     def _update(self, data: np.ndarray, height: int, width: int) -> None:
         x, y = self.figure.x_range, self.figure.y_range
@@ -75,32 +66,36 @@ class PictureFigure:
         values = ([data], [0], [0], [width], [height])
         self._data.data = dict(zip(_COLUMNS, values, strict=True))
 
-    def mark(self, regions: Sequence[Region]) -> None:
-        """Draw the outlines of regions, in the colours of their curves."""
-        outlines = [region.outline or _corners(region) for region in regions]
-        marks = {
-            "x": [[column for _, column in corners] for corners in outlines],
-            "y": [[row for row, _ in corners] for corners in outlines],
-            "color": [COLORS[k % len(COLORS)] for k in range(len(regions))],
-        }
-        later(lambda: self._marks.update(data=marks))
 
-    def on_region(self, do: Callable[[str, dict[str, Any]], None]) -> None:
-        """Call a function with kind, "rect" or "poly", and corners when a region is drawn."""
-
-        def handle(event: Any) -> None:
-            geometry = event.geometry
-            if event.final and geometry.get("type") in ("rect", "poly"):
-                do(geometry["type"], geometry)
-
-        self.figure.on_event("selectiongeometry", handle)
-
-    def on_pointer(self, do: Callable[[float, float], None]) -> None:
-        """Call a function with row and column under the pointer."""
-        self.figure.on_event("mousemove", lambda event: do(event.y, event.x))
+def grey(image: np.ndarray) -> np.ndarray:
+    """Return an image `(H, W)` in grey, uint8 `(H, W, 3)`, its 99.5 % quantile white."""
+    return np.repeat(encode(image / white_level(image))[..., None], 3, axis=2)
 
 
-def _corners(region: Region) -> list[tuple[float, float]]:
-    top, left = region.top, region.left
-    bottom, right = top + region.height, left + region.width
-    return [(top, left), (top, right), (bottom, right), (bottom, left)]
+def with_mask(
+    frame: np.ndarray, mask: np.ndarray, offset: float, axis: int, strength: float = 0.5
+) -> np.ndarray:
+    """Return a frame `(H', W')` in grey with a mask `(H, W)` in red where one band falls.
+
+    Args:
+        frame: of the detector.
+        mask: of the camera.
+        offset: of the band along the axis, pixels; between pixels the nearest is drawn.
+        axis: of the dispersion.
+        strength: of the mask, 0 to 1.
+
+    Returns:
+        uint8 `(H', W', 3)`.
+    """
+    code = np.zeros(frame.shape, np.float32)
+    start = round(offset)
+    place = [slice(0, length) for length in mask.shape]
+    there = [slice(0, length) for length in frame.shape]
+    first, last = max(0, start), min(frame.shape[axis], start + mask.shape[axis])
+    if first < last:
+        there[axis], place[axis] = slice(first, last), slice(first - start, last - start)
+        part = mask[tuple(place)]
+        code[tuple(there)][: part.shape[0], : part.shape[1]] = part / max(float(mask.max()), 1e-6)
+    share = (strength * code)[..., None]
+    red = np.asarray((255.0, 70.0, 40.0), np.float32)
+    return (grey(frame) * (1 - share) + red * share).astype(np.uint8)

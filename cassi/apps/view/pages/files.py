@@ -1,4 +1,4 @@
-"""Section 1: which snapshot, mask and camera."""
+"""Section 1: the files of snapshot, mask and camera."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _BESIDE = (".img", ".raw", ".dat", ".bsq", ".bil", ".bip")
 
 
 class FilesSection:
-    """Files that are dropped here, or chosen from the folders that may be read.
+    """Fields for files: dropped here, or chosen from the folders that may be read.
 
     Args:
         session: of this tab.
-        changed: is called when there are other files.
+        changed: called when a file was chosen.
     """
 
     def __init__(self, session: Session, changed: Callable[[], Any]) -> None:

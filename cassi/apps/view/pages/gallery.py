@@ -1,4 +1,4 @@
-"""Section 0: the results below the folders, which become more while they are made."""
+"""Section 0: the results below the folders, also while results are being written."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _PAGE = 60  # results on the page, until more are asked for
 
 
 class GallerySection:
-    """A picture, a name and a line of every result.
+    """Picture, name and numbers of every result.
 
     Args:
         session: of this tab.
-        done: is called with the cube that is opened.
+        done: called with a cube that was opened.
     """
 
     def __init__(self, session: Session, done: Callable[[Shown], Any]) -> None:
@@ -41,12 +41,12 @@ class GallerySection:
         self._busy = False
 
     def begin(self) -> None:
-        """Look now, and then every other second."""
+        """List the results now, and then every two seconds."""
         pn.state.add_periodic_callback(self.refresh, period=_PERIOD)
         pn.state.execute(self.refresh)
 
     async def refresh(self) -> None:
-        """Show what has come since."""
+        """Show results that were written since the last call."""
         if self._busy:
             return
         self._busy = True
@@ -76,7 +76,7 @@ class GallerySection:
         self.more.visible = len(listed) > len(shown)
         self.view.visible = bool(listed)
 
-    def _card(self, entry: Entry, picture: bytes | None) -> Any:
+    def _card(self, entry: Entry, picture: Any) -> Any:
         parts: list[Any] = []
         if picture is not None:
             parts.append(pn.pane.PNG(picture, alt_text=f"{entry.name} in colour", height=150))

@@ -1,9 +1,9 @@
-"""Small parts that all sections are made of."""
+"""Parts that several sections use."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import panel as pn
@@ -26,18 +26,18 @@ DROP = """
 
 
 def text(content: str = "", kind: str = "") -> Any:
-    """Return a place for lines that change; see `say`."""
+    """Return a pane for lines that change; see `say`."""
     place = pn.pane.HTML("", stylesheets=[CHOSEN], sizing_mode="stretch_width", margin=(0, 10))
     say(place, content, kind)
     return place
 
 
 def say(place: Any, content: str | Sequence[str], kind: str = "") -> None:
-    """Show lines of plain text, which screen readers speak when they change.
+    """Show lines of plain text; screen readers speak them.
 
     Args:
-        place: of `text`.
-        content: a line, or several.
+        place: a pane made by `text`.
+        content: one line, or several.
         kind: "", "warning" or "error".
     """
     lines = [content] if isinstance(content, str) else content
@@ -47,35 +47,27 @@ def say(place: Any, content: str | Sequence[str], kind: str = "") -> None:
 
 
 def later(do: Callable[[], Any]) -> None:
-    """Do something when the page may be changed; for coroutines, after they have waited."""
+    """Call a function when the page may be changed; a coroutine must, after it has waited."""
     pn.state.execute(do, schedule=True)
 
 
-def heading(title: str, level: int = 2) -> Any:
+def heading(title: str) -> Any:
     """Return the heading of a section."""
-    style = "h2 { font-size: 20px; margin: 22px 0 4px } h3 { font-size: 16px; margin: 8px 0 2px }"
-    return pn.pane.HTML(
-        f"<h{level}>{html.escape(title)}</h{level}>",
-        stylesheets=[style],
-        margin=(0, 10),
-        sizing_mode="stretch_width",
-    )
+    style = "h2 { font-size: 20px; margin: 22px 0 4px }"
+    return pn.pane.HTML(f"<h2>{html.escape(title)}</h2>", stylesheets=[style], margin=(0, 10))
 
 
-def table(rows: Sequence[Sequence[str]], head: Sequence[str] = ()) -> str:
-    """Return a table as HTML; the first cell of each row names it."""
-    top = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in head)
+def table(rows: Iterable[tuple[str, str]]) -> str:
+    """Return a table of names and values as HTML."""
     body = "".join(
-        f'<tr><th scope="row">{html.escape(row[0])}</th>'
-        + "".join(f"<td>{html.escape(cell)}</td>" for cell in row[1:])
-        + "</tr>"
-        for row in rows
+        f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(value)}</td></tr>'
+        for name, value in rows
     )
-    return f"<table>{f'<thead><tr>{top}</tr></thead>' if top else ''}<tbody>{body}</tbody></table>"
+    return f"<table><tbody>{body}</tbody></table>"
 
 
 def field(name: str, hint: str = "", width: int = 150, value: str = "") -> Any:
-    """Return a field of one line, whose value counts when it is left."""
+    """Return a field of one line; its value is read when the field loses the focus."""
     return pn.widgets.TextInput(name=name, placeholder=hint, width=width, value=value)
 
 

@@ -1,4 +1,4 @@
-"""Section 3: choose a method, and see the cube become sharp."""
+"""Section 3: choose a method, reconstruct, and watch the progress."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import panel as pn
 from cassi.apps.view.cubes import Shown
 from cassi.apps.view.jobs import DONE, STOPPED, Job, Jobs, explain
 from cassi.apps.view.pages.parts import button, heading, say, text
-from cassi.apps.view.pictures import as_png
 from cassi.apps.view.runs import reconstruct
 from cassi.apps.view.runs import say as say_result
 from cassi.apps.view.session import METHODS, SUFFIX, Session, list_methods
@@ -25,8 +24,8 @@ class RunSection:
 
     Args:
         session: of this tab.
-        jobs: where reconstructions run.
-        done: is called with the cube.
+        jobs: that run reconstructions.
+        done: called with the cube.
     """
 
     def __init__(self, session: Session, jobs: Jobs, done: Callable[[Shown], Any]) -> None:
@@ -65,17 +64,17 @@ class RunSection:
         self._polling: Any = None
 
     async def list_methods(self) -> None:
-        """Offer all methods; those that most people want are there at once."""
+        """Offer all methods; reading their configs takes a while."""
         found = self.session.allowed.list_files([SUFFIX]).items()
         networks = {name: str(path) for name, path in found}
         self.method.options = await asyncio.to_thread(list_methods) | networks
 
     def allow(self, is_ready: bool) -> None:
-        """Let the button be pressed, or not."""
+        """Enable or disable the button that starts."""
         self.start.disabled = not is_ready or self._job is not None
 
     def close(self) -> None:
-        """End what runs; the tab is gone."""
+        """Stop the job of a tab that was closed."""
         if self._job is not None:
             self._job.stop()
 
@@ -93,12 +92,14 @@ class RunSection:
         self._polling = pn.state.add_periodic_callback(self._poll, period=_PERIOD)
 
     def _poll(self) -> None:
+        from PIL import Image
+
         job = self._job
         if job is None:
             return
         self.bar.value = round(100 * job.share)
         if job.picture is not None:
-            self.picture.object = as_png(job.picture)
+            self.picture.object = Image.fromarray(job.picture)
         if not job.is_over:
             say(self.message, f"{job.stage} …")
             return

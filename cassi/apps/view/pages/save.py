@@ -1,31 +1,28 @@
-"""Section 5: cube, pictures, spectra, and the config that repeats it."""
+"""Section 5: save the files that the command writes, and the config that repeats it."""
 
 from __future__ import annotations
 
 import asyncio
-import csv
-import io
 from pathlib import Path
 from typing import Any
 
 import panel as pn
 
-from cassi.apps.view.cubes import Shown, spectrum
+from cassi.apps.view.cubes import Shown
 from cassi.apps.view.folders import NUMBERS
 from cassi.apps.view.jobs import explain
 from cassi.apps.view.pages.look import LookSection
 from cassi.apps.view.pages.parts import button, field, heading, say, text
-from cassi.apps.view.pictures import as_png
 from cassi.apps.view.runs import save
 from cassi.apps.view.session import Session
 
 
 class SaveSection:
-    """Writes the cube that is looked at.
+    """Saves the cube that the section *Look* shows.
 
     Args:
         session: of this tab.
-        look: what is looked at.
+        look: the section that shows a cube.
     """
 
     def __init__(self, session: Session, look: LookSection) -> None:
@@ -44,7 +41,7 @@ class SaveSection:
         )
 
     def show(self, shown: Shown) -> None:
-        """Offer to save what was reconstructed here; other cubes lie in their folders."""
+        """Show the section for a cube that was reconstructed here; others are saved already."""
         self.view.visible = shown.made is not None
 
     async def _save(self, event: Any) -> None:
@@ -55,28 +52,20 @@ class SaveSection:
         say(self.message, "writing …")
         try:
             folder = place(self.session.output, self.name.value_input or self.name.value)
-            command = await asyncio.to_thread(save, shown, folder, self._files(shown))
+            command = await asyncio.to_thread(save, shown, folder)
             say(self.message, [f"saved in {folder}", f"to repeat it: {command}"])
         except Exception as error:
             say(self.message, explain(error), "error")
         finally:
             self.save.disabled = False
 
-    def _files(self, shown: Shown) -> dict[str, bytes]:
-        files: dict[str, bytes] = {}
-        if self.look.drawn is not None:
-            files["view.png"] = as_png(self.look.drawn.rgb)
-        if self.look.regions:
-            files["regions.csv"] = tabulate(shown, self.look.regions)
-        return files
-
 
 def place(output: Path, name: str) -> Path:
     """Return the folder of a new result.
 
     Raises:
-        ValueError: the name leads elsewhere.
-        FileExistsError: there is a result.
+        ValueError: the name is empty, or leads out of the output folder.
+        FileExistsError: the folder has a result.
     """
     name = name.strip()
     folder = output / name
@@ -86,18 +75,3 @@ def place(output: Path, name: str) -> Path:
     if (folder / NUMBERS).exists():
         raise FileExistsError(f"{folder}: there is a result already; give another name")
     return folder
-
-
-def tabulate(shown: Shown, regions: list[Any]) -> bytes:
-    """Return spectra of regions as CSV: a row a band of each."""
-    stream = io.StringIO()
-    writer = csv.writer(stream)
-    writer.writerow(["region", "pixels", "band", "wavelength_nm", "mean", "spread", "error"])
-    for region in regions:
-        found = spectrum(shown, region)
-        for number in range(len(found.mean)):
-            nm = "" if shown.wavelengths is None else shown.wavelengths[number]
-            error = "" if found.error is None else float(found.error[number])
-            values = [float(found.mean[number]), float(found.spread[number]), error]
-            writer.writerow([region.label, found.pixels, number + 1, nm, *values])
-    return stream.getvalue().encode()

@@ -1,9 +1,9 @@
 """What `cassi.check_camera` says of wrong cameras, and of the right ones.
 
-    python scripts/benchmarks/verdict.py             # five scenes with shot noise, eight captures
-    python scripts/benchmarks/verdict.py --kaist     # and ten KAIST snapshots
-    python scripts/benchmarks/verdict.py --spectra   # and the sign of the step, of reconstructions
-    python scripts/benchmarks/verdict.py --light 200 # right cameras in odd light, none of the above
+    python scripts/benchmarks/camera_check.py  # five scenes with noise, eight captures
+    python scripts/benchmarks/camera_check.py --kaist  # and ten KAIST snapshots
+    python scripts/benchmarks/camera_check.py --spectra  # and the sign of the step
+    python scripts/benchmarks/camera_check.py --light 200  # right cameras in odd light
 
 Printed is for each mistake how many frames are warned of it, by what they are warned, and the
 time. Three scenes are CAVE's validation scenes, two of its training scenes; the captures
@@ -16,7 +16,6 @@ in that of a red lamp, and in even light.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -35,10 +34,11 @@ import cassi
 from cassi.apps.evaluate.problems import load_benchmark
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Evaluate
-from cassi.calibration.camera_check import POSES, Verdict, check_spectra
+from cassi.calibration.camera_check import POSES, CameraCheck, check_spectra
 from cassi.systems import SDCassi, Weighted
 from scripts.benchmarks.captures import CAPTURES
 from scripts.benchmarks.problems import load_problem
+from scripts.benchmarks.tables import Parser, Table
 
 TRAINING = ("face", "beads")
 STEPS = (1.5, 1.8, 1.9, 2.1, 2.2, 2.5)
@@ -143,20 +143,18 @@ def look_in_odd_light(count: int) -> None:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = Parser(__doc__, threads=1)
     parser.add_argument("--kaist", action="store_true", help="ten snapshots more")
     parser.add_argument("--spectra", action="store_true", help="reconstruct, and reverse the cubes")
     parser.add_argument("--light", type=int, metavar="CAMERAS", help="right cameras in odd light")
-    parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
     if arguments.light is not None:
         look_in_odd_light(arguments.light)
         return
     found: dict[str, list[set[str]]] = {}
     times: dict[int, list[float]] = {}
 
-    def judge(name: str, about: str, function: Callable[[], Verdict]) -> None:
+    def judge(name: str, about: str, function: Callable[[], CameraCheck]) -> None:
         verdict = function()
         said = {each.about for each in verdict.warnings} & ABOUT_THE_CAMERA
         found.setdefault(about, []).append(said)
@@ -178,11 +176,11 @@ def main() -> None:
                         cube, right, wavelengths
                     ),
                 )
-    print("\nmistake | warned | by")
+    table = Table("mistake", "warned", "by")
     for about, said in found.items():
         kinds = sorted(set().union(*said))
         counts = ", ".join(f"{kind} {sum(kind in each for each in said)}" for kind in kinds)
-        print(f"{about} | {sum(map(bool, said))} of {len(said)} | {counts}")
+        table.print(about, f"{sum(map(bool, said))} of {len(said)}", counts)
     for height, seconds in sorted(times.items()):
         print(f"frames of {height} lines: {median(seconds):.2f} CPU s, at most {max(seconds):.2f}")
 

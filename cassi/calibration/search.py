@@ -1,0 +1,172 @@
+"""Where a calibration starts: fits of plain scenes in every valley of their objective."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from cassi.calibration.fit import LEAST_WINDOWS, Fit, PlainScenes, are_near
+from cassi.calibration.geometry import Geometry
+from cassi.calibration.parameters import SHARED, TILT
+from cassi.calibration.windows import Frame, Windows
+from cassi.systems import SDCassi
+
+_LINES = 192  # of a frame's middle, to search
+_SEARCHED = 64  # windows are enough to find the right pixel
+_TIE = 0.05  # in objective: minima of plain scenes this close are tried with reconstructions
+_BENT = 0.5  # px at the last band: a curve from which the search may start too
+_VALLEYS = 2  # of these, richer models are tried
+
+
+def fit_starts(
+    scenes: PlainScenes, radius: int, place: Sequence[str], further: Sequence[str]
+) -> list[Fit]:
+    """Fit plain scenes: the place in each valley, then what else they ask for; best first.
+
+    Args:
+        scenes: the frames.
+        radius: of the search for the shift, whole pixels.
+        place: keys of the parameters of the place.
+        further: keys of those that may be added.
+    """
+    system, nominal = scenes.system, Geometry(whole=0)
+    places = search_start(scenes.frames, system, nominal, radius)
+    fits = [scenes.fit(start, place) for start in places]
+    fits = _different(sorted(fits, key=lambda fit: fit.objective), system)
+    fits = [fit for fit in fits if fit.objective <= fits[0].objective + _TIE]
+    richer = []
+    if "dispersion_2" in further:
+        bent = search_start(scenes.frames, system, nominal, radius, bent=_BENT)
+        richer = [scenes.fit(start) for start in bent]
+    for fit in fits[:_VALLEYS]:
+        # Without a blur that there is, shift and step make up for it.
+        blurred = scenes.fit(fit.geometry, (*place, "blur"))
+        if blurred.is_clear("blur"):
+            fit = blurred
+            richer.append(fit)
+        asked = scenes.ask(fit, [key for key in (*further, *TILT) if key not in fit.keys])
+        if TILT[0] in asked:
+            asked.remove(TILT[0])
+            richer += _fit_tilted(scenes, fit)
+        if asked:
+            richer.append(scenes.fit(fit.geometry, (*fit.keys, *asked)))
+    if any(fit.is_between(system) for fit in (*fits, *richer)):
+        richer += _fit_shared(scenes, radius, place)
+    # More parameters fit better where they are right.
+    richer = [fit for fit in richer if fit.objective <= fits[0].objective + _TIE]
+    richer.sort(key=lambda fit: (len(fit.keys), fit.objective))
+    return _different([*fits, *richer], system)
+
+
+def _fit_shared(scenes: PlainScenes, radius: int, place: Sequence[str]) -> list[Fit]:
+    """Fit plain scenes with the mask between pixels too, and a tilt if they ask for it.
+
+    The search begins with the mask half a pixel between: without that, bands between pixels have
+    valleys beside each other, and the step that fits best is wrong.
+    """
+    halfway = Geometry(whole=0, interpolated=0.5)
+    starts = search_start(scenes.frames, scenes.system, halfway, radius)
+    fits = [scenes.fit(start, (*place, *SHARED)) for start in starts]
+    found = [[fit, *_fit_tilted(scenes, fit)] for fit in fits if fit.is_clear(SHARED[0])]
+    return [fit for both in found for fit in both]
+
+
+def _fit_tilted(scenes: PlainScenes, fit: Fit) -> list[Fit]:
+    """Return a fit with a tilt, turned about the band that fits best; none if none is asked."""
+    if scenes.system.offsets[0] == scenes.system.offsets[-1]:
+        return []
+    starts = [replace(fit.geometry, pivot=pivot) for pivot in (0.5, 0.0, 1.0)]
+    fits = [scenes.fit(start, (*fit.keys, *TILT)) for start in starts]
+    best = min(fits, key=lambda each: each.objective)
+    return [best] if best.is_clear(TILT[0]) else []
+
+
+def _different(fits: Sequence[Fit], system: SDCassi) -> list[Fit]:
+    """Return the first fit of each minimum and model."""
+    found: list[Fit] = []
+    for fit in fits:
+        alike = [other.geometry for other in found if other.keys == fit.keys]
+        if not any(are_near(fit.geometry, other, system) for other in alike):
+            found.append(fit)
+    return found
+
+
+def search_start(
+    frames: Sequence[Frame],
+    system: SDCassi,
+    start: Geometry,
+    radius: int,
+    bent: float = 0.0,
+) -> list[Geometry]:
+    """Find where to start: shift and dispersion on a grid, then a short fit of each best shift.
+
+    The objective has valleys beside each other, about a pixel apart, where shift and dispersion
+    make up for each other. Only the middle of the frames is looked at, which a rotation moves
+    little.
+
+    Args:
+        frames: of one camera.
+        system: the nominal camera.
+        start: the middle of the grid.
+        radius: pixels, of the shift; 0 searches nothing.
+        bent: pixels; if not 0, dispersion curves of second degree that are bent by so much either
+            way are tried, each with three steps.
+
+    Returns:
+        Different places, the best first; `start` alone where nothing is searched.
+    """
+    frames, system = _middle(frames, system)
+    side = range(-radius, radius + 1)
+    shifts = list(itertools.product(side, side))
+    parts = [Windows(frame, system, central=True, most=_SEARCHED) for frame in frames]
+    parts = [part for part in parts if len(part)]
+    if radius == 0 or sum(len(part) for part in parts) < LEAST_WINDOWS:
+        return [start]
+    scenes = PlainScenes(frames, system, central=True)
+    weights = torch.tensor([float(len(part)) for part in parts])
+    # Steps that move the outermost bands by a pixel at most.
+    per_band = 1 / max(system.bands - 1, 1)
+    fits: list[Fit] = []
+    slopes = (-2, -1, 0, 1, 2) if bent == 0 else (-1, 0, 1)
+    bends = (0.0,) if bent == 0 else (bent, -bent)
+    for slope, bend in itertools.product(slopes, bends):
+        curved = start.with_degree(1 if bent == 0 else 2)
+        curve = list(curved.dispersion)
+        curve[0] += slope * per_band
+        curve[1:2] = [value + bend for value in curve[1:2]]
+        curved = replace(curved, dispersion=tuple(curve))
+        across, along = curved.split_shift(system.axis)
+        # A fraction of half a pixel is as far from a whole pixel as can be.
+        halves = [curved.with_shift(across, along + half, system.axis) for half in (0, 0.5)]
+        tables = torch.stack(
+            [
+                weights @ torch.tensor([part.shifted_objective(half, shifts) for part in parts])
+                for half in halves
+            ]
+        )
+        half, best = divmod(int(tables.argmin()), len(shifts))
+        more_across, more_along = shifts[best]
+        along = halves[half].along(system.axis) + more_along
+        geometry = curved.with_shift(across + more_across, along, system.axis)
+        fits.append(scenes.fit(geometry, iterations=6))
+    fits.sort(key=lambda fit: fit.objective)
+    return [fit.geometry for fit in _different(fits, system)]
+
+
+def _middle(frames: Sequence[Frame], system: SDCassi) -> tuple[list[Frame], SDCassi]:
+    """Crop large frames across the dispersion, about their middle, where a rotation moves least."""
+    axis, length = system.part_axis, system.cube_shape[system.part_axis]
+    first = max(length - _LINES, 0) // 2
+    kept = length - 2 * first
+    cropped = [
+        replace(
+            frame,
+            y=frame.y.narrow(axis, first, kept),
+            good=None if frame.good is None else frame.good.narrow(axis, first, kept),
+        )
+        for frame in frames
+    ]
+    return cropped, system.part(first, first + kept)

@@ -1,0 +1,88 @@
+"""Low rank of groups of similar patches, as a function of tensors."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cassi.ops import _reference_groups
+from cassi.ops._checks import check_floating, check_same_device, shape_of
+from cassi.ops._library import call, define, kernels
+from cassi.ops._reference import accumulation_dtype
+
+MOST_MATCHES = 48
+"""Patches of a group, of which compiled kernels hold a square matrix."""
+
+
+def shrink_groups(image: Tensor, groups: Tensor, threshold: Tensor, patch: int) -> Tensor:
+    """Shrink the singular values of groups of patches, and add them up where they came from.
+
+    The patches of a group are the rows of a matrix. Less their mean it has singular values s:
+
+        ŝ = s (1 + √(1 − t²/s²))/2  where s > t, else 0
+
+    Pixels that several patches cover get their sum. The gradient is that of the pure-torch
+    operator, and no compiled kernel runs where one is recorded. Results have the same bits for
+    every number of threads. A group with a number that is not finite has no other in its result.
+
+    Args:
+        image: `(B, R, H, W)`; with R innermost in memory it is read in place.
+        groups: flat positions h·W + w of the patches' first pixels `(B, N, M)`, int64, N <= H·W. A
+            patch that would reach beyond the image is moved into it.
+        threshold: t of each sample, `(B,)` or `(1,)`, >= 0, in the units of the image.
+        patch: side of a patch in pixels, at most H and W.
+
+    Returns:
+        Sums `(B, R, H, W)`, R innermost in memory, in float32 at least.
+
+    Raises:
+        TypeError: the image or the threshold is not a floating tensor, or groups are not int64.
+        ValueError: shapes or devices do not fit each other.
+
+    >>> flat = torch.ones(1, 1, 2, 3)
+    >>> shrink_groups(flat, torch.tensor([[[0, 1]]]), torch.zeros(1), patch=2)
+    tensor([[[[1., 2., 1.],
+              [1., 2., 1.]]]])
+    """
+    check_floating("image", image)
+    check_floating("threshold", threshold)
+    if groups.dtype != torch.int64:
+        raise TypeError(f"groups: expected int64, got {groups.dtype}")
+    if image.ndim != 4:
+        raise ValueError(f"image: expected (B, R, H, W), got shape {shape_of(image)}")
+    if groups.ndim != 3 or groups.shape[0] != image.shape[0] or groups.shape[2] < 1:
+        raise ValueError(
+            f"groups: expected ({image.shape[0]}, N, 1 or more), got shape {shape_of(groups)}"
+        )
+    if groups.shape[1] > image.shape[2] * image.shape[3]:
+        raise ValueError(
+            f"groups: expected at most one for each pixel, {image.shape[2] * image.shape[3]}, "
+            f"got {groups.shape[1]}"
+        )
+    if tuple(threshold.shape) not in ((1,), (image.shape[0],)):
+        raise ValueError(
+            f"threshold: expected (1,) or ({image.shape[0]},), got shape {shape_of(threshold)}"
+        )
+    if not 1 <= patch <= min(image.shape[-2:]):
+        raise ValueError(
+            f"patch: expected 1 to {min(image.shape[-2:])}, the sides of the image, got {patch}"
+        )
+    check_same_device(image=image, groups=groups, threshold=threshold)
+    recorded = torch.is_grad_enabled() and (image.requires_grad or threshold.requires_grad)
+    if recorded or groups.shape[2] > MOST_MATCHES:
+        return _reference_groups.shrink_groups(image, groups, threshold, patch)
+    result: Tensor = call(kernels.shrink_groups, image, groups, threshold, patch)
+    return result
+
+
+def _fake(image: Tensor, groups: Tensor, threshold: Tensor, patch: int) -> Tensor:
+    batch, channels, height, width = image.shape
+    sums = image.new_empty((batch, height, width, channels), dtype=accumulation_dtype(image))
+    return sums.movedim(-1, 1)
+
+
+define(
+    "shrink_groups(Tensor image, Tensor groups, Tensor threshold, int patch) -> Tensor",
+    _reference_groups.shrink_groups,
+    _fake,
+)

@@ -1,0 +1,60 @@
+"""Measure how long the sentences of pages are.
+
+    python scripts/docs/readability.py README.md docs/guides/*.md
+
+Prints words, mean words a sentence, and the share of sentences above 30 words, for every page and
+for all. The goal for README and guides is a mean of at most 17 words, and at most 3 % above 30.
+Code blocks, tables, headings, pictures and the targets of links do not count; `code` is one word.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+LONG = 30  # words
+DROPPED = re.compile(
+    r"(?ms)^ *```.*?^ *```[^\n]*$"  # code blocks
+    r"|(?<=\n\n) {4}(?![-*] )[^\n]*(?:\n {4}[^\n]*)*"  # indented ones
+    r"|^ *[|#][^\n]*$"  # tables and headings
+    r"|!\[[^\]]*\]\([^)]*\)"  # pictures
+    r"|^\$\$.*?^\$\$$"  # equations
+)
+BLOCK = re.compile(r"\n\s*\n|^\s*(?:[-*]|\d+\.)\s+", re.MULTILINE)
+END = re.compile(r"(?<=[.!?])[*_)\]\"”]*\s+(?=[*_(\[\"“]*[A-Z0-9])")
+
+
+def sentences(text: str) -> list[list[str]]:
+    """Return the words of each sentence of a page in Markdown."""
+    text = re.sub(r"`[^`]*`|\$[^$\n]+\$", "CODE", DROPPED.sub("", text))
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    found = (part for block in BLOCK.split(text) for part in END.split(block))
+    return [words for part in found if (words := re.findall(r"\S*\w\S*", part))]
+
+
+def measure(lengths: list[int]) -> str:
+    """Return a line about sentences of these lengths."""
+    count = max(len(lengths), 1)
+    share = 100 * sum(length > LONG for length in lengths) / count
+    return f"{sum(lengths):6} words  {sum(lengths) / count:5.1f} a sentence  {share:4.1f} % long"
+
+
+def main() -> None:
+    """Print a line a page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("pages", nargs="+", type=Path)
+    parser.add_argument("--long", action="store_true", help="print the long sentences as well")
+    options = parser.parse_args()
+    every: list[int] = []
+    for page in options.pages:
+        found = sentences(page.read_text(encoding="utf-8"))
+        every += (lengths := [len(sentence) for sentence in found])
+        print(measure(lengths), page)
+        for sentence in (words for words in found if options.long and len(words) > LONG):
+            print("   ", *sentence)
+    print(measure(every), "all")
+
+
+if __name__ == "__main__":
+    main()

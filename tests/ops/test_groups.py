@@ -1,0 +1,159 @@
+"""shrink_groups: values, derivatives, strides, dtypes, errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+from cassi import ops
+from cassi.ops._reference_groups import shrink_singular_values
+
+HEIGHT, WIDTH = 7, 9
+
+
+def _image(batch: int = 2, channels: int = 3) -> Tensor:
+    generator = torch.Generator().manual_seed(batch + channels)
+    shape = batch, channels, HEIGHT, WIDTH
+    return 2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1
+
+
+def _groups(batch: int, count: int, matches: int) -> Tensor:
+    generator = torch.Generator().manual_seed(count)
+    return torch.randint(HEIGHT * WIDTH, (batch, count, matches), generator=generator)
+
+
+def _by_definition(image: Tensor, groups: Tensor, threshold: float, patch: int) -> np.ndarray:
+    total = np.zeros(image.shape)
+    for sample, pixels, some in zip(total, image.numpy(), groups.numpy(), strict=True):
+        for group in some:
+            places = [
+                (slice(r, r + patch), slice(c, c + patch))
+                for r, c in (
+                    (min(p // WIDTH, HEIGHT - patch), min(p % WIDTH, WIDTH - patch)) for p in group
+                )
+            ]
+            stack = np.array([pixels[:, r, c].ravel() for r, c in places])
+            mean = stack.mean(0)
+            u, s, v = np.linalg.svd(stack - mean, full_matrices=False)
+            root = np.sqrt(np.where(s > threshold, s**2 - threshold**2, 0))
+            clean = (u * np.where(s > threshold, (s + root) / 2, 0)) @ v + mean
+            for (r, c), row in zip(places, clean, strict=True):
+                sample[:, r, c] += row.reshape(-1, patch, patch)
+    return total
+
+
+@pytest.mark.parametrize(("matches", "patch"), [(1, 2), (5, 3), (20, 1), (9, 7), (49, 2)])
+def test_groups_are_shrunk_and_added(matches: int, patch: int) -> None:
+    """Of 49 patches, more than kernels are compiled for, as well."""
+    image, groups = _image(), _groups(2, 4, matches)
+    expected = _by_definition(image, groups, 0.7, patch)
+    got = ops.shrink_groups(image, groups, torch.tensor([0.7], dtype=torch.float64), patch)
+    np.testing.assert_allclose(got.numpy(), expected, rtol=0, atol=1e-9)
+    assert got.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("shape", [(5, 4, 9), (5, 9, 4)])
+def test_singular_values_are_shrunk(shape: tuple[int, int, int]) -> None:
+    stack = torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    threshold = 0.7
+    u, s, v = np.linalg.svd(stack.numpy(), full_matrices=False)
+    kept = s > threshold
+    root = np.sqrt(np.where(kept, s**2 - threshold**2, 0))
+    expected = (u * np.where(kept, (s + root) / 2, 0)[:, None]) @ v
+    got = shrink_singular_values(stack, torch.tensor(threshold, dtype=torch.float64))
+    np.testing.assert_allclose(got.numpy(), expected, rtol=0, atol=1e-9)
+
+
+def test_samples_have_thresholds_of_their_own() -> None:
+    image, groups = _image(), _groups(2, 4, 5)
+    levels = torch.tensor([0.0, 1.2], dtype=torch.float64)
+    both = ops.shrink_groups(image, groups, levels, 3)
+    for b in range(2):
+        one = ops.shrink_groups(image[b : b + 1], groups[b : b + 1], levels[b : b + 1], 3)
+        assert torch.equal(both[b : b + 1], one)
+
+
+def test_a_group_comes_out_the_same_beside_any_other() -> None:
+    image, groups = _image(1).float(), _groups(1, 40, 8)
+    level = torch.tensor([0.3])
+    last = ops.shrink_groups(image, groups[:, -1:], level, 3)
+    for count in range(2, 20):
+        others = ops.shrink_groups(image, groups[:, -count:-1], level, 3)
+        both = ops.shrink_groups(image, groups[:, -count:], level, 3)
+        torch.testing.assert_close(both, others + last, rtol=0, atol=1e-5)
+    spoilt = image.clone()
+    spoilt[..., 0, 0] = torch.nan
+    groups = torch.where(groups < WIDTH, groups + 4 * WIDTH, groups)
+    away = torch.cat([torch.zeros_like(groups[:, :1]), groups], 1)
+    kept = ops.shrink_groups(spoilt, away, level, 3)[..., 4:, 4:]
+    alone = ops.shrink_groups(image, groups, level, 3)[..., 4:, 4:]
+    assert torch.equal(kept, alone)
+
+
+def test_positions_in_any_strides_and_beyond_the_image() -> None:
+    image, groups = _image(), _groups(2, 6, 4)
+    level = torch.ones(1)
+    expected = ops.shrink_groups(image, groups, level, 3)
+    for turned in (groups.mT.contiguous().mT, groups.repeat_interleave(3, 2)[..., ::3]):
+        assert torch.equal(ops.shrink_groups(image, turned, level, 3), expected)
+    first = ops.shrink_groups(image, torch.zeros_like(groups), level, 3)
+    for far in (-1, -(2**63)):
+        assert torch.equal(ops.shrink_groups(image, torch.full_like(groups, far), level, 3), first)
+    last = torch.full_like(groups, (HEIGHT - 3) * WIDTH + WIDTH - 3)
+    beyond = torch.full_like(groups, 2**62)
+    assert torch.equal(*(ops.shrink_groups(image, g, level, 3) for g in (last, beyond)))
+
+
+def test_derivatives_are_those_of_the_reference() -> None:
+    image, groups = _image(1, 2).requires_grad_(), torch.tensor([[[0, 24, 30], [11, 40, 2]]])
+    level = torch.tensor([0.9], dtype=torch.float64, requires_grad=True)
+    assert gradcheck(lambda x, t: ops.shrink_groups(x, groups, t, 2), (image, level))
+    assert gradgradcheck(lambda x: ops.shrink_groups(x, groups, level.detach(), 2), (image,))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_sums_are_not_rounded(dtype: torch.dtype) -> None:
+    image, groups = _image().to(dtype), _groups(2, 4, 5)
+    got = ops.shrink_groups(image, groups, torch.ones(1), 3)
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, ops.shrink_groups(image.float(), groups, torch.ones(1), 3))
+
+
+@pytest.mark.parametrize("sizes", [(0, 3, 4), (2, 0, 4), (2, 3, 0)])
+def test_nothing_to_shrink(sizes: tuple[int, int, int]) -> None:
+    batch, channels, count = sizes
+    got = ops.shrink_groups(
+        torch.ones(batch, channels, HEIGHT, WIDTH), _groups(batch, count, 5), torch.ones(1), 3
+    )
+    assert torch.equal(got, torch.zeros(batch, channels, HEIGHT, WIDTH))
+
+
+X, G, T = torch.rand(2, 3, HEIGHT, WIDTH), _groups(2, 4, 5), torch.ones(1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((X[0], G, T, 3), r"image: expected \(B, R, H, W\), got shape \(3, 7, 9\)"),
+        ((X, G[:1], T, 3), r"groups: expected \(2, N, 1 or more\), got shape \(1, 4, 5\)"),
+        ((X, G[..., :0], T, 3), r"groups: expected \(2, N, 1 or more\), got shape \(2, 4, 0\)"),
+        ((X, _groups(2, 64, 5), T, 3), "groups: expected at most one for each pixel, 63, got 64"),
+        ((X, G, torch.ones(3), 3), r"threshold: expected \(1,\) or \(2,\), got shape \(3,\)"),
+        ((X, G, T, 8), "patch: expected 1 to 7, the sides of the image, got 8"),
+        ((X, G, T, 0), "patch: expected 1 to 7, the sides of the image, got 0"),
+        ((X, G, T.to("meta"), 3), "expected all tensors on one device"),
+    ],
+)
+def test_wrong_values(arguments: tuple[Tensor, Tensor, Tensor, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ops.shrink_groups(*arguments)
+
+
+def test_wrong_types() -> None:
+    with pytest.raises(TypeError, match=r"groups: expected int64, got torch.int32"):
+        ops.shrink_groups(X, G.int(), T, 3)
+    with pytest.raises(TypeError, match="threshold: expected float32"):
+        ops.shrink_groups(X, G, T.long(), 3)
