@@ -8,7 +8,7 @@ import torch
 import cassi
 from cassi import uncertainty
 from cassi.data.bundled import bundled_path
-from cassi.evaluation import Mismatch
+from cassi.evaluation import Twin
 from cassi.uncertainty.bootstrap import Trial, bootstrap, mirror_axes
 from cassi.uncertainty.error_model import load_error_model
 from cassi.uncertainty.features import NAMES, Features
@@ -213,7 +213,7 @@ def test_the_mirrored_scene_is_coded_where_the_mask_seems_to_lie(camera):
     system, cube, y = camera
     assert torch.equal(measure_shifted(cube, system, MaskShift()), y)
     mask_shift = MaskShift((0.4 * FOUND, -0.3 * FOUND), errors=100)
-    twin = Mismatch(shift=[0.4, -0.3]).measure(cube, system)
+    twin = Twin(shift=[0.4, -0.3]).expose(cube, system)
     inside = ..., slice(2, -2), slice(8, -8)  # beyond, a twin's mask is continued otherwise
     torch.testing.assert_close(measure_shifted(cube, system, mask_shift)[inside], twin[inside])
 

@@ -110,7 +110,7 @@ def find_hot_in_snapshot(frame: Tensor, threshold: float) -> Tensor:
     return excess > threshold * (_robust_sigma(excess) + CODE_CONTRAST * (highest - lowest))
 
 
-def repair(frame: Tensor, bad: Tensor, name: str = "hot_pixels") -> Tensor:
+def repair(frame: Tensor, bad: Tensor, name: str = "bad_pixels") -> Tensor:
     """Replace pixels of `(..., H, W)` where bad `(H, W)` is True by the mean of their neighbours.
 
     Pixels without a valid neighbour are filled from filled ones, from the border inwards.
