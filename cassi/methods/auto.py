@@ -50,7 +50,7 @@ def auto(
         prior = Subspace(prior=total_variation, balance=balance)
     return Solver(
         prior,
-        ADMM(rho=0.2, relaxation=1.95),
+        ADMM(rho=0.15, relaxation=1.95),
         iterations=iterations,
         sigma=Geometric(0.7, strength),
         tol=tol,
