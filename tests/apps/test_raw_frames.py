@@ -115,7 +115,10 @@ def test_clipped_at_any_level(cube, frame, results):
         (["bits=12.5"], "bits"),
         (["measurement=zeros.png"], "measurement: expected light, got only zeros"),
         (["measurement=photo.jpg"], "JPEG changes them; save frames as .png or .tif"),
-        (["bad_pixels=none.png"], "bad_pixels: expected a file or auto, got 'none.png'"),
+        (
+            ["bad_pixels=none.png"],
+            "bad_pixels: expected a file, [row, column], a number > 0, a list of those, or auto, got 'none.png'",
+        ),
         (["bits=12", "truth=truth.npz", "measurement=null", "noise=sensor"], "bits: expected null"),
     ],
 )
