@@ -117,7 +117,8 @@ def test_clipped_at_any_level(cube, frame, results):
         (["measurement=photo.jpg"], "JPEG changes them; save frames as .png or .tif"),
         (
             ["bad_pixels=none.png"],
-            "bad_pixels: expected a file, [row, column], a number > 0, a list of those, or auto, got 'none.png'",
+            "bad_pixels: expected a file, [row, column], a number > 0, a list of those, or auto, "
+            "got 'none.png'",
         ),
         (["bits=12", "truth=truth.npz", "measurement=null", "noise=sensor"], "bits: expected null"),
     ],
