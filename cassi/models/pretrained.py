@@ -26,7 +26,7 @@ SMOOTHER = TV(weight=0.3, iterations=5, norm="nuclear", warm=True)
 FILES = (FILE, REFINER)
 """What "pretrained" stands for."""
 SIZES: dict[str, dict[str, Any]] = {
-    "large": {"start": 100, "strength": 0.024, "balance": 1.0},
+    "large": {"start": 125, "strength": 0.024, "balance": 1.0},
     "small": {"start": 70, "strength": 0.03, "balance": 1.0},
 }
 """How total variation runs before the learned stages: the small one is faster."""
