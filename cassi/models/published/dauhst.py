@@ -200,7 +200,9 @@ class DAUHST(Unrolled):
         v = x + Aᵀ(AAᵀ + α_i I)⁻¹(y − Ax),   x ← HST_i(v, β_i)
 
     Args:
-        bands, stages, checkpointing: see `Unrolled`.
+        bands: number C of bands.
+        stages: of the unrolled loop.
+        checkpointing: recompute activations in the backward pass; less memory, more time.
         size: rows and columns of the detector for which the tables of positions are made; rounded
             up to multiples of 32. Others are served by interpolation. (256, 320) is the published.
 

@@ -220,7 +220,9 @@ class DERNNLNLT(RecurrentSplitting):
         v = z + Φᵀ(ΦΦᵀ + ρI)⁻¹(y − Φz),   z ← LNLT(v, σ),   Φ, ρ, σ estimated from z
 
     Args:
-        bands, stages, checkpointing: see `Unrolled`.
+        bands: number C of bands.
+        stages: of the unrolled loop.
+        checkpointing: recompute activations in the backward pass; less memory, more time.
         blocks: of the denoiser, at each scale.
 
     Raises:
