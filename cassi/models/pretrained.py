@@ -61,9 +61,9 @@ def refining_denoiser(weights: Path | None = None, learns: bool = False) -> Deno
 
 
 def total_variation(size: str, noise: float | Literal["auto"] = "auto") -> Solver:
-    """Return the solver that a size of the network starts from: of the large one `solver=auto`.
+    """Return the solver that a size of the network starts from: `solver=auto`, of other lengths.
 
-    Only that looks at pixels held out, which takes longer than all of the small one.
+    Only the start of the large one looks at held-out pixels: that takes longer than the small one.
 
     Args:
         size: one of `SIZES`.
