@@ -99,8 +99,8 @@ class Components:
     def distance(self, other: Any) -> Tensor:
         """Return ‖x − x'‖, a scalar.
 
-        Where the bases differ, x' has a part F P c' in the directions of x and one that stands
-        upright on them, ‖x − x'‖² = ‖F (c − P c')‖² + ‖F' c'‖² − ‖F P c'‖².
+        Where the bases differ, F P c' is the projection of x' onto the directions of x, and
+        ‖x − x'‖² = ‖F (c − P c')‖² + ‖F' c'‖² − ‖F P c'‖².
         """
         if not isinstance(other, Components):
             return (self.x - other.x).norm()
