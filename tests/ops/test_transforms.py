@@ -62,6 +62,10 @@ MAPPED = {
         (X[:, :, 0], X[:, :, 1], _rand(N, 1, W, 2), Y[:, :, 0, :, :2], Y[:, :, 1, :, :2]),
     ),
     "shrink_groups": (lambda x, t: kernels.shrink_groups(x, GROUPS, t, 2), (X, RHO)),
+    "convolve3x3": (
+        lambda x, w, b: kernels.convolve3x3(x, w, b, None, False),
+        (_rand(N, 2, 3, 4, 5), _rand(N, 2, 3, 3, 3), _rand(N, 2)),
+    ),
     "trilinear": (lambda f, p: kernels.trilinear(f, p), (_rand(N, 4, 8, 2), _rand(N, 4, 3))),
 }
 
