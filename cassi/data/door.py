@@ -205,3 +205,9 @@ def _take(descriptor: int | None, shape: list[int]) -> np.ndarray:
 _process = _Process()
 atexit.register(_process.stop, 2.0)
 os.register_at_fork(after_in_child=_process.forget)
+
+
+def stop() -> None:
+    """End the process that reads; the next file starts another."""
+    with _process.lock:
+        _process.stop(patience=2.0)

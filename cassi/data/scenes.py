@@ -98,7 +98,8 @@ def find_scenes(root: str | os.PathLike[str], *, frames: bool = False) -> list[P
     """List the scenes in a folder and all folders below it.
 
     A scene is a file that `cassi.data.io` reads, or a folder of PNGs that end in a number, one a
-    band. Hidden files, pictures and texts beside them are passed over. The root may be a scene.
+    band. Hidden files, links, pictures and texts beside them are passed over. The root may be a
+    scene, and a link.
 
     Args:
         root: a folder, or one scene.
@@ -116,7 +117,9 @@ def find_scenes(root: str | os.PathLike[str], *, frames: bool = False) -> list[P
     if not root.is_dir():
         raise FileNotFoundError(f"no file or folder {root}; expected scenes there")
     found: set[Path] = set()
-    for folder, inner, files in os.walk(root, followlinks=True):
+    for folder, inner, files in os.walk(root):
+        linked = {name for name in (*inner, *files) if Path(folder, name).is_symlink()}
+        inner[:], files = ([n for n in names if n not in linked] for names in (inner, files))
         found |= {Path(folder, name) for name in inner if _is_store(name)}
         inner[:] = [name for name in inner if not (name.startswith(".") or _is_store(name))]
         shown = [name for name in files if not name.startswith(".")]
