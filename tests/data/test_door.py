@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -102,3 +103,8 @@ def test_what_was_named_may_be_a_link_and_what_is_in_it_not(cube_file, tmp_path)
     assert torch.equal(io.read_cube(folder / "c.tif")[0], cube)
     (tmp_path / "named").symlink_to(folder)
     assert [found.name for found in find_scenes(tmp_path / "named")] == ["b.tif"]
+
+
+def test_the_process_imports_no_torch(cube_file):
+    io.read_cube(cube_file[0])
+    assert "libtorch" not in Path(f"/proc/{pid()}/maps").read_text(encoding="utf-8")
