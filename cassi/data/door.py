@@ -76,6 +76,12 @@ def read(call: str, path: Path, **given: Any) -> tuple[Any, Any]:
     return _process.ask(path, request)
 
 
+def start() -> None:
+    """Start the process, so that it is ready when the first file is to be read."""
+    with _process.lock, contextlib.suppress(OSError):  # said when there is a file to read
+        _process.start()
+
+
 def _stated_limit() -> int | None:
     text = os.environ.get(LIMIT, "")
     if not text:
@@ -137,7 +143,7 @@ class _Process:
     def _begin(self, request: dict[str, Any]) -> tuple[dict[str, Any], socket.socket]:
         """Send a request; return the limits and the link once the file is being read."""
         for _ in range(2):
-            link = self._start()
+            link = self.start()
             with contextlib.suppress(ConnectionError, TimeoutError):
                 send(link, request)
                 received = receive(link, time.monotonic() + _START)
@@ -146,7 +152,8 @@ class _Process:
             self.stop()  # it may have ended for want of work
         raise OSError(f"the process that reads files does not start: {sys.executable}")
 
-    def _start(self) -> socket.socket:
+    def start(self) -> socket.socket:
+        """Start the process where it does not run; return the socket to it."""
         if self.link is not None and self.running is not None and self.running.poll() is None:
             return self.link
         self.stop()

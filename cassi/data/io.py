@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.checks import did_you_mean
+from cassi.checks import did_you_mean, printable
 from cassi.data import door
 from cassi.data.atomic import atomic_path, atomic_paths
 from cassi.data.formats import Writer, envi, hdf5, hyperspy, mat, netcdf, numpy, planes, tiff, zarr
@@ -296,7 +296,7 @@ def _load(
     key = about["key"]
     parts = [f"key {key!r}"] if key else []
     parts += [f"axes {order} {shape} -> {tuple(data.shape)}", *remarks]
-    note = f"{path.name}: {', '.join(parts)}"
+    note = printable(f"{path.name}: {', '.join(parts)}")
     return Loaded(
         data, wavelengths, path, key or None, order, note, about["counts"], about["full_scale"]
     )

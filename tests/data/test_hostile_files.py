@@ -12,9 +12,11 @@ import scipy.io as scipy_io
 import tifffile
 import torch
 
+from cassi.apps.errors import describe
 from cassi.data import door, formats, io, manifest, worker
 from cassi.data.formats import arrays
 from cassi.data.scenes import load_scene
+from cassi.evaluation.tables import csv_text
 
 NM = (453.5, 457.5, 462.0, 466.125, 471.5)
 HUGE = 10**13  # bytes
@@ -392,3 +394,19 @@ def test_random_bytes(files):
                 io.read_cube(path)
             assert "\n" not in str(caught.value), path.name
         path.write_bytes(whole.tobytes())
+
+
+@pytest.mark.parametrize(
+    "name", ["=cmd|' !A1.npy", "+1+1.npy", "-a.npy", "@SUM(A1).npy", "\x1b[2J.npy"]
+)
+def test_names_of_files_are_text(name, tmp_path):
+    """Neither a spreadsheet nor a terminal takes them for what they could do."""
+    np.save(tmp_path / name, np.ones((3, 4, 5), "f4"))
+    assert io.load_cube(tmp_path / name).note.isprintable()
+    (tmp_path / name).write_bytes(b"damaged")
+    with pytest.raises(ValueError, match="cannot read") as caught:
+        io.load_cube(tmp_path / name)
+    assert describe(caught.value).isprintable()
+    cell = csv_text([{"name": name, "psnr": -1.5}]).splitlines()[1]
+    assert cell.lstrip('"').startswith(("'", "\x1b"))
+    assert cell.endswith(",-1.5")
