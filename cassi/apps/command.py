@@ -24,6 +24,7 @@ from cassi.apps.arguments import arrange
 from cassi.apps.errors import JobError, debugging, describe, is_usage_error
 from cassi.apps.memory import keep_freed_memory, use_huge_pages
 from cassi.apps.settings import read_settings
+from cassi.data import door
 from cassi.threads import free_cores
 
 FAILED = 1
@@ -80,6 +81,8 @@ def run_command(
     )
     try:
         sys.argv[1:] = arrange(rewrite(sys.argv[1:]))
+        if not any(option.startswith("-") for option in sys.argv[1:]):  # such as --help
+            door.start()
         decorate(_Job(name, kind, job))()
         if _is_output_closed():
             _close_output()

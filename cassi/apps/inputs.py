@@ -255,9 +255,18 @@ def _choose_files(settings: Snapshots) -> dict[str, Path]:
 
 
 def file_path(value: Any) -> Path:
-    """Return the path of a file of a config, `bundled:NAME` for one of the package."""
+    """Return the path of a file of a config, `bundled:NAME` for one of the package.
+
+    Raises:
+        ValueError: NAME is no plain name, but a path.
+    """
     name = str(value)
-    return bundled_path(name[8:]) if name.startswith("bundled:") else Path(name)
+    kind, colon, inner = name.partition(":")
+    if (kind, colon) != ("bundled", ":"):
+        return Path(name)
+    if inner in ("", ".", "..") or Path(inner).name != inner:
+        raise ValueError(f"bundled: expected a name such as mask.tif, got {inner!r}")
+    return bundled_path(inner)
 
 
 def _check_shape(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Sequence
@@ -14,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.data.formats import check_memory
-from cassi.data.formats.png import open_png, read_levels
+from cassi.data import door
 from cassi.data.formats.tiff import is_ome
 from cassi.data.io import READ_SUFFIXES, check_finite, load_cube
 from cassi.data.wavelengths import checked_wavelengths, resample
@@ -100,7 +98,8 @@ def find_scenes(root: str | os.PathLike[str], *, frames: bool = False) -> list[P
     """List the scenes in a folder and all folders below it.
 
     A scene is a file that `cassi.data.io` reads, or a folder of PNGs that end in a number, one a
-    band. Hidden files, pictures and texts beside them are passed over. The root may be a scene.
+    band. Hidden files, links, pictures and texts beside them are passed over. The root may be a
+    scene, and a link.
 
     Args:
         root: a folder, or one scene.
@@ -118,7 +117,9 @@ def find_scenes(root: str | os.PathLike[str], *, frames: bool = False) -> list[P
     if not root.is_dir():
         raise FileNotFoundError(f"no file or folder {root}; expected scenes there")
     found: set[Path] = set()
-    for folder, inner, files in os.walk(root, followlinks=True):
+    for folder, inner, files in os.walk(root):
+        linked = {name for name in (*inner, *files) if Path(folder, name).is_symlink()}
+        inner[:], files = ([n for n in names if n not in linked] for names in (inner, files))
         found |= {Path(folder, name) for name in inner if _is_store(name)}
         inner[:] = [name for name in inner if not (name.startswith(".") or _is_store(name))]
         shown = [name for name in files if not name.startswith(".")]
@@ -218,27 +219,10 @@ def load_scene(
 
 def _read_pages(folder: Path) -> tuple[Tensor, str]:
     pages = _pages(folder)
-    images: list[np.ndarray] = []
-    remark = ""
-    for file in pages:
-        try:
-            with open_png(file) as opened:
-                check_memory(2 * 4 * len(pages) * math.prod(opened.size))
-                values, channels = read_levels(opened, file), len(opened.getbands())
-        except Exception as error:  # a damaged file makes Pillow fail in many ways
-            raise ValueError(f"cannot read {file} as PNG: {error}") from error
-        if values.dtype.kind != "u":
-            raise ValueError(f"{file}: expected 8 or 16 bits a pixel, got {values.dtype}")
-        remark = f" of {channels} equal channels" if channels > 1 else remark
-        if images and values.shape != images[0].shape:
-            raise ValueError(
-                f"{folder}: expected pages of one size, got {images[0].shape} in {pages[0].name} "
-                f"and {values.shape} in {file.name}"
-            )
-        images.append(values.astype(np.float32) / np.float32(np.iinfo(values.dtype).max))
-    cube = torch.from_numpy(np.stack(images))
+    images, about = door.read("pages", folder, pages=list(map(str, pages)))
+    cube = torch.from_numpy(images)
     check_finite(str(folder), cube)
-    return cube, f"{folder.name}: {len(pages)} PNG pages{remark}"
+    return cube, f"{folder.name}: {len(pages)} PNG pages{about['remark']}"
 
 
 def _pages(folder: Path) -> list[Path]:

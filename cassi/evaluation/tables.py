@@ -184,8 +184,23 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     stream = io.StringIO()
     writer = csv.DictWriter(stream, names, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({key: plain_cell(value) for key, value in row.items()} for row in rows)
     return stream.getvalue()
+
+
+def plain_cell(value: Any) -> Any:
+    """Return a cell that a spreadsheet takes for text, where it would take a text for a formula.
+
+    >>> plain_cell("=cmd|' /c calc'!A1"), plain_cell("-1.5"), plain_cell(-1.5)
+    ("'=cmd|' /c calc'!A1", '-1.5', -1.5)
+    """
+    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
 
 
 def _latex(means: Mapping[str, Values], preset: str) -> str:

@@ -37,7 +37,8 @@ def is_many(value: Any) -> bool:
 def find_snapshots(settings: Reconstruct) -> tuple[list[Snapshot], list[str]]:
     """List the snapshots of a command, in the order of their names, and say what was left out.
 
-    A folder is a folder of snapshots, whatever its files are; folders in it are not looked into.
+    A folder is a folder of snapshots, whatever its files are; folders in it are not looked into,
+    links not followed.
     Results are called as the file is without suffix; where a pattern finds files of several
     folders, the folders below the common one are part of the name.
 
@@ -75,7 +76,9 @@ def _list_files(role: str, value: str, other: set[str]) -> tuple[list[Path], lis
     there = set(found)
     # Of the two files of an ENVI image, the header stands for both.
     found = [f for f in found if not there & ({f.with_suffix(".hdr"), Path(f"{f}.hdr")} - {f})]
-    files = [f for f in found if f.suffix.lower() in READ_SUFFIXES and str(f) not in other]
+    # What came with a folder could lead to any file of the machine.
+    own = [f for f in found if not f.is_symlink()]
+    files = [f for f in own if f.suffix.lower() in READ_SUFFIXES and str(f) not in other]
     skipped = [f.name for f in found if f not in set(files)]
     if not files:
         wanted = "snapshot" if role == "measurement" else "cube"
