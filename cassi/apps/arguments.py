@@ -78,12 +78,11 @@ def config_folders(arguments: Iterable[str]) -> list[Path]:
     return found
 
 
-def told_plugins(arguments: Sequence[str], *, more: Sequence[str] = ()) -> list[str]:
+def told_plugins(arguments: Sequence[str]) -> list[str]:
     """Return the plugins that a user names: on the command line, else in the config named there.
 
     Args:
         arguments: of a command.
-        more: further words that are names of plugins.
 
     Raises:
         OSError: the config cannot be read.
@@ -94,10 +93,10 @@ def told_plugins(arguments: Sequence[str], *, more: Sequence[str] = ()) -> list[
               if e and key.lstrip("+~") == "plugins"]  # fmt: skip
     if values:
         try:
-            return [*_names(yaml.safe_load(values[-1]), "plugins"), *more]
+            return _names(yaml.safe_load(values[-1]), "plugins")
         except yaml.YAMLError:
             raise ValueError(f"plugins: expected [FILE.py,…], got {values[-1]!r}") from None
-    return [*_plugins_of_config(arguments), *more]
+    return _plugins_of_config(arguments)
 
 
 def _plugins_of_config(arguments: Sequence[str]) -> list[str]:

@@ -486,9 +486,10 @@ def check_plugins(named: Any) -> None:
     """
     for name in named if isinstance(named, list) else [] if named is None else [named]:
         if not is_loaded(name):
+            given = str(name)[:200]
             raise ValueError(
-                f"plugins: {str(name)[:200]!r} is not loaded, because a plugin is a program; "
-                "name it on the command line, plugins=[FILE.py], or in the config that --config-name names"
+                f"plugins: {given!r} is not loaded, because a plugin is a program; "
+                "name it on the command line, plugins=[FILE.py], or in the config of --config-name"
             )
 
 
