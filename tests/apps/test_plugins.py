@@ -1,13 +1,11 @@
 """What a user's own file registers, in all commands; and that nobody else can bring one."""
 
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from hydra.core.config_store import ConfigStore
 from safetensors import safe_open
 
 import cassi
@@ -17,6 +15,7 @@ from cassi.config import build
 from cassi.models import registry
 from cassi.models.load import read_card
 
+pytestmark = pytest.mark.usefixtures("own_plugins")
 TINY = (
     *("data.crop=16", "data.validation.crop=16", "data.batch_size=1", "trainer.max_steps=2"),
     *("data.steps_per_epoch=1", "trainer.enable_progress_bar=false", "trainer.accelerator=cpu"),
@@ -67,22 +66,6 @@ def data(split, count=1):
     return {f"{split}{i}": torch.rand(3, 24, 24, generator=seed) for i in range(count)}
 """
 EVIL = "import pathlib\npathlib.Path('ran').touch()\n"
-
-
-@pytest.fixture(autouse=True)
-def forget(monkeypatch):
-    """Let a test's plugins be its own."""
-    monkeypatch.setattr(plugins, "_PARTS", {kind: {} for kind in plugins.KINDS})
-    monkeypatch.setattr(plugins, "_LOADED", {})
-    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
-    modules, repo = set(sys.modules), ConfigStore.instance().repo
-    yield
-    for group in ("model", "loss", "prior", "data"):
-        for name in [name for name in repo.get(group, {}) if name.startswith("own_")]:
-            del repo[group][name]
-    for name in set(sys.modules) - modules:
-        if name in ("mine", "evil", "other"):
-            del sys.modules[name]
 
 
 @pytest.fixture
