@@ -191,10 +191,10 @@ class Training(LightningModule):
         return self._reconstruct(y, system)
 
     def _show(self, x: Tensor, truth: Tensor) -> None:
-        if not self.trainer.is_global_zero:
+        if not self.pictures or not self.trainer.is_global_zero:
             return
         takers = [taker for logger in self.trainer.loggers if (taker := taker_of(logger))]
-        for name, draw in self.pictures.items() if takers else ():
+        for name, draw in (self.pictures if takers else {}).items():
             picture = draw(x.detach().cpu(), truth.detach().cpu())
             for take in takers:
                 take(name, picture, self.trainer.global_step)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cassi.apps.command import Run, Terminated, leave_to_lightning, prepare_process, run_command
-from cassi.apps.reconstructors import build_network, rewrite_model_path, store_models
+from cassi.apps.reconstructors import build_network, rewrite_model_path
 from cassi.apps.settings import Train, Validation, check_nodes, to_dict
 from cassi.apps.train import files, inputs
 from cassi.apps.train.dry_run import rehearse
@@ -28,7 +28,6 @@ from cassi.systems import SDCassi
 
 def main() -> None:
     """Run the command."""
-    store_models()
     sys.argv[1:] = ["dry_run=true" if word == "--dry-run" else word for word in sys.argv[1:]]
     run_command(
         "cassi-train", Train, train, lambda a: rewrite_model_path(files.add_earlier_options(a))
