@@ -20,11 +20,13 @@ from typing import Any, NoReturn
 import torch
 from omegaconf import DictConfig
 
-from cassi.apps.arguments import arrange
+from cassi.apps.arguments import arrange, told_plugins
 from cassi.apps.errors import JobError, debugging, describe, is_usage_error
 from cassi.apps.memory import keep_freed_memory, use_huge_pages
+from cassi.apps.reconstructors import store_parts
 from cassi.apps.settings import read_settings
 from cassi.data import door
+from cassi.plugins import load_plugins
 from cassi.threads import free_cores
 
 FAILED = 1
@@ -83,7 +85,10 @@ def run_command(
         sys.argv[1:] = arrange(rewrite(sys.argv[1:]))
         if not any(option.startswith("-") for option in sys.argv[1:]):  # such as --help
             door.start()
-        decorate(_Job(name, kind, job))()
+        # Before the config is composed, which may name what they register.
+        load_plugins(plugins := told_plugins(sys.argv[1:]))
+        store_parts()
+        decorate(_Job(name, kind, job, plugins))()
         if _is_output_closed():
             _close_output()
     except KeyboardInterrupt as stop:
@@ -104,8 +109,8 @@ def run_command(
 class _Job:
     """The job with its errors reported; an object, so that launchers can pickle it."""
 
-    def __init__(self, name: str, kind: type, job: Job) -> None:
-        self.name, self.kind, self.job = name, kind, job
+    def __init__(self, name: str, kind: type, job: Job, plugins: Sequence[str]) -> None:
+        self.name, self.kind, self.job, self.plugins = name, kind, job, plugins
         self.__module__, self.__name__, self.__qualname__ = job.__module__, "job", "job"
 
     def __call__(self, config: DictConfig) -> Any:
@@ -118,6 +123,7 @@ class _Job:
         try:
             # Not before: nothing is half done while Hydra composes, which may lose an exception.
             with raise_terminated(), plain_warnings():
+                load_plugins(self.plugins)  # a launcher's process has none yet
                 options = tuple(hydra.overrides.task)
                 settings: Any = read_settings(config, self.kind, options)
                 return self.job(settings, Run(folder, many, options))

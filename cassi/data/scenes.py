@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -92,6 +92,36 @@ class Scene:
             return self
         levels = self.cube.mul(FULL_SCALE).round_().clamp_(0, FULL_SCALE)
         return replace(self, cube=levels.to(torch.uint16))
+
+
+def as_scenes(cubes: Any, wavelengths: Sequence[float]) -> list[Scene]:
+    """Check the cubes of a data set that a user's function made.
+
+    Args:
+        cubes: arrays or tensors `(C, H, W)` in [0, 1], by name.
+        wavelengths: of the C bands, nm.
+
+    Raises:
+        ValueError: it is no such mapping; or a cube has other bands, or values outside.
+    """
+    if not isinstance(cubes, Mapping) or not cubes:
+        raise ValueError(f"data.source: expected cubes by name, a dict, got {type(cubes).__name__}")
+    found = []
+    for name, values in cubes.items():
+        cube = torch.as_tensor(values).detach().to("cpu", torch.float32).contiguous()
+        if cube.ndim != 3 or len(cube) != len(wavelengths):
+            raise ValueError(
+                f"data.source: expected {name} as ({len(wavelengths)}, H, W), one band for each of "
+                f"data.wavelengths, got {tuple(cube.shape)}"
+            )
+        check_finite(f"data.source: {name}", cube)
+        if not (cube.min() >= 0 and 0 < cube.max() <= 1):
+            low, high = cube.min().item(), cube.max().item()
+            raise ValueError(
+                f"data.source: expected {name} in [0, 1], got {low:.4g} to {high:.4g}; divide it"
+            )
+        found.append(Scene(str(name), cube, tuple(map(float, wavelengths)), f"{name}: made"))
+    return found
 
 
 def find_scenes(root: str | os.PathLike[str], *, frames: bool = False) -> list[Path]:

@@ -14,6 +14,7 @@ from tabulate import tabulate
 
 from cassi.data.atomic import atomic_path
 from cassi.evaluation.records import Record, Values
+from cassi.plugins import parts
 
 MEAN = "mean"
 
@@ -237,9 +238,16 @@ def _used(rows: Any, preset: str) -> list[tuple[str, str, int, str]]:
     rows = list(rows)
     return [
         column
-        for column in _COLUMNS
+        for column in _columns()
         if any(row.get(column[3].format(preset=preset)) is not None for row in rows)
     ]
+
+
+def _columns() -> list[tuple[str, str, int, str]]:
+    """Return every column; the user's own metrics stand before the residual."""
+    own = [(n, p.about["unit"], p.about["digits"], n) for n, p in parts("metric").items()]
+    place = [column[0] for column in _COLUMNS].index("residual")
+    return [*_COLUMNS[:place], *own, *_COLUMNS[place:]]
 
 
 def _title(column: tuple[str, str, int, str]) -> str:

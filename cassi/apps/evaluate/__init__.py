@@ -23,7 +23,6 @@ from cassi.apps.errors import describe_failure
 from cassi.apps.evaluate.problems import find_bands, load_benchmark, preparation, sweep_points
 from cassi.apps.evaluate.results import Plan, Results
 from cassi.apps.evaluate.rows import add_rows, align_rows, make_reconstructors
-from cassi.apps.reconstructors import store_models
 from cassi.apps.settings import Evaluate
 from cassi.checks import printable
 from cassi.evaluation import Record, RecordFolder, View, join_processes, run_jobs
@@ -34,7 +33,6 @@ POINTS = 40
 
 def main() -> None:
     """Run the command."""
-    store_models()
     follow_first_process()
     run_command("cassi-evaluate", Evaluate, evaluate)
 

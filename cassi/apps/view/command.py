@@ -8,16 +8,21 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
+from cassi.apps.arguments import told_plugins
 from cassi.apps.command import USAGE_ERROR
 from cassi.apps.errors import describe, is_usage_error
+from cassi.plugins import load_plugins
 
 _HELP = "Look at snapshots, reconstruct them and look at the cubes, in a browser on this machine."
+_MORE = "plugins=[mymod.py] among the folders loads your own networks, priors and metrics."
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
-    given = parse(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    given = parse([word for word in words if not word.startswith("plugins=")])
     try:
+        load_plugins(told_plugins(words))
         serve(given)
     except KeyboardInterrupt:
         print("cassi-view: ended")
@@ -35,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser("cassi-view", description=_HELP)
+    parser = argparse.ArgumentParser("cassi-view", description=_HELP, epilog=_MORE)
     said = "with snapshots, masks, cameras or results, which may be read (the current one)"
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help=said)
     said = "folder of results and uploads (outputs/view)"

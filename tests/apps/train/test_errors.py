@@ -53,7 +53,7 @@ def refused(train, tmp_path):
         (["trainer.accumulate_grad_batches=3"], "data.steps_per_epoch: expected a multiple of"),
         (["callbacks.last._target_=os.system"], "not allowed"),
         (["callbacks.last.every_n_train_steps=3"], "every_minutes"),
-        (["logger.csv._target_=lightning.pytorch.loggers.WandbLogger"], "not allowed"),
+        (["logger.csv._target_=lightning.pytorch.loggers.CometLogger"], "not allowed"),
         (["+logger.x={_target_: cassi.priors.Denoiser, network: a.pt}"], "config nodes name none"),
         (["ckpt=none.ckpt"], "no file none.ckpt"),
     ],
