@@ -116,7 +116,9 @@ class Common:
         nodes = {name: node for name, node in kept.items() if node is not None}
         if "system" in values:
             nodes["system"] = values["system"]
-        if isinstance(values.get("mask"), dict | list):  # not a file
+        mask = values.get("mask")
+        files = isinstance(mask, list) and all(isinstance(file, str) for file in mask)
+        if isinstance(mask, dict | list) and not files:
             nodes["mask"] = values["mask"]
         check_nodes(nodes)
         model = values.get("model")
