@@ -119,8 +119,10 @@ class Common:
             check_described("system", values["system"])
         if values.get("noise") is not None:
             check_described("noise", values["noise"])
-        if isinstance(values.get("mask"), dict | list):  # not a file
-            check_described("mask", values["mask"])
+        mask = values.get("mask")
+        files = isinstance(mask, list) and all(isinstance(file, str) for file in mask)
+        if isinstance(mask, dict | list) and not files:
+            check_described("mask", mask)
         model = values.get("model")
         if isinstance(model, dict) and "_target_" in model:
             raise ValueError(

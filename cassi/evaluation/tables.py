@@ -12,6 +12,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from cassi.checks import printable
 from cassi.data.atomic import atomic_path
 from cassi.evaluation.records import Record, Values
 from cassi.plugins import parts
@@ -192,16 +193,21 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 def plain_cell(value: Any) -> Any:
     """Return a cell that a spreadsheet takes for text, where it would take a text for a formula.
 
+    Characters that steer a terminal, or end a line, are written out.
+
     >>> plain_cell("=cmd|' /c calc'!A1"), plain_cell("-1.5"), plain_cell(-1.5)
     ("'=cmd|' /c calc'!A1", '-1.5', -1.5)
     """
-    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
+    if not isinstance(value, str):
         return value
+    text = printable(value)
+    if not text.startswith(("=", "+", "-", "@")):
+        return text
     try:
-        float(value)
+        float(text)
     except ValueError:
-        return f"'{value}"
-    return value
+        return f"'{text}"
+    return text
 
 
 def _latex(means: Mapping[str, Values], preset: str) -> str:

@@ -408,8 +408,12 @@ def infer_bands(
     else:
         options = ", ".join(f"{count} bands x step {size}" for count, size in fits)
         hint = f"what would fit: {options} (either sign)"
-        if bands is not None and 0 < (bands - 1) * abs(step) <= extra:
-            hint += f"; or set system.detector={detector_length} if it reaches beyond the bands"
+        beyond = extra - (bands - 1) * abs(step) if bands is not None and bands > 1 else -1
+        longer = f"set system.detector={detector_length}"
+        if 0 <= beyond < 3 and step != 0:  # no other camera, a detector that is a little larger
+            hint = f"{longer}, which reaches {beyond:.3g} pixels beyond the bands; {hint}"
+        elif 0 <= beyond < extra:
+            hint += f"; or {longer} if it reaches beyond the bands"
     raise ValueError(
         f"measurement: {detector_length} pixels along the dispersion do not fit a mask of "
         f"{mask_length}, {wanted}; {hint}"

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cassi import metrics, ops
 from cassi.apps import results
-from cassi.apps.inputs import Inputs
+from cassi.apps.inputs import Inputs, name_scene
 from cassi.apps.pipeline import check, say
 from cassi.apps.reconstruct.journal import Record
 from cassi.apps.settings import Reconstruct
@@ -106,7 +106,7 @@ def finish(
             if output.points is not None and factor > 1:
                 points = [[int(i) // factor for i in point] for point in output.points]
                 output = replace(output, points=points)
-            name = Path(str(settings.measurement)).stem
+            name = name_scene(settings, "scene")
             results.save_pictures(stage, output, name, small, inputs.wavelengths, true, numbers)
             if bars:
                 results.save_map(stage, shrink(bars[0]), inputs.wavelengths)

@@ -27,7 +27,12 @@ class Snapshot(NamedTuple):
 
 
 def is_many(value: Any) -> bool:
-    """Tell whether a config value means several files: a folder, or a pattern with * ? or [ ]."""
+    """Tell whether a config value means several snapshots: a folder, or a pattern with * ? or [ ].
+
+    A list of files is one snapshot of several shots.
+    """
+    if isinstance(value, list):
+        return False
     path = Path(str(value)).expanduser()
     if value is None or (path.suffix.lower() in READ_SUFFIXES and path.exists()):
         return False

@@ -11,11 +11,17 @@ from urllib.parse import parse_qs
 
 from tornado.httputil import HTTPServerRequest
 from tornado.routing import Matcher, Rule
-from tornado.web import HTTPError, RequestHandler
+from tornado.web import HTTPError, RequestHandler, stream_request_body
+
+from cassi.apps.view.one_time_link import OneTimeLink
 
 ADDRESS = "127.0.0.1"
-_LARGEST = 2**30
-"""Bytes of a message from the page; base64 makes an upload a third larger."""
+ENTER = "/enter"
+"""Where a one-time link sends its code."""
+_LARGEST = 2**12
+"""Bytes of the body of a request."""
+_SLOWEST = 30
+"""Seconds in which the headers of a request, and then its body, must have come."""
 
 
 def make_server(page: Callable[[], Any], reports: Mapping[str, bytes], port: int = 0) -> Any:
@@ -25,13 +31,16 @@ def make_server(page: Callable[[], Any], reports: Mapping[str, bytes], port: int
     request needs the cookie, for files, reports and websockets too. A request to another host name
     is refused: a foreign page can make a name of its own lead to this machine (DNS rebinding).
 
+    Who is refused hears it when the headers have come: no body is kept. Slow senders are cut off.
+
     Args:
         page: makes the page of a tab.
         reports: HTML by random key, served at `/report/KEY`.
         port: to listen on; 0 takes a free one.
 
     Returns:
-        A server of Bokeh, started, with its address as `server.entrance`.
+        A server of Bokeh, started, with its address as `server.entrance`, the
+        address of one-time links as `server.link_address`, and its `server.guard`.
 
     Raises:
         OSError: the port is taken.
@@ -45,7 +54,11 @@ def make_server(page: Callable[[], Any], reports: Mapping[str, bytes], port: int
         address=ADDRESS,
         websocket_origin="localhost",  # the right one when the port is known
         title="cassi-view",
-        websocket_max_message_size=_LARGEST,
+        http_server_kwargs={
+            "max_body_size": _LARGEST,
+            "idle_connection_timeout": _SLOWEST,
+            "body_timeout": _SLOWEST,
+        },
         extra_patterns=[("/report/([A-Za-z0-9_-]+)", Report, {"reports": reports})],
         start=False,
     )
@@ -54,8 +67,10 @@ def make_server(page: Callable[[], Any], reports: Mapping[str, bytes], port: int
     server._tornado._websocket_origins.update(hosts)
     guard = Guard(token, hosts, f"cassi-view-{server.port}")
     rules = server._tornado.default_router.rules
-    rules.insert(0, Rule(guard, Refusal, {"guard": guard}))
-    server.entrance = f"http://{ADDRESS}:{server.port}/?token={token}"
+    rules.insert(0, Rule(guard, Door, {"guard": guard}))
+    server.guard = guard
+    address = f"http://{ADDRESS}:{server.port}"
+    server.entrance, server.link_address = f"{address}/?token={token}", f"{address}{ENTER}"
     server.start()
     return server
 
@@ -82,26 +97,39 @@ class Report(RequestHandler):
 
 
 class Guard(Matcher):
-    """Matches the requests to refuse, so that tornado gives them to `Refusal`.
+    """Matches the requests that go no further than to the `Door`.
 
     Args:
         token: that the cookie must hold.
         hosts: `name:port` that a request may be addressed to.
         cookie: its name, with the port: browsers share cookies among the ports of a host.
+
+    Attributes:
+        link: that lets a browser in once, if there is one.
     """
 
     def __init__(self, token: str, hosts: set[str], cookie: str) -> None:
         self.token, self.hosts, self.cookie = token, hosts, cookie
+        self.link: OneTimeLink | None = None
 
     def match(self, request: HTTPServerRequest) -> dict[str, Any] | None:
-        """Return {} for a request to refuse, and None for one to let through."""
-        allowed = request.host in self.hosts and self._knows(self._cookie(request))
-        return None if allowed else {}
+        """Return {} for a request to stop at the door, and None for one to let through."""
+        known = request.host in self.hosts and self._knows(self._cookie(request))
+        return None if known and request.path != ENTER else {}
 
     def admits(self, request: HTTPServerRequest) -> bool:
         """Tell whether a request has the token in its address."""
         given = parse_qs(request.query).get("token", [""])[0]
         return request.host in self.hosts and request.path == "/" and self._knows(given)
+
+    def awaits(self, request: HTTPServerRequest) -> bool:
+        """Tell whether a request may have the code of the one-time link in its body."""
+        there = request.host in self.hosts and request.path == ENTER
+        return there and request.method == "POST" and self.link is not None
+
+    def redeem(self, code: str) -> bool:
+        """Tell whether a code is that of the one-time link, which ends with it."""
+        return self.link is not None and self.link.redeem(code)
 
     def _knows(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self.token.encode())
@@ -114,19 +142,42 @@ class Guard(Matcher):
         return "" if found is None else found.value
 
 
-class Refusal(RequestHandler):
-    """Answers a request without cookie: with a cookie if it has the token, else with 403."""
+@stream_request_body  # it answers before a body comes
+class Door(RequestHandler):
+    """Answers a request without cookie: with a cookie if it has the token or the code, or 403."""
 
     def initialize(self, guard: Guard) -> None:
         """Take the guard."""
-        self.guard = guard
+        self.guard, self.body = guard, b""
 
     def prepare(self) -> None:
-        """Answer a request of any method."""
+        """Answer a request of any method, except one whose body may have the code."""
         if self.request.method == "GET" and self.guard.admits(self.request):
-            token, name = self.guard.token, self.guard.cookie
-            self.set_cookie(name, token, httponly=True, samesite="Strict", path="/")
+            self._let_in()
             self.redirect("/")
+        elif not self.guard.awaits(self.request):
+            self._refuse()
+
+    def data_received(self, chunk: bytes) -> None:
+        """Keep what comes, at most the 4 KiB that the server takes."""
+        self.body += chunk
+
+    def post(self) -> None:
+        """Let in who has the code."""
+        code = parse_qs(self.body.decode("latin1")).get("code", [""])[0]
+        if not self.guard.redeem(code):
+            self._refuse()
             return
+        self._let_in()
+        # The page of the link has another origin, and a redirect from it would lack the cookie.
+        self.finish('<!doctype html><meta http-equiv="refresh" content="0; url=/">')
+
+    def _let_in(self) -> None:
+        token, name = self.guard.token, self.guard.cookie
+        self.set_cookie(name, token, httponly=True, samesite="Strict", path="/")
+        self.set_header("Cache-Control", "no-store")
+
+    def _refuse(self) -> None:
         self.set_status(403)
+        self.set_header("Connection", "close")
         self.finish("403: open the address that cassi-view printed when it started\n")

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from cassi.apps.view.allowed_paths import AllowedPaths
@@ -23,6 +25,46 @@ def test_what_is_below_may_be_read_and_nothing_else(folders):
     for path in (outer / "secret.npy", inner / ".." / "outer" / "secret.npy", inner / "link.npy"):
         with pytest.raises(PermissionError, match="not below the folders"):
             allowed.resolve(path)
+
+
+def test_what_a_reader_opens_with_a_file_is_checked_too(folders):
+    inner, outer = folders
+    allowed = AllowedPaths([inner])
+    cube = inner / "cube.zarr"
+    (cube / "c").mkdir(parents=True)
+    (cube / "c" / "0").write_bytes(b"")
+    (inner / "a.hdr").write_bytes(b"")
+    (inner / "a.img").write_bytes(b"")
+    for path in (cube, inner / "a.hdr", inner / "a.img"):
+        assert allowed.resolve_data(path) == path
+    for path, link in ((cube, cube / "c" / "1"), (inner / "a.hdr", inner / "a.dat")):
+        link.symlink_to(outer / "secret.npy")
+        with pytest.raises(PermissionError, match=r"not below the folders"):
+            allowed.resolve_data(path)
+        link.unlink()
+        os.mkfifo(link)
+        with pytest.raises(ValueError, match="regular file"):
+            allowed.resolve_data(path)
+    with pytest.raises(FileNotFoundError):
+        allowed.resolve_data(inner / "gone.npy")
+
+
+def test_a_file_is_read_up_to_a_length_and_a_pipe_never(folders):
+    inner, _ = folders
+    allowed = AllowedPaths([inner])
+    (inner / "four").write_bytes(b"1234")
+    assert allowed.read(inner / "four", 4) == b"1234"
+    with pytest.raises(ValueError, match="at most 3 bytes"):
+        allowed.read(inner / "four", 3)
+    os.mkfifo(inner / "pipe")
+    for refused in (
+        lambda: allowed.read(inner / "pipe", 4),
+        lambda: allowed.check([str(inner / "pipe")]),
+    ):
+        with pytest.raises(ValueError, match="regular file"):
+            refused()
+    with pytest.raises(PermissionError):
+        allowed.read(inner / "link.npy", 4)
 
 
 def test_files_inside_of_settings_are_looked_at(folders):

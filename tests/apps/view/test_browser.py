@@ -1,10 +1,13 @@
 """What a stranger does with cassi-view, done in a headless Chromium."""
 
+import os
 import re
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 import torch
@@ -99,6 +102,34 @@ def test_nobody_comes_in_without_the_token(address):
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(elsewhere)
     assert refused.value.code == 403
+
+
+@pytest.mark.slow
+def test_a_browser_comes_in_by_the_one_time_link(browser, folder, output):
+    """The command starts a program of ours in place of the browser; it says what it is given."""
+    program = output.parent / f"{output.name}-browser.sh"
+    program.write_text(
+        '#!/bin/sh\nprintf "%s\\n" "$1" > "$0.said.new"\nmv "$0.said.new" "$0.said"\n'
+    )
+    program.chmod(0o755)
+    said = program.with_name(f"{program.name}.said")
+    command = [sys.executable, "-m", "cassi.apps.view", str(folder), "--output", str(output)]
+    environment = os.environ | {"BROWSER": f"{program} %s"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            process.stdout.readline()
+            end = time.monotonic() + 60
+            while not said.exists() and time.monotonic() < end:
+                time.sleep(0.1)
+            address = said.read_text().strip()
+            page = browser.new_page()
+            page.goto(address)
+            page.get_by_role("button", name="Take the example").wait_for(timeout=40_000)
+            assert page.url.endswith("/")
+            page.close()
+            assert not Path(address.removeprefix("file://")).exists()
+        finally:
+            process.terminate()
 
 
 @pytest.mark.release
