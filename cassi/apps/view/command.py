@@ -66,7 +66,7 @@ def serve(given: argparse.Namespace) -> None:
     from cassi.apps.view.server import make_server
 
     application = Application(given.folders or [Path()], given.output)
-    server = make_server(application.page, application.reports, given.port)
+    server = make_server(application.page, application.reports, application.inboxes, given.port)
     print(f"cassi-view: {server.entrance}\nCtrl-C ends it", flush=True)
     with contextlib.ExitStack() as at_end:
         at_end.callback(server.stop)

@@ -10,21 +10,31 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from tornado.httputil import HTTPServerRequest
+from tornado.ioloop import IOLoop
 from tornado.routing import Matcher, Rule
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
+from cassi.apps.view.jobs import explain
 from cassi.apps.view.one_time_link import OneTimeLink
+from cassi.apps.view.uploads import LARGEST, Inbox
 
 ADDRESS = "127.0.0.1"
 ENTER = "/enter"
 """Where a one-time link sends its code."""
 _LARGEST = 2**12
-"""Bytes of the body of a request."""
+"""Bytes of the body of a request that is no upload."""
+_LONGEST_UPLOAD = 24 * 3600
+"""Seconds."""
 _SLOWEST = 30
 """Seconds in which the headers of a request, and then its body, must have come."""
 
 
-def make_server(page: Callable[[], Any], reports: Mapping[str, bytes], port: int = 0) -> Any:
+def make_server(
+    page: Callable[[], Any],
+    reports: Mapping[str, bytes],
+    inboxes: Mapping[str, Inbox],
+    port: int = 0,
+) -> Any:
     """Start a server that shows a page to a browser that has the token.
 
     The first request has the token in its address, `/?token=…`, and gets a cookie. Every other
@@ -36,6 +46,7 @@ def make_server(page: Callable[[], Any], reports: Mapping[str, bytes], port: int
     Args:
         page: makes the page of a tab.
         reports: HTML by random key, served at `/report/KEY`.
+        inboxes: for uploads by random key, which come as `PUT /upload/KEY/DROP?name=…`.
         port: to listen on; 0 takes a free one.
 
     Returns:
@@ -59,7 +70,10 @@ def make_server(page: Callable[[], Any], reports: Mapping[str, bytes], port: int
             "idle_connection_timeout": _SLOWEST,
             "body_timeout": _SLOWEST,
         },
-        extra_patterns=[("/report/([A-Za-z0-9_-]+)", Report, {"reports": reports})],
+        extra_patterns=[
+            ("/report/([A-Za-z0-9_-]+)", Report, {"reports": reports}),
+            ("/upload/([A-Za-z0-9_-]+)/([0-9]+)", Upload, {"inboxes": inboxes}),
+        ],
         start=False,
     )
     hosts = {f"{name}:{server.port}" for name in (ADDRESS, "localhost")}
@@ -94,6 +108,71 @@ class Report(RequestHandler):
         if key not in self.reports:
             raise HTTPError(404)
         self.finish(self.reports[key])
+
+
+@stream_request_body  # it is written to the disk as it comes
+class Upload(RequestHandler):
+    """Takes a file that was dropped into the page."""
+
+    def initialize(self, inboxes: Mapping[str, Inbox]) -> None:
+        """Take the inboxes."""
+        self.inboxes = inboxes
+
+    def prepare(self) -> None:
+        """Look at the headers, and make room for the file."""
+        key, drop = self.path_args
+        length = self.request.headers.get("Content-Length", "")
+        # A page of another port of this machine counts as the same site, and has the cookie.
+        foreign = self.request.headers.get("Origin") != f"http://{self.request.host}"
+        if foreign or key not in self.inboxes or not length.isdecimal():
+            raise HTTPError(403)
+        connection: Any = self.request.connection
+        connection.set_max_body_size(LARGEST)
+        connection.set_body_timeout(_LONGEST_UPLOAD)
+        self._loop = IOLoop.current()
+        self._end: Any = None
+        self._wait()
+        name = self.get_query_argument("name", strip=False)
+        try:
+            self._file = self.inboxes[key].begin(drop, name, int(length))
+        except (OSError, ValueError) as error:
+            self._refuse(error)
+
+    def data_received(self, chunk: bytes) -> None:
+        """Write what has come."""
+        self._wait()
+        try:
+            self._file.write(chunk)
+        except (OSError, ValueError) as error:  # the disk is full, or other files were dropped
+            self._refuse(error)
+
+    def put(self, key: str, drop: str) -> None:
+        """Answer that all has come."""
+        self.set_status(204)
+
+    def on_finish(self) -> None:
+        """Wait no longer."""
+        self._rest()
+
+    def on_connection_close(self) -> None:
+        """Wait no longer."""
+        self._rest()
+        super().on_connection_close()
+
+    def _wait(self) -> None:
+        """Close the connection unless more comes in time."""
+        self._rest()
+        connection: Any = self.request.connection
+        self._end = self._loop.call_later(_SLOWEST, connection.close)
+
+    def _rest(self) -> None:
+        end = getattr(self, "_end", None)
+        if end is not None:
+            self._loop.remove_timeout(end)
+
+    def _refuse(self, error: Exception) -> None:
+        self.set_status(413 if isinstance(error, ValueError) else 507)
+        self.finish(explain(error))
 
 
 class Guard(Matcher):

@@ -1,9 +1,10 @@
+import io
 import os
 
 import pytest
 
 from cassi.apps.view.allowed_paths import AllowedPaths
-from cassi.apps.view.uploads import keep_upload
+from cassi.apps.view.uploads import LARGEST, Inbox, keep_upload
 
 
 @pytest.fixture
@@ -89,18 +90,35 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
         AllowedPaths([tmp_path / "nowhere"])
 
 
+def _open(files):
+    return {name: io.BytesIO(content) for name, content in files.items()}
+
+
+def test_an_inbox_has_the_files_of_one_drop_and_a_limit(tmp_path):
+    inbox = Inbox(tmp_path / "uploads")
+    old = inbox.begin("1", "old.npy", 4)
+    inbox.begin("2", "a.npy", 4).write(b"1234")
+    assert old.closed
+    assert inbox.take("1") == {}
+    with pytest.raises(ValueError, match="at most 1024 MiB"):
+        inbox.begin("2", "b.npy", LARGEST - 3)
+    assert list((tmp_path / "uploads").iterdir()) == []  # no file has a name before all are there
+    path = keep_upload(tmp_path / "uploads", inbox.take("2"), (".npy",))
+    assert path.read_bytes() == b"1234"
+    assert inbox.take("2") == {}
+
+
 def test_uploads_are_kept_once_and_together(tmp_path):
     envi = {"a.img": b"data", "a.hdr": b"ENVI"}
-    path = keep_upload(tmp_path, envi, (".hdr", ".img", ".npy"))
+    path = keep_upload(tmp_path, _open(envi), (".hdr", ".img", ".npy"))
     assert path.name == "a.hdr"
     assert (path.parent / "a.img").read_bytes() == b"data"
-    assert keep_upload(tmp_path, envi, (".hdr", ".img")) == path
-    assert keep_upload(tmp_path, {"a.npy": b"1"}, (".npy",)) != keep_upload(
-        tmp_path, {"a.npy": b"2"}, (".npy",)
-    )
+    assert keep_upload(tmp_path, _open(envi), (".hdr", ".img")) == path
+    one, two = (_open({"a.npy": content}) for content in (b"1", b"2"))
+    assert keep_upload(tmp_path, one, (".npy",)) != keep_upload(tmp_path, two, (".npy",))
 
 
 @pytest.mark.parametrize("name", ["../a.npy", ".a.npy", "b/a.npy", "b\\a.npy", "a.exe"])
 def test_names_that_lead_elsewhere_are_refused(name, tmp_path):
     with pytest.raises(ValueError, match="expected"):
-        keep_upload(tmp_path, {name: b""}, (".npy",))
+        keep_upload(tmp_path, _open({name: b""}), (".npy",))

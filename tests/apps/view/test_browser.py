@@ -1,5 +1,6 @@
 """What a stranger does with cassi-view, done in a headless Chromium."""
 
+import filecmp
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -130,6 +132,23 @@ def test_a_browser_comes_in_by_the_one_time_link(browser, folder, output):
             assert not Path(address.removeprefix("file://")).exists()
         finally:
             process.terminate()
+
+
+@pytest.mark.slow
+def test_a_drop_of_200_megabytes_arrives(open_view, output, tmp_path):
+    large = tmp_path / "large.npy"
+    values = np.lib.format.open_memmap(large, "w+", np.float32, (7000, 7200))
+    values[-1] = 1
+    values.flush()
+    assert large.stat().st_size > 200e6
+    page = open_view()
+    page.locator("input[type=file]").first.set_input_files(large)
+    page.get_by_text("snapshot: large.npy").wait_for(timeout=120_000)
+    (kept,) = (output / "uploads").glob("*/large.npy")
+    assert filecmp.cmp(large, kept, shallow=False)
+    page.get_by_role("button", name="Take the example").click()  # the session goes on
+    _see(page, "28 bands of 256 × 256 pixels")
+    kept.unlink()
 
 
 @pytest.mark.release

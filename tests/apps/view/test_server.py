@@ -16,6 +16,7 @@ from cassi.apps.view import server as server_module
 from cassi.apps.view.command import main, parse
 from cassi.apps.view.one_time_link import OneTimeLink
 from cassi.apps.view.server import ENTER, Guard, make_server
+from cassi.apps.view.uploads import LARGEST, Inbox
 
 HOST = "127.0.0.1:1234"
 
@@ -49,7 +50,7 @@ def test_the_token_is_taken_at_the_door_alone(guard):
 
 
 def test_a_server_listens_on_this_machine_and_draws_a_token():
-    servers = [make_server(lambda: None, {}) for _ in range(2)]
+    servers = [make_server(lambda: None, {}, {}) for _ in range(2)]
     try:
         for server in servers:
             assert server.entrance.startswith(f"http://127.0.0.1:{server.port}/?token=")
@@ -76,7 +77,7 @@ async def _ask(port, head, body=b"", wait=10):
 
 @pytest.fixture
 def server():
-    server = make_server(lambda: None, {})
+    server = make_server(lambda: None, {}, {})
     yield server
     server.stop()
 
@@ -102,13 +103,53 @@ def test_bodies_are_short_before_anybody_is_known(server, tmp_path):
 
 def test_slow_senders_are_cut_off(monkeypatch):
     monkeypatch.setattr(server_module, "_SLOWEST", 0.2)
-    server = make_server(lambda: None, {})
+    server = make_server(lambda: None, {}, {})
     head = "POST / HTTP/1.1\r\nHost: HOST\r\n"
     try:
         for unfinished in (head, f"{head}Content-Length: 9\r\n\r\n"):
             start = time.monotonic()
             server.io_loop.run_sync(lambda text=unfinished: _ask(server.port, text))
             assert time.monotonic() - start < 5  # the other side has closed
+    finally:
+        server.stop()
+
+
+def _put(server, path, origin="http://HOST", length=4, cookie=True):
+    token, name = server.guard.token, server.guard.cookie
+    host = f"127.0.0.1:{server.port}"
+    head = f"PUT {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n"
+    head += f"Cookie: {name}={token}\r\n" if cookie else ""
+    head += f"Origin: {origin}\r\nContent-Length: {length}\r\n\r\n".replace("HOST", host)
+    return server.io_loop.run_sync(lambda: _ask(server.port, head, b"1234"))
+
+
+def test_uploads_come_from_the_page_alone(tmp_path):
+    inbox = Inbox(tmp_path)
+    server = make_server(lambda: None, {}, {inbox.key: inbox})
+    try:
+        path = f"/upload/{inbox.key}/1?name=a.npy"
+        assert _put(server, path).startswith("HTTP/1.1 204")
+        assert inbox.take("1")["a.npy"].tell() == 4
+        for answer in (
+            _put(server, path, cookie=False),
+            _put(server, path, origin="http://127.0.0.1:1"),
+            _put(server, "/upload/guess/1?name=a.npy"),
+        ):
+            assert answer.startswith("HTTP/1.1 403")
+        assert inbox.take("1") == {}
+        assert _put(server, path, length=LARGEST + 1).startswith("HTTP/1.1 413")
+    finally:
+        server.stop()
+
+
+def test_an_upload_that_stands_still_is_cut_off(tmp_path, monkeypatch):
+    monkeypatch.setattr(server_module, "_SLOWEST", 0.3)
+    inbox = Inbox(tmp_path)
+    server = make_server(lambda: None, {}, {inbox.key: inbox})
+    try:
+        start = time.monotonic()
+        assert _put(server, f"/upload/{inbox.key}/1?name=a.npy", length=9) == ""
+        assert time.monotonic() - start < 5
     finally:
         server.stop()
 
