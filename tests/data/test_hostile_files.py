@@ -408,5 +408,5 @@ def test_names_of_files_are_text(name, tmp_path):
         io.load_cube(tmp_path / name)
     assert describe(caught.value).isprintable()
     cell = csv_text([{"name": name, "psnr": -1.5}]).splitlines()[1]
-    assert cell.lstrip('"').startswith(("'", "\x1b"))
+    assert cell.lstrip('"').startswith(("'", r"\x1b[2J"))
     assert cell.endswith(",-1.5")
