@@ -286,7 +286,7 @@ class Data:
         places = {"data.simulator": self.simulator, "data.validation.simulator": judged}
         for place, simulator in places.items():
             noise = simulator.get("noise") if isinstance(simulator, dict) else None
-            if noise not in (None, "${noise}"):  # checked where it stands by itself
+            if noise is not None:
                 check_described("noise", noise, f"{place}.noise")
 
     @property

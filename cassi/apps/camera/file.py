@@ -225,7 +225,6 @@ def _in_training(camera: Values, config: Values, told: set[str]) -> Iterator[tup
             yield f"{place}.{name}", value
     if "noise" in camera:
         yield "noise", camera["noise"]
-        yield f"{place}.noise", "${noise}"
     yield "data.validation.simulator", None  # the camera of the training
 
 
