@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 import torch
 from omegaconf import DictConfig
 
+from cassi.apps import folders
 from cassi.apps.arguments import arrange, told_plugins
 from cassi.apps.errors import JobError, debugging, describe, is_usage_error
 from cassi.apps.memory import keep_freed_memory, use_huge_pages
@@ -88,13 +89,16 @@ def run_command(
         # Before the config is composed, which may name what they register.
         load_plugins(plugins := told_plugins(sys.argv[1:]))
         store_parts()
-        decorate(_Job(name, kind, job, plugins))()
+        with folders.release_at_end():
+            decorate(_Job(name, kind, job, plugins))()
         if _is_output_closed():
             _close_output()
     except KeyboardInterrupt as stop:
         _fail(name, f"interrupted; {stop or 'give the same command again'}", INTERRUPTED)
     except Terminated as stop:
         _fail(name, f"terminated; {stop or 'give the same command again'}", TERMINATED)
+    except folders.Taken as error:
+        _fail(name, str(error), USAGE_ERROR)
     except JobError as error:
         # Printed where the job ran, which may be another machine's log.
         _fail(name, f"a job failed: {error}", USAGE_ERROR)
@@ -123,6 +127,8 @@ class _Job:
         try:
             # Not before: nothing is half done while Hydra composes, which may lose an exception.
             with raise_terminated(), plain_warnings():
+                if folder.is_dir():
+                    folders.hold(folder)
                 load_plugins(self.plugins)  # a launcher's process has none yet
                 options = tuple(hydra.overrides.task)
                 settings: Any = read_settings(config, self.kind, options)
