@@ -31,7 +31,7 @@ def forward(x: Tensor, mask: Tensor, step: int) -> Tensor:
         left = band_offset(c, bands, step)
         image = m.to(dtype) * x[:, c : c + 1].to(dtype)
         y = y + pad(image, (left, wide - width - left))
-    return y.to(x.dtype)  # type: ignore[no-any-return]
+    return y.to(x.dtype)
 
 
 def adjoint(y: Tensor, mask: Tensor, bands: int, step: int, channels_last: bool = False) -> Tensor:
@@ -59,7 +59,7 @@ def gram(mask: Tensor, bands: int, step: int) -> Tensor:
         left = band_offset(c, bands, step)
         product = plane[:, :, None] * plane[:, None]
         g = g + pad(product, (left, wide - mask.shape[-1] - left))
-    return g  # type: ignore[no-any-return]
+    return g
 
 
 def gram_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
