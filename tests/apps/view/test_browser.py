@@ -135,6 +135,19 @@ def test_a_browser_comes_in_by_the_one_time_link(browser, folder, output):
 
 
 @pytest.mark.slow
+def test_sections_fold_away_and_empty_ones_are_no_cards(open_view):
+    page = open_view()
+    assert not page.locator("section[aria-label=Look]").is_visible()
+    example = page.get_by_role("button", name="Take the example")
+    page.get_by_role("button", name="Fold Files").press("Enter")
+    assert page.evaluate("document.querySelector('section[aria-label=Files] > div').inert")
+    assert page.locator("section[aria-label=Files]").bounding_box()["height"] < 70
+    page.get_by_role("button", name="Show Files").press("Enter")
+    example.click()
+    _see(page, "28 bands of 256 × 256 pixels")
+
+
+@pytest.mark.slow
 def test_a_drop_of_200_megabytes_arrives(open_view, output, tmp_path):
     large = tmp_path / "large.npy"
     values = np.lib.format.open_memmap(large, "w+", np.float32, (7000, 7200))

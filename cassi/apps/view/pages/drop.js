@@ -19,7 +19,7 @@ export function render({ model }) {
   const field = document.createElement("label");
   const input = document.createElement("input");
   const bar = document.createElement("progress");
-  field.className = "drop";
+  field.className = "zone";
   field.append(model.label, input, bar);
   Object.assign(input, { type: "file", accept: model.accept, multiple: model.multiple });
   bar.hidden = true;
