@@ -117,6 +117,8 @@ def test_table_from_a_file(tmp_path):
         Curve(file=tmp_path / "none.csv")
     with pytest.raises(ValueError, match="from 450 to 650 nm"):
         curve.offsets([400, 500])
+    with pytest.warns(UserWarning, match="extrapolated from 450 to 650 nm, .* to 430 to 660 nm"):
+        assert curve.positions([430, 500, 660]) == pytest.approx((-3, 18, 55))
 
 
 def test_a_curve_that_turns_round_says_so():
