@@ -43,7 +43,12 @@ from cassi.apps.pipeline import (
 )
 from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
 from cassi.apps.reconstruct.journal import Passes, forget_passes
-from cassi.apps.reconstruct.snapshots import Snapshot, find_snapshots, settings_of_snapshot
+from cassi.apps.reconstruct.snapshots import (
+    SUMMARY,
+    Snapshot,
+    find_snapshots,
+    settings_of_snapshot,
+)
 from cassi.apps.reconstructors import Recipe, fingerprint_settings
 from cassi.apps.settings import Reconstruct
 from cassi.checks import printable, whole_number
@@ -55,7 +60,6 @@ from cassi.solvers import Iteration, Solution
 from cassi.solvers.base import Reconstructor
 from cassi.systems import System
 
-SUMMARY = "results.csv"
 BEHIND = 2
 """Results that wait to be written, at most: a slow disk slows the work and fills no memory."""
 

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from cassi.apps.settings import Reconstruct
 from cassi.data.io import READ_SUFFIXES
 
+SUMMARY = "results.csv"
+"""The table beside the folders of the results."""
 _BESIDE = ("mask", "truth", "dark", "flat", "bad_pixels")
 """Settings whose files may lie among the snapshots and are none."""
 
@@ -49,7 +51,7 @@ def find_snapshots(settings: Reconstruct) -> tuple[list[Snapshot], list[str]]:
 
     Raises:
         FileNotFoundError: there is no snapshot, or for none of them is there a truth.
-        ValueError: two have the same name.
+        ValueError: two have the same name, or one has that of the table.
     """
     known = (getattr(settings, role) for role in _BESIDE)
     named = [item for each in known for item in (each if isinstance(each, list) else [each])]
@@ -58,6 +60,9 @@ def find_snapshots(settings: Reconstruct) -> tuple[list[Snapshot], list[str]]:
     root = Path(os.path.commonpath([file.parent for file in files]))
     names = [file.relative_to(root).with_suffix("").as_posix() for file in files]
     _check_different("measurement", names)
+    for name, file in zip(names, files, strict=True):
+        if name.partition("/")[0] == SUMMARY:
+            raise ValueError(f"measurement: {SUMMARY} is the table of all results; rename {file}")
     truths, more = _match_truths(settings.truth, files)
     snapshots = [
         Snapshot(name, str(file), truth)
