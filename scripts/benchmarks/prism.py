@@ -40,11 +40,11 @@ def main() -> None:
     table = Table("draw", "line", "calibrated", "true curve", "offsets off by at most")
     for seed in range(arguments.first, arguments.first + arguments.draws):
         offsets = curve if seed % 2 else SPAN - curve
-        ends = offsets[[0, -1]].tolist()
+        first, last = float(offsets[0]), float(offsets[-1])
         random = torch.Generator().manual_seed(seed)
         mask = (torch.rand(*SHAPE, generator=random) < 0.5).float()
         where = {"detector": SHAPE[0] + SPAN + 2, "axis": -2}
-        line = SDCassi(mask, BANDS, offsets=torch.linspace(*ends, BANDS).tolist(), **where)
+        line = SDCassi(mask, BANDS, offsets=torch.linspace(first, last, BANDS).tolist(), **where)
         twin = FineTwin(line, SHIFT, tuple(offsets.tolist()), {})
         scene = enlarged(cassi.read_cube(scenes[seed % len(scenes)]), SHAPE, BANDS)
         y = twin.measure(scene)
