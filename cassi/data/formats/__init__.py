@@ -174,17 +174,46 @@ def write_all(descriptor: int, values: np.ndarray) -> None:
 
 
 @functools.cache
-def machine_memory() -> int:
-    """Bytes of memory this process may use: what the machine has, or its control group."""
+def machine_memory(root: Path = Path("/")) -> int:
+    """Bytes of memory this process may use.
+
+    What the machine has, the strictest of all control groups above this process (version 1 and 2)
+    leaves, and `SLURM_MEM_PER_NODE` (in MiB) grants.
+
+    Args:
+        root: of the file system, where Linux tells this.
+    """
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError):  # not on every system
         memory = 1 << 62
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        limit = Path("/sys/fs/cgroup", name)
-        text = limit.read_text(encoding="ascii").strip() if limit.is_file() else ""
-        memory = min(memory, int(text)) if text.isdigit() else memory
+    granted = os.environ.get("SLURM_MEM_PER_NODE", "")
+    if granted.isdecimal() and int(granted) > 0:
+        memory = min(memory, int(granted) << 20)
+    mount = root / "sys/fs/cgroup"
+    # A container may see its own group as the root.
+    for group in ("0::/", "0:memory:/", *_words(root / "proc/self/cgroup")):
+        _, controllers, place = (*group.split(":", 2), "", "")[:3]
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        base = mount / "memory" if controllers else mount
+        inner = base / place.lstrip("/")
+        for folder in (inner, *inner.parents):
+            for limit in _words(
+                folder / ("memory.limit_in_bytes" if controllers else "memory.max")
+            ):
+                memory = min(memory, int(limit)) if limit.isdecimal() else memory
+            if folder == base:
+                break
     return memory
+
+
+def _words(path: Path) -> list[str]:
+    """Read the words of a small file of the system; none where it cannot be read."""
+    try:
+        return path.read_text(encoding="ascii", errors="replace").split()
+    except OSError:
+        return []
 
 
 def as_text(value: Any) -> str:
