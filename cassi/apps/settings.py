@@ -274,6 +274,7 @@ class Data:
     steps_per_epoch: int | None = None
     pool: int | None = None
     cache: str | None = None
+    scale: Any = "auto"
     workers: int | None = None
     augment: Node = None
     simulator: Node = None

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import register_flop_formula
 from cassi.ops import _reference_convolve
 from cassi.ops._checks import check_floating, check_same_device, shape_of
 from cassi.ops._library import call, define, kernels
+from cassi.ops._recording import is_recorded, is_tracked, is_transformed
 
 MOST_CHANNELS = 128
 """Above, the transformed weights leave a core's cache, and torch's convolution is faster."""
@@ -70,23 +71,22 @@ def convolve3x3(
     result = image.shape[0], weight.shape[0], *image.shape[2:]
     if residual is not None and tuple(residual.shape) != tuple(result):
         raise ValueError(f"residual: expected {tuple(result)}, got shape {shape_of(residual)}")
-    if not _pays(image, weight, residual):
+    if not _pays(image, weight, bias, residual):
         return _reference_convolve.plain(image, weight, bias, residual, rectify)
     bias = weight.new_zeros(weight.shape[0]) if bias is None else bias
     out: Tensor = call(kernels.convolve3x3, image, weight, bias, residual, rectify)
     return out
 
 
-def _pays(image: Tensor, weight: Tensor, residual: Tensor | None) -> bool:
+def _pays(image: Tensor, weight: Tensor, *others: Tensor | None) -> bool:
     if torch.jit.is_tracing() or torch.compiler.is_compiling():
         return False
-    tensors = [image, weight] if residual is None else [image, weight, residual]
     return (
         image.device.type == "cpu"
         and image.dtype == weight.dtype == torch.float32
-        and not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
+        and not (is_recorded() and is_tracked(image, weight, *others))
         and not torch.is_autocast_enabled("cpu")
-        and torch._C._functorch.peek_interpreter_stack() is None
+        and not is_transformed()
         and max(weight.shape[:2]) <= MOST_CHANNELS
         and image.shape[0] * image.shape[2] * image.shape[3] >= FEWEST_PIXELS
     )

@@ -45,6 +45,7 @@ def selective_scan(u: Tensor, delta: Tensor, rates: Tensor, b: Tensor, c: Tensor
     Source: Gu and Dao, "Mamba: linear-time sequence modeling with selective state spaces", COLM
     2024, algorithm 2.
 
+    >>> import torch
     >>> ones = torch.ones(1, 3, 1)
     >>> selective_scan(ones, ones, torch.tensor([[-0.6931472]]), ones, ones).flatten()
     tensor([1.0000, 1.5000, 1.7500])

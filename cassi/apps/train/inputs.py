@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,15 +35,24 @@ def load_scenes(data: Data, split: str, wavelengths: tuple[float, ...]) -> list[
         OSError: a file is missing.
         ValueError: a file is not fit, or belongs to another split.
     """
+    scale = data.scale
+    number = isinstance(scale, int | float) and not isinstance(scale, bool)
+    if scale not in ("auto", "maximum") and not (number and 0 < scale < math.inf):
+        raise ValueError(f"data.scale: expected auto, maximum or a number above 0, got {scale!r}")
     if data.source is not None:
         return [scene.compact() for scene in as_scenes(build(data.source)(split), wavelengths)]
     if data.root is None:
-        return [load_scene(bundled_path("scene.tif"), wavelengths)]
+        return [load_scene(bundled_path("scene.tif"), wavelengths, scale=scale)]
     root = data.root
     if isinstance(root, str) and not Path(root).expanduser().is_dir():
         raise ValueError(f"data.root: no folder {root}; give data.root=DIR or set $CASSI_DATA")
     return load_split(
-        root, split, wavelengths=wavelengths, manifest=data.manifest, cache=data.cache
+        root,
+        split,
+        wavelengths=wavelengths,
+        manifest=data.manifest,
+        cache=data.cache,
+        scale=scale,
     )
 
 

@@ -36,7 +36,12 @@ def refused(train, tmp_path):
         (["data.augment.splice=2"], "splice"),
         (["data.simulator.step=[]"], "step"),
         (["data.simulator.masks.mask=none.mat"], "none.mat"),
-        (["data.simulator.masks._target_=cassi.data.simulation.FixedMask"], "take MaskCrops"),
+        (
+            ["data.simulator.masks._target_=cassi.data.simulation.FixedMask"],
+            "take MaskCrops with data.sim",
+        ),
+        (["data.scale=0"], "data.scale"),
+        (["data.scale=most"], "data.scale"),
         (["data.step_per_epoch=3"], "data.steps_per_epoch"),
         (["data=folder"], "data.root"),
         (["data=cave", "paths.data_dir=nowhere"], "no folder nowhere; give data.root=DIR"),
