@@ -39,7 +39,8 @@ test: install emulate
 test-fast: install
 	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST) -m "not slow and not release" --ignore=tests/scripts
 
-# What `make test` leaves out: wheel, site, notebooks, and other orders of emulated threads.
+# What `make test` leaves out: wheel, site, notebooks, other orders of emulated threads, and slow tests
+# of what faster ones reach too.
 release-check: install emulate
 	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST) -m release
 

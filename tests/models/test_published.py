@@ -191,6 +191,7 @@ def _count_operations(net: torch.nn.Module) -> int:
     return int(counter.get_total_flops()) + spared
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("file", _vectors("*.s0.npz", slow=False))
 def test_parameters_and_operations_are_those_of_the_authors_code(file: Path) -> None:
     with np.load(file) as vector:

@@ -162,13 +162,14 @@ def test_bands_of_every_reach(shots, limit, blocks, parity, damping_per_pixel, m
 
 @pytest.mark.parametrize("blocks", [1, 3])
 def test_groups_in_few_blocks(blocks, parity, monkeypatch):
-    """More groups, patches and numbers than a block has threads."""
+    """More groups, patches and numbers than a block has threads; fewer in the other layouts."""
     monkeypatch.setenv("CASSI_EMULATED_BLOCKS", str(blocks))
     for matches, channels, patch in ((9, 8, 4), (48, 3, 2), (1, 70, 3), (2, 1, 1)):
         groups = torch.randint(0, 7 * 40, (2, 33, matches))
         image = torch.rand(2, channels, 7, 40)
         for layout, dtype in product(LAYOUTS, (torch.float32, torch.float64)):
-            args = layout(image.to(dtype)), groups, torch.tensor([0.8]), patch
+            some = groups if layout is LAYOUTS[0] else groups[:, :4].contiguous()
+            args = layout(image.to(dtype)), some, torch.tensor([0.8]), patch
             parity("shrink_groups", *args, ulps=64.0)  # of thousands of rotations
 
 

@@ -45,7 +45,9 @@ def _pytest(*names):
     return ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", LEFT_OUT, *files]
 
 
-@pytest.mark.parametrize("names", ["emulated_cases", "test_compiled*"])
+@pytest.mark.parametrize(
+    "names", ["emulated_cases", pytest.param("test_compiled*", marks=pytest.mark.release)]
+)
 def test_kernels(library, names):
     """Threads between two barriers may run in any order."""
     _run(library, _pytest(names), order="shuffled")
@@ -60,6 +62,7 @@ def test_operators_in_other_orders(library, order):
     _run(library, _pytest("emulated_cases", "test_compiled*", *operators), order=order)
 
 
+@pytest.mark.release
 def test_random_calls(library):
     _run(library, ["scripts/checks/fuzz_ops.py", "--calls", "200"], order="shuffled", blocks="3")
 

@@ -236,6 +236,7 @@ def test_a_memory_budget_holds_for_each(reconstruct, day, camera, tmp_path):
     assert "3 of them done before" in outcome.out
 
 
+@pytest.mark.release
 def test_two_processes_give_the_bytes_of_one(reconstruct, start, day, tmp_path):
     reconstruct(*day, f"hydra.run.dir={tmp_path / 'one'}").ok()
     two = tmp_path / "two"
@@ -286,6 +287,7 @@ def test_whole_and_in_blocks_are_not_mixed(reconstruct, day, tmp_path):
     assert "3 of them done before" in reconstruct(*day).out
 
 
+@pytest.mark.release
 def test_a_multirun_makes_one_table(reconstruct, day, tmp_path):
     folder = tmp_path / "day"  # whole paths: joblib's processes may be those of an earlier test
     (folder / "bad.npy").write_text("no array")
