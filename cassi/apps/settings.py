@@ -23,6 +23,7 @@ from omegaconf.errors import (
 )
 
 from cassi.apps.camera.file import with_camera
+from cassi.apps.camera.nodes import check_described, find_target
 from cassi.checks import did_you_mean, whole_number
 from cassi.config import check_node
 from cassi.data.io import WRITE_SUFFIXES
@@ -108,13 +109,14 @@ class Common:
         if self.threads is not None:
             whole_number("threads", self.threads, 1, 1024)
         values = vars(self)
-        kept = {name: values.get(name) for name in ("solver", "prior", "noise")}
-        nodes = {name: node for name, node in kept.items() if node is not None}
+        kept = {name: values.get(name) for name in ("solver", "prior")}
+        check_nodes({name: node for name, node in kept.items() if node is not None})
         if "system" in values:
-            nodes["system"] = values["system"]
+            check_described("system", values["system"])
+        if values.get("noise") is not None:
+            check_described("noise", values["noise"])
         if isinstance(values.get("mask"), dict | list):  # not a file
-            nodes["mask"] = values["mask"]
-        check_nodes(nodes)
+            check_described("mask", values["mask"])
         model = values.get("model")
         if model is not None and not (isinstance(model, dict) and {"name", "path"} & model.keys()):
             raise ValueError(f"model: expected a name of its group, model=NAME, got {model!r}")
@@ -266,8 +268,14 @@ class Data:
     validation: Validation | None = None
 
     def __post_init__(self) -> None:
-        """Check the wavelengths."""
+        """Check the wavelengths, and the noise of what is simulated."""
         check_wavelengths(self.wavelengths, "data.wavelengths")
+        judged = None if self.validation is None else self.validation.simulator
+        places = {"data.simulator": self.simulator, "data.validation.simulator": judged}
+        for place, simulator in places.items():
+            noise = simulator.get("noise") if isinstance(simulator, dict) else None
+            if noise is not None:
+                check_described("noise", noise, f"{place}.noise")
 
     @property
     def given_wavelengths(self) -> Wavelengths:
@@ -460,11 +468,7 @@ def influence(settings: Any, on: str = "files") -> dict[str, Any]:
 def check_nodes(nodes: Mapping[str, Any]) -> None:
     """Raise ValueError unless each describes an object that may be built, with its arguments."""
     for name, node in nodes.items():
-        if not isinstance(node, dict) or "_target_" not in node:
-            hint = ""
-            if isinstance(node, dict) and node and "." not in name:
-                hint = f"; choose what it is, {name}=NAME, beside {name}.{next(iter(node))}"
-            raise ValueError(f"{name}: expected a node with _target_, got {node!r}{hint}")
+        find_target(node, name)
         check_node(node, name)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from importlib import resources
 from pathlib import Path
@@ -16,10 +17,10 @@ from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
+from cassi.apps.camera.nodes import KINDS, check_described, check_plain
+from cassi.apps.camera.text import LARGEST, parse
 from cassi.checks import did_you_mean
-from cassi.config import check_node
 
 FRAME = ("dark", "flat", "bits", "saturation", "bad_pixels", "window", "scale")
 """What raw frames go through."""
@@ -34,6 +35,7 @@ ROLES = ("mask", "measurement")
 GEOMETRY = {"bands": None, "step": 2, "axis": -1, "offsets": None}
 """Of every system; what a file leaves out is this."""
 SD_CASSI = "cassi.systems.SDCassi"
+SENSOR = "cassi.data.sensor.Sensor"
 
 Values = dict[str, Any]
 
@@ -61,7 +63,7 @@ def check_camera(values: Any, path: Path) -> Values:
             f"camera: {path} is a config of a command, its first lines say so; give it by "
             "--config-dir DIR --config-name NAME, or leave out its defaults"
         )
-    for key in map(str, values):
+    for key in (str(key)[:80] for key in values):
         if key not in KEYS:
             near = did_you_mean(key, KEYS) or f"; there is {', '.join(KEYS)}"
             raise ValueError(f"camera: no value {key!r} in {path}{near}")
@@ -70,10 +72,8 @@ def check_camera(values: Any, path: Path) -> Values:
         for key, value in values.items()
         if key != "vars" and (value is not None or key in FOUND)
     }
-    for group in ("keys", "axes"):
-        _check_roles(group, found.get(group), path)
-    for name in ("system", "noise"):
-        _check_object(name, found, path)
+    for name, value in found.items():
+        _check_value(name, value, found, path)
     folder = path.parent
     for name in ("mask", "dark", "flat", "bad_pixels"):
         if name in found:
@@ -86,22 +86,34 @@ def check_camera(values: Any, path: Path) -> Values:
 
 
 def _check_roles(group: str, values: Any, path: Path) -> None:
-    if values is not None and not isinstance(values, dict):
-        raise ValueError(f"camera: {group}: expected {{mask: …}}, got {values!r} in {path}")
-    for key in values or ():
+    if not isinstance(values, dict):
+        got = str(values)[:80]
+        raise ValueError(f"camera: {group}: expected {{mask: …}}, got {got} in {path}")
+    for key, value in values.items():
+        name = f"{group}.{str(key)[:80]}"
         if key not in ROLES:
-            near = did_you_mean(key, ROLES, place=f"{group}.") or f"; there is {', '.join(ROLES)}"
-            raise ValueError(f"camera: no value {f'{group}.{key}'!r} in {path}{near}")
+            near = did_you_mean(str(key)[:80], ROLES, place=f"{group}.")
+            near = near or f"; there is {', '.join(ROLES)}"
+            raise ValueError(f"camera: no value {name!r} in {path}{near}")
+        if value is not None and not (isinstance(value, str) and len(value) < 1000):
+            raise ValueError(f"camera: {name}: expected a name, got {str(value)[:80]} in {path}")
 
 
-def _check_object(name: str, found: Values, path: Path) -> None:
-    node = found.get(name, {})
-    if not isinstance(node, dict):
-        raise ValueError(f"camera: {name}: expected values by name, got {node!r} in {path}")
-    if name == "system" and name in found:
-        found[name] = {"_target_": SD_CASSI} | node
+def _check_value(name: str, value: Any, found: Values, path: Path) -> None:
+    """Check one value of the file; a system without a name is the usual one."""
+    if name in ("keys", "axes"):
+        return _check_roles(name, value, path)
+    usual = {"system": SD_CASSI, "noise": SENSOR}.get(name)
+    if usual is not None and not isinstance(value, dict):
+        got = str(value)[:80]
+        raise ValueError(f"camera: {name}: expected values by name, got {got} in {path}")
+    if name == "system":
+        found[name] = {"_target_": usual} | value
     try:
-        check_node(found.get(name), name)
+        if name in KINDS and isinstance(value, dict):
+            check_described(name, {"_target_": usual} | value)
+        else:
+            check_plain(value, name)
     except ValueError as error:
         raise ValueError(f"camera: {path}: {error}") from None
 
@@ -238,11 +250,7 @@ def _system(given: Values, current: Any, told: set[str]) -> Values:
     return node
 
 
-_LARGEST = 2**20  # bytes of the file of a camera
-_NOT_YAML = (
-    *(OmegaConfBaseException, yaml.YAMLError, UnicodeDecodeError, RecursionError),
-    OSError,  # of OmegaConf for what is a lone number; the file itself has been read by then
-)
+_NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
 _COUPLED = {
     "cassi.systems.BlurredCassi": "blurred",
     "cassi.systems.TiltedCassi": "tilted",
@@ -266,15 +274,12 @@ def load_camera(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not file.is_file():
         there = [entry.name for entry in file.parent.iterdir()] if file.parent.is_dir() else []
         raise FileNotFoundError(f"camera: no file {file}{did_you_mean(file.name, there)}")
-    if file.stat().st_size > _LARGEST:
+    with file.open("rb") as stream:
+        content = stream.read(LARGEST + 1)
+    if len(content) > LARGEST:
         raise ValueError(f"camera: expected a short YAML file, got {file}")
-    content = file.read_bytes()
     try:
-        text = content.decode()
-        # An alias of an alias of an alias could expand to any size.
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
-            raise ValueError(f"camera: {file} has an alias, *NAME; use ${{vars.NAME}} instead")
-        values = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
+        values = parse(content.decode())
     except _NOT_YAML as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"camera: {file} is not valid YAML: {reason}") from None
@@ -314,10 +319,19 @@ def with_camera(config: DictConfig, command: str, options: Iterable[str]) -> Dic
     config = copy.deepcopy(config)
     for key, value in placed.items():
         kept = {name: OmegaConf.select(config, name) for name in told if name.startswith(f"{key}.")}
-        OmegaConf.update(config, key, value, merge=False, force_add=True)
+        OmegaConf.update(config, key, _as_it_is(value), merge=False, force_add=True)
         for name, own in kept.items():
             OmegaConf.update(config, name, own, merge=False, force_add=True)
     return config
+
+
+def _as_it_is(value: Any) -> Any:
+    """Return a value whose texts OmegaConf takes as they are: a path may hold a reference."""
+    if isinstance(value, dict):
+        return {key: _as_it_is(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_as_it_is(item) for item in value]
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
 
 
 def _option(group: str, name: str) -> dict[str, Any]:

@@ -31,6 +31,8 @@ from cassi.systems.band_positions import check_places, describe_loss, find_place
 
 Wavelengths = Sequence[float] | None
 Node = Mapping[str, Any]
+_FARTHEST = 2**20
+"""Pixels between the first and the last band: what a camera measures takes as much memory."""
 
 
 @dataclass(frozen=True)
@@ -188,8 +190,15 @@ def build_camera(
         length: pixels of the cube along the dispersion where a file says so: a dual disperser's
             mask may be longer.
         more: arguments that win over all of these.
+
+    Raises:
+        ValueError: the bands lie too far apart, or the values do not fit each other.
     """
     offsets = find_offsets(system, bands, wavelengths)
+    if (reach := dispersed(system, bands, wavelengths)) > _FARTHEST:
+        raise ValueError(
+            f"system.step: expected at most {_FARTHEST} pixels along the dispersion, got {reach}"
+        )
     if offsets is not None:
         more = {"offsets": offsets} | more
     if is_dual(system) and system.get("width") is None:
