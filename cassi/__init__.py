@@ -8,6 +8,8 @@ from cassi.calibration.camera_check import check_camera
 from cassi.data.io import read_cube, read_mask, read_measurement, write_cube
 from cassi.models.load import create_model, load_model, load_published
 from cassi.models.registry import list_models
+from cassi.models.registry import register as register_model
+from cassi.plugins import register_dataset, register_loss, register_metric, register_prior
 from cassi.priors import TV
 from cassi.reconstruction import Reconstruction, calibrate, read_camera, reconstruct, simulate
 from cassi.solvers import ADMM, GAP, Solver, solve
@@ -39,6 +41,11 @@ __all__ = [
     "read_mask",
     "read_measurement",
     "reconstruct",
+    "register_dataset",
+    "register_loss",
+    "register_metric",
+    "register_model",
+    "register_prior",
     "simulate",
     "solve",
     "uncertainty",

@@ -100,6 +100,15 @@ def did_you_mean(
     return f"; did you mean {near}?" if near else ""
 
 
+def printable(text: str) -> str:
+    r"""Return a text in which characters that steer a terminal are written out.
+
+    >>> printable("a\x1b[2J.npy")
+    'a\\x1b[2J.npy'
+    """
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 _PACKAGE = f"{Path(__file__).parent}{os.sep}"
 _RAISE = opcode.opmap["RAISE_VARARGS"]
 

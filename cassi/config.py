@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cassi.checks import did_you_mean
+from cassi.plugins import plugin_modules
 
 ALLOWED_PACKAGES = (
     *("cassi.systems", "cassi.solvers", "cassi.priors", "cassi.models"),
@@ -23,11 +24,17 @@ ALLOWED_CLASSES = (
             *("RichProgressBar", "ThroughputMonitor", "TQDMProgressBar"),
         )
     ),
-    *(f"lightning.pytorch.loggers.{name}" for name in ("CSVLogger", "TensorBoardLogger")),
+    *(
+        f"lightning.pytorch.loggers.{name}"
+        for name in ("CSVLogger", "MLFlowLogger", "TensorBoardLogger", "WandbLogger")
+    ),
 )
-METHODS = tuple(f"cassi.methods.{name}" for name in ("auto", "self_supervised", "untrained"))
+METHODS = (
+    *(f"cassi.methods.{name}" for name in ("auto", "self_supervised", "untrained")),
+    "cassi.plugins.make",  # by name, what a plugin has registered
+)
 """Config nodes may build objects of classes in these packages, of these classes, and by these
-functions, and no other."""
+functions; and of classes that a plugin of the user's defines. Of no other."""
 _HYDRA = {"_target_", "_partial_", "_args_", "_convert_", "_recursive_"}
 
 
@@ -117,10 +124,13 @@ def _items(node: Any) -> Any:
 
 def _find_class(target: Any) -> Any:
     listed = target in ALLOWED_CLASSES or target in METHODS
-    if not isinstance(target, str) or not (listed or _is_inside(target)):
+    own = target.rpartition(".")[0] if isinstance(target, str) else ""
+    own = own if own in plugin_modules() else ""
+    if not isinstance(target, str) or not (listed or own or _is_inside(target)):
         raise ValueError(
             f"config: _target_ {target!r} is not allowed; targets come from "
             + ", ".join(ALLOWED_PACKAGES)
+            + "; your own classes from a file that you name, plugins=[FILE.py]"
         )
     from hydra.utils import get_object
 
@@ -131,7 +141,8 @@ def _find_class(target: Any) -> Any:
     # A dotted path can walk through an allowed module into one that it imports (`….io.os.system`).
     home = getattr(found, "__module__", None) or ""
     # A function would be called with whatever arguments the config holds: classes only.
-    if not (inspect.isclass(found) or target in METHODS) or not (listed or _is_inside(home)):
+    at_home = home == own if own else listed or _is_inside(home)
+    if not (inspect.isclass(found) or target in METHODS) or not at_home:
         raise ValueError(f"config: _target_ {target!r} is not a class of its package")
     return found
 

@@ -201,6 +201,19 @@ CASSI_INLINE Corner corner_of(const Groups& g, int64_t group, int64_t match) {
   return {clamped(row, g.height - g.patch), clamped(inside - row * g.width, g.width - g.patch)};
 }
 
+// A convolution that keeps the size, with zeros around the image, and what comes after it. Only the
+// CPU has a kernel: CUDA's own library is better.
+struct Convolve3x3 {
+  int64_t batch, inputs, outputs, height, width;
+  Dtype sums;
+  View image;     // (B, C, H, W)
+  View weight;    // (O, C, 3, 3)
+  View bias;      // (O)
+  View residual;  // like out; data is null where there is none
+  View out;       // (B, O, H, W)
+  bool rectify;
+};
+
 // Launchers. `stream` is the CUDA stream, unused on the CPU.
 void launch(const Forward&, void* stream);
 void launch(const Adjoint&, void* stream);
@@ -221,5 +234,6 @@ void launch(const SelectiveScan&, void* stream);
 void launch(const SelectiveScanBackward&, void* stream);
 void launch(const ShrinkGroups&, void* stream);
 void launch(const AddGroups&, void* stream);
+void launch(const Convolve3x3&, void* stream);
 
 }  // namespace cassi

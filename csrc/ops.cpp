@@ -817,6 +817,37 @@ Tensor shrink_groups(const Tensor& image, const Tensor& groups, const Tensor& th
   return total;
 }
 
+#if !defined(USE_CUDA) && !defined(CASSI_EMULATED)
+Tensor convolve3x3(const Tensor& image, const Tensor& weight, const Tensor& bias,
+                   std::optional<Tensor> residual, bool rectify) {
+  check_rank(image, "image", 4);
+  check_rank(weight, "weight", 4);
+  const int64_t batch = image.size(0), inputs = image.size(1), outputs = weight.size(0);
+  const int64_t height = image.size(2), width = image.size(3);
+  const double matrix = (static_cast<double>(inputs) + 64) * (static_cast<double>(outputs) + 64);
+  STD_TORCH_CHECK(matrix < kMostElements / 1e6, "weight: ", outputs, " x ", inputs,
+                  " channels are too many");
+  const std::initializer_list<int64_t> sizes = {batch, outputs, height, width};
+  Convolve3x3 args = {batch,
+                      inputs,
+                      outputs,
+                      height,
+                      width,
+                      sums_of({&image, &weight, &bias}),
+                      read(image, image, "image", {batch, inputs, height, width}),
+                      read(weight, image, "weight", {outputs, inputs, 3, 3}),
+                      read(bias, image, "bias", {outputs}),
+                      {},
+                      {},
+                      rectify};
+  if (residual) args.residual = read(*residual, image, "residual", sizes);
+  Tensor out = empty_cube(image, sizes, true);
+  args.out = view(out, "out", sizes);
+  start(args, out);
+  return out;
+}
+#endif
+
 }  // namespace
 
 STABLE_TORCH_LIBRARY_IMPL(cassi, CASSI_DEVICE, library) {
@@ -844,6 +875,9 @@ STABLE_TORCH_LIBRARY_IMPL(cassi, CASSI_DEVICE, library) {
   library.impl("selective_scan", TORCH_BOX(&selective_scan));
   library.impl("selective_scan_backward", TORCH_BOX(&selective_scan_backward));
   library.impl("shrink_groups", TORCH_BOX(&shrink_groups));
+#if !defined(USE_CUDA) && !defined(CASSI_EMULATED)
+  library.impl("convolve3x3", TORCH_BOX(&convolve3x3));
+#endif
 }
 
 }  // namespace cassi

@@ -18,17 +18,18 @@ PARTS = {
     "precision": set(),
     "solvers": {"plain_scenes", "precision"},
     "methods": {"solvers", "priors"},
-    "models": {"solvers", "priors", "ops", "methods", "precision"},
+    "models": {"solvers", "priors", "ops", "methods", "precision", "plugins"},
     "data": {"systems", "ops", "checks"},
     "calibration": {"ops", "systems", "solvers", "plain_scenes"},
     "camera_search": {"calibration", "methods", "solvers", "systems"},
-    "metrics": {"checks"},
+    "metrics": {"checks", "plugins"},
     "training": {"ops", "systems", "solvers", "data", "metrics"},
-    "evaluation": {"ops", "systems", "solvers", "data", "metrics", "uncertainty"},
+    "evaluation": {"ops", "systems", "solvers", "data", "metrics", "uncertainty", "plugins"},
     "uncertainty": {"solvers", "systems"},
     "viz": {"data"},
     "adapters": {"systems", "priors"},
-    "config": set(),
+    "config": {"plugins"},
+    "plugins": set(),
     "checks": set(),
     "threads": set(),
 }
@@ -89,6 +90,7 @@ def check_imports(path):
         "apps/camera/file.py",
     )
     doors += ("apps/reconstructors.py", "apps/evaluate/results.py", "apps/reconstruct/many.py")
+    doors += ("apps/folders.py",)
     if path.relative_to(PACKAGE).as_posix() not in doors:
         assert not {name.split(".")[0] for name in names} & CONFIG_LIBRARIES
     if path != PACKAGE / "ops" / "_library.py":

@@ -6,6 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 _VALUED = {
     *("--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd"),
@@ -72,6 +75,71 @@ def config_folders(arguments: Iterable[str]) -> list[Path]:
         flag, equals, value = word.partition("=")
         if re.fullmatch("--config-dir|-cd|--config-path|-cp", flag):
             found.append(Path(value if equals else following))
+    return found
+
+
+def told_plugins(arguments: Sequence[str]) -> list[str]:
+    """Return the plugins that a user names: on the command line, else in the config named there.
+
+    Args:
+        arguments: of a command.
+
+    Raises:
+        OSError: the config cannot be read.
+        ValueError: it is no list of names; or the config lies in the folder of a run, whose config
+            another may have written.
+    """
+    values = [v for key, e, v in (word.partition("=") for word in arguments)
+              if e and key.lstrip("+~") == "plugins"]  # fmt: skip
+    if values:
+        try:
+            return _names(yaml.safe_load(values[-1]), "plugins")
+        except yaml.YAMLError:
+            raise ValueError(f"plugins: expected [FILE.py,…], got {values[-1]!r}") from None
+    return _plugins_of_config(arguments)
+
+
+def _plugins_of_config(arguments: Sequence[str]) -> list[str]:
+    named = _flag(arguments, "--config-name", "-cn")
+    for folder in config_folders(arguments):
+        file = folder / f"{str(named).removesuffix('.yaml')}.yaml"
+        if named is None or not file.is_file():
+            continue
+        try:
+            values: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError):
+            return []  # Hydra says what is wrong with it
+        found = _names(values.get("plugins") if isinstance(values, dict) else None, str(file))
+        if found and is_of_a_run(file):
+            raise ValueError(
+                f"plugins: {file} lies in the folder of a run, and a plugin is a program; name it "
+                f"on the command line if it is yours, plugins=[{','.join(found)}]"
+            )
+        return found
+    return []
+
+
+def is_of_a_run(config: Path) -> bool:
+    """Tell whether a config is what a run has left behind, of which its user may know nothing."""
+    folder = config.resolve().parent
+    left = (".hydra", "checkpoints", "SHA256SUMS", "metrics.json", "results.json")
+    return folder.name == ".hydra" or any((folder / name).exists() for name in left)
+
+
+def _names(value: Any, place: str) -> list[str]:
+    listed = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(isinstance(item, str) and item for item in listed):
+        raise ValueError(f"{place}: expected plugins: [FILE.py, …], got {value!r}")
+    return listed
+
+
+def _flag(arguments: Sequence[str], *flags: str) -> str | None:
+    """Return the value of a flag, the last one where it stands there several times."""
+    found = None
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        flag, equals, value = word.partition("=")
+        if flag in flags:
+            found = value if equals else following
     return found
 
 

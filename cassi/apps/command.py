@@ -20,10 +20,14 @@ from typing import Any, NoReturn
 import torch
 from omegaconf import DictConfig
 
-from cassi.apps.arguments import arrange
+from cassi.apps import folders
+from cassi.apps.arguments import arrange, told_plugins
 from cassi.apps.errors import JobError, debugging, describe, is_usage_error
 from cassi.apps.memory import keep_freed_memory, use_huge_pages
+from cassi.apps.reconstructors import store_parts
 from cassi.apps.settings import read_settings
+from cassi.data import door
+from cassi.plugins import load_plugins
 from cassi.threads import free_cores
 
 FAILED = 1
@@ -80,13 +84,21 @@ def run_command(
     )
     try:
         sys.argv[1:] = arrange(rewrite(sys.argv[1:]))
-        decorate(_Job(name, kind, job))()
+        if not any(option.startswith("-") for option in sys.argv[1:]):  # such as --help
+            door.start()
+        # Before the config is composed, which may name what they register.
+        load_plugins(plugins := told_plugins(sys.argv[1:]))
+        store_parts()
+        with folders.release_at_end():
+            decorate(_Job(name, kind, job, plugins))()
         if _is_output_closed():
             _close_output()
     except KeyboardInterrupt as stop:
         _fail(name, f"interrupted; {stop or 'give the same command again'}", INTERRUPTED)
     except Terminated as stop:
         _fail(name, f"terminated; {stop or 'give the same command again'}", TERMINATED)
+    except folders.Taken as error:
+        _fail(name, str(error), USAGE_ERROR)
     except JobError as error:
         # Printed where the job ran, which may be another machine's log.
         _fail(name, f"a job failed: {error}", USAGE_ERROR)
@@ -101,8 +113,8 @@ def run_command(
 class _Job:
     """The job with its errors reported; an object, so that launchers can pickle it."""
 
-    def __init__(self, name: str, kind: type, job: Job) -> None:
-        self.name, self.kind, self.job = name, kind, job
+    def __init__(self, name: str, kind: type, job: Job, plugins: Sequence[str]) -> None:
+        self.name, self.kind, self.job, self.plugins = name, kind, job, plugins
         self.__module__, self.__name__, self.__qualname__ = job.__module__, "job", "job"
 
     def __call__(self, config: DictConfig) -> Any:
@@ -115,6 +127,9 @@ class _Job:
         try:
             # Not before: nothing is half done while Hydra composes, which may lose an exception.
             with raise_terminated(), plain_warnings():
+                if folder.is_dir():
+                    folders.hold(folder)
+                load_plugins(self.plugins)  # a launcher's process has none yet
                 options = tuple(hydra.overrides.task)
                 settings: Any = read_settings(config, self.kind, options)
                 return self.job(settings, Run(folder, many, options))

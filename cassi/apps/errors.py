@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cassi.apps.arguments import config_folders, config_groups
 from cassi.apps.settings import unknown_key
-from cassi.checks import did_you_mean, raised_here
+from cassi.checks import did_you_mean, printable, raised_here
 from cassi.data.atomic import describe_oserror
 
 AGAIN = "the same command goes on"
@@ -72,6 +72,10 @@ def _find_cause(error: BaseException) -> str | None:
 
 def describe(error: BaseException) -> str:
     """Say in one line what was expected, what came and what to do."""
+    return printable(_describe(error))
+
+
+def _describe(error: BaseException) -> str:
     from hydra.errors import (
         ConfigCompositionException,
         MissingConfigException,

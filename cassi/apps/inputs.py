@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -73,7 +74,7 @@ def load_inputs(
             return None
         chosen = {"key": getattr(settings.keys, role), "axes": getattr(settings.axes, role)}
         try:
-            loaded = reader(files[role], **chosen, **hints)
+            loaded = load_shots(role, reader, files[role], **chosen, **hints)
         except ValueError as error:
             if not raised_here(error):
                 raise
@@ -116,7 +117,7 @@ def load_inputs(
         _check_shape("truth", files, "(C, H, W)", truth.data, system.cube_shape)
     if frame is None:
         x = cast("io.Loaded", truth).data
-        scene = scene_name(files["truth"])
+        scene = scene_name(files["truth"][0])
         frame, bad, done, more = simulate(settings, chain, system, x, scene)
     _check_shape("measurement", files, "(K, H', W')", frame, system.measurement_shape)
     system, frame = system.to(device), frame.to(device)
@@ -233,16 +234,16 @@ def simulate(
     return y, left_out, done, [*notes, *more]
 
 
-def _choose_files(settings: Snapshots) -> dict[str, Path]:
+def _choose_files(settings: Snapshots) -> dict[str, list[Path]]:
     drawn = isinstance(settings.mask, dict)
     roles = ("measurement", "truth") if drawn else ("measurement", "mask", "truth")
     given = {role: getattr(settings, role) for role in roles}
-    files = {role: file_path(value) for role, value in given.items() if value is not None}
+    files = {role: file_paths(value) for role, value in given.items() if value is not None}
     if not files:
-        mask = {} if drawn else {"mask": bundled_path("mask.tif")}
-        return mask | {"truth": bundled_path("scene.tif")}
+        mask = {} if drawn else {"mask": [bundled_path("mask.tif")]}
+        return mask | {"truth": [bundled_path("scene.tif")]}
     root = Path(settings.paths.data_dir)
-    if not root.is_dir() and any(root in file.parents for file in files.values()):
+    if not root.is_dir() and any(root in file.parents for each in files.values() for file in each):
         raise ValueError(f"paths.data_dir: no folder {root}; set paths.data_dir=DIR or $CASSI_DATA")
     if "mask" not in files and not drawn:
         raise ValueError("mask: expected a file, got none; give mask=FILE")
@@ -255,16 +256,80 @@ def _choose_files(settings: Snapshots) -> dict[str, Path]:
 
 
 def file_path(value: Any) -> Path:
-    """Return the path of a file of a config, `bundled:NAME` for one of the package."""
+    """Return the path of a file of a config, `bundled:NAME` for one of the package.
+
+    Raises:
+        ValueError: NAME is no plain name, but a path.
+    """
     name = str(value)
-    return bundled_path(name[8:]) if name.startswith("bundled:") else Path(name)
+    kind, colon, inner = name.partition(":")
+    if (kind, colon) != ("bundled", ":"):
+        return Path(name)
+    if inner in ("", ".", "..") or Path(inner).name != inner:
+        raise ValueError(f"bundled: expected a name such as mask.tif, got {inner!r}")
+    return bundled_path(inner)
+
+
+def file_paths(value: Any) -> list[Path]:
+    """Return the paths of a file of a config, or of a list of files, one per shot.
+
+    Raises:
+        ValueError: an empty list, or something in it that names no file.
+    """
+    several = value if isinstance(value, list) else [value]
+    if not several or not all(isinstance(each, str | os.PathLike) for each in several):
+        raise ValueError(f"expected a file, or a list of files, one per shot, got {value!r}")
+    return [file_path(each) for each in several]
+
+
+def load_shots(
+    role: str, reader: Callable[..., io.Loaded], files: Sequence[Path], **hints: Any
+) -> io.Loaded:
+    """Read a file, or several of one shape as the shots of one measurement or mask.
+
+    Raises:
+        OSError: a file is missing or cannot be read.
+        ValueError: a file is unfit, or they have different shapes.
+    """
+    if role == "truth" and len(files) > 1:
+        raise ValueError(f"truth: expected one file, got {len(files)}")
+    first, *others = loaded = [reader(file, **hints) for file in files]
+    if not others:
+        return first
+    shapes = {tuple(each.data.shape) for each in loaded}
+    if len(shapes) > 1:
+        listed = " and ".join(map(str, sorted(shapes)))
+        raise ValueError(f"{role}: expected files of one shape, one per shot, got {listed}")
+    scales = {each.full_scale for each in loaded}
+    return replace(
+        first,
+        data=torch.cat([each.data for each in loaded], 1 if role == "measurement" else 0),
+        note="; ".join(each.note for each in loaded),
+        full_scale=first.full_scale if len(scales) == 1 else None,
+    )
+
+
+def name_scene(settings: Snapshots, otherwise: str) -> str:
+    """Return what a measurement is called, or what it is simulated from: the file's stem."""
+    file = settings.truth or settings.measurement
+    return file_paths(file)[0].stem if file else otherwise
 
 
 def _check_shape(
-    role: str, files: dict[str, Path], letters: str, data: Tensor, expected: tuple[int, int, int]
+    role: str,
+    files: dict[str, list[Path]],
+    letters: str,
+    data: Tensor,
+    expected: tuple[int, int, int],
 ) -> None:
-    if tuple(data.shape[1:]) != expected:
-        raise ValueError(
-            f"{role}: expected {letters} = {expected} as the mask and the system say, "
-            f"got {tuple(data.shape[1:])} in {files.get(role, 'what was simulated')}"
-        )
+    got = tuple(data.shape[1:])
+    if got == expected:
+        return
+    where = ", ".join(map(str, files.get(role, ["what was simulated"])))
+    more = ""
+    if role == "measurement" and got[1:] == expected[1:]:
+        more = "; give as many masks as shots: 'measurement=[FILE,FILE]' 'mask=[FILE,FILE]'"
+    raise ValueError(
+        f"{role}: expected {letters} = {expected} as the mask and the system say, "
+        f"got {got} in {where}{more}"
+    )

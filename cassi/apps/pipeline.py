@@ -13,7 +13,7 @@ import torch
 
 from cassi import ops
 from cassi.apps import results
-from cassi.apps.inputs import Inputs, good_pixels, load_inputs
+from cassi.apps.inputs import Inputs, good_pixels, load_inputs, name_scene
 from cassi.apps.reconstructors import Recipe, build_solver
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.camera_search import align, calibrate_on
@@ -270,7 +270,7 @@ def write_results(
     truth = None if inputs.truth is None else inputs.truth[0]
     found = result.uncertainty
     bars = None if found is None else results.Bars(cube, found.std[0].cpu(), found.pattern[0].cpu())
-    name = Path(str(settings.truth or settings.measurement or "bundled scene")).stem
+    name = name_scene(settings, "bundled scene")
     with atomic_folder(folder) as stage:
         write_cube(stage / output.cube, *results.select_bands(output, cube, inputs.wavelengths))
         if found is not None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import lru_cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from hydra import compose, initialize_config_dir, initialize_config_module
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor, nn
 
@@ -28,7 +31,15 @@ from cassi.config import build, check_node
 from cassi.data.store import fingerprint
 from cassi.models.inference import prepare
 from cassi.models.load import load_model, make_network, read_card
-from cassi.models.registry import Card, Entry, find_model, list_models, weight_files
+from cassi.models.registry import (
+    Card,
+    Entry,
+    find_model,
+    list_models,
+    plugins_of,
+    weight_files,
+)
+from cassi.plugins import node_of, parts, plugin_files
 from cassi.precision import resolve
 from cassi.solvers import Solution, Solver
 from cassi.solvers.base import Reconstructor
@@ -172,6 +183,40 @@ class NamedNetwork:
         return self.recipe.make(system.cube_shape[0])[0].run(y, system, **more)
 
 
+def store_parts() -> None:
+    """Enter what is registered into Hydra's groups: networks, losses, priors and data sets.
+
+    Raises:
+        ValueError: a plugin has a name that a file of the package has.
+    """
+    store_models()
+    store = ConfigStore.instance()
+    groups = {"loss": "loss", "prior": "prior", "dataset": "data"}
+    for kind, group in groups.items():
+        for name in parts(kind):
+            if resources.files("cassi.conf").joinpath(group, f"{name}.yaml").is_file():
+                raise ValueError(f"register_{kind}: the name {name!r} is taken by {group}={name}")
+            node = node_of(kind, name)
+            node = _data_node(name, node) if kind == "dataset" else node
+            store.store(group=group, name=name, node=node, provider="cassi.plugins")
+
+
+def _data_node(name: str, source: dict[str, Any]) -> dict[str, Any]:
+    """Return the config of a data set of the user's own: the bundled mask, the usual training."""
+    nm = parts("dataset")[name].about["wavelengths"]
+    node = {
+        "defaults": ["_simulated", "_28_bands", "_self_"],
+        "name": name,
+        "root": None,
+        "manifest": None,
+        "source": source,
+        "workers": 0,
+        "simulator": {"masks": {"mask": None}},
+        "evaluation": {"split": "test", "mask": None, "crop": None},
+    }
+    return node if nm is None else node | {"wavelengths": list(nm)}
+
+
 def store_models() -> None:
     """Enter every registered network, and `file`, into Hydra's group `model`."""
     store = ConfigStore.instance()
@@ -246,7 +291,7 @@ def build_network(node: dict[str, Any], bands: int) -> tuple[nn.Module, Card]:
     shipped = getattr(network, "shipped", None)
     if shipped is not None:
         return network, _for_any(shipped.card, bands)
-    return network, Card(name=name, bands=bands, settings=settings)
+    return network, Card(name=name, bands=bands, settings=settings, plugins=plugins_of(name))
 
 
 def _for_any(card: Card, bands: int) -> Card:
@@ -321,7 +366,7 @@ def settings_of_file(path: Path) -> Reconstruct:
     Raises:
         ValueError: it is no such config.
     """
-    store_models()
+    store_parts()
     try:
         with _own_search(GlobalHydra.instance(), path.parent):
             composed = compose(path.stem, ["hydra.searchpath=[pkg://cassi.conf]"])
@@ -333,7 +378,7 @@ def settings_of_file(path: Path) -> Reconstruct:
 
 def config_search() -> Any:
     """Return a context in which configs are found and composed."""
-    store_models()
+    store_parts()
     # Inside a command Hydra is set up, with the config folders of the user; elsewhere it is not, or
     # for another program.
     found = GlobalHydra.instance()
@@ -360,6 +405,46 @@ def _own_search(found: GlobalHydra, folder: Path | None = None) -> Iterator[None
                 yield
         finally:
             GlobalHydra.instance().hydra = program  # the instance is another one by now
+
+
+def describe_groups(name: str, options: Iterable[str] = ()) -> str:
+    """Return what `--help` says of the groups of a command: a line for each, and its options.
+
+    Listed are the groups that a config of this name has, by the key that chooses in them, and files
+    that are not parts of others. Of experiments and data sets those of trainings are for trainings.
+
+    Args:
+        name: of the primary config.
+        options: of the command line; what they choose may have groups inside.
+    """
+    loader = GlobalHydra.instance().config_loader()
+    found = loader.compute_defaults_list(name, list(options), RunMode.RUN)
+    groups = found.overrides.known_choices
+    lines = []
+    for key in sorted(key for key in groups if not key.startswith("hydra/")):
+        group = key.partition("@")[0]
+        options = [o for o in loader.get_group_options(group) if not o.startswith("_")]
+        kept = [o for o in options if _is_for(group, o, name == "train")]
+        if len(kept) > 1 or groups[key] is None:
+            lines.append(f"{key}: {', '.join(kept)}")
+    return "\n".join(lines) + "\n"
+
+
+def _is_for(group: str, option: str, training: bool) -> bool:
+    if not resources.files("cassi.conf").joinpath(group, f"{option}.yaml").is_file():
+        return True  # the user's own
+    if group == "experiment":
+        return training == option.startswith("train_")
+    if group == "data" and training:
+        return any(
+            "_simulated" in (source.load_config(f"data/{option}").config.get("defaults") or ())
+            for source in _sources(GlobalHydra.instance())
+            if source.available() and source.is_config(f"data/{option}")
+        )
+    return True
+
+
+OmegaConf.register_new_resolver("cassi.groups", describe_groups, replace=True)
 
 
 def list_experiments() -> list[str]:
@@ -447,10 +532,17 @@ def settings_of(
         if "weights" in spec:
             raise ValueError("weights: expected with model only; a method takes overrides")
         wanted = spec["method"] if isinstance(spec["method"], list) else [spec["method"]]
+        if networks := [name for name in wanted if name in list_models()]:
+            raise ValueError(
+                f"{networks[0]} is a network: write {{model: {networks[0]}, weights: FILE}}"
+            )
         methods: Reconstruct = compose_settings(
             [f"experiment=[{','.join(wanted)}]", *more, *overrides], data_dir
         )
         return methods
+    known = spec["model"] in list_models() or str(spec["model"]).endswith(FILE_SUFFIX)
+    if not known and spec["model"] in list_experiments():
+        raise ValueError(f"{spec['model']} is a method: write {{method: {spec['model']}}}")
     settings: Reconstruct = compose_settings([f"model={spec['model']}", *overrides], data_dir)
     if "weights" in spec:
         settings = replace(settings, model=settings.model | {"weights": spec["weights"]})
@@ -468,12 +560,12 @@ def identity_of(settings: Reconstruct, bands: int, device: torch.device) -> dict
     "auto" is named by the precision that it stands for on the device: other bits, another result.
     """
     settings, auto = adapted(settings), resolve("auto", device)
-    solver = {"solver": settings.solver, "prior": _settle(settings.prior, auto)}
+    solver = {"solver": settings.solver, "prior": _settle(settings.prior, auto), **_own_files()}
     if settings.model is None:
         return name_weights(solver)
     settled = {"bands": bands, "refine": settings.refine, "precision": settings.precision}
     settled |= {"auto": auto} if settings.model.get("name") in list_models(shipped=True) else {}
-    settled |= solver if has_start(settings) else {}
+    settled |= solver if has_start(settings) else _own_files()
     return name_weights({"model": settings.model, **settled})
 
 
@@ -508,7 +600,13 @@ def fingerprint_settings(settings: Any, on: str = "files") -> str:
         settings: of a command.
         on: "files" for all that is written, "cube" for the cube alone.
     """
-    return fingerprint(name_weights(influence(settings, on)))
+    return fingerprint(name_weights(influence(settings, on) | _own_files()))
+
+
+def _own_files() -> dict[str, list[str]]:
+    """Return the files of plugins, on which all results may depend; nothing without any."""
+    files = plugin_files()
+    return {"plugins": files} if files else {}
 
 
 def _short(item: str) -> str:

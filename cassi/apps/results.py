@@ -20,7 +20,7 @@ from cassi.apps.inputs import Inputs
 from cassi.apps.settings import Output
 from cassi.calibration import Calibration
 from cassi.data.wavelengths import to_wavelengths
-from cassi.evaluation.tables import strict
+from cassi.evaluation.tables import plain_cell, strict
 from cassi.precision import resolve
 from cassi.solvers import Solution
 from cassi.systems import System
@@ -49,7 +49,7 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     with path.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, fieldnames=list(rows[0]) if rows else [])
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({key: plain_cell(value) for key, value in row.items()} for row in rows)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

@@ -28,6 +28,7 @@ from cassi.checks import did_you_mean, whole_number
 from cassi.config import check_node
 from cassi.data.io import WRITE_SUFFIXES
 from cassi.data.synthetic.twin import Twin
+from cassi.plugins import is_loaded
 from cassi.solvers.heldout import check_share
 
 Node = Any
@@ -95,16 +96,19 @@ class Common:
     """What every command has.
 
     Attributes:
+        plugins: files and modules of the user's own, loaded before the config was composed.
         vars: names of the user's own, for `${vars.NAME}`; nobody reads them.
     """
 
     paths: Paths = field(metadata=_NOTHING)
     seed: int
     threads: int | None = field(metadata=_NOTHING)
+    plugins: Any = field(default_factory=list, metadata=_NOTHING)  # what counts are their files
     vars: dict[str, Any] = field(default_factory=dict, metadata=_NOTHING)
 
     def __post_init__(self) -> None:
         """Check the numbers and the arguments of the objects that nodes describe."""
+        check_plugins(self.plugins)
         whole_number("seed", self.seed, 0, 2**63 - 1)
         if self.threads is not None:
             whole_number("threads", self.threads, 1, 1024)
@@ -115,9 +119,16 @@ class Common:
             check_described("system", values["system"])
         if values.get("noise") is not None:
             check_described("noise", values["noise"])
-        if isinstance(values.get("mask"), dict | list):  # not a file
-            check_described("mask", values["mask"])
+        mask = values.get("mask")
+        files = isinstance(mask, list) and all(isinstance(file, str) for file in mask)
+        if isinstance(mask, dict | list) and not files:
+            check_described("mask", mask)
         model = values.get("model")
+        if isinstance(model, dict) and "_target_" in model:
+            raise ValueError(
+                "model: expected the name of a registered network, got _target_; register yours "
+                "with @cassi.register_model(NAME), and give plugins=[FILE.py] model=NAME"
+            )
         if model is not None and not (isinstance(model, dict) and {"name", "path"} & model.keys()):
             raise ValueError(f"model: expected a name of its group, model=NAME, got {model!r}")
 
@@ -253,6 +264,7 @@ class Data:
     name: str | None = None
     wavelengths: Any = None
     root: Any = None
+    source: Node = None
     manifest: str | None = None
     measurements: Any = None
     evaluation: dict[str, Any] | None = None
@@ -262,6 +274,7 @@ class Data:
     steps_per_epoch: int | None = None
     pool: int | None = None
     cache: str | None = None
+    scale: Any = "auto"
     workers: int | None = None
     augment: Node = None
     simulator: Node = None
@@ -353,6 +366,7 @@ class Train(Common):
     model: Node
     data: Data
     camera: str | None = field(default=None, metadata=_NOTHING)  # its values stand in the others
+    noise: Node = None  # stands in data.simulator
     optimizer: Node
     scheduler: Node = None
     loss: Node
@@ -470,6 +484,20 @@ def check_nodes(nodes: Mapping[str, Any]) -> None:
     for name, node in nodes.items():
         find_target(node, name)
         check_node(node, name)
+
+
+def check_plugins(named: Any) -> None:
+    """Raise ValueError unless the user has named each plugin of a config at the start.
+
+    A plugin is a program: a config that came from elsewhere cannot bring one.
+    """
+    for name in named if isinstance(named, list) else [] if named is None else [named]:
+        if not is_loaded(name):
+            given = str(name)[:200]
+            raise ValueError(
+                f"plugins: {given!r} is not loaded, because a plugin is a program; "
+                "name it on the command line, plugins=[FILE.py], or in the config of --config-name"
+            )
 
 
 def check_wavelengths(values: Any, name: str) -> None:

@@ -439,7 +439,10 @@ def _step(
     sign = -1 if offsets[0] > offsets[-1] else 1
     pitch = (max(offsets) - min(offsets)) / (len(offsets) - 1)
     whole = round(step)
-    if abs(step - whole) < STEP and whole != round(pitch, 6):
+    gaps = [after - before for before, after in pairwise(offsets)]
+    if max(gaps) - min(gaps) > 1e-6 + STEP * pitch:  # a curve stays a curve
+        remedy = f"multiply the distances of system.offsets by {step / pitch:.3f}"
+    elif abs(step - whole) < STEP and whole != round(pitch, 6):
         remedy = f"set system.step={sign * whole}"
     else:
         remedy = (

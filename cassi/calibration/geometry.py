@@ -187,8 +187,15 @@ def placed(geometry: Geometry, system: SDCassi) -> Geometry:
 
 
 def on_pixels(geometry: Geometry, system: SDCassi) -> Geometry:
-    """Return the same code from a scene within half a pixel, with bands between pixels."""
+    """Return the same code from a scene within half a pixel, with bands between pixels.
+
+    Where the curve bends by more than a pixel, its shift is that of the outermost bands: those keep
+    their offsets, and the mask its place.
+    """
     along = geometry.along(system.axis)
+    bend = float((geometry.offsets(system.offsets)[[0, -1]]).mean())
+    bend -= (system.offsets[0] + system.offsets[-1]) / 2
+    along += bend if abs(bend) > 1 else 0.0
     whole = round(along)
     if geometry.whole is None or not geometry.interpolated:
         return replace(geometry, whole=whole, interpolated=0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,6 +19,10 @@ _LINES = 192  # of a frame's middle, to search
 _SEARCHED = 64  # windows are enough to find the right pixel
 _TIE = 0.05  # in objective: minima of plain scenes this close are tried with reconstructions
 _BENT = 0.5  # px at the last band: a curve from which the search may start too
+_BENDS = 7  # px at the last band, of prisms' curves: 10 in the middle
+_LEAST_BENT = 4.5  # spans of the bands, over the bend: beyond, a curve turns back
+_THIRD = 0.2  # of the bend, the third degree of a prism's curve
+_TRIED = 4  # bends are fitted
 _VALLEYS = 2  # of these, richer models are tried
 
 
@@ -41,6 +46,9 @@ def fit_starts(
     if "dispersion_2" in further:
         bent = search_start(scenes.frames, system, nominal, radius, bent=_BENT)
         richer = [scenes.fit(start) for start in bent]
+        best = min((*fits, *richer), key=lambda fit: fit.objective).geometry
+        prisms = search_prisms(scenes.frames, system, nominal, radius, best)
+        richer += [scenes.fit(start) for start in prisms]
     for fit in fits[:_VALLEYS]:
         # Without a blur that there is, shift and step make up for it.
         blurred = scenes.fit(fit.geometry, (*place, "blur"))
@@ -126,7 +134,6 @@ def search_start(
     if radius == 0 or sum(len(part) for part in parts) < LEAST_WINDOWS:
         return [start]
     scenes = PlainScenes(frames, system, central=True)
-    weights = torch.tensor([float(len(part)) for part in parts])
     # Steps that move the outermost bands by a pixel at most.
     per_band = 1 / max(system.bands - 1, 1)
     fits: list[Fit] = []
@@ -138,22 +145,74 @@ def search_start(
         curve[0] += slope * per_band
         curve[1:2] = [value + bend for value in curve[1:2]]
         curved = replace(curved, dispersion=tuple(curve))
-        across, along = curved.split_shift(system.axis)
-        # A fraction of half a pixel is as far from a whole pixel as can be.
-        halves = [curved.with_shift(across, along + half, system.axis) for half in (0, 0.5)]
-        tables = torch.stack(
-            [
-                weights @ torch.tensor([part.shifted_objective(half, shifts) for part in parts])
-                for half in halves
-            ]
-        )
-        half, best = divmod(int(tables.argmin()), len(shifts))
-        more_across, more_along = shifts[best]
-        along = halves[half].along(system.axis) + more_along
-        geometry = curved.with_shift(across + more_across, along, system.axis)
+        _, geometry = _best_shift(parts, system, curved, shifts)
         fits.append(scenes.fit(geometry, iterations=6))
     fits.sort(key=lambda fit: fit.objective)
     return [fit.geometry for fit in _different(fits, system)]
+
+
+def search_prisms(
+    frames: Sequence[Frame], system: SDCassi, start: Geometry, radius: int, best: Geometry
+) -> list[Geometry]:
+    """Find where curves like those of prisms start, which bend too far for a fit to find them.
+
+    A prism's dispersion falls with the wavelength, about as λ⁻²: its curve is a line, a second
+    degree, and a third of a fifth of that with the other sign. Only the second degree is searched,
+    up to ten pixels in the middle of the spectrum, both ways; a fit finds the others.
+
+    Args:
+        frames: of one camera.
+        system: the nominal camera.
+        start: the middle of the search.
+        radius: pixels, of the shift; 0 searches nothing.
+        best: what fits best without a bend.
+
+    Returns:
+        Curves of third degree that fit the middle of the frames better, the best first.
+    """
+    frames, system = _middle(frames, system)
+    parts = [Windows(frame, system, central=True, most=_SEARCHED) for frame in frames]
+    parts = [part for part in parts if len(part)]
+    if radius == 0 or system.bands < 4 or sum(len(part) for part in parts) < LEAST_WINDOWS:
+        return []
+    # Bands that change places are none of a prism.
+    most = min(_BENDS, math.floor(abs(system.offsets[-1] - system.offsets[0]) / _LEAST_BENT))
+    side = range(-radius, radius + 1)
+    shifts, found = list(itertools.product(side, side)), []
+    for bend in (sign * size for size in range(1, most + 1) for sign in (1, -1)):
+        # The outermost bands stay where they are.
+        slope = start.dispersion[0] + 2 * _THIRD * bend / (system.bands - 1)
+        curve = replace(start, dispersion=(slope, float(bend), -_THIRD * bend))
+        across, along = start.split_shift(system.axis)
+        curve = curve.with_shift(across, along - bend, system.axis)
+        found.append(_best_shift(parts, system, curve, shifts))
+    scenes = PlainScenes(frames, system, central=True)
+    chosen = sorted(found, key=lambda each: each[0])[:_TRIED]
+    fits = [scenes.fit(geometry) for _, geometry in chosen]
+    least = scenes.objective(best)
+    fits = sorted((fit for fit in fits if fit.objective < least), key=lambda fit: fit.objective)
+    return [fit.geometry for fit in _different(fits, system)]
+
+
+def _best_shift(
+    parts: Sequence[Windows], system: SDCassi, curved: Geometry, shifts: Sequence[tuple[int, int]]
+) -> tuple[float, Geometry]:
+    """Return the lowest objective over shifts, and the geometry that is moved so."""
+    weights = torch.tensor([float(len(part)) for part in parts])
+    across, along = curved.split_shift(system.axis)
+    # A fraction of half a pixel is as far from a whole pixel as can be.
+    halves = [curved.with_shift(across, along + half, system.axis) for half in (0, 0.5)]
+    tables = torch.stack(
+        [
+            weights @ torch.tensor([part.shifted_objective(half, shifts) for part in parts])
+            for half in halves
+        ]
+    )
+    half, best = divmod(int(tables.argmin()), len(shifts))
+    more_across, more_along = shifts[best]
+    along = halves[half].along(system.axis) + more_along
+    moved = curved.with_shift(across + more_across, along, system.axis)
+    return float(tables.min() / weights.sum()), moved
 
 
 def _middle(frames: Sequence[Frame], system: SDCassi) -> tuple[list[Frame], SDCassi]:

@@ -188,11 +188,16 @@ def _mark() -> str:
 
 @functools.cache
 def _machine() -> str:
-    """Tell apart the machines, and containers, among which a process number means something."""
+    """Tell apart the machines, and containers, among which a process number means something.
+
+    The number of this start of the system: clones of a machine share its name.
+    """
+    said = [socket.gethostname()]
     with contextlib.suppress(OSError):
-        space = os.readlink("/proc/self/ns/pid")  # noqa: PTH115
-        return digest_content([f"{socket.gethostname()} {space}"])[:8]
-    return digest_content([socket.gethostname()])[:8]
+        said = [Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()]
+    with contextlib.suppress(OSError):
+        said.append(os.readlink("/proc/self/ns/pid"))  # noqa: PTH115
+    return digest_content([" ".join(said)])[:8]
 
 
 def _is_alive(process: int) -> bool:

@@ -53,13 +53,13 @@ class Item:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Scenes in files, listed at once and read one by one.
+    """Scenes in files, listed at once and read one by one; or cubes that are in memory.
 
     Cubes and measurements that have the same name belong to the same scene. Names are those of the
     files, as `scene_name` gives them.
 
     Args:
-        cubes: a folder, or files, or None.
+        cubes: a folder, or files, or None; or scenes by name.
         measurements: a folder, or files, or None.
         mask: one file for all; a folder of files named like the scenes; None where the files of the
             measurements hold the mask too.
@@ -84,7 +84,7 @@ class Benchmark:
         ValueError: nothing is there, a name is unknown or given twice, or values do not fit.
     """
 
-    cubes: PathLike | Sequence[PathLike] | None = None
+    cubes: PathLike | Sequence[PathLike] | Mapping[str, Scene] | None = None
     measurements: PathLike | Sequence[PathLike] | None = None
     mask: PathLike | None = None
     wavelengths: tuple[float, ...] | None = None
@@ -112,8 +112,10 @@ class Benchmark:
             raise FileNotFoundError(f"mask: no file or folder {self.mask}")
         if self.measurements is not None and (self.crop is not None or self.downsample != 1):
             raise ValueError("crop, downsample: expected none, a measurement is taken whole")
-        cubes, measured = _listed(self.cubes), _listed(self.measurements, frames=True)
-        there = sorted(cubes | measured if self.measurements is None else measured)
+        cubes: Mapping[str, Path | Scene]
+        cubes = self.cubes if isinstance(self.cubes, Mapping) else _listed(self.cubes)
+        measured = _listed(self.measurements, frames=True)
+        there = sorted(cubes if self.measurements is None else measured)
         known = list(self.expected or there)
         chosen = list(self.names if self.names is not None else known)
         if missing := [name for name in chosen if name in known and name not in there]:
@@ -133,7 +135,7 @@ class Benchmark:
         files = {name: (cubes.get(name), measured.get(name)) for name in chosen}
         object.__setattr__(self, "files", files)
 
-    files: dict[str, tuple[Path | None, Path | None]] = field(init=False, repr=False)
+    files: dict[str, tuple[Path | Scene | None, Path | None]] = field(init=False, repr=False)
     """Cube and measurement of each scene, in order."""
 
     @property
@@ -150,9 +152,9 @@ class Benchmark:
         """
         cube, measured = self.files[name]
         first = cube or measured
-        if first is not None and (wanted := self.checksums.get(name)) is not None:
+        if isinstance(first, Path) and (wanted := self.checksums.get(name)) is not None:
             _check_digest(first, wanted)
-        scene = None if cube is None else self._load_cube(cube)
+        scene = self._load_cube(cube) if isinstance(cube, Path) else cube
         notes = [] if scene is None else [scene.note]
         measurement = done = bad = None
         if measured is not None:
@@ -164,10 +166,13 @@ class Benchmark:
         truth = None
         if scene is not None:
             truth = WholeScenes([scene], crop=self.crop, downsample=self.downsample)[0]
-            mask = mask if self.crop is None else _middle(mask, truth.shape[-2:])
+            # What is made in memory has no mask of its own: the middle of one measures it.
+            whole = self.crop is None and not isinstance(cube, Scene)
+            mask = mask if whole else _middle(mask, truth.shape[-2:])
             if truth.shape[-2:] != mask.shape[-2:]:
+                place = name if isinstance(cube, Scene) else cube
                 raise ValueError(
-                    f"{cube}: expected a cube of the mask's size {tuple(mask.shape[-2:])}, got "
+                    f"{place}: expected a cube of the mask's size {tuple(mask.shape[-2:])}, got "
                     f"{tuple(truth.shape[-2:])}; give another mask, or crop or downsample"
                 )
         wavelengths = self.wavelengths

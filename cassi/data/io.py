@@ -23,58 +23,25 @@ expected, what is there, what to do.
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.checks import did_you_mean
+from cassi.checks import did_you_mean, printable
+from cassi.data import door
 from cassi.data.atomic import atomic_path, atomic_paths
-from cassi.data.formats import (
-    Reader,
-    Source,
-    Writer,
-    check_memory,
-    envi,
-    hdf5,
-    hyperspy,
-    mat,
-    netcdf,
-    numpy,
-    planes,
-    png,
-    tiff,
-    zarr,
-)
-from cassi.data.formats.selection import ROLES, find_axes, find_key, find_wavelengths, spare_axis
+from cassi.data.formats import Writer, envi, hdf5, hyperspy, mat, netcdf, numpy, planes, tiff, zarr
+from cassi.data.formats.arrays import FOLDERS, READERS, to_float32
 from cassi.data.wavelengths import checked_wavelengths, checked_widths, to_nanometres
 
 PathLike = str | os.PathLike[str]
 
-_READERS: dict[str, Reader] = {
-    **dict.fromkeys((".tif", ".tiff"), tiff.read_tiff),
-    **dict.fromkeys((".hdr", *filter(None, envi.DATA_SUFFIXES)), envi.read_envi),
-    ".mat": mat.read_mat,
-    ".npz": numpy.read_npz,
-    ".npy": numpy.read_npy,
-    **dict.fromkeys((".h5", ".hdf5"), hdf5.read_hdf5),
-    ".nc": netcdf.read_netcdf,
-    ".zarr": zarr.read_zarr,
-    ".hspy": hyperspy.read_hyperspy,
-    ".png": png.read_png,
-}
-_FOLDERS = (".zarr",)
-"""Formats that are folders."""
 _LOSSY = (".jpg", ".jpeg")
-_CONVERTERS = (8, 10, 12, 14)
-"""Bits of the sensors whose frames lie in files of 16."""
 _WRITERS: dict[str, Writer] = {
     **dict.fromkeys((".tif", ".tiff"), tiff.write_tiff),
     ".mat": mat.write_mat,
@@ -88,7 +55,7 @@ _WRITERS: dict[str, Writer] = {
 }
 _WITH_WIDTHS = (".hdr", ".nc", ".zarr")
 """Formats that have a place for the widths of bands."""
-READ_SUFFIXES = tuple(_READERS)
+READ_SUFFIXES = tuple(READERS)
 WRITE_SUFFIXES = (*_WRITERS, ".hdr")
 
 
@@ -301,34 +268,12 @@ def _load(
     finite: bool = True,
     as_counts: bool = False,
 ) -> Loaded:
-    role = ROLES[role_name]
     path = _existing(Path(path).expanduser(), role_name)
-    suffix = path.suffix.lower()
-    pages = path.is_dir() and suffix not in _FOLDERS
-    what = f"cannot read {path} as {'images' if pages else suffix}"
-    with ExitStack() as stack:
-        with _blaming(what):
-            source = stack.enter_context((planes.read_planes if pages else _READERS[suffix])(path))
-        with _blaming(str(path)):
-            key = find_key(role, source.shapes, source.others, key)
-            shape = tuple(map(int, source.shapes[key]))
-            if 0 in shape:
-                raise ValueError(f"the array {key!r} of shape {shape} is empty")
-            spare = spare_axis(role, shape)
-            shape = shape if spare is None else shape[:spare] + shape[spare + 1 :]
-            stated = source.axes.get(key, "") if spare is None else ""
-            order = find_axes(role, shape, axes, stated, bands)
-            check_memory(2 * 4 * math.prod(shape))  # as it is in the file, and as float32
-        with _blaming(what):
-            array = source.read(key)
-            listed = _listed_wavelengths(source, shape[order.index("C")]) if "C" in order else None
-        with _blaming(str(path)):
-            counts = array.dtype.kind in "iu" and source.scale is None
-            array, remark, full = scale_integers(array.reshape(shape), source, role_name, as_counts)
-            remarks = [remark] if remark else []
-
+    given = {"role": role_name, "key": key, "axes": axes, "bands": bands, "counts": as_counts}
+    values, about = door.read("array", path, **given)
+    order, shape, remarks = about["axes"], tuple(about["shape"]), about["remarks"]
     target = "".join(letter for letter in "KCHW" if letter in order)
-    data = torch.from_numpy(to_float32(array.transpose([order.index(a) for a in target])))
+    data = torch.from_numpy(values)
     # A mask of several shots has them first; whatever else has three axes is one sample.
     data = data[:, None] if role_name == "mask" and target == "KHW" else data
     data = data.reshape((1,) * (4 - data.ndim) + tuple(data.shape))
@@ -336,8 +281,8 @@ def _load(
         check_finite(f"{path}: {role_name}", data)
 
     wavelengths = None
-    if listed is not None:
-        nm = to_nanometres(*listed)
+    if about["wavelengths"] is not None:
+        nm = to_nanometres(*about["wavelengths"])
         if len(nm) != data.shape[1]:
             remarks.append(f"wavelengths that do not fit {data.shape[1]} bands ignored")
         else:
@@ -348,16 +293,19 @@ def _load(
                 nm, data = nm[rising], data[:, torch.from_numpy(rising)].contiguous()
             wavelengths = tuple(nm.tolist())
 
+    key = about["key"]
     parts = [f"key {key!r}"] if key else []
     parts += [f"axes {order} {shape} -> {tuple(data.shape)}", *remarks]
-    note = f"{path.name}: {', '.join(parts)}"
-    return Loaded(data, wavelengths, path, key or None, order, note, counts, full)
+    note = printable(f"{path.name}: {', '.join(parts)}")
+    return Loaded(
+        data, wavelengths, path, key or None, order, note, about["counts"], about["full_scale"]
+    )
 
 
 def _existing(path: Path, role_name: str) -> Path:
     if path.is_dir():
         images = role_name == "cube" and planes.has_images(path)
-        if images or path.suffix.lower() in _FOLDERS:
+        if images or path.suffix.lower() in FOLDERS:
             return path
         more = ", or a folder of images, one a band" if role_name == "cube" else ""
         known = " ".join(filter(None, READ_SUFFIXES))
@@ -382,21 +330,6 @@ def _existing(path: Path, role_name: str) -> Path:
     return path
 
 
-@contextmanager
-def _blaming(what: str) -> Iterator[None]:
-    """Turn whatever a library raises into a ValueError of one line that begins with ``what``."""
-    try:
-        yield
-    except Exception as error:
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise ValueError(f"{what}: {reason}") from error
-
-
-def _listed_wavelengths(source: Source, bands: int) -> tuple[Any, str] | None:
-    name, unit = find_wavelengths(source.shapes, bands)
-    return (source.read(name), unit) if name else source.wavelengths
-
-
 def check_finite(name: str, tensor: Tensor) -> None:
     """Raise ValueError for NaN and infinite values; says how many and where the first is."""
     finite = torch.isfinite(tensor)
@@ -406,54 +339,3 @@ def check_finite(name: str, tensor: Tensor) -> None:
             f"{name} of shape {tuple(tensor.shape)} has {len(bad)} values that are NaN or infinite,"
             f" the first at index {tuple(bad[0].tolist())}; replace them first"
         )
-
-
-def scale_integers(
-    array: np.ndarray, source: Source, role_name: str, counts: bool = False
-) -> tuple[np.ndarray, str, float | None]:
-    """Bring integer grey levels of a file to [0, 1]; a mask of zeros and ones is never scaled.
-
-    Args:
-        array: of the file.
-        source: the file.
-        role_name: of `ROLES`.
-        counts: Take integers as they are, whatever the file says of them.
-
-    Returns:
-        The array; a remark on what was done to integers ("" if there were none); what the largest
-        integer that there can be has become (None where that is unknown).
-
-    Raises:
-        ValueError: Complex or not numeric, or a full scale that is not positive.
-    """
-    kind, dtype = array.dtype.kind, array.dtype
-    if kind == "c":
-        raise ValueError(f"complex numbers ({dtype}); save their real part or their magnitude")
-    if kind not in "biuf":
-        raise ValueError(f"expected numbers, the array is of type {dtype}")
-    if counts and kind in "iu":
-        return array, f"{dtype} taken as counts", float(np.iinfo(dtype).max)
-    if source.scale is not None and not counts:
-        divisor, reason = source.scale
-        if not (np.isfinite(divisor) and divisor > 0):
-            raise ValueError(f"expected a positive {reason}, got {divisor}")
-        remark = f"{dtype} divided by {reason} {divisor:g}"
-        return array / np.float32(divisor), remark, 1.0 if reason == "full_scale" else None
-    if kind not in "iu":
-        return array, "", None
-    top = np.iinfo(dtype).max
-    if not source.image or (role_name == "mask" and array.max() <= 1 and array.min() >= 0):
-        return array, f"{dtype} taken as it is", float(top)
-    remark = f"{dtype} divided by {top}"
-    largest = int(array.max())
-    fewer = next((bits for bits in _CONVERTERS if largest < 1 << bits), None)
-    if role_name == "measurement" and top == 65535 and fewer is not None:
-        remark += f", none above {largest}: of a camera of {fewer} bits? then set bits={fewer}"
-    return array / np.float32(top), remark, 1.0
-
-
-def to_float32(array: np.ndarray) -> np.ndarray:
-    """A contiguous float32 copy."""
-    # Values beyond float32 become infinite and are refused by check_finite.
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.array(array, dtype=np.float32, order="C")

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.data.formats import check_memory
-from cassi.data.formats.png import open_png, read_levels
+from cassi.data import door
 from cassi.data.formats.tiff import is_ome
 from cassi.data.io import READ_SUFFIXES, check_finite, load_cube
 from cassi.data.wavelengths import checked_wavelengths, resample
@@ -96,11 +94,42 @@ class Scene:
         return replace(self, cube=levels.to(torch.uint16))
 
 
+def as_scenes(cubes: Any, wavelengths: Sequence[float]) -> list[Scene]:
+    """Check the cubes of a data set that a user's function made.
+
+    Args:
+        cubes: arrays or tensors `(C, H, W)` in [0, 1], by name.
+        wavelengths: of the C bands, nm.
+
+    Raises:
+        ValueError: it is no such mapping; or a cube has other bands, or values outside.
+    """
+    if not isinstance(cubes, Mapping) or not cubes:
+        raise ValueError(f"data.source: expected cubes by name, a dict, got {type(cubes).__name__}")
+    found = []
+    for name, values in cubes.items():
+        cube = torch.as_tensor(values).detach().to("cpu", torch.float32).contiguous()
+        if cube.ndim != 3 or len(cube) != len(wavelengths):
+            raise ValueError(
+                f"data.source: expected {name} as ({len(wavelengths)}, H, W), one band for each of "
+                f"data.wavelengths, got {tuple(cube.shape)}"
+            )
+        check_finite(f"data.source: {name}", cube)
+        if not (cube.min() >= 0 and 0 < cube.max() <= 1):
+            low, high = cube.min().item(), cube.max().item()
+            raise ValueError(
+                f"data.source: expected {name} in [0, 1], got {low:.4g} to {high:.4g}; divide it"
+            )
+        found.append(Scene(str(name), cube, tuple(map(float, wavelengths)), f"{name}: made"))
+    return found
+
+
 def find_scenes(root: str | os.PathLike[str], *, frames: bool = False) -> list[Path]:
     """List the scenes in a folder and all folders below it.
 
     A scene is a file that `cassi.data.io` reads, or a folder of PNGs that end in a number, one a
-    band. Hidden files, pictures and texts beside them are passed over. The root may be a scene.
+    band. Hidden files, links, pictures and texts beside them are passed over. The root may be a
+    scene, and a link.
 
     Args:
         root: a folder, or one scene.
@@ -118,7 +147,9 @@ def find_scenes(root: str | os.PathLike[str], *, frames: bool = False) -> list[P
     if not root.is_dir():
         raise FileNotFoundError(f"no file or folder {root}; expected scenes there")
     found: set[Path] = set()
-    for folder, inner, files in os.walk(root, followlinks=True):
+    for folder, inner, files in os.walk(root):
+        linked = {name for name in (*inner, *files) if Path(folder, name).is_symlink()}
+        inner[:], files = ([n for n in names if n not in linked] for names in (inner, files))
         found |= {Path(folder, name) for name in inner if _is_store(name)}
         inner[:] = [name for name in inner if not (name.startswith(".") or _is_store(name))]
         shown = [name for name in files if not name.startswith(".")]
@@ -218,27 +249,10 @@ def load_scene(
 
 def _read_pages(folder: Path) -> tuple[Tensor, str]:
     pages = _pages(folder)
-    images: list[np.ndarray] = []
-    remark = ""
-    for file in pages:
-        try:
-            with open_png(file) as opened:
-                check_memory(2 * 4 * len(pages) * math.prod(opened.size))
-                values, channels = read_levels(opened, file), len(opened.getbands())
-        except Exception as error:  # a damaged file makes Pillow fail in many ways
-            raise ValueError(f"cannot read {file} as PNG: {error}") from error
-        if values.dtype.kind != "u":
-            raise ValueError(f"{file}: expected 8 or 16 bits a pixel, got {values.dtype}")
-        remark = f" of {channels} equal channels" if channels > 1 else remark
-        if images and values.shape != images[0].shape:
-            raise ValueError(
-                f"{folder}: expected pages of one size, got {images[0].shape} in {pages[0].name} "
-                f"and {values.shape} in {file.name}"
-            )
-        images.append(values.astype(np.float32) / np.float32(np.iinfo(values.dtype).max))
-    cube = torch.from_numpy(np.stack(images))
+    images, about = door.read("pages", folder, pages=list(map(str, pages)))
+    cube = torch.from_numpy(images)
     check_finite(str(folder), cube)
-    return cube, f"{folder.name}: {len(pages)} PNG pages{remark}"
+    return cube, f"{folder.name}: {len(pages)} PNG pages{about['remark']}"
 
 
 def _pages(folder: Path) -> list[Path]:

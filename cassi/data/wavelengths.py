@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cassi import ops
+from cassi.data.formats import as_numbers
 
 _NO_LENGTHS = {"wavenumber", "cm-1", "cm^-1", "1/cm", "hz", "mhz", "ghz", "thz", "ev", "index"}
 BENCHMARK_WAVELENGTHS = (
@@ -59,12 +60,7 @@ def to_nanometres(values: Any, unit: str = "") -> np.ndarray:
     Returns:
         float64 array, shape (C,); empty if the values cannot be wavelengths.
     """
-    try:
-        if isinstance(values, str):
-            values = values.strip("{} ").split(",")
-        nm = np.asarray(values).astype(np.float64).ravel()
-    except (TypeError, ValueError, OverflowError):
-        return np.empty(0)
+    nm = as_numbers(values)
     if not nm.size or not np.isfinite(nm).all() or nm.min() <= 0:
         return np.empty(0)
     unit = unit.strip().lower()

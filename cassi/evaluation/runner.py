@@ -207,7 +207,8 @@ def score(cube: Tensor, problem: Problem) -> Values:
 
     Returns:
         `psnr/PRESET` in dB and `ssim/PRESET` for every preset, `sam` in degrees, `rmse` in units of
-        the cube, `ergas` in per cent where the truth is known, and always the relative `residual`
+        the cube, `ergas` in per cent and the user's own where the truth is known, and always the
+        relative `residual`
         ‖y − Ax‖/‖y‖. None where a metric is not defined.
     """
     values: Values = {}
@@ -215,7 +216,7 @@ def score(cube: Tensor, problem: Problem) -> Values:
         for preset in metrics.list_presets():
             scores = metrics.evaluate(cube, problem.truth, preset)
             values |= {f"{name}/{preset}": scores[name] for name in ("psnr", "ssim")}
-            values |= {name: scores[name] for name in ("sam", "rmse", "ergas")}
+            values |= {n: value for n, value in scores.items() if n not in ("psnr", "ssim")}
     y = problem.y
     misfit = (y - problem.system(cube[None].to(y.device, y.dtype))).double().norm()
     values["residual"] = (misfit / y.double().norm().clamp_min(1e-300)).item()

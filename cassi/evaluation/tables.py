@@ -12,8 +12,10 @@ from typing import Any
 
 from tabulate import tabulate
 
+from cassi.checks import printable
 from cassi.data.atomic import atomic_path
 from cassi.evaluation.records import Record, Values
+from cassi.plugins import parts
 
 MEAN = "mean"
 
@@ -184,8 +186,28 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     stream = io.StringIO()
     writer = csv.DictWriter(stream, names, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({key: plain_cell(value) for key, value in row.items()} for row in rows)
     return stream.getvalue()
+
+
+def plain_cell(value: Any) -> Any:
+    """Return a cell that a spreadsheet takes for text, where it would take a text for a formula.
+
+    Characters that steer a terminal, or end a line, are written out.
+
+    >>> plain_cell("=cmd|' /c calc'!A1"), plain_cell("-1.5"), plain_cell(-1.5)
+    ("'=cmd|' /c calc'!A1", '-1.5', -1.5)
+    """
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    if not text.startswith(("=", "+", "-", "@")):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
 
 
 def _latex(means: Mapping[str, Values], preset: str) -> str:
@@ -222,9 +244,16 @@ def _used(rows: Any, preset: str) -> list[tuple[str, str, int, str]]:
     rows = list(rows)
     return [
         column
-        for column in _COLUMNS
+        for column in _columns()
         if any(row.get(column[3].format(preset=preset)) is not None for row in rows)
     ]
+
+
+def _columns() -> list[tuple[str, str, int, str]]:
+    """Return every column; the user's own metrics stand before the residual."""
+    own = [(n, p.about["unit"], p.about["digits"], n) for n, p in parts("metric").items()]
+    place = [column[0] for column in _COLUMNS].index("residual")
+    return [*_COLUMNS[:place], *own, *_COLUMNS[place:]]
 
 
 def _title(column: tuple[str, str, int, str]) -> str:

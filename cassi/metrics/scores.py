@@ -10,12 +10,12 @@ from torch import Tensor
 
 from cassi.metrics.measures import check_pair, ergas, explain_undefined, psnr, rmse, sam, ssim
 from cassi.metrics.presets import DEFAULT_PRESET, Preset, get_preset
+from cassi.plugins import METRICS as METRICS
+from cassi.plugins import parts
 
 Scores = dict[str, float | None]
-"""Metric name to value; None where the metric is not defined."""
-
-METRICS = ("psnr", "ssim", "sam", "rmse", "ergas")
-"""The keys of `Scores`, in the order of a table: dB, 1, degrees, unit of the cube, per cent."""
+"""Metric name to value, None where the metric is not defined. First come those of `METRICS`, in the
+order of a table: dB, 1, degrees, unit of the cube, per cent."""
 
 
 @torch.no_grad()
@@ -28,23 +28,28 @@ def evaluate(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) ->
         preset: rule for PSNR and SSIM; SAM, RMSE and ERGAS take the values as they are.
 
     Returns:
-        One number for each of `METRICS`. SSIM is None where the preset defines none, or the image
-        is smaller than the window.
+        One number for each of `METRICS`, and for each that `cassi.register_metric` has named. SSIM
+        is None where the preset defines none, or the image is smaller than the window.
 
     Raises:
         TypeError: a cube is not a floating-point tensor.
-        ValueError: cubes that do not match, are not finite or are several; an unknown preset.
+        ValueError: cubes that do not match, are not finite or are several; an unknown preset; or a
+            metric of the user's gives no number.
 
     Example:
         >>> truth = torch.full((4, 16, 16), 0.5)
         >>> evaluate(truth + 0.25, truth, preset="global")["rmse"]
         0.25
     """
+    cube, reference = _one(x, truth)
+    return built_in(cube, reference, preset) | own_scores(cube, reference)
+
+
+@torch.no_grad()
+def built_in(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) -> Scores:
+    """Measure one cube as `evaluate` does, with `METRICS` alone."""
     named = get_preset(preset)
-    cubes, references = check_pair(x, truth)
-    if len(cubes) != 1:
-        raise ValueError(f"expected one cube, got a batch of {len(cubes)}; use MetricSet")
-    cube, reference = cubes[0], references[0]
+    cube, reference = _one(x, truth)
     undefined = explain_undefined(named, cube.shape) is not None
     return {
         "psnr": psnr(cube, reference, named).item(),
@@ -53,6 +58,26 @@ def evaluate(x: Tensor, truth: Tensor, preset: str | Preset = DEFAULT_PRESET) ->
         "rmse": rmse(cube, reference).item(),
         "ergas": ergas(cube, reference).item(),
     }
+
+
+def _one(x: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
+    cubes, references = check_pair(x, truth)
+    if len(cubes) != 1:
+        raise ValueError(f"expected one cube, got a batch of {len(cubes)}; use MetricSet")
+    return cubes[0], references[0]
+
+
+@torch.no_grad()
+def own_scores(cube: Tensor, reference: Tensor) -> Scores:
+    """Return what each metric of the user's gives for a cube `(C, H, W)` and its truth."""
+    found: Scores = {}
+    for name, part in parts("metric").items():
+        value = part.make(cube, reference)
+        try:
+            found[name] = float(value)
+        except (TypeError, ValueError, RuntimeError):
+            raise ValueError(f"metric {name}: expected one number, got {value!r:.80}") from None
+    return found
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -139,7 +164,8 @@ class MetricSet:
         if not self.scenes:
             raise ValueError("expected at least one scene before compute(), got none")
         rows = list(self.scenes.values())
-        return {metric: _mean([row[metric] for row in rows]) for metric in METRICS}
+        names = dict.fromkeys(name for row in rows for name in row)
+        return {metric: _mean([row.get(metric) for row in rows]) for metric in names}
 
     def reset(self) -> None:
         """Remove all scenes."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from cassi.models.layers import check_counts, level_map, pad_to_multiple
 from cassi.models.network import compute
 from cassi.models.registry import register
+from cassi.ops import convolve3x3
 from cassi.priors.subspace import Subspace, block_means, from_subspace, spectral_basis, to_subspace
 from cassi.solvers import (
     ADMM,
@@ -23,7 +24,7 @@ from cassi.solvers import (
     relative_noise,
     signal_level,
 )
-from cassi.solvers.statistics import check_noise
+from cassi.solvers.statistics import check_noise, upper_quantile
 
 
 class Residual(nn.Module):
@@ -38,8 +39,8 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return images shaped like x."""
-        result: Tensor = x + self.second(F.relu(self.first(x)))
-        return result
+        between = convolve3x3(x, self.first.weight, self.first.bias, rectify=True)
+        return convolve3x3(between, self.second.weight, self.second.bias, residual=x)
 
 
 class ComponentNet(nn.Module):
@@ -88,8 +89,10 @@ class ComponentNet(nn.Module):
         """
         x = self.enter(planes)
         if self.carry is not None and features is not None:
-            x = x + self.carry(features)
-        fine = self.encoder[0](F.relu(x))
+            x = convolve3x3(features, self.carry.weight, residual=x, rectify=True)
+        else:
+            x = F.relu(x)
+        fine = self.encoder[0](x)
         middle = self.encoder[1](self.down[0](fine))
         x = self.bottom(self.down[1](middle))
         x = self.decoder[1](middle + self.up[1](x))
@@ -276,7 +279,7 @@ class CassiNet(nn.Module):
         with torch.autocast(device, enabled=False):
             x = x.float()
             mean = x.detach().abs().mean(1).flatten(1)
-            level = torch.quantile(mean[:, :: 1 + mean.shape[1] // 2**20], 0.999, dim=1)
+            level = upper_quantile(mean[:, :: 1 + mean.shape[1] // 2**20], 0.999)
             level = level.clamp_min(1e-30).view(-1, 1, 1, 1)
             dark = x.new_zeros(x[:, :1].shape)
             prior = _Components(self, torch.zeros_like(x), dark, 0.0, None, precision)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.checks import whole_number
+from cassi.ops import convolve3x3
 
 
 def check_images(owner: str, x: Tensor, channels: int) -> None:
@@ -360,7 +361,7 @@ class Residuals(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         """Map images to the same."""
         for part in self:
-            x = x + part(x)
+            x = part(x, residual=x) if isinstance(part, ConvPair) else x + part(x)
         return x
 
 
@@ -369,14 +370,32 @@ def in_order(**parts: nn.Module) -> nn.Sequential:
     return nn.Sequential(OrderedDict(parts))
 
 
-def conv_pair(inputs: int, outputs: int, bias: bool = True) -> nn.Sequential:
-    """Return two 3×3 convolutions, each with a ReLU."""
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, 3, padding=1, bias=bias),
-        nn.ReLU(inplace=True),
-        nn.Conv2d(outputs, outputs, 3, padding=1, bias=bias),
-        nn.ReLU(inplace=True),
-    )
+class ConvPair(nn.Sequential):
+    """Two 3×3 convolutions with a ReLU between them, and one at the end where it `rectifies`.
+
+    Args:
+        inputs: channels.
+        outputs: channels, also between the two.
+        bias: whether the convolutions have one.
+        rectify: whether a ReLU comes last.
+    """
+
+    def __init__(self, inputs: int, outputs: int, bias: bool = True, rectify: bool = True) -> None:
+        super().__init__(
+            nn.Conv2d(inputs, outputs, 3, padding=1, bias=bias),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(outputs, outputs, 3, padding=1, bias=bias),
+            *([nn.ReLU(inplace=True)] if rectify else []),
+        )
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """Map images `(B, inputs, H, W)`, and add a residual `(B, outputs, H, W)`."""
+        first, _, last, *end = (cast(nn.Conv2d, layer) for layer in self)
+        between = convolve3x3(x, first.weight, first.bias, rectify=True)
+        if not end:
+            return convolve3x3(between, last.weight, last.bias, residual)
+        y = convolve3x3(between, last.weight, last.bias, rectify=True)
+        return y if residual is None else residual + y
 
 
 def beside(x: Tensor, skip: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from cassi.models.inference import prepare
 from cassi.models.registry import Card as Card
-from cassi.models.registry import find_model, list_models
+from cassi.models.registry import find_model, list_models, plugins_of
+from cassi.plugins import needed
 from cassi.priors.weights import MisfitError, load_weights
 
 # Of numbers of bands, stages and channels that a file may ask for, and of weights it need not hold.
@@ -175,6 +176,8 @@ def save_model(path: str | os.PathLike[str], weights: Mapping[str, Tensor], card
         "wavelengths": json.dumps(card.wavelengths),
         "training": json.dumps(dict(card.training)),
     }
+    if plugins := card.plugins or plugins_of(card.name):
+        metadata["plugins"] = json.dumps(list(plugins))
     # Stages that share weights name the same memory twice, which the format does not have.
     tensors = {key: value.detach().cpu().contiguous().clone() for key, value in weights.items()}
     # What follows the header does not depend on the metadata in it.
@@ -188,7 +191,8 @@ def read_card(path: str | os.PathLike[str]) -> Card:
 
     Raises:
         OSError: there is no such file.
-        ValueError: it is not one that `save_model` wrote, or it is damaged.
+        ValueError: it is not one that `save_model` wrote, or it is damaged; or its network is the
+            user's own, and what registers it is not loaded.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -206,6 +210,7 @@ def read_card(path: str | os.PathLike[str]) -> Card:
             settings={str(key): value for key, value in dict(model["settings"]).items()},
             wavelengths=None if wavelengths is None else tuple(map(float, wavelengths)),
             training=dict(json.loads(metadata.get("training", "{}"))),
+            plugins=tuple(map(str, json.loads(metadata.get("plugins", "[]")))),
         )
     except SafetensorError as error:
         raise ValueError(f"model {file}: not a safetensors file ({error})") from None
@@ -215,6 +220,8 @@ def read_card(path: str | os.PathLike[str]) -> Card:
             f"model.weights={file}"
         ) from None
     largest = max([card.bands, *_numbers(card.settings)])
+    if card.name not in list_models() and (missing := needed(card.plugins)) is not None:
+        raise ValueError(f"model {file}: these weights need {missing}")
     if largest > _LARGEST_NUMBER:
         raise ValueError(
             f"model {file}: expected a network whose settings are at most {_LARGEST_NUMBER}, "

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from cassi.checks import did_you_mean
+from cassi.plugins import check_name, owner, same_thing
 
 Made = TypeVar("Made", bound=Callable[..., nn.Module])
 
@@ -25,6 +26,7 @@ class Entry:
         shipped: it comes with its weights; what `make` returns has an attribute `shipped`.
         files: those whose content its results depend on.
         any_bands: its weights do not depend on the number of bands.
+        plugin: the user's file or module that registers it; None for a network of the package.
     """
 
     make: Callable[..., nn.Module]
@@ -32,6 +34,7 @@ class Entry:
     shipped: bool = False
     files: tuple[Path, ...] = ()
     any_bands: bool = False
+    plugin: str | None = None
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Card:
         bands: number C of bands.
         wavelengths: nm, one per band, or None.
         training: how the weights came about, for people to read.
+        plugins: the user's files or modules that register the network.
     """
 
     name: str
@@ -51,6 +55,7 @@ class Card:
     settings: Mapping[str, Any] = field(default_factory=dict)
     wavelengths: tuple[float, ...] | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
+    plugins: tuple[str, ...] = ()
 
 
 _ENTRIES: dict[str, Entry] = {}
@@ -72,12 +77,20 @@ def register(
         files: see `Entry`.
         any_bands: see `Entry`.
         settings: arguments of the class, which a caller of `create_model` may override.
+
+    Returns:
+        A decorator of a class of networks, or of a function that makes one: `make(bands=C,
+        **settings)` is a `torch.nn.Module`, and `network(y, system)` the cube `(B, C, H, W)`.
+
+    Raises:
+        ValueError: the name is taken, or none of Python.
     """
+    check_name("register", name)
 
     def enter(make: Made) -> Made:
-        if name in _ENTRIES:
+        if name in _ENTRIES and not same_thing(_ENTRIES[name].make, make):
             raise ValueError(f"register: the name {name!r} is taken by {_ENTRIES[name].make}")
-        _ENTRIES[name] = Entry(make, settings, shipped, files, any_bands)
+        _ENTRIES[name] = Entry(make, settings, shipped, files, any_bands, owner(make))
         return make
 
     return enter
@@ -100,6 +113,12 @@ def find_model(name: str) -> Entry:
         return _ENTRIES[name]
     hint = did_you_mean(name, _ENTRIES) or f"; there is {', '.join(list_models())}"
     raise ValueError(f"no model named {name!r}{hint}")
+
+
+def plugins_of(name: str) -> tuple[str, ...]:
+    """Return the user's files or modules that register a network; none for one of the package."""
+    found = _ENTRIES.get(name)
+    return () if found is None or found.plugin is None else (found.plugin,)
 
 
 def weight_files(name: Any) -> tuple[Path, ...]:

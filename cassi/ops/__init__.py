@@ -12,10 +12,10 @@ Shapes: cube `(B, C, H, W)`, measurement `(B, K, H, W')`; both may lack the batc
 Any floating dtype; sums run in float32 at least, and the result has the dtype of the cube or
 measurement.
 
-All functions have reverse-mode gradients, to any order, with respect to cube, measurement, mask and
-ρ (where A Aᵀ + ρI is invertible). They run under `torch.compile(fullgraph=True)`, `torch.export`
-and `torch.vmap`, and take any strides: cubes in channels_last stay so. `backend(device)` returns
-whether the compiled kernels are in use.
+All functions have gradients, reverse and forward, to any order, with respect to cube, measurement,
+mask and ρ (where A Aᵀ + ρI is invertible). They run under `torch.compile(fullgraph=True)`,
+`torch.export` and the transforms of `torch.func`, and take any strides: cubes in channels_last
+stay so. `backend(device)` returns whether the compiled kernels are in use.
 """
 
 from cassi.ops._camera import (
@@ -27,6 +27,7 @@ from cassi.ops._camera import (
     gram_solve,
     ratio_inverse,
 )
+from cassi.ops._convolve import convolve3x3 as convolve3x3
 from cassi.ops._groups import shrink_groups as shrink_groups
 from cassi.ops._layout import assert_memory_format
 from cassi.ops._library import backend, load_compiled

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from cassi.ops import _checks, _reference
 from cassi.ops._library import call, define, differentiable, kernels
+from cassi.ops._recording import is_recorded
 
 
 def forward(x: Tensor, mask: Tensor, step: int) -> Tensor:
@@ -510,7 +511,7 @@ def _backward_data_step(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     v, y, mask, gram, rho = ctx.saved_tensors
     (step,) = ctx.constants
     _, need_y, need_mask, _, need_rho = ctx.needs_input_grad[:5]
-    gradient = _composed_gradient if torch.is_grad_enabled() else kernels.data_step_backward
+    gradient = _composed_gradient if is_recorded() else kernels.data_step_backward
     grad_v, grad_y, grad_mask, grad_rho = gradient(
         g, v, y, mask, gram, rho, step, need_mask, need_rho
     )

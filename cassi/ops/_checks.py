@@ -48,6 +48,8 @@ def check_int(name: str, value: Any, minimum: int = 1 - _LIMIT) -> int:
     """Return a Python or symbolic integer, at least `minimum` and less than 2^31."""
     if type(value) is int and minimum <= value < _LIMIT:
         return value
+    if isinstance(value, Tensor) and torch.jit.is_tracing():  # a size, as a trace has it
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, Integral | torch.SymInt):
         raise TypeError(f"{name}: expected an integer, got {value!r}")
     if isinstance(value, torch.SymInt):

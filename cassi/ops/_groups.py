@@ -8,6 +8,7 @@ from torch import Tensor
 from cassi.ops import _reference_groups
 from cassi.ops._checks import check_floating, check_same_device, shape_of
 from cassi.ops._library import call, define, kernels
+from cassi.ops._recording import is_recorded, is_tracked
 from cassi.ops._reference import accumulation_dtype
 
 MOST_MATCHES = 48
@@ -68,7 +69,7 @@ def shrink_groups(image: Tensor, groups: Tensor, threshold: Tensor, patch: int) 
             f"patch: expected 1 to {min(image.shape[-2:])}, the sides of the image, got {patch}"
         )
     check_same_device(image=image, groups=groups, threshold=threshold)
-    recorded = torch.is_grad_enabled() and (image.requires_grad or threshold.requires_grad)
+    recorded = is_recorded() and is_tracked(image, threshold)
     if recorded or groups.shape[2] > MOST_MATCHES:
         return _reference_groups.shrink_groups(image, groups, threshold, patch)
     result: Tensor = call(kernels.shrink_groups, image, groups, threshold, patch)

@@ -29,6 +29,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cassi.ops._recording import autograd_kernel, is_forward, is_transformed
+
 NAMESPACE = "cassi"
 # Tensors that one sample can share with all others: their leading dimension is 1 or B.
 SHAREABLE = frozenset(
@@ -67,11 +69,10 @@ def define(
     _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     _library.impl(name, _complete(name, reference), "CompositeExplicitAutograd")
     torch.library.register_fake(qualified, _complete(name, fake), lib=_library)
-    if backward is not None:
-        torch.library.register_autograd(
-            qualified, backward, setup_context=save or save_inputs, lib=_library
-        )
     op = getattr(kernels, name).default
+    if backward is not None:
+        kernel = autograd_kernel(op, backward, save or save_inputs)
+        _library.impl(name, kernel, "Autograd", with_keyset=True)
     for device in ("CPU", "CUDA"):
         _library.impl(name, _autocast(op, device), f"Autocast{device}")
     torch.library.register_vmap(qualified, vmap or _fold_batch(op), lib=_library)
@@ -110,7 +111,7 @@ def call(op: Any, *args: Any) -> Any:
     That layer is Python for an operator defined in Python, and takes as long as a small cube. It is
     passed only by plain tensors, since wrapped ones need not say what they require.
     """
-    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+    if torch.compiler.is_compiling() or is_transformed() or is_forward():
         return op(*args)
     record = torch.is_grad_enabled()
     for value in args:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from cassi.ops import _reference_scan
 from cassi.ops._checks import check_floating, check_same_device, shape_of
 from cassi.ops._library import define, differentiable, kernels
+from cassi.ops._recording import is_recorded
 from cassi.ops._reference import accumulation_dtype
 
 MOST_STATES = 64
@@ -45,6 +45,7 @@ def selective_scan(u: Tensor, delta: Tensor, rates: Tensor, b: Tensor, c: Tensor
     Source: Gu and Dao, "Mamba: linear-time sequence modeling with selective state spaces", COLM
     2024, algorithm 2.
 
+    >>> import torch
     >>> ones = torch.ones(1, 3, 1)
     >>> selective_scan(ones, ones, torch.tensor([[-0.6931472]]), ones, ones).flatten()
     tensor([1.0000, 1.5000, 1.7500])
@@ -100,7 +101,7 @@ def _fake_selective_scan_backward(
 def _backward_selective_scan(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     values = ctx.saved_tensors
     # Fused where nothing records a second derivative; torch differentiates the reference otherwise.
-    composed = torch.is_grad_enabled()
+    composed = is_recorded()
     scan = _reference_scan if composed else kernels
     *sequences, of_rates, of_b, of_c = scan.selective_scan_backward(grad, *values)
     if values[2].shape[0] == 1:

@@ -16,6 +16,7 @@ from torch.nn.functional import embedding
 from cassi.ops import _reference_signal
 from cassi.ops._checks import check_floating, check_same_device, shape_of
 from cassi.ops._library import define, differentiable, kernels
+from cassi.ops._recording import is_recorded
 from cassi.ops._reference import accumulation_dtype
 
 
@@ -229,7 +230,7 @@ def _backward_correlate1d(ctx: Any, h: Tensor) -> tuple[Tensor | None, Tensor | 
 def _backward_trilinear(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
     features, points = ctx.saved_tensors
     # Fused where nothing records a second derivative; torch differentiates the reference otherwise.
-    composed = torch.is_grad_enabled()
+    composed = is_recorded()
     backward = _reference_signal.trilinear_backward if composed else kernels.trilinear_backward
     grad_features, grad_points = backward(grad, features, points)
     need_features, need_points = ctx.needs_input_grad

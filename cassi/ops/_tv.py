@@ -9,6 +9,7 @@ from torch import Tensor
 
 from cassi.ops import _checks, _reference_tv
 from cassi.ops._library import call, define, differentiable, kernels
+from cassi.ops._recording import is_recorded, leaf_of_zeros
 from cassi.ops._reference import accumulation_dtype
 
 Norm = Literal["band", "frobenius", "nuclear"]
@@ -135,23 +136,27 @@ def _save_prox_dual(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 def _gradients(
     ctx: Any, grad: Tensor, grad_dual: Tensor | None, x: Tensor, weight: Tensor, dual: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    if not torch.is_grad_enabled():
+    if not is_recorded():
         dx, dlimit, ddual = kernels.tv_prox_backward(
             grad, grad_dual, x, weight, dual, ctx.iterations, ctx.norm
         )
         dlimit = dlimit.sum(0, keepdim=True) if weight.numel() == 1 else dlimit
         return dx, dlimit.to(weight.dtype), None if dual is None else ddual.to(dual.dtype)
     # A second derivative is recorded: differentiate the iterations themselves.
-    results = _reference_tv.tv_prox_dual(x, weight, dual, ctx.iterations, ctx.norm)
+    # Saved tensors need not require a gradient here. What is added to them does.
+    given: tuple[Any, ...] = (x, weight, dual)
+    added = [
+        leaf_of_zeros(value) if needed and value is not None else None
+        for value, needed in zip(given, ctx.needs_input_grad, strict=False)
+    ]
+    image, limit, start = (v if e is None else v + e for v, e in zip(given, added, strict=True))
+    results = _reference_tv.tv_prox_dual(image, limit, start, ctx.iterations, ctx.norm)
     upstream = [grad, torch.zeros_like(results[1]) if grad_dual is None else grad_dual]
-    inputs = [value for value in (x, weight, dual) if value is not None and value.requires_grad]
+    leaves = [e for e in added if e is not None]
     found = iter(
-        torch.autograd.grad(results, inputs, upstream, create_graph=True, allow_unused=True)
+        torch.autograd.grad(results, leaves, upstream, create_graph=True, allow_unused=True)
     )
-    dx, dweight, ddual = (
-        next(found) if value is not None and value.requires_grad else None
-        for value in (x, weight, dual)
-    )
+    dx, dweight, ddual = (None if e is None else next(found) for e in added)
     return dx, dweight, ddual
 
 

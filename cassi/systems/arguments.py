@@ -8,16 +8,21 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cassi import ops
 from cassi.checks import whole_number
+from cassi.ops._recording import is_recorded, is_tracked, unwrapped
 
 _LETTERS = {"x": "(B, C, H, W)", "y": "(B, K, H', W')"}
 
 
 def as_mask(mask: Any) -> Tensor:  # ([B,] K, 1|C, H, W)
-    """Copy a mask of any accepted kind into `([B,] K, 1|C, H, W)`, floating."""
+    """Copy a mask of any accepted kind into `([B,] K, 1|C, H, W)`, floating.
+
+    Gradients reach the mask through the copy. A parameter is copied without them: the camera makes
+    one of its own.
+    """
     if not isinstance(mask, Tensor):
         array = np.asarray(mask)
         if array.dtype.kind not in "fiub":
@@ -33,9 +38,10 @@ def as_mask(mask: Any) -> Tensor:  # ([B,] K, 1|C, H, W)
             "mask: expected (H, W), (C, H, W), (K, 1 or C, H, W) or (B, K, 1 or C, H, W), "
             f"got shape {tuple(mask.shape)}"
         )
-    if not torch.isfinite(mask).all():
+    if not bool(unwrapped(torch.isfinite(mask)).all()):
         raise ValueError("mask: expected finite numbers, got NaN or infinity")
-    return mask.detach().clone()[(None,) * max(4 - mask.ndim, 0)]
+    mask = mask.detach() if isinstance(mask, nn.Parameter) else mask
+    return mask.clone()[(None,) * max(4 - mask.ndim, 0)]
 
 
 def as_step(step: Any) -> int | float:
@@ -72,6 +78,8 @@ def spaced_offsets(bands: int, step: float) -> tuple[float, ...]:
 
 def as_shifts(offsets: Any, bands: int) -> Tensor:  # (C,)
     """Copy one offset per band into `(C,)`, float64."""
+    if not isinstance(offsets, nn.Parameter):
+        refuse_gradient("offsets", offsets, "give an nn.Parameter")
     try:
         shifts = torch.as_tensor(offsets, dtype=torch.float64).detach().clone()
     except (TypeError, ValueError, RuntimeError):
@@ -104,6 +112,18 @@ def refuse_shape(name: str, value: Tensor, shape: tuple[int, int, int]) -> NoRet
         f"{name}: expected {_LETTERS[name]} = (B, {', '.join(map(str, shape))}), "
         f"got shape {tuple(value.shape)}"
     )
+
+
+def refuse_gradient(name: str, value: Any, instead: str) -> None:
+    """Raise ValueError where a gradient is asked for that would not come.
+
+    Args:
+        name: of the argument.
+        value: a tensor, or anything else, which has no gradient.
+        instead: what to do.
+    """
+    if isinstance(value, Tensor) and is_recorded() and is_tracked(value):
+        raise ValueError(f"{name}: expected a tensor without gradient, got one with; {instead}")
 
 
 def check_shape(name: str, value: Tensor, shape: tuple[int, int, int]) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.stateless import _reparametrize_module
 
 from cassi.ops._checks import damping
+from cassi.ops._recording import is_tracked, is_wrapped
 from cassi.systems.arguments import check_shape
 from cassi.systems.conjugate import Apply, ConjugateGradients, SolveReport
 
@@ -109,11 +112,42 @@ class System(nn.Module, ABC):
 
     def _solve(self, r: Tensor, rho: float | Tensor, start: Tensor | None) -> Tensor:
         check_shape("y", r, self.measurement_shape)
-        weight = damping(rho, r, r)
-        z, self.last_solve = self.conjugate.solve(
-            lambda z: self(self.adjoint(z)), r, weight, start, self._precondition(weight)
-        )
+        z, self.last_solve = self._solved(r, damping(rho, r, r), start)
         return z
+
+    def _solved(
+        self, r: Tensor, weight: Tensor, start: Tensor | None = None
+    ) -> tuple[Tensor, SolveReport]:
+        given = self._differentiated()
+
+        def again(g: Tensor, weight: Tensor, *tensors: Tensor) -> Tensor:
+            with self._holding(dict(zip(given, tensors, strict=True))):
+                return self._solved(g, weight)[0]
+
+        return self.conjugate.solve(
+            lambda z: self(self.adjoint(z)),
+            r,
+            weight,
+            start,
+            self._precondition(weight),
+            tuple(given.values()),
+            again,
+        )
+
+    def _differentiated(self) -> dict[str, Tensor]:
+        """Return the parameters and buffers that derivatives are taken of, or that are mapped."""
+        named = [
+            *self.named_parameters(remove_duplicate=False),
+            *self.named_buffers(remove_duplicate=False),
+        ]
+        return {name: value for name, value in named if is_tracked(value) or is_wrapped(value)}
+
+    def _holding(self, given: dict[str, Tensor]) -> AbstractContextManager[Any]:
+        """Return a context in which these are the camera's parameters and buffers."""
+        now = self._differentiated()
+        if len(now) == len(given) and all(now.get(name) is given[name] for name in given):
+            return nullcontext()
+        return _reparametrize_module(self, given)
 
     def _precondition(self, rho: Tensor) -> Apply | None:
         """Return a preconditioner, z ↦ M⁻¹z with M ≈ AAᵀ + diag ρ, or None; see `solve`."""

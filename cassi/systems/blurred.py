@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from cassi import ops
-from cassi.systems.arguments import check_shape
+from cassi.systems.arguments import check_shape, refuse_gradient
 from cassi.systems.sd_cassi import CoupledCassi, SDCassi
 
 _REACH = 4  # standard deviations: 1 - 6e-5 of the light
@@ -133,6 +133,7 @@ def _as_array(name: str, spread: Any) -> Tensor:
         return torch.from_numpy(array.astype(np.float64))
     if spread.is_complex():
         raise TypeError(f"{name}: expected real numbers, got {spread.dtype}")
+    refuse_gradient(name, spread, "its values are fixed")
     return spread.detach().to("cpu", torch.float64)
 
 

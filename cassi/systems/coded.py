@@ -7,7 +7,9 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
+from cassi.ops._recording import is_wrapped
 from cassi.systems.base import System
 
 
@@ -84,7 +86,12 @@ class CodedSystem(System):
 
         Except in a compiled graph, where it is a constant.
         """
-        if not torch.compiler.is_compiling() and not self._is_current():
+        if torch.compiler.is_compiling() or self._is_current():
+            return
+        if any(value is not None and is_wrapped(value) for value in self._sources()):
+            self.refresh()
+            return
+        with temporarily_clear_interpreter_stack():  # what is kept belongs to no transform
             self.refresh()
 
 

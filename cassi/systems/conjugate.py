@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from cassi.checks import whole_number
+from cassi.ops._recording import is_recorded, is_tracked, unwrapped
 from cassi.ops._reference_signal import sum_in_order
 
 Apply = Callable[[Tensor], Tensor]
@@ -77,6 +80,8 @@ class ConjugateGradients:
         rho: Tensor,
         start: Tensor | None = None,
         precondition: Apply | None = None,
+        given: Sequence[Tensor] = (),
+        again: Callable[..., Tensor] | None = None,
     ) -> tuple[Tensor, SolveReport]:
         """Solve, with gradients of the exact solution, by implicit differentiation.
 
@@ -92,6 +97,9 @@ class ConjugateGradients:
             precondition: applies a symmetric M⁻¹ ≈ (AAᵀ + D)⁻¹, zero where ρ is infinite. The norm
                 of the residual that never rises, and that a least-squares solution minimises, is
                 then √(rᵀM⁻¹r). It is called without gradients.
+            given: the tensors that A consists of.
+            again: `again(g, ρ, *given)` solves for a gradient where A consists of these tensors.
+                Nested transforms of `torch.func` need both, where A is differentiated itself.
 
         Returns:
             z, shaped like r, and the report.
@@ -108,27 +116,30 @@ class ConjugateGradients:
         def seen(z: Tensor) -> Tensor:
             return gram(z) * there  # a product has the layout of its first factor
 
-        def again(g: Tensor) -> Tensor:
-            return self.solve(gram, g, damping, precondition=precondition)[0]
+        def same(g: Tensor, rho: Tensor) -> Tensor:
+            return self.solve(gram, g, rho, precondition=precondition)[0]
 
         right, weight = present(r), present(damping)
-        with torch.no_grad():
+        with torch.no_grad(), forward_ad._set_fwd_grad_enabled(False):
             first = None if start is None else present(start)
             z, report = self._iterate(seen, right, weight, first, precondition or _same)
-        if torch.is_grad_enabled():
-            z = self._attach(seen, right, weight, z, again) * there
+        if is_recorded():
+            correct = partial(_correct, again or same, damping, *given)
+            z = self._attach(seen, right, weight, z, correct) * there
         return z.to(r.dtype), report
 
-    def _attach(self, gram: Apply, r: Tensor, weight: Tensor, z: Tensor, again: Apply) -> Tensor:
+    def _attach(
+        self, gram: Apply, r: Tensor, weight: Tensor, z: Tensor, correct: Callable[..., Tensor]
+    ) -> Tensor:
         # z + S(r − (AAᵀ + D)z) is z in value and has the derivative of the exact solution, at any
         # z: the bracket is recorded, S is applied to gradients alone. One such correction gives
         # first derivatives, the second one, a Newton step on the first, those of second order.
         q = gram(z) + weight * z
-        if not q.requires_grad:  # linear in r, and nothing else to be differentiated
-            return _Correct.apply(r, z, again) if r.requires_grad else z
+        if not is_tracked(q):  # linear in r, and nothing else to be differentiated
+            return correct(r, z) if is_tracked(r) else z
         limit = 10 * self._limit(r.dtype)
-        value, z = _Branch.apply(_Correct.apply(r - q, z, again), limit)
-        return _Correct.apply(r - gram(z) - weight * z, value, again)
+        value, z = _Branch.apply(correct(r - q, z), limit)
+        return correct(r - gram(z) - weight * z, value)
 
     def _limit(self, dtype: torch.dtype) -> float:
         if self.tolerance is not None:
@@ -161,7 +172,7 @@ class ConjugateGradients:
             largest = torch.maximum(largest, slope / left.clamp_min(_TINY))
             least = least | (active & (slope <= tolerance * largest * left))
             active = active & ~least & (product > 0)
-            if not bool(active.any()):
+            if not bool(unwrapped(active).any()):
                 break
             alpha = torch.where(active, product / _inner(q, w), 0)
             z, r = z + _expand(alpha, r) * p, r - _expand(alpha, r) * q
@@ -181,24 +192,55 @@ class ConjugateGradients:
             product = torch.where(active, following, product)
         z = z - _expand(torch.where(least, unseen_z, 0), r) * s
         residual = torch.where(norm > 0, size / norm, 0)
-        return z, SolveReport(count, residual, solved | least)
+        return z, SolveReport(*map(unwrapped, (count, residual, solved | least)))
 
 
 def _same(z: Tensor) -> Tensor:
     return z
 
 
+def _correct(solve: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
+    *given, residual, z = tensors
+    corrected: Tensor = _Correct.apply(solve, residual, z, *given)
+    return corrected
+
+
 class _Correct(torch.autograd.Function):
     """z + S·residual, where the residual is zero but for its derivative."""
 
     @staticmethod
-    def forward(ctx: Any, residual: Tensor, z: Tensor, solve: Apply) -> Tensor:
-        ctx.solve = solve
+    def forward(
+        solve: Callable[..., Tensor], residual: Tensor, z: Tensor, *given: Tensor
+    ) -> Tensor:
         return z.clone()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
-        return ctx.solve(gradients[0]), gradients[0], None
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.solve, _, _, *given = inputs
+        ctx.save_for_backward(*given)
+        ctx.save_for_forward(*given)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        given = ctx.saved_tensors
+        return (None, ctx.solve(gradients[0], *given), gradients[0], *(None for _ in given))
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, residual: Tensor, z: Tensor, *__: Any) -> Tensor:
+        solved: Tensor = ctx.solve(residual, *ctx.saved_tensors)
+        return z + solved
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, solve: Any, *tensors: Tensor) -> tuple[Tensor, int]:
+        def mapped(g: Tensor, *given: Tensor) -> Tensor:
+            solved: Tensor = torch.vmap(solve, in_dims=(0, *in_dims[3:]))(g, *given)
+            return solved
+
+        residual, z = (
+            value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
+            for value, dim in zip(tensors[:2], in_dims[1:3], strict=True)
+        )
+        return _Correct.apply(mapped, residual, z, *tensors[2:]), 0
 
 
 class _Branch(torch.autograd.Function):
@@ -210,10 +252,13 @@ class _Branch(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, limit: float) -> tuple[Tensor, Tensor]:
-        ctx.limit = limit
-        ctx.set_materialize_grads(False)
+    def forward(z: Tensor, limit: float) -> tuple[Tensor, Tensor]:
         return z.clone(), z.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.limit = inputs[1]
+        ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
@@ -221,9 +266,19 @@ class _Branch(torch.autograd.Function):
         if value is None or residual is None:
             return (residual if value is None else value), None
         rest = value + residual
-        if not torch.is_grad_enabled() and bool(rest.norm() <= ctx.limit * value.norm()):
-            return None, None
+        if not is_recorded():
+            small = unwrapped(rest.norm() <= ctx.limit * value.norm())
+            if bool(small.all()):
+                return None, None
         return rest, None
+
+    @staticmethod
+    def jvp(ctx: Any, z: Tensor | None, *_: Any) -> tuple[Any, Any]:
+        return z, z
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, z: Tensor, limit: float) -> tuple[Any, Any]:
+        return _Branch.apply(z, limit), (in_dims[0], in_dims[0])
 
 
 def _inner(a: Tensor, b: Tensor) -> Tensor:  # (B,), float64

@@ -59,6 +59,10 @@ def refractive_index(glass: str, wavelength: float) -> float:
     return math.sqrt(1 + sum(b * square / (square - c) for b, c in terms))
 
 
+_BEYOND = 0.2
+"""Of a table's length, by which it may be extrapolated."""
+
+
 class Dispersion(ABC):
     """A curve of dispersion: the position of each wavelength, pixels."""
 
@@ -198,17 +202,27 @@ class Curve(Dispersion):
         object.__setattr__(self, "file", None)  # equal tables are equal, wherever they come from
 
     def positions(self, wavelengths: Sequence[float]) -> tuple[float, ...]:
-        """Interpolate between the points.
+        """Interpolate between the points, and extrapolate a little with a warning.
+
+        The outermost two points are continued in a straight line, by at most a fifth of the
+        table's length.
 
         Raises:
-            ValueError: a wavelength is outside of the table.
+            ValueError: a wavelength is further outside of the table.
         """
         points = self.points or ()
         low, high = points[0][0], points[-1][0]
-        if wavelengths[0] < low or wavelengths[-1] > high:
+        first, last = wavelengths[0], wavelengths[-1]
+        if max(low - first, last - high) > _BEYOND * (high - low):
             raise ValueError(
                 f"Curve: expected wavelengths from {low:g} to {high:g} nm, as the table has them, "
-                f"got {wavelengths[0]:g} to {wavelengths[-1]:g}"
+                f"got {first:g} to {last:g}"
+            )
+        if first < low or last > high:
+            warnings.warn(
+                f"Curve: extrapolated from {low:g} to {high:g} nm, as the table has them, to "
+                f"{first:g} to {last:g} nm; a point measured there is more certain",
+                stacklevel=3,
             )
         return tuple(self._at(value) for value in wavelengths)
 
@@ -408,8 +422,12 @@ def infer_bands(
     else:
         options = ", ".join(f"{count} bands x step {size}" for count, size in fits)
         hint = f"what would fit: {options} (either sign)"
-        if bands is not None and 0 < (bands - 1) * abs(step) <= extra:
-            hint += f"; or set system.detector={detector_length} if it reaches beyond the bands"
+        beyond = extra - (bands - 1) * abs(step) if bands is not None and bands > 1 else -1
+        longer = f"set system.detector={detector_length}"
+        if 0 <= beyond < 3 and step != 0:  # no other camera, a detector that is a little larger
+            hint = f"{longer}, which reaches {beyond:.3g} pixels beyond the bands; {hint}"
+        elif 0 <= beyond < extra:
+            hint += f"; or {longer} if it reaches beyond the bands"
     raise ValueError(
         f"measurement: {detector_length} pixels along the dispersion do not fit a mask of "
         f"{mask_length}, {wanted}; {hint}"

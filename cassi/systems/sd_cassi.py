@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cassi import ops
+from cassi.ops._recording import is_tracked
 from cassi.systems.arguments import (
     as_mask,
     as_shifts,
@@ -37,7 +38,8 @@ class SDCassi(CodedSystem):
     Args:
         mask: transmission in [0, 1], `(H, W)`, `(C, H, W)`, `(K, 1|C, H, W)` for K shots, or
             `(B, K, 1|C, H, W)` for a mask per sample; a tensor, or anything that NumPy makes an
-            array of. An `nn.Parameter` becomes a parameter of the camera; anything else is copied.
+            array of. An `nn.Parameter` becomes a parameter of the camera; anything else is copied,
+            and a tensor gets gradients through the copy.
         bands: number of bands C, in order of increasing wavelength.
         step: dispersion in pixels per band; the sign is the direction. A fractional step gives the
             offsets c·step, shifted so that the least is 0.
@@ -220,7 +222,7 @@ class SDCassi(CodedSystem):
         self._note_sources()
 
     def _spread(self) -> tuple[Tensor, Tensor]:
-        if self.shifts is not None and self.shifts.requires_grad:
+        if is_tracked(self.shifts):
             return self._linear_taps()  # they have a gradient of their own
         self._notice()
         return self._taps, self._starts
@@ -228,12 +230,12 @@ class SDCassi(CodedSystem):
     def _linear_taps(self) -> tuple[Tensor, Tensor]:
         assert self.shifts is not None
         taps, starts = ops.linear_taps(self.shifts)
-        if not self.shifts.requires_grad and all(offset == int(offset) for offset in self.offsets):
+        if not is_tracked(self.shifts) and all(offset == int(offset) for offset in self.offsets):
             taps = taps[:, :1]  # no band is spread
         return taps.to(torch.promote_types(self.mask.dtype, torch.float32)), starts
 
     def _current_gram(self) -> Tensor | None:
-        if self.mask.requires_grad or (self.shifts is not None and self.shifts.requires_grad):
+        if is_tracked(self.mask, self.shifts):
             return None  # it has a gradient of its own
         self._notice()
         return self.gram

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from cassi import ops
-from cassi.systems.arguments import check_shape
+from cassi.ops._recording import is_wrapped
+from cassi.systems.arguments import check_shape, refuse_gradient
 from cassi.systems.conjugate import Apply
 from cassi.systems.sd_cassi import CoupledCassi, SDCassi, solve_lines
 
@@ -76,6 +77,7 @@ class TiltedCassi(CoupledCassi):
     ) -> None:
         plain = SDCassi(mask, bands, step, axis, **further)
         super().__init__(plain, tolerance, iterations)
+        refuse_gradient("across", across, "its values are fixed")
         lines = torch.as_tensor(across, dtype=torch.float64).detach().reshape(-1)
         if len(lines) not in (1, bands) or not bool(lines.isfinite().all()):
             raise ValueError(
@@ -95,6 +97,8 @@ class TiltedCassi(CoupledCassi):
         check_shape("y", y, self.measurement_shape)
         y, mask = self.turn(y), self.turn(self.mask)
         x = y.new_zeros(len(y), self.bands, *mask.shape[-2:])
+        if is_wrapped(mask):  # mapped as it is, which no change in place can become
+            x = x + mask.new_zeros(()).to(x.dtype)
         for part in reversed(self._current()):  # as gradients of `forward` are summed, to the bit
             x[:, part.bands] += ops.adjoint_taps(
                 moved_lines(y, -part.down), _of(mask, part.bands), part.taps, part.starts

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, embedding_bag
 
-from cassi.systems.arguments import check_shape
+from cassi.ops._recording import is_forward, is_recorded, is_tracked, is_wrapped
+from cassi.systems.arguments import check_shape, refuse_gradient
 from cassi.systems.sd_cassi import CoupledCassi, SDCassi
 
 
@@ -155,12 +156,12 @@ def make_taps(grid: Grid, shape: Mapping[str, Tensor | None], dtype: torch.dtype
 
 def resample(table: Tensor, taps: Taps) -> Tensor:
     """Interpolate the scenes of all bands `(C, H·W, F)` and sum over bands: `(H'·W', F)`."""
-    return _Resample.apply(table, *taps)
+    return _interpolate(table, False, *taps)
 
 
 def spread(table: Tensor, taps: Taps) -> Tensor:
     """Apply the transpose of `resample`: `(H'·W', F)` → `(C, H·W, F)`."""
-    return _Spread.apply(table, *taps)
+    return _interpolate(table, True, *taps)
 
 
 def resample_along(table: Tensor, source: list[Tensor], weight: list[Tensor]) -> Tensor:
@@ -174,43 +175,81 @@ def resample_along(table: Tensor, source: list[Tensor], weight: list[Tensor]) ->
 
 
 # Band by band: a scene stays in the cache, and a bag for each pixel and band would fill memory.
-class _Resample(torch.autograd.Function):
+def _resample(table: Tensor, source: Tensor, weight: Tensor) -> Tensor:
+    start = torch.arange(0, weight[0].numel() + 1, 4, dtype=source.dtype, device=table.device)
+    out = table.new_zeros(len(start) - 1, table.shape[2])
+    for band, scene in enumerate(table):
+        out += _sum_bags(source[band].flatten(), scene, start, weight[band].flatten())
+    return out
+
+
+def _spread(
+    table: Tensor, source: Tensor, weight: Tensor, start: Tensor, parts: tuple[int, ...]
+) -> Tensor:
+    table = table.contiguous()
+    out = table.new_empty(len(start), start.shape[1] - 1, table.shape[1])
+    first = 0
+    for band, count in enumerate(parts):
+        part = slice(first, first + count)
+        out[band] = _sum_bags(source[part], table, start[band], weight[part])
+        first += count
+    return out
+
+
+class _Interpolate(torch.autograd.Function):
+    """Multiply a table by the matrix of the taps, or by its transpose."""
+
+    # One by one: `torch.compile` counts what `forward` takes.
     @staticmethod
-    def forward(ctx: Any, table: Tensor, *taps: Any) -> Tensor:
-        ctx.parts = taps[-1]
-        ctx.save_for_backward(*taps[:-1])
-        source, weight = taps[:2]
-        start = torch.arange(0, weight[0].numel() + 1, 4, dtype=source.dtype, device=table.device)
-        out = table.new_zeros(len(start) - 1, table.shape[2])
-        for band, scene in enumerate(table):
-            out += _sum_bags(source[band].flatten(), scene, start, weight[band].flatten())
-        return out
+    def forward(
+        table: Tensor,
+        back: bool,
+        source: Tensor,
+        weight: Tensor,
+        back_source: Tensor,
+        back_weight: Tensor,
+        back_start: Tensor,
+        parts: tuple[int, ...],
+    ) -> Tensor:
+        if back:
+            return _spread(table, back_source, back_weight, back_start, parts)
+        return _resample(table, source, weight)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.back, *tensors, ctx.parts = inputs
+        ctx.save_for_backward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        image = _Spread.apply(gradients[0], *ctx.saved_tensors, ctx.parts)
-        return (image, *(None for _ in Taps._fields))
-
-
-class _Spread(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, table: Tensor, *taps: Any) -> Tensor:
-        ctx.parts = taps[-1]
-        ctx.save_for_backward(*taps[:-1])
-        source, weight, start = taps[2:5]
-        table = table.contiguous()
-        out = table.new_empty(len(start), start.shape[1] - 1, table.shape[1])
-        first = 0
-        for band, count in enumerate(ctx.parts):
-            part = slice(first, first + count)
-            out[band] = _sum_bags(source[part], table, start[band], weight[part])
-            first += count
-        return out
+        image = _interpolate(gradients[0], not ctx.back, *ctx.saved_tensors, ctx.parts)
+        return (image, None, *(None for _ in Taps._fields))
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        image = _Resample.apply(gradients[0], *ctx.saved_tensors, ctx.parts)
-        return (image, *(None for _ in Taps._fields))
+    def vmap(info: Any, in_dims: Any, table: Tensor, *rest: Any) -> tuple[Tensor, int]:
+        # The mapped entries are further columns of the table.
+        columns = table.movedim(in_dims[0], -1)
+        image = _interpolate(columns.flatten(-2), *rest)
+        return image.unflatten(-1, (-1, info.batch_size)), image.ndim
+
+
+class _InterpolateForwards(_Interpolate):
+    """The same with tangents, of which `torch.compile` takes no class."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _Interpolate.setup_context(ctx, inputs, output)
+        ctx.save_for_forward(*inputs[2:-1])
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
+        return _interpolate(tangent, ctx.back, *ctx.saved_tensors, ctx.parts)
+
+
+def _interpolate(table: Tensor, back: bool, *taps: Any) -> Tensor:
+    function = _InterpolateForwards if is_forward() else _Interpolate
+    image: Tensor = function.apply(table, back, *taps)
+    return image
 
 
 def _sum_bags(source: Tensor, table: Tensor, start: Tensor, weight: Tensor) -> Tensor:
@@ -252,6 +291,7 @@ def per_band(name: str, value: Any, bands: int, ndim: int = 0) -> Tensor:
         ValueError: it has another number of entries or dimensions, or is not finite.
     """
     if isinstance(value, Tensor):
+        refuse_gradient(name, value, f"call camera.{name}.requires_grad_() afterwards")
         tensor = value.detach().to(torch.float64).clone()
     else:
         array = np.asarray(value)
@@ -395,9 +435,10 @@ class WarpedCassi(CoupledCassi):
         table = y.to(wide).reshape(len(y) * self.shots, -1).mT
         if self._is_calibrated():
             size = self._grid.scene[0] * self._grid.scene[1]
-            dark = table.new_zeros(self.bands, size, table.shape[1], requires_grad=True)
-            seen = resample_along(dark, *self._differentiable(wide))
-            (image,) = torch.autograd.grad(seen, dark, table, create_graph=True)
+            dark = table.new_zeros(self.bands, size, table.shape[1])
+            corners = self._differentiable(wide)
+            back = torch.func.vjp(lambda scenes: resample_along(scenes, *corners), dark)[1]
+            (image,) = back(table)
         else:
             image = spread(table, self._current(wide))
         image = image.reshape(*self.cube_shape, len(y), self.shots).permute(3, 4, 0, 1, 2)
@@ -433,7 +474,8 @@ class WarpedCassi(CoupledCassi):
         return [value for value in self._map().values() if value is not None]
 
     def _is_calibrated(self) -> bool:
-        return torch.is_grad_enabled() and any(value.requires_grad for value in self._sources())
+        sources = self._sources()
+        return (is_recorded() and is_tracked(*sources)) or any(map(is_wrapped, sources))
 
     def _wide(self, value: Tensor) -> torch.dtype:
         dtype = torch.promote_types(value.dtype, self.mask.dtype)

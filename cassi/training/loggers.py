@@ -1,17 +1,38 @@
-"""The table of a training's numbers."""
+"""The table of a training's numbers, and pictures for the loggers that take them."""
 
 from __future__ import annotations
 
 import csv
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 
 from cassi.data.atomic import atomic_path
+
+Take = Callable[[str, np.ndarray, int], Any]
+"""(name, 8-bit RGB `(H, W, 3)`, step)."""
+
+
+def taker_of(logger: Any) -> Take | None:
+    """Return what gives a picture to a logger of Lightning; None where it takes none."""
+    if hasattr(logger, "log_image"):  # Weights & Biases
+        return lambda name, picture, step: logger.log_image(name, [picture], step)
+    experiment: Any = getattr(logger, "experiment", None)
+    if hasattr(experiment, "add_image"):  # TensorBoard
+        return lambda name, picture, step: experiment.add_image(
+            name, picture, step, dataformats="HWC"
+        )
+    if hasattr(experiment, "log_image"):  # MLflow, where a picture is a file
+        return lambda name, picture, step: experiment.log_image(
+            logger.run_id, picture, f"{re.sub('[^a-z]+', '_', name).strip('_')}/{step:08d}.png"
+        )
+    return None
 
 
 class MetricsTable(CSVLogger):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,11 +14,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from cassi import metrics
+from cassi.training.loggers import taker_of
 from cassi.training.losses import MultiStage
 from cassi.training.starts import Starts
 
-Picture = Callable[[Tensor], np.ndarray]
-"""(C, H, W) → 8-bit RGB (H, W, 3)."""
+Picture = Callable[[Tensor, Tensor], np.ndarray]
+"""Estimate and truth `(C, H, W)` → 8-bit RGB `(H, W, 3)`."""
 
 
 class Simulate(Protocol):
@@ -44,7 +45,7 @@ class Training(LightningModule):
         scheduler: makes a schedule, stepped once per optimizer step, of an optimizer.
         validate: the same for the validation scenes; None measures them like the others.
         seed: of masks, noise and dropout.
-        picture: renders a cube for TensorBoard; None shows nothing.
+        pictures: of the first validation scene, by name, for loggers that take pictures.
         channels_last: keep weights and cubes with the bands last in memory, which convolutions of
             CPUs and tensor cores prefer.
         pool: the number of steps after which batches come again; None for never. `TrainingData`
@@ -55,6 +56,7 @@ class Training(LightningModule):
             `cassi.data.scenes.Scene`; the PSNR is that of the file. None: 1 for all.
         starts: a folder, in which the starts of these batches are kept: the cubes that
             `net.begin(y, system)` returns and `net.outputs(y, system, start)` takes.
+        plugins: the user's files and modules that checkpoints say they need.
 
     Raises:
         ValueError: starts of batches that never come again, or of a network that has none.
@@ -72,12 +74,13 @@ class Training(LightningModule):
         *,
         validate: Simulate | None = None,
         seed: int = 0,
-        picture: Picture | None = None,
+        pictures: Mapping[str, Picture] | None = None,
         channels_last: bool = False,
         pool: int | None = None,
         bands: Sequence[int] | None = None,
         starts: str | None = None,
         scales: Sequence[float] | None = None,
+        plugins: Sequence[str] = (),
     ) -> None:
         super().__init__()
         if bands is not None and not (bands and min(bands) >= 1):
@@ -96,8 +99,14 @@ class Training(LightningModule):
         self.simulate, self.loss = simulate, loss
         self.validate = validate or simulate
         self.optimizer_of, self.scheduler_of = optimizer, scheduler
-        self.seed, self.picture, self.scales = seed, picture, scales
+        self.seed, self.pictures, self.scales = seed, pictures or {}, scales
+        self.plugins = list(plugins)
         self.scores: list[Tensor] = []
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Say which plugins the training needs."""
+        if self.plugins:
+            checkpoint["plugins"] = self.plugins
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
         """Return the loss of a batch of cubes `(B, C, H, W)` in [0, 1]."""
@@ -182,15 +191,13 @@ class Training(LightningModule):
         return self._reconstruct(y, system)
 
     def _show(self, x: Tensor, truth: Tensor) -> None:
-        if self.picture is None or not self.trainer.is_global_zero:
+        if not self.pictures or not self.trainer.is_global_zero:
             return
-        for logger in self.trainer.loggers:
-            add_image = getattr(getattr(logger, "experiment", None), "add_image", None)
-            if add_image is not None:
-                pair = [self.picture(cube.detach().cpu()) for cube in (x, truth)]
-                image = np.concatenate(pair, axis=1)
-                name = "validation (estimate, truth)"
-                add_image(name, image, self.trainer.global_step, dataformats="HWC")
+        takers = [taker for logger in self.trainer.loggers if (taker := taker_of(logger))]
+        for name, draw in (self.pictures if takers else {}).items():
+            picture = draw(x.detach().cpu(), truth.detach().cpu())
+            for take in takers:
+                take(name, picture, self.trainer.global_step)
 
 
 def combine_seeds(*parts: int) -> int:

@@ -4,11 +4,12 @@ from cassi.viz.bands import save_bands
 from cassi.viz.color import band_colors, exposure_of, srgb
 from cassi.viz.points import choose_points
 from cassi.viz.rgb import save_rgb
-from cassi.viz.spectra import save_spectra
+from cassi.viz.spectra import draw_spectra, save_spectra
 
 __all__ = [
     "band_colors",
     "choose_points",
+    "draw_spectra",
     "exposure_of",
     "save_bands",
     "save_rgb",

@@ -61,6 +61,11 @@ class Sheet:
         self.figure.savefig(buffer, format="png", facecolor=self.figure.get_facecolor())
         write_bytes(path, buffer.getvalue())
 
+    def pixels(self) -> np.ndarray:  # (H, W, 3)
+        """Returns the page as 8-bit RGB."""
+        self.figure.canvas.draw()
+        return np.array(self.figure.canvas.buffer_rgba())[..., :3]
+
 
 def literal(text: str) -> str:
     """Keeps matplotlib from reading mathematics in a label, or hiding one that starts with _."""

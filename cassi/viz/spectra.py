@@ -44,6 +44,26 @@ def save_spectra(
     a cube of reflectances, or None for radiance. The other arguments and errors are those of
     ``save_bands``.
     """
+    _draw(cube, wavelengths, points, truth, illuminant, bars).save(path)
+
+
+def draw_spectra(
+    cube: Array,  # (C, H, W)
+    wavelengths: Wavelengths,  # (C,), nm
+    truth: Array | None = None,  # (C, H, W)
+) -> np.ndarray:  # (H', W', 3)
+    """Draws what ``save_spectra`` writes, as an 8-bit RGB picture."""
+    return _draw(cube, wavelengths, None, truth, "D65", None).pixels()
+
+
+def _draw(
+    cube: Array,
+    wavelengths: Wavelengths,
+    points: Sequence[Sequence[float]] | None,
+    truth: Array | None,
+    illuminant: str | None,
+    bars: Callable[[float, float], Array] | None,
+) -> Sheet:
     estimate = as_cube(cube)
     true = as_truth(truth, estimate)
     bands, height, width = estimate.shape
@@ -85,7 +105,7 @@ def save_spectra(
     _finish(axes, compared=true is not None)
     strip = sheet.axes(left, below - _STRIP, _CURVES, _STRIP)
     _draw_strip(strip, axes.get_xlim(), values)
-    sheet.save(path)
+    return sheet
 
 
 def _mark(sheet: Sheet, name: str, color: str, x: float, y: float, aside: int) -> None:

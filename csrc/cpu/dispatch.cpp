@@ -117,5 +117,6 @@ CASSI_KERNEL(SelectiveScan)
 CASSI_KERNEL(SelectiveScanBackward)
 CASSI_KERNEL(ShrinkGroups)
 CASSI_KERNEL(AddGroups)
+CASSI_KERNEL(Convolve3x3)
 
 }  // namespace cassi

@@ -31,6 +31,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scr
 from cassi import ops
 from cassi.ops import (
     _reference,
+    _reference_convolve,
     _reference_groups,
     _reference_scan,
     _reference_signal,
@@ -44,7 +45,7 @@ from scripts.checks.fuzz_batches import Report
 Random = np.random.Generator
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 NUMBERS = (0, -1, 1, 2, 3, -7, 1000, *(s * (1 << b) for b in (15, 31, 40, 62) for s in (1, -1)))
-_SIGNAL = (_reference_signal, _reference_scan, _reference_groups)
+_SIGNAL = (_reference_signal, _reference_scan, _reference_groups, _reference_convolve)
 _REFERENCES = (_reference, _reference_tv, _reference_taps, *_SIGNAL)
 PUBLIC = [name for name in ops.__all__ if name not in ("assert_memory_format", "backend")]
 
@@ -181,7 +182,15 @@ def _arguments(random: Random, wanted: list[str], name: str, public: bool) -> di
         "basis": lambda: rand(samples, bands, short + 1),
         "volume": lambda: rand(batch, bands, 3, height, width),
     }
-    flags = ("channels_last", "per_sample", "per_band", "need_mask", "need_rho", "return_dual")
+    flags = (
+        "channels_last",
+        "per_sample",
+        "per_band",
+        "need_mask",
+        "need_rho",
+        "return_dual",
+        "rectify",
+    )
     made = {k: values[k]() for k in wanted if k in values}
     made |= {k: bool(random.integers(2)) for k in wanted if k in flags}
     return {k: v for k, v in _adapt(made, name, rand, batch, bands, short).items() if k in wanted}
@@ -193,6 +202,11 @@ def _adapt(
     """Where a name means something else for one operator."""
     if "convolve" in name or "correlate" in name:
         made["v"] = rand(batch, short)
+    if name == "convolve3x3":
+        image = made["image"]
+        made["weight"], made["bias"] = rand(short + 1, bands, 3, 3), rand(short + 1)
+        made["residual"] = None if short % 2 else rand(batch, short + 1, *image.shape[2:])
+        made["rectify"] = made.pop("rectify")  # the last argument
     if name == "selective_scan_backward":
         made["grad"] = rand(*made["u"].shape)
     if name == "trilinear_backward":
@@ -420,9 +434,11 @@ def compare(call: Call, results: tuple[Tensor, ...]) -> None:
 
 
 def _condition(call: Call) -> float:
-    """Bound how much solving, or a sum over patches, multiplies rounding errors."""
+    """Bound how much solving, a sum over patches or a convolution multiplies rounding errors."""
     if (groups := call.args.get("groups")) is not None:
         return float(groups.shape[1] * groups.shape[2])
+    if call.name == "convolve3x3":  # sums, by transforms that enlarge errors
+        return 9.0 * max(1, call.args["weight"].shape[1])
     gram = call.args.get("gram")
     if gram is None:
         return 1.0

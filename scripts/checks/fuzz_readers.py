@@ -3,7 +3,9 @@
 Every reader of cassi is tried: cubes in all formats, PNG pages, manifests, weights, checkpoints,
 options and records of earlier runs, curves, config nodes. A crash, another error, one of several
 lines, more than 5 s, or more memory than the budget is a finding; its damaged files are kept under
-`--out`. Prints a table, one row a kind of file, and exits with status 1 where there are findings.
+`--out`. A tenth of the trials puts links, pipes and devices into stores and folders, or gives files
+names that could steer a terminal or a spreadsheet. Prints a table, one row a kind of file, and
+exits with status 1 where there are findings.
 
     python scripts/checks/fuzz_readers.py --files 10000 --seed 0
     python scripts/checks/fuzz_readers.py --only 4711
@@ -12,7 +14,10 @@ lines, more than 5 s, or more memory than the budget is a finding; its damaged f
 from __future__ import annotations
 
 import argparse
+import contextlib
+import csv
 import json
+import os
 import shutil
 import struct
 import sys
@@ -42,12 +47,15 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scr
 
 
 import cassi
+from cassi.apps.errors import describe
 from cassi.apps.train.files import add_earlier_options, read_checkpoint, save_options
 from cassi.config import build
-from cassi.data import io
+from cassi.data import door, io, worker
+from cassi.data.formats.arrays import to_float32
 from cassi.data.manifest import read_manifest
 from cassi.data.scenes import load_scene
 from cassi.evaluation.records import Record, RecordFolder
+from cassi.evaluation.tables import csv_text
 from cassi.models.load import Card, load_model, save_model
 from cassi.priors.weights import read_file
 from cassi.systems import Curve
@@ -238,6 +246,8 @@ Random = np.random.Generator
 _NUMBERS = (0, 1, 2, 255, 256, 65535, 1 << 20, 1 << 24, *((1 << bits) for bits in (30, 40, 62)))
 _NUMBERS += (*(n - 1 for n in (1 << 31, 1 << 32, 1 << 63)), -1, -2, -(1 << 31), -(1 << 63))
 _TEXTS = (*(str(n).encode() for n in _NUMBERS), b"9" * 400, b"1e400", b"nan", b"", b"[[", b"{")
+_OTHER = 0.1
+"""Share of the trials that try links and names in place of damaged content."""
 _HEAD = 2048  # headers lie here, or at the end
 
 
@@ -305,8 +315,26 @@ def blank(random: Random, content: bytearray) -> None:
     content[at : at + size] = bytes([int(random.choice([0, 255, 32]))]) * size
 
 
+def share_bytes(random: Random, content: bytearray) -> None:
+    """Copy a table of offsets over the one behind it: strips, chunks or variables overlap."""
+    width = int(random.choice([4, 8])) * int(random.integers(1, 65))
+    at = _place(random, max(1, len(content) - 2 * width))
+    at -= at % 4
+    content[at + width : at + 2 * width] = content[at : at + width]
+
+
+def repeat_number(random: Random, content: bytearray) -> None:
+    """Fill a stretch with one of its own integers, as a table of equal offsets has it."""
+    size = int(random.choice([4, 8]))
+    at = _place(random, len(content))
+    at -= at % size
+    number, times = content[at : at + size], int(random.integers(2, 65))
+    content[at : at + size * times] = (number * times)[: max(0, len(content) - at)]
+
+
 MUTATIONS: tuple[Callable[[Random, bytearray], None], ...] = (
     *(flip_bits, cut, splice, change_number, change_number, change_text, blank),
+    *(share_bytes, repeat_number),
 )
 
 
@@ -354,6 +382,70 @@ def _mutate_png(random: Random, content: bytes) -> bytes:
     return b"".join(parts)
 
 
+LINKED = {
+    **dict.fromkeys(("zarr", "zarr compressed"), "*"),
+    "hdr": "*.img",
+    "png pages": "*",
+}
+"""Kinds of several files, and which of these may be no links: all but the one that is named."""
+
+
+def lead_away(random: Random, folder: Path, pattern: str, elsewhere: Path) -> None:
+    """Replace a file or a folder by a link to where it lies elsewhere, or a pipe, or a device."""
+    named = {folder / "a.zarr"}  # which may be a link
+    inside = [path for path in sorted(folder.rglob(pattern)) if path not in named]
+    chosen = inside[int(random.integers(len(inside)))]
+    target = elsewhere / chosen.name
+    shutil.move(chosen, target)
+    how = int(random.integers(4))
+    if how == 0 and target.is_file():
+        os.mkfifo(chosen)
+    elif how == 1 and target.is_file():
+        chosen.symlink_to("/dev/zero")
+    else:
+        chosen.symlink_to(target if how == 2 else os.path.relpath(target, chosen.parent))
+
+
+_SIGNS = (
+    "=",
+    "+",
+    "-",
+    "@",
+    "\t",
+    "\x1b[2J",
+    "\x1b]0;",
+    "\r",
+    "\u202e",
+    "\x9b",
+    "\x07",
+    "cmd|'/c'!A1",
+)
+
+
+def check_name(random: Random, folder: Path) -> None:
+    """Read a file of a name that could steer a spreadsheet or a terminal.
+
+    Raises:
+        AssertionError: it could.
+    """
+    signs = [_SIGNS[int(i)] for i in random.integers(len(_SIGNS), size=int(random.integers(1, 5)))]
+    path = folder / f"{''.join(signs)}.npy".replace("/", "")
+    np.save(path, CUBE if random.random() < 0.5 else CUBE[0])
+    try:
+        said = io.load_cube(path).note
+    except ValueError as error:
+        said = describe(error)
+    assert said.isprintable(), f"not printable: {said!r}"
+    cell = next(csv.reader([csv_text([{"name": path.name}]).split("\n", 1)[1]]), [""])[0]
+    assert not cell.startswith(("=", "+", "-", "@", "\t", "\r")), f"a formula: {cell!r}"
+
+
+def _read_here(call: str, path: Path, **given: Any) -> tuple[Any, Any]:
+    """Read as the process for it does, in this one, whose memory is measured."""
+    values, about = worker.CALLS[call](path, **given)
+    return None if values is None else to_float32(values), about
+
+
 class Trials:
     """Trial number i damages one file of one kind.
 
@@ -366,6 +458,7 @@ class Trials:
 
     def __init__(self, seed: int, budget: int, out: Path, root: Path) -> None:
         self.seed, self.budget, self.out, self.root = seed, budget, out, root
+        door.read = _read_here
         self.kinds = kinds()
         self.names = list(self.kinds)
         for name, kind in self.kinds.items():
@@ -383,6 +476,8 @@ class Trials:
         """Run a trial."""
         name = self.name(index)
         random = np.random.default_rng([self.seed, index])
+        if random.random() < _OTHER:
+            return self._try_place(name, random)
         folder = self.root / "trial"
         shutil.copytree(self.root / "seeds" / name, folder)
         try:
@@ -402,6 +497,30 @@ class Trials:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return report
+
+    def _try_place(self, name: str, random: Random) -> Report:
+        """Try a link or a name, which leave the content of the files as it is."""
+        folder, elsewhere = self.root / "place", self.root / "elsewhere"
+        linked = name in LINKED
+        shutil.copytree(self.root / "seeds" / name, folder)
+        elsewhere.mkdir()
+
+        def call() -> None:
+            if not linked:
+                check_name(random, elsewhere)
+                return
+            with contextlib.suppress(ValueError):
+                self.kinds[name].read(folder)
+                raise AssertionError("a link was followed")
+            raise ValueError("a link was refused")
+
+        try:
+            if linked:
+                lead_away(random, folder, LINKED[name], elsewhere)
+            return fuzz_batches.judge(name, call, (ValueError,), self.budget)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(elsewhere, ignore_errors=True)
 
 
 @contextmanager

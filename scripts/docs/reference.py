@@ -50,7 +50,11 @@ def sources(module: Path) -> dict[str, str]:
     """Return where each name that a module imports comes from, as a dotted name."""
     body = ast.parse(module.read_text()).body
     imports = [node for node in body if isinstance(node, ast.ImportFrom)]
-    return {alias.name: f"{node.module}.{alias.name}" for node in imports for alias in node.names}
+    return {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in imports
+        for alias in node.names
+    }
 
 
 def file_of(module: str) -> Path:

@@ -15,8 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hydra.core.config_store import ConfigStore
 
 import cassi
+from cassi import plugins
+from cassi.models import registry
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,22 @@ def start():
         )
 
     return run
+
+
+@pytest.fixture
+def own_plugins(monkeypatch):
+    """Let a test's plugins be its own."""
+    monkeypatch.setattr(plugins, "_PARTS", {kind: {} for kind in plugins.KINDS})
+    monkeypatch.setattr(plugins, "_LOADED", {})
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+    modules, repo = set(sys.modules), ConfigStore.instance().repo
+    yield
+    for group in ("model", "loss", "prior", "data"):
+        for name in [name for name in repo.get(group, {}) if name.startswith(("own_", "my_"))]:
+            del repo[group][name]
+    for name in set(sys.modules) - modules:
+        if name in ("mine", "mymod", "evil"):
+            del sys.modules[name]
 
 
 @pytest.fixture

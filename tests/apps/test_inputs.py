@@ -43,6 +43,45 @@ def capture(tmp_path):
     return ["mask=mask.npy", "truth=truth.npy", *QUIET]
 
 
+@pytest.fixture
+def two_shots(tmp_path):
+    """Files of two masks and of what each shows of one scene; the camera's file beside them."""
+    truth = io.load_cube(bundled_path("scene.tif")).data[:, ::4, :96, :96]
+    masks = (torch.rand(2, 1, 96, 96, generator=torch.Generator().manual_seed(0)) > 0.5).float()
+    y = SDCassi(masks, bands=7, step=2)(truth)
+    for shot in range(2):
+        np.save(tmp_path / f"mask{shot}.npy", masks[shot, 0].numpy())
+        np.save(tmp_path / f"y{shot}.npy", y[0, shot].numpy())
+    np.save(tmp_path / "truth.npy", truth[0].numpy())
+    (tmp_path / "camera.yaml").write_text("mask: [mask0.npy, mask1.npy]\nsystem: {bands: 7}\n")
+    return "measurement=[y0.npy,y1.npy]"
+
+
+def test_a_list_of_files_is_several_shots(reconstruct, calibrate, two_shots, results):
+    found = {}
+    for mask in ("mask=[mask0.npy,mask1.npy]", "camera=camera.yaml", None):
+        files = ("measurement=y0.npy", "mask=mask0.npy") if mask is None else (two_shots, mask)
+        reconstruct(*files, "truth=truth.npy", *SHORT).ok()
+        found[mask] = results()["metrics"]["matlab-uint8"]["psnr"]
+    one, two, again = found[None], *(found[mask] for mask in list(found)[:2])
+    assert two == again > one + 1
+    files = (two_shots, "mask=[mask0.npy,mask1.npy]", "system.bands=7")
+    calibrate(*files, "radius=0", *SHORT[:2]).ok()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("mask=mask0.npy",), "give as many masks as shots"),
+        (("mask=[mask0.npy,truth.npy]",), "mask: expected files of one shape, one per shot"),
+        (("mask=[]",), "expected a file, or a list of files, one per shot"),
+        (("mask=mask0.npy", "measurement=mask1.npy"), "system.bands=1 for an image of one band"),
+    ],
+)
+def test_shots_that_do_not_fit_are_one_line(reconstruct, two_shots, options, said):
+    assert said in reconstruct(two_shots, *options, *SHORT).refusal
+
+
 def test_the_chain_undoes_a_sensor(reconstruct, capture, results):
     def psnr(*options):
         reconstruct(*capture, "experiment=gap_tv", "solver.iterations=40", *options).ok()

@@ -58,7 +58,7 @@ def run_file(commands, tmp_path):
         ("evaluate", "vars: 3", "config value vars: Cannot assign"),
         ("reconstruct", "system: null", "system: expected a node with _target_"),
         ("evaluate", "noise: {snr_db: 3}", "noise: expected a node with"),
-        ("calibrate", "mask: [a, b]", "mask: expected a node with _target_"),
+        ("calibrate", "mask: [1, 2]", "mask: expected a node with _target_"),
         ("reconstruct", "output: 3", "config value output: Invalid type"),
         ("reconstruct", "halo: 2.5", "config value halo: Value '2.5'"),
         ("reconstruct", "model: {nme: gap_net}", "model: expected a name of its group"),

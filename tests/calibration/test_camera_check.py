@@ -91,6 +91,17 @@ def test_another_step(mask, step, way):
     assert f"set system.step={2 * way}" in warning.message
 
 
+def test_a_curve_is_told_to_stretch_not_to_become_straight(mask):
+    at = torch.linspace(0, 1, BANDS)
+    offsets = 30 * (1.6 * at - 0.6 * at * at)
+    true = SDCassi(mask, BANDS, offsets=offsets.tolist())
+    wrong = SDCassi(mask, BANDS, offsets=(offsets * 0.85).tolist(), detector=SIDE + 30)
+    said = check_camera(true(scene()), wrong).warnings
+    (message,) = (each.message for each in said if each.about == "step")
+    assert "multiply the distances of system.offsets by 1.1" in message
+    assert "Linear" not in message
+
+
 def test_a_step_that_is_not_whole(mask):
     offsets = [2.25 * band for band in range(BANDS)]
     true = SDCassi(mask, BANDS, offsets=offsets, detector=SIDE + 36)

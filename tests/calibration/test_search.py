@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from cassi.calibration import Frame, Geometry, PlainScenes, search_start
+from cassi.calibration.geometry import moved_offsets, on_pixels
+from cassi.calibration.search import search_prisms
 from cassi.evaluation import Twin
 from cassi.systems import SDCassi
 
@@ -35,6 +37,30 @@ def test_the_search_leads_to_the_true_place(bench):
     assert all(scenes.objective(best) <= scenes.objective(place) for place in others)
     fit = scenes.fit(best)
     assert fit.geometry.values() == pytest.approx(TRUE.values(), abs=0.05)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_bend_of_seven_pixels_is_found(sign):
+    at = torch.linspace(0, 1, 14, dtype=torch.float64)
+    prism = (1 + 0.6 * at) ** -2
+    prism = 30 * (1 - (prism - prism[-1]) / (prism[0] - prism[-1]))
+    curve = prism if sign > 0 else 30 - prism
+    line = torch.linspace(*curve[[0, -1]].tolist(), len(at), dtype=torch.float64)
+    assert (curve - line).abs().max() > 5
+    mask = (torch.rand(144, 144, generator=torch.Generator().manual_seed(0)) < 0.5).float()
+    scene = 0.5 + 0.4 * torch.cos(3 * at.float() + 1).view(-1, 1, 1) * torch.ones(144, 144)
+    y = SDCassi(mask, 14, offsets=curve.tolist(), detector=174)(scene[None])
+    system = SDCassi(mask, 14, offsets=line.tolist(), detector=174)
+    frames, start = [Frame.snapshot(y, 14)], Geometry(whole=0)
+    straight = search_start(frames, system, start, 2)[0]
+    best = search_prisms(frames, system, start, 2, straight)[0]
+    away = moved_offsets(system, best) - curve
+    assert (away - away.mean()).abs().max() < 0.3
+    # The outermost bands keep their places, and so does the mask.
+    assert on_pixels(best, system).whole == 0
+    right = search_start([Frame.snapshot(system(scene[None]), 14)], system, start, 2)[0]
+    bent = search_prisms([Frame.snapshot(system(scene[None]), 14)], system, start, 2, right)
+    assert all(abs(each.dispersion[1]) < 0.5 for each in bent)
 
 
 def test_nothing_is_searched_within_no_pixel(bench):

@@ -12,7 +12,7 @@ import torch
 import xarray
 import zarr
 
-from cassi.data import io
+from cassi.data import formats, io
 from cassi.data.formats.labelled import letters
 from cassi.data.scenes import find_scenes, load_scene
 
@@ -290,3 +290,23 @@ class TestHostileStores:
         with pytest.raises(ValueError, match=r"cannot read .* as \.zarr") as caught:
             io.read_cube(store)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("group", "limits", "slurm", "megabytes"),
+    [
+        ("0::/a/b", {"a/memory.max": "1073741824", "a/b/memory.max": "max"}, "", 1024),
+        ("0::/a/b", {"memory.max": "536870912", "a/b/memory.max": "1073741824"}, "", 512),
+        ("4:cpu,memory:/j", {"memory/j/memory.limit_in_bytes": "268435456"}, "", 256),
+        ("0::/", {"memory/memory.limit_in_bytes": "268435456"}, "", 256),
+        ("0::/", {}, "100", 100),
+    ],
+)
+def test_memory_that_a_job_may_use(tmp_path, monkeypatch, group, limits, slurm, megabytes):
+    """The least of all levels of control groups, and of what SLURM grants."""
+    files = {f"sys/fs/cgroup/{name}": text for name, text in limits.items()}
+    for name, text in (files | {"proc/self/cgroup": group}).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    monkeypatch.setenv("SLURM_MEM_PER_NODE", slurm)
+    assert formats.machine_memory.__wrapped__(tmp_path) == megabytes << 20

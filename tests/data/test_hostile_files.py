@@ -12,8 +12,11 @@ import scipy.io as scipy_io
 import tifffile
 import torch
 
-from cassi.data import formats, io, manifest
+from cassi.apps.errors import describe
+from cassi.data import door, formats, io, manifest, worker
+from cassi.data.formats import arrays
 from cassi.data.scenes import load_scene
+from cassi.evaluation.tables import csv_text
 
 NM = (453.5, 457.5, 462.0, 466.125, 471.5)
 HUGE = 10**13  # bytes
@@ -140,7 +143,11 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_claims_are_refused(name, tmp_path, allocations):
+@pytest.mark.parametrize("where", ["here", "there"])
+def test_claims_are_refused(name, where, tmp_path, allocations, request):
+    """The formats' own checks refuse them, before the limits of the process that reads do."""
+    if where == "here":
+        request.getfixturevalue("in_process")
     suffix, make = HOSTILE[name]
     path = tmp_path / f"a{suffix}"
     make(path)
@@ -152,6 +159,17 @@ def test_claims_are_refused(name, tmp_path, allocations):
         assert not isinstance(caught.value.__cause__, MemoryError)
 
     assert allocations(read) < 32 << 20
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    """Files are read in this process, where its own checks can be seen."""
+
+    def read(call, path, **given):
+        values, about = worker.CALLS[call](path, **given)
+        return None if values is None else arrays.to_float32(values), about
+
+    monkeypatch.setattr(door, "read", read)
 
 
 @pytest.fixture
@@ -171,7 +189,7 @@ def allocations():
     return measure
 
 
-def test_more_than_the_machine_has(tmp_path, monkeypatch):
+def test_more_than_the_machine_has(tmp_path, monkeypatch, in_process):
     io.write_cube(tmp_path / "a.tif", torch.ones(3, 20, 20))
     monkeypatch.setattr(formats, "machine_memory", lambda: 9000)
     with pytest.raises(ValueError, match=r"takes 0\.0 GiB of memory, the machine has"):
@@ -179,7 +197,7 @@ def test_more_than_the_machine_has(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("suffix", [".tif", ".h5"])
-def test_data_that_expand_further_than_claimed(suffix, tmp_path, monkeypatch):
+def test_data_that_expand_further_than_claimed(suffix, tmp_path, monkeypatch, in_process):
     """Deflated data of 100 MB where the header promises 3·8·8 bytes."""
     path, bomb = tmp_path / f"a{suffix}", zlib.compress(bytes(100 << 20), 9)
     if suffix == ".h5":
@@ -203,13 +221,14 @@ def test_data_that_expand_further_than_claimed(suffix, tmp_path, monkeypatch):
                 tags = page.tags["StripOffsets"], page.tags["StripByteCounts"]
                 for tag, value in zip(tags, (len(content), len(bomb)), strict=True):
                     content[tag.offset + 2 : tag.offset + 12] = struct.pack("<HII", 4, 1, value)
-        path.write_bytes(bytes(content) + bomb)
+                content += bomb
+        path.write_bytes(content)
     monkeypatch.setattr(formats, "machine_memory", lambda: 1 << 26)
     with pytest.raises(ValueError, match=r"hold more than the|cut short"):
         io.read_cube(path, axes="CHW")
 
 
-def test_ordinary_compression_passes_the_check(tmp_path, monkeypatch):
+def test_ordinary_compression_passes_the_check(tmp_path, monkeypatch, in_process):
     cube = torch.rand(3, 200, 200, generator=torch.Generator().manual_seed(0))
     monkeypatch.setattr(formats, "_HARMLESS_BYTES", 0)
     monkeypatch.setattr(formats, "machine_memory", lambda: 1 << 24)
@@ -375,3 +394,19 @@ def test_random_bytes(files):
                 io.read_cube(path)
             assert "\n" not in str(caught.value), path.name
         path.write_bytes(whole.tobytes())
+
+
+@pytest.mark.parametrize(
+    "name", ["=cmd|' !A1.npy", "+1+1.npy", "-a.npy", "@SUM(A1).npy", "\x1b[2J.npy"]
+)
+def test_names_of_files_are_text(name, tmp_path):
+    """Neither a spreadsheet nor a terminal takes them for what they could do."""
+    np.save(tmp_path / name, np.ones((3, 4, 5), "f4"))
+    assert io.load_cube(tmp_path / name).note.isprintable()
+    (tmp_path / name).write_bytes(b"damaged")
+    with pytest.raises(ValueError, match="cannot read") as caught:
+        io.load_cube(tmp_path / name)
+    assert describe(caught.value).isprintable()
+    cell = csv_text([{"name": name, "psnr": -1.5}]).splitlines()[1]
+    assert cell.lstrip('"').startswith(("'", r"\x1b[2J"))
+    assert cell.endswith(",-1.5")

@@ -221,6 +221,25 @@ def test_options_of_ones_own(option: str, tmp_path: Path) -> None:
     assert add_earlier_options(arguments)[-2:] == arguments
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("plugins=[evil.py]", "plugins=evil.py", "+plugins=[evil.py]", "++plugins=[evil.py]"),
+        *("plugins.0=evil.py", "logger=wandb", "logger=[csv,mlflow]", "+logger@vars=wandb"),
+        "logger.csv._target_=lightning.pytorch.loggers.MLFlowLogger",
+        *("logger.tensorboard=${vars.x}", "+logger/wandb=x"),
+    ],
+)
+def test_programs_and_services_are_named_again(option: str, tmp_path: Path) -> None:
+    save_options(tmp_path, ["seed=1", option])
+    arguments = ["ckpt=last", f"hydra.run.dir={tmp_path}"]
+    with pytest.raises(ValueError, match="so give it again"):
+        add_earlier_options(arguments)
+    again = [*arguments, "plugins=[mine.py]", "logger=csv"]
+    if option != "plugins.0=evil.py":
+        assert add_earlier_options(again) == ["seed=1", *again]
+
+
 def test_curve(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("1," + "2" * 200_000)
     with pytest.raises(ValueError, match="is no CSV file"):

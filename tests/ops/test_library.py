@@ -15,7 +15,7 @@ from cassi.ops import _library
 from cassi.ops._library import kernels
 
 B, C, H, W, STEP = 2, 3, 4, 5, -2
-WITHOUT_GRADIENT = ("shrink_groups",)  # only called where none is recorded
+WITHOUT_GRADIENT = ("shrink_groups", "convolve3x3")  # only called where none is recorded
 WIDE = W + (C - 1) * abs(STEP)
 
 
@@ -65,10 +65,16 @@ def _cases(k, samples, bands, dtype):
         "selective_scan": _sequences(samples, dtype),
         "selective_scan_backward": (_rand(B, 5, 3, dtype=dtype), *_sequences(samples, dtype)),
         "shrink_groups": (x, torch.tensor([[[0, 7, 1]], [[3, 2, 3]]]), rho, 2),
+        "convolve3x3": (x, *_convolution(samples, dtype), x if samples > 1 else None, k > 1),
         "tv_prox": (x, rho * 0.1, 2, samples > 1),
         "tv_prox_dual": (x, rho * 0.1, dual, 2, samples > 1),
         "tv_prox_backward": (x, dual, x, rho * 0.1, dual, 2, samples > 1),
     }
+
+
+def _convolution(samples, dtype):
+    """A weight and a bias; as many outputs as inputs."""
+    return _turned(_rand(C, C, 3, 3)).to(dtype), _rand(samples * C).to(dtype)[:C]
 
 
 def _sequences(samples, dtype):

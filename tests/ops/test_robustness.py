@@ -44,6 +44,7 @@ FITTING = {
     "mask_adjoint_taps": (X, Y, TAPS, STARTS, False, True),
     "band_solve": (Y, torch.ones(B, 2 * K, K, H, WIDE), RHO),
     "shrink_groups": (X, torch.zeros(B, 3, 2, dtype=torch.int64), EACH, 2),
+    "convolve3x3": (X, torch.ones(C + 1, C, 3, 3), torch.ones(C + 1), None, True),
     "selective_scan": (X[:, 0], X[:, 0], -torch.ones(B, W, K), Y[:, 0, :, :K], Y[:, 0, :, :K]),
     "selective_scan_backward": (
         X[:, 0],
@@ -66,6 +67,7 @@ FREE = {
     "tv_prox": [(0, 1), (0, 2), (0, 3)],
     "shrink_groups": [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2)],
     "convolve1d": [(0, 1), (1, 1)],
+    "convolve3x3": [(0, 0), (0, 2), (0, 3)],
     "correlate1d": [(0, 1), (1, 1)],
     "trilinear": [(0, 2)],
     "mask_adjoint": [(1, 1)],  # shots

@@ -1,8 +1,11 @@
-"""What wraps an operator: vmap over the batch, autocast, export."""
+"""What wraps an operator: vmap over the batch, the other transforms, autocast, export."""
 
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
+from torch.func import grad, jacfwd, jacrev, jvp, vjp, vmap
+from torch.utils._pytree import tree_leaves
 
 import cassi
 from cassi import ops
@@ -62,6 +65,10 @@ MAPPED = {
         (X[:, :, 0], X[:, :, 1], _rand(N, 1, W, 2), Y[:, :, 0, :, :2], Y[:, :, 1, :, :2]),
     ),
     "shrink_groups": (lambda x, t: kernels.shrink_groups(x, GROUPS, t, 2), (X, RHO)),
+    "convolve3x3": (
+        lambda x, w, b: kernels.convolve3x3(x, w, b, None, False),
+        (_rand(N, 2, 3, 4, 5), _rand(N, 2, 3, 3, 3), _rand(N, 2)),
+    ),
     "trilinear": (lambda f, p: kernels.trilinear(f, p), (_rand(N, 4, 8, 2), _rand(N, 4, 3))),
 }
 
@@ -86,6 +93,65 @@ def test_vmap_equals_a_loop(name):
                 torch.testing.assert_close(part, torch.stack(expected))
         else:
             torch.testing.assert_close(mapped, torch.stack(rows))
+
+
+# Operators whose kernels have no gradient: the public functions choose the reference.
+NOT_OF_THE_KERNEL = {
+    "shrink_groups": lambda x, t: ops.shrink_groups(x, GROUPS, t, 2),
+    "convolve3x3": lambda x, w, b: ops.convolve3x3(x, w, b),
+}
+
+
+@pytest.mark.parametrize("name", sorted(MAPPED))
+def test_tangents_and_gradients(name):
+    """vjp, jvp, jacrev, jacfwd, vmap of grad and grad of vmap, with respect to all tensors."""
+    function, tensors = MAPPED[name]
+    function = NOT_OF_THE_KERNEL.get(name, function)
+    many = [t.double() for t in tensors]
+    if name == "data_step":  # a function of the mask
+        many[3] = torch.stack([kernels.gram(m, C, STEP) for m in many[2]])
+    one, ways = [t[0] for t in many], [t[1] for t in many]
+
+    def flat(*values):
+        result = function(*values)
+        parts = result if isinstance(result, tuple) else (result,)
+        return torch.cat([part.flatten() for part in parts])
+
+    result, pull = vjp(flat, *one)
+    upstream = torch.linspace(-1, 1, len(result), dtype=result.dtype)
+    gradients = pull(upstream)
+    leaves = [value.clone().requires_grad_() for value in one]
+    expected = torch.autograd.grad(flat(*leaves), leaves, upstream, materialize_grads=True)
+    torch.testing.assert_close(gradients, expected)
+    _, tangent = jvp(flat, tuple(one), tuple(ways))
+    along = sum((g * way).sum() for g, way in zip(gradients, ways, strict=True))
+    torch.testing.assert_close((tangent * upstream).sum(), along)
+    torch.testing.assert_close(jacfwd(flat)(*one), jacrev(flat)(*one))
+
+    def loss(*values):
+        return flat(*values).square().sum()
+
+    rows = torch.stack([grad(loss)(*values) for values in zip(*many, strict=True)])
+    torch.testing.assert_close(vmap(grad(loss))(*many), rows)
+    whole = grad(lambda first: vmap(loss)(first, *many[1:]).sum())(many[0])
+    torch.testing.assert_close(whole, rows)
+    _, curved = jvp(lambda value: grad(loss)(value, *one[1:]), (one[0],), (ways[0],))
+    back = grad(lambda value: (grad(loss)(value, *one[1:]) * ways[0]).sum())(one[0])
+    torch.testing.assert_close(curved, back)
+
+
+@pytest.mark.parametrize("name", sorted(MAPPED))
+def test_tangents_without_a_transform(name):
+    function, tensors = MAPPED[name]
+    function = NOT_OF_THE_KERNEL.get(name, function)
+    one, ways = ([t[i].double() for t in tensors] for i in (0, 1))
+    if name == "data_step":
+        one[3] = kernels.gram(one[2], C, STEP)
+    _, expected = jvp(function, tuple(one), tuple(ways))
+    with forward_ad.dual_level():
+        dual = function(*map(forward_ad.make_dual, one, ways))
+        for part, tangent in zip(*map(tree_leaves, (dual, expected)), strict=True):
+            torch.testing.assert_close(forward_ad.unpack_dual(part).tangent, tangent)
 
 
 def test_vmap_over_another_dimension_and_nested():

@@ -19,3 +19,10 @@ def test_all_is_right_or_refused(script, option, count, least, tmp_path):
     counts = [int(n) for n in printed.splitlines()[-1].split()[1:]]
     assert sum(counts) == sum(counts[:2]) == count
     assert min(counts[:2]) > least  # neither harmless nor all-destroying
+
+
+def test_files_that_are_made_to_harm():
+    """Each is refused in one line, in time, with little memory, and nothing elsewhere is read."""
+    printed = python("scripts/checks/hostile_files.py")
+    assert "right" in printed
+    assert "wrong" not in printed

@@ -117,6 +117,8 @@ def test_table_from_a_file(tmp_path):
         Curve(file=tmp_path / "none.csv")
     with pytest.raises(ValueError, match="from 450 to 650 nm"):
         curve.offsets([400, 500])
+    with pytest.warns(UserWarning, match="extrapolated from 450 to 650 nm, .* to 430 to 660 nm"):
+        assert curve.positions([430, 500, 660]) == pytest.approx((-3, 18, 55))
 
 
 def test_a_curve_that_turns_round_says_so():
@@ -193,7 +195,9 @@ def test_number_of_bands(arguments, expected):
         ((256, 250, 2), "the measurement is smaller than the mask"),
         ((256, 256, 2, 28), "equal sizes leave no room for dispersion"),
         ((256, 278, 1.5), "mask of 256, step 1.5; what would fit: 23 bands x step 1, 12"),
-        ((256, 279, 1.5, 15), "15 bands and step 1.5; what would fit.* or set system.detector=279"),
+        ((256, 279, 1.5, 15), "15 bands and step 1.5; set system.detector=279, .* what would fit"),
+        ((240, 264, -1.5, 16), "reaches 1.5 pixels beyond the bands; what would fit: 25 bands"),
+        ((256, 289, 1.5, 15), "15 bands and step 1.5; what would fit.* or set system.detector=289"),
         ((256, 259, -0.4), "system.bands: .* 7 to 8 bands fit system.step=-0.4"),
         ((256, 256, 0), "system.bands: expected the number of bands, got none; with system.step=0"),
     ],

@@ -96,7 +96,7 @@ def test_what_counts_as_a_mask(mask, dtype):
     assert y.dtype == dtype
 
 
-def test_the_mask_is_a_copy_and_keeps_no_graph():
+def test_the_mask_is_a_copy_through_which_gradients_go():
     array = np.full((2, 2), 0.5)
     source = torch.full((2, 2), 0.5, requires_grad=True)
     for mask in (array, source):
@@ -104,7 +104,11 @@ def test_the_mask_is_a_copy_and_keeps_no_graph():
         with torch.no_grad():
             mask[:] = 0
         assert system.mask.min() == 0.5
-        assert not system.mask.requires_grad
+        assert system.mask.requires_grad is (mask is source)
+    system.pinv(system(torch.ones(1, 2, 2, 2))).square().sum().backward()
+    kept = SDCassi(torch.nn.Parameter(torch.full((2, 2), 0.5)), bands=2)
+    kept.pinv(kept(torch.ones(1, 2, 2, 2))).square().sum().backward()
+    assert torch.equal(source.grad, kept.mask.grad.view_as(source))
 
 
 def test_a_mask_changed_in_place_is_noticed():

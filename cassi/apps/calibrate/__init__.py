@@ -76,10 +76,12 @@ def load_frames(settings: Calibrate, device: torch.device) -> Problem:
     """
     files = settings.measurement
 
-    def read_inputs(file: str | None) -> Inputs:
+    def read_inputs(file: str | list[str] | None) -> Inputs:
         return load_inputs(replace(settings, measurement=file), device)
 
     several = files if isinstance(files, list) else [files]
+    if isinstance(settings.mask, list) and all(isinstance(file, str) for file in several):
+        several = [files]  # a mask each: the shots of one snapshot
     if not several:
         raise ValueError("measurement: expected at least one file, got an empty list")
     inputs = [read_inputs(file) for file in several]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from cassi.apps.camera.file import load_camera
 from cassi.apps.camera.system import Fitted, make_camera
-from cassi.apps.inputs import file_path, load_inputs, make_preprocessing
+from cassi.apps.inputs import file_paths, load_inputs, load_shots, make_preprocessing
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Reconstruct
 from cassi.config import build
@@ -43,11 +44,13 @@ class Camera:
     notes: list[str]
     settings: Reconstruct
 
-    def read(self, path: str | os.PathLike[str]) -> tuple[Tensor, System]:
+    def read(
+        self, path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+    ) -> tuple[Tensor, System]:
         """Read a raw frame, and make a measurement of it as `cassi-reconstruct` does.
 
         Args:
-            path: of a frame of this camera.
+            path: of a frame of this camera, or one per shot.
 
         Returns:
             The measurement `(1, K, H', W')`, and the camera that took it: the system, or one that
@@ -57,7 +60,11 @@ class Camera:
             OSError: there is no such file.
             ValueError: the frame does not fit the camera, or holds no light.
         """
-        settings = replace(self.settings, measurement=os.fspath(path))
+        if isinstance(path, str | os.PathLike):
+            files: str | list[str] = os.fspath(path)
+        else:
+            files = [os.fspath(each) for each in path]
+        settings = replace(self.settings, measurement=files)
         inputs = load_inputs(settings, torch.device("cpu"), self.system.cube_shape[0])
         return inputs.measurement, inputs.system
 
@@ -93,8 +100,8 @@ def make_alone(
     if mask is None:
         raise ValueError("mask: expected a file, got none; a camera's file names it, mask: FILE")
     bands, notes = _bands(node, wavelengths), []
-    if isinstance(mask, str):
-        loaded = io.load_mask(file_path(mask), bands=bands, **hints)
+    if isinstance(mask, str | list):
+        loaded = load_shots("mask", io.load_mask, file_paths(mask), bands=bands, **hints)
         mask, notes = loaded.data, [loaded.note]
         bands = bands or (mask.shape[1] if mask.shape[1] > 1 else None)
     if bands is None:

@@ -224,7 +224,7 @@ def _in_training(camera: Values, config: Values, told: set[str]) -> Iterator[tup
             value = None if by_offsets else system.get(name, GEOMETRY.get(name))
             yield f"{place}.{name}", value
     if "noise" in camera:
-        yield f"{place}.noise", camera["noise"]
+        yield "noise", camera["noise"]
     yield "data.validation.simulator", None  # the camera of the training
 
 

@@ -286,17 +286,28 @@ def fit_bands(
         )
     if is_dual(system) or _own_length(system):
         return _stated_bands(system, mask, measurement, bands, wavelengths)
+    length, detector = mask.shape[axis], measurement.shape[axis]
     if wavelengths is not None and system.get("bands") is None:
-        found = infer_bands(mask.shape[axis], measurement.shape[axis], step)
+        try:
+            found = infer_bands(length, detector, step)
+        except ValueError:  # which says less than what is said below, of so many bands
+            found, bands = len(wavelengths), len(wavelengths)
         if found != len(wavelengths):
-            length, more = measurement.shape[axis], ""
-            if mask.shape[axis] + (len(wavelengths) - 1) * abs(step) <= length:
-                more = f"; set system.detector={length} if it reaches beyond the bands"
+            beyond = detector - length - (len(wavelengths) - 1) * abs(step)
+            more = f"; set system.detector={detector} if it reaches beyond the bands"
             raise ValueError(
                 f"wavelengths: expected {found} values, one per band that step {step:g} makes, "
-                f"got {len(wavelengths)}{more}"
+                f"got {len(wavelengths)}{more * (beyond >= 0)}"
             )
-    return infer_bands(mask.shape[axis], measurement.shape[axis], step, bands)
+    found = infer_bands(length, detector, step, bands)
+    if found == 1 and bands is None:
+        raise ValueError(
+            f"system.bands: expected more room for bands, mask and measurement have {length} "
+            "pixels each along the dispersion; a frame in white light is no mask: give the mask "
+            f"alone, of fewer pixels, or with system.bands=C system.detector={detector}; "
+            "system.bands=1 for an image of one band"
+        )
+    return found
 
 
 def _own_length(system: Node) -> bool:

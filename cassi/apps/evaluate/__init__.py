@@ -23,8 +23,8 @@ from cassi.apps.errors import describe_failure
 from cassi.apps.evaluate.problems import find_bands, load_benchmark, preparation, sweep_points
 from cassi.apps.evaluate.results import Plan, Results
 from cassi.apps.evaluate.rows import add_rows, align_rows, make_reconstructors
-from cassi.apps.reconstructors import store_models
 from cassi.apps.settings import Evaluate
+from cassi.checks import printable
 from cassi.evaluation import Record, RecordFolder, View, join_processes, run_jobs
 
 POINTS = 40
@@ -33,7 +33,6 @@ POINTS = 40
 
 def main() -> None:
     """Run the command."""
-    store_models()
     follow_first_process()
     run_command("cassi-evaluate", Evaluate, evaluate)
 
@@ -75,7 +74,9 @@ def evaluate(settings: Evaluate, run: Run) -> float:
         bar.update()
         seen[record.scene] += 1
         if record.error:
-            print(f"{_label(record)} failed: {record.error}", file=sys.stderr, flush=True)
+            print(
+                printable(f"{_label(record)} failed: {record.error}"), file=sys.stderr, flush=True
+            )
         # Now rather than at the end, so that a long run can be looked at.
         if seen[record.scene] == len(made) and not swept:
             results.finish_scene(record.scene)

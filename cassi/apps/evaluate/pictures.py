@@ -14,6 +14,7 @@ from cassi.data.benchmarks import Item
 from cassi.data.store import Store, file_name, fingerprint
 from cassi.evaluation import Job, Record, RecordFolder
 from cassi.evaluation.records import Values
+from cassi.plugins import parts
 
 LoadItem = Callable[[str], Item]
 
@@ -124,5 +125,6 @@ class Pictures:
     def _shown(self, record: Record) -> Values:
         values = record.metrics
         shown = {name: values.get(f"{name}/{self.preset}") for name in ("psnr", "ssim")}
-        rest = {name: values.get(name) for name in ("sam", "rmse", "ergas", "residual")}
+        names = ("sam", "rmse", "ergas", *parts("metric"), "residual")
+        rest = {name: values.get(name) for name in names}
         return {**shown, **rest, "seconds": record.timing.get("seconds")}

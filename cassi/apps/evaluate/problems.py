@@ -19,7 +19,7 @@ from cassi.data.benchmarks import Benchmark
 from cassi.data.bundled import bundled_path
 from cassi.data.frames import STEPS
 from cassi.data.manifest import read_manifest
-from cassi.data.scenes import scene_name
+from cassi.data.scenes import as_scenes, scene_name
 from cassi.evaluation import Problem, make_problem
 
 CASES = ("mask", "noise", "seed", "system", "twin")
@@ -171,6 +171,12 @@ def load_benchmark(settings: Evaluate) -> Benchmark:
         )
     found = dict(data.evaluation)
     _check_folder(settings.paths.data_dir, found)
+    if data.source is not None:
+        made = build(data.source)(found.get("split", "test"))
+        if data.given_wavelengths is None:
+            raise ValueError("data.wavelengths: expected a list in nm, got none")
+        found["cubes"] = {s.name: s for s in as_scenes(made, data.given_wavelengths)}
+        found["mask"] = found.get("mask") or bundled_path("mask.tif")
     if found.pop("bundled", False):
         found["cubes"] = bundled_path("scene.tif")
         found["mask"] = found.get("mask") or bundled_path("mask.tif")

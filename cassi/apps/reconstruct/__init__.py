@@ -20,14 +20,13 @@ from cassi.apps.reconstruct.info import describe
 from cassi.apps.reconstruct.journal import Passes, forget_passes
 from cassi.apps.reconstruct.many import reconstruct_many
 from cassi.apps.reconstruct.snapshots import is_many
-from cassi.apps.reconstructors import Recipe, rewrite_model_path, store_models
+from cassi.apps.reconstructors import Recipe, rewrite_model_path
 from cassi.apps.results import one_line, say_estimates
 from cassi.apps.settings import Reconstruct
 
 
 def main() -> None:
     """Run the command."""
-    store_models()
     sys.argv[1:] = rewrite_model_path(sys.argv[1:])
     follow_first_process()
     job = reconstruct

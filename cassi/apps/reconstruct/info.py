@@ -66,7 +66,7 @@ def describe(settings: Reconstruct, recipe: Recipe, into: str) -> list[str]:
     rows = {
         "snapshots": f"{many}, of which the first is {settings.measurement}" if many > 1 else None,
         "files": "; ".join(inputs.notes) or None,
-        "camera": str(inputs.system).splitlines()[0],
+        "camera": _name_camera(inputs.system),
         "cube": f"{bands} bands of {height} x {width} pixels{span}",
         "method": name_method(reconstructor),
         "besides": ", ".join(_besides(settings)) or None,
@@ -138,6 +138,13 @@ def name_method(reconstructor: Reconstructor) -> str:
         weights = sum(p.numel() for p in network.parameters())
         return f"network {type(network).__name__}, {weights / 1e6:.2f} million weights"
     return type(reconstructor).__name__
+
+
+def _name_camera(system: System) -> str:
+    """Say what the camera is, and how many of its pixels are left out."""
+    good = system.good_pixels
+    left_out = 0 if good is None else int((~good).sum())
+    return str(system.plain).splitlines()[0] + f", {left_out} pixels left out" * (left_out > 0)
 
 
 def _times(settings: Reconstruct) -> int:

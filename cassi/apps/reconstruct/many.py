@@ -43,10 +43,15 @@ from cassi.apps.pipeline import (
 )
 from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
 from cassi.apps.reconstruct.journal import Passes, forget_passes
-from cassi.apps.reconstruct.snapshots import Snapshot, find_snapshots, settings_of_snapshot
+from cassi.apps.reconstruct.snapshots import (
+    SUMMARY,
+    Snapshot,
+    find_snapshots,
+    settings_of_snapshot,
+)
 from cassi.apps.reconstructors import Recipe, fingerprint_settings
 from cassi.apps.settings import Reconstruct
-from cassi.checks import whole_number
+from cassi.checks import printable, whole_number
 from cassi.data.atomic import SUMS, UNWRITABLE, atomic_path
 from cassi.data.store import Store, fingerprint
 from cassi.evaluation import join_processes
@@ -55,7 +60,6 @@ from cassi.solvers import Iteration, Solution
 from cassi.solvers.base import Reconstructor
 from cassi.systems import System
 
-SUMMARY = "results.csv"
 BEHIND = 2
 """Results that wait to be written, at most: a slow disk slows the work and fills no memory."""
 
@@ -90,7 +94,7 @@ def reconstruct_many(settings: Reconstruct, run: Run, recipe: Recipe) -> float:
     if queue.rank == 0:
         done = sum(folders.is_done(snapshot) for snapshot in snapshots)
         before = f", {done} of them done before" if done else ""
-        print(*notes, f"{len(snapshots)} snapshots{before}", sep="\n", flush=True)
+        print(*map(printable, notes), f"{len(snapshots)} snapshots{before}", sep="\n", flush=True)
     kind = Worker if settings.memory_budget is None else BlockWorker
     worker = kind(settings, recipe, folders)
     chunks = [snapshots[i : i + size] for i in range(0, len(snapshots), size)]
@@ -132,7 +136,11 @@ class Folders:
     def report_failure(self, snapshot: Snapshot, error: Exception) -> None:
         """Say why there are no results; keep it for the table that another process may write."""
         message = describe_failure(error)
-        print(f"cassi-reconstruct: {snapshot.name} failed: {message}", file=sys.stderr, flush=True)
+        print(
+            printable(f"cassi-reconstruct: {snapshot.name} failed: {message}"),
+            file=sys.stderr,
+            flush=True,
+        )
         self.store.write(snapshot.name, self.key(snapshot), {"error": message}, done=False)
 
     def keep(self, snapshot: Snapshot) -> None:
@@ -238,8 +246,11 @@ class Worker:
                 write_results(self.folders.path(task.snapshot), task.settings, outcome)
                 self.folders.keep(task.snapshot)
                 forget_passes(self.folders.path(task.snapshot))
-                print(f"{task.snapshot.name}: {results.one_line(outcome.numbers)}", flush=True)
-                say(outcome.numbers, task.snapshot.name)
+                print(
+                    printable(f"{task.snapshot.name}: {results.one_line(outcome.numbers)}"),
+                    flush=True,
+                )
+                say(outcome.numbers, printable(task.snapshot.name))
                 return
             except OSError:
                 raise
@@ -264,7 +275,7 @@ class BlockWorker(Worker):
         for snapshot in (snapshot for chunk in chunks for snapshot in chunk):
             if self.folders.is_done(snapshot):
                 continue
-            print(f"{snapshot.name}:", flush=True)
+            print(f"{printable(snapshot.name)}:", flush=True)
             try:
                 settings = settings_of_snapshot(self.settings, snapshot)
                 reconstruct_in_blocks(settings, self.folders.path(snapshot), self.recipe)

@@ -15,12 +15,13 @@ from torch import Tensor
 
 from cassi import metrics, ops
 from cassi.apps import results
-from cassi.apps.inputs import Inputs
+from cassi.apps.inputs import Inputs, name_scene
 from cassi.apps.pipeline import check, say
 from cassi.apps.reconstruct.journal import Record
 from cassi.apps.settings import Reconstruct
 from cassi.data.atomic import atomic_folder
 from cassi.data.formats.stacks import Stack, open_stack
+from cassi.metrics.scores import built_in
 from cassi.solvers.base import Reconstructor
 from cassi.uncertainty import score, sparsification
 
@@ -105,7 +106,7 @@ def finish(
             if output.points is not None and factor > 1:
                 points = [[int(i) // factor for i in point] for point in output.points]
                 output = replace(output, points=points)
-            name = Path(str(settings.measurement)).stem
+            name = name_scene(settings, "scene")
             results.save_pictures(stage, output, name, small, inputs.wavelengths, true, numbers)
             if bars:
                 results.save_map(stage, shrink(bars[0]), inputs.wavelengths)
@@ -210,7 +211,8 @@ def score_bands(cube: Readable, truth: Readable) -> dict[str, Scores]:
 
     The metrics are means over bands (PSNR, SSIM), of squares over bands (RMSE, ERGAS) or over
     pixels (SAM); they come out as `metrics.evaluate` gives them, to rounding. A preset whose peak
-    is the truth's maximum has the maximum of all bands, as there.
+    is the truth's maximum has the maximum of all bands, as there. A metric of the user's own needs
+    the whole cube, and is left out.
     """
     names = metrics.list_presets()
     rows: dict[str, list[Scores]] = {name: [] for name in names}
@@ -219,7 +221,7 @@ def score_bands(cube: Readable, truth: Readable) -> dict[str, Scores]:
         x, t = (torch.from_numpy(read(c, slice(band, band + 1))) for c in (cube, truth))
         tops.append(t.max())
         for name in names:
-            rows[name].append(metrics.evaluate(x, t, name))
+            rows[name].append(built_in(x, t, name))
     angle = _spectral_angle(cube, truth)
     return {name: _join(name, rows[name], tops, angle) for name in names}
 

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from cassi.apps.settings import Reconstruct
 from cassi.data.io import READ_SUFFIXES
 
+SUMMARY = "results.csv"
+"""The table beside the folders of the results."""
 _BESIDE = ("mask", "truth", "dark", "flat", "bad_pixels")
 """Settings whose files may lie among the snapshots and are none."""
 
@@ -27,7 +29,12 @@ class Snapshot(NamedTuple):
 
 
 def is_many(value: Any) -> bool:
-    """Tell whether a config value means several files: a folder, or a pattern with * ? or [ ]."""
+    """Tell whether a config value means several snapshots: a folder, or a pattern with * ? or [ ].
+
+    A list of files is one snapshot of several shots.
+    """
+    if isinstance(value, list):
+        return False
     path = Path(str(value)).expanduser()
     if value is None or (path.suffix.lower() in READ_SUFFIXES and path.exists()):
         return False
@@ -37,13 +44,14 @@ def is_many(value: Any) -> bool:
 def find_snapshots(settings: Reconstruct) -> tuple[list[Snapshot], list[str]]:
     """List the snapshots of a command, in the order of their names, and say what was left out.
 
-    A folder is a folder of snapshots, whatever its files are; folders in it are not looked into.
+    A folder is a folder of snapshots, whatever its files are; folders in it are not looked into,
+    links not followed.
     Results are called as the file is without suffix; where a pattern finds files of several
     folders, the folders below the common one are part of the name.
 
     Raises:
         FileNotFoundError: there is no snapshot, or for none of them is there a truth.
-        ValueError: two have the same name.
+        ValueError: two have the same name, or one has that of the table.
     """
     known = (getattr(settings, role) for role in _BESIDE)
     named = [item for each in known for item in (each if isinstance(each, list) else [each])]
@@ -52,6 +60,9 @@ def find_snapshots(settings: Reconstruct) -> tuple[list[Snapshot], list[str]]:
     root = Path(os.path.commonpath([file.parent for file in files]))
     names = [file.relative_to(root).with_suffix("").as_posix() for file in files]
     _check_different("measurement", names)
+    for name, file in zip(names, files, strict=True):
+        if name.partition("/")[0] == SUMMARY:
+            raise ValueError(f"measurement: {SUMMARY} is the table of all results; rename {file}")
     truths, more = _match_truths(settings.truth, files)
     snapshots = [
         Snapshot(name, str(file), truth)
@@ -75,7 +86,9 @@ def _list_files(role: str, value: str, other: set[str]) -> tuple[list[Path], lis
     there = set(found)
     # Of the two files of an ENVI image, the header stands for both.
     found = [f for f in found if not there & ({f.with_suffix(".hdr"), Path(f"{f}.hdr")} - {f})]
-    files = [f for f in found if f.suffix.lower() in READ_SUFFIXES and str(f) not in other]
+    # What came with a folder could lead to any file of the machine.
+    own = [f for f in found if not f.is_symlink()]
+    files = [f for f in own if f.suffix.lower() in READ_SUFFIXES and str(f) not in other]
     skipped = [f.name for f in found if f not in set(files)]
     if not files:
         wanted = "snapshot" if role == "measurement" else "cube"

@@ -15,19 +15,19 @@ import torch
 from torch import Tensor
 
 from cassi.apps.command import Run, Terminated, leave_to_lightning, prepare_process, run_command
-from cassi.apps.reconstructors import build_network, rewrite_model_path, store_models
+from cassi.apps.reconstructors import build_network, rewrite_model_path
 from cassi.apps.settings import Train, Validation, check_nodes, to_dict
 from cassi.apps.train import files, inputs
 from cassi.apps.train.dry_run import rehearse
 from cassi.config import build, homes
 from cassi.models.network import memory_format_warning
+from cassi.plugins import loaded_names
 from cassi.precision import doubt
 from cassi.systems import SDCassi
 
 
 def main() -> None:
     """Run the command."""
-    store_models()
     sys.argv[1:] = ["dry_run=true" if word == "--dry-run" else word for word in sys.argv[1:]]
     run_command(
         "cassi-train", Train, train, lambda a: rewrite_model_path(files.add_earlier_options(a))
@@ -53,7 +53,11 @@ def train(settings: Train, run: Run) -> float:
     # Of several processes the first one speaks, and may be ahead of the others.
     first = getattr(rank_zero_only, "rank", 0) == 0
     start = files.find_start(settings.ckpt if first else settings.ckpt or "last", folder)
-    resumed = None if start is None else files.read_checkpoint(start)["global_step"]
+    resumed = None
+    if start is not None:
+        content = files.read_checkpoint(start)
+        files.check_plugins(content)
+        resumed = content["global_step"]
 
     wavelengths = inputs.data_wavelengths(settings.data)
     net, card = build_network(settings.model, len(wavelengths))
@@ -67,6 +71,7 @@ def train(settings: Train, run: Run) -> float:
         return _rehearse(settings, net, wavelengths, data, folder)
     module = make_module(settings, net, wavelengths, data.scenes.scales)
     trainer = make_trainer(settings, folder, resumed)
+    inputs.tell_settings(trainer.loggers, settings)
     count = sum(p.numel() for p in net.parameters() if p.requires_grad)
     if first:
         scenes = f"{len(data.samples.scenes)} training and {len(data.scenes)} validation scenes"
@@ -111,8 +116,6 @@ def make_module(
     scales: Sequence[float] | None = None,
 ) -> Any:
     """Make the LightningModule of settings, and of the scales of the validation scenes."""
-    from cassi import viz
-
     data = settings.data
     validation = data.validation or Validation()
     judge = validation.simulator or data.simulator
@@ -127,7 +130,8 @@ def make_module(
         None if settings.scheduler is None else partial(build, settings.scheduler),
         validate=inputs.build_simulator(judge, wavelengths),
         seed=settings.seed,
-        picture=lambda cube: viz.srgb(cube, wavelengths),
+        pictures=inputs.make_pictures(wavelengths),
+        plugins=loaded_names(),
         channels_last=settings.channels_last,
         pool=data.pool,
         scales=scales,

@@ -1,4 +1,4 @@
-"""What a training would take: a few of its steps are made, and nothing is written."""
+"""What a training would take: at most three of its steps are made, and nothing is written."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from cassi.apps.settings import Train
 
 STEPS = 3
 """Steps that are made: the first pays for what later ones find done."""
+ENOUGH = 5.0
+"""Seconds after which no further step is begun."""
 DAY, HOUR, MINUTE = 86400, 3600, 60
 
 
@@ -44,6 +46,7 @@ def rehearse(settings: Train, fit: Callable[[Train, list[Any]], Any]) -> str:
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             ends.append(time.perf_counter())
+            trainer.should_stop = ends[-1] - begin > ENOUGH
 
     steps = int(settings.trainer["max_steps"])
     tried = min(STEPS, steps) if steps > 0 else STEPS
@@ -58,7 +61,10 @@ def rehearse(settings: Train, fit: Callable[[Train, list[Any]], Any]) -> str:
     moments = [begin, *ends] if len(ends) < 2 else ends
     each = min(after - before for before, after in pairwise(moments))
     device = trainer.strategy.root_device
-    return "\n".join([_work(settings, steps), _cost(each, steps, _peak(device), str(device))])
+    cost = _cost(each, steps, _peak(device), str(device))
+    if len(ends) == 1:
+        cost += " (of one step, the first, with its start)"
+    return "\n".join([_work(settings, steps), cost])
 
 
 def _work(settings: Train, steps: int) -> str:

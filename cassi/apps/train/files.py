@@ -17,6 +17,7 @@ from cassi.apps.arguments import config_groups
 from cassi.apps.settings import Train, to_dict, to_yaml
 from cassi.data.atomic import atomic_folder, atomic_path
 from cassi.models.load import Card, save_model
+from cassi.plugins import needed
 from cassi.training.tensors import read_tensors
 
 PREFIX = "net."
@@ -86,6 +87,13 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise ValueError(f"ckpt: {path} is no checkpoint of cassi-train, or damaged") from None
 
 
+def check_plugins(content: Mapping[str, Any]) -> None:
+    """Raise ValueError where a checkpoint is of a training with plugins that are not loaded."""
+    names = content.get("plugins")
+    if isinstance(names, list) and (missing := needed(names)) is not None:
+        raise ValueError(f"ckpt: this training needs {missing}; give it again, it is a program")
+
+
 def network_weights(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the network's weights of a checkpoint's `state_dict`."""
     return {
@@ -149,18 +157,40 @@ def save_options(folder: Path, options: Sequence[str]) -> None:
 def add_earlier_options(arguments: list[str]) -> list[str]:
     """Put the options that a training was started with before those that resume it.
 
-    An option given again wins.
+    An option given again wins. Plugins, which are programs, and loggers that send to another
+    machine are not taken from there: the folder may be a stranger's.
 
     Args:
         arguments: of the command, with `ckpt=last` and `hydra.run.dir=DIR` where a run goes on.
+
+    Raises:
+        ValueError: the earlier options are none of a training, or such have to be given again.
     """
     given = {_key(argument): argument for argument in arguments if _is_option(argument)}
     folder = given.get("hydra.run.dir", "").partition("=")[2].strip("'\"")
     saved = checkpoint_folder(Path(folder)) / OPTIONS
     if given.get("ckpt") != "ckpt=last" or not folder or not saved.is_file():
         return arguments
-    earlier = _read_options(saved)
-    return [option for option in earlier if _key(option) not in given] + arguments
+    earlier = [option for option in _read_options(saved) if _key(option) not in given]
+    if "logger" in given:  # whoever says where numbers go says all of it
+        earlier = [option for option in earlier if not _is_of(option, "logger")]
+    for option in earlier:
+        if _is_of(option, "plugins"):
+            why = "a plugin is a program"
+        elif _is_of(option, "logger") and re.search(r"wandb|mlflow|\$", option, re.IGNORECASE):
+            why = "it may send what is logged to another machine"
+        else:
+            continue
+        # Only quoted: nobody is to paste a stranger's words into a shell.
+        raise ValueError(
+            f"{saved}: this training was started with {option[:200]!r}; {why}, so give it again, "
+            f"or another {_key(option).partition('.')[0]}=…, beside ckpt=last"
+        )
+    return earlier + arguments
+
+
+def _is_of(option: str, name: str) -> bool:
+    return re.split(r"[.@/]", _key(option))[0] == name
 
 
 def _read_options(saved: Path) -> list[str]:

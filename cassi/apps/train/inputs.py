@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from cassi.apps.camera.system import find_offsets
 from cassi.apps.command import end_at_once
-from cassi.apps.settings import Data, Train, Validation
+from cassi.apps.settings import Data, Train, Validation, to_dict
 from cassi.checks import whole_number
 from cassi.config import build
 from cassi.data.bundled import bundled_path
 from cassi.data.datasets import TrainingCrops, WholeScenes, load_split
 from cassi.data.io import load_mask
-from cassi.data.scenes import Scene, load_scene
+from cassi.data.scenes import Scene, as_scenes, load_scene
 from cassi.systems import SDCassi
 from cassi.systems.band_positions import check_places, find_places
 
@@ -24,19 +27,32 @@ UNLIMITED = 2**40
 
 
 def load_scenes(data: Data, split: str, wavelengths: tuple[float, ...]) -> list[Scene]:
-    """Read the scenes of a split; without `data.root`, the bundled one, whatever the split.
+    """Read the scenes of a split, those of a plugin's data set from its function.
+
+    Without `data.root` it is the bundled one, whatever the split.
 
     Raises:
         OSError: a file is missing.
         ValueError: a file is not fit, or belongs to another split.
     """
+    scale = data.scale
+    number = isinstance(scale, int | float) and not isinstance(scale, bool)
+    if scale not in ("auto", "maximum") and not (number and 0 < scale < math.inf):
+        raise ValueError(f"data.scale: expected auto, maximum or a number above 0, got {scale!r}")
+    if data.source is not None:
+        return [scene.compact() for scene in as_scenes(build(data.source)(split), wavelengths)]
     if data.root is None:
-        return [load_scene(bundled_path("scene.tif"), wavelengths)]
+        return [load_scene(bundled_path("scene.tif"), wavelengths, scale=scale)]
     root = data.root
     if isinstance(root, str) and not Path(root).expanduser().is_dir():
         raise ValueError(f"data.root: no folder {root}; give data.root=DIR or set $CASSI_DATA")
     return load_split(
-        root, split, wavelengths=wavelengths, manifest=data.manifest, cache=data.cache
+        root,
+        split,
+        wavelengths=wavelengths,
+        manifest=data.manifest,
+        cache=data.cache,
+        scale=scale,
     )
 
 
@@ -174,7 +190,43 @@ def build_plugins() -> list[Any]:
 
 
 def build_loggers(settings: Train, resumed: int | None) -> list[Any]:
-    """Make the loggers; the table of numbers goes on from the step of a resumed run."""
-    nodes = [node for node in settings.logger.values() if node is not None]
+    """Make the loggers; the table of numbers goes on from the step of a resumed run.
+
+    Raises:
+        ValueError: the library of one is not installed.
+    """
+    nodes = {name: node for name, node in settings.logger.items() if node is not None}
     more = {"cassi.training.loggers.MetricsTable": {"resumed": resumed}}
-    return [build(node, **more.get(node["_target_"], {})) for node in nodes]
+    made = []
+    for name, node in nodes.items():
+        try:
+            made.append(build(node, **more.get(node["_target_"], {})))
+        except ModuleNotFoundError:
+            raise ValueError(
+                f"logger: {name} needs a library; install it with pip install 'cassi[{name}]'"
+            ) from None
+    return made
+
+
+SERVICES = ("MLFlowLogger", "WandbLogger")
+"""Loggers that keep the settings of a run beside its numbers."""
+
+
+def tell_settings(loggers: Sequence[Any], settings: Train) -> None:
+    """Let services that compare runs know the settings; a run's folder has them in model.yaml."""
+    for logger in loggers:
+        if type(logger).__name__ in SERVICES:
+            logger.log_hyperparams(to_dict(settings))
+
+
+def make_pictures(wavelengths: tuple[float, ...]) -> dict[str, Any]:
+    """Return what is drawn of a validation scene, by name: (estimate, truth) → picture."""
+    from cassi import viz
+
+    def colours(x: torch.Tensor, truth: torch.Tensor) -> np.ndarray:
+        return np.concatenate([viz.srgb(cube, wavelengths) for cube in (x, truth)], axis=1)
+
+    def spectra(x: torch.Tensor, truth: torch.Tensor) -> np.ndarray:
+        return viz.draw_spectra(x, wavelengths, truth=truth)
+
+    return {"validation (estimate, truth)": colours, "validation spectra": spectra}

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from cassi.data.formats.envi import DATA_SUFFIXES
+
 _DEEPEST = 6
 """Folders below one that was given."""
+_MOST_INSIDE = 100_000
+"""Files in a cube that is a folder."""
 
 
 class AllowedPaths:
@@ -46,11 +52,56 @@ class AllowedPaths:
             )
         return Path(os.path.realpath(Path(path).expanduser()))
 
+    def resolve_data(self, path: str | os.PathLike[str]) -> Path:
+        """Return a path without symbolic links, of a file or a folder that a reader is given.
+
+        Whatever the reader opens with it is checked too: all in the folder, or the files beside
+        it with the same stem, as of an ENVI image.
+
+        Raises:
+            FileNotFoundError: nothing is there.
+            PermissionError: something is not below the folders.
+            ValueError: something is neither a regular file nor a folder, or the folder has more
+                than 100 000 files.
+        """
+        place = self.resolve(path)
+        place.stat()
+        inside = place.rglob("*") if place.is_dir() else _files_of_envi(place)
+        for number, each in enumerate(chain([place], inside)):
+            if number > _MOST_INSIDE:
+                raise ValueError(f"{place}: expected at most {_MOST_INSIDE} files, got more")
+            self.check(str(each))
+        return place
+
+    def read(self, path: Path, most: int) -> bytes:
+        """Return the content of a regular file; nothing else is opened, and no pipe waited for.
+
+        Args:
+            path: of the file.
+            most: bytes that it may have.
+
+        Raises:
+            OSError: it is missing, cannot be read, or is not below the folders.
+            ValueError: it is no regular file, or longer.
+        """
+        place = self.resolve(path)
+        # A pipe would wait for a writer, a link may have been put there since.
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(place, flags), "rb") as stream:  # noqa: PTH123
+            found = os.fstat(stream.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise ValueError(f"{path.name}: expected a regular file")
+            content = stream.read(most + 1)
+        if len(content) > most:
+            raise ValueError(f"{path.name}: expected at most {most} bytes, got more")
+        return content
+
     def check(self, value: Any) -> None:
         """Check every text in nested dicts and lists that names an existing file or folder.
 
         Raises:
             PermissionError: one is not below the folders.
+            ValueError: one is neither a regular file nor a folder.
         """
         if isinstance(value, dict):
             for item in value.values():
@@ -59,7 +110,9 @@ class AllowedPaths:
             for item in value:
                 self.check(item)
         elif isinstance(value, str) and _is_there(value):
-            self.resolve(value)
+            place = self.resolve(value)
+            if not (place.is_file() or place.is_dir()):
+                raise ValueError(f"{value}: expected a regular file or a folder")
 
     def list_files(self, suffixes: Iterable[str], most: int = 1000) -> dict[str, Path]:
         """Return at most so many files by the name to show, sorted by folder and name."""
@@ -67,17 +120,16 @@ class AllowedPaths:
         found: dict[str, Path] = {}
         for folder, names in self._walk():
             for name in sorted(names):
-                if name.lower().endswith(wanted) and len(found) < most:
+                if name.lower().endswith(wanted) and len(found) < most and is_text(folder / name):
                     found[self.name_of(folder / name)] = folder / name
         return found
 
     def name_of(self, path: Path) -> str:
         """Return the name of a file in lists: its path below the folder that may be read."""
         root = next((each for each in self.folders if path.is_relative_to(each)), None)
-        if root is None:
-            return path.name
-        name = path.relative_to(root).as_posix()
-        return name if len(self.folders) == 1 else f"{root.name}/{name}"
+        name = path.name if root is None else path.relative_to(root).as_posix()
+        name = name if root is None or len(self.folders) == 1 else f"{root.name}/{name}"
+        return name if is_text(name) else os.fsencode(name).decode("utf-8", "replace")
 
     def find(self, name: str) -> list[Path]:
         """Return the folders that hold a file of that name, sorted."""
@@ -91,8 +143,21 @@ class AllowedPaths:
                 yield Path(place), [name for name in names if not name.startswith(".")]
 
 
+def is_text(name: str | Path) -> bool:
+    """Tell whether a name can be sent to a page: names of files may be any bytes."""
+    return os.fsencode(name).decode("utf-8", "ignore") == str(name)
+
+
 def _is_there(text: str) -> bool:
     try:
         return bool(text) and Path(text).expanduser().exists()
     except (OSError, ValueError, RuntimeError):  # too long, a NUL, no such user: no name of a file
         return False
+
+
+def _files_of_envi(path: Path) -> list[Path]:
+    """Return the files beside a file that a reader of ENVI images may open with it."""
+    if path.suffix.lower() not in (".hdr", *DATA_SUFFIXES):
+        return []
+    names = (path.stem, path.name)
+    return [each for each in path.parent.iterdir() if each.name in names or each.stem in names]

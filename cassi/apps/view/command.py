@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import webbrowser
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+from cassi.apps.arguments import told_plugins
 from cassi.apps.command import USAGE_ERROR
 from cassi.apps.errors import describe, is_usage_error
+from cassi.apps.view.one_time_link import SECONDS, OneTimeLink
+from cassi.plugins import load_plugins
 
 _HELP = "Look at snapshots, reconstruct them and look at the cubes, in a browser on this machine."
+_MORE = "plugins=[mymod.py] among the folders loads your own networks, priors and metrics."
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
-    given = parse(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    given = parse([word for word in words if not word.startswith("plugins=")])
     try:
+        load_plugins(told_plugins(words))
         serve(given)
     except KeyboardInterrupt:
         print("cassi-view: ended")
@@ -35,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser("cassi-view", description=_HELP)
+    parser = argparse.ArgumentParser("cassi-view", description=_HELP, epilog=_MORE)
     said = "with snapshots, masks, cameras or results, which may be read (the current one)"
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help=said)
     said = "folder of results and uploads (outputs/view)"
@@ -58,12 +66,17 @@ def serve(given: argparse.Namespace) -> None:
     from cassi.apps.view.server import make_server
 
     application = Application(given.folders or [Path()], given.output)
-    server = make_server(application.page, application.reports, given.port)
+    server = make_server(application.page, application.reports, application.inboxes, given.port)
     print(f"cassi-view: {server.entrance}\nCtrl-C ends it", flush=True)
-    if not given.no_browser:
-        server.io_loop.add_callback(webbrowser.open, server.entrance)
-    try:
+    with contextlib.ExitStack() as at_end:
+        at_end.callback(server.stop)
+        at_end.callback(application.close)
+        if not given.no_browser:
+            link = OneTimeLink(application.output, server.link_address)
+            at_end.callback(link.close)
+            server.guard.link = link
+            server.io_loop.call_later(SECONDS, link.close)
+            # Some browsers run in the terminal, and return when they are left.
+            start = partial(webbrowser.open, link.path.as_uri())
+            server.io_loop.run_in_executor(None, start)
         server.io_loop.start()
-    finally:
-        application.close()
-        server.stop()

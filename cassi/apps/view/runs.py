@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from cassi.apps.command import choose_device, prepare_process
-from cassi.apps.inputs import Inputs, file_path, load_inputs
+from cassi.apps.inputs import Inputs, file_paths, load_inputs
 from cassi.apps.pipeline import find_camera, fit, read, recover, write_results
 from cassi.apps.reconstructors import Recipe
 from cassi.apps.results import one_line, say_estimates
@@ -53,9 +52,9 @@ def reconstruct(settings: Reconstruct, options: list[str], job: Job) -> Shown:
     watch = _Watch(job, inputs, reconstructor.iterations)
     more = settings.heldout, settings.uncertainty, watch
     result = recover(inputs, reconstructor, settings.seed, False, *more)
-    file: Any = settings.measurement or settings.truth
+    file = settings.measurement or settings.truth
     return Shown(
-        f"{file_path(file).stem}, {method_of(options)}",
+        f"{file_paths(file)[0].stem}, {method_of(options)}",
         np.ascontiguousarray(result.solution.x[0].cpu().numpy()),
         inputs.wavelengths,
         None if inputs.truth is None else inputs.truth[0].numpy(),

@@ -10,28 +10,48 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from tornado.httputil import HTTPServerRequest
+from tornado.ioloop import IOLoop
 from tornado.routing import Matcher, Rule
-from tornado.web import HTTPError, RequestHandler
+from tornado.web import HTTPError, RequestHandler, stream_request_body
+
+from cassi.apps.view.jobs import explain
+from cassi.apps.view.one_time_link import OneTimeLink
+from cassi.apps.view.uploads import LARGEST, Inbox
 
 ADDRESS = "127.0.0.1"
-_LARGEST = 2**30
-"""Bytes of a message from the page; base64 makes an upload a third larger."""
+ENTER = "/enter"
+"""Where a one-time link sends its code."""
+_LARGEST = 2**12
+"""Bytes of the body of a request that is no upload."""
+_LONGEST_UPLOAD = 24 * 3600
+"""Seconds."""
+_SLOWEST = 30
+"""Seconds in which the headers of a request, and then its body, must have come."""
 
 
-def make_server(page: Callable[[], Any], reports: Mapping[str, bytes], port: int = 0) -> Any:
+def make_server(
+    page: Callable[[], Any],
+    reports: Mapping[str, bytes],
+    inboxes: Mapping[str, Inbox],
+    port: int = 0,
+) -> Any:
     """Start a server that shows a page to a browser that has the token.
 
     The first request has the token in its address, `/?token=…`, and gets a cookie. Every other
     request needs the cookie, for files, reports and websockets too. A request to another host name
     is refused: a foreign page can make a name of its own lead to this machine (DNS rebinding).
 
+    Who is refused hears it when the headers have come: no body is kept. Slow senders are cut off.
+
     Args:
         page: makes the page of a tab.
         reports: HTML by random key, served at `/report/KEY`.
+        inboxes: for uploads by random key, which come as `PUT /upload/KEY/DROP?name=…`.
         port: to listen on; 0 takes a free one.
 
     Returns:
-        A server of Bokeh, started, with its address as `server.entrance`.
+        A server of Bokeh, started, with its address as `server.entrance`, the
+        address of one-time links as `server.link_address`, and its `server.guard`.
 
     Raises:
         OSError: the port is taken.
@@ -45,8 +65,15 @@ def make_server(page: Callable[[], Any], reports: Mapping[str, bytes], port: int
         address=ADDRESS,
         websocket_origin="localhost",  # the right one when the port is known
         title="cassi-view",
-        websocket_max_message_size=_LARGEST,
-        extra_patterns=[("/report/([A-Za-z0-9_-]+)", Report, {"reports": reports})],
+        http_server_kwargs={
+            "max_body_size": _LARGEST,
+            "idle_connection_timeout": _SLOWEST,
+            "body_timeout": _SLOWEST,
+        },
+        extra_patterns=[
+            ("/report/([A-Za-z0-9_-]+)", Report, {"reports": reports}),
+            ("/upload/([A-Za-z0-9_-]+)/([0-9]+)", Upload, {"inboxes": inboxes}),
+        ],
         start=False,
     )
     hosts = {f"{name}:{server.port}" for name in (ADDRESS, "localhost")}
@@ -54,8 +81,10 @@ def make_server(page: Callable[[], Any], reports: Mapping[str, bytes], port: int
     server._tornado._websocket_origins.update(hosts)
     guard = Guard(token, hosts, f"cassi-view-{server.port}")
     rules = server._tornado.default_router.rules
-    rules.insert(0, Rule(guard, Refusal, {"guard": guard}))
-    server.entrance = f"http://{ADDRESS}:{server.port}/?token={token}"
+    rules.insert(0, Rule(guard, Door, {"guard": guard}))
+    server.guard = guard
+    address = f"http://{ADDRESS}:{server.port}"
+    server.entrance, server.link_address = f"{address}/?token={token}", f"{address}{ENTER}"
     server.start()
     return server
 
@@ -81,27 +110,105 @@ class Report(RequestHandler):
         self.finish(self.reports[key])
 
 
+@stream_request_body  # it is written to the disk as it comes
+class Upload(RequestHandler):
+    """Takes a file that was dropped into the page."""
+
+    def initialize(self, inboxes: Mapping[str, Inbox]) -> None:
+        """Take the inboxes."""
+        self.inboxes = inboxes
+
+    def prepare(self) -> None:
+        """Look at the headers, and make room for the file."""
+        key, drop = self.path_args
+        length = self.request.headers.get("Content-Length", "")
+        # A page of another port of this machine counts as the same site, and has the cookie.
+        foreign = self.request.headers.get("Origin") != f"http://{self.request.host}"
+        if foreign or key not in self.inboxes or not length.isdecimal():
+            raise HTTPError(403)
+        connection: Any = self.request.connection
+        connection.set_max_body_size(LARGEST)
+        connection.set_body_timeout(_LONGEST_UPLOAD)
+        self._loop = IOLoop.current()
+        self._end: Any = None
+        self._wait()
+        name = self.get_query_argument("name", strip=False)
+        try:
+            self._file = self.inboxes[key].begin(drop, name, int(length))
+        except (OSError, ValueError) as error:
+            self._refuse(error)
+
+    def data_received(self, chunk: bytes) -> None:
+        """Write what has come."""
+        self._wait()
+        try:
+            self._file.write(chunk)
+        except (OSError, ValueError) as error:  # the disk is full, or other files were dropped
+            self._refuse(error)
+
+    def put(self, key: str, drop: str) -> None:
+        """Answer that all has come."""
+        self.set_status(204)
+
+    def on_finish(self) -> None:
+        """Wait no longer."""
+        self._rest()
+
+    def on_connection_close(self) -> None:
+        """Wait no longer."""
+        self._rest()
+        super().on_connection_close()
+
+    def _wait(self) -> None:
+        """Close the connection unless more comes in time."""
+        self._rest()
+        connection: Any = self.request.connection
+        self._end = self._loop.call_later(_SLOWEST, connection.close)
+
+    def _rest(self) -> None:
+        end = getattr(self, "_end", None)
+        if end is not None:
+            self._loop.remove_timeout(end)
+
+    def _refuse(self, error: Exception) -> None:
+        self.set_status(413 if isinstance(error, ValueError) else 507)
+        self.finish(explain(error))
+
+
 class Guard(Matcher):
-    """Matches the requests to refuse, so that tornado gives them to `Refusal`.
+    """Matches the requests that go no further than to the `Door`.
 
     Args:
         token: that the cookie must hold.
         hosts: `name:port` that a request may be addressed to.
         cookie: its name, with the port: browsers share cookies among the ports of a host.
+
+    Attributes:
+        link: that lets a browser in once, if there is one.
     """
 
     def __init__(self, token: str, hosts: set[str], cookie: str) -> None:
         self.token, self.hosts, self.cookie = token, hosts, cookie
+        self.link: OneTimeLink | None = None
 
     def match(self, request: HTTPServerRequest) -> dict[str, Any] | None:
-        """Return {} for a request to refuse, and None for one to let through."""
-        allowed = request.host in self.hosts and self._knows(self._cookie(request))
-        return None if allowed else {}
+        """Return {} for a request to stop at the door, and None for one to let through."""
+        known = request.host in self.hosts and self._knows(self._cookie(request))
+        return None if known and request.path != ENTER else {}
 
     def admits(self, request: HTTPServerRequest) -> bool:
         """Tell whether a request has the token in its address."""
         given = parse_qs(request.query).get("token", [""])[0]
         return request.host in self.hosts and request.path == "/" and self._knows(given)
+
+    def awaits(self, request: HTTPServerRequest) -> bool:
+        """Tell whether a request may have the code of the one-time link in its body."""
+        there = request.host in self.hosts and request.path == ENTER
+        return there and request.method == "POST" and self.link is not None
+
+    def redeem(self, code: str) -> bool:
+        """Tell whether a code is that of the one-time link, which ends with it."""
+        return self.link is not None and self.link.redeem(code)
 
     def _knows(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self.token.encode())
@@ -114,19 +221,42 @@ class Guard(Matcher):
         return "" if found is None else found.value
 
 
-class Refusal(RequestHandler):
-    """Answers a request without cookie: with a cookie if it has the token, else with 403."""
+@stream_request_body  # it answers before a body comes
+class Door(RequestHandler):
+    """Answers a request without cookie: with a cookie if it has the token or the code, or 403."""
 
     def initialize(self, guard: Guard) -> None:
         """Take the guard."""
-        self.guard = guard
+        self.guard, self.body = guard, b""
 
     def prepare(self) -> None:
-        """Answer a request of any method."""
+        """Answer a request of any method, except one whose body may have the code."""
         if self.request.method == "GET" and self.guard.admits(self.request):
-            token, name = self.guard.token, self.guard.cookie
-            self.set_cookie(name, token, httponly=True, samesite="Strict", path="/")
+            self._let_in()
             self.redirect("/")
+        elif not self.guard.awaits(self.request):
+            self._refuse()
+
+    def data_received(self, chunk: bytes) -> None:
+        """Keep what comes, at most the 4 KiB that the server takes."""
+        self.body += chunk
+
+    def post(self) -> None:
+        """Let in who has the code."""
+        code = parse_qs(self.body.decode("latin1")).get("code", [""])[0]
+        if not self.guard.redeem(code):
+            self._refuse()
             return
+        self._let_in()
+        # The page of the link has another origin, and a redirect from it would lack the cookie.
+        self.finish('<!doctype html><meta http-equiv="refresh" content="0; url=/">')
+
+    def _let_in(self) -> None:
+        token, name = self.guard.token, self.guard.cookie
+        self.set_cookie(name, token, httponly=True, samesite="Strict", path="/")
+        self.set_header("Cache-Control", "no-store")
+
+    def _refuse(self) -> None:
         self.set_status(403)
+        self.set_header("Connection", "close")
         self.finish("403: open the address that cassi-view printed when it started\n")

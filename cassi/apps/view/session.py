@@ -60,14 +60,16 @@ class Session:
         """Set an option that names a file.
 
         Raises:
+            FileNotFoundError: there is no such file.
             PermissionError: the file is not below the folders that may be read.
+            ValueError: it is neither a regular file nor a folder.
         """
         if path is None:
             self.set(name, None)
             return
         text = str(path)
         if not text.startswith("bundled:"):
-            text = str(self.allowed.resolve(text))
+            text = str(self.allowed.resolve_data(text))
         escaped = text.replace("\\", "\\\\").replace("'", "\\'")
         self.set(name, f"'{escaped}'")
 

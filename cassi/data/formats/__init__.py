@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
+import stat
 import zlib
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,10 @@ import numpy as np
 _LARGEST_EXPANSION = 1032
 _LARGEST_RATIO = 8 * _LARGEST_EXPANSION
 _HARMLESS_BYTES = 1 << 26
+LONGEST_TEXT = 256
+"""Bytes of the text that says how axes lie."""
+MOST_FILES = 1 << 20
+"""In a folder that is one image."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,64 @@ Reader = Callable[[Path], AbstractContextManager[Source]]
 # Writes a (C, H, W) float32 cube and its wavelengths (nm), and in some formats the widths of its
 # bands (nm), to a path.
 Writer = Callable[..., None]
+
+
+@contextmanager
+def blaming(what: str) -> Iterator[None]:
+    """Turn whatever a library raises into a ValueError of one line that begins with ``what``."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ValueError(f"{what}: {reason}") from error
+
+
+def check_plain(path: Path, name: str | None = None) -> None:
+    """Refuse what is no regular file of its own, before it is opened.
+
+    A link could lead to any file of the machine; a pipe or a device could keep a reader for ever.
+
+    Args:
+        path: a file that stands beside or inside what the user named.
+        name: of it in the message.
+
+    Raises:
+        OSError: it is not there.
+        ValueError: it is a link, a pipe, a device or a folder.
+    """
+    mode = path.lstat().st_mode
+    if stat.S_ISLNK(mode):
+        raise ValueError(
+            f"{name or path.name} is a link, which is not followed; copy its file there"
+        )
+    if not stat.S_ISREG(mode):
+        raise ValueError(f"{name or path.name} is not a regular file")
+
+
+def check_folder(root: Path) -> int:
+    """Refuse a folder with anything else in it than folders and regular files, at any depth.
+
+    Returns:
+        How many bytes its files have.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: there is a link, a pipe or a device, or there are too many files.
+    """
+    total, number, pending = 0, 0, [root]
+    while pending:
+        with os.scandir(pending.pop()) as entries:
+            for entry in entries:
+                number += 1
+                if number > MOST_FILES:
+                    raise ValueError(f"it has more than {MOST_FILES} files")
+                path = Path(entry.path)
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(path)
+                    continue
+                check_plain(path, path.relative_to(root).as_posix())
+                total += entry.stat(follow_symlinks=False).st_size
+    return total
 
 
 def check_size(claimed: int, stored: int, *, compressed: bool = False) -> None:
@@ -111,17 +174,46 @@ def write_all(descriptor: int, values: np.ndarray) -> None:
 
 
 @functools.cache
-def machine_memory() -> int:
-    """Bytes of memory this process may use: what the machine has, or its control group."""
+def machine_memory(root: Path = Path("/")) -> int:
+    """Bytes of memory this process may use.
+
+    What the machine has, the strictest of all control groups above this process (version 1 and 2)
+    leaves, and `SLURM_MEM_PER_NODE` (in MiB) grants.
+
+    Args:
+        root: of the file system, where Linux tells this.
+    """
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError):  # not on every system
         memory = 1 << 62
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        limit = Path("/sys/fs/cgroup", name)
-        text = limit.read_text(encoding="ascii").strip() if limit.is_file() else ""
-        memory = min(memory, int(text)) if text.isdigit() else memory
+    granted = os.environ.get("SLURM_MEM_PER_NODE", "")
+    if granted.isdecimal() and int(granted) > 0:
+        memory = min(memory, int(granted) << 20)
+    mount = root / "sys/fs/cgroup"
+    # A container may see its own group as the root.
+    for group in ("0::/", "0:memory:/", *_words(root / "proc/self/cgroup")):
+        _, controllers, place = (*group.split(":", 2), "", "")[:3]
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        base = mount / "memory" if controllers else mount
+        inner = base / place.lstrip("/")
+        for folder in (inner, *inner.parents):
+            for limit in _words(
+                folder / ("memory.limit_in_bytes" if controllers else "memory.max")
+            ):
+                memory = min(memory, int(limit)) if limit.isdecimal() else memory
+            if folder == base:
+                break
     return memory
+
+
+def _words(path: Path) -> list[str]:
+    """Read the words of a small file of the system; none where it cannot be read."""
+    try:
+        return path.read_text(encoding="ascii", errors="replace").split()
+    except OSError:
+        return []
 
 
 def as_text(value: Any) -> str:
@@ -131,3 +223,16 @@ def as_text(value: Any) -> str:
         return ""
     value = value.reshape(-1)[0]
     return value.decode("latin1") if isinstance(value, bytes) else str(value).strip()
+
+
+def as_numbers(values: Any) -> np.ndarray:
+    """Return numbers, or texts of numbers, as float64 `(N,)`; empty where they are none.
+
+    One text lists them with commas, in braces or not.
+    """
+    try:
+        if isinstance(values, str):
+            values = values.strip("{} ").split(",")
+        return np.asarray(values).astype(np.float64).ravel()
+    except (TypeError, ValueError, OverflowError):
+        return np.empty(0)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cassi.data.formats import Source
+from cassi.data.formats import Source, check_plain
 
 _LARGEST_HEADER, _MOST_LINES = 1 << 20, 10_000
 DATA_SUFFIXES = (".img", ".dat", ".raw", ".bsq", ".bil", ".bip", ".hyspex", ".bin", "")
@@ -23,11 +23,13 @@ def _envi_pair(path: Path) -> tuple[Path, Path]:
         stem = path.with_suffix("")
         for suffix in DATA_SUFFIXES:
             for data in (stem.with_name(stem.name + s) for s in (suffix, suffix.upper())):
-                if data.is_file():
+                if data.is_file() or data.is_symlink():
+                    check_plain(data)
                     return path, data
         raise ValueError(f"no data file {stem.name}.img (.dat, .raw, …) beside it")
     for header in (path.with_suffix(".hdr"), path.with_name(path.name + ".hdr")):
-        if header.is_file():
+        if header.is_file() or header.is_symlink():
+            check_plain(header)
             return header, path
     raise ValueError(f"no header {path.with_suffix('.hdr').name} beside it")
 

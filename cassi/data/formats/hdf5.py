@@ -16,6 +16,19 @@ SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """How such a file begins."""
 DEEPEST = 32
 """Levels of groups in groups that are read."""
+_FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 32000: "lzf"}
+"""What data may be stored by, by HDF5's number."""
+
+
+def own(group: Any, name: str) -> Any:
+    """Return an item of a group that is in this very file; None where it is not, or is a link.
+
+    Soft links may lead through external ones, into any file of the machine.
+    """
+    import h5py
+
+    link = group.get(name, getlink=True)
+    return group[name] if isinstance(link, h5py.HardLink) else None
 
 
 @contextmanager
@@ -73,7 +86,18 @@ def read_hdf5(path: Path, *, matlab: bool = False) -> Iterator[Source]:
 
 
 def check_hdf5(item: Any) -> None:
-    """Refuse a data set, or a chunk of one, that claims more than the file holds for it."""
+    """Refuse a data set, or a chunk of one, that claims more than the file holds for it.
+
+    So are data that lie in other files, and filters that are not of a list.
+    """
+    if item.is_virtual or item.external:
+        raise ValueError(f"{item.name} is kept in other files, which are not read")
+    made = item.id.get_create_plist()
+    for number in range(made.get_nfilters()):
+        code = made.get_filter(number)[0]
+        if code not in _FILTERS:
+            known = ", ".join(_FILTERS.values())
+            raise ValueError(f"{item.name} is stored by the filter {code}; expected {known}")
     stored = item.id.get_storage_size()
     check_size(item.nbytes, stored, compressed=item.chunks is not None)
     if item.chunks is None:

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from cassi.data.formats import Source, as_text
-from cassi.data.formats.hdf5 import check_hdf5
+from cassi.data.formats.hdf5 import check_hdf5, own
 
 _LENGTHS = {"nm", "um", "µm", "μm", "m", "Å"}
 # The oldest version of the format that has axes with values of their own.
 _VERSION = "3.1"
+_LARGEST_AXIS = 1 << 16
 
 
 @contextmanager
@@ -23,23 +24,22 @@ def read_hyperspy(path: Path) -> Iterator[Source]:
     import h5py
 
     with h5py.File(path, "r") as file:
-        experiments = file.get("Experiments")
+        experiments = own(file, "Experiments")
         if not isinstance(experiments, h5py.Group):
             raise ValueError("it has no group Experiments; expected a file that HyperSpy saved")
-        items = {
-            name: group["data"]
-            for name, group in experiments.items()
-            if isinstance(group, h5py.Group) and isinstance(group.get("data"), h5py.Dataset)
-        }
+        groups = {name: own(experiments, name) for name in experiments}
+        groups = {name: item for name, item in groups.items() if isinstance(item, h5py.Group)}
+        found = {name: own(group, "data") for name, group in groups.items()}
+        items = {name: item for name, item in found.items() if isinstance(item, h5py.Dataset)}
         shapes, axes, wavelengths = {}, {}, None
         for name, item in items.items():
             if item.is_virtual or item.external or item.dtype.kind not in "biufc" or not item.size:
                 continue
             shapes[name] = item.shape
-            found = [_axis(experiments[name].get(f"axis-{i}")) for i in range(item.ndim)]
-            axes[name] = _letters(found)
+            about = [_axis(own(groups[name], f"axis-{i}")) for i in range(item.ndim)]
+            axes[name] = _letters(about)
             if "C" in axes[name] and wavelengths is None:
-                axis = found[axes[name].index("C")]
+                axis = about[axes[name].index("C")]
                 if "wavelength" in axis["name"].lower() or axis["units"] in _LENGTHS:
                     wavelengths = _values(axis), axis["units"]
 
@@ -74,14 +74,15 @@ def _values(axis: dict[str, Any]) -> np.ndarray:
     import h5py
 
     group = axis["group"]
-    if isinstance(given := group.get("axis"), h5py.Dataset):
+    given = own(group, "axis")
+    if isinstance(given, h5py.Dataset) and given.size <= _LARGEST_AXIS:
         check_hdf5(given)
         return np.asarray(given[()])
     numbers = [
         float(group.attrs.get(key, missing)) for key, missing in (("offset", 0), ("scale", 0))
     ]
     size = int(group.attrs.get("size", 0))
-    return numbers[0] + numbers[1] * np.arange(min(size, 1 << 16))
+    return numbers[0] + numbers[1] * np.arange(min(size, _LARGEST_AXIS))
 
 
 def write_hyperspy(path: Path, cube: np.ndarray, wavelengths: tuple[float, ...] | None) -> None:

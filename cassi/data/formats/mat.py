@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cassi.data.formats import Source, as_text, check_size
+from cassi.data.formats import LONGEST_TEXT, Source, as_text, check_size
 from cassi.data.formats.hdf5 import SIGNATURE, read_hdf5
 
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
@@ -41,7 +41,7 @@ def read_mat(path: Path) -> Iterator[Source]:
     from scipy.io import loadmat, whosmat
 
     complex_names = check_mat(path)
-    shapes, others = {}, {}
+    shapes, others, letters = {}, {}, 0
     for name, shape, kind in whosmat(path, appendmat=False):
         if name in complex_names:
             others[name] = "an array of complex numbers"
@@ -49,12 +49,13 @@ def read_mat(path: Path) -> Iterator[Source]:
             shapes[name] = tuple(shape)
         else:
             others[name] = f"a {kind} array"
+            letters = math.prod(shape) if name == "axes" else letters
 
     def read(name: str) -> np.ndarray:
         return np.asarray(loadmat(path, appendmat=False, variable_names=[name])[name])
 
     axes = {}
-    if "cube" in shapes and others.get("axes") == "a char array":
+    if "cube" in shapes and others.get("axes") == "a char array" and letters <= LONGEST_TEXT:
         axes["cube"] = as_text(read("axes"))
     yield Source(shapes, read, others, axes)
 

@@ -63,7 +63,8 @@ def read_netcdf(path: Path) -> Iterator[Source]:
 def _read_classic(path: Path) -> Iterator[Source]:
     from scipy.io import netcdf_file
 
-    with path.open("rb") as stream, netcdf_file(stream, "r", mmap=False) as file:
+    # Mapped: many variables may claim the same bytes, and only the one that is asked for is copied.
+    with path.open("rb") as stream, netcdf_file(stream, "r", mmap=True) as file:
         arrays = {}
         for name, item in file.variables.items():
             check_size(item.data.nbytes, path.stat().st_size)
@@ -71,7 +72,11 @@ def _read_classic(path: Path) -> Iterator[Source]:
             names = tuple(map(str, item.dimensions))
             read = item.data.copy
             arrays[name] = Labelled(item.data.shape, item.data.dtype.kind, names, about, read)
-        yield as_source(arrays)
+        try:
+            yield as_source(arrays)
+        finally:
+            arrays.clear()  # the map is closed once nothing refers to it
+            item = read = None
 
 
 def _names(item: Any) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import IO
 
 import numpy as np
 
-from cassi.data.formats import Source, as_text, check_size
+from cassi.data.formats import LONGEST_TEXT, Source, as_text, check_plain, check_size
 
 # numpy refuses headers of more than this many bytes too, but after reading them.
 _LARGEST_HEADER = 10_000
@@ -39,9 +39,10 @@ def read_array(path: Path) -> np.ndarray:
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is no such file, is cut short, or holds Python objects.
+        ValueError: It is no such file, is a link, is cut short, or holds Python objects.
     """
     try:
+        check_plain(path)
         with read_npy(path) as source:
             return source.read("")
     except OSError:
@@ -64,7 +65,7 @@ def read_npy(path: Path) -> Iterator[Source]:
 @contextmanager
 def read_npz(path: Path) -> Iterator[Source]:
     """Several named numpy arrays in a zip archive."""
-    shapes, others, members = {}, {}, {}
+    shapes, others, members, lengths = {}, {}, {}, {}
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
             name = info.filename.removesuffix(".npy")
@@ -80,7 +81,7 @@ def read_npz(path: Path) -> Iterator[Source]:
                 # What the archive says of itself may be wrong too.
                 stored = min(info.compress_size, path.stat().st_size)
                 check_size(claimed, stored, compressed=True)
-                members[name] = info
+                members[name], lengths[name] = info, claimed
             if dtype.kind in "biufc":
                 shapes[name] = shape
             else:
@@ -91,7 +92,7 @@ def read_npz(path: Path) -> Iterator[Source]:
                 return np.lib.format.read_array(member, allow_pickle=False)
 
         axes = {}
-        if "cube" in shapes and "axes" in members:
+        if "cube" in shapes and lengths.get("axes", LONGEST_TEXT + 1) <= LONGEST_TEXT:
             axes["cube"] = as_text(read("axes"))
         yield Source(shapes, read, others, axes)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cassi.data.formats import Source
+from cassi.data.formats import Source, check_plain
 from cassi.data.formats.png import read_png
 from cassi.data.formats.tiff import read_tiff
 
@@ -31,6 +31,8 @@ def read_planes(folder: Path) -> Iterator[Source]:
     different sizes or types are refused; hidden files are passed over.
     """
     files = _images(folder)
+    for file in files:
+        check_plain(file)
     first = _describe(files[0])
     for file in files[1:]:
         if _describe(file) != first:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cassi.data.formats import Source, check_size
+from cassi.data.formats import Source, check_memory, check_plain, check_size
 
 _DEPTH = 24  # byte of the header that holds the bits of a channel
 
@@ -65,3 +65,34 @@ def read_png(path: Path) -> Iterator[Source]:
             axes={"": "HW"},
             image=True,
         )
+
+
+def read_pages(pages: Sequence[Path]) -> tuple[np.ndarray, str]:
+    """Read images of one size, one a band, of 8 or 16 bits a pixel.
+
+    Returns:
+        float32 `(C, H, W)` in [0, 1]; a remark on their channels ("" if they have one).
+
+    Raises:
+        ValueError: one cannot be read, or they differ in size.
+    """
+    images: list[np.ndarray] = []
+    remark = ""
+    for file in pages:
+        try:
+            check_plain(file)
+            with open_png(file) as opened:
+                check_memory(2 * 4 * len(pages) * math.prod(opened.size))
+                values, channels = read_levels(opened, file), len(opened.getbands())
+        except Exception as error:  # a damaged file makes Pillow fail in many ways
+            raise ValueError(f"cannot read {file} as PNG: {error}") from error
+        if values.dtype.kind != "u":
+            raise ValueError(f"{file}: expected 8 or 16 bits a pixel, got {values.dtype}")
+        remark = f" of {channels} equal channels" if channels > 1 else remark
+        if images and values.shape != images[0].shape:
+            raise ValueError(
+                f"{file.parent}: expected pages of one size, got {images[0].shape} in "
+                f"{pages[0].name} and {values.shape} in {file.name}"
+            )
+        images.append(values.astype(np.float32) / np.float32(np.iinfo(values.dtype).max))
+    return np.stack(images), remark

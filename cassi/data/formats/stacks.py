@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cassi.data.formats import check_size, tiff, write_all
+from cassi.data import door
+from cassi.data.formats import tiff, write_all
 from cassi.data.formats.zarr import create_zarr, open_chunks
 from cassi.data.wavelengths import checked_wavelengths, to_nanometres
 
@@ -158,17 +159,10 @@ def open_stack(path: Path) -> tuple[Stack, tuple[float, ...] | None] | None:
         return cube, None if values is None else checked_wavelengths(values, cube.shape[0])
     if suffix not in (".tif", ".tiff"):
         return None
-    import tifffile
-
-    with tifffile.TiffFile(path, is_ome=False) as file:
-        item = file.series[0]
-        if len(file.series) != 1 or item.dataoffset is None or len(item.shape) != 3:
-            return None
-        if item.dtype is None or item.dtype.kind != "f" or item.axes[1:] != "YX":
-            return None
-        check_size(item.dataoffset + item.nbytes, path.stat().st_size)
-        found = tiff.stated_wavelengths(file.pages.first.description)
-        dtype = np.dtype(item.dtype).newbyteorder(file.byteorder)
-        bands, height, width = map(int, item.shape)
-        nm = None if found is None else checked_wavelengths(to_nanometres(*found), bands)
-        return Planes(path, int(item.dataoffset), (bands, height, width), dtype), nm
+    _, about = door.read("stack", path)
+    if about is None:
+        return None
+    bands, height, width = about["shape"]
+    nm = about["wavelengths"]
+    nm = None if nm is None else checked_wavelengths(to_nanometres(*nm), bands)
+    return Planes(path, about["offset"], (bands, height, width), np.dtype(about["dtype"])), nm

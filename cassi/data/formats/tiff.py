@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import logging
 import math
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from cassi.data.formats import Source, check_expansion, check_size, may_exhaust
+from cassi.data.formats import Source, as_numbers, check_expansion, check_size, may_exhaust
 
 _MOST_PAGES = 1 << 16
 # How strips may be compressed: not at all, PackBits, deflate, deflate. What tifffile leaves to the
@@ -45,17 +46,26 @@ class _Complaints(logging.Handler):
         self.messages.append(record.getMessage())
 
 
+def open_tiff(path: Path) -> Any:
+    """Open a file with tifffile, which reads this one and none that it names or that lie beside it.
+
+    OME-TIFF, Micro-Manager's stacks and NDTiff may be parts of several files.
+    """
+    import tifffile
+
+    return tifffile.TiffFile(
+        path, is_ome=False, is_mmstack=False, is_ndtiff=False, _multifile=False
+    )
+
+
 @contextmanager
 def read_tiff(path: Path) -> Iterator[Source]:
     """TIFF, normally one page a band, with a JSON object as description."""
-    import tifffile
-
     complaints, logger = _Complaints(), logging.getLogger("tifffile")
     propagate, logger.propagate = logger.propagate, False
     logger.addHandler(complaints)
     try:
-        # An OME-TIFF may name further files; only this one is read.
-        with tifffile.TiffFile(path, is_ome=False) as tiff:
+        with open_tiff(path) as tiff:
             stored = path.stat().st_size
             if len(tiff.pages) > _MOST_PAGES:
                 raise ValueError(f"it has {len(tiff.pages)} pages, more than {_MOST_PAGES}")
@@ -166,6 +176,7 @@ def _check_tiff_series(series: Any, stored: int, bits: int = 0) -> None:
         check_size(series.dataoffset + series.nbytes, stored)
         return
     check_size(series.nbytes, stored, compressed=True)
+    _check_apart(series)
     for page in series.pages:
         if page is None:
             raise ValueError("a page is missing")
@@ -181,6 +192,45 @@ def _check_tiff_series(series: Any, stored: int, bits: int = 0) -> None:
                 file = page.parent.filehandle
                 file.seek(offset)
                 check_expansion(file.read(size), claimed)
+
+
+def _check_apart(series: Any) -> None:
+    """Refuse strips and tiles that lie over each other: they expand the same bytes many times."""
+    spans = sorted(
+        (offset, offset + size)
+        for page in series.pages
+        if page is not None
+        for offset, size in zip(page.dataoffsets, page.databytecounts, strict=True)
+        if size
+    )
+    for (_, end), (start, _) in itertools.pairwise(spans):
+        if start < end:
+            raise ValueError(f"two of its strips or tiles share the bytes from {start} on")
+
+
+def describe_stack(path: Path) -> dict[str, Any] | None:
+    """Tell where a cube lies in a file, uncompressed and band after band; None where it does not.
+
+    Returns:
+        `offset` (bytes), `shape` (C, H, W), `dtype` and `wavelengths` (values and unit, or None).
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    with open_tiff(path) as file:
+        item = file.series[0]
+        if len(file.series) != 1 or item.dataoffset is None or len(item.shape) != 3:
+            return None
+        if item.dtype is None or item.dtype.kind != "f" or item.axes[1:] != "YX":
+            return None
+        check_size(item.dataoffset + item.nbytes, path.stat().st_size)
+        found = stated_wavelengths(file.pages.first.description)
+        return {
+            "offset": int(item.dataoffset),
+            "shape": [int(size) for size in item.shape],
+            "dtype": np.dtype(item.dtype).newbyteorder(file.byteorder).str,
+            "wavelengths": None if found is None else (as_numbers(found[0]).tolist(), found[1]),
+        }
 
 
 def _tiff_axes(series: Any) -> str:

@@ -19,6 +19,7 @@ import numpy as np
 from cassi.data.formats import (
     Source,
     check_expansion,
+    check_folder,
     check_memory,
     check_size,
     may_exhaust,
@@ -36,7 +37,6 @@ from cassi.data.formats.labelled import (
 _CHUNK = 1 << 22
 """Bytes of a chunk, about: one band, as many whole rows as that takes."""
 _LARGEST_METADATA = 1 << 24
-_MOST_FILES = 1 << 20
 _GZIP = 31  # zlib's word for deflated data in gzip's frame
 # Codecs that make numbers of bytes; others are unknown, or run programs as numcodecs' pickle does.
 _CODECS = {"bytes", "transpose", "crc32c", "gzip", "zstd", "blosc"}
@@ -170,8 +170,9 @@ def open_chunks(path: Path) -> tuple[Chunks, tuple[Any, str] | None] | None:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is damaged.
+        ValueError: it is damaged, or has a link in it.
     """
+    check_folder(path)
     about = _read_json(path / "cube")
     if about is None:
         return None
@@ -322,9 +323,7 @@ def _nodes(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, int]]:
-    for number, file in enumerate(folder.rglob("*")):
-        if number > _MOST_FILES:
-            raise ValueError(f"it has more than {_MOST_FILES} chunks")
+    for file in folder.rglob("*"):
         if file.is_file():
             yield file, file.stat().st_size
 

@@ -9,13 +9,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.layers import (
+    ConvPair,
     Residuals,
     check_counts,
     check_images,
-    conv_pair,
     level_map,
     pad_to_multiple,
 )
+from cassi.ops import convolve3x3
 
 
 class DRUNet(nn.Module):
@@ -60,7 +61,10 @@ class DRUNet(nn.Module):
         pixels = channels * shuffle**2
 
         def body(width: int) -> list[nn.Module]:
-            return [Residuals(res=conv_pair(width, width, bias=False)[:-1]) for _ in range(blocks)]
+            return [
+                Residuals(res=ConvPair(width, width, bias=False, rectify=False))
+                for _ in range(blocks)
+            ]
 
         def down(width: int, wider: int) -> nn.Sequential:
             return nn.Sequential(*body(width), nn.Conv2d(width, wider, 2, stride=2, bias=False))
@@ -100,13 +104,13 @@ class DRUNet(nn.Module):
             padded = F.pixel_unshuffle(padded, self.shuffle)
         # Constant over an image, so that any pixel of it tells the level.
         plane = level[..., :1, :1].expand(-1, -1, *padded.shape[-2:])
-        x1 = self.m_head(torch.cat((padded, plane), 1))
+        x1 = convolve3x3(torch.cat((padded, plane), 1), self.m_head.weight)
         x2 = self.m_down1(x1)
         x3 = self.m_down2(x2)
         x4 = self.m_down3(x3)
         u = self.m_up3(self.m_body(x4) + x4)
         u = self.m_up2(u + x3)
-        u = self.m_tail(self.m_up1(u + x2) + x1)
+        u = convolve3x3(self.m_up1(u + x2) + x1, self.m_tail.weight)
         if self.shuffle > 1:
             u = F.pixel_shuffle(u, self.shuffle)
         u = u[..., :height, :width]

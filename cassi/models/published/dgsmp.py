@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cassi.models.grid import Camera, initial_cube, overlay, windows
-from cassi.models.layers import Residuals, check_counts, conv_pair, pad_to_multiple
+from cassi.models.layers import ConvPair, Residuals, check_counts, pad_to_multiple
 from cassi.models.network import Network
 from cassi.models.registry import register
 
@@ -22,7 +22,9 @@ def convolution(inputs: int, outputs: int, kernel: int = 3) -> nn.Conv2d:
 
 def residual(width: int) -> Residuals:
     """Return two pairs of 3×3 convolutions, each with a skip."""
-    return Residuals(block1=conv_pair(width, width)[:-1], block2=conv_pair(width, width)[:-1])
+    return Residuals(
+        block1=ConvPair(width, width, rectify=False), block2=ConvPair(width, width, rectify=False)
+    )
 
 
 def head(inputs: int, inner: int, outputs: int) -> nn.Sequential:
@@ -41,11 +43,11 @@ class Encoding(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.E1 = conv_pair(32, 32)
-        self.E2 = conv_pair(32, 64)
-        self.E3 = conv_pair(64, 64)
-        self.E4 = conv_pair(64, 128)
-        self.E5 = conv_pair(128, 128)
+        self.E1 = ConvPair(32, 32)
+        self.E2 = ConvPair(32, 64)
+        self.E3 = ConvPair(64, 64)
+        self.E4 = ConvPair(64, 128)
+        self.E5 = ConvPair(128, 128)
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """Map `(B, 32, H, W)`, multiples of 16, to five features."""
@@ -60,10 +62,10 @@ class Decoding(nn.Module):
 
     def __init__(self, bands: int, taps: int) -> None:
         super().__init__()
-        self.D1 = conv_pair(128 + 128, 128)
-        self.D2 = conv_pair(128 + 64, 64)
-        self.D3 = conv_pair(64 + 64, 64)
-        self.D4 = conv_pair(64 + 32, 32)
+        self.D1 = ConvPair(128 + 128, 128)
+        self.D2 = ConvPair(128 + 64, 64)
+        self.D3 = ConvPair(64 + 64, 64)
+        self.D4 = ConvPair(64 + 32, 32)
         self.w_generator = head(32, 32, bands)
         self.filter_g_1 = head(64 + 32, bands * taps, bands * taps)
         self.filter_g_2 = head(64 + 32, bands * taps, bands * taps)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cassi.models.grid import Camera, Wide, offsets, roll_bands
-from cassi.models.layers import beside, conv_pair, in_order, pad_to_multiple, u_net
+from cassi.models.layers import ConvPair, beside, in_order, pad_to_multiple, u_net
 from cassi.models.network import Unrolled
 from cassi.models.registry import register
 from cassi.solvers import ADMM, GAP
@@ -33,14 +33,14 @@ class StageUNet(nn.Module):
 
     def __init__(self, bands: int) -> None:
         super().__init__()
-        self.dconv_down1 = in_order(d_conv=conv_pair(bands, 32))
-        self.dconv_down2 = in_order(d_conv=conv_pair(32, 64))
-        self.dconv_down3 = in_order(d_conv=conv_pair(64, 128))
+        self.dconv_down1 = in_order(d_conv=ConvPair(bands, 32))
+        self.dconv_down2 = in_order(d_conv=ConvPair(32, 64))
+        self.dconv_down3 = in_order(d_conv=ConvPair(64, 128))
         self.maxpool = nn.MaxPool2d(2)
         self.upsample2 = _double(128, 64)
         self.upsample1 = _double(64, 32)
-        self.dconv_up2 = in_order(d_conv=conv_pair(128, 64))
-        self.dconv_up1 = in_order(d_conv=conv_pair(64, 32))
+        self.dconv_up2 = in_order(d_conv=ConvPair(128, 64))
+        self.dconv_up1 = in_order(d_conv=ConvPair(64, 32))
         self.conv_last = nn.Conv2d(32, bands, 1)
 
     def forward(self, x: Tensor, sigma: Any = None) -> Tensor:

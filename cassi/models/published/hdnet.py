@@ -6,14 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from cassi.models.grid import Camera, initial_cube
-from cassi.models.layers import Residuals, check_counts, conv_pair
+from cassi.models.layers import ConvPair, Residuals, check_counts
 from cassi.models.network import Network
 from cassi.models.registry import register
 
 
 def residual(width: int) -> Residuals:
     """Return two 3×3 convolutions with a skip."""
-    return Residuals(body=conv_pair(width, width)[:-1])
+    return Residuals(body=ConvPair(width, width, rectify=False))
 
 
 class DomainAttention(nn.Module):

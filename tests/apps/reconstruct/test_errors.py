@@ -9,6 +9,8 @@ import pytest
 import scipy.io
 import torch
 
+from scripts.checks import hostile_files
+
 TINY = ("solver.iterations=2",)
 
 
@@ -167,3 +169,19 @@ def test_folder_that_cannot_be_made(reconstruct, camera, tmp_path):
 def test_diverging_prior_is_reported(refused, monkeypatch):
     monkeypatch.setattr("cassi.priors.TV.__call__", lambda self, x, sigma: x * torch.nan)
     assert "diverged" in refused("solver=gap")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (hostile_files.zarr_pipe, "cube/c/0/0/0 is not a regular file"),
+        (hostile_files.zarr_zero, "cube/c/0/0/0 is a link, which is not followed"),
+        (hostile_files.zarr_zlib, "reading it takes more than"),
+        (hostile_files.tiff_strips, "two of its strips or tiles share the bytes"),
+        (hostile_files.bundled_path, "bundled: expected a name such as mask.tif"),
+    ],
+)
+def test_files_that_are_made_to_harm(refused, tmp_path, make, said):
+    folder = tmp_path / "harm"
+    folder.mkdir()
+    assert said in refused(f"mask={make(folder)}", "keys.mask=cube")

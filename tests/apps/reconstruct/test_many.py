@@ -132,11 +132,15 @@ def test_a_pattern_over_folders(reconstruct, day, tmp_path):
         (["batch=0"], "batch: expected a whole number from 1"),
         (["solver.iterations=0"], "iterations"),
         (["measurement=double"], "measurement: 2 files are called x; expected different names"),
+        (["measurement=table"], "results.csv is the table of all results; rename "),
+        (["measurement=linked"], "measurement: no snapshot in linked"),
     ],
 )
 def test_what_is_wrong_with_all_is_one_line(reconstruct, day, tmp_path, options, said):
-    for name in ("empty", "others", "double"):
+    for name in ("empty", "others", "double", "table", "linked"):
         (tmp_path / name).mkdir()
+    np.save(tmp_path / "table" / "results.csv.npy", np.ones((12, 21)))
+    (tmp_path / "linked" / "a.npy").symlink_to(tmp_path / "table" / "results.csv.npy")
     np.save(tmp_path / "others" / "x.npy", np.ones((5, 12, 17)))
     np.save(tmp_path / "double" / "x.npy", np.ones((12, 21)))
     np.savez(tmp_path / "double" / "x.npz", y=np.ones((12, 21)))

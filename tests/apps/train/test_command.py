@@ -228,6 +228,12 @@ def test_a_rehearsal_says_what_a_training_takes_and_writes_nothing(train, tmp_pa
     assert [file.name for file in (tmp_path / "run").iterdir()] == [".hydra"]
 
 
+def test_a_dry_run_of_slow_steps_makes_one(train, monkeypatch):
+    """And says that it timed the first step."""
+    monkeypatch.setattr(dry_run, "ENOUGH", -1.0)
+    assert "(of one step, the first" in train("--dry-run", *TINY, "trainer.max_steps=9").ok().out
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_makes_a_step(train, name, tmp_path, monkeypatch):
     """Of its own network, on the bundled scene; a mask that a recipe reads is drawn."""

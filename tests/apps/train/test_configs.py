@@ -70,6 +70,8 @@ MASK = torch.rand(1, 1, 16, 16)
 
 @pytest.mark.parametrize(("group", "name"), OPTIONS)
 def test_every_file_composes_and_builds(group, name, make):
+    if group == "logger" and name in ("wandb", "mlflow"):  # extras
+        pytest.importorskip(name, exc_type=ImportError)
     make(f"{group}={name}")
 
 
@@ -117,3 +119,25 @@ def test_a_training_needs_its_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if "tens" in name else name)
     with pytest.raises(ValueError, match=r"needs tensorboard; .* pip install cassi\[train\]"):
         train.train(settings_of(), None)
+
+
+@pytest.mark.parametrize(
+    ("options", "bits", "read"),
+    [
+        (["+noise@data.simulator.noise=sensor"], 12, 2.5),
+        (["noise=shot"], 11, 0.0),
+        (["camera=camera.yaml"], 12, 7.0),
+        (["camera=camera.yaml", "noise=shot"], 11, 0.0),
+        (["camera=camera.yaml", "noise.bits=10"], 10, 7.0),
+    ],
+)
+def test_noise_of_the_simulated_frames(options, bits, read, tmp_path, monkeypatch):
+    """The command line wins over the file of a camera, which wins over none."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "camera.yaml").write_text("mask: bundled:mask.tif\nnoise: {read: 7.0}\n")
+    noise = settings_of(*options).data.simulator["noise"]
+    assert (noise["bits"], noise["read"]) == (bits, read)
+
+
+def test_no_noise():
+    assert settings_of("noise=null").data.simulator["noise"] is None

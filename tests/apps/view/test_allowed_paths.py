@@ -1,7 +1,10 @@
+import io
+import os
+
 import pytest
 
 from cassi.apps.view.allowed_paths import AllowedPaths
-from cassi.apps.view.uploads import keep_upload
+from cassi.apps.view.uploads import LARGEST, Inbox, keep_upload
 
 
 @pytest.fixture
@@ -23,6 +26,46 @@ def test_what_is_below_may_be_read_and_nothing_else(folders):
     for path in (outer / "secret.npy", inner / ".." / "outer" / "secret.npy", inner / "link.npy"):
         with pytest.raises(PermissionError, match="not below the folders"):
             allowed.resolve(path)
+
+
+def test_what_a_reader_opens_with_a_file_is_checked_too(folders):
+    inner, outer = folders
+    allowed = AllowedPaths([inner])
+    cube = inner / "cube.zarr"
+    (cube / "c").mkdir(parents=True)
+    (cube / "c" / "0").write_bytes(b"")
+    (inner / "a.hdr").write_bytes(b"")
+    (inner / "a.img").write_bytes(b"")
+    for path in (cube, inner / "a.hdr", inner / "a.img"):
+        assert allowed.resolve_data(path) == path
+    for path, link in ((cube, cube / "c" / "1"), (inner / "a.hdr", inner / "a.dat")):
+        link.symlink_to(outer / "secret.npy")
+        with pytest.raises(PermissionError, match=r"not below the folders"):
+            allowed.resolve_data(path)
+        link.unlink()
+        os.mkfifo(link)
+        with pytest.raises(ValueError, match="regular file"):
+            allowed.resolve_data(path)
+    with pytest.raises(FileNotFoundError):
+        allowed.resolve_data(inner / "gone.npy")
+
+
+def test_a_file_is_read_up_to_a_length_and_a_pipe_never(folders):
+    inner, _ = folders
+    allowed = AllowedPaths([inner])
+    (inner / "four").write_bytes(b"1234")
+    assert allowed.read(inner / "four", 4) == b"1234"
+    with pytest.raises(ValueError, match="at most 3 bytes"):
+        allowed.read(inner / "four", 3)
+    os.mkfifo(inner / "pipe")
+    for refused in (
+        lambda: allowed.read(inner / "pipe", 4),
+        lambda: allowed.check([str(inner / "pipe")]),
+    ):
+        with pytest.raises(ValueError, match="regular file"):
+            refused()
+    with pytest.raises(PermissionError):
+        allowed.read(inner / "link.npy", 4)
 
 
 def test_files_inside_of_settings_are_looked_at(folders):
@@ -47,18 +90,35 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
         AllowedPaths([tmp_path / "nowhere"])
 
 
+def _open(files):
+    return {name: io.BytesIO(content) for name, content in files.items()}
+
+
+def test_an_inbox_has_the_files_of_one_drop_and_a_limit(tmp_path):
+    inbox = Inbox(tmp_path / "uploads")
+    old = inbox.begin("1", "old.npy", 4)
+    inbox.begin("2", "a.npy", 4).write(b"1234")
+    assert old.closed
+    assert inbox.take("1") == {}
+    with pytest.raises(ValueError, match="at most 1024 MiB"):
+        inbox.begin("2", "b.npy", LARGEST - 3)
+    assert list((tmp_path / "uploads").iterdir()) == []  # no file has a name before all are there
+    path = keep_upload(tmp_path / "uploads", inbox.take("2"), (".npy",))
+    assert path.read_bytes() == b"1234"
+    assert inbox.take("2") == {}
+
+
 def test_uploads_are_kept_once_and_together(tmp_path):
     envi = {"a.img": b"data", "a.hdr": b"ENVI"}
-    path = keep_upload(tmp_path, envi, (".hdr", ".img", ".npy"))
+    path = keep_upload(tmp_path, _open(envi), (".hdr", ".img", ".npy"))
     assert path.name == "a.hdr"
     assert (path.parent / "a.img").read_bytes() == b"data"
-    assert keep_upload(tmp_path, envi, (".hdr", ".img")) == path
-    assert keep_upload(tmp_path, {"a.npy": b"1"}, (".npy",)) != keep_upload(
-        tmp_path, {"a.npy": b"2"}, (".npy",)
-    )
+    assert keep_upload(tmp_path, _open(envi), (".hdr", ".img")) == path
+    one, two = (_open({"a.npy": content}) for content in (b"1", b"2"))
+    assert keep_upload(tmp_path, one, (".npy",)) != keep_upload(tmp_path, two, (".npy",))
 
 
 @pytest.mark.parametrize("name", ["../a.npy", ".a.npy", "b/a.npy", "b\\a.npy", "a.exe"])
 def test_names_that_lead_elsewhere_are_refused(name, tmp_path):
     with pytest.raises(ValueError, match="expected"):
-        keep_upload(tmp_path, {name: b""}, (".npy",))
+        keep_upload(tmp_path, _open({name: b""}), (".npy",))

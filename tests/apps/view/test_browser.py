@@ -1,11 +1,16 @@
 """What a stranger does with cassi-view, done in a headless Chromium."""
 
+import filecmp
+import os
 import re
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -99,6 +104,64 @@ def test_nobody_comes_in_without_the_token(address):
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(elsewhere)
     assert refused.value.code == 403
+
+
+@pytest.mark.slow
+def test_a_browser_comes_in_by_the_one_time_link(browser, folder, output):
+    """The command starts a program of ours in place of the browser; it says what it is given."""
+    program = output.parent / f"{output.name}-browser.sh"
+    program.write_text(
+        '#!/bin/sh\nprintf "%s\\n" "$1" > "$0.said.new"\nmv "$0.said.new" "$0.said"\n'
+    )
+    program.chmod(0o755)
+    said = program.with_name(f"{program.name}.said")
+    command = [sys.executable, "-m", "cassi.apps.view", str(folder), "--output", str(output)]
+    environment = os.environ | {"BROWSER": f"{program} %s"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            process.stdout.readline()
+            end = time.monotonic() + 60
+            while not said.exists() and time.monotonic() < end:
+                time.sleep(0.1)
+            address = said.read_text().strip()
+            page = browser.new_page()
+            page.goto(address)
+            page.get_by_role("button", name="Take the example").wait_for(timeout=40_000)
+            assert page.url.endswith("/")
+            page.close()
+            assert not Path(address.removeprefix("file://")).exists()
+        finally:
+            process.terminate()
+
+
+@pytest.mark.slow
+def test_sections_fold_away_and_empty_ones_are_no_cards(open_view):
+    page = open_view()
+    assert not page.locator("section[aria-label=Look]").is_visible()
+    example = page.get_by_role("button", name="Take the example")
+    page.get_by_role("button", name="Fold Files").press("Enter")
+    assert page.evaluate("document.querySelector('section[aria-label=Files] > div').inert")
+    assert page.locator("section[aria-label=Files]").bounding_box()["height"] < 70
+    page.get_by_role("button", name="Show Files").press("Enter")
+    example.click()
+    _see(page, "28 bands of 256 × 256 pixels")
+
+
+@pytest.mark.slow
+def test_a_drop_of_200_megabytes_arrives(open_view, output, tmp_path):
+    large = tmp_path / "large.npy"
+    values = np.lib.format.open_memmap(large, "w+", np.float32, (7000, 7200))
+    values[-1] = 1
+    values.flush()
+    assert large.stat().st_size > 200e6
+    page = open_view()
+    page.locator("input[type=file]").first.set_input_files(large)
+    page.get_by_text("snapshot: large.npy").wait_for(timeout=120_000)
+    (kept,) = (output / "uploads").glob("*/large.npy")
+    assert filecmp.cmp(large, kept, shallow=False)
+    page.get_by_role("button", name="Take the example").click()  # the session goes on
+    _see(page, "28 bands of 256 × 256 pixels")
+    kept.unlink()
 
 
 @pytest.mark.release

@@ -1,7 +1,10 @@
 import csv
 import json
+import os
 import re
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,13 +33,14 @@ def test_results_are_listed_opened_and_become_more(result):
     entry, *others = list_results(AllowedPaths([day]))
     assert (entry.name, others) == ("one", [])
     assert entry.said.startswith("3 iterations")
-    assert thumbnail(entry).size == (64, 64)
-    opened = open_result(entry)
+    allowed = AllowedPaths([day])
+    assert thumbnail(entry, allowed).size == (64, 64)
+    opened = open_result(entry, allowed)
     np.testing.assert_array_equal(opened.cube, shown.cube)
     assert opened.wavelengths == tuple(range(450, 530, 10))
     assert opened.made is None
     write_cube(day / "one" / DEVIATION, np.full_like(shown.cube, 0.5))
-    assert open_result(entry).deviation.max() == 0.5
+    assert open_result(entry, allowed).deviation.max() == 0.5
     runs.save(shown, day / "two")
     assert [entry.name for entry in list_results(AllowedPaths([day]))] == ["one", "two"]
     assert list_results(AllowedPaths([day / "one"]))[0].name == "one"
@@ -53,17 +57,102 @@ def test_what_failed_and_what_is_damaged(result):
     (day / "other" / "metrics.json").write_text("[]")
     (day / "worse").mkdir()
     (day / "worse" / "metrics.json").write_text("{")
-    bad, one = list_results(AllowedPaths([day]))
+    allowed = AllowedPaths([day])
+    bad, one, worse = list_results(allowed)
     assert (bad.name, bad.folder, bad.said) == ("bad", None, "failed: why")
-    assert thumbnail(bad) is None
+    assert (worse.name, worse.folder) == ("worse", None)
+    assert worse.said.startswith("damaged: metrics.json: Expecting property name")
+    assert thumbnail(bad, allowed) is None
     with pytest.raises(ValueError, match="no result"):
-        open_result(bad)
+        open_result(bad, allowed)
     numbers = json.loads((day / "one" / "metrics.json").read_text())
     (day / "one" / "metrics.json").write_text(json.dumps(numbers | {"files": []}))
     with pytest.raises(ValueError, match="expected a cube"):
-        open_result(one)
+        open_result(one, allowed)
     (day / "one" / "rgb.png").write_bytes(b"no picture")
-    assert thumbnail(one) is None
+    assert thumbnail(one, allowed) is None
+
+
+NOT_A_RESULT = {
+    "absolute": {"files": ["/etc/cube.npy"]},
+    "upwards": {"files": ["../two/cube.tif"]},
+    "files": {"files": 7},
+    "name": {"files": [None]},
+    "warnings": {"warnings": 5},
+    "half a pair": {"warnings": [{"about": "mask", "message": "\ud800"}]},
+    "lengths": {"cube_shape": "abc"},
+    "iterations": {"iterations": "many"},
+    "seconds": {"seconds": []},
+    "metrics": {"metrics": {"other": 1}},
+    "heldout": {"heldout": {"error": 10**400}},
+}
+
+
+def test_whatever_metrics_say_the_other_results_stay(result):
+    _, day = result
+    good = json.loads((day / "one" / "metrics.json").read_text())
+    texts = {name: json.dumps(good | wrong) for name, wrong in NOT_A_RESULT.items()}
+    texts["deep"] = '{"cube_shape": ' + "[" * 40 + "]" * 40 + "}"
+    texts["deeper"] = '{"cube_shape": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    texts["long"] = json.dumps(good | {"more": "x" * 2**24})
+    for name, text in texts.items():
+        (day / name).mkdir()
+        (day / name / "metrics.json").write_text(text)
+    for name in ("pipe", "link", "nothing"):
+        (day / name).mkdir()
+    os.mkfifo(day / "pipe" / "metrics.json")
+    outside = day.parent / "metrics.json"
+    outside.write_text(json.dumps(good))
+    (day / "link" / "metrics.json").symlink_to(outside)
+    (day / "nothing" / "metrics.json").symlink_to(day / "gone")
+    (day / "results.csv").write_text("name,status\n" + "x" * 200_000 + ",failed\n")
+    undecodable = Path(os.fsdecode(os.fsencode(day) + b"/\xff"))
+    shutil.copytree(day / "one", undecodable)
+    found = {entry.name: entry for entry in list_results(AllowedPaths([day]))}
+    damaged = {name for name, entry in found.items() if entry.said.startswith("damaged: ")}
+    assert damaged == {*texts, "pipe", "link", "nothing", "results.csv"}
+    assert all(found[name].folder is None for name in damaged)
+    assert found.keys() - damaged == {"one", "\ufffd"}
+
+
+def test_a_result_opens_nothing_outside_of_the_folders(result):
+    _, day = result
+    allowed, one = AllowedPaths([day]), day / "one"
+    (entry,) = list_results(allowed)
+    for name in ("cube.tif", "rgb.png"):
+        (one / name).rename(day.parent / name)
+        (one / name).symlink_to(day.parent / name)
+    with pytest.raises(PermissionError, match="not below"):
+        open_result(entry, allowed)
+    assert thumbnail(entry, allowed) is None
+    for name in ("cube.tif", "rgb.png"):
+        (one / name).unlink()
+        os.mkfifo(one / name)
+    with pytest.raises(ValueError, match="regular file"):
+        open_result(entry, allowed)
+    assert thumbnail(entry, allowed) is None
+
+
+def test_a_picture_that_is_no_png_starts_no_program(result, tmp_path, monkeypatch):
+    _, day = result
+    (entry,) = list_results(AllowedPaths([day]))
+    program = tmp_path / "gs"  # Ghostscript, which Pillow runs for PostScript
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path / 'started'}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    picture = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n"
+    (day / "one" / "rgb.png").write_bytes(picture)
+    assert thumbnail(entry, AllowedPaths([day])) is None
+    assert not (tmp_path / "started").exists()
+
+
+def test_a_picture_larger_than_its_file_is_left_out(result):
+    from PIL import Image
+
+    _, day = result
+    (entry,) = list_results(AllowedPaths([day]))
+    Image.new("1", (2**13 + 1, 2**13)).save(day / "one" / "rgb.png")
+    assert thumbnail(entry, AllowedPaths([day])) is None
 
 
 def test_names_of_results(tmp_path):

@@ -18,6 +18,7 @@ from cassi.apps.view.pages.look import LookSection
 from cassi.apps.view.pages.run import RunSection
 from cassi.apps.view.pages.save import SaveSection
 from cassi.apps.view.session import Session
+from cassi.apps.view.uploads import Inbox
 
 
 class Application:
@@ -38,6 +39,7 @@ class Application:
         self.allowed = AllowedPaths([*folders, self.output])
         self.jobs = Jobs()
         self.reports: dict[str, bytes] = {}
+        self.inboxes: dict[str, Inbox] = {}
         pn.extension()
 
     def page(self) -> Any:
@@ -56,7 +58,7 @@ class Tab:
         session = Session(application.allowed, application.output)
         self.session = session
         self.gallery = GallerySection(session, self._open)
-        self.files = FilesSection(session, self._read)
+        self.files = FilesSection(session, application.inboxes, self._read)
         self.run = RunSection(session, application.jobs, self._open)
         self.camera = CameraSection(
             session, application.jobs, lambda found: self.run.allow(found is not None)
@@ -80,6 +82,7 @@ class Tab:
     def _close(self, context: Any) -> None:
         self.run.close()
         self.look.close()
+        self.files.close()
 
 
 class _Page(pn.Template):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from html import escape
 from typing import Any
 
 import panel as pn
@@ -159,4 +160,4 @@ class CameraSection:
             say(self.estimates, job.message or "stopped", "error")
             return
         say(self.estimates, "found; below, “Calibrate first” uses it")
-        self.table_of_estimates.object = f"<pre>{job.value}</pre>"
+        self.table_of_estimates.object = f"<pre>{escape(job.value)}</pre>"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
 
 import panel as pn
+import param
 
 from cassi.apps.view.jobs import explain
-from cassi.apps.view.pages.parts import DROP, button, heading, say, text
+from cassi.apps.view.pages.parts import DROP, button, heading, later, say, text
 from cassi.apps.view.session import Session
-from cassi.apps.view.uploads import keep_upload
+from cassi.apps.view.uploads import LARGEST, Inbox, keep_upload
 from cassi.data.io import READ_SUFFIXES
 
 _NONE = "none"
@@ -19,28 +23,47 @@ _YAML = (".yaml", ".yml")
 _BESIDE = (".img", ".raw", ".dat", ".bsq", ".bil", ".bip")
 
 
+class Drop(pn.custom.JSComponent):
+    """A field for files, dropped or chosen, which go to an inbox; it tells when all are there."""
+
+    label = param.String()
+    accept = param.String()
+    multiple = param.Boolean()
+    address = param.String()
+    most = param.Integer(LARGEST)
+
+    _esm = Path(__file__).with_name("drop.js").read_text(encoding="utf-8")
+    _stylesheets: ClassVar = [DROP]
+
+
 class FilesSection:
     """Fields for files: dropped here, or chosen from the folders that may be read.
 
     Args:
         session: of this tab.
+        inboxes: that the server puts uploads into, by random key.
         changed: called when a file was chosen.
     """
 
-    def __init__(self, session: Session, changed: Callable[[], Any]) -> None:
-        self.session, self.changed = session, changed
+    def __init__(
+        self, session: Session, inboxes: dict[str, Inbox], changed: Callable[[], Any]
+    ) -> None:
+        self.session, self.inboxes, self.changed = session, inboxes, changed
+        self.uploads = session.output / "uploads"
+        self.own = {role: Inbox(self.uploads) for role in _ROLES}
+        inboxes.update({inbox.key: inbox for inbox in self.own.values()})
         self.said = {role: text(f"no {title.lower()}") for role, title in _ROLES.items()}
         self.drops, self.lists = {}, {}
         for role, title in _ROLES.items():
             suffixes = _YAML if role == "camera" else READ_SUFFIXES
-            drop = pn.widgets.FileInput(
-                name=f"{title}: drop a file here, or choose one",
+            drop = Drop(
+                label=f"{title}: drop a file here, or choose one",
                 accept=",".join((*suffixes, *(() if role == "camera" else _BESIDE))),
                 multiple=role != "camera",
-                stylesheets=[DROP],
+                address=f"/upload/{self.own[role].key}",
                 width=330,
             )
-            drop.param.watch(lambda event, role=role: self._upload(role), "value")
+            drop.on_msg(partial(self._hear, role))
             names = {_NONE: _NONE} | {
                 name: str(path) for name, path in session.allowed.list_files(suffixes).items()
             }
@@ -55,24 +78,33 @@ class FilesSection:
         ]
         self.view = pn.Column(heading("1 Files"), pn.Row(*columns), example)
 
-    def _upload(self, role: str) -> None:
-        drop = self.drops[role]
-        if not drop.value:
-            return
-        several = isinstance(drop.value, list)
-        names, contents = (
-            (drop.filename, drop.value) if several else ([drop.filename], [drop.value])
-        )
-        files = dict(zip(names, contents, strict=True))
+    def close(self) -> None:
+        """Forget what is on its way to a tab that was closed."""
+        for inbox in self.own.values():
+            self.inboxes.pop(inbox.key, None)
+            inbox.close()
+
+    def _hear(self, role: str, event: Any) -> None:
+        said = event.data
+        if "error" in said:
+            say(self.said[role], str(said["error"]), "error")
+        else:
+            pn.state.execute(partial(self._upload, role, str(said["drop"])))
+
+    async def _upload(self, role: str, drop: str) -> None:
         suffixes = _YAML if role == "camera" else READ_SUFFIXES
+        files = self.own[role].take(drop)
         try:
-            path = keep_upload(self.session.output / "uploads", files, suffixes)
+            path = await asyncio.to_thread(keep_upload, self.uploads, files, suffixes)
             self.session.set_file(role, path)
         except Exception as error:
-            say(self.said[role], explain(error), "error")
+            later(partial(say, self.said[role], explain(error), "error"))
             return
+        later(partial(self._uploaded, role, path.name))
+
+    def _uploaded(self, role: str, name: str) -> None:
         self.lists[role].value = _NONE
-        self._take(role, path.name)
+        self._take(role, name)
 
     def _chosen(self, role: str, value: str) -> None:
         if value == _NONE:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from html import escape
 from typing import Any
 
 import panel as pn
@@ -65,13 +66,13 @@ class GallerySection:
         shown = dict(list(listed.items())[: self.most])
         for name, entry in shown.items():
             if self.known.get(name) != entry or name not in self.cards:
-                picture = await asyncio.to_thread(thumbnail, entry)
+                picture = await asyncio.to_thread(thumbnail, entry, self.session.allowed)
                 self.cards[name] = self._card(entry, picture)
         self.cards = {name: self.cards[name] for name in shown}
         self.known = listed
         self.grid.objects = list(self.cards.values())
         failed = sum(entry.folder is None for entry in entries)
-        said = f"{len(entries) - failed} done" + (f", {failed} failed" if failed else "")
+        said = f"{len(entries) - failed} done" + (f", {failed} failed or damaged" if failed else "")
         say(self.message, said)
         self.more.visible = len(listed) > len(shown)
         self.view.visible = bool(listed)
@@ -79,7 +80,8 @@ class GallerySection:
     def _card(self, entry: Entry, picture: Any) -> Any:
         parts: list[Any] = []
         if picture is not None:
-            parts.append(pn.pane.PNG(picture, alt_text=f"{entry.name} in colour", height=150))
+            said = escape(f"{entry.name} in colour")  # panel writes it into HTML as it is
+            parts.append(pn.pane.PNG(picture, alt_text=said, height=150))
         if entry.folder is not None:
             opens = pn.widgets.Button(name=f"Open {entry.name}", width=190)
             opens.on_click(partial(self._open, entry))
@@ -94,7 +96,7 @@ class GallerySection:
     async def _open(self, entry: Entry, event: Any) -> None:
         say(self.message, f"reading {entry.name} …")
         try:
-            shown = await asyncio.to_thread(open_result, entry)
+            shown = await asyncio.to_thread(open_result, entry, self.session.allowed)
         except Exception as error:
             say(self.message, explain(error), "error")
             return

@@ -20,8 +20,12 @@ p.error { border-left: 4px solid #b00020; padding-left: 8px; color: #8c001a; fon
 code { background: #eef1f4; padding: 1px 4px }
 """
 DROP = """
-:host input[type="file"].bk-input { padding: 24px 12px; border: 2px dashed #8a94a0;
-  height: auto; background: #f6f8fa }
+.zone { display: block; padding: 14px 12px; border: 2px dashed #8a94a0; background: #f6f8fa;
+  font-size: 14px; cursor: pointer }
+.zone:focus-within, .zone:hover { border-color: #1c2126 }
+.zone input { display: block; margin-top: 8px; max-width: 100% }
+.zone progress { display: block; width: 100%; margin-top: 8px }
+.zone progress[hidden] { display: none }
 """
 
 

@@ -1,0 +1,114 @@
+"""Folders of results: a new one for each command, and one command for each folder."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf, read_write
+
+_PATIENCE = 2.0
+"""Seconds to wait for a command that is about to end."""
+
+_held: dict[Path, int] = {}
+
+
+class Taken(BaseException):
+    """A folder is not free. No `Exception`: Hydra makes warnings of those of a callback."""
+
+
+class OneCommand(Callback):
+    """Gives a command its folder before Hydra writes into it.
+
+    A folder named after the time is a new one. Where another command has made that of the same
+    second, a number follows: `12-30-01_2`. A folder that the user names is locked.
+
+    Raises:
+        Taken: another command is writing the folder.
+    """
+
+    def on_run_start(self, config: DictConfig, **_: Any) -> None:
+        """Make or lock the folder of a command that is no sweep."""
+        place = config.hydra.run
+        folder = Path(place.dir)
+        if "${now:" in OmegaConf.to_container(place, resolve=False)["dir"]:  # type: ignore
+            folder = _make_new(folder)
+            with read_write(config.hydra):
+                place.dir = str(folder)
+        if folder.is_dir():
+            try:
+                hold(folder)
+            except ValueError as error:
+                raise Taken(str(error)) from None
+
+
+def _make_new(folder: Path) -> Path:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        free = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")
+        with contextlib.suppress(FileExistsError):
+            free.mkdir()
+            break
+    return free
+
+
+@contextlib.contextmanager
+def release_at_end() -> Iterator[None]:
+    """Unlock what this process has locked at the end of a block."""
+    try:
+        yield
+    finally:
+        while _held:
+            os.close(_held.popitem()[1])
+
+
+def hold(folder: Path) -> None:
+    """Lock a folder until the command ends or is killed. It is there.
+
+    Of the processes of one command the first holds it. File systems without locks are left as they
+    are.
+
+    Raises:
+        ValueError: another command holds it, also two seconds later.
+    """
+    folder = folder.resolve()
+    if folder in _held or any(os.environ.get(name, "0") != "0" for name in ("RANK", "LOCAL_RANK")):
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() < until:
+                time.sleep(0.05)
+                continue
+            owner = _owner(descriptor)
+            os.close(descriptor)
+            raise ValueError(
+                f"{folder} is being written by {owner}; wait for its end, or set hydra.run.dir=DIR"
+            ) from None
+        except OSError:  # there are no locks
+            os.close(descriptor)
+            return
+        _held[folder] = descriptor
+        return
+
+
+def _owner(descriptor: int) -> str:
+    """Name the process that holds a folder."""
+    place = os.fstat(descriptor)
+    inode = f"{os.major(place.st_dev):02x}:{os.minor(place.st_dev):02x}:{place.st_ino}"
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/locks").read_text("ascii").splitlines():
+            words = line.split()
+            if words[1:2] == ["FLOCK"] and inode in words:
+                return f"process {words[4]}"
+    return "another command"

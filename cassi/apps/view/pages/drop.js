@@ -1,0 +1,63 @@
+// A field for files, dropped or chosen. Each is sent by itself: a message of the page would have to
+// hold it whole, in base64.
+
+function send(address, file, progress) {
+  return new Promise((resolve, reject) => {
+    const request = new XMLHttpRequest();
+    request.open("PUT", `${address}?name=${encodeURIComponent(file.name)}`);
+    request.upload.onprogress = (event) => progress(event.loaded);
+    request.onerror = () => reject(new Error("the connection was lost; drop it again"));
+    request.onload = () => {
+      if (request.status === 204) resolve();
+      else reject(new Error(request.responseText || `the server answered ${request.status}`));
+    };
+    request.send(file);
+  });
+}
+
+export function render({ model }) {
+  const field = document.createElement("label");
+  const input = document.createElement("input");
+  const bar = document.createElement("progress");
+  field.className = "zone";
+  field.append(model.label, input, bar);
+  Object.assign(input, { type: "file", accept: model.accept, multiple: model.multiple });
+  bar.hidden = true;
+  bar.setAttribute("aria-label", "Upload");
+  let drop = 0;
+
+  async function take(files) {
+    const mine = ++drop;
+    const total = files.reduce((sum, file) => sum + file.size, 0);
+    let before = 0;
+    if (total > model.most) {
+      const most = Math.floor(model.most / 2 ** 20);
+      const error = `expected at most ${most} MiB; put larger files into the folder, and choose them there`;
+      model.send_msg({ error });
+      return;
+    }
+    Object.assign(bar, { hidden: false, max: Math.max(total, 1), value: 0 });
+    try {
+      for (const file of files) {
+        const show = (loaded) => { if (mine === drop) bar.value = before + loaded; };
+        await send(`${model.address}/${mine}`, file, show);
+        before += file.size;
+      }
+      if (mine === drop) model.send_msg({ drop: String(mine) });
+    } catch (error) {
+      if (mine === drop) model.send_msg({ error: error.message });
+    } finally {
+      if (mine === drop) bar.hidden = true;
+      input.value = "";  // so that the same file can be chosen again
+    }
+  }
+
+  input.addEventListener("change", () => { if (input.files.length) take([...input.files]); });
+  field.addEventListener("dragover", (event) => event.preventDefault());
+  field.addEventListener("drop", (event) => {
+    event.preventDefault();
+    const files = [...event.dataTransfer.files];
+    if (files.length) take(model.multiple ? files : files.slice(0, 1));
+  });
+  return field;
+}

@@ -1,0 +1,168 @@
+"""One array of a file, found and brought into order; needs numpy and the libraries of formats."""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cassi.data.formats import (
+    Reader,
+    Source,
+    as_numbers,
+    blaming,
+    check_memory,
+    envi,
+    hdf5,
+    hyperspy,
+    mat,
+    netcdf,
+    numpy,
+    planes,
+    png,
+    tiff,
+    zarr,
+)
+from cassi.data.formats.selection import ROLES, find_axes, find_key, find_wavelengths, spare_axis
+
+READERS: dict[str, Reader] = {
+    **dict.fromkeys((".tif", ".tiff"), tiff.read_tiff),
+    **dict.fromkeys((".hdr", *filter(None, envi.DATA_SUFFIXES)), envi.read_envi),
+    ".mat": mat.read_mat,
+    ".npz": numpy.read_npz,
+    ".npy": numpy.read_npy,
+    **dict.fromkeys((".h5", ".hdf5"), hdf5.read_hdf5),
+    ".nc": netcdf.read_netcdf,
+    ".zarr": zarr.read_zarr,
+    ".hspy": hyperspy.read_hyperspy,
+    ".png": png.read_png,
+}
+FOLDERS = (".zarr",)
+"""Formats that are folders."""
+_CONVERTERS = (8, 10, 12, 14)
+"""Bits of the sensors whose frames lie in files of 16."""
+_MOST_WAVELENGTHS = 1 << 16
+
+
+def read_array(
+    path: Path,
+    role: str,
+    key: str | None = None,
+    axes: str | None = None,
+    bands: int | None = None,
+    counts: bool = False,
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Read one array of a file or folder.
+
+    Args:
+        path: it is there, and has a suffix of `READERS` or is a folder of images.
+        role: of `ROLES`.
+        key: name of the array; None finds it.
+        axes: order of its axes; None finds it.
+        bands: number of bands expected, a hint for the order of the axes.
+        counts: take integers as they are.
+
+    Returns:
+        The array, its axes in the order of "KCHW"; and what it is, in values of JSON: `key`,
+        `axes` and `shape` in the file, `wavelengths` (values and unit, or None), `remarks`,
+        `counts` and `full_scale` as in `cassi.data.io.Loaded`.
+
+    Raises:
+        ValueError: as `cassi.data.io.load_cube`.
+    """
+    meant = ROLES[role]
+    suffix = path.suffix.lower()
+    pages = path.is_dir() and suffix not in FOLDERS
+    what = f"cannot read {path} as {'images' if pages else suffix}"
+    with ExitStack() as stack:
+        with blaming(what):
+            source = stack.enter_context((planes.read_planes if pages else READERS[suffix])(path))
+        with blaming(str(path)):
+            key = find_key(meant, source.shapes, source.others, key)
+            shape = tuple(map(int, source.shapes[key]))
+            if 0 in shape:
+                raise ValueError(f"the array {key!r} of shape {shape} is empty")
+            spare = spare_axis(meant, shape)
+            shape = shape if spare is None else shape[:spare] + shape[spare + 1 :]
+            stated = source.axes.get(key, "") if spare is None else ""
+            order = find_axes(meant, shape, axes, stated, bands)
+            check_memory(2 * 4 * math.prod(shape))  # as it is in the file, and as float32
+        with blaming(what):
+            array = source.read(key)
+            listed = _listed_wavelengths(source, shape[order.index("C")]) if "C" in order else None
+        with blaming(str(path)):
+            unscaled = array.dtype.kind in "iu" and source.scale is None
+            array, remark, full = scale_integers(array.reshape(shape), source, role, counts)
+    target = "".join(letter for letter in "KCHW" if letter in order)
+    about = {
+        "key": key,
+        "axes": order,
+        "shape": shape,
+        "wavelengths": listed,
+        "remarks": [remark] if remark else [],
+        "counts": unscaled,
+        "full_scale": full,
+    }
+    return array.transpose([order.index(letter) for letter in target]), about
+
+
+def _listed_wavelengths(source: Source, bands: int) -> tuple[list[float], str] | None:
+    name, unit = find_wavelengths(source.shapes, bands)
+    stated = (source.read(name), unit) if name else source.wavelengths
+    if stated is None:
+        return None
+    return as_numbers(stated[0])[: _MOST_WAVELENGTHS + 1].tolist(), str(stated[1])[:64]
+
+
+def scale_integers(
+    array: np.ndarray, source: Source, role_name: str, counts: bool = False
+) -> tuple[np.ndarray, str, float | None]:
+    """Bring integer grey levels of a file to [0, 1]; a mask of zeros and ones is never scaled.
+
+    Args:
+        array: of the file.
+        source: the file.
+        role_name: of `ROLES`.
+        counts: Take integers as they are, whatever the file says of them.
+
+    Returns:
+        The array; a remark on what was done to integers ("" if there were none); what the largest
+        integer that there can be has become (None where that is unknown).
+
+    Raises:
+        ValueError: Complex or not numeric, or a full scale that is not positive.
+    """
+    kind, dtype = array.dtype.kind, array.dtype
+    if kind == "c":
+        raise ValueError(f"complex numbers ({dtype}); save their real part or their magnitude")
+    if kind not in "biuf":
+        raise ValueError(f"expected numbers, the array is of type {dtype}")
+    if counts and kind in "iu":
+        return array, f"{dtype} taken as counts", float(np.iinfo(dtype).max)
+    if source.scale is not None and not counts:
+        divisor, reason = source.scale
+        if not (np.isfinite(divisor) and divisor > 0):
+            raise ValueError(f"expected a positive {reason}, got {divisor}")
+        remark = f"{dtype} divided by {reason} {divisor:g}"
+        return array / np.float32(divisor), remark, 1.0 if reason == "full_scale" else None
+    if kind not in "iu":
+        return array, "", None
+    top = np.iinfo(dtype).max
+    if not source.image or (role_name == "mask" and array.max() <= 1 and array.min() >= 0):
+        return array, f"{dtype} taken as it is", float(top)
+    remark = f"{dtype} divided by {top}"
+    largest = int(array.max())
+    fewer = next((bits for bits in _CONVERTERS if largest < 1 << bits), None)
+    if role_name == "measurement" and top == 65535 and fewer is not None:
+        remark += f", none above {largest}: of a camera of {fewer} bits? then set bits={fewer}"
+    return array / np.float32(top), remark, 1.0
+
+
+def to_float32(array: np.ndarray) -> np.ndarray:
+    """A contiguous float32 copy."""
+    # Values beyond float32 become infinite and are refused by check_finite.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.array(array, dtype=np.float32, order="C")

@@ -1,0 +1,126 @@
+"""A 3×3 convolution of images with what comes after it, as a function of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from cassi.ops import _reference_convolve
+from cassi.ops._checks import check_floating, check_same_device, shape_of
+from cassi.ops._library import call, define, kernels
+from cassi.ops._recording import is_recorded, is_tracked, is_transformed
+
+MOST_CHANNELS = 128
+"""Above, the transformed weights leave a core's cache, and torch's convolution is faster."""
+FEWEST_PIXELS = 1024
+"""Of all images together; below, transforming the weights takes longer than the convolution."""
+
+
+def convolve3x3(
+    image: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    rectify: bool = False,
+) -> Tensor:
+    """Convolve images with a 3×3 kernel, zeros around them, and add what there is to add.
+
+        y = W ∗ x + b + r,   or with `rectify`   max(y, 0)
+
+    The kernel of the CPU takes a quarter of the products (Winograd's algorithm F(4×4, 3×3)), and
+    rounds to about 1e-5 of the largest value in float32. A number that is not finite spreads over
+    the 4×4 pixels of a tile. Torch's convolution runs where a gradient is recorded, under autocast,
+    on other devices, and for sizes where it is faster. Results have the same bits for every number
+    of threads.
+
+    Args:
+        image: x, `(B, C, H, W)`; with C innermost in memory it is read in place.
+        weight: W, `(O, C, 3, 3)`.
+        bias: b, `(O,)`.
+        residual: r, `(B, O, H, W)`.
+        rectify: whether negative results become 0.
+
+    Returns:
+        `(B, O, H, W)`, in the dtype of the image.
+
+    Raises:
+        TypeError: the image or the weight is not a floating tensor.
+        ValueError: shapes or devices do not fit each other.
+
+    Source: Lavin, Gray, "Fast algorithms for convolutional neural networks", CVPR 2016.
+
+    >>> convolve3x3(torch.ones(1, 1, 2, 3), torch.ones(1, 1, 3, 3))
+    tensor([[[[4., 6., 4.],
+              [4., 6., 4.]]]])
+    """
+    check_floating("image", image)
+    check_floating("weight", weight)
+    if image.ndim != 4:
+        raise ValueError(f"image: expected (B, C, H, W), got shape {shape_of(image)}")
+    if weight.ndim != 4 or tuple(weight.shape[1:]) != (image.shape[1], 3, 3):
+        raise ValueError(
+            f"weight: expected (O, {image.shape[1]}, 3, 3), got shape {shape_of(weight)}"
+        )
+    check_same_device(image=image, weight=weight)
+    if bias is not None and tuple(bias.shape) != (weight.shape[0],):
+        raise ValueError(f"bias: expected ({weight.shape[0]},), got shape {shape_of(bias)}")
+    result = image.shape[0], weight.shape[0], *image.shape[2:]
+    if residual is not None and tuple(residual.shape) != tuple(result):
+        raise ValueError(f"residual: expected {tuple(result)}, got shape {shape_of(residual)}")
+    if not _pays(image, weight, bias, residual):
+        return _reference_convolve.plain(image, weight, bias, residual, rectify)
+    bias = weight.new_zeros(weight.shape[0]) if bias is None else bias
+    out: Tensor = call(kernels.convolve3x3, image, weight, bias, residual, rectify)
+    return out
+
+
+def _pays(image: Tensor, weight: Tensor, *others: Tensor | None) -> bool:
+    if torch.jit.is_tracing() or torch.compiler.is_compiling():
+        return False
+    return (
+        image.device.type == "cpu"
+        and image.dtype == weight.dtype == torch.float32
+        and not (is_recorded() and is_tracked(image, weight, *others))
+        and not torch.is_autocast_enabled("cpu")
+        and not is_transformed()
+        and max(weight.shape[:2]) <= MOST_CHANNELS
+        and image.shape[0] * image.shape[2] * image.shape[3] >= FEWEST_PIXELS
+    )
+
+
+def _fake(
+    image: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, rectify: bool
+) -> Tensor:
+    batch, _, height, width = image.shape
+    return image.new_empty((batch, height, width, weight.shape[0])).movedim(-1, 1)
+
+
+def _loop(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
+    rows = [
+        kernels.convolve3x3(
+            *(a if d is None else a.select(d, i) for a, d in zip(args, in_dims, strict=True))
+        )
+        for i in range(info.batch_size)
+    ]
+    return torch.stack(rows), 0
+
+
+define(
+    "convolve3x3(Tensor image, Tensor weight, Tensor bias, Tensor? residual, bool rectify)"
+    " -> Tensor",
+    _reference_convolve.convolve3x3,
+    _fake,
+    vmap=_loop,
+)
+
+
+@register_flop_formula(kernels.convolve3x3)
+def _operations(
+    image: Sequence[int], weight: Sequence[int], *_: Any, out_shape: Any = None, **__: Any
+) -> int:
+    """Count as of torch's convolution, two for each of its multiply-adds."""
+    return 2 * image[0] * image[2] * image[3] * 9 * weight[0] * weight[1]

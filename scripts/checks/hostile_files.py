@@ -1,0 +1,362 @@
+"""Read files that are made to harm, and say how each ends, how long it takes and how much memory.
+
+    python scripts/checks/hostile_files.py
+
+Each must be refused in one line, within 20 s, with less than 1 GB, and without a byte of a file
+elsewhere. The status is 1 where one is not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import struct
+import sys
+import tempfile
+import time
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import tifffile
+
+from cassi.apps.errors import describe, is_usage_error
+from cassi.apps.inputs import file_path
+from cassi.data import door, io
+
+SECONDS, MEGABYTES = 20, 1000
+SECRET = 123.5
+"""Values of the files elsewhere, which nobody may read."""
+
+
+def _secret(folder: Path, name: str) -> Path:
+    """Write a valid file outside of what is read."""
+    place = folder.parent / f"elsewhere_{folder.name}" / name
+    place.parent.mkdir(exist_ok=True)
+    return place
+
+
+def netcdf_variables(folder: Path) -> Path:
+    """Classic netCDF, 2 MB: 1,500 variables over the same bytes."""
+    size = 2_000_000
+
+    def text(value: bytes) -> bytes:
+        return struct.pack(">i", len(value)) + value.ljust(-(-len(value) // 4) * 4, b"\0")
+
+    sides = (2, 1000, 1000)
+    head = b"CDF\1" + struct.pack(">i", 0) + struct.pack(">2i", 10, len(sides))
+    head += b"".join(text(b"zyx"[i : i + 1]) + struct.pack(">i", n) for i, n in enumerate(sides))
+    head += struct.pack(">2i", 0, 0) + struct.pack(">2i", 11, 1500)
+    names = [text(f"a{number:04}".encode()) for number in range(1500)]
+    about = struct.pack(">4i", 3, 0, 1, 2) + struct.pack(">2i", 0, 0) + struct.pack(">2i", 1, size)
+    start = len(head) + sum(len(name) + len(about) + 4 for name in names)
+    variables = b"".join(name + about + struct.pack(">i", start) for name in names)
+    path = folder / "a.nc"
+    path.write_bytes(head + variables + bytes(size))
+    return path
+
+
+def npz_axes(folder: Path) -> Path:
+    """An archive of 3.3 MB whose `axes` are a text of 1.6 GB."""
+    header = {"descr": "<U400000000", "fortran_order": False, "shape": ()}
+    with zipfile.ZipFile(folder / "a.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        with archive.open("cube.npy", "w") as member:
+            np.save(member, np.ones((3, 4, 5), "f4"))
+        with archive.open("axes.npy", "w", force_zip64=True) as member:
+            np.lib.format.write_array_header_2_0(member, header)
+            for _ in range(64):
+                member.write(bytes(25_000_000))
+    return folder / "a.npz"
+
+
+def _element(kind: int, content: bytes) -> bytes:
+    return struct.pack("<II", kind, len(content)) + content.ljust(-(-len(content) // 8) * 8, b"\0")
+
+
+def mat_text(folder: Path) -> Path:
+    """MATLAB 5: `axes`, a char array of 40 million letters."""
+
+    def matrix(name: bytes, kind: int, shape: tuple[int, ...], written: int, size: int) -> bytes:
+        body = _element(6, struct.pack("<II", kind, 0))
+        body += _element(5, struct.pack(f"<{len(shape)}i", *shape)) + _element(1, name)
+        body += struct.pack("<II", written, size) + bytes(-(-size // 8) * 8)
+        packed = zlib.compress(struct.pack("<II", 14, len(body)) + body, 1)
+        return struct.pack("<II", 15, len(packed)) + packed
+
+    letters = 40_000_000
+    head = b"MATLAB 5.0 MAT-file".ljust(124) + b"\0\1IM"
+    content = matrix(b"cube", 6, (40, 50, 3), 9, 8 * 6000)
+    content += matrix(b"axes", 4, (1, letters), 16, letters)
+    (folder / "a.mat").write_bytes(head + content)
+    return folder / "a.mat"
+
+
+def _zarr(folder: Path, codec: str, chunk: bytes) -> Path:
+    store = folder / "a.zarr"
+    (store / "cube" / "c" / "0" / "0").mkdir(parents=True)
+    grid = {"name": "regular", "configuration": {"chunk_shape": [3, 4, 5]}}
+    codecs = [{"name": "bytes", "configuration": {"endian": "little"}}]
+    options = {"zstd": {"level": 1, "checksum": False}, "gzip": {"level": 1}}
+    if codec:
+        codecs += [{"name": codec, "configuration": options[codec]}]
+    keys = {"name": "default", "configuration": {"separator": "/"}}
+    about = {"zarr_format": 3, "node_type": "array", "shape": [3, 4, 5], "data_type": "float32"}
+    about |= {"chunk_grid": grid, "chunk_key_encoding": keys, "fill_value": 0.0, "codecs": codecs}
+    about |= {"attributes": {}, "dimension_names": ["wavelength", "y", "x"]}
+    (store / "cube" / "zarr.json").write_text(json.dumps(about), encoding="utf-8")
+    (store / "cube" / "c" / "0" / "0" / "0").write_bytes(chunk)
+    return store
+
+
+def zarr_zstd(folder: Path) -> Path:
+    """A chunk of zstd that does not say how long its content is: 4 GB."""
+    block = struct.pack("<I", (1 << 17) << 3 | 1 << 1)[:3] + b"\0"  # one byte, 128 KiB of times
+    frame = b"\x28\xb5\x2f\xfd" + bytes([0, 7 << 3]) + block * 32_000
+    return _zarr(folder, "zstd", frame + b"\1\0\0")
+
+
+def _gzip(content: bytes) -> bytes:
+    pack = zlib.compressobj(9, zlib.DEFLATED, 31)
+    return pack.compress(content) + pack.flush()
+
+
+def zarr_gzip(folder: Path) -> Path:
+    """A chunk of gzip that is followed by further members: 3 GB."""
+    return _zarr(folder, "gzip", _gzip(bytes(240)) + _gzip(bytes(100_000_000)) * 30)
+
+
+def zarr_zlib(folder: Path) -> Path:
+    """Zarr 2: a chunk of zlib, 3 GB."""
+    store = folder / "a.zarr"
+    (store / "cube").mkdir(parents=True)
+    about = {"zarr_format": 2, "shape": [3, 4, 5], "chunks": [3, 4, 5], "dtype": "<f4"}
+    about |= {"compressor": {"id": "zlib", "level": 1}, "fill_value": 0, "order": "C"}
+    about |= {"filters": None}
+    (store / "cube" / ".zarray").write_text(json.dumps(about), encoding="utf-8")
+    pack, part = zlib.compressobj(9), bytes(50_000_000)
+    content = b"".join(pack.compress(part) for _ in range(60)) + pack.flush()
+    (store / "cube" / "0.0.0").write_bytes(content)
+    return store
+
+
+def _replace_chunk(store: Path, put: Callable[[Path], object]) -> Path:
+    chunk = store / "cube" / "c" / "0" / "0" / "0"
+    chunk.unlink()
+    put(chunk)
+    return store
+
+
+def zarr_zero(folder: Path) -> Path:
+    """A chunk that is a link to /dev/zero."""
+    return _replace_chunk(_zarr(folder, "", b""), lambda chunk: chunk.symlink_to("/dev/zero"))
+
+
+def zarr_pipe(folder: Path) -> Path:
+    """A chunk that is a pipe, which nobody writes to."""
+    return _replace_chunk(_zarr(folder, "", b""), os.mkfifo)
+
+
+def zarr_pipe_link(folder: Path) -> Path:
+    """A chunk that is a link to a pipe."""
+    pipe = _secret(folder, "pipe")
+    os.mkfifo(pipe)
+    return _replace_chunk(_zarr(folder, "gzip", b""), lambda chunk: chunk.symlink_to(pipe))
+
+
+def zarr_link(folder: Path) -> Path:
+    """A chunk that is a link to a file elsewhere."""
+    secret = _secret(folder, "chunk")
+    secret.write_bytes(np.full(60, SECRET, "<f4").tobytes())
+    return _replace_chunk(_zarr(folder, "", b""), lambda chunk: chunk.symlink_to(secret))
+
+
+def zarr_link_of_folder(folder: Path) -> Path:
+    """The folder of the chunks is a link."""
+    _zarr(folder, "", np.full(60, SECRET, "<f4").tobytes())
+    store, secret = folder / "a.zarr", _secret(folder, "c")
+    (store / "cube" / "c").rename(secret)
+    (store / "cube" / "c").symlink_to(secret)
+    return store
+
+
+def _tiff(tags: list[tuple[int, int, int, int]], behind: bytes, front: bytes = b"") -> bytes:
+    """Return a TIFF of one page; values of several numbers are offsets into what is behind."""
+    start = 8 + len(front)
+    end = start + 2 + 12 * len(tags) + 4
+    content = b"II*\0" + struct.pack("<I", start) + front + struct.pack("<H", len(tags))
+    for tag, kind, count, value in tags:
+        moved = count > 1 or tag == _STRIPS
+        content += struct.pack("<HHII", tag, kind, count, value + end * moved)
+    return content + bytes(4) + behind
+
+
+_STRIPS = 273
+
+
+def tiff_strips(folder: Path) -> Path:
+    """TIFF of 0.9 MB: 64 deflated strips over the same bytes, 32 MB each."""
+    rows, width = 1000, 32_000
+    noise = np.random.default_rng(0).integers(0, 256, 870_000, np.uint8).tobytes()
+    blob = zlib.compress(noise.ljust(rows * width, b"\0"), 1)
+    tags = [
+        *((256, 4, 1, width), (257, 4, 1, 64 * rows), (258, 3, 1, 8), (259, 3, 1, 8)),
+        *((262, 3, 1, 1), (_STRIPS, 4, 64, 0), (277, 3, 1, 1), (278, 4, 1, rows)),
+        (279, 4, 64, 256),
+    ]
+    blank = _tiff(tags, b"")
+    strips = struct.pack("<64I", *[len(blank) + 512] * 64)
+    (folder / "a.tif").write_bytes(
+        _tiff(tags, strips + struct.pack("<64I", *[len(blob)] * 64) + blob)
+    )
+    return folder / "a.tif"
+
+
+def tiff_ndtiff(folder: Path) -> Path:
+    """An index beside a TIFF, of NDTiff, that names a file elsewhere."""
+    tags = [
+        *((256, 4, 1, 9), (257, 4, 1, 8), (258, 3, 1, 32), (259, 3, 1, 1), (262, 3, 1, 1)),
+        *((_STRIPS, 4, 1, 0), (277, 3, 1, 1), (278, 4, 1, 8), (279, 4, 1, 4 * 72), (339, 3, 1, 3)),
+        (51123, 2, 1, ord("0")),
+    ]
+    summary = b"{}"
+    front = struct.pack("<5I", 483729, 3, 0, 2355492, len(summary)) + summary
+    secret = _secret(folder, "other.tif")
+    secret.write_bytes(_tiff(tags, np.full((8, 9), SECRET, "<f4").tobytes()))
+    path = folder / "a_NDTiffStack.tif"
+    path.write_bytes(_tiff(tags, np.zeros((8, 9), "<f4").tobytes(), front))
+    axes, name = b'{"z": 0}', f"../{secret.parent.name}/other.tif".encode()
+    entry = struct.pack("<I", len(axes)) + axes + struct.pack("<I", len(name)) + name
+    entry += struct.pack("<IiiiiIii", 8, 9, 8, 1, 0, 0, 0, 0)
+    (folder / "NDTiff.index").write_bytes(entry)
+    return path
+
+
+def hdf5_filter(folder: Path) -> Path:
+    """HDF5's scale-offset filter, which reads behind what is stored."""
+    with h5py.File(folder / "a.h5", "w") as file:
+        item = file.create_dataset("cube", (3, 40, 50), "i4", chunks=(3, 40, 50), scaleoffset=4)
+        item.id.write_direct_chunk((0, 0, 0), b"\x20\0\0\0\x08" + bytes(30))
+    return folder / "a.h5"
+
+
+def _hspy(folder: Path, put: Callable[[h5py.File, Path], object]) -> Path:
+    secret = _secret(folder, "other.h5")
+    with h5py.File(secret, "w") as file:
+        file["data"] = np.full((4, 5, 3), SECRET, "f4")
+    with h5py.File(folder / "a.hspy", "w") as file:
+        put(file, secret)
+    return folder / "a.hspy"
+
+
+def hspy_external(folder: Path) -> Path:
+    """A signal that is an external link to a file elsewhere."""
+
+    def put(file: h5py.File, secret: Path) -> None:
+        file.create_group("Experiments/cube")["data"] = h5py.ExternalLink(str(secret), "/data")
+
+    return _hspy(folder, put)
+
+
+def hspy_soft(folder: Path) -> Path:
+    """A signal that is a soft link through an external one."""
+
+    def put(file: h5py.File, secret: Path) -> None:
+        file["outside"] = h5py.ExternalLink(str(secret), "/")
+        file.create_group("Experiments/cube")["data"] = h5py.SoftLink("/outside/data")
+
+    return _hspy(folder, put)
+
+
+def hdf5_storage(folder: Path) -> Path:
+    """A data set whose bytes lie in a file elsewhere."""
+    secret = _secret(folder, "raw")
+    secret.write_bytes(np.full(60, SECRET, "<f4").tobytes())
+    with h5py.File(folder / "a.h5", "w") as file:
+        file.create_dataset("cube", (3, 4, 5), "<f4", external=[(str(secret), 0, 240)])
+    return folder / "a.h5"
+
+
+def envi_link(folder: Path) -> Path:
+    """The raw file of an ENVI image is a link."""
+    io.write_cube(folder / "a.hdr", np.full((3, 4, 5), SECRET, "f4"))
+    secret = _secret(folder, "raw")
+    (folder / "a.img").rename(secret)
+    (folder / "a.img").symlink_to(secret)
+    return folder / "a.hdr"
+
+
+def pages_link(folder: Path) -> Path:
+    """One of the images of a folder is a link."""
+    for number in range(3):
+        tifffile.imwrite(folder / f"a_{number}.tif", np.zeros((4, 5), "f4"))
+    secret = _secret(folder, "page.tif")
+    tifffile.imwrite(secret, np.full((4, 5), SECRET, "f4"))
+    (folder / "a_1.tif").unlink()
+    (folder / "a_1.tif").symlink_to(secret)
+    return folder
+
+
+def bundled_path(folder: Path) -> str:
+    """A file elsewhere under the prefix of the package's own."""
+    secret = _secret(folder, "mask.npy")
+    np.save(secret, np.full((4, 5), SECRET, "f4"))
+    return f"bundled:{secret}"
+
+
+MAKERS: tuple[Callable[[Path], Path | str], ...] = (
+    *(netcdf_variables, npz_axes, mat_text, zarr_zstd, zarr_gzip, zarr_zlib, zarr_zero, zarr_pipe),
+    *(zarr_pipe_link, zarr_link, zarr_link_of_folder, tiff_strips, tiff_ndtiff, hdf5_filter),
+    *(hspy_external, hspy_soft, hdf5_storage, envi_link, pages_link, bundled_path),
+)
+HARMLESS = ("npz_axes", "mat_text", "tiff_ndtiff")
+"""Those that are read without the part that would harm."""
+
+
+def fault(make: Callable[[Path], Path | str], root: Path) -> tuple[str, float, str]:
+    """Make a file and read it.
+
+    Returns:
+        What is wrong with how it ended ("" if nothing is), the seconds it took, and its message.
+    """
+    folder = root / make.__name__
+    folder.mkdir()
+    path = make(folder)
+    start, wrong, message = time.monotonic(), "", "read"
+    try:
+        load = io.load_mask if make in (bundled_path, tiff_ndtiff) else io.load_cube
+        loaded = load(file_path(path) if isinstance(path, str) else path)
+    except Exception as error:
+        message = describe(error)
+        if not is_usage_error(error):
+            wrong = f"no error of the user's: {type(error).__name__}"
+        elif len(message.splitlines()) != 1:
+            wrong = "its message is not one line"
+    else:
+        if (loaded.data == SECRET).any():
+            wrong = "it gives what lies elsewhere"
+        elif make.__name__ not in HARMLESS:
+            wrong = "it is accepted"
+    seconds = time.monotonic() - start
+    return wrong or ("it takes too long" if seconds > SECONDS else ""), seconds, message
+
+
+def main() -> int:
+    """Read them all."""
+    faults = []
+    with tempfile.TemporaryDirectory(prefix="cassi-hostile-") as root:
+        for make in MAKERS:
+            wrong, seconds, message = fault(make, Path(root))
+            faults += [make.__name__] * bool(wrong)
+            print(f"{make.__name__:20} {seconds:5.1f} s  {wrong or 'right'}: {message}", flush=True)
+    door.stop()
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6
+    print(f"largest resident memory of the process that reads: {peak:.0f} MB")
+    return int(bool(faults) or peak > MEGABYTES)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,304 @@
+"""What a user's own file registers, in all commands; and that nobody else can bring one."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+
+import cassi
+from cassi import plugins
+from cassi.apps.view import command as view
+from cassi.config import build
+from cassi.models import registry
+from cassi.models.load import read_card
+
+pytestmark = pytest.mark.usefixtures("own_plugins")
+TINY = (
+    *("data.crop=16", "data.validation.crop=16", "data.batch_size=1", "trainer.max_steps=2"),
+    *("data.steps_per_epoch=1", "trainer.enable_progress_bar=false", "trainer.accelerator=cpu"),
+)
+MINE = """
+import torch
+from subprocess import Popen
+from torch import nn
+import cassi
+
+@cassi.register_model("own_wide", width=8)
+@cassi.register_model("own_net")
+class Net(nn.Module):
+    def __init__(self, bands, width=4):
+        super().__init__()
+        self.bands = bands
+        self.layer = nn.Conv2d(bands, bands, 1)
+        self.width = width
+
+    def forward(self, y, system):
+        return self.layer(system.pinv(y))
+
+@cassi.register_loss("own_loss")
+def loss(x, truth, weight=1.0):
+    return weight * (x - truth).abs().mean()
+
+@cassi.register_loss("own_class")
+class Loss(nn.Module):
+    def __init__(self, power=1):
+        super().__init__()
+        self.power = power
+
+    def forward(self, x, truth):
+        return ((x - truth).abs() ** self.power).mean()
+
+@cassi.register_prior("own_prior")
+def prior(x, sigma, factor=1.0):
+    return factor * x
+
+@cassi.register_metric("own_metric", unit="%", digits=1)
+def metric(x, truth):
+    assert x.ndim == truth.ndim == 3
+    return 100 * (x - truth).abs().mean()
+
+@cassi.register_dataset("own_data", wavelengths=[450, 550, 650])
+def data(split, count=1):
+    seed = torch.Generator().manual_seed(len(split))
+    return {f"{split}{i}": torch.rand(3, 24, 24, generator=seed) for i in range(count)}
+"""
+EVIL = "import pathlib\npathlib.Path('ran').touch()\n"
+
+
+@pytest.fixture
+def mine(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "evil.py").write_text(EVIL)
+    return tmp_path
+
+
+def test_every_kind_in_every_command(mine, train, evaluate, reconstruct, results):
+    """Each is there by its name; the weights say what they need."""
+    told = "plugins=[mine.py]"
+    train(
+        *TINY, told, "model=own_net", "model.width=3", "loss=own_loss", "loss.weight=2",
+        "data=own_data", "data.source.count=2", "noise=shot",
+    ).ok()  # fmt: skip
+    file = mine / "run" / "model.safetensors"
+    assert safe_open(file, "pt").metadata()["plugins"] == '["mine.py"]'
+    card = read_card(file)
+    assert (card.name, card.settings["width"], card.bands) == ("own_net", 3, 3)
+    state = torch.load(mine / "run" / "checkpoints" / "last.ckpt", weights_only=True)
+    assert state["plugins"] == ["mine.py"]
+
+    out = evaluate(
+        told, "data=own_data", "hydra.run.dir=out", "figures=false", "report=false",
+        f"reconstructors=[{{model: {file}}},"
+        "{name: p, method: gap_tv, overrides: {prior: own_prior, solver.iterations: 2}}]",
+    ).ok()  # fmt: skip
+    assert "own_metric (%)" in out.out
+    rows = results("results.csv", "out")
+    assert all(float(row["own_metric"]) > 0 for row in rows)
+    assert {row["scene"] for row in rows} == {"test0", "mean"}
+
+    cassi.write_cube(mine / "truth.npz", torch.rand(1, 3, 20, 20), wavelengths=[450, 550, 650])
+    np.save(mine / "mask.npy", np.random.default_rng(0).random((20, 20)).astype(np.float32))
+    given = ("truth=truth.npz", "mask=mask.npy", "output.pictures=false", "output.report=false")
+    for options in ((f"model={file}",), ("solver=gap", "prior=own_prior", "prior.factor=0.5")):
+        reconstruct(told, *options, *given, "hydra.run.dir=rec").ok()
+        assert "own_metric" in results("metrics.json", "rec")["metrics"]["unit"]
+
+
+def test_classes_of_the_file_and_of_no_other(mine, train):
+    """`_target_` names what the file defines, not what it imports, nor a module beside it."""
+    plugins.load_plugins([str(mine / "mine.py")])
+    assert build({"_target_": "mine.Loss", "power": 2}).power == 2
+    for target in ("mine.Popen", "mine.loss", "evil.Loss", "subprocess.Popen", "mine.nn.Linear"):
+        with pytest.raises(ValueError, match=r"not allowed|not a class of its package"):
+            build({"_target_": target})
+    assert not (mine / "ran").exists()
+    told = ("plugins=[mine.py]", "model=own_wide", "loss._target_=mine.Loss", "~loss.batch")
+    train(*TINY, *told).ok()
+
+
+def test_in_the_users_own_config(mine, train):
+    (mine / "own.yaml").write_text(
+        "defaults: [train, {override model: own_net}, _self_]\nplugins: mine.py\n"
+    )
+    train(*TINY, "--config-dir", str(mine), "--config-name", "own").ok()
+
+
+@pytest.mark.parametrize("place", [".hydra", "checkpoints", "SHA256SUMS"])
+def test_not_in_the_config_of_a_run(mine, train, place):
+    folder = mine / "stranger" / place if place == ".hydra" else mine / "stranger"
+    folder.mkdir(parents=True)
+    (mine / "stranger" / place).mkdir(exist_ok=True)
+    (folder / "model.yaml").write_text("defaults: [train, _self_]\nplugins: [evil.py]\n")
+    line = train(*TINY, "--config-dir", str(folder), "--config-name=model").refusal
+    assert "lies in the folder of a run" in line
+    assert not (mine / "ran").exists()
+
+
+def test_not_in_an_experiment(mine, train, reconstruct):
+    (mine / "experiment").mkdir()
+    (mine / "experiment" / "theirs.yaml").write_text("# @package _global_\nplugins: [evil.py]\n")
+    for command, options in ((train, TINY), (reconstruct, ())):
+        line = command(*options, "--config-dir", str(mine), "experiment=theirs").refusal
+        assert "'evil.py' is not loaded, because a plugin is a program" in line
+    assert not (mine / "ran").exists()
+
+
+def test_not_in_a_config_that_another_includes(mine, train):
+    (mine / "theirs.yaml").write_text("plugins: [evil.py]\n")
+    (mine / "own.yaml").write_text("defaults: [train, _self_, theirs]\n")
+    line = train(*TINY, "--config-dir", str(mine), "--config-name", "own").refusal
+    assert "'evil.py' is not loaded" in line
+    assert not (mine / "ran").exists()
+
+
+def test_not_in_the_options_of_a_resumed_run(mine, train):
+    (mine / "run" / "checkpoints").mkdir(parents=True)
+    (mine / "run" / "checkpoints" / "options.yaml").write_text("- plugins=[evil.py]\n")
+    line = train("ckpt=last", f"hydra.run.dir={mine / 'run'}").refusal
+    assert "started with 'plugins=[evil.py]'; a plugin is a program, so give it again" in line
+    assert not (mine / "ran").exists()
+
+
+def test_not_in_the_file_of_a_camera(mine, reconstruct, train):
+    (mine / "camera.yaml").write_text("mask: bundled:mask.tif\nplugins: [evil.py]\n")
+    for command, options in ((reconstruct, ()), (train, TINY)):
+        assert "no value 'plugins'" in command(*options, "camera=camera.yaml").refusal
+    assert not (mine / "ran").exists()
+
+
+def test_not_in_the_options_of_a_reconstructor(mine, evaluate):
+    item = "{method: gap_tv, overrides: {plugins: [evil.py]}}"
+    assert "is not loaded" in evaluate(f"reconstructors=[{item}]").refusal
+    assert not (mine / "ran").exists()
+
+
+def test_not_in_the_page_of_the_view(mine, tmp_path):
+    from cassi.apps.view.allowed_paths import AllowedPaths
+    from cassi.apps.view.session import Session
+
+    session = Session(AllowedPaths([mine]), tmp_path)
+    session.use_example()
+    session.say_more(f"plugins=[{mine / 'evil.py'}]")
+    with pytest.raises(ValueError, match="is not loaded"):
+        session.settings()
+    assert not Path("ran").exists()
+
+
+def test_the_view_takes_it_as_a_word(mine, monkeypatch):
+    monkeypatch.chdir(mine)
+    monkeypatch.setattr(view, "serve", lambda given: None)
+    view.main(["plugins=[mine.py]", str(mine)])
+    assert "own_net" in cassi.list_models()
+    assert view.parse(["a"]).folders == [Path("a")]
+
+
+def test_a_resumed_training_names_it_again(mine, train, start, monkeypatch):
+    told = ("plugins=[mine.py]", "model=own_net")
+    train(*TINY, *told).ok()
+    resumed = ("ckpt=last", f"hydra.run.dir={mine / 'run'}")
+    assert "give it again" in train(*resumed).refusal
+    assert "going on after step 2" in train(*resumed, told[0], "trainer.max_steps=3").ok().out
+    # Under another's options the checkpoint itself says what it needs.
+    monkeypatch.setattr(plugins, "_LOADED", {})
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+    registry._ENTRIES.pop("own_net")
+    line = train(*TINY, f"ckpt={mine / 'run' / 'checkpoints' / 'last.ckpt'}", "hydra.run.dir=new")
+    assert "this training needs plugins=[mine.py]" in line.refusal
+
+
+def test_weights_name_what_they_need(mine, train, reconstruct, monkeypatch):
+    train(*TINY, "plugins=[mine.py]", "model=own_net").ok()
+    monkeypatch.setattr(plugins, "_LOADED", {})
+    registry._ENTRIES.pop("own_net")
+    line = reconstruct(f"model={mine / 'run' / 'model.safetensors'}").refusal
+    assert line.endswith("these weights need plugins=[mine.py]")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["plugins=[none.py]"], "no file"),
+        (["plugins=[mine.txt]"], "no file|is its folder in PYTHONPATH"),
+        (["plugins=[my-net.py]"], "a Python name"),
+        (["plugins=[numpy.py]"], "is that of another module"),
+        (["plugins=[broken.py]"], r"broken.py \(line 2\): ZeroDivisionError"),
+        (["plugins=[no_such_module]"], "is its folder in PYTHONPATH"),
+        (["plugins=[a b]"], "expected FILE.py or the name of a module"),
+        (["plugins={a: b}"], "expected plugins"),
+        (["plugins=[clash.py]"], "the name 'rmse' is taken by loss=rmse"),
+        (["plugins=[column.py]"], "'psnr' is taken by a column"),
+        (["plugins=[mine.py]", "+model._target_=mine.Net"], "register_model"),
+        (["plugins=[mine.py]", "model=own_net", "model.wide=3"], "did you mean model.width"),
+        (["plugins=[mine.py]", "loss=own_los"], "did you mean own_loss"),
+        (["plugins=[mine.py]", "data=own_data", "data.wavelengths=[500,600]"], r"\(2, H, W\)"),
+        (["loss._target_=cassi.plugins.make", "+loss.kind=loss", "+loss.name=x"], "no loss named"),
+    ],
+)
+def test_what_does_not_fit(mine, train, options, said):
+    (mine / "my-net.py").touch()
+    (mine / "numpy.py").touch()
+    (mine / "broken.py").write_text("x = 0\n1 / x\n")
+    loss = "import cassi\n@cassi.register_loss('rmse')\ndef f(x, t): ...\n"
+    (mine / "clash.py").write_text(loss)
+    (mine / "column.py").write_text("import cassi\ncassi.register_metric('psnr')\n")
+    assert re.search(said, train(*TINY, *options).refusal)
+
+
+def test_a_file_is_not_loaded_under_the_name_of_a_loaded_module(mine, tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "mine.py").write_text(EVIL)
+    plugins.load_plugins([str(mine / "mine.py")])
+    with pytest.raises(ValueError, match="is that of another module"):
+        plugins.load_plugins([str(tmp_path / "there" / "mine.py")])
+
+
+def test_a_cell_may_run_again():
+    for _ in range(2):
+
+        @cassi.register_metric("again")
+        def again(x, truth):
+            return 0.0
+
+    cube = torch.rand(3, 16, 16)
+    assert cassi.metrics.evaluate(cube, cube, "unit")["again"] == 0
+    scores = cassi.metrics.MetricSet("unit")
+    scores.update(cube, cube)
+    assert scores.compute()["again"] == 0
+    with pytest.raises(ValueError, match="is taken by"):
+        cassi.register_metric("again")(lambda x, truth: 1.0)
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "reconstruct"])
+def test_what_help_lists_can_be_chosen(commands, command):
+    """Every group that is listed takes its options, or leaves one out."""
+    out = commands(command)("--help").ok().out
+    listed = out.partition("==")[2].partition("== Values")[0].splitlines()[1:]
+    groups = {line.partition(": ")[0]: line.partition(": ")[2].split(", ") for line in listed}
+    groups.pop("", None)
+    assert "noise" in groups
+    from cassi.apps.reconstructors import compose_settings, config_search
+    from cassi.apps.settings import Evaluate, Reconstruct, Train
+
+    kind = {"train": Train, "evaluate": Evaluate, "reconstruct": Reconstruct}[command]
+    more = ["folder=here"] if command == "train" else []
+    from hydra import compose
+
+    with config_search():
+        for group, options in groups.items():
+            for option in (options[0], options[-1]):
+                compose(command, overrides=[f"{group}={option}"])
+        if command == "train":
+            found = compose_settings(["noise=shot", *more], kind=kind)
+            assert found.data.simulator["noise"]["bits"] == 11
+            assert {"bundled", "folder"} <= set(groups["data"])
+            assert not {"kaist", "_simulated"} & set(groups["data"])
+
+
+def test_a_network_is_no_method(evaluate):
+    line = evaluate("reconstructors=[{method: lrdun_3stg}]").refusal
+    assert "is a network: write {model: lrdun_3stg" in line
+    line = evaluate("reconstructors=[{model: gap_tv}]").refusal
+    assert "is a method: write {method: gap_tv}" in line

@@ -1,0 +1,110 @@
+"""The process that reads files: started once, started again after its end, and limited."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tifffile
+import torch
+
+from cassi.data import door, io
+from cassi.data.formats.stacks import open_stack
+from cassi.data.scenes import find_scenes
+
+
+@pytest.fixture
+def cube_file(tmp_path):
+    cube = torch.rand(3, 20, 30, generator=torch.Generator().manual_seed(0))
+    io.write_cube(tmp_path / "a.tif", cube, (500, 510, 520))
+    return tmp_path / "a.tif", cube
+
+
+def pid():
+    return door._process.running.pid
+
+
+def test_one_process_serves_all_files_of_all_threads(cube_file):
+    path, cube = cube_file
+    io.read_cube(path)
+    first, found = pid(), []
+    threads = [threading.Thread(target=lambda: found.append(io.read_cube(path))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert pid() == first
+    assert len(found) == 8
+    assert all(torch.equal(each[0], cube) for each in found)
+
+
+def test_a_process_that_was_killed_is_started_again(cube_file):
+    path, cube = cube_file
+    io.read_cube(path)
+    os.kill(pid(), signal.SIGKILL)
+    time.sleep(0.1)
+    assert torch.equal(io.read_cube(path)[0], cube)
+
+
+def test_a_copy_of_the_process_has_a_reader_of_its_own(cube_file):
+    path, cube = cube_file
+    io.read_cube(path)
+    mine, child = pid(), os.fork()
+    if child == 0:
+        try:
+            right = torch.equal(io.read_cube(path)[0], cube) and pid() != mine
+            door.stop()
+            os._exit(0 if right else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert torch.equal(io.read_cube(path)[0], cube)
+    assert pid() == mine
+
+
+def test_the_limit_is_the_users(tmp_path, monkeypatch):
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, cube=np.zeros((3, 2000, 2000), "f4"))
+    monkeypatch.setenv(door.LIMIT, "30")
+    with pytest.raises(ValueError, match=r"a\.npz: reading it takes more than 30 MB; .*=60"):
+        io.read_cube(path)
+    monkeypatch.setenv(door.LIMIT, "400")
+    assert io.read_cube(path).shape == (1, 3, 2000, 2000)
+    monkeypatch.setenv(door.LIMIT, "many")
+    with pytest.raises(ValueError, match=r"CASSI_READ_MB: expected a whole number of MB"):
+        io.read_cube(path)
+
+
+def test_errors_are_those_of_the_file(tmp_path):
+    (tmp_path / "a.tif").write_bytes(b"II*\0 and no more")
+    with pytest.raises(ValueError, match=r"cannot read .*a\.tif as \.tif: "):
+        io.read_cube(tmp_path / "a.tif")
+    with pytest.raises(ValueError, match=r"cannot read .*a\.tif as \.tif: "):
+        open_stack(tmp_path / "a.tif")
+
+
+def test_a_file_named_from_another_folder(cube_file, monkeypatch):
+    path, cube = cube_file
+    io.read_cube(path)
+    monkeypatch.chdir(path.parent)
+    assert torch.equal(io.read_cube("a.tif")[0], cube)
+
+
+def test_what_was_named_may_be_a_link_and_what_is_in_it_not(cube_file, tmp_path):
+    path, cube = cube_file
+    folder = tmp_path / "folder"
+    (folder / "inner").mkdir(parents=True)
+    tifffile.imwrite(folder / "b.tif", np.ones((4, 5), "f4"))
+    (folder / "c.tif").symlink_to(path)
+    (folder / "inner" / "more").symlink_to(tmp_path)
+    assert torch.equal(io.read_cube(folder / "c.tif")[0], cube)
+    (tmp_path / "named").symlink_to(folder)
+    assert [found.name for found in find_scenes(tmp_path / "named")] == ["b.tif"]
+
+
+def test_the_process_imports_no_torch(cube_file):
+    io.read_cube(cube_file[0])
+    assert "libtorch" not in Path(f"/proc/{pid()}/maps").read_text(encoding="utf-8")

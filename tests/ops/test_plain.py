@@ -1,0 +1,38 @@
+"""The operators that exported graphs are made of, against the kernels."""
+
+import pytest
+import torch
+from shared import rand
+
+from cassi.ops._library import kernels
+from cassi.ops._plain import PLAIN
+
+B, C, H, W = 2, 3, 4, 5
+
+
+@pytest.mark.parametrize("step", [2, 0, -1, 7])
+@pytest.mark.parametrize(("samples", "bands"), [(1, 1), (B, C)])
+def test_plain_equals_the_kernels(step, samples, bands):
+    wide = W + (C - 1) * abs(step)
+    x, y, m = rand(B, C, H, W), rand(B, 1, H, wide, seed=1), rand(samples, 1, bands, H, W, seed=2)
+    gram, rho = kernels.gram(m, C, step), rand(B, 1, 1, 1, seed=3)
+    rho[0] = 0
+    arguments = {
+        "forward": (x, m, step),
+        "adjoint": (y, m, C, step),
+        "add_adjoint": (x, y, m, step),
+        "gram": (m, C, step),
+        "gram_solve": (y, gram, rho),
+        "data_step": (x, y, m, gram, rho, step),
+        "ratio_inverse": (y, m, C, step),
+    }
+    assert set(arguments) == {op._opname for op in PLAIN}
+    for op, plain in PLAIN.items():
+        given = arguments[op._opname]
+        torch.testing.assert_close(plain(*given), op(*given), rtol=1e-13, atol=1e-13)
+
+
+def test_several_shots_do_not_export():
+    gram = torch.ones(1, 2, 2, H, W)
+    with pytest.raises(ValueError, match="expected one shot to export, got 2"):
+        PLAIN[kernels.gram_solve.default](rand(B, 2, H, W), gram, torch.ones(1, 1, 1, 1))
