@@ -76,6 +76,7 @@ def run_command(
 
     # Hydra otherwise prints its own account of an error, over many lines, and exits with status 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
+    _open_closed()
     write_whole_lines()
     decorate = hydra.main(
         version_base="1.3",
@@ -127,7 +128,7 @@ class _Job:
         try:
             # Not before: nothing is half done while Hydra composes, which may lose an exception.
             with raise_terminated(), plain_warnings():
-                if folder.is_dir():
+                if folder.is_dir() and folders.may_hold(hydra):
                     folders.hold(folder)
                 load_plugins(self.plugins)  # a launcher's process has none yet
                 options = tuple(hydra.overrides.task)
@@ -165,6 +166,20 @@ def plain_warnings() -> Iterator[None]:
         yield
     finally:
         warnings.formatwarning = usual
+
+
+def _open_closed() -> None:
+    """Let what is printed go nowhere where the shell has closed an output, as by `>&-`.
+
+    A file that is opened next would take its number, and get what is printed.
+    """
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(opened, number)
+            if opened != number:
+                os.close(opened)
+            setattr(sys, name, open(number, "w", encoding="utf-8"))  # noqa: SIM115, PTH123
 
 
 def write_whole_lines() -> None:

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import itertools
 import os
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,25 +29,50 @@ class OneCommand(Callback):
     """Gives a command its folder before Hydra writes into it.
 
     A folder named after the time is a new one. Where another command has made that of the same
-    second, a number follows: `12-30-01_2`. A folder that the user names is locked.
+    second, a number follows: `12-30-01_2`. A folder that the user names is locked. A
+    command that only says what it would do locks none, nor does a process that follows another.
 
     Raises:
         Taken: another command is writing the folder.
     """
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
-        """Make or lock the folder of a command that is no sweep."""
-        place = config.hydra.run
-        folder = Path(place.dir)
-        if "${now:" in OmegaConf.to_container(place, resolve=False)["dir"]:  # type: ignore
-            folder = _make_new(folder)
-            with read_write(config.hydra):
-                place.dir = str(folder)
+        """Make and lock the folder of a command that is no sweep."""
+        if not may_hold(config.hydra):
+            return
+        folder = _reserve(config, config.hydra.run)
+        with contextlib.suppress(OSError):  # where none can be made, Hydra says why
+            folder.mkdir(parents=True, exist_ok=True)
         if folder.is_dir():
             try:
                 hold(folder)
             except ValueError as error:
                 raise Taken(str(error)) from None
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        """Make the folder of a sweep; those of its jobs are locked one by one."""
+        _reserve(config, config.hydra.sweep)
+
+
+def may_hold(hydra: Any) -> bool:
+    """Tell whether a command is the one that writes its folder, of Hydra's own settings.
+
+    Nothing of Hydra goes into the folder of others: of `--info`, and of processes that follow. Of
+    the tasks that srun starts for a training the first one writes.
+    """
+    follows = hydra.job.name == "cassi-train" and os.environ.get("SLURM_PROCID", "0") != "0"
+    return hydra.output_subdir is not None and not follows
+
+
+def _reserve(config: DictConfig, place: DictConfig) -> Path:
+    """Return the folder of a run or a sweep; a new one where its name is the time."""
+    folder = Path(place.dir)
+    raw: Any = OmegaConf.to_container(place, resolve=False)
+    if "${now:" in raw["dir"]:
+        folder = _make_new(folder)
+        with read_write(config.hydra):
+            place.dir = str(folder)
+    return folder
 
 
 def _make_new(folder: Path) -> Path:
@@ -65,15 +91,23 @@ def release_at_end() -> Iterator[None]:
     try:
         yield
     finally:
-        while _held:
-            os.close(_held.popitem()[1])
+        _let_go()
+
+
+def _let_go() -> None:
+    """Close what is locked. Where a forked process does so, its parent still holds the lock."""
+    while _held:
+        os.close(_held.popitem()[1])
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def hold(folder: Path) -> None:
     """Lock a folder until the command ends or is killed. It is there.
 
     Of the processes of one command the first holds it. File systems without locks are left as they
-    are.
+    are, and between machines that share a folder there is none.
 
     Raises:
         ValueError: another command holds it, also two seconds later.
@@ -103,12 +137,22 @@ def hold(folder: Path) -> None:
 
 
 def _owner(descriptor: int) -> str:
-    """Name the process that holds a folder."""
+    """Name the process that holds a folder, its machine, and when it started."""
     place = os.fstat(descriptor)
     inode = f"{os.major(place.st_dev):02x}:{os.minor(place.st_dev):02x}:{place.st_ino}"
     with contextlib.suppress(OSError):
         for line in Path("/proc/locks").read_text("ascii").splitlines():
             words = line.split()
             if words[1:2] == ["FLOCK"] and inode in words:
-                return f"process {words[4]}"
+                return f"process {words[4]} on {socket.gethostname()}{_since(words[4])}"
     return "another command"
+
+
+def _since(process: str) -> str:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        # After the name, which may hold anything, the 20th word is the start in ticks.
+        ticks = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+        up = float(Path("/proc/uptime").read_text().split()[0])
+        began = time.time() - up + int(ticks) / os.sysconf("SC_CLK_TCK")
+        return time.strftime(" since %Y-%m-%d %H:%M:%S", time.localtime(began))
+    return ""

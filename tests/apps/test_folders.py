@@ -3,8 +3,16 @@
 import fcntl
 import json
 import os
+import re
+import socket
+import subprocess
+import sys
+import time
 
 import pytest
+import yaml
+from hydra.core.utils import setup_globals
+from omegaconf import OmegaConf
 
 from cassi.apps import folders
 
@@ -47,10 +55,13 @@ def test_a_folder_that_is_being_written_is_refused(start, tmp_path):
     process = start(*command, f"hydra.run.dir={folder}")
     _, said = process.communicate(timeout=100)
     assert process.returncode == 2
-    assert said.splitlines() == [
-        f"cassi-reconstruct: error: {folder} is being written by process {os.getpid()}; wait for "
-        "its end, or set hydra.run.dir=DIR"
-    ]
+    (line,) = said.splitlines()
+    assert re.fullmatch(
+        rf"cassi-reconstruct: error: {folder} is being written by process {os.getpid()} on "
+        rf"{socket.gethostname()} since 20[-\d]+ [:\d]+; wait for its end, or set "
+        "hydra.run.dir=DIR",
+        line,
+    )
     assert [file.name for file in folder.iterdir()] == ["cube.tif"]
     os.close(descriptor)
     process = start(*command, f"hydra.run.dir={folder}")
@@ -69,3 +80,79 @@ def test_processes_of_one_command_share_a_folder(tmp_path, monkeypatch, name):
             folders.hold(tmp_path)
         monkeypatch.setenv(name, "1")
         folders.hold(tmp_path)
+
+
+def test_a_killed_command_frees_its_folder_at_once(tmp_path):
+    """Also where a process that it has forked, as loaders of data are, lives on."""
+    ready, go = os.pipe(), os.pipe()
+    command = os.fork()
+    if command == 0:
+        folders.hold(tmp_path)
+        if os.fork() == 0:
+            os.write(ready[1], b"x")
+            os.read(go[0], 1)
+            os._exit(0)
+        time.sleep(60)
+    os.read(ready[0], 1)
+    os.kill(command, 9)
+    os.waitpid(command, 0)
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.write(go[1], b"x")
+    os.close(descriptor)
+
+
+def hydra_of(job="cassi-reconstruct", subdir=".hydra"):
+    return OmegaConf.create({"job": {"name": job}, "output_subdir": subdir})
+
+
+def test_who_holds_a_folder(monkeypatch):
+    assert folders.may_hold(hydra_of())
+    assert not folders.may_hold(hydra_of(subdir=None))  # --info
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    assert folders.may_hold(hydra_of())  # each task of srun is a command of its own
+    assert not folders.may_hold(hydra_of("cassi-train"))
+
+
+def test_a_refused_command_changes_nothing(start, tmp_path):
+    """Of commands that start together into a new folder, one makes it."""
+    _frame(tmp_path)
+    arguments = (f"measurement={tmp_path}/y.npy", "mask=bundled:mask.tif", "system.bands=28")
+    command = ("reconstruct", *arguments, "solver=gap", f"hydra.run.dir={tmp_path}/new")
+    counts = [1, 2, 3]
+    running = [start(*command, f"solver.iterations={count}") for count in counts]
+    said = [process.communicate(timeout=200)[1] for process in running]
+    codes = [process.returncode for process in running]
+    assert set(codes) <= {0, 2}
+    assert 0 in codes
+    assert all(
+        "is being written by" in text for text, code in zip(said, codes, strict=True) if code
+    )
+    written = json.loads((tmp_path / "new/metrics.json").read_text())["iterations"]
+    told = yaml.safe_load((tmp_path / "new/.hydra/config.yaml").read_text())
+    assert told["solver"]["iterations"] == written
+
+
+def test_sweeps_of_one_second_have_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    setup_globals()
+    places = []
+    for _ in range(2):
+        config = OmegaConf.create({"hydra": {"sweep": {"dir": "sweeps/${now:%Y}"}}})
+        folders.OneCommand().on_multirun_start(config)
+        places.append(config.hydra.sweep.dir)
+    assert places[1] == f"{places[0]}_2"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_closed_output_is_no_error(tmp_path, closed):
+    _frame(tmp_path)
+    command = (
+        f"exec {sys.executable} -m cassi.apps.reconstruct measurement=y.npy mask=bundled:mask.tif "
+        f"system.bands=28 solver=gap solver.iterations=1 hydra.run.dir=run {closed}"
+    )
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False
+    )
+    assert done.returncode == 0
+    assert (tmp_path / "run/metrics.json").is_file()
