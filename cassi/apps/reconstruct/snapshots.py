@@ -81,7 +81,7 @@ def _list_files(role: str, value: str, other: set[str]) -> tuple[list[Path], lis
     if path.is_dir():
         found = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
     else:
-        found = [Path(entry) for entry in glob.glob(str(path), recursive=True)]  # noqa: PTH207
+        found = _match(path)
     found = sorted(Path(os.path.abspath(entry)) for entry in found)  # noqa: PTH100
     there = set(found)
     # Of the two files of an ENVI image, the header stands for both.
@@ -99,6 +99,21 @@ def _list_files(role: str, value: str, other: set[str]) -> tuple[list[Path], lis
         return files, []
     listed = ", ".join(skipped[:5]) + (", …" if len(skipped) > 5 else "")
     return files, [f"{role}: skipped {len(skipped)} that cannot be one: {listed}"]
+
+
+def _match(pattern: Path) -> list[Path]:
+    """Return what a pattern means; `**` follows no links, which could lead back to themselves."""
+    parts = pattern.parts
+    if "**" not in parts:
+        return [Path(entry) for entry in glob.glob(str(pattern))]  # noqa: PTH207
+    fixed = next(i for i, part in enumerate(parts) if glob.has_magic(part))
+    root, below = Path(*parts[:fixed]), [*parts[fixed:], *["*"] * (parts[-1] == "**")]
+    asked = {part for part in below if part.startswith(".")}
+    return [
+        path
+        for path in root.glob("/".join(below))
+        if all(not part.startswith(".") or part in asked for part in path.relative_to(root).parts)
+    ]
 
 
 def _match_truths(value: Any, files: Sequence[Path]) -> tuple[list[str | None], list[str]]:
