@@ -10,6 +10,8 @@ import re
 import time
 from pathlib import Path
 
+from cassi.control_groups import read_limits, read_text
+
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
@@ -31,7 +33,7 @@ def free_cores(root: Path = Path("/"), samples: int = 5) -> int:
         allowed = min(allowed, int(given))
     others = []
     for _ in range(samples):
-        running = re.search(r"^procs_running (\d+)", _read(root / "proc/stat"), re.MULTILINE)
+        running = re.search(r"^procs_running (\d+)", read_text(root / "proc/stat"), re.MULTILINE)
         others.append(int(running[1]) - 1 if running else 0)  # this one runs too
         time.sleep(0.002)
     return max(1, min(allowed, (os.cpu_count() or 1) - max(0, min(others))))
@@ -39,26 +41,10 @@ def free_cores(root: Path = Path("/"), samples: int = 5) -> int:
 
 def _cgroup_cores(root: Path) -> int:
     """Return the processors that the strictest control group leaves, 1 at least."""
-    least, mount = float("inf"), root / "sys/fs/cgroup"
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        _, controllers, place = (*line.split(":", 2), "", "")[:3]
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        base = mount / "cpu" if controllers else mount
-        inner = base / place.lstrip("/")
-        for folder in (inner, *inner.parents):
-            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
-            words = " ".join(_read(folder / name) for name in names).split()
-            share, period = (*words, "", "")[:2]
-            if share.isdigit() and period.isdigit() and int(period):
-                least = min(least, int(share) / int(period))
-            if folder == base:
-                break
+    least = float("inf")
+    own = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+    for words in read_limits(root, "cpu", ["cpu.max"], own):
+        share, period = (*words, "", "")[:2]
+        if share.isdigit() and period.isdigit() and int(period):
+            least = min(least, int(share) / int(period))
     return max(1, int(least)) if least < float("inf") else 1 << 16
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""

@@ -19,7 +19,7 @@ PARTS = {
     "solvers": {"plain_scenes", "precision"},
     "methods": {"solvers", "priors"},
     "models": {"solvers", "priors", "ops", "methods", "precision", "plugins"},
-    "data": {"systems", "ops", "checks"},
+    "data": {"systems", "ops", "checks", "control_groups"},
     "calibration": {"ops", "systems", "solvers", "plain_scenes"},
     "camera_search": {"calibration", "methods", "solvers", "systems"},
     "metrics": {"checks", "plugins"},
@@ -31,7 +31,8 @@ PARTS = {
     "config": {"plugins"},
     "plugins": set(),
     "checks": set(),
-    "threads": set(),
+    "threads": {"control_groups"},
+    "control_groups": set(),
 }
 CONFIG_LIBRARIES = {"hydra", "omegaconf"}
 SLOW = {

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from cassi.control_groups import read_limits
+
 # Deflate cannot expand more than 1032 times and MATLAB stores small doubles as bytes (8 times), so
 # a claim beyond this ratio is a damaged or hostile header. Small claims are never worth refusing.
 _LARGEST_EXPANSION = 1032
@@ -190,30 +192,9 @@ def machine_memory(root: Path = Path("/")) -> int:
     granted = os.environ.get("SLURM_MEM_PER_NODE", "")
     if granted.isdecimal() and int(granted) > 0:
         memory = min(memory, int(granted) << 20)
-    mount = root / "sys/fs/cgroup"
-    # A container may see its own group as the root.
-    for group in ("0::/", "0:memory:/", *_words(root / "proc/self/cgroup")):
-        _, controllers, place = (*group.split(":", 2), "", "")[:3]
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        base = mount / "memory" if controllers else mount
-        inner = base / place.lstrip("/")
-        for folder in (inner, *inner.parents):
-            for limit in _words(
-                folder / ("memory.limit_in_bytes" if controllers else "memory.max")
-            ):
-                memory = min(memory, int(limit)) if limit.isdecimal() else memory
-            if folder == base:
-                break
+    for words in read_limits(root, "memory", ["memory.max"], ["memory.limit_in_bytes"]):
+        memory = min([memory, *(int(word) for word in words if word.isdecimal())])
     return memory
-
-
-def _words(path: Path) -> list[str]:
-    """Read the words of a small file of the system; none where it cannot be read."""
-    try:
-        return path.read_text(encoding="ascii", errors="replace").split()
-    except OSError:
-        return []
 
 
 def as_text(value: Any) -> str:
