@@ -29,8 +29,8 @@ class OneCommand(Callback):
     """Gives a command its folder before Hydra writes into it.
 
     A folder named after the time is a new one. Where another command has made that of the same
-    second, a number follows: `12-30-01_2`. A folder that the user names is locked. A
-    command that only says what it would do locks none, nor does a process that follows another.
+    second, a number follows: `12-30-01_2`. A folder that the user names is locked. `--info` locks
+    none, nor does a process that follows another.
 
     Raises:
         Taken: another command is writing the folder.
@@ -57,10 +57,12 @@ class OneCommand(Callback):
 def may_hold(hydra: Any) -> bool:
     """Tell whether a command is the one that writes its folder, of Hydra's own settings.
 
-    Nothing of Hydra goes into the folder of others: of `--info`, and of processes that follow. Of
-    the tasks that srun starts for a training the first one writes.
+    Of `--info` nothing of Hydra goes into a folder. Of the processes of one command the first
+    writes: those that torchrun or Lightning starts, and the tasks that srun starts for a training.
     """
-    follows = hydra.job.name == "cassi-train" and os.environ.get("SLURM_PROCID", "0") != "0"
+    ranks = ["RANK", "LOCAL_RANK"]
+    ranks += ["SLURM_PROCID"] if hydra.job.name == "cassi-train" else []
+    follows = any(os.environ.get(name, "0") != "0" for name in ranks)
     return hydra.output_subdir is not None and not follows
 
 
@@ -106,14 +108,14 @@ os.register_at_fork(after_in_child=_let_go)
 def hold(folder: Path) -> None:
     """Lock a folder until the command ends or is killed. It is there.
 
-    Of the processes of one command the first holds it. File systems without locks are left as they
-    are, and between machines that share a folder there is none.
+    File systems without locks are left as they are, and between machines that share a folder there
+    is none.
 
     Raises:
         ValueError: another command holds it, also two seconds later.
     """
     folder = folder.resolve()
-    if folder in _held or any(os.environ.get(name, "0") != "0" for name in ("RANK", "LOCAL_RANK")):
+    if folder in _held:
         return
     descriptor = os.open(folder, os.O_RDONLY)
     until = time.monotonic() + _PATIENCE

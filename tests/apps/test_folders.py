@@ -69,8 +69,7 @@ def test_a_folder_that_is_being_written_is_refused(start, tmp_path):
     assert json.loads((folder / "metrics.json").read_text())
 
 
-@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK"])
-def test_processes_of_one_command_share_a_folder(tmp_path, monkeypatch, name):
+def test_a_folder_is_held_once(tmp_path, monkeypatch):
     with folders.release_at_end():
         folders.hold(tmp_path)
         folders.hold(tmp_path)  # the same command
@@ -78,8 +77,6 @@ def test_processes_of_one_command_share_a_folder(tmp_path, monkeypatch, name):
         monkeypatch.setattr(folders, "_PATIENCE", 0.0)
         with pytest.raises(ValueError, match=f"is being written by process {os.getpid()}"):
             folders.hold(tmp_path)
-        monkeypatch.setenv(name, "1")
-        folders.hold(tmp_path)
 
 
 def test_a_killed_command_frees_its_folder_at_once(tmp_path):
@@ -104,6 +101,14 @@ def test_a_killed_command_frees_its_folder_at_once(tmp_path):
 
 def hydra_of(job="cassi-reconstruct", subdir=".hydra"):
     return OmegaConf.create({"job": {"name": job}, "output_subdir": subdir})
+
+
+@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK"])
+def test_processes_of_one_command_share_a_folder(monkeypatch, name):
+    monkeypatch.setenv(name, "0")
+    assert folders.may_hold(hydra_of())
+    monkeypatch.setenv(name, "1")
+    assert not folders.may_hold(hydra_of())
 
 
 def test_who_holds_a_folder(monkeypatch):
