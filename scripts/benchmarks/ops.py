@@ -13,6 +13,7 @@ Workloads:
 - `tv`: against scikit-image. `iteration`: one of GAP-TV against NumPy.
 - `original`: forward and ratio_inverse on fresh random data every round.
 - `cameras`: the operators of every kind of camera. `gb_per_s` counts cube, masks and measurement.
+- `blocks`: a residual block of 3×3 convolutions, as in the denoiser that refines.
 - `deepinv`: our camera against deepinv's CASSI physics, which moves each band by one pixel and
   takes the mean over bands. deepinv solves `prox_l2` by conjugate gradients: one iteration of the
   50 that it may take is timed, a lower bound. `error` is the largest difference of the results in
@@ -31,7 +32,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from itertools import product
@@ -40,7 +41,6 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from tabulate import tabulate
 from torch import Tensor
 from torch.nn import functional
@@ -48,12 +48,26 @@ from torch.nn import functional
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
+from cassi.precision import fast_types
 from cassi.systems import System
+from scripts.benchmarks.forms import (
+    FORMS,
+    INNER,
+    RHO,
+    STEP,
+    WEIGHT,
+    Form,
+    NumpyGap,
+    Problem,
+    Shape,
+    complete,
+    denoise_planes,
+    denoise_public,
+    ours,
+)
 from scripts.benchmarks.tables import Parser, write_csv
 from scripts.benchmarks.timing import CPU, Candidate, Timing, measure
 
-Shape = tuple[int, ...]
-Array = NDArray[np.floating]
 Row = dict[str, Any]
 Call = Callable[[], Any]
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -61,7 +75,6 @@ DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in TOLERANCES}
 KERNELS = ("forward", "adjoint", "ratio_inverse", "gram", "data_step", "tv_prox")
 CUBE: Shape = (28, 256, 256)
 LARGE: Shape = (1, 28, 660, 660)
-STEP, RHO = 2, 0.1
 BACKWARD = " + backward"
 READ, PRODUCT, CLONE, COPY = (
     f"limit: {name}" for name in ("x.sum()", "unfold view * mask", "x.clone()", "device copy")
@@ -73,8 +86,6 @@ LIMITS = {
     "data_step": (CLONE, CLONE),
 }
 """Operator → limit of the call, limit of its gradient."""
-RATIO_FLOOR = 1e-12  # what mask zeros are raised to in `ratio_inverse`
-WEIGHT, INNER = 0.1, 5
 TV, TV_COUPLED = "ours, per band", "ours, coupled"
 PUBLIC_TV = "denoise_tv_chambolle, float64, channel axis"
 BEST_TV = "denoise_tv_chambolle, float32, band by band"
@@ -148,239 +159,6 @@ class Group:
     refresh: Callable[[], None] | None = None
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Random inputs of all implementations, and the constants they share.
-
-    cube `(B, C, H, W)`, measurement `(B, 1, H, W')`, mask `(H, W)`, gram `(1, 1, H, W')` and the
-    number of bands that reach each detector column, counts `(W',)`.
-    """
-
-    cube: Tensor
-    measurement: Tensor
-    mask: Tensor
-    gram: Tensor
-    counts: Tensor
-
-    @staticmethod
-    def drawn(shape: Shape, settings: Settings) -> Problem:
-        """Draw a random cube `(B, C, H, W)`, a mask in [0.1, 1], another cube's measurement."""
-        device, dtype = settings.device, settings.dtype
-        generator = torch.Generator(device).manual_seed(0)
-        bands, width = shape[1], shape[3]
-        cube, scene = (torch.rand(shape, generator=generator, device=device) for _ in range(2))
-        cube = cube.to(dtype)
-        if settings.channels_last:
-            cube = cube.contiguous(memory_format=torch.channels_last)
-        mask = torch.rand(shape[2:], generator=generator, device=device).mul_(0.9).add_(0.1)
-        mask = mask.to(dtype)
-        counts = torch.zeros(width + (bands - 1) * STEP, device=device)
-        for c in range(bands):
-            counts[c * STEP : c * STEP + width] += 1
-        y, gram = cassi.ops.forward(scene.to(dtype), mask, STEP), cassi.ops.gram(mask, bands, STEP)
-        return Problem(cube, y, mask, gram, counts.clamp_min(1).to(dtype))
-
-    @property
-    def columns(self) -> list[slice]:
-        """The detector columns of each band."""
-        bands, width = self.cube.shape[1], self.cube.shape[-1]
-        return [slice(c * STEP, c * STEP + width) for c in range(bands)]
-
-    def windows(self, y: Tensor) -> Tensor:
-        """Return a view `(B, C, H, W)` of measurements."""
-        return y[:, 0].unfold(-1, self.cube.shape[-1], STEP).transpose(1, 2)
-
-    def new_measurement(self, x: Tensor) -> Tensor:
-        """Return zeros shaped like the measurement of a cube."""
-        return x.new_zeros((x.shape[0], 1, x.shape[2], self.counts.numel()))
-
-    def correction(self, y: Tensor, simulated: Tensor) -> Tensor:
-        """Return (y − Av) / (gram + ρ)."""
-        return ((y - simulated) / (self.gram + RHO)).to(y.dtype)
-
-    def count_bytes(self, operator: str, backward: bool) -> int:
-        """Count the bytes that must move at least: every input and output once."""
-        values = (self.cube, self.measurement, self.mask, self.gram)
-        cube, y, mask, gram = (value.nbytes for value in values)
-        if operator != "data_step":
-            return (cube + y + mask) * (1 + backward)
-        return 2 * cube + y + mask + gram + (2 * cube + mask + gram) * backward
-
-
-Form = dict[str, Callable[..., Tensor]]
-"""One way to write the operators: forward(x, mask), adjoint(y, mask), data_step(v, y, mask), …
-
-x is `(B, C, H, W)`, y `(B, 1, H, W')`. One shot, one mask for all bands, a positive step. Constants
-that do not depend on cube or measurement (indices, kernels, band counts, the gram) are prepared
-beforehand and cost no time.
-"""
-
-
-def ours(p: Problem) -> Form:
-    """The operators of this package."""
-    last = p.cube.is_contiguous(memory_format=torch.channels_last) and not p.cube.is_contiguous()
-    like: dict[str, Any] = {"bands": p.cube.shape[1], "step": STEP, "channels_last": last}
-    return {
-        "forward": partial(cassi.ops.forward, step=STEP),
-        "adjoint": partial(cassi.ops.adjoint, **like),
-        "ratio_inverse": partial(cassi.ops.ratio_inverse, **like),
-        "data_step": partial(cassi.ops.data_step, step=STEP, rho=RHO, gram=p.gram),
-    }
-
-
-def slices(p: Problem) -> Form:
-    """A Python loop over bands that adds into slices."""
-
-    def forward(x: Tensor, mask: Tensor) -> Tensor:
-        y = p.new_measurement(x)
-        for c, columns in enumerate(p.columns):
-            y[:, 0, :, columns] += mask * x[:, c]
-        return y
-
-    def adjoint(y: Tensor, mask: Tensor) -> Tensor:
-        return torch.stack([mask * y[:, 0, :, columns] for columns in p.columns], 1)
-
-    return {"forward": forward, "adjoint": adjoint}
-
-
-def compiled(p: Problem) -> Form:
-    """The loop through `torch.compile`, with padded bands instead of slices written in place.
-
-    The compiler fuses either into one kernel, but needs minutes for the gradient of 28 slices and
-    twenty seconds for that of padded bands.
-    """
-    detector, (first, *rest) = p.counts.numel(), p.columns
-
-    def forward(x: Tensor, mask: Tensor) -> Tensor:
-        y = functional.pad(mask * x[:, 0], (0, detector - first.stop))
-        for c, columns in enumerate(rest, 1):
-            y = y + functional.pad(mask * x[:, c], (columns.start, detector - columns.stop))
-        return y.unsqueeze(1)
-
-    whole = complete(slices(p) | {"forward": forward}, p)
-    return {name: torch.compile(call, dynamic=False) for name, call in whole.items()}
-
-
-def addcmul(p: Problem) -> Form:
-    """A Python loop over bands with a fused multiply-add in place; the best eager form."""
-
-    def forward(x: Tensor, mask: Tensor) -> Tensor:
-        y = p.new_measurement(x)
-        for c, columns in enumerate(p.columns):
-            y[:, 0, :, columns].addcmul_(mask, x[:, c])
-        return y
-
-    def data_step(v: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-        z, x = p.correction(y, forward(v, mask)), v.clone()
-        for c, columns in enumerate(p.columns):
-            x[:, c].addcmul_(mask, z[:, 0, :, columns])
-        return x
-
-    return {"forward": forward, "data_step": data_step}
-
-
-def unfold(p: Problem) -> Form:
-    """The windows of all bands as one overlapping view of the measurement."""
-    simulate = addcmul(p)["forward"]
-
-    def adjoint(y: Tensor, mask: Tensor) -> Tensor:
-        return p.windows(y) * mask
-
-    def data_step(v: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-        return torch.addcmul(v, p.windows(p.correction(y, simulate(v, mask))), mask)
-
-    return {"adjoint": adjoint, "data_step": data_step}
-
-
-def convolution(p: Problem) -> Form:
-    """Shift and sum as one convolution along the rows, with a one-hot kernel for each band."""
-    bands = p.cube.shape[1]
-    reach = (bands - 1) * STEP
-    back = p.cube.new_zeros((bands, 1, 1, reach + 1))  # that of band c reads column w + o(c)
-    back[range(bands), 0, 0, range(0, reach + 1, STEP)] = 1
-    there = back.flip(-1).transpose(0, 1).contiguous()  # (1, C, 1, L)
-    return {
-        "forward": lambda x, mask: functional.conv2d(x * mask, there, padding=(0, reach)),
-        "adjoint": lambda y, mask: functional.conv2d(y, back) * mask,
-    }
-
-
-def scatter(p: Problem) -> Form:
-    """`scatter_add_` with the detector pixel of every element, and `gather` back."""
-    ranges = (torch.arange(n, device=p.cube.device) for n in p.cube.shape[1:])
-    band, row, column = torch.meshgrid(*ranges, indexing="ij")
-    index = (row * p.counts.numel() + column + band * STEP).view(1, -1)
-
-    def forward(x: Tensor, mask: Tensor) -> Tensor:
-        y, source = p.new_measurement(x), (x * mask).reshape(x.shape[0], -1)
-        y.view(x.shape[0], -1).scatter_add_(1, index.expand_as(source), source)
-        return y
-
-    def adjoint(y: Tensor, mask: Tensor) -> Tensor:
-        found = y.reshape(len(y), -1).gather(1, index.expand(len(y), -1))
-        return found.view(len(y), *p.cube.shape[1:]) * mask
-
-    return {"forward": forward, "adjoint": adjoint}
-
-
-def shift_roll(p: Problem) -> Form:
-    """As published codes do it: the cube is widened, its bands are rolled, the mask is a cube."""
-    bands = p.cube.shape[1]
-
-    def shift(x: Tensor) -> Tensor:  # (B, C, H, W) -> (B, C, H, W')
-        wide = functional.pad(x, (0, (bands - 1) * STEP))
-        for c in range(bands):
-            wide[:, c] = torch.roll(wide[:, c], shifts=c * STEP, dims=-1)
-        return wide
-
-    def shift_back(wide: Tensor) -> Tensor:  # (B, C, H, W') -> (B, C, H, W)
-        for c in range(bands):
-            wide[:, c] = torch.roll(wide[:, c], shifts=-c * STEP, dims=-1)
-        return wide[..., : wide.shape[-1] - (bands - 1) * STEP]
-
-    shifted = shift(p.mask.expand(1, bands, *p.mask.shape))  # (1, C, H, W')
-
-    def data_step(v: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-        wide = shift(v)
-        z = p.correction(y, (wide * shifted).sum(1, keepdim=True))
-        return shift_back(wide + z.repeat(1, bands, 1, 1) * shifted)
-
-    return {
-        "forward": lambda x, mask: (shift(x) * shifted).sum(1, keepdim=True),
-        "adjoint": lambda y, mask: shift_back(y.repeat(1, bands, 1, 1) * shifted),
-        "data_step": data_step,
-    }
-
-
-FORMS: dict[str, Callable[[Problem], Form]] = {
-    "slice-add loop": slices,
-    "addcmul loop": addcmul,
-    "one-hot conv2d": convolution,
-    "scatter_add_, gather": scatter,
-    "unfold": unfold,
-    "compiled eager loop": compiled,
-    "published shift-roll": shift_roll,
-}
-
-
-def complete(form: Form, p: Problem) -> Form:
-    """Add what follows from the others, unless the form has a better way."""
-    forward, adjoint = form.get("forward"), form.get("adjoint")
-    found = dict(form)
-    # Shift-roll has its mask prepared, and could not divide by another.
-    if adjoint is not None and form.keys() != {"forward", "adjoint", "data_step"}:
-        found.setdefault(
-            "ratio_inverse",
-            lambda y, mask: adjoint(y / p.counts, mask.clamp_min(RATIO_FLOOR).reciprocal()),
-        )
-    if forward is not None and adjoint is not None:
-        found.setdefault(
-            "data_step",
-            lambda v, y, mask: v + adjoint(p.correction(y, forward(v, mask)), mask),
-        )
-    return found
-
-
 def make_call(
     form: Form, problem: Problem, operator: str, backward: bool
 ) -> Callable[[], tuple[Tensor, ...]]:
@@ -433,7 +211,8 @@ def operators(settings: Settings) -> Iterator[Group]:
     left_out = set() if settings.compile else {"compiled eager loop"}
     for shape in settings.shapes or default:
         torch.compiler.reset()  # or the compiler gives up after a few cases
-        problem, case = Problem.drawn(shape, settings), name_case(shape)
+        case, how = name_case(shape), (settings.device, settings.dtype, settings.channels_last)
+        problem = Problem.drawn(shape, *how)
         names = [name for name in FORMS if name not in left_out]
         forms = {name: complete(FORMS[name](problem), problem) for name in names}
         cube, windows = problem.cube, problem.windows(problem.measurement)
@@ -471,7 +250,7 @@ def original(settings: Settings) -> Iterator[Group]:
     """
     title, large = "forward, ratio_inverse", 4 if settings.device.type == "cuda" else 1
     for shape in settings.shapes or [(16, *CUBE), (large, 512, *CUBE[1:])]:
-        problem = Problem.drawn(shape, replace(settings, dtype=torch.float32, channels_last=False))
+        problem = Problem.drawn(shape, settings.device, torch.float32)
         generator = torch.Generator(settings.device).manual_seed(0)
 
         def refresh(problem: Problem = problem, random: torch.Generator = generator) -> None:
@@ -495,62 +274,6 @@ def original(settings: Settings) -> Iterator[Group]:
                 errors[name] = float((again - found[0]).abs().mean(dtype=torch.float64))
                 calls[name] = call
         yield Group(name_case(shape), title, calls, "forward", errors=errors, refresh=refresh)
-
-
-class NumpyGap:
-    """Accelerated GAP in NumPy on a wide cube `(H, W', C)` in float64.
-
-        t ← t + (y − Ax),   v = x + Aᵀ((t − Ax) / Φs),   x ← shift(denoise(shift_back(v)))
-
-    Args:
-        mask: `(H, W)`.
-        bands: number of bands C.
-        denoise: maps a cube `(H, W, C)` to one.
-    """
-
-    def __init__(self, mask: Array, bands: int, denoise: Callable[[Array], Array]) -> None:
-        """Shift the mask of every band, and sum their squares."""
-        self.extra, self.denoise = (bands - 1) * STEP, denoise
-        self.masks = self.shift(np.repeat(mask[:, :, None].astype(np.float64), bands, axis=2))
-        self.gram = (self.masks**2).sum(2)
-        self.gram[self.gram == 0] = 1
-
-    def shift(self, cube: Array) -> Array:  # (H, W, C) -> (H, W', C)
-        """Widen the cube and roll every band to its columns."""
-        wide = np.pad(cube, ((0, 0), (0, self.extra), (0, 0)))
-        for c in range(cube.shape[2]):
-            wide[:, :, c] = np.roll(wide[:, :, c], c * STEP, axis=1)
-        return wide
-
-    def shift_back(self, wide: Array) -> Array:  # (H, W', C) -> (H, W, C)
-        """Roll every band back and crop."""
-        for c in range(wide.shape[2]):
-            wide[:, :, c] = np.roll(wide[:, :, c], -c * STEP, axis=1)
-        return wide[:, : wide.shape[1] - self.extra]
-
-    def iterate(self, wide: Array, y: Array, target: Array) -> tuple[Array, Array]:
-        """Run one iteration; return the wide cube and the target `(H, W')`."""
-        simulated = (wide * self.masks).sum(2)
-        target = target + (y - simulated)
-        step = ((target - simulated) / self.gram)[:, :, None] * self.masks
-        return self.shift(self.denoise(self.shift_back(wide + step))), target
-
-
-def denoise_public(cube: Array) -> Array:
-    """Call scikit-image on `(H, W, C)` as the public codes do: in its dtype, over all channels."""
-    from skimage.restoration import denoise_tv_chambolle
-
-    return denoise_tv_chambolle(cube, weight=WEIGHT, eps=0, max_num_iter=INNER, channel_axis=-1)
-
-
-def denoise_planes(cube: Array) -> Array:
-    """Call scikit-image on one contiguous band of `(C, H, W)` at a time, its fastest form."""
-    from skimage.restoration import denoise_tv_chambolle
-
-    clean = np.empty_like(cube)
-    for band, out in zip(cube, clean, strict=True):
-        out[:] = denoise_tv_chambolle(band, weight=WEIGHT, eps=0, max_num_iter=INNER)
-    return clean
 
 
 def tv(settings: Settings) -> Iterator[Group]:
@@ -642,6 +365,36 @@ def cameras(settings: Settings) -> Iterator[Group]:
             yield Group(name_case((batch, *cube)), title, timed, operator, moved=moved)
 
 
+BLOCKS: Sequence[Shape] = ((6, 16, 128, 128), (6, 32, 64, 64), (6, 64, 32, 32), (6, 64, 16, 16))
+"""Images of the denoiser that refines, at its four resolutions."""
+
+
+def blocks(settings: Settings) -> Iterator[Group]:
+    """A residual block of a network, x + conv(relu(conv(x))), against torch's convolutions."""
+    title = "x + conv(relu(conv(x)))"
+    for shape in settings.shapes or BLOCKS:
+        x = _random(shape).to(settings.device).contiguous(memory_format=torch.channels_last)
+        weight = (_random((shape[1], shape[1], 3, 3)) / shape[1]).to(settings.device)
+
+        def own(x: Tensor = x, weight: Tensor = weight) -> Tensor:
+            between = cassi.ops.convolve3x3(x, weight, rectify=True)
+            return cassi.ops.convolve3x3(between, weight, residual=x)
+
+        def torchs(x: Tensor = x, weight: Tensor = weight) -> Tensor:
+            between = functional.conv2d(x, weight, padding=1).relu_()
+            return x + functional.conv2d(between, weight, padding=1)
+
+        half = (x.bfloat16(), weight.bfloat16())
+        calls: dict[str, Call] = {"ours": own, "conv2d": torchs}
+        if torch.bfloat16 in fast_types(settings.device):
+            calls["conv2d, bfloat16"] = partial(torchs, *half)
+        timed = {name: torch.no_grad()(call) for name, call in calls.items()}
+        verify(
+            "conv2d", [timed["conv2d"]()], [timed["ours"]()], tolerance("conv", settings, x.dtype)
+        )
+        yield Group(name_case(shape), title, timed, "convolve3x3")
+
+
 def deepinv(settings: Settings) -> Iterator[Group]:
     """Our camera in deepinv's clothes against deepinv's own."""
     load = partial(import_module, "deepinv")
@@ -681,7 +434,7 @@ def deepinv(settings: Settings) -> Iterator[Group]:
 
 
 WORKLOADS: dict[str, Callable[[Settings], Iterator[Group]]] = {
-    each.__name__: each for each in (operators, tv, iteration, original, cameras, deepinv)
+    each.__name__: each for each in (operators, tv, iteration, original, cameras, blocks, deepinv)
 }
 COLUMNS = (
     *("workload", "case", "operator", "implementation", "ms", "wall_ms", "rounds", "over_limit"),
