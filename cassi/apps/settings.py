@@ -255,6 +255,7 @@ class Validation:
     simulator: Node = None
     crop: Any = None
     downsample: int = 1
+    scale: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)

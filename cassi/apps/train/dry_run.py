@@ -35,18 +35,19 @@ def rehearse(settings: Train, fit: Callable[[Train, list[Any]], Any]) -> str:
     """
     from lightning.pytorch.callbacks import Callback
 
-    ends: list[float] = []
+    moments: list[float] = []  # the start of the first step, and the end of each
 
     class Clock(Callback):
         def on_train_start(self, trainer: Any, *_: Any) -> None:
             if torch.cuda.is_available():
                 torch.cuda.reset_peak_memory_stats()
+            moments.append(time.perf_counter())
 
         def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
-            ends.append(time.perf_counter())
-            trainer.should_stop = ends[-1] - begin > ENOUGH
+            moments.append(time.perf_counter())
+            trainer.should_stop = moments[-1] - moments[0] > ENOUGH
 
     steps = int(settings.trainer["max_steps"])
     tried = min(STEPS, steps) if steps > 0 else STEPS
@@ -56,14 +57,12 @@ def rehearse(settings: Train, fit: Callable[[Train, list[Any]], Any]) -> str:
     small = replace(
         settings, trainer=settings.trainer | changes, callbacks=average, logger={}, ckpt=None
     )
-    begin = time.perf_counter()
     trainer = fit(small, [Clock()])
-    moments = [begin, *ends] if len(ends) < 2 else ends
     each = min(after - before for before, after in pairwise(moments))
     device = trainer.strategy.root_device
     cost = _cost(each, steps, _peak(device), str(device))
-    if len(ends) == 1:
-        cost += " (of one step, the first, with its start)"
+    if len(moments) == 2:
+        cost += " (of one step, the first, which may be the slowest)"
     return "\n".join([_work(settings, steps), cost])
 
 

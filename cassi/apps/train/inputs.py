@@ -35,10 +35,12 @@ def load_scenes(data: Data, split: str, wavelengths: tuple[float, ...]) -> list[
         OSError: a file is missing.
         ValueError: a file is not fit, or belongs to another split.
     """
-    scale = data.scale
+    scale, place = data.scale, "data.scale"
+    if split == "validation" and data.validation is not None and data.validation.scale is not None:
+        scale, place = data.validation.scale, "data.validation.scale"
     number = isinstance(scale, int | float) and not isinstance(scale, bool)
     if scale not in ("auto", "maximum") and not (number and 0 < scale < math.inf):
-        raise ValueError(f"data.scale: expected auto, maximum or a number above 0, got {scale!r}")
+        raise ValueError(f"{place}: expected auto, maximum or a number above 0, got {scale!r}")
     if data.source is not None:
         return [scene.compact() for scene in as_scenes(build(data.source)(split), wavelengths)]
     if data.root is None:

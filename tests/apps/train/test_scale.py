@@ -1,9 +1,10 @@
 """data.scale reaches every scene of a training."""
 
 import numpy as np
+import pytest
 from scipy.io import savemat
 
-from cassi.apps.settings import Data
+from cassi.apps.settings import Data, Validation
 from cassi.apps.train.inputs import load_scenes
 
 
@@ -18,3 +19,18 @@ def test_a_full_scale_replaces_the_maximum_of_each_scene(tmp_path):
     assert np.abs(scene.values().numpy() - expected).max() <= 0.51 / 65535
     (scene,) = load_scenes(Data(root=[str(tmp_path)]), "train", bands)
     assert scene.values().max() == 1
+
+
+def test_validation_scenes_may_have_a_scale_of_their_own(tmp_path):
+    """Scenes in [0, 1], as those that MST tests with, beside counts."""
+    values = np.random.default_rng(0).random((8, 8, 4))
+    savemat(tmp_path / "scene01.mat", {"img": values})
+    bands = (450.0, 500.0, 550.0, 600.0)
+    data = Data(root=[str(tmp_path)], scale=2.0, validation=Validation(scale=1.0))
+    for split, scale in (("train", 2.0), ("validation", 1.0)):
+        (scene,) = load_scenes(data, split, bands)
+        expected = values.transpose(2, 0, 1) / scale
+        assert np.abs(scene.values().numpy() - expected).max() <= 0.51 / 65535
+    wrong = Data(root=[str(tmp_path)], validation=Validation(scale=0))
+    with pytest.raises(ValueError, match=r"data\.validation\.scale: expected auto, maximum"):
+        load_scenes(wrong, "validation", bands)
