@@ -178,8 +178,8 @@ class Windows:
         for key in place_of(geometry) if keys is None else keys:
             parameter = PARAMETERS[key]
             value, h = parameter.read(geometry), parameter.step(self.system)
-            images = [self._images(parameter.write(geometry, value + way * h)) for way in (1, -1)]
-            change = (images[0] - images[1]) * (self.keep / (2 * h))
+            ends = [parameter.write(geometry, value + way * h) for way in (1, -1)]
+            change = self._difference(*ends) * (self.keep / (2 * h))
             parts = (change.mT @ by_map).unflatten(2, (len(self.maps), -1))  # (N, n, 3, B)
             slopes.append(torch.einsum("nimb,mi->nib", parts, self.maps))
         slope = torch.stack(slopes, -1)  # (N, n, B, T)
@@ -202,11 +202,24 @@ class Windows:
     def _images(self, geometry: Geometry) -> Tensor:  # (N, S, pixels)
         if self.system.mask.shape[1] > 1:
             return self._cut(self._all_images(geometry, self.lines))
-        # One mask for all bands: a spectrum is a kernel along the lines, the same everywhere, and
-        # the columns of a window are a product with its Toeplitz matrix.
-        mask = self._mask(geometry)
+        return self._shear(self._mask(geometry), *self._places(geometry))
+
+    def _difference(self, one: Geometry, other: Geometry) -> Tensor:
+        """Return the images of one geometry less those of another, `(N, S, pixels)`."""
+        places, there = self._places(one), self._places(other)
+        if self.system.mask.shape[1] == 1 and all(map(torch.equal, places, there)):
+            return self._shear(self._mask(one) - self._mask(other), *places)
+        return self._images(one) - self._images(other)
+
+    def _places(self, geometry: Geometry) -> tuple[Tensor, Tensor]:
+        """Return the offsets of the places of the spectrum, along and across the dispersion."""
         offsets = moved_offsets(self.system, geometry, self.frame.points)
         across = geometry.across(self.system.offsets, self.system.axis, self.frame.points)
+        return offsets, across
+
+    def _shear(self, mask: Tensor, offsets: Tensor, across: Tensor) -> Tensor:
+        # One mask for all bands: a spectrum is a kernel along the lines, the same everywhere, and
+        # the columns of a window are a product with its Toeplitz matrix.
         images = [
             self._spread(moved_lines(mask, part.down)[:, self.lines], part)
             for part in line_parts(offsets, across, torch.float64)
@@ -228,7 +241,9 @@ class Windows:
         left = first + count - 1
         right = self.across * SIDE - first - mask.shape[-1]
         seen = pad(mask, (left, right)).unfold(-1, reach, SIDE)  # (K, lines, across, reach)
-        images = (seen @ toeplitz.flatten(1)).unflatten(-1, (-1, SIDE)).unflatten(1, (-1, SIDE))
+        # One product of rows side by side: torch multiplies overlapping ones line by line.
+        images = (seen.flatten(0, 2) @ toeplitz.flatten(1)).view(*seen.shape[:3], -1, SIDE)
+        images = images.unflatten(1, (-1, SIDE))
         cut = images.permute(1, 3, 4, 0, 2, 5)[self.strip, self.column]  # (N, S, K, 16, 16)
         return cut.flatten(2)
 

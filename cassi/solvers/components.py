@@ -80,6 +80,8 @@ class Components:
     """s, `(B, K, H', W')`."""
     image: Tensor
     """A t."""
+    measured: Tensor
+    """A x."""
     residual: Tensor
     """y − A x."""
     synthesis: Tensor
@@ -132,7 +134,8 @@ def begin_components(x: Tensor, y: Tensor, system: LinearSystem, prior: Componen
     components = components.unflatten(2, x.shape[2:])
     image = system(x)
     light = torch.zeros_like(y)
-    return Components(components, components, light, image, y - image, prior.synthesis, x.dtype)
+    residual, synthesis = y - image, prior.synthesis
+    return Components(components, components, light, image, image, residual, synthesis, x.dtype)
 
 
 def step_components(
@@ -148,7 +151,7 @@ def step_components(
     # Several shots leave little undecided: more than whole steps, in a basis that is late, swing.
     r = relaxation if y.shape[1] == 1 else 1.0
     # The data step v = 2x − t + Aᵀz, and t ← t + r (v − x) = (1 − r) t + r x + r Aᵀz.
-    z = system.gram_solve(2 * state.residual - (y - state.image), rho)
+    z = system.gram_solve(torch.add(y + state.image, state.measured, alpha=-2), rho)
     total = torch.lerp(state.total, state.components, r)
     light = torch.lerp(state.light, z, r)
     if prior.is_due:
@@ -160,10 +163,11 @@ def step_components(
         total = (rotation.mT @ total.flatten(2)).unflatten(2, total.shape[2:])
         image = system.forward_subspace(total, prior.synthesis) + system.gram_product(light)
     else:
-        image = torch.lerp(state.image, y - state.residual + system.gram_product(z), r)
+        image = torch.lerp(state.image, state.measured + system.gram_product(z), r)
     components = prior.smooth(total + system.adjoint_subspace(light, prior.analysis), sigma)
-    residual = y - system.forward_subspace(components, prior.synthesis)
-    return Components(components, total, light, image, residual, prior.synthesis, state.dtype)
+    synthesis, dtype = prior.synthesis, state.dtype
+    measured = system.forward_subspace(components, synthesis)
+    return Components(components, total, light, image, measured, y - measured, synthesis, dtype)
 
 
 def _cube_norm(components: Tensor, synthesis: Tensor) -> Tensor:

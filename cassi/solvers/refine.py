@@ -90,6 +90,8 @@ def no_closer(x: Tensor, stepped: Tensor, y: Tensor, system: LinearSystem, noise
     """
     with torch.no_grad():
         t = _way(y - system(stepped), y - system(x), y, noise).to(x)
+    if bool((t == 1).all()):
+        return stepped
     return torch.where(t < 1, torch.lerp(x, stepped, t), stepped)
 
 

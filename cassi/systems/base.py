@@ -275,6 +275,7 @@ class Weighted(System):
     system: System
     good: Tensor
     variance: Tensor
+    _excluded: Tensor  # infinite at bad pixels, else 0
 
     def __init__(self, system: System, variance: Any = None, bad_pixels: Any = None) -> None:
         super().__init__()
@@ -298,9 +299,14 @@ class Weighted(System):
         if not bool(good.flatten(1).any(1).all()):
             raise ValueError("bad_pixels: expected some good pixels, which are zero, got none")
         self.system = system
-        self.register_buffer("good", good)
-        self.register_buffer("variance", d)
+        self._weigh(good, d)
         self.conjugate, self.part_axis = system.conjugate, system.part_axis
+
+    def _weigh(self, good: Tensor, variance: Tensor) -> None:
+        self.register_buffer("good", good)
+        self.register_buffer("variance", variance)
+        excluded = torch.where(good, 0.0, torch.inf).to(variance.dtype)
+        self.register_buffer("_excluded", excluded, persistent=False)
 
     @property
     def cube_shape(self) -> tuple[int, int, int]:
@@ -354,7 +360,7 @@ class Weighted(System):
 
     def forward_subspace(self, components: Tensor, basis: Tensor) -> Tensor:
         """Simulate the measurement of the cube E a, as the camera does, zero at bad pixels."""
-        return self.without_bad_pixels(self.system.forward_subspace(components, basis))
+        return self._zero_bad_pixels(self.system.forward_subspace(components, basis))
 
     def adjoint_subspace(self, y: Tensor, basis: Tensor) -> Tensor:
         """Return the components Eᵀ Aᵀ y, as the camera does."""
@@ -362,7 +368,7 @@ class Weighted(System):
 
     def gram_product(self, y: Tensor) -> Tensor:
         """Return A Aᵀ y, zero at bad pixels."""
-        return self.without_bad_pixels(self.system.gram_product(self.without_bad_pixels(y)))
+        return self._zero_bad_pixels(self.system.gram_product(self.without_bad_pixels(y)))
 
     def gram_solve(self, r: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve (AAᵀ + ρ diag d) z = r, z zero at bad pixels."""
@@ -377,7 +383,11 @@ class Weighted(System):
         weight = torch.as_tensor(rho, dtype=self.variance.dtype, device=self.variance.device)
         if weight.ndim < 3:
             weight = weight.reshape(-1, 1, 1, 1)
-        return torch.where(self.good, weight * self.variance, torch.inf)
+        return weight * self.variance + self._excluded
+
+    def _zero_bad_pixels(self, image: Tensor) -> Tensor:
+        # What a camera makes is finite, and a product takes a tenth of the time of torch.where.
+        return image * self.good.to(image.dtype)
 
     def begin(self) -> Any:
         """Return what a run of a solver uses in this camera's place."""
@@ -394,7 +404,7 @@ class Weighted(System):
         good, d = (value.narrow(axis, start, stop - start) for value in (self.good, self.variance))
         # A part of a frame may have no good pixel.
         part = Weighted(inner, d)
-        part.good = good
+        part._weigh(good, d)
         return part
 
     def extra_repr(self) -> str:
