@@ -88,7 +88,8 @@ def fit_windows(
         return cut_windows(image, *at.unbind(1))
 
     data = cut(y)  # (P, B, pixels)
-    columns = torch.stack([cut(image) for image in images], 2)  # (P, B, images, pixels)
+    columns = cut(torch.cat(images)).unflatten(1, (len(images), len(y))).movedim(1, 2)
+    # (P, B, images, pixels)
     unknowns, pixels = columns.shape[2:]
     freedom: Tensor | float = pixels - unknowns
     if pixels - unknowns < _LEAST:
