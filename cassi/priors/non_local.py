@@ -13,6 +13,7 @@ from cassi import ops
 from cassi.checks import not_negative, whole_number
 from cassi.priors.subspace import from_subspace, spectral_basis, to_subspace
 
+_CHUNK = 1 << 18  # numbers of shifted images that are in memory at a time
 _GUIDE = 3  # spectral components that patches are compared in: they hold nearly all the energy
 
 
@@ -130,7 +131,7 @@ def match_patches(guide: Tensor, patch: int, stride: int, matches: int, radius: 
     """Find the patches most like each reference patch in a window around it.
 
     The distance of two patches is the sum of squared differences over their pixels and channels,
-    taken for all reference patches at once, one shift of the image after another.
+    taken for all reference patches at once, and for as many shifts of the image as fit a cache.
 
     Args:
         guide: image `(G, H, W)`.
@@ -148,23 +149,29 @@ def match_patches(guide: Tensor, patch: int, stride: int, matches: int, radius: 
     rows = patch_grid(height, patch, stride).to(guide.device)
     columns = patch_grid(width, patch, stride).to(guide.device)
     padded = torch.nn.functional.pad(guide, (right, right, down, down))
-    positions = rows[:, None] * width + columns
-    distances, shifts = [], []
+    along = torch.arange(-right, right + 1, device=guide.device)
+    far_columns = _outside(columns + along[:, None], width - patch)
+    many = max(1, _CHUNK // guide.numel())
+    distances = []
     for dy in range(-down, down + 1):
-        for dx in range(-right, right + 1):
-            moved = padded[:, down + dy : down + dy + height, right + dx : right + dx + width]
-            squares = (guide - moved).square_().sum(0)
-            sums = _window_sums(_window_sums(squares, columns, patch).mT, rows, patch).mT
-            outside_rows = (rows + dy < 0) | (rows + dy > height - patch)
-            outside_columns = (columns + dx < 0) | (columns + dx > width - patch)
-            sums[outside_rows] = torch.inf
-            sums[:, outside_columns] = torch.inf
-            distances.append(torch.full_like(sums, -1) if dy == dx == 0 else sums)
-            shifts.append(dy * width + dx)
+        far_rows = _outside(rows + dy, height - patch)
+        moved = padded[:, down + dy : down + dy + height].unfold(2, width, 1)  # (G, H, shifts, W)
+        for some, far in zip(moved.split(many, 2), far_columns.split(many), strict=True):
+            squares = (guide[:, :, None] - some).square_().sum(0)
+            sums = _window_sums(squares, columns, patch).movedim(0, -1)
+            distances.append(_window_sums(sums, rows, patch) + far[..., None] + far_rows)
+    found = torch.cat(distances)  # (shifts, columns, rows)
+    found[len(found) // 2] = -1  # the reference patch itself
     count = min(matches, (down + 1) * (right + 1))
-    nearest = torch.stack(distances, -1).topk(count, largest=False).indices
-    moves = torch.tensor(shifts, device=guide.device)[nearest]
-    return (positions[..., None] + moves).flatten(0, 1)
+    nearest = found.permute(2, 1, 0).topk(count, largest=False).indices
+    shifts = torch.arange(-down, down + 1, device=guide.device)[:, None] * width + along
+    positions = rows[:, None, None] * width + columns[:, None]
+    return (positions + shifts.flatten()[nearest]).flatten(0, 1)
+
+
+def _outside(at: Tensor, last: int) -> Tensor:
+    """Return infinity where a patch would begin before 0 or after `last`, else 0."""
+    return torch.where((at < 0) | (at > last), torch.inf, 0.0)
 
 
 def _window_sums(values: Tensor, starts: Tensor, length: int) -> Tensor:
