@@ -91,7 +91,8 @@ class _Run:
         self.of, self.prior, self.energy = of, prior, of.energy
         self.synthesis: Tensor | None = None  # E S⁻¹, (B, C, R)
         self.analysis: Tensor | None = None  # E S
-        self.ranks: Tensor | None = None  # (B,), those of the next basis
+        self.ranks: Tensor | None = None  # (B,), those of the next basis, on the host
+        self.known: Tensor | None = None  # the synthesis on the host
         self.calls = 0
         self.is_due = True
 
@@ -99,22 +100,26 @@ class _Run:
         bands = x.shape[1] if self.synthesis is None else self.synthesis.shape[1]
         return block_means(x, self.of.pool, bands)
 
-    def find(self, means: Tensor) -> Tensor | None:
-        """Find the basis; return what turns the components of the old one, Rᵀc, if any."""
+    def find(self, means: Tensor) -> bool:
+        """Find the basis; False, and nothing changes, where the means are not finite."""
+        # A basis is small: the host finds it, and looks at a device once.
+        moments = spectral_moments(means.detach()).cpu()
+        if not bool(moments.isfinite().all()):
+            return False
         count = self.of.rank if self.ranks is None else int(self.ranks.max())
-        values, vectors = spectral_eigen(means.detach())
+        values, vectors = _decompose(moments, means.dtype)
         basis, scale = vectors[..., :count], self._scale(values[:, :count])
         if self.ranks is not None:
-            kept = torch.arange(basis.shape[2], device=basis.device) < self.ranks[:, None]
+            kept = torch.arange(basis.shape[2]) < self.ranks[:, None]
             basis = basis * kept[:, None]
-        last, self.is_due = self.synthesis, False
-        self.synthesis, self.analysis = basis / scale[:, None], basis * scale[:, None]
-        if last is None:
-            return None
-        rotation = last.mT @ self.analysis
-        if hasattr(self.prior, "turn"):
-            self.prior.turn(rotation)
-        return rotation
+        last, self.is_due = self.known, False
+        self.known, analysis = basis / scale[:, None], basis * scale[:, None]
+        self.synthesis, self.analysis = self.known.to(means.device), analysis.to(means.device)
+        if last is not None:
+            self.rotation = (last.mT @ analysis).to(means.device)
+            if hasattr(self.prior, "turn"):
+                self.prior.turn(self.rotation)
+        return True
 
     def smooth(self, components: Tensor, sigma: float | Tensor) -> Tensor:
         result: Tensor = self.prior(components, sigma)
@@ -126,11 +131,8 @@ class _Run:
         return result
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        if self.is_due:
-            means = self.means(x)
-            if not means.isfinite().all():
-                return x  # has no eigenvectors; the solver stops at such a cube
-            self.find(means)
+        if self.is_due and not self.find(self.means(x)):
+            return x  # has no eigenvectors; the solver stops at such a cube
         components = self.smooth(to_subspace(x, cast(Tensor, self.analysis)), sigma)
         return from_subspace(components, cast(Tensor, self.synthesis)).to(x.dtype)
 
@@ -139,12 +141,11 @@ class _Run:
         return relative.pow(self.of.balance / 2).clamp_min(_LEAST)
 
     def _give_up(self, components: Tensor) -> None:
-        synthesis = cast(Tensor, self.synthesis)
-        sizes = synthesis.norm(dim=1)[..., None, None]
-        means = self.means(components) * sizes
-        if not means.isfinite().all():
+        sizes = cast(Tensor, self.synthesis).norm(dim=1)[..., None, None]
+        moments = spectral_moments((self.means(components) * sizes).detach()).cpu()
+        if not bool(moments.isfinite().all()):
             return
-        values, _ = spectral_eigen(means.detach())
+        values, _ = _decompose(moments, components.dtype)
         kept = (values > self.energy * values[:, :1]).sum(1).clamp_min(2)
         self.ranks = kept if self.ranks is None else torch.minimum(self.ranks, kept)
 
@@ -203,11 +204,21 @@ def spectral_eigen(x: Tensor) -> tuple[Tensor, Tensor]:
         Eigenvalues `(B, C)`, >= 0 and descending, in the unit of x², and orthonormal eigenvectors
         `(B, C, C)` as columns; in float32 at least.
     """
-    dtype = torch.promote_types(x.dtype, torch.float32)
+    moments = spectral_moments(x)
+    values, vectors = _decompose(moments.cpu(), x.dtype)  # the host is faster at so small ones
+    return values.to(x.device), vectors.to(x.device)
+
+
+def spectral_moments(x: Tensor) -> Tensor:
+    """Return Σ_{h,w} s sᵀ / HW of a cube `(B, C, H, W)`: `(B, C, C)`, float64."""
     spectra = x.flatten(2).double()
     # One product per sample: a batched one may sum in another order than that of a single sample.
-    moments = [sample @ sample.mT / sample.shape[1] for sample in spectra]
-    values, vectors = torch.linalg.eigh(torch.stack(moments))
+    return torch.stack([sample @ sample.mT / sample.shape[1] for sample in spectra])
+
+
+def _decompose(moments: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    dtype = torch.promote_types(dtype, torch.float32)
+    values, vectors = torch.linalg.eigh(moments)
     return values.flip(-1).clamp_min(0).to(dtype), vectors.flip(-1).to(dtype)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ class ComponentPrior(Protocol):
     """F, `(B, C, R)`."""
     analysis: Tensor
     """G, `(B, C, R)`."""
+    rotation: Tensor
+    """What the old components are in the new basis, `(B, R, R')`, after the second `find`."""
     energy: float
     """Relative to the first, below which a component is given up."""
 
@@ -35,8 +37,8 @@ class ComponentPrior(Protocol):
         """Return what the basis is found from, `(B, C, h, w)`, linear in the cube."""
         ...
 
-    def find(self, means: Tensor) -> Tensor | None:
-        """Find the basis; return the old components of the new ones, `(B, R, R')`, if any."""
+    def find(self, means: Tensor) -> bool:
+        """Find the basis; False, and nothing changes, where the means are not finite."""
         ...
 
     def smooth(self, components: Tensor, sigma: Any) -> Tensor:
@@ -126,10 +128,8 @@ def begin_components(x: Tensor, y: Tensor, system: LinearSystem, prior: Componen
     energy.
     """
     prior.energy = prior.energy / y.shape[1] ** 2
-    means = prior.means(x)
-    if not means.isfinite().all():
+    if not prior.find(prior.means(x)):
         return None
-    prior.find(means)
     components = prior.analysis.mT @ x.to(prior.analysis.dtype).flatten(2)
     components = components.unflatten(2, x.shape[2:])
     image = system(x)
@@ -157,10 +157,9 @@ def step_components(
     if prior.is_due:
         means = prior.means(system.adjoint(light))
         means = means + make_cube(prior.means(total), state.synthesis)
-        if not means.isfinite().all():  # has no basis; the loop stops at such a residual
+        if not prior.find(means):  # there is no basis; the loop stops at such a residual
             return replace(state, residual=torch.full_like(y, torch.nan))
-        rotation = cast(Tensor, prior.find(means))
-        total = (rotation.mT @ total.flatten(2)).unflatten(2, total.shape[2:])
+        total = (prior.rotation.mT @ total.flatten(2)).unflatten(2, total.shape[2:])
         image = system.forward_subspace(total, prior.synthesis) + system.gram_product(light)
     else:
         image = torch.lerp(state.image, state.measured + system.gram_product(z), r)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from cassi.solvers.base import (
@@ -22,6 +24,10 @@ from cassi.solvers.linear_system import LinearSystem, begin_system, check_order
 from cassi.solvers.objective import evaluate_objective
 from cassi.solvers.schedules import Schedule
 from cassi.solvers.statistics import Statistics
+
+READ_EVERY = 10
+"""Iterations from one look at the norms to the next on a device that the host would wait for. What
+diverges there ends with the cube of the last look."""
 
 
 def iterate(
@@ -69,6 +75,8 @@ def iterate(
     light = norm(y).item()
     prior, running = begin(prior), begin_system(system)
     state = algorithm.init(y, running, _first_cube(x0, y, running), statistics)
+    every = 1 if y.device.type == "cpu" else READ_EVERY
+    finite, unread = state, list[_Unread]()  # the last state that is known to be finite, and since
     history: list[Iteration] = []
     reason = "iterations"
     for index in range(iterations):
@@ -76,15 +84,20 @@ def iterate(
         damping = algorithm.rho if rho is None else rho(index, iterations)
         following = algorithm.step(state, y, running, prior, strength, damping)
         residual = y - system(following.x) if following.residual is None else following.residual
-        misfit, size = norm(residual).item(), following.norm().item()
-        if not (math.isfinite(misfit) and math.isfinite(size)):
-            reason = "diverged"
-            break
-        misfit, change = _ratio(misfit, light), _ratio(following.distance(state).item(), size)
-        pause, value = time.perf_counter(), None
+        norms = (light, norm(residual), following.norm(), following.distance(state))
+        seconds = time.perf_counter() - start
+        record = _Unread(index + 1, seconds=seconds, sigma=strength, norms=norms)
+        unread.append(record)
+        if len(unread) == every or index + 1 == iterations:
+            _look(unread)
+            if not all(each.is_finite for each in unread):
+                reason = "diverged"
+                break
+            finite, unread = following, []
+        pause = time.perf_counter()
         if objective:
             value = evaluate_objective(algorithm, prior, following, y, system, strength, damping)
-        record = Iteration(index + 1, misfit, change, pause - start, strength, value)
+            record.note("objective", value)
         state = following
         history.append(record)
         x = state.x if callback is not None and wants_cube(callback, record) else None
@@ -93,10 +106,66 @@ def iterate(
         if stop:
             reason = "callback"
             break
-        if record.change <= tol and tol > 0:
+        if tol > 0 and record.change <= tol:
             reason = "tolerance"
             break
+    _look(unread)
+    if not all(each.is_finite for each in unread):
+        state, history = finite, history[: unread[0].index - 1]
+        reason = "diverged"
     return Solution(state.x, history, reason)
+
+
+class _Unread(Iteration):
+    """An iteration whose norms stay on the device until somebody asks for them.
+
+    Args:
+        index, residual, change, seconds, sigma, objective: see `Iteration`.
+        norms: of y, y − Ax, x, and x − x_previous, in place of `residual` and `change`.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        residual: float = math.nan,
+        change: float = math.nan,
+        seconds: float = 0.0,
+        sigma: float = 0.0,
+        objective: float | None = None,
+        norms: tuple[Any, ...] = (),
+    ) -> None:
+        for name, value in (("index", index), ("seconds", seconds), ("sigma", sigma)):
+            self.note(name, value)
+        self.note("objective", objective)
+        self.note("_norms", norms)
+        if not norms:
+            self.note("residual", residual)
+            self.note("change", change)
+
+    def note(self, name: str, value: Any) -> None:
+        """Set a field, of those that are not known at first."""
+        object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        """Read the norms."""
+        if name not in ("residual", "change", "is_finite"):
+            raise AttributeError(name)
+        _look([self])
+        return vars(self)[name]
+
+
+def _look(records: Sequence[_Unread]) -> None:
+    """Read the norms of iterations; the host waits once."""
+    values = [value for record in records for value in record._norms[1:]]
+    if values and values[0].device.type != "cpu":
+        read = torch.stack([value.double() for value in values]).tolist()
+    else:
+        read = [value.item() for value in values]
+    for place, record in enumerate(records):
+        light, (misfit, size, distance) = record._norms[0], read[3 * place : 3 * place + 3]
+        record.note("residual", _ratio(misfit, light))
+        record.note("change", _ratio(distance, size))
+        record.note("is_finite", math.isfinite(misfit) and math.isfinite(size))
 
 
 def _first_cube(
