@@ -158,7 +158,7 @@ def _look(records: Sequence[_Unread]) -> None:
     """Read the norms of iterations; the host waits once."""
     values = [value for record in records for value in record._norms[1:]]
     if values and values[0].device.type != "cpu":
-        read = torch.stack([value.double() for value in values]).tolist()
+        read = torch.stack(values).tolist()
     else:
         read = [value.item() for value in values]
     for place, record in enumerate(records):
