@@ -52,6 +52,22 @@ struct Stage {
   T *u, *p[2], *q[2], *s[2];
 };
 
+// Of one stage, those that one row of the next is made of. Held by value, so that the compiler need
+// not read the addresses again after every store.
+template <class T>
+struct Rows {
+  T* u;
+  const T *p, *p_last, *q, *q_last, *s, *s_last;
+  Rows(const Stage<T>& from, int now)
+      : u(from.u),
+        p(from.p[now]),
+        p_last(from.p[1 - now]),
+        q(from.q[now]),
+        q_last(from.q[1 - now]),
+        s(from.s[now]),
+        s_last(from.s[1 - now]) {}
+};
+
 template <class T, Norm N>
 struct Sweep {
   using V = typename Vec<T>::type;
@@ -72,11 +88,10 @@ struct Sweep {
   }
 
   // u(h) of a stage, at one vector of one band.
-  static V primal(const Stage<T>& stage, int now, const T* x, int64_t o, int64_t w) {
-    const T *p = stage.p[now] + o + w, *p_last = stage.p[1 - now] + o + w;
-    const T* q = stage.q[now] + o + w;
-    const T *s = stage.s[now] + w, *s_last = stage.s[1 - now] + w;
-    return load(x + o + w) + (dual(p, s) - dual(p_last, s_last)) +
+  static __attribute__((always_inline)) V primal(const Rows<T> r, const T* x, int64_t o,
+                                                 int64_t w) {
+    const T *q = r.q + o + w, *s = r.s + w;
+    return load(x + o + w) + (dual(r.p + o + w, s) - dual(r.p_last + o + w, r.s_last + w)) +
            (dual(q, s) - dual(q - 1, s - 1));
   }
 
@@ -84,22 +99,21 @@ struct Sweep {
   // known. Virtual: h is below the image, where no difference is taken. Cold: p and q are zero.
   // First: there is no row h-1.
   template <bool Virtual, bool Cold, bool First>
-  static __attribute__((always_inline)) void update(const Stage<T>& stage, int now, const T* x,
-                                                    int64_t o, int64_t w, V& a, V& b) {
-    T* u = stage.u + o;
+  static __attribute__((always_inline)) void update(const Rows<T> r, const T* x, int64_t o,
+                                                    int64_t w, V& a, V& b) {
+    T* u = r.u + o;
     const V above = load(u + w), right = load(u + w + 1);
     V here = above;
     if (!Virtual) {
-      here = Cold ? load(x + o + w) : primal(stage, now, x, o, w);
+      here = Cold ? load(x + o + w) : primal(r, x, o, w);
       store(u + w, here);
     }
     if (First) return;
     a = Virtual ? V{} : T(kTvStep) * (here - above);
     b = T(kTvStep) * (right - above);
     if (!Cold) {
-      const T* s_last = stage.s[1 - now] + w;
-      a = dual(stage.p[1 - now] + o + w, s_last) + a;
-      b = dual(stage.q[1 - now] + o + w, s_last) + b;
+      a = dual(r.p_last + o + w, r.s_last + w) + a;
+      b = dual(r.q_last + o + w, r.s_last + w) + b;
     }
   }
 
@@ -107,15 +121,15 @@ struct Sweep {
   // that its sums stay in registers.
   template <bool Virtual, bool Cold, bool First>
   void advance(const Stage<T>& stage, int now, const T* x, const Stage<T>& next) const {
-    T *to_p = next.p[1 - now], *to_q = next.q[1 - now];
-    const auto at = [&](int64_t o, int64_t w, V& a, V& b) {
-      update<Virtual, Cold, First>(stage, now, x, o, w, a, b);
-    };
+    const Rows<T> rows(stage, now);
+    const int64_t width = this->width, pitch = this->pitch, end = bands * pitch;
+    T *const to_p = next.p[1 - now], *const to_q = next.q[1 - now];
+    T* const to_s = next.s[1 - now];
     V a = {}, b = {};
     if (N == Norm::band || First) {
-      for (int64_t o = 0; o < bands * pitch; o += pitch)
+      for (int64_t o = 0; o < end; o += pitch)
         for (int64_t w = 0; w < width; w += L) {
-          at(o, w, a, b);
+          update<Virtual, Cold, First>(rows, x, o, w, a, b);
           if (First) continue;
           const V s = shrinkage(a * a + b * b);
           store(to_p + o + w, a * s);
@@ -124,8 +138,8 @@ struct Sweep {
     } else {
       for (int64_t w = 0; w < width; w += L) {
         Symmetric<V> sum = {};
-        for (int64_t o = 0; o < bands * pitch; o += pitch) {
-          at(o, w, a, b);
+        for (int64_t o = 0; o < end; o += pitch) {
+          update<Virtual, Cold, First>(rows, x, o, w, a, b);
           store(to_p + o + w, a);
           store(to_q + o + w, b);
           if (N == Norm::frobenius) {
@@ -137,22 +151,22 @@ struct Sweep {
           }
         }
         if (N == Norm::frobenius)
-          store(next.s[1 - now] + w, shrinkage(sum.a));
+          store(to_s + w, shrinkage(sum.a));
         else
-          project(to_p + w, to_q + w, sum);
+          project(to_p + w, to_q + w, sum, end, pitch);
       }
     }
     if (!Virtual)
-      for (int64_t o = 0; o < bands * pitch; o += pitch)
-        stage.u[o + width] = stage.u[o + width - 1];
+      for (int64_t o = 0; o < end; o += pitch) rows.u[o + width] = rows.u[o + width - 1];
   }
 
   // Multiplies all bands of one vector by f(P Pᵀ).
-  __attribute__((always_inline)) void project(T* p, T* q, const Symmetric<V>& square) const {
+  __attribute__((always_inline)) void project(T* p, T* q, const Symmetric<V>& square, int64_t end,
+                                              int64_t pitch) const {
     const Symmetric<V> f = spectral_shrinkage<T>(
         limit, square, V{} + Precision<T>::tiny, [](V v) { return reciprocal_root<T>(v); },
         at_most_one);
-    for (int64_t o = 0; o < bands * pitch; o += pitch) {
+    for (int64_t o = 0; o < end; o += pitch) {
       const V a = load(p + o), b = load(q + o);
       store(p + o, f.a * a + f.b * b);
       store(q + o, f.b * a + f.c * b);
@@ -272,7 +286,8 @@ void run_as(const TvProx& a, int64_t begin, int64_t end) {
       if (a.u.data) {
         Part out = cube_part(a.u, b, h);
         out.data += (c0 * out.band + w0 * out.column) * size_of(out.dtype);
-        write(out, [&](int64_t o, int64_t w) { return Steps::primal(last, h & 1, x, o, w); });
+        write(out,
+              [&](int64_t o, int64_t w) { return Steps::primal(Rows<T>(last, h & 1), x, o, w); });
       }
       if (a.dual_out.data)
         for (int which = 0; which < 2; ++which) {
