@@ -8,15 +8,13 @@ from cassi.models.export import OfMeasurement, export_onnx
 
 SMALL = ["gap_net", "hdnet", "lambda_net"]
 LARGE = ["admm_net", "bisrnet", "dauhst_2stg"]
-
-
-def _networks(often):
-    """Try some networks with `make test`, the others before a release."""
-    rare = [pytest.mark.slow, pytest.mark.release]
-    names = [pytest.param(name, marks=rare * (name not in often)) for name in SMALL + LARGE]
-    return pytest.mark.parametrize("name", names)
-
-
+networks = pytest.mark.parametrize(
+    "name",
+    [
+        *SMALL,
+        *(pytest.param(name, marks=[pytest.mark.slow, pytest.mark.release]) for name in LARGE),
+    ],
+)
 every_one = pytest.mark.filterwarnings("ignore")
 
 
@@ -25,11 +23,10 @@ def _case(name):
     mask = (torch.rand(32, 32, generator=generator) > 0.5).float()
     system = cassi.SDCassi(mask, bands=8, step=2)
     y, other = (system(torch.rand(1, 8, 32, 32, generator=generator)) for _ in range(2))
-    few = {"stages": 2} if name == "gap_net" else {}
-    return cassi.create_model(name, bands=8, **few).eval(), system, y, other
+    return cassi.create_model(name, bands=8).eval(), system, y, other
 
 
-@_networks(SMALL[:1])
+@networks
 @every_one
 @torch.no_grad()
 def test_onnx_gives_the_network(name, tmp_path):
@@ -42,7 +39,7 @@ def test_onnx_gives_the_network(name, tmp_path):
     torch.testing.assert_close(torch.from_numpy(got), network(y, system), rtol=0, atol=1e-4)
 
 
-@_networks(SMALL)
+@networks
 @every_one
 @torch.no_grad()
 def test_a_trace_gives_the_network(name):
