@@ -138,11 +138,15 @@ def server():
 
 @pytest.fixture
 def start(server, tmp_path_factory):
-    """Start a command beside the test, in one thread: in a fork, or as a Python of its own."""
+    """Start a command beside the test, in one thread: in a fork, or as a Python of its own.
+
+    Where it starts processes itself, these begin as the user's do.
+    """
 
     def run(name, *arguments, launcher=(), fork=True, **environment):
         environment |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        if not fork or launcher:
+        starts = any(word.startswith(("processes=", "cluster=")) for word in arguments)
+        if launcher or starts or not fork:
             return subprocess.Popen(
                 [sys.executable, *launcher, "-m", f"cassi.apps.{name}", *arguments],
                 stdout=subprocess.PIPE,
