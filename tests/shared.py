@@ -2,8 +2,10 @@
 
 import inspect
 import os
+import signal
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -25,11 +27,11 @@ ALGORITHMS = {
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def python(*arguments, **environment):
-    """Run Python in the root of the repository; return what it prints, or fail with it."""
+def python(*arguments, cwd=ROOT, **environment):
+    """Run Python, in the root of the repository; return what it prints, or fail with it."""
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
-        cwd=ROOT,
+        cwd=cwd,
         env=os.environ | environment,
         capture_output=True,
         text=True,
@@ -38,6 +40,21 @@ def python(*arguments, **environment):
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
+
+
+def run_command(name, arguments, folder, outputs, environment):
+    """Run a command in this process, a new one: in a folder, its outputs into two files."""
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    for number, path in enumerate(outputs, 1):
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT)
+        os.dup2(opened, number)
+        os.close(opened)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    torch.set_num_threads(1)
+    sys.argv = [f"cassi-{name}", *arguments]
+    import_module(f"cassi.apps.{name}").main()
 
 
 def rand(*shape, seed=0, low=0.0, dtype=torch.float64):

@@ -222,7 +222,8 @@ def store_models() -> None:
     store = ConfigStore.instance()
     # Hydra copies its sources for each group that --help lists, and so every network's settings.
     vars(store)["__deepcopy__"] = lambda _: store
-    for name in list_models():
+    stored = store.repo.get("model", {})  # by an earlier command of this process
+    for name in (name for name in list_models() if f"{name}.yaml" not in stored):
         store.store(group="model", name=name, node=model_node(name), provider="cassi.models")
     store.store(group="model", name="file", node={"path": "???"}, provider="cassi.models")
 

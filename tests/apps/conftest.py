@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import csv
 import json
+import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hydra.core.config_store import ConfigStore
+from shared import run_command
 
 import cassi
 from cassi import plugins
@@ -91,22 +95,86 @@ reconstruct, evaluate, train, calibrate = map(
 show = _fixture("camera", "show")
 
 
-@pytest.fixture
-def start():
-    """Start a command as a process of its own, one thread each."""
+@dataclass(frozen=True)
+class Fork:
+    """A command that was started in a fork; what `subprocess.Popen` offers of it."""
 
-    def run(name, *arguments, launcher=()):
-        return subprocess.Popen(
-            [sys.executable, *launcher, "-m", f"cassi.apps.{name}", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"},
-            # In the background SIGINT is ignored, and a child would inherit that.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+    process: Any
+    out: Path
+    err: Path
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    @property
+    def returncode(self):
+        return self.process.exitcode
+
+    def poll(self):
+        return self.process.exitcode
+
+    def send_signal(self, number):
+        os.kill(self.pid, number)
+
+    def wait(self, timeout=None):
+        self.process.join(timeout)
+        assert self.returncode is not None, "it goes on"
+        return self.returncode
+
+    def communicate(self, timeout=None):
+        self.wait(timeout)
+        return self.out.read_text(), self.err.read_text()
+
+
+@pytest.fixture(scope="session")
+def server():
+    """Forks of a process that has imported the commands and computed nothing start at once."""
+    context = multiprocessing.get_context("forkserver")
+    apps = (f"cassi.apps.{name}" for name in ("reconstruct", "evaluate", "train"))
+    context.set_forkserver_preload(["shared", "cassi.training.module", "cassi.viz", *apps])
+    return context
+
+
+@pytest.fixture
+def start(server, tmp_path_factory):
+    """Start a command beside the test, in one thread: in a fork, or as a Python of its own.
+
+    Where it starts processes itself, these begin as the user's do.
+    """
+
+    def run(name, *arguments, launcher=(), fork=True, **environment):
+        environment |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        starts = any(word.startswith(("processes=", "cluster=")) for word in arguments)
+        if launcher or starts or not fork:
+            return subprocess.Popen(
+                [sys.executable, *launcher, "-m", f"cassi.apps.{name}", *arguments],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=os.environ | environment,
+                # In the background SIGINT is ignored, and a child would inherit that.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            )
+        folder = tmp_path_factory.mktemp("started")
+        files = (folder / "out", folder / "err")
+        call = (name, arguments, Path.cwd(), files, dict(os.environ) | environment)
+        process = server.Process(target=run_command, args=call)
+        process.start()
+        return Fork(process, *files)
 
     return run
+
+
+@pytest.fixture
+def ranks():
+    """What torchrun says in the environments of two processes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    both = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    both |= {"NODE_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    return [both | {"RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
 
 
 @pytest.fixture

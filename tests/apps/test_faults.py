@@ -111,7 +111,7 @@ def test_an_interrupt_ends_a_process_in_one_line(start, camera, tmp_path):
     folder = tmp_path / "run"
     endless = ("solver.iterations=100000000", "output.progress=false")
     given = (*camera.given(), *RECONSTRUCT, "solver=gap", *endless)
-    process = start("reconstruct", *given, f"hydra.run.dir={folder}")
+    process = start("reconstruct", *given, f"hydra.run.dir={folder}", fork=False)
     # What it understood is printed before it computes; while it imports, an interrupt may be lost.
     assert any(line.startswith("system: ") for line in process.stdout), process.communicate()[1]
     time.sleep(0.5)

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -14,14 +15,14 @@ import yaml
 from hydra.core.utils import setup_globals
 from omegaconf import OmegaConf
 
-from cassi.apps import folders
+from cassi.apps import command, folders
+
+QUICK = ("solver=gap", "solver.iterations=1", "output.pictures=false")
 
 
-def test_commands_of_one_second_have_folders_of_their_own(start, tmp_path, monkeypatch):
+def test_commands_of_one_second_have_folders_of_their_own(start, camera, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    arguments = ("mask=bundled:mask.tif", "system.bands=28", "measurement=y.npy", "solver=gap")
-    _frame(tmp_path)
-    running = [start("reconstruct", *arguments, "solver.iterations=1") for _ in range(3)]
+    running = [start("reconstruct", *camera.given(), *QUICK) for _ in range(3)]
     for process in running:
         _, said = process.communicate(timeout=200)
         assert process.returncode == 0, said
@@ -32,27 +33,19 @@ def test_commands_of_one_second_have_folders_of_their_own(start, tmp_path, monke
     assert all((folder / "cube.tif").is_file() for folder in made)
 
 
-def _frame(folder):
-    import numpy as np
-
-    np.save(folder / "y.npy", np.ones((256, 310), np.float32))
-
-
 def test_a_name_that_is_taken_gets_a_number(tmp_path):
     names = [folders._make_new(tmp_path / "day" / "12-30-01").name for _ in range(3)]
     assert names == ["12-30-01", "12-30-01_2", "12-30-01_3"]
 
 
-def test_a_folder_that_is_being_written_is_refused(start, tmp_path):
+def test_a_folder_that_is_being_written_is_refused(start, camera, tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "cube.tif").write_text("of another")
-    _frame(tmp_path)
     descriptor = os.open(folder, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    arguments = (f"measurement={tmp_path}/y.npy", "mask=bundled:mask.tif", "system.bands=28")
-    command = ("reconstruct", *arguments, "solver=gap", "solver.iterations=1")
-    process = start(*command, f"hydra.run.dir={folder}")
+    command = ("reconstruct", *camera.given(), *QUICK, f"hydra.run.dir={folder}")
+    process = start(*command)
     _, said = process.communicate(timeout=100)
     assert process.returncode == 2
     (line,) = said.splitlines()
@@ -64,7 +57,7 @@ def test_a_folder_that_is_being_written_is_refused(start, tmp_path):
     )
     assert [file.name for file in folder.iterdir()] == ["cube.tif"]
     os.close(descriptor)
-    process = start(*command, f"hydra.run.dir={folder}")
+    process = start(*command)
     assert process.wait(100) == 0
     assert json.loads((folder / "metrics.json").read_text())
 
@@ -119,11 +112,9 @@ def test_who_holds_a_folder(monkeypatch):
     assert not folders.may_hold(hydra_of("cassi-train"))
 
 
-def test_a_refused_command_changes_nothing(start, tmp_path):
+def test_a_refused_command_changes_nothing(start, camera, tmp_path):
     """Of commands that start together into a new folder, one makes it."""
-    _frame(tmp_path)
-    arguments = (f"measurement={tmp_path}/y.npy", "mask=bundled:mask.tif", "system.bands=28")
-    command = ("reconstruct", *arguments, "solver=gap", f"hydra.run.dir={tmp_path}/new")
+    command = ("reconstruct", *camera.given(), *QUICK, f"hydra.run.dir={tmp_path}/new")
     counts = [1, 2, 3]
     running = [start(*command, f"solver.iterations={count}") for count in counts]
     said = [process.communicate(timeout=200)[1] for process in running]
@@ -149,15 +140,31 @@ def test_sweeps_of_one_second_have_folders_of_their_own(tmp_path, monkeypatch):
     assert places[1] == f"{places[0]}_2"
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
-def test_a_closed_output_is_no_error(tmp_path, closed):
-    _frame(tmp_path)
-    command = (
-        f"exec {sys.executable} -m cassi.apps.reconstruct measurement=y.npy mask=bundled:mask.tif "
-        f"system.bands=28 solver=gap solver.iterations=1 hydra.run.dir=run {closed}"
-    )
+@pytest.mark.parametrize(
+    "closed",
+    [*(pytest.param(one, marks=pytest.mark.release) for one in (">&-", "2>&-")), ">&- 2>&-"],
+)
+def test_a_closed_output_is_no_error(camera, tmp_path, closed):
+    command = [sys.executable, "-m", "cassi.apps.reconstruct", *camera.given(), *QUICK]
+    command = f"exec {shlex.join(command)} hydra.run.dir=run {closed}"
     done = subprocess.run(
         ["sh", "-c", command], cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False
     )
     assert done.returncode == 0
     assert (tmp_path / "run/metrics.json").is_file()
+
+
+@pytest.mark.parametrize(("number", "name"), [(1, "stdout"), (2, "stderr")])
+def test_what_is_opened_next_gets_no_output(number, name, tmp_path):
+    child, size = os.fork(), 1
+    if child == 0:
+        try:
+            os.close(number)
+            setattr(sys, name, None)  # as Python does at its start
+            command._open_closed()
+            file = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
+            print("said", file=getattr(sys, name), flush=True)
+            size = os.fstat(file).st_size
+        finally:
+            os._exit(size)
+    assert os.waitpid(child, 0)[1] == 0

@@ -34,7 +34,7 @@ VECTORS = DATA.parent / "vectors"
 BANDS, STEP, SIZE = 28, 2, 256
 FIGURES = yaml.safe_load((ROOT / "scripts/docs/published_figures.yaml").read_text())["networks"]
 SLOW_MS = 4000
-"""The authors' forward pass on two cores, from which on a vector is checked on request only."""
+"""The authors' forward pass on two cores, from which on a vector takes long."""
 DISCONTINUOUS = {"dpu_5stg", "cst_s", "bisrnet"}
 """Networks that sort or threshold: what rounding decides differs from machine to machine."""
 PHASES = {"padut_3stg"}
@@ -46,23 +46,21 @@ def _model_name(file: Path) -> str:
     return stem.lower().replace("++", "_plus_plus").replace("-", "_")
 
 
-def _vectors(pattern: str, slow: bool = True) -> list[Any]:
+def _vectors(pattern: str) -> list[Any]:
     known = list_models(shipped=False)
     files = [file for file in sorted(VECTORS.glob(pattern)) if _model_name(file) in known]
     if not files:
         skip = pytest.mark.skip(reason=f"no vectors of published networks in {VECTORS}")
         return [pytest.param(None, marks=skip)]
-    return [
-        pytest.param(
-            file, id=file.stem, marks=[pytest.mark.slow] if slow and _is_slow(file) else []
-        )
-        for file in files
-    ]
+    return [pytest.param(file, id=file.stem, marks=_marks(file)) for file in files]
 
 
-def _is_slow(file: Path) -> bool:
+def _marks(file: Path) -> list[Any]:
+    """Of each network one vector is checked by `make test`, the others before a release."""
     with np.load(file) as vector:
-        return not float(vector["forward_ms"]) < SLOW_MS
+        slow = not float(vector["forward_ms"]) < SLOW_MS
+    first = file.stem.endswith(".s0")
+    return [*[pytest.mark.slow] * slow, *[pytest.mark.release] * (not first)]
 
 
 def _set_weights(net: nn.Module, vector: Any) -> None:
@@ -192,7 +190,7 @@ def _count_operations(net: torch.nn.Module) -> int:
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("file", _vectors("*.s0.npz", slow=False))
+@pytest.mark.parametrize("file", _vectors("*.s0.npz"))
 def test_parameters_and_operations_are_those_of_the_authors_code(file: Path) -> None:
     with np.load(file) as vector:
         parameters, operations = int(vector["n_params"]), float(vector["flops"])

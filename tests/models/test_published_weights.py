@@ -34,16 +34,23 @@ def _settings(name: str) -> dict[str, Any]:
     return {key: value for key, value in SMALL.items() if key in known}
 
 
+@pytest.fixture(autouse=True)
+def _empty_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw no weights for networks that are given others."""
+    for name in (name for name in dir(nn.init) if name.endswith("_") and name[0] != "_"):
+        monkeypatch.setattr(nn.init, name, lambda tensor, *_, **__: tensor)
+
+
 @cache
 def _states(name: str) -> tuple[State, State]:
     """Return the weights of a network as the optimizer left them, and as averaged."""
+    net = _network(name)
     states: list[State] = []
     for seed in (1, 2):
-        torch.manual_seed(seed)
-        net = create_model(name, bands=BANDS, **_settings(name))
+        generator = torch.Generator().manual_seed(seed)
         for value in net.state_dict().values():
             if value.is_floating_point():
-                value.copy_(torch.rand(value.shape))
+                value.copy_(torch.rand(value.shape, generator=generator))
         states.append({key: value.clone() for key, value in net.state_dict().items()})
     plain, average = states
     parameters = {key for key, _ in net.named_parameters(remove_duplicate=False)}
@@ -51,9 +58,14 @@ def _states(name: str) -> tuple[State, State]:
     return plain, {key: (average if key in parameters else plain)[key] for key in plain}
 
 
+@cache
+def _network(name: str) -> nn.Module:
+    return create_model(name, bands=BANDS, **_settings(name))
+
+
 def _parameters(name: str, trained: bool = False) -> list[str]:
-    net = create_model(name, bands=BANDS, **_settings(name))
-    return [key for key, p in net.named_parameters() if p.requires_grad or not trained]
+    named = _network(name).named_parameters()
+    return [key for key, p in named if p.requires_grad or not trained]
 
 
 def _load(file: Path, name: str, **more: Any) -> State:

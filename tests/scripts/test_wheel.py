@@ -2,16 +2,14 @@
 
 import os
 import shutil
-import subprocess
-import sys
 import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
+from shared import ROOT, python
 
 pytestmark = pytest.mark.release
-ROOT = Path(__file__).resolve().parents[2]
 
 PROBE = """
 import sys, torch, cassi
@@ -26,20 +24,6 @@ print(cassi.ops.backend(torch.device("cpu")))
 """
 
 
-def _run(*command, cwd=ROOT, **environment):
-    result = subprocess.run(
-        command,
-        cwd=cwd,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-3000:]
-    return result.stdout
-
-
 def _build(native, folder):
     """Build in a folder that is kept, apart from the developer's: a second run compiles nothing."""
     compiler = shutil.which(os.environ.get("CXX", "c++"))
@@ -51,14 +35,14 @@ def _build(native, folder):
     quick.parent.mkdir(exist_ok=True)
     quick.write_text(f'#!/bin/sh\nexec "{compiler}" "$@" -O0\n')
     quick.chmod(0o755)
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
-    options = ("--no-deps", "--no-build-isolation", "-C", f"build-dir={build}", "-w", str(folder))
+    pip = ("-m", "pip", "--disable-pip-version-check", "-q")
+    options = ("--no-deps", "--no-build-isolation", "-C", f"build-dir={build}", "-w", folder)
     switches = {"CASSI_BUILD_NATIVE": str(int(native)), "FORCE_CUDA": "0", "CASSI_SANITIZE": ""}
     switches["CXX"] = str(quick)
-    _run(*pip, "wheel", *options, str(ROOT), **switches)
+    python(*pip, "wheel", *options, ROOT, **switches)
     (wheel,) = folder.glob("*.whl")
     site = folder / "site"
-    _run(*pip, "install", "--no-deps", "--target", str(site), str(wheel))
+    python(*pip, "install", "--no-deps", "--target", site, wheel)
     return wheel
 
 
@@ -67,7 +51,7 @@ def _import(folder):
     site = folder / "site"
     path = os.pathsep.join([str(site), sysconfig.get_paths()["purelib"]])
     switches = {"PYTHONPATH": path, "CASSI_COMPILED": "1", "CASSI_LIBRARY_DIR": ""}
-    return _run(sys.executable, "-S", "-c", PROBE, str(site), cwd=folder, **switches).strip()
+    return python("-S", "-c", PROBE, site, cwd=folder, **switches).strip()
 
 
 @pytest.mark.parametrize("native", [True, False], ids=["compiled", "reference"])

@@ -125,7 +125,8 @@ def test_kill_and_resume_is_as_if_nothing_had_happened(train, start, results, tm
     assert scores[0] == scores[1]
 
 
-def test_two_processes_give_the_gradient_of_one(train, start, tmp_path):
+@pytest.mark.parametrize("launched", [pytest.param("by Lightning", marks=pytest.mark.release), ""])
+def test_two_processes_give_the_gradient_of_one(train, start, tmp_path, ranks, launched):
     # One step of plain descent at rate 1 moves the weights by the gradient.
     np.save(tmp_path / "mask.npy", np.random.default_rng(0).random((16, 16)).astype(np.float32))
     options = (
@@ -136,9 +137,11 @@ def test_two_processes_give_the_gradient_of_one(train, start, tmp_path):
     )  # fmt: skip
     one, two = tmp_path / "one", tmp_path / "two"
     train(*options, f"hydra.run.dir={one}").ok()
-    process = start("train", *options, "trainer=ddp_cpu", f"hydra.run.dir={two}")
-    _, err = process.communicate(timeout=200)
-    assert process.returncode == 0, err
+    options = ("train", *options, "trainer=ddp_cpu", f"hydra.run.dir={two}")
+    running = [start(*options, fork=False)] if launched else [start(*options, **r) for r in ranks]
+    for process in running:
+        _, err = process.communicate(timeout=200)
+        assert process.returncode == 0, err
     a, b = (load_file(folder / "model.safetensors") for folder in (one, two))
     assert max((a[key] - b[key]).abs().max() for key in a) <= 1e-6
 
