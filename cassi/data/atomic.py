@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
 import hashlib
 import json
@@ -11,23 +12,24 @@ import os
 import re
 import secrets
 import shutil
-import socket
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-_MARKED = re.compile(r"\.(?:.*\.)?cassi-([0-9a-f]{8})-(\d+)-[0-9a-f]{8}(?:\..*)?", re.DOTALL)
+_STAGE = re.compile(r"\.cassi-[0-9a-f]{16}")
+_STAGED = re.compile(rf"/{_STAGE.pattern}(?:/new)?")
+_LOCK = "lock"
 
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    r"""Yield a temporary path beside ``path`` that becomes ``path`` if the block succeeds.
+    r"""Yield a temporary path that becomes ``path`` if the block succeeds.
 
-    The temporary name keeps the suffix (libraries choose a format by it) and is hidden. After the
-    block the file is flushed to the disk and renamed; after an exception it is removed and whatever
-    stood under ``path`` is untouched. What a killed process has left is removed by the next one
-    that writes into the folder.
+    The temporary file has the final name, in a hidden folder beside it. After the block the file is
+    flushed to the disk and renamed; after an exception it is removed and whatever stood under
+    ``path`` is untouched. The writer holds a lock in the hidden folder. What a killed process has
+    left has none, and is removed by the next one that writes beside it.
 
     Args:
         path: The final name. Its folder must exist; a link is followed, its target replaced. A
@@ -54,8 +56,8 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 def atomic_paths(*paths: str | os.PathLike[str]) -> Iterator[tuple[Path, ...]]:
     """Yield one temporary path for each of several files that belong together.
 
-    The temporary names share their stem when the final names do, so a pair such as ``cube.img`` and
-    ``cube.hdr`` still finds itself. All files are flushed before the first is renamed; the renames
+    The temporary files share a folder when the final ones do, so a pair such as ``cube.img`` and
+    ``cube.hdr`` finds itself. All files are flushed before the first is renamed; the renames
     follow the order of the arguments, so put the file that announces the others last. Should a
     rename fail, all is put back as it was.
 
@@ -63,16 +65,14 @@ def atomic_paths(*paths: str | os.PathLike[str]) -> Iterator[tuple[Path, ...]]:
         The names to write to, in the same order.
     """
     finals = [_checked(Path(path)) for path in paths]
-    for folder in {final.parent for final in finals}:
-        _remove_leftovers(folder)
-    mark = _mark()
-    # The stem is cut so that a name as long as the file system allows still has a temporary one.
-    temporaries = [f.with_name(f".{f.stem[:40]}.{mark}{f.suffix}") for f in finals]
     try:
-        yield tuple(temporaries)
-        _publish(temporaries, finals)
+        with contextlib.ExitStack() as stack:
+            folders = {final.parent for final in finals}
+            places = {folder: stack.enter_context(_stage(folder)) for folder in folders}
+            temporaries = [places[final.parent] / final.name for final in finals]
+            yield tuple(temporaries)
+            _publish(temporaries, finals)
     except BaseException as error:
-        _remove(temporaries)
         _explain(error, finals[0])
         raise
 
@@ -93,25 +93,18 @@ def atomic_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
     """
     final = Path(folder)
     final.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(final)
-    stage = final / f".{_mark()}"
-    stage.mkdir()
     try:
-        yield stage
-        # In the order of writing: what announces the others is written, and appears, last.
-        written = sorted(stage.iterdir(), key=lambda file: file.stat().st_mtime_ns)
-        sums = stage / SUMS
-        sums.write_text(list_sums(stage, (file for file in stage.rglob("*") if file.is_file())))
-        written.append(sums)
-        with _withdrawn(final / SUMS, stage / f"{SUMS}.withdrawn"):
-            _publish(written, [final / file.name for file in written])
+        with _stage(final) as stage:
+            yield stage
+            # In the order of writing: what announces the others is written, and appears, last.
+            written = sorted(stage.iterdir(), key=lambda file: file.stat().st_mtime_ns)
+            sums = stage / SUMS
+            sums.write_text(list_sums(stage, (file for file in stage.rglob("*") if file.is_file())))
+            written.append(sums)
+            _publish(written, [final / file.name for file in written], withdraw_last=True)
     except BaseException as error:
         _explain(error, final)
-        if isinstance(error, OSError) and str(error.filename).startswith(str(stage)):
-            error.filename = str(final / os.path.relpath(error.filename, stage))
         raise
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
 
 
 def write_sums(folder: Path, files: Iterable[Path]) -> None:
@@ -120,27 +113,108 @@ def write_sums(folder: Path, files: Iterable[Path]) -> None:
         temporary.write_text(list_sums(folder, files))
 
 
-def _publish(temporaries: Sequence[Path], finals: Sequence[Path]) -> None:
-    """Flush all files, then rename them in order; if that fails, all is as it was."""
+def is_temporary(path: Path) -> bool:
+    """Tell whether a file is being written, or was left by a killed process."""
+    return any(_STAGE.fullmatch(part) for part in path.parts)
+
+
+@contextlib.contextmanager
+def _stage(folder: Path) -> Iterator[Path]:
+    """Make a hidden folder to write to, with a lock that tells others that it is in use."""
+    _remove_leftovers(folder)
+    stage, lock = _make_stage(folder)
+    try:
+        yield stage / "new"
+    finally:
+        _remove_stage(stage)
+        os.close(lock)
+
+
+def _make_stage(folder: Path) -> tuple[Path, int]:
+    while True:
+        stage = folder / f".cassi-{secrets.token_hex(8)}"
+        stage.mkdir()
+        lock: int | None = None
+        try:
+            # NFS locks only what is opened to be written.
+            lock = os.open(stage / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            with contextlib.suppress(OSError):  # without locks here, nobody removes it
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            (stage / "new").mkdir()
+        except BaseException as error:
+            _remove_stage(stage)
+            if lock is not None:
+                os.close(lock)
+            # Another process took it for that of a dead one, before it was locked.
+            if not isinstance(error, FileNotFoundError) or not folder.is_dir():
+                raise
+        else:
+            return stage, lock
+
+
+@functools.cache
+def _remove_leftovers(folder: Path) -> None:
+    """Remove what processes that have ended left in a folder, once per process."""
+    with contextlib.suppress(OSError):
+        for entry in list(folder.iterdir()):
+            if _STAGE.fullmatch(entry.name) and not entry.is_symlink():
+                with contextlib.suppress(OSError):  # it is locked, another user's, or gone
+                    _remove_dead(entry)
+
+
+def _remove_dead(stage: Path) -> None:
+    """Remove a stage unless its writer lives.
+
+    Raises:
+        OSError: it lives, or cannot be removed.
+    """
+    try:
+        lock = os.open(stage / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        stage.rmdir()  # it is empty: the lock comes first and goes last
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _remove_stage(stage)
+    finally:
+        os.close(lock)
+
+
+def _remove_stage(stage: Path) -> None:
+    _remove([stage / "new", stage / "old", stage / _LOCK])
+    with contextlib.suppress(OSError):
+        stage.rmdir()
+
+
+def _publish(
+    temporaries: Sequence[Path], finals: Sequence[Path], withdraw_last: bool = False
+) -> None:
+    """Flush all files, then rename them in order; if that fails, all is as it was.
+
+    Args:
+        temporaries: the files, each in a stage.
+        finals: their names.
+        withdraw_last: what has the last of the names goes before the first is renamed.
+    """
     for temporary in temporaries:
         _flush_tree(temporary)
-    placed: list[tuple[Path, Path, Path]] = []
+    olds = [temporary.parent.with_name("old") / temporary.name for temporary in temporaries]
+    moves = list(zip(temporaries, finals, olds, strict=True))
     try:
-        for temporary, final in zip(temporaries, finals, strict=True):
-            earlier = temporary.with_name(f"{temporary.name}.earlier")
-            placed.append((temporary, final, earlier))
-            _keep(temporary, final, earlier, alone=len(finals) == 1)
+        if withdraw_last and finals[-1].exists():
+            olds[-1].parent.mkdir()
+            finals[-1].rename(olds[-1])
+        for temporary, final, old in moves:
+            _keep(temporary, final, old, alone=len(moves) == 1)
             os.replace(temporary, final)  # noqa: PTH105
     except BaseException:
-        for temporary, final, earlier in placed:
+        for temporary, final, old in moves:
             if not os.path.lexists(temporary):  # it was renamed
                 _remove([final])
             if not os.path.lexists(final):
                 with contextlib.suppress(OSError):
-                    earlier.rename(final)
+                    old.rename(final)
         raise
-    finally:
-        _remove([earlier for _, _, earlier in placed])
     # What GDAL once noted beside an image, such as its statistics, is not true of another.
     _remove([final.with_name(f"{final.name}.aux.xml") for final in finals])
     # Some file systems refuse to flush a folder; the rename itself has already happened.
@@ -149,65 +223,16 @@ def _publish(temporaries: Sequence[Path], finals: Sequence[Path]) -> None:
             _flush(folder)
 
 
-def _keep(temporary: Path, final: Path, earlier: Path, alone: bool) -> None:
+def _keep(temporary: Path, final: Path, old: Path, alone: bool) -> None:
     """Let what stands under the final name have a second one, to put it back from."""
-    if final.is_dir() and temporary.is_dir():
-        final.rename(earlier)  # nothing can replace a folder that holds something
+    is_folder = final.is_dir() and temporary.is_dir()
+    if is_folder or (final.exists() and not alone):
+        old.parent.mkdir(exist_ok=True)
+    if is_folder:
+        final.rename(old)  # nothing can replace a folder that holds something
     elif not alone:
         with contextlib.suppress(OSError):  # nothing there yet, or no hard links here
-            os.link(final, earlier)
-
-
-@contextlib.contextmanager
-def _withdrawn(file: Path, aside: Path) -> Iterator[None]:
-    """Take a file away, and put it back if the block fails."""
-    with contextlib.suppress(FileNotFoundError):
-        file.rename(aside)
-    try:
-        yield
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            aside.rename(file)
-        raise
-
-
-@functools.cache
-def _remove_leftovers(folder: Path) -> None:
-    """Remove what processes of this machine that have ended left in a folder, once per process."""
-    with contextlib.suppress(OSError):
-        for entry in list(folder.iterdir()):
-            match = _MARKED.fullmatch(entry.name)
-            if match and match[1] == _machine() and not _is_alive(int(match[2])):
-                _remove([entry])
-
-
-def _mark() -> str:
-    """Return a name that nobody else uses and that says whose it is."""
-    return f"cassi-{_machine()}-{os.getpid()}-{secrets.token_hex(4)}"
-
-
-@functools.cache
-def _machine() -> str:
-    """Tell apart the machines, and containers, among which a process number means something.
-
-    The number of this start of the system: clones of a machine share its name.
-    """
-    said = [socket.gethostname()]
-    with contextlib.suppress(OSError):
-        said = [Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()]
-    with contextlib.suppress(OSError):
-        said.append(os.readlink("/proc/self/ns/pid"))  # noqa: PTH115
-    return digest_content([" ".join(said)])[:8]
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        return True  # another user's
-    return True
+            os.link(final, old)
 
 
 def _remove(files: Sequence[Path]) -> None:
@@ -221,6 +246,10 @@ def _remove(files: Sequence[Path]) -> None:
 
 def _explain(error: BaseException, final: Path) -> None:
     """Name the file of an error that does not, and give a number to one that has none."""
+    if not isinstance(error, OSError):
+        return
+    if isinstance(error.filename, str):
+        error.filename = _STAGED.sub("", error.filename)
     if type(error) is not OSError:
         return
     if error.errno is None:

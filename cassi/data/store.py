@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from cassi.data.atomic import atomic_path, digest, digest_content, seal, size_of, unseal
+from cassi.data.atomic import (
+    atomic_path,
+    digest,
+    digest_content,
+    is_temporary,
+    seal,
+    size_of,
+    unseal,
+)
 
 
 class Store:
@@ -106,7 +114,7 @@ class Store:
         """Yield the names of all records, damaged ones too, in the order of their paths."""
         inside = self.suffix.startswith("/")
         for path in sorted(self.root.rglob(self.suffix[1:] if inside else f"*{self.suffix}")):
-            if inside or not path.name.startswith("."):  # what a killed process has left is hidden
+            if not is_temporary(path):
                 yield path.relative_to(self.root).as_posix().removesuffix(self.suffix)
 
     def _record(self, name: str, fingerprint: str | None) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ import time
 import pytest
 import torch
 
+from cassi.data import atomic
 from cassi.data.atomic import (
     SUMS,
     atomic_folder,
@@ -17,6 +18,7 @@ from cassi.data.atomic import (
     atomic_paths,
     check_archive,
     check_sums,
+    is_temporary,
     seal,
     unseal,
 )
@@ -47,8 +49,11 @@ def _write_text(text, *finals, error=None):
 def test_atomic_path(tmp_path):
     final = tmp_path / ("n" * 250 + ".csv")
     with atomic_path(final) as temporary:
-        assert temporary.parent == tmp_path
-        assert temporary.suffix == ".csv"
+        assert temporary.name == final.name
+        assert is_temporary(temporary)
+        (hidden,) = tmp_path.iterdir()
+        assert hidden.name.startswith(".")
+        assert temporary.is_relative_to(hidden)
         temporary.write_text("new")
         assert not final.exists()
     assert final.read_text() == "new"
@@ -167,30 +172,64 @@ def write_next(folder):
         temporary.write_text("c")
 
 
+def begin(function, folder):
+    process = multiprocessing.get_context("fork").Process(target=function, args=(folder,))
+    process.start()
+    return process
+
+
 def test_leftovers_of_the_dead_are_removed(tmp_path):
-    other = tmp_path / ".a.cassi-00000000-1-00000000.txt"  # of another machine
-    mine = tmp_path / ".hidden"
-    for file in (other, mine):
-        file.touch()
-
-    def start(function):
-        process = multiprocessing.get_context("fork").Process(target=function, args=(tmp_path,))
-        process.start()
-        return process
-
-    writer = start(write_and_wait)
+    mine = tmp_path / ".cassi-notes"
+    mine.mkdir()
+    empty = tmp_path / f".cassi-{'0' * 16}"  # killed before it had its lock
+    empty.mkdir()
+    writer = begin(write_and_wait, tmp_path)
     while not (tmp_path / "ready").exists():
         assert writer.is_alive()
         time.sleep(0.02)
-    kept = {other, mine, tmp_path / "ready", tmp_path / "c.txt"}
-    start(write_next).join()
+    kept = {mine, tmp_path / "ready", tmp_path / "c.txt"}
+    begin(write_next, tmp_path).join()
     living = set(tmp_path.iterdir()) - kept
     assert len(living) == 2
+    assert empty not in living
     writer.kill()
     writer.join()
     assert set(tmp_path.iterdir()) == kept | living
-    start(write_next).join()
+    begin(write_next, tmp_path).join()
     assert set(tmp_path.iterdir()) == kept
+
+
+def write_many(folder):
+    for number in range(100):
+        atomic._remove_leftovers.cache_clear()
+        with atomic_path(folder / f"{os.getpid()}-{number}.txt") as temporary:
+            temporary.write_text("a")
+
+
+def test_nobody_takes_the_living_for_dead(tmp_path):
+    writers = [begin(write_many, tmp_path) for _ in range(4)]
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0] * 4
+    assert len(list(tmp_path.iterdir())) == 400
+
+
+def test_without_locks_nothing_is_removed(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    left = tmp_path / f".cassi-{'0' * 16}"
+    left.mkdir()
+    (left / "lock").touch()
+    write_next(tmp_path)
+    assert set(tmp_path.iterdir()) == {left, tmp_path / "c.txt"}
+
+
+def test_an_error_names_the_final_file(tmp_path):
+    with pytest.raises(FileNotFoundError) as caught, atomic_folder(tmp_path) as stage:
+        (stage / "none" / "a.txt").write_text("")
+    assert caught.value.filename == str(tmp_path / "none" / "a.txt")
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "missing", "list"])

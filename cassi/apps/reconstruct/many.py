@@ -52,7 +52,7 @@ from cassi.apps.reconstruct.snapshots import (
 from cassi.apps.reconstructors import Recipe, fingerprint_settings
 from cassi.apps.settings import Reconstruct
 from cassi.checks import printable, whole_number
-from cassi.data.atomic import SUMS, UNWRITABLE, atomic_path
+from cassi.data.atomic import SUMS, UNWRITABLE, atomic_path, is_temporary
 from cassi.data.store import Store, fingerprint
 from cassi.evaluation import join_processes
 from cassi.evaluation.tables import csv_text
@@ -298,7 +298,7 @@ class MergeSummaries(Callback):
         root = Path(config.hydra.sweep.dir).resolve()
         rows: list[dict[str, Any]] = []
         for path in sorted(root.rglob(SUMMARY)):
-            if path.parent != root:
+            if path.parent != root and not is_temporary(path):
                 job = path.parent.relative_to(root).as_posix()
                 with path.open(newline="", encoding="utf-8") as stream:
                     rows += [{"job": job, **row} for row in csv.DictReader(stream)]
