@@ -11,7 +11,7 @@ from cassi.plugins import plugin_modules
 
 ALLOWED_PACKAGES = (
     *("cassi.systems", "cassi.solvers", "cassi.priors", "cassi.models"),
-    *("cassi.training", "cassi.data.augment", "cassi.data.simulation"),
+    *("cassi.training", "cassi.data.augment", "cassi.data.mst"),
     *("cassi.data.simulation", "cassi.data.sensor", "cassi.data.synthetic"),
     *("torch.nn", "torch.optim"),
 )

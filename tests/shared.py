@@ -8,7 +8,9 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import torch
+from scipy.io import savemat
 
 import cassi.solvers
 from cassi.models.registry import find_model, list_models
@@ -102,3 +104,44 @@ def smooth_scene(bands, height, width, disk=False):
         inside = (rows - 40) ** 2 + (columns - 70) ** 2 < 400
         cube = torch.where(inside, 0.9 - 0.8 * (at - 0.5).abs(), cube)
     return cube[None]
+
+
+def write_toolbox(root, side, crop, cubes=None):
+    """Write a small folder `datasets` of the MST toolbox; return it.
+
+    Args:
+        root: the folder.
+        side: of the training scenes, pixels.
+        crop: of masks and test scenes, pixels.
+        cubes: values (H, W, 28) in [0, 1] for the training scenes, at least of that side.
+    """
+    rng = np.random.default_rng(0)
+
+    def write(name, **content):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        savemat(root / name, content, do_compression=True)
+
+    if cubes is None:
+        cubes = [rng.random((side, side, 28)) for _ in range(3)]
+    counts = [(cube[:side, :side] * 65535).astype(np.uint16) for cube in cubes]
+    write("cave_1024_28/scene1.mat", img_expand=counts[0])
+    write("cave_1024_28/scene10.mat", img=counts[1].astype(np.float64))
+    write("cave_1024_28/scene2.mat", img_expand=counts[2] * 1.1, img=counts[0])
+    write("cave_1024_28/scene206.mat", img_expand=counts[0])
+    for number in (1, 2):
+        write(f"CAVE_512_28/scene{number}.mat", data_slice=counts[number])
+        write(f"KAIST_CVPR2021/{number}.mat", HSI=1.4 * rng.random((side, side, 28)) - 0.2)
+    for number in range(1, 11):
+        values = rng.random((crop, crop, 28)) - 0.01
+        write(f"TSA_simu_data/Truth/scene{number:02}.mat", img=values)
+    mask = rng.random((crop, crop)) * 0.9 + 0.1
+    shifted = np.zeros((crop, crop + 54, 28))
+    for band in range(28):
+        shifted[:, 2 * band : 2 * band + crop, band] = mask
+    write("TSA_simu_data/mask.mat", mask=mask)
+    write("TSA_simu_data/mask_3d_shift.mat", mask_3d_shift=shifted)
+    write("TSA_real_data/mask.mat", mask=mask)
+    for number in range(1, 6):
+        meas = rng.random((crop, crop + 54))
+        write(f"TSA_real_data/Measurements/scene{number}.mat", meas_real=meas)
+    return root

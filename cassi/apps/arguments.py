@@ -68,6 +68,18 @@ def config_groups() -> set[str]:
     return (found | {"model"}) - {"data", "hydra", "paths", "output"}
 
 
+def is_training(experiment: str) -> bool:
+    """Tell by its name whether an experiment is a training."""
+    return experiment.startswith(("train_", "paper/"))
+
+
+def paper_recipes() -> list[str]:
+    """Return the experiments in the folder `paper`."""
+    files = resources.files("cassi.conf").joinpath("experiment", "paper").iterdir()
+    names = [file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml")]
+    return sorted(f"paper/{name}" for name in names if not name.startswith("_"))
+
+
 def config_folders(arguments: Iterable[str]) -> list[Path]:
     """Return the folders that `--config-dir` and `--config-path` name."""
     found, words = [], list(arguments)

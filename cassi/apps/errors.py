@@ -8,8 +8,13 @@ import sys
 import traceback
 from pathlib import Path
 
-from cassi.apps.arguments import config_folders, config_groups
-from cassi.apps.settings import unknown_key
+from cassi.apps.arguments import (
+    config_folders,
+    config_groups,
+    is_training,
+    paper_recipes,
+)
+from cassi.apps.settings import RENAMED, unknown_key
 from cassi.checks import did_you_mean, printable, raised_here
 from cassi.data.atomic import describe_oserror
 
@@ -86,8 +91,15 @@ def _describe(error: BaseException) -> str:
 
     if isinstance(error, MissingConfigException) and error.options is not None:
         group, _, wanted = str(error.missing_cfg_file).rpartition("/")
+        if group == "experiment/paper":
+            group, wanted = "experiment", f"paper/{wanted}"
+        if (moved := RENAMED.get(f"{group}={wanted}")) is not None:
+            return f"no {group} named {wanted!r}: {moved}"
         # Files whose names begin with an underscore are parts of others.
         options = [option for option in error.options if not option.startswith("_")]
+        if group == "experiment":
+            options += paper_recipes()
+            options = [o for o in options if is_training(o) == (_command() == "train")]
         near = did_you_mean(wanted, options)
         return f"no {group} named {wanted!r}{near}; available: {', '.join(options)}"
     cause = error.__cause__

@@ -23,7 +23,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor, nn
 
-from cassi.apps.arguments import spell
+from cassi.apps.arguments import is_training, paper_recipes, spell
 from cassi.apps.errors import describe
 from cassi.apps.settings import Reconstruct, influence, read_settings
 from cassi.checks import did_you_mean
@@ -425,6 +425,7 @@ def describe_groups(name: str, options: Iterable[str] = ()) -> str:
     for key in sorted(key for key in groups if not key.startswith("hydra/")):
         group = key.partition("@")[0]
         options = [o for o in loader.get_group_options(group) if not o.startswith("_")]
+        options += paper_recipes() if group == "experiment" else []
         kept = [o for o in options if _is_for(group, o, name == "train")]
         if len(kept) > 1 or groups[key] is None:
             lines.append(f"{key}: {', '.join(kept)}")
@@ -435,7 +436,7 @@ def _is_for(group: str, option: str, training: bool) -> bool:
     if not resources.files("cassi.conf").joinpath(group, f"{option}.yaml").is_file():
         return True  # the user's own
     if group == "experiment":
-        return training == option.startswith("train_")
+        return training == is_training(option)
     if group == "data" and training:
         return any(
             "_simulated" in (source.load_config(f"data/{option}").config.get("defaults") or ())
@@ -453,7 +454,7 @@ def list_experiments() -> list[str]:
     with config_search():
         loader = GlobalHydra.instance().config_loader()
         names = [n for n in loader.get_group_options("experiment") if not n.startswith("_")]
-        return [n for n in names if not n.startswith("train_") and not _has_a_scene_or_camera(n)]
+        return [n for n in names if not is_training(n) and not _has_a_scene_or_camera(n)]
 
 
 def _has_a_scene_or_camera(name: str) -> bool:

@@ -277,6 +277,7 @@ class Data:
     cache: str | None = None
     scale: Any = "auto"
     workers: int | None = None
+    samples: Node = None
     augment: Node = None
     simulator: Node = None
     validation: Validation | None = None
@@ -383,6 +384,12 @@ class Train(Common):
 
 
 RENAMED = {
+    **{
+        f"experiment=train_{name}": f"it is experiment=paper/{name} now, with data=mst"
+        for name in ("mst_plus_plus", "bisrnet", "tsa_net", "lambda_net", "gap_net", "dgsmp")
+    },
+    "experiment=train_mst": "it is experiment=paper/mst_s now, with data=mst",
+    "experiment=train_dauhst": "it is experiment=paper/dauhst_2stg now, with data=mst",
     "hot_pixels": "it is bad_pixels now: bad_pixels=8, bad_pixels=[8,FILE,[3,4]]",
     "mismatch": "it is twin now: twin=none twin.shift=[0.6,-0.4]",
     "model.align": "it is align=true or align=false now",
@@ -401,7 +408,7 @@ RENAMED = {
     "prior.settled": "it is 0.4 now, for every scene",
     "prior.balance": "it is solver.balance with solver=auto",
 }
-"""Settings that have moved, and where they are now."""
+"""Settings and options of groups that have moved, and where they are now."""
 
 
 def read_settings(config: DictConfig, kind: Callable[..., T], options: Iterable[str] = ()) -> T:
@@ -551,14 +558,29 @@ def unknown_key(error: Any) -> str:
     if (said := renamed(key)) is not None:
         return said
     place, dot, name = key.rpartition(".")
+    if place and not known:
+        return f"no config value {key!r}; {place} is null here"
     rest = f"; there is {', '.join(known)}" if place else "; names of your own go under vars:"
     if not place and any(key in _hints(kind) for kind in (Reconstruct, Calibrate, Evaluate, Train)):
         return (
             f"no config value {key!r} of this command, it is another's; does the config begin with "
             "the defaults of another? A camera for all commands is a file for camera=FILE"
         )
+    if not place and (inside := _places_of(name, error.parent_node)):
+        return f"no config value {key!r}; did you mean {' or '.join(inside[:3])}?"
     near = did_you_mean(name, known, cutoff=0.6, place=place + dot)
     return f"no config value {key!r}{near or rest}"
+
+
+def _places_of(name: str, config: Any, place: str = "") -> list[str]:
+    """Return where a key stands inside of a config, by full names, the shortest first."""
+    if not isinstance(config, DictConfig) or config._is_none() or config._is_missing():
+        return []
+    found = [f"{place}{name}"] if place and name in config else []
+    for key in map(str, config):
+        node = config._get_node(key)
+        found += _places_of(name, node, f"{place}{key}.")
+    return sorted(found, key=lambda full: full.count("."))
 
 
 def _check_denoiser(config: DictConfig) -> None:

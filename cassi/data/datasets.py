@@ -5,9 +5,10 @@ from __future__ import annotations
 import glob
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from cassi.data.scenes import Scale, Scene, find_scenes, load_scene
 PathLike = str | os.PathLike[str]
 
 # Raised whenever a converted copy would hold other values than before.
-_CACHE_VERSION = 2
+_CACHE_VERSION = 3
 
 
 def load_split(
@@ -76,16 +77,11 @@ def load_split(
             )
     else:
         paths = _unlisted_paths(root, split)
-    if cache is not None:
-        Path(cache).expanduser().mkdir(parents=True, exist_ok=True)
 
     def load(path: Path) -> Scene:
-        if cache is None:
-            return load_scene(path, wavelengths, scale=scale).compact()
-        return _load_cached(path, wavelengths, scale, Path(cache).expanduser())
+        return load_scene(path, wavelengths, scale=scale).compact()
 
-    with ThreadPoolExecutor(max(workers, 1)) as pool:
-        return list(pool.map(load, paths))
+    return load_all(paths, load, tuple(map(float, wavelengths)), cache, scale, workers)
 
 
 class TrainingCrops(Dataset[Tensor]):
@@ -115,7 +111,7 @@ class TrainingCrops(Dataset[Tensor]):
         seed: int = 0,
         augment: Augment | None = None,
     ) -> None:
-        self.scenes, self.length, self.seed = _checked(scenes), int(length), int(seed)
+        self.scenes, self.length, self.seed = check_scenes(scenes), int(length), int(seed)
         self.augment = Augment() if augment is None else augment
         self.size = _pair("size", size)
         if self.length < 1:
@@ -165,7 +161,7 @@ class WholeScenes(Dataset[Tensor]):
         crop: int | Sequence[int] | None = None,
         downsample: int = 1,
     ) -> None:
-        self.scenes, self.downsample = _checked(scenes), int(downsample)
+        self.scenes, self.downsample = check_scenes(scenes), int(downsample)
         self.crop = None if crop is None else _pair("crop", crop)
         if self.downsample < 1:
             raise ValueError(f"downsample: expected at least 1, got {downsample}")
@@ -224,25 +220,63 @@ def _unlisted_paths(root: PathLike | Sequence[PathLike], split: str) -> list[Pat
     return paths
 
 
-def _load_cached(path: Path, wavelengths: Sequence[float], scale: Scale, cache: Path) -> Scene:
+def load_all(
+    paths: Sequence[Path],
+    load: Callable[[Path], Scene],
+    wavelengths: tuple[float, ...],
+    cache: PathLike | None = None,
+    meaning: Any = None,
+    workers: int = 2,
+) -> list[Scene]:
+    """Load scenes, or map the converted copies that the first call writes.
+
+    Args:
+        paths: files, or folders of pages.
+        load: reads and converts one.
+        wavelengths: of the converted bands, nm.
+        cache: folder for the copies, made if it is not there; None: keep no copies.
+        meaning: what the values of a copy depend on beside file and wavelengths.
+        workers: threads that read files.
+    """
+    if cache is None:
+        once = load
+    else:
+        folder = Path(cache).expanduser()
+        folder.mkdir(parents=True, exist_ok=True)
+
+        def once(path: Path) -> Scene:
+            return _load_cached(path, load, wavelengths, folder, meaning)
+
+    with ThreadPoolExecutor(max(workers, 1)) as pool:
+        return list(pool.map(once, paths))
+
+
+def _load_cached(
+    path: Path,
+    load: Callable[[Path], Scene],
+    wavelengths: tuple[float, ...],
+    cache: Path,
+    meaning: Any,
+) -> Scene:
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     stamps = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    wanted = tuple(map(float, wavelengths))
-    key = digest_content([repr((_CACHE_VERSION, str(path.resolve()), stamps, wanted, scale))])[:16]
-    name = f"{path.stem[:60]}-{key}"
+    told = repr((_CACHE_VERSION, str(path.resolve()), stamps, wavelengths, meaning))
+    name = f"{path.stem[:60]}-{digest_content([told])[:16]}"
     copy = next(cache.glob(f"{glob.escape(name)}-*.npy"), None)
     if copy is None:
-        scene = load_scene(path, wavelengths, scale=scale).compact()
-        copy = cache / f"{name}-{scene.scale!r}.npy"
+        scene = load(path)
+        copy = cache / f"{name}-{scene.scale!r}-{scene.full_scale}.npy"
         with atomic_path(copy) as temporary:
             np.save(temporary, scene.cube.numpy())
     # Copy on write: torch takes no read-only memory, and nobody can harm the file.
     cube = torch.from_numpy(np.load(copy, mmap_mode="c", allow_pickle=False))
-    note, level = f"{path.name}: from {copy.name}", float(copy.stem.rpartition("-")[2])
-    return Scene(path.stem.removesuffix("_ms"), cube, wanted, note, level)
+    scale, full_scale = copy.stem.rsplit("-", 2)[1:]
+    name, note = path.stem.removesuffix("_ms"), f"{path.name}: from {copy.name}"
+    return Scene(name, cube, wavelengths, note, float(scale), int(full_scale))
 
 
-def _checked(scenes: Sequence[Scene]) -> list[Scene]:
+def check_scenes(scenes: Sequence[Scene]) -> list[Scene]:
+    """Return scenes as a list; ValueError unless there are some, all of one number of bands."""
     scenes = list(scenes)
     if not scenes:
         raise ValueError("scenes: expected at least one, got none")

@@ -40,11 +40,12 @@ class Scene:
 
     Attributes:
         name: what the file or folder is called, without suffix and without CAVE's `_ms`.
-        cube: `(C, H, W)` in [0, 1], float32; after `compact` uint16 that counts 65535ths.
+        cube: `(C, H, W)` in [0, 1], float32; or uint16 that counts parts of `full_scale`.
         wavelengths: one a band, nm, rising.
         note: how the file was understood, for the user.
         scale: values of the file for 1 of the cube, where it was divided for the sake of highlights
             beyond 1; else 1.
+        full_scale: what stands for 1 in a cube of uint16.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Scene:
     wavelengths: tuple[float, ...]
     note: str = ""
     scale: float = 1.0
+    full_scale: int = FULL_SCALE
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -81,7 +83,7 @@ class Scene:
         window = self.cube[:, top : top + height, left : left + width]
         if window.dtype != torch.uint16:
             return window.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
-        return torch.empty(window.shape).copy_(window).mul_(1 / FULL_SCALE)
+        return torch.empty(window.shape).copy_(window).mul_(1 / self.full_scale)
 
     def compact(self) -> Scene:
         """Halve the memory: uint16 has steps of 1.5e-5, float16 of 4.9e-4 near 1.

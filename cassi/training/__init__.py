@@ -5,6 +5,6 @@ they are imported where a training starts, and by nothing that `import cassi` re
 """
 
 from cassi.training.losses import RMSE, Charbonnier, LogRMSE, MultiStage
-from cassi.training.schedules import WarmupCosine
+from cassi.training.schedules import PerEpoch, WarmupCosine
 
-__all__ = ["RMSE", "Charbonnier", "LogRMSE", "MultiStage", "WarmupCosine"]
+__all__ = ["RMSE", "Charbonnier", "LogRMSE", "MultiStage", "PerEpoch", "WarmupCosine"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -58,3 +60,53 @@ class WarmupCosine(LRScheduler):
         done = min(1.0, (step - self.warmup) / (self.steps - self.warmup))
         fraction = (1 + math.cos(math.pi * done)) / 2
         return [self.eta_min + (lr - self.eta_min) * fraction for lr in self.base_lrs]
+
+
+class PerEpoch(LRScheduler):
+    """A schedule of torch that takes a step after every epoch, not after every optimizer step.
+
+    Args:
+        optimizer: its learning rates are what the schedule changes.
+        schedule: makes the schedule of an optimizer, in epochs.
+        steps: optimizer steps of an epoch.
+
+    Raises:
+        ValueError: steps is below 1.
+
+    >>> from functools import partial
+    >>> from torch import nn, optim
+    >>> adam = optim.Adam(nn.Linear(1, 1).parameters(), lr=0.1)
+    >>> halve = partial(optim.lr_scheduler.MultiStepLR, milestones=[1], gamma=0.5)
+    >>> schedule = PerEpoch(adam, halve, steps=2)
+    >>> schedule.step(); schedule.get_last_lr()
+    [0.1]
+    >>> schedule.step(); schedule.get_last_lr()
+    [0.05]
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, schedule: Callable[[Optimizer], LRScheduler], steps: int
+    ) -> None:
+        if steps < 1:
+            raise ValueError(f"PerEpoch steps: expected at least 1, got {steps}")
+        self.optimizer, self.schedule = optimizer, schedule(optimizer)
+        self.steps, self.done = steps, 0
+
+    def step(self, epoch: int | None = None) -> None:
+        """Count a step of the optimizer."""
+        self.done += 1
+        if self.done % self.steps == 0:
+            self.schedule.step()
+
+    def get_last_lr(self) -> list[float | Tensor]:
+        """Return the learning rate of each group."""
+        return self.schedule.get_last_lr()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs."""
+        return {"done": self.done, "schedule": self.schedule.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on as `state_dict` says."""
+        self.done = state_dict["done"]
+        self.schedule.load_state_dict(state_dict["schedule"])

@@ -135,10 +135,16 @@ def first_comment(text: str) -> str:
     return " ".join(lines)
 
 
-def options_of(group: str) -> list[Path]:
-    """Return the config files of a group, those that only others are made of last."""
-    files = (ROOT / "conf" / group).glob("*.yaml")
-    return sorted(files, key=lambda file: (file.stem.startswith("_"), file.stem))
+def options_of(group: str) -> dict[str, Path]:
+    """Return the config files of a group by option, those that only others are made of last."""
+    folder = ROOT / "conf" / group
+    files = {str(f.relative_to(folder).with_suffix("")): f for f in folder.rglob("*.yaml")}
+    return dict(sorted(files.items(), key=lambda item: (is_part(item[0]), item[0])))
+
+
+def is_part(option: str) -> bool:
+    """Tell whether only other options are made of it."""
+    return option.rpartition("/")[2].startswith("_")
 
 
 def command_pages() -> dict[str, str]:
@@ -153,7 +159,7 @@ def command_pages() -> dict[str, str]:
         lines += ["| group | default | options |", "|---|---|---|"]
         for group, place, choice in groups_of(config["defaults"]):
             name = group if place == group else f"{group}@{place}"
-            options = [f"`{f.stem}`" for f in options_of(group) if not f.stem.startswith("_")]
+            options = [f"`{name}`" for name in options_of(group) if not is_part(name)]
             known = (ROOT / "conf" / group).is_dir()
             link = f"[`{name}`](config_{group}.md)" if known else f"`{name}`"
             listed = " ".join(options) if known else "a name of [Networks](networks.md), or a file"
@@ -171,12 +177,12 @@ def config_pages() -> dict[str, str]:
             continue
         files = options_of(folder.name)
         lines = [f"# {folder.name}=", "", "| option | |", "|---|---|"]
-        for file in files:
-            if not file.stem.startswith("_"):
+        for name, file in files.items():
+            if not is_part(name):
                 comment = first_comment(file.read_text()).replace("|", "\\|")
-                lines.append(f"| [`{file.stem}`](#{anchor(file.stem)}) | {comment} |")
-        for file in files:
-            lines += ["", f"## `{file.stem}` {{#{anchor(file.stem)}}}", "", "```yaml"]
+                lines.append(f"| [`{name}`](#{anchor(name)}) | {comment} |")
+        for name, file in files.items():
+            lines += ["", f"## `{name}` {{#{anchor(name)}}}", "", "```yaml"]
             lines += [file.read_text().rstrip(), "```"]
         pages[f"reference/config_{folder.name}.md"] = "\n".join(lines) + "\n"
     return pages

@@ -1,13 +1,14 @@
 """What each step of a training sees and draws."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
 from cassi.data.simulation import RandomMasks, Simulator
-from cassi.training import RMSE
+from cassi.training import RMSE, PerEpoch
 from cassi.training.callbacks import EMA, LastCheckpoint
 from cassi.training.data import StepSampler, TrainingData
 from cassi.training.denoising import Denoising
@@ -243,3 +244,35 @@ def test_steps_take_turns_with_the_numbers_of_bands():
     assert seen == [3, 2, 1, 3]
     with pytest.raises(ValueError, match="bands: expected a list"):
         fit(1, bands=[])
+
+
+def test_a_schedule_of_epochs_is_that_of_torch():
+    """Also where the run is resumed in the middle of an epoch."""
+    from torch.optim.lr_scheduler import CosineAnnealingLR
+
+    def make():
+        optimizer = torch.optim.Adam(nn.Linear(1, 1).parameters(), lr=4e-4)
+        return optimizer, partial(CosineAnnealingLR, T_max=5, eta_min=1e-6)
+
+    optimizer, schedule = make()
+    plain, expected = schedule(optimizer), []
+    for _ in range(5):
+        expected += 3 * plain.get_last_lr()
+        optimizer.step()
+        plain.step()
+    optimizer, schedule = make()
+    per_epoch, seen = PerEpoch(optimizer, schedule, steps=3), []
+    for step in range(15):
+        if step == 7:
+            states = per_epoch.state_dict(), optimizer.state_dict()
+            optimizer, schedule = make()
+            per_epoch = PerEpoch(optimizer, schedule, steps=3)
+            per_epoch.load_state_dict(states[0])
+            optimizer.load_state_dict(states[1])
+        seen.append(optimizer.param_groups[0]["lr"])
+        assert per_epoch.get_last_lr() == seen[-1:]
+        optimizer.step()
+        per_epoch.step()
+    assert seen == expected
+    with pytest.raises(ValueError, match="steps: expected at least 1"):
+        PerEpoch(optimizer, schedule, steps=0)

@@ -171,7 +171,7 @@ def load_benchmark(settings: Evaluate) -> Benchmark:
         )
     found = dict(data.evaluation)
     _check_folder(settings.paths.data_dir, found)
-    if data.source is not None:
+    if data.source is not None and not {"cubes", "measurements"} & found.keys():
         made = build(data.source)(found.get("split", "test"))
         if data.given_wavelengths is None:
             raise ValueError("data.wavelengths: expected a list in nm, got none")

@@ -225,7 +225,7 @@ def _is_of_training(option: str) -> bool:
         return False
     chosen = found[1].partition("@")[0]
     is_group = "/" in chosen or "@" in key or chosen in groups
-    return not is_group or re.fullmatch(r"\w[\w-]*|\[[\w, -]*\]|", value) is not None
+    return not is_group or re.fullmatch(r"\w[\w-]*(/\w[\w-]*)?|\[[\w, -]*\]|", value) is not None
 
 
 def _is_option(argument: str) -> bool:

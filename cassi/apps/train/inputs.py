@@ -25,6 +25,12 @@ from cassi.systems.band_positions import check_places, find_places
 UNLIMITED = 2**40
 """Samples of a training that only a time limit ends."""
 
+_CAVE = (
+    "; data=cave reads conversions that are not distributed. For CAVE as it ships sort its scenes "
+    "into DIR/train and DIR/validation, and give data=folder data.root=DIR "
+    "data.simulator.masks.mask=FILE; for cave_1024_28 of MST give data=mst data.root=DIR"
+)
+
 
 def load_scenes(data: Data, split: str, wavelengths: tuple[float, ...]) -> list[Scene]:
     """Read the scenes of a split, those of a plugin's data set from its function.
@@ -35,27 +41,44 @@ def load_scenes(data: Data, split: str, wavelengths: tuple[float, ...]) -> list[
         OSError: a file is missing.
         ValueError: a file is not fit, or belongs to another split.
     """
+    if data.source is not None:
+        return _load_made(data, split, wavelengths)
     scale, place = data.scale, "data.scale"
     if split == "validation" and data.validation is not None and data.validation.scale is not None:
         scale, place = data.validation.scale, "data.validation.scale"
     number = isinstance(scale, int | float) and not isinstance(scale, bool)
     if scale not in ("auto", "maximum") and not (number and 0 < scale < math.inf):
         raise ValueError(f"{place}: expected auto, maximum or a number above 0, got {scale!r}")
-    if data.source is not None:
-        return [scene.compact() for scene in as_scenes(build(data.source)(split), wavelengths)]
     if data.root is None:
         return [load_scene(bundled_path("scene.tif"), wavelengths, scale=scale)]
     root = data.root
     if isinstance(root, str) and not Path(root).expanduser().is_dir():
-        raise ValueError(f"data.root: no folder {root}; give data.root=DIR or set $CASSI_DATA")
-    return load_split(
-        root,
-        split,
-        wavelengths=wavelengths,
-        manifest=data.manifest,
-        cache=data.cache,
-        scale=scale,
-    )
+        instead = _CAVE if data.manifest == "cave" else ""
+        raise ValueError(
+            f"data.root: no folder {root}; give data.root=DIR or set $CASSI_DATA{instead}"
+        )
+    try:
+        return load_split(
+            root,
+            split,
+            wavelengths=wavelengths,
+            manifest=data.manifest,
+            cache=data.cache,
+            scale=scale,
+        )
+    except FileNotFoundError as error:
+        if data.manifest != "cave":
+            raise
+        raise FileNotFoundError(f"{error}{_CAVE}") from None
+
+
+def _load_made(data: Data, split: str, wavelengths: tuple[float, ...]) -> list[Scene]:
+    if data.scale != "auto" or (data.validation and data.validation.scale is not None):
+        raise ValueError(f"data.scale: expected auto, data={data.name} has scales of its own")
+    made = build(data.source)(split)
+    if isinstance(made, list) and all(isinstance(scene, Scene) for scene in made):
+        return made
+    return [scene.compact() for scene in as_scenes(made, wavelengths)]
 
 
 def load_data(settings: Train) -> Any:
@@ -74,13 +97,18 @@ def load_data(settings: Train) -> Any:
     scenes = load_scenes(data, "train", wavelengths)
     judges = load_scenes(data, "validation", wavelengths)
     steps = whole_number("trainer.max_steps", settings.trainer.get("max_steps"), -1)
-    samples = TrainingCrops(
-        scenes,
-        size=data.crop,
-        length=steps * batch_size if steps > 0 else UNLIMITED,
-        seed=settings.seed,
-        augment=build(data.augment),
-    )
+    length = steps * batch_size if steps > 0 else UNLIMITED
+    wanted: dict[str, Any] = {"size": data.crop, "length": length, "seed": settings.seed}
+    if data.samples is None:
+        augment = None if data.augment is None else build(data.augment)
+        samples = TrainingCrops(scenes, **wanted, augment=augment)
+    elif data.augment is None:
+        samples = build(data.samples, scenes, **wanted)
+    else:
+        raise ValueError(
+            f"data.augment: expected null, data={data.name} varies its samples by a rule of its "
+            "own; give data.samples=null to vary them as augment says"
+        )
     checks = WholeScenes(judges, crop=validation.crop, downsample=validation.downsample)
     return TrainingData(
         samples,

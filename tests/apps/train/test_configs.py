@@ -1,5 +1,6 @@
 """Every config of a training composes and builds."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,27 @@ OPTIONS = [
 RECIPES = sorted(file.stem for file in (CONF / "experiment").glob("train_*.yaml"))
 
 
+def cosine(epochs):
+    """Half a cosine from 4e-4 to 1e-6, by the equation of torch's CosineAnnealingLR."""
+    return lambda epoch: 1e-6 + (4e-4 - 1e-6) * (1 + math.cos(math.pi * epoch / epochs)) / 2
+
+
+def powers(rate, gamma=0.5, every=50):
+    return lambda epoch: rate * gamma ** (epoch // every)
+
+
+# Batch, batches of an epoch, epochs, learning rate of an epoch; of the templates in MST's code.
+PAPER = {
+    **dict.fromkeys(("mst_s", "mst_m", "mst_l", "tsa_net"), (5, 1000, 300, powers(4e-4))),
+    "lambda_net": (5, 1000, 300, powers(1.5e-4)),
+    **dict.fromkeys(("gap_net", "admm_net"), (5, 1000, 300, powers(1e-3, 0.9, 30))),
+    "dgsmp": (2, 2500, 300, powers(1e-4, 1)),
+    **dict.fromkeys(("mst_plus_plus", "bisrnet"), (5, 1000, 300, cosine(300))),
+    **{f"dauhst_{stages}stg": (5, 1000, 300, cosine(300)) for stages in (2, 3, 5, 9)},
+    "cst_l_plus": (5, 1000, 500, cosine(500)),
+}
+
+
 def settings_of(*options):
     return compose_settings(["folder=here", *options], kind=Train)
 
@@ -50,7 +72,8 @@ def make(tmp_path, monkeypatch):
         for node in filter(None, (data.simulator, data.validation.simulator)):
             y, _ = inputs.build_simulator(node, wavelengths)(CUBE, torch.Generator())
             assert y.isfinite().all()
-        build(data.augment)
+        if data.augment is not None:
+            build(data.augment)
         optimizer = build(settings.optimizer, [torch.nn.Parameter(torch.zeros(1))])
         build(settings.scheduler, optimizer)
         assert build(settings.loss)(CUBE, CUBE).isfinite()
@@ -84,6 +107,35 @@ def test_test_scenes_are_no_training_data():
 def test_every_recipe_composes_and_builds(name, make):
     settings = make(f"experiment={name}")
     assert settings.data.manifest == "cave"
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_the_recipes_are_those_of_the_code_of_mst(name):
+    batch_size, steps, epochs, rate = PAPER[name]
+    settings = settings_of(f"experiment=paper/{name}")
+    data = settings.data
+    assert settings.model["name"] == name
+    assert (data.name, data.batch_size, data.steps_per_epoch) == ("mst", batch_size, steps)
+    assert (settings.trainer["max_steps"], data.crop) == (steps * epochs, 256)
+    assert settings.loss == {"_target_": "cassi.training.RMSE", "batch": True}
+    assert settings.optimizer["_target_"] == "torch.optim.Adam"
+    assert settings.trainer["gradient_clip_val"] is None
+
+    optimizer = build(settings.optimizer, [torch.nn.Parameter(torch.zeros(1))])
+    # An epoch of one step: the schedule is one of epochs.
+    node = settings.scheduler
+    schedule = build(node | {"steps": 1} if "steps" in node else node, optimizer)
+    rates = []
+    for _ in range(epochs):
+        rates += schedule.get_last_lr()
+        optimizer.step()
+        schedule.step()
+    assert rates == pytest.approx([rate(epoch) for epoch in range(epochs)], rel=1e-9)
+
+
+def test_every_recipe_of_mst_is_tested():
+    files = (CONF / "experiment" / "paper").glob("[!_]*.yaml")
+    assert {file.stem for file in files} == set(PAPER)
 
 
 def test_what_is_given_on_the_command_line_wins_over_the_recipe():
