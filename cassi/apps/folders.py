@@ -7,6 +7,7 @@ import fcntl
 import itertools
 import os
 import socket
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,8 @@ _PATIENCE = 2.0
 """Seconds to wait for a command that is about to end."""
 
 _held: dict[Path, int] = {}
+_spare: list[tempfile.TemporaryDirectory[str]] = []
+"""Folders of sweeps that are to leave nothing."""
 
 
 class Taken(BaseException):
@@ -30,7 +33,7 @@ class OneCommand(Callback):
 
     A folder named after the time is a new one. Where another command has made that of the same
     second, a number follows: `12-30-01_2`. A folder that the user names is locked. `--info` locks
-    none, nor does a process that follows another.
+    none, nor does a process that follows another. With `dry_run` no folder is made.
 
     Raises:
         Taken: another command is writing the folder.
@@ -38,6 +41,10 @@ class OneCommand(Callback):
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
         """Make and lock the folder of a command that is no sweep."""
+        if config.get("dry_run"):
+            with read_write(config):  # `folder` still says where results would go
+                config.folder = str(Path(config.hydra.run.dir).resolve())
+                config.hydra.run.dir, config.hydra.output_subdir = ".", None
         if not may_hold(config.hydra):
             return
         folder = _reserve(config, config.hydra.run)
@@ -51,6 +58,15 @@ class OneCommand(Callback):
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         """Make the folder of a sweep; those of its jobs are locked one by one."""
+        if config.get("dry_run"):
+            spare = tempfile.TemporaryDirectory(prefix="cassi-")  # Hydra writes what the sweep is
+            _spare.append(spare)
+            with read_write(config):
+                config.hydra.sweep.dir = spare.name
+                # From these the configs of the jobs are composed.
+                config.hydra.overrides.hydra += [f"hydra.sweep.dir={spare.name}"]
+                config.hydra.overrides.hydra += ["hydra.output_subdir=null"]
+            return
         _reserve(config, config.hydra.sweep)
 
 
@@ -89,11 +105,13 @@ def _make_new(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def release_at_end() -> Iterator[None]:
-    """Unlock what this process has locked at the end of a block."""
+    """Unlock what this process has locked at the end of a block, and remove spare folders."""
     try:
         yield
     finally:
         _let_go()
+        while _spare:
+            _spare.pop().cleanup()
 
 
 def _let_go() -> None:

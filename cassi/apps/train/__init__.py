@@ -44,7 +44,7 @@ def train(settings: Train, run: Run) -> float:
     """
     _check_extra()
     _check_nodes(settings)
-    folder = run.folder
+    folder = Path(settings.folder) if settings.dry_run else run.folder
     prepare_process(settings)
     torch.manual_seed(settings.seed)
     from lightning.pytorch.utilities.rank_zero import rank_zero_only
@@ -52,7 +52,9 @@ def train(settings: Train, run: Run) -> float:
     _quiet()
     # Of several processes the first one speaks, and may be ahead of the others.
     first = getattr(rank_zero_only, "rank", 0) == 0
-    start = files.find_start(settings.ckpt if first else settings.ckpt or "last", folder)
+    ckpt = settings.ckpt if first else settings.ckpt or "last"
+    # A dry run starts anew, and repairs no checkpoint.
+    start = None if settings.dry_run and ckpt else files.find_start(ckpt, folder)
     resumed = None
     if start is not None:
         content = files.read_checkpoint(start)
@@ -68,7 +70,10 @@ def train(settings: Train, run: Run) -> float:
     if settings.channels_last and first:
         _warn_of_layout(net, data.samples[0])
     if settings.dry_run:
-        return _rehearse(settings, net, wavelengths, data, folder)
+        score = _rehearse(settings, net, wavelengths, data)
+        more = "" if run.is_multirun else f"; the training would write into {folder}"
+        print(f"nothing was written{more}")
+        return score
     module = make_module(settings, net, wavelengths, data.scenes.scales)
     trainer = make_trainer(settings, folder, resumed)
     inputs.tell_settings(trainer.loggers, settings)
@@ -91,13 +96,13 @@ def train(settings: Train, run: Run) -> float:
     return score
 
 
-def _rehearse(
-    settings: Train, net: Any, wavelengths: tuple[float, ...], data: Any, folder: Path
-) -> float:
+def _rehearse(settings: Train, net: Any, wavelengths: tuple[float, ...], data: Any) -> float:
     from tempfile import TemporaryDirectory
 
     def try_some(small: Train, callbacks: list[Any]) -> Any:
         with TemporaryDirectory() as place:
+            if small.task.get("starts"):
+                small = replace(small, task=small.task | {"starts": f"{place}/starts"})
             trainer = make_trainer(small, Path(place), None, callbacks)
             fit(trainer, make_module(small, net, wavelengths, data.scenes.scales), data, None)
             return trainer
@@ -105,7 +110,6 @@ def _rehearse(
     count = sum(p.numel() for p in net.parameters() if p.requires_grad)
     print(f"{len(data.samples.scenes)} training scenes, {count / 1e6:.2f} M parameters")
     print(rehearse(settings, try_some))
-    print(f"nothing was written; the training would write into {folder}")
     return float("nan")
 
 

@@ -1,12 +1,13 @@
-"""What a training would take: at most three of its steps are made, and nothing is written."""
+"""What a training would take: a few of its steps are made, and nothing is written."""
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import time
-from collections.abc import Callable
-from dataclasses import replace
-from itertools import pairwise
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,17 +15,71 @@ import torch
 from cassi.apps.settings import Train
 
 STEPS = 3
-"""Steps that are made: the first pays for what later ones find done."""
+"""Steps of a whole batch that are made: the first pays for what later ones find done."""
 ENOUGH = 5.0
-"""Seconds after which no further step is begun."""
+"""Seconds after which no further step of a whole batch is begun."""
 DAY, HOUR, MINUTE = 86400, 3600, 60
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step that was made.
+
+    Attributes:
+        size: cubes in its batch.
+        waited: seconds until a whole batch was there.
+        seconds: that it then took.
+        peak: bytes, of tensors on a GPU, of the whole process on a CPU.
+    """
+
+    size: int
+    waited: float
+    seconds: float
+    peak: int
+
+
+def next_size(done: Sequence[Step], whole: int) -> int | None:
+    """Return how many cubes of a batch the next step is to have; None: enough is known.
+
+    Whole batches, if they take a few seconds only. Of others one cube tells the time, which a CPU
+    takes in proportion, and one and two cubes the memory: the first step of a large batch is
+    several times slower than those after it, because the system clears the memory that it takes.
+
+    Args:
+        done: the steps so far.
+        whole: cubes in a batch.
+    """
+    if not done:
+        return whole if whole <= 2 else 1
+    last = done[-1]
+    if last.size == whole:
+        made = [step.seconds for step in done if step.size == whole]
+        return whole if len(made) < STEPS and sum(made) <= ENOUGH else None
+    if len(done) == 1 and last.seconds <= ENOUGH:
+        return 1
+    if last.size == 2:
+        return None
+    return whole if STEPS * whole * last.seconds <= ENOUGH else 2
+
+
+def of_whole(done: Sequence[Step], whole: int) -> tuple[float, int]:
+    """Return seconds and peak of a whole batch, measured or in proportion to smaller ones."""
+    made = [step for step in done if step.size == whole]
+    taken = made or [step for step in done if step.size == 1]
+    seconds = min(step.waited + step.seconds * whole / step.size for step in taken)
+    peak = max(step.peak for step in done)
+    if not made:
+        one, two = (max(step.peak for step in done if step.size == size) for size in (1, 2))
+        peak = max(peak, two + (whole - 2) * (two - one))
+    return seconds, peak
 
 
 def rehearse(settings: Train, fit: Callable[[Train, list[Any]], Any]) -> str:
     """Make a few steps of a training and say what all of them would take.
 
-    The steps are the training's own: its batches, network, precision and devices. Validation and
-    checkpoints are left out, and so is what loggers and callbacks other than the moving average do.
+    The steps are the training's own: its batches, network, precision and devices. On a CPU a batch
+    that takes long is tried with one and with two of its cubes. Validation and checkpoints are left
+    out, and so is what loggers and callbacks other than the moving average do.
 
     Args:
         settings: of the training.
@@ -35,44 +90,66 @@ def rehearse(settings: Train, fit: Callable[[Train, list[Any]], Any]) -> str:
     """
     from lightning.pytorch.callbacks import Callback
 
-    moments: list[float] = []  # the start of the first step, and the end of each
+    done: list[Step] = []
+    steps = int(settings.trainer["max_steps"])
+    batches = settings.trainer.get("accumulate_grad_batches", 1)  # of an optimizer's step
+    most = STEPS + 2
+    tried = min(most, steps) if steps > 0 else most
 
     class Clock(Callback):
-        def on_train_start(self, trainer: Any, *_: Any) -> None:
-            if torch.cuda.is_available():
-                torch.cuda.reset_peak_memory_stats()
-            moments.append(time.perf_counter())
+        size = whole = 0
+        ended = began = 0.0
+
+        def on_train_start(self, *_: Any) -> None:
+            self.ended = time.perf_counter()
+
+        def on_train_batch_start(self, trainer: Any, _: Any, batch: Any, index: int) -> None:
+            device = trainer.strategy.root_device
+            if self.whole == 0:
+                self.whole = len(batch)
+                alone = trainer.world_size == 1 and device.type == "cpu" and tried == most
+                self.size = next_size(done, self.whole) or 1 if alone else self.whole
+            batch.data = batch[: self.size]  # in place: the step is given this tensor
+            _forget_peak(device)
+            self.began = time.perf_counter()
 
         def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-            moments.append(time.perf_counter())
-            trainer.should_stop = moments[-1] - moments[0] > ENOUGH
+            device = trainer.strategy.root_device
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            waited, self.ended = self.began - self.ended, time.perf_counter()
+            done.append(Step(self.size, waited, self.ended - self.began, _peak(device)))
+            size = next_size(done, self.whole)
+            # Processes that measured different times stop together.
+            trainer.should_stop = trainer.strategy.reduce_boolean_decision(size is None, all=False)
+            self.size = size or self.size
 
-    steps = int(settings.trainer["max_steps"])
-    tried = min(STEPS, steps) if steps > 0 else STEPS
     changes = {"max_steps": tried, "max_time": None, "enable_progress_bar": False}
     changes |= {"enable_checkpointing": False, "limit_val_batches": 0}
+    changes |= {"accumulate_grad_batches": 1}
     average = {k: v for k, v in settings.callbacks.items() if v and v["_target_"].endswith("EMA")}
     small = replace(
         settings, trainer=settings.trainer | changes, callbacks=average, logger={}, ckpt=None
     )
-    trainer = fit(small, [Clock()])
-    each = min(after - before for before, after in pairwise(moments))
-    device = trainer.strategy.root_device
-    cost = _cost(each, steps, _peak(device), str(device))
-    if len(moments) == 2:
+    clock = Clock()
+    trainer = fit(small, [clock])
+    seconds, peak = of_whole(done, clock.whole)
+    cost = _cost(batches * seconds, steps, peak, str(trainer.strategy.root_device))
+    if done[-1].size < clock.whole:
+        cost += " (in proportion to batches of 1 and 2)"
+    elif len(done) == 1:
         cost += " (of one step, the first, which may be the slowest)"
-    return "\n".join([_work(settings, steps), cost])
+    return "\n".join([_work(settings, steps, batches), cost])
 
 
-def _work(settings: Train, steps: int) -> str:
+def _work(settings: Train, steps: int, batches: int) -> str:
     data = settings.data
     crop = data.crop if isinstance(data.crop, list | tuple) else [data.crop, data.crop]
-    size = f"{data.batch_size} crops of {crop[0]}×{crop[1]}"
+    several = f"{batches} batches of " if batches > 1 else ""
+    size = f"{several}{data.batch_size} crops of {crop[0]}×{crop[1]}"
     if steps <= 0:
         return f"steps until a time limit ends them, of {size}"
-    epochs = steps / max(int(data.steps_per_epoch or 1), 1)
+    epochs = batches * steps / max(int(data.steps_per_epoch or 1), 1)
     return f"{steps} steps of {size}, {epochs:.4g} epochs of {data.steps_per_epoch}"
 
 
@@ -80,6 +157,14 @@ def _cost(seconds: float, steps: int, peak: int, device: str) -> str:
     threads = f" ({torch.get_num_threads()} threads)" if device == "cpu" else ""
     text = f"a step takes {seconds:.3g} s on {device}{threads}, {peak / 2**30:.2f} GiB at its peak"
     return text if steps <= 0 else f"{text}: {duration(seconds * steps)} without validation"
+
+
+def _forget_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        with contextlib.suppress(OSError):  # then the peak is that of the process so far
+            Path("/proc/self/clear_refs").write_text("5")
 
 
 def _peak(device: torch.device) -> int:

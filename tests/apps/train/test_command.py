@@ -1,7 +1,9 @@
 """cassi-train from end to end on the bundled scene, with the smallest network there is."""
 
 import os
+import re
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -230,13 +232,65 @@ def test_a_rehearsal_says_what_a_training_takes_and_writes_nothing(train, tmp_pa
     assert "s on cpu (" in cost
     assert "GiB at its peak: " in cost
     assert str(tmp_path / "run") in last
-    assert [file.name for file in (tmp_path / "run").iterdir()] == [".hydra"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_dry_run_of_slow_steps_makes_one(train, monkeypatch):
     """And says that it timed the first step."""
     monkeypatch.setattr(dry_run, "ENOUGH", -1.0)
     assert "(of one step, the first" in train("--dry-run", *TINY, "trainer.max_steps=9").ok().out
+
+
+def test_a_dry_run_of_a_sweep_leaves_nothing(train, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    place = f"hydra.sweep.dir={tmp_path / 'sweep'}"
+    outcome = train("--dry-run", "--multirun", *TINY, "trainer.max_steps=2", "seed=0,1", place).ok()
+    assert outcome.out.count("nothing was written\n") == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def _plan(whole, seconds_of_a_cube, first=1.0):
+    done = []
+    while (size := dry_run.next_size(done, whole)) is not None:
+        seconds = size * seconds_of_a_cube * (1.0 if done else first)
+        done.append(dry_run.Step(size, 0.5, seconds, 100 + 10 * size))
+    return [step.size for step in done], dry_run.of_whole(done, whole)
+
+
+@pytest.mark.parametrize(
+    ("whole", "seconds", "sizes"),
+    [
+        (1, 1.0, [1, 1, 1]),
+        (2, 1.0, [2, 2, 2]),
+        (8, 0.1, [1, 1, 8, 8, 8]),
+        (8, 1.0, [1, 1, 2]),
+        (8, 6.0, [1, 2]),
+        (2, 6.0, [2]),
+    ],
+)
+def test_a_dry_run_tries_batches_that_take_seconds(whole, seconds, sizes):
+    """Its estimate is that of a whole batch, where cost and memory are in proportion."""
+    tried, (took, peak) = _plan(whole, seconds)
+    assert tried == sizes
+    assert took == pytest.approx(0.5 + whole * seconds)
+    assert peak == 100 + 10 * whole
+
+
+def test_the_first_step_of_a_dry_run_counts_only_alone():
+    _, (took, _) = _plan(8, 0.1, first=7.0)
+    assert took == pytest.approx(0.5 + 0.8)
+
+
+def test_a_dry_run_tells_the_memory_of_a_whole_batch(train, monkeypatch):
+    options = ("--dry-run", "model=gap_net", "model.stages=1", "data.crop=128", "data.batch_size=8")
+    options = (*options, "data.workers=0", "trainer.accelerator=cpu", "threads=1")
+    said = []
+    for enough in (0.0, 100.0):
+        monkeypatch.setattr(dry_run, "ENOUGH", enough)
+        out = train(*options).ok().out
+        assert ("in proportion to batches of 1 and 2" in out) == (enough == 0)
+        said.append(float(re.findall(r"([\d.]+) GiB", out)[0]))
+    assert said[0] == pytest.approx(said[1], rel=0.2)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -250,3 +304,4 @@ def test_every_recipe_makes_a_step(train, name, tmp_path, monkeypatch):
     options = (*small, *TINY[3:], f"paths.data_dir={tmp_path}")
     outcome = train("--dry-run", f"experiment={name}", *options).ok()
     assert "steps of 2 crops of 32×32" in outcome.out
+    assert [file.name for file in tmp_path.iterdir()] == ["tsa"]
