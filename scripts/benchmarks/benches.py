@@ -1,0 +1,244 @@
+"""From the files of a lab to cubes, on cameras that are drawn at random.
+
+    python scripts/benchmarks/benches.py --draws 6
+    python scripts/benchmarks/benches.py --draws 1 --seed 4 --say    # and all that is printed
+
+Each camera and its files are made by `lab.py`, not by a model of the package. `line` is the camera
+as its user knows it: a mask cut from a frame through a filter, and the step between the outermost
+bands; `true` has the same mask and the true offsets. PSNR in dB is that of cubes registered with
+the truth by quarters of a pixel, scaled, the truth's maximum 1, without the outermost 4 pixels. A
+warning of the camera is false with the true camera, and due where the line is 3 pixels wrong in its
+middle, the mask is mirrored or the bands are in reverse. Bars are those of the true camera: the
+share of values within them of nominally 90 %. Scenes are those of CAVE's training set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
+
+import cassi
+from cassi import metrics
+from cassi.apps import pipeline
+from cassi.apps.reconstructors import Recipe, compose_settings
+from cassi.calibration import check_camera, check_spectra
+from cassi.systems import SDCassi
+from scripts.benchmarks.lab import Lab
+from scripts.benchmarks.tables import Parser, Table
+
+ABOUT = ("mask", "step", "shift", "curve", "direction", "detector", "spectra")
+"""Warnings that say that the camera is wrong."""
+FAR = 3.0
+"""Pixels, by which a line is wrong in its middle and must be found or warned of."""
+BARS = 1.645
+
+
+@dataclass
+class Run:
+    """What a command returned and said."""
+
+    level: float
+    warned: list[str]
+    seconds: float
+    said: str
+    numbers: dict[str, Any]
+    covered: float | None = None
+
+
+@dataclass
+class Row:
+    """What a draw showed."""
+
+    lab: Lab
+    scene: str
+    first: str
+    off: float
+    runs: dict[str, Run] = field(default_factory=dict)
+    mirrored: bool = False
+    turned: bool = False
+
+
+def command(lab: Lab, scene: Tensor, folder: Path, *options: str) -> Run:
+    """Run `cassi-reconstruct` in this process on the frame of a folder."""
+    output, start = io.StringIO(), time.process_time()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        quiet = ("output.progress=false",)
+        settings = compose_settings([f"measurement={folder / 'frame.png'}", *quiet, *options])
+        recipe = Recipe(settings, torch.device("cpu"))
+        inputs = pipeline.find_camera(pipeline.read(settings, recipe), settings)
+        inputs, method = pipeline.fit(inputs, recipe)
+        found = pipeline.recover(
+            inputs, method, settings.seed, False, uncertainty=settings.uncertainty
+        )
+        print(*inputs.notes, sep="\n")
+        if inputs.calibration is not None:
+            print(pipeline.results.say_estimates(inputs.calibration))
+        pipeline.say(found.numbers)
+    seconds = time.process_time() - start
+    x = found.solution.x[0]
+    scale, truth = lab.score(x, scene)
+    inner = (..., slice(4, -4), slice(4, -4))
+
+    def seen(cube: Tensor) -> Tensor:
+        return scale * (cube.mT if lab.axis == -2 else cube)[inner]
+
+    level = float(metrics.psnr(seen(x).clamp(0, 1), truth))
+    run = Run(
+        level,
+        [each["about"] for each in found.numbers["warnings"]],
+        seconds,
+        output.getvalue(),
+        found.numbers,
+    )
+    if found.uncertainty is not None:
+        away = (seen(x) - truth).abs()
+        run.covered = float((away <= BARS * seen(found.uncertainty.std[0])).float().mean())
+    return run
+
+
+def first_command(folder: Path) -> tuple[str, list[str]]:
+    """Try the README's command, and correct it once as its message says.
+
+    Returns:
+        How that went, and the options that worked.
+    """
+    options: list[str] = []
+    for attempt in ("at once", "one correction"):
+        try:
+            settings = compose_settings(
+                [
+                    f"camera={folder / 'camera.yaml'}",
+                    f"measurement={folder / 'frame.png'}",
+                    *options,
+                ]
+            )
+            pipeline.read(settings, Recipe(settings, torch.device("cpu")))
+        except (ValueError, OSError) as error:
+            named = re.search(r"set (system\.\w+=-?[\d.]*\d)", str(error))
+            if named is None:
+                return f"no: {error}", options
+            options.append(named[1])
+        else:
+            return attempt, options
+    return "no: one correction is not enough", options
+
+
+def look(seed: int, folder: Path, scenes: Sequence[Path], say: bool) -> Row:
+    """Draw a camera, and run what its user runs."""
+    lab, path = Lab.drawn(seed), scenes[seed % len(scenes)]
+    scene = lab.scene(cassi.read_cube(path))
+    with contextlib.redirect_stderr(io.StringIO()):
+        lab.files(folder, scene)
+        first, options = first_command(folder)
+    places = lab.places
+    line = torch.linspace(float(places[0]), float(places[-1]), len(places), dtype=places.dtype)
+    row = Row(lab, path.stem, first, float((places - line).abs().max()))
+    given = (f"camera={folder / 'camera.yaml'}", *options)
+    row.runs["line"] = command(lab, scene, folder, *given)
+    row.runs["calibrated"] = command(lab, scene, folder, *given, "calibrate=true")
+    true = f"camera={folder / 'true.yaml'}"
+    row.runs["true"] = command(lab, scene, folder, true, "uncertainty=true")
+    with contextlib.redirect_stderr(io.StringIO()):
+        camera = cassi.read_camera(folder / "true.yaml")
+        y, system = camera.read(folder / "frame.png")
+    plain = system.plain
+    assert isinstance(plain, SDCassi)
+    where: dict[str, Any] = {"offsets": plain.offsets, "detector": plain.detector}
+    wrong = SDCassi(plain.mask.flip(plain.axis), plain.bands, axis=plain.axis, **where)
+    row.mirrored = "mask" in {each.about for each in check_camera(y, wrong).warnings}
+    x = cassi.reconstruct(y, system).flip(1)
+    row.turned = any(
+        each.about == "direction" for each in check_spectra(x, plain, camera.wavelengths).warnings
+    )
+    if say:
+        for name, run in row.runs.items():
+            print(f"--- {name}\n{run.said}")
+    return row
+
+
+def summarize(rows: Sequence[Row]) -> None:
+    """Print what all draws showed."""
+    below = [row.runs["true"].level - row.runs["calibrated"].level for row in rows]
+    worse = [row.runs["line"].level - row.runs["calibrated"].level for row in rows]
+    far = [row for row in rows if row.off >= FAR]
+    warned = sum(_warned(row.runs["line"]) for row in far)
+    false = [about for row in rows for about in row.runs["true"].warned if about in ABOUT]
+    bars = [row.runs["true"].covered or 0.0 for row in rows]
+    many = len(rows)
+    table = Table("", f"{many} draws")
+    good = sum(not row.first.startswith("no") for row in rows)
+    table.print("first command works, with one correction at most", f"{good} of {many}")
+    table.print(
+        "PSNR below the true camera's after `calibrate=true`, median / worst",
+        f"{median(below):.2f} / {max(below):.2f} dB",
+    )
+    table.print("`calibrate=true` worse than the default by 0.1 dB", sum(d > 0.1 for d in worse))
+    table.print("a line that is 3 px wrong in its middle: warned of", f"{warned} of {len(far)}")
+    table.print(
+        "the true camera warned of",
+        f"{sum(_warned(row.runs['true']) for row in rows)} of {many}"
+        + (f" ({', '.join(sorted(set(false)))})" if false else ""),
+    )
+    table.print("mirrored mask warned of", f"{sum(row.mirrored for row in rows)} of {many}")
+    table.print("bands in reverse warned of", f"{sum(row.turned for row in rows)} of {many}")
+    table.print(
+        "values within 90 % error bars, mean (least, most)",
+        f"{sum(bars) / many:.1%} ({min(bars):.1%}, {max(bars):.1%})",
+    )
+    seconds = [row.runs["calibrated"].seconds for row in rows]
+    table.print(
+        "`calibrate=true`, CPU seconds, median / most",
+        f"{median(seconds):.0f} / {max(seconds):.0f}",
+    )
+
+
+def _warned(run: Run) -> bool:
+    return any(about in ABOUT for about in run.warned)
+
+
+def main() -> None:
+    """Print a line for each draw, and a summary."""
+    parser = Parser(__doc__, threads=1)
+    parser.add_argument("--draws", type=int, default=6, help="cameras")
+    parser.add_argument("--seed", type=int, default=0, help="of the first")
+    parser.add_argument("--say", action="store_true", help="print what the commands say")
+    arguments = parser.parse_args()
+    scenes = sorted((Path(os.environ["CASSI_DATA"]) / "cave_train").glob("*.tif"))
+    rows = []
+    table = Table(
+        *("draw", "camera", "scene", "line off, px", "first command", "line", "calibrated", "true"),
+        *("warned: line", "calibrated", "true", "mirrored, reversed", "bars", "CPU s"),
+    )
+    for seed in range(arguments.seed, arguments.seed + arguments.draws):
+        with tempfile.TemporaryDirectory() as folder:
+            row = look(seed, Path(folder), scenes, arguments.say)
+        rows.append(row)
+        runs = row.runs
+        table.print(
+            *(seed, row.lab.said, row.scene, f"{row.off:.1f}", row.first),
+            *(f"{run.level:.2f}" for run in runs.values()),
+            *(", ".join(run.warned) for run in runs.values()),
+            f"{'yes' if row.mirrored else 'no'}, {'yes' if row.turned else 'no'}",
+            f"{runs['true'].covered:.1%}",
+            " ".join(f"{run.seconds:.0f}" for run in runs.values()),
+        )
+    summarize(rows)
+
+
+if __name__ == "__main__":
+    main()
