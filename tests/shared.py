@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -85,3 +86,22 @@ def smooth_scene(bands, height, width, disk=False):
         inside = (rows - 40) ** 2 + (columns - 70) ** 2 < 400
         cube = torch.where(inside, 0.9 - 0.8 * (at - 0.5).abs(), cube)
     return cube[None]
+
+
+def invert(tries, number):
+    """A job: return 1 / number; that of 0 kills its process, and leaves a byte of each try."""
+    if number == 0:
+        with tries.open("a") as file:
+            file.write("x")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 1 / number
+
+
+def workers_of(process):
+    """Return the numbers of the processes that a process has spawned, as multiprocessing does."""
+    found = []
+    for task in Path(f"/proc/{process}/task").glob("*"):
+        for child in (task / "children").read_text().split():
+            command = Path(f"/proc/{child}/cmdline").read_bytes()
+            found += [int(child)] if b"spawn_main" in command else []
+    return found
