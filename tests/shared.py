@@ -145,3 +145,22 @@ def write_toolbox(root, side, crop, cubes=None):
         meas = rng.random((crop, crop + 54))
         write(f"TSA_real_data/Measurements/scene{number}.mat", meas_real=meas)
     return root
+
+
+def invert(tries, number):
+    """A job: return 1 / number; that of 0 kills its process, and leaves a byte of each try."""
+    if number == 0:
+        with tries.open("a") as file:
+            file.write("x")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 1 / number
+
+
+def workers_of(process):
+    """Return the numbers of the processes that a process has spawned, as multiprocessing does."""
+    found = []
+    for task in Path(f"/proc/{process}/task").glob("*"):
+        for child in (task / "children").read_text().split():
+            command = Path(f"/proc/{child}/cmdline").read_bytes()
+            found += [int(child)] if b"spawn_main" in command else []
+    return found

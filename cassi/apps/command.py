@@ -38,6 +38,8 @@ TERMINATED = 143
 """Of a shell: 128 and the number of the signal."""
 CLOSED = 141
 """The same for SIGPIPE: nobody reads what the command prints."""
+WORKER = "CASSI_WORKER"
+"""Environment variable: the number of this process among those of a command on its machine."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ def _open_closed() -> None:
 def write_whole_lines() -> None:
     """Hand each line and its end to the system together, also under `python -u`.
 
-    `torchrun` starts Python so, and the lines of processes that share a terminal would mix.
+    The lines of processes that share a terminal would mix.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.write_through:
@@ -232,25 +234,21 @@ def _most_threads() -> int:
     return torch.get_num_threads()
 
 
-def is_first_process() -> bool:
-    """Tell whether this process writes what there is one of; without torchrun it does."""
-    return int(os.environ.get("RANK", "0")) == 0
-
-
-def follow_first_process() -> None:
-    """Let a process that is not the first make no folder of Hydra's.
-
-    Results go where the first process says, which for this one may be a second ago.
-    """
-    if not is_first_process():
-        sys.argv += ["hydra.run.dir=.", "hydra.output_subdir=null"]
+def refuse_torchrun() -> None:
+    """Raise ValueError in one of several processes that torchrun has started."""
+    if "MASTER_ADDR" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        count = os.environ.get("LOCAL_WORLD_SIZE", "4")
+        raise ValueError(
+            "torchrun is for cassi-train; without it, give processes="
+            f"{count}, or cluster=dask for several machines"
+        )
 
 
 def choose_device(name: str) -> torch.device:
     """Return the device of that name; `auto` takes a GPU where there is one.
 
-    Of the processes that torchrun starts on a machine, each has a GPU of its own where the name
-    has no number.
+    Of several processes of a command on a machine, each has a GPU of its own where the name has no
+    number.
     """
     try:
         device = torch.device(
@@ -269,7 +267,7 @@ def choose_device(name: str) -> torch.device:
         )
     if device.index is not None:
         return device
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % count)
+    return torch.device("cuda", int(os.environ.get(WORKER, "0")) % count)
 
 
 class Terminated(BaseException):

@@ -16,12 +16,18 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, read_write
 
+from cassi.apps.shares import ALL, Share, find_share
+
 _PATIENCE = 2.0
 """Seconds to wait for a command that is about to end."""
 
 _held: dict[Path, int] = {}
 _spare: list[tempfile.TemporaryDirectory[str]] = []
 """Folders of sweeps that are to leave nothing."""
+_shared: set[Path] = set()
+"""Of those that are held, what other shares of the same command may hold too."""
+_new: set[Path] = set()
+"""Named after the time, so that no other command knows of them."""
 
 
 class Taken(BaseException):
@@ -47,12 +53,16 @@ class OneCommand(Callback):
                 config.hydra.run.dir, config.hydra.output_subdir = ".", None
         if not may_hold(config.hydra):
             return
+        try:
+            share = find_share(config.share) if "share" in config else ALL
+        except ValueError as error:
+            raise Taken(str(error)) from None
         folder = _reserve(config, config.hydra.run)
         with contextlib.suppress(OSError):  # where none can be made, Hydra says why
             folder.mkdir(parents=True, exist_ok=True)
         if folder.is_dir():
             try:
-                hold(folder)
+                hold(folder, shared=share.count > 1)
             except ValueError as error:
                 raise Taken(str(error)) from None
 
@@ -73,8 +83,8 @@ class OneCommand(Callback):
 def may_hold(hydra: Any) -> bool:
     """Tell whether a command is the one that writes its folder, of Hydra's own settings.
 
-    Of `--info` nothing of Hydra goes into a folder. Of the processes of one command the first
-    writes: those that torchrun or Lightning starts, and the tasks that srun starts for a training.
+    Of `--info` nothing of Hydra goes into a folder. Of the processes of a training the first
+    writes: those that torchrun, Lightning or srun starts.
     """
     ranks = ["RANK", "LOCAL_RANK"]
     ranks += ["SLURM_PROCID"] if hydra.job.name == "cassi-train" else []
@@ -99,6 +109,7 @@ def _make_new(folder: Path) -> Path:
         free = folder if number == 1 else folder.with_name(f"{folder.name}_{number}")
         with contextlib.suppress(FileExistsError):
             free.mkdir()
+            _new.add(free.resolve())
             break
     return free
 
@@ -116,6 +127,7 @@ def release_at_end() -> Iterator[None]:
 
 def _let_go() -> None:
     """Close what is locked. Where a forked process does so, its parent still holds the lock."""
+    _shared.clear()
     while _held:
         os.close(_held.popitem()[1])
 
@@ -123,11 +135,15 @@ def _let_go() -> None:
 os.register_at_fork(after_in_child=_let_go)
 
 
-def hold(folder: Path) -> None:
+def hold(folder: Path, shared: bool = False) -> None:
     """Lock a folder until the command ends or is killed. It is there.
 
     File systems without locks are left as they are, and between machines that share a folder there
     is none.
+
+    Args:
+        folder: what is locked.
+        shared: let other shares of the same command hold it too.
 
     Raises:
         ValueError: another command holds it, also two seconds later.
@@ -139,7 +155,7 @@ def hold(folder: Path) -> None:
     until = time.monotonic() + _PATIENCE
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() < until:
                 time.sleep(0.05)
@@ -153,7 +169,30 @@ def hold(folder: Path) -> None:
             os.close(descriptor)
             return
         _held[folder] = descriptor
+        _shared.update({folder} if shared else ())
         return
+
+
+def hold_alone(folder: Path) -> None:
+    """Let no other share hold a folder: what is done there is work for one.
+
+    Raises:
+        ValueError: another one holds it.
+    """
+    folder = folder.resolve()
+    if folder in _shared:
+        _shared.remove(folder)
+        os.close(_held.pop(folder))
+        hold(folder)
+
+
+def check_shares(folder: Path, share: Share) -> None:
+    """Raise ValueError where shares of one work have a folder each, named after the time."""
+    if share.count > 1 and folder.resolve() in _new:
+        raise ValueError(
+            f"share {share}, of {share.source}: expected a folder that all shares write into; give "
+            "hydra.run.dir=DIR, or share=1/1 for all"
+        )
 
 
 def _owner(descriptor: int) -> str:

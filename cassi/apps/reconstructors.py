@@ -403,9 +403,29 @@ def _own_search(found: GlobalHydra, folder: Path | None = None) -> Iterator[None
                 if folder is None
                 else initialize_config_dir(str(folder.resolve()), version_base="1.3")
             ):
+                loader: Any = GlobalHydra.instance().config_loader()
+                for more in _ALSO if folder is None else ():
+                    loader.get_search_path().append("command", f"file://{more}")
+                loader.repository.initialize_sources(loader.get_search_path())
                 yield
         finally:
             GlobalHydra.instance().hydra = program  # the instance is another one by now
+
+
+_ALSO: list[str] = []
+
+
+def searched_folders() -> tuple[str, ...]:
+    """Return the folders in which the running command finds configs of the user's own."""
+    found = GlobalHydra.instance()
+    if not found.is_initialized():
+        return ()
+    return tuple(str(Path(s.path).resolve()) for s in _sources(found) if s.scheme() == "file")
+
+
+def search_also(folders: Iterable[str]) -> None:
+    """Search in these folders too, outside of a command: those of the one that this works for."""
+    _ALSO[:] = folders
 
 
 def describe_groups(name: str, options: Iterable[str] = ()) -> str:

@@ -41,6 +41,8 @@ KNOWLEDGE = ("nominal", "calibrated", "told", "ideal")
 """What a row of an evaluation with a twin can know of the camera."""
 UNCERTAINTY = "uncertainty.tif"
 """The standard deviations of a cube, beside it."""
+CLUSTERS = ("local", "slurm", "pbs", "lsf", "sge", "oar", "htcondor", "moab")
+"""Kinds of clusters: of this machine, and what starts jobs on others."""
 _NOTHING = {"changes": "nothing"}
 """Of a field that changes no result: what was done under another value still holds."""
 _FILES = {"changes": "files"}
@@ -134,6 +136,57 @@ class Common:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Where jobs run that other machines do.
+
+    Attributes:
+        kind: "local" for one of this machine; else the system that starts jobs, "slurm", ….
+        address: of the scheduler of a cluster that is there.
+        workers: the most; None for as many as the machine has free processors.
+        least: workers that stay where there is less to do.
+        resources: of a worker that each job takes, such as `{GPU: 1}`.
+        options: of the class in dask_jobqueue.
+    """
+
+    kind: str
+    address: str | None
+    workers: int | None
+    least: int
+    resources: dict[str, float]
+    options: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        """Check the numbers and the kind."""
+        if self.kind not in CLUSTERS:
+            near = did_you_mean(self.kind, CLUSTERS) or f"; there is {', '.join(CLUSTERS)}"
+            raise ValueError(f"cluster.kind: there is no {self.kind!r}{near}")
+        if self.workers is not None:
+            whole_number("cluster.workers", self.workers, 1, 100_000)
+        whole_number("cluster.least", self.least, 0, 100_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharing(Common):
+    """What the commands share that have many jobs: who does them.
+
+    Attributes:
+        processes: of this machine; None for this one alone.
+        cluster: other machines, by Dask.
+        share: "3/16" for the third of sixteen commands that share the jobs.
+    """
+
+    processes: int | None = field(default=None, metadata=_NOTHING)
+    cluster: Cluster | None = field(default=None, metadata=_NOTHING)
+    share: str | None = field(default=None, metadata=_NOTHING)
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        super().__post_init__()
+        if self.processes is not None:
+            whole_number("processes", self.processes, 1, 1024)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Snapshots(Common):
     """What the commands that read snapshots share: files, camera, frames, solver."""
 
@@ -185,7 +238,7 @@ class Snapshots(Common):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reconstruct(Snapshots):
+class Reconstruct(Snapshots, Sharing):
     """Settings of cassi-reconstruct."""
 
     model: Node = None
@@ -325,7 +378,7 @@ class Protocol:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluate(Common):
+class Evaluate(Sharing):
     """Settings of cassi-evaluate."""
 
     data: Data

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -157,18 +158,22 @@ def stamp(value: Any, content: bool = False) -> Any:
         return {str(key): stamp(item, content) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [stamp(item, content) for item in value]
-    if isinstance(value, str | os.PathLike) and (file := _find_file(value)) is not None:
+    if isinstance(value, str | os.PathLike) and (found := _find_file(value)) is not None:
+        file, about = found
         if content:
             return f"sha256:{digest(file)}"
-        inside = file.rglob("*") if file.is_dir() else ()
-        changed = max(entry.stat().st_mtime_ns for entry in (file, *inside))
+        if not stat.S_ISDIR(about.st_mode):
+            return [file.name, about.st_size, about.st_mtime_ns]
+        changed = max(entry.stat().st_mtime_ns for entry in (file, *file.rglob("*")))
         return [file.name, size_of(file), changed]
     return value
 
 
-def _find_file(value: str | os.PathLike[str]) -> Path | None:
+def _find_file(value: str | os.PathLike[str]) -> tuple[Path, os.stat_result] | None:
     try:
         file = Path(value).expanduser()
-        return file if file.is_file() or (file.suffix == ".zarr" and file.is_dir()) else None
+        about = file.stat()
     except (OSError, ValueError, RuntimeError):  # too long for a name, or somebody's "~"
         return None
+    there = stat.S_ISREG(about.st_mode) or (file.suffix == ".zarr" and stat.S_ISDIR(about.st_mode))
+    return (file, about) if there else None

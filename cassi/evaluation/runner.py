@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -16,7 +16,7 @@ from torch import Tensor
 from cassi import metrics
 from cassi import uncertainty as error_bars
 from cassi.data.store import fingerprint
-from cassi.evaluation.jobs import Job, Queue
+from cassi.evaluation.jobs import Job
 from cassi.evaluation.problems import Problem
 from cassi.evaluation.records import Record, RecordFolder, Values
 from cassi.solvers.base import Reconstructor
@@ -28,32 +28,14 @@ View = Callable[[Problem], Problem]
 """What every method starts from → what one that knows more starts from."""
 
 
-def run_jobs(
-    jobs: Sequence[Job],
-    queue: Queue,
-    prepare: Prepare,
-    methods: Mapping[str, Reconstructor],
-    identities: Mapping[str, str],
-    records: RecordFolder,
-    *,
-    settings: Mapping[str, Any],
-    views: Mapping[str, View] | None = None,
-    seed: int = 0,
-    points: int = 0,
-    uncertainty: bool = False,
-    repeats: int = 1,
-    report: Callable[[Record], None] = lambda _: None,
-    explain: Callable[[Exception], str] = str,
-) -> None:
-    """Run this process's share of the jobs and keep a record of each.
+@dataclass
+class Runner:
+    """Does jobs and keeps a record of each.
 
-    A job with a valid record is not repeated. A job that fails leaves a record with the reason, and
-    the others continue.
+    A job with a valid record is not repeated. A job that fails leaves a record with the reason.
 
-    Args:
-        jobs: in order; those of one scene should follow each other.
-        queue: shares them among processes.
-        prepare: makes the problem of a scene.
+    Attributes:
+        prepare: makes the problem of a scene; that of the last one is kept.
         methods: by name.
         identities: of each method, a hash of all that its results depend on.
         records: where records are read and written.
@@ -64,48 +46,30 @@ def run_jobs(
         points: see `measure`.
         uncertainty: estimate error bars too, and score them where there is a truth.
         repeats: timed runs of each job; seconds are their median.
-        report: called after each job, run now or earlier.
         explain: returns the reason of a failure in one line.
     """
-    given = settings, views or {}, seed, points, uncertainty, repeats
-    runner = _Runner(prepare, methods, identities, records, *given, explain)
-    for number in queue.take(len(jobs)):
-        report(runner.run(jobs[number]))
 
-
-@dataclass
-class _Runner:
     prepare: Prepare
     methods: Mapping[str, Reconstructor]
     identities: Mapping[str, str]
     records: RecordFolder
     settings: Mapping[str, Any]
-    views: Mapping[str, View]
-    seed: int
-    points: int
-    uncertainty: bool
-    repeats: int
-    explain: Callable[[Exception], str]
+    views: Mapping[str, View] = field(default_factory=dict)
+    seed: int = 0
+    points: int = 0
+    uncertainty: bool = False
+    repeats: int = 1
+    explain: Callable[[Exception], str] = str
     seen: dict[View, tuple[Problem, float] | Exception] = field(default_factory=dict)
     problem: tuple[str, str, Problem | Exception] | None = None
     flops: dict[tuple[str, tuple[int, ...]], int | None] = field(default_factory=dict)
 
     def run(self, job: Job) -> Record:
+        """Return the record of a job, of an earlier run where that is valid."""
         method = self.methods[job.method]
-        problem = self._problem(job)
+        problem, key = self._problem(job), self.key(job)
         if isinstance(problem, Exception):
-            return self._failed(job, "", problem)
-        key = fingerprint(
-            {
-                "settings": self.settings,
-                "seed": self.seed,
-                "problem": problem.digest,
-                "method": self.identities[job.method],
-                "curve": self.points > 0,
-                **({"uncertainty": True} if self.uncertainty else {}),
-                **({"repeats": self.repeats} if self.repeats > 1 else {}),
-            }
-        )
+            return self.fail(job, problem)
         if self.records.is_done(job, key):
             found = self.records.read(job, key)
             if found is not None:
@@ -114,7 +78,7 @@ class _Runner:
             problem, more = self._view(job, problem)
             return self._do(job, key, method, problem, more)
         except Exception as error:
-            return self._failed(job, key, error)
+            return self.fail(job, error, key)
 
     def _do(
         self, job: Job, key: str, method: Reconstructor, problem: Problem, more: Values
@@ -161,7 +125,25 @@ class _Runner:
             values |= error_bars.score(cube, found.std[0].cpu(), problem.truth)
         return values, seconds
 
-    def _failed(self, job: Job, key: str, error: Exception) -> Record:
+    def key(self, job: Job) -> str:
+        """Return the hash of all that a job's result depends on; "" without a problem."""
+        problem = self._problem(job)
+        if isinstance(problem, Exception):
+            return ""
+        return fingerprint(
+            {
+                "settings": self.settings,
+                "seed": self.seed,
+                "problem": problem.digest,
+                "method": self.identities[job.method],
+                "curve": self.points > 0,
+                **({"uncertainty": True} if self.uncertainty else {}),
+                **({"repeats": self.repeats} if self.repeats > 1 else {}),
+            }
+        )
+
+    def fail(self, job: Job, error: Exception, key: str = "") -> Record:
+        """Keep a record of why a job has no result, and return it."""
         record = Record(*job, key=key, error=self.explain(error))
         self.records.write(record)
         return record

@@ -5,9 +5,8 @@ import math
 
 import pytest
 import torch
-import torch.distributed as dist
 
-from cassi.evaluation import Job, Queue, Record, RecordFolder, write_results
+from cassi.evaluation import Job, Record, RecordFolder, write_results
 from cassi.evaluation.tables import average
 
 JOB = Job("", "a scene/1", "gap|tv")
@@ -52,22 +51,6 @@ def test_names_stay_in_the_folder(tmp_path, name):
     (file,) = (tmp_path / "r").rglob("*.json")
     assert len(file.resolve().relative_to(tmp_path / "r").parts) == 3
     assert records.read(Job(name, name, name)).scene == name
-
-
-def test_jobs_are_shared_without_overlap():
-    store = dist.HashStore()
-    first, second = (Queue(store, rank, 2) for rank in range(2))
-    taken = ([], [])
-    queues = (first.take(7), second.take(7))
-    for turn in (0, 1, 1, 0, 1, 0, 0, 1):
-        taken[turn].extend(number for number in [next(queues[turn], None)] if number is not None)
-    assert sorted(taken[0] + taken[1]) == list(range(7))
-    assert taken[0]
-    assert taken[1]
-    assert first.share("here") == second.share("there") == "here"
-    second.wait()
-    first.wait()
-    assert list(Queue().take(3)) == [0, 1, 2]
 
 
 def test_means_are_of_all_scenes_or_none():

@@ -8,11 +8,10 @@ from cassi.data.benchmarks import Item
 from cassi.data.simulation import WhiteNoise
 from cassi.evaluation import (
     Job,
-    Queue,
     RecordFolder,
+    Runner,
     Twin,
     make_problem,
-    run_jobs,
     scene_generator,
 )  # fmt: skip
 from cassi.evaluation.runner import PeakMemory, measure, warm_up
@@ -119,19 +118,9 @@ def test_a_failure_is_a_record_and_the_rest_goes_on(item, tmp_path):
 
     methods = {"pinv": Function(pinv), "broken": Function(broken)}
     jobs = [Job("", s, m) for s in ("lost", "one") for m in methods]
-    records = RecordFolder(tmp_path)
-    seen = []
-    run_jobs(
-        jobs,
-        Queue(),
-        prepare,
-        methods,
-        dict.fromkeys(methods, "as it is"),
-        records,
-        settings={},
-        report=seen.append,
-        explain=describe_failure,
-    )
+    told = (prepare, methods, dict.fromkeys(methods, "as it is"), RecordFolder(tmp_path))
+    runner = Runner(*told, settings={}, explain=describe_failure)
+    seen = [runner.run(job) for job in jobs]
     assert [record.job for record in seen] == jobs
     assert [record.error is None for record in seen] == [False, False, True, False]
     assert seen[0].error == "no file lost"

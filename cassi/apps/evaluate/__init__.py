@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +17,58 @@ from cassi.apps.command import (
     FAILED,
     Run,
     choose_device,
-    follow_first_process,
     prepare_process,
+    refuse_torchrun,
     run_command,
 )
 from cassi.apps.errors import describe_failure
 from cassi.apps.evaluate.problems import find_bands, load_benchmark, preparation, sweep_points
 from cassi.apps.evaluate.results import Plan, Results
-from cassi.apps.evaluate.rows import add_rows, align_rows, make_reconstructors
-from cassi.apps.settings import Evaluate
+from cassi.apps.evaluate.rows import (
+    add_rows,
+    align_rows,
+    make_reconstructors,
+    read_reconstructors,
+)
+from cassi.apps.executors import LostWorker, once, open_executor, run_jobs
+from cassi.apps.folders import check_shares
+from cassi.apps.settings import Evaluate, Reconstruct
+from cassi.apps.shares import find_share
 from cassi.checks import printable
-from cassi.evaluation import Record, RecordFolder, View, join_processes, run_jobs
+from cassi.data.benchmarks import Benchmark
+from cassi.evaluation import Job, Record, RecordFolder, Runner, View
 
 POINTS = 40
 """Of a convergence curve: as many as a plot shows, and few beside the iterations' time."""
 
 
+@dataclass(frozen=True)
+class Given:
+    """What a process makes all of that it needs for any job.
+
+    Attributes:
+        settings: of the command.
+        folder: of the results.
+        reconstructors: settings by name.
+    """
+
+    settings: Evaluate
+    folder: Path
+    reconstructors: dict[str, Reconstruct]
+
+
+@dataclass(frozen=True)
+class Made:
+    """What is made of it."""
+
+    device: torch.device
+    benchmark: Benchmark
+    plan: Plan
+    runner: Runner
+
+
 def main() -> None:
     """Run the command."""
-    follow_first_process()
     run_command("cassi-evaluate", Evaluate, evaluate)
 
 
@@ -43,69 +78,85 @@ def evaluate(settings: Evaluate, run: Run) -> float:
     Returns:
         The mean PSNR of the first reconstructor in dB, for sweeps.
     """
-    queue = join_processes()
-    folder = Path(queue.share(str(run.folder)))
+    refuse_torchrun()
     metrics.get_preset(settings.preset)
-    device = choose_device(settings.device)
     prepare_process(settings)
-    benchmark = load_benchmark(settings)
-    points = sweep_points(settings)
-    prepare = preparation(points, benchmark, device)
-    bands = find_bands(prepare, next(iter(points)), benchmark.scenes)
-    made, identities = make_reconstructors(settings, bands, device)
-    views: dict[str, View] = {}
-    methods = list(made)
-    if settings.twin is not None:
-        made, identities, views = add_rows(made, identities, settings.knowledge)
-    if settings.align:
-        identities, views = align_rows(identities, views)
-    swept = len(points) > 1 or settings.sweep is not None
-    plan = Plan(list(points), benchmark.scenes, list(made), swept)
-    cubes = (settings.cubes or settings.report or settings.figures) and not swept
-    records = RecordFolder(folder / "records", keep_cubes=cubes)
-    results = Results(settings, folder, benchmark, plan, records, device, methods)
-    jobs = plan.jobs()
-    bar = tqdm(total=len(jobs), unit="run", disable=not settings.progress or queue.rank > 0)
-
-    seen: Counter[str] = Counter()
-
-    def report(record: Record) -> None:
-        bar.set_postfix_str(_label(record), refresh=False)
-        bar.update()
-        seen[record.scene] += 1
-        if record.error:
-            print(
-                printable(f"{_label(record)} failed: {record.error}"), file=sys.stderr, flush=True
-            )
-        # Now rather than at the end, so that a long run can be looked at.
-        if seen[record.scene] == len(made) and not swept:
-            results.finish_scene(record.scene)
-
-    with bar:
-        run_jobs(
-            jobs,
-            queue,
-            prepare,
-            made,
-            identities,
-            records,
-            settings=_environment(device),
-            views=views,
-            seed=settings.seed,
-            uncertainty=settings.uncertainty,
-            repeats=settings.repeats,
-            points=POINTS if settings.figures and not swept else 0,
-            report=report,
-            explain=describe_failure,
-        )
-    queue.wait()
-    if queue.rank > 0:
+    share = find_share("1/1" if run.is_multirun else settings.share)
+    check_shares(run.folder, share)
+    given = Given(settings, run.folder, read_reconstructors(settings))
+    with open_executor(settings) as executor:
+        made = once(make, given)
+        plan, records = made.plan, made.runner.records
+        methods = list(given.reconstructors)
+        results = Results(settings, run.folder, made.benchmark, plan, records, made.device, methods)
+        jobs = share.take(plan.jobs())
+        bar = tqdm(total=len(jobs), unit="run", disable=not settings.progress)
+        seen: Counter[str] = Counter()
+        with bar:
+            for job, found in run_jobs(executor, functools.partial(evaluate_job, given), jobs):
+                record = made.runner.fail(job, found) if isinstance(found, LostWorker) else found
+                bar.set_postfix_str(_label(record), refresh=False)
+                bar.update()
+                seen[record.scene] += 1
+                if record.error:
+                    said = f"{_label(record)} failed: {record.error}"
+                    print(printable(said), file=sys.stderr, flush=True)
+                # Now rather than at the end, so that a long run can be looked at.
+                if seen[record.scene] == len(plan.methods) and not plan.swept:
+                    results.finish_scene(record.scene)
+    # Records of other settings may lie there; without shares all have been done anew.
+    runs = plan.jobs() if share.count > 1 else ()
+    left = sum(records.read(job, made.runner.key(job)) is None for job in runs)
+    if left:
+        print(f"{left} runs are left to other shares; the last one writes the tables")
         return float("nan")
     score, failed = results.finish()
     # A job of a multirun must not end the others; MergeJobs ends the command.
     if failed and not run.is_multirun:
         sys.exit(FAILED)
     return score
+
+
+def evaluate_job(given: Given, job: Job) -> Record:
+    """Run a method on a scene and keep its record: a job."""
+    return once(make, given).runner.run(job)
+
+
+def make(given: Given) -> Made:
+    """Make scenes, cameras and methods, in each process that does jobs.
+
+    Raises:
+        OSError: a file is missing.
+        ValueError: the settings do not fit each other.
+    """
+    settings = given.settings
+    device = choose_device(settings.device)
+    benchmark = load_benchmark(settings)
+    points = sweep_points(settings)
+    prepare = preparation(points, benchmark, device)
+    bands = find_bands(prepare, next(iter(points)), benchmark.scenes)
+    made, identities = make_reconstructors(given.reconstructors, bands, device)
+    views: dict[str, View] = {}
+    if settings.twin is not None:
+        made, identities, views = add_rows(made, identities, settings.knowledge)
+    if settings.align:
+        identities, views = align_rows(identities, views)
+    swept = len(points) > 1 or settings.sweep is not None
+    cubes = (settings.cubes or settings.report or settings.figures) and not swept
+    runner = Runner(
+        prepare,
+        made,
+        identities,
+        RecordFolder(given.folder / "records", keep_cubes=cubes),
+        settings=_environment(device),
+        views=views,
+        seed=settings.seed,
+        points=POINTS if settings.figures and not swept else 0,
+        uncertainty=settings.uncertainty,
+        repeats=settings.repeats,
+        explain=describe_failure,
+    )
+    return Made(device, benchmark, Plan(list(points), benchmark.scenes, list(made), swept), runner)
 
 
 def _environment(device: torch.device) -> dict[str, Any]:

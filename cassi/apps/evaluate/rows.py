@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 
 from cassi.apps.reconstructors import Recipe, identity_of, settings_of, understand
-from cassi.apps.settings import KNOWLEDGE, Evaluate
+from cassi.apps.settings import KNOWLEDGE, Evaluate, Reconstruct
 from cassi.calibration.geometry import anchored_camera
 from cassi.camera_search import align, calibrate_on
 from cassi.checks import raised_here
@@ -116,20 +117,14 @@ def align_rows(
     return {**identities, **hashes}, {**views, **dict.fromkeys(plain, see_aligned)}
 
 
-def make_reconstructors(
-    settings: Evaluate, bands: int, device: torch.device
-) -> tuple[dict[str, Reconstructor], dict[str, str]]:
-    """Make every reconstructor that the settings name.
+def read_reconstructors(settings: Evaluate) -> dict[str, Reconstruct]:
+    """Return the settings of every reconstructor that the settings name, by name.
 
     Each is a name, or a file, or a mapping: `method` (an experiment, or several) or `model` (a
     registered network, or a file), `weights`, `overrides` (a list as for cassi-reconstruct, or a
     mapping) and the `name` in the tables.
 
-    Returns:
-        The reconstructors by name; and for each a hash of all that its results depend on.
-
     Raises:
-        OSError: a file is missing.
         ValueError: a name is unknown or taken, or the parts do not fit.
     """
     listed = settings.reconstructors
@@ -138,21 +133,47 @@ def make_reconstructors(
     if not isinstance(listed, list) or not listed:
         raise ValueError(f"reconstructors: expected a list of names, got {listed!r}")
     more = settings.data.overrides or []
-    made: dict[str, Reconstructor] = {}
-    identities: dict[str, str] = {}
+    told: dict[str, Reconstruct] = {}
     for item in listed:
         spec = understand(item)
         name = spec["name"]
-        if name in made:
+        if name in told:
             raise ValueError(f"reconstructors: two are called {name!r}; write {{name: OTHER, …}}")
-        try:
-            told = settings_of(spec, more, settings.paths.data_dir)
+        with _naming(name):
             # Random weights do not depend on what else is made.
-            recipe = Recipe(replace(told, seed=settings.seed), device)
-            made[name], _ = recipe.make(bands)
-            identities[name] = fingerprint(identity_of(told, bands, device), content=True)
-        except (ValueError, TypeError) as error:
-            if not raised_here(error):
-                raise
-            raise ValueError(f"reconstructors: {name}: {error}") from error
+            told[name] = replace(
+                settings_of(spec, more, settings.paths.data_dir), seed=settings.seed
+            )
+    return told
+
+
+def make_reconstructors(
+    told: Mapping[str, Reconstruct], bands: int, device: torch.device
+) -> tuple[dict[str, Reconstructor], dict[str, str]]:
+    """Make reconstructors of their settings, both by name.
+
+    Returns:
+        The reconstructors; and for each a hash of all that its results depend on.
+
+    Raises:
+        OSError: a file is missing.
+        ValueError: the parts do not fit.
+    """
+    made: dict[str, Reconstructor] = {}
+    identities: dict[str, str] = {}
+    for name, settings in told.items():
+        with _naming(name):
+            made[name], _ = Recipe(settings, device).make(bands)
+            identities[name] = fingerprint(identity_of(settings, bands, device), content=True)
     return made, identities
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Let an error that is the user's say which reconstructor it is about."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        if not raised_here(error):
+            raise
+        raise ValueError(f"reconstructors: {name}: {error}") from error

@@ -9,16 +9,16 @@ from cassi.apps.arguments import HYDRA_INFO, asked, write_nothing
 from cassi.apps.command import (
     Run,
     choose_device,
-    follow_first_process,
-    is_first_process,
     prepare_process,
+    refuse_torchrun,
     run_command,
 )
+from cassi.apps.folders import hold_alone
 from cassi.apps.pipeline import find_camera, fit, read, recover, say, write_results
 from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
 from cassi.apps.reconstruct.info import describe
 from cassi.apps.reconstruct.journal import Passes, forget_passes
-from cassi.apps.reconstruct.many import reconstruct_many
+from cassi.apps.reconstruct.many import make_recipe, reconstruct_many
 from cassi.apps.reconstruct.snapshots import is_many
 from cassi.apps.reconstructors import Recipe, rewrite_model_path
 from cassi.apps.results import one_line, say_estimates
@@ -28,7 +28,6 @@ from cassi.apps.settings import Reconstruct
 def main() -> None:
     """Run the command."""
     sys.argv[1:] = rewrite_model_path(sys.argv[1:])
-    follow_first_process()
     job = reconstruct
     if asked(sys.argv[1:], HYDRA_INFO):
         sys.argv[1:], into = write_nothing(sys.argv[1:])
@@ -51,9 +50,8 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     Returns:
         The relative residual, for sweeps that minimise something; of many snapshots the mean.
     """
-    device = choose_device(settings.device)
     prepare_process(settings, blocks=settings.memory_budget is not None)
-    recipe = Recipe(settings, device)
+    refuse_torchrun()
     if is_many(settings.measurement):
         if settings.calibrate:
             raise ValueError(
@@ -61,9 +59,11 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
                 "cassi-calibrate 'measurement=[FILE,FILE]', and give the camera that it writes: "
                 "camera=DIR/camera.yaml"
             )
-        return reconstruct_many(settings, run, recipe)
-    if not is_first_process():
-        return float("nan")  # one snapshot is work for one
+        return reconstruct_many(settings, run)
+    if settings.share is not None:
+        raise ValueError("share: expected null for one snapshot, which is work for one")
+    hold_alone(run.folder)
+    recipe = make_recipe(settings)
     if settings.memory_budget is not None:
         return reconstruct_in_blocks(settings, run.folder, recipe)
     inputs, reconstructor = fit(find_camera(read(settings, recipe), settings), recipe)

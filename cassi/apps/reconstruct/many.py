@@ -1,23 +1,21 @@
-"""Many snapshots: shared among processes, and continued where they were stopped.
+"""Many snapshots: jobs of an executor, and continued where they were stopped.
 
-Each process reads the next snapshot and writes the last one in threads beside its computing. What
-is done is in the store of the folder, under the fingerprint of settings and files; the rest is what
-the same command does.
+A job reconstructs a snapshot, or a batch of them, and writes its results. What is done stands in
+the logs of the folder, under the fingerprint of settings and files; the rest is what the same
+command does.
 """
 
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import math
 import sys
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from hydra.experimental.callback import Callback
@@ -26,8 +24,10 @@ from torch import Tensor
 
 from cassi import metrics
 from cassi.apps import results
-from cassi.apps.command import FAILED, Run
+from cassi.apps.command import FAILED, Run, choose_device
 from cassi.apps.errors import describe_failure
+from cassi.apps.executors import LostWorker, once, open_executor, run_jobs
+from cassi.apps.folders import check_shares
 from cassi.apps.inputs import Inputs
 from cassi.apps.pipeline import (
     Result,
@@ -51,60 +51,82 @@ from cassi.apps.reconstruct.snapshots import (
 )
 from cassi.apps.reconstructors import Recipe, fingerprint_settings
 from cassi.apps.settings import Reconstruct
+from cassi.apps.shares import find_share
 from cassi.checks import printable, whole_number
-from cassi.data.atomic import SUMS, UNWRITABLE, atomic_path, is_temporary
-from cassi.data.store import Store, fingerprint
-from cassi.evaluation import join_processes
+from cassi.data.atomic import SUMS, UNWRITABLE, atomic_path, is_temporary, size_of
+from cassi.data.record_log import RecordLog, read_records
+from cassi.data.store import fingerprint
 from cassi.evaluation.tables import csv_text
 from cassi.solvers import Iteration, Solution
 from cassi.solvers.base import Reconstructor
 from cassi.systems import System
 
-BEHIND = 2
-"""Results that wait to be written, at most: a slow disk slows the work and fills no memory."""
-
 T = TypeVar("T")
-Loaded = tuple["_Task", Inputs | Exception]
-Fitted = tuple["_Task", Inputs, Reconstructor]
+Records = Mapping[str, dict[str, Any]]
+Fitted = tuple[Snapshot, Inputs, Reconstructor]
 
 
-def reconstruct_many(settings: Reconstruct, run: Run, recipe: Recipe) -> float:
-    """Reconstruct every snapshot that is not done yet, this process its share of them.
+@dataclass(frozen=True)
+class Outcome:
+    """What a job says of a snapshot.
+
+    Attributes:
+        row: of the table; with `error` alone, why there are no results.
+        files: names and sizes in its folder.
+        changed: when something last came into the folder or went, nanoseconds.
+        said: the result in a line.
+        warnings: of metrics.json.
+    """
+
+    row: dict[str, Any]
+    files: dict[str, int] = field(default_factory=dict)
+    changed: int = 0
+    said: str = ""
+    warnings: Sequence[Mapping[str, str]] = ()
+
+
+def reconstruct_many(settings: Reconstruct, run: Run) -> float:
+    """Reconstruct every snapshot of this command's share that is not done yet.
 
     Args:
         settings: of the command.
         run: where results go, those of a snapshot in a folder of its own.
-        recipe: what reconstructs.
 
     Returns:
-        The mean relative residual; NaN in a process that is not the first.
+        The mean relative residual of all that are done.
 
     Raises:
         SystemExit: with status 1, where some have failed and the others are done.
         OSError: there are no snapshots, or results cannot be written.
         ValueError: the settings are not fit for many.
     """
+    recipe = once(make_recipe, settings)
     size = batch_size(settings.batch, network=recipe.is_network, device=recipe.device)
-    found, notes = find_snapshots(settings)
-    queue = join_processes()
-    # A file may have come in between: the list of the first process is that of all.
-    place, listed = json.loads(queue.share(json.dumps([str(run.folder), found])))
-    snapshots = [Snapshot(*entry) for entry in listed]
-    folders = Folders(Path(place), settings)
-    if queue.rank == 0:
-        done = sum(folders.is_done(snapshot) for snapshot in snapshots)
-        before = f", {done} of them done before" if done else ""
-        print(*map(printable, notes), f"{len(snapshots)} snapshots{before}", sep="\n", flush=True)
-    kind = Worker if settings.memory_budget is None else BlockWorker
-    worker = kind(settings, recipe, folders)
-    chunks = [snapshots[i : i + size] for i in range(0, len(snapshots), size)]
-    worker.run(chunks[number] for number in queue.take(len(chunks)))
-    queue.wait()
-    if queue.rank > 0:
-        return float("nan")
-    # What was taken by a process that is no more.
-    worker.run([snapshot] for snapshot in snapshots if folders.find_row(snapshot) is None)
-    return _write_summary(folders, snapshots, run.is_multirun)
+    share = find_share("1/1" if run.is_multirun else settings.share)
+    check_shares(run.folder, share)
+    snapshots, notes = find_snapshots(settings)
+    folders = Folders(run.folder, settings)
+    keys = {snapshot.name: folders.key(snapshot) for snapshot in snapshots}
+    own = share.take(snapshots)
+    with RecordLog(folders.log, share.writer) as log:
+        records = read_records(folders.log)
+        left = [
+            each for each in own if not folders.is_done(records.get(each.name), keys[each.name])
+        ]
+        counted = f"{len(own)} snapshots"
+        if share.count > 1:
+            counted = f"share {share}, of {share.source}: {len(own)} of {len(snapshots)} snapshots"
+        before = f", {len(own) - len(left)} of them done before" if len(left) < len(own) else ""
+        print(*map(printable, notes), f"{counted}{before}", sep="\n", flush=True)
+        batches = [left[i : i + size] for i in range(0, len(left), size)]
+        job = functools.partial(reconstruct_batch, settings, run.folder)
+        with open_executor(settings, blocks=settings.memory_budget is not None) as executor:
+            for batch, found in run_jobs(executor, job, batches):
+                outcomes = [_failed(found)] * len(batch) if isinstance(found, LostWorker) else found
+                for snapshot, outcome in zip(batch, outcomes, strict=True):
+                    log.append(snapshot.name, _record(keys[snapshot.name], outcome))
+                    _say(snapshot, outcome)
+    return _write_summary(folders, keys, own, run.is_multirun)
 
 
 class Folders:
@@ -112,178 +134,150 @@ class Folders:
 
     def __init__(self, root: Path, settings: Reconstruct) -> None:
         self.root, self.settings = root, fingerprint_settings(settings)
-        self.store = Store(root / ".done")
-
-    def path(self, snapshot: Snapshot) -> Path:
-        """Return the folder of a snapshot."""
-        return self.root / snapshot.name
+        self.log = root / ".done"
 
     def key(self, snapshot: Snapshot) -> str:
         """Return the fingerprint of all that the results of a snapshot depend on."""
-        return fingerprint([self.settings, snapshot.measurement, snapshot.truth])
+        return fingerprint({"settings": [self.settings], "files": snapshot[1:]})
 
-    def is_done(self, snapshot: Snapshot) -> bool:
-        """Tell whether a snapshot need not be done again."""
-        return self.store.is_done(snapshot.name, self.key(snapshot))
+    def is_done(self, record: Mapping[str, Any] | None, key: str) -> bool:
+        """Tell whether a snapshot need not be done again.
 
-    def find_row(self, snapshot: Snapshot) -> dict[str, Any] | None:
-        """Return what the table says of a snapshot; None where it was neither done nor failed."""
-        found = self.store.read(snapshot.name, self.key(snapshot))
-        if found is None or ("error" not in found and not self.is_done(snapshot)):
-            return None
-        return {"name": snapshot.name, "status": "failed" if "error" in found else "done", **found}
-
-    def report_failure(self, snapshot: Snapshot, error: Exception) -> None:
-        """Say why there are no results; keep it for the table that another process may write."""
-        message = describe_failure(error)
-        print(
-            printable(f"cassi-reconstruct: {snapshot.name} failed: {message}"),
-            file=sys.stderr,
-            flush=True,
-        )
-        self.store.write(snapshot.name, self.key(snapshot), {"error": message}, done=False)
-
-    def keep(self, snapshot: Snapshot) -> None:
-        """Remember that the results of a snapshot are there, with what the table says of them."""
-        folder = self.path(snapshot)
-        numbers = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-        kept = {name: numbers[name] for name in ("iterations", "seconds", "relative_residual")}
-        kept |= numbers.get("metrics", {}).get(metrics.DEFAULT_PRESET, {})
-        kept["warnings"] = " ".join(each["about"] for each in numbers["warnings"])
-        files = [folder / name for name in (*numbers["files"], "metrics.json", SUMS)]
-        self.store.write(snapshot.name, self.key(snapshot), kept, files, content=False)
-
-
-class _Task(NamedTuple):
-    snapshot: Snapshot
-    settings: Reconstruct
-
-
-class Worker:
-    """Three threads: one reads the next snapshots, this one computes, one writes the last.
-
-    A snapshot that fails leaves a line and a record that say why, and the others go on; where
-    results cannot be written, that is the end of all.
-    """
-
-    def __init__(self, settings: Reconstruct, recipe: Recipe, folders: Folders) -> None:
-        self.settings, self.recipe, self.folders = settings, recipe, folders
-
-    def run(self, chunks: Iterable[Sequence[Snapshot]]) -> None:
-        """Reconstruct what is not done, the snapshots of a chunk together where that is possible.
-
-        Raises:
-            OSError: results cannot be written.
+        A folder into which nothing came since, and from which nothing went, is taken to be whole.
         """
-        with (
-            ThreadPoolExecutor(1, "reader") as reader,
-            ThreadPoolExecutor(1, "writer") as writer,
-            closing(self._read_ahead(chunks, reader)) as loaded,
-        ):
-            writing: deque[Future[None]] = deque()
-            for task, outcome in (pair for chunk in loaded for pair in self._compute(chunk)):
-                while len(writing) >= BEHIND:
-                    writing.popleft().result()
-                writing.append(writer.submit(self._write, task, outcome))
-            for future in writing:
-                future.result()
-
-    def _read_ahead(
-        self, chunks: Iterable[Sequence[Snapshot]], reader: ThreadPoolExecutor
-    ) -> Generator[list[Loaded]]:
-        following: Future[list[Loaded]] | None = None
-        for chunk in chunks:
-            left = [snapshot for snapshot in chunk if not self.folders.is_done(snapshot)]
-            if not left:
-                continue
-            tasks = [
-                _Task(snapshot, settings_of_snapshot(self.settings, snapshot)) for snapshot in left
-            ]
-            current, following = following, reader.submit(self._read, tasks)
-            if current is not None:
-                yield current.result()
-        if following is not None:
-            yield following.result()
-
-    def _read(self, tasks: Sequence[_Task]) -> list[Loaded]:
-        return [(task, _attempt(read, task.settings, self.recipe)) for task in tasks]
-
-    def _fit(self, task: _Task, inputs: Inputs) -> tuple[Inputs, Reconstructor]:
-        return fit(find_camera(inputs, task.settings), self.recipe)
-
-    def _compute(self, loaded: Sequence[Loaded]) -> Iterator[tuple[_Task, Result | Exception]]:
-        groups: list[list[Fitted]] = []
-        for task, inputs in loaded:
-            fitted = inputs if isinstance(inputs, Exception) else _attempt(self._fit, task, inputs)
-            if isinstance(fitted, Exception):
-                yield task, fitted
-                continue
-            fits = (g for g in groups if can_share(g[0][1], fitted[0], fitted[1]))
-            group = next(fits, None)
-            if group is None:
-                groups.append(group := [])
-            group.append((task, *fitted))
-        for group in groups:
-            yield from self._recover(group)
-
-    def _recover(self, group: Sequence[Fitted]) -> Iterator[tuple[_Task, Result | Exception]]:
-        seed, reconstructor = self.settings.seed, group[0][2]
-        more = self.settings.heldout, self.settings.uncertainty
-        if len(group) > 1:
-            batch = [inputs for _, inputs, _ in group]
-            together = _attempt(recover_together, batch, reconstructor, seed, *more)
-            if not isinstance(together, Exception):
-                yield from zip((task for task, _, _ in group), together, strict=True)
-                return
-        for task, inputs, _ in group:
-            passes = Passes(self.folders.path(task.snapshot), task.settings, inputs)
-            asked = (inputs, reconstructor, seed, False, *more)
-            yield task, _attempt(recover, *asked, passes=passes)
-
-    def _write(self, task: _Task, outcome: Result | Exception) -> None:
-        if isinstance(outcome, Result):
-            try:
-                write_results(self.folders.path(task.snapshot), task.settings, outcome)
-                self.folders.keep(task.snapshot)
-                forget_passes(self.folders.path(task.snapshot))
-                print(
-                    printable(f"{task.snapshot.name}: {results.one_line(outcome.numbers)}"),
-                    flush=True,
-                )
-                say(outcome.numbers, printable(task.snapshot.name))
-                return
-            except OSError:
-                raise
-            except Exception as error:
-                outcome = error
-        self.folders.report_failure(task.snapshot, outcome)
+        if record is None or record["key"] != key or "error" in record["row"]:
+            return False
+        folder = self.root / record["name"]
+        try:
+            if folder.stat().st_mtime_ns == record["changed"]:
+                return True
+            found = {name: size_of(folder / name) for name in record["files"]}
+        except OSError:
+            return False
+        return bool(found == record["files"])
 
 
-class BlockWorker(Worker):
-    """In the place of `Worker` where there is a `memory_budget`.
+def reconstruct_batch(
+    settings: Reconstruct, root: Path, batch: Sequence[Snapshot]
+) -> list[Outcome]:
+    """Reconstruct snapshots, together where that is possible, and write their results: a job.
 
-    One snapshot fills the memory that there may be, and is read and written in parts as it goes: so
-    none is read ahead, and none shares a batch.
+    Args:
+        settings: of the command.
+        root: results of a snapshot go into the folder of its name in this one.
+        batch: the snapshots.
+
+    Returns:
+        What became of each. One that fails is no exception.
+
+    Raises:
+        OSError: results cannot be written.
     """
+    recipe = once(make_recipe, settings)
+    if settings.memory_budget is not None:
+        return [_in_blocks(settings, root / each.name, recipe, each) for each in batch]
+    made = dict(_compute(settings, root, recipe, batch))
+    return [_write(settings, root / each.name, each, made[each]) for each in batch]
 
-    def run(self, chunks: Iterable[Sequence[Snapshot]]) -> None:
-        """Reconstruct what is not done.
 
-        Raises:
-            OSError: results cannot be written.
-        """
-        for snapshot in (snapshot for chunk in chunks for snapshot in chunk):
-            if self.folders.is_done(snapshot):
-                continue
-            print(f"{printable(snapshot.name)}:", flush=True)
-            try:
-                settings = settings_of_snapshot(self.settings, snapshot)
-                reconstruct_in_blocks(settings, self.folders.path(snapshot), self.recipe)
-                self.folders.keep(snapshot)
-            except Exception as error:
-                if isinstance(error, OSError) and error.errno in UNWRITABLE:
-                    raise
-                self.folders.report_failure(snapshot, error)
+def make_recipe(settings: Reconstruct) -> Recipe:
+    """Return what settings reconstruct with, on the device of this process."""
+    return Recipe(settings, choose_device(settings.device))
+
+
+def _in_blocks(settings: Reconstruct, folder: Path, recipe: Recipe, snapshot: Snapshot) -> Outcome:
+    print(f"{printable(snapshot.name)}:", flush=True)
+    try:
+        reconstruct_in_blocks(settings_of_snapshot(settings, snapshot), folder, recipe)
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in UNWRITABLE:
+            raise
+        return _failed(error)
+    return replace(_look_up(folder), warnings=())  # they have been printed
+
+
+def _compute(
+    settings: Reconstruct, root: Path, recipe: Recipe, batch: Sequence[Snapshot]
+) -> Iterator[tuple[Snapshot, Result | Exception]]:
+    groups: list[list[Fitted]] = []
+    for snapshot in batch:
+        fitted = _attempt(_fit, settings_of_snapshot(settings, snapshot), recipe)
+        if isinstance(fitted, Exception):
+            yield snapshot, fitted
+            continue
+        group = next((g for g in groups if can_share(g[0][1], fitted[0], fitted[1])), None)
+        if group is None:
+            groups.append(group := [])
+        group.append((snapshot, *fitted))
+    for group in groups:
+        yield from _recover(settings, root, group)
+
+
+def _fit(settings: Reconstruct, recipe: Recipe) -> tuple[Inputs, Reconstructor]:
+    return fit(find_camera(read(settings, recipe), settings), recipe)
+
+
+def _recover(
+    settings: Reconstruct, root: Path, group: Sequence[Fitted]
+) -> Iterator[tuple[Snapshot, Result | Exception]]:
+    seed, reconstructor = settings.seed, group[0][2]
+    more = settings.heldout, settings.uncertainty
+    if len(group) > 1:
+        batch = [inputs for _, inputs, _ in group]
+        together = _attempt(recover_together, batch, reconstructor, seed, *more)
+        if not isinstance(together, Exception):
+            yield from zip((snapshot for snapshot, _, _ in group), together, strict=True)
+            return
+    for snapshot, inputs, _ in group:
+        passes = Passes(root / snapshot.name, settings_of_snapshot(settings, snapshot), inputs)
+        asked = (inputs, reconstructor, seed, False, *more)
+        yield snapshot, _attempt(recover, *asked, passes=passes)
+
+
+def _write(
+    settings: Reconstruct, folder: Path, snapshot: Snapshot, result: Result | Exception
+) -> Outcome:
+    if isinstance(result, Exception):
+        return _failed(result)
+    try:
+        write_results(folder, settings_of_snapshot(settings, snapshot), result)
+        forget_passes(folder)
+        return _look_up(folder)
+    except OSError:
+        raise
+    except Exception as error:
+        return _failed(error)
+
+
+def _look_up(folder: Path) -> Outcome:
+    """Return what stands in the folder of a snapshot that is done."""
+    numbers = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    row = {name: numbers[name] for name in ("iterations", "seconds", "relative_residual")}
+    row |= numbers.get("metrics", {}).get(metrics.DEFAULT_PRESET, {})
+    row["warnings"] = " ".join(each["about"] for each in numbers["warnings"])
+    names = (*numbers["files"], "metrics.json", SUMS)
+    files = {name: size_of(folder / name) for name in names}
+    changed = folder.stat().st_mtime_ns
+    return Outcome(row, files, changed, results.one_line(numbers), numbers["warnings"])
+
+
+def _failed(error: Exception) -> Outcome:
+    return Outcome({"error": describe_failure(error)})
+
+
+def _record(key: str, outcome: Outcome) -> dict[str, Any]:
+    kept = {name: getattr(outcome, name) for name in ("row", "files", "changed")}
+    return {"key": key, **kept}
+
+
+def _say(snapshot: Snapshot, outcome: Outcome) -> None:
+    name = printable(snapshot.name)
+    if "error" in outcome.row:
+        said = f"cassi-reconstruct: {name} failed: {printable(outcome.row['error'])}"
+        print(said, file=sys.stderr, flush=True)
+    else:
+        print(f"{name}: {printable(outcome.said)}", flush=True)
+        say({"warnings": outcome.warnings}, name)
 
 
 class MergeSummaries(Callback):
@@ -306,15 +300,28 @@ class MergeSummaries(Callback):
             sys.exit(FAILED)
 
 
-def _write_summary(folders: Folders, snapshots: Sequence[Snapshot], is_multirun: bool) -> float:
-    """Write results.csv and say what it comes to; see `reconstruct_many`."""
-    lost = "it was neither done nor refused; run again"
+def _write_summary(
+    folders: Folders, keys: Mapping[str, str], own: Sequence[Snapshot], is_multirun: bool
+) -> float:
+    """Write results.csv where every share is done, and say what it comes to."""
+    records = read_records(folders.log)
+    known = {name: records[name]["row"] for name, key in keys.items()
+             if name in records and records[name]["key"] == key}  # fmt: skip
     rows = [
-        folders.find_row(snapshot) or {"name": snapshot.name, "status": "failed", "error": lost}
-        for snapshot in snapshots
+        {"name": name, "status": "failed" if "error" in known[name] else "done", **known[name]}
+        for name in keys
+        if name in known
     ]
+    if len(rows) == len(keys):
+        failed = _write_table(folders.root, rows, "; the same command does them again")
+    else:
+        failed = sum("error" in known[snapshot.name] for snapshot in own)
+        print(
+            f"{len(own) - failed} of {len(own)} snapshots done -> {folders.root}\n"
+            f"{len(keys) - len(rows)} are left to other shares; the last one writes {SUMMARY}"
+        )
     # A job of a multirun must not end the others; MergeSummaries ends the command.
-    if _write_table(folders.root, rows, "; the same command does them again") and not is_multirun:
+    if failed and not is_multirun:
         sys.exit(FAILED)
     residuals = [row["relative_residual"] for row in rows if row["status"] == "done"]
     return math.fsum(residuals) / len(residuals) if residuals else float("nan")

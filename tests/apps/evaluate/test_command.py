@@ -143,9 +143,8 @@ def test_a_killed_run_loses_the_scene_in_hand_only(evaluate, start, data, tmp_pa
 def test_two_processes_give_the_bytes_of_one(evaluate, start, data, tmp_path):
     options = (*data, *PLAIN, reconstructors(SHORT, NETWORK), "noise=shot")
     evaluate(*options, f"hydra.run.dir={tmp_path / 'one'}").ok()
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     two = f"hydra.run.dir={tmp_path / 'two'}"
-    process = start("evaluate", *options, two, launcher=launcher)
+    process = start("evaluate", *options, two, "processes=2")
     _, err = process.communicate(timeout=200)
     assert process.returncode == 0, err
     first, second = ((tmp_path / name / "results.json").read_bytes() for name in ("one", "two"))

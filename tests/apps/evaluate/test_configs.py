@@ -8,7 +8,7 @@ import torch
 from omegaconf import OmegaConf
 
 from cassi.apps.evaluate.problems import find_bands, load_benchmark, preparation, sweep_points
-from cassi.apps.evaluate.rows import make_reconstructors
+from cassi.apps.evaluate.rows import make_reconstructors, read_reconstructors
 from cassi.apps.reconstructors import compose_settings, list_experiments
 from cassi.apps.settings import Evaluate
 from cassi.config import build
@@ -69,7 +69,7 @@ def test_every_sweep_has_points(name):
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_benchmark_makes_its_reconstructors_and_cases(name):
     settings = settings_of(f"benchmark={name}")
-    assert make_reconstructors(settings, 28, CPU)[0]
+    assert make_reconstructors(read_reconstructors(settings), 28, CPU)[0]
     protocol = settings.benchmark
     if protocol is None:
         return
@@ -104,7 +104,7 @@ def test_methods_are_the_experiments_without_a_scene():
 
 def make(*reconstructors, options=(), bands=5):
     settings = replace(settings_of(*options), reconstructors=list(reconstructors))
-    return make_reconstructors(settings, bands, CPU)
+    return make_reconstructors(read_reconstructors(settings), bands, CPU)
 
 
 def test_reconstructors_mix():

@@ -1,0 +1,200 @@
+"""Who runs the jobs of a command: this process, processes of this machine, or a Dask cluster.
+
+A job is a plain function of plain data, `(settings, what) -> record`. An executor has the protocol
+of `concurrent.futures`; the command that submits the jobs writes down what they return.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+import torch
+
+from cassi.apps.command import plain_warnings
+from cassi.apps.executors.local import LocalWorkers
+from cassi.apps.memory import keep_freed_memory, use_huge_pages
+from cassi.apps.reconstructors import search_also, searched_folders
+from cassi.apps.settings import Sharing
+from cassi.plugins import load_plugins, loaded_names
+
+J = TypeVar("J")
+R = TypeVar("R")
+S = TypeVar("S")
+AHEAD = 1000
+"""Jobs that are submitted and not done: a cluster that grows sees by them how far."""
+
+
+@contextmanager
+def open_executor(settings: Sharing, *, blocks: bool = False) -> Iterator[Executor]:
+    """Yield what runs the jobs that settings ask for.
+
+    Args:
+        settings: of the command: `processes`, `cluster`, `threads`.
+        blocks: jobs keep to a budget of memory.
+
+    Raises:
+        OSError: the cluster cannot be reached.
+        ValueError: the package for it is not installed.
+    """
+    workers: Executor
+    setup = Setup(
+        os.getcwd(),  # noqa: PTH109
+        tuple(loaded_names()),
+        searched_folders(),
+        settings.threads or 1,
+        blocks,
+        secrets.token_hex(8),
+    )
+    if settings.cluster is not None:
+        from cassi.apps.executors.dask import open_cluster
+
+        with open_cluster(settings.cluster, settings.processes) as workers:
+            yield Elsewhere(workers, setup)
+    elif settings.processes is not None:
+        with LocalWorkers(settings.processes) as workers:
+            yield Elsewhere(workers, setup)
+    else:
+        try:
+            yield InThisProcess()
+        finally:
+            _MADE.clear()
+
+
+def run_jobs(
+    executor: Executor, job: Callable[[J], R], given: Iterable[J]
+) -> Iterator[tuple[J, R | LostWorker]]:
+    """Yield what each job returns, as they end.
+
+    Where the process that does a job is lost however often it is tried, an exception stands in the
+    place of the result, and the others go on.
+
+    Args:
+        executor: does them.
+        job: the function; what it raises ends all.
+        given: its argument, of each job.
+
+    Raises:
+        ConnectionError: the scheduler of a cluster is lost.
+    """
+    ended: SimpleQueue[Future[R]] = SimpleQueue()
+    running: dict[Future[R], J] = {}
+    left = iter(given)
+    while True:
+        while len(running) < AHEAD and ended.empty():
+            try:
+                what = next(left)
+            except StopIteration:
+                break
+            future = executor.submit(job, what)
+            running[future] = what
+            future.add_done_callback(ended.put)
+        if not running:
+            return
+        future = ended.get()
+        outcome = _outcome(future)
+        yield running.pop(future), outcome
+
+
+def _outcome(future: Future[R]) -> R | LostWorker:
+    try:
+        return future.result()
+    except CancelledError:
+        raise ConnectionError(
+            "the scheduler of the cluster is lost; the same command goes on once it is there again"
+        ) from None
+    except Exception as error:
+        if isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker":
+            return LostWorker("the process that did it was lost each time; is there enough memory?")
+        raise
+
+
+class LostWorker(OSError):
+    """A job whose process ended, however often it was tried."""
+
+
+class InThisProcess(Executor):
+    """Does a job when it is submitted."""
+
+    def submit(self, function: Callable[..., R], /, *given: Any, **more: Any) -> Future[R]:
+        """Return the future of a job that is done."""
+        future: Future[R] = Future()
+        try:
+            future.set_result(function(*given, **more))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class Elsewhere(Executor):
+    """Does jobs in other processes, which are first made ready for them."""
+
+    def __init__(self, workers: Executor, setup: Setup) -> None:
+        self.workers, self.setup = workers, setup
+
+    def submit(self, function: Callable[..., R], /, *given: Any, **more: Any) -> Future[R]:
+        """Return the future of a job."""
+        # As bytes: a process reads the function once its plugins are there.
+        job = pickle.dumps(functools.partial(function, *given, **more))
+        return self.workers.submit(run_there, self.setup, job)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a process of the command must know before its first job.
+
+    Attributes:
+        folder: that the command was started in, to which paths are relative.
+        plugins: of the user.
+        searched: folders of the user's own configs.
+        threads: of the CPU, for each process.
+        blocks: jobs keep to a budget of memory.
+        command: tells it from others that the same process works for.
+    """
+
+    folder: str
+    plugins: tuple[str, ...]
+    searched: tuple[str, ...]
+    threads: int
+    blocks: bool
+    command: str
+
+
+def run_there(setup: Setup, job: bytes) -> Any:
+    """Do a job in a process of an executor, one at a time."""
+    with _ONE_JOB, plain_warnings():
+        os.chdir(setup.folder)
+        once(_begin, setup)
+        torch.set_num_threads(setup.threads)  # of this thread
+        return pickle.loads(job)()
+
+
+def _begin(setup: Setup) -> None:
+    _MADE.clear()  # files may have changed since
+    load_plugins(setup.plugins)
+    search_also(setup.searched)
+    use_huge_pages() if setup.blocks else keep_freed_memory()
+
+
+_ONE_JOB = threading.Lock()
+"""Random numbers and the folder are those of the process."""
+_MADE: dict[str, tuple[bytes, Any]] = {}
+
+
+def once(make: Callable[[S], R], given: S) -> R:
+    """Return make(given); the same object as long as this process asks for the same."""
+    key = pickle.dumps(given)
+    known = _MADE.get(make.__qualname__)
+    if known is None or known[0] != key:
+        _MADE[make.__qualname__] = known = (key, make(given))
+    made: R = known[1]
+    return made
