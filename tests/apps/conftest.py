@@ -132,7 +132,7 @@ def server():
     """Forks of a process that has imported the commands and computed nothing start at once."""
     context = multiprocessing.get_context("forkserver")
     apps = (f"cassi.apps.{name}" for name in ("reconstruct", "evaluate", "train"))
-    context.set_forkserver_preload(["shared", "cassi.training.module", "cassi.viz", *apps])
+    context.set_forkserver_preload(["cassi.training.module", "cassi.viz", *apps])
     return context
 
 
