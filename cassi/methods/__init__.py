@@ -8,6 +8,7 @@ from cassi.methods.restarts import Checkpoint, Pass, Restarts
 from cassi.methods.self_supervised import self_supervised
 from cassi.methods.stops import DiscrepancyStop, TimeLimit
 from cassi.methods.untrained import untrained
+from cassi.methods.video import video
 
 __all__ = [
     "Blended",
@@ -21,4 +22,5 @@ __all__ = [
     "refining",
     "self_supervised",
     "untrained",
+    "video",
 ]

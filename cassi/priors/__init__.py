@@ -2,6 +2,7 @@
 
 from cassi.priors.denoiser import Denoiser
 from cassi.priors.low_rank import LowRank
+from cassi.priors.moving_patches import MovingPatches
 from cassi.priors.non_local import NonLocalLowRank
 from cassi.priors.sequence import Compose, Stages
 from cassi.priors.spectral_tv import SpectralTV
@@ -14,6 +15,7 @@ __all__ = [
     "Compose",
     "Denoiser",
     "LowRank",
+    "MovingPatches",
     "NonLocalLowRank",
     "SpectralTV",
     "Stages",

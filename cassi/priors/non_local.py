@@ -98,23 +98,19 @@ class NonLocalLowRank:
         side, (_, height, width) = self._side(image), image.shape
         stride = min(self.stride, side)
         groups = match_patches(image[:_GUIDE], side, stride, self.matches, self.radius)
-        # How many patches cover each pixel: a patch covers those after its first ones.
-        first = groups.flatten().bincount(minlength=height * width).view(height, width)
-        padded = torch.nn.functional.pad(first, (side - 1, 0, side - 1, 0))
-        cover = padded.unfold(0, side, 1).unfold(1, side, 1).sum((-2, -1))
-        return groups, cover.to(image.dtype)
+        return groups, cover(groups, side, height, width).to(image.dtype)
 
     def _side(self, image: Tensor) -> int:
         return min(self.patch, *image.shape[-2:])
 
     def _shrink(self, image: Tensor, matched: tuple[Tensor, Tensor], sigma: Tensor) -> Tensor:
-        groups, cover = matched
+        groups, covered = matched
         side = self._side(image)
         numbers = side * side * image.shape[0]
         noise = self.weight * (math.sqrt(groups.shape[1]) + math.sqrt(numbers)) * sigma
         source = image[None].contiguous(memory_format=torch.channels_last)
         total = ops.shrink_groups(source, groups[None], noise.reshape(1), side)
-        return (total[0] / cover).to(image.dtype)
+        return (total[0] / covered).to(image.dtype)
 
 
 def patch_grid(size: int, patch: int, stride: int) -> Tensor:
@@ -145,10 +141,36 @@ def match_patches(guide: Tensor, patch: int, stride: int, matches: int, radius: 
         first of its group.
     """
     _, height, width = guide.shape
-    down, right = min(radius, height - patch), min(radius, width - patch)
     rows = patch_grid(height, patch, stride).to(guide.device)
     columns = patch_grid(width, patch, stride).to(guide.device)
-    padded = torch.nn.functional.pad(guide, (right, right, down, down))
+    found, shifts = patch_distances(guide, guide, patch, rows, columns, radius)
+    found[len(found) // 2] = -1  # the reference patch itself
+    count = min(matches, (min(radius, height - patch) + 1) * (min(radius, width - patch) + 1))
+    nearest = found.permute(2, 1, 0).topk(count, largest=False).indices
+    positions = rows[:, None, None] * width + columns[:, None]
+    return (positions + shifts[nearest]).flatten(0, 1)
+
+
+def patch_distances(
+    guide: Tensor, other: Tensor, patch: int, rows: Tensor, columns: Tensor, radius: int
+) -> tuple[Tensor, Tensor]:
+    """Compare patches of one image with all patches of another image around them.
+
+    Args:
+        guide: image `(G, H, W)`.
+        other: image like it, or the same.
+        patch: side of a patch, <= H and W.
+        rows: where the patches of `guide` begin, `(R,)`.
+        columns: alike, `(S,)`.
+        radius: a patch of `other` begins at most so many rows and columns away.
+
+    Returns:
+        Sums of squared differences `(N, S, R)` of N shifts, infinite where a patch would reach
+        beyond the image; and the shifts as flat positions, `(N,)`. No shift is the middle one.
+    """
+    _, height, width = guide.shape
+    down, right = min(radius, height - patch), min(radius, width - patch)
+    padded = torch.nn.functional.pad(other, (right, right, down, down))
     along = torch.arange(-right, right + 1, device=guide.device)
     far_columns = _outside(columns + along[:, None], width - patch)
     many = max(1, _CHUNK // guide.numel())
@@ -160,13 +182,16 @@ def match_patches(guide: Tensor, patch: int, stride: int, matches: int, radius: 
             squares = (guide[:, :, None] - some).square_().sum(0)
             sums = _window_sums(squares, columns, patch).movedim(0, -1)
             distances.append(_window_sums(sums, rows, patch) + far[..., None] + far_rows)
-    found = torch.cat(distances)  # (shifts, columns, rows)
-    found[len(found) // 2] = -1  # the reference patch itself
-    count = min(matches, (down + 1) * (right + 1))
-    nearest = found.permute(2, 1, 0).topk(count, largest=False).indices
     shifts = torch.arange(-down, down + 1, device=guide.device)[:, None] * width + along
-    positions = rows[:, None, None] * width + columns[:, None]
-    return (positions + shifts.flatten()[nearest]).flatten(0, 1)
+    return torch.cat(distances), shifts.flatten()
+
+
+def cover(groups: Tensor, patch: int, height: int, width: int) -> Tensor:
+    """Return how many patches of groups `(N, M)` cover each pixel of an image, `(H, W)`."""
+    # A patch covers those after its first pixel.
+    first = groups.flatten().bincount(minlength=height * width).view(height, width)
+    padded = torch.nn.functional.pad(first, (patch - 1, 0, patch - 1, 0))
+    return padded.unfold(0, patch, 1).unfold(1, patch, 1).sum((-2, -1))
 
 
 def _outside(at: Tensor, last: int) -> Tensor:

@@ -1,0 +1,142 @@
+"""Low rank of groups of similar patches that are followed from frame to frame of a video."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cassi import ops
+from cassi.checks import not_negative, whole_number
+from cassi.priors.non_local import cover, patch_distances, patch_grid
+
+
+@dataclass(frozen=True)
+class MovingPatches:
+    """Weighted nuclear norm shrinkage of groups of similar patches, found in several frames.
+
+    The bands of the cube are frames. For every patch of every frame the most similar patches of
+    this frame and of its neighbours in time are a group: an object is followed where it moves.
+    The singular values s of a group, less its mean, become s·(1 + √(1 − t²/s²))/2, or 0 where
+    s <= t, with
+
+        t = weight·σ·(√M + patch),   M patches in the group
+
+    `cassi.priors.NonLocalLowRank` takes a patch of all frames at once. It is faster, and blurs what
+    moves by more than a part of a patch from frame to frame.
+
+    Args:
+        weight: threshold in units of the largest singular value of noise, >= 0.
+        patch: side of a patch, pixels.
+        stride: distance of the patches that groups are made for, <= patch.
+        matches: M, at most 48 for the compiled operator.
+        radius: of the search, pixels.
+        reach: frames before and after in which to search.
+        refresh: number of calls in a run from one search to the next.
+
+    Raises:
+        ValueError: a negative weight, a number below 1, or a stride beyond the patch.
+
+    Source: Liu, Yuan, Suo, Brady, Dai, "Rank minimization for snapshot compressive imaging"
+    (DeSCI), TPAMI 41(12), 2019.
+    """
+
+    weight: float = 0.6
+    patch: int = 6
+    stride: int = 4
+    matches: int = 32
+    radius: int = 7
+    reach: int = 2
+    refresh: int = 10
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        not_negative("MovingPatches weight", self.weight)
+        for name in ("patch", "stride", "matches", "radius", "reach", "refresh"):
+            whole_number(f"MovingPatches {name}", getattr(self, name), 1)
+        if self.stride > self.patch:
+            raise ValueError(
+                f"MovingPatches stride: expected at most patch = {self.patch}, got {self.stride}"
+            )
+
+    def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
+        """Denoise a video `(B, C, H, W)` of C frames; σ, in its unit, is a number or `(B,)`."""
+        return self.begin()(x, sigma)
+
+    def begin(self) -> Callable[[Tensor, float | Tensor], Tensor]:
+        """Return the prior of one run, which keeps its matches for `refresh` calls."""
+        calls = 0
+        groups: list[Tensor] = []
+
+        def denoise(x: Tensor, sigma: float | Tensor) -> Tensor:
+            nonlocal calls, groups
+            if calls % self.refresh == 0:
+                groups = [self._match(video) for video in x]
+            calls += 1
+            dtype = torch.promote_types(x.dtype, torch.float32)
+            strength = torch.as_tensor(sigma, dtype=dtype, device=x.device)
+            levels = strength.reshape(-1).expand(x.shape[0])
+            each = zip(x.to(dtype), groups, levels, strict=True)
+            return torch.stack([self._shrink(*sample) for sample in each]).to(x.dtype)
+
+        return denoise
+
+    def _match(self, video: Tensor) -> Tensor:
+        side = min(self.patch, *video.shape[1:])
+        return match_frames(
+            video, side, min(self.stride, side), self.matches, self.radius, self.reach
+        )
+
+    def _shrink(self, video: Tensor, groups: Tensor, sigma: Tensor) -> Tensor:
+        frames, height, width = video.shape
+        side = min(self.patch, height, width)
+        threshold = self.weight * (math.sqrt(groups.shape[1]) + side) * sigma
+        # Frames one below the other are one image: no patch lies in two of them.
+        image = video.reshape(1, 1, frames * height, width)
+        total = ops.shrink_groups(image, groups[None], threshold.reshape(1), side)
+        clean: Tensor = total[0, 0] / cover(groups, side, frames * height, width)
+        return clean.view_as(video)
+
+
+def match_frames(
+    video: Tensor, patch: int, stride: int, matches: int, radius: int, reach: int
+) -> Tensor:
+    """Find the patches most like each reference patch, in its frame and in those around it.
+
+    Args:
+        video: `(C, H, W)`, C frames.
+        patch: side of a patch, <= H and W.
+        stride: distance of reference patches.
+        matches: patches per group; fewer where a corner's window holds fewer.
+        radius: a match begins at most so many rows and columns away.
+        reach: it lies at most so many frames away.
+
+    Returns:
+        `(N, M)` flat positions (c·H + h)·W + w of the patches' first pixels; the reference patch is
+        the first of its group.
+    """
+    frames, height, width = video.shape
+    rows = patch_grid(height, patch, stride).to(video.device)
+    columns = patch_grid(width, patch, stride).to(video.device)
+    positions = rows[:, None, None] * width + columns[:, None]
+    groups = []
+    for frame in range(frames):
+        distances, shifts = [], []
+        near = range(max(0, frame - reach), min(frames, frame + reach + 1))
+        for other in near:
+            found, moves = patch_distances(
+                video[frame, None], video[other, None], patch, rows, columns, radius
+            )
+            if other == frame:
+                found[len(found) // 2] = -1  # the reference patch itself
+            distances.append(found)
+            shifts.append(moves + other * height * width)
+        every = torch.cat(distances)
+        corner = (min(radius, height - patch) + 1) * (min(radius, width - patch) + 1)
+        count = min(matches, corner * min(len(near), reach + 1))
+        nearest = every.permute(2, 1, 0).topk(count, largest=False).indices
+        groups.append((positions + torch.cat(shifts)[nearest]).flatten(0, 1))
+    return torch.cat(groups)
