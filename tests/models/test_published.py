@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from shared import kind_of_network
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -48,14 +49,17 @@ def _vectors(pattern):
     if not files:
         skip = pytest.mark.skip(reason=f"no vectors of published networks in {VECTORS}")
         return [pytest.param(None, marks=skip)]
-    return [pytest.param(file, id=file.stem, marks=_marks(file)) for file in files]
+    kinds = [kind_of_network(_model_name(file)) for file in files]
+    return [
+        pytest.param(file, id=file.stem, marks=_marks(file, first=kinds.index(kind) == index))
+        for index, (file, kind) in enumerate(zip(files, kinds, strict=True))
+    ]
 
 
-def _marks(file):
-    """Of each network one vector is checked by `make test`, the others before a release."""
+def _marks(file, first):
+    """Of each kind of network one vector is checked by `make test`, others before a release."""
     with np.load(file) as vector:
         slow = not float(vector["forward_ms"]) < SLOW_MS
-    first = file.stem.endswith(".s0")
     return [*[pytest.mark.slow] * slow, *[pytest.mark.release] * (not first)]
 
 
