@@ -1,11 +1,16 @@
 """Files that are refused: what runs code, does not fit or claims too much; and how that is said."""
 
+from __future__ import annotations
+
 import json
 import zipfile
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 import cassi
 from cassi.apps.train.files import add_earlier_options, checkpoint_folder, save_options
@@ -16,32 +21,32 @@ from cassi.systems import Curve
 BANDS = 4
 
 
-def _net():
+def _net() -> Any:
     torch.manual_seed(0)
     return create_model("gap_net", bands=BANDS, stages=2)
 
 
-def _load(file):
+def _load(file: Path) -> nn.Module:
     return load_published("gap_net", file, BANDS, stages=2)
 
 
-def _save(content, folder):
+def _save(content: Any, folder: Path) -> Path:
     file = folder / "weights.pth"
     torch.save(content, file)
     return file
 
 
 class Malicious:
-    def __init__(self, file):
+    def __init__(self, file: Path) -> None:
         self.file = file
 
-    def __reduce__(self):
+    def __reduce__(self) -> Any:
         return exec, (f"open({str(self.file)!r}, 'w').close()",)
 
 
 @pytest.mark.parametrize("old", [True, False], ids=["old container", "zip"])
 @pytest.mark.parametrize("where", ["alone", "beside weights"])
-def test_a_malicious_pickle_is_refused_and_not_run(old, where, tmp_path):
+def test_a_malicious_pickle_is_refused_and_not_run(old: bool, where: str, tmp_path: Path) -> None:
     witness = tmp_path / "executed"
     plain = _net().state_dict()
     evil = Malicious(witness)
@@ -56,7 +61,7 @@ def test_a_malicious_pickle_is_refused_and_not_run(old, where, tmp_path):
     assert witness.exists()  # it would have done harm
 
 
-def test_a_pickled_network_is_refused_with_the_way_to_convert_it(tmp_path):
+def test_a_pickled_network_is_refused_with_the_way_to_convert_it(tmp_path: Path) -> None:
     net = _net()
     file = _save(net, tmp_path)
     with pytest.raises(ValueError, match=r"weights_only=False\)\.state_dict\(\)") as caught:
@@ -70,12 +75,12 @@ def test_a_pickled_network_is_refused_with_the_way_to_convert_it(tmp_path):
 
 
 @pytest.mark.parametrize("content", [{}, [], {"epoch": 3}, {"model": {"a": 1}}, "words"], ids=str)
-def test_files_without_weights_are_refused(content, tmp_path):
+def test_files_without_weights_are_refused(content: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="expected names and tensors"):
         _load(_save(content, tmp_path))
 
 
-def test_all_that_does_not_fit_is_reported_and_nothing_is_loaded(tmp_path):
+def test_all_that_does_not_fit_is_reported_and_nothing_is_loaded(tmp_path: Path) -> None:
     plain = _net().state_dict()
     keys = list(plain)
     wrong = dict(plain)
@@ -96,13 +101,13 @@ def test_all_that_does_not_fit_is_reported_and_nothing_is_loaded(tmp_path):
     assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())
 
 
-def test_the_network_that_would_fit_is_named(tmp_path):
+def test_the_network_that_would_fit_is_named(tmp_path: Path) -> None:
     file = _save(create_model("mst_m").state_dict(), tmp_path)
     with pytest.raises(ValueError, match=r"; they fit mst_m$"):
         load_published("mst_s", file)
 
 
-def test_settings_and_names_are_checked(tmp_path):
+def test_settings_and_names_are_checked(tmp_path: Path) -> None:
     small = create_model("dauhst_2stg", bands=BANDS, stages=2, size=(64, 64))
     file = _save(small.state_dict(), tmp_path)
     with pytest.raises(ValueError, match=r"pos_emb\w* .* of another shape"):
@@ -132,7 +137,7 @@ def test_settings_and_names_are_checked(tmp_path):
         ({"model": '{"name": "os.system", "settings": {}}'}, "no model named"),
     ],
 )
-def test_cards(change, message, tmp_path):
+def test_cards(change: dict[str, str], message: str, tmp_path: Path) -> None:
     network = cassi.create_model("gap_net", bands=2, stages=1)
     card = {"model": '{"name": "gap_net", "settings": {"stages": 1}}', "bands": "2"}
     path = tmp_path / "a.safetensors"
@@ -142,7 +147,7 @@ def test_cards(change, message, tmp_path):
         load_model(path)
 
 
-def test_weights_in_an_archive_that_lies(tmp_path):
+def test_weights_in_an_archive_that_lies(tmp_path: Path) -> None:
     torch.save({"a": torch.zeros(100)}, tmp_path / "a.pth")
     with (
         zipfile.ZipFile(tmp_path / "a.pth") as old,
@@ -192,7 +197,7 @@ def test_weights_in_an_archive_that_lies(tmp_path):
         "text",
     ],
 )
-def test_options_of_a_stranger(options, tmp_path):
+def test_options_of_a_stranger(options: object, tmp_path: Path) -> None:
     """Hydra builds whatever its own settings name."""
     arguments = ["ckpt=last", f"hydra.run.dir={tmp_path}"]
     checkpoint_folder(tmp_path).mkdir()
@@ -210,7 +215,7 @@ def test_options_of_a_stranger(options, tmp_path):
         "model.path='../a/model.safetensors'", "trainer=ddp_cpu", "camera=../mine.yaml",
     ],
 )  # fmt: skip
-def test_options_of_ones_own(option, tmp_path):
+def test_options_of_ones_own(option: str, tmp_path: Path) -> None:
     arguments = ["ckpt=last", f"hydra.run.dir={tmp_path}"]
     save_options(tmp_path, [option])
     assert add_earlier_options(arguments)[-2:] == arguments
@@ -225,7 +230,7 @@ def test_options_of_ones_own(option, tmp_path):
         *("logger.tensorboard=${vars.x}", "+logger/wandb=x"),
     ],
 )
-def test_programs_and_services_are_named_again(option, tmp_path):
+def test_programs_and_services_are_named_again(option: str, tmp_path: Path) -> None:
     save_options(tmp_path, ["seed=1", option])
     arguments = ["ckpt=last", f"hydra.run.dir={tmp_path}"]
     with pytest.raises(ValueError, match="so give it again"):
@@ -235,7 +240,7 @@ def test_programs_and_services_are_named_again(option, tmp_path):
         assert add_earlier_options(again) == ["seed=1", *again]
 
 
-def test_curve(tmp_path):
+def test_curve(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("1," + "2" * 200_000)
     with pytest.raises(ValueError, match="is no CSV file"):
         Curve(file=str(tmp_path / "a.csv"))
