@@ -83,14 +83,16 @@ def disc(bands, size):
     return torch.where(inside, 0.3 + 0.7 * at, 0.8 - 0.6 * at)[None]
 
 
+def kind_of_network(name):
+    """Return what networks have in common that differ in the number of stages only."""
+    entry = find_model(name)
+    return entry.make, str({key: v for key, v in entry.settings.items() if key != "stages"})
+
+
 def distinct_networks():
     """Return the networks that differ in more than the number of stages, one name of each."""
-    kinds = {}
-    for name in list_models(shipped=False):
-        entry = find_model(name)
-        other = {key: value for key, value in entry.settings.items() if key != "stages"}
-        kinds.setdefault((entry.make, str(other)), name)
-    return list(kinds.values())
+    names = list_models(shipped=False)
+    return list({kind_of_network(name): name for name in reversed(names)}.values())[::-1]
 
 
 def smooth_scene(bands, height, width, disk=False):

@@ -1,7 +1,5 @@
 """The file of a camera may be a stranger's: it is read, and nothing of it runs or grows."""
 
-from __future__ import annotations
-
 import inspect
 import time
 from importlib import import_module

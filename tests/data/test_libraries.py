@@ -1,7 +1,5 @@
 """The table of docs/guides/files.md: which library opens what cassi writes, and the other way."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

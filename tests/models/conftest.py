@@ -1,10 +1,6 @@
 """Small versions of the registered networks."""
 
-from __future__ import annotations
-
 import inspect
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +8,7 @@ import torch
 from cassi.models.load import create_model
 from cassi.models.registry import find_model
 
-SMALL: dict[str, Any] = {
+SMALL = {
     "stages": 2,
     "size": (64, 64),
     "start": 3,
@@ -22,10 +18,10 @@ SMALL: dict[str, Any] = {
 
 
 @pytest.fixture(scope="session")
-def small() -> Callable[[str], dict[str, Any]]:
+def small():
     """The settings that make a network small, of those that it knows."""
 
-    def settings(name: str) -> dict[str, Any]:
+    def settings(name):
         known = inspect.signature(find_model(name).make).parameters
         return {key: value for key, value in SMALL.items() if key in known}
 
@@ -33,10 +29,10 @@ def small() -> Callable[[str], dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def make(small: Callable[[str], dict[str, Any]]) -> Callable[..., Any]:
+def make(small):
     """Makes a small network of five bands, with the same random weights each time."""
 
-    def make(name: str, bands: int = 5, **settings: Any) -> Any:
+    def make(name, bands=5, **settings):
         torch.manual_seed(0)
         return create_model(name, bands=bands, **small(name) | settings)
 

@@ -1,14 +1,8 @@
 """Blocks of the networks against their plain forms, and settings that are refused."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 import cassi
 from cassi.models import grid
@@ -22,12 +16,12 @@ from cassi.models.published.tsa_net import neighbours
 BANDS = 4
 
 
-def _camera(step: int = 2) -> cassi.SDCassi:
+def _camera(step=2):
     mask = torch.rand(18, 23, generator=torch.Generator().manual_seed(1))
     return cassi.SDCassi(mask, bands=BANDS, step=step)
 
 
-def _plain_attention(block: SpectralAttention, x: Tensor, guide: Tensor | None) -> Tensor:
+def _plain_attention(block, x, guide):
     b, h, w, c = x.shape
     q, k, v = (to(x).flatten(1, 2) for to in (block.to_q, block.to_k, block.to_v))
     gated = v if guide is None else v * guide.flatten(1, 2)
@@ -42,7 +36,7 @@ def _plain_attention(block: SpectralAttention, x: Tensor, guide: Tensor | None) 
 
 
 @pytest.mark.parametrize("guided", [False, True])
-def test_attention_by_second_moments_is_attention(guided: bool) -> None:
+def test_attention_by_second_moments_is_attention(guided):
     torch.manual_seed(0)
     block = SpectralAttention(6, 3, guided).double()
     torch.nn.init.normal_(block.rescale)
@@ -55,7 +49,7 @@ def test_attention_by_second_moments_is_attention(guided: bool) -> None:
     torch.testing.assert_close(got, wanted)
 
 
-def test_attention_to_an_image_of_zeros_has_a_gradient() -> None:
+def test_attention_to_an_image_of_zeros_has_a_gradient():
     x = torch.zeros(1, 4, 4, 6, requires_grad=True)
     SpectralAttention(6, 3, guided=False)(x).sum().backward()
     assert x.grad is not None
@@ -63,7 +57,7 @@ def test_attention_to_an_image_of_zeros_has_a_gradient() -> None:
 
 
 @pytest.mark.parametrize("step", [-3, -1, 0, 2])
-def test_masks_are_shifted_back_as_the_camera_shifts(step: int) -> None:
+def test_masks_are_shifted_back_as_the_camera_shifts(step):
     camera = _camera(step=step)
     shifts = grid.offsets(camera)
     assert scaled_offsets(BANDS, step, level=0, spare=max(shifts)) == shifts
@@ -79,13 +73,13 @@ def test_masks_are_shifted_back_as_the_camera_shifts(step: int) -> None:
     torch.testing.assert_close(back, 1.5 * masks)  # 1 + sigmoid(0)
 
 
-def test_published_steps_of_smaller_scales() -> None:
+def test_published_steps_of_smaller_scales():
     assert scaled_offsets(56, 2, level=1, spare=27) == [i // 2 for i in range(56)]
     assert scaled_offsets(112, 2, level=2, spare=13) == [i // 8 for i in range(112)]
     assert scaled_offsets(8, -4, level=1, spare=6) == [6, 6, 5, 4, 3, 2, 1, 0]
 
 
-def test_a_straight_through_value_is_exact_and_its_gradient_the_surrogates() -> None:
+def test_a_straight_through_value_is_exact_and_its_gradient_the_surrogates():
     x = torch.tensor([-0.3, 0.1, 2.0], requires_grad=True)
     signs = straight_through(x.sign(), torch.tanh(x))
     assert signs.tolist() == [-1.0, 1.0, 1.0]
@@ -93,7 +87,7 @@ def test_a_straight_through_value_is_exact_and_its_gradient_the_surrogates() -> 
     torch.testing.assert_close(x.grad, 1 - torch.tanh(x.detach()) ** 2)
 
 
-def test_domain_attention_is_the_composition_of_its_layers() -> None:
+def test_domain_attention_is_the_composition_of_its_layers():
     torch.manual_seed(0)
     block = DomainAttention(8)
     x = torch.randn(2, 8, 5, 6)
@@ -104,20 +98,20 @@ def test_domain_attention_is_the_composition_of_its_layers() -> None:
     torch.testing.assert_close(block(x), x * block.conv_up(seen).sigmoid() + x * match.sigmoid())
 
 
-def test_filters_are_normalized_over_their_taps() -> None:
+def test_filters_are_normalized_over_their_taps():
     cube, cores = torch.randn(3, 2, BANDS, 5, 6), torch.randn(2, 3 * BANDS, 5, 6)
     wanted = (F.normalize(cores.unflatten(1, (3, BANDS)), dim=1).transpose(0, 1) * cube).sum(0)
     torch.testing.assert_close(dgsmp.filtered(iter(cube), cores, BANDS), wanted)
 
 
-def test_channels_are_nearest_to_themselves() -> None:
+def test_channels_are_nearest_to_themselves():
     near = neighbours(5)
     assert near.shape == (1, 5, 5)
     assert near[0].diagonal().tolist() == [1.0] * 5
     torch.testing.assert_close(near[0, 0, -1], torch.tensor(0.0))
 
 
-def test_clusters_hold_tokens_that_are_alike() -> None:
+def test_clusters_hold_tokens_that_are_alike():
     torch.manual_seed(0)
     block = cst.HashAttention(4, heads=1, cluster=4)
     directions = 10 * torch.eye(4)[torch.arange(16) % 4]
@@ -128,7 +122,7 @@ def test_clusters_hold_tokens_that_are_alike() -> None:
     assert (order.sort(-1).values == torch.arange(16)).all()
 
 
-def test_random_clusters_repeat_with_the_seed(make: Any) -> None:
+def test_random_clusters_repeat_with_the_seed(make):
     net, camera = make("cst_s", BANDS, window=4).eval(), _camera()
     y = camera(torch.rand(1, BANDS, 18, 23))
     with torch.no_grad():
@@ -141,7 +135,7 @@ def test_random_clusters_repeat_with_the_seed(make: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["mst_s", "cst_s", "bisrnet"])
-def test_one_graph(make: Any, name: str) -> None:
+def test_one_graph(make, name):
     net, camera = make(name, BANDS, blocks=(1, 1)).eval(), _camera()
     y = camera(torch.rand(1, BANDS, 18, 23))
     torch._dynamo.reset()
@@ -163,6 +157,6 @@ def test_one_graph(make: Any, name: str) -> None:
         (lambda: create_model("mst_s", blocks=(1, 0)), "at least 1, got 0"),
     ],
 )
-def test_unfit_settings_are_told(make: Callable[[], Any], words: str) -> None:
+def test_unfit_settings_are_told(make, words):
     with pytest.raises(ValueError, match=words):
         make()

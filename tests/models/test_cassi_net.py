@@ -1,7 +1,5 @@
 """cassi_net: its start is the solver's, and it sees neither bands nor directions."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from shared import disc
@@ -14,13 +12,13 @@ from cassi.priors import Subspace
 from cassi.solvers import Geometric
 
 
-def _net(**settings: object) -> CassiNet:
+def _net(**settings):
     torch.manual_seed(0)
-    known: dict[str, object] = {"stages": 2, "widths": (4, 6, 8), "start": 0}
+    known = {"stages": 2, "widths": (4, 6, 8), "start": 0}
     return CassiNet(**known | settings).eval()  # type: ignore[arg-type]
 
 
-def test_knows_neither_axis_nor_direction() -> None:
+def test_knows_neither_axis_nor_direction():
     net, x, mask = _net(), torch.rand(2, 4, 32, 32), torch.rand(32, 32)
     plain = cassi.SDCassi(mask, bands=4, step=2)
     rows = cassi.SDCassi(mask.mT, bands=4, step=2, axis=-2)
@@ -35,21 +33,21 @@ def test_knows_neither_axis_nor_direction() -> None:
 
 
 @pytest.mark.parametrize("bands", [2, 5, 31])
-def test_one_set_of_weights_serves_any_number_of_bands_and_shots(bands: int) -> None:
+def test_one_set_of_weights_serves_any_number_of_bands_and_shots(bands):
     net, x = _net(), torch.rand(1, bands, 17, 23)
     for shots in (1, 3):
         system = cassi.SDCassi(torch.rand(shots, 1, 17, 23), bands=bands, step=1)
         assert net(system(x), system).shape == x.shape
 
 
-def test_follows_the_brightness_of_the_scene() -> None:
+def test_follows_the_brightness_of_the_scene():
     net, system = _net(start=3), cassi.SDCassi(torch.rand(48, 48), bands=6, step=1)
     y = system(disc(6, 48))
     with torch.no_grad():
         torch.testing.assert_close(net(1000 * y, system), 1000 * net(y, system), rtol=1e-3, atol=1)
 
 
-def test_starts_as_the_solver_with_total_nuclear_variation() -> None:
+def test_starts_as_the_solver_with_total_nuclear_variation():
     net, system = _net(start=30, stages=1), cassi.SDCassi(torch.rand(48, 48), bands=6, step=1)
     with torch.no_grad():
         for parameter in net.nets.parameters():
@@ -71,7 +69,7 @@ def test_starts_as_the_solver_with_total_nuclear_variation() -> None:
     assert psnr(estimate, solved) > psnr(solved, x)
 
 
-def test_components_are_never_dark_on_average() -> None:
+def test_components_are_never_dark_on_average():
     x = torch.randn(3, 7, 20, 20)
     basis = oriented_basis(x, 4)
     assert basis.shape == (3, 7, 4)
@@ -79,7 +77,7 @@ def test_components_are_never_dark_on_average() -> None:
     assert (components.mean(2) >= -1e-5).all()
 
 
-def test_outputs_are_those_of_the_stages_the_last_first() -> None:
+def test_outputs_are_those_of_the_stages_the_last_first():
     net, system = _net(), cassi.SDCassi(torch.rand(24, 24), bands=4, step=1)
     y = system(torch.rand(1, 4, 24, 24))
     with torch.no_grad():
@@ -89,7 +87,7 @@ def test_outputs_are_those_of_the_stages_the_last_first() -> None:
         torch.testing.assert_close(_net(stages=1)(y, system), _net(stages=1).outputs(y, system)[0])
 
 
-def test_goes_on_from_a_given_start() -> None:
+def test_goes_on_from_a_given_start():
     net, system = _net(start=5), cassi.SDCassi(torch.rand(32, 32), bands=6, step=1)
     y = 7 * system(disc(6, 32))
     with torch.no_grad():
@@ -98,18 +96,18 @@ def test_goes_on_from_a_given_start() -> None:
         assert not torch.allclose(net.outputs(y, system, 0.5 * start)[0], net(y, system))
 
 
-def test_starts_vary_in_length_while_training() -> None:
+def test_starts_vary_in_length_while_training():
     net, system = _net(start=6, training_start=2), cassi.SDCassi(torch.rand(32, 32), 6, 1)
     y = system(disc(6, 32))
 
-    def starts(net: CassiNet) -> int:
+    def starts(net):
         return len({float(net.begin(y, system).sum()) for _ in range(12)})
 
     assert starts(net) == 1
     assert 1 < starts(net.train()) <= 5
 
 
-def test_denoising_subtracts_what_the_first_stage_finds() -> None:
+def test_denoising_subtracts_what_the_first_stage_finds():
     net, x = _net(rank=3), disc(6, 48).expand(2, -1, -1, -1)
     noisy = x + 0.1 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -124,7 +122,7 @@ def test_denoising_subtracts_what_the_first_stage_finds() -> None:
     assert float((projected - x).std()) == pytest.approx(0.1 * 0.5**0.5, rel=0.1)
 
 
-def test_denoising_reaches_the_weights() -> None:
+def test_denoising_reaches_the_weights():
     net = _net(shared=True).train()
     net.denoise(disc(6, 48) + 0.1, 0.1).square().sum().backward()
     missing = {name for name, p in net.named_parameters() if p.grad is None}
@@ -134,6 +132,6 @@ def test_denoising_reaches_the_weights() -> None:
 @pytest.mark.parametrize(
     "settings", [{"stages": 0}, {"rank": 0}, {"start": -1}, {"widths": (8, 8)}, {"bands": 1.5}]
 )
-def test_refuses_what_is_no_count(settings: dict[str, object]) -> None:
+def test_refuses_what_is_no_count(settings):
     with pytest.raises(ValueError, match="expected"):
         _net(**settings)

@@ -1,13 +1,10 @@
 """The networks: published names and shapes of weights, any size of image, what they refuse."""
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise
 
 import pytest
 import torch
-from torch import nn
 
 from cassi.models import DnCNN, DRUNet, FFDNet
 
@@ -21,13 +18,13 @@ TINY = {
 every_network = pytest.mark.parametrize("net", TINY.values(), ids=TINY.keys())
 
 
-def _layout(net: nn.Module) -> dict[str, tuple[int, ...]]:
+def _layout(net):
     return {name: tuple(value.shape) for name, value in net.state_dict().items()}
 
 
-def _stack(channels: list[int]) -> dict[str, tuple[int, ...]]:
+def _stack(channels):
     """Convolutions with activations, and nothing else, between them."""
-    found: dict[str, tuple[int, ...]] = {}
+    found = {}
     for i, (c, k) in enumerate(pairwise(channels)):
         found |= {f"model.{2 * i}.weight": (k, c, 3, 3), f"model.{2 * i}.bias": (k,)}
     return found
@@ -44,11 +41,11 @@ def _stack(channels: list[int]) -> dict[str, tuple[int, ...]]:
         (FFDNet(channels=7, outputs=1, width=128), [29] + [128] * 14 + [4]),  # HSI-SDeCNN
     ],
 )
-def test_stacks_have_the_published_layout(net: nn.Module, channels: list[int]) -> None:
+def test_stacks_have_the_published_layout(net, channels):
     assert _layout(net) == _stack(channels)
 
 
-def test_dncnn_with_batch_normalization_has_the_layout_of_its_training() -> None:
+def test_dncnn_with_batch_normalization_has_the_layout_of_its_training():
     layout = _layout(DnCNN(batch_norm=True))
     assert layout["model.0.weight"] == (64, 1, 3, 3)
     for i in range(15):
@@ -59,7 +56,7 @@ def test_dncnn_with_batch_normalization_has_the_layout_of_its_training() -> None
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_drunet_has_the_published_layout(channels: int) -> None:
+def test_drunet_has_the_published_layout(channels):
     widths = [64, 128, 256, 512]
     expected = {"m_head": (64, channels + 1, 3, 3), "m_tail": (channels, 64, 3, 3)}
     blocks = {f"m_body.{i}": 512 for i in range(4)}
@@ -77,7 +74,7 @@ def test_drunet_has_the_published_layout(channels: int) -> None:
 
 @every_network
 @pytest.mark.parametrize("size", [(16, 16), (13, 9), (1, 1), (2, 31)])
-def test_takes_any_size(net: nn.Module, size: tuple[int, int]) -> None:
+def test_takes_any_size(net, size):
     x = torch.rand(2, 1, *size)
     u = net.eval()(x, 0.1)
     assert u.shape == x.shape
@@ -85,7 +82,7 @@ def test_takes_any_size(net: nn.Module, size: tuple[int, int]) -> None:
 
 
 @every_network
-def test_sigma_is_a_number_or_one_per_image(net: nn.Module) -> None:
+def test_sigma_is_a_number_or_one_per_image(net):
     x = torch.rand(3, 1, 8, 12)
     u = net.eval()(x, 0.1)
     for sigma in (torch.tensor(0.1), torch.full((3,), 0.1), torch.full((3, 1, 1, 1), 0.1)):
@@ -95,14 +92,14 @@ def test_sigma_is_a_number_or_one_per_image(net: nn.Module) -> None:
 
 @every_network
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_takes_other_dtypes(net: nn.Module, dtype: torch.dtype) -> None:
+def test_takes_other_dtypes(net, dtype):
     x = torch.rand(1, 1, 9, 8, dtype=dtype)
     assert net.to(dtype)(x, 0.1).dtype == dtype
     net.float()
 
 
 @every_network
-def test_refuses_other_images(net: nn.Module) -> None:
+def test_refuses_other_images(net):
     for shape in ((2, 3, 8, 8), (8, 8)):
         got = re.escape(str(shape))
         with pytest.raises(ValueError, match=rf"expected images \(N, 1, H, W\), got {got}"):
@@ -110,27 +107,27 @@ def test_refuses_other_images(net: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("net", [TINY["FFDNet"], TINY["DRUNet"]])
-def test_refuses_sigmas_of_other_images(net: nn.Module) -> None:
+def test_refuses_sigmas_of_other_images(net):
     with pytest.raises(ValueError, match=r"one per image \(2\), got shape \(3,\)"):
         net(torch.rand(2, 1, 8, 8), torch.rand(3))
 
 
 @pytest.mark.parametrize("shuffle", [1, 2])
 @pytest.mark.parametrize("residual", [False, True])
-def test_drunet_scales_with_its_input(shuffle: int, residual: bool) -> None:
+def test_drunet_scales_with_its_input(shuffle, residual):
     net = DRUNet(widths=(4, 4, 6, 6), blocks=1, shuffle=shuffle, residual=residual).double()
     x = torch.rand(1, 1, 16, 16, dtype=torch.float64)
     torch.testing.assert_close(net(7 * x, 0.7), 7 * net(x, 0.1))
 
 
-def test_a_residual_is_subtracted() -> None:
+def test_a_residual_is_subtracted():
     plain, residual = (DRUNet(widths=(4, 4, 6, 6), blocks=1, residual=r) for r in (False, True))
     residual.load_state_dict(plain.state_dict())
     x = torch.rand(2, 1, 11, 16)
     torch.testing.assert_close(residual(x, 0.1), x - plain(x, 0.1))
 
 
-def test_ffdnet_takes_neighbours_and_returns_one() -> None:
+def test_ffdnet_takes_neighbours_and_returns_one():
     assert FFDNet(channels=7, outputs=1, width=4, depth=2)(torch.rand(2, 7, 5, 6), 0.1).shape == (
         *(2, 1, 5, 6),
     )
@@ -148,6 +145,6 @@ def test_ffdnet_takes_neighbours_and_returns_one() -> None:
         (lambda: DRUNet(shuffle=0), "DRUNet shuffle: expected a whole number"),
     ],
 )
-def test_refuses(make, message: str) -> None:
+def test_refuses(make, message):
     with pytest.raises(ValueError, match=message):
         make()

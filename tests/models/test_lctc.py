@@ -1,10 +1,7 @@
 """The network of LCTC against what its authors' code returns for weights by a rule."""
 
-from __future__ import annotations
-
 import pytest
 import torch
-from torch import Tensor
 
 from cassi.models.published.lctc import LCTC
 
@@ -17,7 +14,7 @@ RECORDED = """
 """Of a code of 9×13 pixels and 3 bands, every fourth row and sixth column."""
 
 
-def by_rule(bands: int) -> LCTC:
+def by_rule(bands):
     """Return a network whose weights follow from their number."""
     network, start = LCTC(bands).double(), 0
     with torch.no_grad():
@@ -31,7 +28,7 @@ def by_rule(bands: int) -> LCTC:
     return network
 
 
-def code(height: int, width: int) -> Tensor:
+def code(height, width):
     return torch.sin(0.7 * torch.arange(4 * height * width).double()).view(1, 4, height, width)
 
 

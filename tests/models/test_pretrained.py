@@ -1,12 +1,9 @@
 """The weights in the package: what they fit, what they reach, and how they are asked for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
 import cassi
 from cassi.apps.reconstructors import Recipe, settings_of, understand
@@ -19,7 +16,7 @@ from cassi.solvers import Statistics
 
 
 @pytest.fixture(scope="module")
-def bundled() -> tuple[Tensor, cassi.SDCassi, Tensor]:
+def bundled():
     """A part of the demonstration scene, a camera and its measurement."""
     truth = cassi.read_cube(bundled_path("scene.tif"))[..., 64:192, 64:192]
     mask = cassi.read_mask(bundled_path("mask.tif"))[..., :128, :128]
@@ -27,14 +24,14 @@ def bundled() -> tuple[Tensor, cassi.SDCassi, Tensor]:
     return truth, system, system(truth)
 
 
-def test_beats_total_variation_with_a_mask_never_seen(bundled) -> None:
+def test_beats_total_variation_with_a_mask_never_seen(bundled):
     truth, system, y = bundled
     solved = cassi.solve(y, system, prior=cassi.TV())
     x = cassi.create_model("pretrained", system)(y, system)
     assert psnr(x, truth).mean() > psnr(solved, truth).mean() + 1
 
 
-def test_is_consistent_with_the_measurement(bundled) -> None:
+def test_is_consistent_with_the_measurement(bundled):
     _, system, y = bundled
     for noise, most in ((0.0, 1e-3), (0.01, 1.01e-2)):
         net = cassi.create_model("pretrained", system, size="small", noise=noise)
@@ -43,13 +40,13 @@ def test_is_consistent_with_the_measurement(bundled) -> None:
     assert 1e-3 * y.norm() < (y - system(raw(y, system))).norm() <= 3e-2 * y.norm()
 
 
-def test_the_large_one_starts_as_the_default_solver_with_more_iterations() -> None:
+def test_the_large_one_starts_as_the_default_solver_with_more_iterations():
     settings = settings_of(understand("auto"))
     solver, _ = Recipe(settings, torch.device("cpu")).make(28)
     assert total_variation("large") == replace(solver, iterations=125)
 
 
-def look(net, y: Tensor, system: cassi.SDCassi, noise: float | None = None):
+def look(net, y, system, noise=None):
     """Return what noise windows show, what was chosen by pixels held out, and the start then."""
     whole = Statistics(lambda: [(y, system)])
     found = net.start.run(y, system, statistics=whole)
@@ -59,7 +56,7 @@ def look(net, y: Tensor, system: cassi.SDCassi, noise: float | None = None):
     return float(whole.noise), choice, net._look(whole, net.start, choice)
 
 
-def test_texture_that_passes_for_noise_is_found_out(bundled) -> None:
+def test_texture_that_passes_for_noise_is_found_out(bundled):
     _, system, y = bundled
     net = cassi.create_model("pretrained", system)
     shown, choice, told = look(net, y, system, noise=1.0)
@@ -70,13 +67,13 @@ def test_texture_that_passes_for_noise_is_found_out(bundled) -> None:
     assert look(small, y, system)[1:] == (None, small.start)
 
 
-def test_a_start_that_finds_no_noise_is_believed(bundled) -> None:
+def test_a_start_that_finds_no_noise_is_believed(bundled):
     _, system, y = bundled
     net = cassi.create_model("pretrained", system)
     assert look(net, y, system, noise=0.0)[2] is net.start
 
 
-def test_the_start_has_a_share_of_the_result(bundled) -> None:
+def test_the_start_has_a_share_of_the_result(bundled):
     _, system, y = bundled
     net = cassi.create_model("pretrained", system, size="small", noise=0.0)
     mixed, net.blend = net(y, system), 0.0
@@ -84,7 +81,7 @@ def test_the_start_has_a_share_of_the_result(bundled) -> None:
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.02, 0.1])
-def test_the_large_one_goes_on_with_a_denoiser(bundled, noise: float) -> None:
+def test_the_large_one_goes_on_with_a_denoiser(bundled, noise):
     truth, system, y = bundled
     random = torch.Generator().manual_seed(0)
     y = y + noise * y.square().mean().sqrt() * torch.randn(y.shape, generator=random)
@@ -93,7 +90,7 @@ def test_the_large_one_goes_on_with_a_denoiser(bundled, noise: float) -> None:
     assert psnr(refined, truth).mean() > psnr(raw, truth).mean() + 0.3
 
 
-def test_half_precision_changes_little(bundled) -> None:
+def test_half_precision_changes_little(bundled):
     truth, system, y = bundled
     full = cassi.create_model("pretrained", system, size="small", precision="32-true")(y, system)
     half = cassi.create_model("pretrained", system, size="small", precision="bf16-mixed")(y, system)
@@ -102,7 +99,7 @@ def test_half_precision_changes_little(bundled) -> None:
     assert abs(psnr(half, truth).mean() - psnr(full, truth).mean()) < 0.1
 
 
-def test_takes_other_bands_steps_and_axes() -> None:
+def test_takes_other_bands_steps_and_axes():
     net = cassi.create_model("pretrained", size="small")
     for bands, step, axis in ((6, 1, -1), (12, -3, -1), (9, 2, -2)):
         mask = (torch.rand(48, 64, generator=torch.Generator().manual_seed(0)) < 0.5).float()
@@ -123,7 +120,7 @@ def test_takes_other_bands_steps_and_axes() -> None:
         (cassi.DDCassi(torch.ones(64, 64), 28), "two dispersers"),
     ],
 )
-def test_says_which_solver_to_take_where_no_weights_fit(system, reason: str) -> None:
+def test_says_which_solver_to_take_where_no_weights_fit(system, reason):
     with pytest.raises(ValueError, match=f"no shipped weights fit .*{reason}.* solver=auto"):
         cassi.create_model("pretrained", system)
     y = torch.ones(1, *system.measurement_shape)
@@ -131,7 +128,7 @@ def test_says_which_solver_to_take_where_no_weights_fit(system, reason: str) -> 
         cassi.create_model("pretrained")(y, system)
 
 
-def test_refuses_what_it_does_not_know() -> None:
+def test_refuses_what_it_does_not_know():
     with pytest.raises(ValueError, match="large or small"):
         cassi.create_model("pretrained", size="huge")
     with pytest.raises(ValueError, match="has its own"):
@@ -144,7 +141,7 @@ def test_refuses_what_it_does_not_know() -> None:
         Inference(torch.nn.Identity(), precision="8-bit")
 
 
-def test_the_network_alone_can_be_trained_further() -> None:
+def test_the_network_alone_can_be_trained_further():
     network = shipped_network(size="small")
     assert (
         network.shipped.card.settings["start"]
@@ -154,18 +151,18 @@ def test_the_network_alone_can_be_trained_further() -> None:
     assert all(parameter.requires_grad for parameter in network.parameters())
 
 
-def test_other_names_take_the_bands_of_the_camera() -> None:
+def test_other_names_take_the_bands_of_the_camera():
     net = cassi.create_model("gap_net", cassi.SDCassi(torch.ones(64, 64), 5), stages=2)
     assert net.bands == 5
 
 
-def test_components_stay_where_no_noise_is_seen() -> None:
+def test_components_stay_where_no_noise_is_seen():
     choose = plug_and_play()
     weak, noisy = (choose(noise).method.prior.energy for noise in (0.01, 0.035))
     assert weak == 0 < noisy
 
 
-def test_a_network_is_a_reconstructor() -> None:
+def test_a_network_is_a_reconstructor():
     system = cassi.SDCassi(torch.ones(32, 32), 4)
     y, seen = torch.rand(1, *system.measurement_shape), []
     ready = prepare(cassi.create_model("gap_net", system, stages=1))

@@ -5,21 +5,18 @@ operations are those of the same code, and those in the papers; operations are c
 without data: 256×256 costs seconds, whatever the network.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
 import zlib
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import yaml
-from torch import Tensor, nn
+from shared import kind_of_network
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -41,29 +38,32 @@ PHASES = {"padut_3stg"}
 """Networks that take a phase: where rounding turns one near ±π, every pixel moves a little."""
 
 
-def _model_name(file: Path) -> str:
+def _model_name(file):
     stem = file.name.removesuffix(".npz").rsplit(".", 1)[0]
     return stem.lower().replace("++", "_plus_plus").replace("-", "_")
 
 
-def _vectors(pattern: str) -> list[Any]:
+def _vectors(pattern):
     known = list_models(shipped=False)
     files = [file for file in sorted(VECTORS.glob(pattern)) if _model_name(file) in known]
     if not files:
         skip = pytest.mark.skip(reason=f"no vectors of published networks in {VECTORS}")
         return [pytest.param(None, marks=skip)]
-    return [pytest.param(file, id=file.stem, marks=_marks(file)) for file in files]
+    kinds = [kind_of_network(_model_name(file)) for file in files]
+    return [
+        pytest.param(file, id=file.stem, marks=_marks(file, first=kinds.index(kind) == index))
+        for index, (file, kind) in enumerate(zip(files, kinds, strict=True))
+    ]
 
 
-def _marks(file: Path) -> list[Any]:
-    """Of each network one vector is checked by `make test`, the others before a release."""
+def _marks(file, first):
+    """Of each kind of network one vector is checked by `make test`, others before a release."""
     with np.load(file) as vector:
         slow = not float(vector["forward_ms"]) < SLOW_MS
-    first = file.stem.endswith(".s0")
     return [*[pytest.mark.slow] * slow, *[pytest.mark.release] * (not first)]
 
 
-def _set_weights(net: nn.Module, vector: Any) -> None:
+def _set_weights(net, vector):
     """Fill every floating entry of the state dict from its name, shape and the seed."""
     overrides = json.loads(str(vector["weight_overrides"]))
     pattern, mean_rule = str(vector["unit_std_pattern"]), str(vector["running_mean_rule"])
@@ -92,7 +92,7 @@ def _set_weights(net: nn.Module, vector: Any) -> None:
 
 
 @cache
-def _scene(name: str, flip: bool) -> tuple[Tensor, Tensor]:
+def _scene(name, flip):
     """Return mask `(H, W)` and measurement `(1, 1, H, W')`, rounded to float32."""
     from scipy.io import loadmat
 
@@ -103,17 +103,17 @@ def _scene(name: str, flip: bool) -> tuple[Tensor, Tensor]:
     return mask, camera(cube.permute(2, 0, 1)[None].double()).float()
 
 
-def _run(net: nn.Module, vector: Any, dtype: torch.dtype = torch.float32) -> Tensor:
+def _run(net, vector, dtype=torch.float32):
     mask, y = _scene(str(vector["scene"]), bool(vector["mask_flip"]))
     camera = cassi.SDCassi(mask.to(dtype), bands=BANDS, step=STEP)
     torch.manual_seed(0)  # for networks that draw random numbers
     with torch.no_grad():
-        x: Tensor = net.to(dtype).eval()(y.to(dtype), camera)
+        x = net.to(dtype).eval()(y.to(dtype), camera)
     assert x.shape == (1, BANDS, 256, 256)
     return x[0]
 
 
-def _recorded(x: Tensor, vector: Any, prefix: str) -> tuple[Tensor, Tensor]:
+def _recorded(x, vector, prefix):
     """Return the part of x that a vector holds, and what it holds, both flat."""
     parts = {"sub": x[:, ::8, ::8], "b0": x[0], "b13": x[13], "b27": x[27]}
     parts = {name: part for name, part in parts.items() if f"{prefix}_{name}" in vector.files}
@@ -121,12 +121,12 @@ def _recorded(x: Tensor, vector: Any, prefix: str) -> tuple[Tensor, Tensor]:
     return torch.cat([part.flatten() for part in parts.values()]), torch.cat(wanted)
 
 
-def _off(got: Tensor, wanted: Tensor) -> Tensor:
+def _off(got, wanted):
     return (got - wanted).abs() / wanted.abs().max()
 
 
 @pytest.mark.parametrize("file", _vectors("*.npz"))
-def test_equals_the_authors_code(file: Path, data_dir: Path) -> None:
+def test_equals_the_authors_code(file, data_dir):
     name = _model_name(file)
     vector = np.load(file)
     net = create_model(name)
@@ -151,7 +151,7 @@ def test_equals_the_authors_code(file: Path, data_dir: Path) -> None:
     )
 
 
-def test_a_flipped_mask_is_another_mask_and_the_network_depends_on_it() -> None:
+def test_a_flipped_mask_is_another_mask_and_the_network_depends_on_it():
     torch.manual_seed(0)
     net = create_model("dauhst_2stg", bands=4, size=(32, 32)).eval()
     mask, x = torch.rand(16, 20), torch.rand(1, 4, 16, 20)
@@ -165,11 +165,11 @@ def test_a_flipped_mask_is_another_mask_and_the_network_depends_on_it() -> None:
     assert (right - wrong).abs().max() > 1e-3
 
 
-def _count_operations(net: torch.nn.Module) -> int:
+def _count_operations(net):
     """Count two per multiply-add, as if attention between bands had been done step by step."""
     spared = 0
 
-    def spare(attention: SpectralAttention, inputs: tuple[torch.Tensor, ...]) -> None:
+    def spare(attention, inputs):
         # Ours forms XᵀX, V and V(AᵀW_p), 6NC² together; published are Q, K, V and the projection,
         # 8NC², and KᵀQ and VAᵀ, 4NCd, with d channels a head.
         nonlocal spared
@@ -191,7 +191,7 @@ def _count_operations(net: torch.nn.Module) -> int:
 
 @pytest.mark.release
 @pytest.mark.parametrize("file", _vectors("*.s0.npz"))
-def test_parameters_and_operations_are_those_of_the_authors_code(file: Path) -> None:
+def test_parameters_and_operations_are_those_of_the_authors_code(file):
     with np.load(file) as vector:
         parameters, operations = int(vector["n_params"]), float(vector["flops"])
         trained = [k for k, p in zip(vector["keys"], vector["is_param"], strict=True) if p]
@@ -204,7 +204,7 @@ def test_parameters_and_operations_are_those_of_the_authors_code(file: Path) -> 
 
 
 @pytest.mark.parametrize("name", [name for name in FIGURES if "millions" in FIGURES[name]])
-def test_parameters_are_as_published(name: str) -> None:
+def test_parameters_are_as_published(name):
     figures = FIGURES[name]
     count = sum(p.numel() for p in create_model(name).parameters())
     # The authors of DPU and SSR divide by 2²⁰, as their scripts say; so 2.99 million are "2.85 M".
@@ -212,5 +212,5 @@ def test_parameters_are_as_published(name: str) -> None:
     assert count / unit == pytest.approx(figures["millions"], rel=0.02)
 
 
-def test_every_published_network_has_its_figures() -> None:
+def test_every_published_network_has_its_figures():
     assert set(FIGURES) == set(list_models(shipped=False)) - {"cassi_net"}

@@ -1,13 +1,8 @@
 """Files of weights as authors write them: every form gives the same network, others are refused."""
 
-from __future__ import annotations
-
 import argparse
 import inspect
-from collections.abc import Callable, Iterable
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,29 +18,29 @@ from cassi.models.registry import find_model
 
 State = dict[str, Tensor]
 BANDS = 4
-SMALL: dict[str, Any] = {"stages": 2, "size": (64, 64), "channels": 8}
+SMALL = {"stages": 2, "size": (64, 64), "channels": 8}
 EXAMPLE = "rdluf_mixs2_3stg"
 """Has frozen parameters, which an average of the trained ones leaves out."""
 every_model = pytest.mark.parametrize("name", distinct_networks())
 
 
-def _settings(name: str) -> dict[str, Any]:
+def _settings(name):
     known = inspect.signature(find_model(name).make).parameters
     return {key: value for key, value in SMALL.items() if key in known}
 
 
 @pytest.fixture(autouse=True)
-def _empty_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def _empty_weights(monkeypatch):
     """Draw no weights for networks that are given others."""
     for name in (name for name in dir(nn.init) if name.endswith("_") and name[0] != "_"):
         monkeypatch.setattr(nn.init, name, lambda tensor, *_, **__: tensor)
 
 
 @cache
-def _states(name: str) -> tuple[State, State]:
+def _states(name):
     """Return the weights of a network as the optimizer left them, and as averaged."""
     net = _network(name)
-    states: list[State] = []
+    states = []
     for seed in (1, 2):
         generator = torch.Generator().manual_seed(seed)
         for value in net.state_dict().values():
@@ -59,37 +54,37 @@ def _states(name: str) -> tuple[State, State]:
 
 
 @cache
-def _network(name: str) -> nn.Module:
+def _network(name):
     return create_model(name, bands=BANDS, **_settings(name))
 
 
-def _parameters(name: str, trained: bool = False) -> list[str]:
+def _parameters(name, trained=False):
     named = _network(name).named_parameters()
     return [key for key, p in named if p.requires_grad or not trained]
 
 
-def _load(file: Path, name: str, **more: Any) -> State:
+def _load(file, name, **more):
     net = load_published(name, file, BANDS, **_settings(name), **more)
     assert not net.training
     return net.state_dict()
 
 
-def _save(content: Any, folder: Path, suffix: str = ".pth") -> Path:
+def _save(content, folder, suffix=".pth"):
     file = folder / f"weights{suffix}"
     torch.save(content, file)
     return file
 
 
-def _assert_equal(got: State, wanted: State) -> None:
+def _assert_equal(got, wanted):
     assert got.keys() == wanted.keys()
     assert all(torch.equal(got[key], wanted[key]) for key in wanted)
 
 
-def _before(prefix: str, state: State) -> State:
+def _before(prefix, state):
     return {prefix + key: value for key, value in state.items()}
 
 
-def _trained(plain: State) -> dict[str, Any]:
+def _trained(plain):
     """Return what lies beside the weights in the checkpoint of a training."""
     weight = nn.Parameter(torch.ones(2))
     optimizer = torch.optim.Adam([weight])
@@ -107,14 +102,14 @@ def _trained(plain: State) -> dict[str, Any]:
     }
 
 
-def _averages(values: Iterable[Tensor]) -> dict[str, Any]:
+def _averages(values):
     """Return what the package torch_ema writes."""
     shadow = list(values)
     return {"decay": 0.999, "num_updates": 7, "shadow_params": shadow, "collected_params": None}
 
 
 @every_model
-def test_the_authors_form_of_every_network_gives_the_same_bits(name: str, tmp_path: Path) -> None:
+def test_the_authors_form_of_every_network_gives_the_same_bits(name, tmp_path):
     plain, average = _states(name)
     parallel = _save(_before("module.", plain), tmp_path)
     _assert_equal(_load(parallel, name), plain)
@@ -124,7 +119,7 @@ def test_the_authors_form_of_every_network_gives_the_same_bits(name: str, tmp_pa
     _assert_equal(_load(file, name, ema=False), plain)
 
 
-def test_what_only_the_training_of_a_network_needs_is_left_out(tmp_path: Path) -> None:
+def test_what_only_the_training_of_a_network_needs_is_left_out(tmp_path):
     plain, _ = _states("lade_dun_3stg")
     more = {"gt_le.conv1.conv1.weight": torch.ones(2), "diffusion.betas": torch.ones(16)}
     _assert_equal(_load(_save({"model": plain | more}, tmp_path), "lade_dun_3stg"), plain)
@@ -133,7 +128,7 @@ def test_what_only_the_training_of_a_network_needs_is_left_out(tmp_path: Path) -
         _load(other, "lade_dun_3stg")
 
 
-PLAIN_FORMS: dict[str, Callable[[State], Any]] = {
+PLAIN_FORMS = {
     "bare": lambda state: state,
     **{
         key: lambda state, key=key: {key: state, "epoch": 3}
@@ -158,7 +153,7 @@ PLAIN_FORMS: dict[str, Callable[[State], Any]] = {
 
 
 @pytest.mark.parametrize("form", PLAIN_FORMS)
-def test_plain_weights(form: str, tmp_path: Path) -> None:
+def test_plain_weights(form, tmp_path):
     plain, _ = _states(EXAMPLE)
     file = _save(PLAIN_FORMS[form](plain), tmp_path)
     _assert_equal(_load(file, EXAMPLE), plain)
@@ -167,7 +162,7 @@ def test_plain_weights(form: str, tmp_path: Path) -> None:
         _load(file, EXAMPLE, ema=True)
 
 
-AVERAGED_FORMS: dict[str, Callable[[State, State, list[Tensor], list[Tensor]], Any]] = {
+AVERAGED_FORMS = {
     **{
         key: lambda plain, average, *_, key=key: {"model": plain, key: average}
         for key in ("ema", "ema_state_dict", "state_dict_ema", "model_ema", "ema_model")
@@ -194,7 +189,7 @@ AVERAGED_FORMS: dict[str, Callable[[State, State, list[Tensor], list[Tensor]], A
 
 
 @pytest.mark.parametrize("form", AVERAGED_FORMS)
-def test_the_moving_average_is_preferred(form: str, tmp_path: Path) -> None:
+def test_the_moving_average_is_preferred(form, tmp_path):
     plain, average = _states(EXAMPLE)
     values = [average[key] for key in _parameters(EXAMPLE)]
     trained = [average[key] for key in _parameters(EXAMPLE, trained=True)]
@@ -209,7 +204,7 @@ def test_the_moving_average_is_preferred(form: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrapped", [True, False])
-def test_a_moving_average_alone(wrapped: bool, tmp_path: Path) -> None:
+def test_a_moving_average_alone(wrapped, tmp_path):
     _, average = _states("dauhst_2stg")
     values = [average[key] for key in _parameters("dauhst_2stg")]
     file = _save(_averages(values) if wrapped else values, tmp_path)
@@ -218,14 +213,14 @@ def test_a_moving_average_alone(wrapped: bool, tmp_path: Path) -> None:
         _load(file, "dauhst_2stg", ema=False)
 
 
-def test_a_list_without_buffers_beside_it_is_refused(tmp_path: Path) -> None:
+def test_a_list_without_buffers_beside_it_is_refused(tmp_path):
     _, average = _states("hdnet")
     file = _save([average[key] for key in _parameters("hdnet")], tmp_path)
     with pytest.raises(ValueError, match=r"16 tensors \(.*running_mean .* more\) missing$"):
         _load(file, "hdnet")
 
 
-def test_a_list_of_another_length_is_refused(tmp_path: Path) -> None:
+def test_a_list_of_another_length_is_refused(tmp_path):
     plain, average = _states(EXAMPLE)
     file = _save({"model": plain, "ema": _averages(list(average.values())[1:])}, tmp_path)
     with pytest.raises(ValueError, match=r"expected a moving average of \d+ tensors.*, got \d+$"):
@@ -233,7 +228,7 @@ def test_a_list_of_another_length_is_refused(tmp_path: Path) -> None:
     _assert_equal(_load(file, EXAMPLE, ema=False), plain)
 
 
-def test_an_average_by_name_that_lacks_something_is_not_mixed(tmp_path: Path) -> None:
+def test_an_average_by_name_that_lacks_something_is_not_mixed(tmp_path):
     plain, average = _states(EXAMPLE)
     key = _parameters(EXAMPLE, trained=True)[0]
     lacking = {k: v for k, v in average.items() if k != key}
@@ -242,7 +237,7 @@ def test_an_average_by_name_that_lacks_something_is_not_mixed(tmp_path: Path) ->
         _load(file, EXAMPLE)
 
 
-def test_counters_of_batches_may_lack(tmp_path: Path) -> None:
+def test_counters_of_batches_may_lack(tmp_path):
     plain, _ = _states("tsa_net")
     lacking = {k: v for k, v in plain.items() if not k.endswith("num_batches_tracked")}
     assert len(lacking) < len(plain)
@@ -250,7 +245,7 @@ def test_counters_of_batches_may_lack(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("old", [True, False], ids=["old container", "zip"])
-def test_half_precision_and_both_containers(old: bool, tmp_path: Path) -> None:
+def test_half_precision_and_both_containers(old, tmp_path):
     plain, _ = _states(EXAMPLE)
     half = {key: value.half() for key, value in plain.items()}
     file = tmp_path / "weights.tar"
@@ -258,7 +253,7 @@ def test_half_precision_and_both_containers(old: bool, tmp_path: Path) -> None:
     _assert_equal(_load(file, EXAMPLE), {key: value.float() for key, value in half.items()})
 
 
-def test_safetensors_and_files_of_cassi_train(tmp_path: Path) -> None:
+def test_safetensors_and_files_of_cassi_train(tmp_path):
     plain, _ = _states(EXAMPLE)
     file = tmp_path / "weights.safetensors"
     save_file(_before("module.", plain), file)
@@ -271,7 +266,7 @@ def test_safetensors_and_files_of_cassi_train(tmp_path: Path) -> None:
     _assert_equal(net.state_dict(), plain)
 
 
-def test_numbers_of_earlier_numpy_releases(tmp_path: Path) -> None:
+def test_numbers_of_earlier_numpy_releases(tmp_path):
     plain, _ = _states(EXAMPLE)
     file = _save({"model": plain, "psnr": np.float64(1)}, tmp_path)
     content = file.read_bytes()
@@ -285,7 +280,7 @@ def test_numbers_of_earlier_numpy_releases(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ema", [None, True, False])
-def test_configs_say_which_weights(ema: bool | None, tmp_path: Path) -> None:
+def test_configs_say_which_weights(ema, tmp_path):
     plain, average = _states(EXAMPLE)
     file = _save({"model": plain, "ema": average}, tmp_path)
     node = model_node(EXAMPLE) | _settings(EXAMPLE) | {"weights": str(file), "ema": ema}

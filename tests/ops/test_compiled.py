@@ -98,17 +98,17 @@ def _scan(batch, length, channels, states):
             *of_states]  # fmt: skip
 
 
-def _groups(batch: int, count: int, matches: int, pixels: int) -> Tensor:
+def _groups(batch, count, matches, pixels):
     """Positions of patches, a few of which reach beyond the image."""
     generator = torch.Generator().manual_seed(count)
     return torch.randint(-5, pixels + 5, (batch, count, matches), generator=generator)
 
 
-def _levels(batch: int) -> Tensor:
+def _levels(batch):
     return torch.tensor([1.5, 0.4])[:batch]
 
 
-def _damping(*shape: int) -> Tensor:
+def _damping(*shape):
     """Some pixels have no influence."""
     rho = 1.1 + _rand(*shape)
     return torch.where(rho > 1.9, torch.inf, rho)

@@ -1,12 +1,9 @@
 """convolve3x3: its values, when its kernel runs, and what is not finite."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F
 from shared import rand
-from torch import Tensor
 
 from cassi import ops
 from cassi.models.layers import ConvPair, Residuals
@@ -16,7 +13,7 @@ from cassi.ops._library import kernels
 X, W, B = rand(2, 5, 30, 21).float(), rand(7, 5, 3, 3).float() - 0.5, rand(7).float()
 
 
-def _expected(x: Tensor, r: Tensor | None, rectify: bool) -> Tensor:
+def _expected(x, r, rectify):
     y = F.conv2d(x.double(), W.double(), B.double(), padding=1)
     y = y if r is None else y + r.double()
     return F.relu(y) if rectify else y
@@ -25,7 +22,7 @@ def _expected(x: Tensor, r: Tensor | None, rectify: bool) -> Tensor:
 @pytest.mark.parametrize("rectify", [False, True])
 @pytest.mark.parametrize("adds", [False, True])
 @pytest.mark.parametrize("size", [(1, 1), (3, 4), (5, 9), (30, 21)])
-def test_equals_torch(size: tuple[int, int], adds: bool, rectify: bool) -> None:
+def test_equals_torch(size, adds, rectify):
     x = X[..., : size[0], : size[1]]
     r = rand(2, 7, *size).float() - 2 if adds else None
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-13)):
@@ -38,12 +35,12 @@ def test_equals_torch(size: tuple[int, int], adds: bool, rectify: bool) -> None:
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def calls(monkeypatch):
     """The calls of the compiled kernel."""
     made = []
     original = _convolve.call
 
-    def call(op: object, *arguments: object) -> object:
+    def call(op, *arguments):
         made.append(str(op))
         return original(op, *arguments)
 
@@ -51,7 +48,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-def test_runs_where_it_is_faster(calls: list[str]) -> None:
+def test_runs_where_it_is_faster(calls):
     assert torch.allclose(ops.convolve3x3(X, W, B), _expected(X, None, False).float(), atol=1e-4)
     assert len(calls) == 1
     ops.convolve3x3(X[..., :9, :9], W, B)  # few pixels
@@ -65,7 +62,7 @@ def test_runs_where_it_is_faster(calls: list[str]) -> None:
     assert len(calls) == 1
 
 
-def test_layers_give_what_they_gave() -> None:
+def test_layers_give_what_they_gave():
     block = Residuals(a=ConvPair(5, 5, rectify=False), b=ConvPair(5, 5)).requires_grad_(False)
     x = X
     for pair in block:
@@ -78,7 +75,7 @@ def test_layers_give_what_they_gave() -> None:
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_what_is_not_finite_spreads_over_its_tiles_only(value: float) -> None:
+def test_what_is_not_finite_spreads_over_its_tiles_only(value):
     x = X.clone()
     x[0, 2, 9, 10] = value
     got, clean = kernels.convolve3x3(x, W, B, None, True), kernels.convolve3x3(X, W, B, None, True)
@@ -99,7 +96,7 @@ def test_what_is_not_finite_spreads_over_its_tiles_only(value: float) -> None:
         ((X, W, B, X), "residual: expected"),
     ],
 )
-def test_refusals(arguments: tuple[Tensor, ...], message: str) -> None:
+def test_refusals(arguments, message):
     with pytest.raises(ValueError, match=message):
         ops.convolve3x3(*arguments)
     with pytest.raises(TypeError, match="image: expected"):

@@ -77,36 +77,56 @@ WRONG = {
     "if (shared[threadIdx.x] == shared[threadIdx.x]) shared[64] = 0;": "no error",  # NaN
     "": "no error",
 }
-KERNEL = """
+MISALIGNED_STORE = "*reinterpret_cast<uint2*>(shared + 1) = {1, 2};"
+KERNELS = [*WRONG, MISALIGNED_STORE]
+START = """
 #include <cstdio>
+#include <cstdlib>
 #include "cuda_runtime.h"
-namespace cassi::cuda {{ extern __shared__ uint4 cassi_shared[]; }}
-struct Args {{ const float* in; }};
-__global__ void kernel(const Args a) {{ float* shared = (float*)cassi::cuda::cassi_shared; {}
+namespace cassi::cuda { extern __shared__ uint4 cassi_shared[]; }
+struct Args { const float* in; };
+"""
+KERNEL = """
+__global__ void kernel{}(const Args a) {{
+  float* shared = (float*)cassi::cuda::cassi_shared;
+#line 6
+{}
 }}
-int main() {{
+"""
+MAIN = """
+int main(int, char** named) {{
   alignas(16) const float in[8] = {{}};
   Args a = {{in}};
   void* args[] = {{&a}};
+  void (*kernels[])(const Args) = {{{}}};
+  auto* kernel = kernels[std::atoi(named[1])];
   std::puts(cudaGetErrorString(cudaLaunchKernel(kernel, 2, 16, args, 256, nullptr)));
 }}
 """
 
 
-def _run_kernel(code, folder):
-    emulated = ROOT / "csrc" / "emulated"
-    (folder / "wrong.cpp").write_text(KERNEL.format(code))
+@pytest.fixture(scope="module")
+def run_kernel(library, tmp_path_factory):
+    """Compile all of `KERNELS`; return what runs one of them."""
+    folder, emulated = tmp_path_factory.mktemp("kernels"), ROOT / "csrc" / "emulated"
+    kernels = "".join(KERNEL.format(i, code) for i, code in enumerate(KERNELS))
+    names = ", ".join(f"kernel{i}" for i in range(len(KERNELS)))
+    (folder / "wrong.cpp").write_text(START + kernels + MAIN.format(names))
     build = ["g++", "-std=c++17", "-O1", "-fno-strict-aliasing", "-fsanitize=alignment", "-w"]
     build += ["-fsanitize-undefined-trap-on-error", f"-I{emulated}", "-o", "wrong", "wrong.cpp"]
     subprocess.run([*build, str(emulated / "emulator.cpp")], cwd=folder, check=True)
-    return subprocess.run(["./wrong"], cwd=folder, capture_output=True, text=True, check=False)
+
+    def run(code):
+        command = ["./wrong", str(KERNELS.index(code))]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+    return run
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_the_emulation_notices(wrong, library, tmp_path):
-    assert WRONG[wrong] in _run_kernel(wrong, tmp_path).stdout
+def test_the_emulation_notices(wrong, run_kernel):
+    assert WRONG[wrong] in run_kernel(wrong).stdout
 
 
-def test_a_misaligned_store_ends_the_process(library, tmp_path):
-    result = _run_kernel("*reinterpret_cast<uint2*>(shared + 1) = {1, 2};", tmp_path)
-    assert result.returncode < 0
+def test_a_misaligned_store_ends_the_process(run_kernel):
+    assert run_kernel(MISALIGNED_STORE).returncode < 0

@@ -1,11 +1,8 @@
 """shrink_groups: values, derivatives, strides, dtypes, errors."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from cassi import ops
@@ -14,18 +11,18 @@ from cassi.ops._reference_groups import shrink_singular_values
 HEIGHT, WIDTH = 7, 9
 
 
-def _image(batch: int = 2, channels: int = 3) -> Tensor:
+def _image(batch=2, channels=3):
     generator = torch.Generator().manual_seed(batch + channels)
     shape = batch, channels, HEIGHT, WIDTH
     return 2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1
 
 
-def _groups(batch: int, count: int, matches: int) -> Tensor:
+def _groups(batch, count, matches):
     generator = torch.Generator().manual_seed(count)
     return torch.randint(HEIGHT * WIDTH, (batch, count, matches), generator=generator)
 
 
-def _by_definition(image: Tensor, groups: Tensor, threshold: float, patch: int) -> np.ndarray:
+def _by_definition(image, groups, threshold, patch):
     total = np.zeros(image.shape)
     for sample, pixels, some in zip(total, image.numpy(), groups.numpy(), strict=True):
         for group in some:
@@ -46,7 +43,7 @@ def _by_definition(image: Tensor, groups: Tensor, threshold: float, patch: int) 
 
 
 @pytest.mark.parametrize(("matches", "patch"), [(1, 2), (5, 3), (20, 1), (9, 7), (49, 2)])
-def test_groups_are_shrunk_and_added(matches: int, patch: int) -> None:
+def test_groups_are_shrunk_and_added(matches, patch):
     """Of 49 patches, more than kernels are compiled for, as well."""
     image, groups = _image(), _groups(2, 4, matches)
     expected = _by_definition(image, groups, 0.7, patch)
@@ -56,7 +53,7 @@ def test_groups_are_shrunk_and_added(matches: int, patch: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [(5, 4, 9), (5, 9, 4)])
-def test_singular_values_are_shrunk(shape: tuple[int, int, int]) -> None:
+def test_singular_values_are_shrunk(shape):
     stack = torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     threshold = 0.7
     u, s, v = np.linalg.svd(stack.numpy(), full_matrices=False)
@@ -67,7 +64,7 @@ def test_singular_values_are_shrunk(shape: tuple[int, int, int]) -> None:
     np.testing.assert_allclose(got.numpy(), expected, rtol=0, atol=1e-9)
 
 
-def test_samples_have_thresholds_of_their_own() -> None:
+def test_samples_have_thresholds_of_their_own():
     image, groups = _image(), _groups(2, 4, 5)
     levels = torch.tensor([0.0, 1.2], dtype=torch.float64)
     both = ops.shrink_groups(image, groups, levels, 3)
@@ -76,7 +73,7 @@ def test_samples_have_thresholds_of_their_own() -> None:
         assert torch.equal(both[b : b + 1], one)
 
 
-def test_a_group_comes_out_the_same_beside_any_other() -> None:
+def test_a_group_comes_out_the_same_beside_any_other():
     image, groups = _image(1).float(), _groups(1, 40, 8)
     level = torch.tensor([0.3])
     last = ops.shrink_groups(image, groups[:, -1:], level, 3)
@@ -93,7 +90,7 @@ def test_a_group_comes_out_the_same_beside_any_other() -> None:
     assert torch.equal(kept, alone)
 
 
-def test_positions_in_any_strides_and_beyond_the_image() -> None:
+def test_positions_in_any_strides_and_beyond_the_image():
     image, groups = _image(), _groups(2, 6, 4)
     level = torch.ones(1)
     expected = ops.shrink_groups(image, groups, level, 3)
@@ -107,7 +104,7 @@ def test_positions_in_any_strides_and_beyond_the_image() -> None:
     assert torch.equal(*(ops.shrink_groups(image, g, level, 3) for g in (last, beyond)))
 
 
-def test_derivatives_are_those_of_the_reference() -> None:
+def test_derivatives_are_those_of_the_reference():
     image, groups = _image(1, 2).requires_grad_(), torch.tensor([[[0, 24, 30], [11, 40, 2]]])
     level = torch.tensor([0.9], dtype=torch.float64, requires_grad=True)
     assert gradcheck(lambda x, t: ops.shrink_groups(x, groups, t, 2), (image, level))
@@ -115,7 +112,7 @@ def test_derivatives_are_those_of_the_reference() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_sums_are_not_rounded(dtype: torch.dtype) -> None:
+def test_sums_are_not_rounded(dtype):
     image, groups = _image().to(dtype), _groups(2, 4, 5)
     got = ops.shrink_groups(image, groups, torch.ones(1), 3)
     assert got.dtype == torch.float32
@@ -123,7 +120,7 @@ def test_sums_are_not_rounded(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(0, 3, 4), (2, 0, 4), (2, 3, 0)])
-def test_nothing_to_shrink(sizes: tuple[int, int, int]) -> None:
+def test_nothing_to_shrink(sizes):
     batch, channels, count = sizes
     got = ops.shrink_groups(
         torch.ones(batch, channels, HEIGHT, WIDTH), _groups(batch, count, 5), torch.ones(1), 3
@@ -147,12 +144,12 @@ X, G, T = torch.rand(2, 3, HEIGHT, WIDTH), _groups(2, 4, 5), torch.ones(1)
         ((X, G, T.to("meta"), 3), "expected all tensors on one device"),
     ],
 )
-def test_wrong_values(arguments: tuple[Tensor, Tensor, Tensor, int], message: str) -> None:
+def test_wrong_values(arguments, message):
     with pytest.raises(ValueError, match=message):
         ops.shrink_groups(*arguments)
 
 
-def test_wrong_types() -> None:
+def test_wrong_types():
     with pytest.raises(TypeError, match=r"groups: expected int64, got torch.int32"):
         ops.shrink_groups(X, G.int(), T, 3)
     with pytest.raises(TypeError, match="threshold: expected float32"):

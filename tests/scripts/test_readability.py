@@ -1,7 +1,5 @@
 """The lengths of sentences that scripts/docs/readability.py counts."""
 
-from __future__ import annotations
-
 import pytest
 from shared import ROOT
 
