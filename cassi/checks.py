@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import math
 import opcode
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,58 @@ LEAST_CLIPPED = 16
 """Pixels that share a frame's maximum exactly, where it is clipped."""
 CLEAR_LEVELS = 8
 """Different values, over which as many pixels below a clipped maximum are spread."""
+
+
+_gate: Callable[[Path], object] | None = None
+
+
+@contextlib.contextmanager
+def reading_only(check: Callable[[Path], object]) -> Iterator[None]:
+    """Have every file that comes from outside checked where it is opened, in all threads.
+
+    Args:
+        check: raises PermissionError for a path that may not be read.
+    """
+    global _gate
+    before, _gate = _gate, check
+    try:
+        yield
+    finally:
+        _gate = before
+
+
+def check_readable(path: Path) -> None:
+    """Raise PermissionError for a file that may not be read, see `reading_only`."""
+    if _gate is not None:
+        _gate(path)
+
+
+LARGEST_TEXT = 1 << 26
+"""Bytes of a file that describes others: records, manifests, lists of checksums."""
+
+
+def read_regular(path: Path, most: int = LARGEST_TEXT, *, follow: bool = True) -> bytes:
+    """Return the content of a regular file; no pipe is waited for, no device read.
+
+    Args:
+        path: of the file.
+        most: bytes that it may have.
+        follow: it may be a link.
+
+    Raises:
+        OSError: it is missing, may not be read, or is a link that may not be followed.
+        ValueError: it is no regular file, or longer.
+    """
+    check_readable(path)
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    with open(os.open(path, flags), "rb") as stream:  # noqa: PTH123
+        found = os.fstat(stream.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError(f"{path}: expected a regular file")
+        content = b"" if found.st_size > most else stream.read(most + 1)
+    if max(found.st_size, len(content)) > most:
+        raise ValueError(f"{path}: expected at most {most} bytes, got more")
+    return content
 
 
 def whole_number(name: str, value: Any, minimum: int, maximum: int | None = None) -> int:

@@ -1,8 +1,15 @@
-"""Whole numbers, and names that are nearly right."""
+"""Whole numbers, names that are nearly right, and files that may be read."""
+
+import os
+from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
-from cassi.checks import did_you_mean, not_negative, whole_number
+import cassi
+from cassi.checks import did_you_mean, not_negative, read_regular, reading_only, whole_number
+from cassi.priors.weights import read_file
 
 
 @pytest.mark.parametrize("value", [2, 5])
@@ -33,3 +40,44 @@ def test_near_names():
     assert did_you_mean("apm_tv", known, n=1) == "; did you mean gap_tv?"
     assert did_you_mean("bk8", known, place="a.") == "; did you mean a.BK7?"
     assert did_you_mean("xyz", known) == did_you_mean(3, known) == ""
+
+
+def test_a_file_is_read_only_where_it_is_regular_and_short(tmp_path):
+    file, link = tmp_path / "a", tmp_path / "link"
+    file.write_bytes(b"1234")
+    link.symlink_to(file)
+    assert read_regular(file, 4) == read_regular(link, 4) == b"1234"
+    with pytest.raises(OSError, match="symbolic links"):
+        read_regular(link, 4, follow=False)
+    os.truncate(file, 1 << 40)  # of nothing
+    os.mkfifo(tmp_path / "pipe")
+    for path, said in (
+        (file, "at most 67108864 bytes"),
+        (tmp_path / "pipe", "regular file"),
+        (Path("/dev/zero"), "regular file"),
+        (Path("/proc/self/environ"), "at most 1 bytes"),  # has a size of 0
+        (tmp_path, "Is a directory"),
+    ):
+        most = {"most": 1} if "proc" in str(path) else {}
+        with pytest.raises((ValueError, OSError), match=said):
+            read_regular(path, **most)
+
+
+def test_what_is_opened_is_checked_in_a_block(tmp_path):
+    def refuse(path):
+        raise PermissionError(f"not {path.name}")
+
+    cube, weights = tmp_path / "a.npy", tmp_path / "a.safetensors"
+    cassi.write_cube(cube, torch.ones(3, 4, 5))
+    save_file({"a": torch.ones(2)}, weights)
+    (tmp_path / "curve.csv").write_text("500,1\n600,2\n")
+    calls = {
+        "a.npy": lambda: cassi.read_cube(cube),
+        "a.safetensors": lambda: read_file(weights),
+        "curve.csv": lambda: cassi.systems.Curve(file=tmp_path / "curve.csv"),
+    }
+    for name, call in calls.items():
+        call()
+        with reading_only(refuse), pytest.raises(PermissionError, match=f"not {name}"):
+            call()
+    calls["a.npy"]()

@@ -17,6 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cassi.checks import read_regular
+
 _STAGE = re.compile(r"\.cassi-[0-9a-f]{16}")
 _STAGED = re.compile(rf"/{_STAGE.pattern}(?:/new)?")
 _LOCK = "lock"
@@ -357,7 +359,7 @@ def check_sums(folder: Path) -> list[Path]:
         ValueError: a file is missing or has another content, or the list itself is damaged.
     """
     found: list[Path] = []
-    for line in (folder / SUMS).read_text(encoding="utf-8").splitlines():
+    for line in read_regular(folder / SUMS).decode().splitlines():
         wanted, separator, name = line.partition("  ")
         if not separator:
             raise ValueError(f"{folder / SUMS}: expected lines 'digest  name', got {line[:80]!r}")
@@ -398,6 +400,9 @@ def check_archive(path: Path) -> None:
     """
     try:
         with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            if any(member.compress_type for member in members):
+                raise ValueError("its parts are compressed")
             damaged = archive.testzip()
     except OSError:
         raise

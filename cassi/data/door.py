@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from cassi.checks import check_readable
 from cassi.data.formats import arrays
 from cassi.data.worker import receive, send
 
@@ -62,6 +63,7 @@ def read(call: str, path: Path, **given: Any) -> tuple[Any, Any]:
         OSError: it cannot be read, or no process started.
         ValueError: it is damaged, not supported, or takes more than it may.
     """
+    check_readable(path)
     if call == "array" and path.suffix.lower() == ".npy" and path.is_file():
         # Plain numbers behind a short header, as many as the file has bytes for.
         values, about = arrays.read_array(path, **given)
@@ -80,6 +82,11 @@ def start() -> None:
     """Start the process, so that it is ready when the first file is to be read."""
     with _process.lock, contextlib.suppress(OSError):  # said when there is a file to read
         _process.start()
+
+
+def process_number() -> int | None:
+    """Return the number of the process, None where it does not run."""
+    return None if _process.running is None else _process.running.pid
 
 
 def _stated_limit() -> int | None:

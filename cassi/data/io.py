@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.checks import did_you_mean, printable
+from cassi.checks import check_readable, did_you_mean, printable
 from cassi.data import door
 from cassi.data.atomic import atomic_path, atomic_paths
 from cassi.data.formats import Writer, envi, hdf5, hyperspy, mat, netcdf, numpy, planes, tiff, zarr
@@ -323,6 +323,7 @@ def _existing(path: Path, role_name: str) -> Path:
         raise ValueError(f"cannot read {path}: unknown suffix {suffix!r}; expected {known}")
     if not path.is_file():
         raise ValueError(f"cannot read {path}: it is not a regular file")
+    check_readable(path)
     # Opening it says in one line if it may not be read.
     with path.open("rb") as file:
         if not file.read(1):

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cassi.checks import read_regular
 from cassi.data.atomic import digest, digest_content
 from cassi.data.bundled import bundled_path
 from cassi.data.scenes import find_scenes, scene_name
 from cassi.data.wavelengths import checked_wavelengths
 
 SPLITS = ("train", "validation", "test")
-_LARGEST_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,9 @@ def read_manifest(path: str | os.PathLike[str]) -> Manifest:
         file = bundled
     if not file.is_file():
         raise FileNotFoundError(f"no manifest {file}; write one with scripts/data/manifest.py")
-    if file.stat().st_size > _LARGEST_BYTES:
-        raise ValueError(f"{file}: expected a manifest of at most {_LARGEST_BYTES} bytes")
+    text = read_regular(file)
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{file}: expected a manifest in JSON: {error}") from error
     try:

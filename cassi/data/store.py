@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from cassi.checks import read_regular
 from cassi.data.atomic import (
     atomic_path,
     digest,
@@ -100,12 +101,19 @@ class Store:
             return False
         for listed, (size, checksum) in record["files"].items():
             file = self.root / listed
-            if not file.exists():
+            # A record that somebody made could name any file.
+            if not self._is_ours(file):
                 return False
             if size_of(file) != size or checksum not in (None, digest(file)):
                 warnings.warn(f"{file}: it is damaged, and made again", stacklevel=2)
                 return False
         return True
+
+    def _is_ours(self, file: Path) -> bool:
+        """Tell whether a file or folder is there, and lies with the results that a record is of."""
+        inside = Path(os.path.normpath(file)).is_relative_to(os.path.normpath(self.root.parent))
+        is_folder = file.is_dir() and file.suffix == ".zarr"
+        return inside and (file.is_file() or is_folder)
 
     def forget(self, name: str) -> None:
         """Remove a record, if there is one; its files stay."""
@@ -121,12 +129,13 @@ class Store:
     def _record(self, name: str, fingerprint: str | None) -> dict[str, Any] | None:
         path = self.path(name)
         try:
-            text = path.read_bytes()
+            record = unseal(json.loads(read_regular(path)))
+            found = record["fingerprint"], record["done"], dict(record["values"])
+            record["files"] = {
+                str(f): (size, hash_) for f, (size, hash_) in record["files"].items()
+            }
         except OSError:
             return None
-        try:
-            record = unseal(json.loads(text))
-            found = record["fingerprint"], record["done"], record["files"], record["values"]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             note = "it is damaged or of another version, and made again"
             warnings.warn(f"{path}: {note}", stacklevel=3)

@@ -18,7 +18,7 @@ from cassi.models.inference import prepare
 from cassi.models.registry import Card as Card
 from cassi.models.registry import find_model, list_models, plugins_of
 from cassi.plugins import needed
-from cassi.priors.weights import MisfitError, load_weights
+from cassi.priors.weights import MisfitError, check_header, load_weights
 
 # Of numbers of bands, stages and channels that a file may ask for, and of weights it need not hold.
 _LARGEST_NUMBER, _HARMLESS = 4096, 1 << 20
@@ -199,6 +199,7 @@ def read_card(path: str | os.PathLike[str]) -> Card:
     file = Path(path).expanduser()
     if not file.is_file():
         raise FileNotFoundError(f"model: no file {file}")
+    check_header(file)
     try:
         with safe_open(file, framework="pt") as content:
             metadata = content.metadata() or {}

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cassi.checks import not_negative, whole_number
+from cassi.checks import check_readable, not_negative, whole_number
 from cassi.precision import autocast, check_precision, warn_if_slow
 from cassi.priors.subspace import from_subspace, spectral_basis, to_subspace
 from cassi.priors.weights import load_weights
@@ -227,6 +227,7 @@ def _prepare(network: Any, weights: str | os.PathLike[str] | None) -> Network:
 def _read_program(file: Path) -> nn.Module:
     if not file.is_file():
         raise FileNotFoundError(f"Denoiser network: no file {file}")
+    check_readable(file)
     try:
         with warnings.catch_warnings():
             # torch prefers torch.export, whose files it cannot read without unpickling.

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cassi.checks import check_readable, read_regular
+
 _PLAIN = (
     "state_dict",
     "model_state_dict",
@@ -33,6 +35,8 @@ _COUNTERS = ("n_averaged", "total_ops", "total_params")
 """Entries that averages and profilers leave among the weights."""
 _DISPENSABLE = "num_batches_tracked"
 """Written since torch 0.4.1; nothing is computed from it."""
+_LARGEST_HEADER, _LARGEST_OLD = 1 << 24, 1 << 29
+"""Bytes: of the header of a safetensors file; of a file of torch before 1.6, read as a whole."""
 SHOWN = 4
 """Names that a message gives of each kind."""
 
@@ -115,17 +119,19 @@ def read_file(file: Path) -> Any:
     """
     if not file.is_file():
         raise FileNotFoundError(f"weights: no file {file}")
+    check_readable(file)
     if file.suffix == ".safetensors":
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
+        check_header(file)
         try:
             return load_file(file)
         except SafetensorError as error:
             raise ValueError(f"weights {file}: not a safetensors file ({error})") from None
     try:
         # What torch wrote before 1.6 claims lengths that only a file in memory does not believe.
-        source = file if _is_archive(file) else BytesIO(file.read_bytes())
+        source = file if _is_archive(file) else BytesIO(read_regular(file, _LARGEST_OLD))
         with torch.serialization.safe_globals(_harmless()):
             return torch.load(source, map_location="cpu", weights_only=True)
     except OSError:
@@ -142,6 +148,22 @@ def read_file(file: Path) -> Any:
         raise ValueError(
             f"weights {file}: expected a file of tensors written by torch.save ({reason[:120]})"
         ) from None
+
+
+def check_header(file: Path) -> None:
+    """Refuse a safetensors file whose header is too long to be one of weights.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: the header is longer than 16 MiB, or than the file.
+    """
+    check_readable(file)
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+    if length > min(_LARGEST_HEADER, file.stat().st_size):
+        raise ValueError(
+            f"weights {file}: not a safetensors file (its header claims {length} bytes)"
+        )
 
 
 def _is_archive(file: Path) -> bool:

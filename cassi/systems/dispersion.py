@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from cassi.checks import did_you_mean
+from cassi.checks import did_you_mean, read_regular
 
 # Sellmeier coefficients B1 B2 B3, C1 C2 C3 (µm²), relative to air at 20 °C: SCHOTT optical glass
 # catalogue (schott_2017-01-20b.agf). Fused silica: Malitson, J. Opt. Soc. Am. 55, 1205 (1965),
@@ -59,6 +59,7 @@ def refractive_index(glass: str, wavelength: float) -> float:
     return math.sqrt(1 + sum(b * square / (square - c) for b, c in terms))
 
 
+_LARGEST_TABLE = 1 << 20  # bytes
 _BEYOND = 0.2
 """Of a table's length, by which it may be extrapolated."""
 
@@ -338,9 +339,9 @@ def _read_pairs(path: Path) -> list[tuple[float, float]]:
     path = path.expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"Curve: no file {path}")
+    content = read_regular(path, _LARGEST_TABLE)
     try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            rows = list(csv.reader(stream))
+        rows = list(csv.reader(content.decode("utf-8-sig").splitlines()))
     except (csv.Error, UnicodeDecodeError) as error:
         raise ValueError(f"Curve: {path} is no CSV file: {error}") from None
     pairs: list[tuple[float, float]] = []

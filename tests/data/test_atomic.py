@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import time
+import zipfile
 
 import pytest
 import torch
@@ -267,6 +268,10 @@ def test_archives_are_checked_part_by_part(tmp_path):
     check_archive(file)
     whole = file.read_bytes()
     place = whole.index(torch.arange(1000.0).numpy().tobytes())
+    with zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/data.pkl", bytes(10**7))
+    with pytest.raises(ValueError, match="compressed"):
+        check_archive(tmp_path / "bomb.pt")
     for broken in (whole[: len(whole) // 2], whole[:place] + b"\1" + whole[place + 1 :], b""):
         file.write_bytes(broken)
         with pytest.raises(ValueError, match="damaged"):

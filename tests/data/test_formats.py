@@ -300,6 +300,9 @@ class TestHostileStores:
         ("4:cpu,memory:/j", {"memory/j/memory.limit_in_bytes": "268435456"}, "", 256),
         ("0::/", {"memory/memory.limit_in_bytes": "268435456"}, "", 256),
         ("0::/", {}, "100", 100),
+        ("0::/", {}, ",40,3", 120),
+        ("0::/", {"memory.max": "104857600"}, "0,40,3", 100),
+        ("0::/", {"memory.max": "104857600"}, "0,40,", 100),
     ],
 )
 def test_memory_that_a_job_may_use(tmp_path, monkeypatch, group, limits, slurm, megabytes):
@@ -308,5 +311,7 @@ def test_memory_that_a_job_may_use(tmp_path, monkeypatch, group, limits, slurm, 
     for name, text in (files | {"proc/self/cgroup": group}).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"{text}\n")
-    monkeypatch.setenv("SLURM_MEM_PER_NODE", slurm)
+    names = ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_CPUS_ON_NODE")
+    for name, value in zip(names, [*slurm.split(","), "", ""], strict=False):
+        monkeypatch.setenv(name, value)
     assert formats.machine_memory.__wrapped__(tmp_path) == megabytes << 20

@@ -1,6 +1,7 @@
 """What is done: records, the files that they list, and what damage and kills leave."""
 
 import errno
+import json
 import math
 import multiprocessing
 import os
@@ -9,7 +10,7 @@ import warnings
 
 import pytest
 
-from cassi.data.atomic import DISK_ERRORS, DISK_FULL, UNWRITABLE, describe_oserror
+from cassi.data.atomic import DISK_ERRORS, DISK_FULL, UNWRITABLE, describe_oserror, seal
 from cassi.data.store import Store, file_name, fingerprint, stamp
 
 VALUES = {"psnr": 1.0 / 3, "ssim": None, "ergas": math.inf, "curve": [[0.5, 20.0]], "of": {"a": 1}}
@@ -87,6 +88,25 @@ def test_a_damaged_record_counts_as_not_there(store, cube):
                 assert not store.is_done("one", "k")
                 assert {"damaged" in str(one.message) for one in caught} == {True}
     assert list(store.names()) == ["one"]
+
+
+def test_a_record_names_no_file_elsewhere(store, cube, tmp_path):
+    secret = tmp_path.parent / f"{tmp_path.name}-secret"
+    secret.write_text("0123456789")
+    store.write("a", "k", VALUES, [cube])
+    assert store.is_done("a", "k")
+    for file in (secret, "/dev/zero", "/proc", "../../.."):
+        record = {"fingerprint": "k", "done": True, "files": {str(file): [10, "0"]}, "values": {}}
+        store.path("a").write_text(json.dumps(seal(record)))
+        assert not store.is_done("a", "k")
+    for wrong in ({"files": []}, {"files": {"a": 1}}, {"values": 3}):
+        store.path("a").write_text(json.dumps(seal(record | wrong)))
+        with pytest.warns(UserWarning, match="made again"):
+            assert not store.is_done("a", "k")
+    store.path("a").unlink()
+    os.mkfifo(store.path("a"))
+    with pytest.warns(UserWarning, match="made again"):
+        assert store.read("a") is None
 
 
 def test_a_killed_write_leaves_what_was_there(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,20 @@ def test_cards(change: dict[str, str], message: str, tmp_path: Path) -> None:
     save_file(few, path, card | {"wavelengths": "null"} | change)
     with pytest.raises(ValueError, match=message):
         load_model(path)
+
+
+@pytest.mark.parametrize("length", [1 << 40, 1 << 63, 20_000_000])
+def test_a_header_that_is_too_long(length: int, tmp_path: Path) -> None:
+    file = tmp_path / "a.safetensors"
+    file.write_bytes(length.to_bytes(8, "little") + b" " * 1000)
+    for call in (read_file, load_model):
+        with pytest.raises(ValueError, match=f"its header claims {length} bytes"):
+            call(file)
+    file = file.with_suffix(".pth")  # not of torch 1.6 or later
+    file.touch()
+    os.truncate(file, 1 << 40)
+    with pytest.raises(ValueError, match="at most 536870912 bytes"):
+        read_file(file)
 
 
 def test_weights_in_an_archive_that_lies(tmp_path: Path) -> None:

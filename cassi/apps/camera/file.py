@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from cassi.apps.camera.nodes import KINDS, check_described, check_plain
 from cassi.apps.camera.text import LARGEST, parse
-from cassi.checks import did_you_mean
+from cassi.checks import did_you_mean, read_regular
 
 FRAME = ("dark", "flat", "bits", "saturation", "bad_pixels", "window", "scale")
 """What raw frames go through."""
@@ -274,10 +274,7 @@ def load_camera(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not file.is_file():
         there = [entry.name for entry in file.parent.iterdir()] if file.parent.is_dir() else []
         raise FileNotFoundError(f"camera: no file {file}{did_you_mean(file.name, there)}")
-    with file.open("rb") as stream:
-        content = stream.read(LARGEST + 1)
-    if len(content) > LARGEST:
-        raise ValueError(f"camera: expected a short YAML file, got {file}")
+    content = read_regular(file, LARGEST)
     try:
         values = parse(content.decode())
     except _NOT_YAML as error:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cassi.apps.arguments import config_groups
 from cassi.apps.settings import Train, to_dict, to_yaml
+from cassi.checks import read_regular
 from cassi.data.atomic import atomic_folder, atomic_path
 from cassi.models.load import Card, save_model
 from cassi.plugins import needed
@@ -193,6 +194,9 @@ def _is_of(option: str, name: str) -> bool:
     return re.split(r"[.@/]", _key(option))[0] == name
 
 
+_LARGEST_OPTIONS = 1 << 20  # bytes
+
+
 def _read_options(saved: Path) -> list[str]:
     """Read a list of texts, all of them options of a training; the file may be a stranger's.
 
@@ -202,7 +206,7 @@ def _read_options(saved: Path) -> list[str]:
     listed: Any = None
     with contextlib.suppress(yaml.YAMLError, ValueError, RecursionError):
         # This loader knows texts only.
-        listed = yaml.load(saved.read_text(encoding="utf-8"), yaml.BaseLoader) or []
+        listed = yaml.load(read_regular(saved, _LARGEST_OPTIONS), yaml.BaseLoader) or []
     if not isinstance(listed, list):
         raise ValueError(f"{saved}: expected a list of options of cassi-train")
     for item in listed:

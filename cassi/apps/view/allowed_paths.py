@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from cassi.checks import read_regular
+from cassi.data.bundled import bundled_path
 from cassi.data.formats.envi import DATA_SUFFIXES
 
 _DEEPEST = 6
 """Folders below one that was given."""
+_OWN = (Path(__file__).resolve().parents[2], bundled_path("scene.tif").parent.resolve())
+"""The package, and its scenes where it is a checkout."""
 _MOST_INSIDE = 100_000
 """Files in a cube that is a folder."""
 
@@ -52,6 +55,16 @@ class AllowedPaths:
             )
         return Path(os.path.realpath(Path(path).expanduser()))
 
+    def check_opened(self, path: Path) -> None:
+        """Check a file that is about to be opened; those of the package may be.
+
+        Raises:
+            PermissionError: it is neither below the folders nor of the package.
+        """
+        place = Path(os.path.realpath(path))
+        if not any(place.is_relative_to(own) for own in _OWN):
+            self.resolve(path)
+
     def resolve_data(self, path: str | os.PathLike[str]) -> Path:
         """Return a path without symbolic links, of a file or a folder that a reader is given.
 
@@ -84,17 +97,8 @@ class AllowedPaths:
             OSError: it is missing, cannot be read, or is not below the folders.
             ValueError: it is no regular file, or longer.
         """
-        place = self.resolve(path)
-        # A pipe would wait for a writer, a link may have been put there since.
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(place, flags), "rb") as stream:  # noqa: PTH123
-            found = os.fstat(stream.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise ValueError(f"{path.name}: expected a regular file")
-            content = stream.read(most + 1)
-        if len(content) > most:
-            raise ValueError(f"{path.name}: expected at most {most} bytes, got more")
-        return content
+        # A link may have been put there since.
+        return read_regular(self.resolve(path), most, follow=False)
 
     def check(self, value: Any) -> None:
         """Check every text in nested dicts and lists that names an existing file or folder.

@@ -14,6 +14,7 @@ from cassi.apps.arguments import told_plugins
 from cassi.apps.command import USAGE_ERROR
 from cassi.apps.errors import describe, is_usage_error
 from cassi.apps.view.one_time_link import SECONDS, OneTimeLink
+from cassi.checks import reading_only
 from cassi.plugins import load_plugins
 
 _HELP = "Look at snapshots, reconstruct them and look at the cubes, in a browser on this machine."
@@ -69,6 +70,7 @@ def serve(given: argparse.Namespace) -> None:
     server = make_server(application.page, application.reports, application.inboxes, given.port)
     print(f"cassi-view: {server.entrance}\nCtrl-C ends it", flush=True)
     with contextlib.ExitStack() as at_end:
+        at_end.enter_context(reading_only(application.allowed.check_opened))
         at_end.callback(server.stop)
         at_end.callback(application.close)
         if not given.no_browser:

@@ -180,7 +180,8 @@ def machine_memory(root: Path = Path("/")) -> int:
     """Bytes of memory this process may use.
 
     What the machine has, the strictest of all control groups above this process (version 1 and 2)
-    leaves, and `SLURM_MEM_PER_NODE` (in MiB) grants.
+    leaves, and SLURM grants: `SLURM_MEM_PER_NODE`, or `SLURM_MEM_PER_CPU` for each of
+    `SLURM_CPUS_ON_NODE` (in MiB).
 
     Args:
         root: of the file system, where Linux tells this.
@@ -189,9 +190,11 @@ def machine_memory(root: Path = Path("/")) -> int:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError):  # not on every system
         memory = 1 << 62
-    granted = os.environ.get("SLURM_MEM_PER_NODE", "")
-    if granted.isdecimal() and int(granted) > 0:
-        memory = min(memory, int(granted) << 20)
+    names = ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_CPUS_ON_NODE")
+    told = [os.environ.get(name, "") for name in names]
+    node, each, cores = (int(text) if text.isdecimal() else 0 for text in told)
+    if granted := node or each * cores:  # 0 means all
+        memory = min(memory, granted << 20)
     for words in read_limits(root, "memory", ["memory.max"], ["memory.limit_in_bytes"]):
         memory = min([memory, *(int(word) for word in words if word.isdecimal())])
     return memory
