@@ -56,12 +56,13 @@ class Training(LightningModule):
             `cassi.data.scenes.Scene`; the PSNR is that of the file. None: 1 for all.
         starts: a folder, in which the starts of these batches are kept: the cubes that
             `net.begin(y, system)` returns and `net.outputs(y, system, start)` takes.
+        preset: of the PSNR of the validation scenes, see `cassi.metrics.presets`; by default that
+            of the published tables.
         plugins: the user's files and modules that checkpoints say they need.
 
     Raises:
-        ValueError: starts of batches that never come again, or of a network that has none.
-
-    Source of the validation score: PSNR as in the published tables, preset `matlab-uint8`.
+        ValueError: starts of batches that never come again, or of a network that has none; or an
+            unknown preset.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Training(LightningModule):
         bands: Sequence[int] | None = None,
         starts: str | None = None,
         scales: Sequence[float] | None = None,
+        preset: str = metrics.DEFAULT_PRESET,
         plugins: Sequence[str] = (),
     ) -> None:
         super().__init__()
@@ -100,6 +102,7 @@ class Training(LightningModule):
         self.validate = validate or simulate
         self.optimizer_of, self.scheduler_of = optimizer, scheduler
         self.seed, self.pictures, self.scales = seed, pictures or {}, scales
+        self.preset = metrics.get_preset(preset)
         self.plugins = list(plugins)
         self.scores: list[Tensor] = []
 
@@ -148,7 +151,7 @@ class Training(LightningModule):
                 "optimizer.lr, set trainer.gradient_clip_val, or leave 16-mixed"
             )
         scale = 1.0 if self.scales is None else self.scales[batch_idx]
-        self.scores.append(metrics.psnr(x * scale, truth * scale).mean())
+        self.scores.append(metrics.psnr(x * scale, truth * scale, self.preset).mean())
         if batch_idx == 0:
             self._show(x[0], truth[0])
 

@@ -170,12 +170,26 @@ def write_files(folder: Path) -> None:
         place = "validation" if name == "0005" else "train"
         known = {"cube": pixels, "wavelengths": wavelengths}
         savemat(folder / f"scenes/{place}/{name}.mat", known)
+    write_toolbox(folder / "MST" / "datasets", cubes)
     # The camera of the pages on snapshots and cameras: 96 x 120, 15 bands, step -1.
     wide = cassi.SDCassi((torch.rand(96, 120) > 0.5).float(), bands=15, step=-1)
     np.save(folder / "calibration/mask.npy", wide.mask.squeeze().numpy())
     np.save(folder / "snapshots/0001.npy", wide(scene[:, :15, :96, :120])[0, 0].numpy())
     text = (ROOT / "docs/guides/snapshot.md").read_text().partition("```yaml\n")[2]
     (folder / "mine/my_camera.yaml").write_text(text.partition("```")[0])
+
+
+def write_toolbox(root: Path, cubes: list[torch.Tensor]) -> None:
+    """Write a small folder of the MST toolbox: scenes of 40 x 40, masks and tests of 32 x 32."""
+    (root / "cave_1024_28").mkdir(parents=True)
+    (root / "TSA_simu_data" / "Truth").mkdir(parents=True)
+    for number, cube in enumerate(cubes, 1):
+        values = np.moveaxis(cube[0].numpy(), 0, -1)
+        counts = (values[:40, :40] * 65535).astype(np.uint16)
+        savemat(root / f"cave_1024_28/scene{number}.mat", {"img_expand": counts})
+        savemat(root / f"TSA_simu_data/Truth/scene{number:02}.mat", {"img": values[-32:, -32:]})
+    mask = np.random.default_rng(0).random((32, 32))
+    savemat(root / "TSA_simu_data/mask.mat", {"mask": mask})
 
 
 def run(command: str, folder: Path, data: Path) -> tuple[str, str]:

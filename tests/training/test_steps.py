@@ -68,6 +68,25 @@ def test_scores_are_on_the_scale_of_the_file():
         assert module.scores[0].item() == pytest.approx(-20 * math.log10(error), abs=0.05)
 
 
+def test_scores_may_be_those_of_the_log_of_mst():
+    """Rounded to 1/256, a peak of 255, the mean over bands."""
+
+    class Wrong(nn.Module):
+        def forward(self, y, system):
+            return truth + torch.tensor([0.02, 0.05, 0.11]).view(1, 3, 1, 1)
+
+    truth = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    simulate = Simulator(RandomMasks(), step=1)
+    made = Training(Wrong(), simulate, RMSE(), torch.optim.Adam, preset="torch-256")
+    made.validation_step(truth, 0)
+    estimate = Wrong()(None, None)
+    errors = ((estimate * 256).round() - (truth * 256).round()).square().mean((0, 2, 3))
+    expected = (10 * torch.log10(255**2 / errors)).mean().item()
+    assert made.scores[0].item() == pytest.approx(expected, abs=1e-4)
+    with pytest.raises(ValueError, match="torch-265"):
+        Training(Wrong(), simulate, RMSE(), torch.optim.Adam, preset="torch-265")
+
+
 def test_seeds_differ_in_every_part():
     seeds = {combine_seeds(a, b, c) for a in range(4) for b in range(4) for c in range(4)}
     assert len(seeds) == 64

@@ -20,6 +20,12 @@ TWINS = sorted(file.stem for file in (CONF / "twin").glob("*.yaml"))
 BENCHMARKS = sorted(file.stem for file in (CONF / "benchmark").glob("*.yaml"))
 SWEEPS = sorted(file.stem for file in (CONF / "sweep").glob("*.yaml"))
 CPU = torch.device("cpu")
+# Not among our data: a folder that tells, and what is said without it.
+ABSENT = {
+    "kaist": ("kaist", r"no cubes at .*kaist nor at .*Truth"),
+    "mst": ("TSA_simu_data", r"no cubes at .*Truth"),
+    "mst_real": ("TSA_real_data", r"no measurements at .*Measurements"),
+}
 
 
 def settings_of(*options):
@@ -34,15 +40,16 @@ def test_every_data_set_is_found_or_said_to_be_missing(name, data_dir):
             settings_of(*options)
         options += [f"data.root={data_dir / 'cave_test'}", f"mask={data_dir / 'tsa/mask.mat'}"]
     settings = settings_of(*options)
-    if name == "kaist" and not (data_dir / "kaist").exists():
-        with pytest.raises(FileNotFoundError, match=r"no cubes at .*kaist nor at .*Truth"):
+    folder, said = ABSENT.get(name, ("", ""))
+    if not (data_dir / folder).exists():
+        with pytest.raises(FileNotFoundError, match=said):
             load_benchmark(settings)
         return
     benchmark = load_benchmark(settings)
     item = benchmark.load(benchmark.scenes[0])
     prepare = preparation({"": settings}, benchmark, CPU)
     assert find_bands(prepare, "", benchmark.scenes) == 28
-    assert (item.truth is None) == (name in ("kaist_snapshot", "tsa_real"))
+    assert (item.truth is None) == (name in ("kaist_snapshot", "tsa_real", "mst_real"))
     assert item.mask.shape[0] == 1
     assert len(item.wavelengths) == 28
 

@@ -120,6 +120,7 @@ def test_the_recipes_are_those_of_the_code_of_mst(name):
     assert settings.loss == {"_target_": "cassi.training.RMSE", "batch": True}
     assert settings.optimizer["_target_"] == "torch.optim.Adam"
     assert settings.trainer["gradient_clip_val"] is None
+    assert settings.task["preset"] == "torch-256"
 
     optimizer = build(settings.optimizer, [torch.nn.Parameter(torch.zeros(1))])
     # An epoch of one step: the schedule is one of epochs.
