@@ -6,7 +6,9 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from cassi.evaluation.records import Record, Values
 from cassi.plugins import parts
 
 MEAN = "mean"
+UNKNOWN = "–"
 
 _COLUMNS = (  # heading, unit, digits, where the value is
     ("PSNR", "dB", 2, "psnr/{preset}"),
@@ -93,11 +96,13 @@ def write_results(
     place = {name: index for index, name in enumerate(scenes)}
     records = sorted(records, key=lambda record: (order[record.method], place[record.scene]))
     means = average(records, methods)
-    summary = markdown_means(means, preset)
+    compared = compare_best(records, means, preset)
+    page = [_heading(preset), "", markdown_means(means, preset, marked=True)]
+    page += [_markdown_compared(compared), _markdown_scenes(records, preset)]
     texts = {
         "results.csv": _csv(records, means),
-        "results.md": f"{_heading(preset)}\n\n{summary}\n{_markdown_scenes(records, preset)}",
-        "results.tex": _latex(means, preset),
+        "results.md": "\n".join(part.removesuffix("\n") for part in page) + "\n",
+        "results.tex": latex(means, preset, len(scenes), str(settings.get("data") or "")),
         "timing.json": strict_json(
             {"environment": environment, "timing": _tree(records, means, timed=True)}
         ),
@@ -107,12 +112,13 @@ def write_results(
                 "settings": settings,
                 "metrics": _tree(records, means, timed=False),
                 "about": {record.method: record.about for record in records if record.about},
+                "compared": [asdict(item) for item in compared],
                 "errors": errors_of(records, "method", "scene"),
             }
         ),
     }
     write_texts(folder, texts)
-    return summary
+    return markdown_means(means, preset)
 
 
 def write_texts(folder: Path, texts: Mapping[str, str]) -> None:
@@ -133,12 +139,142 @@ def strict_json(value: Any) -> str:
     return json.dumps(strict(value), indent=2, sort_keys=True, allow_nan=False) + "\n"
 
 
-def markdown_means(means: Mapping[str, Values], preset: str) -> str:
-    """Return a Markdown table, one row per method."""
+FEWEST = 6
+"""Scenes of a paired test: of five the smallest p of Wilcoxon's test is 0.0625."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A method beside the one with the best mean, on the same scenes.
+
+    Attributes:
+        method: the other one.
+        best: the method with the best mean.
+        measure: "psnr/PRESET", or "residual" where there is no truth.
+        scenes: how many both have a value of.
+        difference: mean over scenes of the best one's value minus the other's.
+        p: of Wilcoxon's signed-rank test, two-sided; None for too few scenes.
+    """
+
+    method: str
+    best: str
+    measure: str
+    scenes: int
+    difference: float
+    p: float | None
+
+
+def compare_best(
+    records: Sequence[Record], means: Mapping[str, Values], preset: str
+) -> list[Comparison]:
+    """Compare the method with the best mean with every other one, scene by scene.
+
+    PSNR is compared, or the residual where there is no truth. p is not corrected for the number of
+    comparisons.
+
+    Args:
+        records: one per method and scene.
+        means: of `average`, in the order of the tables.
+        preset: of PSNR.
+
+    Source: Wilcoxon, "Individual comparisons by ranking methods", Biometrics Bulletin 1945.
+    """
+    known = any(f"psnr/{preset}" in record.metrics for record in records)
+    measure, sign = (f"psnr/{preset}", 1) if known else ("residual", -1)
+    scored = [name for name in means if means[name].get(measure) is not None]
+    if len(scored) < 2:
+        return []
+    best = max(scored, key=lambda name: sign * (means[name][measure] or 0.0))
+    values: dict[str, dict[str, float]] = {name: {} for name in means}
+    for record in records:
+        value = record.metrics.get(measure)
+        if value is not None and math.isfinite(value) and record.error is None:
+            values[record.method][record.scene] = value
+    found = []
+    for name in means:
+        shared = [scene for scene in values[best] if scene in values[name]]
+        if name == best or not shared:
+            continue
+        differences = [values[best][scene] - values[name][scene] for scene in shared]
+        mean = math.fsum(differences) / len(shared)
+        found.append(Comparison(name, best, measure, len(shared), mean, signed_rank(differences)))
+    return found
+
+
+def signed_rank(differences: Sequence[float]) -> float | None:
+    """Return the two-sided p of Wilcoxon's signed-rank test; None for fewer than six differences.
+
+    >>> signed_rank([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    0.03125
+    """
+    from scipy.stats import wilcoxon
+
+    if len(differences) < FEWEST:
+        return None
+    if not any(differences):
+        return 1.0
+    return float(wilcoxon(differences).pvalue)
+
+
+def _markdown_compared(compared: Sequence[Comparison]) -> str:
+    if not compared:
+        return ""
+    residual = compared[0].measure == "residual"
+    unit, digits = ("", 4) if residual else (" (dB)", 2)
+    rows = [["method", "scenes", f"best − method{unit}", "p"]]
+    for item in compared:
+        p = f"too few scenes, fewer than {FEWEST}" if item.p is None else f"{item.p:.2g}"
+        rows.append([item.method, str(item.scenes), number(item.difference, digits), p])
+    what = "Relative residual" if residual else "PSNR"
+    head = f"{what} of the best, {printable(compared[0].best)}, and the others by scene"
+    note = "p is Wilcoxon's signed-rank test over scenes, two-sided, for one comparison by itself."
+    return f"\n{head}\n\n{markdown(rows)}\n{note}\n"
+
+
+def markdown_means(means: Mapping[str, Values], preset: str, *, marked: bool = False) -> str:
+    """Return a Markdown table, one row per method; marked, the best is bold, the second underlined.
+
+    >>> print(markdown_means({"a": {"sam": 2.0}, "b": {"sam": 1.0}}, "", marked=True), end="")
+    | method   |     SAM (°) |
+    |:---------|------------:|
+    | a        | <u>2.00</u> |
+    | b        |    **1.00** |
+    """
     columns = _used(means.values(), preset)
-    rows = [[name, *(_cell(values, column, preset) for column in columns)] for name, values in
-            means.items()]  # fmt: skip
+    marks = {BEST: "**{}**", SECOND: "<u>{}</u>"} if marked else {}
+    table = _marked(means, columns, preset, marks)
+    rows = [[name, *cells] for name, cells in zip(means, table, strict=True)]
     return markdown([["method", *map(_title, columns)], *rows])
+
+
+BEST, SECOND = 0, 1
+_LARGE, _SMALL = ("PSNR", "SSIM"), ("SAM", "RMSE", "ERGAS")
+"""Headings of what is better the larger, or the smaller, it is."""
+
+
+def _marked(
+    means: Mapping[str, Values],
+    columns: Sequence[tuple[str, str, int, str]],
+    preset: str,
+    marks: Mapping[int, str],
+) -> list[list[str]]:
+    """Return the cells of every method; equal ones, as they are shown, have the same mark."""
+    table = [[_cell(values, column, preset) for column in columns] for values in means.values()]
+    for place, (title, *_) in enumerate(columns):
+        cells = [row[place] for row in table]
+        known = sorted(
+            {v for v in map(_as_number, cells) if v is not None}, reverse=title in _LARGE
+        )
+        if title not in _LARGE + _SMALL or len(known) < 2:
+            continue
+        for row, cell in zip(table, cells, strict=True):
+            value = _as_number(cell)
+            row[place] = marks.get(-1 if value is None else known.index(value), "{}").format(cell)
+    return table
+
+
+def _as_number(cell: str) -> float | None:
+    return None if cell in (UNKNOWN, "nan") else float(cell)
 
 
 def _heading(preset: str) -> str:
@@ -210,34 +346,47 @@ def plain_cell(value: Any) -> Any:
     return text
 
 
-def _latex(means: Mapping[str, Values], preset: str) -> str:
+def latex(means: Mapping[str, Values], preset: str, scenes: int, data: str = "") -> str:
+    """Return a table environment of LaTeX, which needs the package booktabs.
+
+    Args:
+        means: of `average`.
+        preset: of PSNR and SSIM.
+        scenes: how many the means are over.
+        data: name of the data set, for caption and label.
+    """
     columns = _used(means.values(), preset)
-    best = {
-        column: _best([values.get(column[3].format(preset=preset)) for values in means.values()],
-                      largest=column[0] in ("PSNR", "SSIM"))
-        for column in columns
-        if column[0] in ("PSNR", "SSIM", "SAM", "RMSE", "ERGAS")
-    }  # fmt: skip
-    lines = [f"% {' & '.join(['method', *map(_title, columns)])}; preset {preset}"]
-    for name, values in means.items():
-        cells = [_escaped(name)]
-        for column in columns:
-            value, text = values.get(column[3].format(preset=preset)), _cell(values, column, preset)
-            shown = "--" if text == "–" else text
-            bold = value is not None and best.get(column) == value and len(means) > 1
-            cells.append(f"\\textbf{{{shown}}}" if bold else shown)
-        lines.append(" & ".join(cells) + r" \\")
+    table = _marked(means, columns, preset, {BEST: r"\textbf{{{}}}", SECOND: r"\underline{{{}}}"})
+    of = f" of {_escaped(data)}" if data else ""
+    over = f"{scenes} scene{'' if scenes == 1 else 's'}{of}"
+    label = re.sub(r"[^A-Za-z0-9]+", "-", f"cassi-{data}").strip("-")
+    body = [
+        " & ".join([_escaped(name), *cells]).replace(UNKNOWN, "--") + r" \\"
+        for name, cells in zip(means, table, strict=True)
+    ]
+    titles = [_escaped(_title(column)).replace("°", r"$^\circ$") for column in columns]
+    lines = [
+        r"% \usepackage{booktabs}",
+        r"\begin{table}[t]",
+        r"  \centering",
+        rf"  \caption{{Means over {over}. PSNR and SSIM by the preset {_escaped(preset)}. "
+        r"The best is bold, the second underlined.}",
+        rf"  \label{{tab:{label}}}",
+        rf"  \begin{{tabular}}{{l{'r' * len(columns)}}}",
+        r"    \toprule",
+        f"    {' & '.join(['method', *titles])} " r"\\",
+        r"    \midrule",
+        *(f"    {line}" for line in body),
+        r"    \bottomrule",
+        r"  \end{tabular}",
+        r"\end{table}",
+    ]
     return "\n".join(lines) + "\n"
 
 
 def _escaped(text: str) -> str:
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     return "".join(special.get(c, f"\\{c}" if c in "#$%&_{}" else c) for c in text)
-
-
-def _best(values: Sequence[float | None], largest: bool) -> float | None:
-    known = [value for value in values if value is not None]
-    return (max(known) if largest else min(known)) if known else None
 
 
 def _used(rows: Any, preset: str) -> list[tuple[str, str, int, str]]:
@@ -267,7 +416,7 @@ def _cell(values: Values, column: tuple[str, str, int, str], preset: str) -> str
 
 def number(value: float | None, digits: int) -> str:
     """Format a number; a dash where it is unknown."""
-    return "–" if value is None else f"{value:.{digits}f}"
+    return UNKNOWN if value is None else f"{value:.{digits}f}"
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:

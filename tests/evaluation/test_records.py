@@ -5,9 +5,10 @@ import math
 
 import pytest
 import torch
+from scipy.stats import wilcoxon
 
 from cassi.evaluation import Job, Record, RecordFolder, write_results
-from cassi.evaluation.tables import average
+from cassi.evaluation.tables import average, signed_rank
 
 JOB = Job("", "a scene/1", "gap|tv")
 
@@ -91,3 +92,56 @@ def test_tables(tmp_path):
     whole = (tmp_path / "results.json").read_bytes()
     write_results(tmp_path, rows[::-1], ["one", "two"], ["b_1", "a"], **order)
     assert (tmp_path / "results.json").read_bytes() == whole
+
+
+def _scored(count):
+    by_scene = {
+        "gap_tv": lambda i: 25.0 + i % 3,
+        "a_b": lambda i: 31.0 + i % 3,
+        "c": lambda i: 31.0,
+    }
+    return [
+        record(f"s{i}", name, metrics={"psnr/unit": float(value(i)), "sam": 5.0})
+        for i in range(count)
+        for name, value in by_scene.items()
+    ], [f"s{i}" for i in range(count)]
+
+
+@pytest.mark.parametrize("count", [5, 6, 9])
+def test_tables_mark_the_best_and_say_how_sure_that_is(tmp_path, count):
+    rows, scenes = _scored(count)
+    told = {"preset": "unit", "settings": {"data": "cave_test"}, "environment": {}}
+    write_results(tmp_path, rows, scenes, ["gap_tv", "a_b", "c"], **told)
+    compared = json.loads((tmp_path / "results.json").read_text())["compared"]
+    assert [(row["method"], row["best"], row["scenes"]) for row in compared] == [
+        ("gap_tv", "a_b", count),
+        ("c", "a_b", count),
+    ]
+    assert compared[0]["difference"] == 6.0
+    page = (tmp_path / "results.md").read_text()
+    if count < 6:
+        assert compared[0]["p"] is None
+        assert "too few scenes" in page
+    else:
+        differences = [row - 31.0 for row in (31.0 + i % 3 for i in range(count))]
+        assert compared[1]["p"] == wilcoxon(differences).pvalue
+        assert "too few scenes" not in page
+    latex = (tmp_path / "results.tex").read_text()
+    assert r"\label{tab:cassi-cave-test}" in latex
+    assert f"Means over {count} scenes of cave\\_test." in latex
+    best = [line for line in latex.splitlines() if r"a\_b &" in line]
+    assert r"\textbf{3" in best[0]
+    assert r"\underline{31.00}" in latex
+    assert "**3" in page
+    assert "<u>31.00</u>" in page
+    # All are the same in SAM: none is the best.
+    assert "textbf{5.00}" not in latex
+    for name in ("table", "tabular"):
+        assert latex.count(rf"\begin{{{name}}}") == latex.count(rf"\end{{{name}}}") == 1
+    widths = {line.count("&") for line in latex.splitlines() if line.endswith(r"\\")}
+    assert len(widths) == 1
+
+
+def test_equal_methods_differ_by_chance():
+    assert signed_rank([0.0] * 6) == 1.0
+    assert signed_rank([1.0] * 5) is None
