@@ -226,8 +226,8 @@ class Reconstruct(Snapshots):
 class Monochromatic:
     """A frame of light of one wavelength, nm."""
 
-    file: str | None
-    wavelength: float | None
+    file: str
+    wavelength: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +235,7 @@ class Calibrate(Snapshots):
     """Settings of cassi-calibrate."""
 
     white: str | None
-    monochromatic: Monochromatic
+    monochromatic: Any
     twin: Twin | None = None
     radius: int
     degree: int
@@ -246,6 +246,41 @@ class Calibrate(Snapshots):
         super().__post_init__()
         whole_number("radius", self.radius, 0, 20)
         whole_number("degree", self.degree, 1, 5)
+        _ = self.filters
+
+    @property
+    def filters(self) -> list[Monochromatic]:
+        """The frames of light of one wavelength, checked."""
+        given = self.monochromatic
+        several = given if isinstance(given, list) else [] if given is None else [given]
+        made = [_one_wavelength(each) for each in several]
+        if isinstance(given, list) and (len(made) < 2 or None in made):
+            raise ValueError(
+                "monochromatic: expected {file: FILE, wavelength: NM} of two wavelengths or more, "
+                f"got {given}"
+            )
+        return [each for each in made if each is not None]
+
+
+def _one_wavelength(values: Any) -> Monochromatic | None:
+    """Return a frame that settings name; None where they name none."""
+    names = [entry.name for entry in fields(Monochromatic)]
+    if not isinstance(values, dict):
+        raise ValueError(
+            f"monochromatic: expected {{file: FILE, wavelength: NM}}, or a list, got {values!r}"
+        )
+    for key in values:
+        if key not in names:
+            near = did_you_mean(str(key), names, cutoff=0.6, place="monochromatic.")
+            raise ValueError(
+                f"no config value 'monochromatic.{key}'{near or f'; there is {names}'}"
+            )
+    file, wavelength = (values.get(name) for name in names)
+    if file is None:
+        return None
+    if not isinstance(wavelength, int | float) or isinstance(wavelength, bool):
+        raise ValueError(f"monochromatic.wavelength: expected a number in nm, got {wavelength!r}")
+    return Monochromatic(file=str(file), wavelength=float(wavelength))
 
 
 @dataclass(frozen=True, kw_only=True)
