@@ -415,8 +415,11 @@ def _check_place(
         warnings.append(_step(system, offsets, ends, step, low + step / 2))
     if abs(down) >= SHIFT or (off and not stretched):
         warnings.append(_shift(system, down, along if off else 0.0))
-    agrees = f"not {pitch:.4g} as configured" if stretched else "as configured"
-    note += f" Dispersion: {step:.2f} ± {max(error, 0.01):.2f} px per band, {agrees}."
+    if not stretched and abs(step - pitch) > max(STEP, ERRORS * error):
+        note += " Dispersion: not measured, light does not end where it fits better."
+    else:
+        agrees = f"not {pitch:.4g} as configured" if stretched else "as configured"
+        note += f" Dispersion: {step:.2f} ± {max(error, 0.01):.2f} px per band, {agrees}."
     return CameraCheck(tuple(warnings), note, {"light_between": light})
 
 
@@ -446,8 +449,9 @@ def _step(
         remedy = f"set system.step={sign * whole}"
     else:
         remedy = (
-            f"set system.offsets={{_target_: cassi.systems.Linear, step: {sign * step:.2f}}} "
-            f"and system.detector={system.measurement_shape[system.axis]}"
+            f"set system.step={sign * step:.2f} and "
+            f"system.detector={system.measurement_shape[system.axis]}, or multiply the distances "
+            f"of system.offsets by {step / pitch:.3f}"
         )
     more = f", the first band {first:+.1f} pixels off" if abs(first - min(offsets)) > 1 else ""
     inside = step < pitch and (
