@@ -24,7 +24,7 @@ from omegaconf.errors import (
 
 from cassi.apps.camera.file import with_camera
 from cassi.apps.camera.nodes import check_described, find_target
-from cassi.checks import did_you_mean, whole_number
+from cassi.checks import did_you_mean, is_number, whole_number
 from cassi.config import check_node
 from cassi.data.io import WRITE_SUFFIXES
 from cassi.data.synthetic.twin import Twin
@@ -227,7 +227,7 @@ class Monochromatic:
     """A frame of light of one wavelength, nm."""
 
     file: str
-    wavelength: float
+    wavelength: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,7 +254,8 @@ class Calibrate(Snapshots):
         given = self.monochromatic
         several = given if isinstance(given, list) else [] if given is None else [given]
         made = [_one_wavelength(each) for each in several]
-        if isinstance(given, list) and (len(made) < 2 or None in made):
+        known = all(each is not None and is_number(each.wavelength) for each in made)
+        if isinstance(given, list) and (len(made) < 2 or not known):
             raise ValueError(
                 "monochromatic: expected {file: FILE, wavelength: NM} of two wavelengths or more, "
                 f"got {given}"
@@ -278,9 +279,7 @@ def _one_wavelength(values: Any) -> Monochromatic | None:
     file, wavelength = (values.get(name) for name in names)
     if file is None:
         return None
-    if not isinstance(wavelength, int | float) or isinstance(wavelength, bool):
-        raise ValueError(f"monochromatic.wavelength: expected a number in nm, got {wavelength!r}")
-    return Monochromatic(file=str(file), wavelength=float(wavelength))
+    return Monochromatic(file=str(file), wavelength=wavelength)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from cassi.calibration.fit import Fit, PlainScenes
 from cassi.calibration.geometry import Geometry, moved_camera
 from cassi.calibration.heldout import Prepare, WithheldPixels
 from cassi.calibration.lines import tells_dispersion
-from cassi.calibration.parameters import FURTHER, PARAMETERS, PLACE
+from cassi.calibration.parameters import FURTHER, PARAMETERS, PLACE, SHARED, TILT
 from cassi.calibration.search import farthest_bend, fit_starts
 from cassi.calibration.selection import Selection, Stage
 from cassi.calibration.windows import Frame
@@ -156,7 +156,8 @@ def calibrate(
     fits, told = fit_starts(scenes, radius, place, further), True
     if system.bands > 1:
         moved = fit_starts(scenes, radius, PLACE, (*curve, *FURTHER))
-        deepest = min(moved, key=lambda fit: fit.objective).geometry
+        curves = [fit for fit in moved if not set(fit.keys) & {*FURTHER, *TILT, *SHARED}]
+        deepest = min(curves, key=lambda fit: fit.objective).geometry
         told = tells_dispersion(frames, system, deepest, fits[0].geometry)
         if told:
             place, further, fits = PLACE, (*curve, *FURTHER), moved

@@ -153,7 +153,8 @@ def _locate(reference: Tensor, code: Tensor, wavelength: float) -> Place:
     if score < _MATCH:
         raise ValueError(
             f"monochromatic: the frame of {wavelength:g} nm does not show the code of the others "
-            f"(correlation {score:.2f}): is it of the same camera, and evenly lit?"
+            f"(correlation {score:.2f}): is it of the same camera, evenly lit, and dispersed along "
+            "system.axis?"
         )
     down, along = divmod(int(near.argmax()), size[1])
     start = (float(down - _ACROSS), float(along if along < width else along - size[1]))

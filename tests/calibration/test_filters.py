@@ -70,8 +70,9 @@ def test_curves_are_compared_by_what_they_miss():
     offsets, errors, curves = fit_curves(places, BANDS)
     assert curves[0].name != "straight line"
     wanted = torch.tensor(prism.positions(BANDS)) - points[2]
-    assert float((offsets - wanted).abs().max()) < 0.1
-    assert float(errors.max()) < 0.1
+    away = (offsets - wanted).abs()
+    assert float(away.max()) < 0.15
+    assert bool((away < 3 * errors).all())
     assert sum(each.weight for each in curves) == pytest.approx(1)
     line = [Place(a, 0.2 * (a - 520), 0.0, 0.02) for a in at]
     assert fit_curves(line, BANDS)[2][0].name == "straight line"
