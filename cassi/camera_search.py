@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,14 +21,16 @@ from cassi.calibration import (
     refine_mask,
 )
 from cassi.calibration import align as align_mask
-from cassi.calibration.geometry import placed_camera
+from cassi.calibration.geometry import moved_camera, placed_camera
 from cassi.calibration.mask import Light
+from cassi.calibration.mask_alignment import KEYS
+from cassi.calibration.parameters import PARAMETERS
 from cassi.methods.auto import auto
 from cassi.solvers import Solver
 from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.schedules import as_schedule
 from cassi.solvers.statistics import relative_noise
-from cassi.systems import SDCassi, System, TiltedCassi
+from cassi.systems import SDCassi, System, TiltedCassi, Weighted
 
 
 def align(y: Tensor, system: System) -> Alignment | None:
@@ -73,11 +76,42 @@ def calibrate_on(
     if type(nominal) is not SDCassi:
         raise ValueError(f"calibrate: expected SDCassi, got {type(nominal).__name__}")
     good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
-    frames = [Frame.snapshot(system.without_bad_pixels(y), nominal.bands, good)]
+    y = system.without_bad_pixels(y)
+    frames = [Frame.snapshot(y, nominal.bands, good)]
     if white is not None:
         frames.append(Frame.snapshot(white, nominal.bands))
     torch.manual_seed(seed)
-    return find_camera(frames, nominal, solver or auto(), seed=seed, **settings)[:2]
+    found, camera, lights = find_camera(frames, nominal, solver or auto(), seed=seed, **settings)
+    aligned = None if lights else align(y, system)
+    if aligned is not None and _misses(y, system, camera) * (1 - _CLOSE) > aligned.after:
+        return _as_aligned(found, aligned, nominal)
+    return found, camera
+
+
+_CLOSE = 0.02
+"""Share of the held-out error by which a camera that is aligned must be better than a calibrated
+one: it has its bands where they were, and shares light between pixels, which predicts better."""
+
+
+def _misses(y: Tensor, system: System, camera: System) -> float:
+    """Return the held-out error through a camera that leaves out what another one does."""
+    if isinstance(system, Weighted):
+        camera = camera.weighted(system.variance, ~system.good)
+    return measure_heldout(y, camera, auto()).error
+
+
+def _as_aligned(
+    found: Calibration, aligned: Alignment, nominal: SDCassi
+) -> tuple[Calibration, SDCassi | TiltedCassi]:
+    """Return a calibration whose camera is the aligned one."""
+    geometry = aligned.geometry
+    model = tuple(key for key in KEYS if PARAMETERS[key].distance(geometry) > 0)
+    errors = {
+        key: found.errors.get(key, math.inf) for key in {**found.errors, **dict.fromkeys(model)}
+    }
+    camera = moved_camera(nominal, geometry)
+    kept = replace(found, geometry=geometry, model=model, errors=errors, system=camera)
+    return replace(kept, before=aligned.before, after=aligned.after), camera
 
 
 def find_camera(

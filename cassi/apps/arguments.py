@@ -44,11 +44,12 @@ def arrange(arguments: list[str]) -> list[str]:
 def spell(options: Iterable[str]) -> list[str]:
     """Return options as Hydra takes them.
 
-    `GROUP=null` leaves a group out. A value inside of `system.offsets` may be new there: a curve's;
-    beside the file of a camera so may any value of the system and the noise that it has.
+    `GROUP=null` leaves a group out. A value inside of `system.offsets` may be new there: a curve's,
+    and one inside of `monochromatic`, a frame's. Beside the file of a camera so may any value of
+    the system and the noise that it has.
     """
     options = list(options)
-    inside = ["system.offsets."]
+    inside = ["system.offsets.", "monochromatic."]
     if any(option.startswith("camera=") for option in options):
         inside += ["system.", "noise."]
     return [_spell(option, tuple(inside)) for option in options]

@@ -239,6 +239,7 @@ def summarize_calibration(found: Calibration) -> dict[str, Any]:
         "estimates": [asdict(estimate) for estimate in found.estimates()],
         "heldout_error": {"nominal": found.before, "calibrated": found.after},
         "model": list(found.model),
+        "dispersion_told": found.told,
         "models": [
             {
                 "model": list(stage.model),
@@ -258,8 +259,13 @@ def say_estimates(numbers: dict[str, Any]) -> str:
     for entry in numbers["estimates"]:
         error = entry["standard_error"]
         said = f"{error:.4f}" if math.isfinite(error) else "unknown"
-        said += "" if entry["in_model"] else ", not significant"
+        said += f", {entry['note']}" if entry["note"] else ""
         lines.append(f"{entry['name']:28}{entry['nominal']:9.4f}{entry['value']:10.4f}   {said}")
+    if not numbers["dispersion_told"]:
+        lines.append(
+            "dispersion: as it was given. Frames tell it where light comes in lines, one per band; "
+            "this light does not. Frames through filters do: cassi-calibrate 'monochromatic=[…]'"
+        )
     before, after = (numbers["heldout_error"][key] for key in ("nominal", "calibrated"))
     lines.append(f"{'held-out error':28}{before:9.4f}{after:10.4f}")
     return "\n".join(lines)

@@ -24,7 +24,7 @@ from omegaconf.errors import (
 
 from cassi.apps.camera.file import with_camera
 from cassi.apps.camera.nodes import check_described, find_target
-from cassi.checks import did_you_mean, whole_number
+from cassi.checks import did_you_mean, is_number, whole_number
 from cassi.config import check_node
 from cassi.data.io import WRITE_SUFFIXES
 from cassi.data.synthetic.twin import Twin
@@ -279,8 +279,8 @@ class Reconstruct(Snapshots, Sharing):
 class Monochromatic:
     """A frame of light of one wavelength, nm."""
 
-    file: str | None
-    wavelength: float | None
+    file: str
+    wavelength: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,7 +288,7 @@ class Calibrate(Snapshots):
     """Settings of cassi-calibrate."""
 
     white: str | None
-    monochromatic: Monochromatic
+    monochromatic: Any
     twin: Twin | None = None
     radius: int
     degree: int
@@ -299,6 +299,40 @@ class Calibrate(Snapshots):
         super().__post_init__()
         whole_number("radius", self.radius, 0, 20)
         whole_number("degree", self.degree, 1, 5)
+        _ = self.filters
+
+    @property
+    def filters(self) -> list[Monochromatic]:
+        """The frames of light of one wavelength, checked."""
+        given = self.monochromatic
+        several = given if isinstance(given, list) else [] if given is None else [given]
+        made = [_one_wavelength(each) for each in several]
+        known = all(each is not None and is_number(each.wavelength) for each in made)
+        if isinstance(given, list) and (len(made) < 2 or not known):
+            raise ValueError(
+                "monochromatic: expected {file: FILE, wavelength: NM} of two wavelengths or more, "
+                f"got {given}"
+            )
+        return [each for each in made if each is not None]
+
+
+def _one_wavelength(values: Any) -> Monochromatic | None:
+    """Return a frame that settings name; None where they name none."""
+    names = [entry.name for entry in fields(Monochromatic)]
+    if not isinstance(values, dict):
+        raise ValueError(
+            f"monochromatic: expected {{file: FILE, wavelength: NM}}, or a list, got {values!r}"
+        )
+    for key in values:
+        if key not in names:
+            near = did_you_mean(str(key), names, cutoff=0.6, place="monochromatic.")
+            raise ValueError(
+                f"no config value 'monochromatic.{key}'{near or f'; there is {names}'}"
+            )
+    file, wavelength = (values.get(name) for name in names)
+    if file is None:
+        return None
+    return Monochromatic(file=str(file), wavelength=wavelength)
 
 
 @dataclass(frozen=True, kw_only=True)

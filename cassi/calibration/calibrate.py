@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -12,8 +12,9 @@ from cassi.calibration.comparison import Comparison
 from cassi.calibration.fit import Fit, PlainScenes
 from cassi.calibration.geometry import Geometry, moved_camera
 from cassi.calibration.heldout import Prepare, WithheldPixels
-from cassi.calibration.parameters import FURTHER, PARAMETERS, PLACE
-from cassi.calibration.search import fit_starts
+from cassi.calibration.lines import tells_dispersion
+from cassi.calibration.parameters import FURTHER, PARAMETERS, PLACE, SHARED, TILT
+from cassi.calibration.search import farthest_bend, fit_starts
 from cassi.calibration.selection import Selection, Stage
 from cassi.calibration.windows import Frame
 from cassi.systems import SDCassi, System, TiltedCassi
@@ -34,6 +35,7 @@ class Value:
         value: found; the nominal one where it is not in the model.
         standard_error: infinite where nothing depends on it.
         in_model: whether it lowers the held-out error.
+        note: why it is not, or where the search ended.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Value:
     value: float
     standard_error: float
     in_model: bool
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class Calibration:
         before: held-out error of the nominal camera, from a reconstruction of its own.
         after: held-out error of the calibrated one.
         windows: the fit of plain scenes that it began with.
+        told: whether the frames tell the dispersion; if not, it is as it was given.
+        searched: how far either way each parameter was searched, by key.
     """
 
     geometry: Geometry
@@ -66,6 +71,8 @@ class Calibration:
     before: float
     after: float
     windows: Fit
+    told: bool = True
+    searched: dict[str, float] = field(default_factory=dict)
 
     def estimates(self) -> list[Value]:
         """Return all that was estimated, with units for people: the blur's standard deviation."""
@@ -76,8 +83,16 @@ class Calibration:
             if key == "blur":
                 name, value = "mask blur (px)", self.geometry.blur
                 error = error / (2 * value) if value > 0 else error**0.5
-            found.append(Value(name, parameter.nominal, value, error, key in self.model))
+            told = self._note(key, value)
+            found.append(Value(name, parameter.nominal, value, error, key in self.model, told))
         return found
+
+    def _note(self, key: str, value: float) -> str:
+        reach = self.searched.get(key)
+        if key in self.model:
+            at_edge = reach is not None and abs(value) >= reach
+            return f"at the edge of the search, ±{reach:g}" if at_edge else ""
+        return "not significant" if reach is None else f"none found within ±{reach:g}"
 
     def standings(self, system: SDCassi) -> list[tuple[str, float, float]]:
         """Return how far each number is from nominal and how sure, in difference steps.
@@ -136,8 +151,16 @@ def calibrate(
     began = time.perf_counter()
     scenes = PlainScenes(frames, system)
     curve = [f"dispersion_{order}" for order in range(2, min(degree, system.bands - 1) + 1)]
-    place, further = PLACE if system.bands > 1 else PLACE[:-1], (*curve, *FURTHER)
-    fits = fit_starts(scenes, radius, place, further)
+    place: tuple[str, ...] = PLACE[:-1]
+    further: tuple[str, ...] = FURTHER
+    fits, told = fit_starts(scenes, radius, place, further), True
+    if system.bands > 1:
+        moved = fit_starts(scenes, radius, PLACE, (*curve, *FURTHER))
+        curves = [fit for fit in moved if not set(fit.keys) & {*FURTHER, *TILT, *SHARED}]
+        deepest = min(curves, key=lambda fit: fit.objective).geometry
+        told = tells_dispersion(frames, system, deepest, fits[0].geometry)
+        if told:
+            place, further, fits = PLACE, (*curve, *FURTHER), moved
     fitted, tested = _hold_out(frames, system, fits[0].geometry, prepare, seed)
     compare = Comparison(scenes, fitted, tested, gain)
     selection = Selection(compare, place, further, began)
@@ -156,6 +179,8 @@ def calibrate(
         before.error,
         after.error,
         fits[0],
+        told,
+        {"down": radius, "right": radius, "dispersion_2": farthest_bend(system)},
     )
 
 

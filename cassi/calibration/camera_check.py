@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cassi.calibration.band_check import find_bands, say_offsets
 from cassi.calibration.correlation import Correlation, Ends, Peak, find_ends
-from cassi.calibration.spectra import comb, direction
+from cassi.calibration.spectra import comb, strangeness
 from cassi.checks import clipped_level
 from cassi.systems import BlurredCassi, DDCassi, SDCassi, System
 from cassi.systems.band_positions import find_places
@@ -32,7 +33,9 @@ ERRORS = 3
 """Standard errors that a step or shift must be off."""
 REVERSED = -0.1
 """Of `direction`: below it spectra are taken to be in reverse."""
-COMB = 0.05
+ORDINARY = 2.5
+"""Of the mean spectrum in `strangeness`: beyond, lamp and sensor are in it, and it says nothing."""
+COMB = 0.12
 """Share of the spectra that may alternate from band to band."""
 CLIPPED = 1e-4
 """Share of the pixels that may have exactly the largest value."""
@@ -75,7 +78,7 @@ class Finding:
     """One thing that speaks against a camera.
 
     Attributes:
-        about: mask, step, shift, direction, detector, light, spectra or weights.
+        about: mask, step, shift, curve, direction, detector, light, spectra or weights.
         message: what is seen, and the value to set.
     """
 
@@ -149,7 +152,7 @@ def check_camera(
     plain, good = system.plain, system.good_pixels
     found = _check_light(y, good) + _check_detector(y, plain, good)
     if isinstance(plain, CodedSystem):
-        found += _check_mask(y, plain, good)
+        found = _with_bands(found + _check_mask(y, plain, good), y, system)
     if x is not None:
         found += check_spectra(x, plain, wavelengths)
     return found
@@ -175,7 +178,8 @@ def check_spectra(
         )
         warnings.append(Finding("spectra", message))
     numbers: dict[str, Any] = {"comb": share}
-    score = None if wavelengths is None else direction(x[0], wavelengths)
+    costs = None if wavelengths is None else strangeness(x[0], wavelengths)
+    score = None if costs is None else sum(costs[1]) - sum(costs[0])
     remedy = _reverse(system)
     if remedy is None:
         return CameraCheck(tuple(warnings), "", numbers)
@@ -183,6 +187,11 @@ def check_spectra(
     if score is None:
         why = "without wavelengths" if wavelengths is None else "at these wavelengths"
         note = f"Direction: cannot be measured in a frame, nor in spectra {why}."
+    elif costs is not None and holds_more(costs):
+        note = (
+            f"{UNKNOWN}; the recovered spectra hold more than the scene (lamp, sensor), and do not "
+            "show it."
+        )
     elif score < REVERSED:
         note = f"{UNKNOWN}; the recovered spectra look reversed ({score:+.1f})."
         message = (
@@ -196,6 +205,12 @@ def check_spectra(
     else:
         note = f"{UNKNOWN}; the recovered spectra are consistent with it ({score:+.1f})."
     return CameraCheck(tuple(warnings), note, numbers)
+
+
+def holds_more(costs: Sequence[tuple[float, float]]) -> bool:
+    """Tell whether spectra hold more than a scene, by their `strangeness` both ways."""
+    forward, reverse = (sum(each) for each in costs)
+    return costs[reverse < forward][1] > ORDINARY
 
 
 def _reverse(system: System) -> str | None:
@@ -372,6 +387,32 @@ class _MaskSearch:
         return float((a * b).sum()) > 0.5 * float(a.square().sum())
 
 
+def _with_bands(found: CameraCheck, y: Tensor, system: System) -> CameraCheck:
+    """Ask where bands lie, if the mask is where it should be; it says more than a step."""
+    camera = system.plain
+    offsets = camera.offsets if type(camera) is SDCassi else ()
+    shared = len(offsets) >= _BANDS and max(offsets) - min(offsets) >= _SPAN
+    known = {each.about for each in found.warnings} & {"mask", "direction", "detector"}
+    if type(camera) is not SDCassi or not shared or known or camera.mask.shape[-3] > 1:
+        return found
+    if camera.mask.ndim > 4 or "mask" not in found.numbers:
+        return found
+    good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
+    bands = find_bands(system.without_bad_pixels(y), camera, good)
+    if bands is None:
+        return found
+    away, places = bands
+    message = (
+        f"light falls in lines up to {away:.1f} pixels from where the camera has its bands: set "
+        f"system.offsets={say_offsets(places)}, or calibrate=true, or find them by frames through "
+        "filters, cassi-calibrate 'monochromatic=[…]'"
+    )
+    others = tuple(each for each in found.warnings if each.about not in ("step", "shift"))
+    note = found.note.partition(" Dispersion:")[0]
+    numbers = found.numbers | {"bands": {"away": away, "offsets": places}}
+    return CameraCheck((*others, Finding("curve", message)), note, numbers)
+
+
 def _check_place(
     system: CodedSystem, search: _MaskSearch, given: Peak, numbers: dict[str, Any]
 ) -> CameraCheck:
@@ -415,8 +456,11 @@ def _check_place(
         warnings.append(_step(system, offsets, ends, step, low + step / 2))
     if abs(down) >= SHIFT or (off and not stretched):
         warnings.append(_shift(system, down, along if off else 0.0))
-    agrees = f"not {pitch:.4g} as configured" if stretched else "as configured"
-    note += f" Dispersion: {step:.2f} ± {max(error, 0.01):.2f} px per band, {agrees}."
+    if not stretched and abs(step - pitch) > max(STEP, ERRORS * error):
+        note += " Dispersion: not measured, light does not end where it fits better."
+    else:
+        agrees = f"not {pitch:.4g} as configured" if stretched else "as configured"
+        note += f" Dispersion: {step:.2f} ± {max(error, 0.01):.2f} px per band, {agrees}."
     return CameraCheck(tuple(warnings), note, {"light_between": light})
 
 
@@ -446,8 +490,9 @@ def _step(
         remedy = f"set system.step={sign * whole}"
     else:
         remedy = (
-            f"set system.offsets={{_target_: cassi.systems.Linear, step: {sign * step:.2f}}} "
-            f"and system.detector={system.measurement_shape[system.axis]}"
+            f"set system.step={sign * step:.2f} and "
+            f"system.detector={system.measurement_shape[system.axis]}, or multiply the distances "
+            f"of system.offsets by {step / pitch:.3f}"
         )
     more = f", the first band {first:+.1f} pixels off" if abs(first - min(offsets)) > 1 else ""
     inside = step < pitch and (

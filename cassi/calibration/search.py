@@ -11,7 +11,7 @@ import torch
 
 from cassi.calibration.fit import LEAST_WINDOWS, Fit, PlainScenes, are_near
 from cassi.calibration.geometry import Geometry
-from cassi.calibration.parameters import SHARED, TILT
+from cassi.calibration.parameters import PLACE, SHARED, TILT
 from cassi.calibration.windows import Frame, Windows
 from cassi.systems import SDCassi
 
@@ -38,7 +38,8 @@ def fit_starts(
         further: keys of those that may be added.
     """
     system, nominal = scenes.system, Geometry(whole=0)
-    places = search_start(scenes.frames, system, nominal, radius)
+    moving = "dispersion" in place
+    places = search_start(scenes.frames, system, nominal, radius, moving=moving)
     fits = [scenes.fit(start, place) for start in places]
     fits = _different(sorted(fits, key=lambda fit: fit.objective), system)
     fits = [fit for fit in fits if fit.objective <= fits[0].objective + _TIE]
@@ -55,13 +56,14 @@ def fit_starts(
         if blurred.is_clear("blur"):
             fit = blurred
             richer.append(fit)
-        asked = scenes.ask(fit, [key for key in (*further, *TILT) if key not in fit.keys])
+        tilt = TILT if moving else ()
+        asked = scenes.ask(fit, [key for key in (*further, *tilt) if key not in fit.keys])
         if TILT[0] in asked:
             asked.remove(TILT[0])
             richer += _fit_tilted(scenes, fit)
         if asked:
             richer.append(scenes.fit(fit.geometry, (*fit.keys, *asked)))
-    if any(fit.is_between(system) for fit in (*fits, *richer)):
+    if moving and any(fit.is_between(system) for fit in (*fits, *richer)):
         richer += _fit_shared(scenes, radius, place)
     # More parameters fit better where they are right.
     richer = [fit for fit in richer if fit.objective <= fits[0].objective + _TIE]
@@ -108,6 +110,7 @@ def search_start(
     start: Geometry,
     radius: int,
     bent: float = 0.0,
+    moving: bool = True,
 ) -> list[Geometry]:
     """Find where to start: shift and dispersion on a grid, then a short fit of each best shift.
 
@@ -122,6 +125,7 @@ def search_start(
         radius: pixels, of the shift; 0 searches nothing.
         bent: pixels; if not 0, dispersion curves of second degree that are bent by so much either
             way are tried, each with three steps.
+        moving: look for the step too.
 
     Returns:
         Different places, the best first; `start` alone where nothing is searched.
@@ -137,7 +141,9 @@ def search_start(
     # Steps that move the outermost bands by a pixel at most.
     per_band = 1 / max(system.bands - 1, 1)
     fits: list[Fit] = []
-    slopes = (-2, -1, 0, 1, 2) if bent == 0 else (-1, 0, 1)
+    reach = 0 if not moving else 2 if bent == 0 else 1
+    slopes = range(-reach, reach + 1)
+    keys = None if moving else PLACE[:-1]
     bends = (0.0,) if bent == 0 else (bent, -bent)
     for slope, bend in itertools.product(slopes, bends):
         curved = start.with_degree(1 if bent == 0 else 2)
@@ -146,7 +152,7 @@ def search_start(
         curve[1:2] = [value + bend for value in curve[1:2]]
         curved = replace(curved, dispersion=tuple(curve))
         _, geometry = _best_shift(parts, system, curved, shifts)
-        fits.append(scenes.fit(geometry, iterations=6))
+        fits.append(scenes.fit(geometry, keys, iterations=6))
     fits.sort(key=lambda fit: fit.objective)
     return [fit.geometry for fit in _different(fits, system)]
 
@@ -175,8 +181,7 @@ def search_prisms(
     parts = [part for part in parts if len(part)]
     if radius == 0 or system.bands < 4 or sum(len(part) for part in parts) < LEAST_WINDOWS:
         return []
-    # Bands that change places are none of a prism.
-    most = min(_BENDS, math.floor(abs(system.offsets[-1] - system.offsets[0]) / _LEAST_BENT))
+    most = farthest_bend(system)
     side = range(-radius, radius + 1)
     shifts, found = list(itertools.product(side, side)), []
     for bend in (sign * size for size in range(1, most + 1) for sign in (1, -1)):
@@ -192,6 +197,14 @@ def search_prisms(
     least = scenes.objective(best)
     fits = sorted((fit for fit in fits if fit.objective < least), key=lambda fit: fit.objective)
     return [fit.geometry for fit in _different(fits, system)]
+
+
+def farthest_bend(system: SDCassi) -> int:
+    """Return the greatest bend that is searched, pixels at the last band, either way.
+
+    With a larger one bands change places, as those of a prism do not.
+    """
+    return min(_BENDS, math.floor(abs(system.offsets[-1] - system.offsets[0]) / _LEAST_BENT))
 
 
 def _best_shift(

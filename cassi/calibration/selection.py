@@ -117,6 +117,7 @@ class Selection:
             tried = compare.tested.predict(fit.geometry)
             added = fit.keys[len(model) :] if fit.keys[: len(model)] == model else None
             trusted = start == Geometry() or added in (("dispersion_2",), ("blur",), TILT)
+            trusted = trusted or "dispersion_3" in fit.keys  # a prism's curve is a valley by itself
             if trusted and compare.is_sure(fit.geometry, start):
                 taken = not compare.is_better(reached, tried)
             else:

@@ -45,9 +45,13 @@ class Frame:
     good: Tensor | None = None
 
     @staticmethod
-    def snapshot(y: Tensor, bands: int, good: Tensor | None = None) -> Frame:
-        """Return the frame of an unknown scene."""
-        return Frame(y, None, smooth_spectra(bands, SPECTRA, y), good)
+    def snapshot(y: Tensor, bands: int, good: Tensor | None = None, shades: int = 1) -> Frame:
+        """Return the frame of an unknown scene, its light in so many lines per band."""
+        if shades == 1:
+            return Frame(y, None, smooth_spectra(bands, SPECTRA, y), good)
+        places = [(k + 0.5) / shades - 0.5 for k in range(bands * shades)]
+        points = tuple(min(max(place, 0.0), bands - 1.0) for place in places)
+        return Frame(y, points, smooth_spectra(len(points), SPECTRA, y) / shades, good)
 
     @staticmethod
     def monochromatic(y: Tensor, band: float, good: Tensor | None = None) -> Frame:

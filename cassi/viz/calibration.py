@@ -45,3 +45,33 @@ def save_calibration(
         tidy(axes)
     figure.tight_layout(pad=0.6)
     figure.savefig(Path(path), dpi=PAPER_DPI)
+
+
+def save_dispersion(
+    path: str | os.PathLike[str],
+    points: Sequence[tuple[float, float]],
+    wavelengths: Sequence[float],
+    offsets: Sequence[float],
+    errors: Sequence[float],
+) -> None:
+    """Draws a curve of dispersion through what was measured, and its standard error.
+
+    Args:
+        path: of the PNG.
+        points: wavelength in nm and offset in pixels of each filter.
+        wavelengths: nm, of the bands.
+        offsets: pixels, of the bands.
+        errors: standard errors of these.
+    """
+    figure = make_figure(6.4, 2.4)
+    left, right = figure.subplots(1, 2)
+    left.plot(wavelengths, offsets, "o-", ms=2, lw=0.8, color="#1f5aa6")
+    left.plot(*zip(*points, strict=True), "s", ms=5, mfc="none", color="#b5482a")
+    left.set_title("offset (px) over wavelength (nm); squares: filters", size=SMALL, color=INK)
+    right.plot(wavelengths, errors, lw=0.8, color="#1f5aa6")
+    right.set_ylim(bottom=0)
+    right.set_title("standard error (px)", size=SMALL, color=INK)
+    for axes in (left, right):
+        tidy(axes)
+    figure.tight_layout(pad=0.6)
+    figure.savefig(Path(path), dpi=PAPER_DPI)

@@ -5,7 +5,8 @@
 
 Each camera and its files are made by `lab.py`, not by a model of the package. `line` is the camera
 as its user knows it: a mask cut from a frame through a filter, and the step between the outermost
-bands; `true` has the same mask and the true offsets. PSNR in dB is that of cubes registered with
+bands; `filters` is the camera that `cassi-calibrate` makes of three frames through filters; `true`
+has the mask of the line and the true offsets. PSNR in dB is that of cubes registered with
 the truth by quarters of a pixel, scaled, the truth's maximum 1, without the outermost 4 pixels. A
 warning of the camera is false with the true camera, and due where the line is 3 pixels wrong in its
 middle, the mask is mirrored or the bands are in reverse. Bars are those of the true camera: the
@@ -35,7 +36,10 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scr
 import cassi
 from cassi import metrics
 from cassi.apps import pipeline
+from cassi.apps.calibrate.filters import calibrate_by_filters
+from cassi.apps.command import Run as RunOf
 from cassi.apps.reconstructors import Recipe, compose_settings
+from cassi.apps.settings import Calibrate
 from cassi.calibration import check_camera, check_spectra
 from cassi.systems import SDCassi
 from scripts.benchmarks.lab import Lab
@@ -69,6 +73,8 @@ class Row:
     first: str
     off: float
     runs: dict[str, Run] = field(default_factory=dict)
+    curve: float = 0.0
+    stated: float = 0.0
     mirrored: bool = False
     turned: bool = False
 
@@ -138,6 +144,29 @@ def first_command(folder: Path) -> tuple[str, list[str]]:
     return "no: one correction is not enough", options
 
 
+def by_filters(lab: Lab, folder: Path) -> tuple[float, float]:
+    """Make a camera of three frames through filters, in `folder/filters`.
+
+    Returns:
+        By how much offsets are off at most, and the largest standard error, pixels.
+    """
+    frames = [
+        {"file": str(folder / f"filter_{each:.0f}.png"), "wavelength": each}
+        for each in lab.filters()
+    ]
+    several = ", ".join(
+        f"{{file: {each['file']}, wavelength: {each['wavelength']}}}" for each in frames
+    )
+    options = [f"camera={folder / 'camera.yaml'}", f"monochromatic=[{several}]"]
+    settings = compose_settings(options, kind=Calibrate)
+    with contextlib.redirect_stdout(io.StringIO()):
+        stated = calibrate_by_filters(settings, RunOf(folder / "filters", False))
+    found = cassi.read_camera(folder / "filters" / "camera.yaml").system
+    wanted = lab.places - (lab.crop() - round(lab.crop()))
+    away = (torch.tensor(found.offsets, dtype=wanted.dtype) - wanted).abs()
+    return float(away.max()), stated
+
+
 def look(seed: int, folder: Path, scenes: Sequence[Path], say: bool) -> Row:
     """Draw a camera, and run what its user runs."""
     lab, path = Lab.drawn(seed), scenes[seed % len(scenes)]
@@ -151,6 +180,8 @@ def look(seed: int, folder: Path, scenes: Sequence[Path], say: bool) -> Row:
     given = (f"camera={folder / 'camera.yaml'}", *options)
     row.runs["line"] = command(lab, scene, folder, *given)
     row.runs["calibrated"] = command(lab, scene, folder, *given, "calibrate=true")
+    row.curve, row.stated = by_filters(lab, folder)
+    row.runs["filters"] = command(lab, scene, folder, f"camera={folder}/filters/camera.yaml")
     true = f"camera={folder / 'true.yaml'}"
     row.runs["true"] = command(lab, scene, folder, true, "uncertainty=true")
     with contextlib.redirect_stderr(io.StringIO()):
@@ -187,6 +218,25 @@ def summarize(rows: Sequence[Row]) -> None:
         "PSNR below the true camera's after `calibrate=true`, median / worst",
         f"{median(below):.2f} / {max(below):.2f} dB",
     )
+    for kind in ("lines", "all light"):
+        some = [d for d, row in zip(below, rows, strict=True) if kind in row.lab.said]
+        if some:
+            table.print(f"the same, {kind}", f"{median(some):.2f} / {max(some):.2f} dB")
+    beside = [row.runs["true"].level - row.runs["filters"].level for row in rows]
+    table.print(
+        "PSNR below the true camera's with three filters, median / worst",
+        f"{median(beside):.2f} / {max(beside):.2f} dB",
+    )
+    table.print(
+        "offsets of three filters: off by, at most, median / worst",
+        f"{median(row.curve for row in rows):.2f} / {max(row.curve for row in rows):.2f} px",
+    )
+    within = sum(row.curve <= 2 * row.stated for row in rows)
+    table.print("the same, within twice the stated error", f"{within} of {many}")
+    table.print(
+        "the camera of three filters warned of",
+        f"{sum(_warned(row.runs['filters']) for row in rows)} of {many}",
+    )
     table.print("`calibrate=true` worse than the default by 0.1 dB", sum(d > 0.1 for d in worse))
     table.print("a line that is 3 px wrong in its middle: warned of", f"{warned} of {len(far)}")
     table.print(
@@ -221,8 +271,18 @@ def main() -> None:
     scenes = sorted((Path(os.environ["CASSI_DATA"]) / "cave_train").glob("*.tif"))
     rows = []
     table = Table(
-        *("draw", "camera", "scene", "line off, px", "first command", "line", "calibrated", "true"),
-        *("warned: line", "calibrated", "true", "mirrored, reversed", "bars", "CPU s"),
+        *(
+            "draw",
+            "camera",
+            "scene",
+            "line off, px",
+            "first command",
+            "line",
+            "calibrated",
+            "filters",
+        ),
+        *("true", "warned: line", "calibrated", "filters", "true", "filters off, px"),
+        *("mirrored, reversed", "bars", "CPU s"),
     )
     for seed in range(arguments.seed, arguments.seed + arguments.draws):
         with tempfile.TemporaryDirectory() as folder:
@@ -233,6 +293,7 @@ def main() -> None:
             *(seed, row.lab.said, row.scene, f"{row.off:.1f}", row.first),
             *(f"{run.level:.2f}" for run in runs.values()),
             *(", ".join(run.warned) for run in runs.values()),
+            f"{row.curve:.2f} ± {row.stated:.2f}",
             f"{'yes' if row.mirrored else 'no'}, {'yes' if row.turned else 'no'}",
             f"{runs['true'].covered:.1%}",
             " ".join(f"{run.seconds:.0f}" for run in runs.values()),

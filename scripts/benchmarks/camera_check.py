@@ -4,6 +4,7 @@
     python scripts/benchmarks/camera_check.py --kaist  # and ten KAIST snapshots
     python scripts/benchmarks/camera_check.py --spectra  # and the sign of the step
     python scripts/benchmarks/camera_check.py --light 200  # right cameras in odd light
+    python scripts/benchmarks/camera_check.py --lamp 6  # the sign of the step, under lamps
 
 Printed is for each mistake how many frames are warned of it, by what they are warned, and the
 time. Three scenes are CAVE's validation scenes, two of its training scenes; the captures
@@ -11,7 +12,9 @@ are those of `experiment=smem` and `experiment=tsa_real`. Steps are wrong from t
 about the middle one. `direction` is a warning of a cube whose bands are in reverse: the frame is
 the same, see `cassi.check_camera`. With --light masks, bands, steps and noise are drawn; of five
 cameras one each is in the light of an LED, of a line on a faint ground, behind a filter that cuts,
-in that of a red lamp, and in even light.
+in that of a red lamp, and in even light. With --lamp each of CAVE's training scenes is judged by
+the statistics of the others: in even light, and in that of so many lamps of 2400 to 6500 K as
+sensors of drawn response see it, parts of 160×176 pixels.
 """
 
 from __future__ import annotations
@@ -34,11 +37,21 @@ import cassi
 from cassi.apps.evaluate.problems import load_benchmark
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Evaluate
-from cassi.calibration.camera_check import POSES, CameraCheck, check_spectra
+from cassi.calibration.camera_check import (
+    POSES,
+    REVERSED,
+    CameraCheck,
+    check_spectra,
+    holds_more,
+)
+from cassi.calibration.spectra import strangeness
+from cassi.data.bundled import bundled_path
+from cassi.data.manifest import read_manifest
 from cassi.systems import SDCassi, Weighted
 from scripts.benchmarks.captures import CAPTURES
 from scripts.benchmarks.problems import load_problem
 from scripts.benchmarks.tables import Parser, Table
+from scripts.data.spectra import summarize
 
 TRAINING = ("face", "beads")
 STEPS = (1.5, 1.8, 1.9, 2.1, 2.2, 2.5)
@@ -141,13 +154,53 @@ def look_in_odd_light(count: int) -> None:
     print("\n".join(f"{light}: {number} of {each} warned" for light, number in warned.items()))
 
 
+def look_under_lamps(count: int) -> None:
+    """Print how many cubes are warned of as reversed that are not, and that are."""
+    manifest = read_manifest(bundled_path("manifests/cave.json"))
+    given = torch.tensor(manifest.wavelengths, dtype=torch.float64)
+    folder = Path(os.environ["CASSI_DATA"])
+    names = sorted(manifest.files("train"))
+    cubes = [avg_pool2d(cassi.read_cube(folder / name), 2)[0] for name in names]
+    random = torch.Generator().manual_seed(0)
+
+    def between(low: float, high: float) -> float:
+        return low + (high - low) * float(torch.rand((), generator=random))
+
+    table = Table("light", "cubes", "right, warned of", "reversed, warned of", "not judged")
+    for light, many in (("even", 1), ("lamps", count)):
+        right, wrong, silent, total = 0, 0, 0, 0
+        for skipped, cube in enumerate(cubes):
+            known = summarize([each for k, each in enumerate(cubes) if k != skipped], given)
+            for _ in range(many):
+                shape = torch.ones_like(given)
+                if light == "lamps":
+                    kelvin, best, width = between(2400, 6500), between(550, 700), between(120, 300)
+                    shape = given**-4 / ((1.4388e7 / (given * kelvin)).exp() - 1)
+                    shape *= (-((given - best) / width).square()).exp()
+                top, left = int(between(0, 96)), int(between(0, 80))
+                part = cube[:, top : top + 160, left : left + 176]
+                x = part * (shape / shape.max()).float().view(-1, 1, 1)
+                costs = strangeness(x, given.tolist(), known)
+                assert costs is not None
+                score, total = sum(costs[1]) - sum(costs[0]), total + 1
+                judged = not holds_more(costs)
+                silent += not judged
+                right += judged and score < REVERSED
+                wrong += judged and -score < REVERSED
+        table.print(light, total, right, wrong, silent)
+
+
 def main() -> None:
     """Print the tables."""
     parser = Parser(__doc__, threads=1)
     parser.add_argument("--kaist", action="store_true", help="ten snapshots more")
     parser.add_argument("--spectra", action="store_true", help="reconstruct, and reverse the cubes")
     parser.add_argument("--light", type=int, metavar="CAMERAS", help="right cameras in odd light")
+    parser.add_argument("--lamp", type=int, metavar="LAMPS", help="spectra under lamps")
     arguments = parser.parse_args()
+    if arguments.lamp is not None:
+        look_under_lamps(arguments.lamp)
+        return
     if arguments.light is not None:
         look_in_odd_light(arguments.light)
         return

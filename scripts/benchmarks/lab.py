@@ -1,7 +1,7 @@
 """A lab's camera on a fine grid, drawn at random, and the files that the lab has of it.
 
-Nothing of it is the package's model: light of many wavelengths per band, a mask of cells that are
-magnified and turned over the pixels, a curve like those of prisms, optics that blur, a lamp, a
+Nothing of it is the package's model: a mask of cells that are magnified and turned over the pixels,
+a curve like those of prisms, optics that blur, light in lines or of all wavelengths, a lamp, a
 sensor, stray light, vignetting. Dispersion runs along the columns until a file is written.
 """
 
@@ -22,15 +22,16 @@ from torch.nn.functional import avg_pool2d, conv2d, interpolate, pad
 
 FINE = 4
 """Parts of a pixel, in both directions."""
-SHADES = 4
-"""Wavelengths per band."""
+SHADES = (1, 4)
+"""Wavelengths per band: light in lines, as cubes are usually measured in simulations, or of all
+wavelengths, as it is."""
 BANDS = 18
 SCENES = (450.0, 650.0)
 """Nanometres, of the first and the last band of a scene."""
 RANGE = (455.0, 645.0)
 """Nanometres, of the first and the last band of a camera: half a band less on either side."""
 FILTER = 10.0
-"""Nanometres that a filter lets through."""
+"""Nanometres that a filter lets through; of light in lines it is one of them."""
 KINDS = ("binary", "DMD", "chrome", "grey")
 REPEATS = 16
 """Frames that a dark frame, a flat frame and a frame through a filter are means of."""
@@ -58,6 +59,7 @@ class Lab:
         first: offset of the first band, pixels.
         span: of the last band from the first, pixels.
         bent: 0 for a straight line, 1 for the curve of a prism.
+        shades: wavelengths per band, of `SHADES`.
     """
 
     seed: int
@@ -78,6 +80,7 @@ class Lab:
     first: float
     span: float
     bent: float
+    shades: int
 
     @staticmethod
     def drawn(seed: int, shape: tuple[int, int] = (160, 176)) -> Lab:
@@ -108,9 +111,11 @@ class Lab:
         response = (1 + 0.01 * torch.randn(size, generator=random)) * ~dead
         half = (RANGE[1] - RANGE[0]) / (BANDS - 1)
         wavelengths = tuple(RANGE[0] + half * band for band in range(BANDS))
+        shades = SHADES[(seed + seed // len(KINDS)) % len(SHADES)]
+        side = "rows" if axis == -2 else "columns"
         said = (
-            f"{kind}, step {sign * step:.2f}, {'rows' if axis == -2 else 'columns'}, magnified "
-            f"{magnified:.2f}, turned {turned:+.1f}°, {bits} bits"
+            f"{kind}, {'lines' if shades == 1 else 'all light'}, step {sign * step:.2f}, {side}, "
+            f"magnified {magnified:.2f}, turned {turned:+.1f}°, {bits} bits"
         )
         electrons, blur = between(1.5e4, 4e4), between(0.15, 0.35)
         return Lab(
@@ -120,6 +125,7 @@ class Lab:
             first=first,
             span=span,
             bent=bent,
+            shades=shades,
         )
 
     @property
@@ -143,7 +149,7 @@ class Lab:
         return planck * silicon / 1e24
 
     def scene(self, cube: Tensor) -> Tensor:
-        """Return what a scene sends into the camera, `(C, SHADES, 4 H, 4 W)`, its largest 1.
+        """Return what a scene sends into the camera, `(C, shades, 4 H, 4 W)`, its largest 1.
 
         Args:
             cube: `(1, C', h, w)`, reflectance at wavelengths spaced evenly over `SCENES`.
@@ -152,32 +158,33 @@ class Lab:
         scale = max(height / cube.shape[-2], width / cube.shape[-1])
         size = [math.ceil(length * scale) for length in cube.shape[-2:]]
         shades = []
-        for wavelength in self.shades().flatten().tolist():
+        for wavelength in self.lights().flatten().tolist():
             at = (wavelength - SCENES[0]) / (SCENES[1] - SCENES[0]) * (cube.shape[1] - 1)
             at = min(max(at, 0.0), cube.shape[1] - 1.001)
             image = torch.lerp(cube[:, int(at)], cube[:, int(at) + 1], at - int(at))[:, None]
             image = interpolate(image.float(), size=size, mode="bicubic", align_corners=False)
             shades.append(image[0, 0, :height, :width].clamp_min(0) * self.light(wavelength))
-        found = torch.stack(shades).unflatten(0, (BANDS, SHADES))
+        found = torch.stack(shades).unflatten(0, (BANDS, self.shades))
         return found / found.mean(1).amax()
 
-    def shades(self) -> Tensor:
-        """Wavelengths within the bands, nm, `(C, SHADES)`."""
+    def lights(self) -> Tensor:
+        """Wavelengths within the bands, nm, `(C, shades)`."""
         width = self.wavelengths[1] - self.wavelengths[0]
-        parts = (torch.arange(SHADES, dtype=torch.float64) + 0.5) / SHADES - 0.5
+        parts = (torch.arange(self.shades, dtype=torch.float64) + 0.5) / self.shades - 0.5
         return torch.tensor(self.wavelengths, dtype=torch.float64)[:, None] + width * parts
 
     def measure(self, scene: Tensor, shot: int = 0) -> Tensor:
         """Return the light on the detector `(H, W')` of what `scene` returns."""
-        images = scene.flatten(0, 1) / SHADES
-        return self._disperse(images, self.shades().flatten().tolist(), shot)
+        images = scene.flatten(0, 1) / self.shades
+        return self._disperse(images, self.lights().flatten().tolist(), shot)
 
     def white(self, wavelength: float | None = None, shot: int = 0) -> Tensor:
         """Return the light of an even white scene, through a filter or not, `(H, W')`."""
         if wavelength is None:
-            shades = self.shades().flatten().tolist()
+            shades = self.lights().flatten().tolist()
         else:
-            shades = [wavelength + FILTER * ((k + 0.5) / 9 - 0.5) for k in range(9)]
+            wide = FILTER * (self.shades > 1)
+            shades = [wavelength + wide * ((k + 0.5) / 9 - 0.5) for k in range(9)]
         even = torch.ones([FINE * side for side in self.shape])
         return self._disperse([self.light(each) * even for each in shades], shades, shot)
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from cassi import ops
-from cassi.apps.camera.file import FRAME, NEUTRAL, load_camera, with_files
+from cassi.apps.calibrate.filters import calibrate_by_filters
+from cassi.apps.calibrate.results import HEADER, camera_values
 from cassi.apps.command import Run, choose_device, prepare_process, run_command
 from cassi.apps.inputs import Inputs, good_pixels, load_inputs
 from cassi.apps.reconstructors import build_solver
@@ -37,6 +38,8 @@ def calibrate_camera(settings: Calibrate, run: Run) -> float:
     Returns:
         The held-out error with the calibrated camera, for sweeps.
     """
+    if isinstance(settings.monochromatic, list):
+        return calibrate_by_filters(settings, run)
     device = choose_device(settings.device)
     prepare_process(settings)
     torch.manual_seed(settings.seed)
@@ -116,8 +119,7 @@ def load_frames(settings: Calibrate, device: torch.device) -> Problem:
     if settings.white is not None:
         y, good = read("white", settings.white)
         frames.append(Frame.snapshot(y, system.bands, good))
-    single = settings.monochromatic
-    if single.file is not None:
+    for single in settings.filters:
         place = _place(single.wavelength, first.wavelengths)
         y, good = read("monochromatic", single.file)
         frames.append(Frame.monochromatic(y, place, good))
@@ -147,13 +149,6 @@ def _place(wavelength: float | None, wavelengths: tuple[float, ...] | None) -> f
     above = next(k for k in range(1, len(wavelengths)) if wavelengths[k] >= wavelength)
     low, high = wavelengths[above - 1], wavelengths[above]
     return above - 1 + (wavelength - low) / (high - low)
-
-
-HEADER = """\
-# A calibrated camera, written by cassi-calibrate, for all commands and cassi.read_camera:
-#     cassi-reconstruct camera={folder}/camera.yaml measurement=FILE
-# Paths are relative to this file.
-"""
 
 
 @dataclass(frozen=True)
@@ -200,32 +195,7 @@ def write_results(
 
 def describe_camera(result: Result, wavelengths: tuple[float, ...] | None) -> dict[str, Any]:
     """Return what the file of the calibrated camera holds, which lies beside `mask.npy`."""
-    system, settings = result.system, result.settings
-    node = {
-        "bands": system.bands,
-        "axis": system.axis,
-        "offsets": [round(value, 6) for value in system.offsets],
-        "detector": system.measurement_shape[system.axis],
-    }
-    if isinstance(system, TiltedCassi):
-        node["_target_"] = "cassi.systems.TiltedCassi"
-        node["across"] = [round(value, 6) for value in system.across.tolist()]
-    camera: dict[str, Any] = {"mask": "mask.npy", "system": node}
-    for group in ("keys", "axes"):
-        if (name := getattr(settings, group).measurement) is not None:
-            camera[group] = {"measurement": name}
-    if wavelengths is not None:
-        camera["wavelengths"] = list(wavelengths)
-    steps: dict[str, Any] = {name: getattr(settings, name, None) for name in FRAME}
-    for name in ("dark", "flat", "bad_pixels"):  # files, which may be relative
-        steps[name] = with_files(steps[name], lambda file: str(Path(file).resolve()))
-    if result.gain is not None:
-        steps["scale"] = float(steps["scale"]) / result.gain
-    camera |= {key: value for key, value in steps.items() if value != NEUTRAL.get(key)}
-    nominal = {} if settings.camera is None else load_camera(settings.camera)
-    if nominal.get("noise") is not None:
-        camera["noise"] = nominal["noise"]
-    return camera
+    return camera_values(result.settings, result.system, result.gain, wavelengths)
 
 
 def summarize(result: Result) -> dict[str, Any]:

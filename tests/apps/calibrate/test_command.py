@@ -109,6 +109,41 @@ def test_known_light_gives_gain_and_mask(calibrate, results, bench, tmp_path):
     assert np.load(tmp_path / "run" / "mask.npy").shape == (HEIGHT, WIDTH)
 
 
+def test_frames_through_filters_make_a_camera(calibrate, reconstruct, results, bench, tmp_path):
+    mask = torch.rand(HEIGHT, WIDTH, generator=torch.Generator().manual_seed(1))
+    nanometres = [500, 510, 520, 530, 540, 550]
+    true = SDCassi(mask, 6, offsets=[3 + 1.5 * band for band in range(6)], detector=WIDTH + 14)
+    for band, wavelength in ((0, 500), (2, 520), (5, 550)):
+        x = torch.zeros(1, 6, HEIGHT, WIDTH)
+        x[:, band] = 1
+        np.save(tmp_path / f"{wavelength}.npy", true(x)[0, 0].numpy())
+    np.save(tmp_path / "even.npy", true(torch.full((1, 6, HEIGHT, WIDTH), 2.0))[0, 0].numpy())
+    several = "{file: 500.npy, wavelength: 500}, {file: 520.npy, wavelength: 520}"
+    done = calibrate(
+        f"monochromatic=[{several}, {{file: 550.npy, wavelength: 550}}]",
+        *(f"wavelengths={nanometres}", "white=even.npy", "measurement=even.npy"),
+    ).ok()
+    assert "camera check" in done.out
+    assert "warning" not in done.out
+    numbers = results("calibration.json")
+    assert numbers["offsets"] == pytest.approx(list(true.offsets), abs=0.1)
+    assert numbers["field"] == [HEIGHT, WIDTH]
+    assert numbers["gain"] == pytest.approx(2, rel=0.1)
+    used = reconstruct(
+        *("camera=run/camera.yaml", "measurement=even.npy", "solver.iterations=3"),
+        *("output.pictures=false", f"hydra.run.dir={tmp_path / 'cube'}"),
+    ).ok()
+    assert "warning: mask" not in used.out + used.err
+
+
+def test_a_list_of_filters_is_checked(calibrate, bench):
+    frame = "{file: single.npy, wavelength: 500}"
+    assert "two wavelengths or more" in calibrate(f"monochromatic=[{frame}]").refusal
+    assert "wavelengths=" in calibrate(f"monochromatic=[{frame},{frame}]").refusal
+    wrong = "{file: single.npy, wavelenght: 500}"
+    assert "did you mean monochromatic.wavelength?" in calibrate(f"monochromatic=[{wrong}]").refusal
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -1,0 +1,198 @@
+"""A camera from frames of its mask through filters: mask, field and dispersion, without a scene."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cassi import ops
+from cassi.apps.calibrate.results import HEADER, camera_values
+from cassi.apps.command import Run, choose_device, prepare_process
+from cassi.apps.inputs import file_path, load_inputs, load_shots, make_preprocessing, preprocess
+from cassi.apps.results import environment, write_json
+from cassi.apps.settings import Calibrate, to_yaml
+from cassi.calibration import Frame, check_camera, fit_light
+from cassi.calibration.filters import FilteredCamera, find_filtered_camera
+from cassi.data import io
+from cassi.data.atomic import atomic_folder
+from cassi.systems import SDCassi
+
+
+def calibrate_by_filters(settings: Calibrate, run: Run) -> float:
+    """Find the camera of several filtered frames and write it.
+
+    Returns:
+        The largest standard error of an offset, pixels.
+
+    Raises:
+        OSError: a file is missing or cannot be read.
+        ValueError: the frames do not fit each other; the message says what would.
+    """
+    start = time.perf_counter()
+    device = choose_device(settings.device)
+    prepare_process(settings)
+    wavelengths, axis = _check(settings)
+    filters = settings.filters
+    loaded = [_read(settings, each.file) for each in filters]
+    frames = [_turn(y, axis) for y, _, _ in loaded]
+    good = [_turn(ok, axis) for _, ok, _ in loaded]
+    nanometres = [each.wavelength for each in filters]
+    found = find_filtered_camera(frames, good, nanometres, wavelengths)
+    system = _system(found, axis, frames[0].shape[-1], loaded[0][0])
+    window = _window(settings, found, axis, frames[0].shape)
+    first, last = found.rows
+    spectrum = None
+    if settings.white is not None:
+        y, ok, _ = _read(settings, settings.white)
+        white = y.narrow(-3 - axis, first, last - first)[None, None]
+        ok = ok.narrow(-3 - axis, first, last - first)[None, None]
+        shown = fit_light(Frame.snapshot(white, system.bands, ok), system)
+        spectrum = shown.spectrum
+    gain = None if spectrum is None else float(spectrum.mean())
+    values = camera_values(settings, system, gain, wavelengths)
+    if window is not None:
+        values["window"] = window
+    seconds = time.perf_counter() - start
+    numbers = describe(found, wavelengths, gain, spectrum) | {"seconds": seconds}
+    numbers["inputs"] = [note for _, _, note in loaded]
+    with atomic_folder(run.folder) as stage:
+        np.save(stage / "mask.npy", system.mask[0, 0].numpy())
+        camera = HEADER.format(folder=run.folder) + to_yaml(values)
+        (stage / "camera.yaml").write_text(camera)
+        _draw(stage / "calibration.png", found, wavelengths)
+        files = sorted(file.name for file in stage.iterdir())
+        more = environment(device, ops.backend(device)) | {"files": files}
+        write_json(stage / "calibration.json", numbers | more)
+    print(*numbers["inputs"], say(numbers), f"-> {run.folder}", sep="\n")
+    if settings.measurement is not None:
+        _look(settings, run.folder)
+    return max(numbers["standard_errors"])
+
+
+def _check(settings: Calibrate) -> tuple[tuple[float, ...], int]:
+    """Return wavelengths and axis of the camera."""
+    wavelengths, axis = settings.given_wavelengths, settings.system.get("axis", -1)
+    if wavelengths is None or len(wavelengths) < 2:
+        raise ValueError(
+            "monochromatic: expected wavelengths=[…] in nm, one per band, with it, got none"
+        )
+    if axis not in (-1, -2):
+        raise ValueError(f"system.axis: expected -1 (columns) or -2 (rows), got {axis!r}")
+    if settings.twin is not None or settings.truth is not None:
+        raise ValueError("monochromatic: expected one file with a truth or a twin, got a list")
+    name = str(settings.system.get("_target_")).rpartition(".")[2]
+    if name != "SDCassi":
+        raise ValueError(f"system: expected SDCassi, got {name}")
+    return wavelengths, axis
+
+
+def _read(settings: Calibrate, file: str) -> tuple[Tensor, Tensor, str]:
+    """Return a corrected frame `(H', W')`, the pixels of it that count, and a note."""
+    chain = make_preprocessing(vars(settings), settings.system)
+    hints = {"key": settings.keys.measurement, "axes": settings.axes.measurement}
+    loaded = load_shots(
+        "monochromatic",
+        io.load_measurement,
+        [file_path(file)],
+        finite=False,
+        counts=chain.bits is not None,
+        **hints,
+    )
+    y, bad, _, _ = preprocess(chain, loaded.data, loaded.full_scale)
+    if y.shape[:2] != (1, 1):
+        raise ValueError(f"monochromatic: expected one frame in {file}, got {tuple(y.shape[:2])}")
+    good = torch.ones_like(y, dtype=torch.bool) if bad is None else ~bad
+    return y[0, 0], good[0, 0], loaded.note
+
+
+def _turn(image: Tensor, axis: int) -> Tensor:
+    return image.mT if axis == -2 else image
+
+
+def _system(found: FilteredCamera, axis: int, detector: int, like: Tensor) -> SDCassi:
+    mask = _turn(found.mask, axis).contiguous().to(like)
+    offsets = found.offsets.tolist()
+    return SDCassi(mask, len(offsets), offsets=offsets, detector=detector, axis=axis)
+
+
+def _window(
+    settings: Calibrate, found: FilteredCamera, axis: int, shape: torch.Size
+) -> list[int] | None:
+    """Return the part of raw frames that the field covers; None for all that was kept before."""
+    first, last = found.rows
+    if (first, last) == (0, shape[0]):
+        return None
+    top, left = (0, 0) if settings.window is None else settings.window[:2]
+    if axis == -1:
+        return [top + first, left, last - first, shape[1]]
+    return [top, left + first, shape[1], last - first]
+
+
+def describe(
+    found: FilteredCamera,
+    wavelengths: tuple[float, ...],
+    gain: float | None,
+    spectrum: Tensor | None,
+) -> dict[str, Any]:
+    """Return what calibration.json holds."""
+    return {
+        "wavelengths": list(wavelengths),
+        "offsets": found.offsets.tolist(),
+        "standard_errors": found.errors.tolist(),
+        "field": list(found.mask.shape),
+        "places": [vars(each) for each in found.places],
+        "curves": [vars(each) for each in found.curves],
+        "gain": gain,
+        "white": None if spectrum is None else (spectrum / spectrum.mean()).tolist(),
+    }
+
+
+def say(numbers: dict[str, Any]) -> str:
+    """Say what was found in a table."""
+    lines = [f"{'filter':>8}  {'px from the reference':>22}   standard error"]
+    for place in numbers["places"]:
+        lines.append(
+            f"{place['wavelength']:5g} nm  {place['along']:22.3f}   {place['error']:.3f}"
+            + (f", {place['across']:+.2f} across" if abs(place["across"]) > 0.1 else "")
+        )
+    curves = ", ".join(
+        f"{each['name']} {each['weight']:.0%}"
+        for each in numbers["curves"]
+        if each["weight"] > 0.01
+    )
+    height, width = numbers["field"]
+    offsets, errors = numbers["offsets"], numbers["standard_errors"]
+    lines += [
+        f"curve: {curves}",
+        f"field: {height} by {width} pixels, across and along the dispersion",
+        f"offsets: {offsets[0]:.2f} to {offsets[-1]:.2f} px, ± {max(errors):.3f} at most",
+    ]
+    if numbers["gain"] is not None:
+        lines.append(f"gain: {numbers['gain']:.5g}, divided out by camera.yaml's scale")
+    return "\n".join([*lines, f"{numbers['seconds']:.1f} s"])
+
+
+def _draw(path: Path, found: FilteredCamera, wavelengths: tuple[float, ...]) -> None:
+    from cassi.viz.calibration import save_dispersion
+
+    points = [(each.wavelength, found.first + each.along) for each in found.places]
+    save_dispersion(path, points, wavelengths, found.offsets.tolist(), found.errors.tolist())
+
+
+def _look(settings: Calibrate, folder: Path) -> None:
+    """Ask the measurement whether it agrees with the camera that was written."""
+    from cassi.apps.reconstructors import compose_settings
+
+    file = settings.measurement
+    if isinstance(file, list) and len(file) == 1:
+        (file,) = file
+    name = str(folder / "camera.yaml").replace("\\", "\\\\").replace("'", "\\'")
+    with_camera = compose_settings([f"camera='{name}'"])
+    inputs = load_inputs(replace(with_camera, measurement=file), torch.device("cpu"))
+    print(*check_camera(inputs.measurement, inputs.system).lines(), sep="\n")

@@ -1,0 +1,57 @@
+"""The file of a camera that cassi-calibrate writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from cassi.apps.camera.file import FRAME, NEUTRAL, load_camera, with_files
+from cassi.apps.settings import Calibrate
+from cassi.systems import SDCassi, TiltedCassi
+
+HEADER = """\
+# A calibrated camera, written by cassi-calibrate, for all commands and cassi.read_camera:
+#     cassi-reconstruct camera={folder}/camera.yaml measurement=FILE
+# Paths are relative to this file.
+"""
+
+
+def camera_values(
+    settings: Calibrate,
+    system: SDCassi | TiltedCassi,
+    gain: float | None,
+    wavelengths: tuple[float, ...] | None,
+) -> dict[str, Any]:
+    """Return what the file of a camera holds, which lies beside `mask.npy`.
+
+    Args:
+        settings: of the calibration.
+        system: the camera.
+        gain: of a white frame, or None.
+        wavelengths: nm, one per band, or None.
+    """
+    node = {
+        "bands": system.bands,
+        "axis": system.axis,
+        "offsets": [round(value, 6) for value in system.offsets],
+        "detector": system.measurement_shape[system.axis],
+    }
+    if isinstance(system, TiltedCassi):
+        node["_target_"] = "cassi.systems.TiltedCassi"
+        node["across"] = [round(value, 6) for value in system.across.tolist()]
+    camera: dict[str, Any] = {"mask": "mask.npy", "system": node}
+    for group in ("keys", "axes"):
+        if (name := getattr(settings, group).measurement) is not None:
+            camera[group] = {"measurement": name}
+    if wavelengths is not None:
+        camera["wavelengths"] = list(wavelengths)
+    steps: dict[str, Any] = {name: getattr(settings, name, None) for name in FRAME}
+    for name in ("dark", "flat", "bad_pixels"):  # files, which may be relative
+        steps[name] = with_files(steps[name], lambda file: str(Path(file).resolve()))
+    if gain is not None:
+        steps["scale"] = float(steps["scale"]) / gain
+    camera |= {key: value for key, value in steps.items() if value != NEUTRAL.get(key)}
+    nominal = {} if settings.camera is None else load_camera(settings.camera)
+    if nominal.get("noise") is not None:
+        camera["noise"] = nominal["noise"]
+    return camera

@@ -1,0 +1,67 @@
+"""Whether a frame tells the dispersion: it does where light comes in lines, one per band."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cassi.calibration.fit import PlainScenes
+from cassi.calibration.geometry import Geometry
+from cassi.calibration.parameters import PLACE
+from cassi.calibration.windows import Frame
+from cassi.systems import SDCassi
+
+SHADES = 4
+"""Wavelengths per band: they stand for all."""
+LEAST = 0.02
+"""In objective, what lines gain from the dispersion that was found, beyond what the other light
+gains from another."""
+_CLEAR = 0.05  # in objective, by which lines fit better wherever they lie
+SURE = 3.0
+"""Standard errors."""
+
+
+def tells_dispersion(
+    frames: Sequence[Frame], system: SDCassi, found: Geometry, straight: Geometry
+) -> bool:
+    r"""Tell whether frames show that bands lie where a geometry has them.
+
+    Light of all wavelengths that falls with the density L(o) over offsets o gives the frame
+    ∫ L(o) S(o)[m] do. With another curve of dispersion the same L is another spectrum, so that the
+    frame tells between which offsets there is light, and not which wavelength falls where. Light in
+    lines, one per band, shows the offset of each. So plain scenes are fitted with light in lines
+    and with light of all wavelengths, each with its own geometry: lines must fit better, or gain
+    more than the other light from a dispersion that is free.
+
+    Args:
+        frames: of one camera.
+        system: the nominal camera.
+        found: with the dispersion that fits best.
+        straight: the best with the nominal dispersion.
+
+    Returns:
+        True where a frame has light of known wavelengths, or the camera a mask per band, too.
+    """
+    if system.mask.shape[1] > 1 or any(frame.points is not None for frame in frames):
+        return True
+    every = [Frame.snapshot(each.y, system.bands, each.good, SHADES) for each in frames]
+    kinds = [PlainScenes(each, system) for each in (frames, every)]
+    own = kinds[1].fit(found).geometry, kinds[1].fit(straight, PLACE[:-1]).geometry
+    gains = []
+    for lines, other in zip(*(kind.parts for kind in kinds), strict=True):
+        (a, place), (c, _) = (lines.variances(each) for each in (found, straight))
+        (b, _), (d, _) = (other.variances(each) for each in own)
+        here, there = b.log() - a.log(), d.log() - c.log()
+        for sixteenth in place.unique():
+            chosen = place == sixteenth
+            gains.append(torch.stack([here[chosen].mean(), (here - there)[chosen].mean()]))
+    fits, falls = torch.stack(gains).unbind(1)
+    return _is_sure(fits, _CLEAR) or _is_sure(falls, LEAST)
+
+
+def _is_sure(gains: Tensor, least: float) -> bool:
+    mean = float(gains.mean())
+    spread = float(gains.std()) / len(gains) ** 0.5 if len(gains) > 1 else 0.0
+    return mean > max(least, SURE * spread)

@@ -1,0 +1,99 @@
+"""A camera from frames through filters: places, curves, field and mask."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import avg_pool2d
+
+from cassi.calibration.filters import Place, find_field, find_filtered_camera, fit_curves
+from cassi.systems import Prism
+
+BANDS = [450 + 10 * band for band in range(21)]
+FILTERS = (470.0, 550.0, 630.0)
+HEIGHT, WIDTH, DETECTOR, FINE = 96, 120, 160, 4
+
+
+def place(wavelength):
+    """Return where the field begins in light of one wavelength, pixels: a prism."""
+    index = 1 / ((wavelength / 1000) ** 2 - 0.015)
+    first, last = (1 / ((value / 1000) ** 2 - 0.015) for value in (450, 650))
+    return 2.3 + 32 * (first - index) / (first - last)
+
+
+def frame(wavelength, mask):
+    """Return what a fine grid shows of an even scene, with stray light."""
+    light = torch.zeros(FINE * (HEIGHT + 20), FINE * DETECTOR)
+    at = FINE * place(wavelength)
+    first, beyond = math.floor(at), at - math.floor(at)
+    rows, width = slice(FINE * 8, FINE * (8 + HEIGHT)), FINE * WIDTH
+    light[rows, first : first + width] += (1 - beyond) * mask
+    light[rows, first + 1 : first + 1 + width] += beyond * mask
+    return 3 * avg_pool2d(light[None], FINE)[0] + 0.05
+
+
+@pytest.fixture(scope="module")
+def frames():
+    random = torch.Generator().manual_seed(0)
+    mask = (torch.rand(HEIGHT, WIDTH, generator=random) < 0.5).float()
+    mask = mask.repeat_interleave(FINE, 0).repeat_interleave(FINE, 1)
+    return [frame(each, mask) for each in FILTERS]
+
+
+def test_three_filters_give_mask_field_and_curve(frames):
+    good = [torch.rand(each.shape) > 1e-3 for each in frames]
+    dirty = [torch.where(ok, y, 50.0) for y, ok in zip(frames, good, strict=True)]
+    found = find_filtered_camera(dirty, good, FILTERS, BANDS)
+    assert found.rows == (8, 8 + HEIGHT)
+    assert found.mask.shape == (HEIGHT, WIDTH)
+    assert (float(found.mask.min()), float(found.mask.max())) == (0.0, 1.0)
+    start = place(FILTERS[1]) - round(place(FILTERS[1]))
+    wanted = torch.tensor([place(each) - start for each in BANDS], dtype=torch.float64)
+    away = (found.offsets - wanted).abs()
+    assert float(away.max()) < 0.1
+    assert float(found.errors.max()) < 0.2
+    assert float((away < 2 * found.errors).double().mean()) > 0.9
+
+
+def test_two_filters_give_a_curve_with_larger_errors(frames):
+    good = [torch.ones_like(each, dtype=torch.bool) for each in frames]
+    two = find_filtered_camera(frames[::2], good[::2], FILTERS[::2], BANDS)
+    three = find_filtered_camera(frames, good, FILTERS, BANDS)
+    assert float(two.errors.max()) > 3 * float(three.errors.max())
+
+
+def test_curves_are_compared_by_what_they_miss():
+    prism = Prism("SF11", 30, 50, 10)
+    at = (440.0, 480.0, 520.0, 560.0, 600.0, 640.0)
+    points = prism.positions(at)
+    places = [Place(a, b - points[2], 0.0, 0.02) for a, b in zip(at, points, strict=True)]
+    offsets, errors, curves = fit_curves(places, BANDS)
+    assert curves[0].name != "straight line"
+    wanted = torch.tensor(prism.positions(BANDS)) - points[2]
+    away = (offsets - wanted).abs()
+    assert float(away.max()) < 0.15
+    assert bool((away < 3 * errors).all())
+    assert sum(each.weight for each in curves) == pytest.approx(1)
+    line = [Place(a, 0.2 * (a - 520), 0.0, 0.02) for a in at]
+    assert fit_curves(line, BANDS)[2][0].name == "straight line"
+
+
+def test_a_field_is_found_beside_stray_light(frames):
+    rows, columns = find_field(frames[1], torch.ones_like(frames[1], dtype=torch.bool))
+    assert rows == (8, 8 + HEIGHT)
+    assert columns[1] - columns[0] == WIDTH
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda y: [y[0].mT, y[1].mT, y[2].mT], "system.axis"),
+        (lambda y: [y[0], y[1], torch.rand(y[2].shape)], "does not show the code"),
+        (lambda y: y[:1], "two wavelengths or more"),
+    ],
+)
+def test_refuses(frames, change, said):
+    changed = change(frames)
+    good = [torch.ones_like(each, dtype=torch.bool) for each in changed]
+    with pytest.raises(ValueError, match=said):
+        find_filtered_camera(changed, good, FILTERS[: len(changed)], BANDS)

@@ -1,0 +1,50 @@
+"""Light in lines tells a curve of dispersion, light of all wavelengths does not."""
+
+import pytest
+import torch
+
+from cassi.calibration import Frame, Geometry, calibrate
+from cassi.calibration.lines import tells_dispersion
+from cassi.camera_search import auto, by_solver
+from cassi.systems import SDCassi
+
+BANDS, SIDE, BEND = 12, 128, 2.0
+
+
+def cameras(shades):
+    """Return a straight camera, and what light of so many wavelengths per band shows of a curve."""
+    mask = (torch.rand(SIDE, SIDE, generator=torch.Generator().manual_seed(0)) < 0.5).float()
+    straight = SDCassi(mask, BANDS, offsets=[2.0 * c + 2 for c in range(BANDS)], detector=SIDE + 28)
+    at = torch.arange(BANDS * shades, dtype=torch.float64)
+    band = (at + 0.5) / shades - 0.5
+    v = 2 * band / (BANDS - 1) - 1
+    places = 2 * band + 2 + BEND * ((3 * v * v - 1) / 2 - 1)
+    true = SDCassi(mask, len(at), offsets=places.tolist(), detector=SIDE + 28)
+    rows = torch.linspace(0, 1, SIDE).view(-1, 1)
+    light = 1 + torch.sin(3 * v).float().view(-1, 1, 1) * rows + 0.3 * rows.mT
+    y = true(light[None] / shades)
+    noise = torch.randn(y.shape, generator=torch.Generator().manual_seed(1))
+    return straight, y + 0.01 * y.mean() * noise
+
+
+@pytest.mark.parametrize(("shades", "told"), [(1, True), (4, False)])
+def test_lines_tell_the_curve(shades, told):
+    straight, y = cameras(shades)
+    found = Geometry(dispersion=(0.0, BEND), whole=0).with_shift(0.0, -BEND, -1)
+    frames = [Frame.snapshot(y, BANDS)]
+    assert tells_dispersion(frames, straight, found, Geometry(whole=0)) is told
+
+
+def test_a_frame_of_one_wavelength_tells_it_too():
+    straight, y = cameras(4)
+    frames = [Frame.snapshot(y, BANDS), Frame.monochromatic(y, 3.0)]
+    assert tells_dispersion(frames, straight, Geometry(), Geometry())
+
+
+def test_a_dispersion_that_no_frame_tells_stays():
+    straight, y = cameras(4)
+    found = calibrate([Frame.snapshot(y, BANDS)], straight, by_solver(auto()))
+    assert not found.told
+    assert found.geometry.dispersion == (0.0,)
+    assert not any(key.startswith("dispersion") for key in found.errors)
+    assert found.searched["down"] == 2
