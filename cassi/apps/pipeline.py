@@ -254,6 +254,8 @@ def write_results(
     settings: Reconstruct,
     result: Result,
     more: Callable[[Path], None] | None = None,
+    *,
+    cubes: bool = True,
 ) -> None:
     """Write cube, convergence, pictures and metrics, all or none.
 
@@ -264,6 +266,7 @@ def write_results(
         settings: of the command.
         result: of `recover`.
         more: writes further files into the folder that it is given, where they appear with these.
+        cubes: write the cube and its standard deviations; else they are elsewhere.
     """
     inputs, output = result.inputs, settings.output
     cube = result.solution.x[0].cpu()
@@ -272,8 +275,10 @@ def write_results(
     bars = None if found is None else results.Bars(cube, found.std[0].cpu(), found.pattern[0].cpu())
     name = name_scene(settings, "bundled scene")
     with atomic_folder(folder) as stage:
-        write_cube(stage / output.cube, *results.select_bands(output, cube, inputs.wavelengths))
-        if found is not None:
+        if cubes:
+            chosen = results.select_bands(output, cube, inputs.wavelengths)
+            write_cube(stage / output.cube, *chosen)
+        if cubes and found is not None:
             chosen = results.select_bands(output, found.std[0].cpu(), inputs.wavelengths)
             write_cube(stage / UNCERTAINTY, *chosen)
         results.write_table(stage / "convergence.csv", result.rows)

@@ -38,7 +38,7 @@ from cassi.data.io import load_cube
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^ *```(\w*)")
 SHELLS = ("", "bash", "sh")
-STARTS = re.compile(r"(?:[A-Z_]+=\S* )*(cassi-\w+|torchrun|python|make|pip|srun|git|cp|mkdir|\.)\s")
+STARTS = re.compile(r"(?:[A-Z_]+=\S* )*(cassi-\w+|python|make|pip|srun|git|cp|mkdir|\.)\s")
 LIMIT = 1200  # seconds
 
 DATA = re.compile(r"cave_test|kaist|tsa_real|CASSI_DATA|data=cave|experiment=train_")
@@ -50,7 +50,7 @@ SKIPPED = {
     r"^pip |^git |^cp |^mkdir |^\. ": "installs or downloads",
     r"^make (install|demo)": "sets the environment up that this runs in",
     r"^cassi-view|outputs/view": "is a server, or needs what was saved there",
-    r"srun|slurm|--nnodes|/shared": "needs a cluster",
+    r"srun|slurm|/shared": "needs a cluster",
     r"trainer\.devices=4": "needs four GPUs",
     r"NAME|FILE\b|OPTIONS|ICVL|OLD": "names files of the reader's",
     r"outputs/calibrate.*tsa_real": "needs the calibration of that camera",
@@ -58,7 +58,6 @@ SKIPPED = {
 }
 # What a page leaves to the reader, or takes long by itself, and what stands there instead.
 FILLED = {
-    r"^torchrun": f"{sys.executable} -m torch.distributed.run",
     r"^python": sys.executable,
     r"=\[METHODS\]": "=[gap_tv]",
     r"outputs/calibrate/…/": "calibrated/",
@@ -69,7 +68,7 @@ FILLED = {
     r"y.mat(.*axis=-2)": r"tall.mat\1",
     r"(step=0 .*)y.mat": r"\1frame.mat",
     r"window=\S+": "window=[0,0,64,118]",
-    r"nproc-per-node 4": "nproc-per-node 2",
+    r"processes=4": "processes=2",
     r"scene03,scene04,scene05": "scene03",
     r"--(files|calls) 10000": r"--\1 300",
     r"trainer\.max_steps=20": "",

@@ -1,4 +1,4 @@
-"""`python -m cassi.apps.evaluate`, for torchrun."""
+"""`python -m cassi.apps.evaluate`: the command."""
 
 from cassi.apps.evaluate import main
 

@@ -179,6 +179,9 @@ def run_there(setup: Setup, job: bytes) -> Any:
 
 
 def _begin(setup: Setup) -> None:
+    from tqdm import tqdm
+
+    tqdm.set_lock(threading.RLock())  # its own is a semaphore of the system's
     _MADE.clear()  # files may have changed since
     load_plugins(setup.plugins)
     search_also(setup.searched)

@@ -6,6 +6,7 @@ it gives a job up, by its setting `distributed.scheduler.allowed-failures`.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator
 from concurrent.futures import Executor
@@ -47,13 +48,14 @@ def open_cluster(told: Cluster, processes: int | None = None) -> Iterator[Execut
         OSError: nobody answers at the address.
         ValueError: a package is missing, or the options do not fit.
     """
-    try:
-        import dask
-        from distributed import Client
-    except ImportError:
-        raise ValueError("cluster: it takes Dask; pip install 'cassi[dask]'") from None
+    if importlib.util.find_spec("distributed") is None:
+        raise ValueError("cluster: it takes Dask; pip install 'cassi[dask]'")
+    import dask
+
     with ExitStack() as stack:
-        stack.enter_context(dask.config.set(SETTINGS))
+        stack.enter_context(dask.config.set(SETTINGS))  # its import reads some of them
+        from distributed import Client
+
         place: Any = told.address
         if place is not None and Path(place).is_file():
             place, named = None, {"scheduler_file": place}

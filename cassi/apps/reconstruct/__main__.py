@@ -1,4 +1,4 @@
-"""`python -m cassi.apps.reconstruct`, for torchrun."""
+"""`python -m cassi.apps.reconstruct`: the command."""
 
 from cassi.apps.reconstruct import main
 

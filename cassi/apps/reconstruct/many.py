@@ -53,14 +53,17 @@ from cassi.apps.reconstructors import Recipe, fingerprint_settings
 from cassi.apps.settings import Reconstruct
 from cassi.apps.shares import find_share
 from cassi.checks import printable, whole_number
-from cassi.data.atomic import SUMS, UNWRITABLE, atomic_path, is_temporary, size_of
+from cassi.data.atomic import SUMS, UNWRITABLE, atomic_path, digest_content, is_temporary, size_of
+from cassi.data.day_store import DayStore, prepare_store, preview_size
 from cassi.data.record_log import RecordLog, read_records
-from cassi.data.store import fingerprint
-from cassi.evaluation.tables import csv_text
+from cassi.data.store import stamp
+from cassi.evaluation.tables import csv_text, strict
 from cassi.solvers import Iteration, Solution
 from cassi.solvers.base import Reconstructor
 from cassi.systems import System
 
+FEW = 1000
+"""Snapshots up to which each has a folder beside a store of all cubes."""
 T = TypeVar("T")
 Records = Mapping[str, dict[str, Any]]
 Fitted = tuple[Snapshot, Inputs, Reconstructor]
@@ -72,17 +75,32 @@ class Outcome:
 
     Attributes:
         row: of the table; with `error` alone, why there are no results.
-        files: names and sizes in its folder.
-        changed: when something last came into the folder or went, nanoseconds.
+        path: of the folder of its results, or of the file that has its cube, in that of all.
+        files: names and sizes in the folder.
+        changed: when something last came into the folder or went, or the file was written, ns.
         said: the result in a line.
         warnings: of metrics.json.
     """
 
     row: dict[str, Any]
+    path: str = ""
     files: dict[str, int] = field(default_factory=dict)
     changed: int = 0
     said: str = ""
     warnings: Sequence[Mapping[str, str]] = ()
+
+
+@dataclass(frozen=True)
+class Store:
+    """Where the cubes of many snapshots go together.
+
+    Attributes:
+        path: of a `cassi.data.day_store.DayStore`.
+        folders: each snapshot has a folder for the rest of its results.
+    """
+
+    path: Path
+    folders: bool
 
 
 def reconstruct_many(settings: Reconstruct, run: Run) -> float:
@@ -119,14 +137,19 @@ def reconstruct_many(settings: Reconstruct, run: Run) -> float:
         before = f", {len(own) - len(left)} of them done before" if len(left) < len(own) else ""
         print(*map(printable, notes), f"{counted}{before}", sep="\n", flush=True)
         batches = [left[i : i + size] for i in range(0, len(left), size)]
-        job = functools.partial(reconstruct_batch, settings, run.folder)
+        store = _prepare_store(settings, run.folder, recipe, snapshots) if left else None
+        job = functools.partial(reconstruct_batch, settings, run.folder, store)
         with open_executor(settings, blocks=settings.memory_budget is not None) as executor:
             for batch, found in run_jobs(executor, job, batches):
                 outcomes = [_failed(found)] * len(batch) if isinstance(found, LostWorker) else found
                 for snapshot, outcome in zip(batch, outcomes, strict=True):
-                    log.append(snapshot.name, _record(keys[snapshot.name], outcome))
+                    record = _record(keys[snapshot.name], outcome)
+                    log.append(snapshot.name, record)
+                    records[snapshot.name] = record
                     _say(snapshot, outcome)
-    return _write_summary(folders, keys, own, run.is_multirun)
+    if share.count > 1:
+        records = read_records(folders.log)
+    return _write_summary(folders.root, records, keys, own, run.is_multirun)
 
 
 class Folders:
@@ -138,7 +161,7 @@ class Folders:
 
     def key(self, snapshot: Snapshot) -> str:
         """Return the fingerprint of all that the results of a snapshot depend on."""
-        return fingerprint({"settings": [self.settings], "files": snapshot[1:]})
+        return digest_content([self.settings, *map(str, stamp(snapshot[1:]))])[:32]
 
     def is_done(self, record: Mapping[str, Any] | None, key: str) -> bool:
         """Tell whether a snapshot need not be done again.
@@ -147,24 +170,24 @@ class Folders:
         """
         if record is None or record["key"] != key or "error" in record["row"]:
             return False
-        folder = self.root / record["name"]
+        path, files = self.root / record["path"], record["files"]
         try:
-            if folder.stat().st_mtime_ns == record["changed"]:
+            if path.stat().st_mtime_ns == record["changed"]:
                 return True
-            found = {name: size_of(folder / name) for name in record["files"]}
+            return bool(files) and all(size_of(path / name) == files[name] for name in files)
         except OSError:
             return False
-        return bool(found == record["files"])
 
 
 def reconstruct_batch(
-    settings: Reconstruct, root: Path, batch: Sequence[Snapshot]
+    settings: Reconstruct, root: Path, store: Store | None, batch: Sequence[Snapshot]
 ) -> list[Outcome]:
     """Reconstruct snapshots, together where that is possible, and write their results: a job.
 
     Args:
         settings: of the command.
         root: results of a snapshot go into the folder of its name in this one.
+        store: where cubes go instead, if anywhere.
         batch: the snapshots.
 
     Returns:
@@ -177,7 +200,31 @@ def reconstruct_batch(
     if settings.memory_budget is not None:
         return [_in_blocks(settings, root / each.name, recipe, each) for each in batch]
     made = dict(_compute(settings, root, recipe, batch))
-    return [_write(settings, root / each.name, each, made[each]) for each in batch]
+    return [_write(settings, root / each.name, store, each, made[each]) for each in batch]
+
+
+def _prepare_store(
+    settings: Reconstruct, root: Path, recipe: Recipe, snapshots: Sequence[Snapshot]
+) -> Store | None:
+    """Make the store that `output.cube` names, for cubes like that of the first good snapshot."""
+    path = root / settings.output.cube
+    if path.suffix != ".zarr" or settings.memory_budget is not None:
+        return None
+    for snapshot in snapshots:
+        told = settings_of_snapshot(settings, snapshot)
+        found = _attempt(lambda told: fit(read(told, recipe), recipe)[0], told)
+        if not isinstance(found, Exception):
+            break
+    else:
+        return None  # each says why
+    blank = torch.zeros(found.system.cube_shape[0], 1, 1)
+    chosen, nm = results.select_bands(settings.output, blank, found.wavelengths)
+    shape = (len(chosen), *found.system.cube_shape[1:])
+    times = [Path(each.measurement).stat().st_mtime for each in snapshots]
+    names = [each.name for each in snapshots]
+    about = {"title": f"{len(names)} snapshots, recovered by cassi-reconstruct"}
+    prepare_store(path, names, times, shape, nm, settings.uncertainty, about)
+    return Store(path, folders=len(names) <= FEW)
 
 
 def make_recipe(settings: Reconstruct) -> Recipe:
@@ -193,7 +240,7 @@ def _in_blocks(settings: Reconstruct, folder: Path, recipe: Recipe, snapshot: Sn
         if isinstance(error, OSError) and error.errno in UNWRITABLE:
             raise
         return _failed(error)
-    return replace(_look_up(folder), warnings=())  # they have been printed
+    return replace(_look_up(folder, snapshot), warnings=())  # they have been printed
 
 
 def _compute(
@@ -235,30 +282,62 @@ def _recover(
 
 
 def _write(
-    settings: Reconstruct, folder: Path, snapshot: Snapshot, result: Result | Exception
+    settings: Reconstruct,
+    folder: Path,
+    store: Store | None,
+    snapshot: Snapshot,
+    result: Result | Exception,
 ) -> Outcome:
     if isinstance(result, Exception):
         return _failed(result)
+    settings = settings_of_snapshot(settings, snapshot)
     try:
-        write_results(folder, settings_of_snapshot(settings, snapshot), result)
+        if store is None or store.folders:
+            write_results(folder, settings, result, cubes=store is None)
         forget_passes(folder)
-        return _look_up(folder)
+        if store is None:
+            return _look_up(folder, snapshot)
+        return _write_into(once(DayStore, store.path), settings, snapshot, result)
     except OSError:
         raise
     except Exception as error:
         return _failed(error)
 
 
-def _look_up(folder: Path) -> Outcome:
+def _look_up(folder: Path, snapshot: Snapshot) -> Outcome:
     """Return what stands in the folder of a snapshot that is done."""
     numbers = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    names = (*numbers["files"], "metrics.json", SUMS)
+    files = {name: size_of(folder / name) for name in names}
+    return _outcome(numbers, snapshot.name, files, folder)
+
+
+def _write_into(
+    store: DayStore, settings: Reconstruct, snapshot: Snapshot, result: Result
+) -> Outcome:
+    """Write the cube of a snapshot, its standard deviations and a preview into a store."""
+    from cassi.viz.color import srgb
+
+    output, known, found = settings.output, result.inputs.wavelengths, result.uncertainty
+    cube, nm = results.select_bands(output, result.solution.x[0].float().cpu(), known)
+    std = None
+    if found is not None:
+        std, _ = results.select_bands(output, found.std[0].float().cpu(), known)
+    size = preview_size(*cube.shape[1:])
+    small = torch.nn.functional.adaptive_avg_pool2d(cube, size)
+    picture = srgb(small, nm, output.illuminant)
+    store.write(snapshot.name, cube.numpy(), None if std is None else std.numpy(), picture)
+    place = store.file(snapshot.name)
+    path = place.relative_to(store.path.parent).as_posix()
+    return _outcome(strict(result.numbers), path, {}, place)
+
+
+def _outcome(numbers: Mapping[str, Any], path: str, files: dict[str, int], place: Path) -> Outcome:
     row = {name: numbers[name] for name in ("iterations", "seconds", "relative_residual")}
     row |= numbers.get("metrics", {}).get(metrics.DEFAULT_PRESET, {})
     row["warnings"] = " ".join(each["about"] for each in numbers["warnings"])
-    names = (*numbers["files"], "metrics.json", SUMS)
-    files = {name: size_of(folder / name) for name in names}
-    changed = folder.stat().st_mtime_ns
-    return Outcome(row, files, changed, results.one_line(numbers), numbers["warnings"])
+    changed = place.stat().st_mtime_ns
+    return Outcome(row, path, files, changed, results.one_line(dict(numbers)), numbers["warnings"])
 
 
 def _failed(error: Exception) -> Outcome:
@@ -266,7 +345,7 @@ def _failed(error: Exception) -> Outcome:
 
 
 def _record(key: str, outcome: Outcome) -> dict[str, Any]:
-    kept = {name: getattr(outcome, name) for name in ("row", "files", "changed")}
+    kept = {name: getattr(outcome, name) for name in ("row", "path", "files", "changed")}
     return {"key": key, **kept}
 
 
@@ -301,10 +380,13 @@ class MergeSummaries(Callback):
 
 
 def _write_summary(
-    folders: Folders, keys: Mapping[str, str], own: Sequence[Snapshot], is_multirun: bool
+    root: Path,
+    records: Records,
+    keys: Mapping[str, str],
+    own: Sequence[Snapshot],
+    is_multirun: bool,
 ) -> float:
     """Write results.csv where every share is done, and say what it comes to."""
-    records = read_records(folders.log)
     known = {name: records[name]["row"] for name, key in keys.items()
              if name in records and records[name]["key"] == key}  # fmt: skip
     rows = [
@@ -313,11 +395,11 @@ def _write_summary(
         if name in known
     ]
     if len(rows) == len(keys):
-        failed = _write_table(folders.root, rows, "; the same command does them again")
+        failed = _write_table(root, rows, "; the same command does them again")
     else:
         failed = sum("error" in known[snapshot.name] for snapshot in own)
         print(
-            f"{len(own) - failed} of {len(own)} snapshots done -> {folders.root}\n"
+            f"{len(own) - failed} of {len(own)} snapshots done -> {root}\n"
             f"{len(keys) - len(rows)} are left to other shares; the last one writes {SUMMARY}"
         )
     # A job of a multirun must not end the others; MergeSummaries ends the command.

@@ -79,17 +79,23 @@ def settings_of_snapshot(settings: Reconstruct, snapshot: Snapshot) -> Reconstru
 def _list_files(role: str, value: str, other: set[str]) -> tuple[list[Path], list[str]]:
     path = Path(value).expanduser()
     if path.is_dir():
-        found = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
+        with os.scandir(path) as entries:  # it tells links without a look at each
+            listed = {e.path: e.is_symlink() for e in entries if not e.name.startswith(".")}
     else:
-        found = _match(path)
-    found = sorted(Path(os.path.abspath(entry)) for entry in found)  # noqa: PTH100
-    there = set(found)
+        listed = {str(entry): entry.is_symlink() for entry in _match(path)}
+    links = {Path(os.path.abspath(entry)): is_link for entry, is_link in listed.items()}  # noqa: PTH100
+    found = sorted(links)
     # Of the two files of an ENVI image, the header stands for both.
-    found = [f for f in found if not there & ({f.with_suffix(".hdr"), Path(f"{f}.hdr")} - {f})]
+    headers = {f for f in found if f.suffix == ".hdr"}
+    if headers:
+        found = [
+            f for f in found if not headers & ({f.with_suffix(".hdr"), Path(f"{f}.hdr")} - {f})
+        ]
     # What came with a folder could lead to any file of the machine.
-    own = [f for f in found if not f.is_symlink()]
+    own = [f for f in found if not links[f]]
     files = [f for f in own if f.suffix.lower() in READ_SUFFIXES and str(f) not in other]
-    skipped = [f.name for f in found if f not in set(files)]
+    kept = set(files)
+    skipped = [f.name for f in found if f not in kept]
     if not files:
         wanted = "snapshot" if role == "measurement" else "cube"
         raise FileNotFoundError(
@@ -97,8 +103,8 @@ def _list_files(role: str, value: str, other: set[str]) -> tuple[list[Path], lis
         )
     if not skipped:
         return files, []
-    listed = ", ".join(skipped[:5]) + (", …" if len(skipped) > 5 else "")
-    return files, [f"{role}: skipped {len(skipped)} that cannot be one: {listed}"]
+    some = ", ".join(skipped[:5]) + (", …" if len(skipped) > 5 else "")
+    return files, [f"{role}: skipped {len(skipped)} that cannot be one: {some}"]
 
 
 def _match(pattern: Path) -> list[Path]:

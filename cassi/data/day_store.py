@@ -1,0 +1,197 @@
+"""One Zarr store for the cubes of many snapshots, which many processes write at the same time."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cassi.data.formats.labelled import CONVENTIONS, DIMENSIONS, WAVELENGTH
+
+_TIME = {"standard_name": "time", "units": "seconds since 1970-01-01", "calendar": "standard"}
+PREVIEW = 128
+"""Pixels of the longer side of a preview, at most."""
+
+
+class DayStore:
+    """A Zarr 3 group that xarray opens lazily, `xarray.open_zarr(path)`.
+
+    `cube(time, wavelength, y, x)` is float32, with one shard (a file) for each snapshot and one
+    compressed chunk for each band in it; what is not there yet is NaN. `uncertainty`, if asked for,
+    is alike: the standard deviation of every value. `preview(time, row, column, channel)` is an
+    sRGB picture of at most 128 pixels, uint8. Coordinates are `time` (of change of the file of the
+    snapshot), `name` and `wavelength` (nm).
+
+    Args:
+        path: of the store, which is there.
+
+    Raises:
+        OSError, ValueError: it is none of these.
+    """
+
+    def __init__(self, path: Path) -> None:
+        with _zarr() as zarr:
+            self.path, self.group = path, zarr.open_group(path, mode="r+", zarr_format=3)
+            self.places = {str(name): i for i, name in enumerate(self.group["name"][:])}
+
+    def file(self, name: str) -> Path:
+        """Return the shard of a snapshot's cube."""
+        return self._shard("cube", self.places[name])
+
+    def write(
+        self, name: str, cube: np.ndarray, std: np.ndarray | None, preview: np.ndarray
+    ) -> None:
+        """Write what belongs to a snapshot, its cube last.
+
+        Args:
+            name: of the snapshot.
+            cube: `(C, H, W)`.
+            std: the same shape, where the store has standard deviations.
+            preview: `(H', W', 3)`, uint8.
+
+        Raises:
+            OSError: it cannot be written.
+            ValueError: the cube has another shape than those of the store.
+        """
+        expected, place = tuple(self.group["cube"].shape[1:]), self.places[name]
+        if cube.shape != expected:
+            raise ValueError(f"{self.path}: expected a cube of {expected}, got {cube.shape}")
+        values = {"preview": preview, "uncertainty": std, "cube": cube}
+        for key, value in values.items():
+            if value is not None:
+                with _zarr():
+                    self.group[key][place] = value
+                with self._shard(key, place).open("rb") as file:
+                    os.fsync(file.fileno())
+
+    def _shard(self, key: str, place: int) -> Path:
+        return self.path.joinpath(key, "c", str(place), "0", "0", "0")
+
+
+def prepare_store(
+    path: Path,
+    names: Sequence[str],
+    times: Sequence[float],
+    shape: tuple[int, int, int],
+    wavelengths: Sequence[float] | None,
+    uncertainty: bool = False,
+    about: Mapping[str, Any] | None = None,
+) -> DayStore:
+    """Make a store for these snapshots, or give them a place in the one that is there.
+
+    Commands that share the snapshots may do so at the same time.
+
+    Args:
+        path: ends in `.zarr`.
+        names: of the snapshots, in order; new ones come after those that are there.
+        times: of the snapshots, seconds since 1970.
+        shape: (C, H, W) of every cube.
+        wavelengths: nm, one per band, if known.
+        uncertainty: the store has standard deviations.
+        about: attributes of a new store.
+
+    Raises:
+        OSError: it cannot be written.
+        ValueError: the store there is for other cubes.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("w") as lock, _zarr() as zarr:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        nm = None if wavelengths is None else list(map(float, wavelengths))
+        known = {"cube_shape": list(shape), "wavelengths": nm, "uncertainty": uncertainty}
+        if not path.exists():
+            stage = path.with_name(f".{path.name}.new")
+            group = zarr.create_group(stage, zarr_format=3, overwrite=True)
+            group.attrs.update({"Conventions": CONVENTIONS, **dict(about or {}), "cassi": known})
+            _create(group, shape, nm, uncertainty)
+            stage.rename(path)
+        group = zarr.open_group(path, mode="r+", zarr_format=3)
+        if json.loads(json.dumps(group.attrs.get("cassi"))) != known:
+            raise ValueError(
+                f"output.cube: {path} is for other cubes, {group.attrs.get('cassi')}; remove it, "
+                "or choose another name"
+            )
+        there = set(map(str, group["name"][:]))
+        added = [i for i, name in enumerate(names) if name not in there]
+        if added:
+            _extend(group, [names[i] for i in added], [times[i] for i in added])
+    return DayStore(path)
+
+
+def _create(
+    group: Any, shape: tuple[int, int, int], nm: Sequence[float] | None, uncertainty: bool
+) -> None:
+    bands, height, width = shape
+    named = {"cube": "hyperspectral cube"}
+    named |= {"uncertainty": "standard deviation of the cube"} if uncertainty else {}
+    for key, title in named.items():
+        group.create_array(
+            key,
+            shape=(0, *shape),
+            chunks=(1, 1, height, width),
+            shards=(1, *shape),
+            dtype="float32",
+            fill_value=float("nan"),
+            dimension_names=("time", *DIMENSIONS),
+            attributes={"long_name": title, "coordinates": "name"},
+        )
+    group.create_array(
+        "preview",
+        shape=(0, *preview_size(height, width), 3),
+        chunks=(1, *preview_size(height, width), 3),
+        dtype="uint8",
+        dimension_names=("time", "row", "column", "channel"),
+        attributes={"long_name": "sRGB picture"},
+    )
+    line = {"shape": (0,), "chunks": (1 << 16,), "dimension_names": ("time",)}
+    group.create_array("time", dtype="float64", attributes=_TIME, **line)
+    group.create_array("name", dtype=str, attributes={"long_name": "name of the snapshot"}, **line)
+    if nm is not None:
+        made = group.create_array(
+            "wavelength",
+            shape=(bands,),
+            chunks=(bands,),
+            dtype="float64",
+            dimension_names=DIMENSIONS[:1],
+            attributes=dict(WAVELENGTH),
+        )
+        made[:] = np.asarray(nm)
+
+
+def _extend(group: Any, names: Sequence[str], times: Sequence[float]) -> None:
+    before = group["name"].shape[0]
+    for key in ("cube", "uncertainty", "preview", "time"):
+        if key in group:
+            array = group[key]
+            array.resize((before + len(names), *array.shape[1:]))
+    group["time"][before:] = np.asarray(times, float)
+    group["name"].resize((before + len(names),))
+    group["name"][before:] = np.asarray(names, dtype=object)
+
+
+def preview_size(height: int, width: int) -> tuple[int, int]:
+    """Return (H', W') of the preview of a cube."""
+    side = -(-max(height, width) // PREVIEW)
+    return -(-height // side), -(-width // side)
+
+
+@contextmanager
+def _zarr() -> Iterator[Any]:
+    """Yield the package, without its warnings of what the specification leaves open."""
+    try:
+        import zarr
+    except ImportError:
+        raise ValueError(
+            "output.cube: it takes the package zarr for a store of many snapshots; "
+            "pip install 'cassi[xarray]'"
+        ) from None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield zarr
