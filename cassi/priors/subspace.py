@@ -88,7 +88,7 @@ class _Run:
     """One run of a Subspace."""
 
     def __init__(self, of: Subspace, prior: Any) -> None:
-        self.of, self.prior, self.energy = of, prior, of.energy
+        self.of, self.prior, self.energy, self.rank = of, prior, of.energy, of.rank
         self.synthesis: Tensor | None = None  # E S⁻¹, (B, C, R)
         self.analysis: Tensor | None = None  # E S
         self.ranks: Tensor | None = None  # (B,), those of the next basis
@@ -101,7 +101,7 @@ class _Run:
 
     def find(self, means: Tensor) -> Tensor | None:
         """Find the basis; return what turns the components of the old one, Rᵀc, if any."""
-        count = self.of.rank if self.ranks is None else int(self.ranks.max())
+        count = self.rank if self.ranks is None else int(self.ranks.max())
         values, vectors = spectral_eigen(means.detach())
         basis, scale = vectors[..., :count], self._scale(values[:, :count])
         if self.ranks is not None:
