@@ -13,7 +13,7 @@ from cassi.plugins import register_dataset, register_loss, register_metric, regi
 from cassi.priors import TV
 from cassi.reconstruction import Reconstruction, calibrate, read_camera, reconstruct, simulate
 from cassi.solvers import ADMM, GAP, Solver, solve
-from cassi.systems import BlurredCassi, DDCassi, SDCassi, WarpedCassi, dot_test
+from cassi.systems import BlurredCassi, DDCassi, Guide, SDCassi, Stacked, WarpedCassi, dot_test
 
 __all__ = [
     "ADMM",
@@ -21,9 +21,11 @@ __all__ = [
     "TV",
     "BlurredCassi",
     "DDCassi",
+    "Guide",
     "Reconstruction",
     "SDCassi",
     "Solver",
+    "Stacked",
     "WarpedCassi",
     "adapters",
     "calibrate",

@@ -88,7 +88,7 @@ class _Run:
     """One run of a Subspace."""
 
     def __init__(self, of: Subspace, prior: Any) -> None:
-        self.of, self.prior, self.energy = of, prior, of.energy
+        self.of, self.prior, self.energy, self.rank = of, prior, of.energy, of.rank
         self.synthesis: Tensor | None = None  # E S⁻¹, (B, C, R)
         self.analysis: Tensor | None = None  # E S
         self.ranks: Tensor | None = None  # (B,), those of the next basis, on the host
@@ -106,7 +106,7 @@ class _Run:
         moments = spectral_moments(means.detach()).cpu()
         if not bool(moments.isfinite().all()):
             return False
-        count = self.of.rank if self.ranks is None else int(self.ranks.max())
+        count = self.rank if self.ranks is None else int(self.ranks.max())
         values, vectors = _decompose(moments, means.dtype)
         basis, scale = vectors[..., :count], self._scale(values[:, :count])
         if self.ranks is not None:

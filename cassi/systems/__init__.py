@@ -14,6 +14,7 @@ from cassi.systems.dispersion import (
     fitting_dispersions,
     infer_bands,
 )
+from cassi.systems.guide import Guide, Guided
 from cassi.systems.masks import (
     BlueNoiseMask,
     LearnableMask,
@@ -23,6 +24,7 @@ from cassi.systems.masks import (
     unshift_masks,
 )
 from cassi.systems.sd_cassi import SDCassi
+from cassi.systems.stacked import Stacked
 from cassi.systems.tilted import TiltedCassi
 from cassi.systems.warped import WarpedCassi
 
@@ -33,6 +35,8 @@ __all__ = [
     "Curve",
     "DDCassi",
     "Dispersion",
+    "Guide",
+    "Guided",
     "LearnableMask",
     "Linear",
     "MaskPattern",
@@ -41,6 +45,7 @@ __all__ = [
     "RandomMask",
     "SDCassi",
     "SolveReport",
+    "Stacked",
     "System",
     "TiltedCassi",
     "WarpedCassi",

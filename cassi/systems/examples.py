@@ -9,7 +9,9 @@ import torch
 from cassi.systems.base import System
 from cassi.systems.blurred import BlurredCassi
 from cassi.systems.dd_cassi import DDCassi
+from cassi.systems.guide import Guide, Guided
 from cassi.systems.sd_cassi import SDCassi
+from cassi.systems.stacked import Stacked
 from cassi.systems.tilted import TiltedCassi
 from cassi.systems.warped import WarpedCassi
 
@@ -121,6 +123,15 @@ EXAMPLES: dict[str, Callable[[], System]] = {
     ),
     "warped_three_shots": lambda: WarpedCassi(
         _mask(3, 6, 6, 5), bands=6, step=0, smile=0.4, iterations=1000
+    ),
+    "guide": lambda: Guide(_bright(2, 4), size=(5, 6)),
+    "guided": lambda: Guided(SDCassi(_mask(4, 6), 3, step=1), _bright(1, 4, 6), [1.0, 1, 1]),
+    "stacked_pan": lambda: Stacked([SDCassi(_bright(5, 7), 6, step=1), Guide(_bright(6))]),
+    "stacked_two": lambda: Stacked(
+        [Guide(_mask(2, 7)), SDCassi(_bright(6, 4), 7, step=-1, axis=-2)]
+    ),
+    "stacked_blurred": lambda: Stacked(
+        [BlurredCassi(_bright(5, 6), 6, step=1, point_spread=0.4), Guide(_bright(6))]
     ),
 }
 """Name → maker of a float64 system on the CPU."""
