@@ -30,7 +30,7 @@ ALLOWED_CLASSES = (
     ),
 )
 METHODS = (
-    *(f"cassi.methods.{name}" for name in ("auto", "self_supervised", "untrained")),
+    *(f"cassi.methods.{name}" for name in ("auto", "self_supervised", "untrained", "video")),
     "cassi.plugins.make",  # by name, what a plugin has registered
 )
 """Config nodes may build objects of classes in these packages, of these classes, and by these

@@ -20,6 +20,7 @@ from cassi.camera_search import align, calibrate_on
 from cassi.data.atomic import atomic_folder
 from cassi.data.io import write_cube
 from cassi.methods import NoiseThreshold, Restarts
+from cassi.priors import Subspace
 from cassi.solvers import Solution, Solver, Statistics
 from cassi.solvers.base import Callback, Reconstructor
 from cassi.solvers.heldout import measure_heldout
@@ -358,6 +359,7 @@ def check(inputs: Inputs, x: Tensor, reconstructor: Reconstructor) -> dict[str, 
     y, system = inputs.measurement, inputs.system
     found = check_camera(y, system)
     found += check_spectra(x, system.plain, inputs.wavelengths)
+    found += _check_axis(inputs, reconstructor)
     found += _check_weights(y, system, reconstructor)
     numbers = {"note": found.note, **found.numbers, "seconds": time.perf_counter() - start}
     return {"warnings": [vars(each) for each in found.warnings], "camera_check": numbers}
@@ -376,6 +378,18 @@ def say(numbers: Mapping[str, Any], name: str = "") -> None:
     sys.stdout.flush()
     for each in numbers["warnings"]:
         print(f"warning: {before}{each['about']}: {each['message']}", file=sys.stderr, flush=True)
+
+
+def _check_axis(inputs: Inputs, reconstructor: Reconstructor) -> CameraCheck:
+    frames = inputs.wavelengths is None and getattr(inputs.system.plain, "codes_frames", False)
+    spectral = isinstance(getattr(reconstructor, "prior", None), Subspace)
+    if not frames or not (spectral or reconstructor.network is not None):
+        return CameraCheck()
+    message = (
+        "set experiment=video, or wavelengths= where the bands are bands: each band has its own "
+        "mask and none is moved, as for the frames of a video, and this method is made for spectra"
+    )
+    return CameraCheck((Finding("frames", message),))
 
 
 @torch.no_grad()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from cassi.checks import whole_number
 from cassi.methods.blended import Blended
@@ -15,7 +15,11 @@ PASS = 20
 
 
 def video(
-    iterations: int = 30, passes: int = 0, *, noise: float | Literal["auto"] = "auto"
+    prior: Any = None,
+    *,
+    iterations: int = 30,
+    passes: int = 0,
+    noise: float | Literal["auto"] = "auto",
 ) -> Reconstructor:
     """Return the method for video snapshots. It needs no training.
 
@@ -25,8 +29,9 @@ def video(
     starts from the result of the one before it, and keeps half of that.
 
     Args:
+        prior: replaces groups of similar patches in the first iterations.
         iterations: with patches of all frames, >= 1.
-        passes: with patches that are followed, >= 0; 3 are enough.
+        passes: with patches that are followed, >= 0; 4 are enough.
         noise: relative to the root mean square of y, >= 0; "auto" estimates it.
 
     Raises:
@@ -39,7 +44,7 @@ def video(
     whole_number("passes", passes, 0)
     start = Solver(TV(), GAP(), iterations=60, sigma=Geometric(0.4, 0.1), noise=noise)
     still = Solver(
-        NonLocalLowRank(weight=0.6, stride=3, rank=None),
+        NonLocalLowRank(weight=0.6, stride=3, rank=None) if prior is None else prior,
         ADMM(rho=0.1, relaxation=1.8),
         iterations=iterations,
         sigma=Geometric(0.2, 0.03),

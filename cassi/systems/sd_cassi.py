@@ -117,6 +117,11 @@ class SDCassi(CodedSystem):
         """The axis across the dispersion, -2 or -1; the camera mixes nothing along it."""
         return -3 - self.axis
 
+    @property
+    def codes_frames(self) -> bool:
+        """Whether the bands may be frames of a video: each has its own mask, none is moved."""
+        return self.mask.shape[-3] > 1 and not any(self.offsets)
+
     def part(self, start: int, stop: int) -> SDCassi:
         """Return the camera of rows (columns for `axis=-2`) start to stop; see `System.part`."""
         length = self.mask.shape[self.part_axis]

@@ -6,7 +6,7 @@ import cassi
 from cassi.data.bundled import bundled_path
 
 
-def main(size: int = 128, method: str = "gap_tv") -> float:
+def main(size: int = 128, method: str = "video") -> float:
     """Return the PSNR, dB, of the bundled video, cut to size × size pixels."""
     video = cassi.read_cube(bundled_path("video.tif"))[..., :size, :size]  # (1, 8, H, W)
     random = torch.Generator().manual_seed(0)

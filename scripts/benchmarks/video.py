@@ -1,0 +1,66 @@
+"""Video snapshots of the benchmark that papers use: ``python scripts/benchmarks/video.py``.
+
+Reads kobe, traffic and runner (256 × 256, 8 frames in one) below ``$CASSI_DATA/cacti``. Prints PSNR
+(dB, peak 1, cube cut to [0, 1], mean over frames) and seconds of each method, as Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import cassi
+
+METHODS = {
+    "gap_tv": "gap_tv",
+    "auto": "auto",
+    "video": "video",
+    "video, 4 passes": {"method": "video", "overrides": {"solver.passes": 4}},
+}
+
+
+def read(folder: Path, name: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return truth `(1, 8, H, W)`, snapshot `(1, 1, H, W)` and masks `(8, H, W)`."""
+    truth = np.load(folder / f"{name}_ground_truth.npz")["x"]
+    with np.load(folder / f"{name}_snapshot.npz") as file:
+        y, masks = file["y"], file["masks"]
+    as_tensor = (torch.from_numpy(value.astype(np.float32)) for value in (truth, y, masks))
+    x, y, masks = as_tensor
+    return x[None], y[None, None], masks
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    folder = Path(os.environ["CASSI_DATA"]) / "cacti"
+    names = sorted(path.stem for path in folder.glob("sample*.json"))
+    scenes = [json.loads((folder / f"{name}.json").read_text())["scene_id"] for name in names]
+    print("| method |", " | ".join(scenes), "| mean |", flush=True)
+    print("|---|" + "---|" * (len(names) + 1))
+    for method in options.methods:
+        cells, values = [], []
+        for name in names:
+            truth, y, masks = read(folder, name)
+            camera = cassi.SDCassi(masks, bands=len(masks), step=0)
+            start = time.perf_counter()
+            x = cassi.reconstruct(y, camera, METHODS[method])
+            seconds = time.perf_counter() - start
+            error = (x.clamp(0, 1) - truth).square().mean((-2, -1))
+            values.append(float(-10 * error.log10().mean()))
+            cells.append(f"{values[-1]:.2f} ({seconds:.1f} s)")
+        mean = sum(values) / len(values)
+        print(f"| {method} |", " | ".join(cells), f"| {mean:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
