@@ -118,6 +118,8 @@ class Toolbox:
 def list_scenes(root: PathLike, name: str) -> list[Path]:
     """List the scenes in a folder of the toolbox, sorted by name: `scene10` before `scene2`.
 
+    The folder may be a link; links in it are passed over, as `find_scenes` does.
+
     Raises:
         OSError: there is no such folder.
         ValueError: it has no scenes.
@@ -132,10 +134,14 @@ def list_scenes(root: PathLike, name: str) -> list[Path]:
     paths = []
     for path in sorted(place.iterdir(), key=lambda path: path.name):
         found = re.fullmatch(folder.pattern, path.name)
-        if found and (folder.most is None or int(found[1]) <= folder.most):
+        if found is None or path.is_symlink():
+            continue
+        if folder.most is None or int(found[1]) <= folder.most:
             paths.append(path)
     if not paths:
-        raise ValueError(f"expected scenes such as {first}, found none in {place}")
+        raise ValueError(
+            f"expected scenes such as {first}, found none in {place}; links to files do not count"
+        )
     return paths
 
 

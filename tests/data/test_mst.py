@@ -166,6 +166,14 @@ def test_a_missing_folder_is_named_with_what_is_expected(root, tmp_path):
         load(root, train=["cave"])
 
 
+def test_links_to_files_are_passed_over(root):
+    (root / "cave_1024_28" / "scene5.mat").symlink_to(root / "cave_1024_28" / "scene1.mat")
+    assert len(load(root)) == 3
+    (root / "cave_1024_28").rename(root / "elsewhere")
+    (root / "cave_1024_28").symlink_to(root / "elsewhere")
+    assert len(load(root)) == 3
+
+
 def test_a_file_of_another_kind_is_named(root):
     savemat(root / "cave_1024_28" / "scene3.mat", {"other": np.ones((20, 20, 28))})
     with pytest.raises(ValueError, match=r"scene3\.mat: no array 'img'"):
