@@ -222,3 +222,15 @@ def test_combs():
 
 def test_it_is_public():
     assert cassi.check_camera is check_camera
+
+
+def test_spectra_under_a_lamp_are_not_judged():
+    known = read_statistics()
+    nm = known.wavelengths.tolist()
+    lamp = torch.exp(0.02 * (known.wavelengths - 550)).float().view(-1, 1, 1)
+    x = lamp * (0.2 + torch.rand(1, len(nm), 40, 40))
+    system = SDCassi(torch.ones(40, 40), len(nm), step=2)
+    for cube in (x, x.flip(1)):
+        found = check_spectra(cube, system, nm)
+        assert not [each for each in found.warnings if each.about == "direction"]
+        assert "lamp, sensor" in found.note

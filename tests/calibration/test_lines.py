@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cassi.calibration import Frame, Geometry, calibrate
+from cassi.calibration import Frame, Geometry, calibrate, check_camera
 from cassi.calibration.lines import tells_dispersion
 from cassi.camera_search import auto, by_solver
 from cassi.systems import SDCassi
@@ -48,3 +48,11 @@ def test_a_dispersion_that_no_frame_tells_stays():
     assert found.geometry.dispersion == (0.0,)
     assert not any(key.startswith("dispersion") for key in found.errors)
     assert found.searched["down"] == 2
+
+
+@pytest.mark.parametrize(("shades", "warned"), [(1, True), (4, False)])
+def test_the_camera_check_warns_of_a_curve_by_its_offsets(shades, warned):
+    straight, y = cameras(shades)
+    said = [each for each in check_camera(y, straight).warnings if each.about == "curve"]
+    assert bool(said) is warned
+    assert all("system.offsets=[" in each.message for each in said)
