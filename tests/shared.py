@@ -159,10 +159,11 @@ def invert(tries, number):
 
 
 def workers_of(process):
-    """Return the numbers of the processes that a process has spawned, as multiprocessing does."""
+    """Return the numbers of the workers that a process has spawned, or Dask for it."""
     found = []
     for task in Path(f"/proc/{process}/task").glob("*"):
         for child in (task / "children").read_text().split():
-            command = Path(f"/proc/{child}/cmdline").read_bytes()
-            found += [int(child)] if b"spawn_main" in command else []
+            command = Path(f"/proc/{child}/cmdline").read_bytes().lower()
+            known = any(name in command for name in (b"spawn_main", b"dask worker"))
+            found += [int(child)] if known else []
     return found

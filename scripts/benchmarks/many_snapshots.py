@@ -4,7 +4,8 @@
     python scripts/benchmarks/many_snapshots.py overhead --jobs 500
     python scripts/benchmarks/many_snapshots.py records --snapshots 100000
 
-speed: the whole command on a folder, with one and with two workers, one thread each. overhead: jobs
+speed: the whole command on a folder, with one and with two workers, one thread each; the seconds a
+snapshot are those between the first and the last result, without the start. overhead: jobs
 that do nothing, in ms each. records: a command that finds everything done, its seconds, and how
 many calls with a file name it makes for each snapshot (with strace, of Linux).
 """
@@ -32,7 +33,7 @@ from cassi.apps.executors import open_executor, run_jobs
 from cassi.apps.reconstruct.many import Folders
 from cassi.apps.reconstruct.snapshots import find_snapshots
 from cassi.apps.reconstructors import compose_settings
-from cassi.data.record_log import RecordLog
+from cassi.data.record_log import RecordLog, read_records
 
 EXECUTORS = {
     "this process": (),
@@ -62,7 +63,8 @@ def run(*options: str, before: tuple[str, ...] = ()) -> tuple[float, float]:
     """Run cassi-reconstruct; return seconds of the clock and of the processor."""
     command = [*before, sys.executable, "-m", "cassi.apps.reconstruct", *options]
     spent, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    silent = subprocess.DEVNULL
+    subprocess.run(command, check=True, stdout=silent, stderr=silent)
     seconds, now = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     used = now.ru_utime + now.ru_stime - spent.ru_utime - spent.ru_stime
     return seconds, used
@@ -76,8 +78,13 @@ def measure_speed(told: argparse.Namespace, folder: Path) -> None:
     for name, chosen in EXECUTORS.items():
         if told.executors and not any(part in name for part in told.executors):
             continue
-        seconds[name], _ = run(*options, *chosen, f"hydra.run.dir={folder / name}")
-        print(f"{name:18}{seconds[name]:8.1f} s", flush=True)
+        into = folder / str(len(seconds))
+        whole, used = run(*options, *chosen, f"hydra.run.dir={into}")
+        ended = sorted(each["at"] for each in read_records(into / ".done").values())
+        workers = 2 if "2" in name else 1
+        seconds[name] = (ended[-1] - ended[0]) / (len(ended) - workers)
+        said = f"{name:18}{whole:8.1f} s in all, {used:.1f} s of the processor"
+        print(f"{said}, {seconds[name]:6.3f} s a snapshot", flush=True)
     for one, two in (("processes=1", "processes=2"), ("Dask, 1 worker", "Dask, 2 workers")):
         if one in seconds and two in seconds:
             print(f"{two} over {one}: {seconds[one] / seconds[two]:.2f} times")

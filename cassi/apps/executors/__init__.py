@@ -61,7 +61,7 @@ def open_executor(settings: Sharing, *, blocks: bool = False) -> Iterator[Execut
         with open_cluster(settings.cluster, settings.processes) as workers:
             yield Elsewhere(workers, setup)
     elif settings.processes is not None:
-        with LocalWorkers(settings.processes) as workers:
+        with LocalWorkers(settings.processes, setup.threads) as workers:
             yield Elsewhere(workers, setup)
     else:
         try:

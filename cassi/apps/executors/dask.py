@@ -32,7 +32,6 @@ LOCAL = "127.0.0.1"
 SETTINGS = {
     "distributed.comm.timeouts.connect": "20s",  # as long a lost scheduler is looked for
     "distributed.scheduler.allowed-failures": 2,  # of a cluster that is started here
-    "distributed.logging.distributed": "error",
 }
 
 
@@ -51,11 +50,10 @@ def open_cluster(told: Cluster, processes: int | None = None) -> Iterator[Execut
     if importlib.util.find_spec("distributed") is None:
         raise ValueError("cluster: it takes Dask; pip install 'cassi[dask]'")
     import dask
+    from distributed import Client
 
     with ExitStack() as stack:
-        stack.enter_context(dask.config.set(SETTINGS))  # its import reads some of them
-        from distributed import Client
-
+        stack.enter_context(dask.config.set(SETTINGS))
         place: Any = told.address
         if place is not None and Path(place).is_file():
             place, named = None, {"scheduler_file": place}

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 from cassi.apps.command import WORKER
 
 R = TypeVar("R")
+_THREADS = "OMP_NUM_THREADS"
+_STARTING = threading.Lock()
 TRIES = 3
 """How often a job is begun whose process ends."""
 
@@ -27,9 +29,11 @@ class LocalWorkers(Executor):
 
     Args:
         count: number of processes.
+        threads: of each, for libraries that ask the environment.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, threads: int = 1) -> None:
+        self._of_each = str(threads)
         self._numbers = iter(range(count))
         self._threads = ThreadPoolExecutor(count, "worker", self._take_number)
         self._own = threading.local()
@@ -71,10 +75,24 @@ class LocalWorkers(Executor):
         if number not in self._pools:
             spawn = multiprocessing.get_context("spawn")
             pool = ProcessPoolExecutor(1, spawn, _begin, (number,))
-            self._pools[number] = pool, pool.submit(os.getpid).result()
+            with self._environment():
+                starting = pool.submit(os.getpid)  # this starts it
+            self._pools[number] = pool, starting.result()
             if self._closed:  # while it started
                 self._kill()
         return self._pools[number][0]
+
+    @contextlib.contextmanager
+    def _environment(self) -> Iterator[None]:
+        """Let a process find the number of threads when it loads its libraries."""
+        with _STARTING:
+            before = os.environ.get(_THREADS)
+            os.environ[_THREADS] = self._of_each
+            try:
+                yield
+            finally:
+                os.environ.pop(_THREADS)
+                os.environ.update({} if before is None else {_THREADS: before})
 
     def _kill(self) -> None:
         for _, process in list(self._pools.values()):
