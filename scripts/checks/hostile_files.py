@@ -15,18 +15,23 @@ import struct
 import sys
 import tempfile
 import time
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import tifffile
 
+from cassi.apps.camera.file import load_camera
 from cassi.apps.errors import describe, is_usage_error
 from cassi.apps.inputs import file_path
 from cassi.data import door, io
+from cassi.priors.weights import read_file
+from cassi.systems import Curve
 
 SECONDS, MEGABYTES = 20, 1000
 SECRET = 123.5
@@ -310,10 +315,233 @@ def bundled_path(folder: Path) -> str:
     return f"bundled:{secret}"
 
 
+def tiff_circle(folder: Path) -> Path:
+    """TIFF whose last page is followed by its first."""
+    tags = [(256, 4, 1, 5), (257, 4, 1, 4), (258, 3, 1, 32), (_STRIPS, 4, 1, 0), (279, 4, 1, 80)]
+    content = _tiff(tags, bytes(80))
+    place = 8 + 2 + 12 * len(tags)
+    (folder / "a.tif").write_bytes(content[:place] + struct.pack("<I", 8) + content[place + 4 :])
+    return folder / "a.tif"
+
+
+def tiff_big_circle(folder: Path) -> Path:
+    """BigTIFF whose pages lead to each other, with 2^60 tags claimed by the second."""
+    first = struct.pack("<Q", 1) + struct.pack("<HHQQ", 256, 16, 1, 5) + struct.pack("<Q", 52)
+    second = struct.pack("<Q", 1 << 60) + struct.pack("<HHQQ", 257, 16, 1, 4)
+    head = b"II" + struct.pack("<HHHQ", 43, 8, 0, 16)
+    (folder / "a.tif").write_bytes(head + first + second + struct.pack("<Q", 16))
+    return folder / "a.tif"
+
+
+def tiff_jpeg2000(folder: Path) -> Path:
+    """TIFF of 8 × 9 numbers that claim to be JPEG 2000."""
+    tags = [
+        *((256, 4, 1, 9), (257, 4, 1, 8), (258, 3, 1, 16), (259, 3, 1, 34712), (262, 3, 1, 1)),
+        *((_STRIPS, 4, 1, 0), (277, 3, 1, 1), (278, 4, 1, 8), (279, 4, 1, 99)),
+    ]
+    head = b"\xff\x4f\xff\x51" + struct.pack(">HH8I", 47, 0, *[1 << 31, 1 << 31, 0, 0] * 2)
+    (folder / "a.tif").write_bytes(_tiff(tags, head.ljust(99, b"\xff")))
+    return folder / "a.tif"
+
+
+def npz_twice(folder: Path) -> Path:
+    """An archive with one name twice: the second array claims 8 TB."""
+    with zipfile.ZipFile(folder / "a.npz", "w") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for shape in ((3, 4, 5), (10**4, 10**4, 2 * 10**4)):
+            header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+            with archive.open("cube.npy", "w") as member:
+                np.lib.format.write_array_header_1_0(member, header)
+                member.write(bytes(240))
+    return folder / "a.npz"
+
+
+def npy_objects(folder: Path) -> Path:
+    """A pickle in a .npy, which claims 10^18 of them."""
+    header = {"descr": "|O", "fortran_order": False, "shape": (10**6,) * 3}
+    with (folder / "a.npy").open("wb") as stream:
+        np.lib.format.write_array_header_1_0(stream, header)
+        stream.write(b"cos\nsystem\n(S'true'\ntR.")
+    return folder / "a.npy"
+
+
+def npy_brackets(folder: Path) -> Path:
+    """A .npy whose header is 4 MB of brackets, which Python parses."""
+    text = b"(" * 4_000_000
+    content = b"\x93NUMPY\2\0" + struct.pack("<I", len(text)) + text
+    (folder / "a.npy").write_bytes(content)
+    return folder / "a.npy"
+
+
+def hdf5_circle(folder: Path) -> Path:
+    """Soft links that lead to each other, and a group that holds itself."""
+    with h5py.File(folder / "a.h5", "w") as file:
+        file["a"], file["b"] = h5py.SoftLink("/b"), h5py.SoftLink("/a")
+        group = file.create_group("c")
+        group["c"] = group
+    return folder / "a.h5"
+
+
+def hdf5_virtual(folder: Path) -> Path:
+    """A virtual data set of a file elsewhere."""
+    secret = _secret(folder, "other.h5")
+    with h5py.File(secret, "w") as file:
+        file["data"] = np.full((3, 4, 5), SECRET, "f4")
+    layout = h5py.VirtualLayout((3, 4, 5), "f4")
+    layout[:] = h5py.VirtualSource(str(secret), "data", (3, 4, 5))
+    with h5py.File(folder / "a.h5", "w") as file:
+        file.create_virtual_dataset("cube", layout)
+    return folder / "a.h5"
+
+
+def hdf5_regions(folder: Path) -> Path:
+    """References to regions in the place of numbers."""
+    with h5py.File(folder / "a.h5", "w") as file:
+        kind = h5py.special_dtype(ref=h5py.RegionReference)
+        item = file.create_dataset("cube", (3, 4, 5), kind)
+        item[0, 0, 0] = item.regionref[0:2, 0:2, 0:2]
+    return folder / "a.h5"
+
+
+def mat_huge(folder: Path) -> Path:
+    """MATLAB 7.3: 10^18 numbers of which none is stored."""
+    with h5py.File(folder / "a.mat", "w", userblock_size=512) as file:
+        item = file.create_dataset("cube", (10**6,) * 3, "f4", chunks=(1, 10, 1000))
+        item.attrs["MATLAB_class"] = np.bytes_("single")
+    with (folder / "a.mat").open("r+b") as stream:
+        stream.write(b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM")
+    return folder / "a.mat"
+
+
+def zarr_shards(folder: Path) -> Path:
+    """Shards that claim terabytes of chunks, with an index of as many."""
+    store = _zarr(folder, "", bytes(64))
+    about = json.loads((store / "cube" / "zarr.json").read_text())
+    inner = {"chunk_shape": [1, 1, 1], "codecs": [{"name": "bytes"}], "index_location": "end"}
+    inner["index_codecs"] = [{"name": "bytes", "configuration": {"endian": "little"}}]
+    about["codecs"] = [{"name": "sharding_indexed", "configuration": inner}]
+    about["shape"] = about["chunk_grid"]["configuration"]["chunk_shape"] = [1 << 20, 1 << 12, 1024]
+    (store / "cube" / "zarr.json").write_text(json.dumps(about), encoding="utf-8")
+    return store
+
+
+def envi_sizes(folder: Path) -> Path:
+    """An ENVI header with negative sizes, and others beyond 64 bits."""
+    text = "ENVI\nsamples = -5\nlines = 1000000000000000000000\nbands = -3\ndata type = 4\n"
+    (folder / "a.hdr").write_text(f"{text}interleave = bsq\nheader offset = -100\nbyte order = 0\n")
+    (folder / "a.img").write_bytes(bytes(240))
+    return folder / "a.hdr"
+
+
+def png_giant(folder: Path) -> Path:
+    """A PNG of (2^31 - 1)² pixels."""
+    content = b"\x89PNG\r\n\x1a\n"
+    head = struct.pack(">IIBBBBB", (1 << 31) - 1, (1 << 31) - 1, 16, 0, 0, 0, 0)
+    for kind, body in ((b"IHDR", head), (b"IDAT", zlib.compress(bytes(999))), (b"IEND", b"")):
+        content += struct.pack(">I", len(body)) + kind + body
+        content += struct.pack(">I", zlib.crc32(kind + body))
+    for number in range(3):
+        (folder / f"a_{number}.png").write_bytes(content)
+    return folder
+
+
+def netcdf_negative(folder: Path) -> Path:
+    """Classic netCDF with negative sides and a negative number of variables."""
+    head = b"CDF\1" + struct.pack(">i", 0) + struct.pack(">2i", 10, 3)
+    for name in (b"z", b"y", b"x"):
+        head += struct.pack(">i", 1) + name.ljust(4, b"\0") + struct.pack(">i", -7)
+    (folder / "a.nc").write_bytes(head + struct.pack(">4i", 0, 0, 11, -1) + bytes(400))
+    return folder / "a.nc"
+
+
+def mat_nested(folder: Path) -> Path:
+    """MATLAB 5: 2,000 cells, each in another."""
+    inner = b""
+    for _ in range(2_000):
+        body = _element(6, struct.pack("<II", 1, 0)) + _element(5, struct.pack("<2i", 1, 1))
+        inner = _element(14, body + _element(1, b"cube") + inner)
+    (folder / "a.mat").write_bytes(b"MATLAB 5.0 MAT-file".ljust(124) + b"\0\1IM" + inner)
+    return folder / "a.mat"
+
+
+def name_of_escapes(folder: Path) -> Path:
+    """A damaged file whose name has lines, and steers a terminal."""
+    path = folder / "a\nerror: none\x1b[2J\r\u202e.npy"
+    path.write_bytes(b"\x93NUMPY")
+    return path
+
+
+def name_too_long(folder: Path) -> Path:
+    """A name that no file can have."""
+    return folder / f"{'a' * 5000}.npy"
+
+
+def link_to_itself(folder: Path) -> Path:
+    """A link that leads to itself."""
+    (folder / "a.npy").symlink_to("a.npy")
+    return folder / "a.npy"
+
+
+def own_memory(_: Path) -> Path:
+    """This process's memory."""
+    return Path("/proc/self/mem")
+
+
+def standard_input(folder: Path) -> Path:
+    """What the command is given on its standard input, under a name that can be read."""
+    (folder / "a.npy").symlink_to("/dev/stdin")
+    return folder / "a.npy"
+
+
+def folder_as_file(folder: Path) -> Path:
+    """A folder that is called as a file."""
+    (folder / "a.tif").mkdir()
+    return folder / "a.tif"
+
+
+def curve_of_one_line(folder: Path) -> Path:
+    """A dispersion curve of one line, 1 GB, of nothing."""
+    (folder / "a.csv").touch()
+    os.truncate(folder / "a.csv", 10**9)
+    return folder / "a.csv"
+
+
+def camera_of_laughs(folder: Path) -> Path:
+    """A camera's file whose aliases come to 10^9 texts."""
+    lines = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
+    (folder / "a.yaml").write_text("\n".join(["a0: &a0 [lol]", *lines, "mask: *a9"]))
+    return folder / "a.yaml"
+
+
+def weights_of_header(folder: Path) -> Path:
+    """A safetensors file whose header is 2^40 bytes long, of nothing."""
+    (folder / "a.safetensors").write_bytes(struct.pack("<Q", 1 << 40) + b"{}")
+    os.truncate(folder / "a.safetensors", (1 << 40) + 100)
+    return folder / "a.safetensors"
+
+
+def weights_of_header_text(folder: Path) -> Path:
+    """A safetensors file whose header is 15 MB of brackets."""
+    text = b'{"a":' + b"[" * 15_000_000
+    (folder / "a.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
+    return folder / "a.safetensors"
+
+
+LOADERS: dict[str, Callable[[Path], object]] = {
+    ".csv": lambda path: Curve(file=str(path)),
+    ".yaml": load_camera,
+    ".safetensors": read_file,
+}
+"""Of files that hold no array, by suffix."""
 MAKERS: tuple[Callable[[Path], Path | str], ...] = (
     *(netcdf_variables, npz_axes, mat_text, zarr_zstd, zarr_gzip, zarr_zlib, zarr_zero, zarr_pipe),
     *(zarr_pipe_link, zarr_link, zarr_link_of_folder, tiff_strips, tiff_ndtiff, hdf5_filter),
     *(hspy_external, hspy_soft, hdf5_storage, envi_link, pages_link, bundled_path),
+    *(tiff_circle, tiff_big_circle, tiff_jpeg2000, npz_twice, npy_objects, npy_brackets),
+    *(hdf5_circle, hdf5_virtual, hdf5_regions, mat_huge, mat_nested, zarr_shards, envi_sizes),
+    *(png_giant, netcdf_negative, name_of_escapes, name_too_long, link_to_itself, own_memory),
+    *(standard_input, folder_as_file, curve_of_one_line, camera_of_laughs, weights_of_header),
+    weights_of_header_text,
 )
 HARMLESS = ("npz_axes", "mat_text", "tiff_ndtiff")
 """Those that are read without the part that would harm."""
@@ -331,15 +559,16 @@ def fault(make: Callable[[Path], Path | str], root: Path) -> tuple[str, float, s
     start, wrong, message = time.monotonic(), "", "read"
     try:
         load = io.load_mask if make in (bundled_path, tiff_ndtiff) else io.load_cube
-        loaded = load(file_path(path) if isinstance(path, str) else path)
+        place = file_path(path) if isinstance(path, str) else path
+        loaded: Any = LOADERS.get(Path(place).suffix, load)(place)
     except Exception as error:
         message = describe(error)
         if not is_usage_error(error):
             wrong = f"no error of the user's: {type(error).__name__}"
-        elif len(message.splitlines()) != 1:
+        elif len(message.splitlines()) != 1 or not message.isprintable():
             wrong = "its message is not one line"
     else:
-        if (loaded.data == SECRET).any():
+        if isinstance(loaded, io.Loaded) and (loaded.data == SECRET).any():
             wrong = "it gives what lies elsewhere"
         elif make.__name__ not in HARMLESS:
             wrong = "it is accepted"
@@ -355,10 +584,11 @@ def main() -> int:
             wrong, seconds, message = fault(make, Path(root))
             faults += [make.__name__] * bool(wrong)
             print(f"{make.__name__:20} {seconds:5.1f} s  {wrong or 'right'}: {message}", flush=True)
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     door.stop()
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6
-    print(f"largest resident memory of the process that reads: {peak:.0f} MB")
-    return int(bool(faults) or peak > MEGABYTES)
+    print(f"largest resident memory of the process that reads: {peak:.0f} MB; this one: {own:.0f}")
+    return int(bool(faults) or max(peak, own) > MEGABYTES)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,15 @@
 
     python scripts/checks/kills.py --kills 100 --seed 0
 
-Tiny runs of cassi-reconstruct (one snapshot, and a folder of three), cassi-evaluate and cassi-train
-are sent SIGKILL or SIGTERM at moments drawn uniformly over the time that they compute (Linux).
-After each kill, every final file has to be readable and as its checksum says, and after SIGTERM the
-command has to have said so in one line. Then the same command is given again, and maybe killed
-again, until it completes; there must be no temporary file left, and the results have to be those of
-a run that nobody disturbed: the cube's bytes, results.json byte for byte, weights, optimizer and
-metrics.csv of the training bit for bit. One line is printed per kill and per end; the exit status
-is 1 where something was not as it should be.
+Tiny runs of cassi-reconstruct (one snapshot, and a folder of three), cassi-evaluate, cassi-train
+and cassi-calibrate are sent SIGKILL or SIGTERM at moments drawn uniformly over the time that they
+compute (Linux). After each kill, every final file has to be readable and as its checksum says, no
+process that the command started may live on, and after SIGTERM the command has to have said so in
+one line. Then the same command is given again, and maybe killed again, until it completes; there
+must be no temporary file left, and the results have to be those of a run that nobody disturbed: the
+cube's bytes, results.json byte for byte, weights, optimizer and metrics.csv of the training bit for
+bit. One line is printed per kill and per end; the exit status is 1 where something was not as it
+should be.
 
 A run is a fork of a process that has imported everything and computed nothing, so that the kills
 fall on the commands' own work.
@@ -20,6 +21,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
+import ctypes
+import difflib
 import json
 import os
 import random
@@ -30,7 +33,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import import_module
@@ -44,6 +47,7 @@ from safetensors.torch import load_file
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 from cassi import read_cube, write_cube
+from cassi.data import door
 from cassi.data.atomic import SUMS, check_archive, check_sums, unseal
 from cassi.models.load import read_card
 from cassi.training.tensors import read_tensors
@@ -73,7 +77,11 @@ def make_cases(data: Path) -> dict[str, Case]:
     from cassi import SDCassi
 
     generator = torch.Generator().manual_seed(3)
-    mask = (torch.rand(24, 24, generator=generator) > 0.5).float() * 0.9 + 0.1
+    large = (torch.rand(96, 96, generator=generator) > 0.5).float() * 0.9 + 0.1
+    np.save(data / "large-mask.npy", large.numpy())
+    frame = SDCassi(large, bands=5, step=1)(torch.ones(1, 5, 96, 96))[0, 0]
+    np.save(data / "large.npy", frame.numpy())
+    mask = large[:24, :24]
     np.save(data / "mask.npy", mask.numpy())
     system = SDCassi(mask, bands=5, step=1)
     for folder in ("cubes", "snapshots"):
@@ -99,6 +107,15 @@ def make_cases(data: Path) -> dict[str, Case]:
             "cassi.apps.reconstruct",
             (f"measurement={data / 'snapshots'}", *one, "output.pictures=false"),
             ("one/cube.npy", "three/cube.npy", "two/cube.npy"),
+        ),
+        "calibrate": Case(
+            "cassi.apps.calibrate",
+            (
+                *(f"measurement={data / 'large.npy'}", f"mask={data / 'large-mask.npy'}"),
+                *("system.step=1", "system.bands=5", "solver=gap", "prior=tv", "threads=1"),
+                *("solver.iterations=3", "degree=1"),
+            ),
+            ("mask.npy",),
         ),
         "evaluate": Case(
             "cassi.apps.evaluate",
@@ -143,7 +160,9 @@ def check_file(file: Path) -> None:
         content = json.loads(file.read_text())
         if "records" in file.parts:
             unseal(content)
-    elif file.suffix in (".npy", ".npz", ".tif"):
+    elif file.suffix == ".npy":
+        np.load(file, allow_pickle=False)
+    elif file.suffix in (".npz", ".tif"):
         read_cube(file, axes=None)
     elif file.suffix == ".csv":
         with file.open(newline="") as stream:
@@ -193,11 +212,13 @@ def find_faults(folder: Path) -> list[str]:
 
 def find_differences(case: Case, folder: Path, whole: Path) -> list[str]:
     """Say what a completed run has left, or made otherwise than the undisturbed one."""
-    faults = [
-        f"{name}: other bytes"
-        for name in case.same
-        if (folder / name).read_bytes() != (whole / name).read_bytes()
-    ]
+    faults = []
+    for name in case.same:
+        a, b = ((place / name).read_bytes() for place in (whole, folder))
+        if a != b:
+            texts = ([repr(line) for line in content.splitlines()] for content in (a, b))
+            changed = list(difflib.unified_diff(*texts, "undisturbed", "this one", n=0))[:12]
+            faults.append(f"{name}: other bytes: {' '.join(changed)[:2000]}")
     for name in case.checkpoints:
         a, b = (_read_state(place / name) for place in (folder, whole))
         keys = [key for key in a.keys() | b.keys() if not _equal(a.get(key), b.get(key))]
@@ -242,6 +263,38 @@ def judge_end(number: int, status: int, log: Path) -> list[str]:
     return faults
 
 
+PATIENCE = 15
+"""Seconds until a process that reads files, and has nobody left to ask it, has ended."""
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of those whose own parent ends before them."""
+    if ctypes.CDLL(None).prctl(36, 1, 0, 0, 0):  # PR_SET_CHILD_SUBREAPER
+        raise OSError("prctl failed")
+
+
+def await_orphans() -> list[str]:
+    """Wait until what a command has started has ended, and name what has not."""
+    until, own = time.monotonic() + PATIENCE, door.process_number()
+    while left := [number for number in _children() if number != own and not _has_ended(number)]:
+        if time.monotonic() > until:
+            names = [Path(f"/proc/{number}/cmdline").read_text()[:80] for number in left]
+            for number in left:
+                os.kill(number, signal.SIGKILL)
+                os.waitpid(number, 0)
+            return [f"process left: {name!r}" for name in names]
+        time.sleep(0.02)
+    return []
+
+
+def _children() -> list[int]:
+    return [int(n) for n in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+
+
+def _has_ended(number: int) -> bool:
+    return os.waitpid(number, os.WNOHANG)[0] == number
+
+
 def ends_before(number: int, seconds: float, pause: float) -> bool:
     """Wait until a process has computed so long, and then a pause; tell whether it ended first.
 
@@ -262,8 +315,17 @@ def ends_before(number: int, seconds: float, pause: float) -> bool:
     return has_ended()
 
 
-def start(case: Case, folder: Path) -> int:
-    """Start a command as a fork; what it prints goes to a file beside its folder."""
+def start(case: Case, folder: Path, begin: Callable[[], object] = lambda: None) -> int:
+    """Start a command as a fork; what it prints goes to a file beside its folder.
+
+    Args:
+        case: the command.
+        folder: of its results.
+        begin: is called in its process first.
+
+    Returns:
+        The number of its process.
+    """
     number = os.fork()
     if number:
         return number
@@ -272,6 +334,7 @@ def start(case: Case, folder: Path) -> int:
         with folder.with_suffix(".log").open("w") as stream:
             os.dup2(stream.fileno(), 1)
             os.dup2(stream.fileno(), 2)
+        begin()
         sys.argv = [case.module, *case.options, f"hydra.run.dir={folder}"]
         import_module(case.module).main()
         status = 0
@@ -280,9 +343,9 @@ def start(case: Case, folder: Path) -> int:
     except BaseException:  # the interpreter would say so, which this one does not live to
         traceback.print_exc()
     finally:
-        with contextlib.suppress(Exception):
-            sys.stdout.flush()
-            sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
         os._exit(status)
 
 
@@ -334,7 +397,8 @@ class Checker:
                     continue
                 os.kill(number, sent)
                 status = wait(number)
-                faults = judge_end(sent, status, folder.with_suffix(".log")) + find_faults(folder)
+                faults = judge_end(sent, status, folder.with_suffix(".log"))
+                faults += await_orphans() + find_faults(folder)
                 if status == 0:
                     faults += find_differences(case, folder, self.root / f"whole-{name}")
                 counts.update({"kills": 1, f"{name} {sent.name}": 1, "faults": bool(faults)})
@@ -345,7 +409,7 @@ class Checker:
 
     def judge_whole(self, name: str, folder: Path, status: int) -> None:
         """Count and print what is wrong with a run that came to its end."""
-        faults = find_faults(folder)
+        faults = await_orphans() + find_faults(folder)
         if status == 0:
             faults += find_differences(self.cases[name], folder, self.root / f"whole-{name}")
         else:
@@ -358,21 +422,31 @@ class Checker:
 say = partial(print, flush=True)
 
 
+def prepare() -> None:
+    """Import what the commands do, for their forks, and take charge of what they leave."""
+    adopt_orphans()
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    slow = ("lightning.pytorch", "matplotlib.figure", "PIL.Image", "tifffile", "cassi.viz")
+    apps = ("reconstruct", "evaluate", "train", "calibrate")
+    for module in (*slow, "cassi.training.module", *(f"cassi.apps.{app}" for app in apps)):
+        import_module(module)
+
+
 def main() -> None:
     """Read the options, and check."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="name of a case")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    os.environ["OMP_NUM_THREADS"] = "1"
-    slow = ("lightning.pytorch", "matplotlib.figure", "PIL.Image", "tifffile", "cassi.viz")
-    apps = ("reconstruct", "evaluate", "train")
-    for module in (*slow, "cassi.training.module", *(f"cassi.apps.{app}" for app in apps)):
-        import_module(module)
+    prepare()
     with tempfile.TemporaryDirectory(prefix="cassi-kills-") as place:
         (Path(place) / "data").mkdir()
-        checker = Checker(make_cases(Path(place) / "data"), Path(place), Counter(faults=0))
+        cases = make_cases(Path(place) / "data")
+        if arguments.only:
+            cases = {arguments.only: cases[arguments.only]}
+        checker = Checker(cases, Path(place), Counter(faults=0))
         seconds = {name: checker.run_undisturbed(name) for name in checker.cases}
         say("undisturbed:", ", ".join(f"{name} {s:.1f} s" for name, s in seconds.items()))
         checker.kill_many(arguments.kills, arguments.seed, seconds)

@@ -236,3 +236,8 @@ def test_a_damaged_record_or_cube_is_made_again(tmp_path):
 def test_random_kills_lose_nothing():
     printed = python("scripts/checks/kills.py", "--kills", "4", "--seed", "1")
     assert printed.splitlines()[-1] == "4 kills, 0 faults"
+
+
+def test_what_is_short_is_said_in_one_line():
+    printed = python("scripts/checks/limits.py", "--runs", "5", "--seed", "1")
+    assert printed.splitlines()[-1] == "5 runs, 0 faults"
