@@ -21,7 +21,7 @@ CONF = Path(__file__).resolve().parents[1] / "conf"
 # tests/apps/train/test_configs.py covers these, and the experiments called train_….
 TRAINING = {"data", "optimizer", "scheduler", "loss", "task", "trainer", "logger", "callbacks"}
 # tests/apps/evaluate/test_configs.py and tests/apps/test_inputs.py cover these.
-EVALUATION = {"benchmark", "noise", "sweep", "twin"}
+EVALUATION = {"benchmark", "figure", "noise", "sweep", "twin"}
 GROUPS = sorted(
     entry.name for entry in CONF.iterdir() if entry.is_dir() and entry.name not in ("hydra",)
     if not entry.name.startswith("_") and entry.name not in TRAINING | EVALUATION

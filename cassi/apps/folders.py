@@ -9,7 +9,7 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,17 +67,53 @@ class OneCommand(Callback):
                 raise Taken(str(error)) from None
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """Make the folder of a sweep; those of its jobs are locked one by one."""
+        """Make the folder of a sweep; those of its jobs are locked one by one.
+
+        They are named after what differs between jobs.
+        """
         if config.get("dry_run"):
             spare = tempfile.TemporaryDirectory(prefix="cassi-")  # Hydra writes what the sweep is
             _spare.append(spare)
-            with read_write(config):
+            with read_write(config.hydra):
                 config.hydra.sweep.dir = spare.name
-                # From these the configs of the jobs are composed.
-                config.hydra.overrides.hydra += [f"hydra.sweep.dir={spare.name}"]
-                config.hydra.overrides.hydra += ["hydra.output_subdir=null"]
+            _tell_jobs(config, f"hydra.sweep.dir={spare.name}", "hydra.output_subdir=null")
             return
-        _reserve(config, config.hydra.sweep)
+        told = config.hydra.sweep.dir
+        if (folder := str(_reserve(config, config.hydra.sweep))) != told:
+            _tell_jobs(config, f"hydra.sweep.dir={_quoted(folder)}")
+        common = common_keys(OmegaConf.select(config, "hydra.overrides.task") or [])
+        key = "hydra.job.config.override_dirname.exclude_keys"
+        if common:
+            names = [*(OmegaConf.select(config, key) or []), *common]
+            _tell_jobs(config, f"{key}=[{','.join(map(_quoted, names))}]")
+
+
+def _tell_jobs(config: DictConfig, *options: str) -> None:
+    """Add options of Hydra's from which the configs of a sweep's jobs are composed."""
+    if OmegaConf.select(config, "hydra.overrides.hydra") is not None:
+        with read_write(config.hydra):
+            config.hydra.overrides.hydra += list(options)
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def common_keys(options: Sequence[str]) -> list[str]:
+    """Return the keys of those options of a sweep that are the same for all jobs.
+
+    None where no option differs, as of a sweeper that chooses the values itself.
+
+    >>> common_keys(["seed=0,1", "data.crop=[16,32]", "model=mst_s"])
+    ['data.crop', 'model']
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    parsed = OverridesParser.create().parse_overrides(list(options))
+    swept = {option.key_or_group for option in parsed if option.is_sweep_override()}
+    kept = dict.fromkeys(option.key_or_group for option in parsed)
+    return sorted(kept.keys() - swept) if swept else []
 
 
 def may_hold(hydra: Any) -> bool:

@@ -412,6 +412,31 @@ class Protocol:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Figure:
+    """What `figures/SCENE.pdf` shows; see `cassi.viz.figures.Layout`."""
+
+    bands: list[float] | None = None
+    zoom: Any = None
+    regions: list[Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Check what needs no scene."""
+        if self.zoom is not None and self.zoom != "auto" and not _counts(self.zoom, 3):
+            raise ValueError(
+                f"figure.zoom: expected null, auto or [row, column, side], got {self.zoom!r}"
+            )
+        if not all(_counts(region, 2) for region in self.regions or ()):
+            raise ValueError(
+                f"figure.regions: expected null or [[row, column], …], got {self.regions!r}"
+            )
+
+
+def _counts(value: Any, length: int) -> bool:
+    listed = isinstance(value, list | tuple) and len(value) == length
+    return listed and all(isinstance(item, int) and not isinstance(item, bool) for item in value)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluate(Sharing):
     """Settings of cassi-evaluate."""
 
@@ -422,6 +447,7 @@ class Evaluate(Sharing):
     sweep: Sweep | None = None
     twin: Twin | None = None
     benchmark: Protocol | None = None
+    figure: Figure = field(default_factory=Figure, metadata=_NOTHING)
     knowledge: list[str]
     reconstructors: Any
     scenes: Any

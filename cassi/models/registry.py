@@ -107,6 +107,16 @@ def list_models(pattern: str = "*", *, shipped: bool | None = None) -> list[str]
     return [name for name in names if shipped in (None, _ENTRIES[name].shipped)]
 
 
+def list_architectures() -> list[str]:
+    """Return one name of those networks that differ in their number of stages only, sorted."""
+    found: dict[Any, str] = {}
+    for name in sorted(_ENTRIES, key=lambda name: (len(name), name)):
+        entry = _ENTRIES[name]
+        rest = sorted((key, str(value)) for key, value in entry.settings.items() if key != "stages")
+        found.setdefault((entry.make, tuple(rest)), name)
+    return sorted(found.values())
+
+
 def find_model(name: str) -> Entry:
     """Return what is registered under a name; raise a ValueError that names the nearest."""
     if name in _ENTRIES:

@@ -5,7 +5,8 @@ The references change tensors in place, which such a graph cannot hold. These do
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -91,8 +92,136 @@ def ratio_inverse(
     return adjoint(y.to(dtype) / count, inverse, bands, step).to(y.dtype)
 
 
+def selective_scan(u: Tensor, delta: Tensor, rates: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """Compute h_t = exp(Δ_t a) h_{t−1} + Δ_t b_t u_t and y_t = Σ_n c_t h_t in log₂ L passes.
+
+    Pass k joins every step with the one 2ᵏ before it: (a, h) after (a', h') is (a·a', h + a·h').
+
+    Source: Hillis and Steele, "Data parallel algorithms", Communications of the ACM 1986.
+    """
+    dtype, length = accumulation_dtype(u, delta, rates, b, c), u.shape[1]
+    step = delta.to(dtype).unsqueeze(-1)  # (B, L, D, 1)
+    decay = torch.exp(step * rates.to(dtype).unsqueeze(1))
+    state = step * u.to(dtype).unsqueeze(-1) * b.to(dtype).unsqueeze(2)
+    reach = 1
+    while reach < length:
+        before = [pad(v[:, :-reach], (0, 0, 0, 0, reach, 0)) for v in (state, decay)]
+        state, decay = state + decay * before[0], decay * before[1]
+        reach *= 2
+    return (state * c.to(dtype).unsqueeze(2)).sum(-1).to(u.dtype)
+
+
+def linalg_qr(a: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
+    """Factor `(…, M, N)`, M >= N, by Householder's reflections, with LAPACK's signs.
+
+    Source: Golub and Van Loan, "Matrix computations", 4th edition, algorithm 5.2.1.
+    """
+    rows, columns = a.shape[-2:]
+    reflections, r = [], a
+    for j in range(min(rows - 1, columns)):
+        x = r[..., j:, j]
+        first, tail = x[..., :1], x[..., 1:].square().sum(-1, True)
+        size = (first.square() + tail).sqrt()
+        length = torch.where(first < 0, size, -size)
+        # A column that is already as it is to be is not reflected.
+        ready = tail == 0
+        scale = torch.where(ready, torch.ones_like(first), first - length)
+        vector = torch.cat((torch.ones_like(first), x[..., 1:] / scale), -1)
+        vector = pad(vector, (j, 0))
+        tau = torch.where(ready, torch.zeros_like(first), (length - first) / length)
+        reflections.append((vector, tau))
+        r = r - tau.unsqueeze(-1) * vector.unsqueeze(-1) * (vector.unsqueeze(-2) @ r)
+    q = torch.eye(rows, columns, dtype=a.dtype, device=a.device).expand(a.shape)
+    for vector, tau in reversed(reflections):
+        q = q - tau.unsqueeze(-1) * vector.unsqueeze(-1) * (vector.unsqueeze(-2) @ q)
+    return q, r[..., :columns, :].triu()
+
+
+def _waves(size: int, count: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return cos and sin of 2π·k·j/size, `(size, count)`; what is zero is exactly so."""
+    numbers = [torch.arange(n, device=like.device) for n in (size, count)]
+    turn = (numbers[0][:, None] * numbers[1]) % size
+    angle = turn.double() * (2 * math.pi / size)
+    sines = torch.where(2 * turn % size == 0, torch.zeros_like(angle), angle.sin())
+    return angle.cos().to(like.dtype), sines.to(like.dtype)
+
+
+def _along(x: Tensor, table: Tensor, axis: int) -> Tensor:
+    return (x.movedim(axis, -1) @ table).movedim(-1, axis)
+
+
+def _turn(real: Tensor, imag: Tensor, axis: int, sign: int) -> tuple[Tensor, Tensor]:
+    """Sum z_j exp(±2πi·k·j/n) along an axis."""
+    cos, sin = _waves(real.shape[axis], real.shape[axis], real)
+    of_real = _along(real, cos, axis) - sign * _along(imag, sin, axis)
+    return of_real, sign * _along(real, sin, axis) + _along(imag, cos, axis)
+
+
+def _check_transform(s: Sequence[int] | None, norm: str | None, like: Sequence[int]) -> None:
+    if norm not in (None, "backward") or (s is not None and list(s) != list(like)):
+        raise ValueError(f"expected a transform of whole images, got s={s} and norm={norm!r}")
+
+
+def fft_rfft2(
+    x: Tensor,
+    s: Sequence[int] | None = None,
+    dim: Sequence[int] = (-2, -1),
+    norm: str | None = None,
+) -> Tensor:
+    """Transform real images, with sums in place of a fast Fourier transform.
+
+    What is real for every image, such as the mean, is exactly so: its phase is 0 or π, never −π.
+
+    Raises:
+        ValueError: images are to be cut or padded, or a norm is asked for.
+    """
+    first, last = dim
+    size = x.shape[last]
+    _check_transform(s, norm, (x.shape[first], size))
+    cos, sin = _waves(size, size // 2 + 1, x)
+    return torch.complex(*_turn(_along(x, cos, last), -_along(x, sin, last), first, -1))
+
+
+def fft_irfft2(
+    z: Tensor,
+    s: Sequence[int] | None = None,
+    dim: Sequence[int] = (-2, -1),
+    norm: str | None = None,
+) -> Tensor:
+    """Transform one half of a spectrum back to real images.
+
+    Raises:
+        ValueError: images are to be cut or padded, or a norm is asked for.
+    """
+    first, last = dim
+    height, count = z.shape[first], z.shape[last]
+    width = 2 * (count - 1) if s is None else s[1]
+    _check_transform(s, norm, (height, width))
+    real, imag = torch.view_as_real(z).unbind(-1)
+    real, imag = _turn(real, imag, first, 1)
+    cos, sin = _waves(width, count, real)
+    order = torch.arange(count, device=z.device)  # the other half has the same real part
+    both = torch.where((order == 0) | (2 * order == width), 1.0, 2.0).to(real.dtype)
+    x = _along(real, both[:, None] * cos.mT, last) - _along(imag, both[:, None] * sin.mT, last)
+    return x / (height * width)
+
+
+def angle(z: Tensor) -> Tensor:
+    """Compute the phase; that of a negative number is π, where ONNX says −π."""
+    if not z.is_complex():
+        return torch.where(z < 0, math.pi, 0.0).to(z.dtype)
+    real, imag = torch.view_as_real(z).unbind(-1)
+    half = torch.where(imag < 0, -math.pi, math.pi).to(real.dtype)
+    turned = torch.atan(imag / real) + torch.where(real < 0, half, torch.zeros_like(half))
+    return torch.where((real == 0) & (imag == 0), torch.zeros_like(half), turned)
+
+
+OURS = (forward, adjoint, add_adjoint, gram, gram_solve, data_step, ratio_inverse, selective_scan)
 PLAIN: dict[Any, Callable[..., Any]] = {
-    getattr(kernels, function.__name__).default: function
-    for function in (forward, adjoint, add_adjoint, gram, gram_solve, data_step, ratio_inverse)
+    **{getattr(kernels, function.__name__).default: function for function in OURS},
+    torch.ops.aten.linalg_qr.default: linalg_qr,
+    torch.ops.aten.angle.default: angle,
+    torch.ops.aten.fft_rfft2.default: fft_rfft2,
+    torch.ops.aten.fft_irfft2.default: fft_irfft2,
 }
-"""Operator → what it is made of."""
+"""Operator → what it is made of: ours, and those of torch that ONNX has not, or less exactly."""

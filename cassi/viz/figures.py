@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,7 +28,97 @@ TRUTH = " "  # the key of the truth among the methods: none can be called that
 _CELL = 1.45  # width of a picture, inches: five fit across two columns of a journal
 _GAP, _SIDE, _HEAD, _MARGIN = 0.05, 0.28, 0.42, 0.08
 _CURVE, _CURVE_HIGH, _ENTRY = 1.5, 1.35, 0.125  # axes of a region; a line of its legend
+_ENLARGED, _FRAME = 0.46, "#ffe000"  # side of an enlarged square, per cell; its frame
 _HANDLE = 2.4  # line and space before a name in a legend, in units of the letters' size
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a comparison shows of a scene.
+
+    Attributes:
+        bands: wavelengths in nm whose nearest bands are shown, or numbers of bands, from 1, where
+            there are no wavelengths. None: four, evenly.
+        zoom: `(row, column, side)` of a square that every picture shows enlarged too, pixels;
+            "auto": where the scene has most detail. None: no square.
+        regions: (row, column) of the pixels whose spectra are drawn. None: four, see
+            `cassi.viz.choose_points`.
+    """
+
+    bands: Sequence[float] | None = None
+    zoom: tuple[int, int, int] | Literal["auto"] | None = None
+    regions: Sequence[tuple[int, int]] | None = None
+
+    def choose(self, cube: np.ndarray, wavelengths: Wavelengths) -> Chosen:
+        """Return what is shown of a cube `(C, H, W)`.
+
+        Raises:
+            ValueError: a band, the square or a region lies outside of the cube.
+        """
+        return Chosen(self._bands(len(cube), wavelengths), self._zoom(cube), self._regions(cube))
+
+    def _bands(self, count: int, wavelengths: Wavelengths) -> list[int]:
+        if self.bands is None:
+            shown = min(4, count)
+            return [int(band) for band in np.unique((np.arange(shown) + 0.5) * count // shown)]
+        places = np.arange(1.0, count + 1) if wavelengths is None else np.asarray(wavelengths)
+        low, high = float(places[0]), float(places[-1])
+        if not self.bands or not all(low <= float(band) <= high for band in self.bands):
+            unit = "band numbers" if wavelengths is None else "nm"
+            raise ValueError(
+                f"figure.bands: expected {unit} from {low:g} to {high:g}, got {list(self.bands)}"
+            )
+        return [int(np.abs(places - float(band)).argmin()) for band in self.bands]
+
+    def _zoom(self, cube: np.ndarray) -> tuple[int, int, int] | None:
+        height, width = cube.shape[1:]
+        if self.zoom is None:
+            return None
+        if self.zoom == "auto":
+            return most_detail(cube, max(1, min(height, width) // 5))
+        row, column, side = self.zoom
+        if not (side >= 1 and 0 <= row <= height - side and 0 <= column <= width - side):
+            raise ValueError(
+                f"figure.zoom: expected [row, column, side] inside of {height}×{width} pixels, got "
+                f"{[row, column, side]}"
+            )
+        return row, column, side
+
+    def _regions(self, cube: np.ndarray) -> list[tuple[int, int]]:
+        height, width = cube.shape[1:]
+        if self.regions is None:
+            return choose_points(cube, min(4, height * width))
+        inside = all(0 <= row < height and 0 <= column < width for row, column in self.regions)
+        if not self.regions or not inside:
+            raise ValueError(
+                f"figure.regions: expected [[row, column], …] inside of {height}×{width} pixels, "
+                f"got {list(self.regions)}"
+            )
+        return list(self.regions)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Bands, square and regions of a `Layout`, of one cube."""
+
+    bands: list[int]
+    zoom: tuple[int, int, int] | None
+    regions: list[tuple[int, int]]
+
+
+def most_detail(cube: np.ndarray, side: int) -> tuple[int, int, int]:
+    """Return `(row, column, side)` of the square with the strongest edges of a cube `(C, H, W)`.
+
+    The sum of the squared differences of neighbouring pixels of the mean over bands is largest.
+    """
+    grey = cube.mean(axis=0)
+    edges = np.zeros(grey.shape)
+    edges[:, 1:] += np.diff(grey, axis=1) ** 2
+    edges[1:] += np.diff(grey, axis=0) ** 2
+    sums = np.pad(edges.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
+    inside = sums[side:, side:] - sums[:-side, side:] - sums[side:, :-side] + sums[:-side, :-side]
+    row, column = np.unravel_index(inside.argmax(), inside.shape)
+    return int(row), int(column), side
 
 
 def save_comparison(
@@ -38,12 +129,13 @@ def save_comparison(
     wavelengths: Wavelengths,  # (C,), nm
     metrics: Mapping[str, Mapping[str, float | None]],
     illuminant: str | None = None,
+    layout: Layout | None = None,
 ) -> None:
     """Writes ``<name>.png`` and ``<name>.pdf``: the truth and every method side by side.
 
-    From the top: true colour, all at the truth's exposure; four bands, each at one brightness
+    From the top: true colour, all at the truth's exposure; bands, each at one brightness
     for all; the error of a pixel, √(mean over bands of (x − truth)²), at one scale, whose upper
-    end is the 99.5th percentile of all methods; and below, the spectra of four regions of 5×5
+    end is the 99.5th percentile of all methods; and below, the spectra of regions of 5×5
     pixels, with their correlation r to the truth. Without a truth there are no errors, no r, and
     the first method gives exposure, brightness and regions. Pictures of more than 400×400 pixels
     are averaged over blocks.
@@ -56,12 +148,13 @@ def save_comparison(
         wavelengths: (C,), nm, increasing; None numbers the bands.
         metrics: of each method; "psnr" and "ssim", where known, stand above its column.
         illuminant: as for ``srgb``: the light on a cube of reflectances, or None for radiance.
+        layout: bands, an enlarged square and regions; None: four bands and regions, no square.
 
     Raises:
         OSError: if the folder is missing or cannot be written.
         TypeError: if a cube is not of real numbers.
-        ValueError: if a shape or the wavelengths do not fit, a NaN is found, there is no cube, or
-            the name holds a folder.
+        ValueError: if the layout, a shape or the wavelengths do not fit, a NaN is found, there is
+            no cube, or the name holds a folder.
     """
     if not name or Path(name).name != name:
         raise ValueError(f"expected a file name without a folder, got {name!r}: rename the scene")
@@ -72,7 +165,8 @@ def save_comparison(
     true = as_truth(truth, first)
     values = as_wavelengths(wavelengths, len(first))
     shown = arrays if true is None else {TRUTH: true, **arrays}
-    figure = _Comparison(shown, true, values, illuminant, metrics).draw()
+    chosen = (layout or Layout()).choose(next(iter(shown.values())), values)
+    figure = _Comparison(shown, true, values, illuminant, metrics, chosen).draw()
     save_both(figure, Path(folder), name)
 
 
@@ -118,6 +212,10 @@ def save_convergence(
     save_both(figure, Path(folder), "convergence")
 
 
+def _tinted(level: np.ndarray, tint: np.ndarray) -> np.ndarray:
+    return encode(np.clip(level, 0, 1)[..., None] * tint)
+
+
 class _Comparison:
     """The figure of one scene; lengths in inches, from the top left."""
 
@@ -128,23 +226,22 @@ class _Comparison:
         wavelengths: np.ndarray | None,
         illuminant: str | None,
         metrics: Mapping[str, Mapping[str, float | None]],
+        chosen: Chosen,
     ) -> None:
         self.truth, self.wavelengths, self.metrics = truth, wavelengths, metrics
         self.illuminant = illuminant
         self.shown = dict(shown)
         self.clear = next(iter(self.shown.values()))
-        bands, height, width = self.clear.shape
+        height, width = self.clear.shape[1:]
         self.block = block_size(height, width)
-        self.bands = [
-            int(b) for b in np.unique((np.arange(min(4, bands)) + 0.5) * bands // min(4, bands))
-        ]
+        self.bands, self.zoom, self.points = chosen.bands, chosen.zoom, chosen.regions
         self.cell_high = _CELL * min(3.0, max(0.3, height / width))
-        self.points = choose_points(self.clear, min(4, height * width))
         self.rows = 1 + len(self.bands) + (truth is not None)
         self.width = 2 * _MARGIN + _SIDE + max(2, len(self.shown)) * (_CELL + _GAP)
         # Four regions in one, two or four lines, never three beside one.
         fitting = max(1, int(self.width / _CURVE))
         self.across = min(len(self.points), 4 if fitting >= 4 else 2 if fitting >= 2 else 1)
+        self.squares = {key: self._cut(cube) for key, cube in self.shown.items()}
         self.pictures_high = _MARGIN + _HEAD + self.rows * (self.cell_high + _GAP)
         self.curve_high = 0.3 + _ENTRY * len(self.shown) + _CURVE_HIGH + 0.42
         lines = -(-len(self.points) // self.across)
@@ -157,6 +254,10 @@ class _Comparison:
         small = {key: shrink(cube, self.block) for key, cube in self.shown.items()}
         for column, (key, cube) in enumerate(small.items()):
             axes = self._picture(0, column, srgb(cube, self.wavelengths, self.illuminant, exposure))
+            square = self.squares[key]
+            if square is not None:
+                look = srgb(square, self.wavelengths, self.illuminant, exposure)
+                self._enlarge(axes, look)
             axes.set_title(self._head(key), fontsize=BODY, color=INK, pad=3, parse_math=False)
             if column == 0:
                 self._mark(axes)
@@ -164,15 +265,43 @@ class _Comparison:
         tints = 0.88 * band_colors(self.wavelengths, len(self.clear)) + 0.12
         for row, band in enumerate(self.bands, start=1):
             white = white_level(next(iter(small.values()))[band])
-            for column, cube in enumerate(small.values()):
-                level = np.clip(cube[band] / white, 0, 1)
-                self._picture(row, column, encode(level[..., None] * tints[band]))
+            for column, (key, cube) in enumerate(small.items()):
+                axes = self._picture(row, column, _tinted(cube[band] / white, tints[band]))
+                square = self.squares[key]
+                if square is not None:
+                    self._enlarge(axes, _tinted(square[band] / white, tints[band]))
             self._label(row, self._band(band))
         if self.truth is not None:
             self._draw_errors(list(small.values()))
         for index, point in enumerate(self.points):
             self._draw_region(index, point)
         return self.figure
+
+    def _cut(self, cube: np.ndarray) -> np.ndarray | None:
+        if self.zoom is None:
+            return None
+        row, column, side = self.zoom
+        return cube[:, row : row + side, column : column + side]
+
+    def _enlarge(self, axes: Any, picture: np.ndarray) -> None:
+        """Frame the square, and show it enlarged in the corner that is furthest from it."""
+        from matplotlib.patches import Rectangle
+
+        assert self.zoom is not None
+        row, column, side = (value / self.block for value in self.zoom)
+        height, width = self.clear.shape[1] / self.block, self.clear.shape[2] / self.block
+        corner = column - 0.5, row - 0.5
+        axes.add_patch(Rectangle(corner, side, side, ec=_FRAME, fc="none", lw=0.8))
+        # Of one side in inches, whatever the shape of the picture is.
+        wide = _ENLARGED * min(1.0, self.cell_high / _CELL)
+        high = wide * _CELL / self.cell_high
+        right, low = column + side / 2 < width / 2, row + side / 2 < height / 2
+        place = (1 - wide if right else 0, 0 if low else 1 - high, wide, high)
+        inside = axes.inset_axes(place)
+        inside.imshow(picture, interpolation="none", aspect="auto")
+        inside.set(xticks=[], yticks=[])
+        for spine in inside.spines.values():
+            spine.set(color=_FRAME, linewidth=0.8)
 
     def _draw_errors(self, cubes: list[np.ndarray]) -> None:
         row = self.rows - 1

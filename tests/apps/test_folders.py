@@ -134,10 +134,29 @@ def test_sweeps_of_one_second_have_folders_of_their_own(tmp_path, monkeypatch):
     setup_globals()
     places = []
     for _ in range(2):
-        config = OmegaConf.create({"hydra": {"sweep": {"dir": "sweeps/${now:%Y}"}}})
+        told = {"hydra": [], "task": []}
+        hydra = {"sweep": {"dir": "sweeps/${now:%Y}"}, "overrides": told}
+        config = OmegaConf.create({"hydra": hydra})
         folders.OneCommand().on_multirun_start(config)
         places.append(config.hydra.sweep.dir)
     assert places[1] == f"{places[0]}_2"
+    # The configs of the jobs are composed from these.
+    assert list(config.hydra.overrides.hydra) == [f"hydra.sweep.dir='{places[1]}'"]
+
+
+def test_jobs_of_a_sweep_are_named_after_what_differs(train, tmp_path):
+    tiny = ("model=gap_net", "model.stages=1", "data.crop=16", "data.validation.crop=32")
+    quiet = ("trainer.enable_progress_bar=false", "trainer.accelerator=cpu", "logger=csv")
+    steps = ("trainer.max_steps=1", "data.steps_per_epoch=1", "data.batch_size=1", "data.workers=0")
+    place = f"hydra.sweep.dir={tmp_path / 'sweep'}"
+    several = ("--multirun", "seed=0,1", "optimizer.lr=1e-3,2e-3")
+    train(*several, *tiny, *quiet, *steps, place).ok()
+    found = sorted(path.name for path in (tmp_path / "sweep").iterdir() if path.is_dir())
+    rates, seeds = ("0.001", "0.002"), (0, 1)
+    assert found == [f"optimizer.lr={rate},seed={seed}" for rate in rates for seed in seeds]
+    train("--multirun", *tiny, *quiet, *steps, "seed=0", f"hydra.sweep.dir={tmp_path}/one").ok()
+    (alone,) = [path for path in (tmp_path / "one").iterdir() if path.is_dir()]
+    assert "seed=0" in alone.name
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,52 @@ def test_a_comparison_says_what_does_not_fit(change, words, tmp_path):
     assert _files(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    "layout",
+    [
+        figures.Layout(zoom="auto"),
+        figures.Layout([460, 610.2], (0, 0, 20), [(1, 2)]),
+        figures.Layout(zoom=(0, 0, 37)),
+    ],
+)
+def test_a_comparison_shows_what_its_layout_says(layout, cube, wavelengths, tmp_path):
+    chosen = layout.choose(cube, wavelengths)
+    assert len(chosen.bands) == len(layout.bands or range(4))
+    assert len(chosen.regions) == len(layout.regions or range(4))
+    figures.save_comparison(tmp_path, "a", {"b": cube}, cube, wavelengths, {}, layout=layout)
+    assert _files(tmp_path) == ["a.pdf", "a.png"]
+    # Each picture of a column has the frame of the square, and that of its enlargement.
+    yellow = np.abs(_read(tmp_path / "a.png") - (1.0, 224 / 255, 0.0)).max(-1) < 0.02
+    figures.save_comparison(tmp_path, "b", {"b": cube}, cube, wavelengths, {})
+    none = np.abs(_read(tmp_path / "b.png") - (1.0, 224 / 255, 0.0)).max(-1) < 0.02
+    assert yellow.sum() > 2 * len(chosen.bands) * 50 > 50 > none.sum()
+
+
+def test_a_square_of_most_detail_holds_it():
+    cube = np.zeros((3, 40, 60))
+    cube[:, 20:24, 41:45] = np.indices((4, 4)).sum(0) % 2
+    row, column, side = figures.most_detail(cube, 8)
+    assert row <= 19
+    assert column <= 40
+    assert row + side >= 24
+    assert column + side >= 45
+
+
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        (figures.Layout([460, 900]), "figure.bands: expected nm from"),
+        (figures.Layout([]), "figure.bands: expected nm from"),
+        (figures.Layout(zoom=(0, 40, 20)), r"inside of 37×53 pixels, got \[0, 40, 20\]"),
+        (figures.Layout(regions=[(1, 2), (37, 0)]), "figure.regions: expected"),
+    ],
+)
+def test_a_layout_outside_of_the_scene_is_refused(layout, words, cube, wavelengths, tmp_path):
+    with pytest.raises(ValueError, match=words):
+        figures.save_comparison(tmp_path, "a", {"b": cube}, cube, wavelengths, {}, layout=layout)
+    assert _files(tmp_path) == []
+
+
 def test_convergence_draws_curves_and_dots_and_leaves_out_what_is_not_finite(tmp_path):
     curve = [(0.1 * i, 20 + i) for i in range(1, 50)] + [(6.0, float("nan"))]
     figures.save_convergence(tmp_path, {"gap_tv": curve, "_net$": [(0.3, 30.0)], "none": []})

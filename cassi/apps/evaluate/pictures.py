@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import quote
 
 import torch
 from torch import Tensor
 
+from cassi.apps.settings import Figure
 from cassi.data.atomic import atomic_path
 from cassi.data.benchmarks import Item
 from cassi.data.store import Store, file_name, fingerprint
 from cassi.evaluation import Job, Record, RecordFolder
 from cassi.evaluation.records import Values
 from cassi.plugins import parts
+from cassi.viz.figures import Layout, save_comparison, save_convergence
 
 LoadItem = Callable[[str], Item]
+
+
+def make_layout(figure: Figure) -> Layout:
+    """Return what figures show, of settings."""
+    zoom = tuple(figure.zoom) if isinstance(figure.zoom, list | tuple) else figure.zoom
+    regions = None if figure.regions is None else [(int(r), int(c)) for r, c in figure.regions]
+    return Layout(figure.bands, zoom, regions)
 
 
 class Pictures:
@@ -30,6 +40,7 @@ class Pictures:
         preset: of the PSNR and SSIM that are shown.
         figures: write files for a paper.
         report: write report.html.
+        layout: what the files for a paper show.
     """
 
     def __init__(
@@ -42,9 +53,11 @@ class Pictures:
         preset: str,
         figures: bool,
         report: bool,
+        layout: Layout | None = None,
     ) -> None:
         self.folder, self.records, self.methods, self.load = folder, records, methods, load
         self.preset, self.figures, self.report = preset, figures, report
+        self.layout = layout or Layout()
 
     def finish_scene(self, scene: str, found: Iterable[Record]) -> bytes | None:
         """Draw a scene and encode it for the report, if all its methods are done or have failed.
@@ -58,7 +71,9 @@ class Pictures:
             return None
         # Drawn again when what the pictures show changes.
         shown = [(name, record.key, self._shown(record)) for name, record in done.items()]
-        key = fingerprint({"scene": scene, "preset": self.preset, "shown": shown})
+        key = fingerprint(
+            {"scene": scene, "preset": self.preset, "shown": shown, "layout": asdict(self.layout)}
+        )
         store, name = Store(self.records.root / "report"), file_name(scene)
         code = store.root / f"{name}.bin"
         earlier = (store.read(name, key) if store.is_done(name, key) else None) or {}
@@ -102,12 +117,11 @@ class Pictures:
         metrics: dict[str, Values],
         records: Iterable[Record],
     ) -> None:
-        from cassi.viz.figures import save_comparison, save_convergence
-
         name = quote(scene, safe=" ")
         folder = self.folder / "figures"
         folder.mkdir(parents=True, exist_ok=True)
-        save_comparison(folder, name, cubes, item.truth, item.wavelengths, metrics)
+        shown = cubes, item.truth, item.wavelengths, metrics
+        save_comparison(folder, name, *shown, layout=self.layout)
         curves = {record.method: [(s, p) for s, p in record.curve] for record in records}
         curves = {method: curve for method, curve in curves.items() if len(curve) > 1}
         if curves:

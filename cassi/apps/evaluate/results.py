@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from cassi import ops
 from cassi.apps.command import FAILED, choose_device
-from cassi.apps.evaluate.pictures import Pictures
+from cassi.apps.evaluate.pictures import Pictures, make_layout
 from cassi.apps.evaluate.problems import load_benchmark, sweep_points
 from cassi.apps.evaluate.rows import row_name
 from cassi.apps.results import environment
@@ -81,6 +81,7 @@ class Results:
             preset=self.settings.preset,
             figures=self.settings.figures,
             report=self.settings.report,
+            layout=make_layout(self.settings.figure),
         )
 
     def finish_scene(self, scene: str) -> bytes | None:

@@ -197,3 +197,25 @@ def test_pictures_and_report(evaluate, data, tmp_path):
     assert (folder / "figures" / "one.png").is_file()
     assert list((folder / "figures" / "one_convergence").glob("*.png"))
     assert not list((folder / "records").rglob("*.npy"))
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("figure.zoom=[1,2]", "figure.zoom: expected null, auto or"),
+        ("figure.zoom=large", "figure.zoom: expected null, auto or"),
+        ("figure.regions=[1,2]", r"figure.regions: expected null or"),
+    ],
+)
+def test_a_figure_that_cannot_be_is_refused_before_anything_runs(evaluate, data, option, words):
+    assert words in evaluate(*data, option).refusal
+
+
+def test_figures_are_drawn_again_when_their_layout_changes(evaluate, data, tmp_path):
+    command = (*data, reconstructors("gap"), "scenes=[one]", "report=false", "progress=false")
+    evaluate(*command).ok()
+    picture = tmp_path / "run" / "figures" / "one.png"
+    plain = picture.read_bytes()
+    evaluate(*command, "figure=paper").ok()
+    assert picture.read_bytes() != plain
+    assert picture.with_suffix(".pdf").is_file()
