@@ -10,7 +10,9 @@ import cassi
 from cassi.systems import BlurredCassi, SDCassi, TiltedCassi, WarpedCassi
 from cassi.systems.examples import EXAMPLES
 
-every_system = pytest.mark.parametrize("name", EXAMPLES)
+# One of each class, and further ones whose operators are others.
+KINDS = {type(make()): name for name, make in EXAMPLES.items()}
+SOME = [*KINDS.values(), "sd_offsets", "sd_two_shots", "tilted"]
 close = torch.testing.assert_close
 
 
@@ -70,15 +72,19 @@ def _grad_of_samples(function, values):
 samples = pytest.param(_grad_of_samples, marks=pytest.mark.slow)
 
 
-@every_system
-@pytest.mark.parametrize("check", [_vjp, _jvp, _jacobians, samples])
+def _cases():
+    """Yield both products for every camera before a push; for `SOME`, what is made of them too."""
+    for name in EXAMPLES:
+        rare = [] if name in SOME else [pytest.mark.release]
+        yield from ((name, _vjp), (name, _jvp))
+        yield pytest.param(name, _jacobians, marks=rare)
+        yield pytest.param(name, _grad_of_samples, marks=[*rare, pytest.mark.slow])
+
+
+@pytest.mark.parametrize(("name", "check"), _cases())
 def test_transforms(name, check):
     for function, values in _methods(EXAMPLES[name]()).values():
         check(function, values)
-
-
-# One of each class.
-KINDS = {type(make()): name for name, make in EXAMPLES.items()}
 
 
 class _Result(torch.nn.Module):
@@ -90,7 +96,7 @@ class _Result(torch.nn.Module):
         return self.function(self.system)
 
 
-@pytest.mark.parametrize("name", [*KINDS.values(), "sd_offsets", "sd_two_shots", "tilted"])
+@pytest.mark.parametrize("name", SOME)
 @pytest.mark.parametrize("check", [_vjp, _jvp, samples])
 def test_transforms_of_the_mask(name, check):
     system = EXAMPLES[name]()
