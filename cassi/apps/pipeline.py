@@ -13,6 +13,7 @@ import torch
 
 from cassi import ops
 from cassi.apps import results
+from cassi.apps.command import choose_device
 from cassi.apps.inputs import Inputs, good_pixels, load_inputs, name_scene
 from cassi.apps.reconstructors import Recipe, build_solver
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
@@ -54,6 +55,11 @@ class Result:
     """Of convergence.csv."""
     uncertainty: Uncertainty | None = None
     """Where it was asked for."""
+
+
+def make_recipe(settings: Reconstruct) -> Recipe:
+    """Return what settings reconstruct with, on the device of this process."""
+    return Recipe(settings, choose_device(settings.device))
 
 
 def read(settings: Reconstruct, recipe: Recipe) -> Inputs:

@@ -74,7 +74,7 @@ def measure_speed(told: argparse.Namespace, folder: Path) -> None:
     """Print how long the command takes with each executor, and what two workers gain."""
     options = write_day(folder, told.snapshots, told.size, told.bands)
     options += (f"experiment={told.method}", "threads=1", *told.options)
-    seconds = {}
+    seconds: dict[str, float] = {}
     for name, chosen in EXECUTORS.items():
         if told.executors and not any(part in name for part in told.executors):
             continue

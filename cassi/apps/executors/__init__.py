@@ -103,6 +103,7 @@ def run_jobs(
         future = ended.get()
         outcome = _outcome(future)
         yield running.pop(future), outcome
+        del future, outcome  # which may be large
 
 
 def _outcome(future: Future[R]) -> R | LostWorker:
@@ -195,9 +196,10 @@ _MADE: dict[str, tuple[bytes, Any]] = {}
 
 def once(make: Callable[[S], R], given: S) -> R:
     """Return make(given); the same object as long as this process asks for the same."""
-    key = pickle.dumps(given)
-    known = _MADE.get(make.__qualname__)
-    if known is None or known[0] != key:
-        _MADE[make.__qualname__] = known = (key, make(given))
-    made: R = known[1]
+    key, name = pickle.dumps(given), make.__qualname__
+    if name in _MADE and _MADE[name][0] != key:
+        del _MADE[name]  # freed before another is made
+    if name not in _MADE:
+        _MADE[name] = key, make(given)
+    made: R = _MADE[name][1]
     return made

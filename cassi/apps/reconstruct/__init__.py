@@ -13,12 +13,13 @@ from cassi.apps.command import (
     refuse_torchrun,
     run_command,
 )
+from cassi.apps.executors import open_executor
 from cassi.apps.folders import hold_alone
-from cassi.apps.pipeline import find_camera, fit, read, recover, say, write_results
+from cassi.apps.pipeline import find_camera, fit, make_recipe, read, recover, say, write_results
 from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
 from cassi.apps.reconstruct.info import describe
 from cassi.apps.reconstruct.journal import Passes, forget_passes
-from cassi.apps.reconstruct.many import make_recipe, reconstruct_many
+from cassi.apps.reconstruct.many import reconstruct_many
 from cassi.apps.reconstruct.snapshots import is_many
 from cassi.apps.reconstructors import Recipe, rewrite_model_path
 from cassi.apps.results import one_line, say_estimates
@@ -63,9 +64,10 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     if settings.share is not None:
         raise ValueError("share: expected null for one snapshot, which is work for one")
     hold_alone(run.folder)
-    recipe = make_recipe(settings)
     if settings.memory_budget is not None:
-        return reconstruct_in_blocks(settings, run.folder, recipe)
+        with open_executor(settings, blocks=True) as executor:
+            return reconstruct_in_blocks(settings, run.folder, executor)
+    recipe = make_recipe(settings)
     inputs, reconstructor = fit(find_camera(read(settings, recipe), settings), recipe)
     for note in inputs.notes:
         print(note)

@@ -6,8 +6,10 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,13 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from cassi.apps.executors import InThisProcess, LostWorker, once, run_jobs
 from cassi.apps.inputs import Inputs
 from cassi.apps.memory import peak_of
-from cassi.apps.pipeline import fit, read
+from cassi.apps.pipeline import fit, make_recipe, read
 from cassi.apps.reconstruct.journal import Journal, Record, place
 from cassi.apps.reconstruct.scene import finish, take_truth
-from cassi.apps.reconstructors import Recipe, fingerprint_settings
+from cassi.apps.reconstructors import fingerprint_settings
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.checks import whole_number
 from cassi.data.atomic import digest_content
@@ -41,8 +44,15 @@ _PROBED = 96  # rows of which error bars ask what they must know of the whole sc
 _PROBE = 32  # rows of the strip on which memory is measured
 
 
-def reconstruct_in_blocks(settings: Reconstruct, folder: Path, recipe: Recipe) -> float:
+def reconstruct_in_blocks(
+    settings: Reconstruct, folder: Path, executor: Executor | None = None
+) -> float:
     """Reconstruct what settings name within `memory_budget`, and write the results.
+
+    Args:
+        settings: of one scene.
+        folder: of the results.
+        executor: computes the blocks, each of its processes within the budget; None: this process.
 
     Returns:
         The relative residual.
@@ -60,10 +70,11 @@ def reconstruct_in_blocks(settings: Reconstruct, folder: Path, recipe: Recipe) -
     key = fingerprint_settings(settings, on="cube")
     names = [output.cube, *([UNCERTAINTY] if settings.uncertainty else [])]
     settings, truth = take_truth(settings)
-    inputs, reconstructor = fit(read(settings, recipe), recipe)
+    executor = InThisProcess() if executor is None else executor
+    loaded = once(load_scene, settings)
+    inputs, scene, reconstructor = loaded.inputs, loaded.parts, loaded.reconstructor
     for note in inputs.notes:
         print(note)
-    scene = Parts(inputs)
     halo = reconstructor.halo if settings.halo is None else settings.halo
     halo = whole_number("halo", halo, 0, 2**31)
 
@@ -101,13 +112,15 @@ def reconstruct_in_blocks(settings: Reconstruct, folder: Path, recipe: Recipe) -
             def follow(*_: Any) -> None:  # what tqdm returns would stop the solver
                 bar.update()
 
-            for index in range(len(records), len(blocks)):
+            job = partial(compute_block, settings, tuple(blocks), probed)
+            here, left = isinstance(executor, InThisProcess), range(len(records), len(blocks))
+            job = partial(job, callback=follow) if here else job
+            for index, solved in _in_order(run_jobs(executor, job, left), left.start):
                 bar.set_postfix_str(f"block {index + 1}/{len(blocks)}")
-                torch.manual_seed(seed)
+                bar.update(0 if here else reconstructor.iterations)
                 tail = journal.tail(index - 1) if index else None
-                record, part, rest = solve_block(
-                    scene, reconstructor, blocks, index, blend, tail, follow, probed, seed
-                )
+                record, part, rest = join_block(scene, blocks, index, blend, tail, solved)
+                del solved
                 for stack, values in zip(stacks, np.split(part, len(stacks)), strict=True):
                     stack.write(values, *place(scene.axis, *record["lines"]))
                 records.append(journal.add(record, part, rest))
@@ -115,6 +128,56 @@ def reconstruct_in_blocks(settings: Reconstruct, folder: Path, recipe: Recipe) -
         residual = finish(settings, folder, inputs, stacks, records, plan, truth, reconstructor)
         journal.remove()
     return residual
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What every block of a scene is cut from, and what reconstructs it."""
+
+    inputs: Inputs
+    parts: Parts
+    reconstructor: Reconstructor
+
+
+def load_scene(settings: Reconstruct) -> Scene:
+    """Read what settings name, once in a process.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: files, camera and reconstructor do not fit.
+    """
+    recipe = make_recipe(settings)
+    inputs, reconstructor = fit(read(settings, recipe), recipe)
+    return Scene(inputs, Parts(inputs), reconstructor)
+
+
+def compute_block(
+    settings: Reconstruct,
+    blocks: Sequence[Block],
+    probed: Probe | None,
+    index: int,
+    callback: Callable[..., Any] | None = None,
+) -> Solved:
+    """Reconstruct one block of what settings name: a job. See `solve_block`."""
+    scene = once(load_scene, settings)
+    torch.manual_seed(settings.seed)
+    told = (scene.parts, scene.reconstructor, blocks, index, callback, probed, settings.seed)
+    return solve_block(*told)
+
+
+def _in_order(
+    found: Iterator[tuple[int, Solved | LostWorker]], following: int
+) -> Iterator[tuple[int, Solved]]:
+    """Yield blocks in their order; those that are ready early wait."""
+    waiting: dict[int, Solved] = {}
+    for index, solved in found:
+        if isinstance(solved, LostWorker):
+            raise solved
+        waiting[index] = solved
+        del solved
+        while following in waiting:
+            yield following, waiting.pop(following)
+            following += 1
 
 
 class Parts:
@@ -177,17 +240,28 @@ class Parts:
                 yield self.y.narrow(self.axis, start, stop - start), self.system.part(start, stop)
 
 
+@dataclass(frozen=True)
+class Solved:
+    """A block with its halo.
+
+    Attributes:
+        x: `(C, H', W')`, or `(2C, H', W')` with the standard deviations behind the cube.
+        record: numbers of the block.
+    """
+
+    x: np.ndarray
+    record: Record
+
+
 def solve_block(
     scene: Parts,
     reconstructor: Reconstructor,
-    blocks: list[Block],
+    blocks: Sequence[Block],
     index: int,
-    blend: int,
-    tail: np.ndarray | None,
-    callback: Callable[..., Any],
+    callback: Callable[..., Any] | None,
     probed: Probe | None = None,
     seed: int = 0,
-) -> tuple[Record, np.ndarray, np.ndarray | None]:
+) -> Solved:
     """Reconstruct one block.
 
     Args:
@@ -195,21 +269,14 @@ def solve_block(
         reconstructor: a solver or a network.
         blocks: all of them.
         index: of this one.
-        blend: rows before and after a seam over which two blocks fade into each other.
-        tail: what the block before returned for that.
         callback: of the reconstructor.
         probed: of the whole scene, where standard deviations are asked for.
         seed: of what is drawn for them.
 
-    Returns:
-        Numbers of the block; its values `(C, H', W')`, or `(2C, H', W')` with the standard
-        deviations behind them; what the next block is blended with, None
-        after the last.
-
     Raises:
         ValueError: nothing finite comes out.
     """
-    block, last = blocks[index], index == len(blocks) - 1
+    block = blocks[index]
     clock = _Clock()
     y, camera = scene.part(block.first, block.last)
     solution = reconstructor.run(y, camera, callback=callback, statistics=scene.statistics)
@@ -220,12 +287,45 @@ def solve_block(
         found = estimate(y, camera, reconstructor, solution.x, **told)  # type: ignore[arg-type]
         x = torch.cat((x, found.std[0]))
         more = {"uncertainty": {"sources": found.sources, "warnings": list(found.warnings)}}
+    record = {
+        "reason": solution.reason,
+        **clock.read(),
+        **more,
+        "history": [_row(index, step) for step in solution.history],
+    }
+    return Solved(x.cpu().numpy(), record)
+
+
+def join_block(
+    scene: Parts,
+    blocks: Sequence[Block],
+    index: int,
+    blend: int,
+    tail: np.ndarray | None,
+    solved: Solved,
+) -> tuple[Record, np.ndarray, np.ndarray | None]:
+    """Blend one block with the one before.
+
+    Args:
+        scene: the measurement and its camera.
+        blocks: all of them.
+        index: of this one.
+        blend: rows before and after a seam over which two blocks fade into each other.
+        tail: what the block before returned for that.
+        solved: the block; its values are changed.
+
+    Returns:
+        Numbers of the block; its own values; what the next block is blended with, None after the
+        last.
+    """
+    block, last = blocks[index], index == len(blocks) - 1
+    x = torch.from_numpy(solved.x)
     start = block.start if index == 0 else block.start - blend
     stop = block.stop if last else block.stop - blend
     rest = None
     if not last:
         beyond = x.narrow(scene.axis, stop - block.first, 2 * blend)
-        rest = np.ascontiguousarray(beyond.cpu().numpy())
+        rest = np.ascontiguousarray(beyond.numpy())
     own = x.narrow(scene.axis, start - block.first, stop - start)
     if tail is not None and blend:
         seam = own.narrow(scene.axis, 0, 2 * blend)
@@ -234,13 +334,10 @@ def solve_block(
     record = {
         "block": index,
         "lines": [start, stop],
-        "misfit": scene.misfit(own[: scene.system.cube_shape[0]], start),
-        "reason": solution.reason,
-        **clock.read(),
-        **more,
-        "history": [_row(index, step) for step in solution.history],
+        "misfit": scene.misfit(own[: scene.system.cube_shape[0]].to(scene.y.device), start),
+        **solved.record,
     }
-    return record, own.cpu().numpy(), rest
+    return record, own.numpy(), rest
 
 
 def read_probe(values: dict[str, Any]) -> Probe:

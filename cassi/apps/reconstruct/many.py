@@ -24,7 +24,7 @@ from torch import Tensor
 
 from cassi import metrics
 from cassi.apps import results
-from cassi.apps.command import FAILED, Run, choose_device
+from cassi.apps.command import FAILED, Run
 from cassi.apps.errors import describe_failure
 from cassi.apps.executors import LostWorker, once, open_executor, run_jobs
 from cassi.apps.folders import check_shares
@@ -35,6 +35,7 @@ from cassi.apps.pipeline import (
     conclude,
     find_camera,
     fit,
+    make_recipe,
     predict,
     read,
     recover,
@@ -196,9 +197,9 @@ def reconstruct_batch(
     Raises:
         OSError: results cannot be written.
     """
-    recipe = once(make_recipe, settings)
     if settings.memory_budget is not None:
-        return [_in_blocks(settings, root / each.name, recipe, each) for each in batch]
+        return [_in_blocks(settings, root / each.name, each) for each in batch]
+    recipe = once(make_recipe, settings)
     made = dict(_compute(settings, root, recipe, batch))
     return [_write(settings, root / each.name, store, each, made[each]) for each in batch]
 
@@ -227,15 +228,10 @@ def _prepare_store(
     return Store(path, folders=len(names) <= FEW)
 
 
-def make_recipe(settings: Reconstruct) -> Recipe:
-    """Return what settings reconstruct with, on the device of this process."""
-    return Recipe(settings, choose_device(settings.device))
-
-
-def _in_blocks(settings: Reconstruct, folder: Path, recipe: Recipe, snapshot: Snapshot) -> Outcome:
+def _in_blocks(settings: Reconstruct, folder: Path, snapshot: Snapshot) -> Outcome:
     print(f"{printable(snapshot.name)}:", flush=True)
     try:
-        reconstruct_in_blocks(settings_of_snapshot(settings, snapshot), folder, recipe)
+        reconstruct_in_blocks(settings_of_snapshot(settings, snapshot), folder)
     except Exception as error:
         if isinstance(error, OSError) and error.errno in UNWRITABLE:
             raise

@@ -101,6 +101,18 @@ def test_into_a_store_and_resumed(reconstruct, scene, computed, monkeypatch):
     assert not torch.equal(cassi.read_cube(folder / "store/cube.zarr"), loaded)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_lines")
+def test_other_processes_compute_the_same_blocks(reconstruct, scene):
+    folder, files = scene
+    for name, more in (("one", ()), ("two", ("processes=2",))):
+        into = f"hydra.run.dir={name}"
+        reconstruct(*files, *METHOD, *BLOCKS, "threads=1", "uncertainty=true", *more, into).ok()
+    for name in ("cube.tif", "uncertainty.tif"):
+        one, two = (cassi.read_cube(folder / run / name) for run in ("one", "two"))
+        assert torch.equal(one, two)
+
+
 def test_what_fits_is_one_block_with_the_same_bits(reconstruct, scene):
     folder, files = scene
     reconstruct(*files, *METHOD, "hydra.run.dir=whole")
