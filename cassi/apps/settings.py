@@ -188,10 +188,10 @@ class Snapshots(Common):
 class GuidePicture:
     """A picture of the scene by an ordinary camera beside the coded one."""
 
-    file: str | None = None
-    response: str | None = None
-    noise: float = 0.01
-    register: bool = True
+    file: str | None
+    response: str | None
+    noise: float
+    register: bool
 
     def __post_init__(self) -> None:
         """Check the number."""
@@ -204,7 +204,7 @@ class Reconstruct(Snapshots):
     """Settings of cassi-reconstruct."""
 
     model: Node = None
-    guide: GuidePicture = field(default_factory=GuidePicture)
+    guide: GuidePicture
     heldout: float | None = field(metadata=_FILES)
     uncertainty: bool = field(metadata=_FILES)
     output: Output = field(metadata=_FILES)
