@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, overload
@@ -11,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from cassi import camera_search
+from cassi.guide_search import place_guide, takes_guide
 from cassi.models.inference import prepare
 from cassi.solvers import Function, Statistics
 from cassi.solvers.linear_system import check_order, seen
+from cassi.systems import Guide, Stacked
 from cassi.uncertainty import estimate
 
 
@@ -48,6 +51,7 @@ def reconstruct(
     bad_pixels: Any = ...,
     uncertainty: Literal[False] = ...,
     align: bool = ...,
+    guide: Any = ...,
 ) -> Tensor: ...
 
 
@@ -61,6 +65,7 @@ def reconstruct(
     bad_pixels: Any = ...,
     uncertainty: Literal[True],
     align: bool = ...,
+    guide: Any = ...,
 ) -> Reconstruction: ...
 
 
@@ -73,6 +78,7 @@ def reconstruct(
     bad_pixels: Any = None,
     uncertainty: bool = False,
     align: bool = True,
+    guide: Any = None,
 ) -> Tensor | Reconstruction:
     """Reconstruct a cube as `cassi-reconstruct` does: the same defaults, the same bits.
 
@@ -91,6 +97,11 @@ def reconstruct(
             every value; takes up to three times the time.
         align: move the mask to its position in the measurement, where that is certain; see
             `cassi.calibration.align`. For `SDCassi` cameras with one mask for all samples.
+        guide: a picture of the scene by an ordinary camera, linear in light, with what it sees of
+            the bands: `(picture, response)`, `(G, H, W)` and `(G, C)`; a picture alone, `(H, W)`,
+            is panchromatic. It is registered, and refused with a warning where it does not help;
+            see `cassi.guide_search.place_guide`. For "auto" and "self_supervised". The measurement
+            of a `cassi.Stacked` of one camera and one `cassi.Guide` has it already.
 
     Returns:
         Cube `(B, C, H, W)` on the device of y, in the unit in which A x = y. With `uncertainty` a
@@ -107,6 +118,8 @@ def reconstruct(
     torch.Size([1, 3, 16, 20])
     """
     _check_order("reconstruct", y, system)
+    if guide is None and isinstance(system, Stacked):
+        y, system, guide = _unstacked(y, system)
     if bad_pixels is not None:
         system = system.weighted(bad_pixels=bad_pixels)
     y = seen(y, system)
@@ -122,11 +135,39 @@ def reconstruct(
             method, _ = recipe.make(system.cube_shape[0])
         found = camera_search.align(y, system) if align else None
         system = system if found is None else found.system
+        if guide is not None:
+            system = _guided(y, system, method, guide, uncertainty)
         torch.manual_seed(seed)
         if uncertainty:
             return _with_uncertainty(y, system, method, seed)
         x: Tensor = method.run(y, system).checked().x
     return x
+
+
+def _unstacked(y: Tensor, stacked: Stacked) -> tuple[Tensor, Any, Any]:
+    """Return snapshot, camera and guide of a camera with a guide; another stack as it is."""
+    found = {isinstance(part, Guide): n for n, part in enumerate(stacked.parts)}
+    if len(stacked.parts) != 2 or len(found) != 2:
+        return y, stacked, None
+    measured, guide = stacked.split(y), stacked.parts[found[True]]
+    assert isinstance(guide, Guide)
+    camera, picture = stacked.parts[found[False]], measured[found[True]]
+    return measured[found[False]], camera, (picture, guide.response)
+
+
+def _guided(y: Tensor, system: Any, method: Any, guide: Any, uncertainty: bool) -> Any:
+    if uncertainty:
+        raise ValueError("uncertainty: expected False with a guide")
+    if not takes_guide(method):
+        raise ValueError('guide: expected None, this method takes none; "auto" does')
+    if isinstance(guide, tuple | list) and len(guide) == 2:
+        picture, response = guide
+    else:
+        picture, response = guide, torch.ones(1, system.cube_shape[0])
+    found = place_guide(y, system, torch.as_tensor(picture), response)
+    if not found.taken:
+        warnings.warn(f"guide: {found}", stacklevel=3)
+    return found.system
 
 
 def _with_uncertainty(y: Tensor, system: Any, method: Any, seed: int) -> Reconstruction:

@@ -22,6 +22,7 @@ PARTS = {
     "data": {"systems", "ops", "checks", "control_groups"},
     "calibration": {"ops", "systems", "solvers", "plain_scenes"},
     "camera_search": {"calibration", "methods", "solvers", "systems"},
+    "guide_search": {"methods", "priors", "solvers", "systems"},
     "metrics": {"checks", "plugins"},
     "training": {"ops", "systems", "solvers", "data", "metrics"},
     "evaluation": {"ops", "systems", "solvers", "data", "metrics", "uncertainty", "plugins"},

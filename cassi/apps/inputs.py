@@ -48,6 +48,8 @@ class Inputs:
     """Of calibration.json, where the camera was calibrated on the measurement."""
     alignment: dict[str, Any] | None = None
     """How far the mask was moved, and what that does to the error at pixels held out."""
+    guide: dict[str, Any] | None = None
+    """Where a guide's picture lies, and what it does to the error at pixels held out."""
 
 
 def load_inputs(

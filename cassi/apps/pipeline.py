@@ -14,12 +14,14 @@ import torch
 from cassi import ops
 from cassi.apps import results
 from cassi.apps.command import choose_device
+from cassi.apps.guide import add_guide
 from cassi.apps.inputs import Inputs, good_pixels, load_inputs, name_scene
 from cassi.apps.reconstructors import Recipe, build_solver
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.camera_search import align, calibrate_on
 from cassi.data.atomic import atomic_folder
 from cassi.data.io import write_cube
+from cassi.guide_search import takes_guide
 from cassi.methods import NoiseThreshold, Restarts
 from cassi.priors import Subspace
 from cassi.solvers import Solution, Solver, Statistics
@@ -71,16 +73,16 @@ def find_camera(inputs: Inputs, settings: Reconstruct) -> Inputs:
     """Return the inputs with the camera that reconstructs them: the only place that changes it.
 
     `calibrate=true` finds mask and bands, `align=true` moves the mask where the measurement is
-    sure. Both need the whole measurement in memory.
+    sure. A guide's picture is put beside it. All need the whole measurement in memory.
 
     Raises:
         ValueError: the camera cannot be calibrated, or the measurement is too dark or small.
     """
     if settings.calibrate:
-        return _calibrated(inputs, settings)
-    if settings.align and settings.memory_budget is None:
-        return _aligned(inputs)
-    return inputs
+        inputs = _calibrated(inputs, settings)
+    elif settings.align and settings.memory_budget is None:
+        inputs = _aligned(inputs)
+    return inputs if settings.guide.file is None else add_guide(inputs, settings.guide)
 
 
 def _aligned(inputs: Inputs) -> Inputs:
@@ -118,6 +120,11 @@ def fit(inputs: Inputs, recipe: Recipe) -> tuple[Inputs, Reconstructor]:
     """
     bands, settings = inputs.system.cube_shape[0], recipe.settings
     reconstructor, card = recipe.make(bands)
+    if settings.guide.file is not None and not takes_guide(reconstructor):
+        raise ValueError(
+            "guide: expected null, this method takes none; solver=auto and "
+            "experiment=self_supervised do"
+        )
     if card is not None:
         note = f"network: {card.name}"
         if card.wavelengths is not None:
@@ -253,6 +260,8 @@ def conclude(
         numbers["calibration"] = inputs.calibration
     if inputs.alignment is not None:
         numbers["alignment"] = inputs.alignment
+    if inputs.guide is not None:
+        numbers["guide"] = inputs.guide
     return Result(inputs, solution, numbers, rows)
 
 

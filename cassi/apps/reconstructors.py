@@ -322,13 +322,18 @@ def check_model(node: dict[str, Any]) -> Card | None:
 
 
 def rewrite_model_path(arguments: list[str]) -> list[str]:
-    """Turn `model=FILE.safetensors` into options of the group: `model=file model.path=FILE`."""
+    """Turn `model=FILE.safetensors` into options of the group: `model=file model.path=FILE`.
+
+    `guide=FILE` becomes `guide.file=FILE` in the same way.
+    """
     result: list[str] = []
     for argument in arguments:
         key, _, value = argument.partition("=")
         if key == "model" and value.strip("'\"").endswith(FILE_SUFFIX):
             path = value.strip("'\"").replace("\\", "\\\\").replace("'", "\\'")
             result += ["model=file", f"model.path='{path}'"]
+        elif key == "guide" and not value.startswith("{"):
+            result.append(f"guide.file={value}")
         else:
             result.append(argument)
     return result

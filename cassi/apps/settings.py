@@ -238,10 +238,26 @@ class Snapshots(Common):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GuidePicture:
+    """A picture of the scene by an ordinary camera beside the coded one."""
+
+    file: str | None
+    response: str | None
+    noise: float
+    register: bool
+
+    def __post_init__(self) -> None:
+        """Check the number."""
+        if not 0 < self.noise <= 1:
+            raise ValueError(f"guide.noise: expected a number above 0, at most 1, got {self.noise}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reconstruct(Snapshots, Sharing):
     """Settings of cassi-reconstruct."""
 
     model: Node = None
+    guide: GuidePicture
     heldout: float | None = field(metadata=_FILES)
     uncertainty: bool = field(metadata=_FILES)
     output: Output = field(metadata=_FILES)
@@ -264,6 +280,13 @@ class Reconstruct(Snapshots, Sharing):
                 "calibrate: expected false with memory_budget; run cassi-calibrate, and "
                 "give the camera that it writes: camera=DIR/camera.yaml"
             )
+        if self.guide.file is not None:
+            clash = {
+                "memory_budget": self.memory_budget is not None,
+                "uncertainty": self.uncertainty,
+            }
+            if found := [name for name, is_set in clash.items() if is_set]:
+                raise ValueError(f"guide: expected null with {found[0]}; leave one of them out")
         if self.heldout is not None:
             check_share(self.heldout)
             if self.memory_budget is not None:

@@ -151,6 +151,15 @@ def load_measurement(
     return _load("measurement", path, key, axes, None, finite, counts)
 
 
+def load_guide(path: PathLike) -> Loaded:
+    """Read the picture of a guide; errors are those of `load_cube`.
+
+    Returns:
+        ``data`` of shape (1, G, H, W); G = 1 from two axes. A PNG may have three colours.
+    """
+    return _load("guide", path, None, None, 3)
+
+
 def read_cube(path: PathLike, key: str | None = None, axes: str | None = None) -> Tensor:
     """Read a cube as a tensor.
 

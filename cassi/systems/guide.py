@@ -143,6 +143,7 @@ class Guided(System):
         self.system, self.guide, self.noise = system, guide.to(like.device), noise
         self.register_buffer("picture", g)
         self.register_buffer("seen", seen.to(g.dtype))
+        self.sees_all = bool(seen.all())
         self.conjugate, self.part_axis = system.conjugate, system.part_axis
 
     def pull(self, components: Tensor, synthesis: Tensor, analysis: Tensor) -> Tensor:
@@ -166,11 +167,13 @@ class Guided(System):
         eye = torch.eye(len(r), dtype=gram.dtype, device=gram.device)
         size = gram.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
         damped = gram + DAMPING * max(1.0, self.noise / 0.01) * size * eye
-        seen = self.seen.flatten(2)
-        g, p = self.picture.flatten(2), (through @ components.flatten(2)) * seen
-        gain = (g * p).sum(2) / (g * g).sum(2)
-        left = gain.clamp_min(0)[..., None] * g - p
-        return components + (back @ torch.linalg.solve(damped, left)).view_as(components)
+        c, g = components.flatten(2), self.picture.flatten(2)
+        p = through @ c
+        gain = torch.linalg.vecdot(g, p) / torch.linalg.vecdot(g, g)  # g is 0 where it saw nothing
+        p = p if self.sees_all else p * self.seen.flatten(2)
+        left = torch.addcmul(-p, gain.clamp_min(0)[..., None], g)
+        back = torch.linalg.solve(damped, back.mT).mT  # the matrix is symmetric
+        return torch.baddbmm(c, back.expand(len(c), -1, -1), left).view_as(components)
 
     @property
     def cube_shape(self) -> tuple[int, int, int]:
@@ -268,6 +271,7 @@ class Guided(System):
         other.guide, other.noise = self.guide, self.noise
         other.register_buffer("picture", self.picture if g is None else g)
         other.register_buffer("seen", self.seen if seen is None else seen)
+        other.sees_all = self.sees_all
         other.conjugate, other.part_axis = self.conjugate, self.part_axis
         return other
 

@@ -134,6 +134,41 @@ def band_colors(wavelengths: Wavelengths, bands: int) -> np.ndarray:
     return colors
 
 
+def cie_response(wavelengths: Wavelengths) -> np.ndarray:
+    """Gives the CIE 1931 2° observer at some wavelengths.
+
+    Args:
+        wavelengths: (C,), nm, increasing.
+
+    Returns:
+        float32 (3, C): x̄, ȳ, z̄, each divided by its sum.
+    """
+    nm = np.asarray(wavelengths, np.float64)
+    grid, cmfs, _, _ = _observer(None)
+    curves = np.stack([np.interp(nm, grid, cmf, left=0, right=0) for cmf in cmfs])
+    sums = curves.sum(1, keepdims=True)
+    if not (sums > 0).all():
+        raise ValueError("expected wavelengths that the eye sees, for the CIE curves")
+    return (curves / sums).astype(np.float32)
+
+
+def xyz_of_srgb(picture: np.ndarray, encoded: bool) -> np.ndarray:
+    """Gives the CIE tristimulus values of an sRGB picture.
+
+    Args:
+        picture: (3, H, W), in [0, 1].
+        encoded: with the sRGB curve, as in image files; else linear.
+
+    Returns:
+        float32 (3, H, W): X, Y, Z, each relative to white.
+    """
+    if encoded:
+        low = picture <= 0.04045
+        picture = np.where(low, picture / 12.92, ((np.maximum(picture, 0) + 0.055) / 1.055) ** 2.4)
+    xyz = np.tensordot(_FROM_SRGB / _FROM_SRGB.sum(1, keepdims=True), picture, 1)
+    return xyz.astype(np.float32)
+
+
 def encode(linear: np.ndarray) -> np.ndarray:
     """Gives linear light, which is clipped to [0, 1] in place, as uint8 by the sRGB curve."""
     np.clip(linear, 0.0, 1.0, out=linear)

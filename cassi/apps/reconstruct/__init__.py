@@ -54,6 +54,8 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     prepare_process(settings, blocks=settings.memory_budget is not None)
     refuse_torchrun()
     if is_many(settings.measurement):
+        if settings.guide.file is not None:
+            raise ValueError("guide: expected null for many snapshots, a guide shows one scene")
         if settings.calibrate:
             raise ValueError(
                 "calibrate: expected false for many snapshots, which share one camera; run "

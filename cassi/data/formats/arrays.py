@@ -79,7 +79,9 @@ def read_array(
     what = f"cannot read {path} as {'images' if pages else suffix}"
     with ExitStack() as stack:
         with blaming(what):
-            source = stack.enter_context((planes.read_planes if pages else READERS[suffix])(path))
+            reader = planes.read_planes if pages else READERS[suffix]
+            reader = png.read_colours if (role, suffix) == ("guide", ".png") else reader
+            source = stack.enter_context(reader(path))
         with blaming(str(path)):
             key = find_key(meant, source.shapes, source.others, key)
             shape = tuple(map(int, source.shapes[key]))

@@ -67,6 +67,26 @@ def read_png(path: Path) -> Iterator[Source]:
         )
 
 
+@contextmanager
+def read_colours(path: Path) -> Iterator[Source]:
+    """One image of grey levels, or of three colours with 8 bits each."""
+    with open_png(path) as image:
+        if image.mode not in ("RGB", "RGBA"):
+            width, height = image.size
+            yield Source({"": (height, width)}, lambda _: read_levels(image, path), image=True)
+            return
+        with path.open("rb") as file:
+            if file.read(_DEPTH + 1)[_DEPTH] != 8:
+                raise ValueError("expected 8 bits a colour in PNG, got 16; save it as .tif")
+        width, height = image.size
+        yield Source(
+            {"": (height, width, 3)},
+            lambda _: np.asarray(image)[..., :3],
+            axes={"": "HWC"},
+            image=True,
+        )
+
+
 def read_pages(pages: Sequence[Path]) -> tuple[np.ndarray, str]:
     """Read images of one size, one a band, of 8 or 16 bits a pixel.
 

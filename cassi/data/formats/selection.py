@@ -36,6 +36,7 @@ ROLES = {
     "cube": Role("cube", (3,), "CHW", tuple(_CUBES.split())),
     "mask": Role("mask", (2, 3, 4), "CHW", tuple(_MASKS.split())),
     "measurement": Role("measurement", (2, 3), "KHW", tuple(_MEASUREMENTS.split())),
+    "guide": Role("guide", (2, 3), "CHW", ("guide", "rgb", "pan")),
 }
 # Names that say nothing about the role, so a file may use them for anything.
 _VAGUE = {"x", "y", "data", "ref", "result", "code"}

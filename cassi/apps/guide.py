@@ -1,0 +1,148 @@
+"""A guide's picture from its file to the camera that takes it along."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cassi.apps.inputs import Inputs
+from cassi.apps.settings import GuidePicture
+from cassi.checks import raised_here
+from cassi.data import io
+from cassi.guide_search import place_guide
+
+_MOST = 1 << 20  # bytes of a table of curves
+
+
+def add_guide(inputs: Inputs, settings: GuidePicture) -> Inputs:
+    """Return the inputs with the guide beside the camera, or without it where it does not fit.
+
+    Raises:
+        OSError: a file is missing.
+        ValueError: a file cannot be read, or picture, response and cube do not fit.
+    """
+    loaded = io.load_guide(str(settings.file))
+    bands, height, width = inputs.system.cube_shape
+    picture, name = loaded.data[0], settings.response
+    if tuple(picture.shape[1:]) != (height, width):
+        raise ValueError(
+            f"guide: expected a picture of {height} x {width} pixels as the cube, got "
+            f"{picture.shape[1]} x {picture.shape[2]} in {loaded.path}; resize it"
+        )
+    channels = len(picture)
+    name = name or ("cie" if channels == 3 else "pan")
+    response = read_response(name, channels, bands, inputs.wavelengths)
+    if name == "cie":
+        picture = _as_xyz(picture, loaded.path.suffix.lower() == ".png")
+    try:
+        found = place_guide(
+            inputs.measurement,
+            inputs.system,
+            picture.to(inputs.measurement),
+            response,
+            settings.noise,
+            settings.register,
+        )
+    except ValueError as error:
+        if not raised_here(error):
+            raise
+        raise ValueError(f"{error} ({loaded.path})") from error
+    if not found.taken:
+        print(f"warning: guide: {found}", file=sys.stderr)
+    numbers = {
+        "taken": found.taken,
+        "response": name,
+        "shift": list(found.shift),
+        "rotation": found.rotation,
+        "scale": found.scale,
+        "misfit": found.misfit,
+        "heldout_error": {"without": found.without, "with": found.error},
+    }
+    notes = [*inputs.notes, loaded.note, f"guide: {found}"]
+    return replace(inputs, system=found.system, guide=numbers, notes=notes)
+
+
+def read_response(
+    name: str, channels: int, bands: int, wavelengths: tuple[float, ...] | None
+) -> Tensor:
+    """Return the response `(G, C)` of a guide.
+
+    Args:
+        name: "pan", "cie", or a file of comma-separated values: a line per wavelength, nm and the
+            response of each channel; or a line per channel with a number per band.
+        channels: G, of the picture.
+        bands: C.
+        wavelengths: of the bands, nm, where known.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: it does not fit the picture or the bands.
+    """
+    if name in ("pan", "cie"):
+        wanted = 1 if name == "pan" else 3
+        if channels != wanted:
+            raise ValueError(
+                f"guide.response: {name} is of {wanted} channel{'s' * (wanted > 1)}, the picture "
+                f"has {channels}; give guide.response=FILE.csv"
+            )
+    if name == "pan":
+        return torch.full((1, bands), 1 / bands)
+    if name == "cie":
+        if wavelengths is None:
+            raise ValueError("guide.response: cie needs the bands' wavelengths=[…], nm")
+        from cassi.viz.color import cie_response
+
+        return torch.from_numpy(cie_response(np.asarray(wavelengths)))
+    table = _read_table(Path(name))
+    if table.shape == (channels, bands):
+        return torch.from_numpy(table.astype(np.float32))
+    rising = len(table) > 1 and bool((np.diff(table[:, 0]) > 0).all())
+    if table.shape[1] == channels + 1 and rising:
+        if wavelengths is None:
+            raise ValueError(f"guide.response: {name} needs the bands' wavelengths=[…], nm")
+        curves = [
+            np.interp(np.asarray(wavelengths), table[:, 0], curve, left=0, right=0)
+            for curve in table[:, 1:].T
+        ]
+        return torch.from_numpy(np.stack(curves).astype(np.float32))
+    raise ValueError(
+        f"guide.response: expected {channels} lines of {bands} numbers, or lines of nm (rising) "
+        f"and {channels} values, got {table.shape[0]} lines of {table.shape[1]} in {name}"
+    )
+
+
+def _read_table(path: Path) -> np.ndarray:
+    if not path.is_file():
+        raise FileNotFoundError(f"guide.response: expected pan, cie or a file, no file {path}")
+    if path.stat().st_size > _MOST:
+        raise ValueError(f"guide.response: {path} is larger than {_MOST} bytes")
+    lines = path.read_text(errors="replace").splitlines()
+    rows = [line.split(",") for line in lines if line.strip() and not line.startswith("#")]
+    try:
+        if rows and not _is_number(rows[0][0]):
+            rows = rows[1:]  # names of the columns
+        table = np.array([[float(value) for value in row] for row in rows], np.float64)
+    except ValueError:
+        table = np.empty(0)
+    if table.ndim != 2 or not np.isfinite(table).all():
+        raise ValueError(f"guide.response: expected lines of as many finite numbers in {path}")
+    return table
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _as_xyz(picture: Tensor, encoded: bool) -> Tensor:
+    from cassi.viz.color import xyz_of_srgb
+
+    return torch.from_numpy(xyz_of_srgb(picture.numpy(), encoded))

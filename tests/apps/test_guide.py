@@ -1,0 +1,98 @@
+"""guide= of cassi-reconstruct: its files, its errors, its numbers."""
+
+import json
+
+import numpy as np
+import pytest
+import tifffile
+import torch
+
+from cassi.apps.guide import read_response
+from cassi.apps.pipeline import find_camera, fit, read
+from cassi.apps.reconstructors import Recipe, compose_settings
+from cassi.data.io import load_guide, read_measurement, write_cube
+
+
+def _write_scene(folder, size=64, bands=6):
+    random = torch.Generator().manual_seed(0)
+    maps = torch.rand(1, 2, 8, 8, generator=random)
+    maps = torch.nn.functional.interpolate(maps, size=(size, size), mode="bicubic")[0].clamp(0, 1)
+    wave = torch.linspace(0, 1, bands)
+    spectra = torch.stack([torch.exp(-(((wave - c) / 0.4) ** 2)) for c in (0.2, 0.8)])
+    x = torch.einsum("khw,kc->chw", maps, spectra) / 2
+    write_cube(folder / "truth.tif", x, wavelengths=np.linspace(450, 650, bands))
+    mask = (torch.rand(size, size, generator=random) > 0.5).numpy().astype(np.uint8)
+    np.save(folder / "mask.npy", mask)
+    tifffile.imwrite(folder / "pan.tif", x.mean(0).numpy().astype(np.float32))
+    return x
+
+
+def _run(folder, *options):
+    common = [f"truth={folder / 'truth.tif'}", f"mask={folder / 'mask.npy'}", "system.step=1"]
+    settings = compose_settings([*common, "align=false", *options])
+    recipe = Recipe(settings, torch.device("cpu"))
+    return fit(find_camera(read(settings, recipe), settings), recipe)
+
+
+def test_a_panchromatic_guide(tmp_path):
+    x = _write_scene(tmp_path)
+    inputs, method = _run(tmp_path, f"guide={tmp_path / 'pan.tif'}")
+    assert inputs.guide["taken"]
+    assert inputs.guide["response"] == "pan"
+    json.dumps(inputs.guide)
+    assert any(note.startswith("guide: ") for note in inputs.notes)
+    plain, _ = _run(tmp_path)
+    errors = [
+        (method.run(each.measurement, each.system).x[0] - x).norm() for each in (inputs, plain)
+    ]
+    assert errors[0] < errors[1]
+
+
+def test_a_colour_png_is_read_and_a_grey_one(tmp_path):
+    from PIL import Image
+
+    colours = np.random.default_rng(0).integers(0, 255, (5, 6, 3), dtype=np.uint8)
+    Image.fromarray(colours).save(tmp_path / "rgb.png")
+    Image.fromarray(colours[..., 0]).save(tmp_path / "pan.png")
+    found = load_guide(tmp_path / "rgb.png").data
+    np.testing.assert_allclose(found[0].numpy(), colours.transpose(2, 0, 1) / 255, atol=1e-6)
+    assert load_guide(tmp_path / "pan.png").data.shape == (1, 1, 5, 6)
+    with pytest.raises(ValueError, match="grey"):
+        read_measurement(tmp_path / "rgb.png")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["guide=FOLDER/small.tif"], "guide: expected a picture of 64 x 64 pixels"),
+        (["guide=FOLDER/pan.tif", "guide.response=cie"], "cie is of 3 channels, the picture has 1"),
+        (["guide=FOLDER/pan.tif", "guide.response=FOLDER/no.csv"], "no file"),
+        (["guide=FOLDER/pan.tif", "guide.noise=0"], "guide.noise: expected a number above 0"),
+        (["guide=FOLDER/pan.tif", "uncertainty=true"], "guide: expected null with uncertainty"),
+        (["guide=FOLDER/pan.tif", "experiment=gap_tv"], "guide: expected null, this method"),
+        (["guide=FOLDER/absent.tif"], "no file"),
+    ],
+)
+def test_what_does_not_fit(tmp_path, options, message):
+    _write_scene(tmp_path)
+    tifffile.imwrite(tmp_path / "small.tif", np.ones((9, 8), np.float32))
+    with pytest.raises((ValueError, OSError), match=message):
+        _run(tmp_path, *(option.replace("FOLDER", str(tmp_path)) for option in options))
+
+
+def test_responses(tmp_path):
+    nm = (450.0, 550.0, 650.0)
+    assert torch.equal(read_response("pan", 1, 3, None), torch.full((1, 3), 1 / 3))
+    assert read_response("cie", 3, 3, nm).sum(1).tolist() == pytest.approx([1, 1, 1])
+    with pytest.raises(ValueError, match=r"wavelengths=\[…\]"):
+        read_response("cie", 3, 3, None)
+    file = tmp_path / "curves.csv"
+    file.write_text("nm,blue,red\n400,0,0\n500,1,0\n600,0,1\n700,0,0\n")
+    expected = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]])
+    torch.testing.assert_close(read_response(str(file), 2, 3, nm), expected)
+    file.write_text("1,0,0\n0,1,1\n")
+    assert read_response(str(file), 2, 3, None).tolist() == [[1, 0, 0], [0, 1, 1]]
+    for wrong in ("1,2\n", "1,x,2\n", ""):
+        file.write_text(wrong)
+        with pytest.raises(ValueError, match=r"guide\.response: expected"):
+            read_response(str(file), 2, 3, nm)

@@ -1,0 +1,84 @@
+"""Where a guide lies, whether it is believed, and who takes one."""
+
+import math
+
+import pytest
+import torch
+
+import cassi
+from cassi.guide_search import find_motion, move, place_guide, takes_guide
+from cassi.methods import auto, self_supervised
+from cassi.solvers import ADMM, GAP, Solver
+from cassi.systems import Guide, SDCassi, Stacked
+
+
+def _scene(size=96, bands=8, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    maps = torch.zeros(1, 3, size, size)
+    for side in (4, 8, 16, 32):
+        more = torch.rand(1, 3, side, side, generator=random)
+        maps += torch.nn.functional.interpolate(more, size=(size, size), mode="bicubic") / 4
+    wave = torch.linspace(0, 1, bands)
+    spectra = torch.stack([torch.exp(-(((wave - c) / 0.25) ** 2)) for c in (0.1, 0.5, 0.9)])
+    return torch.einsum("bkhw,kc->bchw", maps.clamp_min(0), spectra)
+
+
+def _camera(size=96, bands=8):
+    mask = (torch.rand(size, size, generator=torch.Generator().manual_seed(1)) > 0.5).float()
+    return SDCassi(mask, bands, step=1)
+
+
+RESPONSE = torch.tensor([[1.0, 1, 1, 0, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1, 1, 1]])
+
+
+def _picture(x):
+    return Guide(RESPONSE, tuple(x.shape[2:]))(x)
+
+
+def test_motion_is_found_to_a_tenth_of_a_pixel():
+    picture = _picture(_scene())
+    true = torch.tensor([2.0, -1.5, math.radians(0.5), math.log(1.02)], dtype=torch.float64)
+    moved = move(picture, true)
+    found = find_motion(picture, torch.where(moved.isfinite(), moved, 0.5))
+    assert (found - true)[:2].abs().max() < 0.1
+    assert (found - true)[2:].abs().max() < 0.1 / 48
+
+
+def test_a_guide_of_this_scene_is_taken_and_one_of_another_is_refused():
+    x, camera = _scene(), _camera()
+    y = camera(x)
+    right = place_guide(y, camera, _picture(x), RESPONSE)
+    assert right.taken
+    assert right.error < right.without
+    assert math.hypot(*right.shift) < 0.2
+    assert abs(right.scale - 1) < 0.005
+    wrong = place_guide(y, camera, _picture(_scene(seed=5)), RESPONSE)
+    assert not wrong.taken
+    assert wrong.system is camera
+    assert "refused" in str(wrong)
+
+
+def test_reconstruct_takes_a_guide_both_ways():
+    x, camera = _scene(), _camera()
+    plain = cassi.reconstruct(camera(x), camera, align=False)
+    guided = cassi.reconstruct(camera(x), camera, guide=(_picture(x), RESPONSE), align=False)
+    assert (guided - x).norm() < 0.9 * (plain - x).norm()
+    stacked = Stacked([camera, Guide(RESPONSE)])
+    assert torch.equal(cassi.reconstruct(stacked(x), stacked, align=False), guided)
+    with pytest.warns(UserWarning, match="refused"):
+        other = cassi.reconstruct(
+            camera(x), camera, guide=(_picture(_scene(seed=5)), RESPONSE), align=False
+        )
+    assert torch.equal(other, plain)
+
+
+def test_what_takes_no_guide_says_so():
+    assert takes_guide(auto())
+    assert takes_guide(self_supervised())
+    assert not takes_guide(Solver(cassi.TV(), ADMM()))
+    assert not takes_guide(Solver(cassi.TV(), GAP()))
+    x, camera = _scene(), _camera()
+    with pytest.raises(ValueError, match="takes none"):
+        cassi.reconstruct(camera(x), camera, "gap_tv", guide=_picture(x)[:, :1])
+    with pytest.raises(ValueError, match="uncertainty: expected False with a guide"):
+        cassi.reconstruct(camera(x), camera, uncertainty=True, guide=_picture(x)[:, :1])
