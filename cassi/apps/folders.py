@@ -16,7 +16,7 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, read_write
 
-from cassi.apps.shares import ALL, Share, find_share
+from cassi.apps.executors.shares import ALL, Share, find_share
 
 _PATIENCE = 2.0
 """Seconds to wait for a command that is about to end."""
@@ -76,23 +76,23 @@ class OneCommand(Callback):
             _spare.append(spare)
             with read_write(config.hydra):
                 config.hydra.sweep.dir = spare.name
-            _tell_jobs(config, f"hydra.sweep.dir={spare.name}", "hydra.output_subdir=null")
+            _tell_jobs(config.hydra, f"hydra.sweep.dir={spare.name}", "hydra.output_subdir=null")
             return
         told = config.hydra.sweep.dir
         if (folder := str(_reserve(config, config.hydra.sweep))) != told:
-            _tell_jobs(config, f"hydra.sweep.dir={_quoted(folder)}")
+            _tell_jobs(config.hydra, f"hydra.sweep.dir={_quoted(folder)}")
         common = common_keys(OmegaConf.select(config, "hydra.overrides.task") or [])
         key = "hydra.job.config.override_dirname.exclude_keys"
         if common:
             names = [*(OmegaConf.select(config, key) or []), *common]
-            _tell_jobs(config, f"{key}=[{','.join(map(_quoted, names))}]")
+            _tell_jobs(config.hydra, f"{key}=[{','.join(map(_quoted, names))}]")
 
 
-def _tell_jobs(config: DictConfig, *options: str) -> None:
+def _tell_jobs(hydra: Any, *options: str) -> None:
     """Add options of Hydra's from which the configs of a sweep's jobs are composed."""
-    if OmegaConf.select(config, "hydra.overrides.hydra") is not None:
-        with read_write(config.hydra):
-            config.hydra.overrides.hydra += list(options)
+    if OmegaConf.select(hydra, "overrides.hydra") is not None:
+        with read_write(hydra):
+            hydra.overrides.hydra += list(options)
 
 
 def _quoted(text: str) -> str:

@@ -216,12 +216,12 @@ def find_differences(case: Case, folder: Path, whole: Path) -> list[str]:
     for name in case.same:
         a, b = ((place / name).read_bytes() for place in (whole, folder))
         if a != b:
-            texts = ([repr(line) for line in content.splitlines()] for content in (a, b))
-            changed = list(difflib.unified_diff(*texts, "undisturbed", "this one", n=0))[:12]
+            before, after = ([repr(line) for line in content.splitlines()] for content in (a, b))
+            changed = list(difflib.unified_diff(before, after, "undisturbed", "this one", n=0))[:12]
             faults.append(f"{name}: other bytes: {' '.join(changed)[:2000]}")
     for name in case.checkpoints:
-        a, b = (_read_state(place / name) for place in (folder, whole))
-        keys = [key for key in a.keys() | b.keys() if not _equal(a.get(key), b.get(key))]
+        here, there = (_read_state(place / name) for place in (folder, whole))
+        keys = [k for k in here.keys() | there.keys() if not _equal(here.get(k), there.get(k))]
         faults += [f"{name}: another {key}" for key in sorted(keys)]
     left = folder.rglob(".*cassi-*")
     return faults + [f"{file.relative_to(folder)}: was left" for file in left]
@@ -343,9 +343,9 @@ def start(case: Case, folder: Path, begin: Callable[[], object] = lambda: None) 
     except BaseException:  # the interpreter would say so, which this one does not live to
         traceback.print_exc()
     finally:
-        for stream in (sys.stdout, sys.stderr):
+        for out in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
-                stream.flush()
+                out.flush()
         os._exit(status)
 
 

@@ -14,6 +14,7 @@ undisturbed run gives. The exit status is 1 where something was not as it should
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import random
 import resource
@@ -135,7 +136,7 @@ def draw_hindrance(draw: random.Random, size: int, mounts: bool) -> tuple[str, H
             "a read-only disk": "ro",
         }.items():
             found[name] = Hindrance(
-                prepare=lambda folder, options=options: _mount(folder, options), end=_remount
+                prepare=functools.partial(_mount, options=options), end=_remount
             )
     return draw.choice(list(found.items()))
 

@@ -31,9 +31,9 @@ from cassi.apps.evaluate.rows import (
     read_reconstructors,
 )
 from cassi.apps.executors import LostWorker, once, open_executor, run_jobs
+from cassi.apps.executors.shares import find_share
 from cassi.apps.folders import check_shares
 from cassi.apps.settings import Evaluate, Reconstruct
-from cassi.apps.shares import find_share
 from cassi.checks import printable
 from cassi.data.benchmarks import Benchmark
 from cassi.evaluation import Job, Record, RecordFolder, Runner, View

@@ -27,6 +27,7 @@ from cassi.apps import results
 from cassi.apps.command import FAILED, Run
 from cassi.apps.errors import describe_failure
 from cassi.apps.executors import LostWorker, once, open_executor, run_jobs
+from cassi.apps.executors.shares import find_share
 from cassi.apps.folders import check_shares
 from cassi.apps.inputs import Inputs
 from cassi.apps.pipeline import (
@@ -52,7 +53,6 @@ from cassi.apps.reconstruct.snapshots import (
 )
 from cassi.apps.reconstructors import Recipe, fingerprint_settings
 from cassi.apps.settings import Reconstruct
-from cassi.apps.shares import find_share
 from cassi.checks import printable, whole_number
 from cassi.data.atomic import SUMS, UNWRITABLE, atomic_path, digest_content, is_temporary, size_of
 from cassi.data.day_store import DayStore, prepare_store, preview_size
