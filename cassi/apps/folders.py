@@ -16,7 +16,7 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, read_write
 
-from cassi.apps.executors.shares import ALL, Share, find_share
+from cassi.shares import ALL, Share, find_share
 
 _PATIENCE = 2.0
 """Seconds to wait for a command that is about to end."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cassi.apps import folders
-from cassi.apps.executors.shares import ALL, Share, find_share
+from cassi.shares import ALL, Share, find_share
 
 ARRAY = {"SLURM_ARRAY_TASK_ID": "7", "SLURM_ARRAY_TASK_COUNT": "4", "SLURM_ARRAY_TASK_MIN": "5"}
 TASK = {"SLURM_PROCID": "1", "SLURM_NTASKS": "3"}

@@ -31,12 +31,12 @@ from cassi.apps.evaluate.rows import (
     read_reconstructors,
 )
 from cassi.apps.executors import LostWorker, once, open_executor, run_jobs
-from cassi.apps.executors.shares import find_share
 from cassi.apps.folders import check_shares
 from cassi.apps.settings import Evaluate, Reconstruct
 from cassi.checks import printable
 from cassi.data.benchmarks import Benchmark
 from cassi.evaluation import Job, Record, RecordFolder, Runner, View
+from cassi.shares import find_share
 
 POINTS = 40
 """Of a convergence curve: as many as a plot shows, and few beside the iterations' time."""

@@ -27,7 +27,6 @@ from cassi.apps import results
 from cassi.apps.command import FAILED, Run
 from cassi.apps.errors import describe_failure
 from cassi.apps.executors import LostWorker, once, open_executor, run_jobs
-from cassi.apps.executors.shares import find_share
 from cassi.apps.folders import check_shares
 from cassi.apps.inputs import Inputs
 from cassi.apps.pipeline import (
@@ -59,6 +58,7 @@ from cassi.data.day_store import DayStore, prepare_store, preview_size
 from cassi.data.record_log import RecordLog, read_records
 from cassi.data.store import stamp
 from cassi.evaluation.tables import csv_text, strict
+from cassi.shares import find_share
 from cassi.solvers import Iteration, Solution
 from cassi.solvers.base import Reconstructor
 from cassi.systems import System
