@@ -33,7 +33,7 @@ ERRORS = 3
 """Standard errors that a step or shift must be off."""
 REVERSED = -0.1
 """Of `direction`: below it spectra are taken to be in reverse."""
-ORDINARY = 2.5
+ORDINARY = 6.0
 """Of the mean spectrum in `strangeness`: beyond, lamp and sensor are in it, and it says nothing."""
 COMB, COMB_BETWEEN = 0.05, 0.12
 """Share of the spectra that may alternate from band to band: with bands on whole pixels, and
@@ -393,12 +393,16 @@ class _MaskSearch:
         return float((a * b).sum()) > 0.5 * float(a.square().sum())
 
 
+ABOUT_PLACE = {"mask", "step", "shift", "direction", "detector"}
+"""What else may be wrong with the place of the bands: while it is, a curve is not asked for."""
+
+
 def _with_bands(found: CameraCheck, y: Tensor, system: System) -> CameraCheck:
-    """Ask where bands lie, if the mask is where it should be; it says more than a step."""
+    """Ask where bands lie, if nothing else is wrong with their place."""
     camera = system.plain
     offsets = camera.offsets if type(camera) is SDCassi else ()
     shared = len(offsets) >= _BANDS and max(offsets) - min(offsets) >= _SPAN
-    known = {each.about for each in found.warnings} & {"mask", "direction", "detector"}
+    known = {each.about for each in found.warnings} & ABOUT_PLACE
     if type(camera) is not SDCassi or not shared or known or camera.mask.shape[-3] > 1:
         return found
     if camera.mask.ndim > 4 or "mask" not in found.numbers:
@@ -413,10 +417,9 @@ def _with_bands(found: CameraCheck, y: Tensor, system: System) -> CameraCheck:
         f"system.offsets={say_offsets(places)}, or calibrate=true, or find them by frames through "
         "filters, cassi-calibrate 'monochromatic=[…]'"
     )
-    others = tuple(each for each in found.warnings if each.about not in ("step", "shift"))
     note = found.note.partition(" Dispersion:")[0]
     numbers = found.numbers | {"bands": {"away": away, "offsets": places}}
-    return CameraCheck((*others, Finding("curve", message)), note, numbers)
+    return CameraCheck((*found.warnings, Finding("curve", message)), note, numbers)
 
 
 def _check_place(
