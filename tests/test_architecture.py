@@ -34,6 +34,7 @@ PARTS = {
     "checks": set(),
     "threads": {"control_groups"},
     "control_groups": set(),
+    "shares": set(),
 }
 CONFIG_LIBRARIES = {"hydra", "omegaconf"}
 SLOW = {
