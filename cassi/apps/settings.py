@@ -470,7 +470,7 @@ class Evaluate(Sharing):
     sweep: Sweep | None = None
     twin: Twin | None = None
     benchmark: Protocol | None = None
-    figure: Figure = field(default_factory=Figure, metadata=_NOTHING)
+    figure: Figure = field(metadata=_NOTHING)
     knowledge: list[str]
     reconstructors: Any
     scenes: Any
