@@ -209,9 +209,10 @@ def fft_irfft2(
 def angle(z: Tensor) -> Tensor:
     """Compute the phase; that of a negative number is π, where ONNX says −π."""
     if not z.is_complex():
-        return torch.where(z < 0, math.pi, 0.0).to(z.dtype)
+        return torch.where(z < 0, torch.full_like(z, math.pi), torch.zeros_like(z))
     real, imag = torch.view_as_real(z).unbind(-1)
-    half = torch.where(imag < 0, -math.pi, math.pi).to(real.dtype)
+    pi = torch.full_like(real, math.pi)
+    half = torch.where(imag < 0, -pi, pi)
     turned = torch.atan(imag / real) + torch.where(real < 0, half, torch.zeros_like(half))
     return torch.where((real == 0) & (imag == 0), torch.zeros_like(half), turned)
 

@@ -11,7 +11,7 @@ from cassi.models.registry import find_model, list_architectures
 from cassi.ops import _plain
 from cassi.ops._library import kernels
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/guides/adapters.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/reference/export.md"
 QUICK = ("gap_net", "hdnet", "lambda_net")
 DATA_DEPENDENT = ("cassi_net", "pretrained")
 OTHERS = [name for name in list_architectures() if name not in DATA_DEPENDENT]

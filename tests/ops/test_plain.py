@@ -17,6 +17,7 @@ def test_plain_equals_the_kernels(step, samples, bands):
     x, y, m = rand(B, C, H, W), rand(B, 1, H, wide, seed=1), rand(samples, 1, bands, H, W, seed=2)
     gram, rho = kernels.gram(m, C, step), rand(B, 1, 1, 1, seed=3)
     rho[0] = 0
+    scanned = (rand(B, 7, 2), rand(B, 7, 2, seed=1))
     arguments = {
         "forward": (x, m, step),
         "adjoint": (y, m, C, step),
@@ -25,6 +26,11 @@ def test_plain_equals_the_kernels(step, samples, bands):
         "gram_solve": (y, gram, rho),
         "data_step": (x, y, m, gram, rho, step),
         "ratio_inverse": (y, m, C, step),
+        "selective_scan": (rand(B, 7, 3), rand(B, 7, 3, seed=1), -rand(1, 3, 2), *scanned),
+        "linalg_qr": (x.mT - 0.5,),
+        "fft_rfft2": (x,),
+        "fft_irfft2": (torch.fft.rfft2(x),),
+        "angle": (torch.complex(x - 0.5, 0.5 - x),),
     }
     assert set(arguments) == {op._opname for op in PLAIN}
     for op, plain in PLAIN.items():

@@ -212,7 +212,7 @@ def test_a_figure_that_cannot_be_is_refused_before_anything_runs(evaluate, data,
 
 
 def test_figures_are_drawn_again_when_their_layout_changes(evaluate, data, tmp_path):
-    command = (*data, reconstructors("gap"), "scenes=[one]", "report=false", "progress=false")
+    command = (*data, reconstructors(SHORT), "scenes=[one]", "report=false", "progress=false")
     evaluate(*command).ok()
     picture = tmp_path / "run" / "figures" / "one.png"
     plain = picture.read_bytes()
