@@ -6,6 +6,7 @@ and what would make it wait: values read by the host, and copies between host an
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from typing import Any, ClassVar
 
@@ -27,8 +28,13 @@ class _Module(_DummyBackendModule):
         return [torch.bfloat16, torch.float16]
 
 
-_setup_privateuseone_for_python_backend("pretended", backend_module=_Module())
-DEVICE = torch.device("pretended", 0)
+@functools.cache
+def _register() -> None:
+    """Let torch know the device; for the rest of the process, and it can be done once."""
+    _setup_privateuseone_for_python_backend(backend_module=_Module())
+
+
+DEVICE = torch.device("privateuseone", 0)
 """Torch makes tensors for it, and no code of ours knows it."""
 _READS = {
     "_local_scalar_dense",
@@ -100,6 +106,7 @@ class Watched(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
+        _register()
         self.operations: Counter[str] = Counter()
         self.reads: Counter[str] = Counter()
         self.copies: Counter[str] = Counter()
