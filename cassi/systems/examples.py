@@ -125,7 +125,7 @@ EXAMPLES: dict[str, Callable[[], System]] = {
         _mask(3, 6, 6, 5), bands=6, step=0, smile=0.4, iterations=1000
     ),
     "guide": lambda: Guide(_bright(2, 4), size=(5, 6)),
-    "guided": lambda: Guided(SDCassi(_mask(4, 6), 3, step=1), _bright(1, 4, 6), [1.0, 1, 1]),
+    "guided": lambda: Guided(SDCassi(_mask(4, 6), 3, step=1), _bright(1, 4, 6), _bright(3)),
     "stacked_pan": lambda: Stacked([SDCassi(_bright(5, 7), 6, step=1), Guide(_bright(6))]),
     "stacked_two": lambda: Stacked(
         [Guide(_mask(2, 7)), SDCassi(_bright(6, 4), 7, step=-1, axis=-2)]

@@ -135,7 +135,7 @@ class Guided(System):
         if not noise > 0:
             raise ValueError(f"guide: expected a noise > 0, got {noise}")
         like = next(iter([*system.parameters(), *system.buffers()]))
-        g = g.to(like.device, torch.float32)
+        g = g.to(like.device, torch.promote_types(like.dtype, torch.float32))
         seen = g.isfinite().all(1, keepdim=True)
         g = torch.where(seen, g, 0)
         if not bool((g.square().sum((2, 3)) > 0).all()):

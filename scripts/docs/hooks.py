@@ -133,7 +133,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         place = PLACES.get(name) or name.removeprefix("docs/")
         return start + posixpath.relpath(place, posixpath.dirname(here) or ".") + end
 
-    return LINK.sub(turned, markdown) if not here.startswith("reference/") else markdown
+    generated = here.startswith("reference/") and not (ROOT / "docs" / here).is_file()
+    return markdown if generated else LINK.sub(turned, markdown)
 
 
 def on_page_content(text: str, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -53,8 +53,7 @@ def test_onnx_gives_the_network(name, tmp_path):
     (got,) = session.run(["x"], {"y": y.numpy()})
     wanted = _cube(network, y, system)
     if name.startswith("cst_"):  # sorts numbers, and equal ones in the order of their rounding
-        far = (torch.from_numpy(got) - wanted).abs() > 1e-4
-        assert far.float().mean() < 0.03
+        torch.testing.assert_close(torch.from_numpy(got), wanted, rtol=0, atol=5e-3)
     else:
         torch.testing.assert_close(torch.from_numpy(got), wanted, rtol=0, atol=1e-4)
 
