@@ -239,7 +239,37 @@ class WarmStart:
         return z
 
 
-class Weighted(System):
+class Around(System):
+    """A camera around a camera, which gives it all that it does not define itself."""
+
+    system: System
+
+    @property
+    def cube_shape(self) -> tuple[int, int, int]:
+        """(C, H, W)."""
+        return self.system.cube_shape
+
+    @property
+    def measurement_shape(self) -> tuple[int, int, int]:
+        """(K, H', W')."""
+        return self.system.measurement_shape
+
+    @property
+    def last_solve(self) -> SolveReport | None:  # type: ignore[override]
+        """Report of the camera's last solve by conjugate gradients."""
+        return self.system.last_solve
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the camera's attribute: mask, bands, step, axis, …."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "system":  # not there yet
+                raise
+            return getattr(self.system, name)
+
+
+class Weighted(Around):
     r"""A camera with bad pixels, and a noise variance for every pixel of its detector.
 
     Measurements keep their unit. The data step is weighted:
@@ -309,16 +339,6 @@ class Weighted(System):
         self.register_buffer("_excluded", excluded, persistent=False)
 
     @property
-    def cube_shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
-        return self.system.cube_shape
-
-    @property
-    def measurement_shape(self) -> tuple[int, int, int]:
-        """(K, H', W')."""
-        return self.system.measurement_shape
-
-    @property
     def plain(self) -> System:
         """The camera with all its pixels, of equal noise."""
         return self.system
@@ -327,20 +347,6 @@ class Weighted(System):
     def good_pixels(self) -> Tensor:
         """As `good`."""
         return self.good
-
-    @property
-    def last_solve(self) -> SolveReport | None:  # type: ignore[override]
-        """Report of the camera's last solve by conjugate gradients."""
-        return self.system.last_solve
-
-    def __getattr__(self, name: str) -> Any:
-        """Return the camera's attribute: mask, bands, step, axis, …."""
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name == "system":  # not there yet
-                raise
-            return getattr(self.system, name)
 
     def without_bad_pixels(self, y: Tensor) -> Tensor:
         """Return the measurement with zeros for the bad pixels."""

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from cassi import ops
 from cassi.systems.arguments import check_shape
-from cassi.systems.base import System
-from cassi.systems.conjugate import SolveReport
+from cassi.systems.base import Around, System
 
 DAMPING = 0.5
 """ν of `Guided.pull` for a picture with 1 % of noise, from training scenes."""
@@ -94,7 +93,7 @@ class Guide(System):
         return f"channels={channels}, bands={bands}, size={self.size}"
 
 
-class Guided(System):
+class Guided(Around):
     """A camera with a picture of its scene from a guide beside it.
 
     It measures as the camera alone. Solvers that work on spectral components pull these towards the
@@ -176,16 +175,6 @@ class Guided(System):
         return torch.baddbmm(c, back.expand(len(c), -1, -1), left).view_as(components)
 
     @property
-    def cube_shape(self) -> tuple[int, int, int]:
-        """(C, H, W)."""
-        return self.system.cube_shape
-
-    @property
-    def measurement_shape(self) -> tuple[int, int, int]:
-        """(K, H', W')."""
-        return self.system.measurement_shape
-
-    @property
     def plain(self) -> System:
         """The camera with all its pixels, without the guide."""
         return self.system.plain
@@ -194,20 +183,6 @@ class Guided(System):
     def good_pixels(self) -> Tensor | None:
         """Of the camera."""
         return self.system.good_pixels
-
-    @property
-    def last_solve(self) -> SolveReport | None:  # type: ignore[override]
-        """Report of the camera's last solve by conjugate gradients."""
-        return self.system.last_solve
-
-    def __getattr__(self, name: str) -> Any:
-        """Return the camera's attribute: mask, bands, step, axis, good, …."""
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name == "system":  # not there yet
-                raise
-            return getattr(self.system, name)
 
     def forward(self, x: Tensor) -> Tensor:
         """Simulate the measurement of the camera."""

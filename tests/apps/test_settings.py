@@ -29,7 +29,7 @@ def run_file(commands, tmp_path):
         ("reconstruct", "precison: 16", "'precison'; did you mean precision"),
         ("reconstruct", "refin: true", "'refin'; did you mean refine?"),
         ("calibrate", "radus: 2", "'radus'; did you mean radius"),
-        ("evaluate", "presett: unit", "'presett'; did you mean preset"),
+        ("evaluate", "presett: unit", "'presett'; did you mean preset or processes?"),
         ("train", "chanels_last: true", "'chanels_last'; did you mean channels_last?"),
         ("reconstruct", "paths: {dat_dir: x}", "mean paths.data_dir?"),
         (
