@@ -1,28 +1,13 @@
-"""What a command is told: one typed, frozen object, made once from Hydra's config.
-
-The files in `conf` hold every value and its default; the classes here hold the types. A key that no
-class has, or a value of another type, is refused by OmegaConf. Below this module nobody sees a
-config: nodes that describe an object (`system`, `solver`, …) are plain dicts until
-`cassi.config.build` makes it.
-"""
+"""What each command is told: a frozen dataclass, which checks its own values."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, make_dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import (
-    ConfigAttributeError,
-    ConfigKeyError,
-    OmegaConfBaseException,
-)
-
-from cassi.apps.camera.file import with_camera
 from cassi.apps.camera.nodes import check_described, find_target
 from cassi.checks import did_you_mean, is_number, whole_number
 from cassi.config import check_node
@@ -33,7 +18,6 @@ from cassi.solvers.heldout import check_share
 
 Node = Any
 """A dict with `_target_`, from which `cassi.config.build` makes an object; or None."""
-T = TypeVar("T")
 Wavelengths = tuple[float, ...] | None
 
 
@@ -519,110 +503,6 @@ class Train(Common):
     folder: str
 
 
-RENAMED = {
-    **{
-        f"experiment=train_{name}": f"it is experiment=paper/{name} now, with data=mst"
-        for name in ("mst_plus_plus", "bisrnet", "tsa_net", "lambda_net", "gap_net", "dgsmp")
-    },
-    "experiment=train_mst": "it is experiment=paper/mst_s now, with data=mst",
-    "experiment=train_dauhst": "it is experiment=paper/dauhst_2stg now, with data=mst",
-    "hot_pixels": "it is bad_pixels now: bad_pixels=8, bad_pixels=[8,FILE,[3,4]]",
-    "mismatch": "it is twin now: twin=none twin.shift=[0.6,-0.4]",
-    "model.align": "it is align=true or align=false now",
-    "solver.visible": "solver=self_supervised has it, cassi.methods.NoiseThreshold",
-    "solver.closest": "solver=self_supervised has it, cassi.methods.DiscrepancyStop",
-    "solver.again": "in Python: cassi.methods.Restarts, with a solver for each pass",
-    "solver.passes": "it is for solver=self_supervised; in Python: cassi.methods.Restarts",
-    "solver.start": "it is for solver=self_supervised; in Python: cassi.methods.Restarts",
-    "solver.blend": "it is for solver=self_supervised; in Python: cassi.methods.Blended",
-    "solver.time_limit": "it is for solver=self_supervised and solver=lctc; in Python: "
-    "cassi.methods.TimeLimit",
-    "solver.sigma": "solver=auto has solver.strength, the last value; other schedules: solver=admm",
-    "solver.sigma.start": "solver=auto has solver.strength, the last value",
-    "solver.sigma.end": "it is solver.strength with solver=auto",
-    "solver.algorithm": "solver=auto is ADMM; for another choose solver=admm, gap, …",
-    "prior.settled": "it is 0.4 now, for every scene",
-    "prior.balance": "it is solver.balance with solver=auto",
-}
-"""Settings and options of groups that have moved, and where they are now."""
-
-
-def read_settings(config: DictConfig, kind: Callable[..., T], options: Iterable[str] = ()) -> T:
-    """Turn a composed config into settings.
-
-    Args:
-        config: of Hydra.
-        kind: one of the classes of this module.
-        options: of the command line, which win over a camera's file.
-
-    Raises:
-        OSError: there is no such file of a camera.
-        ValueError: there is a key that `kind` does not have, or a value that is missing or unfit.
-        omegaconf.errors.OmegaConfBaseException: a value is of another type, or refers to nothing.
-    """
-    if absent := {"seed", "paths"} - set(map(str, config)):
-        raise ValueError(
-            f"no config value {min(absent)!r}; a config of your own begins with "
-            f"defaults: [{kind.__name__.lower()}, _self_]; a camera's file is given by camera=FILE"
-        )
-    if config.get("calibrate") == "auto":
-        raise ValueError("calibrate: expected true or false, got auto; auto is align=true now")
-    config = with_camera(config, kind.__name__.lower(), options)
-    _check_denoiser(config)
-    _check_missing(kind, config)
-    try:
-        merged = OmegaConf.merge(OmegaConf.structured(_schema(kind)), config)
-    except (ConfigKeyError, ConfigAttributeError) as error:
-        raise ValueError(unknown_key(error)) from error
-    values = OmegaConf.to_container(merged, resolve=True, throw_on_missing=False)
-    settings: T = _fill(kind, values)
-    return settings
-
-
-def with_value(settings: T, key: str, value: Any) -> T:
-    """Return settings with one value replaced, by its dotted name such as `twin.shift[1]`.
-
-    Raises:
-        ValueError: there is no value of that name, or it is not to be that.
-    """
-    if key.split(".")[0] == "vars":  # what refers to it has its value already
-        raise ValueError(f"expected a setting of the command, got {key!r}")
-    node = OmegaConf.create(to_dict(settings))
-    OmegaConf.set_struct(node, True)
-    try:
-        OmegaConf.update(node, key, value)
-    except OmegaConfBaseException:
-        raise ValueError(renamed(key) or f"no config value {key!r}") from None
-    replaced: T = _fill(type(settings), OmegaConf.to_container(node))
-    return replaced
-
-
-def to_dict(settings: Any) -> dict[str, Any]:
-    """Return settings as dicts, lists and scalars."""
-    return asdict(settings)
-
-
-def to_yaml(value: Mapping[str, Any]) -> str:
-    """Write dicts, lists and scalars as a config file."""
-    return OmegaConf.to_yaml(OmegaConf.create(dict(value)))
-
-
-def influence(settings: Any, on: str = "files") -> dict[str, Any]:
-    """Return what results depend on, as dicts, lists and scalars.
-
-    Args:
-        settings: of a command, or a part of them.
-        on: "files" for all that is written, "cube" for the cube alone.
-    """
-    kept = {}
-    for entry in fields(settings):
-        changes = entry.metadata.get("changes", "cube")
-        if changes == "cube" or (changes == "files" and on == "files"):
-            value = getattr(settings, entry.name)
-            kept[entry.name] = influence(value, on) if is_dataclass(value) else value
-    return kept
-
-
 def check_nodes(nodes: Mapping[str, Any]) -> None:
     """Raise ValueError unless each describes an object that may be built, with its arguments."""
     for name, node in nodes.items():
@@ -656,99 +536,3 @@ def check_wavelengths(values: Any, name: str) -> None:
         raise ValueError(
             f"{name}: expected nm, got {values[0]} to {values[-1]}; are these micrometres?"
         )
-
-
-@functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-@functools.cache
-def _schema(kind: Any) -> Any:
-    """Return the class as OmegaConf may fill it: one that is frozen cannot be merged into."""
-    entries = []
-    for entry in fields(kind):
-        hint = _hints(kind)[entry.name]
-        if (inner := _inner(hint)) is not None:
-            hint = _schema(inner) if hint is inner else _schema(inner) | None
-        default = {name: getattr(entry, name) for name in ("default", "default_factory")}
-        entries.append((entry.name, hint, field(**default)))
-    return make_dataclass(kind.__name__, entries, kw_only=True)
-
-
-def _inner(hint: Any) -> Any:
-    """Return the class of settings that a type hint names, alone or beside None."""
-    options = getattr(hint, "__args__", (hint,))
-    return next((option for option in options if is_dataclass(option)), None)
-
-
-def renamed(key: str) -> str | None:
-    """Say where a setting that has moved is now; None for any other."""
-    found = RENAMED.get(key) or RENAMED.get(key.partition(".")[0])
-    return None if found is None else f"no config value {key!r}: {found}"
-
-
-def unknown_key(error: Any) -> str:
-    """Say what OmegaConf's error about a key means, with the nearest keys that there are."""
-    key, known = str(error.full_key or error.key), list(map(str, error.parent_node or ()))
-    if (said := renamed(key)) is not None:
-        return said
-    place, dot, name = key.rpartition(".")
-    if place and not known:
-        return f"no config value {key!r}; {place} is null here"
-    rest = f"; there is {', '.join(known)}" if place else "; names of your own go under vars:"
-    if not place and any(key in _hints(kind) for kind in (Reconstruct, Calibrate, Evaluate, Train)):
-        return (
-            f"no config value {key!r} of this command, it is another's; does the config begin with "
-            "the defaults of another? A camera for all commands is a file for camera=FILE"
-        )
-    if not place and (inside := _places_of(name, error.parent_node)):
-        return f"no config value {key!r}; did you mean {' or '.join(inside[:3])}?"
-    near = did_you_mean(name, known, cutoff=0.6, place=place + dot)
-    return f"no config value {key!r}{near or rest}"
-
-
-def _places_of(name: str, config: Any, place: str = "") -> list[str]:
-    """Return where a key stands inside of a config, by full names, the shortest first."""
-    if not isinstance(config, DictConfig) or config._is_none() or config._is_missing():
-        return []
-    found = [f"{place}{name}"] if place and name in config else []
-    for key in map(str, config):
-        node = config._get_node(key)
-        found += _places_of(name, node, f"{place}{key}.")
-    return sorted(found, key=lambda full: full.count("."))
-
-
-def _check_denoiser(config: DictConfig) -> None:
-    """Raise where the prior takes the config's denoiser, and that is not complete."""
-    known = isinstance(config.get("denoiser"), DictConfig)
-    missing = sorted(OmegaConf.missing_keys(config.denoiser)) if known else []
-    if missing and "${denoiser}" in OmegaConf.to_yaml(config.get("prior")):
-        key = f"denoiser.{missing[0].removeprefix('denoiser.')}"
-        raise ValueError(f"config: {key} has no value; give it one, {key}=…")
-
-
-def _check_missing(kind: Any, config: DictConfig, place: str = "") -> None:
-    """Raise for a setting that the config leaves open; nodes may have such values inside."""
-    for key in map(str, config):
-        if key in _hints(kind) and OmegaConf.is_missing(config, key):
-            if f"{place}{key}" == "data.root":
-                raise ValueError(
-                    "data.root: expected a folder of cubes, got none; give data.root=DIR, or "
-                    "data.root=null data.measurements=DIR to evaluate on measurements"
-                )
-            raise ValueError(f"config: {place}{key} has no value; give it one, {place}{key}=…")
-        inner = _inner(_hints(kind).get(key))
-        if inner is not None and isinstance(config[key], DictConfig):
-            _check_missing(inner, config[key], f"{place}{key}.")
-
-
-def _fill(kind: Any, values: Any, place: str = "") -> Any:
-    made = {}
-    for name, hint in _hints(kind).items():
-        value, inner = values[name], _inner(hint)
-        if value == "???":
-            raise ValueError(f"config: {place}{name} has no value; give it one, {place}{name}=…")
-        nested = inner is not None and value is not None
-        made[name] = _fill(inner, value, f"{place}{name}.") if nested else value
-    return kind(**made)

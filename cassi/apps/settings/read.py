@@ -1,0 +1,155 @@
+"""Composed configs to settings, and settings to dicts and files."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, field, fields, is_dataclass, make_dataclass
+from typing import Any, TypeVar, get_type_hints
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    OmegaConfBaseException,
+)
+
+from cassi.apps.camera.file import with_camera
+from cassi.apps.settings.unknown import renamed, unknown_key
+
+T = TypeVar("T")
+
+
+def read_settings(config: DictConfig, kind: Callable[..., T], options: Iterable[str] = ()) -> T:
+    """Turn a composed config into settings.
+
+    Args:
+        config: of Hydra.
+        kind: one of the classes of this module.
+        options: of the command line, which win over a camera's file.
+
+    Raises:
+        OSError: there is no such file of a camera.
+        ValueError: there is a key that `kind` does not have, or a value that is missing or unfit.
+        omegaconf.errors.OmegaConfBaseException: a value is of another type, or refers to nothing.
+    """
+    if absent := {"seed", "paths"} - set(map(str, config)):
+        raise ValueError(
+            f"no config value {min(absent)!r}; a config of your own begins with "
+            f"defaults: [{kind.__name__.lower()}, _self_]; a camera's file is given by camera=FILE"
+        )
+    if config.get("calibrate") == "auto":
+        raise ValueError("calibrate: expected true or false, got auto; auto is align=true now")
+    config = with_camera(config, kind.__name__.lower(), options)
+    _check_denoiser(config)
+    _check_missing(kind, config)
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(_schema(kind)), config)
+    except (ConfigKeyError, ConfigAttributeError) as error:
+        raise ValueError(unknown_key(error)) from error
+    values = OmegaConf.to_container(merged, resolve=True, throw_on_missing=False)
+    settings: T = _fill(kind, values)
+    return settings
+
+
+def with_value(settings: T, key: str, value: Any) -> T:
+    """Return settings with one value replaced, by its dotted name such as `twin.shift[1]`.
+
+    Raises:
+        ValueError: there is no value of that name, or it is not to be that.
+    """
+    if key.split(".")[0] == "vars":  # what refers to it has its value already
+        raise ValueError(f"expected a setting of the command, got {key!r}")
+    node = OmegaConf.create(to_dict(settings))
+    OmegaConf.set_struct(node, True)
+    try:
+        OmegaConf.update(node, key, value)
+    except OmegaConfBaseException:
+        raise ValueError(renamed(key) or f"no config value {key!r}") from None
+    replaced: T = _fill(type(settings), OmegaConf.to_container(node))
+    return replaced
+
+
+def to_dict(settings: Any) -> dict[str, Any]:
+    """Return settings as dicts, lists and scalars."""
+    return asdict(settings)
+
+
+def to_yaml(value: Mapping[str, Any]) -> str:
+    """Write dicts, lists and scalars as a config file."""
+    return OmegaConf.to_yaml(OmegaConf.create(dict(value)))
+
+
+def influence(settings: Any, on: str = "files") -> dict[str, Any]:
+    """Return what results depend on, as dicts, lists and scalars.
+
+    Args:
+        settings: of a command, or a part of them.
+        on: "files" for all that is written, "cube" for the cube alone.
+    """
+    kept = {}
+    for entry in fields(settings):
+        changes = entry.metadata.get("changes", "cube")
+        if changes == "cube" or (changes == "files" and on == "files"):
+            value = getattr(settings, entry.name)
+            kept[entry.name] = influence(value, on) if is_dataclass(value) else value
+    return kept
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+@functools.cache
+def _schema(kind: Any) -> Any:
+    """Return the class as OmegaConf may fill it: one that is frozen cannot be merged into."""
+    entries = []
+    for entry in fields(kind):
+        hint = _hints(kind)[entry.name]
+        if (inner := _inner(hint)) is not None:
+            hint = _schema(inner) if hint is inner else _schema(inner) | None
+        default = {name: getattr(entry, name) for name in ("default", "default_factory")}
+        entries.append((entry.name, hint, field(**default)))
+    return make_dataclass(kind.__name__, entries, kw_only=True)
+
+
+def _inner(hint: Any) -> Any:
+    """Return the class of settings that a type hint names, alone or beside None."""
+    options = getattr(hint, "__args__", (hint,))
+    return next((option for option in options if is_dataclass(option)), None)
+
+
+def _check_denoiser(config: DictConfig) -> None:
+    """Raise where the prior takes the config's denoiser, and that is not complete."""
+    known = isinstance(config.get("denoiser"), DictConfig)
+    missing = sorted(OmegaConf.missing_keys(config.denoiser)) if known else []
+    if missing and "${denoiser}" in OmegaConf.to_yaml(config.get("prior")):
+        key = f"denoiser.{missing[0].removeprefix('denoiser.')}"
+        raise ValueError(f"config: {key} has no value; give it one, {key}=…")
+
+
+def _check_missing(kind: Any, config: DictConfig, place: str = "") -> None:
+    """Raise for a setting that the config leaves open; nodes may have such values inside."""
+    for key in map(str, config):
+        if key in _hints(kind) and OmegaConf.is_missing(config, key):
+            if f"{place}{key}" == "data.root":
+                raise ValueError(
+                    "data.root: expected a folder of cubes, got none; give data.root=DIR, or "
+                    "data.root=null data.measurements=DIR to evaluate on measurements"
+                )
+            raise ValueError(f"config: {place}{key} has no value; give it one, {place}{key}=…")
+        inner = _inner(_hints(kind).get(key))
+        if inner is not None and isinstance(config[key], DictConfig):
+            _check_missing(inner, config[key], f"{place}{key}.")
+
+
+def _fill(kind: Any, values: Any, place: str = "") -> Any:
+    made = {}
+    for name, hint in _hints(kind).items():
+        value, inner = values[name], _inner(hint)
+        if value == "???":
+            raise ValueError(f"config: {place}{name} has no value; give it one, {place}{name}=…")
+        nested = inner is not None and value is not None
+        made[name] = _fill(inner, value, f"{place}{name}.") if nested else value
+    return kind(**made)
