@@ -20,6 +20,7 @@ PARTS = (
     "systems",
     "priors",
     "solvers",
+    "methods",
     "models",
     "data",
     "metrics",

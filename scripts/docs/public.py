@@ -1,0 +1,115 @@
+"""Print what the package promises to keep: names, settings, groups, formats and operators.
+
+`docs/reference/public.txt` is what this printed last; a test compares the two.
+`docs/reference/public.md` says what the promise is.
+
+    python scripts/docs/public.py > docs/reference/public.txt
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import tomllib
+import torch
+from hydra import compose
+from omegaconf import DictConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from cassi.apps.reconstructors import config_search  # noqa: E402
+from cassi.data.io import READ_SUFFIXES, WRITE_SUFFIXES  # noqa: E402
+from cassi.models.registry import list_models  # noqa: E402
+from scripts.docs.reference import (  # noqa: E402
+    COMMANDS,
+    FURTHER,
+    PARTS,
+    is_part,
+    options_of,
+)
+
+
+def lines() -> Iterator[str]:
+    """Yield the listing, a fact a line."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    yield "# Commands"
+    yield from sorted(project["scripts"])
+    yield "\n# Extras of the package"
+    yield from sorted(project["optional-dependencies"])
+    yield "\n# Names in Python, with their parameters; those with `=` have a default"
+    yield from sorted(set(map(described, python_names())))
+    for command in COMMANDS:
+        yield f"\n# Settings of cassi-{command}"
+        yield from settings_of(command)
+    yield "\n# Networks"
+    yield from sorted(list_models())
+    yield "\n# Options of groups"
+    for folder in sorted((ROOT / "conf").iterdir()):
+        if folder.is_dir() and folder.name not in ("hydra", "__pycache__"):
+            options = (name for name in options_of(folder.name) if not is_part(name))
+            yield from (f"{folder.name}={name}" for name in sorted(options))
+    yield "\n# Files"
+    yield f"read: {' '.join(sorted(filter(None, READ_SUFFIXES)))}"
+    yield f"written: {' '.join(sorted(WRITE_SUFFIXES))}"
+    yield "\n# Operators of torch"
+    schemas = torch._C._jit_get_all_schemas()
+    ours = (schema for schema in schemas if schema.name.startswith("cassi::"))
+    yield from sorted(str(schema) for schema in ours if not schema.name.endswith("_backward"))
+
+
+def python_names() -> Iterator[str]:
+    """Yield the dotted public names of the package and its parts."""
+    for module in ("cassi", *(f"cassi.{part}" for part in PARTS + FURTHER)):
+        names = getattr(importlib.import_module(module), "__all__", ())
+        yield from (f"{module}.{name}" for name in names)
+
+
+def described(name: str) -> str:
+    """Return a dotted name with its parameters, and without their defaults and types."""
+    module, _, last = name.rpartition(".")
+    value = getattr(importlib.import_module(module), last)
+    if not callable(value) or inspect.ismodule(value):
+        return name
+    try:
+        parameters = inspect.signature(value).parameters.values()
+    except ValueError:  # an object of C
+        return name
+    return f"{name}({', '.join(map(_parameter, parameters))})"
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    stars = "*" * (parameter.kind == parameter.VAR_POSITIONAL)
+    stars += "**" * (parameter.kind == parameter.VAR_KEYWORD)
+    keyword = "keyword " * (parameter.kind == parameter.KEYWORD_ONLY)
+    return keyword + stars + parameter.name + "=" * (parameter.default is not parameter.empty)
+
+
+def settings_of(command: str) -> list[str]:
+    """Return the full names of what a command can be told, with its default groups."""
+    with config_search():
+        config = compose(command)
+    return sorted(_leaves(config))
+
+
+def _leaves(config: DictConfig, place: str = "") -> Iterator[str]:
+    for key in map(str, config):
+        node = config._get_node(key)
+        group = isinstance(node, DictConfig) and not node._is_none() and not node._is_missing()
+        if isinstance(node, DictConfig) and group and len(node):
+            yield from _leaves(node, f"{place}{key}.")
+        elif key != "_target_":
+            yield f"{place}{key}"
+
+
+def main() -> None:
+    """Print the listing."""
+    print("\n".join(lines()))
+
+
+if __name__ == "__main__":
+    main()
