@@ -6,6 +6,10 @@
 #include <cstring>
 #include <memory>
 
+#if defined(CASSI_X86)
+#include <cpuid.h>
+#endif
+
 #include "../kernels.h"
 
 #define CASSI_DECLARE(ISA, Args)                     \
@@ -37,6 +41,14 @@ thread_local int64_t available = 0;
 
 enum class Isa { baseline, avx2, avx512 };
 
+#if defined(CASSI_X86)
+// Some compilers do not know the name of this feature.
+bool f16c() {
+  unsigned a, b, c = 0, d;
+  return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
+
 // CASSI_ISA=baseline or avx2 asks for less than the processor has, for tests and comparisons.
 Isa choose() {
 #if defined(CASSI_X86)
@@ -44,8 +56,7 @@ Isa choose() {
   const bool low = wish && !std::strcmp(wish, "baseline");
   const bool middle = wish && !std::strcmp(wish, "avx2");
   __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                    __builtin_cpu_supports("f16c");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && f16c();
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512bw");

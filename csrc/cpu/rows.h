@@ -140,29 +140,36 @@ inline void write_row<F16, float>(F16* __restrict to, const float* __restrict fr
 }
 #endif
 
-// Eight rows of eight become eight columns.
 typedef float Eight __attribute__((vector_size(32)));
-typedef int32_t EightIndex __attribute__((vector_size(32)));
 
+// Elements I… of a, 0 to 7, and of b, 8 to 15.
+template <int... I>
+static inline Eight pick(Eight a, Eight b) {
+#if defined(__clang__)
+  return __builtin_shufflevector(a, b, I...);
+#else
+  typedef int32_t Index __attribute__((vector_size(32)));
+  return __builtin_shuffle(a, b, Index{I...});
+#endif
+}
+
+// Eight rows of eight become eight columns.
 static inline void transpose8(float* to, int64_t to_pitch, const float* from, int64_t from_pitch) {
   Eight a[8], b[8];
   for (int i = 0; i < 8; ++i) __builtin_memcpy(&a[i], from + i * from_pitch, 32);
-  const EightIndex low = {0, 8, 1, 9, 4, 12, 5, 13}, high = {2, 10, 3, 11, 6, 14, 7, 15};
   for (int i = 0; i < 4; ++i) {
-    b[2 * i] = __builtin_shuffle(a[2 * i], a[2 * i + 1], low);
-    b[2 * i + 1] = __builtin_shuffle(a[2 * i], a[2 * i + 1], high);
+    b[2 * i] = pick<0, 8, 1, 9, 4, 12, 5, 13>(a[2 * i], a[2 * i + 1]);
+    b[2 * i + 1] = pick<2, 10, 3, 11, 6, 14, 7, 15>(a[2 * i], a[2 * i + 1]);
   }
-  const EightIndex first = {0, 1, 8, 9, 4, 5, 12, 13}, second = {2, 3, 10, 11, 6, 7, 14, 15};
   for (int half = 0; half < 2; ++half)
     for (int i = 0; i < 2; ++i) {
       const Eight x = b[4 * half + i], y = b[4 * half + 2 + i];
-      a[4 * half + 2 * i] = __builtin_shuffle(x, y, first);
-      a[4 * half + 2 * i + 1] = __builtin_shuffle(x, y, second);
+      a[4 * half + 2 * i] = pick<0, 1, 8, 9, 4, 5, 12, 13>(x, y);
+      a[4 * half + 2 * i + 1] = pick<2, 3, 10, 11, 6, 7, 14, 15>(x, y);
     }
-  const EightIndex lower = {0, 1, 2, 3, 8, 9, 10, 11}, upper = {4, 5, 6, 7, 12, 13, 14, 15};
   for (int i = 0; i < 4; ++i) {
-    const Eight x = __builtin_shuffle(a[i], a[4 + i], lower);
-    const Eight y = __builtin_shuffle(a[i], a[4 + i], upper);
+    const Eight x = pick<0, 1, 2, 3, 8, 9, 10, 11>(a[i], a[4 + i]);
+    const Eight y = pick<4, 5, 6, 7, 12, 13, 14, 15>(a[i], a[4 + i]);
     __builtin_memcpy(to + i * to_pitch, &x, 32);
     __builtin_memcpy(to + (4 + i) * to_pitch, &y, 32);
   }
