@@ -12,9 +12,9 @@ import importlib
 import inspect
 import sys
 from collections.abc import Iterator
+from importlib.metadata import distribution
 from pathlib import Path
 
-import tomllib
 import torch
 from hydra import compose
 from omegaconf import DictConfig
@@ -36,11 +36,11 @@ from scripts.docs.reference import (  # noqa: E402
 
 def lines() -> Iterator[str]:
     """Yield the listing, a fact a line."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    package = distribution("cassi")
     yield "# Commands"
-    yield from sorted(project["scripts"])
+    yield from sorted(e.name for e in package.entry_points if e.group == "console_scripts")
     yield "\n# Extras of the package"
-    yield from sorted(project["optional-dependencies"])
+    yield from sorted(package.metadata.get_all("Provides-Extra") or ())
     yield "\n# Names in Python, with their parameters; those with `=` have a default"
     yield from sorted(set(map(described, python_names())))
     for command in COMMANDS:
