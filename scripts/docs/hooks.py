@@ -54,7 +54,7 @@ GUIDES = (
     "sensor",
     "data",
 )
-EXPLANATION = ("index", "inverses", "algorithms", "measures")
+EXPLANATION = ("index", "inverses", "algorithms", "measures", "compare")
 REFERENCE = ("settings", "outputs", "networks", "leaderboard", "operators")
 NOTEBOOKS = ("your_first_reconstruction", "bring_your_own_camera", "train_and_evaluate")
 TUTORIALS = {f"notebooks/{name}.ipynb": f"tutorials/{name}.md" for name in NOTEBOOKS}
