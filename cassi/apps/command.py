@@ -24,6 +24,7 @@ from cassi.apps import folders
 from cassi.apps.arguments import arrange, told_plugins
 from cassi.apps.errors import JobError, debugging, describe, is_usage_error
 from cassi.apps.memory import keep_freed_memory, use_huge_pages
+from cassi.apps.printing import Failure, marked, note_folder, printed, take_flags
 from cassi.apps.reconstructors import store_parts
 from cassi.apps.settings import read_settings
 from cassi.data import door
@@ -85,15 +86,24 @@ def run_command(
         config_path="pkg://cassi.conf",
         config_name=name.removeprefix("cassi-"),
     )
+    flags, sys.argv[1:] = take_flags(sys.argv[1:])
+    with printed(flags):
+        _run(name, decorate, _Job(name, kind, job), rewrite)
+
+
+def _run(
+    name: str, decorate: Callable[[Any], Any], job: _Job, rewrite: Callable[[list[str]], list[str]]
+) -> None:
     try:
         sys.argv[1:] = arrange(rewrite(sys.argv[1:]))
         if not any(option.startswith("-") for option in sys.argv[1:]):  # such as --help
             door.start()
         # Before the config is composed, which may name what they register.
-        load_plugins(plugins := told_plugins(sys.argv[1:]))
+        job.plugins = told_plugins(sys.argv[1:])
+        load_plugins(job.plugins)
         store_parts()
         with folders.release_at_end():
-            decorate(_Job(name, kind, job, plugins))()
+            decorate(job)()
         if _is_output_closed():
             _close_output()
     except KeyboardInterrupt as stop:
@@ -116,8 +126,10 @@ def run_command(
 class _Job:
     """The job with its errors reported; an object, so that launchers can pickle it."""
 
-    def __init__(self, name: str, kind: type, job: Job, plugins: Sequence[str]) -> None:
-        self.name, self.kind, self.job, self.plugins = name, kind, job, plugins
+    plugins: Sequence[str] = ()
+
+    def __init__(self, name: str, kind: type, job: Job) -> None:
+        self.name, self.kind, self.job = name, kind, job
         self.__module__, self.__name__, self.__qualname__ = job.__module__, "job", "job"
 
     def __call__(self, config: DictConfig) -> Any:
@@ -135,7 +147,9 @@ class _Job:
                 load_plugins(self.plugins)  # a launcher's process has none yet
                 options = tuple(hydra.overrides.task)
                 settings: Any = read_settings(config, self.kind, options)
-                return self.job(settings, Run(folder, many, options))
+                found = self.job(settings, Run(folder, many, options))
+                note_folder(folder)
+                return found
         except BaseException as error:
             stop = stopped_by(error)
             if stop is not None:
@@ -148,7 +162,7 @@ class _Job:
                 _close_output()
             # One failing job of a sweep must not stop the others, so there it goes to Hydra.
             if many:
-                print(f"{self.name}: error: {describe(error)}", file=sys.stderr)
+                print(f"{self.name}: {marked('error')} {describe(error)}", file=sys.stderr)
                 raise JobError(describe(error)) from None
             _fail(self.name, describe(error), USAGE_ERROR, error)
 
@@ -160,7 +174,7 @@ def plain_warnings() -> Iterator[None]:
 
     def in_a_line(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> str:
         if category is UserWarning:
-            return f"warning: {message}\n"
+            return f"{marked('warning')} {message}\n"
         return usual(message, category, *where, **more)
 
     warnings.formatwarning = in_a_line
@@ -194,12 +208,12 @@ def write_whole_lines() -> None:
             stream.reconfigure(line_buffering=True, write_through=False)
 
 
-def _fail(name: str, message: str, status: int, error: Exception | None = None) -> None:
+def _fail(name: str, message: str, status: int, error: Exception | None = None) -> NoReturn:
     if error is not None and debugging():
         traceback.print_exception(error)
     with contextlib.suppress(BrokenPipeError):
-        print(f"{name}: error: {message}", file=sys.stderr)
-    sys.exit(status)
+        print(f"{name}: {marked('error')} {message}", file=sys.stderr)
+    raise Failure(status, message)
 
 
 def _is_output_closed() -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cassi.apps.inputs import Inputs
+from cassi.apps.printing import marked
 from cassi.apps.settings import GuidePicture
 from cassi.checks import raised_here
 from cassi.data import io
@@ -53,7 +54,7 @@ def add_guide(inputs: Inputs, settings: GuidePicture) -> Inputs:
             raise
         raise ValueError(f"{error} ({loaded.path})") from error
     if not found.taken:
-        print(f"warning: guide: {found}", file=sys.stderr)
+        print(f"{marked('warning')} guide: {found}", file=sys.stderr)
     numbers = {
         "taken": found.taken,
         "response": name,

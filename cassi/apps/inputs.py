@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from cassi.apps.camera.system import make_camera
+from cassi.apps.printing import marked
 from cassi.apps.settings import Snapshots
 from cassi.checks import raised_here
 from cassi.config import build
@@ -176,7 +177,7 @@ def preprocess(
         warnings.simplefilter("always")
         made = chain.prepare(frame, full_scale)
     for each in caught:
-        print(f"warning: {each.message}", file=sys.stderr)
+        print(f"{marked('warning')} {each.message}", file=sys.stderr)
     said = describe(made.done)
     return made.y, made.bad, made.done, [f"measurement: {said}"] if said else []
 

@@ -16,6 +16,7 @@ from cassi.apps import results
 from cassi.apps.command import choose_device
 from cassi.apps.guide import add_guide
 from cassi.apps.inputs import Inputs, good_pixels, load_inputs, name_scene
+from cassi.apps.printing import is_quiet, marked
 from cassi.apps.reconstructors import Recipe, build_solver
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.camera_search import align, calibrate_on
@@ -326,7 +327,9 @@ class Progress:
         self.system = inputs.system
         # A log file gets a line now and then, a terminal a moving bar.
         pause = 0.1 if sys.stderr.isatty() else 10.0
-        self.bar = tqdm(total=iterations, unit="it", disable=not visible, mininterval=pause)
+        self.bar = tqdm(
+            total=iterations, unit="it", disable=not visible or is_quiet(), mininterval=pause
+        )
 
     def wants(self, iteration: Iteration) -> bool:
         """Return whether the cube is looked at: for its PSNR, or by `watch`."""
@@ -392,7 +395,11 @@ def say(numbers: Mapping[str, Any], name: str = "") -> None:
         print(f"camera check: {numbers['camera_check']['note']}")
     sys.stdout.flush()
     for each in numbers["warnings"]:
-        print(f"warning: {before}{each['about']}: {each['message']}", file=sys.stderr, flush=True)
+        print(
+            f"{marked('warning')} {before}{each['about']}: {each['message']}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _check_axis(inputs: Inputs, reconstructor: Reconstructor) -> CameraCheck:

@@ -32,6 +32,7 @@ from cassi.apps.evaluate.rows import (
 )
 from cassi.apps.executors import LostWorker, once, open_executor, run_jobs
 from cassi.apps.folders import check_shares
+from cassi.apps.printing import is_quiet
 from cassi.apps.settings import Evaluate, Reconstruct
 from cassi.checks import printable
 from cassi.data.benchmarks import Benchmark
@@ -90,7 +91,7 @@ def evaluate(settings: Evaluate, run: Run) -> float:
         methods = list(given.reconstructors)
         results = Results(settings, run.folder, made.benchmark, plan, records, made.device, methods)
         jobs = share.take(plan.jobs())
-        bar = tqdm(total=len(jobs), unit="run", disable=not settings.progress)
+        bar = tqdm(total=len(jobs), unit="run", disable=not settings.progress or is_quiet())
         seen: Counter[str] = Counter()
         with bar:
             for job, found in run_jobs(executor, functools.partial(evaluate_job, given), jobs):

@@ -23,6 +23,7 @@ from cassi.apps.executors import InThisProcess, LostWorker, once, run_jobs
 from cassi.apps.inputs import Inputs
 from cassi.apps.memory import peak_of
 from cassi.apps.pipeline import fit, make_recipe, read
+from cassi.apps.printing import is_quiet
 from cassi.apps.reconstruct.journal import Journal, Record, place
 from cassi.apps.reconstruct.scene import finish, take_truth
 from cassi.apps.reconstructors import fingerprint_settings
@@ -107,7 +108,9 @@ def reconstruct_in_blocks(
         sys.stdout.flush()
         total = len(blocks) * reconstructor.iterations
         begun = len(records) * reconstructor.iterations
-        with tqdm(total=total, initial=begun, unit="it", disable=not output.progress) as bar:
+        with tqdm(
+            total=total, initial=begun, unit="it", disable=not output.progress or is_quiet()
+        ) as bar:
 
             def follow(*_: Any) -> None:  # what tqdm returns would stop the solver
                 bar.update()

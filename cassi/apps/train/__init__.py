@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from cassi.apps.command import Run, Terminated, leave_to_lightning, prepare_process, run_command
+from cassi.apps.printing import marked
 from cassi.apps.reconstructors import build_network, rewrite_model_path
 from cassi.apps.settings import Train, Validation, check_nodes, to_dict
 from cassi.apps.train import files, inputs
@@ -66,7 +67,7 @@ def train(settings: Train, run: Run) -> float:
     card = replace(card, wavelengths=wavelengths)
     data = inputs.load_data(settings)
     if first and (said := _doubt_precision(settings)) is not None:
-        print(f"warning: {said}", file=sys.stderr)
+        print(f"{marked('warning')} {said}", file=sys.stderr)
     if settings.channels_last and first:
         _warn_of_layout(net, data.samples[0])
     if settings.dry_run:
@@ -201,7 +202,7 @@ def _warn_of_layout(net: Any, cube: Tensor) -> None:
     system = SDCassi(torch.full(x.shape[-2:], 0.5), bands=len(cube), step=1)
     y = system(x)
     if (warning := memory_format_warning(net, y, system)) is not None:
-        print(f"warning: {warning}", file=sys.stderr)
+        print(f"{marked('warning')} {warning}", file=sys.stderr)
 
 
 def _check_nodes(settings: Train) -> None:
