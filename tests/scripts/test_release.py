@@ -89,3 +89,18 @@ def test_citation_names_the_package():
     assert {"message", "title", "authors"} <= set(citation)
     assert f'license = "{citation["license"]}"' in project
     assert "version" not in citation  # it stands in pyproject.toml alone
+
+
+def test_the_recipe_of_conda_needs_what_the_package_needs():
+    recipe = yaml.safe_load((ROOT / "scripts/release/conda/recipe.yaml").read_text())
+    project = (ROOT / "pyproject.toml").read_text()
+    names = {"torch": "pytorch", "matplotlib": "matplotlib-base", "PyWavelets": "pywavelets"}
+    listed = re.search(r"\ndependencies = \[(.*?)\n\]", project, re.DOTALL)[1]
+    wanted = re.findall(r'"([\w.-]+)(.*)"', listed)
+    needed = {f"{names.get(name, name)} {version}" for name, version in wanted}
+    run = [line for line in recipe["requirements"]["run"] if not line.startswith("python ")]
+    assert set(run) == needed
+    scripts = re.search(r"\[project.scripts\]\n(.*?)\n\n", project, re.DOTALL)[1]
+    commands = {line.replace('"', "") for line in scripts.splitlines()}
+    assert set(recipe["build"]["python"]["entry_points"]) == commands
+    assert f'version = "{recipe["context"]["version"]}"' in project
