@@ -1,6 +1,8 @@
 """What a person does with the report, done in a headless Chromium."""
 
+import base64
 import csv
+import io
 from urllib.parse import quote
 
 import numpy as np
@@ -333,6 +335,32 @@ def test_cubes_and_bands_are_compared(open_page, tmp_path):
         page.get_by_role("button", name="Save the left picture").click()
     download.value.save_as(tmp_path / "p.png")
     assert Image.open(tmp_path / "p.png").size == (60, 40)
+
+
+def test_the_left_picture_slides_over_the_right(open_page):
+    page = open_page("both.html")
+    page.click("#view [data-key=band]")
+
+    def pixels(panel):
+        png = base64.b64decode(_picture(page, panel).partition(",")[2])
+        return np.asarray(Image.open(io.BytesIO(png)))
+
+    left, right = pixels(0), pixels(1)
+    assert (left != right).any()
+    page.locator("#wipe input").fill("50")
+    assert (pixels(1)[:, :30] == left[:, :30]).all()
+    assert (pixels(1)[:, 30:] == right[:, 30:]).all()
+
+
+def test_curves_are_saved_as_svg(open_page, tmp_path):
+    page = open_page("both.html")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save curves as SVG").click()
+    assert download.value.suggested_filename.endswith(".svg")
+    download.value.save_as(tmp_path / "curves.svg")
+    text = (tmp_path / "curves.svg").read_text()
+    assert text.startswith("<svg")
+    assert "wavelength / nm" in text
 
 
 def test_where_it_is_dark_a_ratio_is_none(open_page, folder):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -39,6 +40,15 @@ class Job:
     message: str = ""
     value: Any = None
     _stop: threading.Event = field(default_factory=threading.Event)
+
+    _begun: float | None = None
+
+    def time_left(self) -> str:
+        """Return about how long it takes still, as words; "" while nobody knows."""
+        if self._begun is None or not 0.05 < self.share < 1:
+            return ""
+        seconds = (time.monotonic() - self._begun) * (1 / self.share - 1)
+        return f" about {seconds:.0f} s left" if seconds >= 1 else ""
 
     def stop(self) -> None:
         """Ask the job to end."""
@@ -79,7 +89,7 @@ class Jobs:
 def _run(function: Callable[[Job], Any], job: Job) -> None:
     try:
         job.check()
-        job.status = RUNNING
+        job.status, job._begun = RUNNING, time.monotonic()
         job.value = function(job)
         job.share, job.status = 1.0, DONE
     except Stopped:

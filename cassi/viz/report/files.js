@@ -1,4 +1,5 @@
-// What can be taken away from the page: a picture as PNG, spectra of marks as CSV.
+// What can be taken away from the page: a picture as PNG, curves as SVG, spectra of marks as
+// CSV.
 
 function download(name, blob) {
   const link = document.createElement("a");
@@ -25,3 +26,12 @@ function spectraTable(scene) {
 
 const saveSpectra = (scene) =>
   download(`${scene.name} spectra.csv`, new Blob([spectraTable(scene)], { type: "text/csv" }));
+
+// The curves as they are drawn, on the colour of the page, without a raster.
+async function saveCurves(element, name) {
+  const layout = { ...element.layout, paper_bgcolor: themed("--page") };
+  const options = { format: "svg", width: 640, height: 420 };
+  const image = await Plotly.toImage({ data: element.data, layout }, options);
+  const text = decodeURIComponent(image.slice(image.indexOf(",") + 1));
+  download(`${name}.svg`, new Blob([text], { type: "image/svg+xml" }));
+}

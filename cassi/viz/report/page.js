@@ -3,7 +3,7 @@
 const find = (selector) => document.querySelector(selector);
 const scenes = [...document.querySelectorAll("script.scene")].map((element) => new Scene(element));
 const state = {
-  limit: 1, scene: 0, view: "color", band: 0, sources: [TRUTH, TRUTH], live: null, loaded: [],
+  limit: 1, wipe: 0, scene: 0, view: "color", band: 0, sources: [TRUTH, TRUTH], live: null, loaded: [],
   other: undefined, second: null, curves: "cubes", drag: "box", draft: null,
   zoom: { scale: 1, x: 0, y: 0 }, // the shown part begins at (x, y), shares of the picture
 };
@@ -78,6 +78,7 @@ async function show(index) {
   if (scene.bars.size) views.push(["bars", "Uncertainty"]);
   if (!views.some(([view]) => view === state.view)) state.view = "color";
   find("#surer").hidden = scene.bars.size === 0;
+  find("#wipe").hidden = !many;
   setLimit(Number(find("#surer input").value));
   segments(find("#view"), views, state.view, (view) => { state.view = view; drawPictures(); });
   state.band = Math.min(state.band, scene.bands - 1);
@@ -149,8 +150,12 @@ function drawPictures() {
   const { view, band } = state;
   wide().forEach(({ canvas, score }, i) => {
     const key = state.sources[i];
-    drawPicture(canvas, scene, key, view, band, comparison());
-    hideUnsure(canvas, scene, key, view, band, state.limit);
+    const draw = (place, source) => {
+      drawPicture(place, scene, source, view, band, comparison());
+      hideUnsure(place, scene, source, view, band, state.limit);
+    };
+    draw(canvas, key);
+    if (i === 1) wipe(canvas, state.wipe, (cover) => draw(cover, state.sources[0]));
     canvas.parentElement.style.width = `min(100%, ${(64 * scene.width) / scene.height}vh)`;
     canvas.setAttribute("role", "img");
     canvas.setAttribute("aria-label", `${label(key)}, ${view}`);
@@ -401,6 +406,10 @@ function listen() {
     };
   });
   find("#scene").onchange = (event) => show(Number(event.target.value));
+  find("#wipe input").oninput = (event) => {
+    state.wipe = Number(event.target.value) / 100;
+    drawPictures();
+  };
   find("#surer input").oninput = (event) => {
     setLimit(Number(event.target.value));
     drawPictures();
@@ -441,6 +450,7 @@ function listenToTools() {
     drawCards();
   };
   find("#table-of-spectra").onclick = () => saveSpectra(current());
+  find("#curves-as-svg").onclick = () => saveCurves(find("#spectrum"), `${current().name} spectra`);
 }
 
 // The method of report.html#METHOD.

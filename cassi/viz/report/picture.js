@@ -85,6 +85,15 @@ function drawPicture(canvas, scene, key, view, band, comparison) {
   }
 }
 
+// Lays the left part of another picture over a picture, up to a share of its width.
+function wipe(canvas, share, draw) {
+  const width = Math.round(share * canvas.width);
+  if (width === 0) return;
+  const cover = document.createElement("canvas");
+  draw(cover);
+  canvas.getContext("2d").drawImage(cover, 0, 0, width, canvas.height, 0, 0, width, canvas.height);
+}
+
 const sensible = (value) =>
   (value === 0 ? "0" : String(Number(value.toPrecision(3))).replace("-", "−"));
 

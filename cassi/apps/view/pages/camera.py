@@ -12,7 +12,7 @@ import panel as pn
 
 from cassi.apps.view.input_summary import InputSummary
 from cassi.apps.view.jobs import FAILED, STOPPED, Job, Jobs, explain
-from cassi.apps.view.pages.figures import PictureFigure, grey, with_mask
+from cassi.apps.view.pages.figures import PAIR, PictureFigure, grey, with_mask
 from cassi.apps.view.pages.parts import TABLE, button, field, heading, later, say, table, text
 from cassi.apps.view.runs import calibrate
 from cassi.apps.view.session import Session
@@ -25,6 +25,7 @@ _FIELDS = {
     "saturation": ("Saturation level", "auto"),
     "bits": ("Bits of the sensor", "none"),
 }
+_LEFT = 390  # pixels of the column with the values
 _AXES = {"columns": None, "rows": "-2"}
 
 
@@ -50,7 +51,7 @@ class CameraSection:
         self.band = pn.widgets.IntSlider(name="Mask at band", start=1, end=2, width=330)
         self.band.param.watch(lambda event: self._draw_frame(), "value")
         self.message = text("Choose a snapshot and a mask, or take the example.")
-        self.table = pn.pane.HTML("", stylesheets=[TABLE], width=760, margin=(0, 10))
+        self.table = pn.pane.HTML("", stylesheets=[TABLE], width=_LEFT, margin=(0, 10))
         self.frame = PictureFigure("Frame")
         self.predicted = PictureFigure("Predicted frame of a plain scene")
         self.calibrate = button("Calibrate", 150)
@@ -59,20 +60,28 @@ class CameraSection:
         self.table_of_estimates = pn.pane.HTML("", margin=(0, 10))
         self.summary: InputSummary | None = None
         self.pictures = pn.Column(
-            pn.Row(self.frame.view, self.predicted.view),
+            pn.Row(self.frame.view, self.predicted.view, margin=0),
             self.band,
             pn.Row(self.calibrate, self.estimates),
             self.table_of_estimates,
             visible=False,
+            width=PAIR,
         )
         values = [*self.fields.values()]
-        self.view = pn.Column(
-            heading("2 Camera"),
-            pn.Row(*values[:2], self.axis, *values[2:3]),
-            pn.Row(*values[3:]),
+        first, rest = [*values[:2], self.axis, *values[2:3]], values[3:]
+        left = pn.Column(
+            pn.FlexBox(*first, margin=0),
             self.message,
             self.table,
-            self.pictures,
+            pn.Card(
+                pn.FlexBox(*rest, margin=0), title="Sensor", collapsed=True, width=_LEFT, margin=10
+            ),
+            width=_LEFT + 20,
+        )
+        self.view = pn.Column(
+            heading("2 Camera"),
+            pn.FlexBox(left, self.pictures, margin=0),
+            sizing_mode="stretch_width",
         )
         self._turn = 0
         self._job: Job | None = None
@@ -109,11 +118,12 @@ class CameraSection:
 
     def _show(self, found: InputSummary) -> None:
         self.summary = found
-        self.table.object = table(found.rows)
+        read = [row for row in found.rows if row[0] == "Files"]
+        self.table.object = table([row for row in found.rows if row not in read], read)
         if found.warnings:
             say(self.message, found.warnings, "warning")
         else:
-            say(self.message, "nothing speaks against this camera")
+            say(self.message, "nothing speaks against this camera", "good")
         self.band.visible = found.mask is not None and found.offsets is not None
         if found.offsets is not None:
             count = len(found.offsets)

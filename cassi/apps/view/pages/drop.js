@@ -53,9 +53,14 @@ export function render({ model }) {
   }
 
   input.addEventListener("change", () => { if (input.files.length) take([...input.files]); });
-  field.addEventListener("dragover", (event) => event.preventDefault());
+  field.addEventListener("dragover", (event) => {
+    event.preventDefault();
+    field.classList.add("over");
+  });
+  field.addEventListener("dragleave", () => field.classList.remove("over"));
   field.addEventListener("drop", (event) => {
     event.preventDefault();
+    field.classList.remove("over");
     const files = [...event.dataTransfer.files];
     if (files.length) take(model.multiple ? files : files.slice(0, 1));
   });

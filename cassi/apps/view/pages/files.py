@@ -57,11 +57,12 @@ class FilesSection:
         for role, title in _ROLES.items():
             suffixes = _YAML if role == "camera" else READ_SUFFIXES
             drop = Drop(
-                label=f"{title}: drop a file here, or choose one",
+                label=f"{title}: drop a file here, or click",
                 accept=",".join((*suffixes, *(() if role == "camera" else _BESIDE))),
                 multiple=role != "camera",
                 address=f"/upload/{self.own[role].key}",
                 width=330,
+                margin=(5, 10),
             )
             drop.on_msg(partial(self._hear, role))
             names = {_NONE: _NONE} | {
@@ -76,7 +77,9 @@ class FilesSection:
             pn.Column(self.drops[role], self.lists[role], self.said[role], width=350)
             for role in _ROLES
         ]
-        self.view = pn.Column(heading("1 Files"), pn.Row(*columns), example)
+        self.view = pn.Column(
+            heading("1 Files"), pn.FlexBox(*columns, margin=0), example, sizing_mode="stretch_width"
+        )
 
     def close(self) -> None:
         """Forget what is on its way to a tab that was closed."""

@@ -10,23 +10,35 @@ import panel as pn
 
 TABLE = """
 table { border-collapse: collapse }
-th, td { text-align: left; vertical-align: top; padding: 2px 14px 2px 0; font-size: 14px }
-th { font-weight: 600; white-space: nowrap }
+th, td { text-align: left; vertical-align: top; padding: 3px 14px 3px 0; font-size: 14px;
+  overflow-wrap: anywhere }
+th { font-weight: 600; white-space: nowrap; color: var(--soft) }
+summary { margin-top: 8px; font-size: 14px; color: var(--accent); cursor: pointer }
 """
 CHOSEN = """
-p { margin: 4px 0; font-size: 14px; overflow-wrap: anywhere }
-p.warning { border-left: 4px solid #b25e00; padding-left: 8px }
-p.error { border-left: 4px solid #b00020; padding-left: 8px; color: #8c001a; font-weight: 600 }
-code { background: #eef1f4; padding: 1px 4px }
+p { margin: 6px 0; font-size: 14px; overflow-wrap: anywhere }
+p.good::before { content: "✓ "; color: var(--good); font-weight: 700 }
+p.warning, p.error { padding: 6px 10px; border-radius: 6px; border-left: 4px solid var(--warn);
+  background: var(--warn-page) }
+p.error { border-color: var(--bad); background: var(--bad-page); font-weight: 600 }
+"""
+BUTTON = """
+.bk-btn.bk-btn { font-size: 14px; border-radius: 6px; border: 1px solid var(--line) !important }
+.bk-btn.bk-btn-primary { color: var(--raised) !important; border-color: var(--accent) !important }
 """
 DROP = """
-.zone { display: block; padding: 14px 12px; border: 2px dashed #8a94a0; background: #f6f8fa;
-  font-size: 14px; cursor: pointer }
-.zone:focus-within, .zone:hover { border-color: #1c2126 }
-.zone input { display: block; margin-top: 8px; max-width: 100% }
-.zone progress { display: block; width: 100%; margin-top: 8px }
+.zone { position: relative; display: block; padding: 22px 14px; border: 2px dashed var(--line);
+  border-radius: 10px; background: var(--page); color: var(--ink); font-size: 14px;
+  text-align: center; cursor: pointer }
+.zone::before { content: "⤓"; display: block; font-size: 24px; line-height: 1;
+  color: var(--accent) }
+.zone:focus-within, .zone:hover, .zone.over { border-color: var(--accent);
+  background: var(--chosen) }
+.zone input { position: absolute; inset: 0; width: 100%; height: 100%; opacity: 0; cursor: pointer }
+.zone progress { display: block; width: 100%; margin-top: 8px; accent-color: var(--accent) }
 .zone progress[hidden] { display: none }
 """
+"""Colours are those of the page, `page.html`, light or dark."""
 
 
 def text(content: str = "", kind: str = "") -> Any:
@@ -42,7 +54,7 @@ def say(place: Any, content: str | Sequence[str], kind: str = "") -> None:
     Args:
         place: a pane made by `text`.
         content: one line, or several.
-        kind: "", "warning" or "error".
+        kind: "", "good", "warning" or "error".
     """
     lines = [content] if isinstance(content, str) else content
     role = "alert" if kind == "error" else "status"
@@ -57,17 +69,28 @@ def later(do: Callable[[], Any]) -> None:
 
 def heading(title: str) -> Any:
     """Return the heading of a section."""
-    style = "h2 { font-size: 20px; margin: 22px 0 4px }"
-    return pn.pane.HTML(f"<h2>{html.escape(title)}</h2>", stylesheets=[style], margin=(0, 10))
+    number, _, name = title.rpartition(" ")
+    style = """
+    h2 { display: flex; align-items: center; gap: 10px; font-size: 19px; margin: 10px 0 6px }
+    span:not(:empty) { width: 26px; font-size: 14px; line-height: 26px; text-align: center;
+      border-radius: 50%; background: var(--accent); color: var(--raised) }
+    """
+    shown = f"<h2><span>{html.escape(number)}</span> {html.escape(name)}</h2>"
+    return pn.pane.HTML(shown, stylesheets=[style], margin=(0, 10))
 
 
-def table(rows: Iterable[tuple[str, str]]) -> str:
-    """Return a table of names and values as HTML."""
+def table(rows: Iterable[tuple[str, str]], more: Iterable[tuple[str, str]] = ()) -> str:
+    """Return a table of names and values as HTML; `more` unfolds below it."""
+    rest = "".join(
+        f"<details><summary>What was read</summary>{table(hidden)}</details>"
+        for hidden in [list(more)]
+        if hidden
+    )
     body = "".join(
         f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(value)}</td></tr>'
         for name, value in rows
     )
-    return f"<table><tbody>{body}</tbody></table>"
+    return f"<table><tbody>{body}</tbody></table>{rest}"
 
 
 def field(name: str, hint: str = "", width: int = 150, value: str = "") -> Any:
@@ -77,6 +100,5 @@ def field(name: str, hint: str = "", width: int = 150, value: str = "") -> Any:
 
 def button(name: str, width: int = 150, primary: bool = False) -> Any:
     """Return a button."""
-    return pn.widgets.Button(
-        name=name, width=width, button_type="primary" if primary else "default"
-    )
+    kind = "primary" if primary else "default"
+    return pn.widgets.Button(name=name, width=width, button_type=kind, stylesheets=[BUTTON])

@@ -44,21 +44,20 @@ class RunSection:
         self.stop.on_click(lambda event: self._job.stop() if self._job else None)
         self.bar = pn.indicators.Progress(name="Progress", value=0, max=100, width=420)
         self.message = text()
-        self.picture = pn.pane.PNG(None, alt_text="The cube so far, in colour", width=320)
+        self.picture = pn.pane.PNG(None, alt_text="The cube so far, in colour", width=420)
+        left = pn.Column(
+            self.method,
+            self.calibrate,
+            self.more,
+            pn.Row(self.start, self.stop),
+            self.bar,
+            self.message,
+            width=450,
+        )
         self.view = pn.Column(
             heading("3 Reconstruct"),
-            pn.Row(
-                pn.Column(
-                    self.method,
-                    self.calibrate,
-                    self.more,
-                    pn.Row(self.start, self.stop),
-                    self.bar,
-                    self.message,
-                    width=450,
-                ),
-                self.picture,
-            ),
+            pn.FlexBox(left, self.picture, margin=0),
+            sizing_mode="stretch_width",
         )
         self._job: Job | None = None
         self._polling: Any = None
@@ -101,13 +100,13 @@ class RunSection:
         if job.picture is not None:
             self.picture.object = Image.fromarray(job.picture)
         if not job.is_over:
-            say(self.message, f"{job.stage} …")
+            say(self.message, f"{job.stage} …{job.time_left()}")
             return
         self._job = None
         self._polling.stop()
         self.start.disabled, self.stop.disabled = False, True
         if job.status == DONE:
-            say(self.message, f"done: {say_result(job.value)}")
+            say(self.message, f"done: {say_result(job.value)}", "good")
             self.done(job.value)
         elif job.status == STOPPED:
             say(self.message, "stopped")
