@@ -70,6 +70,7 @@ def main() -> None:
             report.get_by_role("button", name="Add region").click()
         report.get_by_role("button", name="One cube, all marks").click()
         page.wait_for_timeout(1500)
+        page.add_style_tag(content="header { position: static !important }")  # it would lie over it
         page.locator("section[aria-label=Look]").screenshot(path=FOLDER / "view_look.png")
         print(*sorted(FOLDER.glob("view_*.png")), sep="\n")
 

@@ -297,5 +297,5 @@ def test_with_a_first_cube_the_steps_before_it_fold(open_view):
     _see(page, "done: 3 iterations")
     _report(page)
     page.get_by_role("button", name="Show Camera").wait_for()
-    page.get_by_role("navigation").get_by_role("link", name="Camera").click()
+    page.get_by_role("navigation").get_by_role("link", name="Camera").press("Enter")
     page.get_by_role("button", name="Fold Camera").wait_for()
