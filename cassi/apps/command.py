@@ -26,6 +26,7 @@ from cassi.apps.errors import JobError, debugging, describe, is_usage_error
 from cassi.apps.memory import keep_freed_memory, use_huge_pages
 from cassi.apps.reconstructors import store_parts
 from cassi.apps.settings import read_settings
+from cassi.checks import printable
 from cassi.data import door
 from cassi.plugins import load_plugins
 from cassi.threads import free_cores
@@ -160,7 +161,7 @@ def plain_warnings() -> Iterator[None]:
 
     def in_a_line(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> str:
         if category is UserWarning:
-            return f"warning: {message}\n"
+            return f"warning: {printable(str(message))}\n"
         return usual(message, category, *where, **more)
 
     warnings.formatwarning = in_a_line
