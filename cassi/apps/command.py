@@ -27,6 +27,7 @@ from cassi.apps.memory import keep_freed_memory, use_huge_pages
 from cassi.apps.printing import Failure, marked, note_folder, printed, take_flags
 from cassi.apps.reconstructors import store_parts
 from cassi.apps.settings import read_settings
+from cassi.checks import printable
 from cassi.data import door
 from cassi.plugins import load_plugins
 from cassi.threads import free_cores
@@ -174,7 +175,8 @@ def plain_warnings() -> Iterator[None]:
 
     def in_a_line(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> str:
         if category is UserWarning:
-            return f"{marked('warning')} {message}\n"
+            return f"{marked('warning')} {printable(str(message))}
+"
         return usual(message, category, *where, **more)
 
     warnings.formatwarning = in_a_line

@@ -126,7 +126,10 @@ def _describe(error: BaseException) -> str:
         return "the config file is not valid YAML: " + " ".join(str(error).split())
     if isinstance(error, OverrideParseException):
         return f"{_first_line(error)}; write key=value, in quotes if there are spaces in it"
-    return _find_cause(error) or _first_line(error)
+    if (found := _find_cause(error)) is not None:
+        return found
+    # A text of this package is one line, but for the names of files in it.
+    return str(error) if raised_here(error) and str(error) else _first_line(error)
 
 
 _MERGING = "Error merging override "

@@ -123,7 +123,7 @@ def is_temporary(path: Path) -> bool:
 @contextlib.contextmanager
 def _stage(folder: Path) -> Iterator[Path]:
     """Make a hidden folder to write to, with a lock that tells others that it is in use."""
-    _remove_leftovers(folder)
+    remove_leftovers(folder)
     stage, lock = _make_stage(folder)
     try:
         yield stage / "new"
@@ -155,7 +155,7 @@ def _make_stage(folder: Path) -> tuple[Path, int]:
 
 
 @functools.cache
-def _remove_leftovers(folder: Path) -> None:
+def remove_leftovers(folder: Path) -> None:
     """Remove what processes that have ended left in a folder, once per process."""
     with contextlib.suppress(OSError):
         for entry in list(folder.iterdir()):

@@ -17,6 +17,7 @@ from cassi.data.atomic import (
     digest,
     digest_content,
     is_temporary,
+    remove_leftovers,
     seal,
     size_of,
     unseal,
@@ -95,7 +96,12 @@ class Store:
         return None if record is None else record["values"]
 
     def is_done(self, name: str, fingerprint: str) -> bool:
-        """Return whether a result is done; reads all files whose SHA-256 is known."""
+        """Return whether a result is done; reads all files whose SHA-256 is known.
+
+        Where all of a folder is done nobody writes into it any more. So what a killed process has
+        left in it is removed here.
+        """
+        remove_leftovers(self.path(name).parent)
         record = self._record(name, fingerprint)
         if record is None or not record["done"]:
             return False

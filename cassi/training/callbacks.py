@@ -14,6 +14,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from cassi.data.atomic import atomic_path
+from cassi.training.loggers import MetricsTable
 from cassi.training.tensors import write_tensors
 
 PREVIOUS = "previous.ckpt"
@@ -112,11 +113,32 @@ class LastCheckpoint(ModelCheckpoint):
 
     def _save_checkpoint(self, trainer: Trainer, filepath: str) -> None:
         # A run that goes on from here finds all rows of the steps before.
-        for logger in trainer.loggers:
-            logger.save()
+        for table in log_ahead(trainer):
+            table.write()
         if trainer.is_global_zero:
             keep_previous(Path(filepath))
         super()._save_checkpoint(trainer, filepath)
+
+
+def log_ahead(trainer: Trainer) -> list[MetricsTable]:
+    """Give the tables the row of a step that Lightning logs once the step's callbacks are done.
+
+    A run that goes on behind that step does not make it again. In other logs the row would be
+    there twice.
+
+    Returns:
+        The tables.
+    """
+    connector: Any = trainer._logger_connector
+    loggers = trainer.loggers
+    tables = [logger for logger in loggers if isinstance(logger, MetricsTable)]
+    if connector._first_loop_iter is not None:  # a validation comes after the row
+        trainer.loggers = [*tables]
+        try:
+            connector.update_train_step_metrics()
+        finally:
+            trainer.loggers = loggers
+    return tables
 
 
 def keep_previous(last: Path) -> None:

@@ -59,16 +59,20 @@ class MetricsTable(CSVLogger):
             self._experiment = _Table(self.log_dir, self.resumed)
         return self._experiment
 
-    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Take a row."""
-        super().log_metrics(dict(metrics), step)
-        if time.monotonic() >= self._due:
-            self.save()
-
     def save(self) -> None:
+        """Write the table, if it is time to: Lightning asks for it after each row."""
+        if time.monotonic() >= self._due:
+            self.write()
+
+    def write(self) -> None:
         """Write the table."""
         super().save()
         self._due = time.monotonic() + self.seconds
+
+    def finalize(self, status: str) -> None:
+        """Write the last rows."""
+        self._due = 0.0
+        super().finalize(status)
 
 
 class _Table(ExperimentWriter):
@@ -82,6 +86,15 @@ class _Table(ExperimentWriter):
             with table.open(newline="") as stream:
                 self.rows += [row for row in csv.DictReader(stream) if _step(row) < resumed]
             self.metrics_keys = list(self.rows[0]) if self.rows else []
+
+    def log_metrics(self, metrics_dict: dict[str, float], step: int | None = None) -> None:
+        """Take a row, in place of the last one where that is of the same step and columns."""
+        super().log_metrics(metrics_dict, step)
+        row = self.metrics.pop()
+        earlier: list[Any] = self.metrics or self.rows
+        if earlier and earlier[-1].keys() == row.keys() and earlier[-1]["step"] == row["step"]:
+            earlier.pop()
+        self.metrics.append(row)
 
     def save(self) -> None:
         if not self.metrics:

@@ -1,6 +1,7 @@
 """Kill commands at random moments, and look at what is left and how they go on.
 
     python scripts/checks/kills.py --kills 100 --seed 0
+    python scripts/checks/kills.py --renames --only train
 
 Tiny runs of cassi-reconstruct (one snapshot, and a folder of three), cassi-evaluate, cassi-train
 and cassi-calibrate are sent SIGKILL or SIGTERM at moments drawn uniformly over the time that they
@@ -10,7 +11,8 @@ one line. Then the same command is given again, and maybe killed again, until it
 must be no temporary file left, and the results have to be those of a run that nobody disturbed: the
 cube's bytes, results.json byte for byte, weights, optimizer and metrics.csv of the training bit for
 bit. One line is printed per kill and per end; the exit status is 1 where something was not as it
-should be.
+should be. With `--renames` a run is killed right behind each of its renames, one after the other:
+between those nothing changes under a final name.
 
 A run is a fork of a process that has imported everything and computed nothing, so that the kills
 fall on the commands' own work.
@@ -23,6 +25,7 @@ import contextlib
 import csv
 import ctypes
 import difflib
+import itertools
 import json
 import os
 import random
@@ -38,7 +41,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -145,7 +148,7 @@ def make_cases(data: Path) -> dict[str, Case]:
     }
 
 
-TERMINATED = 143
+KILLED, TERMINATED = 137, 143
 
 
 def check_file(file: Path) -> None:
@@ -349,6 +352,22 @@ def start(case: Case, folder: Path, begin: Callable[[], object] = lambda: None) 
         os._exit(status)
 
 
+def end_at_rename(count: int) -> None:
+    """Let this process end without a word right behind so many renames and hard links."""
+    left = itertools.count(count - 1, -1)
+
+    def ending(change: Callable[..., None]) -> Callable[..., None]:
+        def change_and_end(*names: Any, **given: Any) -> None:
+            change(*names, **given)
+            if next(left) == 0:
+                os._exit(KILLED)
+
+        return change_and_end
+
+    for name in ("rename", "replace", "link"):
+        setattr(os, name, ending(getattr(os, name)))
+
+
 def wait(number: int) -> int:
     """Return the exit status of a process, negative after a signal."""
     return os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
@@ -407,6 +426,28 @@ class Checker:
             self.judge_whole(name, folder, wait(start(case, folder)))
             counts["runs to their end"] += 1
 
+    def kill_at_renames(self) -> None:
+        """Kill a run of each case behind its first rename, another behind its second, and so on."""
+        for name, case in self.cases.items():
+            for count in itertools.count(1):
+                folder = self.root / f"{name}-renamed-{count}"
+                if wait(start(case, folder, partial(end_at_rename, count))) != KILLED:
+                    break
+                self.counts["kills"] += 1
+                faults = await_orphans() + find_faults(folder)
+                self.counts["faults"] += bool(faults)
+                say(
+                    f"{name} behind rename {count}: {'; '.join(faults) or 'every final file valid'}"
+                )
+                self.judge_whole(name, folder, wait(start(case, folder)))
+
+    def conclude(self, tried: str) -> NoReturn:
+        """Print the counts, and end with status 1 where there were faults."""
+        counts = self.counts
+        say(", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
+        say(f"{counts[tried]} {tried}, {counts['faults']} faults")
+        sys.exit(counts["faults"] > 0)
+
     def judge_whole(self, name: str, folder: Path, status: int) -> None:
         """Count and print what is wrong with a run that came to its end."""
         faults = await_orphans() + find_faults(folder)
@@ -439,6 +480,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="name of a case")
+    parser.add_argument("--renames", action="store_true", help="kill behind every rename instead")
     arguments = parser.parse_args()
     prepare()
     with tempfile.TemporaryDirectory(prefix="cassi-kills-") as place:
@@ -449,11 +491,11 @@ def main() -> None:
         checker = Checker(cases, Path(place), Counter(faults=0))
         seconds = {name: checker.run_undisturbed(name) for name in checker.cases}
         say("undisturbed:", ", ".join(f"{name} {s:.1f} s" for name, s in seconds.items()))
-        checker.kill_many(arguments.kills, arguments.seed, seconds)
-    counts = checker.counts
-    say(", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
-    say(f"{counts['kills']} kills, {counts['faults']} faults")
-    sys.exit(counts["faults"] > 0)
+        if arguments.renames:
+            checker.kill_at_renames()
+        else:
+            checker.kill_many(arguments.kills, arguments.seed, seconds)
+    checker.conclude("kills")
 
 
 if __name__ == "__main__":

@@ -192,10 +192,7 @@ def main() -> None:
             name = names[number % len(names)]
             kind, hindrance = draw_hindrance(draw, sizes[name], mounts)
             run_once(checker, name, root / f"{name}-{number}", kind, hindrance)
-    counts = checker.counts
-    say(", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
-    say(f"{counts['runs']} runs, {counts['faults']} faults")
-    sys.exit(counts["faults"] > 0)
+    checker.conclude("runs")
 
 
 if __name__ == "__main__":

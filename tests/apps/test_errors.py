@@ -40,10 +40,10 @@ def raised(function):
 def test_a_warning_is_a_line():
     with plain_warnings():
         ours, theirs = (
-            warnings.formatwarning("old", kind, "file.py", 3, "")
+            warnings.formatwarning("old\nage", kind, "file.py", 3, "")
             for kind in (UserWarning, DeprecationWarning)
         )
-    assert ours == "warning: old\n"
+    assert ours == "warning: old\\nage\n"
     assert "file.py:3: DeprecationWarning" in theirs
     assert "UserWarning" in warnings.formatwarning("old", UserWarning, "file.py", 3, "")
 

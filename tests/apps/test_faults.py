@@ -20,6 +20,7 @@ from cassi.apps.train.files import read_checkpoint
 from cassi.data.atomic import check_sums
 from cassi.evaluation import Job, Record, RecordFolder
 from cassi.models.load import Card, create_model, load_model, save_model
+from cassi.training.callbacks import AtomicCheckpoints
 from cassi.training.starts import Starts
 
 TRAIN = (
@@ -195,6 +196,29 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(train, tmp_path):
         damage(last.with_name(name))
     outcome = train("ckpt=last", f"hydra.run.dir={hurt}")
     assert "previous.ckpt is no checkpoint of cassi-train, or damaged" in outcome.refusal
+
+
+@pytest.mark.parametrize("killed_after", [2, 3, 4])
+def test_a_kill_right_behind_a_checkpoint_loses_no_row(train, tmp_path, monkeypatch, killed_after):
+    """Lightning logs the numbers of a step after the checkpoint behind it (3 ends an epoch)."""
+    options = (*TRAIN, "callbacks.last.every_minutes=null", "callbacks.last.every_n_train_steps=1")
+    options += ("trainer.log_every_n_steps=1",)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    train(*options, f"hydra.run.dir={whole}").ok()
+    save, left = AtomicCheckpoints.save_checkpoint, {}
+
+    def save_and_die(self, checkpoint, path, storage_options=None):
+        save(self, checkpoint, path, storage_options)
+        if path.endswith("last.ckpt") and checkpoint["global_step"] == killed_after:
+            left["rows"] = (killed / "metrics.csv").read_bytes()
+            raise Terminated("killed")
+
+    with monkeypatch.context() as context:
+        context.setattr(AtomicCheckpoints, "save_checkpoint", save_and_die)
+        assert train(*options, f"hydra.run.dir={killed}").status == 143
+    (killed / "metrics.csv").write_bytes(left["rows"])  # what Lightning added as it went
+    train("ckpt=last", f"hydra.run.dir={killed}").ok()
+    assert (killed / "metrics.csv").read_text() == (whole / "metrics.csv").read_text()
 
 
 def test_a_damaged_start_is_computed_again(tmp_path):

@@ -202,7 +202,7 @@ def test_leftovers_of_the_dead_are_removed(tmp_path):
 
 def write_many(folder):
     for number in range(100):
-        atomic._remove_leftovers.cache_clear()
+        atomic.remove_leftovers.cache_clear()
         with atomic_path(folder / f"{os.getpid()}-{number}.txt") as temporary:
             temporary.write_text("a")
 

@@ -10,6 +10,7 @@ import warnings
 
 import pytest
 
+from cassi.data import atomic
 from cassi.data.atomic import DISK_ERRORS, DISK_FULL, UNWRITABLE, describe_oserror, seal
 from cassi.data.store import Store, file_name, fingerprint, stamp
 
@@ -124,6 +125,10 @@ def test_a_killed_write_leaves_what_was_there(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2  # the record and a hidden leftover
     assert store.read("one", "old") == {"a": 1}
     assert list(store.names()) == ["one"]
+    # The next process may have nothing to write there.
+    atomic.remove_leftovers.cache_clear()
+    assert store.is_done("one", "old")
+    assert list(tmp_path.iterdir()) == [store.path("one")]
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/../b", "/etc/a", "a//b", "a/", ".", "a\0"])

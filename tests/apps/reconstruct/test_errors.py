@@ -32,6 +32,16 @@ def test_missing_file_names_near_matches(refused):
     assert re.search(r"no file .*mask\.npz; did you mean mask\.npy", refused("mask=mask.npz"))
 
 
+def test_a_line_break_in_a_name_hides_no_reason(refused, tmp_path):
+    (tmp_path / "a\nb.npy").write_text("no array")
+    line = refused(f"measurement='{tmp_path}/a\nb.npy'")
+    assert "a\\nb.npy" in line
+    assert "cannot read" in line
+    missing = refused(f"measurement='{tmp_path}/a\nc.npy'")
+    assert "no file" in missing
+    assert "a\\nc.npy" in missing
+
+
 def test_nothing_to_reconstruct(refused):
     assert "give measurement=FILE" in refused(files=("mask",))
     assert "give mask=FILE" in refused(files=("measurement",))
