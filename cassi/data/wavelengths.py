@@ -83,7 +83,6 @@ def to_nanometres(values: Any, unit: str = "") -> np.ndarray:
 
 # Wavelengths come out of files as decimal fractions; this is far below any camera's band width.
 _SAME_NM = 1e-3
-_PIXELS = 1 << 14  # interpolated at once, eight values in float64 for each and each wavelength
 
 
 def resample(cube: Tensor, source_nm: Sequence[float], target_nm: Sequence[float]) -> Tensor:
@@ -109,37 +108,13 @@ def resample(cube: Tensor, source_nm: Sequence[float], target_nm: Sequence[float
     >>> resample(torch.tensor([1.0, 3.0]).view(2, 1, 1), [400, 500], [425, 500]).flatten()
     tensor([1.5000, 3.0000])
     """
-    place = _places(cube, source_nm, target_nm)
+    place = find_places(cube, source_nm, target_nm)
     if place is None:
         return cube.clone()
     left = np.minimum(place.astype(np.int64), len(cube) - 2)
     weight = torch.from_numpy(place - left).to(cube.dtype).view(-1, 1, 1)
     first = torch.from_numpy(left)
     return torch.lerp(cube[first], cube[first + 1], weight)
-
-
-def to_wavelengths(cube: Tensor, wavelengths: Sequence[float], wanted: Sequence[float]) -> Tensor:
-    """Bring a cube on any device to any wavelengths in its range, interpolated linearly in float64.
-
-    Equation, arguments and errors are those of `resample`; this one is `cassi.ops.sample_volume`,
-    so that it has a gradient too.
-
-    Returns:
-        `(len(wanted), H, W)`, in the cube's dtype.
-
-    >>> to_wavelengths(torch.tensor([1.0, 3.0]).view(2, 1, 1), [400, 500], [425, 500]).flatten()
-    tensor([1.5000, 3.0000])
-    """
-    place = _places(cube, wavelengths, wanted)
-    if place is None:
-        return cube.clone()
-    points = torch.zeros(len(place), 3, dtype=torch.float64, device=cube.device)
-    points[:, 0] = torch.from_numpy(place).to(cube.device) * (2 / (len(cube) - 1)) - 1
-    parts = [
-        ops.sample_volume(pixels.T[..., None, None], points)
-        for pixels in cube.flatten(1).split(_PIXELS, 1)
-    ]
-    return torch.cat(parts, 1).reshape(-1, *cube.shape[1:])
 
 
 def spectra_at(cube: Tensor, points: Sequence[Sequence[float]]) -> Tensor:
@@ -182,10 +157,15 @@ def _check_cube(cube: Any) -> None:
         raise ValueError(f"cube: expected (C, H, W), got shape {tuple(cube.shape)}")
 
 
-def _places(
+def find_places(
     cube: Tensor, source_nm: Sequence[float], target_nm: Sequence[float]
 ) -> np.ndarray | None:
-    """Where the wanted bands lie among those of a cube, in bands; None: they are the same."""
+    """Return where wanted bands lie among those of a cube, in bands; None: they are the same.
+
+    Raises:
+        TypeError: the cube is not a floating tensor.
+        ValueError: as `resample`.
+    """
     _check_cube(cube)
     source = np.asarray(checked_wavelengths(source_nm, len(cube)))
     target = np.asarray(checked_wavelengths(target_nm, len(target_nm)))
@@ -204,4 +184,6 @@ def _places(
             f"{source[0]:g}-{source[-1]:g} nm; {listed} nm would be extrapolated: choose "
             "wavelengths inside"
         )
-    return np.interp(target, source, np.arange(len(source)))
+    place = np.interp(target, source, np.arange(len(source)))
+    whole = place.round()
+    return np.where(np.abs(source[whole.astype(np.int64)] - target) <= _SAME_NM, whole, place)
