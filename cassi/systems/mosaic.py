@@ -42,6 +42,7 @@ class MosaicCassi(SDCassi):
     Attributes:
         pattern: numbers of the filters, `(h, w)`.
         response: R, `(G, C)`.
+        coded: whether there is a mask besides the filters, which do not show where it lies.
 
     Raises:
         TypeError: as `SDCassi`.
@@ -71,8 +72,8 @@ class MosaicCassi(SDCassi):
     ) -> None:
         check_axis(axis)
         whole_number("bands", bands, 1)
-        tile, shown = as_pattern(pattern)
-        curves = _as_response(response, tile, shown, bands)
+        tile, letters = as_pattern(pattern)
+        curves = _as_response(response, count_filters(pattern), letters, bands)
         places = spaced_offsets(bands, as_step(step)) if offsets is None else list(offsets)
         if len(places) != bands or not all(float(place).is_integer() for place in places):
             raise ValueError(
@@ -89,6 +90,7 @@ class MosaicCassi(SDCassi):
         coded = plain * torch.stack(seen).to(plain)
         super().__init__(coded, bands, step, axis, offsets, detector)
         self.pattern, self.response = tile, curves
+        self.coded = bool(plain.amax() > plain.amin())
 
     @property
     def codes_frames(self) -> bool:
@@ -128,8 +130,13 @@ def as_pattern(pattern: Any) -> tuple[Tensor, str]:
     return torch.from_numpy(array.astype(np.int64)), ""
 
 
-def _as_response(response: Any, tile: Tensor, letters: str, bands: int) -> Tensor:  # (G, C)
-    count = len(letters) or int(tile.max()) + 1
+def count_filters(pattern: Any) -> int:
+    """Return the number G of filters that a pattern tells apart; ValueError where it is none."""
+    tile, letters = as_pattern(pattern)
+    return len(letters) or int(tile.max()) + 1
+
+
+def _as_response(response: Any, count: int, letters: str, bands: int) -> Tensor:  # (G, C)
     if response is None:
         if count > 4096:
             raise ValueError(f"pattern: expected at most 4096 filters, got {count}")

@@ -44,8 +44,10 @@ class TurningPsf:
         if isinstance(self.blades, bool) or not isinstance(self.blades, int) or self.blades < 1:
             raise ValueError(f"blades: expected a whole number >= 1, got {self.blades!r}")
         for name in ("length", "width"):
-            if not 0 < getattr(self, name) < 1000:
-                raise ValueError(f"{name}: expected 0 to 1000 pixels, got {getattr(self, name)!r}")
+            if not 0 < getattr(self, name) <= 100:
+                raise ValueError(
+                    f"{name}: expected at most 100 pixels, got {getattr(self, name)!r}"
+                )
 
     def draw(self, bands: int) -> Tensor:
         """Return the kernels `(C, n, n)`, float64, each of the sum 1."""
@@ -147,10 +149,10 @@ class _Blur(torch.autograd.Function):
         ctx.save_for_forward(kernels)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         return _Blur.apply(gradient, *ctx.saved_tensors, not ctx.back), None, None
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:  # type: ignore[override]
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
         moved: Tensor = _Blur.apply(tangent, *ctx.saved_tensors, ctx.back)
         return moved
