@@ -19,7 +19,7 @@ from cassi import metrics
 from cassi.apps.inputs import Inputs
 from cassi.apps.settings import Output
 from cassi.calibration import Calibration
-from cassi.data.spectral_interpolation import interpolate_spectra
+from cassi.data.wavelengths import interpolate_spectra
 from cassi.evaluation.tables import plain_cell, strict
 from cassi.precision import resolve
 from cassi.solvers import Solution

@@ -36,7 +36,7 @@ class DDCassi(SDCassi):
             is interpolated linearly.
 
     Attributes:
-        coding: the mask that is dispersed, as far as a band reaches, `(K, 1|C, H, Wm)`.
+        coding: the mask itself, repeated as far as a band reaches, `(K, 1|C, H, Wm)`.
 
     Raises:
         TypeError: the mask is not numeric, `bands` is not an integer or `step` not a number.
@@ -74,8 +74,9 @@ class DDCassi(SDCassi):
         coded = code_bands(given, bands, offsets, axis, width)
         super().__init__(coded, bands, step=0, axis=axis)
         length = given.shape[axis]
-        reach = torch.arange(coded.shape[axis] + math.ceil(max(offsets)), device=given.device)
-        coding = given.detach().index_select(axis, reach % length)
+        reach = max(length, coded.shape[axis] + math.ceil(max(offsets)))
+        places = torch.arange(reach, device=given.device) % length
+        coding = given.detach().index_select(axis, places)
         self.register_buffer("coding", coding, persistent=False)
         self.mask_step = step
         self.mask_offsets = tuple(offsets)

@@ -42,7 +42,6 @@ class MosaicCassi(SDCassi):
     Attributes:
         pattern: numbers of the filters, `(h, w)`.
         response: R, `(G, C)`.
-        coded: whether there is a mask besides the filters, which do not show where it lies.
 
     Raises:
         TypeError: as `SDCassi`.
@@ -90,7 +89,6 @@ class MosaicCassi(SDCassi):
         coded = plain * torch.stack(seen).to(plain)
         super().__init__(coded, bands, step, axis, offsets, detector)
         self.pattern, self.response = tile, curves
-        self.coded = bool(plain.amax() > plain.amin())
 
     @property
     def codes_frames(self) -> bool:

@@ -8,8 +8,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from cassi.systems.arguments import check_shape
 from cassi.systems.blurred import BlurredCassi, band_kernels
+from cassi.systems.conjugate import Apply
+
+_OPEN = 0.5  # of the largest transmission: a mask above it everywhere lets all through
+_LEAST = 1e-4  # of the largest value of the preconditioner's denominator
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,7 @@ class PsfCassi(BlurredCassi):
     """
 
     kernels: Tensor
+    _transfer: Tensor  # (C, P, Q), of the kernels, padded
 
     def __init__(
         self,
@@ -107,11 +114,78 @@ class PsfCassi(BlurredCassi):
         super().__init__(mask, bands, step, axis, **further)
         drawn = kernels.draw(bands) if isinstance(kernels, TurningPsf) else kernels
         stack = band_kernels("kernels", drawn, bands)
-        self.register_buffer("kernels", stack.to(self.mask))
+        self.register_buffer("kernels", stack.expand(bands, -1, -1).to(self.mask).contiguous())
+        others = (self.line, self.detector_rows)
+        # All bands are summed before the mask: half of the transforms are of the sum.
+        self._summed = self.mask.shape[-3] == 1 and not any(self.offsets)
+        self._summed = self._summed and all(kernel is None for kernel in others)
+        self._summed = self._summed and self.detector == self.mask.shape[axis]
+        self._derive()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Transform the present kernels."""
+        sides = zip(self.mask.shape[-2:], self.kernels.shape[-2:], strict=True)
+        self._sides = [_fast(a + b - 1) for a, b in sides]
+        wide = self.kernels.to(torch.promote_types(self.kernels.dtype, torch.float32))
+        padded = pad(wide, (0, self._sides[1] - wide.shape[-1], 0, self._sides[0] - wide.shape[-2]))
+        # The middle of a kernel becomes its first pixel.
+        turned = padded.roll([-(side // 2) for side in wide.shape[-2:]], (-2, -1))
+        self._transfer = torch.fft.rfft2(turned)
+        self._note_sources()
+
+    def _sources(self) -> tuple[Tensor]:
+        return (self.kernels,)
+
+    def _current(self) -> Tensor:
+        self._notice()
+        return self._transfer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
+        if not self._summed:
+            return super().forward(x)
+        check_shape("x", x, self.cube_shape)
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        image = _Blur.apply(wide, self._current(), self._sides, False, True)
+        return (image * self.mask[..., 0, :, :]).to(x.dtype)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
+        if not self._summed:
+            return super().adjoint(y)
+        check_shape("y", y, self.measurement_shape)
+        wide = y.to(torch.promote_types(y.dtype, torch.float32))
+        image = (wide * self.mask[..., 0, :, :]).sum(1, keepdim=True).to(wide.dtype)
+        x: Tensor = _Blur.apply(image, self._current(), self._sides, True, True)
+        return x.to(y.dtype)
 
     def _before_mask(self, image: Tensor, back: bool = False) -> Tensor:
-        blurred: Tensor = _Blur.apply(image[:, 0], self.kernels, back)
+        blurred: Tensor = _Blur.apply(image[:, 0], self._current(), self._sides, back, False)
         return blurred[:, None]
+
+    def _precondition(self, rho: Tensor) -> Apply | None:
+        """Divide by Σ_c |p̂[c]|² + ρ, what AAᵀ + ρ is away from the rim of an open mask."""
+        mask = self.mask.detach()
+        if not self._summed or self.shots > 1 or float(mask.amin()) < _OPEN * float(mask.amax()):
+            return None
+        power = self._current().abs().square().sum(0)
+        power = power * mask.mean().to(power.dtype).square()
+        damping = rho.detach().view(-1, 1, 1, 1) if rho.ndim == 1 else rho.detach()
+        there = damping != torch.inf
+        least = damping.flatten(1).amin(1).view(-1, 1, 1, 1).clamp_min(_LEAST * power.amax())
+
+        def apply(r: Tensor) -> Tensor:
+            seen = torch.fft.rfft2(r * there, self._sides) / (power + least)
+            image = torch.fft.irfft2(seen, self._sides)
+            return (image[..., : r.shape[-2], : r.shape[-1]] * there).to(r.dtype)
+
+        return apply
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)
+        self.refresh()
+        return self
 
     def extra_repr(self) -> str:
         """Describe the camera in one line."""
@@ -124,35 +198,49 @@ class PsfCassi(BlurredCassi):
 
 
 class _Blur(torch.autograd.Function):
-    """Convolve `(B, C, H, W)` with centred kernels `(1|C, h, w)`, or apply the transpose.
+    """Convolve `(B, C, H, W)` with a kernel per band, or apply the transpose.
 
-    Each is the gradient of the other, with its bits.
+    With `summed` over the bands as well, `(B, 1, H, W)`. Each is the gradient of the other, with
+    its bits.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(image: Tensor, kernels: Tensor, back: bool) -> Tensor:
-        sides = [a + b - 1 for a, b in zip(image.shape[-2:], kernels.shape[-2:], strict=True)]
-        transfer = torch.fft.rfft2(kernels.to(image.dtype), sides)
+    def forward(
+        image: Tensor, transfer: Tensor, sides: list[int], back: bool, summed: bool
+    ) -> Tensor:
         seen = torch.fft.rfft2(image, sides) * (transfer.conj() if back else transfer)
+        if summed and not back:
+            seen = seen.sum(1, keepdim=True)
         full = torch.fft.irfft2(seen, sides)
-        # The middle of a kernel is at half its side. The transpose turns it about its first pixel.
-        middle = [side // 2 for side in kernels.shape[-2:]]
-        full = full.roll([m if back else -m for m in middle], (-2, -1))
-        return full[..., : image.shape[-2], : image.shape[-1]].contiguous()
+        return full[..., : image.shape[-2], : image.shape[-1]].to(image.dtype).contiguous()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, kernels, ctx.back = inputs
-        ctx.save_for_backward(kernels)
-        ctx.save_for_forward(kernels)
+        _, transfer, *ctx.constants = inputs
+        ctx.save_for_backward(transfer)
+        ctx.save_for_forward(transfer)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return _Blur.apply(gradient, *ctx.saved_tensors, not ctx.back), None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        sides, back, summed = ctx.constants
+        image = _Blur.apply(gradient, *ctx.saved_tensors, sides, not back, summed)
+        return image, None, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
-        moved: Tensor = _Blur.apply(tangent, *ctx.saved_tensors, ctx.back)
+        moved: Tensor = _Blur.apply(tangent, *ctx.saved_tensors, *ctx.constants)
         return moved
+
+
+def _fast(length: int) -> int:
+    """Return the least length, no less than this one, of factors 2, 3 and 5."""
+    while True:
+        rest = length
+        for factor in (2, 3, 5):
+            while rest % factor == 0:
+                rest //= factor
+        if rest == 1:
+            return length
+        length += 1

@@ -23,8 +23,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scr
 
 import cassi
 from cassi.data.bundled import bundled_path
-from cassi.data.spectral_interpolation import interpolate_spectra
-from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS, resample
+from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS, interpolate_spectra, resample
 from cassi.metrics import sam
 from scripts.benchmarks.tables import Parser, Table
 
@@ -44,7 +43,7 @@ def main() -> None:
     for choice, bands in CHOICES.items():
         wanted = [nm for nm in MEASURED if bands[0] <= nm <= bands[-1]]
         rows = []
-        for path in sorted(folder.glob("*_ms")):
+        for path in sorted(folder.glob("*_ms/*_ms")):
             cube = cassi.read_cube(path)[0, :, 128:384, 128:384]
             cube = cube / cube.max()
             truth = resample(cube, MEASURED, bands)

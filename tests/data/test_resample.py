@@ -9,8 +9,7 @@ import torch
 import yaml
 from shared import uniform
 
-from cassi.data.spectral_interpolation import interpolate_spectra
-from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS, resample, spectra_at
+from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS, interpolate_spectra, resample, spectra_at
 
 CAVE = [400.0 + 10 * band for band in range(31)]
 

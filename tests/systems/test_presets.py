@@ -5,6 +5,7 @@ import torch
 from shared import rand
 
 from cassi.calibration import check_camera
+from cassi.calibration.camera_check import repeats
 from cassi.systems import (
     BlurredCassi,
     ColourMask,
@@ -39,13 +40,11 @@ def test_a_mosaic_filters_what_falls_on_its_detector(step, axis):
 def test_a_mosaic_without_a_mask_sees_one_filter_a_pixel():
     camera = MosaicCassi(torch.ones(9, 11), 20, pattern=4)
     assert camera.response.shape == (16, 20)
-    assert not camera.coded
     assert not camera.codes_frames
     y = camera(torch.ones(1, 20, 9, 11))[0, 0]
     torch.testing.assert_close(y[5, 6], camera.response[4 * 1 + 2].sum())
     part = camera.part(3, 7)
     torch.testing.assert_close(part(torch.ones(1, 20, 4, 11))[0, 0], y[3:7])
-    assert MosaicCassi(rand(9, 11), 20).coded
     assert "16 filters in a tile of 4x4" in repr(camera)
 
 
@@ -69,12 +68,24 @@ def test_mosaics_that_do_not_fit(options, message):
         MosaicCassi(**({"mask": torch.ones(6, 7), "bands": 4} | options))
 
 
-def test_the_camera_check_asks_no_mosaic_where_its_mask_lies():
-    x = rand(1, 8, 64, 64)
-    camera = MosaicCassi(torch.ones(64, 64), 8, pattern=4)
-    assert not [
-        found for found in check_camera(camera(x), camera).warnings if found.about == "mask"
-    ]
+@pytest.mark.parametrize(
+    "camera",
+    [
+        MosaicCassi(torch.ones(64, 64), 8, pattern=4),
+        MosaicCassi(torch.ones(64, 64), 8, pattern="RGGB"),
+        SDCassi(HoleMask().draw(64, 64, 8), 8, step=1),
+    ],
+)
+def test_the_camera_check_asks_no_grid_where_it_lies(camera):
+    found = check_camera(camera(rand(1, 8, 64, 64).float()), camera)
+    assert "mask" not in {each.about for each in found.warnings}
+
+
+def test_masks_that_repeat():
+    assert repeats(MosaicCassi(torch.ones(64, 64), 8, pattern=5).mask)
+    assert not repeats(MosaicCassi(RandomMask().draw(64, 64), 8, pattern=5).mask)
+    assert not repeats(RandomMask().draw(64, 64))
+    assert not repeats(RandomMask().draw(16, 16).repeat_interleave(4, -1))
 
 
 def test_a_psf_is_the_blur_of_its_kernels():
@@ -88,6 +99,23 @@ def test_a_psf_is_the_blur_of_its_kernels():
     point[:, 1, 1] = 1
     sharp = PsfCassi(mask, 4, step=1, kernels=point)
     torch.testing.assert_close(sharp(x), SDCassi(mask, 4, step=1)(x), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("mask", [torch.ones(20, 24), rand(20, 24), 0.9 + 0.1 * rand(2, 1, 20, 24)])
+def test_sums_of_bands_before_a_mask_are_those_behind_it(mask):
+    mask, x = mask.double(), rand(2, 3, 20, 24)
+    kernels = TurningPsf(length=2).draw(3)
+    summed = PsfCassi(mask, 3, kernels=kernels)
+    planes = mask.expand(len(mask) if mask.ndim == 4 else 1, 3, 20, 24)
+    each = PsfCassi(planes, 3, kernels=kernels)
+    torch.testing.assert_close(summed(x), each(x), rtol=0, atol=1e-12)
+    y = summed(x)
+    torch.testing.assert_close(summed.adjoint(y), each.adjoint(y), rtol=0, atol=1e-11)
+    for rho in (0.3, 0.01):
+        got = summed.gram_solve(y, rho)
+        torch.testing.assert_close(got, each.gram_solve(y, rho), rtol=0, atol=1e-7)
+    if float(mask.amin()) == 1:  # preconditioned
+        assert summed.last_solve.iterations.max() < 0.7 * each.last_solve.iterations.max()
 
 
 def test_kernels_larger_than_the_scene():

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, field, fields, is_dataclass, make_dataclass
 from typing import Any, TypeVar, get_type_hints
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import (
     ConfigAttributeError,
     ConfigKeyError,
@@ -42,29 +41,18 @@ def read_settings(config: DictConfig, kind: Callable[..., T], options: Iterable[
     if config.get("calibrate") == "auto":
         raise ValueError("calibrate: expected true or false, got auto; auto is align=true now")
     config = with_camera(config, kind.__name__.lower(), options)
-    config = _with_own_mask(config)
     _check_denoiser(config)
     _check_missing(kind, config)
     try:
         merged = OmegaConf.merge(OmegaConf.structured(_schema(kind)), config)
     except (ConfigKeyError, ConfigAttributeError) as error:
         raise ValueError(unknown_key(error)) from error
-    values = OmegaConf.to_container(merged, resolve=True, throw_on_missing=False)
+    values: Any = OmegaConf.to_container(merged, resolve=True, throw_on_missing=False)
+    if "mask" in (values.get("system") or {}):  # that of a preset, where none is given
+        own = values["system"].pop("mask")
+        values["mask"] = own if values.get("mask") is None else values["mask"]
     settings: T = _fill(kind, values)
     return settings
-
-
-def _with_own_mask(config: DictConfig) -> DictConfig:
-    """Move the mask of a camera's preset to where masks stand, if none is given there."""
-    system = config.get("system")
-    if not isinstance(system, DictConfig) or "mask" not in system:
-        return config
-    config = copy.deepcopy(config)
-    with open_dict(config.system):
-        own = config.system.pop("mask")
-    if config.get("mask") is None:
-        OmegaConf.update(config, "mask", own, merge=False, force_add=True)
-    return config
 
 
 def with_value(settings: T, key: str, value: Any) -> T:

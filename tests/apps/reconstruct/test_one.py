@@ -11,7 +11,7 @@ from cassi.apps.results import write_json
 from cassi.data import io
 from cassi.data.atomic import SUMS, check_sums
 from cassi.data.frames.pixels import edge_level
-from cassi.data.spectral_interpolation import interpolate_spectra
+from cassi.data.wavelengths import interpolate_spectra
 
 TINY = ("solver.iterations=3", "solver.consistent=false")
 PLAIN = (*TINY, "output.pictures=false")
