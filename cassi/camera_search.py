@@ -17,11 +17,11 @@ from cassi.calibration import (
     Prepare,
     Reconstruct,
     calibrate,
-    calibrate_dual,
     fit_light,
     refine_mask,
 )
 from cassi.calibration import align as align_mask
+from cassi.calibration.dual import calibrate_dual
 from cassi.calibration.geometry import moved_camera, placed_camera
 from cassi.calibration.mask import Light
 from cassi.calibration.mask_alignment import KEYS

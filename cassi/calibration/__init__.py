@@ -2,7 +2,6 @@
 
 from cassi.calibration.calibrate import Calibration, calibrate
 from cassi.calibration.camera_check import CameraCheck, Finding, check_camera, check_spectra
-from cassi.calibration.dual import calibrate_dual
 from cassi.calibration.fit import Fit, PlainScenes, fit_geometry
 from cassi.calibration.geometry import Geometry, moved_camera
 from cassi.calibration.heldout import Prediction, Prepare, Reconstruct, WithheldPixels
@@ -34,7 +33,6 @@ __all__ = [
     "WithheldPixels",
     "align",
     "calibrate",
-    "calibrate_dual",
     "check_camera",
     "check_spectra",
     "fit_geometry",

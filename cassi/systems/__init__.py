@@ -25,7 +25,6 @@ from cassi.systems.masks import (
     OpenMask,
     RandomMask,
     check_mask,
-    filter_curves,
     unshift_masks,
 )
 from cassi.systems.mosaic import MosaicCassi
@@ -66,7 +65,6 @@ __all__ = [
     "Weighted",
     "check_mask",
     "dot_test",
-    "filter_curves",
     "fitting_dispersions",
     "infer_bands",
     "spaced_offsets",

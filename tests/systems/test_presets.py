@@ -18,8 +18,8 @@ from cassi.systems import (
     SDCassi,
     TurningPsf,
     check_mask,
-    filter_curves,
 )
+from cassi.systems.masks import filter_curves
 
 
 @pytest.mark.parametrize(("step", "axis"), [(2, -1), (-1, -1), (1, -2), (0, -1)])
