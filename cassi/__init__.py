@@ -13,7 +13,17 @@ from cassi.plugins import register_dataset, register_loss, register_metric, regi
 from cassi.priors import TV
 from cassi.reconstruction import Reconstruction, calibrate, read_camera, reconstruct, simulate
 from cassi.solvers import ADMM, GAP, Solver, solve
-from cassi.systems import BlurredCassi, DDCassi, Guide, SDCassi, Stacked, WarpedCassi, dot_test
+from cassi.systems import (
+    BlurredCassi,
+    DDCassi,
+    Guide,
+    MosaicCassi,
+    PsfCassi,
+    SDCassi,
+    Stacked,
+    WarpedCassi,
+    dot_test,
+)
 
 __all__ = [
     "ADMM",
@@ -22,6 +32,8 @@ __all__ = [
     "BlurredCassi",
     "DDCassi",
     "Guide",
+    "MosaicCassi",
+    "PsfCassi",
     "Reconstruction",
     "SDCassi",
     "Solver",

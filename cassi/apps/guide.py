@@ -10,14 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cassi.apps.camera.response import read_curves
 from cassi.apps.inputs import Inputs
 from cassi.apps.printing import marked
 from cassi.apps.settings import GuidePicture
 from cassi.checks import raised_here
 from cassi.data import io
 from cassi.guide_search import place_guide
-
-_MOST = 1 << 20  # bytes of a table of curves
 
 
 def add_guide(inputs: Inputs, settings: GuidePicture) -> Inputs:
@@ -99,48 +98,7 @@ def read_response(
         from cassi.viz.color import cie_response
 
         return torch.from_numpy(cie_response(np.asarray(wavelengths)))
-    table = _read_table(Path(name))
-    if table.shape == (channels, bands):
-        return torch.from_numpy(table.astype(np.float32))
-    rising = len(table) > 1 and bool((np.diff(table[:, 0]) > 0).all())
-    if table.shape[1] == channels + 1 and rising:
-        if wavelengths is None:
-            raise ValueError(f"guide.response: {name} needs the bands' wavelengths=[…], nm")
-        curves = [
-            np.interp(np.asarray(wavelengths), table[:, 0], curve, left=0, right=0)
-            for curve in table[:, 1:].T
-        ]
-        return torch.from_numpy(np.stack(curves).astype(np.float32))
-    raise ValueError(
-        f"guide.response: expected {channels} lines of {bands} numbers, or lines of nm (rising) "
-        f"and {channels} values, got {table.shape[0]} lines of {table.shape[1]} in {name}"
-    )
-
-
-def _read_table(path: Path) -> np.ndarray:
-    if not path.is_file():
-        raise FileNotFoundError(f"guide.response: expected pan, cie or a file, no file {path}")
-    if path.stat().st_size > _MOST:
-        raise ValueError(f"guide.response: {path} is larger than {_MOST} bytes")
-    lines = path.read_text(errors="replace").splitlines()
-    rows = [line.split(",") for line in lines if line.strip() and not line.startswith("#")]
-    try:
-        if rows and not _is_number(rows[0][0]):
-            rows = rows[1:]  # names of the columns
-        table = np.array([[float(value) for value in row] for row in rows], np.float64)
-    except ValueError:
-        table = np.empty(0)
-    if table.ndim != 2 or not np.isfinite(table).all():
-        raise ValueError(f"guide.response: expected lines of as many finite numbers in {path}")
-    return table
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return read_curves(Path(name), "guide.response", channels, bands, wavelengths)
 
 
 def _as_xyz(picture: Tensor, encoded: bool) -> Tensor:

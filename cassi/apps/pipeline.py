@@ -293,11 +293,11 @@ def write_results(
     name = name_scene(settings, "bundled scene")
     with atomic_folder(folder) as stage:
         if cubes:
-            chosen = results.select_bands(output, cube, inputs.wavelengths)
-            write_cube(stage / output.cube, *chosen)
-        if cubes and found is not None:
-            chosen = results.select_bands(output, found.std[0].cpu(), inputs.wavelengths)
-            write_cube(stage / UNCERTAINTY, *chosen)
+            std = None if found is None else found.std[0].cpu()
+            chosen, std, nm = results.select_bands(output, cube, inputs.wavelengths, std)
+            write_cube(stage / output.cube, chosen, nm)
+            if std is not None:
+                write_cube(stage / UNCERTAINTY, std, nm)
         results.write_table(stage / "convergence.csv", result.rows)
         results.save_pictures(
             stage, output, name, cube, inputs.wavelengths, truth, result.numbers, bars

@@ -19,7 +19,7 @@ from cassi import metrics
 from cassi.apps.inputs import Inputs
 from cassi.apps.settings import Output
 from cassi.calibration import Calibration
-from cassi.data.wavelengths import to_wavelengths
+from cassi.data.wavelengths import interpolate_spectra
 from cassi.evaluation.tables import plain_cell, strict
 from cassi.precision import resolve
 from cassi.solvers import Solution
@@ -58,22 +58,31 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def select_bands(
-    output: Output, cube: Tensor, wavelengths: Sequence[float] | None
-) -> tuple[Tensor, Sequence[float] | None]:
-    """Return a cube `(C, H, W)` at the wavelengths that are asked for, and those.
+    output: Output,
+    cube: Tensor,
+    wavelengths: Sequence[float] | None,
+    std: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None, Sequence[float] | None]:
+    """Return a cube `(C, H, W)` at the wavelengths that are asked for, its σ, and those.
+
+    Args:
+        output: what is asked for.
+        cube: the reconstruction.
+        wavelengths: nm, one per band, if known.
+        std: σ of every value, if known: wider between the bands.
 
     Raises:
         ValueError: its wavelengths are not known, or do not span those.
     """
     if output.wavelengths is None:
-        return cube, wavelengths
+        return cube, std, wavelengths
     if wavelengths is None:
         raise ValueError(
             "output.wavelengths: expected wavelengths=[…] in nm, one per band, with it"
         )
     wanted = tuple(map(float, output.wavelengths))
     try:
-        return to_wavelengths(cube, wavelengths, output.wavelengths), wanted
+        return *interpolate_spectra(cube, wavelengths, wanted, std), wanted
     except ValueError as error:
         raise ValueError(f"output.wavelengths: {error}") from None
 

@@ -308,7 +308,7 @@ def _check_mask(y: Tensor, system: CodedSystem, good: Tensor | None) -> CameraCh
     mask = mask[0] if mask.ndim == 5 else mask
     if min(y.shape[-2:]) < LEAST or min(mask.shape[-2:]) < LEAST:
         return CameraCheck()
-    if float(mask.std()) < 1e-3 * float(mask.abs().mean()) + 1e-30:
+    if repeats(mask) or float(mask.std()) < 1e-3 * float(mask.abs().mean()) + 1e-30:
         return CameraCheck()  # nothing that could be seen
     offsets = system.offsets
     search = _MaskSearch(system, y, good, mask, offsets)
@@ -355,6 +355,25 @@ def _check_mask(y: Tensor, system: CodedSystem, good: Tensor | None) -> CameraCh
         return CameraCheck((Finding("mask", message),), "", {"mask": numbers})
     found = _check_place(system, search, given, numbers)
     return CameraCheck(found.warnings, found.note, {"mask": numbers} | found.numbers)
+
+
+def repeats(mask: Tensor) -> bool:
+    """Tell whether a mask repeats along its rows, as grids of holes and filters do.
+
+    No frame tells where such a mask lies. Along a row its correlation with itself falls, and rises
+    again.
+
+    Args:
+        mask: `(K, 1|C, H, W)`.
+    """
+    rows = mask.float()
+    rows = (rows - rows.mean((-2, -1), keepdim=True)).flatten(0, -2)
+    width = rows.shape[-1]
+    power = torch.fft.rfft(rows, 2 * width).abs().square().sum(0)
+    alike = torch.fft.irfft(power, 2 * width)[: width // 2]
+    alike = alike / alike[0].clamp_min(1e-30) * width / (width - torch.arange(len(alike)).to(alike))
+    fallen = torch.nonzero(alike < 0.5)
+    return len(fallen) > 0 and bool((alike[int(fallen[0]) :] > 0.9).any())
 
 
 class _MaskSearch:

@@ -1,7 +1,8 @@
-"""Wavelengths of bands: checks and units, and those of the benchmark."""
+"""Wavelengths of bands: checks, units, those of the benchmark; spectra between the bands."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -83,7 +84,14 @@ def to_nanometres(values: Any, unit: str = "") -> np.ndarray:
 
 # Wavelengths come out of files as decimal fractions; this is far below any camera's band width.
 _SAME_NM = 1e-3
-_PIXELS = 1 << 14  # interpolated at once, eight values in float64 for each and each wavelength
+
+LENGTHS = (15.0, 20.0, 30.0, 45.0, 65.0, 100.0, 150.0, 220.0)
+"""nm, over which spectra change: that which predicts bands from the others best is taken."""
+_MEAN = 100.0
+"""Prior variance of the mean of a spectrum, relative to that of its changes: it is hardly known."""
+_JITTER = 1e-6
+_LEAST = 5  # bands, below which no length can be found
+_FEW = 2.0  # times the range of the bands, the length then
 
 
 def resample(cube: Tensor, source_nm: Sequence[float], target_nm: Sequence[float]) -> Tensor:
@@ -118,28 +126,71 @@ def resample(cube: Tensor, source_nm: Sequence[float], target_nm: Sequence[float
     return torch.lerp(cube[first], cube[first + 1], weight)
 
 
-def to_wavelengths(cube: Tensor, wavelengths: Sequence[float], wanted: Sequence[float]) -> Tensor:
-    """Bring a cube on any device to any wavelengths in its range, interpolated linearly in float64.
+def interpolate_spectra(
+    cube: Tensor,
+    wavelengths: Sequence[float],
+    wanted: Sequence[float],
+    std: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    r"""Bring a cube to any wavelengths in its range, as a Gaussian process along wavelength.
 
-    Equation, arguments and errors are those of `resample`; this one is `cassi.ops.sample_volume`,
-    so that it has a gradient too.
+        x(λ) = kᵀ K⁻¹ x,  σ²(λ) = (kᵀ K⁻¹ σ)² + s² (k(λ, λ) − kᵀ K⁻¹ k)
+
+    K is the covariance of the bands, k that of λ with them: Matérn 5/2 and a free mean. Its length
+    is the one of `LENGTHS` with which the bands of the whole cube are predicted best from all other
+    bands. s² is, at every pixel, the mean square of these errors in units of their expected size.
+    The first and the last band do not count, since nothing lies beyond them. A wanted band that the
+    cube has is copied, with its σ.
+
+    Args:
+        cube: `(C, H, W)`, floating.
+        wavelengths: of its bands, nm, rising.
+        wanted: nm, rising; none is outside the range of the bands.
+        std: σ of every value, `(C, H, W)`. Errors of neighbouring bands count as alike.
 
     Returns:
-        `(len(wanted), H, W)`, in the cube's dtype.
+        The cube `(len(wanted), H, W)`, in the cube's dtype, and its σ, where `std` is given.
 
-    >>> to_wavelengths(torch.tensor([1.0, 3.0]).view(2, 1, 1), [400, 500], [425, 500]).flatten()
-    tensor([1.5000, 3.0000])
+    Raises:
+        TypeError: the cube is not a floating tensor.
+        ValueError: wavelengths do not fit the cube or do not rise, it has fewer than two bands, or
+            wanted wavelengths lie outside its range: nothing is extrapolated.
+
+    Source: Rasmussen, Williams, "Gaussian processes for machine learning", 2006, equations 2.25 and
+    2.26, and 5.12 for the errors of bands that are left out.
+
+    >>> cube = torch.tensor([1.0, 2.0, 3.0]).view(3, 1, 1)
+    >>> interpolate_spectra(cube, [400, 500, 600], [400, 450])[0].flatten().round(decimals=1)
+    tensor([1.0000, 1.5000])
     """
-    place = _places(cube, wavelengths, wanted)
-    if place is None:
-        return cube.clone()
-    points = torch.zeros(len(place), 3, dtype=torch.float64, device=cube.device)
-    points[:, 0] = torch.from_numpy(place).to(cube.device) * (2 / (len(cube) - 1)) - 1
-    parts = [
-        ops.sample_volume(pixels.T[..., None, None], points)
-        for pixels in cube.flatten(1).split(_PIXELS, 1)
-    ]
-    return torch.cat(parts, 1).reshape(-1, *cube.shape[1:])
+    places = _places(cube, wavelengths, wanted)
+    if places is None:
+        return cube.clone(), None if std is None else std.clone()
+    nm = torch.as_tensor(wavelengths, dtype=torch.float64)
+    at = torch.as_tensor(wanted, dtype=torch.float64)
+    inner = slice(1, -1) if len(nm) >= _LEAST else slice(None)
+    lengths = LENGTHS if len(nm) >= _LEAST else (_FEW * float(nm[-1] - nm[0]),)
+    inverses = {length: _covariance(nm, nm, length, _JITTER).inverse() for length in lengths}
+    length = _find_length(cube, inverses, inner)
+    inverse = inverses[length]
+    shared = _covariance(at, nm, length)
+    weights = shared @ inverse
+    missing = (1 + _MEAN - (weights * shared).sum(1)).clamp_min(0)
+    place = torch.from_numpy(places)
+    copied = (nm[place.round().long()] - at).abs() <= _SAME_NM
+    weights[copied] = torch.eye(len(nm), dtype=torch.float64)[place[copied].round().long()]
+    missing[copied] = 0
+    out = _combine(weights, cube)
+    if std is None:
+        return out, None
+    left = _combine(inverse[inner], cube)  # the errors of bands left out, times their precision
+    spread = inverse.diagonal()[inner].to(left).view(-1, 1, 1)
+    size = (left.square() / spread).mean(0)
+    known = _combine(weights, std).clamp_min(0)
+    wider = missing.to(known).view(-1, 1, 1) * size
+    return out, torch.where(
+        copied.to(known.device).view(-1, 1, 1), known, (known**2 + wider).sqrt()
+    )
 
 
 def spectra_at(cube: Tensor, points: Sequence[Sequence[float]]) -> Tensor:
@@ -185,7 +236,12 @@ def _check_cube(cube: Any) -> None:
 def _places(
     cube: Tensor, source_nm: Sequence[float], target_nm: Sequence[float]
 ) -> np.ndarray | None:
-    """Where the wanted bands lie among those of a cube, in bands; None: they are the same."""
+    """Return where wanted bands lie among those of a cube, in bands; None: they are the same.
+
+    Raises:
+        TypeError: the cube is not a floating tensor.
+        ValueError: as `resample`.
+    """
     _check_cube(cube)
     source = np.asarray(checked_wavelengths(source_nm, len(cube)))
     target = np.asarray(checked_wavelengths(target_nm, len(target_nm)))
@@ -205,3 +261,33 @@ def _places(
             "wavelengths inside"
         )
     return np.interp(target, source, np.arange(len(source)))
+
+
+def _covariance(a: Tensor, b: Tensor, length: float, jitter: float = 0.0) -> Tensor:
+    t = math.sqrt(5) * (a[:, None] - b).abs() / length
+    covariance = (1 + t + t.square() / 3) * torch.exp(-t) + _MEAN
+    return covariance + jitter * torch.eye(len(a), len(b), dtype=a.dtype)
+
+
+@torch.no_grad()
+def _find_length(cube: Tensor, inverses: dict[float, Tensor], inner: slice) -> float:
+    pixels = cube.flatten(1).double().cpu()
+    moment = pixels @ pixels.T / pixels.shape[1]
+    misses = {}
+    for length, inverse in inverses.items():
+        error = (inverse @ moment @ inverse).diagonal() / inverse.diagonal().square()
+        misses[length] = float(error[inner].mean())
+    return min(misses, key=lambda length: misses[length])
+
+
+def _combine(weights: Tensor, cube: Tensor) -> Tensor:
+    """Return Σ_c weights[j, c] cube[c], summed in order, with any number of threads."""
+    wide = torch.promote_types(cube.dtype, torch.float32)
+    rows = []
+    for row in weights.tolist():
+        total = torch.zeros_like(cube[0], dtype=wide)
+        for weight, band in zip(row, cube, strict=True):
+            if weight:
+                total = total + weight * band.to(wide)
+        rows.append(total.to(cube.dtype))
+    return torch.stack(rows)

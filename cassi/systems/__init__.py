@@ -17,12 +17,18 @@ from cassi.systems.dispersion import (
 from cassi.systems.guide import Guide, Guided
 from cassi.systems.masks import (
     BlueNoiseMask,
+    ColourMask,
+    Complementary,
+    HoleMask,
     LearnableMask,
     MaskPattern,
+    OpenMask,
     RandomMask,
     check_mask,
     unshift_masks,
 )
+from cassi.systems.mosaic import MosaicCassi
+from cassi.systems.psf import PsfCassi, TurningPsf
 from cassi.systems.sd_cassi import SDCassi
 from cassi.systems.stacked import Stacked
 from cassi.systems.tilted import TiltedCassi
@@ -31,23 +37,30 @@ from cassi.systems.warped import WarpedCassi
 __all__ = [
     "BlueNoiseMask",
     "BlurredCassi",
+    "ColourMask",
+    "Complementary",
     "ConjugateGradients",
     "Curve",
     "DDCassi",
     "Dispersion",
     "Guide",
     "Guided",
+    "HoleMask",
     "LearnableMask",
     "Linear",
     "MaskPattern",
+    "MosaicCassi",
+    "OpenMask",
     "Polynomial",
     "Prism",
+    "PsfCassi",
     "RandomMask",
     "SDCassi",
     "SolveReport",
     "Stacked",
     "System",
     "TiltedCassi",
+    "TurningPsf",
     "WarpedCassi",
     "Weighted",
     "check_mask",

@@ -41,15 +41,26 @@ def point_kernels(spread: Any, bands: int, name: str = "point_spread") -> tuple[
     if _is_widths(spread):
         gauss = _gaussians(name, spread, bands)[None]
         return gauss, gauss
-    kernels = _as_array(name, spread)
-    kernels = kernels[None] if kernels.ndim == 2 else kernels
-    _check_kernels(name, kernels, bands, "(h, w) or (C, h, w)", 3)
+    kernels = band_kernels(name, spread, bands)
     u, s, v = torch.linalg.svd(kernels, full_matrices=False)
     limit = torch.finfo(s.dtype).eps * max(kernels.shape[-2:]) * s.amax()
     rank = max(int((s > limit).sum(1).amax()), 1)
     root = s[:, None, :rank].sqrt()
     rows, columns = u[..., :rank] * root, v[:, :rank].mT * root
     return rows.permute(2, 0, 1).contiguous(), columns.permute(2, 0, 1).contiguous()
+
+
+def band_kernels(name: str, spread: Any, bands: int) -> Tensor:
+    """Return kernels `(1|C, h, w)`, float64, of an array `(h, w)` or `(C, h, w)` of odd sides.
+
+    Raises:
+        TypeError: they are not numeric.
+        ValueError: a side is even, or the number of kernels is not C.
+    """
+    kernels = _as_array(name, spread)
+    kernels = kernels[None] if kernels.ndim == 2 else kernels
+    _check_kernels(name, kernels, bands, "(h, w) or (C, h, w)", 3)
+    return kernels
 
 
 def line_kernels(spread: Any, bands: int) -> Tensor:
@@ -265,7 +276,7 @@ class BlurredCassi(CoupledCassi):
         """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
         check_shape("x", x, self.cube_shape)
         image = x.to(torch.promote_types(x.dtype, torch.float32))[:, None]  # (B, 1, C, H, W)
-        image = _blur(image, self.point_rows, self.point_columns)
+        image = self._before_mask(image)
         image = (image * self.mask).to(image.dtype)  # (B, K, C, H, W)
         if self.line is not None:
             image = convolve(image, self.line, self.axis, full=True)
@@ -286,7 +297,12 @@ class BlurredCassi(CoupledCassi):
         if self.line is not None:
             image = correlate(image, self.line, self.axis, full=True)
         image = (image * self.mask).sum(1, keepdim=True).to(wide.dtype)  # (B, 1, C, H, W)
-        return _blur_back(image, self.point_rows, self.point_columns)[:, 0].to(y.dtype)
+        return self._before_mask(image, back=True)[:, 0].to(y.dtype)
+
+    def _before_mask(self, image: Tensor, back: bool = False) -> Tensor:
+        """Blur images `(B, 1, C, H, W)` as the objective does, or apply the transpose."""
+        blur = _blur_back if back else _blur
+        return blur(image, self.point_rows, self.point_columns)
 
 
 def _blur(image: Tensor, rows: Tensor | None, columns: Tensor | None) -> Tensor:

@@ -10,6 +10,9 @@ from cassi.systems.base import System
 from cassi.systems.blurred import BlurredCassi
 from cassi.systems.dd_cassi import DDCassi
 from cassi.systems.guide import Guide, Guided
+from cassi.systems.masks import ColourMask, Complementary, HoleMask, RandomMask
+from cassi.systems.mosaic import MosaicCassi
+from cassi.systems.psf import PsfCassi, TurningPsf
 from cassi.systems.sd_cassi import SDCassi
 from cassi.systems.stacked import Stacked
 from cassi.systems.tilted import TiltedCassi
@@ -124,6 +127,23 @@ EXAMPLES: dict[str, Callable[[], System]] = {
     "warped_three_shots": lambda: WarpedCassi(
         _mask(3, 6, 6, 5), bands=6, step=0, smile=0.4, iterations=1000
     ),
+    "bayer": lambda: MosaicCassi(_mask(7, 9), 5, step=2, pattern="RGGB"),
+    "bayer_rows": lambda: MosaicCassi(_mask(7, 4), 3, step=-2, axis=-2, pattern="GBRG"),
+    "mosaic_4x4": lambda: MosaicCassi(_mask(9, 10), 6, pattern=4),
+    "mosaic_5x5": lambda: MosaicCassi(_mask(7, 11), 7, pattern=5, response=_bright(25, 7)),
+    "mosaic_offsets": lambda: MosaicCassi(
+        _mask(2, 1, 5, 6), 4, offsets=[0, 2, 3, 7], pattern=[[0, 1]], response=_bright(2, 4)
+    ),
+    "colour_aperture": lambda: SDCassi(ColourMask(seed=1).draw(6, 7, 5).double(), 5, step=1),
+    "hole_grid": lambda: SDCassi(HoleMask(rows=2).draw(6, 9, 4).double(), 4, step=1),
+    "complementary": lambda: SDCassi(
+        Complementary(RandomMask(kind="grey")).draw(5, 6).double(), 6, step=1
+    ),
+    "psf": lambda: PsfCassi(_bright(7, 9), 4, kernels=TurningPsf(length=2)),
+    "psf_open": lambda: PsfCassi(_bright(1, 6, 7).round(), 4, kernels=_peak(3, 5)),
+    "psf_filters": lambda: PsfCassi(_bright(4, 5, 6), 4, kernels=TurningPsf(length=1)),
+    "psf_rows": lambda: PsfCassi(_bright(4, 6, 5), 4, step=-1, axis=-2, kernels=_peak(4, 3, 5)),
+    "psf_wide": lambda: PsfCassi(_bright(5, 6), 6, kernels=_peak(6, 11, 13), iterations=1000),
     "guide": lambda: Guide(_bright(2, 4), size=(5, 6)),
     "guided": lambda: Guided(SDCassi(_mask(4, 6), 3, step=1), _bright(1, 4, 6), _bright(3)),
     "stacked_pan": lambda: Stacked([SDCassi(_bright(5, 7), 6, step=1), Guide(_bright(6))]),

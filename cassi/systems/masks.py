@@ -25,7 +25,8 @@ def check_mask(mask: Tensor) -> None:
 
     Raises:
         ValueError: NaN, values outside of [0, 1] by more than 1e-3, or a row or column that is dark
-            in all shots: nothing there can be recovered, mostly because of a wrong crop.
+            in all shots: nothing there can be recovered, mostly because of a wrong crop. Dark rows
+            or columns of a grid of holes, which recur with a period, are in order.
     """
     if not torch.isfinite(mask).all():
         raise ValueError("mask: expected finite transmissions, got NaN or infinity")
@@ -37,13 +38,38 @@ def check_mask(mask: Tensor) -> None:
         )
     light = (mask > 0).reshape(-1, *mask.shape[-2:]).any(0)  # (H, W)
     for name, dim in (("column", 0), ("row", 1)):
-        dark = torch.nonzero(~light.any(dim)).flatten().tolist()
-        if dark:
+        lit = light.any(dim)
+        dark = torch.nonzero(~lit).flatten().tolist()
+        if dark and not _recurs(lit):
             listed = ", ".join(map(str, dark[:5])) + (", …" if len(dark) > 5 else "")
             raise ValueError(
                 f"mask: {len(dark)} all-dark {name}{'s' if len(dark) > 1 else ''} ({listed}); "
                 "crop the mask and the measurement to the coded area"
             )
+
+
+def _recurs(lit: Tensor) -> bool:
+    """Tell whether lines are lit with a period, which is seen at least twice."""
+    return bool(lit.any()) and any(
+        bool((lit[period:] == lit[:-period]).all()) for period in range(2, len(lit) // 2 + 1)
+    )
+
+
+def filter_curves(count: int, bands: int, width: float = 1.2) -> Tensor:
+    """Return Gaussian filters with evenly spaced middles: R, `(G, C)`, float32, at most 1.
+
+    What is below 1 % is 0: filters block the light far from their middle.
+
+    Args:
+        count: G, in order of increasing wavelength.
+        bands: C.
+        width: full width at half maximum over the distance of the middles.
+    """
+    apart = bands / count
+    middles = (torch.arange(count) + 0.5) * apart - 0.5
+    away = (torch.arange(bands) - middles[:, None]) / (width * apart)
+    curves = torch.exp(-4 * math.log(2) * away.square())
+    return torch.where(curves < 0.01, 0, curves)
 
 
 class MaskPattern(ABC):
@@ -153,6 +179,168 @@ class BlueNoiseMask(MaskPattern):
 
     def _plane(self, height: int, width: int, seed: int) -> Tensor:
         return torch.from_numpy(blue_noise(height, width, self.density, seed)).float()
+
+
+@dataclass(frozen=True)
+class OpenMask(MaskPattern):
+    """No mask: all light passes. For cameras that code by their sensor or their lens.
+
+    >>> OpenMask().draw(1, 2)
+    tensor([[[[1., 1.]]]])
+    """
+
+    density = 1.0
+    shots = 1
+    per_band = False
+
+    def _plane(self, height: int, width: int, seed: int) -> Tensor:
+        return torch.ones(height, width)
+
+    seed = 0
+
+
+@dataclass(frozen=True)
+class HoleMask(MaskPattern):
+    """A grid of holes, so far apart that their spectra do not overlap (PMVIS).
+
+    Attributes:
+        columns: pixels between holes along a row; None: one more than there are bands, for a
+            dispersion of one pixel per band along rows.
+        rows: pixels between rows of holes.
+        stagger: columns by which each row of holes is moved against the one before, so that holes
+            do not stand in columns; None: 0.382 of `columns`, the golden section.
+
+    Raises:
+        ValueError: numbers out of range.
+
+    Source: Cao et al., "A prism-mask system for multispectral video acquisition", IEEE TPAMI
+    33(12), 2011.
+
+    >>> HoleMask(columns=3, stagger=1).draw(2, 6)
+    tensor([[[[1., 0., 0., 1., 0., 0.],
+              [0., 1., 0., 0., 1., 0.]]]])
+    """
+
+    columns: int | None = None
+    rows: int = 1
+    stagger: int | None = None
+
+    shots = 1
+    per_band = False
+    seed = 0
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        for name in ("columns", "rows"):
+            if (value := getattr(self, name)) is not None:
+                whole_number(name, value, 1)
+        if self.stagger is not None:
+            whole_number("stagger", self.stagger, 0)
+
+    @property
+    def density(self) -> float:  # type: ignore[override]
+        """Mean transmission; 0 where the bands decide."""
+        return 0.0 if self.columns is None else 1 / (self.columns * self.rows)
+
+    def draw(self, height: int, width: int, bands: int = 1) -> Tensor:
+        """Draw the mask `(1, 1, H, W)`, float32; see `MaskPattern.draw`."""
+        columns = self.columns or bands + 1
+        stagger = round(0.382 * columns) if self.stagger is None else self.stagger
+        row = torch.arange(height)[:, None]
+        moved = (torch.arange(width) - row // self.rows * stagger) % columns
+        return ((moved == 0) & (row % self.rows == 0)).float()[None, None]
+
+    def _plane(self, height: int, width: int, seed: int) -> Tensor:
+        return self.draw(height, width)[0, 0]
+
+
+@dataclass(frozen=True)
+class ColourMask(MaskPattern):
+    """A colour-coded aperture: every pixel has one of some colour filters, at random.
+
+    Attributes:
+        filters: number of filters, Gaussians evenly spaced over the bands; see `filter_curves`.
+        width: full width of a filter at half maximum over the distance of their middles.
+        shots: number K of masks.
+        seed: of all random numbers.
+
+    Raises:
+        ValueError: numbers out of range.
+
+    Source: Arguello, Arce, "Colored coded aperture design by concentration of measure in
+    compressive spectral imaging", IEEE TIP 23(4), 2014.
+
+    >>> ColourMask(filters=4).draw(6, 5, bands=8).shape
+    torch.Size([1, 8, 6, 5])
+    """
+
+    filters: int = 4
+    width: float = 1.2
+    shots: int = 1
+    seed: int = 0
+
+    per_band = True
+    density = 0.0  # what the bands make of it
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        for name, least in (("filters", 1), ("shots", 1), ("seed", 0)):
+            whole_number(name, getattr(self, name), least)
+        if not 0 < self.width < math.inf:
+            raise ValueError(f"width: expected a number > 0, got {self.width!r}")
+
+    def draw(self, height: int, width: int, bands: int = 1) -> Tensor:
+        """Draw the mask `(K, C, H, W)`, float32; see `MaskPattern.draw`."""
+        curves = filter_curves(self.filters, bands, self.width)
+        planes = [self._plane(height, width, self.seed + 7919 * k) for k in range(self.shots)]
+        return torch.stack([curves.mT[:, plane] for plane in planes])
+
+    def _plane(self, height: int, width: int, seed: int) -> Tensor:  # numbers of filters
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randint(self.filters, (height, width), generator=generator)
+
+
+@dataclass(frozen=True)
+class Complementary(MaskPattern):
+    """Every mask of a pattern, and its complement 1 − m: a mirror array sends no light away.
+
+    Attributes:
+        of: the pattern of the first K shots; the next K are their complements.
+
+    Raises:
+        TypeError: `of` is no pattern.
+
+    >>> Complementary(RandomMask(shots=2)).draw(4, 6).sum(0).unique()
+    tensor([2.])
+    """
+
+    of: MaskPattern = RandomMask()
+
+    def __post_init__(self) -> None:
+        """Check the pattern."""
+        if not isinstance(self.of, MaskPattern):
+            raise TypeError(f"of: expected a mask to draw, got {type(self.of).__name__}")
+
+    density = 0.5
+    seed = 0
+
+    @property
+    def shots(self) -> int:  # type: ignore[override]
+        """Number of masks: twice those of the pattern."""
+        return 2 * self.of.shots
+
+    @property
+    def per_band(self) -> bool:  # type: ignore[override]
+        """As the pattern."""
+        return self.of.per_band
+
+    def draw(self, height: int, width: int, bands: int = 1) -> Tensor:
+        """Draw the masks `(2 K, 1|C, H, W)`, float32; see `MaskPattern.draw`."""
+        masks = self.of.draw(height, width, bands)
+        return torch.cat((masks, 1 - masks))
+
+    def _plane(self, height: int, width: int, seed: int) -> Tensor:
+        return self.of._plane(height, width, seed)
 
 
 _SIGMA = 1.5  # pixels: Ulichney's choice

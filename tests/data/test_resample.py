@@ -9,19 +9,19 @@ import torch
 import yaml
 from shared import uniform
 
-from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS, resample, spectra_at, to_wavelengths
+from cassi.data.wavelengths import BENCHMARK_WAVELENGTHS, interpolate_spectra, resample, spectra_at
 
 CAVE = [400.0 + 10 * band for band in range(31)]
 
 
-@pytest.fixture(params=[resample, to_wavelengths])
+@pytest.fixture(params=[resample, lambda *given: interpolate_spectra(*given)[0]])
 def interpolate(request):
     return request.param
 
 
-def test_equals_numpy(interpolate):
+def test_equals_numpy():
     cube = uniform(31, 3, 4, dtype=torch.float64)
-    got = interpolate(cube, CAVE, BENCHMARK_WAVELENGTHS)
+    got = resample(cube, CAVE, BENCHMARK_WAVELENGTHS)
     for h in range(3):
         for w in range(4):
             expected = np.interp(BENCHMARK_WAVELENGTHS, CAVE, cube[:, h, w].numpy())
@@ -37,13 +37,45 @@ def test_bands_that_are_there_are_copied(interpolate):
     assert torch.equal(interpolate(cube[:1], [550.0], [550.0]), cube[:1])
 
 
-def test_large_cubes_are_interpolated_in_parts():
-    cube, wanted = uniform(3, 130, 150), [455.0, 500.0, 601.0, 640.0]
-    got = to_wavelengths(cube, [450, 500, 650], wanted)
-    torch.testing.assert_close(got, resample(cube, [450, 500, 650], wanted))
-    cube.requires_grad_()
-    to_wavelengths(cube, [450, 500, 650], [475.0]).sum().backward()
-    torch.testing.assert_close(cube.grad[:, 0, 0], torch.tensor([0.5, 0.5, 0.0]))
+def _smooth(nm, count=40):  # (C, 1, count)
+    random = torch.Generator().manual_seed(0)
+    middle, width, height = (torch.rand(count, 3, generator=random).double() for _ in range(3))
+    t = (torch.tensor(nm).double()[:, None, None] - 400 - 300 * middle) / (40 + 80 * width)
+    return (height * torch.exp(-0.5 * t.square())).sum(-1)[:, None]
+
+
+def test_smooth_spectra_are_followed_between_bands():
+    fine = [405.0 + 5 * band for band in range(58)]
+    truth = _smooth(fine)
+    std = torch.full((31, 1, 40), 1e-6, dtype=torch.float64)
+    got, error = interpolate_spectra(_smooth(CAVE), CAVE, fine, std)
+    linear = resample(_smooth(CAVE), CAVE, fine)
+    assert (got - truth).norm() < 0.2 * (linear - truth).norm()
+    away = (got - truth)[::2] / error[::2]  # between bands
+    assert 0.1 < away.square().mean().sqrt() < 2
+
+
+def test_error_bars_widen_between_bands():
+    nm = [450.0, 480.0, 510.0, 540.0, 570.0, 600.0]
+    std = 0.01 + uniform(6, 2, 3, dtype=torch.float64)
+    cube = uniform(6, 2, 3, dtype=torch.float64)
+    wanted = [480.0, 482.0, 487.0, 495.0, 510.0]
+    _, error = interpolate_spectra(cube, nm, wanted, std)
+    assert torch.equal(error[[0, 4]], std[[1, 2]])
+    _, alone = interpolate_spectra(cube, nm, wanted, 0 * std)
+    assert (alone[0] == 0).all()
+    assert (alone[1:4].diff(dim=0) > 0).all()
+    torch.testing.assert_close(interpolate_spectra(2 * cube, nm, wanted, 0 * std)[1], 2 * alone)
+
+
+def test_what_is_interpolated_is_linear_in_a_flat_cube_and_has_a_gradient():
+    cube = torch.full((5, 2, 2), 0.3, dtype=torch.float64, requires_grad=True)
+    got, _ = interpolate_spectra(cube, CAVE[:5], [404.0, 433.0])
+    torch.testing.assert_close(got, torch.full_like(got, 0.3), rtol=1e-3, atol=0)
+    got.sum().backward()
+    torch.testing.assert_close(
+        cube.grad.sum(0), torch.full((2, 2), 2.0).double(), rtol=1e-3, atol=0
+    )
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,11 @@ def check_camera(values: Any, path: Path) -> Values:
     for name in ("mask", "dark", "flat", "bad_pixels"):
         if name in found:
             found[name] = with_files(found[name], lambda file: _resolve(file, folder))
-    offsets = found.get("system", {}).get("offsets")
+    system = found.get("system", {})
+    for name in ("response", "kernels"):
+        if isinstance(system.get(name), str):
+            found["system"] = found["system"] | {name: _resolve(system[name], folder)}
+    offsets = system.get("offsets")
     if isinstance(offsets, dict) and isinstance(offsets.get("file"), str):
         moved = offsets | {"file": _resolve(offsets["file"], folder)}
         found["system"] = found["system"] | {"offsets": moved}
@@ -253,6 +257,7 @@ def _system(given: Values, current: Any, told: set[str]) -> Values:
 _NOT_YAML = (yaml.YAMLError, ValueError, RecursionError)
 _COUPLED = {
     "cassi.systems.BlurredCassi": "blurred",
+    "cassi.systems.PsfCassi": "diffractive",
     "cassi.systems.TiltedCassi": "tilted",
     "cassi.systems.WarpedCassi": "warped",
 }

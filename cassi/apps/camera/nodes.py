@@ -23,6 +23,8 @@ SYSTEMS: Classes = {
     "cassi.systems.SDCassi": _SINGLE,
     "cassi.systems.DDCassi": (*_PLACES, "width"),
     "cassi.systems.BlurredCassi": (*_SOLVED, "point_spread", "line_spread", "detector_spread"),
+    "cassi.systems.MosaicCassi": (*_SINGLE, "pattern", "response"),
+    "cassi.systems.PsfCassi": (*_SOLVED, "kernels", "line_spread", "detector_spread"),
     "cassi.systems.TiltedCassi": (*_SOLVED, "across"),
     "cassi.systems.WarpedCassi": (*_SOLVED, *_MAP),
 }
@@ -37,7 +39,12 @@ CURVES: Classes = {
 MASKS: Classes = {
     "cassi.systems.RandomMask": (*_DRAWN, "kind"),
     "cassi.systems.BlueNoiseMask": _DRAWN,
+    "cassi.systems.ColourMask": ("filters", "width", "shots", "seed"),
+    "cassi.systems.HoleMask": ("columns", "rows", "stagger"),
+    "cassi.systems.OpenMask": (),
+    "cassi.systems.Complementary": ("of",),
 }
+KERNELS: Classes = {"cassi.systems.TurningPsf": ("length", "blades", "width")}
 NOISES: Classes = {
     "cassi.data.sensor.Sensor": (
         *("exposure", "qe", "shot", "full_well", "saturate", "read", "dark", "prnu"),
@@ -47,12 +54,14 @@ NOISES: Classes = {
 }
 KINDS = {"system": SYSTEMS, "mask": MASKS, "noise": NOISES}
 """The classes of each value that describes a camera, with the names of what they take."""
-_INNER = {"offsets": CURVES}
+_INNER = {"offsets": CURVES, "of": MASKS, "kernels": KERNELS}
 """Values inside that may be an object too."""
 LARGEST = {
     "bands": 2**16,
     "shots": 2**12,
     "iterations": 10**6,
+    "filters": 2**12,
+    "pattern": 2**12,
     **dict.fromkeys(("offsets", "detector", "width", "across"), 2**20),
     **dict.fromkeys(("point_spread", "line_spread", "detector_spread"), 100),
 }

@@ -11,16 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from cassi.apps.camera.response import read_curves
 from cassi.checks import is_number
 from cassi.config import build
+from cassi.data.io import load_cube
 from cassi.systems import (
     Dispersion,
     Linear,
     MaskPattern,
+    OpenMask,
     System,
     check_mask,
     infer_bands,
@@ -28,6 +32,7 @@ from cassi.systems import (
     unshift_masks,
 )
 from cassi.systems.band_positions import check_places, describe_loss, find_places
+from cassi.systems.mosaic import count_filters
 
 Wavelengths = Sequence[float] | None
 Node = Mapping[str, Any]
@@ -79,7 +84,8 @@ def make_camera(
     if truth is not None:
         bands = bands or len(truth)
     if not isinstance(mask, Tensor):
-        mask = draw_mask(mask, node, truth, wavelengths)
+        size = None if measurement is None else measurement.shape[-2:]
+        mask = draw_mask(mask, node, truth, wavelengths, size, bands)
         notes.append(f"mask: drawn, {tuple(mask.shape)}, mean {mask.mean():.3f}")
     given, axis = mask, node.get("axis", -1)
     along = axis in (-1, -2)  # what else it may be is for the camera to refuse
@@ -203,27 +209,53 @@ def build_camera(
         more = {"offsets": offsets} | more
     if is_dual(system) and system.get("width") is None:
         more = {"width": length} | more
+    if isinstance(file := system.get("response"), str):
+        channels = count_filters(system.get("pattern", "RGGB"))
+        curves = read_curves(Path(file), "system.response", channels, bands, wavelengths)
+        more = {"response": curves} | more
+    if isinstance(file := system.get("kernels"), str):
+        more = {"kernels": load_cube(file, bands=bands).data[0]} | more
     camera: System = build(system, mask=mask, bands=bands, **more)
     return camera
 
 
-def draw_mask(node: Any, system: Node, truth: Tensor | None, wavelengths: Wavelengths) -> Tensor:
+def draw_mask(
+    node: Any,
+    system: Node,
+    truth: Tensor | None,
+    wavelengths: Wavelengths,
+    measured: Sequence[int] | None = None,
+    bands: int | None = None,
+) -> Tensor:
     """Draw the mask that a node of a config describes, for a truth `(C, H, W)`.
 
+    Args:
+        node: of the mask.
+        system: the camera's node.
+        truth: the scene, if known.
+        wavelengths: nm, if known.
+        measured: (H', W') of a measurement. An open mask is drawn for it.
+        bands: C, if known.
+
     Raises:
-        ValueError: it is no mask to draw, or there is no truth.
+        ValueError: it is no mask to draw, or there is nothing to draw it for.
     """
     pattern = build(node)
     if not isinstance(pattern, MaskPattern):
         raise ValueError(f"mask: expected a mask to draw, got {type(pattern).__name__}")
-    if truth is None:
+    rows = system.get("axis", -1) == -2
+    if truth is not None:
+        bands, height, width = truth.shape
+        extra = dispersed(system, bands, wavelengths) if is_dual(system) else 0
+    elif isinstance(pattern, OpenMask) and measured is not None:
+        bands = bands or len(wavelengths or ()) or 1
+        height, width = measured
+        extra = 0 if is_dual(system) else -dispersed(system, bands, wavelengths)
+    else:
         raise ValueError(
             "mask: expected the file of the mask that the measurement was made with, mask=FILE; "
             "masks are drawn for a truth"
         )
-    bands, height, width = truth.shape
-    extra = dispersed(system, bands, wavelengths) if is_dual(system) else 0
-    rows = system.get("axis", -1) == -2
     return pattern.draw(height + extra * rows, width + extra * (not rows), bands)
 
 

@@ -219,7 +219,7 @@ def _prepare_store(
     else:
         return None  # each says why
     blank = torch.zeros(found.system.cube_shape[0], 1, 1)
-    chosen, nm = results.select_bands(settings.output, blank, found.wavelengths)
+    chosen, _, nm = results.select_bands(settings.output, blank, found.wavelengths)
     shape = (len(chosen), *found.system.cube_shape[1:])
     times = [Path(each.measurement).stat().st_mtime for each in snapshots]
     names = [each.name for each in snapshots]
@@ -315,10 +315,8 @@ def _write_into(
     from cassi.viz.color import srgb
 
     output, known, found = settings.output, result.inputs.wavelengths, result.uncertainty
-    cube, nm = results.select_bands(output, result.solution.x[0].float().cpu(), known)
-    std = None
-    if found is not None:
-        std, _ = results.select_bands(output, found.std[0].float().cpu(), known)
+    std = None if found is None else found.std[0].float().cpu()
+    cube, std, nm = results.select_bands(output, result.solution.x[0].float().cpu(), known, std)
     size = preview_size(*cube.shape[1:])
     small = torch.nn.functional.adaptive_avg_pool2d(cube, size)
     picture = srgb(small, nm, output.illuminant)

@@ -47,7 +47,10 @@ def read_settings(config: DictConfig, kind: Callable[..., T], options: Iterable[
         merged = OmegaConf.merge(OmegaConf.structured(_schema(kind)), config)
     except (ConfigKeyError, ConfigAttributeError) as error:
         raise ValueError(unknown_key(error)) from error
-    values = OmegaConf.to_container(merged, resolve=True, throw_on_missing=False)
+    values: Any = OmegaConf.to_container(merged, resolve=True, throw_on_missing=False)
+    if "mask" in (values.get("system") or {}):  # that of a preset, where none is given
+        own = values["system"].pop("mask")
+        values["mask"] = own if values.get("mask") is None else values["mask"]
     settings: T = _fill(kind, values)
     return settings
 

@@ -1,0 +1,246 @@
+"""A camera whose lens, a diffractive one, has another point-spread function at every wavelength."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from cassi.systems.arguments import check_shape
+from cassi.systems.blurred import BlurredCassi, band_kernels
+from cassi.systems.conjugate import Apply
+
+_OPEN = 0.5  # of the largest transmission: a mask above it everywhere lets all through
+_LEAST = 1e-4  # of the largest value of the preconditioner's denominator
+
+
+@dataclass(frozen=True)
+class TurningPsf:
+    """A point-spread function of some blades that turn with wavelength.
+
+    Diffractive lenses are made to have such functions: the direction of the blades tells the
+    wavelength.
+
+    Attributes:
+        length: of a blade, pixels.
+        blades: number n; between the first band and the end of the last one they turn by 360°/n.
+        width: standard deviation across a blade, pixels.
+
+    Raises:
+        ValueError: numbers out of range.
+
+    Source: Jeon et al., "Compact snapshot hyperspectral imaging with diffracted rotation", ACM
+    Transactions on Graphics 38(4), 2019, for the idea; the blades are drawn, not computed from a
+    lens.
+
+    >>> TurningPsf(length=3).draw(5).shape
+    torch.Size([5, 11, 11])
+    """
+
+    length: float = 6.0
+    blades: int = 3
+    width: float = 0.6
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if isinstance(self.blades, bool) or not isinstance(self.blades, int) or self.blades < 1:
+            raise ValueError(f"blades: expected a whole number >= 1, got {self.blades!r}")
+        for name in ("length", "width"):
+            if not 0 < getattr(self, name) <= 100:
+                raise ValueError(
+                    f"{name}: expected at most 100 pixels, got {getattr(self, name)!r}"
+                )
+
+    def draw(self, bands: int) -> Tensor:
+        """Return the kernels `(C, n, n)`, float64, each of the sum 1."""
+        reach = math.ceil(self.length + 3 * self.width)
+        t = torch.arange(-reach, reach + 1, dtype=torch.float64)
+        down, right = t[:, None], t[None]
+        turn = torch.arange(bands, dtype=torch.float64) / bands
+        kernels = torch.zeros(bands, len(t), len(t), dtype=torch.float64)
+        for blade in range(self.blades):
+            angle = (2 * math.pi * (turn + blade) / self.blades)[:, None, None]
+            along = right * angle.cos() - down * angle.sin()
+            across = right * angle.sin() + down * angle.cos()
+            beyond = along - along.clamp(0, self.length)
+            kernels += torch.exp(-0.5 * (across.square() + beyond.square()) / self.width**2)
+        return kernels / kernels.sum((1, 2), keepdim=True)
+
+
+class PsfCassi(BlurredCassi):
+    r"""A camera with a point-spread function of any size per wavelength, behind it a mask or none.
+
+        y[k, h, w'] = Σ_c (m[k, c] · (p[c] * x[c]))[h, w' − o(c)]
+
+    It is `BlurredCassi` with p as a stack of kernels that need not be separable: convolutions are
+    products of Fourier transforms. Their time does not depend on the size of a kernel. The scene
+    outside of the field of view counts as dark.
+
+    Args:
+        mask: transmission in [0, 1], as for `SDCassi`: a coded aperture, or filters on the sensor,
+            one mask per band. Ones for a camera without a mask.
+        bands: number of bands C.
+        step: dispersion in pixels per band; 0 for a lens alone.
+        axis: -1 disperses along columns, -2 along rows.
+        kernels: p, `(C, h, w)` of odd sides, or what draws them, such as `TurningPsf`.
+        further: what else `BlurredCassi` takes, such as `detector_spread`.
+
+    Raises:
+        TypeError: as `BlurredCassi`.
+        ValueError: as `BlurredCassi`, or the kernels do not fit.
+
+    >>> camera = PsfCassi(torch.ones(4, 6), bands=3, kernels=TurningPsf(length=2))
+    >>> camera(torch.ones(1, 3, 4, 6)).shape
+    torch.Size([1, 1, 4, 6])
+    """
+
+    kernels: Tensor
+    _transfer: Tensor  # (C, P, Q), of the kernels, padded
+
+    def __init__(
+        self,
+        mask: Any,
+        bands: int,
+        step: float = 0,
+        axis: int = -1,
+        *,
+        kernels: Any,
+        **further: Any,
+    ) -> None:
+        super().__init__(mask, bands, step, axis, **further)
+        drawn = kernels.draw(bands) if isinstance(kernels, TurningPsf) else kernels
+        stack = band_kernels("kernels", drawn, bands)
+        self.register_buffer("kernels", stack.expand(bands, -1, -1).to(self.mask).contiguous())
+        others = (self.line, self.detector_rows)
+        # All bands are summed before the mask: half of the transforms are of the sum.
+        self._summed = self.mask.shape[-3] == 1 and not any(self.offsets)
+        self._summed = self._summed and all(kernel is None for kernel in others)
+        self._summed = self._summed and self.detector == self.mask.shape[axis]
+        self._derive()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Transform the present kernels."""
+        sides = zip(self.mask.shape[-2:], self.kernels.shape[-2:], strict=True)
+        self._sides = [_fast(a + b - 1) for a, b in sides]
+        wide = self.kernels.to(torch.promote_types(self.kernels.dtype, torch.float32))
+        padded = pad(wide, (0, self._sides[1] - wide.shape[-1], 0, self._sides[0] - wide.shape[-2]))
+        # The middle of a kernel becomes its first pixel.
+        turned = padded.roll([-(side // 2) for side in wide.shape[-2:]], (-2, -1))
+        self._transfer = torch.fft.rfft2(turned)
+        self._note_sources()
+
+    def _sources(self) -> tuple[Tensor]:
+        return (self.kernels,)
+
+    def _current(self) -> Tensor:
+        self._notice()
+        return self._transfer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Simulate the measurement: `(B, C, H, W)` → `(B, K, H', W')`."""
+        if not self._summed:
+            return super().forward(x)
+        check_shape("x", x, self.cube_shape)
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        image = _Blur.apply(wide, self._current(), self._sides, False, True)
+        return (image * self.mask[..., 0, :, :]).to(x.dtype)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Apply the transpose: `(B, K, H', W')` → `(B, C, H, W)`."""
+        if not self._summed:
+            return super().adjoint(y)
+        check_shape("y", y, self.measurement_shape)
+        wide = y.to(torch.promote_types(y.dtype, torch.float32))
+        image = (wide * self.mask[..., 0, :, :]).sum(1, keepdim=True).to(wide.dtype)
+        x: Tensor = _Blur.apply(image, self._current(), self._sides, True, True)
+        return x.to(y.dtype)
+
+    def _before_mask(self, image: Tensor, back: bool = False) -> Tensor:
+        blurred: Tensor = _Blur.apply(image[:, 0], self._current(), self._sides, back, False)
+        return blurred[:, None]
+
+    def _precondition(self, rho: Tensor) -> Apply | None:
+        """Divide by Σ_c |p̂[c]|² + ρ, what AAᵀ + ρ is away from the rim of an open mask."""
+        mask = self.mask.detach()
+        if not self._summed or self.shots > 1 or float(mask.amin()) < _OPEN * float(mask.amax()):
+            return None
+        power = self._current().abs().square().sum(0)
+        power = power * mask.mean().to(power.dtype).square()
+        damping = rho.detach().view(-1, 1, 1, 1) if rho.ndim == 1 else rho.detach()
+        there = damping != torch.inf
+        least = damping.flatten(1).amin(1).view(-1, 1, 1, 1).clamp_min(_LEAST * power.amax())
+
+        def apply(r: Tensor) -> Tensor:
+            seen = torch.fft.rfft2(r * there, self._sides) / (power + least)
+            image = torch.fft.irfft2(seen, self._sides)
+            return (image[..., : r.shape[-2], : r.shape[-1]] * there).to(r.dtype)
+
+        return apply
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)
+        self.refresh()
+        return self
+
+    def extra_repr(self) -> str:
+        """Describe the camera in one line."""
+        height, width = self.mask.shape[-2:]
+        sides = "x".join(map(str, self.kernels.shape[1:]))
+        return (
+            f"mask={height}x{width}, shots={self.shots}, bands={self.bands}, step={self.step}, "
+            f"axis={self.axis}, kernels={sides}"
+        )
+
+
+class _Blur(torch.autograd.Function):
+    """Convolve `(B, C, H, W)` with a kernel per band, or apply the transpose.
+
+    With `summed` over the bands as well, `(B, 1, H, W)`. Each is the gradient of the other, with
+    its bits.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        image: Tensor, transfer: Tensor, sides: list[int], back: bool, summed: bool
+    ) -> Tensor:
+        seen = torch.fft.rfft2(image, sides) * (transfer.conj() if back else transfer)
+        if summed and not back:
+            seen = seen.sum(1, keepdim=True)
+        full = torch.fft.irfft2(seen, sides)
+        return full[..., : image.shape[-2], : image.shape[-1]].to(image.dtype).contiguous()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, transfer, *ctx.constants = inputs
+        ctx.save_for_backward(transfer)
+        ctx.save_for_forward(transfer)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        sides, back, summed = ctx.constants
+        image = _Blur.apply(gradient, *ctx.saved_tensors, sides, not back, summed)
+        return image, None, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
+        moved: Tensor = _Blur.apply(tangent, *ctx.saved_tensors, *ctx.constants)
+        return moved
+
+
+def _fast(length: int) -> int:
+    """Return the least length, no less than this one, of factors 2, 3 and 5."""
+    while True:
+        rest = length
+        for factor in (2, 3, 5):
+            while rest % factor == 0:
+                rest //= factor
+        if rest == 1:
+            return length
+        length += 1
