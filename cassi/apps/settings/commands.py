@@ -27,6 +27,8 @@ UNCERTAINTY = "uncertainty.tif"
 """The standard deviations of a cube, beside it."""
 CLUSTERS = ("local", "slurm", "pbs", "lsf", "sge", "oar", "htcondor", "moab")
 """Kinds of clusters: of this machine, and what starts jobs on others."""
+EXPORTS = ("onnx", "torch_export", "aotinductor")
+"""What cassi-export can write."""
 _NOTHING = {"changes": "nothing"}
 """Of a field that changes no result: what was done under another value still holds."""
 _FILES = {"changes": "files"}
@@ -280,6 +282,20 @@ class Reconstruct(Snapshots, Sharing):
                 f"output.cube: expected another name than {UNCERTAINTY}, which uncertainty=true "
                 "writes"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export(Reconstruct):
+    """Settings of cassi-export."""
+
+    format: str
+
+    def __post_init__(self) -> None:
+        """Check the format."""
+        super().__post_init__()
+        if self.format not in EXPORTS:
+            near = did_you_mean(self.format, EXPORTS) or f"; there is {', '.join(EXPORTS)}"
+            raise ValueError(f"format: there is no {self.format!r}{near}")
 
 
 @dataclass(frozen=True, kw_only=True)
