@@ -18,7 +18,8 @@ class Starts:
 
     A network that begins with many iterations of a solver spends most of a training step on them.
     They do not depend on its weights: where the batches of a training come again (`data.pool`),
-    so do their starts.
+    so do their starts. Where new batches take the places of those of a pool (`data.reuse`), the
+    files of their starts are written over.
 
     Args:
         folder: is made where it is not there.
@@ -27,7 +28,7 @@ class Starts:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
 
-    def __call__(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
+    def __call__(self, name: str, compute: Callable[[], Tensor], batch: int = 0) -> Tensor:
         """Return the cube of that name, on the CPU, computed if it is not there yet.
 
         The first time, too, it is what the file holds: all passes see the same numbers.
@@ -35,13 +36,14 @@ class Starts:
         Args:
             name: of the file, without suffix.
             compute: makes the cube.
+            batch: number of the batch that it is the start of.
         """
         file = self.folder / f"{name}.pt"
         stored = self._read(file)
-        if stored is None:
+        if stored is None or stored.get("batch", batch) != batch:
             x = compute().detach().float().cpu()
             size = x.abs().amax().clamp_min(torch.finfo(x.dtype).tiny)
-            stored = {"size": size, "cube": (x / size).half()}
+            stored = {"size": size, "cube": (x / size).half(), "batch": batch}
             write_tensors(file, stored)
         cube: Tensor = stored["cube"].float() * stored["size"]
         return cube

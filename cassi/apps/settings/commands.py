@@ -384,6 +384,7 @@ class Data:
     batch_size: int | None = None
     steps_per_epoch: int | None = None
     pool: int | None = None
+    reuse: int | None = None
     cache: str | None = None
     scale: Any = "auto"
     workers: int | None = None
@@ -516,6 +517,7 @@ class Train(Common):
     dry_run: bool = field(default=False, metadata=_NOTHING)
     channels_last: bool
     compile: bool
+    half: bool
     folder: str
 
 

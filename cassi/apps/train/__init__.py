@@ -138,6 +138,7 @@ def make_module(
         plugins=loaded_names(),
         channels_last=settings.channels_last,
         pool=data.pool,
+        reuse=data.reuse,
         scales=scales,
     )
 
