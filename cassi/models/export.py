@@ -25,7 +25,7 @@ class OfMeasurement(nn.Module):
             and the stopping points of a reconstructor are those of that measurement.
     """
 
-    def __init__(self, network: Any, system: nn.Module, example: Statistics | None = None) -> None:
+    def __init__(self, network: Any, system: Any, example: Statistics | None = None) -> None:
         super().__init__()
         self.network, self.system, self.example = network, system, example
 

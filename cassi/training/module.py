@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from cassi import metrics
+from cassi.solvers import relative_noise
 from cassi.training.data import check_reuse, place_of
 from cassi.training.loggers import taker_of
 from cassi.training.losses import MultiStage
@@ -189,8 +190,9 @@ class Training(LightningModule):
         net: Any = self.net
         if self.starts is not None:
             name = f"{place % (self.pool or 1)}-{self.global_rank}"
-            start = self.starts(name, lambda: net.begin(y, system), place).to(y)
-            cubes = net.outputs(y, system, start)
+            start, noise = self.starts(name, lambda: begin_batch(net, y, system), place)
+            known = {} if noise is None else {"noise": noise.to(y)}
+            cubes = net.outputs(y, system, start.to(y), **known)
             return cubes if isinstance(self.loss, MultiStage) else cubes[0]
         if isinstance(self.loss, MultiStage) and hasattr(self.net, "outputs"):
             return net.outputs(y, system)
@@ -204,6 +206,13 @@ class Training(LightningModule):
             picture = draw(x.detach().cpu(), truth.detach().cpu())
             for take in takers:
                 take(name, picture, self.trainer.global_step)
+
+
+def begin_batch(net: Any, y: Tensor, system: Any) -> tuple[Tensor, Tensor | None]:
+    """Return the start of a network, and the noise of y for one that takes it."""
+    takes = getattr(net, "takes_noise", False)
+    noise = relative_noise(y.float(), system, net.noise) if takes else None
+    return net.begin(y, system), noise
 
 
 def combine_seeds(*parts: int) -> int:

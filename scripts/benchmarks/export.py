@@ -14,6 +14,7 @@ import logging
 import tempfile
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,7 +47,9 @@ def main() -> None:
 def row(name: str, format: str, size: int, bands: int) -> str:
     """Return the line of a network."""
     torch.manual_seed(0)
-    settings = {"size": "small", "precision": "32-true"} if name == "pretrained" else {}
+    settings: dict[str, Any] = (
+        {"size": "small", "precision": "32-true"} if name == "pretrained" else {}
+    )
     network = cassi.create_model(name, bands=bands, **settings).eval()
     generator = torch.Generator().manual_seed(0)
     mask = (torch.rand(size, size, generator=generator) > 0.5).float()

@@ -1,13 +1,15 @@
 """Train cassi_net with a start in every step and with starts that come again; print a table.
 
     python scripts/benchmarks/training.py [--steps 120] [--batch 4] [--crop 64] [--threads 1]
+    python scripts/benchmarks/training.py --precision bf16-mixed        # as the recipes train
 
 Both trainings begin with the same weights and see crops of the bundled scene. They take turns, a
 step of one after a step of the other, so that a busy machine slows both alike. The first has a new
 batch with a start of its own in every step. The second has a pool of batches, each of which comes
-`--reuse` times (`data.pool`, `data.reuse`, `task.starts`). `loss` is that of the training, over the
-last third of its steps. `unseen` is that of the trained networks on batches that neither has seen,
-the same for both, each with its standard error.
+`--reuse` times (`data.pool`, `data.reuse`, `task.starts`), and a fused optimizer
+(`+optimizer.fused=true`). `loss` is that of the training, over the last third of its steps.
+`unseen` is that of the trained networks on batches that neither has seen, the same for both, each
+with its standard error.
 """
 
 from __future__ import annotations
@@ -30,9 +32,10 @@ from cassi.data.io import load_cube
 from cassi.data.scenes import load_scene
 from cassi.data.simulation import MaskCrops, Simulator, WhiteNoise
 from cassi.metrics import psnr
+from cassi.precision import autocast
 from cassi.training import MultiStage
 from cassi.training.data import place_of
-from cassi.training.module import combine_seeds
+from cassi.training.module import begin_batch, combine_seeds
 from cassi.training.starts import Starts
 
 UNSEEN = 1_000_000
@@ -53,7 +56,8 @@ class Lesson:
         masks = MaskCrops(cassi.read_mask(str(bundled_path("mask.tif")))[0, 0])
         self.simulate = Simulator(masks, step=2, noise=WhiteNoise(snr_db=(25, 65)))
         self.loss, self.batch, self.device = MultiStage(), told.batch, told.device
-        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=4e-4)
+        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=4e-4, fused=pool is not None)
+        self.precision = told.precision
         self.pool, self.reuse, self.starts = pool, told.reuse, starts
 
     def measure(self, place: int) -> tuple[Tensor, Tensor, Any]:
@@ -70,15 +74,19 @@ class Lesson:
             began = time.perf_counter()
             place = place_of(step, self.pool, None if self.pool is None else self.reuse)
             x, y, system = self.measure(place)
-            start = None
+            start: Tensor | None = None
+            known: dict[str, Tensor] = {}
             if self.starts is not None and self.pool is not None:
-                begin = partial(self.net.begin, y, system)
-                start = self.starts(str(place % self.pool), begin, place).to(y)
-            loss = self.loss(self.net.outputs(y, system, start), x)
+                begin = partial(begin_batch, self.net, y, system)
+                start, noise = self.starts(str(place % self.pool), begin, place)
+                start, known = start.to(y), {} if noise is None else {"noise": noise.to(y)}
+            with autocast(self.precision, y.device):
+                outputs = self.net.outputs(y, system, start, **known)
+            loss = self.loss(outputs, x)
             loss.backward()
             self.optimizer.step()
             self.optimizer.zero_grad()
-            value = float(loss)  # waits for a GPU
+            value = loss.item()  # waits for a GPU
             yield time.perf_counter() - began, value
 
     @torch.no_grad()
@@ -103,11 +111,12 @@ class Lesson:
 def main() -> None:
     """Train, and print a row for each."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--precision", default="32-true", choices=["32-true", "bf16-mixed"])
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     for name, usual in {"steps": 120, "batch": 4, "crop": 64, "threads": 1}.items():
         parser.add_argument(f"--{name}", type=int, default=usual)
     parser.add_argument("--pool", type=int, default=8, help="batches that come again")
-    parser.add_argument("--reuse", type=int, default=6, help="how often each comes")
+    parser.add_argument("--reuse", type=int, default=8, help="how often each comes")
     told = parser.parse_args()
     torch.set_num_threads(told.threads)
     with tempfile.TemporaryDirectory() as folder:

@@ -24,11 +24,11 @@ DAY, HOUR, MINUTE = 86400, 3600, 60
 
 ADVICE = {
     "data": "more processes read and augment with data.workers",
-    "simulation": "batches come again with data.pool=16 data.reuse=6",
-    "start": "starts are kept with data.pool=16 data.reuse=6 task.starts=FOLDER",
+    "simulation": "batches come again with data.pool=8 data.reuse=8",
+    "start": "starts are kept with data.pool=8 data.reuse=8 task.starts=FOLDER",
     "network": "trainer.precision=bf16-mixed where the device is fast in it, or a smaller network",
     "gradient": "trainer.precision=bf16-mixed where the device is fast in it, or a smaller network",
-    "optimizer": "optimizer.fused=true, or a larger data.batch_size",
+    "optimizer": "+optimizer.fused=true, or a larger data.batch_size",
 }
 """What a step spends its time on, and what makes that less."""
 
