@@ -12,6 +12,7 @@ COMMANDS = {
     "train": ("cassi.apps.train", "a network, on scenes of yours"),
     "evaluate": ("cassi.apps.evaluate", "methods on a data set, in one table"),
     "calibrate": ("cassi.apps.calibrate", "where mask and bands really fall"),
+    "export": ("cassi.apps.export", "a method as a file that runs without cassi"),
     "camera": ("cassi.apps.camera.command", "what a camera's file comes to"),
     "view": ("cassi.apps.view.command", "snapshots and results in the browser"),
 }

@@ -1,103 +1,215 @@
-"""Networks as ONNX files and traces, which run without this package."""
+"""Networks as files that run without this package: ONNX, programs of torch, compiled libraries."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from cassi.ops._plain import PLAIN
+from cassi.ops._plain import OURS, PLAIN
+from cassi.solvers import Statistics
 
 
 class OfMeasurement(nn.Module):
-    """y ↦ network(y, system)."""
+    """y ↦ network(y, system).
 
-    def __init__(self, network: nn.Module, system: nn.Module) -> None:
+    Args:
+        network: one of `cassi.create_model`, any `net(y, system)`, or a `Reconstructor`.
+        system: the camera.
+        example: statistics of another measurement of that camera. Where they are given, the noise
+            and the stopping points of a reconstructor are those of that measurement.
+    """
+
+    def __init__(self, network: Any, system: Any, example: Statistics | None = None) -> None:
         super().__init__()
-        self.network, self.system = network, system
+        self.network, self.system, self.example = network, system, example
 
     def forward(self, y: Tensor) -> Tensor:
         """Reconstruct the cube: `(B, K, H', W')` → `(B, C, H, W)`."""
-        x: Tensor = self.network(y, self.system)
+        x: Tensor
+        if hasattr(self.network, "run"):
+            example = self.example
+            known = None if example is None else example.of_another(lambda: [(y, self.system)])
+            x = self.network.run(y, self.system, statistics=known).x
+        else:
+            x = self.network(y, self.system)
         return x
 
 
 DRAWS = (torch.normal, torch.rand, torch.randn)
 """What gives random numbers in networks that draw them when they reconstruct."""
+READS = (
+    *(Tensor.__bool__, Tensor.__int__, Tensor.__float__, Tensor.__index__),
+    *(Tensor.item, Tensor.tolist),
+)
+"""What gives a program of Python the values of a tensor."""
 
 
 class _Record(TorchFunctionMode):
-    """Keeps the random numbers that are drawn, as of seed 0; or gives them again."""
+    """Keeps what some functions return; or gives it again, in that order."""
 
-    def __init__(self, again: Sequence[Tensor] | None = None) -> None:
+    def __init__(self, functions: Sequence[Any], again: Sequence[Any] | None = None) -> None:
         super().__init__()
-        self.drawn: list[Tensor] = []
+        self.functions = functions
+        self.kept: list[Any] = []
         self.again = None if again is None else iter(again)
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func in DRAWS and self.again is not None:
+        if func not in self.functions:
+            return func(*args, **(kwargs or {}))
+        if self.again is not None:
             return next(self.again)
-        result = func(*args, **(kwargs or {}))
-        if func in DRAWS:
-            self.drawn.append(result)
-        return result
+        self.kept.append(func(*args, **(kwargs or {})))
+        return self.kept[-1]
 
 
-def export(network: nn.Module, system: Any) -> torch.export.ExportedProgram:
+def export(
+    network: Any, system: Any, example: Tensor | None = None
+) -> torch.export.ExportedProgram:
     """Return a network with its camera as a program of torch: y → x.
 
     Random numbers that the network draws are constants of it, those after `torch.manual_seed(0)`.
+    So are the noise and everything that the network decides by values, where an example is given:
+    numbers of iterations, ranks, which branch is taken. The signal level is that of every y.
 
     Args:
-        network: one of `cassi.create_model`, or any `net(y, system)`.
+        network: one of `cassi.create_model`, any `net(y, system)`, or a `Reconstructor`.
         system: the camera.
+        example: a measurement `(1, K, H', W')`.
 
     Raises:
-        RuntimeError: which operations the network makes depends on the values of y.
+        RuntimeError: which operations the network makes depends on the values of y, and there is no
+            example.
     """
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-    module = OfMeasurement(network, system).eval()
     like = next(iter([*system.parameters(), *system.buffers()]))
     y = torch.zeros(1, *system.measurement_shape, dtype=like.dtype, device=like.device)
+    module = OfMeasurement(network, system).eval()
+    functions: tuple[Any, ...] = DRAWS
     with torch.no_grad():
-        with torch.random.fork_rng(), _Record() as record:
+        if example is not None:
+            y, functions = example, (*DRAWS, *READS)
+            module.example = _know(network, system, example)
+        with torch.random.fork_rng(), _Record(functions) as record:
             torch.manual_seed(0)
             module(y)
         try:
-            with _Record(record.drawn):
+            with _Record(functions, record.kept):
                 return torch.export.export(module, (y,), strict=False)
         except GuardOnDataDependentSymNode as error:
             name = type(network).__name__
-            raise RuntimeError(f"{name} decides by values of y what it computes") from error
+            raise RuntimeError(
+                f"{name} decides by values of y what it computes; give a snapshot as an example"
+            ) from error
 
 
-def export_onnx(network: nn.Module, system: Any, path: str | os.PathLike[str]) -> None:
+def _know(network: Any, system: Any, y: Tensor) -> Statistics:
+    """Return the statistics of a measurement, with what a reconstructor remembers of it."""
+    found = Statistics(lambda: [(y, system)])
+    if hasattr(network, "run"):
+        network.run(y, system, statistics=found)
+    return found
+
+
+def export_plain(
+    network: Any, system: Any, example: Tensor | None = None
+) -> torch.export.ExportedProgram:
+    """Return the program of `export` with our operators written as those of torch."""
+    program = export(network, system, example)
+    with torch.no_grad():
+        plain = program.run_decompositions(torch.export.default_decompositions() | OURS)
+    _check_plain(plain)
+    return plain
+
+
+def _check_plain(program: torch.export.ExportedProgram) -> None:
+    for node in program.graph.nodes:
+        if getattr(node.target, "namespace", "") == "cassi":
+            raise RuntimeError(f"a camera or method that takes {node.target} cannot be exported")
+
+
+def export_torch(
+    program: torch.export.ExportedProgram,
+    path: str | os.PathLike[str],
+    about: Mapping[str, str] | None = None,
+) -> None:
+    """Write a program of `export_plain` as a file that `torch.export.load` reads.
+
+    Args:
+        program: y → x.
+        path: of the file, `.pt2`.
+        about: is written as `about.json` into the file.
+    """
+    torch.export.save(program, path, extra_files={"about.json": json.dumps(dict(about or {}))})
+
+
+def export_compiled(
+    program: torch.export.ExportedProgram,
+    path: str | os.PathLike[str],
+    about: Mapping[str, str] | None = None,
+) -> None:
+    """Compile a program of `export_plain` to a library, by AOTInductor.
+
+    C++ reads the file with `torch::inductor::AOTIModelPackageLoader`, Python with
+    `torch._inductor.aoti_load_package`. It runs on the kind of processor that compiled it.
+
+    Args:
+        program: y → x.
+        path: of the file, `.pt2`.
+        about: is written as metadata into the file.
+
+    Raises:
+        RuntimeError: torch cannot compile it; a C++ compiler is missing perhaps.
+    """
+    # Frozen: weights are constants, which convolutions take in the order that they like best.
+    settings = {"freezing": True, "aot_inductor.metadata": dict(about or {})}
+    torch._inductor.aoti_compile_and_package(
+        program, package_path=os.fspath(path), inductor_configs=settings
+    )
+
+
+def export_onnx(
+    network: nn.Module,
+    system: Any,
+    path: str | os.PathLike[str],
+    example: Tensor | None = None,
+    about: Mapping[str, str] | None = None,
+) -> None:
     """Write a network with its camera as an ONNX file: input `y`, output `x`.
 
-    The file holds one camera, one measurement `(1, K, H, W')` and float32. The operators of the
+    The file holds one camera, one measurement `(1, K, H', W')` and float32. The operators of the
     camera are written as the sums and products that they stand for. Random numbers that a network
     draws are those after `torch.manual_seed(0)`.
 
     Args:
-        network: one of `cassi.create_model`, or any `net(y, system)`.
+        network: one of `cassi.create_model`, any `net(y, system)`, or a `Reconstructor`.
         system: a camera of one shot whose bands move by whole pixels.
         path: of the file.
+        example: see `export`.
+        about: is written as metadata into the file.
 
     Raises:
         ImportError: onnx or onnxscript is not installed.
         ValueError: the camera has several shots.
         RuntimeError: torch cannot write an operator of the network in ONNX.
     """
+    program = export(network, system, example)
+    if any(node.target is torch.ops.aten.linalg_eigh.default for node in program.graph.nodes):
+        raise RuntimeError(
+            f"{type(network).__name__} finds eigenvectors, which ONNX cannot; write a program of "
+            "torch or a compiled library"
+        )
     with torch.no_grad():
-        program = export(network, system)
         program = program.run_decompositions(torch.export.default_decompositions() | PLAIN)
+        _check_plain(program)
         # Not optimized: constants folded here change PADUT by 0.07. Those who read it optimize it.
         written: Any = torch.onnx.export(
             *(program, (), None),
@@ -107,4 +219,5 @@ def export_onnx(network: nn.Module, system: Any, path: str | os.PathLike[str]) -
             input_names=["y"],
             output_names=["x"],
         )
+    written.model.metadata_props.update(about or {})
     written.save(os.fspath(path))

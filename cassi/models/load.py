@@ -156,13 +156,17 @@ def _shapes(name: str, bands: int) -> dict[str, torch.Size]:
     return {key: value.shape for key, value in state.items()}
 
 
-def save_model(path: str | os.PathLike[str], weights: Mapping[str, Tensor], card: Card) -> None:
+def save_model(
+    path: str | os.PathLike[str], weights: Mapping[str, Tensor], card: Card, half: bool = False
+) -> None:
     """Write weights as safetensors with their card and a checksum in the file's metadata.
 
     Args:
         path: ends in `.safetensors`; overwritten.
         weights: the network's `state_dict`.
         card: what they belong to.
+        half: write weights of float32 in float16, in half the size; networks are made in float32
+            from either. A weight beyond 65504 stays as it is.
 
     Raises:
         OSError: the file cannot be written.
@@ -180,10 +184,18 @@ def save_model(path: str | os.PathLike[str], weights: Mapping[str, Tensor], card
         metadata["plugins"] = json.dumps(list(plugins))
     # Stages that share weights name the same memory twice, which the format does not have.
     tensors = {key: value.detach().cpu().contiguous().clone() for key, value in weights.items()}
+    if half:
+        tensors = {key: _halve(value) for key, value in tensors.items()}
     # What follows the header does not depend on the metadata in it.
     metadata[_CHECKSUM] = _digest_tensors(BytesIO(save(tensors, metadata)))
     # Python's own writing says of a full disk what it is.
     Path(path).write_bytes(save(tensors, metadata))
+
+
+def _halve(value: Tensor) -> Tensor:
+    most = torch.finfo(torch.float16).max
+    fits = value.dtype == torch.float32 and bool((value.abs() <= most).all())
+    return value.half() if fits else value
 
 
 def read_card(path: str | os.PathLike[str]) -> Card:

@@ -11,38 +11,45 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import conv2d, pad, relu
 
-from cassi.ops import _reference
+from cassi.ops import _reference, _reference_tv
 from cassi.ops._library import kernels
-from cassi.ops._reference import accumulation_dtype, band_offset, detector_width
+from cassi.ops._reference import accumulation_dtype, detector_width
 
 
-def _bands(mask: Tensor, bands: int) -> list[Tensor]:  # C × (1|B, K, H, W)
-    each = mask.unbind(2)
-    return list(each) * bands if len(each) == 1 else list(each)
+def _sum_bands(planes: Tensor, step: int) -> Tensor:
+    """Sum planes `(…, C, H, W)`, each moved by its offset: `(…, H, W')`.
+
+    A row of all bands, each band padded to W' + |step|, is cut into pieces of W': band c then lies
+    c·|step| further to the right in its piece.
+    """
+    bands, width = planes.shape[-3], planes.shape[-1]
+    planes = planes.flip(-3) if step < 0 else planes
+    wide = detector_width(width, bands, step)
+    row = pad(planes.movedim(-3, -2), (0, wide + abs(step) - width)).flatten(-2)
+    return row[..., : bands * wide].unflatten(-1, (bands, wide)).sum(-2)
+
+
+def _cut_bands(y: Tensor, bands: int, width: int, step: int) -> Tensor:
+    """Cut the window of each band out of `(…, H, W')`: `(…, C, H, W)`."""
+    if step == 0 or bands == 1:
+        return y.unsqueeze(-3).expand(*y.shape[:-2], bands, *y.shape[-2:])
+    planes = y.unfold(-1, width, abs(step)).movedim(-2, -3)
+    return planes.flip(-3) if step < 0 else planes
 
 
 def forward(x: Tensor, mask: Tensor, step: int) -> Tensor:
     """Compute y = A x."""
-    dtype, bands, width = accumulation_dtype(x, mask), x.shape[1], x.shape[-1]
-    wide = detector_width(width, bands, step)
-    y: Any = 0
-    for c, m in enumerate(_bands(mask, bands)):
-        left = band_offset(c, bands, step)
-        image = m.to(dtype) * x[:, c : c + 1].to(dtype)
-        y = y + pad(image, (left, wide - width - left))
-    return y.to(x.dtype)
+    dtype = accumulation_dtype(x, mask)
+    return _sum_bands(x.to(dtype).unsqueeze(1) * mask.to(dtype), step).to(x.dtype)
 
 
 def adjoint(y: Tensor, mask: Tensor, bands: int, step: int, channels_last: bool = False) -> Tensor:
     """Compute Aᵀy."""
-    dtype, width = accumulation_dtype(y, mask), mask.shape[-1]
-    planes = []
-    for c, m in enumerate(_bands(mask, bands)):
-        left = band_offset(c, bands, step)
-        planes.append((m.to(dtype) * y[..., left : left + width].to(dtype)).sum(1))
-    return torch.stack(planes, 1).to(y.dtype)
+    dtype = accumulation_dtype(y, mask)
+    windows = _cut_bands(y.to(dtype), bands, mask.shape[-1], step)
+    return (windows * mask.to(dtype)).sum(1).to(y.dtype)
 
 
 def add_adjoint(v: Tensor, y: Tensor, mask: Tensor, step: int) -> Tensor:
@@ -54,13 +61,8 @@ def add_adjoint(v: Tensor, y: Tensor, mask: Tensor, step: int) -> Tensor:
 def gram(mask: Tensor, bands: int, step: int) -> Tensor:
     """Compute A Aᵀ, K×K per pixel."""
     m = mask.to(accumulation_dtype(mask))
-    wide = detector_width(mask.shape[-1], bands, step)
-    g: Any = 0
-    for c, plane in enumerate(_bands(m, bands)):
-        left = band_offset(c, bands, step)
-        product = plane[:, :, None] * plane[:, None]
-        g = g + pad(product, (left, wide - mask.shape[-1] - left))
-    return g
+    products = m.unsqueeze(2) * m.unsqueeze(1)
+    return _sum_bands(products.expand(-1, -1, -1, bands, -1, -1), step)
 
 
 def gram_solve(r: Tensor, gram: Tensor, rho: Tensor) -> Tensor:
@@ -90,6 +92,47 @@ def ratio_inverse(
     count = gram(ones, bands, step)[:, 0].clamp_min(1)
     inverse = mask.to(dtype).clamp_min(_reference.RATIO_FLOOR).reciprocal()
     return adjoint(y.to(dtype) / count, inverse, bands, step).to(y.dtype)
+
+
+def forward_subspace(components: Tensor, basis: Tensor, mask: Tensor, step: int) -> Tensor:
+    """Compute A of the cube E a."""
+    dtype = accumulation_dtype(components, basis, mask)
+    cube = basis.to(dtype) @ components.to(dtype).flatten(2)
+    cube = cube.unflatten(2, components.shape[2:])
+    return forward(cube, mask, step).to(components.dtype)
+
+
+def adjoint_subspace(y: Tensor, basis: Tensor, mask: Tensor, step: int) -> Tensor:
+    """Compute Eᵀ of the cube Aᵀy."""
+    dtype = accumulation_dtype(y, basis, mask)
+    cube = adjoint(y.to(dtype), mask, basis.shape[-2], step)
+    return (basis.to(dtype).mT @ cube.flatten(2)).unflatten(2, cube.shape[2:]).to(y.dtype)
+
+
+def tv_prox(x: Tensor, weight: Tensor, iterations: int, norm: int) -> Tensor:
+    """Smooth by total variation, see `cassi.ops.tv_prox`."""
+    return tv_prox_dual(x, weight, None, iterations, norm)[0]
+
+
+def tv_prox_dual(
+    x: Tensor, weight: Tensor, dual: Tensor | None, iterations: int, norm: int
+) -> tuple[Tensor, Tensor]:
+    """Smooth by total variation from a given dual, and return the last one too."""
+    dtype = accumulation_dtype(x)
+    image = x.to(dtype)
+    limit = weight.to(dtype).clamp_max(torch.finfo(dtype).max).view(-1, 1, 1, 1)
+    p, q = (torch.zeros_like(image),) * 2 if dual is None else dual.to(dtype).unbind(1)
+    p, q = _reference_tv.iterate(image, limit, p, q, iterations, norm)
+    return (image + _reference_tv.divergence(p, q)).to(x.dtype), torch.stack((p, q), 1)
+
+
+def convolve3x3(
+    image: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, rectify: bool
+) -> Tensor:
+    """Convolve images, add a residual, clip at zero."""
+    y = conv2d(image, weight, bias, padding=1)
+    y = y if residual is None else y + residual
+    return relu(y) if rectify else y
 
 
 def selective_scan(u: Tensor, delta: Tensor, rates: Tensor, b: Tensor, c: Tensor) -> Tensor:
@@ -217,12 +260,19 @@ def angle(z: Tensor) -> Tensor:
     return torch.where((real == 0) & (imag == 0), torch.zeros_like(half), turned)
 
 
-OURS = (forward, adjoint, add_adjoint, gram, gram_solve, data_step, ratio_inverse, selective_scan)
+OURS: dict[Any, Callable[..., Any]] = {
+    getattr(kernels, function.__name__).default: function
+    for function in (
+        *(forward, adjoint, add_adjoint, gram, gram_solve, data_step, ratio_inverse),
+        *(forward_subspace, adjoint_subspace, tv_prox, tv_prox_dual, convolve3x3, selective_scan),
+    )
+}
+"""Operator of the package → what it is made of."""
 PLAIN: dict[Any, Callable[..., Any]] = {
-    **{getattr(kernels, function.__name__).default: function for function in OURS},
+    **OURS,
     torch.ops.aten.linalg_qr.default: linalg_qr,
     torch.ops.aten.angle.default: angle,
     torch.ops.aten.fft_rfft2.default: fft_rfft2,
     torch.ops.aten.fft_irfft2.default: fft_irfft2,
 }
-"""Operator → what it is made of: ours, and those of torch that ONNX has not, or less exactly."""
+"""These, and those of torch that ONNX has not, or less exactly."""

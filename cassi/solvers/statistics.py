@@ -60,6 +60,17 @@ class Statistics:
         vars(same)["noise"] = torch.zeros_like(self.noise)
         return same
 
+    def of_another(self, parts: Parts) -> Statistics:
+        """Return the statistics of another measurement by the same camera.
+
+        Noise, gain, largest eigenvalue and what solvers remember are those of this one.
+        """
+        other = Statistics(parts, self.axis)
+        kept = ("noise", "gain", "largest_eigenvalue")
+        vars(other).update({name: getattr(self, name) for name in kept})
+        other._found.extend(self._found)
+        return other
+
     def brightest(self) -> tuple[Tensor, LinearSystem]:
         """Return the part with the most light, and its camera."""
         light = [float(y.double().square().sum()) for y, _ in self.parts()]

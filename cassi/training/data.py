@@ -12,6 +12,23 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from cassi.checks import whole_number
 
 
+def place_of(step: int, pool: int | None = None, reuse: int | None = None) -> int:
+    """Return the number of the batch that a step sees.
+
+    Args:
+        step: counted from the start of the training.
+        pool: number of batches that come again; None: every step has a batch of its own.
+        reuse: how often the batches of a pool come before new ones take their places; None: always.
+
+    >>> [place_of(step, pool=2, reuse=2) for step in range(8)]
+    [0, 1, 0, 1, 2, 3, 2, 3]
+    """
+    if pool is None:
+        return step
+    refreshed = 0 if reuse is None else step // (pool * reuse)
+    return refreshed * pool + step % pool
+
+
 class StepSampler(Sampler[list[int]]):
     """The samples of each step, by the number of the step.
 
@@ -25,7 +42,7 @@ class StepSampler(Sampler[list[int]]):
         rank: r.
         world: R.
         position: tells how many steps are done.
-        pool: after so many steps the samples come again; None for never.
+        pool, reuse: see `place_of`.
 
     Raises:
         ValueError: B cannot be shared equally.
@@ -39,13 +56,14 @@ class StepSampler(Sampler[list[int]]):
         world: int,
         position: Callable[[], int],
         pool: int | None = None,
+        reuse: int | None = None,
     ) -> None:
         if batch_size < 1 or batch_size % world:
             raise ValueError(
                 f"data.batch_size: expected a multiple of the {world} processes, got {batch_size}"
             )
         self.batch_size, self.steps, self.position = batch_size, steps, position
-        self.pool = pool
+        self.pool, self.reuse = pool, reuse
         share = batch_size // world
         self.part = range(rank * share, (rank + 1) * share)
 
@@ -57,8 +75,16 @@ class StepSampler(Sampler[list[int]]):
         """Yield the samples of one step after the other."""
         first = self.position()
         for step in range(first, (first // self.steps + 1) * self.steps):
-            place = step if self.pool is None else step % self.pool
+            place = place_of(step, self.pool, self.reuse)
             yield [place * self.batch_size + i for i in self.part]
+
+
+def check_reuse(pool: int | None, reuse: int | None) -> None:
+    """Raise ValueError unless it is a count of a pool, or None."""
+    if reuse is not None:
+        whole_number("data.reuse", reuse, 1)
+        if pool is None:
+            raise ValueError(f"data.reuse: expected null without data.pool, got {reuse}")
 
 
 class StepLoader(DataLoader):
@@ -86,6 +112,7 @@ class TrainingData(LightningDataModule):
         steps_per_epoch: after so many steps the scenes are reconstructed.
         workers: processes that load; 0 loads in the training's own.
         pool: number of batches that come again and again; None for always new ones.
+        reuse: how often they come before new ones take their places; None for ever.
 
     Raises:
         ValueError: a count is below its minimum.
@@ -100,6 +127,7 @@ class TrainingData(LightningDataModule):
         steps_per_epoch: int,
         workers: int = 0,
         pool: int | None = None,
+        reuse: int | None = None,
     ) -> None:
         super().__init__()
         whole_number("data.batch_size", batch_size, 1)
@@ -107,9 +135,10 @@ class TrainingData(LightningDataModule):
         whole_number("data.workers", workers, 0)
         if pool is not None:
             whole_number("data.pool", pool, 1)
+        check_reuse(pool, reuse)
         self.samples, self.scenes = samples, scenes
         self.batch_size, self.steps_per_epoch = batch_size, steps_per_epoch
-        self.workers, self.pool = workers, pool
+        self.workers, self.pool, self.reuse = workers, pool, reuse
 
     def train_dataloader(self) -> DataLoader:
         """Return the batches of an epoch, `(b, C, h, w)` each."""
@@ -125,7 +154,7 @@ class TrainingData(LightningDataModule):
 
         size, steps = self.batch_size, self.steps_per_epoch
         place = trainer.global_rank, trainer.world_size
-        sampler = StepSampler(size, steps, *place, position, self.pool)
+        sampler = StepSampler(size, steps, *place, position, self.pool, self.reuse)
         return StepLoader(
             self.samples,
             batch_sampler=sampler,

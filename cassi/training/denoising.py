@@ -51,5 +51,5 @@ class Denoising(Training):
         x: Tensor = self.net.denoise(y, system)  # type: ignore[operator]
         return x
 
-    def _outputs(self, y: Tensor, system: Any, name: str) -> Tensor:
+    def _outputs(self, y: Tensor, system: Any, place: int) -> Tensor:
         return self._reconstruct(y, system)

@@ -14,6 +14,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from cassi import metrics
+from cassi.solvers import relative_noise
+from cassi.training.data import check_reuse, place_of
 from cassi.training.loggers import taker_of
 from cassi.training.losses import MultiStage
 from cassi.training.starts import Starts
@@ -35,7 +37,7 @@ class Training(LightningModule):
 
     Every random number of a step is drawn from a seed made of the run's seed, the number of the
     step and the process, so that a resumed run draws the same ones. Where the batches of the data
-    come again after a number of steps, so do mask and noise.
+    come again, so do mask and noise.
 
     Args:
         net: the network.
@@ -48,8 +50,7 @@ class Training(LightningModule):
         pictures: of the first validation scene, by name, for loggers that take pictures.
         channels_last: keep weights and cubes with the bands last in memory, which convolutions of
             CPUs and tensor cores prefer.
-        pool: the number of steps after which batches come again; None for never. `TrainingData`
-            has to have the same.
+        pool, reuse: which batches come again, see `place_of`. `TrainingData` has to have the same.
         bands: numbers of bands, at most those of the cubes: step s sees s mod n, of the n here, by
             means over neighbouring bands. None: the cubes as they are.
         scales: what 1 of each validation scene is on the scale of its file, see
@@ -78,6 +79,7 @@ class Training(LightningModule):
         pictures: Mapping[str, Picture] | None = None,
         channels_last: bool = False,
         pool: int | None = None,
+        reuse: int | None = None,
         bands: Sequence[int] | None = None,
         starts: str | None = None,
         scales: Sequence[float] | None = None,
@@ -93,7 +95,8 @@ class Training(LightningModule):
                 "starts: expected batches that come again and a network with a start to keep; got "
                 f"data.pool={pool} and {type(net).__name__}"
             )
-        self.pool, self.starts = pool, None if starts is None else Starts(starts)
+        check_reuse(pool, reuse)
+        self.pool, self.reuse, self.starts = pool, reuse, None if starts is None else Starts(starts)
         self.layout = torch.channels_last if channels_last else torch.contiguous_format
         if channels_last:
             net.to(memory_format=self.layout)  # type: ignore[call-overload]
@@ -115,13 +118,13 @@ class Training(LightningModule):
         """Return the loss of a batch of cubes `(B, C, H, W)` in [0, 1]."""
         # Not the number of optimizer steps: with accumulated gradients that stands still.
         step = self.trainer.fit_loop.epoch_loop.total_batch_idx
-        step = step if self.pool is None else step % self.pool
-        seed = combine_seeds(self.seed, step, self.global_rank)
+        place = place_of(step, self.pool, self.reuse)
+        seed = combine_seeds(self.seed, place, self.global_rank)
         torch.manual_seed(seed)
         if self.bands is not None:
-            batch = merge_bands(batch, self.bands[step % len(self.bands)])
+            batch = merge_bands(batch, self.bands[place % len(self.bands)])
         truth, y, system = self._measure(self.simulate, batch, seed)
-        outputs = self._outputs(y, system, f"{step}-{self.global_rank}")
+        outputs = self._outputs(y, system, place)
         loss: Tensor = self.loss(outputs, truth)
         self.log("loss", loss.detach(), prog_bar=True, on_step=True, batch_size=len(batch))
         return loss
@@ -183,11 +186,13 @@ class Training(LightningModule):
         x: Tensor = self.net(y, system)
         return x
 
-    def _outputs(self, y: Tensor, system: Any, name: str) -> Any:
+    def _outputs(self, y: Tensor, system: Any, place: int) -> Any:
         net: Any = self.net
         if self.starts is not None:
-            start = self.starts(name, lambda: net.begin(y, system)).to(y)
-            cubes = net.outputs(y, system, start)
+            name = f"{place % (self.pool or 1)}-{self.global_rank}"
+            start, noise = self.starts(name, lambda: begin_batch(net, y, system), place)
+            known = {} if noise is None else {"noise": noise.to(y)}
+            cubes = net.outputs(y, system, start.to(y), **known)
             return cubes if isinstance(self.loss, MultiStage) else cubes[0]
         if isinstance(self.loss, MultiStage) and hasattr(self.net, "outputs"):
             return net.outputs(y, system)
@@ -201,6 +206,13 @@ class Training(LightningModule):
             picture = draw(x.detach().cpu(), truth.detach().cpu())
             for take in takers:
                 take(name, picture, self.trainer.global_step)
+
+
+def begin_batch(net: Any, y: Tensor, system: Any) -> tuple[Tensor, Tensor | None]:
+    """Return the start of a network, and the noise of y for one that takes it."""
+    takes = getattr(net, "takes_noise", False)
+    noise = relative_noise(y.float(), system, net.noise) if takes else None
+    return net.begin(y, system), noise
 
 
 def combine_seeds(*parts: int) -> int:

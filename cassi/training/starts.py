@@ -17,8 +17,10 @@ class Starts:
     """Remembers cubes in files, in half precision, by their names.
 
     A network that begins with many iterations of a solver spends most of a training step on them.
+    Beside a cube lies the noise that was estimated of its measurement, which takes time as well.
     They do not depend on its weights: where the batches of a training come again (`data.pool`),
-    so do their starts.
+    so do their starts. Where new batches take the places of those of a pool (`data.reuse`), the
+    files of their starts are written over.
 
     Args:
         folder: is made where it is not there.
@@ -27,24 +29,33 @@ class Starts:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
 
-    def __call__(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
-        """Return the cube of that name, on the CPU, computed if it is not there yet.
+    def __call__(
+        self, name: str, compute: Callable[[], tuple[Tensor, Tensor | None]], batch: int = 0
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return cube and noise of that name, on the CPU, computed if they are not there yet.
 
         The first time, too, it is what the file holds: all passes see the same numbers.
 
         Args:
             name: of the file, without suffix.
-            compute: makes the cube.
+            compute: makes the cube; and the noise, for a network that takes one.
+            batch: number of the batch that it is the start of.
         """
         file = self.folder / f"{name}.pt"
         stored = self._read(file)
-        if stored is None:
-            x = compute().detach().float().cpu()
+        if stored is None or "noise" not in stored or stored.get("batch", batch) != batch:
+            x, noise = compute()
+            x = x.detach().float().cpu()
             size = x.abs().amax().clamp_min(torch.finfo(x.dtype).tiny)
-            stored = {"size": size, "cube": (x / size).half()}
+            stored = {
+                "size": size,
+                "cube": (x / size).half(),
+                "batch": batch,
+                "noise": None if noise is None else noise.detach().cpu(),
+            }
             write_tensors(file, stored)
         cube: Tensor = stored["cube"].float() * stored["size"]
-        return cube
+        return cube, stored["noise"]
 
     def _read(self, file: Path) -> dict[str, Any] | None:
         if not file.is_file():

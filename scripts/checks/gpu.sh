@@ -1,43 +1,122 @@
 #!/usr/bin/env bash
-# Everything that only a GPU can show, in one go: two hours, no network.
+# Everything that only a GPU can show, on a machine that is lent for an hour, in sittings of nine minutes.
 #
-#     bash scripts/checks/gpu.sh                       # logs, CSV files and table.md in outputs/gpu
-#     bash scripts/checks/gpu.sh FOLDER
-#     bash scripts/checks/gpu.sh --only 'build|tests'  # steps of these names; the table keeps the rest
+#     bash scripts/checks/gpu.sh pack                  # here: outputs/gpu.tar.xz.00 …, each of at most 16 MB
+#     cat gpu.tar.xz.* | tar xJ && cd cassi-gpu        # there: it needs bash, tar, xz, and Python with torch, numpy,
+#                                                      # scipy, tifffile, h5py, nothing else and no network
+#     bash scripts/checks/gpu.sh                       # there: nine minutes of what is left, into outputs/gpu
+#     bash scripts/checks/gpu.sh FOLDER                # the same, into another folder
+#     bash scripts/checks/gpu.sh --only 'ops_.*'       # steps of these names; the table keeps the rest
 #     bash scripts/checks/gpu.sh --dry-run             # print the steps, run nothing
+#     bash scripts/checks/gpu.sh rehearse              # here: all of it in an empty environment, the CPU stands in
 #
-# Needs what `make install` installs, a torch with CUDA, nvcc of its major version, and of the CUDA
-# toolkit compute-sanitizer. A step that fails is said in the table, and the next one runs; the exit
-# status then is 1. Commit table.md as docs/reference/gpu.md.
+# Exit status: 0 all is done, 1 all is done and something failed, 75 steps are left: give it again.
+# A step that is done is not made again; remove FOLDER/NAME.row to make it again. A training goes on where it was stopped. After each sitting
+# a.tar.xz (operators), b (memory and races), c (speed), d (training) hold the logs, of at most 16 MB
+# each, and table.md the table. Commit that as docs/reference/gpu.md.
+#
+# DEVICE=cpu lets the CPU stand in, with small sizes. PYTHON is the Python. SECONDS_EACH=540 is the sitting.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
+LARGEST=16000000 # bytes of an archive
+PACKAGES="hydra omegaconf antlr4 yaml safetensors tqdm tabulate.py tabulate typing_extensions.py packaging \
+  _pytest pytest pluggy iniconfig pytest_timeout.py pygments lightning lightning_utilities torchmetrics"
+BARE="torch torchgen functorch numpy numpy.libs scipy scipy.libs tifffile h5py h5py.libs sympy mpmath \
+  networkx jinja2 markupsafe filelock fsspec setuptools"
+
+# pack: sources, weights, the libraries for sm_90 and the packages that the machine need not have.
+pack() {
+  local into=outputs/gpu.tar.xz stage found package
+  stage=$(mktemp -d) && mkdir -p outputs "$stage/cassi-gpu/carried" "$stage/cassi-gpu/lib" || exit 2
+  git ls-files -z -- cassi conf data tests scripts pyproject.toml csrc \
+    | grep -zvE 'plotly|^data/video|^cassi/viz/report' | xargs -0 cp --parents -t "$stage/cassi-gpu"
+  found=$($python -c 'import torch, pathlib; print(pathlib.Path(torch.__file__).parents[1])')
+  ln -s ../conf "$stage/cassi-gpu/cassi/conf" # as an installation has it
+  for package in $PACKAGES; do
+    [ -e "$found/$package" ] && cp -rL "$found/$package" "$stage/cassi-gpu/carried"
+  done
+  find "$stage" -name __pycache__ -o -name '*.pyc' | xargs rm -rf
+  cp "$($python -c 'import cassi, pathlib; print(pathlib.Path(cassi.ops.__file__).parent)')/_cpu.so" "$stage/cassi-gpu/lib"
+  if [ -f build/gpu/_cuda.so ]; then
+    cp build/gpu/_cuda.so "$stage/cassi-gpu/lib"
+  elif [ "$DEVICE" = cuda ]; then
+    echo "no build/gpu/_cuda.so; build it first, with nvcc:" >&2
+    echo "  FORCE_CUDA=1 TORCH_CUDA_ARCH_LIST=9.0 cmake -S . -B build/gpu && cmake --build build/gpu" >&2
+    exit 2
+  fi
+  rm -f "$into".*
+  tar c -C "$stage" cassi-gpu | xz -T0 -6 | split -b "$LARGEST" -d - "$into."
+  rm -rf "$stage"
+  ls -l "$into".*
+}
+
+# rehearse: unpack into an empty folder and run with a Python that has only what BARE names.
+rehearse() {
+  local place found package status=75 real
+  pack || exit 2
+  place=$(mktemp -d) && mkdir "$place/bare" || exit 2
+  found=$($python -c 'import torch, pathlib; print(pathlib.Path(torch.__file__).parents[1])')
+  for package in $BARE; do
+    [ -e "$found/$package" ] && ln -s "$found/$package" "$place/bare"
+  done
+  cat outputs/gpu.tar.xz.* | tar xJ -C "$place"
+  real=$($python -c 'import sys, os; print(os.path.realpath(sys.executable))')
+  while [ $status = 75 ]; do
+    env -i PATH=/usr/bin:/bin HOME="$place" DEVICE=cpu SECONDS_EACH="$each" PYTHON="$real -s" \
+      PYTHONPATH="$place/bare" bash "$place/cassi-gpu/scripts/checks/gpu.sh" "$@"
+    status=$?
+  done
+  mkdir -p outputs/gpu-rehearsal && cp "$place"/cassi-gpu/outputs/gpu/* outputs/gpu-rehearsal/ 2> /dev/null
+  rm -rf "$place"
+  exit $status
+}
+
+DEVICE=${DEVICE:-cuda}
+python=${PYTHON:-.venv/bin/python}
+each=${SECONDS_EACH:-540}
+[ -d carried ] && python=${PYTHON:-python3} && export PYTHONPATH=$PWD:$PWD/carried:${PYTHONPATH:-} CASSI_LIBRARY_DIR=$PWD/lib
+case "${1:-}" in
+  pack) pack; exit ;;
+  rehearse) shift; DEVICE=cpu; rehearse "$@" ;;
+esac
 dry= only=
 while :; do
   case "${1:-}" in
     --dry-run) dry=1; shift ;;
     --only) only=${2:?--only: expected a pattern}; shift 2 ;;
-    -*) printf 'expected --dry-run, --only REGEX or a folder, got %s\n' "$1" >&2; exit 2 ;;
+    -*) printf 'expected pack, rehearse, --dry-run, --only REGEX or a folder, got %s\n' "$1" >&2; exit 2 ;;
     *) break ;;
   esac
 done
 out=${1:-outputs/gpu}
-python=${PYTHON:-.venv/bin/python}
-failed=0
+failed=0 left=0
 steps=()
 
-# step NAME COMMAND: runs a line of bash; what it prints goes to NAME.log, its row of the table, with
-# the last line of that, to NAME.row.
+# step NAME COMMAND: runs a line of bash in what is left of the sitting; what it prints goes to NAME.log,
+# its row of the table, with the last line of that, to NAME.row. A step that the sitting cut short is
+# made again in the next one, which is whole; then it has failed. One whose name ends in + goes on instead.
 step() {
-  if [ -n "$only" ] && ! [[ $1 =~ ^($only)$ ]]; then steps+=("$1"); return; fi
-  if [ -n "$dry" ]; then printf '%s: %s\n' "$1" "$2"; return; fi
-  local begun=$SECONDS status note
-  printf '%s …' "$1"
-  timeout 3600 bash -o pipefail -c "$2" > "$out/$1.log" 2>&1; status=$?
-  if [ $status = 0 ]; then status=ok; else status="failed: $status"; failed=1; fi
-  note=$(grep -v '^[[:space:]]*$' "$out/$1.log" | tail -n 1 | tr '|' ' ' | cut -c 1-120)
+  local name=${1%+} begun=$SECONDS time status note
+  if [ -n "$only" ] && ! [[ $name =~ ^($only)$ ]]; then steps+=("$name"); return; fi
+  if [ -n "$dry" ]; then printf '%s: %s\n' "$name" "$2"; return; fi
+  steps+=("$name")
+  if [ -f "$out/$name.row" ]; then grep -q '| failed' "$out/$name.row" && failed=1; return; fi
+  time=$((each - SECONDS))
+  if [ $left = 1 ] || [ $time -lt $((each / 20)) ]; then left=1; return; fi
+  printf '%s …' "$name"
+  timeout -s TERM -k 20 "$time" bash -o pipefail -c "$2" > "$out/$name.log" 2>&1; status=$?
+  case $status in
+    0) status=ok ;;
+    124 | 137 | 143)
+      if [ "$name" != "$1" ] || [ "$begun" -gt 10 ]; then
+        printf ' goes on in the next sitting\n'; left=1; return
+      fi
+      status="failed: longer than $each s"; failed=1 ;;
+    *) status="failed: $status"; failed=1 ;;
+  esac
+  note=$(grep -v '^[[:space:]]*$' "$out/$name.log" | tail -n 1 | tr '|' ' ' | cut -c 1-120)
   printf ' %s\n' "$status"
-  printf '| %s | %s | %d | %s |\n' "$1" "$status" $((SECONDS - begun)) "$note" > "$out/$1.row"
-  steps+=("$1")
+  printf '| %s | %s | %d | %s |\n' "$name" "$status" $((SECONDS - begun)) "$note" > "$out/$name.row"
 }
 
 # section NAME: what a step printed of tables, if it has run.
@@ -47,44 +126,72 @@ section() {
   grep '^|' "$out/$1.log"
 }
 
+# archive LETTER: the files of its steps as one archive, without those that would make it too large.
+archive() {
+  local file="$out/$1.tar.xz"
+  (cd "$out" && tar cJ --exclude='*.ckpt' --exclude=starts "$1"_*) > "$file" 2> /dev/null
+  if [ "$(stat -c %s "$file")" -gt $LARGEST ]; then
+    (cd "$out" && tar cJ "$1"_*.log "$1"_*.row) > "$file" 2> /dev/null
+  fi
+}
+
 [ -n "$dry" ] || mkdir -p "$out" || exit 2
 
-arch="\$($python -c 'import torch; print(*torch.cuda.get_device_capability(), sep=\".\")')"
-step build "FORCE_CUDA=1 TORCH_CUDA_ARCH_LIST=$arch $python -m pip install --no-build-isolation --no-deps -e ."
-step backend "$python -c 'import torch, cassi; found = cassi.ops.backend(torch.device(\"cuda\")); print(found); assert found == \"compiled\"'"
-step tests "$python -m pytest -m cuda -ra tests"
+# A: the operators on the device against the reference.
+step a_backend "$python -c 'import torch, cassi; found = cassi.ops.backend(torch.device(\"$DEVICE\")); print(found); assert found == \"compiled\"'"
+quiet="-p no:cacheprovider -o timeout=3000"
+[ "$DEVICE" = cuda ] && marked="-m cuda" || marked="-k data_step"
+step a_tests "$python -m pytest -q $quiet $marked -ra tests/ops tests/systems tests/solvers"
 # What the kernels of the CPU are tested by: every size, step, dtype, layout and lack of a gradient.
 others='instruction or thread_count or larger_than or every_operator or compiles or lack_of or failed_before or too_little'
-step parity "CASSI_TEST_DEVICE=cuda $python -m pytest -q -o timeout=3000 tests/ops/emulated_cases.py tests/ops/test_compiled*.py -k 'not ($others)'"
+[ "$DEVICE" = cuda ] || others="$others or random or property"
+for file in emulated_cases test_compiled test_compiled_camera test_compiled_signal test_compiled_tv; do
+  step "a_parity_$file" "CASSI_TEST_DEVICE=$DEVICE $python -m pytest -q $quiet tests/ops/$file.py -k 'not ($others)'"
+done
 
-# Without torch's cache of memory, so that each tensor ends where its memory does.
-random="$python -m pytest -x -p no:cacheprovider -o timeout=3000 tests/ops/test_cuda.py"
+# B: without torch's cache of memory, so that each tensor ends where its memory does.
 for tool in memcheck racecheck synccheck; do
-  step $tool "PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $tool --error-exitcode 1 $random -k 'random_calls or test_tv_prox or test_taps or (test_camera and dtype2 and size0)'"
+  for case in random_calls test_tv_prox test_taps '(test_camera and dtype2 and size0)'; do
+    name=b_${tool}_$(printf %s "$case" | tr -dc '[:alpha:]_')
+    random="$python -m pytest -x $quiet tests/ops/test_cuda.py -k '$case'"
+    if [ "$DEVICE" = cuda ]; then
+      step "$name" "PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $tool --error-exitcode 1 $random"
+    fi
+  done
 done
 
+# C: speed.
+[ "$DEVICE" = cuda ] && sizes= small= shape=4x28x256x256 || sizes="--sizes 64" small="--shapes 1x8x64x64 --no-large --no-compile" shape=1x8x64x64
 for dtype in float32 bfloat16; do
-  step "ops_$dtype" "$python scripts/benchmarks/ops.py --device cuda --dtype $dtype --csv $out/ops_$dtype.csv"
+  step "c_ops_$dtype" "$python scripts/benchmarks/ops.py --device $DEVICE --dtype $dtype --csv $out/c_ops_$dtype.csv --workload operators $small"
 done
-step ops_channels_last "$python scripts/benchmarks/ops.py --device cuda --channels-last --workload operators --csv $out/ops_channels_last.csv"
-step cameras "$python scripts/benchmarks/ops.py --device cuda --workload cameras --shapes 4x28x256x256 --csv $out/cameras.csv"
-step models "$python scripts/benchmarks/models.py --device cuda --csv $out/models.csv"
-step train "$python scripts/benchmarks/models.py --device cuda --train --models dauhst_2stg mst_s cassi_net --csv $out/train.csv"
+step c_ops_channels_last "$python scripts/benchmarks/ops.py --device $DEVICE --channels-last --csv $out/c_ops_channels_last.csv --workload operators $small"
+step c_cameras "$python scripts/benchmarks/ops.py --device $DEVICE --workload cameras --shapes $shape --csv $out/c_cameras.csv"
+step c_models "$python scripts/benchmarks/models.py --device $DEVICE $sizes --models dauhst_2stg mst_s cassi_net --csv $out/c_models.csv"
+step c_train "$python scripts/benchmarks/models.py --device $DEVICE $sizes --train --models dauhst_2stg mst_s cassi_net --csv $out/c_train.csv"
+step c_methods "$python scripts/benchmarks/trace.py --device $DEVICE --trace $out/c_trace"
 
-train="trainer.accelerator=gpu trainer.enable_progress_bar=false model=cassi_net"
-step train_bf16 "rm -rf $out/bf16 && $python -m cassi.apps.train $train trainer.precision=bf16-mixed trainer.max_steps=300 hydra.run.dir=$out/bf16"
-step two_processes "rm -rf $out/two && $python scripts/checks/two_processes.py $train trainer.max_steps=20 hydra.run.dir=$out/two"
-step methods "$python -m cassi.apps.evaluate device=cuda 'reconstructors=[gap_tv,auto,pretrained]' progress=false figures=false hydra.run.dir=$out/methods"
+# D: training, resumed in each sitting.
+[ "$DEVICE" = cuda ] && count=300 more=trainer.precision=bf16-mixed || count=4 more="data.crop=32 model.start=2 model.training_start=2"
+[ "$DEVICE" = cuda ] && kind=gpu || kind=cpu
+train="model=cassi_net trainer.accelerator=$kind trainer.enable_progress_bar=false logger=csv data.workers=0"
+step d_steps "$python scripts/benchmarks/training.py --steps $((count / 2 + 6)) --device $DEVICE"
+step d_train+ "$python -m cassi.apps.train $train $more trainer.max_steps=$count callbacks.last.every_minutes=2 ckpt=last hydra.run.dir=$out/d_train"
+if [ "$DEVICE" = cuda ]; then
+  step d_two_processes "rm -rf $out/d_two && $python scripts/checks/two_processes.py $train trainer.max_steps=20 hydra.run.dir=$out/d_two"
+fi
 
 [ -n "$dry" ] && exit 0
+for letter in a b c d; do archive $letter; done
 {
   printf '# Measured on a GPU\n\n'
   nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2> /dev/null
-  "$python" -c 'import torch; print("torch", torch.__version__, "of CUDA", torch.version.cuda)' 2> /dev/null
+  $python -c 'import torch; print("torch", torch.__version__, "of CUDA", torch.version.cuda)' 2> /dev/null
   git log -1 --format='commit %h, %cs' 2> /dev/null
   printf '\n| step | result | s | last words |\n|---|---|---|---|\n'
   for name in "${steps[@]}"; do cat "$out/$name.row" 2> /dev/null; done
-  for name in methods ops_float32 ops_bfloat16 cameras models train; do section $name; done
+  for name in c_methods c_ops_float32 c_ops_bfloat16 c_cameras c_models c_train d_steps; do section $name; done
 } > "$out/table.md"
 cat "$out/table.md"
+if [ $left = 1 ]; then echo "steps are left: give the same command again"; exit 75; fi
 exit $failed

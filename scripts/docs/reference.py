@@ -28,7 +28,7 @@ PARTS = (
     "adapters",
 )
 FURTHER = ("evaluation", "uncertainty", "viz", "training")
-COMMANDS = ("reconstruct", "train", "evaluate", "calibrate", "camera")
+COMMANDS = ("reconstruct", "train", "evaluate", "calibrate", "camera", "export")
 Node = dict[str, Any]
 
 

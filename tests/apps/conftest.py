@@ -89,8 +89,8 @@ def _fixture(name, called=None):
     return run
 
 
-reconstruct, evaluate, train, calibrate = map(
-    _fixture, ("reconstruct", "evaluate", "train", "calibrate")
+reconstruct, evaluate, train, calibrate, export = map(
+    _fixture, ("reconstruct", "evaluate", "train", "calibrate", "export")
 )
 show = _fixture("camera", "show")
 

@@ -17,6 +17,8 @@ def test_plain_equals_the_kernels(step, samples, bands):
     x, y, m = rand(B, C, H, W), rand(B, 1, H, wide, seed=1), rand(samples, 1, bands, H, W, seed=2)
     gram, rho = kernels.gram(m, C, step), rand(B, 1, 1, 1, seed=3)
     rho[0] = 0
+    basis = rand(B, C, 2, seed=4)
+    dual = rand(B, 2, C, H, W, seed=5, low=-0.5)
     scanned = (rand(B, 7, 2), rand(B, 7, 2, seed=1))
     arguments = {
         "forward": (x, m, step),
@@ -26,6 +28,11 @@ def test_plain_equals_the_kernels(step, samples, bands):
         "gram_solve": (y, gram, rho),
         "data_step": (x, y, m, gram, rho, step),
         "ratio_inverse": (y, m, C, step),
+        "forward_subspace": (x[:, :2], basis, m, step),
+        "adjoint_subspace": (y, basis, m, step),
+        "tv_prox": (x, rand(B), 3, step % 3),
+        "tv_prox_dual": (x, rand(B), dual, 3, step % 3),
+        "convolve3x3": (x, rand(2, C, 3, 3), rand(2), -x[:, :2], True),
         "selective_scan": (rand(B, 7, 3), rand(B, 7, 3, seed=1), -rand(1, 3, 2), *scanned),
         "linalg_qr": (x.mT - 0.5,),
         "fft_rfft2": (x,),

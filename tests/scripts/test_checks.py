@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -71,25 +72,58 @@ def _gpu(*arguments, **settings):
 def test_the_steps_on_a_gpu_are_printed():
     printed = _gpu("--dry-run").stdout
     steps = dict(line.split(": ", 1) for line in printed.splitlines())
-    assert "pytest -m cuda" in steps["tests"]
-    assert "bf16-mixed" in steps["train_bf16"]
-    assert "--tool racecheck" in steps["racecheck"]
+    assert "pytest -q" in steps["a_tests"]
+    assert "-m cuda" in steps["a_tests"]
+    assert "bf16-mixed" in steps["d_train"]
+    assert "ckpt=last" in steps["d_train"]
+    assert "--tool racecheck" in steps["b_racecheck_test_taps"]
     for script in re.findall(r"scripts/\S+\.py", printed):
         assert (ROOT / script).exists()
 
 
-def test_a_failed_step_on_a_gpu_is_told_and_the_next_one_runs(tmp_path):
-    stand_in = tmp_path / "python"
-    stand_in.write_text('#!/bin/sh\ncase "$*" in *models.csv*) echo "a | b"; exit 3;; esac\n')
+def _stand_in(folder, lines):
+    stand_in = folder / "python"
+    stand_in.write_text(f'#!/bin/sh\ncase "$*" in {lines} esac\n')
     stand_in.chmod(0o755)
-    result = _gpu(str(tmp_path / "out"), PYTHON=str(stand_in))
+    return {"PYTHON": str(stand_in)}
+
+
+def _rows(table):
+    return dict(re.findall(r"^\| ([a-d]_\w+) \| ([^|]+) \|", table, re.MULTILINE))
+
+
+def test_a_failed_step_on_a_gpu_is_told_and_the_next_one_runs(tmp_path):
+    told = _stand_in(tmp_path, '*models.csv*) echo "a | b"; exit 3;;')
+    result = _gpu(str(tmp_path / "out"), **told)
     assert result.returncode == 1
     table = (tmp_path / "out" / "table.md").read_text()
     assert table in result.stdout
-    rows = dict(re.findall(r"^\| (\w+) \| ([^|]+) \|", table, re.MULTILINE))
-    assert rows["models"] == "failed: 3"
-    assert rows["train"] == rows["methods"] == "ok"
-    assert list(rows)[1:] == re.findall(r"^(\w+): ", _gpu("--dry-run").stdout, re.MULTILINE)
+    rows = _rows(table)
+    assert rows["c_models"] == "failed: 3"
+    assert rows["c_train"] == rows["c_methods"] == rows["d_train"] == "ok"
+    names = re.findall(r"^(\w+): ", _gpu("--dry-run").stdout, re.MULTILINE)
+    assert list(rows) == names
+    with tarfile.open(tmp_path / "out" / "c.tar.xz") as archive:
+        assert {"c_models.log", "c_models.row"} <= set(archive.getnames())
+
+
+def test_a_sitting_on_a_gpu_goes_on_with_what_is_left(tmp_path):
+    """One step is cut by the end of a sitting and made again, a training goes on where it was."""
+    line = f'echo "$*" >> {tmp_path}/calls;'
+    told = _stand_in(
+        tmp_path,
+        f"*apps.train*) {line} [ -f {tmp_path}/begun ] && exit 0; "
+        f"touch {tmp_path}/begun; sleep 60;;",
+    )
+    steps = ("--only", "a_backend|d_train", str(tmp_path / "out"))
+    first = _gpu(*steps, SECONDS_EACH="3", DEVICE="cpu", **told)
+    assert first.returncode == 75
+    assert "steps are left" in first.stdout
+    assert _rows(first.stdout) == {"a_backend": "ok"}
+    second = _gpu(*steps, SECONDS_EACH="3", DEVICE="cpu", **told)
+    assert second.returncode == 0
+    assert _rows(second.stdout) == {"a_backend": "ok", "d_train": "ok"}
+    assert len((tmp_path / "calls").read_text().splitlines()) == 2
 
 
 CODE = """.text.a:

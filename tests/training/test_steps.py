@@ -104,7 +104,17 @@ class Dropping(nn.Module):
         return nn.functional.dropout(system.adjoint(y), 0.5, self.training) * self.weight
 
 
-def fit(steps, rate=0.0, callbacks=(), accumulate=1, net=None, task=Training, pool=None, **more):
+def fit(
+    steps,
+    rate=0.0,
+    callbacks=(),
+    accumulate=1,
+    net=None,
+    task=Training,
+    pool=None,
+    reuse=None,
+    **more,
+):
     from lightning.pytorch import Trainer
 
     seen = []
@@ -117,10 +127,11 @@ def fit(steps, rate=0.0, callbacks=(), accumulate=1, net=None, task=Training, po
 
     module = Watched(
         net or Dropping(), Simulator(RandomMasks()), RMSE(),
-        lambda parameters: torch.optim.SGD(parameters, lr=rate), seed=3, pool=pool, **more,
+        lambda parameters: torch.optim.SGD(parameters, lr=rate), seed=3, pool=pool, reuse=reuse,
+        **more,
     )  # fmt: skip
     cubes = torch.rand(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    data = TrainingData(cubes, cubes[:2], batch_size=2, steps_per_epoch=2, pool=pool)
+    data = TrainingData(cubes, cubes[:2], batch_size=2, steps_per_epoch=2, pool=pool, reuse=reuse)
     trainer = Trainer(
         accelerator="cpu", max_steps=steps, max_epochs=-1, logger=False, callbacks=list(callbacks),
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
@@ -149,6 +160,15 @@ def test_steps_of_a_pool_draw_the_same_again():
     _, _, seen = fit(6, pool=3)
     assert seen[:3] == seen[3:]
     assert len(set(seen)) == 3
+
+
+def test_a_pool_is_refreshed():
+    _, _, seen = fit(8, pool=2, reuse=2)
+    assert seen[:2] == seen[2:4]
+    assert seen[4:6] == seen[6:]
+    assert len(set(seen)) == 4
+    # The batches are those of a training that sees each once.
+    assert [*seen[:2], *seen[4:6]] == fit(4)[2]
 
 
 class Beginning(nn.Module):
@@ -182,6 +202,14 @@ def test_starts_of_a_pool_are_computed_once(tmp_path):
     assert seen[:2] == seen[2:]
     plain = fit(4, net=Beginning(), pool=2)[2]
     assert seen == pytest.approx(plain, rel=1e-3)
+    # New batches take the places of those of the pool.
+    net = Beginning()
+    more = {"pool": 2, "reuse": 2, "starts": str(tmp_path / "refreshed")}
+    assert fit(8, net=net, **more)[2] == pytest.approx(
+        fit(8, net=Beginning(), pool=2, reuse=2)[2], rel=1e-3
+    )
+    assert len(list((tmp_path / "refreshed").iterdir())) == 2
+    assert net.begun == 4 + 2 * 4
     # Another run in the same folder finds them.
     net = Beginning()
     assert fit(2, net=net, pool=2, starts=str(tmp_path / "starts"))[2] == seen[:2]
@@ -231,6 +259,7 @@ def test_what_is_not_finite_is_told():
         (lambda: EMA(1.0), "decay"),
         (lambda: fit(1, starts="x"), "starts: expected batches that come again"),
         (lambda: fit(1, starts="x", pool=2), "Dropping"),
+        (lambda: fit(1, reuse=2), "data.reuse: expected null without data.pool"),
         (lambda: fit(1, task=Denoising), "Dropping has none"),
         (lambda: fit(1, task=Denoising, net=Beginning(), sigma=(0.2, 0.1)), "sigma"),
         (lambda: LastCheckpoint("x"), "every_minutes"),

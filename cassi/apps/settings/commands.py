@@ -27,6 +27,8 @@ UNCERTAINTY = "uncertainty.tif"
 """The standard deviations of a cube, beside it."""
 CLUSTERS = ("local", "slurm", "pbs", "lsf", "sge", "oar", "htcondor", "moab")
 """Kinds of clusters: of this machine, and what starts jobs on others."""
+EXPORTS = ("onnx", "torch_export", "aotinductor")
+"""What cassi-export can write."""
 _NOTHING = {"changes": "nothing"}
 """Of a field that changes no result: what was done under another value still holds."""
 _FILES = {"changes": "files"}
@@ -283,6 +285,20 @@ class Reconstruct(Snapshots, Sharing):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Export(Reconstruct):
+    """Settings of cassi-export."""
+
+    format: str
+
+    def __post_init__(self) -> None:
+        """Check the format."""
+        super().__post_init__()
+        if self.format not in EXPORTS:
+            near = did_you_mean(self.format, EXPORTS) or f"; there is {', '.join(EXPORTS)}"
+            raise ValueError(f"format: there is no {self.format!r}{near}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Monochromatic:
     """A frame of light of one wavelength, nm."""
 
@@ -368,6 +384,7 @@ class Data:
     batch_size: int | None = None
     steps_per_epoch: int | None = None
     pool: int | None = None
+    reuse: int | None = None
     cache: str | None = None
     scale: Any = "auto"
     workers: int | None = None
@@ -500,6 +517,7 @@ class Train(Common):
     dry_run: bool = field(default=False, metadata=_NOTHING)
     channels_last: bool
     compile: bool
+    half: bool
     folder: str
 
 

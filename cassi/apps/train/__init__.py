@@ -43,7 +43,7 @@ def train(settings: Train, run: Run) -> float:
     Returns:
         The best PSNR on the validation scenes in dB, for sweeps; NaN where there is none.
     """
-    _check_extra()
+    _check_extra(settings)
     _check_nodes(settings)
     folder = Path(settings.folder) if settings.dry_run else run.folder
     prepare_process(settings)
@@ -139,6 +139,7 @@ def make_module(
         plugins=loaded_names(),
         channels_last=settings.channels_last,
         pool=data.pool,
+        reuse=data.reuse,
         scales=scales,
     )
 
@@ -217,11 +218,12 @@ def _check_nodes(settings: Train) -> None:
         raise ValueError("cassi-train: a prior is part of a network; config nodes name none")
 
 
-def _check_extra() -> None:
+def _check_extra(settings: Train) -> None:
     """Say what to install where the libraries of a training are missing."""
     from importlib.util import find_spec
 
-    if missing := [name for name in ("lightning", "tensorboard") if find_spec(name) is None]:
+    wanted = ("lightning", *(["tensorboard"] if settings.logger.get("tensorboard") else []))
+    if missing := [name for name in wanted if find_spec(name) is None]:
         raise ValueError(
             f"cassi-train needs {' and '.join(missing)}; install them with pip install cassi[train]"
         )

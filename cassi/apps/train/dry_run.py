@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import resource
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,17 @@ ENOUGH = 5.0
 DAY, HOUR, MINUTE = 86400, 3600, 60
 
 
+ADVICE = {
+    "data": "more processes read and augment with data.workers",
+    "simulation": "batches come again with data.pool=8 data.reuse=8",
+    "start": "starts are kept with data.pool=8 data.reuse=8 task.starts=FOLDER",
+    "network": "trainer.precision=bf16-mixed where the device is fast in it, or a smaller network",
+    "gradient": "trainer.precision=bf16-mixed where the device is fast in it, or a smaller network",
+    "optimizer": "+optimizer.fused=true, or a larger data.batch_size",
+}
+"""What a step spends its time on, and what makes that less."""
+
+
 @dataclass(frozen=True)
 class Step:
     """A step that was made.
@@ -30,12 +42,14 @@ class Step:
         waited: seconds until a whole batch was there.
         seconds: that it then took.
         peak: bytes, of tensors on a GPU, of the whole process on a CPU.
+        parts: seconds of each of `ADVICE`.
     """
 
     size: int
     waited: float
     seconds: float
     peak: int
+    parts: dict[str, float] = field(default_factory=dict)
 
 
 def next_size(done: Sequence[Step], whole: int) -> int | None:
@@ -86,7 +100,8 @@ def rehearse(settings: Train, fit: Callable[[Train, list[Any]], Any]) -> str:
         fit: trains with other settings and more callbacks; returns Lightning's Trainer.
 
     Returns:
-        Lines for people to read: steps, seconds of each, their sum, peak memory.
+        Lines for people to read: steps, seconds of each, their sum, peak memory, and what most of a
+        step is spent on.
     """
     from lightning.pytorch.callbacks import Callback
 
@@ -100,8 +115,37 @@ def rehearse(settings: Train, fit: Callable[[Train, list[Any]], Any]) -> str:
         size = whole = 0
         ended = began = 0.0
 
-        def on_train_start(self, *_: Any) -> None:
+        def on_train_start(self, trainer: Any, module: Any) -> None:
+            self.device = trainer.strategy.root_device
+            self.parts: dict[str, float] = {}
+            vars(module)["simulate"] = self.timed("simulation", module.simulate)
+            for name in ("_start", "begin"):  # the one calls the other
+                if hasattr(module.net, name):
+                    vars(module.net)[name] = self.timed("start", getattr(module.net, name))
+                    break
             self.ended = time.perf_counter()
+
+        def now(self) -> float:
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            return time.perf_counter()
+
+        def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+            def run(*args: Any) -> Any:
+                begun = self.now()
+                result = function(*args)
+                self.parts[part] = self.parts.get(part, 0.0) + self.now() - begun
+                return result
+
+            return run
+
+        def on_before_backward(self, *_: Any) -> None:
+            self.turned = self.now()
+            self.parts["network"] = self.turned - self.began - sum(self.parts.values())
+
+        def on_after_backward(self, *_: Any) -> None:
+            self.followed = self.now()
+            self.parts["gradient"] = self.followed - self.turned
 
         def on_train_batch_start(self, trainer: Any, _: Any, batch: Any, index: int) -> None:
             device = trainer.strategy.root_device
@@ -111,14 +155,14 @@ def rehearse(settings: Train, fit: Callable[[Train, list[Any]], Any]) -> str:
                 self.size = next_size(done, self.whole) or 1 if alone else self.whole
             batch.data = batch[: self.size]  # in place: the step is given this tensor
             _forget_peak(device)
+            self.parts.clear()
             self.began = time.perf_counter()
 
         def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-            device = trainer.strategy.root_device
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            waited, self.ended = self.began - self.ended, time.perf_counter()
-            done.append(Step(self.size, waited, self.ended - self.began, _peak(device)))
+            ended = self.now()
+            waited, self.ended = self.began - self.ended, ended
+            parts = {"data": waited, **self.parts, "optimizer": ended - self.followed}
+            done.append(Step(self.size, waited, ended - self.began, _peak(self.device), parts))
             size = next_size(done, self.whole)
             # Processes that measured different times stop together.
             trainer.should_stop = trainer.strategy.reduce_boolean_decision(size is None, all=False)
@@ -139,7 +183,19 @@ def rehearse(settings: Train, fit: Callable[[Train, list[Any]], Any]) -> str:
         cost += " (in proportion to batches of 1 and 2)"
     elif len(done) == 1:
         cost += " (of one step, the first, which may be the slowest)"
-    return "\n".join([_work(settings, steps, batches), cost])
+    return "\n".join([_work(settings, steps, batches), cost, name_bottleneck(done[-1], settings)])
+
+
+def name_bottleneck(step: Step, settings: Train) -> str:
+    """Say what a step spends its time on, the most first, and what makes the first of it less."""
+    parts = dict(step.parts)
+    reuse = settings.data.reuse or (settings.data.pool and math.inf) or 1
+    if settings.task.get("starts") and "start" in parts:
+        parts["start"] /= reuse  # only the first time that a batch comes
+    most = sorted(parts, key=parts.__getitem__, reverse=True)
+    total = max(sum(parts.values()), 1e-9)
+    shares = ", ".join(f"{name} {100 * parts[name] / total:.0f} %" for name in most)
+    return f"of a step: {shares}; less of the first: {ADVICE[most[0]]}"
 
 
 def _work(settings: Train, steps: int, batches: int) -> str:

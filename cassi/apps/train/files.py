@@ -125,7 +125,7 @@ def export(folder: Path, settings: Train, card: Card, best: Mapping[str, Any]) -
         for name, content, more in weights:
             summary = {**card.training, "step": content["global_step"], **more}
             state = network_weights(content["state_dict"])
-            save_model(stage / name, state, replace(card, training=summary))
+            save_model(stage / name, state, replace(card, training=summary), settings.half)
         # The settings last: they announce the weights.
         (stage / "model.yaml").write_text(to_yaml(to_dict(settings)), encoding="utf-8")
     return [folder / name for name, _, _ in weights]

@@ -117,6 +117,7 @@ def load_data(settings: Train) -> Any:
         steps_per_epoch=whole_number("data.steps_per_epoch", data.steps_per_epoch, 1),
         workers=whole_number("data.workers", data.workers, 0),
         pool=data.pool,
+        reuse=data.reuse,
     )
 
 

@@ -189,6 +189,56 @@ def test_sigterm_ends_in_a_line(train, tmp_path, monkeypatch):
     assert "Traceback" not in outcome.err
 
 
+def test_a_training_in_sittings(train, tmp_path, monkeypatch):
+    """One command begins, goes on, and ends with the weights of a training without stops."""
+    options = (
+        *TINY,
+        "data.steps_per_epoch=3",
+        "trainer.max_steps=9",
+        "data.workers=0",
+        "threads=1",
+    )
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train(*options, f"hydra.run.dir={whole}").ok()
+    ends, draw = [4, 10], TrainingCrops.__getitem__
+
+    def end(crops, index):
+        if ends and index >= ends[0]:
+            ends.pop(0)
+            signal.raise_signal(signal.SIGTERM)  # as timeout does
+        return draw(crops, index)
+
+    monkeypatch.setattr(TrainingCrops, "__getitem__", end)
+    command = ("ckpt=last", *options, f"hydra.run.dir={parts}")
+    assert [train(*command).status for _ in range(3)] == [143, 143, 0]
+    assert not ends
+    files = (load_file(folder / "model.safetensors") for folder in (whole, parts))
+    assert equal(*files)
+
+
+def test_weights_in_half_precision(train, tmp_path):
+    options = (*TINY, "trainer.max_steps=1", "data.workers=0")
+    for half in ("false", "true"):
+        train(*options, f"half={half}", f"hydra.run.dir={tmp_path / half}").ok()
+    whole, half = (load_file(tmp_path / h / "model.safetensors") for h in ("false", "true"))
+    assert {value.dtype for value in half.values()} == {torch.float16}
+    assert all(torch.equal(half[key], whole[key].half()) for key in whole)
+    network, _ = load_model(tmp_path / "true" / "model.safetensors")
+    assert {value.dtype for value in network.state_dict().values()} == {torch.float32}
+
+
+def test_a_dry_run_names_the_bottleneck(train):
+    small = ("data.crop=16", "model.widths=[4,4,4]", "model.stages=1")
+    options = (*TINY[3:], "data.batch_size=2", "trainer.max_steps=9", *small)
+    out = train("--dry-run", "model=cassi_net", *options).ok().out
+    parts = re.search(r"of a step: (.*); less of the first: (.*)", out)
+    names = re.findall(r"(\w+) (\d+) %", parts[1])
+    assert {name for name, _ in names} == set(dry_run.ADVICE)
+    assert names[0][0] == "start"
+    assert "task.starts" in parts[2]
+    assert sum(int(share) for _, share in names) == pytest.approx(100, abs=4)
+
+
 def test_an_interrupt_ends_a_process_in_a_line(start, tmp_path):
     process = start("train", *ENDLESS, f"hydra.run.dir={tmp_path}")
     while not (tmp_path / "checkpoints" / "last.ckpt").exists():

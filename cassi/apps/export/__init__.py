@@ -1,0 +1,157 @@
+"""cassi-export: a method for one camera as a file that runs without this package."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cassi.apps.command import Run, prepare_process, run_command
+from cassi.apps.pipeline import find_camera, fit, make_recipe, read
+from cassi.apps.reconstructors import rewrite_model_path
+from cassi.apps.results import write_json
+from cassi.apps.settings import Export
+from cassi.data.atomic import atomic_folder
+from cassi.models.export import (
+    export_compiled,
+    export_onnx,
+    export_plain,
+    export_torch,
+)
+
+PASSES = 5
+"""Timed, of each; the fastest counts."""
+
+
+def main() -> None:
+    """Run the command."""
+    sys.argv[1:] = rewrite_model_path(sys.argv[1:])
+    run_command("cassi-export", Export, export_method)
+
+
+@torch.no_grad()
+def export_method(settings: Export, run: Run) -> float:
+    """Write the method of settings for their camera, and compare what it gives with ours.
+
+    Returns:
+        The largest difference of a voxel, for sweeps.
+
+    Raises:
+        ValueError: the method or the camera cannot be exported in that format.
+    """
+    prepare_process(settings)
+    settings = replace(settings, precision="32-true", device="cpu")
+    recipe = make_recipe(settings)
+    inputs, method = fit(find_camera(read(settings, recipe), settings), recipe)
+    y, system = inputs.measurement, inputs.system
+    print(*inputs.notes, sep="\n")
+
+    def ours() -> Tensor:
+        torch.manual_seed(0)  # for a network that draws random numbers
+        x: Tensor = method.run(y, system).x
+        return x
+
+    about = {
+        "format": settings.format,
+        "method": json.dumps(settings.model or settings.solver),
+        "measurement_shape": " ".join(map(str, y.shape)),
+        "system": json.dumps(settings.system),
+        "example": "noise, iterations, ranks and branches are those of snapshot.f32",
+    }
+    with atomic_folder(run.folder) as stage:
+        file = stage / ("network.onnx" if settings.format == "onnx" else "network.pt2")
+        began = time.perf_counter()
+        theirs = write_file(settings.format, method, system, y, file, about)
+        seconds = time.perf_counter() - began
+        x = ours()
+        difference = float((theirs() - x).abs().max())
+        took = {"ours": best(ours), "exported": best(theirs)}
+        y.numpy().tofile(stage / "snapshot.f32")
+        x.numpy().tofile(stage / "cube.f32")
+        _copy_programs(settings.format, stage)
+        numbers = about | {
+            "measurement_shape": list(y.shape),
+            "cube_shape": list(x.shape),
+            "wavelengths": inputs.wavelengths,
+            "largest_difference": difference,
+            "largest_value": float(x.abs().max()),
+            "ms": {name: 1e3 * value for name, value in took.items()},
+            "frames_per_second": {name: 1 / value for name, value in took.items()},
+            "threads": torch.get_num_threads(),
+            "seconds_to_export": seconds,
+            "bytes": sum(part.stat().st_size for part in stage.glob("network.*")),
+        }
+        files = sorted(part.name for part in stage.iterdir())
+        write_json(stage / "export.json", numbers | {"files": files})
+    for name, value in took.items():
+        print(f"{name}: {1e3 * value:.4g} ms a frame, {1 / value:.3g} frames/s")
+    print(f"largest difference: {difference:.1e}, of values up to {float(x.abs().max()):.3g}")
+    print(f"-> {run.folder}")
+    return difference
+
+
+def write_file(
+    format: str, method: Any, system: Any, y: Tensor, file: Path, about: dict[str, str]
+) -> Callable[[], Tensor]:
+    """Write a method for a camera in one of `EXPORTS`; return what reconstructs y by the file.
+
+    Raises:
+        ValueError: method or camera cannot be written so.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, of its own exporters
+        logging.disable(logging.WARNING)
+        try:
+            if format == "onnx":
+                export_onnx(method, system, file, y, about)
+                return _run_onnx(file, y)
+            program = export_plain(method, system, y)
+            if format == "torch_export":
+                export_torch(program, file, about)
+                model: Any = torch.export.load(file).module()
+            else:
+                export_compiled(program, file, about)
+                model = torch._inductor.aoti_load_package(str(file))
+        except (RuntimeError, ImportError) as error:
+            raise ValueError(f"format={format}: {str(error).splitlines()[0]}") from error
+        finally:
+            logging.disable(logging.NOTSET)
+    return lambda: model(y)
+
+
+def _run_onnx(file: Path, y: Tensor) -> Callable[[], Tensor]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(file, options)
+    return lambda: torch.from_numpy(session.run(["x"], {"y": y.numpy()})[0])
+
+
+def _copy_programs(format: str, folder: Path) -> None:
+    """Copy the programs that run a file of that format, as run.py and run.cpp."""
+    for program in resources.files(__package__).joinpath("programs").iterdir():
+        name, _, suffix = program.name.removesuffix(".txt").partition(".")
+        if name == format:
+            (folder / f"run.{suffix}").write_bytes(program.read_bytes())
+
+
+def best(run: Callable[[], Tensor]) -> float:
+    """Return the seconds of the fastest of a few runs."""
+    seconds = []
+    for _ in range(PASSES):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
