@@ -46,6 +46,7 @@ _READS = {
 }
 _READS |= {"_unique2", "unique_dim", "unique_consecutive", "bincount"}
 _COPIES = {"_to_copy", "copy_"}
+_ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 _MIXED = {"index", "index_put_", "index_put", "_index_put_impl_"}
 """Operations that take indices of the host, and copy them."""
 
@@ -97,7 +98,7 @@ class Watched(TorchDispatchMode):
     """Runs operations on `DEVICE`, and counts them.
 
     Attributes:
-        operations: how often each ran on the device, views left out.
+        operations: how often each ran on the device, views and allocations left out.
         reads: which operations made the host wait for a value.
         copies: which copied between host and device.
     """
@@ -158,7 +159,7 @@ class Watched(TorchDispatchMode):
             self.reads[name] += 1
         if (name in _COPIES or name in _MIXED) and (outside or not there):
             self.copies[name] += 1
-        if not func.is_view:
+        if not func.is_view and name not in _ALLOCATIONS:
             self.operations[name] += 1
 
 

@@ -239,9 +239,9 @@ class Windows:
         spectra = self.frame.spectra[:, part.bands]
         kernels = spectra @ spread.scatter_add_(1, at, taps).to(mask)  # (S, count)
         reach = SIDE + count - 1
-        toeplitz = mask.new_zeros(reach, len(kernels), SIDE)
-        for i in range(SIDE):
-            toeplitz[i : i + count, :, i] = kernels.flip(1).mT
+        # Entry (r, i) is kernel entry r − i, counted from the end.
+        toeplitz = pad(kernels.flip(1), (SIDE - 1, SIDE - 1)).unfold(1, SIDE, 1).flip(-1)
+        toeplitz = toeplitz.transpose(0, 1)  # (reach, S, SIDE)
         left = first + count - 1
         right = self.across * SIDE - first - mask.shape[-1]
         seen = pad(mask, (left, right)).unfold(-1, reach, SIDE)  # (K, lines, across, reach)

@@ -174,9 +174,9 @@ class Inference(nn.Module):
         lines, shown = found.lines, statistics.noise.to(found.x)
         y, camera = lines.camera.without_bad_pixels(lines.y), lines.camera
         x = self._recover(y, camera, statistics=statistics, start=found.x, noise=shown)
-        level = float(shown.mean())
         size = lines.y.square().mean().sqrt() / statistics.size.mean()
-        missed = lines.error(x) * float(size)
+        level, share = torch.stack((shown.mean(), size.to(shown.dtype))).tolist()
+        missed = lines.error(x) * share
         return start if missed >= level else replace(start, noise=missed, heldout=0.0)
 
     def _recover(self, y: Tensor, system: Any, **known: Any) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from cassi.checks import check_readable, not_negative, whole_number
 from cassi.precision import autocast, check_precision, warn_if_slow
-from cassi.priors.subspace import from_subspace, spectral_basis, to_subspace
+from cassi.priors.subspace import decompose, from_subspace, spectral_moments, to_subspace
 from cassi.priors.weights import load_weights
 
 Network = Callable[[Tensor, Tensor], Tensor]
@@ -124,13 +124,14 @@ class Denoiser:
     def _denoise(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         batch, bands, height, width = x.shape
         cube = x.float()
-        level = self.strength * torch.as_tensor(sigma, dtype=torch.float32, device=x.device)
+        level = torch.as_tensor(sigma, dtype=torch.float32)
+        if not (level >= 0).all():  # of a number without a look at a device
+            raise ValueError(f"sigma: expected a number >= 0, got {sigma}")
+        level = self.strength * level.to(x.device)
         if level.numel() not in (1, batch):
             raise ValueError(
                 f"sigma: expected one number or one per sample ({batch}), got {tuple(level.shape)}"
             )
-        if not (level >= 0).all():
-            raise ValueError(f"sigma: expected a number >= 0, got {sigma}")
         level = level.reshape(-1, 1).expand(batch, 1)
         if self.domain == "cube":
             u = self._run(cube, level.flatten())
@@ -147,11 +148,12 @@ class Denoiser:
         return u.reshape(batch, bands, height, width).to(x.dtype)
 
     def _subspace(self, cube: Tensor, level: Tensor) -> Tensor:
-        if not cube.isfinite().all():
+        moments = spectral_moments(cube.detach()).cpu()
+        if not moments.isfinite().all():
             return cube  # has no eigenvectors; the solver stops at such a cube
-        basis = spectral_basis(cube.detach(), self.rank)
+        basis = decompose(moments, cube.dtype)[1][..., : self.rank]
         # Of the two signs, that with the larger sum: the image of a component is mostly positive.
-        basis = torch.where(basis.sum(1, keepdim=True) < 0, -basis, basis)
+        basis = torch.where(basis.sum(1, keepdim=True) < 0, -basis, basis).to(cube.device)
         components = to_subspace(cube, basis)
         images = _images(components)
         low, high = images.amin((1, 2, 3)), images.amax((1, 2, 3))
@@ -189,7 +191,7 @@ class Denoiser:
                 got = tuple(u.shape) if isinstance(u, Tensor) else type(u).__name__
                 raise ValueError(f"Denoiser network: expected it to return {expected}, got {got}")
             parts.append(u.float() * scale[part] + offset[part])
-        return torch.cat(parts)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _network_on(self, device: torch.device) -> Network:
         network: Any = self.network

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -84,76 +85,123 @@ class Subspace:
         return _Run(self, self.prior.begin() if hasattr(self.prior, "begin") else self.prior)
 
 
+@dataclass(frozen=True, eq=False)
+class Basis:
+    """Directions E with a scale S; see `cassi.solvers.components.Basis`."""
+
+    synthesis: Tensor
+    """E S⁻¹, `(B, C, R)`."""
+    analysis: Tensor
+    """E S, `(B, C, R)`."""
+    lengths: Tensor
+    """Of the columns of E S⁻¹, `(B, R)`."""
+    rotation: Tensor
+    """What the components in the basis before are in this one, `(B, R', R)`."""
+    lost: Tensor
+    """Squared norm of what of those this one has not, as a form, `(B, R', R')`."""
+    before: Tensor | None
+    """The synthesis of the basis before."""
+
+    @staticmethod
+    def found(
+        synthesis: Tensor,
+        analysis: Tensor,
+        last: Tensor | None,
+        before: Tensor | None,
+        device: torch.device,
+    ) -> Basis:
+        """Return a basis on a device, from what the host has of it and of the one before."""
+        lengths = torch.linalg.vector_norm(synthesis, dim=1)
+        old = synthesis if last is None else last
+        rotation, old, squares = old.mT @ analysis, old.double(), lengths.double().square()
+        turned = rotation.double()
+        lost = old.mT @ old - (turned * squares[:, None]) @ turned.mT
+        values = [synthesis, analysis, lengths, rotation, lost.to(synthesis.dtype)]
+        return Basis(*_to_device(values, device), before=before)  # type: ignore[misc]
+
+
 class _Run:
     """One run of a Subspace."""
 
     def __init__(self, of: Subspace, prior: Any) -> None:
         self.of, self.prior, self.energy, self.rank = of, prior, of.energy, of.rank
-        self.synthesis: Tensor | None = None  # E S⁻¹, (B, C, R)
-        self.analysis: Tensor | None = None  # E S
+        self.basis: Any = None
         self.ranks: Tensor | None = None  # (B,), those of the next basis, on the host
         self.known: Tensor | None = None  # the synthesis on the host
+        self.smoothed: Tensor | None = None  # moments of the components of the last call
         self.calls = 0
         self.is_due = True
 
     def means(self, x: Tensor) -> Tensor:
-        bands = x.shape[1] if self.synthesis is None else self.synthesis.shape[1]
+        bands = x.shape[1] if self.basis is None else self.basis.synthesis.shape[1]
         return block_means(x, self.of.pool, bands)
 
     def find(self, means: Tensor) -> bool:
         """Find the basis; False, and nothing changes, where the means are not finite."""
         # A basis is small: the host finds it, and looks at a device once.
-        moments = spectral_moments(means.detach()).cpu()
+        moments, smoothed = _to_host(spectral_moments(means.detach()), self.smoothed)
         if not bool(moments.isfinite().all()):
             return False
+        self._give_up(smoothed)
         count = self.rank if self.ranks is None else int(self.ranks.max())
-        values, vectors = _decompose(moments, means.dtype)
+        values, vectors = decompose(moments, means.dtype)
         basis, scale = vectors[..., :count], self._scale(values[:, :count])
         if self.ranks is not None:
             kept = torch.arange(basis.shape[2]) < self.ranks[:, None]
             basis = basis * kept[:, None]
-        last, self.is_due = self.known, False
+        last, self.is_due, self.smoothed = self.known, False, None
         self.known, analysis = basis / scale[:, None], basis * scale[:, None]
-        self.synthesis, self.analysis = self.known.to(means.device), analysis.to(means.device)
-        if last is not None:
-            self.rotation = (last.mT @ analysis).to(means.device)
-            if hasattr(self.prior, "turn"):
-                self.prior.turn(self.rotation)
+        before = None if self.basis is None else self.basis.synthesis
+        self.basis = Basis.found(self.known, analysis, last, before, means.device)
+        if before is not None and hasattr(self.prior, "turn"):
+            self.prior.turn(self.basis.rotation)
         return True
 
-    def smooth(self, components: Tensor, sigma: float | Tensor) -> Tensor:
+    @property
+    def memory(self) -> Sequence[Tensor] | None:
+        kept: Sequence[Tensor] | None = getattr(self.prior, "memory", None)
+        return kept
+
+    @memory.setter
+    def memory(self, values: Sequence[Tensor]) -> None:
+        self.prior.memory = values
+
+    def apply(self, components: Tensor, sigma: float | Tensor) -> Tensor:
         result: Tensor = self.prior(components, sigma)
+        return result
+
+    def count(self, result: Tensor, sigma: float | Tensor) -> None:
         self.calls += 1
         self.is_due = self.calls < _UNSETTLED or self.calls % self.of.renew == 0
         settled = bool(torch.as_tensor(sigma <= SETTLED).all())
         if self.is_due and settled and self.energy > 0:
-            self._give_up(result)
-        return result
+            lengths = self.basis.lengths[..., None, None]
+            self.smoothed = spectral_moments((self.means(result) * lengths).detach())
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         if self.is_due and not self.find(self.means(x)):
             return x  # has no eigenvectors; the solver stops at such a cube
-        components = self.smooth(to_subspace(x, cast(Tensor, self.analysis)), sigma)
-        return from_subspace(components, cast(Tensor, self.synthesis)).to(x.dtype)
+        components = self.apply(to_subspace(x, self.basis.analysis), sigma)
+        self.count(components, sigma)
+        return from_subspace(components, self.basis.synthesis).to(x.dtype)
 
     def _scale(self, values: Tensor) -> Tensor:
         relative = values / values[:, :1].clamp_min(torch.finfo(values.dtype).tiny)
         return relative.pow(self.of.balance / 2).clamp_min(_LEAST)
 
-    def _give_up(self, components: Tensor) -> None:
-        sizes = cast(Tensor, self.synthesis).norm(dim=1)[..., None, None]
-        moments = spectral_moments((self.means(components) * sizes).detach()).cpu()
-        if not bool(moments.isfinite().all()):
+    def _give_up(self, moments: Tensor | None) -> None:
+        """Drop the components of the last call that were weak."""
+        if moments is None or not bool(moments.isfinite().all()):
             return
-        values, _ = _decompose(moments, components.dtype)
+        values, _ = decompose(moments, cast(Tensor, self.known).dtype)
         kept = (values > self.energy * values[:, :1]).sum(1).clamp_min(2)
         self.ranks = kept if self.ranks is None else torch.minimum(self.ranks, kept)
 
     def penalty(self, x: Tensor, sigma: float | Tensor) -> Tensor | None:
         """Return R(S Eᵀx) of each sample, with the basis of the last call."""
-        if self.analysis is None:
+        if self.basis is None:
             return None
-        return self.penalty_of(to_subspace(x, self.analysis), sigma)
+        return self.penalty_of(to_subspace(x, self.basis.analysis), sigma)
 
     def penalty_of(self, components: Tensor, sigma: float | Tensor) -> Tensor | None:
         """Return R(c) of each sample, of components c = S Eᵀx."""
@@ -205,7 +253,7 @@ def spectral_eigen(x: Tensor) -> tuple[Tensor, Tensor]:
         `(B, C, C)` as columns; in float32 at least.
     """
     moments = spectral_moments(x)
-    values, vectors = _decompose(moments.cpu(), x.dtype)  # the host is faster at so small ones
+    values, vectors = decompose(moments.cpu(), x.dtype)  # the host is faster at so small ones
     return values.to(x.device), vectors.to(x.device)
 
 
@@ -213,10 +261,35 @@ def spectral_moments(x: Tensor) -> Tensor:
     """Return Σ_{h,w} s sᵀ / HW of a cube `(B, C, H, W)`: `(B, C, C)`, float64."""
     spectra = x.flatten(2).double()
     # One product per sample: a batched one may sum in another order than that of a single sample.
-    return torch.stack([sample @ sample.mT / sample.shape[1] for sample in spectra])
+    each = [sample @ sample.mT / sample.shape[1] for sample in spectra]
+    return each[0][None] if len(each) == 1 else torch.stack(each)
 
 
-def _decompose(moments: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _to_host(moments: Tensor, more: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Read moments of one or two kinds; the host waits once."""
+    if more is None:
+        return moments.cpu(), None
+    if moments.device.type == "cpu":
+        return moments, more
+    first, second = (
+        torch.cat((moments.flatten(1), more.flatten(1)), 1)
+        .cpu()
+        .tensor_split([moments[0].numel()], 1)
+    )
+    return first.view(moments.shape), second.view(more.shape)
+
+
+def _to_device(values: list[Tensor], device: torch.device) -> list[Tensor]:
+    """Move tensors of one dtype to a device, in one copy."""
+    if device.type == "cpu":
+        return values
+    sent = torch.cat([value.flatten() for value in values]).to(device)
+    parts = sent.split([value.numel() for value in values])
+    return [part.view(value.shape) for part, value in zip(parts, values, strict=True)]
+
+
+def decompose(moments: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return eigenvalues, descending, and eigenvectors of `spectral_moments`, float32 at least."""
     dtype = torch.promote_types(dtype, torch.float32)
     values, vectors = torch.linalg.eigh(moments)
     return values.flip(-1).clamp_min(0).to(dtype), vectors.flip(-1).to(dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -92,6 +93,15 @@ class _Warm:
             x, tv.weight * sigma, tv.iterations, norm=tv.norm, dual=self.dual, return_dual=True
         )
         return u
+
+    @property
+    def memory(self) -> Sequence[Tensor]:
+        """The dual variable, once there is one."""
+        return () if self.dual is None else (self.dual,)
+
+    @memory.setter
+    def memory(self, values: Sequence[Tensor]) -> None:
+        self.dual = values[0] if values else None
 
     def turn(self, rotation: Tensor) -> None:
         """Follow a change of the basis in which x is given: x ← Rᵀx, R `(B, C, C')`."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypedDict
+from typing import Any, NamedTuple, Protocol, TypedDict
 
+import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
@@ -57,13 +60,35 @@ class State:
     x: Tensor
     residual: Tensor | None = field(default=None, kw_only=True)
 
-    def norm(self) -> Tensor:
-        """Return ‖x‖, a scalar."""
-        return norm(self.x)
+    def norm(self) -> Length:
+        """Return ‖x‖."""
+        return Length(norm(self.x))
 
-    def distance(self, other: Any) -> Tensor:
-        """Return ‖x − x'‖ from another state, a scalar."""
-        return norm(self.x - other.x)
+    def distance(self, other: Any) -> Length:
+        """Return ‖x − x'‖ from another state."""
+        return Length(norm(self.x - other.x))
+
+
+class Length(NamedTuple):
+    """A length √Σ (norms·scales)², of which the host makes a number: a device gives its parts."""
+
+    norms: Tensor
+    scales: Tensor | None = None
+    """Shaped like `norms`; None for 1."""
+
+    @staticmethod
+    def read(lengths: Sequence[Length]) -> list[float]:
+        """Return the numbers; the host waits once."""
+        if not lengths:
+            return []
+        norms = torch.cat([length.norms.flatten() for length in lengths])
+        one = torch.ones_like(norms[:1])
+        scales = [
+            one.expand(length.norms.numel()) if length.scales is None else length.scales.flatten()
+            for length in lengths
+        ]
+        rest = iter((norms * torch.cat(scales)).tolist())
+        return [math.hypot(*itertools.islice(rest, length.norms.numel())) for length in lengths]
 
 
 def norm(value: Tensor) -> Tensor:

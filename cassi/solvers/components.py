@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -9,25 +10,39 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from cassi.solvers.base import Length
+from cassi.solvers.graphs import begin_graphs, directly
 from cassi.solvers.linear_system import LinearSystem
 
 GUIDED, RANK = 50.0, 8
 """With a guide weak components are kept down to 1/50 of the energy, and 8 at the start."""
 
 
-class ComponentPrior(Protocol):
-    """A prior, in one run, whose cubes are F c of few components c; see `cassi.priors.Subspace`.
+class Basis(Protocol):
+    """Directions E of spectra with a scale S: F = E S⁻¹ makes a cube of components, F c.
 
-    With a basis E and a scale S of its directions, F = E S⁻¹ makes the cube, and G = E S takes the
-    components of one: Gᵀ F = I.
+    G = E S takes the components of a cube: Gᵀ F = I. The columns of F are orthogonal.
     """
 
     synthesis: Tensor
     """F, `(B, C, R)`."""
     analysis: Tensor
     """G, `(B, C, R)`."""
+    lengths: Tensor
+    """Of the columns of F, `(B, R)`."""
     rotation: Tensor
-    """What the old components are in the new basis, `(B, R, R')`, after the second `find`."""
+    """F'ᵀ G, `(B, R', R)`: its transpose takes components in the basis before, F', to this one."""
+    lost: Tensor
+    """F'ᵀF' − P FᵀF Pᵀ with P that rotation, `(B, R', R')`: ‖F' c‖² = ‖F Pᵀ c‖² + cᵀ lost c."""
+    before: Tensor | None
+    """F', the synthesis of the basis before; None in the first."""
+
+
+class ComponentPrior(Protocol):
+    """A prior, in one run, whose cubes are F c of few components c; see `cassi.priors.Subspace`."""
+
+    basis: Basis
+    """That of the last `find`."""
     energy: float
     """Relative to the first, below which a component is given up."""
     rank: int
@@ -46,8 +61,22 @@ class ComponentPrior(Protocol):
         """Find the basis; False, and nothing changes, where the means are not finite."""
         ...
 
-    def smooth(self, components: Tensor, sigma: Any) -> Tensor:
-        """Apply the prior to components `(B, R, H, W)`."""
+    @property
+    def memory(self) -> Sequence[Tensor] | None:
+        """What its prior keeps from call to call; None where that is more than tensors."""
+        ...
+
+    @memory.setter
+    def memory(self, values: Sequence[Tensor]) -> None:
+        """Take the place of what is kept."""
+        ...
+
+    def apply(self, components: Tensor, sigma: Any) -> Tensor:
+        """Apply the prior to components `(B, R, H, W)`: of itself only its memory changes."""
+        ...
+
+    def count(self, components: Tensor, sigma: Any) -> None:
+        """Note that the prior was applied, and what it returned."""
         ...
 
 
@@ -91,39 +120,42 @@ class Components:
     """A x."""
     residual: Tensor
     """y − A x."""
-    synthesis: Tensor
-    """F, `(B, C, R)`."""
+    basis: Basis
+    """Has F."""
     dtype: torch.dtype
     """Of the cube."""
+    run: Any
+    """Runs the iterations between two bases; see `cassi.solvers.graphs`."""
 
     @cached_property
     def x(self) -> Tensor:
         """The cube `(B, C, H, W)`."""
-        return make_cube(self.components, self.synthesis).to(self.dtype)
+        return make_cube(self.components, self.basis.synthesis).to(self.dtype)
 
-    def norm(self) -> Tensor:
-        """Return ‖x‖, a scalar: the columns of F are orthogonal."""
-        return _cube_norm(self.components, self.synthesis)
+    def norm(self) -> Length:
+        """Return ‖x‖: the columns of F are orthogonal."""
+        return Length(_sizes(self.components), self.basis.lengths)
 
-    def distance(self, other: Any) -> Tensor:
-        """Return ‖x − x'‖, a scalar.
+    def distance(self, other: Any) -> Length:
+        """Return ‖x − x'‖.
 
         Where the bases differ, F P c' is the projection of x' onto the directions of x, and
         ‖x − x'‖² = ‖F (c − P c')‖² + ‖F' c'‖² − ‖F P c'‖².
         """
-        if not isinstance(other, Components):
-            return (self.x - other.x).norm()
-        there = other.components
-        if other.synthesis is self.synthesis:
-            return _cube_norm(self.components - there, self.synthesis)
-        f, f_there = self.synthesis.double(), other.synthesis.double()
-        squares = f.square().sum(1).clamp_min(torch.finfo(torch.double).tiny)
-        p = (f.mT @ f_there) / squares[..., None]
-        flat = there.flatten(2)
-        within = _cube_norm(self.components - make_cube(there, p.to(flat.dtype)), self.synthesis)
-        outside = f_there.mT @ f_there - p.mT @ (f.mT @ f) @ p
-        lost = (outside * (flat @ flat.mT)).sum().clamp_min(0)
-        return (within.square() + lost).sqrt().to(within.dtype)
+        basis, same = self.basis, isinstance(other, Components)
+        if same and other.basis is basis:
+            return Length(_sizes(self.components - other.components), basis.lengths)
+        if not same or other.basis.synthesis is not basis.before:
+            return Length((self.x - other.x).norm())
+        flat = other.components.flatten(2)
+        there = (basis.rotation.mT @ flat).view_as(self.components)
+        lost = (basis.lost * (flat @ flat.mT)).sum((1, 2)).clamp_min(0).sqrt()
+        parts = _sizes(self.components - there) * basis.lengths
+        return Length(torch.cat((parts, lost[:, None]), 1))
+
+
+def _sizes(components: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(components, dim=(2, 3))
 
 
 def begin_components(x: Tensor, y: Tensor, system: LinearSystem, prior: ComponentPrior) -> Any:
@@ -137,12 +169,16 @@ def begin_components(x: Tensor, y: Tensor, system: LinearSystem, prior: Componen
         prior.energy, prior.rank = prior.energy / GUIDED, max(prior.rank, RANK)
     if not prior.find(prior.means(x)):
         return None
-    components = prior.analysis.mT @ x.to(prior.analysis.dtype).flatten(2)
+    analysis = prior.basis.analysis
+    components = analysis.mT @ x.to(analysis.dtype).flatten(2)
     components = components.unflatten(2, x.shape[2:])
     image = system(x)
     light = torch.zeros_like(y)
-    residual, synthesis = y - image, prior.synthesis
-    return Components(components, components, light, image, image, residual, synthesis, x.dtype)
+    # Conjugate gradients look at their residuals, and a guide at its own part.
+    closed = getattr(system, "is_closed", False) and not hasattr(system, "pull")
+    run = begin_graphs(y.device) if closed and prior.memory is not None else directly
+    residual, basis = y - image, prior.basis
+    return Components(components, components, light, image, image, residual, basis, x.dtype, run)
 
 
 def step_components(
@@ -157,32 +193,82 @@ def step_components(
     """Fit the measurement, apply the prior, update the multiplier; see `ADMM`."""
     # Several shots leave little undecided: more than whole steps, in a basis that is late, swing.
     r = relaxation if y.shape[1] == 1 else 1.0
+    if not prior.is_due:
+        return _step_in_basis(state, y, system, prior, sigma, rho, r)
     # The data step v = 2x − t + Aᵀz, and t ← t + r (v − x) = (1 − r) t + r x + r Aᵀz.
     z = system.gram_solve(torch.add(y + state.image, state.measured, alpha=-2), rho)
     total = torch.lerp(state.total, state.components, r)
     light = torch.lerp(state.light, z, r)
-    if prior.is_due:
-        means = prior.means(system.adjoint(light))
-        means = means + make_cube(prior.means(total), state.synthesis)
-        if not prior.find(means):  # there is no basis; the loop stops at such a residual
-            return replace(state, residual=torch.full_like(y, torch.nan))
-        total = (prior.rotation.mT @ total.flatten(2)).unflatten(2, total.shape[2:])
-        image = system.forward_subspace(total, prior.synthesis) + system.gram_product(light)
-    else:
-        image = torch.lerp(state.image, state.measured + system.gram_product(z), r)
-    components = prior.smooth(total + system.adjoint_subspace(light, prior.analysis), sigma)
+    means = prior.means(system.adjoint(light))
+    means = means + make_cube(prior.means(total), state.basis.synthesis)
+    if not prior.find(means):  # there is no basis; the loop stops at such a residual
+        return replace(state, residual=torch.full_like(y, torch.nan))
+    basis = prior.basis
+    total = (basis.rotation.mT @ total.flatten(2)).unflatten(2, total.shape[2:])
+    image = system.forward_subspace(total, basis.synthesis) + system.gram_product(light)
+    smooth = prior.apply(total + system.adjoint_subspace(light, basis.analysis), sigma)
+    prior.count(smooth, sigma)
+    components, measured = _seen(smooth, system, basis.synthesis, basis.analysis)
+    return Components(
+        components, total, light, image, measured, y - measured, basis, state.dtype, state.run
+    )
+
+
+def _step_in_basis(
+    state: Components,
+    y: Tensor,
+    system: SubspaceSystem,
+    prior: ComponentPrior,
+    sigma: Any,
+    rho: Any,
+    r: float,
+) -> Components:
+    """Take a step that keeps the basis: all of it on the device, so that it can be recorded."""
+
+    def body(
+        components: Tensor,
+        total: Tensor,
+        light: Tensor,
+        image: Tensor,
+        measured: Tensor,
+        synthesis: Tensor,
+        analysis: Tensor,
+        sigma: Any,
+        rho: Any,
+        *memory: Tensor,
+    ) -> tuple[Tensor, ...]:
+        z = system.gram_solve(torch.add(y + image, measured, alpha=-2), rho)
+        total, light = torch.lerp(total, components, r), torch.lerp(light, z, r)
+        image = torch.lerp(image, measured + system.gram_product(z), r)
+        if known:
+            prior.memory = memory
+        smooth = prior.apply(total + system.adjoint_subspace(light, analysis), sigma)
+        components, measured = _seen(smooth, system, synthesis, analysis)
+        after = prior.memory if known else ()
+        return smooth, components, total, light, image, measured, y - measured, *(after or ())
+
+    basis, memory = state.basis, prior.memory
+    known = memory is not None
+    smooth, components, total, light, image, measured, residual, *after = state.run(
+        body,
+        *(state.components, state.total, state.light, state.image, state.measured),
+        *(basis.synthesis, basis.analysis, sigma, rho, *(memory or ())),
+    )
+    if known:
+        prior.memory = after
+    prior.count(smooth, sigma)
+    return Components(
+        components, total, light, image, measured, residual, basis, state.dtype, state.run
+    )
+
+
+def _seen(
+    components: Tensor, system: Any, synthesis: Tensor, analysis: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return components, those of a guide pulled to its picture, and what the camera sees."""
     if hasattr(system, "pull"):
-        components = system.pull(components, prior.synthesis, prior.analysis)
-    synthesis, dtype = prior.synthesis, state.dtype
-    measured = system.forward_subspace(components, synthesis)
-    return Components(components, total, light, image, measured, y - measured, synthesis, dtype)
-
-
-def _cube_norm(components: Tensor, synthesis: Tensor) -> Tensor:
-    """Return ‖F c‖, a scalar, where the columns of F are orthogonal."""
-    lengths = torch.linalg.vector_norm(synthesis, dim=1)
-    sizes = torch.linalg.vector_norm(components, dim=(2, 3))
-    return torch.linalg.vector_norm(sizes * lengths)
+        components = system.pull(components, synthesis, analysis)
+    return components, system.forward_subspace(components, synthesis)
 
 
 def make_cube(components: Tensor, synthesis: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ class Lines:
     """
 
     y: Tensor
-    system: Camera
+    system: Any
     heldout: Tensor
 
     @cached_property
@@ -56,10 +56,27 @@ class Lines:
         """The camera without these pixels."""
         return self.system.weighted(bad_pixels=self.heldout)
 
+    def errors(self, x: Tensor) -> Tensor:
+        """Return the `heldout_error` of each cube, `(B,)`."""
+        rest, size = self._norm(self._seen - self.system(x)), self._size
+        return torch.where(size > 0, rest / size.clamp_min(torch.finfo(torch.float64).tiny), 0)
+
     def error(self, x: Tensor) -> float:
         """Return the `heldout_error` of a cube, the root mean square of a batch."""
-        error = heldout_error(x, self.y, self.system, self.heldout)
-        return float(error.square().mean().sqrt())
+        return float(self.errors(x).square().mean().sqrt())
+
+    @cached_property
+    def _seen(self) -> Tensor:
+        return seen(self.y, self.system)
+
+    @cached_property
+    def _size(self) -> Tensor:
+        return self._norm(self._seen)
+
+    def _norm(self, value: Tensor) -> Tensor:
+        """Return the norm of the held-out pixels, `(B,)`, float64."""
+        chosen = self.heldout.to(value.device)
+        return torch.where(chosen, value, 0).flatten(1).double().norm(dim=1)
 
 
 def check_share(share: Any) -> None:
@@ -123,12 +140,7 @@ def heldout_error(x: Tensor, y: Tensor, system: LinearSystem, heldout: Tensor) -
     Returns:
         `(B,)`; 0 where the held-out pixels are all zero.
     """
-    y, chosen = seen(y, system), heldout.to(y.device)
-    rest, size = (
-        torch.where(chosen, value, 0).flatten(1).double().norm(dim=1)
-        for value in (y - system(x), y)
-    )
-    return torch.where(size > 0, rest / size.clamp_min(torch.finfo(torch.float64).tiny), 0)
+    return Lines(y, system, heldout).errors(x)
 
 
 def hold_out(y: Tensor, system: Camera, lines: int, share: float = SHARE) -> Lines:

@@ -89,6 +89,9 @@ def damped_inverse(y: Tensor, system: LinearSystem, rho: Any) -> Tensor:
         system: the camera.
         rho: damping ρ >= 0, a number, `(B,)`, or one per detector pixel, `(1|B, K, H', W')`.
     """
-    if not torch.as_tensor(rho).any():
-        return system.pinv(y)
+    return damped_start(y, system, rho) if torch.as_tensor(rho).any() else system.pinv(y)
+
+
+def damped_start(y: Tensor, system: LinearSystem, rho: Any) -> Tensor:
+    """Return the `damped_inverse` where ρ > 0: no value of a tensor is read."""
     return system.data_step(torch.zeros_like(system.adjoint(y)), y, rho)

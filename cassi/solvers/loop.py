@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from cassi.solvers.base import (
     Algorithm,
     Callback,
     Iteration,
+    Length,
     Prior,
     Solution,
     begin,
@@ -84,7 +84,7 @@ def iterate(
         damping = algorithm.rho if rho is None else rho(index, iterations)
         following = algorithm.step(state, y, running, prior, strength, damping)
         residual = y - system(following.x) if following.residual is None else following.residual
-        norms = (light, norm(residual), following.norm(), following.distance(state))
+        norms = (light, Length(norm(residual)), following.norm(), following.distance(state))
         seconds = time.perf_counter() - start
         record = _Unread(index + 1, seconds=seconds, sigma=strength, norms=norms)
         unread.append(record)
@@ -156,11 +156,7 @@ class _Unread(Iteration):
 
 def _look(records: Sequence[_Unread]) -> None:
     """Read the norms of iterations; the host waits once."""
-    values = [value for record in records for value in record._norms[1:]]
-    if values and values[0].device.type != "cpu":
-        read = torch.stack(values).tolist()
-    else:
-        read = [value.item() for value in values]
+    read = Length.read([value for record in records for value in record._norms[1:]])
     for place, record in enumerate(records):
         light, (misfit, size, distance) = record._norms[0], read[3 * place : 3 * place + 3]
         record.note("residual", _ratio(misfit, light))

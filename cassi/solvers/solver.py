@@ -32,7 +32,7 @@ from cassi.solvers.linear_system import (
     Camera,
     LinearSystem,
     check_order,
-    damped_inverse,
+    damped_start,
     is_camera,
     seen,
 )
@@ -145,7 +145,7 @@ class Solver:
             if x0 is not None:
                 return x0 / level
             # The pseudo-inverse amplifies noise that dark mask pixels let through.
-            return None if rho is own else damped_inverse(y, system, rho(0, count))
+            return None if rho is own else damped_start(y, system, rho(0, count))
 
         solution = iterate(
             self.algorithm,
@@ -176,7 +176,7 @@ class Solver:
     def _find_stopping_point(self, statistics: Statistics, noise: Tensor) -> StoppingPoint:
         y, brightest = statistics.brightest()
         system = cast(Camera, brightest)  # a part of the one of `_stops_early`
-        share = float(noise.mean())
+        share, size = torch.stack((noise.mean(), statistics.size.mean().to(noise))).tolist()
 
         def run(y: Tensor, camera: Camera, monitor: HeldOutMonitor, factor: float) -> None:
             told: Any = "auto" if factor == 1 else factor * share
@@ -184,8 +184,7 @@ class Solver:
             annealed = replace(self, iterations=count, noise=told, heldout=0.0, consistent=False)
             annealed.run(y, camera, callback=monitor, statistics=statistics)
 
-        deviation = share * float(statistics.size.mean())
-        return find_stopping_point(y, system, self.heldout, self.iterations, deviation, run)
+        return find_stopping_point(y, system, self.heldout, self.iterations, share * size, run)
 
     def __call__(self, y: Tensor, system: LinearSystem) -> Tensor:
         """Reconstruct: `(B, K, H, W')` → `(B, C, H, W)`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -139,13 +140,17 @@ def signal_level(y: Tensor, system: LinearSystem, statistics: Statistics | None 
         raise TypeError(f"y: expected a torch.Tensor, got {type(y).__name__}")
     if y.ndim != 4:
         raise ValueError(f"y: expected (B, K, H', W'), got shape {tuple(y.shape)}")
-    if not torch.isfinite(y).all():
+    if not (_is_finite(y) if statistics is None else statistics.remember(y, lambda: _is_finite(y))):
         raise ValueError(
             "y: expected finite values, got NaN or infinity; give such pixels as bad_pixels"
         )
     if statistics is not None:
         return statistics.level.to(y)
     return _brightness_level(y, _flat_field(y, system))
+
+
+def _is_finite(y: Tensor) -> bool:
+    return bool(y.isfinite().all())
 
 
 def noise_level(y: Tensor, system: LinearSystem, statistics: Statistics | None = None) -> Tensor:
@@ -237,7 +242,10 @@ def damped_schedule(
         `rho` itself where there is no noise, else a schedule of `(B,)`.
     """
     least = noise_damping(y, system, relative_noise(y, system, noise, statistics), statistics)
-    return (lambda i, n: least.clamp_min(rho(i, n))) if bool(least.any()) else rho
+    if not bool(least.any()):
+        return rho
+    raised = functools.lru_cache(1)(least.clamp_min)  # ρ is the same in most iterations
+    return lambda i, n: raised(rho(i, n))
 
 
 @torch.no_grad()

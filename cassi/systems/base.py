@@ -85,7 +85,12 @@ class System(nn.Module, ABC):
         With conjugate gradients it is a `WarmStart`, which starts every data step where the last
         one ended. Otherwise it is the camera itself.
         """
-        return WarmStart(self) if type(self).gram_solve is System.gram_solve else self
+        return self if self.is_closed else WarmStart(self)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `gram_solve` has a closed form: no value is read on the way."""
+        return type(self).gram_solve is not System.gram_solve
 
     def part(self, start: int, stop: int) -> System:
         """Return the camera of the rows (columns) start to stop of cube and measurement.
@@ -306,6 +311,7 @@ class Weighted(Around):
     good: Tensor
     variance: Tensor
     _excluded: Tensor  # infinite at bad pixels, else 0
+    _share: Tensor  # 0 at bad pixels, else 1
 
     def __init__(self, system: System, variance: Any = None, bad_pixels: Any = None) -> None:
         super().__init__()
@@ -337,6 +343,7 @@ class Weighted(Around):
         self.register_buffer("variance", variance)
         excluded = torch.where(good, 0.0, torch.inf).to(variance.dtype)
         self.register_buffer("_excluded", excluded, persistent=False)
+        self.register_buffer("_share", good.to(variance.dtype), persistent=False)
 
     @property
     def plain(self) -> System:
@@ -393,11 +400,16 @@ class Weighted(Around):
 
     def _zero_bad_pixels(self, image: Tensor) -> Tensor:
         # What a camera makes is finite, and a product takes a tenth of the time of torch.where.
-        return image * self.good.to(image.dtype)
+        return image * self._share.to(image.dtype)
 
     def begin(self) -> Any:
         """Return what a run of a solver uses in this camera's place."""
-        return self if self.system.begin() is self.system else WarmStart(self)
+        return self if self.is_closed else WarmStart(self)
+
+    @property
+    def is_closed(self) -> bool:
+        """As of the camera."""
+        return self.system.is_closed
 
     def _solve(self, r: Tensor, rho: float | Tensor, start: Tensor | None) -> Tensor:
         return self.system._solve(self.without_bad_pixels(r), self.damping(rho), start)

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from cassi import ops
-from cassi.ops._recording import is_tracked
+from cassi.ops._checks import canonical_mask, damping
+from cassi.ops._library import call, kernels
+from cassi.ops._recording import is_tracked, is_transformed
 from cassi.systems.arguments import (
     as_mask,
     as_shifts,
@@ -22,6 +24,50 @@ from cassi.systems.arguments import (
 )
 from cassi.systems.coded import CodedSystem
 from cassi.systems.conjugate import ConjugateGradients
+
+_DATA_STEP = kernels.data_step.default
+
+
+class Operands:
+    """Mask and gram of a camera as operators take them, and the tensors that are known to fit.
+
+    Args:
+        source: the camera's buffer; a change of it makes these operands old.
+        mask: dispersion along the last axis.
+        gram: its gram.
+    """
+
+    def __init__(self, source: Tensor, mask: Tensor, gram: Tensor) -> None:
+        self.source, self.version = source, source._version
+        self.mask = canonical_mask(mask.detach())
+        self.gram = gram if gram.ndim == 5 else gram[None]
+        self._known: set[tuple[Any, ...]] = set()
+
+    def is_current(self) -> bool:
+        """Tell whether they are those of the mask as it is, without a gradient."""
+        return (
+            self.source._version == self.version
+            and not self.source.requires_grad
+            and not torch.compiler.is_compiling()
+        )
+
+    def know(self, v: Tensor, y: Tensor, rho: Any) -> bool:
+        """Tell whether tensors like these have passed all checks."""
+        plain = type(v) is Tensor and type(y) is Tensor
+        return (
+            plain
+            and (not isinstance(rho, Tensor) or rho.device == v.device)
+            and _kind(v, y) in self._known
+        )
+
+    def note(self, v: Tensor, y: Tensor) -> None:
+        """Remember that tensors like these have passed all checks."""
+        if type(v) is Tensor and type(y) is Tensor and v.ndim == y.ndim == 4:
+            self._known.add(_kind(v, y))
+
+
+def _kind(v: Tensor, y: Tensor) -> tuple[Any, ...]:
+    return v.shape, v.dtype, v.device, v.layout, y.shape, y.dtype, y.device, y.layout
 
 
 class SDCassi(CodedSystem):
@@ -71,6 +117,7 @@ class SDCassi(CodedSystem):
 
     gram: Tensor
     shifts: Tensor | None
+    _kept: Operands | None = None
     _taps: Tensor
     _starts: Tensor
 
@@ -198,11 +245,41 @@ class SDCassi(CodedSystem):
 
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖² in closed form, see `System.data_step`."""
+        operands = self._operands()
+        if operands is not None and operands.know(v, y, rho):
+            v, y, rho = self.turn(v), self.turn(y), self._turn_damping(rho)
+            weight = damping(rho, v, y)
+            x = call(_DATA_STEP, v, y, operands.mask, operands.gram, weight, self.step)
+            return self.turn(x)
         if self.shifts is not None:
             return super().data_step(v, y, rho)
         mask, gram = self.turn(self.mask), self._current_gram()
-        rho = self._turn_damping(rho)
-        return self.turn(ops.data_step(self.turn(v), self.turn(y), mask, self.step, rho, gram))
+        x = ops.data_step(
+            self.turn(v), self.turn(y), mask, self.step, self._turn_damping(rho), gram
+        )
+        if operands is not None:
+            operands.note(v, y)
+        return self.turn(x)
+
+    def _operands(self) -> Operands | None:
+        """Return mask and gram as operators take them; None where they may have a gradient."""
+        kept = self._kept
+        if kept is None or kept.source is not self._buffers.get("mask") or not kept.is_current():
+            if (
+                torch.compiler.is_compiling()
+                or self.shifts is not None
+                or "mask" not in self._buffers
+            ):
+                return None
+            gram = self._current_gram()
+            if gram is None or is_transformed() or self.mask.is_inference():
+                return None
+            kept = self._kept = Operands(self.mask, self.turn(self.mask), gram)
+        return kept
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy needs: not the views of mask and gram."""
+        return {name: value for name, value in self.__dict__.items() if name != "_kept"}
 
     def ratio_inverse(self, y: Tensor) -> Tensor:
         """Divide y by band count and mask, see `cassi.ops.ratio_inverse`.

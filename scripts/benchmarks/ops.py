@@ -13,6 +13,7 @@ Workloads:
 - `tv`: against scikit-image. `iteration`: one of GAP-TV against NumPy.
 - `original`: forward and ratio_inverse on fresh random data every round.
 - `cameras`: the operators of every kind of camera. `gb_per_s` counts cube, masks and measurement.
+- `python`: 1000 calls of a camera and of its operators, on a cube so small that Python is all.
 - `blocks`: a residual block of 3×3 convolutions, as in the denoiser that refines.
 - `deepinv`: our camera against deepinv's CASSI physics, which moves each band by one pixel and
   takes the mean over bands. deepinv solves `prox_l2` by conjugate gradients: one iteration of the
@@ -395,6 +396,45 @@ def blocks(settings: Settings) -> Iterator[Group]:
         yield Group(name_case(shape), title, timed, "convolve3x3")
 
 
+def python(settings: Settings) -> Iterator[Group]:
+    """What a camera adds to its operators: a cube so small that nothing else takes time."""
+    (cube,) = settings.shapes or [(1, 4, 8, 8)]
+    x, mask = _random(cube).to(settings.device), _mask(*cube[2:]).to(settings.device)
+    system = cassi.SDCassi(mask, cube[1], step=1)
+    y, m, g = system(x), mask[None, None, None], system.gram[None]
+    rho, ops = torch.full((1, 1, 1, 1), RHO, device=x.device), torch.ops.cassi
+    kinds: dict[str, tuple[Call, Call]] = {
+        "forward": (partial(system, x), partial(ops.forward.default, x, m, 1)),
+        "adjoint": (
+            partial(system.adjoint, y),
+            partial(ops.adjoint.default, y, m, cube[1], 1, False),
+        ),
+        "data_step": (
+            partial(system.data_step, x, y, RHO),
+            partial(ops.data_step.default, x, y, m, g, rho, 1),
+        ),
+    }
+    alone = "limit: operator alone"
+    for operator, calls in kinds.items():
+        timed = {name: _many(call) for name, call in zip(("camera", alone), calls, strict=True)}
+        title = f"{operator}, {MANY} calls"
+        yield Group(name_case(cube), title, timed, operator, limits=(alone,))
+
+
+MANY = 1000
+"""Calls that are timed as one: of so many, milliseconds are microseconds of a call."""
+
+
+def _many(call: Call) -> Call:
+    @torch.inference_mode()
+    def calls() -> None:
+        with torch._C._AutoDispatchBelowAutograd():
+            for _ in range(MANY):
+                call()
+
+    return calls
+
+
 def deepinv(settings: Settings) -> Iterator[Group]:
     """Our camera in deepinv's clothes against deepinv's own."""
     load = partial(import_module, "deepinv")
@@ -434,7 +474,8 @@ def deepinv(settings: Settings) -> Iterator[Group]:
 
 
 WORKLOADS: dict[str, Callable[[Settings], Iterator[Group]]] = {
-    each.__name__: each for each in (operators, tv, iteration, original, cameras, blocks, deepinv)
+    each.__name__: each
+    for each in (operators, tv, iteration, original, cameras, blocks, python, deepinv)
 }
 COLUMNS = (
     *("workload", "case", "operator", "implementation", "ms", "wall_ms", "rounds", "over_limit"),

@@ -50,9 +50,7 @@ def test_an_annealing_stops_falling():
 def monitored(errors, monkeypatch):
     """Return a monitor that has seen errors, of every third cube, at strengths that halve."""
     left = iter(errors)
-    monkeypatch.setattr(
-        "cassi.solvers.heldout.heldout_error", lambda *_: torch.tensor([next(left)])
-    )
+    monkeypatch.setattr("cassi.solvers.heldout.Lines.errors", lambda *_: torch.tensor([next(left)]))
     monitor = HeldOutMonitor(Lines(torch.zeros(1), None, torch.zeros(1)), 100)
 
     def look(index, strength):

@@ -27,6 +27,41 @@ def test_two_bands_by_hand():
     torch.testing.assert_close(x, torch.tensor([expected], dtype=torch.float64))
 
 
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_what_passed_the_checks_once_follows_the_mask(axis):
+    """The second data step skips the checks: it must see what became of mask and arguments."""
+    mask = rand(1, 6, 6)[0]
+    system = SDCassi(mask, 3, 1, axis=axis)
+    x, y = rand(2, 3, 6, 6), rand(2, *system.measurement_shape)
+
+    def expected(v=x, rho=0.1):
+        return SDCassi(system.mask, 3, 1, axis=axis).data_step(v, y, rho)
+
+    for rho in (0.1, torch.tensor([0.1, 0.2]).double(), torch.rand_like(y)):
+        for _ in range(3):
+            torch.testing.assert_close(system.data_step(x, y, rho), expected(rho=rho))
+    with pytest.raises(ValueError, match="rho: expected a number >= 0"):
+        system.data_step(x, y, -1.0)
+    with pytest.raises(ValueError, match="height and width"):
+        system.data_step(x[..., :5], y)
+    with torch.no_grad():
+        system.mask.mul_(0.5)
+    torch.testing.assert_close(system.data_step(x, y, 0.1), expected())
+    mapped = torch.func.vmap(lambda v: system.data_step(v[None], y[:1], 0.1)[0])(x)
+    torch.testing.assert_close(mapped[0], expected()[0])
+    mapped = torch.func.jvp(lambda v: system.data_step(v, y, 0.1), (x,), (x,))[0]
+    torch.testing.assert_close(mapped, expected())
+    copied = pickle.loads(pickle.dumps(copy.deepcopy(system)))
+    for _ in range(2):
+        torch.testing.assert_close(copied.data_step(x, y, 0.1), expected())
+    tracked = x.clone().requires_grad_()
+    assert torch.autograd.grad(system.data_step(tracked, y, 0.1).sum(), tracked)[0].shape == x.shape
+    system.mask.requires_grad_()
+    assert system.data_step(x, y, 0.1).requires_grad
+    system.mask = torch.ones_like(mask)
+    torch.testing.assert_close(system.data_step(x, y, 0.1), expected())
+
+
 def test_direction_and_axis_by_hand():
     assert SDCassi(MASK, 2, -1)(CUBE).tolist() == [[[[5, 3 + 1, 1], [0, 2 + 0, 1]]]]
     assert SDCassi(MASK, 2, 0)(CUBE).tolist() == [[[[6, 4], [0, 3]]]]
