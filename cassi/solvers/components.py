@@ -11,9 +11,6 @@ from torch import Tensor
 
 from cassi.solvers.linear_system import LinearSystem
 
-GUIDED, RANK = 50.0, 8
-"""With a guide weak components are kept down to 1/50 of the energy, and 8 at the start."""
-
 
 class ComponentPrior(Protocol):
     """A prior, in one run, whose cubes are F c of few components c; see `cassi.priors.Subspace`.
@@ -28,14 +25,14 @@ class ComponentPrior(Protocol):
     """G, `(B, C, R)`."""
     rotation: Tensor
     """What the old components are in the new basis, `(B, R, R')`, after the second `find`."""
-    energy: float
-    """Relative to the first, below which a component is given up."""
-    rank: int
-    """Number of components at the start."""
 
     @property
     def is_due(self) -> bool:
         """Whether the basis is to be found anew before the next call."""
+        ...
+
+    def keep(self, share: float, rank: int = 1) -> None:
+        """Give up components below 1/share of the energy, and start with at least so many."""
         ...
 
     def means(self, x: Tensor) -> Tensor:
@@ -130,11 +127,9 @@ def begin_components(x: Tensor, y: Tensor, system: LinearSystem, prior: Componen
     """Return the first state of a cube x, `(B, C, H, W)`; None where x is not finite.
 
     K shots tell more of weak components than one: they are given up where they have 1/K² of the
-    energy. So does a guide.
+    energy.
     """
-    prior.energy = prior.energy / y.shape[1] ** 2
-    if hasattr(system, "pull"):
-        prior.energy, prior.rank = prior.energy / GUIDED, max(prior.rank, RANK)
+    prior.keep(y.shape[1] ** 2)
     if not prior.find(prior.means(x)):
         return None
     components = prior.analysis.mT @ x.to(prior.analysis.dtype).flatten(2)
@@ -171,8 +166,6 @@ def step_components(
     else:
         image = torch.lerp(state.image, state.measured + system.gram_product(z), r)
     components = prior.smooth(total + system.adjoint_subspace(light, prior.analysis), sigma)
-    if hasattr(system, "pull"):
-        components = system.pull(components, prior.synthesis, prior.analysis)
     synthesis, dtype = prior.synthesis, state.dtype
     measured = system.forward_subspace(components, synthesis)
     return Components(components, total, light, image, measured, y - measured, synthesis, dtype)
