@@ -13,20 +13,20 @@ from torch.nn.functional import avg_pool2d
 from cassi.methods.auto import auto
 from cassi.priors import Subspace
 from cassi.solvers import ADMM, Solver
-from cassi.solvers.heldout import Lines, brightest_lines, draw_seen
-from cassi.solvers.linear_system import part_axis, seen
+from cassi.solvers.heldout import hold_out
+from cassi.solvers.linear_system import seen
 from cassi.systems import Guided, System
 from cassi.systems.guide import MOST
 from cassi.systems.motion import Movable, corners, misfit, step_towards
 
 QUICK = 8
-"""Iterations of the two reconstructions that judge a guide."""
-LINES = 64
-"""The lines with the most light, on which they are compared."""
-LEVELS = ((8, 8), (4, 8), (2, 8))
-"""Pooling of the pictures, and steps of Gauss–Newton with it."""
+"""Iterations of the reconstruction that predicts the picture."""
+JUDGED, LINES = 30, 32
+"""Iterations of the two reconstructions that judge a guide, of the lines with the most light."""
 ENOUGH = 0.1
 """Pixels: a step that moves the corners less is the last one; every run comes closer."""
+LEVELS = ((8, 8), (4, 8), (2, 8))
+"""Pooling of the pictures, and steps of Gauss–Newton with it."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Placement:
         taken: whether the guide is used.
         misfit: ‖D g − R x‖/‖R x‖ between the picture there and what a quick reconstruction without
             the guide predicts for it.
-        without: held-out error of that reconstruction, see `cassi.solvers.heldout`.
-        error: held-out error of a quick reconstruction with the guide.
+        without: held-out error without the guide, see `cassi.solvers.heldout`.
+        error: held-out error with it.
     """
 
     system: System
@@ -71,9 +71,8 @@ def place_guide(
 
     A quick reconstruction without the guide predicts the picture, R x. Shift, rotation and scale
     minimise ‖D g − R x‖ by Gauss–Newton, from coarse to fine, to a pixel or two. Every run comes
-    closer; see `cassi.systems.guide.Following`. Then one more quick reconstruction of the brightest
-    lines, with the guide, must predict pixels held out of the snapshot better than the first one.
-    Otherwise the guide is refused.
+    closer; see `cassi.systems.guide.Following`. Then the brightest lines are reconstructed with the
+    guide and without. The guide is refused unless it predicts pixels held out of them better.
 
     Args:
         y: measurement `(B, K, H', W')`.
@@ -87,21 +86,14 @@ def place_guide(
         ValueError: picture, response and camera do not fit.
     """
     y = seen(y, system)
-    heldout = draw_seen(y, system)
-    method = auto(iterations=QUICK, heldout=0.0)
     guided = Guided(system, picture, response, noise)
-    x = method.run(y, system.weighted(bad_pixels=heldout)).x
+    x = auto(iterations=QUICK, heldout=0.0).run(y, system).x
     predicted = guided.guide.to(x.dtype)(x)
     if register:
         guided = guided.moved(find_motion(guided.movable.picture, predicted))
-    (axis, first, stop) = (part_axis(system), 0, 0)
-    cut: Any = guided
-    if axis is not None:
-        first, stop = brightest_lines(y, system, LINES)
-        y, x, heldout = (v.narrow(axis, first, stop - first) for v in (y, x, heldout))
-        cut = guided.part(first, stop)
-    lines = Lines(y, cut, heldout)
-    without, error = lines.error(x), lines.error(method.run(y, lines.camera).x)
+    lines, method = hold_out(y, guided, LINES), auto(iterations=JUDGED, heldout=0.0)
+    camera: Any = lines.camera
+    without, error = (lines.error(method.run(lines.y, each).x) for each in (camera.system, camera))
     taken = math.isfinite(error) and error < without
     shown = torch.where(guided.seen > 0, guided.picture, torch.nan)
     return Placement(

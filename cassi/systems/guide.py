@@ -20,6 +20,8 @@ KEPT, RANK = 50.0, 6
 """With a guide weak components are kept down to 1/50 of the energy, and 6 at the start."""
 EVERY, LAST = 5, 80
 """Every fifth call of a run may move the picture, up to call 80."""
+SURE, AT_ONCE = 0.2, 3
+"""A run whose first σ is not above 0.2 starts from a good cube: its first call moves thrice."""
 LEAST = 0.15
 """Pixels: a picture whose corners are less far off is left as it is."""
 MOST = 0.12
@@ -309,8 +311,13 @@ class Following:
         prior.keep(KEPT, RANK)
 
     def __getattr__(self, name: str) -> Any:
-        """Return the prior's attribute: basis, rotation, ranks, ...."""
+        """Return the prior's attribute: basis, rotation, penalty, …."""
         return getattr(self.prior, name)
+
+    def __call__(self, x: Tensor, sigma: Any) -> Tensor:
+        """Apply the prior to a cube, for an algorithm that works on no components: no pull."""
+        result: Tensor = self.prior(x, sigma)
+        return result
 
     def smooth(self, components: Tensor, sigma: Any) -> Tensor:
         """Apply the prior to components `(B, R, H, W)`, and pull them."""
@@ -320,7 +327,7 @@ class Following:
         r = self.camera.guide.response.to(c.dtype)
         through, back = r @ synthesis, analysis.mT @ r.mT  # (B, G, R), (B, R, G)
         p = (through @ c.flatten(2)).view(-1, len(r), *c.shape[2:])
-        if self.camera.follow and self.calls % EVERY == 0 and self.calls <= LAST:
+        for _ in range(self._moves(sigma) if self.camera.follow else 0):
             self._move(p)
         gram = through @ back
         eye = torch.eye(len(r), dtype=gram.dtype, device=gram.device)
@@ -332,6 +339,11 @@ class Following:
         back = torch.linalg.solve(damped, back.mT).mT  # the matrix is symmetric
         flat = c.flatten(2)
         return torch.baddbmm(flat, back.expand(len(flat), -1, -1), left).view_as(c)
+
+    def _moves(self, sigma: Any) -> int:
+        if self.calls == 1:
+            return AT_ONCE if float(torch.as_tensor(sigma).max()) <= SURE else 0
+        return int(self.calls % EVERY == 0 and self.calls <= LAST)
 
     def _move(self, predicted: Tensor) -> None:
         here = torch.where(self.seen > 0, self.picture, torch.nan)

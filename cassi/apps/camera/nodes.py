@@ -35,7 +35,7 @@ CURVES: Classes = {
     ),
 }
 MASKS: Classes = {
-    "cassi.systems.RandomMask": (*_DRAWN, "kind"),
+    "cassi.systems.RandomMask": (*_DRAWN, "kind", "feature"),
     "cassi.systems.BlueNoiseMask": _DRAWN,
 }
 NOISES: Classes = {
