@@ -175,8 +175,7 @@ def plain_warnings() -> Iterator[None]:
 
     def in_a_line(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> str:
         if category is UserWarning:
-            return f"{marked('warning')} {printable(str(message))}
-"
+            return f"{marked('warning')} {printable(str(message))}\n"
         return usual(message, category, *where, **more)
 
     warnings.formatwarning = in_a_line

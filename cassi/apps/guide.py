@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from cassi.apps.settings import GuidePicture
 from cassi.checks import raised_here
 from cassi.data import io
 from cassi.guide_search import place_guide
+from cassi.systems import Guided
+from cassi.systems.motion import describe_motion
 
 
 def add_guide(inputs: Inputs, settings: GuidePicture) -> Inputs:
@@ -57,14 +60,18 @@ def add_guide(inputs: Inputs, settings: GuidePicture) -> Inputs:
     numbers = {
         "taken": found.taken,
         "response": name,
-        "shift": list(found.shift),
-        "rotation": found.rotation,
-        "scale": found.scale,
         "misfit": found.misfit,
         "heldout_error": {"without": found.without, "with": found.error},
     }
     notes = [*inputs.notes, loaded.note, f"guide: {found}"]
     return replace(inputs, system=found.system, guide=numbers, notes=notes)
+
+
+def describe_guide(inputs: Inputs) -> dict[str, Any] | None:
+    """Return what metrics.json says of a guide, after the reconstruction: where it lies, too."""
+    if inputs.guide is None or not isinstance(inputs.system, Guided):
+        return inputs.guide
+    return inputs.guide | describe_motion(inputs.system.found.motion)
 
 
 def read_response(

@@ -14,7 +14,7 @@ import torch
 from cassi import ops
 from cassi.apps import results
 from cassi.apps.command import choose_device
-from cassi.apps.guide import add_guide
+from cassi.apps.guide import add_guide, describe_guide
 from cassi.apps.inputs import Inputs, good_pixels, load_inputs, name_scene
 from cassi.apps.printing import is_quiet, marked
 from cassi.apps.reconstructors import Recipe, build_solver
@@ -262,7 +262,7 @@ def conclude(
     if inputs.alignment is not None:
         numbers["alignment"] = inputs.alignment
     if inputs.guide is not None:
-        numbers["guide"] = inputs.guide
+        numbers["guide"] = describe_guide(inputs)
     return Result(inputs, solution, numbers, rows)
 
 

@@ -11,7 +11,7 @@ from cassi.data.atomic import digest_content
 from cassi.data.benchmarks import Item
 from cassi.data.simulation import Noise
 from cassi.data.synthetic.twin import TrueCamera, Twin
-from cassi.systems import SDCassi, System
+from cassi.systems import Guide, SDCassi, System
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class Problem:
         wavelengths: nm, one per band, or None.
         digest: of all of these: equal problems have equal ones.
         true: the camera that took y, if that is a twin.
+        guide: picture `(1, G, H, W)`, response `(G, C)` and noise of a guide camera, if there is
+            one; see `cassi.systems.Guided`.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Problem:
     wavelengths: tuple[float, ...] | None
     digest: str
     true: TrueCamera | None = None
+    guide: tuple[Tensor, Tensor, float] | None = None
 
 
 @torch.no_grad()
@@ -45,6 +48,7 @@ def make_problem(
     *,
     noise: Noise | None = None,
     twin: Twin | None = None,
+    guide: tuple[Tensor, float] | None = None,
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> Problem:
@@ -58,6 +62,8 @@ def make_problem(
         mask: the file's or the drawn one, for the digest.
         noise: what the sensor adds to a simulated measurement.
         twin: takes the measurement in place of the camera.
+        guide: response `(G, C)` of a guide camera, and the noise of its picture relative to the
+            root mean square.
         seed: of the noise; each scene has its own, which does not depend on the others.
         device: where methods run.
 
@@ -102,9 +108,22 @@ def make_problem(
     if item.bad is not None:
         system = system.weighted(bad_pixels=item.bad)
         y, known = system.without_bad_pixels(y), (*known, item.bad)
+    shown = None
+    if guide is not None:
+        shown = (_take_picture(item, *guide, scene_generator(seed, item.name)), *guide)
+        known = (*known, *shown)
     digest = _digest(str(system), item.wavelengths, y, mask, item.truth, *known)
-    system = system.to(device)
-    return Problem(item.name, y.to(device), system, item.truth, item.wavelengths, digest, true)
+    system, y = system.to(device), y.to(device)
+    return Problem(item.name, y, system, item.truth, item.wavelengths, digest, true, shown)
+
+
+def _take_picture(item: Item, response: Tensor, noise: float, random: torch.Generator) -> Tensor:
+    if item.truth is None:
+        raise ValueError(f"{item.name}: expected a truth to take a guide's picture of, got none")
+    _, height, width = item.truth.shape
+    picture = Guide(response, (height, width))(item.truth[None])
+    size = picture.square().mean((2, 3), keepdim=True).sqrt()
+    return picture + noise * size * torch.randn(picture.shape, generator=random)
 
 
 def scene_generator(seed: int, name: str) -> torch.Generator:

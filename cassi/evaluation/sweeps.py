@@ -1,4 +1,4 @@
-"""Results of methods over a change of the camera or its noise: a table and a plot."""
+"""Results of methods over a change of the camera or its noise: tables and plots."""
 
 from __future__ import annotations
 
@@ -110,8 +110,52 @@ def _plot(
     axes.grid(alpha=0.3)
     if axes.lines:
         axes.legend(fontsize="small")
+    _save(figure, folder, "sweep")
+
+
+def plot_cases(
+    folder: Path, records: Sequence[Record], cases: Sequence[str], scenes: int, preset: str
+) -> None:
+    """Draw cases.png and cases.pdf: the mean PSNR of every case, a bar per method.
+
+    Args:
+        folder: where they go.
+        records: one per case (`point`), method and scene.
+        cases: in their order, from the top.
+        scenes: number of them.
+        preset: of the PSNR.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    methods = list(dict.fromkeys(record.method for record in records))
+    means = {c: tables.average([r for r in records if r.point == c], methods) for c in cases}
+    name = f"psnr/{preset}"
+    figure = Figure(figsize=(5.6, 1.0 + 0.3 * len(cases) * max(1, len(methods))), layout="tight")
+    FigureCanvasAgg(figure)
+    axes, height = figure.add_subplot(), 0.8 / max(1, len(methods))
+    found: list[float] = []
+    for index, method in enumerate(methods):
+        values = [means[case][method].get(name) for case in cases]
+        known = [(place, v) for place, v in enumerate(values) if isinstance(v, float)]
+        places = [place + (index - (len(methods) - 1) / 2) * height for place, _ in known]
+        bars = axes.barh(places, [v for _, v in known], height, label=method)
+        axes.bar_label(bars, fmt="%.2f", padding=2, fontsize="small")
+        found += [v for _, v in known]
+    axes.set_yticks(range(len(cases)), list(cases), fontsize="small")
+    axes.invert_yaxis()
+    if found:
+        axes.set_xlim(min(found) - 2, max(found) + 2)  # differences are what matters
+    axes.set_xlabel("PSNR (dB)")
+    axes.set_title(f"mean of {scenes} scene{'s' if scenes > 1 else ''}, {preset}", fontsize="small")
+    if len(methods) > 1:
+        axes.legend(fontsize="small")
+    _save(figure, folder, "cases")
+
+
+def _save(figure: Any, folder: Path, name: str) -> None:
     for suffix in (".png", ".pdf"):
-        with atomic_path(folder / f"sweep{suffix}") as temporary:
+        with atomic_path(folder / f"{name}{suffix}") as temporary:
             # No date: the same numbers make the same file.
             metadata = {"CreationDate": None} if suffix == ".pdf" else None
             figure.savefig(temporary, dpi=200, metadata=metadata)

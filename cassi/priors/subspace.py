@@ -132,6 +132,10 @@ class _Run:
         self.calls = 0
         self.is_due = True
 
+    def keep(self, share: float, rank: int = 1) -> None:
+        """Give up components below 1/share of the energy, and start with at least so many."""
+        self.energy, self.rank = self.energy / share, max(self.rank, rank)
+
     def means(self, x: Tensor) -> Tensor:
         bands = x.shape[1] if self.basis is None else self.basis.synthesis.shape[1]
         return block_means(x, self.of.pool, bands)

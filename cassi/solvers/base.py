@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypedDict
+from typing import Any, NamedTuple, Protocol, TypedDict, cast
 
 import torch
 from torch import Tensor, nn
@@ -39,15 +39,17 @@ class Proximal(Protocol):
         ...
 
 
-def begin(prior: Prior) -> Prior:
+def begin(prior: Prior, system: LinearSystem | None = None) -> Prior:
     """Return the prior for one run: `prior.begin()`, or the prior itself if it has no `begin`.
 
-    The result keeps the method `penalty` of the prior, if there is one.
+    The result keeps the method `penalty` of the prior, if there is one. A camera that knows more of
+    the scene than its measurement has a method `around`, and puts what it knows around the prior.
     """
     run: Any = prior.begin() if hasattr(prior, "begin") else prior
     if hasattr(prior, "penalty") and not hasattr(run, "penalty"):
         run.penalty = prior.penalty  # a function made for this run alone
-    return run
+    around: Any = getattr(system, "around", None)
+    return run if around is None else cast(Prior, around(run))
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,6 @@ from cassi.solvers.base import Length
 from cassi.solvers.graphs import begin_graphs, directly
 from cassi.solvers.linear_system import LinearSystem
 
-GUIDED, RANK = 50.0, 8
-"""With a guide weak components are kept down to 1/50 of the energy, and 8 at the start."""
-
 
 class Basis(Protocol):
     """Directions E of spectra with a scale S: F = E S⁻¹ makes a cube of components, F c.
@@ -43,14 +40,14 @@ class ComponentPrior(Protocol):
 
     basis: Basis
     """That of the last `find`."""
-    energy: float
-    """Relative to the first, below which a component is given up."""
-    rank: int
-    """Number of components at the start."""
 
     @property
     def is_due(self) -> bool:
         """Whether the basis is to be found anew before the next call."""
+        ...
+
+    def keep(self, share: float, rank: int = 1) -> None:
+        """Give up components below 1/share of the energy, and start with at least so many."""
         ...
 
     def means(self, x: Tensor) -> Tensor:
@@ -162,11 +159,9 @@ def begin_components(x: Tensor, y: Tensor, system: LinearSystem, prior: Componen
     """Return the first state of a cube x, `(B, C, H, W)`; None where x is not finite.
 
     K shots tell more of weak components than one: they are given up where they have 1/K² of the
-    energy. So does a guide.
+    energy.
     """
-    prior.energy = prior.energy / y.shape[1] ** 2
-    if hasattr(system, "pull"):
-        prior.energy, prior.rank = prior.energy / GUIDED, max(prior.rank, RANK)
+    prior.keep(y.shape[1] ** 2)
     if not prior.find(prior.means(x)):
         return None
     analysis = prior.basis.analysis
@@ -174,8 +169,7 @@ def begin_components(x: Tensor, y: Tensor, system: LinearSystem, prior: Componen
     components = components.unflatten(2, x.shape[2:])
     image = system(x)
     light = torch.zeros_like(y)
-    # Conjugate gradients look at their residuals, and a guide at its own part.
-    closed = getattr(system, "is_closed", False) and not hasattr(system, "pull")
+    closed = getattr(system, "is_closed", False)  # conjugate gradients look at their residuals
     run = begin_graphs(y.device) if closed and prior.memory is not None else directly
     residual, basis = y - image, prior.basis
     return Components(components, components, light, image, image, residual, basis, x.dtype, run)
@@ -206,9 +200,9 @@ def step_components(
     basis = prior.basis
     total = (basis.rotation.mT @ total.flatten(2)).unflatten(2, total.shape[2:])
     image = system.forward_subspace(total, basis.synthesis) + system.gram_product(light)
-    smooth = prior.apply(total + system.adjoint_subspace(light, basis.analysis), sigma)
-    prior.count(smooth, sigma)
-    components, measured = _seen(smooth, system, basis.synthesis, basis.analysis)
+    components = prior.apply(total + system.adjoint_subspace(light, basis.analysis), sigma)
+    prior.count(components, sigma)
+    measured = system.forward_subspace(components, basis.synthesis)
     return Components(
         components, total, light, image, measured, y - measured, basis, state.dtype, state.run
     )
@@ -242,33 +236,24 @@ def _step_in_basis(
         image = torch.lerp(image, measured + system.gram_product(z), r)
         if known:
             prior.memory = memory
-        smooth = prior.apply(total + system.adjoint_subspace(light, analysis), sigma)
-        components, measured = _seen(smooth, system, synthesis, analysis)
+        components = prior.apply(total + system.adjoint_subspace(light, analysis), sigma)
+        measured = system.forward_subspace(components, synthesis)
         after = prior.memory if known else ()
-        return smooth, components, total, light, image, measured, y - measured, *(after or ())
+        return components, total, light, image, measured, y - measured, *(after or ())
 
     basis, memory = state.basis, prior.memory
     known = memory is not None
-    smooth, components, total, light, image, measured, residual, *after = state.run(
+    components, total, light, image, measured, residual, *after = state.run(
         body,
         *(state.components, state.total, state.light, state.image, state.measured),
         *(basis.synthesis, basis.analysis, sigma, rho, *(memory or ())),
     )
     if known:
         prior.memory = after
-    prior.count(smooth, sigma)
+    prior.count(components, sigma)
     return Components(
         components, total, light, image, measured, residual, basis, state.dtype, state.run
     )
-
-
-def _seen(
-    components: Tensor, system: Any, synthesis: Tensor, analysis: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return components, those of a guide pulled to its picture, and what the camera sees."""
-    if hasattr(system, "pull"):
-        components = system.pull(components, synthesis, analysis)
-    return components, system.forward_subspace(components, synthesis)
 
 
 def make_cube(components: Tensor, synthesis: Tensor) -> Tensor:

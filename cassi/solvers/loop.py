@@ -73,7 +73,8 @@ def iterate(
     check_order("iterate", y, system)
     start = time.perf_counter() if began is None else began
     light = norm(y).item()
-    prior, running = begin(prior), begin_system(system)
+    running = begin_system(system)
+    prior = begin(prior, running)
     state = algorithm.init(y, running, _first_cube(x0, y, running), statistics)
     every = 1 if y.device.type == "cpu" else READ_EVERY
     finite, unread = state, list[_Unread]()  # the last state that is known to be finite, and since

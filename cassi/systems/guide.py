@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,9 +12,20 @@ from torch import Tensor, nn
 from cassi import ops
 from cassi.systems.arguments import check_shape
 from cassi.systems.base import Around, System
+from cassi.systems.motion import Movable, corners, step_towards
 
 DAMPING = 0.5
-"""ν of `Guided.pull` for a picture with 1 % of noise, from training scenes."""
+"""ν of `Following` for a picture with 1 % of noise, from training scenes."""
+KEPT, RANK = 50.0, 6
+"""With a guide weak components are kept down to 1/50 of the energy, and 6 at the start."""
+EVERY, LAST = 5, 80
+"""Every fifth call of a run may move the picture, up to call 80."""
+SURE, AT_ONCE = 0.2, 3
+"""A run whose first σ is not above 0.2 starts from a good cube: its first call moves thrice."""
+LEAST = 0.15
+"""Pixels: a picture whose corners are less far off is left as it is."""
+MOST = 0.12
+"""Of the longer side: a motion of the corners beyond it is not believed."""
 
 
 class Guide(System):
@@ -97,7 +110,7 @@ class Guided(Around):
     """A camera with a picture of its scene from a guide beside it.
 
     It measures as the camera alone. Solvers that work on spectral components pull these towards the
-    picture in every iteration; see `pull`.
+    picture in every iteration; see `Following`.
 
     Args:
         system: the camera, its bad pixels left out or not.
@@ -105,6 +118,9 @@ class Guided(Around):
             balance. NaN where the guide saw nothing of the scene.
         response: R, `(G, C)`; see `Guide`.
         noise: standard deviation of g relative to its root mean square, > 0.
+        motion: from the cube to the picture, `(4,)`: down and right in pixels, angle in radians,
+            logarithm of the scale, about the centre. None: the picture lies on the cube.
+        follow: every run finds the motion more closely, from this one on.
 
     Raises:
         ValueError: the sizes do not fit, or the picture is dark.
@@ -112,10 +128,19 @@ class Guided(Around):
 
     system: System
     guide: Guide
+    movable: Movable
     picture: Tensor
     seen: Tensor
 
-    def __init__(self, system: System, picture: Any, response: Any, noise: float = 0.01) -> None:
+    def __init__(
+        self,
+        system: System,
+        picture: Any,
+        response: Any,
+        noise: float = 0.01,
+        motion: Tensor | None = None,
+        follow: bool = False,
+    ) -> None:
         super().__init__()
         bands, height, width = system.cube_shape
         guide = Guide(response, (height, width))
@@ -135,44 +160,42 @@ class Guided(Around):
             raise ValueError(f"guide: expected a noise > 0, got {noise}")
         like = next(iter([*system.parameters(), *system.buffers()]))
         g = g.to(like.device, torch.promote_types(like.dtype, torch.float32))
-        seen = g.isfinite().all(1, keepdim=True)
-        g = torch.where(seen, g, 0)
-        if not bool((g.square().sum((2, 3)) > 0).all()):
+        movable = Movable(g)
+        motion = torch.zeros(4, dtype=torch.float64) if motion is None else motion
+        self._set(system, guide.to(like.device), noise, movable, motion, follow)
+        if not bool((self.picture.square().sum((2, 3)) > 0).all()):
             raise ValueError("guide: expected light in every channel, got a dark one")
-        self.system, self.guide, self.noise = system, guide.to(like.device), noise
-        self.register_buffer("picture", g)
-        self.register_buffer("seen", seen.to(g.dtype))
-        self.sees_all = bool(seen.all())
+
+    def _set(
+        self,
+        system: Any,
+        guide: Guide,
+        noise: float,
+        movable: Movable,
+        motion: Tensor,
+        follow: bool,
+    ) -> None:
+        if isinstance(system, nn.Module):
+            self.system = system  # type: ignore[assignment]
+        else:  # of one run
+            object.__setattr__(self, "system", system)
+        self.guide, self.noise, self.movable = guide, noise, movable
+        self.motion, self.follow, self.found = motion, follow, Found(motion)
+        g = movable(motion)
+        self.register_buffer("picture", torch.nan_to_num(g))
+        self.register_buffer("seen", g.isfinite().all(1, keepdim=True).to(g.dtype))
         self.conjugate, self.part_axis = system.conjugate, system.part_axis
 
-    def pull(self, components: Tensor, synthesis: Tensor, analysis: Tensor) -> Tensor:
-        """Pull the components of a cube F c towards the picture.
+    def moved(self, motion: Tensor) -> Guided:
+        """Return the camera with the picture elsewhere, which every run is to find more closely."""
+        other = Guided.__new__(Guided)
+        nn.Module.__init__(other)
+        other._set(self.system, self.guide, self.noise, self.movable, motion, True)
+        return other
 
-            c ← c + GᵀRᵀ (R F GᵀRᵀ + ν m I)⁻¹ (D g − R F c)
-
-        G and F are analysis and synthesis, F Gᵀ projects onto the subspace, m is the mean of
-        the diagonal of the first term. It is the proximal map of a penalty on ‖D g − R F c‖², in
-        the metric of the cube. D = diag(d) is the exposure of each channel: it fits the picture to
-        the present cube.
-
-        Args:
-            components: c, `(B, R, H, W)`.
-            synthesis: F, `(B, C, R)`.
-            analysis: G, `(B, C, R)`.
-        """
-        r = self.guide.response.to(components.dtype)
-        through, back = r @ synthesis, analysis.mT @ r.mT  # (B, G, R), (B, R, G)
-        gram = through @ back
-        eye = torch.eye(len(r), dtype=gram.dtype, device=gram.device)
-        size = gram.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
-        damped = gram + DAMPING * max(1.0, self.noise / 0.01) * size * eye
-        c, g = components.flatten(2), self.picture.flatten(2)
-        p = through @ c
-        gain = torch.linalg.vecdot(g, p) / torch.linalg.vecdot(g, g)  # g is 0 where it saw nothing
-        p = p if self.sees_all else p * self.seen.flatten(2)
-        left = torch.addcmul(-p, gain.clamp_min(0)[..., None], g)
-        back = torch.linalg.solve(damped, back.mT).mT  # the matrix is symmetric
-        return torch.baddbmm(c, back.expand(len(c), -1, -1), left).view_as(components)
+    def around(self, prior: Any) -> Any:
+        """Return the prior of a run, pulled towards the picture if it has spectral components."""
+        return Following(prior, self) if hasattr(prior, "apply") else prior
 
     @property
     def plain(self) -> System:
@@ -226,33 +249,122 @@ class Guided(Around):
         return self._around(self.system.weighted(variance, bad_pixels))
 
     def part(self, start: int, stop: int) -> Guided:
-        """Return the camera of a part of the scene, with that part of the picture."""
-        inner, axis = self.system.part(start, stop), self.part_axis
+        """Return the camera of a part of the scene, with that part of the picture in its place."""
+        axis = self.part_axis
         assert axis is not None
-        g, seen = (v.narrow(axis, start, stop - start) for v in (self.picture, self.seen))
-        return self._around(inner, g, seen)
+        g = torch.where(self.seen > 0, self.picture, torch.nan).narrow(axis, start, stop - start)
+        other = Guided.__new__(Guided)
+        nn.Module.__init__(other)
+        inner, motion = self.system.part(start, stop), torch.zeros_like(self.motion)
+        other._set(inner, self.guide, self.noise, Movable(g), motion, self.follow)
+        return other
 
     def begin(self) -> Any:
         """Return what a run of a solver uses in this camera's place."""
         return self._around(self.system.begin())
 
-    def _around(self, system: Any, g: Tensor | None = None, seen: Tensor | None = None) -> Guided:
-        other = Guided.__new__(Guided)
-        nn.Module.__init__(other)
+    def _around(self, system: Any) -> Guided:
+        other = copy.copy(self)
+        other._parameters, other._buffers = dict(self._parameters), dict(self._buffers)
+        other._modules = {k: v for k, v in self._modules.items() if k != "system"}
+        other.__dict__.pop("system", None)
         if isinstance(system, nn.Module):
-            other.add_module("system", system)
+            other.system = system  # type: ignore[assignment]
         else:  # of one run
             object.__setattr__(other, "system", system)
-        other.guide, other.noise = self.guide, self.noise
-        other.register_buffer("picture", self.picture if g is None else g)
-        other.register_buffer("seen", self.seen if seen is None else seen)
-        other.sees_all = self.sees_all
-        other.conjugate, other.part_axis = self.conjugate, self.part_axis
         return other
 
     def extra_repr(self) -> str:
         """Return the noise in one line."""
         return f"noise={self.noise:g}"
+
+
+@dataclass
+class Found:
+    """Where the last run of a whole scene found the picture: `(4,)`, see `Guided`."""
+
+    motion: Tensor
+
+
+class Following:
+    """The prior of one run on spectral components, with a pull towards a guide's picture.
+
+        c ← c + GᵀRᵀ (R F GᵀRᵀ + ν m I)⁻¹ (D g − R F c)
+
+    c are the prior's components, F makes the cube of them, G takes components of a cube, and F Gᵀ
+    projects onto the subspace. m is the mean of the diagonal of the first term. It is the proximal
+    map of a penalty on ‖D g − R F c‖², in the metric of the cube. D = diag(d) is the exposure of
+    each channel: it fits the picture to the present cube.
+
+    Where the camera follows, some calls first move the picture towards R F c by a step of
+    Gauss–Newton. The measurement holds the components where they belong, so these steps end where
+    the picture lies.
+
+    Args:
+        prior: of the run, on components; what is not defined here is its own.
+        camera: the camera with the guide.
+    """
+
+    def __init__(self, prior: Any, camera: Guided) -> None:
+        self.prior, self.camera, self.calls = prior, camera, 0
+        self.picture, self.seen, self.motion = camera.picture, camera.seen, camera.motion
+        prior.keep(KEPT, RANK)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the prior's attribute: basis, rotation, penalty, …."""
+        return getattr(self.prior, name)
+
+    def __call__(self, x: Tensor, sigma: Any) -> Tensor:
+        """Apply the prior to a cube, for an algorithm that works on no components: no pull."""
+        result: Tensor = self.prior(x, sigma)
+        return result
+
+    @property
+    def memory(self) -> None:
+        """None: the picture is looked at on the host, so no call is recorded as a graph."""
+        return
+
+    def count(self, components: Tensor, sigma: Any) -> None:
+        """Let the prior note its call; it sees what it returned, and not what was pulled."""
+        self.prior.count(self.smooth, sigma)
+
+    def apply(self, components: Tensor, sigma: Any) -> Tensor:
+        """Apply the prior to components `(B, R, H, W)`, and pull them."""
+        c = self.smooth = self.prior.apply(components, sigma)
+        synthesis, analysis = self.prior.basis.synthesis, self.prior.basis.analysis
+        self.calls += 1
+        r = self.camera.guide.response.to(c.dtype)
+        through, back = r @ synthesis, analysis.mT @ r.mT  # (B, G, R), (B, R, G)
+        p = (through @ c.flatten(2)).view(-1, len(r), *c.shape[2:])
+        for _ in range(self._moves(sigma) if self.camera.follow else 0):
+            self._move(p)
+        gram = through @ back
+        eye = torch.eye(len(r), dtype=gram.dtype, device=gram.device)
+        size = gram.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+        damped = gram + DAMPING * max(1.0, self.camera.noise / 0.01) * size * eye
+        g, p = self.picture.flatten(2), (p * self.seen).flatten(2)  # both 0 where g saw nothing
+        gain = torch.linalg.vecdot(g, p) / torch.linalg.vecdot(g, g)
+        left = torch.addcmul(-p, gain.clamp_min(0)[..., None], g)
+        back = torch.linalg.solve(damped, back.mT).mT  # the matrix is symmetric
+        flat = c.flatten(2)
+        return torch.baddbmm(flat, back.expand(len(flat), -1, -1), left).view_as(c)
+
+    def _moves(self, sigma: Any) -> int:
+        if self.calls == 1:
+            return AT_ONCE if float(torch.as_tensor(sigma).max()) <= SURE else 0
+        return int(self.calls % EVERY == 0 and self.calls <= LAST)
+
+    def _move(self, predicted: Tensor) -> None:
+        here = torch.where(self.seen > 0, self.picture, torch.nan)
+        motion = self.motion - step_towards(here, predicted)
+        size = predicted.shape[2:]
+        if not float(corners(motion, *size)) < MOST * max(size):
+            return  # also where it is not finite
+        if float(corners(motion, *size)) < LEAST:
+            motion = torch.zeros_like(motion)
+        g = self.camera.movable(motion)
+        self.picture, self.seen = torch.nan_to_num(g), g.isfinite().all(1, True).to(g.dtype)
+        self.motion = self.camera.found.motion = motion
 
 
 def as_response(response: Any) -> Tensor:  # (G, C)

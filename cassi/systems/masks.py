@@ -114,7 +114,7 @@ class MaskPattern(ABC):
 
 @dataclass(frozen=True)
 class RandomMask(MaskPattern):
-    """A mask of independent pixels.
+    """A mask of independent pixels, or of independent squares of pixels.
 
     Attributes:
         density: mean transmission d.
@@ -122,6 +122,7 @@ class RandomMask(MaskPattern):
         kind: "binary", of zeros and ones, or "grey", u^(1/d − 1) with u uniform in [0, 1].
         per_band: a mask of its own for each band.
         seed: of all random numbers.
+        feature: side of a square, pixels: the least that the mask maker can etch.
 
     Raises:
         ValueError: an unknown kind, or numbers out of range.
@@ -135,15 +136,21 @@ class RandomMask(MaskPattern):
     kind: str = "binary"
     per_band: bool = False
     seed: int = 0
+    feature: int = 1
 
     def __post_init__(self) -> None:
         """Check the values."""
         self._check()
+        whole_number("feature", self.feature, 1)
         if self.kind not in ("binary", "grey"):
             raise ValueError(f"kind: expected 'binary' or 'grey', got {self.kind!r}")
 
     def _plane(self, height: int, width: int, seed: int) -> Tensor:
-        uniform = torch.rand((height, width), generator=torch.Generator().manual_seed(seed))
+        squares = [math.ceil(length / self.feature) for length in (height, width)]
+        uniform = torch.rand(squares, generator=torch.Generator().manual_seed(seed))
+        for axis in (0, 1) if self.feature > 1 else ():
+            uniform = uniform.repeat_interleave(self.feature, axis)
+        uniform = uniform[:height, :width]
         if self.kind == "binary":
             return (uniform < self.density).float()
         return uniform ** (1 / self.density - 1)  # the mean of u^p over [0, 1] is 1 / (p + 1)

@@ -34,6 +34,7 @@ from cassi.data.bundled import bundled_path
 from cassi.data.io import load_cube
 from cassi.systems.masks import move_mask
 from cassi.viz import choose_points, exposure_of, save_bands, srgb
+from cassi.viz.color import cie_response
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "gallery"
 Panel = tuple[str, np.ndarray]  # title, picture
@@ -178,6 +179,22 @@ def draw_mistakes() -> None:
     save(picture_row(panels, 4, 2.6)[0], "mistakes.jpg")
 
 
+def draw_guide() -> None:
+    """A part of the scene, without a guide and with two."""
+    truth, _, wavelengths = bundled()
+    y, curves = camera()(truth), torch.from_numpy(cie_response(np.asarray(wavelengths)))
+    cubes = {"truth": truth, "no guide": cassi.reconstruct(y, camera())}
+    random = torch.Generator().manual_seed(0)
+    for name, response in (("panchromatic", torch.ones(1, 28) / 28), ("RGB", curves)):
+        picture = cassi.Guide(response, (256, 256))(truth)
+        size = picture.square().mean((2, 3), keepdim=True).sqrt()
+        picture = picture + 0.01 * size * torch.randn(picture.shape, generator=random)
+        cubes[f"{name} guide"] = cassi.reconstruct(y, camera(), guide=(picture, response))
+    part = slice(72, 184)
+    panels = [(_scored(name, cube), in_colour(cube)[part, part]) for name, cube in cubes.items()]
+    save(picture_row(panels, 4, 2.6)[0], "guide.jpg")
+
+
 def draw_bands() -> None:
     """All bands of a reconstruction."""
     truth, _, wavelengths = bundled()
@@ -249,6 +266,7 @@ DRAWN: dict[str, Callable[[], None]] = {
     "methods": draw_methods,
     "noise": draw_noise,
     "mistakes": draw_mistakes,
+    "guide": draw_guide,
     "bands": draw_bands,
     **{name: partial(draw_snapshots, name) for name in SNAPSHOTS},
 }

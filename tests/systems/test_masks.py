@@ -292,3 +292,14 @@ def test_it_is_turned_first_and_shifted_then():
     mask = rand(1, 1, 7, 7)
     both = move_mask(mask, (1, 2), 90)
     torch.testing.assert_close(both, move_mask(move_mask(mask, (0, 0), 90), (1, 2), 0))
+
+
+def test_features_are_squares_of_pixels():
+    mask = RandomMask(0.5, feature=3, shots=2).draw(10, 11)
+    assert mask.shape == (2, 1, 10, 11)
+    assert torch.equal(
+        mask[..., :9, :9], mask[..., :9:3, :9:3].repeat_interleave(3, -1).repeat_interleave(3, -2)
+    )
+    assert torch.equal(RandomMask(feature=1).draw(8, 9), RandomMask().draw(8, 9))
+    with pytest.raises(ValueError, match="feature"):
+        RandomMask(feature=0)

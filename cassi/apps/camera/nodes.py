@@ -37,7 +37,7 @@ CURVES: Classes = {
     ),
 }
 MASKS: Classes = {
-    "cassi.systems.RandomMask": (*_DRAWN, "kind"),
+    "cassi.systems.RandomMask": (*_DRAWN, "kind", "feature"),
     "cassi.systems.BlueNoiseMask": _DRAWN,
     "cassi.systems.ColourMask": ("filters", "width", "shots", "seed"),
     "cassi.systems.HoleMask": ("columns", "rows", "stagger"),

@@ -27,6 +27,7 @@ from cassi.apps.evaluate.results import Plan, Results
 from cassi.apps.evaluate.rows import (
     add_rows,
     align_rows,
+    guide_rows,
     make_reconstructors,
     read_reconstructors,
 )
@@ -142,6 +143,8 @@ def make(given: Given) -> Made:
         made, identities, views = add_rows(made, identities, settings.knowledge)
     if settings.align:
         identities, views = align_rows(identities, views)
+    if any(each.guide.response is not None for each in points.values()):
+        identities, views = guide_rows(made, identities, views)
     swept = len(points) > 1 or settings.sweep is not None
     cubes = (settings.cubes or settings.report or settings.figures) and not swept
     runner = Runner(

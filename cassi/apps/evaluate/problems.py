@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from cassi.apps.camera.system import make_camera
+from cassi.apps.guide import read_response
 from cassi.apps.inputs import make_preprocessing
 from cassi.apps.settings import Evaluate, with_value
 from cassi.checks import did_you_mean
@@ -22,7 +23,7 @@ from cassi.data.manifest import read_manifest
 from cassi.data.scenes import as_scenes, scene_name
 from cassi.evaluation import Problem, make_problem
 
-CASES = ("mask", "noise", "seed", "system", "twin")
+CASES = ("guide", "mask", "noise", "seed", "system", "twin")
 """Settings that a case of a benchmark may change: those that a scene is measured with."""
 
 
@@ -135,11 +136,22 @@ def preparation(
             camera.mask,
             noise=noises[point],
             twin=settings.twin,
+            guide=_guide(settings, camera.system.cube_shape[0], item.wavelengths),
             seed=settings.seed,
             device=device,
         )
 
     return prepare
+
+
+def _guide(
+    settings: Evaluate, bands: int, wavelengths: tuple[float, ...] | None
+) -> tuple[torch.Tensor, float] | None:
+    kind = settings.guide.response
+    if kind is None:
+        return None
+    channels = 1 if kind == "pan" else 3
+    return read_response(kind, channels, bands, wavelengths), settings.guide.noise
 
 
 def _check_twin(settings: Evaluate, benchmark: Benchmark) -> None:

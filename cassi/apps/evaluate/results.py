@@ -24,8 +24,17 @@ from cassi.data.atomic import SUMS, write_sums
 from cassi.data.benchmarks import Benchmark
 from cassi.evaluation import Job, Record, RecordFolder, write_results, write_sweep
 from cassi.evaluation.protocols import COLUMNS, write_benchmark, write_timing
+from cassi.evaluation.sweeps import plot_cases
 
-RESULTS = ("results.*", "sweep.*", "benchmark.*", "timing.json", "report.html", "figures/**/*")
+RESULTS = (
+    "results.*",
+    "sweep.*",
+    "cases.*",
+    "benchmark.*",
+    "timing.json",
+    "report.html",
+    "figures/**/*",
+)
 
 
 @dataclass(frozen=True)
@@ -116,6 +125,8 @@ class Results:
             rows = [row_name(method, p) for p in plan.points for method in plan.methods]
             named = [replace(r, point="", method=row_name(r.method, r.point)) for r in found]
             print(write_results(root, named, plan.scenes, rows, **more), end="")
+            if settings.figures:
+                plot_cases(root, found, plan.points, len(plan.scenes), settings.preset)
             print(f"{len(found)} runs -> {root / 'results.md'}")
         else:
             print(write_results(root, found, plan.scenes, plan.methods, **more), end="")

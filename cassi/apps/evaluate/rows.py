@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,6 +15,7 @@ from cassi.camera_search import align, calibrate_on
 from cassi.checks import raised_here
 from cassi.data.store import fingerprint
 from cassi.evaluation import Problem, View
+from cassi.guide_search import place_guide, takes_guide
 from cassi.solvers.base import Reconstructor
 from cassi.systems import SDCassi
 
@@ -115,6 +116,45 @@ def align_rows(
     plain = [row for row in identities if row not in views]
     hashes = {row: fingerprint({"method": identities[row], "aligned": True}) for row in plain}
     return {**identities, **hashes}, {**views, **dict.fromkeys(plain, see_aligned)}
+
+
+@dataclass(frozen=True)
+class Guided:
+    """What a row sees with a guide camera, which is placed, and taken or refused."""
+
+    view: View | None
+
+    def __call__(self, problem: Problem) -> Problem:
+        """Return the same problem with the guide beside its camera."""
+        problem = problem if self.view is None else self.view(problem)
+        if problem.guide is None:
+            return problem
+        picture, response, noise = problem.guide
+        found = place_guide(problem.y, problem.system, picture, response, noise)
+        return replace(problem, system=found.system)
+
+
+def guide_rows(
+    made: Mapping[str, Reconstructor], identities: Mapping[str, str], views: Mapping[str, View]
+) -> tuple[dict[str, str], dict[str, View]]:
+    """Let every row use the guide of a problem that has one.
+
+    Args:
+        made: reconstructors by the names of their rows.
+        identities: of each row, a hash of all that its results depend on.
+        views: of rows that know more of the camera.
+
+    Returns:
+        Hashes and views of all rows.
+
+    Raises:
+        ValueError: a method takes no guide.
+    """
+    for name, method in made.items():
+        if not takes_guide(method):
+            raise ValueError(f"guide.response: expected null with {name}, which takes no guide")
+    hashes = {row: fingerprint({"method": identities[row], "guide": True}) for row in made}
+    return hashes, {row: Guided(views.get(row)) for row in made}
 
 
 def read_reconstructors(settings: Evaluate) -> dict[str, Reconstruct]:

@@ -239,6 +239,24 @@ class GuidePicture:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SimulatedGuide:
+    """A picture of every scene by an ordinary camera, in its place, made of the true cube."""
+
+    response: str | None
+    noise: float
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if self.response not in (None, "pan", "cie"):
+            near = did_you_mean(str(self.response), ("pan", "cie"))
+            raise ValueError(
+                f"guide.response: expected pan, cie or null, got {self.response!r}{near}"
+            )
+        if not 0 < self.noise <= 1:
+            raise ValueError(f"guide.noise: expected a number above 0, at most 1, got {self.noise}")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reconstruct(Snapshots, Sharing):
     """Settings of cassi-reconstruct."""
 
@@ -470,6 +488,7 @@ class Evaluate(Sharing):
     noise: Node = None
     sweep: Sweep | None = None
     twin: Twin | None = None
+    guide: SimulatedGuide
     benchmark: Protocol | None = None
     figure: Figure = field(metadata=_NOTHING)
     knowledge: list[str]

@@ -80,6 +80,26 @@ def test_sgde_has_rows_for_each_case(evaluate, data, tmp_path):
     assert not (tmp_path / "run" / "results.json").exists()
 
 
+def test_design_has_a_row_for_each_camera(evaluate, data, tmp_path):
+    auto = "{name: auto, method: auto, overrides: {solver.iterations: 8}}"
+    options = (*data, *PLAIN, "figures=true", f"reconstructors=[{auto}]", "scenes=[one]")
+    evaluate(*options, "benchmark=design", "mask={_target_: cassi.systems.RandomMask}").ok()
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    psnr = {row: each["mean"]["psnr/matlab-uint8"] for row, each in results["metrics"].items()}
+    assert len(psnr) == 10
+    assert next(iter(psnr)) == "auto (step 2, half open)"
+    for better in ("two shots", "a panchromatic guide", "an RGB guide"):
+        assert psnr[f"auto ({better})"] > psnr["auto (step 2, half open)"], better
+    for suffix in (".png", ".pdf"):
+        assert (tmp_path / "run" / f"cases{suffix}").stat().st_size > 1000
+
+
+def test_a_method_that_takes_no_guide_says_so(evaluate, data):
+    options = (*data, *PLAIN, f"reconstructors=[{GAP}]")
+    assert "gap, which takes no guide" in evaluate(*options, "guide.response=pan").refusal
+    assert "expected pan, cie or null" in evaluate(*options, "guide.response=rgb").refusal
+
+
 def test_cases_are_rows_of_the_one_table(evaluate, data, tmp_path):
     more = ("repeats=2", "benchmark.cases.binary.mask.density=0.4")
     outcome = evaluate(
