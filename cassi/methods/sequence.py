@@ -83,25 +83,51 @@ class Sequence(Wrapper):
         return Following(self.method, self)
 
 
-class Following(Wrapper):
+class Following:
     """One sequence of snapshots of one camera; see `Sequence`.
 
     Attributes:
         joined: share of the last scene that was as predicted; 0 where it started afresh.
     """
 
+    shares_batch, network = False, None
+
     def __init__(self, method: Any, of: Sequence) -> None:
-        object.__setattr__(self, "method", method)
-        vars(self).update(of=of, shorter=None, cube=None, motion=None, known=None, joined=0.0)
+        self.method, self.of, self.count = method, of, of.iterations_each
+        self.shorter: Any = None
+        self.known: Any = None
+        self.cube: Tensor | None = None
+        self.motion: Tensor | None = None
+        self.joined = 0.0
+
+    @property
+    def iterations(self) -> int:
+        """The largest number of times that `run` calls the callback."""
+        return self.count + int(self.method.iterations)
+
+    @property
+    def halo(self) -> int:
+        """Number of lines around a part of a scene that influence its result."""
+        return int(self.method.halo)
+
+    def __call__(self, y: Tensor, system: LinearSystem) -> Tensor:
+        """Reconstruct the next snapshot: `(1, K, H, W')` → `(1, C, H, W)`."""
+        return self.run(y, system).x
+
+    def shorten(self, iterations: int) -> None:
+        """Take another number of iterations for the snapshots that follow."""
+        whole_number("iterations", iterations, 1)
+        self.count = iterations
 
     @torch.no_grad()
     def run(self, y: Tensor, system: LinearSystem, **given: Unpack[Options]) -> Solution:
         """Reconstruct the next snapshot; see `cassi.solvers.Reconstructor.run`."""
         take(given, "sequence")
         solution = self._follow(y, system, given)
-        if solution is None or self.joined < JOINED:
+        stopped = solution is not None and solution.reason == "callback"
+        if solution is None or (self.joined < JOINED and not stopped):
             solution = self._begin(y, system, given, [] if solution is None else solution.history)
-        vars(self)["cube"] = solution.checked().x
+        self.cube = solution.checked().x
         return solution
 
     def _begin(
@@ -122,17 +148,22 @@ class Following(Wrapper):
         shorter = replace(
             method,
             prior=replace(method.prior, settle=1),
-            iterations=self.of.iterations_each,
             sigma=Geometric(max(self.of.start, end), end),
             noise=noise,
             heldout=0.0,
         )
-        vars(self).update(shorter=shorter, known=known, motion=None, joined=0.0)
+        self.shorter, self.known, self.motion, self.joined = shorter, known, None, 0.0
         return replace(solution, history=history)
 
-    def _follow(self, y: Tensor, system: LinearSystem, given: Options) -> Solution | None:
+    def _follow(self, y: Tensor, system: Any, given: Options) -> Solution | None:
         last = self.cube
-        if last is None or last.shape[0] != 1 or not hasattr(system, "forward_subspace"):
+        fits = hasattr(system, "forward_subspace") and not hasattr(system, "pull")
+        if (
+            last is None
+            or len(last) > 1
+            or not fits
+            or tuple(last.shape) != (len(y), *system.cube_shape)
+        ):
             return None
         began = time.perf_counter()
         motion = find_motion(last, seen(y, system), system, self.motion)
@@ -145,10 +176,11 @@ class Following(Wrapper):
         history: list[Iteration] = []
         counted = Counted(given.get("callback"), history, time.perf_counter() - began)
         more: Options = {"x0": cube, "statistics": self.known, "callback": counted}
-        solution: Solution = self.shorter.run(y, near, **more)
+        shorter = replace(self.shorter, iterations=self.count)
+        solution: Solution = shorter.run(y, near, **more)
         if not solution.history:
             return None
-        vars(self).update(motion=motion, joined=near.joined)
+        self.motion, self.joined = motion, near.joined
         return replace(solution, history=history)
 
 

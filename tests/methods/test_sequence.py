@@ -14,7 +14,7 @@ from cassi.metrics import psnr
 
 @pytest.fixture(scope="module")
 def scene():
-    return torch.as_tensor(cassi.read_cube(bundled_path("scene.tif"))).float()[None]
+    return torch.as_tensor(cassi.read_cube(bundled_path("scene.tif"))).float()
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_a_sequence_gets_better_and_the_first_is_the_method(scene, camera):
 def test_another_scene_starts_afresh(scene, camera):
     following = Sequence(auto()).begin()
     following.run(camera(scene), camera)
-    other = scene.flip(1, 2, 3) * 0.3
+    other = scene.amax() - scene
     y = camera(other)
     seen = []
     found = following.run(y, camera, callback=lambda each, x: seen.append(each.index) or False)
