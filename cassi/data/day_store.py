@@ -27,7 +27,8 @@ class DayStore:
     compressed chunk for each band in it; what is not there yet is NaN. `uncertainty`, if asked for,
     is alike: the standard deviation of every value. `preview(time, row, column, channel)` is an
     sRGB picture of at most 128 pixels, uint8. Coordinates are `time` (of change of the file of the
-    snapshot), `name` and `wavelength` (nm).
+    snapshot), `name` and `wavelength` (nm). `frame(time, shot, row, column)`, if asked for, has the
+    snapshots as they were read.
 
     Args:
         path: of the store, which is there.
@@ -46,7 +47,12 @@ class DayStore:
         return self._shard("cube", self.places[name])
 
     def write(
-        self, name: str, cube: np.ndarray, std: np.ndarray | None, preview: np.ndarray
+        self,
+        name: str,
+        cube: np.ndarray,
+        std: np.ndarray | None,
+        preview: np.ndarray,
+        frame: np.ndarray | None = None,
     ) -> None:
         """Write what belongs to a snapshot, its cube last.
 
@@ -55,6 +61,7 @@ class DayStore:
             cube: `(C, H, W)`.
             std: the same shape, where the store has standard deviations.
             preview: `(H', W', 3)`, uint8.
+            frame: `(K, H', W')`, where the store has frames.
 
         Raises:
             OSError: it cannot be written.
@@ -63,7 +70,7 @@ class DayStore:
         expected, place = tuple(self.group["cube"].shape[1:]), self.places[name]
         if cube.shape != expected:
             raise ValueError(f"{self.path}: expected a cube of {expected}, got {cube.shape}")
-        values = {"preview": preview, "uncertainty": std, "cube": cube}
+        values = {"preview": preview, "frame": frame, "uncertainty": std, "cube": cube}
         for key, value in values.items():
             if value is not None:
                 with _zarr():
@@ -83,6 +90,7 @@ def prepare_store(
     wavelengths: Sequence[float] | None,
     uncertainty: bool = False,
     about: Mapping[str, Any] | None = None,
+    frame: tuple[int, ...] | None = None,
 ) -> DayStore:
     """Make a store for these snapshots, or give them a place in the one that is there.
 
@@ -96,6 +104,7 @@ def prepare_store(
         wavelengths: nm, one per band, if known.
         uncertainty: the store has standard deviations.
         about: attributes of a new store.
+        frame: (K, H', W') of every snapshot, where the store keeps them.
 
     Raises:
         OSError: it cannot be written.
@@ -106,11 +115,12 @@ def prepare_store(
         fcntl.flock(lock, fcntl.LOCK_EX)
         nm = None if wavelengths is None else list(map(float, wavelengths))
         known = {"cube_shape": list(shape), "wavelengths": nm, "uncertainty": uncertainty}
+        known |= {} if frame is None else {"frame_shape": list(frame)}
         if not path.exists():
             stage = path.with_name(f".{path.name}.new")
             group = zarr.create_group(stage, zarr_format=3, overwrite=True)
             group.attrs.update({"Conventions": CONVENTIONS, **dict(about or {}), "cassi": known})
-            _create(group, shape, nm, uncertainty)
+            _create(group, shape, nm, uncertainty, frame)
             stage.rename(path)
         group = zarr.open_group(path, mode="r+", zarr_format=3)
         if json.loads(json.dumps(group.attrs.get("cassi"))) != known:
@@ -126,7 +136,11 @@ def prepare_store(
 
 
 def _create(
-    group: Any, shape: tuple[int, int, int], nm: Sequence[float] | None, uncertainty: bool
+    group: Any,
+    shape: tuple[int, int, int],
+    nm: Sequence[float] | None,
+    uncertainty: bool,
+    frame: tuple[int, ...] | None,
 ) -> None:
     bands, height, width = shape
     named = {"cube": "hyperspectral cube"}
@@ -150,6 +164,16 @@ def _create(
         dimension_names=("time", "row", "column", "channel"),
         attributes={"long_name": "sRGB picture"},
     )
+    if frame is not None:
+        group.create_array(
+            "frame",
+            shape=(0, *frame),
+            chunks=(1, *frame),
+            dtype="float32",
+            fill_value=float("nan"),
+            dimension_names=("time", "shot", "sensor_row", "sensor_column"),
+            attributes={"long_name": "snapshot as it was read", "coordinates": "name"},
+        )
     line = {"shape": (0,), "chunks": (1 << 16,), "dimension_names": ("time",)}
     group.create_array("time", dtype="float64", attributes=_TIME, **line)
     group.create_array("name", dtype=str, attributes={"long_name": "name of the snapshot"}, **line)
@@ -167,7 +191,7 @@ def _create(
 
 def _extend(group: Any, names: Sequence[str], times: Sequence[float]) -> None:
     before = group["name"].shape[0]
-    for key in ("cube", "uncertainty", "preview", "time"):
+    for key in ("cube", "uncertainty", "preview", "frame", "time"):
         if key in group:
             array = group[key]
             array.resize((before + len(names), *array.shape[1:]))

@@ -6,6 +6,7 @@ from cassi.methods.noise_threshold import NoiseThreshold
 from cassi.methods.refining import refining
 from cassi.methods.restarts import Checkpoint, Pass, Restarts
 from cassi.methods.self_supervised import self_supervised
+from cassi.methods.sequence import Sequence
 from cassi.methods.stops import DiscrepancyStop, TimeLimit
 from cassi.methods.untrained import untrained
 from cassi.methods.video import video
@@ -17,6 +18,7 @@ __all__ = [
     "NoiseThreshold",
     "Pass",
     "Restarts",
+    "Sequence",
     "TimeLimit",
     "auto",
     "refining",

@@ -131,7 +131,7 @@ class Restarts:
             x = self.start.run(y, system, statistics=statistics).checked().x
         solution = Solution(y if x is None else x, history, "iterations")  # where all are done
         for k, method in enumerate(self.passes[first:], first):
-            counted = _Counted(callback, history, time.perf_counter() - began)
+            counted = Counted(callback, history, time.perf_counter() - began)
             solution = method.run(
                 y, system, x0=x, callback=counted, objective=objective, statistics=statistics
             )
@@ -150,17 +150,25 @@ class Restarts:
         return self.run(y, system).x
 
 
-class _Counted:
-    """Counts iterations and seconds on from the passes before."""
+class Counted:
+    """A callback that counts iterations and seconds on from those of runs before.
+
+    Args:
+        callback: is called with the iterations that are counted on.
+        history: of the runs before; those of this run are appended.
+        seconds: of the runs before.
+    """
 
     def __init__(self, callback: Callback | None, history: list[Iteration], seconds: float) -> None:
         self.callback, self.history = callback, history
         self.done, self.seconds, self.is_stopped = len(history), seconds, False
 
     def wants(self, iteration: Iteration) -> bool:
+        """Return whether the callback needs the cube."""
         return self.callback is not None and wants_cube(self.callback, self._moved(iteration))
 
     def __call__(self, iteration: Iteration, x: Tensor | None) -> bool:
+        """Append an iteration, and pass it on."""
         moved = self._moved(iteration)
         self.history.append(moved)
         self.is_stopped = self.callback is not None and bool(self.callback(moved, x))

@@ -10,8 +10,15 @@ import torch
 from torch import Tensor
 
 from cassi import ops
-from cassi.checks import not_negative, whole_number
-from cassi.priors.non_local import cover, patch_distances, patch_grid
+from cassi.checks import whole_number
+from cassi.priors.non_local import (
+    Matches,
+    check_groups,
+    cover,
+    patch_distances,
+    patch_grid,
+    shrink_samples,
+)
 
 
 @dataclass(frozen=True)
@@ -54,13 +61,8 @@ class MovingPatches:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        not_negative("MovingPatches weight", self.weight)
-        for name in ("patch", "stride", "matches", "radius", "reach", "refresh"):
-            whole_number(f"MovingPatches {name}", getattr(self, name), 1)
-        if self.stride > self.patch:
-            raise ValueError(
-                f"MovingPatches stride: expected at most patch = {self.patch}, got {self.stride}"
-            )
+        check_groups(self)
+        whole_number("MovingPatches reach", self.reach, 1)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Denoise a video `(B, C, H, W)` of C frames; σ, in its unit, is a number or `(B,)`."""
@@ -68,19 +70,11 @@ class MovingPatches:
 
     def begin(self) -> Callable[[Tensor, float | Tensor], Tensor]:
         """Return the prior of one run, which keeps its matches for `refresh` calls."""
-        calls = 0
-        groups: list[Tensor] = []
+        matches = Matches(self._match, self.refresh)
 
         def denoise(x: Tensor, sigma: float | Tensor) -> Tensor:
-            nonlocal calls, groups
-            if calls % self.refresh == 0:
-                groups = [self._match(video) for video in x]
-            calls += 1
-            dtype = torch.promote_types(x.dtype, torch.float32)
-            strength = torch.as_tensor(sigma, dtype=dtype, device=x.device)
-            levels = strength.reshape(-1).expand(x.shape[0])
-            each = zip(x.to(dtype), groups, levels, strict=True)
-            return torch.stack([self._shrink(*sample) for sample in each]).to(x.dtype)
+            wide = x.to(torch.promote_types(x.dtype, torch.float32))
+            return shrink_samples(self._shrink, wide, matches(x), sigma).to(x.dtype)
 
         return denoise
 

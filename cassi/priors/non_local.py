@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +16,9 @@ from cassi.priors.subspace import from_subspace, spectral_basis, to_subspace
 
 _CHUNK = 1 << 18  # numbers of shifted images that are in memory at a time
 _GUIDE = 3  # spectral components that patches are compared in: they hold nearly all the energy
+
+
+M = TypeVar("M")
 
 
 @dataclass(frozen=True)
@@ -58,15 +62,9 @@ class NonLocalLowRank:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        not_negative("NonLocalLowRank weight", self.weight)
-        for name in ("patch", "stride", "matches", "radius", "refresh"):
-            whole_number(f"NonLocalLowRank {name}", getattr(self, name), 1)
+        check_groups(self)
         if self.rank is not None:
             whole_number("NonLocalLowRank rank", self.rank, 1)
-        if self.stride > self.patch:
-            raise ValueError(
-                f"NonLocalLowRank stride: expected at most patch = {self.patch}, got {self.stride}"
-            )
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Denoise a cube `(B, C, H, W)`; σ, in its unit, is a number or one per sample."""
@@ -74,22 +72,14 @@ class NonLocalLowRank:
 
     def begin(self) -> Callable[[Tensor, float | Tensor], Tensor]:
         """Return the prior of one run, which keeps its matches for `refresh` calls."""
-        calls = 0
-        groups: list[tuple[Tensor, Tensor]] = []
+        matches = Matches(self._match, self.refresh)
 
         def denoise(x: Tensor, sigma: float | Tensor) -> Tensor:
-            nonlocal calls, groups
             if not x.isfinite().all():
                 return x  # has no eigenvectors; the solver stops at such a cube
             basis = spectral_basis(x, self.rank or x.shape[1])
             image = to_subspace(x, basis)
-            if calls % self.refresh == 0:
-                groups = [self._match(sample) for sample in image]
-            calls += 1
-            strength = torch.as_tensor(sigma, dtype=image.dtype, device=x.device)
-            levels = strength.reshape(-1).expand(x.shape[0])
-            samples = zip(image, groups, levels, strict=True)
-            clean = torch.stack([self._shrink(*sample) for sample in samples])
+            clean = shrink_samples(self._shrink, image, matches(image), sigma)
             return from_subspace(clean, basis).to(x.dtype)
 
         return denoise
@@ -111,6 +101,59 @@ class NonLocalLowRank:
         source = image[None].contiguous(memory_format=torch.channels_last)
         total = ops.shrink_groups(source, groups[None], noise.reshape(1), side)
         return (total[0] / covered).to(image.dtype)
+
+
+def check_groups(prior: Any) -> None:
+    """Check the numbers that priors on groups of patches share.
+
+    Raises:
+        ValueError: a negative weight, a number below 1, or a stride beyond the patch.
+    """
+    name = type(prior).__name__
+    not_negative(f"{name} weight", prior.weight)
+    for key in ("patch", "stride", "matches", "radius", "refresh"):
+        whole_number(f"{name} {key}", getattr(prior, key), 1)
+    if prior.stride > prior.patch:
+        raise ValueError(
+            f"{name} stride: expected at most patch = {prior.patch}, got {prior.stride}"
+        )
+
+
+class Matches(Generic[M]):
+    """The matches of one run, kept for `refresh` calls with images of one shape.
+
+    Args:
+        find: returns the matches of a sample `(C, H, W)`.
+        refresh: calls from one search to the next, >= 1.
+    """
+
+    def __init__(self, find: Callable[[Tensor], M], refresh: int) -> None:
+        self.find, self.refresh = find, refresh
+        self.calls, self.found = 0, list[M]()
+        self.shape: tuple[int, ...] = ()
+
+    def __call__(self, images: Tensor) -> list[M]:
+        """Return the matches of each sample of images `(B, C, H, W)`."""
+        shape = (images.shape[0], *images.shape[2:])
+        if shape != self.shape:
+            self.calls, self.shape = 0, shape
+        if self.calls % self.refresh == 0:
+            self.found = [self.find(image) for image in images]
+        self.calls += 1
+        return self.found
+
+
+def shrink_samples(
+    shrink: Callable[[Tensor, M, Tensor], Tensor],
+    images: Tensor,
+    matches: list[M],
+    sigma: float | Tensor,
+) -> Tensor:
+    """Shrink the groups of each sample `(B, C, H, W)`; σ is a number or one per sample."""
+    strength = torch.as_tensor(sigma, dtype=images.dtype, device=images.device)
+    levels = strength.reshape(-1).expand(images.shape[0])
+    samples = zip(images, matches, levels, strict=True)
+    return torch.stack([shrink(*sample) for sample in samples])
 
 
 def patch_grid(size: int, patch: int, stride: int) -> Tensor:

@@ -16,7 +16,6 @@ from cassi.priors.tv import TV
 SETTLED = 0.4
 """σ from which on components are given up, in the units of the cube."""
 PRIOR = TV(norm="nuclear", warm=True)
-_UNSETTLED = 10  # calls in which the basis still moves fast
 _LEAST = 0.03  # of a scale: what is weaker is not smoothed even more
 
 
@@ -28,8 +27,8 @@ class Subspace:
 
     s̄ are the mean spectra of blocks of `pool` × `pool` pixels. Errors of a snapshot move light
     between bands from pixel to pixel and average out; the spectra of materials stay. On simulated
-    snapshots this subspace is nearly as good as the true one. The first ten calls of a run estimate
-    it, and then every call number `renew`.
+    snapshots this subspace is nearly as good as the true one. The first `settle` calls of a run
+    estimate it, and then every call number `renew`.
 
     The rank follows from the data. A run starts with `rank` components. Once σ has fallen to
     0.4, components with less than `energy` times the energy of the first, in the block means,
@@ -52,7 +51,9 @@ class Subspace:
         energy: relative energy below which a component is dropped, >= 0; 0 keeps all. ADMM divides
             it by the squared number of shots.
         balance: exponent >= 0; 0 treats all components alike, 1 makes them equally strong.
-        renew: calls from one basis to the next, after the first ten.
+        renew: calls from one basis to the next, after those of `settle`.
+        settle: calls at the start of a run, >= 1, that each find the basis anew; fewer where the
+            first cube is good.
 
     Raises:
         ValueError: a rank or pool below 1, or a negative number.
@@ -65,6 +66,7 @@ class Subspace:
     energy: float = 1.5e-3
     balance: float = 0.0
     renew: int = 5
+    settle: int = 10
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -75,6 +77,7 @@ class Subspace:
         not_negative("Subspace energy", self.energy)
         not_negative("Subspace balance", self.balance)
         whole_number("Subspace renew", self.renew, 1)
+        whole_number("Subspace settle", self.settle, 1)
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Apply the prior to a cube `(B, C, H, W)`; σ is in the unit of the cube."""
@@ -176,7 +179,7 @@ class _Run:
 
     def count(self, result: Tensor, sigma: float | Tensor) -> None:
         self.calls += 1
-        self.is_due = self.calls < _UNSETTLED or self.calls % self.of.renew == 0
+        self.is_due = self.calls < self.of.settle or self.calls % self.of.renew == 0
         settled = bool(torch.as_tensor(sigma <= SETTLED).all())
         if self.is_due and settled and self.energy > 0:
             lengths = self.basis.lengths[..., None, None]

@@ -49,7 +49,7 @@ SKIPPED = {
     r"^make release": "needs a tree without changes and a dated version",
     r"^pip |^git |^cp |^mkdir |^\. ": "installs or downloads",
     r"^make (install|demo)": "sets the environment up that this runs in",
-    r"^cassi-view|outputs/view": "is a server, or needs what was saved there",
+    r"^cassi-view|^cassi-live|outputs/view": "is a server, or needs what was saved there",
     r"srun|slurm|/shared": "needs a cluster",
     r"trainer\.devices=4": "needs four GPUs",
     r"NAME|FILE\b|OPTIONS|ICVL|OLD": "names files of the reader's",

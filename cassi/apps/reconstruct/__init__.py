@@ -63,6 +63,8 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
                 "camera=DIR/camera.yaml"
             )
         return reconstruct_many(settings, run)
+    if settings.sequence:
+        raise ValueError("sequence: expected false for one snapshot; give a folder of them")
     if settings.share is not None:
         raise ValueError("share: expected null for one snapshot, which is work for one")
     hold_alone(run.folder)

@@ -22,7 +22,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 from torch import Tensor
 
-from cassi import metrics
+from cassi import methods, metrics
 from cassi.apps import results
 from cassi.apps.command import FAILED, Run
 from cassi.apps.errors import describe_failure
@@ -139,7 +139,8 @@ def reconstruct_many(settings: Reconstruct, run: Run) -> float:
         print(*map(printable, notes), f"{counted}{before}", sep="\n", flush=True)
         batches = [left[i : i + size] for i in range(0, len(left), size)]
         store = _prepare_store(settings, run.folder, recipe, snapshots) if left else None
-        job = functools.partial(reconstruct_batch, settings, run.folder, store)
+        following = _begin_sequence(recipe) if settings.sequence else None
+        job = functools.partial(reconstruct_batch, settings, run.folder, store, following)
         with open_executor(settings, blocks=settings.memory_budget is not None) as executor:
             for batch, found in run_jobs(executor, job, batches):
                 outcomes = [_failed(found)] * len(batch) if isinstance(found, LostWorker) else found
@@ -181,7 +182,11 @@ class Folders:
 
 
 def reconstruct_batch(
-    settings: Reconstruct, root: Path, store: Store | None, batch: Sequence[Snapshot]
+    settings: Reconstruct,
+    root: Path,
+    store: Store | None,
+    following: Reconstructor | None,
+    batch: Sequence[Snapshot],
 ) -> list[Outcome]:
     """Reconstruct snapshots, together where that is possible, and write their results: a job.
 
@@ -189,6 +194,7 @@ def reconstruct_batch(
         settings: of the command.
         root: results of a snapshot go into the folder of its name in this one.
         store: where cubes go instead, if anywhere.
+        following: of a sequence, what reconstructs its snapshots in their order.
         batch: the snapshots.
 
     Returns:
@@ -200,8 +206,13 @@ def reconstruct_batch(
     if settings.memory_budget is not None:
         return [_in_blocks(settings, root / each.name, each) for each in batch]
     recipe = once(make_recipe, settings)
-    made = dict(_compute(settings, root, recipe, batch))
+    made = dict(_compute(settings, root, recipe, following, batch))
     return [_write(settings, root / each.name, store, each, made[each]) for each in batch]
+
+
+def _begin_sequence(recipe: Recipe) -> Reconstructor:
+    method, _ = recipe.make(0)  # no network: any number of bands
+    return methods.Sequence(method).begin()
 
 
 def _prepare_store(
@@ -240,7 +251,11 @@ def _in_blocks(settings: Reconstruct, folder: Path, snapshot: Snapshot) -> Outco
 
 
 def _compute(
-    settings: Reconstruct, root: Path, recipe: Recipe, batch: Sequence[Snapshot]
+    settings: Reconstruct,
+    root: Path,
+    recipe: Recipe,
+    following: Reconstructor | None,
+    batch: Sequence[Snapshot],
 ) -> Iterator[tuple[Snapshot, Result | Exception]]:
     groups: list[list[Fitted]] = []
     for snapshot in batch:
@@ -248,6 +263,7 @@ def _compute(
         if isinstance(fitted, Exception):
             yield snapshot, fitted
             continue
+        fitted = (fitted[0], following or fitted[1])
         group = next((g for g in groups if can_share(g[0][1], fitted[0], fitted[1])), None)
         if group is None:
             groups.append(group := [])

@@ -273,10 +273,13 @@ class Reconstruct(Snapshots, Sharing):
     calibrate: bool
     align: bool
     adapt: bool = False
+    sequence: bool = False
 
     def __post_init__(self) -> None:
         """Check what can be checked without a file."""
         super().__post_init__()
+        if self.sequence:
+            self._check_sequence()
         if self.adapt and self.model is None:
             raise ValueError("adapt: expected false without a network; give model=pretrained")
         if self.calibrate and self.memory_budget is not None:
@@ -299,6 +302,18 @@ class Reconstruct(Snapshots, Sharing):
             raise ValueError(
                 f"output.cube: expected another name than {UNCERTAINTY}, which uncertainty=true "
                 "writes"
+            )
+
+    def _check_sequence(self) -> None:
+        """Raise ValueError for what snapshots that depend on each other cannot have."""
+        names = ("model", "share", "processes", "cluster", "memory_budget", "heldout")
+        found = [name for name in names if getattr(self, name) is not None]
+        found += ["uncertainty"] if self.uncertainty else []
+        found += [] if self.batch in ("auto", 1) else ["batch"]
+        if found:
+            raise ValueError(
+                f"sequence: expected false with {found[0]}: each snapshot starts from the cube "
+                "of the one before; leave one of them out"
             )
 
 

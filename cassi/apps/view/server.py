@@ -34,6 +34,7 @@ def make_server(
     reports: Mapping[str, bytes],
     inboxes: Mapping[str, Inbox],
     port: int = 0,
+    name: str = "cassi-view",
 ) -> Any:
     """Start a server that shows a page to a browser that has the token.
 
@@ -48,6 +49,7 @@ def make_server(
         reports: HTML by random key, served at `/report/KEY`.
         inboxes: for uploads by random key, which come as `PUT /upload/KEY/DROP?name=…`.
         port: to listen on; 0 takes a free one.
+        name: of the command.
 
     Returns:
         A server of Bokeh, started, with its address as `server.entrance`, the
@@ -64,7 +66,7 @@ def make_server(
         port=port,
         address=ADDRESS,
         websocket_origin="localhost",  # the right one when the port is known
-        title="cassi-view",
+        title=name,
         http_server_kwargs={
             "max_body_size": _LARGEST,
             "idle_connection_timeout": _SLOWEST,
@@ -79,7 +81,7 @@ def make_server(
     hosts = {f"{name}:{server.port}" for name in (ADDRESS, "localhost")}
     server._tornado._websocket_origins.clear()
     server._tornado._websocket_origins.update(hosts)
-    guard = Guard(token, hosts, f"cassi-view-{server.port}")
+    guard = Guard(token, hosts, f"{name}-{server.port}")
     rules = server._tornado.default_router.rules
     rules.insert(0, Rule(guard, Door, {"guard": guard}))
     server.guard = guard
@@ -189,6 +191,7 @@ class Guard(Matcher):
 
     def __init__(self, token: str, hosts: set[str], cookie: str) -> None:
         self.token, self.hosts, self.cookie = token, hosts, cookie
+        self.command = cookie.rpartition("-")[0] or cookie
         self.link: OneTimeLink | None = None
 
     def match(self, request: HTTPServerRequest) -> dict[str, Any] | None:
@@ -259,4 +262,4 @@ class Door(RequestHandler):
     def _refuse(self) -> None:
         self.set_status(403)
         self.set_header("Connection", "close")
-        self.finish("403: open the address that cassi-view printed when it started\n")
+        self.finish(f"403: open the address that {self.guard.command} printed when it started\n")

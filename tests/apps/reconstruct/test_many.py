@@ -314,3 +314,23 @@ def test_a_multirun_makes_one_table(reconstruct, day, tmp_path):
     with (tmp_path / "sweep" / "results.csv").open(newline="") as stream:
         found = [(row["job"], row["name"], row["status"]) for row in csv.DictReader(stream)]
     assert found == [("job0", "a", "done"), ("job1", "b", "done"), ("job1", "bad", "failed")]
+
+
+def test_a_sequence_follows_its_scene(reconstruct, camera, tmp_path):
+    folder = tmp_path / "row"
+    folder.mkdir()
+    for index in range(3):
+        np.save(folder / f"{index}.npy", camera.system(camera.cube.roll(index, -2))[0, 0].numpy())
+    (folder / "1b.npy").write_bytes(b"broken")
+    given = (f"measurement={folder}", *camera.given("mask"), "output.pictures=false")
+    run = tmp_path / "out"
+    outcome = reconstruct(*given, "sequence=true", f"hydra.run.dir={run}")
+    assert "1b failed" in outcome.err
+    found = rows(run)
+    assert [found[name]["iterations"] for name in ("0", "1", "2")] == ["100", "36", "36"]
+    for option, said in (
+        ("processes=2", "with processes"),
+        ("experiment=gap_tv", "such as solver=auto"),
+        ("uncertainty=true", "with uncertainty"),
+    ):
+        assert said in reconstruct(*given, "sequence=true", option).refusal

@@ -1,0 +1,1 @@
+"""cassi-live: frames as they come, reconstructed and shown in the browser."""

@@ -1,0 +1,5 @@
+"""``python -m cassi.apps.live``."""
+
+from cassi.apps.live.command import main
+
+main()

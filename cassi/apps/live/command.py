@@ -1,0 +1,127 @@
+"""cassi-live: takes frames as they come, and shows cubes in a browser on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+import sys
+import tempfile
+import threading
+import webbrowser
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from cassi.apps.arguments import told_plugins
+from cassi.apps.command import USAGE_ERROR, prepare_process
+from cassi.apps.errors import describe, is_usage_error
+from cassi.apps.reconstructors import compose_settings
+from cassi.apps.settings import Reconstruct
+from cassi.apps.view.one_time_link import SECONDS, OneTimeLink
+from cassi.plugins import load_plugins
+
+_HELP = "Reconstruct frames as they come, and look at the cubes in a browser on this machine."
+_MORE = (
+    "source= is a folder that fills, a video file, zmq://HOST:PORT, or genicam://FILE.cti. "
+    "Other words are settings of cassi-reconstruct: cassi-live source=frames mask=mask.mat "
+    "system.step=2"
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        load_plugins(told_plugins(words))
+        serve(parse(words))
+    except KeyboardInterrupt:
+        print("cassi-live: ended")
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("panel", "bokeh", "tornado", "param"):
+            raise
+        print(f"cassi-live: error: {error}; pip install 'cassi[app]'", file=sys.stderr)
+        sys.exit(USAGE_ERROR)
+    except Exception as error:
+        if not is_usage_error(error):
+            raise
+        print(f"cassi-live: error: {describe(error)}", file=sys.stderr)
+        sys.exit(USAGE_ERROR)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line: flags, `source=`, and settings."""
+    parser = argparse.ArgumentParser("cassi-live", description=_HELP, epilog=_MORE)
+    parser.add_argument("settings", nargs="*", metavar="source=… KEY=VALUE")
+    said = "a Zarr store for raw frames and cubes"
+    parser.add_argument("--record", type=Path, metavar="FILE.zarr", help=said)
+    said = "folder for frames of sockets and cameras (outputs/live)"
+    parser.add_argument("--output", type=Path, default=Path("outputs/live"), help=said)
+    said = "to listen on; 0, the default, takes a free one"
+    parser.add_argument("--port", type=int, default=0, help=said)
+    said = "print the address and open no browser"
+    parser.add_argument("--no-browser", action="store_true", help=said)
+    given = parser.parse_args(list(arguments))
+    named = [word for word in given.settings if word.startswith("source=")]
+    given.source = named[-1].partition("=")[2] if named else ""
+    given.settings = [word for word in given.settings if word not in named]
+    return given
+
+
+def make_settings(given: argparse.Namespace) -> Reconstruct:
+    """Return the settings of cassi-reconstruct that frames are reconstructed with.
+
+    Raises:
+        ValueError: there is no source, a record that is no store, or settings do not fit.
+    """
+    if not given.source:
+        raise ValueError("source: expected source=FOLDER, a video file, zmq://… or genicam://…")
+    if given.record is not None and given.record.suffix != ".zarr":
+        raise ValueError(f"--record: expected a name that ends in .zarr, got {given.record}")
+    settings: Reconstruct = compose_settings(given.settings)
+    clash = ("measurement", "truth", "memory_budget", "heldout", "noise")
+    if found := [name for name in clash if getattr(settings, name) is not None]:
+        raise ValueError(f"{found[0]}: expected null in cassi-live; frames come from the source")
+    if settings.calibrate or settings.uncertainty or settings.guide.file is not None:
+        raise ValueError("cassi-live: expected no calibrate, uncertainty or guide")
+    return settings
+
+
+def serve(given: argparse.Namespace) -> None:
+    """Serve the page until it is interrupted.
+
+    Raises:
+        OSError: the source is missing, or the port is taken.
+        ValueError: settings do not fit.
+    """
+    settings = make_settings(given)
+    import panel as pn
+
+    from cassi.apps.live.engine import Live
+    from cassi.apps.live.page import make_page
+    from cassi.apps.live.sources import open_source
+    from cassi.apps.view.server import make_server
+
+    given.output.mkdir(parents=True, exist_ok=True)
+    prepare_process(settings)
+    with contextlib.ExitStack() as at_end:
+        spool = Path(tempfile.mkdtemp(prefix=".frames-", dir=given.output))
+        at_end.callback(shutil.rmtree, spool, ignore_errors=True)
+        source = open_source(given.source, spool)
+        at_end.callback(source.close)
+        live = Live(settings, source, given.record)
+        pn.extension()
+        server = make_server(partial(make_page, live), {}, {}, given.port, "cassi-live")
+        at_end.callback(server.stop)
+        print(f"cassi-live: {server.entrance}\nCtrl-C ends it", flush=True)
+        worker = threading.Thread(target=live.run, name="reconstruct", daemon=True)
+        at_end.callback(worker.join, 10)
+        at_end.callback(live.stop)
+        worker.start()
+        if not given.no_browser:
+            link = OneTimeLink(given.output.resolve(), server.link_address)
+            at_end.callback(link.close)
+            server.guard.link = link
+            server.io_loop.call_later(SECONDS, link.close)
+            server.io_loop.run_in_executor(None, partial(webbrowser.open, link.path.as_uri()))
+        server.io_loop.start()

@@ -1,0 +1,144 @@
+"""Spectral video: snapshots in a row against each snapshot by itself.
+
+    python scripts/benchmarks/spectral_video.py  # cave_test below $CASSI_DATA
+    python scripts/benchmarks/spectral_video.py --data cave_train --scenes feathers balloons
+    python scripts/benchmarks/spectral_video.py --write DIR --scenes scene01  # files instead
+
+Each sequence has 16 frames of 256×256 pixels and 28 bands. The cube of a scene is panned by 2 to 4
+pixels a frame, and zoomed in by 13 %. A disc that shows the next scene moves across it, the other
+way. Printed are the mean PSNR (dB) of `auto` frame by frame and with
+`cassi.methods.Sequence` around it, and seconds a frame of both.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import grid_sample
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
+
+import cassi
+from cassi.data.scenes import find_scenes
+from scripts.benchmarks.tables import Parser, Table
+
+SIZE, BANDS, STEP = 256, 28, 2
+
+
+def draw_sequence(cube: Tensor, other: Tensor, frames: int = 16) -> Tensor:
+    """Return a scene that is panned and zoomed, with a disc of another scene that moves.
+
+    Args:
+        cube: `(C, S, S)`.
+        other: alike.
+        frames: T.
+
+    Returns:
+        `(T, C, 256, 256)`, >= 0.
+    """
+    side, axis = cube.shape[-1], torch.arange(SIZE) - (SIZE - 1) / 2
+    drawn = []
+    for frame in range(frames):
+        a = frame / 15
+        pan = 0.03 * math.sin(2 * math.pi * a), 0.14 * a - 0.07
+        shown = _look(cube, axis, axis, (0.84 - 0.1 * a) * side / SIZE, pan)
+        down, right = ((0.35 + 0.25 * a) - 0.5) * SIZE, ((0.75 - 0.45 * a) - 0.5) * SIZE
+        disc = _look(other, axis - down, axis - right, 0.8 * side / SIZE, (0.0, 0.0))
+        distance = torch.hypot(axis[:, None] - down, axis - right)
+        alpha = (0.5 + (0.11 * SIZE - distance) / 2).clamp(0, 1)
+        drawn.append(torch.lerp(shown, disc, alpha).clamp_min(0))
+    return torch.stack(drawn)
+
+
+def _look(
+    cube: Tensor, rows: Tensor, columns: Tensor, zoom: float, pan: tuple[float, float]
+) -> Tensor:
+    half = (cube.shape[-1] - 1) / 2
+    places = rows * zoom / half + 2 * pan[0], columns * zoom / half + 2 * pan[1]
+    grid = torch.stack(torch.meshgrid(*places, indexing="ij"), -1).flip(-1)[None]
+    mode = {"mode": "bicubic", "padding_mode": "reflection", "align_corners": True}
+    return grid_sample(cube[None], grid, **mode)[0]
+
+
+def read(path: Path) -> Tensor:
+    """Return the middle 256×256 pixels of a cube, `(28, 256, 256)`."""
+    cube = torch.as_tensor(cassi.read_cube(path)).float()
+    cube = cube.reshape(-1, *cube.shape[-2:])[:BANDS]
+    top, left = ((side - SIZE) // 2 for side in cube.shape[1:])
+    return cube[:, top : top + SIZE, left : left + SIZE].contiguous()
+
+
+def main() -> None:
+    """Read the options, and print the table."""
+    parser = Parser(__doc__)
+    parser.add_argument("--data", default="cave_test", help="folder below $CASSI_DATA")
+    parser.add_argument("--scenes", nargs="+", help="names; all of the folder if left out")
+    parser.add_argument("--frames", type=int, default=16)
+    parser.add_argument("--noise", type=float, default=0.0, help="relative to that of y")
+    parser.add_argument("--write", type=Path, help="write the snapshots and the mask here instead")
+    options = parser.parse_args()
+    paths = find_scenes(Path(os.environ["CASSI_DATA"]) / options.data)
+    names = options.scenes or [path.stem for path in paths]
+    random = torch.Generator().manual_seed(0)
+    mask = (torch.rand(SIZE, SIZE, generator=random) > 0.5).float()
+    camera = cassi.SDCassi(mask, bands=BANDS, step=STEP)
+    stems = [path.stem for path in paths]
+    table = None
+    totals = []
+    for name in names:
+        place = stems.index(name)
+        truth = draw_sequence(read(paths[place]), read(paths[(place + 1) % len(paths)]))
+        truth = truth[: options.frames]
+        snapshots = [camera(frame[None]) for frame in truth]
+        spread = [options.noise * y.square().mean().sqrt() for y in snapshots]
+        snapshots = [
+            y + s * torch.randn(y.shape, generator=random)
+            for y, s in zip(snapshots, spread, strict=True)
+        ]
+        if options.write is not None:
+            write(options.write / name, mask, snapshots, truth)
+            continue
+        if table is None:
+            columns = ("frame by frame, dB", "sequence, dB", "gain", "s a frame", "s, sequence")
+            table = Table("scene", *columns, "ratio")
+            cassi.methods.auto().run(snapshots[0], camera)  # warm
+        method = cassi.methods.auto()
+        row = []
+        for each in (method, cassi.methods.Sequence(method).begin()):
+            start = time.perf_counter()
+            cubes = [each.run(y, camera).x for y in snapshots]
+            seconds = (time.perf_counter() - start) / len(truth)
+            scores = [float(cassi.metrics.psnr(x[0], t)) for x, t in zip(cubes, truth, strict=True)]
+            row.append((sum(scores) / len(scores), seconds))
+        totals.append(row)
+        _print(table, name, row)
+    if len(totals) > 1 and table is not None:
+        means = np.mean(np.array(totals), axis=0)
+        _print(table, "mean", means)
+
+
+def _print(table: Table, name: str, row: object) -> None:
+    (alone, first), (joined, second) = row  # type: ignore[misc]
+    cells = f"{alone:.2f}", f"{joined:.2f}", f"{joined - alone:+.2f}"
+    table.print(name, *cells, f"{first:.2f}", f"{second:.2f}", f"{second / first:.2f}")
+
+
+def write(folder: Path, mask: Tensor, snapshots: list[Tensor], truth: Tensor) -> None:
+    """Write snapshots and truth as .npy files, and the mask."""
+    for part in ("snapshots", "truth"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    np.save(folder / "mask.npy", mask.numpy())
+    for place, (y, x) in enumerate(zip(snapshots, truth, strict=True)):
+        np.save(folder / "snapshots" / f"{place:04d}.npy", y[0, 0].numpy())
+        np.save(folder / "truth" / f"{place:04d}.npy", x.numpy())
+
+
+if __name__ == "__main__":
+    main()

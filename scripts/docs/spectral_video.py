@@ -1,0 +1,54 @@
+"""Make docs/gallery/spectral_video.gif: a sequence of `spectral_video.py`, in colour.
+
+    python scripts/docs/spectral_video.py
+
+Columns: truth, frame by frame, `sequence=true`. Rows: the picture, and four times the error of the
+cube, as the root mean square over bands. It needs cave_test below $CASSI_DATA.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
+
+import cassi
+from cassi.data.scenes import find_scenes
+from cassi.viz.color import exposure_of, srgb
+from scripts.benchmarks.spectral_video import BANDS, SIZE, STEP, draw_sequence, read
+
+FILE = Path(__file__).resolve().parents[2] / "docs" / "gallery" / "spectral_video.gif"
+WAVELENGTHS = np.linspace(450, 650, BANDS)
+
+
+def main() -> None:
+    """Reconstruct the sequence, and write the file."""
+    paths = find_scenes(Path(os.environ["CASSI_DATA"]) / "cave_test")
+    truth = draw_sequence(read(paths[0]), read(paths[1]))
+    random = torch.Generator().manual_seed(0)
+    mask = (torch.rand(SIZE, SIZE, generator=random) > 0.5).float()
+    camera = cassi.SDCassi(mask, bands=BANDS, step=STEP)
+    method = cassi.methods.auto()
+    following = cassi.methods.Sequence(method).begin()
+    exposure = exposure_of(truth[0].numpy(), WAVELENGTHS)
+    pages = []
+    for x in truth:
+        y = camera(x[None])
+        cubes = [x, method.run(y, camera).x[0], following.run(y, camera).x[0]]
+        pictures = [srgb(cube.numpy(), WAVELENGTHS, exposure=exposure) for cube in cubes]
+        errors = [(cube - x).square().mean(0).sqrt().numpy() for cube in cubes]
+        shown = [(1020 * error).clip(0, 255).astype(np.uint8) for error in errors]
+        grey = [np.repeat(each[..., None], 3, 2) for each in shown]
+        page = np.concatenate([np.concatenate(pictures, 1), np.concatenate(grey, 1)])
+        pages.append(Image.fromarray(page).resize((576, 384), Image.Resampling.LANCZOS))
+    pages[0].save(FILE, save_all=True, append_images=pages[1:], duration=250, loop=0)
+
+
+if __name__ == "__main__":
+    main()

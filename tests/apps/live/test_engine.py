@@ -1,0 +1,83 @@
+"""Frames in, cubes out: broken ones are skipped, old ones dropped, the rest recorded."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+import cassi
+from cassi.apps.live.command import make_settings, parse
+from cassi.apps.live.engine import LADDER, Live
+from cassi.apps.live.sources import Frame
+from cassi.data.bundled import bundled_path
+
+
+class Still:
+    def poll(self):
+        return []
+
+    def close(self):
+        pass
+
+
+@pytest.fixture(scope="module")
+def camera(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("live")
+    cube = cassi.read_cube(bundled_path("scene.tif")).float()[..., :64, :64]
+    mask = (torch.rand(64, 64, generator=torch.Generator().manual_seed(0)) > 0.5).float()
+    y = cassi.SDCassi(mask, bands=cube.shape[1], step=1)(cube)
+    np.save(folder / "mask.npy", mask.numpy())
+    np.save(folder / "y.npy", y[0, 0].numpy())
+    np.save(folder / "small.npy", y[0, 0, :32].numpy())
+    (folder / "broken.npy").write_bytes(b"\x93NUMPY no")
+    words = [f"mask={folder}/mask.npy", "system.step=1", f"system.bands={cube.shape[1]}"]
+    return folder, ["source=x", *words]
+
+
+def frame(folder, name, came=None):
+    return Frame(name, folder / f"{name}.npy", time.time() if came is None else came)
+
+
+def test_frames_are_reconstructed_skipped_dropped_and_recorded(camera, tmp_path):
+    pytest.importorskip("zarr")
+    folder, words = camera
+    said = []
+    store = tmp_path / "day.zarr"
+    live = Live(make_settings(parse(words)), Still(), store, said.append)
+    live.take([frame(folder, "y")])
+    assert live.view.number == 1
+    live.take([frame(folder, "broken")])
+    live.take([frame(folder, "small")])
+    assert live.broken == 2
+    assert any("skipped broken" in line for line in said)
+    assert any("skipped small" in line for line in said)
+    live.take([frame(folder, "y"), frame(folder, "y"), frame(folder, "y")])
+    assert (live.done, live.dropped) == (2, 2)
+    assert any("dropped 2" in line for line in said)
+    import zarr
+
+    group = zarr.open_group(store, mode="r")
+    assert np.array_equal(group["frame"][1, 0], np.load(folder / "y.npy"))
+    assert np.array_equal(group["cube"][1], live.view.cube)
+
+
+def test_it_takes_a_faster_method_to_keep_up_and_a_better_one_again(camera):
+    folder, words = camera
+    live = Live(make_settings(parse(words)), Still(), say=lambda line: None)
+    live.take([frame(folder, "y", 1.0)])
+    for number in range(8):
+        live.take([frame(folder, "y", 1.0 + 0.001 * (number + 1))])
+    assert live.view.method == f"sequence, {LADDER[-1]} iterations"
+    for number in range(30):
+        live.take([frame(folder, "y", 100.0 * (number + 1))])
+    assert live.view.method == f"sequence, {LADDER[0]} iterations"
+
+
+def test_settings_that_do_not_fit_are_refused(camera):
+    _, words = camera
+    for more, said in ((["measurement=a.npy"], "measurement"), (["--record", "a.tif"], "zarr")):
+        with pytest.raises(ValueError, match=said):
+            make_settings(parse([*words, *more]))
+    with pytest.raises(ValueError, match="source"):
+        make_settings(parse(words[1:]))
