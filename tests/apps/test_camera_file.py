@@ -190,6 +190,9 @@ def test_every_step_of_raw_frames_is_carried():
         data = {"evaluation": {"measurements": "day"}}
         found = place(dict(steps), command, {"measurement": "y.npy", "data": data}, ())
         assert found == {f"{where}{name}": value for name, value in steps.items()}
+    for alone in ({"white": "w.npy"}, {"monochromatic": [{"file": "a.npy", "wavelength": 500}]}):
+        assert place(dict(steps), "calibrate", alone, ()) == steps
+        assert not place(dict(steps), "calibrate", alone | {"truth": "x.npy"}, ())
     assert not place(dict(steps), "train", {"data": {"simulator": {}}}, {"data.validation"})
 
 

@@ -28,6 +28,8 @@ FOUND = ("saturation", "bad_pixels")
 """What is found in the frame itself, unless it is null."""
 NEUTRAL = {"dark": 0.0, "scale": 1.0, **dict.fromkeys(FOUND, "auto")}
 """What need not be said; of the others it is None."""
+FRAMES = ("measurement", "white", "monochromatic")
+"""Settings that name raw frames."""
 KEYS = ("mask", "keys", "axes", "system", "wavelengths", "noise", *FRAME, "vars")
 """Of a camera file."""
 ROLES = ("mask", "measurement")
@@ -163,7 +165,8 @@ def _is_told(key: str, told: set[str]) -> bool:
 
 
 def _in_snapshots(camera: Values, config: Values, told: set[str]) -> Iterator[tuple[str, Any]]:
-    taken = config.get("measurement") is not None
+    simulated = config.get("measurement") is None and config.get("truth") is not None
+    taken = not simulated and any(config.get(name) is not None for name in FRAMES)
     for name in ("mask", "wavelengths"):
         if name in camera:
             yield name, camera[name]
