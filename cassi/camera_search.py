@@ -30,7 +30,7 @@ from cassi.solvers import Solver
 from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.schedules import as_schedule
 from cassi.solvers.statistics import relative_noise
-from cassi.systems import SDCassi, System, TiltedCassi, Weighted
+from cassi.systems import SDCassi, System, TiltedCassi, Weighted, WideCassi
 
 
 def align(y: Tensor, system: System) -> Alignment | None:
@@ -60,7 +60,7 @@ def calibrate_on(
 
     Args:
         y: snapshots `(B, 1, H', W')` of any scenes.
-        system: the nominal camera, a `SDCassi`, its bad pixels left out or not.
+        system: the nominal camera, a `SDCassi` or `WideCassi`, its bad pixels left out or not.
         solver: predicts the held-out pixels; None: `cassi.methods.auto`.
         white: `(1, 1, H', W')`, a frame of a white, evenly lit scene; or None.
         seed: of what the solver draws, and of which pixels are held out.
@@ -73,6 +73,14 @@ def calibrate_on(
         ValueError: it is another camera, or the frames are too dark or small.
     """
     nominal = system.plain if isinstance(system, System) else system
+    if isinstance(nominal, WideCassi):  # where the bands lie does not depend on their width
+        narrow: System = nominal.narrow()
+        if isinstance(system, Weighted):
+            narrow = narrow.weighted(system.variance, ~system.good)
+        found, camera = calibrate_on(y, narrow, solver, white=white, seed=seed, **settings)
+        if isinstance(camera, SDCassi):
+            camera = WideCassi.around(camera, nominal.band_width)
+        return found, camera
     if type(nominal) is not SDCassi:
         raise ValueError(f"calibrate: expected SDCassi, got {type(nominal).__name__}")
     good = None if system.good_pixels is None else system.good_pixels.expand_as(y)

@@ -25,6 +25,7 @@ SYSTEMS: Classes = {
     "cassi.systems.BlurredCassi": (*_SOLVED, "point_spread", "line_spread", "detector_spread"),
     "cassi.systems.TiltedCassi": (*_SOLVED, "across"),
     "cassi.systems.WarpedCassi": (*_SOLVED, *_MAP),
+    "cassi.systems.WideCassi": (*_SINGLE, "band_width"),
 }
 CURVES: Classes = {
     "cassi.systems.Linear": ("step", "absolute"),
