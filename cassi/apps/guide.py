@@ -15,9 +15,8 @@ from cassi.apps.printing import marked
 from cassi.apps.settings import GuidePicture
 from cassi.checks import raised_here
 from cassi.data import io
+from cassi.data.formats.curves import read_table
 from cassi.guide_search import place_guide
-
-_MOST = 1 << 20  # bytes of a table of curves
 
 
 def add_guide(inputs: Inputs, settings: GuidePicture) -> Inputs:
@@ -99,7 +98,7 @@ def read_response(
         from cassi.viz.color import cie_response
 
         return torch.from_numpy(cie_response(np.asarray(wavelengths)))
-    table = _read_table(Path(name))
+    table = read_table(Path(name), "guide.response")
     if table.shape == (channels, bands):
         return torch.from_numpy(table.astype(np.float32))
     rising = len(table) > 1 and bool((np.diff(table[:, 0]) > 0).all())
@@ -115,32 +114,6 @@ def read_response(
         f"guide.response: expected {channels} lines of {bands} numbers, or lines of nm (rising) "
         f"and {channels} values, got {table.shape[0]} lines of {table.shape[1]} in {name}"
     )
-
-
-def _read_table(path: Path) -> np.ndarray:
-    if not path.is_file():
-        raise FileNotFoundError(f"guide.response: expected pan, cie or a file, no file {path}")
-    if path.stat().st_size > _MOST:
-        raise ValueError(f"guide.response: {path} is larger than {_MOST} bytes")
-    lines = path.read_text(errors="replace").splitlines()
-    rows = [line.split(",") for line in lines if line.strip() and not line.startswith("#")]
-    try:
-        if rows and not _is_number(rows[0][0]):
-            rows = rows[1:]  # names of the columns
-        table = np.array([[float(value) for value in row] for row in rows], np.float64)
-    except ValueError:
-        table = np.empty(0)
-    if table.ndim != 2 or not np.isfinite(table).all():
-        raise ValueError(f"guide.response: expected lines of as many finite numbers in {path}")
-    return table
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _as_xyz(picture: Tensor, encoded: bool) -> Tensor:
