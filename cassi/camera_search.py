@@ -31,7 +31,7 @@ from cassi.solvers import Solver
 from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.schedules import as_schedule
 from cassi.solvers.statistics import relative_noise
-from cassi.systems import DDCassi, SDCassi, System, TiltedCassi, Weighted
+from cassi.systems import DDCassi, SDCassi, System, TiltedCassi, Weighted, WideCassi
 
 
 def align(y: Tensor, system: System) -> Alignment | None:
@@ -61,7 +61,8 @@ def calibrate_on(
 
     Args:
         y: snapshots `(B, 1, H', W')` of any scenes.
-        system: the nominal camera, a `SDCassi` or `DDCassi`, its bad pixels left out or not.
+        system: the nominal camera, a `SDCassi`, `WideCassi` or `DDCassi`, its bad pixels left out
+            or not.
         solver: predicts the held-out pixels; None: `cassi.methods.auto`.
         white: `(1, 1, H', W')`, a frame of a white, evenly lit scene; or None.
         seed: of what the solver draws, and of which pixels are held out.
@@ -76,6 +77,14 @@ def calibrate_on(
     nominal = system.plain if isinstance(system, System) else system
     if type(nominal) is DDCassi and white is None:
         return _calibrate_dual(y, system, nominal, settings.get("radius", 2))
+    if isinstance(nominal, WideCassi):  # where the bands lie does not depend on their width
+        narrow: System = nominal.narrow()
+        if isinstance(system, Weighted):
+            narrow = narrow.weighted(system.variance, ~system.good)
+        found, camera = calibrate_on(y, narrow, solver, white=white, seed=seed, **settings)
+        if isinstance(camera, SDCassi):
+            camera = WideCassi.around(camera, nominal.band_width)
+        return found, camera
     if type(nominal) is not SDCassi:
         raise ValueError(f"calibrate: expected SDCassi, got {type(nominal).__name__}")
     good = None if system.good_pixels is None else system.good_pixels.expand_as(y)

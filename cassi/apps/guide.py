@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.apps.camera.response import read_curves
+from cassi.data.formats.curves import read_curves
 from cassi.apps.inputs import Inputs
 from cassi.apps.printing import marked
 from cassi.apps.settings import GuidePicture
@@ -105,7 +105,8 @@ def read_response(
         from cassi.viz.color import cie_response
 
         return torch.from_numpy(cie_response(np.asarray(wavelengths)))
-    return read_curves(Path(name), "guide.response", channels, bands, wavelengths)
+    curves = read_curves(Path(name), "guide.response", channels, bands, wavelengths)
+    return torch.from_numpy(curves)
 
 
 def _as_xyz(picture: Tensor, encoded: bool) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor
 from cassi.apps.camera.system import make_camera
 from cassi.apps.printing import marked
 from cassi.apps.settings import Snapshots
+from cassi.calibration.response import Unit
 from cassi.checks import raised_here
 from cassi.config import build
 from cassi.data import io
@@ -51,6 +52,8 @@ class Inputs:
     """How far the mask was moved, and what that does to the error at pixels held out."""
     guide: dict[str, Any] | None = None
     """Where a guide's picture lies, and what it does to the error at pixels held out."""
+    unit: Unit | None = None
+    """In which unit the cube is written; None for what the camera counts."""
 
 
 def load_inputs(

@@ -18,6 +18,7 @@ from cassi.apps.guide import add_guide, describe_guide
 from cassi.apps.inputs import Inputs, good_pixels, load_inputs, name_scene
 from cassi.apps.printing import is_quiet, marked
 from cassi.apps.reconstructors import Recipe, build_solver
+from cassi.apps.response import add_unit
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.camera_search import align, calibrate_on
 from cassi.data.atomic import atomic_folder
@@ -41,7 +42,8 @@ from tqdm import tqdm
 
 from cassi import metrics
 from cassi.apps.results import describe_solve
-from cassi.calibration import CameraCheck, Finding, check_camera, check_spectra
+from cassi.calibration import CameraCheck, Finding, Response, check_camera, check_spectra
+from cassi.calibration.response import describe
 from cassi.solvers import Iteration, relative_noise
 from cassi.solvers.base import wants_cube
 
@@ -74,7 +76,8 @@ def find_camera(inputs: Inputs, settings: Reconstruct) -> Inputs:
     """Return the inputs with the camera that reconstructs them: the only place that changes it.
 
     `calibrate=true` finds mask and bands, `align=true` moves the mask where the measurement is
-    sure. A guide's picture is put beside it. All need the whole measurement in memory.
+    sure. A guide's picture is put beside it. All need the whole measurement in memory. Through that
+    camera a white frame shows the response.
 
     Raises:
         ValueError: the camera cannot be calibrated, or the measurement is too dark or small.
@@ -83,7 +86,9 @@ def find_camera(inputs: Inputs, settings: Reconstruct) -> Inputs:
         inputs = _calibrated(inputs, settings)
     elif settings.align and settings.memory_budget is None:
         inputs = _aligned(inputs)
-    return inputs if settings.guide.file is None else add_guide(inputs, settings.guide)
+    if settings.guide.file is not None:
+        inputs = add_guide(inputs, settings.guide)
+    return add_unit(inputs, settings)
 
 
 def _aligned(inputs: Inputs) -> Inputs:
@@ -176,7 +181,38 @@ def recover(
         )
     result = conclude(inputs, solution, progress.rows, reconstructor)
     result = predict(result, reconstructor, seed, heldout)
-    return assess(result, reconstructor, seed, statistics) if uncertainty else result
+    result = assess(result, reconstructor, seed, statistics) if uncertainty else result
+    return in_unit(result)
+
+
+def in_unit(result: Result) -> Result:
+    """Return a result in the unit that was asked for: cube, error bars and truth over the response.
+
+    What compares the cube with its measurement or its truth stays as it was.
+
+    Raises:
+        ValueError: a patch that is to be white is not within the cube, or there is no light in it.
+    """
+    inputs, unit = result.inputs, result.inputs.unit
+    if unit is None or unit.name is None:
+        return result
+    x, found, truth = result.solution.x, result.uncertainty, inputs.truth
+    response = unit.source.of(x)
+    numbers = result.numbers | {"unit": unit.name}
+    if found is not None:
+        found = replace(found, std=response.scene_std(x, found.std))
+        told = describe_uncertainty(found)
+        size = {key: told[key] for key in ("mean", "rms")}
+        numbers["uncertainty"] = numbers["uncertainty"] | size
+    if truth is not None:
+        inputs = replace(inputs, truth=response.scene(truth))
+    return replace(
+        result,
+        inputs=inputs,
+        solution=replace(result.solution, x=response.scene(x)),
+        numbers=numbers,
+        uncertainty=found,
+    )
 
 
 def assess(
@@ -256,7 +292,10 @@ def conclude(
     numbers = results.summarize(inputs, solution)
     numbers |= results.environment(device, ops.backend(device))
     numbers |= {"preprocessing": inputs.preprocessing, "inputs": inputs.notes}
-    numbers |= check(inputs, solution.x, reconstructor)
+    response = None if inputs.unit is None else inputs.unit.source.of(solution.x)
+    if response is not None:
+        numbers["response"] = describe(response)
+    numbers |= check(inputs, solution.x, reconstructor, response)
     if inputs.calibration is not None:
         numbers["calibration"] = inputs.calibration
     if inputs.alignment is not None:
@@ -362,13 +401,16 @@ class Progress:
             self.watch(iteration, x)
 
 
-def check(inputs: Inputs, x: Tensor, reconstructor: Reconstructor) -> dict[str, Any]:
+def check(
+    inputs: Inputs, x: Tensor, reconstructor: Reconstructor, response: Response | None = None
+) -> dict[str, Any]:
     """Return what speaks for and against the camera, for metrics.json.
 
     Args:
         inputs: the measurement and its camera.
         x: cube `(1, C, H, W)`; of a large one every few pixels will do.
         reconstructor: what made it.
+        response: where it is known spectra are judged as reflectances.
 
     Returns:
         `warnings`, a list of `{about, message}`, and `camera_check`, the numbers behind them.
@@ -376,7 +418,9 @@ def check(inputs: Inputs, x: Tensor, reconstructor: Reconstructor) -> dict[str, 
     start = time.perf_counter()
     y, system = inputs.measurement, inputs.system
     found = check_camera(y, system)
-    found += check_spectra(x, system.plain, inputs.wavelengths)
+    white = response is not None and inputs.unit is not None and inputs.unit.name != "radiance"
+    spectra = response.scene(x) if white and response is not None else x
+    found += check_spectra(spectra, system.plain, inputs.wavelengths, white)
     found += _check_axis(inputs, reconstructor)
     found += _check_weights(y, system, reconstructor)
     numbers = {"note": found.note, **found.numbers, "seconds": time.perf_counter() - start}

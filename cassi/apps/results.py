@@ -115,11 +115,15 @@ def save_pictures(
     if not output.pictures:
         return
 
-    viz.save_rgb(folder / "rgb.png", cube, wavelengths, truth, output.illuminant)
+    unit = numbers.get("unit")
+    light = {"reflectance": output.illuminant or "D65", "radiance": None}.get(
+        str(unit), output.illuminant
+    )
+    viz.save_rgb(folder / "rgb.png", cube, wavelengths, truth, light)
     viz.save_bands(folder / "bands.png", cube, wavelengths, truth=truth)
     spectra, points = folder / "spectra.png", output.points
     shaded = None if bars is None else bars.at
-    viz.save_spectra(spectra, cube, wavelengths, points, truth, output.illuminant, shaded)
+    viz.save_spectra(spectra, cube, wavelengths, points, truth, light, shaded, unit)
     if bars is not None:
         save_map(folder, bars.std, wavelengths)
     if not output.report:
@@ -130,8 +134,8 @@ def save_pictures(
     shown = reported_numbers(numbers)
     halves = None if bars is None else {"reconstruction": NORMAL * bars.std}
     scene = encode_scene(name, {"reconstruction": cube}, truth, {"reconstruction": shown}, halves)
-    light, warnings = output.illuminant, say_warnings(numbers)
-    page = make_report([scene], wavelengths, title=name, illuminant=light, warnings=warnings)
+    about = {"illuminant": light, "warnings": say_warnings(numbers), "unit": unit}
+    page = make_report([scene], wavelengths, title=name, **about)
     write_bytes(folder / "report.html", page)
 
 

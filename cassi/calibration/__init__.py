@@ -9,6 +9,7 @@ from cassi.calibration.mask import Light, fit_light, refine_mask
 from cassi.calibration.mask_alignment import Alignment, align
 from cassi.calibration.parameters import PARAMETERS, Parameter
 from cassi.calibration.refine import refine
+from cassi.calibration.response import Patch, Response, find_response
 from cassi.calibration.search import search_start
 from cassi.calibration.selection import Stage
 from cassi.calibration.windows import Frame, Windows
@@ -24,10 +25,12 @@ __all__ = [
     "Geometry",
     "Light",
     "Parameter",
+    "Patch",
     "PlainScenes",
     "Prediction",
     "Prepare",
     "Reconstruct",
+    "Response",
     "Stage",
     "Windows",
     "WithheldPixels",
@@ -35,6 +38,7 @@ __all__ = [
     "calibrate",
     "check_camera",
     "check_spectra",
+    "find_response",
     "fit_geometry",
     "fit_light",
     "moved_camera",

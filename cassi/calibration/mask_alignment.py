@@ -12,7 +12,7 @@ from cassi.calibration.fit import LEAST_WINDOWS, fit_geometry
 from cassi.calibration.geometry import Geometry, moved_camera
 from cassi.calibration.windows import Frame, Windows
 from cassi.plain_scenes import WINDOWS
-from cassi.systems import SDCassi, System, Weighted
+from cassi.systems import SDCassi, System, Weighted, WideCassi
 
 KEYS = ("down", "right", "rotation", "magnification", "blur")
 """What moves the mask and leaves the bands on their pixels."""
@@ -75,9 +75,10 @@ def align(y: Tensor, system: System, misses: Misses) -> Alignment | None:
 
     Returns:
         None where the camera is right as it is, or none of those whose mask can be moved: an
-        `SDCassi`, its pixels weighted or not, with one mask for all samples.
+        `SDCassi` or `WideCassi`, its pixels weighted or not, with one mask for all samples.
     """
-    nominal = system.plain if isinstance(system, System) else None
+    given = system.plain if isinstance(system, System) else None
+    nominal = given.narrow() if isinstance(given, WideCassi) else given
     if type(nominal) is not SDCassi or nominal.mask.ndim > 4 or nominal.mask.requires_grad:
         return None
     frame = Frame.snapshot(system.without_bad_pixels(y), nominal.bands, system.good_pixels)
@@ -85,6 +86,8 @@ def align(y: Tensor, system: System, misses: Misses) -> Alignment | None:
         return None
     geometry = fit_geometry([frame], nominal, Geometry(), KEYS).geometry
     moved: System = moved_camera(nominal, geometry)
+    if isinstance(given, WideCassi) and isinstance(moved, SDCassi):
+        moved = WideCassi.around(moved, given.band_width)
     if isinstance(system, Weighted):
         moved = moved.weighted(system.variance, ~system.good)
     before, after = misses(system), misses(moved)

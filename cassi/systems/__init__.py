@@ -33,6 +33,7 @@ from cassi.systems.sd_cassi import SDCassi
 from cassi.systems.stacked import Stacked
 from cassi.systems.tilted import TiltedCassi
 from cassi.systems.warped import WarpedCassi
+from cassi.systems.wide import WideCassi
 
 __all__ = [
     "BlueNoiseMask",
@@ -63,6 +64,7 @@ __all__ = [
     "TurningPsf",
     "WarpedCassi",
     "Weighted",
+    "WideCassi",
     "check_mask",
     "dot_test",
     "fitting_dispersions",

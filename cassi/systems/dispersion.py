@@ -34,6 +34,9 @@ SELLMEIER: dict[str, tuple[float, float, float, float, float, float]] = {
 }
 # fmt: on
 
+_NEAR = 3
+"""Pixels by which a detector is taken to end elsewhere, and the camera to be right."""
+
 
 def refractive_index(glass: str, wavelength: float) -> float:
     """Return the index of a glass, relative to air, n² = 1 + Σ_i B_i λ² / (λ² − C_i).
@@ -423,16 +426,32 @@ def infer_bands(
     else:
         options = ", ".join(f"{count} bands x step {size}" for count, size in fits)
         hint = f"what would fit: {options} (either sign)"
-        beyond = extra - (bands - 1) * abs(step) if bands is not None and bands > 1 else -1
-        longer = f"set system.detector={detector_length}"
-        if 0 <= beyond < 3 and step != 0:  # no other camera, a detector that is a little larger
-            hint = f"{longer}, which reaches {beyond:.3g} pixels beyond the bands; {hint}"
-        elif 0 <= beyond < extra:
-            hint += f"; or {longer} if it reaches beyond the bands"
+        hint = _with_detector(hint, detector_length, extra, step, bands)
     raise ValueError(
         f"measurement: {detector_length} pixels along the dispersion do not fit a mask of "
         f"{mask_length}, {wanted}; {hint}"
     )
+
+
+def _with_detector(hint: str, detector: int, extra: int, step: float, bands: int | None) -> str:
+    """Return a hint with the detector's end before it, where that is likelier, or behind it."""
+    if step == 0 or bands == 1:
+        return hint
+    count = bands or math.floor(extra / abs(step) + 1e-9) + 1
+    beyond = extra - (count - 1) * abs(step)
+    longer = f"set system.detector={detector}"
+    if bands is None:
+        return f"{hint}; or set system.bands={count} {longer}"
+    if abs(beyond) < _NEAR:  # no other camera, a detector that ends a little further on
+        return f"{longer}, which {say_end(beyond)}; {hint}"
+    return f"{hint}; or {longer} if it reaches beyond the bands" if 0 <= beyond < extra else hint
+
+
+def say_end(beyond: float) -> str:
+    """Say by how many pixels a detector ends beyond the bands, or before them."""
+    if beyond >= 0:
+        return f"reaches {beyond:.3g} pixels beyond the bands"
+    return f"ends {-beyond:.3g} pixels before the bands do"
 
 
 def _fractional_fit(extra: int, step: float, bands: int | None) -> int | None:

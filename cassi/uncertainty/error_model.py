@@ -19,6 +19,8 @@ NORMAL = 1.6448536269514722
 """Standard deviations that hold 90 % of a normal distribution."""
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Shares of the values that intervals are to hold."""
+ERRORS = ("heldout", "heldout over expected", "error of the scene", "noise", "motion")
+"""Numbers of a scene that grow with its error, in decades."""
 GROUPS = 3
 """Of brightness, and of texture."""
 REGIONS = (1, 3, 5, 9, 17, 33)
@@ -115,6 +117,19 @@ class ErrorModel(nn.Module):
             if above or (below and name in ("unknowns", "bands")):
                 found.append(name)
         return found
+
+    def excess(self, features: Features) -> float:
+        """Return by which factor the errors of a scene exceed all of the training, at least 1.
+
+        The regression takes features beyond the training as those at its edge. The scene may be
+        worse by as much as its errors are: those of pixels held out, of the mirrored scene, and of
+        what noise and a moved mask change of the cube.
+        """
+        most = 0.0
+        for at, name in enumerate(NAMES[-NUMBERS:], len(NAMES) - NUMBERS):
+            if name in ERRORS:
+                most = max(most, features.numbers[name] - float(self.highest[at]))
+        return float(10**most)
 
     def factor_of(self, pixels: float, spectra: bool = False) -> float:
         """Return the factor of means over so many pixels, between those known by interpolation."""

@@ -94,7 +94,8 @@ def judge(result: BootstrapResult, system: System, level: float, model: ErrorMod
     """
     features = Features(result, system, level)
     predicted, strange = model.predict(features)
-    sigma = predicted.to(result.x.dtype)
+    # Of a camera, bands or a mask unlike those of the training: what is worse than all of it.
+    sigma = (predicted * model.excess(features)).to(result.x.dtype)
     pattern = result.repeated / level / sigma
     pattern = pattern / pattern.square().mean().sqrt().clamp_min(torch.finfo(pattern.dtype).tiny)
     total = float(sigma.square().mean().sqrt()) * level

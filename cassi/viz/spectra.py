@@ -27,6 +27,7 @@ def save_spectra(
     truth: Array | None = None,  # (C, H, W)
     illuminant: str | None = "D65",
     bars: Callable[[float, float], Array] | None = None,
+    unit: str | None = None,
 ) -> None:
     """Writes the spectra at some points as PNG, beside a picture with the points marked.
 
@@ -41,10 +42,10 @@ def save_spectra(
 
     The points are (row, column) pairs, pixels from 0, whole or not; None for ``choose_points`` of
     the truth, or of the cube where there is none. The illuminant is that of ``srgb``: the light on
-    a cube of reflectances, or None for radiance. The other arguments and errors are those of
-    ``save_bands``.
+    a cube of reflectances, or None for radiance. The unit names the axis. The other
+    arguments and errors are those of ``save_bands``.
     """
-    _draw(cube, wavelengths, points, truth, illuminant, bars).save(path)
+    _draw(cube, wavelengths, points, truth, illuminant, bars, unit).save(path)
 
 
 def draw_spectra(
@@ -63,6 +64,7 @@ def _draw(
     truth: Array | None,
     illuminant: str | None,
     bars: Callable[[float, float], Array] | None,
+    unit: str | None = None,
 ) -> Sheet:
     estimate = as_cube(cube)
     true = as_truth(truth, estimate)
@@ -102,7 +104,7 @@ def _draw(
             low, high = spectrum - half, spectrum + half
             axes.fill_between(x, low, high, color=color, alpha=0.16, lw=0)
         axes.plot(x, spectrum, "-", color=color, lw=2.2, marker=marker, label=label)
-    _finish(axes, compared=true is not None)
+    _finish(axes, true is not None, unit or "value in the cube")
     strip = sheet.axes(left, below - _STRIP, _CURVES, _STRIP)
     _draw_strip(strip, axes.get_xlim(), values)
     return sheet
@@ -119,7 +121,7 @@ def _mark(sheet: Sheet, name: str, color: str, x: float, y: float, aside: int) -
     sheet.text(name, x + aside, y + up, bbox=disc, **style)
 
 
-def _finish(axes: Any, compared: bool) -> None:
+def _finish(axes: Any, compared: bool, unit: str) -> None:
     for side in ("top", "right", "bottom"):
         axes.spines[side].set_visible(False)
     axes.spines["left"].set_color(INK)
@@ -129,7 +131,7 @@ def _finish(axes: Any, compared: bool) -> None:
     axes.set_axisbelow(True)
     axes.tick_params(axis="y", labelsize=10, colors=INK)
     axes.tick_params(axis="x", bottom=False, labelbottom=False)
-    axes.set_ylabel("value in the cube, mean of 5×5 pixels", fontsize=11, color=INK)
+    axes.set_ylabel(f"{unit}, mean of 5×5 pixels", fontsize=11, color=INK)
     if compared:
         axes.plot([], [], "-", color="#7a828c", lw=2.2, label="estimate")
         axes.plot([], [], "--", color="#7a828c", lw=1.5, label="truth")

@@ -1,5 +1,8 @@
 """A lab's camera on a fine grid, drawn at random, and the files that the lab has of it.
 
+    python scripts/benchmarks/lab.py bench              # the bench of docs/guides/bench.md
+    python scripts/benchmarks/lab.py bench --seed 3 --scene cube.tif
+
 Nothing of it is the package's model: a mask of cells that are magnified and turned over the pixels,
 a curve like those of prisms, optics that blur, light in lines or of all wavelengths, a lamp, a
 sensor, stray light, vignetting. Dispersion runs along the columns until a file is written.
@@ -7,6 +10,7 @@ sensor, stray light, vignetting. Dispersion runs along the columns until a file 
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -354,3 +358,32 @@ def _median(image: np.ndarray) -> np.ndarray:
     height, width = image.shape
     near = [wide[i : i + height, j : j + width] for i in range(3) for j in range(3)]
     return np.asarray(np.median(near[:4] + near[5:], axis=0))
+
+
+FRAMES = ("bits", "dark", "flat", "bad_pixels", "wavelengths")
+
+
+def main() -> None:
+    """Write the files of a camera into a folder, with `frames.yaml`: what raw frames go through."""
+    import cassi
+    from cassi.data.bundled import bundled_path
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seed", type=int, default=2, help="of the camera")
+    parser.add_argument("--scene", type=Path, help="a cube; the bundled one if left out")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    lab = Lab.drawn(arguments.seed)
+    cube = cassi.read_cube(arguments.scene or bundled_path("scene.tif"))
+    camera = lab.files(arguments.folder, lab.scene(cube))
+    frames = {name: camera[name] for name in FRAMES} | {"system": {"axis": lab.axis}}
+    (arguments.folder / "frames.yaml").write_text(yaml.safe_dump(frames, sort_keys=False))
+    filters = ", ".join(f"{each:.0f} nm" for each in lab.filters())
+    print(f"{lab.said}; frames through filters of {filters} -> {arguments.folder}")
+
+
+if __name__ == "__main__":
+    main()

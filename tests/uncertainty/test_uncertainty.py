@@ -1,6 +1,7 @@
 """Error bars: of every value, of regions, and how they are scored."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,8 +11,8 @@ from cassi import uncertainty
 from cassi.data.bundled import bundled_path
 from cassi.evaluation import Twin
 from cassi.uncertainty.bootstrap import Trial, bootstrap, mirror_axes
-from cassi.uncertainty.error_model import load_error_model
-from cassi.uncertainty.features import NAMES, Features
+from cassi.uncertainty.error_model import ErrorModel, load_error_model
+from cassi.uncertainty.features import NAMES, NUMBERS, Features
 from cassi.uncertainty.mask_shift import FOUND, MaskShift, find_mask_shift, measure_shifted
 
 GAP_TV = {"method": "gap_tv", "overrides": {"solver.iterations": 15}}
@@ -231,3 +232,13 @@ def test_bars_hold_on_the_bundled_scene(snr):
     assert 0.8 < scores["coverage/90"] < 0.99
     assert scores["ause"] < 0.5
     assert not found.warnings[0]
+
+
+def test_bars_widen_by_what_is_worse_than_all_of_the_training():
+    model = ErrorModel()
+    model.highest[-NUMBERS:] = 0
+    known = dict.fromkeys(NAMES[-NUMBERS:], -0.2)
+    assert model.excess(SimpleNamespace(numbers=known)) == 1
+    assert model.excess(SimpleNamespace(numbers=known | {"bands": 2.0})) == 1
+    worse = known | {"heldout": 0.3, "motion": 0.1}
+    assert model.excess(SimpleNamespace(numbers=worse)) == pytest.approx(10**0.3)

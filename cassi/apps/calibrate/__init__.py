@@ -24,7 +24,7 @@ from cassi.camera_search import find_camera
 from cassi.data.atomic import atomic_folder
 from cassi.data.synthetic.twin import Twin
 from cassi.evaluation import scene_generator
-from cassi.systems import SDCassi, TiltedCassi
+from cassi.systems import SDCassi, TiltedCassi, WideCassi
 
 
 def main() -> None:
@@ -90,6 +90,8 @@ def load_frames(settings: Calibrate, device: torch.device) -> Problem:
     inputs = [read_inputs(file) for file in several]
     first = inputs[0]
     system, notes = first.system.plain, list(first.notes)
+    if isinstance(system, WideCassi):  # where the bands lie does not depend on their width
+        system = system.narrow()
     if type(system) is not SDCassi:  # the others move other things
         raise ValueError(f"system: expected SDCassi, got {type(system).__name__}")
     if settings.twin is not None:

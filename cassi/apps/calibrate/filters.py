@@ -17,7 +17,7 @@ from cassi.apps.command import Run, choose_device, prepare_process
 from cassi.apps.inputs import file_path, load_inputs, load_shots, make_preprocessing, preprocess
 from cassi.apps.results import environment, write_json
 from cassi.apps.settings import Calibrate, to_yaml
-from cassi.calibration import Frame, check_camera, fit_light
+from cassi.calibration import check_camera, find_response
 from cassi.calibration.filters import FilteredCamera, find_filtered_camera
 from cassi.data import io
 from cassi.data.atomic import atomic_folder
@@ -47,19 +47,21 @@ def calibrate_by_filters(settings: Calibrate, run: Run) -> float:
     system = _system(found, axis, frames[0].shape[-1], loaded[0][0])
     window = _window(settings, found, axis, frames[0].shape)
     first, last = found.rows
-    spectrum = None
+    response = None
     if settings.white is not None:
         y, ok, _ = _read(settings, settings.white)
         white = y.narrow(-3 - axis, first, last - first)[None, None]
         ok = ok.narrow(-3 - axis, first, last - first)[None, None]
-        shown = fit_light(Frame.snapshot(white, system.bands, ok), system)
-        spectrum = shown.spectrum
-    gain = None if spectrum is None else float(spectrum.mean())
+        response = find_response(torch.where(ok, white, 0), system.weighted(bad_pixels=~ok))
+    gain = None if response is None else float(response.values.mean())
     values = camera_values(settings, system, gain, wavelengths)
     if window is not None:
         values["window"] = window
+    if settings.white is not None:  # found through the camera that a snapshot is taken for
+        values["response"] = {"white": str(file_path(settings.white).resolve())}
     seconds = time.perf_counter() - start
-    numbers = describe(found, wavelengths, gain, spectrum) | {"seconds": seconds}
+    white_of = None if response is None else response.values
+    numbers = describe(found, wavelengths, gain, white_of) | {"seconds": seconds}
     numbers["inputs"] = [note for _, _, note in loaded]
     with atomic_folder(run.folder) as stage:
         np.save(stage / "mask.npy", system.mask[0, 0].numpy())

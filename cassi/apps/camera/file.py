@@ -30,7 +30,7 @@ NEUTRAL = {"dark": 0.0, "scale": 1.0, **dict.fromkeys(FOUND, "auto")}
 """What need not be said; of the others it is None."""
 FRAMES = ("measurement", "white", "monochromatic")
 """Settings that name raw frames."""
-KEYS = ("mask", "keys", "axes", "system", "wavelengths", "noise", *FRAME, "vars")
+KEYS = ("mask", "keys", "axes", "system", "wavelengths", "noise", *FRAME, "response", "vars")
 """Of a camera file."""
 ROLES = ("mask", "measurement")
 """Whose array and axes a camera file may name."""
@@ -77,7 +77,7 @@ def check_camera(values: Any, path: Path) -> Values:
     for name, value in found.items():
         _check_value(name, value, found, path)
     folder = path.parent
-    for name in ("mask", "dark", "flat", "bad_pixels"):
+    for name in ("mask", "dark", "flat", "bad_pixels", "response"):
         if name in found:
             found[name] = with_files(found[name], lambda file: _resolve(file, folder))
     system = found.get("system", {})
@@ -128,6 +128,8 @@ def with_files(value: Any, resolve: Callable[[str], str]) -> Any:
     """Return a value of the frames with other paths: a file, a list with some, or none."""
     if isinstance(value, list):
         return [with_files(item, resolve) for item in value]
+    if isinstance(value, dict) and "_target_" not in value:
+        return {key: with_files(item, resolve) for key, item in value.items()}
     return resolve(value) if isinstance(value, str) and value != "auto" else value
 
 
@@ -181,6 +183,8 @@ def _in_snapshots(camera: Values, config: Values, told: set[str]) -> Iterator[tu
     for name in FRAME if taken else ("noise",):
         if name in camera:
             yield name, camera[name]
+    if "response" in camera and "response" in config:
+        yield "response", camera["response"]
 
 
 def _in_evaluation(camera: Values, config: Values, told: set[str]) -> Iterator[tuple[str, Any]]:

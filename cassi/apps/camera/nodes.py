@@ -27,6 +27,7 @@ SYSTEMS: Classes = {
     "cassi.systems.PsfCassi": (*_SOLVED, "kernels", "line_spread", "detector_spread"),
     "cassi.systems.TiltedCassi": (*_SOLVED, "across"),
     "cassi.systems.WarpedCassi": (*_SOLVED, *_MAP),
+    "cassi.systems.WideCassi": (*_SINGLE, "band_width"),
 }
 CURVES: Classes = {
     "cassi.systems.Linear": ("step", "absolute"),

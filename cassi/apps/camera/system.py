@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from cassi.apps.camera.response import read_curves
+from cassi.data.formats.curves import read_curves
 from cassi.checks import is_number
 from cassi.config import build
 from cassi.data.io import load_cube
@@ -32,10 +32,15 @@ from cassi.systems import (
     unshift_masks,
 )
 from cassi.systems.band_positions import check_places, describe_loss, find_places
+from cassi.systems.dispersion import say_end
 from cassi.systems.mosaic import count_filters
 
 Wavelengths = Sequence[float] | None
 Node = Mapping[str, Any]
+_RIM = 16
+"""Pixels by which a frame may be larger than the mask, across the dispersion, and be cut."""
+_END = 2
+"""Pixels by which a detector is taken to end elsewhere, and the camera to be right."""
 _FARTHEST = 2**20
 """Pixels between the first and the last band: what a camera measures takes as much memory."""
 
@@ -309,12 +314,18 @@ def fit_bands(
     across = -3 - axis  # the other axis
     if measurement.shape[across] != mask.shape[across]:
         side = {-1: "width", -2: "height"}
+        more = measurement.shape[across] - mask.shape[across]
+        hints = [
+            f"system.axis={across} disperses along the other side, axes.measurement=WH reads a "
+            "transposed file"
+        ]
+        if 0 < more <= _RIM and measurement.shape[axis] != mask.shape[across]:
+            hints.insert(0, f"window=[top,left,height,width] cuts the {more} pixels off the frame")
         raise ValueError(
             f"mask: expected a {side[across]} of {measurement.shape[across]} as the measurement's, "
             f"got {mask.shape[across]} (mask {tuple(mask.shape[-2:])}, measurement "
             f"{tuple(measurement.shape[-2:])}, dispersion along the {side[axis]}); "
-            f"system.axis={across} disperses along the other side, axes.measurement=WH reads a "
-            "transposed file"
+            f"{'; '.join(hints)}"
         )
     if is_dual(system) or _own_length(system):
         return _stated_bands(system, mask, measurement, bands, wavelengths)
@@ -326,10 +337,16 @@ def fit_bands(
             found, bands = len(wavelengths), len(wavelengths)
         if found != len(wavelengths):
             beyond = detector - length - (len(wavelengths) - 1) * abs(step)
-            more = f"; set system.detector={detector} if it reaches beyond the bands"
+            longer = f"set system.detector={detector}"
+            says = f"{found} values, one per band that step {step:g} makes"
+            if abs(beyond) <= _END:
+                raise ValueError(
+                    f"wavelengths: expected {says}, got {len(wavelengths)}; {longer}, which "
+                    f"{say_end(beyond)}"
+                )
+            more = f"; {longer} if it reaches beyond the bands"
             raise ValueError(
-                f"wavelengths: expected {found} values, one per band that step {step:g} makes, "
-                f"got {len(wavelengths)}{more * (beyond >= 0)}"
+                f"wavelengths: expected {says}, got {len(wavelengths)}{more * (beyond >= 0)}"
             )
     found = infer_bands(length, detector, step, bands)
     if found == 1 and bands is None:

@@ -35,6 +35,7 @@ from cassi.apps.pipeline import (
     conclude,
     find_camera,
     fit,
+    in_unit,
     make_recipe,
     predict,
     read,
@@ -526,5 +527,5 @@ def recover_together(
         result = conclude(replace(inputs, system=system), alone, rows[index], reconstructor)
         result.numbers["batch"] = len(batch)
         result = predict(result, reconstructor, seed, heldout)
-        results.append(assess(result, reconstructor, seed) if uncertainty else result)
+        results.append(in_unit(assess(result, reconstructor, seed) if uncertainty else result))
     return results

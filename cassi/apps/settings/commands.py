@@ -23,6 +23,8 @@ Wavelengths = tuple[float, ...] | None
 
 KNOWLEDGE = ("nominal", "calibrated", "told", "ideal")
 """What a row of an evaluation with a twin can know of the camera."""
+UNITS = ("reflectance", "radiance")
+"""In which a cube may be written."""
 UNCERTAINTY = "uncertainty.tif"
 """The standard deviations of a cube, beside it."""
 CLUSTERS = ("local", "slurm", "pbs", "lsf", "sge", "oar", "htcondor", "moab")
@@ -61,6 +63,7 @@ class Output:
     report: bool
     illuminant: str | None
     points: Any
+    unit: str | None
     progress: bool = field(metadata=_NOTHING)
 
     def __post_init__(self) -> None:
@@ -77,6 +80,11 @@ class Output:
         ):
             raise ValueError(f"output.points: expected [[row, column], …], got {self.points!r}")
         check_wavelengths(self.wavelengths, "output.wavelengths")
+        if self.unit not in (None, *UNITS):
+            near = did_you_mean(str(self.unit), UNITS, place="output.unit=")
+            raise ValueError(
+                f"output.unit: expected null, {' or '.join(UNITS)}, got {self.unit!r}{near}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,6 +282,7 @@ class Reconstruct(Snapshots, Sharing):
     align: bool
     adapt: bool = False
     sequence: bool = False
+    response: Any = None
 
     def __post_init__(self) -> None:
         """Check what can be checked without a file."""
@@ -287,6 +296,17 @@ class Reconstruct(Snapshots, Sharing):
                 "calibrate: expected false with memory_budget; run cassi-calibrate, and "
                 "give the camera that it writes: camera=DIR/camera.yaml"
             )
+        if self.output.unit is not None:
+            if self.response is None:
+                raise ValueError(
+                    f"output.unit: expected response=FILE with {self.output.unit}: what the camera "
+                    "makes of white, band by band; or response={white: FILE}, a frame of a white "
+                    "surface; or response={patch: [top, left, height, width]}, one in the scene"
+                )
+            if self.memory_budget is not None:
+                raise ValueError(
+                    "output.unit: expected null with memory_budget; leave one of them out"
+                )
         if self.guide.file is not None:
             clash = {
                 "memory_budget": self.memory_budget is not None,

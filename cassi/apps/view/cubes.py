@@ -55,4 +55,5 @@ def report_on(shown: Shown, others: Iterable[Shown]) -> bytes:
         fine=True,
     )
     warnings = say_warnings(shown.numbers)
-    return make_report([scene], shown.wavelengths, title=shown.name, warnings=warnings)
+    unit = shown.numbers.get("unit")
+    return make_report([scene], shown.wavelengths, title=shown.name, warnings=warnings, unit=unit)

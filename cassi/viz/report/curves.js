@@ -101,7 +101,7 @@ function layout(band, small) {
     font: { color: ink, size: small ? 11 : 12, family: "system-ui, sans-serif" },
     margin: small ? { l: 36, r: 6, t: 6, b: 22 } : { l: 48, r: 10, t: 8, b: 42 },
     xaxis: { ...axis, title: small ? undefined : { text: unit }, showgrid: false },
-    yaxis: { ...axis, rangemode: "tozero", title: small ? undefined : { text: "value in the cube" } },
+    yaxis: { ...axis, rangemode: "tozero", title: small ? undefined : { text: settings.unit } },
     showlegend: !small, hovermode: "x unified",
     hoverlabel: { bgcolor: themed("--raised"), bordercolor: line, font: { color: themed("--ink") } },
     legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { color: themed("--ink") } },

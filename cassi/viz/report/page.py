@@ -103,6 +103,7 @@ def make_report(
     preset: str = "matlab-uint8",
     illuminant: str | None = None,
     warnings: Sequence[str] = (),
+    unit: str | None = None,
 ) -> bytes:
     """Makes a page that shows scenes to a person: no server, no network, one file of HTML.
 
@@ -118,6 +119,7 @@ def make_report(
         preset: what PSNR and SSIM in the metrics mean, named under the table.
         illuminant: as for ``srgb``: the light on a cube of reflectances, or None for radiance.
         warnings: to show above the pictures.
+        unit: of the cubes, for the axis of their spectra.
 
     Raises:
         ValueError: if there is no scene, or the wavelengths do not fit a scene or the illuminant
@@ -130,6 +132,7 @@ def make_report(
     for count in sorted(set(bands)):
         values = as_wavelengths(wavelengths, count)
     settings = {
+        "unit": unit or "value in the cube",
         "wavelengths": None if values is None else values.tolist(),
         "rendering": {
             str(count): np.round(rendering_matrix(values, count, illuminant), 6).tolist()

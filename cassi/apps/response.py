@@ -1,0 +1,131 @@
+"""The unit of a cube: radiance or reflectance, by the response of the camera."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cassi.apps.inputs import (
+    Inputs,
+    file_path,
+    file_paths,
+    load_shots,
+    make_preprocessing,
+    preprocess,
+)
+from cassi.apps.settings import Reconstruct
+from cassi.calibration import Patch, Response, find_response
+from cassi.calibration.response import Source, Unit
+from cassi.checks import did_you_mean, is_number
+from cassi.data import io
+from cassi.data.formats.curves import read_curve
+
+CURVES = (".csv", ".txt", ".npy")
+_KEYS = ("white", "patch", "reflectance")
+
+
+def add_unit(inputs: Inputs, settings: Reconstruct) -> Inputs:
+    """Return the inputs with the unit of their cube, if there is a response.
+
+    Raises:
+        OSError: a file is missing.
+        ValueError: a response does not fit the camera, or there is none and a unit is asked for.
+    """
+    if settings.response is None:
+        return inputs
+    source, note = read_response(settings.response, inputs, settings)
+    y, system = inputs.measurement, inputs.system
+    if isinstance(source, Response) and source.stray > 0:
+        y = system.without_bad_pixels(source.without_stray(y, system.good_pixels))
+        note += f"; stray light of {source.stray:.1%} of the mean taken out of the snapshot"
+    unit, notes = Unit(settings.output.unit, source), [*inputs.notes, f"response: {note}"]
+    return replace(inputs, measurement=y, unit=unit, notes=notes)
+
+
+def read_response(given: Any, inputs: Inputs, settings: Reconstruct) -> tuple[Source, str]:
+    """Return a response as settings give it, and how it was understood.
+
+    Args:
+        given: a file of numbers; a list of numbers; `{white: FILE, reflectance: …}`, a frame of a
+            white surface; or `{patch: [top, left, height, width], reflectance: …}`, one in the
+            scene.
+        inputs: with the camera that is used.
+        settings: of the command, for what raw frames go through.
+    """
+    bands = inputs.system.cube_shape[0]
+    if not isinstance(given, Mapping):
+        return _numbers(given, bands, inputs.wavelengths), _say(given)
+    check_response(given)
+    reflectance: Any = given.get("reflectance", 1.0)
+    if not is_number(reflectance):
+        reflectance = _numbers(reflectance, bands, inputs.wavelengths).values
+    if given.get("patch") is not None:
+        place = tuple(given["patch"])
+        return Patch(place, reflectance), f"of a patch in the scene, {list(place)}"
+    y, good, note = _read_white(given["white"], inputs, settings)
+    known = inputs.system.good_pixels
+    good = good if known is None else good & known.cpu()
+    camera = inputs.system.plain.weighted(bad_pixels=~good.to(y.device))
+    return find_response(camera.without_bad_pixels(y), camera, reflectance), f"of {note}"
+
+
+def check_response(given: Any) -> None:
+    """Raise ValueError unless it names a white frame or a patch."""
+    for key in given:
+        if key not in _KEYS:
+            near = did_you_mean(str(key), _KEYS, place="response.") or f"; there is {_KEYS}"
+            raise ValueError(f"response: no value {str(key)!r}{near}")
+    patch, white = given.get("patch"), given.get("white")
+    if (patch is None) == (white is None):
+        raise ValueError("response: expected white: FILE or patch: [top, left, height, width]")
+    whole = isinstance(patch, list) and len(patch) == 4 and all(type(v) is int for v in patch)
+    if patch is not None and not (whole and min(patch) >= 0 and min(patch[2:]) >= 1):
+        raise ValueError(
+            f"response: expected patch: [top, left, height, width] in pixels, got {patch!r}"
+        )
+
+
+def _numbers(given: Any, bands: int, wavelengths: Sequence[float] | None) -> Response:
+    if isinstance(given, list):
+        if len(given) != bands or not all(is_number(value) for value in given):
+            raise ValueError(f"response: expected {bands} numbers, one per band, got {given!r}")
+        values = torch.tensor(given, dtype=torch.float32)
+        return Response(values, torch.zeros(bands))
+    path = file_path(given)
+    if path.suffix.lower() not in CURVES:
+        raise ValueError(
+            f"response: expected a file of numbers, {' '.join(CURVES)}, got {path}; a frame of a "
+            "white surface is response={white: FILE}"
+        )
+    values, errors = (torch.from_numpy(each) for each in _curve(path, bands, wavelengths))
+    return Response(values.float(), errors.float())
+
+
+def _curve(path: Path, bands: int, wavelengths: Sequence[float] | None) -> Any:
+    return read_curve(path, bands, wavelengths, "response")
+
+
+def _say(given: Any) -> str:
+    return "as given" if isinstance(given, list) else str(given)
+
+
+def _read_white(file: Any, inputs: Inputs, settings: Reconstruct) -> tuple[Tensor, Tensor, str]:
+    """Return a corrected frame `(1, K, H', W')`, its good pixels, and a note."""
+    chain = make_preprocessing(vars(settings), settings.system)
+    hints = {"key": settings.keys.measurement, "axes": settings.axes.measurement}
+    loaded = load_shots(
+        "measurement",
+        io.load_measurement,
+        file_paths(file),
+        finite=False,
+        counts=chain.bits is not None,
+        **hints,
+    )
+    y, bad, _, _ = preprocess(chain, loaded.data, loaded.full_scale)
+    good = torch.ones_like(y, dtype=torch.bool) if bad is None else ~bad
+    return y.to(inputs.measurement), good, loaded.note

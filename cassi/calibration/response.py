@@ -1,0 +1,191 @@
+"""The response of a camera: what it makes of white, band by band."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cassi.systems import System
+
+_STRIPS = 8
+"""Parts of a frame that are fitted by themselves: their scatter is the error."""
+_SMALL = 1e-8  # of the diagonal: spectra that hardly differ on the detector stay small
+_TOGETHER = 25  # neighbouring pixels of a cube err together
+_SURE = 2.0  # standard errors
+
+
+@dataclass(frozen=True)
+class Response:
+    r"""What the cube of a scene is that has the value 1 in every band.
+
+    The camera counts x_c = r_c·s_c, where s is the scene in the unit that is asked for. So s = x/r,
+    and with standard errors σ of x and ε of r, that of s is √(σ²/r² + x²ε²/r⁴).
+
+    Args:
+        values: r, `(C,)`, above 0. Of a white surface under the lamp of the scene it holds lamp,
+            optics and sensor, and s is a reflectance. Of a source of known radiance it holds optics
+            and sensor, and s is a radiance.
+        errors: ε, `(C,)`, standard errors.
+        stray: light on every pixel of a frame, a share of the frame's mean.
+
+    Raises:
+        ValueError: a value is not a finite number above 0, or shapes differ.
+
+    >>> response = Response(torch.tensor([2.0, 4.0]), torch.zeros(2))
+    >>> response.scene(torch.full((1, 2, 1, 1), 2.0)).flatten()
+    tensor([1.0000, 0.5000])
+    """
+
+    values: Tensor
+    errors: Tensor
+    stray: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check that every band has light."""
+        if self.values.ndim != 1 or self.errors.shape != self.values.shape:
+            raise ValueError(
+                f"response: expected (C,) and (C,), got {tuple(self.values.shape)} and "
+                f"{tuple(self.errors.shape)}"
+            )
+        dark = ~(self.values.isfinite() & (self.values > 0) & self.errors.isfinite())
+        if bool(dark.any()):
+            band = int(dark.nonzero()[0])
+            raise ValueError(
+                f"response: expected numbers above 0, got {float(self.values[band]):g} in band "
+                f"{band + 1} of {len(self.values)}: there is no light in it; leave it out of the "
+                "camera, or give response= of a brighter frame"
+            )
+
+    def of(self, _: Tensor) -> Response:
+        """Return itself: it needs no cube."""
+        return self
+
+    def without_stray(self, y: Tensor, good: Tensor | None) -> Tensor:
+        """Return a measurement `(1, K, H', W')` without stray light, as its mean says."""
+        mean = y.mean() if good is None else y[good.expand_as(y)].mean()
+        return y - self.stray * mean
+
+    def scene(self, x: Tensor) -> Tensor:
+        """Return the scene s = x/r of a cube `(…, C, H, W)`."""
+        return x / self._like(self.values, x)
+
+    def scene_std(self, x: Tensor, std: Tensor) -> Tensor:
+        """Return the standard error of `scene(x)`, for that of x; both `(…, C, H, W)`."""
+        r, e = self._like(self.values, x), self._like(self.errors, x)
+        return torch.hypot(std / r, x * e / r.square())
+
+    @staticmethod
+    def _like(value: Tensor, x: Tensor) -> Tensor:
+        return value.to(x)[:, None, None]
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A white reference within the scene: its mean spectrum in the cube is the response.
+
+    Args:
+        place: top, left, height, width, pixels of the cube.
+        reflectance: of the reference, a number or one per band, in the unit that is asked for.
+    """
+
+    place: tuple[int, int, int, int]
+    reflectance: float | Tensor = 1.0
+
+    def of(self, x: Tensor) -> Response:
+        """Return the response that a cube `(1, C, H, W)` shows.
+
+        Raises:
+            ValueError: the patch is not within the cube, or a band has no light in it.
+        """
+        top, left, height, width = self.place
+        if min(top, left) < 0 or top + height > x.shape[-2] or left + width > x.shape[-1]:
+            raise ValueError(
+                f"response: expected a patch [top, left, height, width] within "
+                f"{x.shape[-2]} x {x.shape[-1]} pixels, got {list(self.place)}"
+            )
+        part = x[0, :, top : top + height, left : left + width].flatten(1).double().cpu()
+        free = max(part.shape[1] / _TOGETHER, 1.0)
+        spread = part.std(1, correction=0) / free**0.5
+        known = torch.as_tensor(self.reflectance, dtype=torch.float64)
+        return Response((part.mean(1) / known).float(), (spread / known).float())
+
+
+@torch.no_grad()
+def find_response(
+    y: Tensor, system: System, reflectance: float | Sequence[float] = 1.0
+) -> Response:
+    r"""Find the response in a frame of an even white surface that fills the field.
+
+        min_r ‖y − Σ_c r_c ρ_c A e_c − b‖²
+
+    by least squares, with the even scene e_c of band c, the reflectance ρ of the surface, and stray
+    light b, the same on all pixels. No cube is reconstructed: the frame has some ten thousand
+    pixels, and the response C numbers. Strips of the frame are fitted by themselves. Their mean is
+    the response, and their scatter gives its standard errors. Stray light counts from two standard
+    errors on.
+
+    Args:
+        y: measurement `(1, K, H', W')`, of the same exposure as the scenes. With another one the
+            shape of the spectrum is right, and the level is off by the ratio of the exposures.
+        system: the camera; its bad pixels are left out.
+        reflectance: of the surface, a number or one per band.
+
+    Raises:
+        ValueError: y does not fit the camera, or the frame shows no light in a band.
+    """
+    shape = tuple(system.measurement_shape)
+    if tuple(y.shape) != (1, *shape):
+        raise ValueError(
+            f"response: expected a frame (1, K, H', W') of {shape}, got {tuple(y.shape)}"
+        )
+    bands, height, width = system.cube_shape
+    known = torch.as_tensor(reflectance, dtype=torch.float64).expand(bands)
+    columns = []
+    for band in range(bands):
+        even = torch.zeros(1, bands, height, width, dtype=y.dtype, device=y.device)
+        even[:, band] = float(known[band])
+        columns.append(system(even)[0])
+    good = system.good_pixels
+    there = torch.ones_like(y[0]) if good is None else good[0].to(y)
+    images = torch.stack([*columns, there])  # (C + 1, K, H', W')
+    axis = -2 if system.part_axis is None else system.part_axis
+    found = []
+    for part, light in zip(
+        images.tensor_split(_STRIPS, axis), (y[0] * there).tensor_split(_STRIPS, axis), strict=True
+    ):
+        design = part.flatten(1).double().cpu()
+        normal = design @ design.mT
+        normal += _SMALL * normal.diagonal().mean() * torch.eye(len(normal), dtype=normal.dtype)
+        found.append(torch.linalg.solve(normal, design @ light.flatten().double().cpu()))
+    each = torch.stack(found)
+    errors = each.std(0) / len(each) ** 0.5
+    values = each.mean(0)
+    values = torch.where(values > _SURE * errors, values, 0)
+    mean = float((y[0] * there).sum() / there.sum().clamp_min(1))
+    return Response(values[:-1].float(), errors[:-1].float(), float(values[-1]) / mean)
+
+
+Source = Response | Patch
+"""Where a response comes from: known before there is a cube, or found in it."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """In which unit a cube is written.
+
+    Attributes:
+        name: reflectance, radiance, or None for what the camera counts.
+        source: the response.
+    """
+
+    name: str | None
+    source: Source
+
+
+def describe(response: Response) -> dict[str, Any]:
+    """Return a response as metrics.json has it."""
+    return {"values": response.values.tolist(), "standard_errors": response.errors.tolist()}

@@ -1,0 +1,135 @@
+"""Curves over wavelength or band, from files of comma-separated values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+_MOST = 1 << 20  # bytes of a table
+_BEYOND = 10.0  # nm, that a band may lie beside a curve
+
+
+def read_table(path: Path, name: str) -> np.ndarray:
+    """Read a table of numbers, `(lines, columns)`, float64.
+
+    The first line may hold names; lines that begin with # are left out. `.npy` holds one or two
+    dimensions.
+
+    Args:
+        path: of the file.
+        name: of the setting, for messages.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: it is too large, or no table of finite numbers.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{name}: expected a file of comma-separated values, no file {path}"
+        )
+    if path.stat().st_size > _MOST:
+        raise ValueError(f"{name}: {path} is larger than {_MOST} bytes")
+    try:
+        table = _npy(path) if path.suffix.lower() == ".npy" else _csv(path)
+    except ValueError:
+        table = np.empty(0)
+    if table.ndim != 2 or not np.isfinite(table).all():
+        raise ValueError(f"{name}: expected lines of as many finite numbers in {path}")
+    return table
+
+
+def read_curve(
+    path: Path, bands: int, wavelengths: Sequence[float] | None, name: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Read a number per band, and its standard error where the file has one.
+
+    Args:
+        path: of the file: a line or a column with a number per band; or lines of nm, rising, a
+            value, and if known its standard error, which are interpolated linearly.
+        bands: C.
+        wavelengths: of the bands, nm, where known.
+        name: of the setting, for messages.
+
+    Returns:
+        Values and standard errors, `(C,)` each; errors are 0 where there are none.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: it does not fit the bands.
+    """
+    table = read_table(path, name)
+    if table.shape in ((1, bands), (bands, 1)):
+        return table.ravel(), np.zeros(bands)
+    nm = table[:, 0]
+    if table.shape[1] in (2, 3) and len(table) > 1 and bool((np.diff(nm) > 0).all()):
+        if wavelengths is None:
+            raise ValueError(f"{name}: {path} needs the bands' wavelengths=[…], nm")
+        at = np.asarray(wavelengths, np.float64)
+        if at[0] < nm[0] - _BEYOND or at[-1] > nm[-1] + _BEYOND:
+            raise ValueError(
+                f"{name}: expected a curve of {at[0]:g} to {at[-1]:g} nm as the bands, got "
+                f"{nm[0]:g} to {nm[-1]:g} nm in {path}"
+            )
+        columns = [np.interp(at, nm, column) for column in table[:, 1:].T]
+        return columns[0], columns[1] if len(columns) > 1 else np.zeros(bands)
+    raise ValueError(
+        f"{name}: expected {bands} numbers, or lines of nm (rising), a value and perhaps its "
+        f"standard error, got {table.shape[0]} lines of {table.shape[1]} in {path}"
+    )
+
+
+def read_curves(
+    path: Path, name: str, channels: int, bands: int, wavelengths: Sequence[float] | None
+) -> np.ndarray:
+    """Return the responses of G channels, `(G, C)`, float32, that a file of comma-separated values holds.
+
+    Args:
+        path: a line per wavelength, nm and the response of each channel; or a line per channel with
+            a number per band.
+        name: of the setting, for messages.
+        channels: G.
+        bands: C.
+        wavelengths: of the bands, nm, where known.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: it does not fit the channels or the bands.
+    """
+    table = read_table(path, name)
+    if table.shape == (channels, bands):
+        return table.astype(np.float32)
+    rising = len(table) > 1 and bool((np.diff(table[:, 0]) > 0).all())
+    if table.shape[1] == channels + 1 and rising:
+        if wavelengths is None:
+            raise ValueError(f"{name}: {path} needs the bands' wavelengths=[…], nm")
+        curves = [
+            np.interp(np.asarray(wavelengths), table[:, 0], curve, left=0, right=0)
+            for curve in table[:, 1:].T
+        ]
+        return np.stack(curves).astype(np.float32)
+    raise ValueError(
+        f"{name}: expected {channels} lines of {bands} numbers, or lines of nm (rising) "
+        f"and {channels} values, got {table.shape[0]} lines of {table.shape[1]} in {path}"
+    )
+
+
+def _npy(path: Path) -> np.ndarray:
+    return np.atleast_2d(np.load(path, allow_pickle=False).astype(np.float64))
+
+
+def _csv(path: Path) -> np.ndarray:
+    lines = path.read_text(errors="replace").splitlines()
+    rows = [line.split(",") for line in lines if line.strip() and not line.startswith("#")]
+    if rows and not _is_number(rows[0][0]):
+        rows = rows[1:]  # names of the columns
+    return np.array([[float(value) for value in row] for row in rows], np.float64)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,67 @@
+"""The response of a camera, from numbers, a white frame and a white patch."""
+
+import pytest
+import torch
+from shared import rand
+from torch.testing import assert_close
+
+from cassi.calibration import Patch, Response, find_response
+from cassi.systems import SDCassi
+
+LIGHT = torch.tensor([0.5, 1.0, 2.0, 1.5, 0.8])
+
+
+def _camera():
+    return SDCassi((rand(64, 60) > 0.5).float(), bands=5, step=2)
+
+
+def test_a_white_frame_shows_lamp_and_sensor_beside_stray_light():
+    camera, white = _camera(), LIGHT[None, :, None, None].expand(1, -1, 64, 60)
+    y = camera(white) + 0.3
+    y = y + 0.01 * torch.randn(y.shape, generator=torch.Generator().manual_seed(0))
+    found = find_response(y, camera)
+    assert_close(found.values, LIGHT, rtol=5e-3, atol=0)
+    assert bool(((found.values - LIGHT).abs() < 4 * found.errors).all())
+    assert found.stray == pytest.approx(0.3 / float(y.mean()), rel=0.05)
+    assert_close(found.without_stray(y, None).mean(), y.mean() - 0.3, rtol=0.02, atol=0)
+    grey = find_response(y, camera, [0.5, 0.5, 0.5, 0.25, 0.5])
+    assert_close(grey.values / LIGHT, torch.tensor([2.0, 2, 2, 4, 2]), rtol=5e-3, atol=0)
+
+
+def test_bad_pixels_of_a_white_frame_say_nothing():
+    camera = _camera()
+    bad = torch.zeros(64, 68)
+    bad[5:20, 7:30] = 1
+    y = camera(LIGHT[None, :, None, None].expand(1, -1, 64, 60))
+    y[0, 0][bad > 0] = 99
+    weighted = camera.weighted(bad_pixels=bad)
+    found = find_response(weighted.without_bad_pixels(y), weighted)
+    assert_close(found.values, LIGHT, rtol=1e-4, atol=0)
+
+
+def test_a_white_patch_is_the_response():
+    x = rand(1, 5, 20, 20).float()
+    x[:, :, 4:12, 6:16] = 0.9 * LIGHT[:, None, None]
+    found = Patch((4, 6, 8, 10), 0.9).of(x)
+    assert_close(found.values, LIGHT)
+    assert_close(found.errors, torch.zeros(5), atol=1e-6, rtol=0)
+
+
+def test_errors_of_value_and_response_add():
+    response = Response(torch.tensor([2.0]), torch.tensor([0.2]))
+    x, std = torch.full((1, 1, 1, 1), 4.0), torch.full((1, 1, 1, 1), 0.6)
+    assert_close(response.scene(x), torch.full((1, 1, 1, 1), 2.0))
+    assert_close(response.scene_std(x, std).item(), (0.3**2 + 0.2**2) ** 0.5)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
+def test_a_band_without_light_is_named(value):
+    values = LIGHT.clone()
+    values[3] = value
+    with pytest.raises(ValueError, match="in band 4 of 5: there is no light in it"):
+        Response(values, torch.zeros(5))
+
+
+def test_a_patch_beside_the_cube_is_refused():
+    with pytest.raises(ValueError, match="within 20 x 20 pixels, got \\[15, 0, 8, 8\\]"):
+        Patch((15, 0, 8, 8)).of(rand(1, 5, 20, 20))

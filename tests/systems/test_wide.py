@@ -1,0 +1,53 @@
+"""Bands with a width along the dispersion."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from cassi.systems import SDCassi, WideCassi
+
+
+def _mask(height, width):
+    generator = torch.Generator().manual_seed(0)
+    return 0.3 + 0.7 * torch.rand(height, width, generator=generator, dtype=torch.float64)
+
+
+def test_of_one_pixel_is_the_plain_camera():
+    offsets = [0.0, 1.25, 2.5, 3.9]
+    plain = SDCassi(_mask(5, 8), bands=4, offsets=offsets)
+    wide = WideCassi(_mask(5, 8), bands=4, offsets=offsets, band_width=1)
+    x = torch.rand(1, 4, 5, 8, dtype=torch.float64)
+    assert_close(wide(x), plain(x))
+
+
+@pytest.mark.parametrize("step", [2, -2])
+def test_bands_of_a_step_of_two_share_a_quarter_with_either_side(step):
+    wide = WideCassi(_mask(4, 9), bands=3, step=step)
+    plain = SDCassi(_mask(4, 9), bands=3, step=step)
+    x = torch.rand(1, 3, 4, 9, dtype=torch.float64)
+    y = plain(x)
+    shared = y / 2
+    shared[..., 1:] += y[..., :-1] / 4
+    shared[..., :-1] += y[..., 1:] / 4
+    assert wide.band_width == 2
+    assert_close(wide(x), shared)
+
+
+def test_a_part_is_the_camera_of_its_rows():
+    wide = WideCassi(_mask(6, 9), bands=3, step=2, band_width=1.5)
+    x = torch.rand(1, 3, 6, 9, dtype=torch.float64)
+    assert_close(wide.part(1, 4)(x[..., 1:4, :]), wide(x)[..., 1:4, :])
+
+
+def test_light_within_the_detector_is_kept():
+    wide = WideCassi(
+        torch.ones(4, 9, dtype=torch.float64), bands=2, offsets=[3.3, 6.1], detector=20
+    )
+    x = torch.rand(1, 2, 4, 9, dtype=torch.float64)
+    assert_close(wide(x).sum(), x.sum())
+
+
+@pytest.mark.parametrize("width", [0.5, 101, True, "2"])
+def test_a_width_that_is_none_is_refused(width):
+    with pytest.raises(ValueError, match="band_width: expected 1 to 100"):
+        WideCassi(_mask(4, 5), bands=2, band_width=width)
