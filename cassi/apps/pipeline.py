@@ -13,12 +13,12 @@ import torch
 
 from cassi import ops
 from cassi.apps import results
+from cassi.apps.camera.guide import add_guide, describe_guide
+from cassi.apps.camera.response import add_unit
 from cassi.apps.command import choose_device
-from cassi.apps.guide import add_guide, describe_guide
 from cassi.apps.inputs import Inputs, good_pixels, load_inputs, name_scene
 from cassi.apps.printing import is_quiet, marked
 from cassi.apps.reconstructors import Recipe, build_solver
-from cassi.apps.response import add_unit
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.camera_search import align, calibrate_on
 from cassi.data.atomic import atomic_folder

@@ -7,7 +7,7 @@ import pytest
 import tifffile
 import torch
 
-from cassi.apps.guide import read_response
+from cassi.apps.camera.guide import read_response
 from cassi.apps.pipeline import find_camera, fit, read
 from cassi.apps.reconstructors import Recipe, compose_settings
 from cassi.data.io import load_guide, read_measurement, write_cube

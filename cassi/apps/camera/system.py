@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from cassi.data.formats.curves import read_curves
 from cassi.checks import is_number
 from cassi.config import build
+from cassi.data.formats.curves import read_curves
 from cassi.data.io import load_cube
 from cassi.systems import (
     Dispersion,
@@ -217,7 +218,7 @@ def build_camera(
     if isinstance(file := system.get("response"), str):
         channels = count_filters(system.get("pattern", "RGGB"))
         curves = read_curves(Path(file), "system.response", channels, bands, wavelengths)
-        more = {"response": curves} | more
+        more = {"response": torch.from_numpy(curves)} | more
     if isinstance(file := system.get("kernels"), str):
         more = {"kernels": load_cube(file, bands=bands).data[0]} | more
     camera: System = build(system, mask=mask, bands=bands, **more)

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from cassi.apps.camera.guide import read_response
 from cassi.apps.camera.system import make_camera
-from cassi.apps.guide import read_response
 from cassi.apps.inputs import make_preprocessing
 from cassi.apps.settings import Evaluate, with_value
 from cassi.checks import did_you_mean

@@ -83,7 +83,7 @@ def read_curve(
 def read_curves(
     path: Path, name: str, channels: int, bands: int, wavelengths: Sequence[float] | None
 ) -> np.ndarray:
-    """Return the responses of G channels, `(G, C)`, float32, that a file of comma-separated values holds.
+    """Read the responses of G channels, `(G, C)`, float32, from comma-separated values.
 
     Args:
         path: a line per wavelength, nm and the response of each channel; or a line per channel with

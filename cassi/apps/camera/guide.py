@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cassi.data.formats.curves import read_curves
 from cassi.apps.inputs import Inputs
 from cassi.apps.printing import marked
 from cassi.apps.settings import GuidePicture
 from cassi.checks import raised_here
 from cassi.data import io
+from cassi.data.formats.curves import read_curves
 from cassi.guide_search import place_guide
 from cassi.systems import Guided
 from cassi.systems.motion import describe_motion
