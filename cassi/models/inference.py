@@ -187,7 +187,7 @@ class Inference(nn.Module):
             if value is not None and getattr(self.network, f"takes_{key}", False)
         }
         if hasattr(system, "good") and not getattr(self.network, "sees_operators", False):
-            y, system = fill_in(y, system), system.system
+            y, system = fill_in(y, system), system.plain
         with autocast(self.precision, y.device):
             x: Tensor = self.network(y, system, **more)
         return x.float()
@@ -231,7 +231,7 @@ def fill_in(y: Tensor, system: Any) -> Tensor:
     """
     y = system.without_bad_pixels(y)
     bad = ~system.good.expand_as(y)
-    plain = system.system
+    plain = system.plain
     flat = plain(torch.ones_like(plain.adjoint(y)))
     light, filled, side = system.without_bad_pixels(flat), y, 3
     while bool(bad.any()) and side < 4 * max(y.shape[-2:]):
