@@ -18,10 +18,15 @@ CASSI_DEVICE_INLINE T measured(const Adjoint& a, int64_t b, int64_t k, int64_t h
   return y / static_cast<T>(reach.last > reach.first ? reach.last - reach.first : 1);
 }
 
+// Fewer blocks at a time where double precision or a mask that is not staged needs more registers.
+template <class T, class E, int N>
+constexpr int kAdjointBlocks =
+    kBlocks<T, E, N> - (sizeof(T) == 8 || !std::is_same_v<E, Staged> ? 1 : 0);
+
 // The detector rows come into shared memory; the cube goes there too where its bands are innermost,
 // some at a time, and from there to global memory. `Mixed`: the result are components of it.
 template <class D, class T, class E, int N, int P, bool Mixed>
-__global__ void __launch_bounds__(kMost<N>, kBlocks<T, E, N>)
+__global__ void __launch_bounds__(kMost<N>, kAdjointBlocks<T, E, N>)
     adjoint_rows(const __grid_constant__ Backproject p, const __grid_constant__ Rows r,
                  const __grid_constant__ Tile tile, const __grid_constant__ Tile v_tile) {
   const Adjoint& a = p.a;
@@ -86,7 +91,7 @@ __global__ void __launch_bounds__(kMost<N>, kBlocks<T, E, N>)
 
 // Any dtype and any size.
 template <class T>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, 2)
     adjoint_direct(const __grid_constant__ Backproject p, int64_t rows) {
   const Adjoint& a = p.a;
   const Geometry& g = a.g;

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(256) solve_one(const __grid_constant__ Solve p
 constexpr int64_t kOwn = 4;
 
 template <class T>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, 1)
     solve_several(const __grid_constant__ Solve p, int64_t rows, T* space) {
   const Geometry& g = p.a.g;
   T own[2 * kOwn * kOwn + 2 * kOwn];
