@@ -149,7 +149,7 @@ EXAMPLES: dict[str, Callable[[], System]] = {
         Complementary(RandomMask(kind="grey")).draw(5, 6).double(), 6, step=1
     ),
     "psf": lambda: PsfCassi(_bright(7, 9), 4, kernels=TurningPsf(length=2)),
-    "psf_open": lambda: PsfCassi(_bright(1, 6, 7).round(), 4, kernels=_peak(3, 5)),
+    "psf_open": lambda: PsfCassi(_bright(1, 6, 7).ceil(), 4, kernels=_peak(3, 5)),
     "psf_filters": lambda: PsfCassi(_bright(4, 5, 6), 4, kernels=TurningPsf(length=1)),
     "psf_rows": lambda: PsfCassi(_bright(4, 6, 5), 4, step=-1, axis=-2, kernels=_peak(4, 3, 5)),
     "psf_wide": lambda: PsfCassi(_bright(5, 6), 6, kernels=_peak(6, 11, 13), iterations=1000),
