@@ -82,20 +82,20 @@ def run_jobs(
     Raises:
         ConnectionError: the scheduler of a cluster is lost.
     """
-    ended: SimpleQueue[tuple[J, Future[R]]] = SimpleQueue()
-    left, running = iter(given), 0
+    ended: SimpleQueue[Future[R]] = SimpleQueue()
+    running: dict[Future[R], J] = {}
+    left = iter(given)
     while True:
-        for what in islice(left, AHEAD - running):
+        for what in islice(left, AHEAD - len(running)):
             future = executor.submit(job, what)
-            future.add_done_callback(lambda done, what=what: ended.put((what, done)))
-            running += 1
+            running[future] = what
+            future.add_done_callback(ended.put)
             if not ended.empty():
                 break
         if not running:
             return
-        what, future = ended.get()
-        running -= 1
-        yield what, _outcome(future)
+        future = ended.get()
+        yield running.pop(future), _outcome(future)
         del future  # its result may be large
 
 

@@ -74,7 +74,9 @@ def _load(name: str) -> Any:
 
 
 def _numbering() -> Any:
-    class Numbering(_load("distributed").WorkerPlugin):  # type: ignore[misc]
+    plugin: Any = _load("distributed").WorkerPlugin
+
+    class Numbering(plugin):
         """Tells a worker of this machine's cluster its number, by which it takes its GPU."""
 
         name = "cassi-number"
