@@ -52,35 +52,22 @@ def find_share(told: str | None, environment: Mapping[str, str] = os.environ) ->
         if found is None or not 1 <= int(found[1]) <= int(found[2]):
             raise ValueError(f"share: expected such as 3/16, the third of sixteen, got {told!r}")
         return Share(int(found[1]) - 1, int(found[2]))
-    array, tasks = _array(environment), _tasks(environment)
-    if array.count == 1 or tasks.count == 1:
-        return tasks if array.count == 1 else array
-    index = array.index * tasks.count + tasks.index
-    return Share(index, array.count * tasks.count, f"{array.source} and {tasks.source}")
-
-
-def _array(environment: Mapping[str, str]) -> Share:
-    number, count, first = (_number(environment, f"ARRAY_TASK_{n}") for n in ("ID", "COUNT", "MIN"))
-    if number is None or count is None:
-        return ALL
-    index, rest = divmod(number - (first or 0), _number(environment, "ARRAY_TASK_STEP") or 1)
-    if rest or not 0 <= index < count:
-        raise ValueError(
-            f"share: task {number} of the job array is none of {count} in a row; give share=I/N, "
-            "or share=1/1 for all"
-        )
-    return Share(index, count, "the job array")
-
-
-def _tasks(environment: Mapping[str, str]) -> Share:
-    index, count = (_number(environment, name) for name in ("PROCID", "NTASKS"))
-    # The script of a job has these numbers too, and is not one of its tasks.
+    # The script of a job has the numbers of a task too, and is none.
     script = "SLURM_JOB_ID" in environment and "SLURM_STEP_ID" not in environment
-    if index is None or count is None or script or not 0 <= index < count:
-        return ALL
-    return Share(index, count, "srun")
-
-
-def _number(environment: Mapping[str, str], name: str) -> int | None:
-    text = environment.get(f"SLURM_{name}", "")
-    return int(text) if text.isdecimal() else None
+    said = {name: int(text) for name, text in environment.items() if text.isdecimal()}
+    index, count, sources = 0, 1, []
+    number = said.get("SLURM_ARRAY_TASK_ID")
+    if number is not None and (count := said.get("SLURM_ARRAY_TASK_COUNT", 1)) > 1:
+        first, step = (said.get(f"SLURM_ARRAY_TASK_{name}", 0) for name in ("MIN", "STEP"))
+        index, rest = divmod(number - first, step or 1)
+        if rest or not 0 <= index < count:
+            raise ValueError(
+                f"share: task {number} of the job array is none of {count} in a row; give "
+                "share=I/N, or share=1/1 for all"
+            )
+        sources.append("the job array")
+    task, tasks = said.get("SLURM_PROCID", 0), said.get("SLURM_NTASKS", 1)
+    if task < tasks > 1 and "SLURM_PROCID" in said and not script:
+        index, count = index * tasks + task, count * tasks
+        sources.append("srun")
+    return Share(index, count, " and ".join(sources)) if sources else ALL

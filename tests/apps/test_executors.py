@@ -160,6 +160,16 @@ def test_a_lost_scheduler_ends_the_command_and_the_next_goes_on(reconstruct, sta
     assert cubes(folder) == cubes(tmp_path / "whole")
 
 
+ONE_THREAD = ("--nthreads", "1", "--no-nanny", "--death-timeout", "60")
+
+
+def start_dask(name, *told, before=()):
+    """Start a scheduler or a worker, as one does on a machine of a cluster."""
+    command = [*before, sys.executable, "-m", f"distributed.cli.dask_{name}", *told]
+    silent = subprocess.DEVNULL
+    return subprocess.Popen(command, stdout=silent, stderr=silent)
+
+
 class Far:
     """A scheduler and a worker that are there before the command, as on other machines."""
 
@@ -174,18 +184,118 @@ class Far:
         told = ("--scheduler-file", str(self.place), "--no-dashboard")
         network = ("--host", "127.0.0.1")
         Far.running = [
-            subprocess.Popen([sys.executable, "-m", f"distributed.cli.dask_{name}", *told, *more],
-                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            for name, more in (
-                ("scheduler", (*network, "--port", "0")),
-                ("worker", (*network, "--nthreads", "1", "--no-nanny", "--death-timeout", "60")),
-            )
-        ]  # fmt: skip
+            start_dask("scheduler", *told, *network, "--port", "0"),
+            start_dask("worker", *told, *network, *ONE_THREAD),
+        ]
 
     def __exit__(self, *_):
         for process in Far.running:
             process.kill()
             process.wait()
+
+
+class Machines:
+    """Two network namespaces, 10.0.0.1 and 10.0.0.2, and a cable between them."""
+
+    def __init__(self):
+        self.running = [[], []]
+        own = ("unshare", "--net", "sleep", "inf")
+        self.names = [subprocess.Popen(own, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+        here = Path("/proc/self/ns/net").readlink()
+        for name in self.names:
+            wait_until(lambda name=name: self._has_network(name, here), seconds=10)
+        peer = ("type", "veth", "peer", "name", "cable", "netns", str(self.names[1].pid))
+        self.ip(0, "link", "add", "cable", *peer)
+        for number in range(2):
+            self.ip(number, "address", "add", f"10.0.0.{number + 1}/24", "dev", "cable")
+            for device in ("lo", "cable"):
+                self.ip(number, "link", "set", device, "up")
+
+    def _has_network(self, name, here):
+        if name.poll() is not None:
+            pytest.skip(f"no network namespaces here: {name.stderr.read().strip()}")
+        return Path(f"/proc/{name.pid}/ns/net").readlink() != here
+
+    def inside(self, number):
+        return ("nsenter", "--target", str(self.names[number].pid), "--net")
+
+    def ip(self, number, *words):
+        subprocess.run([*self.inside(number), "ip", *words], check=True)
+
+    def dask(self, number, name, *told):
+        self.running[number].append(start_dask(name, *told, before=self.inside(number)))
+
+    def command(self, number, *options):
+        started = [*self.inside(number), sys.executable, "-m", "cassi.apps.reconstruct", *options]
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        self.running[number].append(subprocess.Popen(started, **streams))
+        return self.running[number][-1]
+
+    def lose(self, number):
+        """Cut the cable, so that nothing says good-bye, and end what runs there."""
+        self.ip(0, "link", "set", "cable", "down")
+        for process in self.running[number]:
+            process.kill()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in (*self.running[0], *self.running[1], *self.names):
+            process.kill()
+            process.wait()
+
+
+ADDRESS = "tcp://10.0.0.{}:8786"
+SCHEDULER = ("--port", "8786", "--no-dashboard", "--host")
+
+
+@pytest.mark.release
+@pytest.mark.slow
+def test_a_lost_machine_loses_nothing(reconstruct, day, tmp_path):
+    pytest.importorskip("distributed", reason="needs the extra dask")
+    folder, address = tmp_path / "two", ADDRESS.format(1)
+    with Machines() as machines:
+        machines.dask(0, "scheduler", *SCHEDULER, "10.0.0.1")
+        for number in range(2):
+            machines.dask(number, "worker", address, *ONE_THREAD)
+        options = (*day, f"hydra.run.dir={folder}", "cluster=dask", f"cluster.address={address}")
+        process = machines.command(0, *options)
+        wait_until(lambda: len(done(folder)) >= 2, process)
+        machines.lose(1)
+        _, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
+    reconstruct(*day, f"hydra.run.dir={tmp_path / 'whole'}").ok()
+    assert len(cubes(folder)) == 8
+    assert cubes(folder) == cubes(tmp_path / "whole")
+
+
+@pytest.mark.release
+@pytest.mark.slow
+def test_a_lost_machine_with_the_scheduler_ends_the_command(reconstruct, day, tmp_path):
+    pytest.importorskip("distributed", reason="needs the extra dask")
+    folder = tmp_path / "two"
+    options = (*day, f"hydra.run.dir={folder}", "cluster=dask")
+    with Machines() as machines:
+        machines.dask(1, "scheduler", *SCHEDULER, "10.0.0.2")
+        machines.dask(1, "worker", ADDRESS.format(2), *ONE_THREAD)
+        process = machines.command(0, *options, f"cluster.address={ADDRESS.format(2)}")
+        wait_until(lambda: done(folder), process)
+        machines.lose(1)
+        since = time.monotonic()
+        _, err = process.communicate(timeout=120)
+        assert time.monotonic() - since < 60
+        assert process.returncode == 2, err
+        assert "the scheduler of the cluster is lost" in err.splitlines()[-1]
+        kept = set(done(folder))
+        assert 0 < len(kept) < 8
+        machines.dask(0, "scheduler", *SCHEDULER, "10.0.0.1")
+        machines.dask(0, "worker", ADDRESS.format(1), *ONE_THREAD)
+        process = machines.command(0, *options, f"cluster.address={ADDRESS.format(1)}")
+        _, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
+    reconstruct(*day, f"hydra.run.dir={tmp_path / 'whole'}").ok()
+    assert cubes(folder) == cubes(tmp_path / "whole")
 
 
 def test_torchrun_is_refused(reconstruct, day, monkeypatch):

@@ -6,7 +6,6 @@ of `concurrent.futures`; the command that submits the jobs writes down what they
 
 from __future__ import annotations
 
-import functools
 import os
 import pickle
 import secrets
@@ -15,8 +14,11 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -47,21 +49,15 @@ def open_executor(settings: Sharing, *, blocks: bool = False) -> Iterator[Execut
         ValueError: the package for it is not installed.
     """
     workers: Executor
-    setup = Setup(
-        os.getcwd(),  # noqa: PTH109
-        tuple(loaded_names()),
-        searched_folders(),
-        settings.threads or 1,
-        blocks,
-        secrets.token_hex(8),
-    )
+    command, plugins, threads = secrets.token_hex(8), tuple(loaded_names()), settings.threads or 1
+    setup = Setup(str(Path.cwd()), command, plugins, searched_folders(), blocks, threads)
     if settings.cluster is not None:
         from cassi.apps.executors.dask import open_cluster
 
         with open_cluster(settings.cluster, settings.processes) as workers:
             yield Elsewhere(workers, setup)
     elif settings.processes is not None:
-        with LocalWorkers(settings.processes, setup.threads) as workers:
+        with LocalWorkers(settings.processes, threads) as workers:
             yield Elsewhere(workers, setup)
     else:
         try:
@@ -90,20 +86,17 @@ def run_jobs(
     running: dict[Future[R], J] = {}
     left = iter(given)
     while True:
-        while len(running) < AHEAD and ended.empty():
-            try:
-                what = next(left)
-            except StopIteration:
-                break
+        for what in islice(left, AHEAD - len(running)):
             future = executor.submit(job, what)
             running[future] = what
             future.add_done_callback(ended.put)
+            if not ended.empty():
+                break
         if not running:
             return
         future = ended.get()
-        outcome = _outcome(future)
-        yield running.pop(future), outcome
-        del future, outcome  # which may be large
+        yield running.pop(future), _outcome(future)
+        del future  # its result may be large
 
 
 def _outcome(future: Future[R]) -> R | LostWorker:
@@ -136,38 +129,30 @@ class InThisProcess(Executor):
         return future
 
 
+class Setup(NamedTuple):
+    """What a process of a command must know before its first job."""
+
+    folder: str  # that the command was started in, to which paths are relative
+    command: str  # tells it from others that the same process works for
+    plugins: tuple[str, ...]
+    searched: tuple[str, ...]  # folders of the user's own configs
+    blocks: bool  # jobs keep to a budget of memory
+    threads: int
+
+
+@dataclass(frozen=True)
 class Elsewhere(Executor):
     """Does jobs in other processes, which are first made ready for them."""
 
-    def __init__(self, workers: Executor, setup: Setup) -> None:
-        self.workers, self.setup = workers, setup
+    workers: Executor
+    setup: Setup
 
     def submit(self, function: Callable[..., R], /, *given: Any, **more: Any) -> Future[R]:
         """Return the future of a job."""
         # As bytes: a process reads the function once its plugins are there.
-        job = pickle.dumps(functools.partial(function, *given, **more))
-        return self.workers.submit(run_there, self.setup, job)
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What a process of the command must know before its first job.
-
-    Attributes:
-        folder: that the command was started in, to which paths are relative.
-        plugins: of the user.
-        searched: folders of the user's own configs.
-        threads: of the CPU, for each process.
-        blocks: jobs keep to a budget of memory.
-        command: tells it from others that the same process works for.
-    """
-
-    folder: str
-    plugins: tuple[str, ...]
-    searched: tuple[str, ...]
-    threads: int
-    blocks: bool
-    command: str
+        return self.workers.submit(
+            run_there, self.setup, pickle.dumps(partial(function, *given, **more))
+        )
 
 
 def run_there(setup: Setup, job: bytes) -> Any:

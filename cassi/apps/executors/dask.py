@@ -6,7 +6,7 @@ it gives a job up, by its setting `distributed.scheduler.allowed-failures`.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 from collections.abc import Iterator
 from concurrent.futures import Executor
@@ -18,16 +18,6 @@ from cassi.apps.command import WORKER
 from cassi.apps.settings import Cluster
 from cassi.threads import free_cores
 
-CLASSES = {
-    "slurm": "SLURMCluster",
-    "pbs": "PBSCluster",
-    "lsf": "LSFCluster",
-    "sge": "SGECluster",
-    "oar": "OARCluster",
-    "htcondor": "HTCondorCluster",
-    "moab": "MoabCluster",
-}
-"""Of dask_jobqueue, by the kind of a cluster."""
 LOCAL = "127.0.0.1"
 SETTINGS = {
     "distributed.comm.timeouts.connect": "20s",  # as long a lost scheduler is looked for
@@ -47,21 +37,12 @@ def open_cluster(told: Cluster, processes: int | None = None) -> Iterator[Execut
         OSError: nobody answers at the address.
         ValueError: a package is missing, or the options do not fit.
     """
-    if importlib.util.find_spec("distributed") is None:
-        raise ValueError("cluster: it takes Dask; pip install 'cassi[dask]'")
-    import dask
-    from distributed import Client
-
+    dask, distributed = _load("dask"), _load("distributed")
     with ExitStack() as stack:
         stack.enter_context(dask.config.set(SETTINGS))
-        place: Any = told.address
-        if place is not None and Path(place).is_file():
-            place, named = None, {"scheduler_file": place}
-        else:
-            named = {}
-            if place is None:
-                place = stack.enter_context(_start(told, processes))
-        client = stack.enter_context(Client(place, **named))
+        place = told.address or stack.enter_context(_start(told, processes))
+        named = "scheduler_file" if told.address and Path(told.address).is_file() else "address"
+        client: Any = stack.enter_context(distributed.Client(**{named: place}))
         client.register_plugin(_numbering())
         print(f"cluster: {client.scheduler.address}, dashboard {client.dashboard_link}", flush=True)
         yield client.get_executor(pure=False, resources=dict(told.resources))
@@ -69,31 +50,33 @@ def open_cluster(told: Cluster, processes: int | None = None) -> Iterator[Execut
 
 def _start(told: Cluster, processes: int | None) -> Any:
     if told.kind == "local":
-        from distributed import LocalCluster
-
-        return LocalCluster(
+        return _load("distributed").LocalCluster(
             n_workers=told.workers or processes or free_cores(),
             threads_per_worker=1,
             host=LOCAL,
             dashboard_address=f"{LOCAL}:0",
             resources=dict(told.resources),
         )
+    classes = {name.lower(): made for name, made in vars(_load("dask_jobqueue")).items()}
     try:
-        import dask_jobqueue
-    except ImportError:
-        raise ValueError("cluster: it takes dask-jobqueue; pip install 'cassi[dask]'") from None
-    try:
-        cluster = getattr(dask_jobqueue, CLASSES[told.kind])(**told.options)
+        cluster = classes[f"{told.kind}cluster"](**told.options)
     except (TypeError, ValueError) as error:
         raise ValueError(f"cluster.options: {error}") from None
     cluster.adapt(minimum=told.least, maximum=told.workers)
     return cluster
 
 
-def _numbering() -> Any:
-    from distributed import WorkerPlugin
+def _load(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise ValueError(f"cluster: it takes {name}; pip install 'cassi[dask]'") from None
 
-    class Numbering(WorkerPlugin):
+
+def _numbering() -> Any:
+    plugin: Any = _load("distributed").WorkerPlugin
+
+    class Numbering(plugin):
         """Tells a worker of this machine's cluster its number, by which it takes its GPU."""
 
         name = "cassi-number"

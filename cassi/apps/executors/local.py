@@ -2,113 +2,88 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from cassi.apps.command import WORKER
 
 R = TypeVar("R")
 _THREADS = "OMP_NUM_THREADS"
-_STARTING = threading.Lock()
 TRIES = 3
 """How often a job is begun whose process ends."""
 
 
-class LocalWorkers(Executor):
+class LocalWorkers(ThreadPoolExecutor):
     """Starts processes anew (spawn), and each once more where it ends.
 
     A thread for each process hands it one job after the other. The processes end with this one,
-    however it ends.
+    however it ends, and after an exception in the `with` block.
 
     Args:
         count: number of processes.
-        threads: of each, for libraries that ask the environment.
+        threads: of each, for libraries that ask the environment when they are loaded.
     """
 
     def __init__(self, count: int, threads: int = 1) -> None:
-        self._of_each = str(threads)
-        self._numbers = iter(range(count))
-        self._threads = ThreadPoolExecutor(count, "worker", self._take_number)
-        self._own = threading.local()
-        self._pools: dict[int, tuple[ProcessPoolExecutor, int]] = {}
-        self._closed = False
+        super().__init__(count, "worker")
+        self._before = os.environ.get(_THREADS)
+        os.environ[_THREADS] = str(threads)
+        self._spawn = multiprocessing.get_context("spawn")
+        self._ends, self._alive = self._spawn.Pipe(duplex=False)
+        self._pools: dict[int, ProcessPoolExecutor] = {}
+        self._free: SimpleQueue[int] = SimpleQueue()
+        for number in range(count):
+            self._free.put(number)
 
     def submit(self, function: Callable[..., R], /, *given: Any, **more: Any) -> Future[R]:
         """Return the future of a job; a `BrokenProcessPool` where its process ended three times."""
-        return self._threads.submit(self._run, function, *given, **more)
+        return super().submit(self._run, functools.partial(function, *given, **more))
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         """Wait for all jobs; after an exception, end their processes."""
         if error is not None:
-            self._closed = True
-            self._kill()
+            self._alive.close()
         self.shutdown(cancel_futures=error is not None)
+        for pool in self._pools.values():
+            pool.shutdown()
+        self._alive.close()
+        os.environ.pop(_THREADS)
+        os.environ.update({} if self._before is None else {_THREADS: self._before})
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the processes once their jobs are done."""
-        self._threads.shutdown(wait, cancel_futures=cancel_futures)
-        for pool, _ in self._pools.values():
-            pool.shutdown(wait)
-
-    def _take_number(self) -> None:
-        self._own.number = next(self._numbers)
-
-    def _run(self, function: Callable[..., R], *given: Any, **more: Any) -> R:
-        for tried in range(1, TRIES + 1):
-            try:
-                return self._pool().submit(function, *given, **more).result()
-            except BrokenProcessPool:
-                self._pools.pop(self._own.number, None)
-                if tried == TRIES or self._closed:
-                    raise
-        raise AssertionError
-
-    def _pool(self) -> ProcessPoolExecutor:
-        number = self._own.number
-        if number not in self._pools:
-            spawn = multiprocessing.get_context("spawn")
-            pool = ProcessPoolExecutor(1, spawn, _begin, (number,))
-            with self._environment():
-                starting = pool.submit(os.getpid)  # this starts it
-            self._pools[number] = pool, starting.result()
-            if self._closed:  # while it started
-                self._kill()
-        return self._pools[number][0]
-
-    @contextlib.contextmanager
-    def _environment(self) -> Iterator[None]:
-        """Let a process find the number of threads when it loads its libraries."""
-        with _STARTING:
-            before = os.environ.get(_THREADS)
-            os.environ[_THREADS] = self._of_each
-            try:
-                yield
-            finally:
-                os.environ.pop(_THREADS)
-                os.environ.update({} if before is None else {_THREADS: before})
-
-    def _kill(self) -> None:
-        for _, process in list(self._pools.values()):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+    def _run(self, job: Callable[[], R]) -> R:
+        number, tried = self._free.get(), 0
+        try:
+            while True:
+                if number not in self._pools:
+                    given = (number, self._ends)
+                    self._pools[number] = ProcessPoolExecutor(1, self._spawn, _begin, given)
+                try:
+                    return self._pools[number].submit(job).result()
+                except BrokenProcessPool:
+                    del self._pools[number]
+                    tried += 1
+                    if tried == TRIES or self._alive.closed:
+                        raise
+        finally:
+            self._free.put(number)
 
 
-def _begin(number: int) -> None:
+def _begin(number: int, ends: Connection) -> None:
     """Prepare a new process: Ctrl-C is for the one that started it, whose end is its own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ[WORKER] = str(number)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with, args=(ends,), daemon=True).start()
 
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+def _end_with(ends: Connection) -> None:
+    ends.poll(None)
+    os._exit(1)
