@@ -87,7 +87,7 @@ def test_design_has_a_row_for_each_camera(evaluate, data, tmp_path):
     results = json.loads((tmp_path / "run" / "results.json").read_text())
     psnr = {row: each["mean"]["psnr/matlab-uint8"] for row, each in results["metrics"].items()}
     assert len(psnr) == 10
-    assert next(iter(psnr)) == "auto (step 2, half open)"
+    assert "auto (step 2, half open)" in psnr
     assert len(set(psnr.values())) > 7  # a guide of so small a scene may be refused
     for suffix in (".png", ".pdf"):
         assert (tmp_path / "run" / f"cases{suffix}").stat().st_size > 1000
