@@ -21,6 +21,7 @@ from cassi.calibration import (
     refine_mask,
 )
 from cassi.calibration import align as align_mask
+from cassi.calibration.dual import calibrate_dual
 from cassi.calibration.geometry import moved_camera, placed_camera
 from cassi.calibration.mask import Light
 from cassi.calibration.mask_alignment import KEYS
@@ -30,7 +31,7 @@ from cassi.solvers import Solver
 from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.schedules import as_schedule
 from cassi.solvers.statistics import relative_noise
-from cassi.systems import SDCassi, System, TiltedCassi, Weighted
+from cassi.systems import DDCassi, SDCassi, System, TiltedCassi, Weighted
 
 
 def align(y: Tensor, system: System) -> Alignment | None:
@@ -60,7 +61,7 @@ def calibrate_on(
 
     Args:
         y: snapshots `(B, 1, H', W')` of any scenes.
-        system: the nominal camera, a `SDCassi`, its bad pixels left out or not.
+        system: the nominal camera, a `SDCassi` or `DDCassi`, its bad pixels left out or not.
         solver: predicts the held-out pixels; None: `cassi.methods.auto`.
         white: `(1, 1, H', W')`, a frame of a white, evenly lit scene; or None.
         seed: of what the solver draws, and of which pixels are held out.
@@ -73,6 +74,8 @@ def calibrate_on(
         ValueError: it is another camera, or the frames are too dark or small.
     """
     nominal = system.plain if isinstance(system, System) else system
+    if type(nominal) is DDCassi and white is None:
+        return _calibrate_dual(y, system, nominal, settings.get("radius", 2))
     if type(nominal) is not SDCassi:
         raise ValueError(f"calibrate: expected SDCassi, got {type(nominal).__name__}")
     good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
@@ -86,6 +89,16 @@ def calibrate_on(
     if aligned is not None and _misses(y, system, camera) * (1 - _CLOSE) > aligned.after:
         return _as_aligned(found, aligned, nominal)
     return found, camera
+
+
+def _calibrate_dual(
+    y: Tensor, system: System, nominal: DDCassi, radius: int
+) -> tuple[Calibration, SDCassi]:
+    good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
+    frame = Frame.snapshot(system.without_bad_pixels(y), nominal.bands, good)
+    found = calibrate_dual(frame, nominal, lambda camera: _misses(y, system, camera), radius)
+    assert isinstance(found.system, SDCassi)
+    return found, found.system
 
 
 _CLOSE = 0.02

@@ -209,7 +209,8 @@ def calibrate(
 
     Args:
         y: snapshots `(B, 1, H', W')` of any scenes, by one camera.
-        system: the nominal camera, a `cassi.SDCassi`.
+        system: the nominal camera, a `cassi.SDCassi`, or a `cassi.DDCassi`, of which shift and
+            rotation of the mask and the step across it are found.
         white: frame `(1, 1, H', W')` of a white, evenly lit scene; gives the mask pixel by pixel.
         radius: search range of the mask's shift, whole pixels, 0 to 20.
         degree: highest degree of the dispersion curve, 1 to 5; 1 is a constant error of the step.

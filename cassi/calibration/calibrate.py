@@ -54,7 +54,7 @@ class Calibration:
         geometry: how far the camera is off; what is not in the model is nominal.
         model: keys of the parameters that differ from the nominal ones.
         errors: standard error of every parameter that was estimated, those beside the model too.
-        system: the calibrated camera; `TiltedCassi` with a tilt.
+        system: the calibrated camera; `TiltedCassi` with a tilt, `DDCassi` of a dual disperser.
         stages: every model that was tried, the nominal one first.
         before: held-out error of the nominal camera, from a reconstruction of its own.
         after: held-out error of the calibrated one.

@@ -35,6 +35,9 @@ class DDCassi(SDCassi):
         offsets: o(c) in pixels instead of `step`, one per band, >= 0. Between two pixels the mask
             is interpolated linearly.
 
+    Attributes:
+        coding: the mask itself, repeated as far as a band reaches, `(K, 1|C, H, Wm)`.
+
     Raises:
         TypeError: the mask is not numeric, `bands` is not an integer or `step` not a number.
         ValueError: the mask's shape or bands, the offsets or the width do not fit.
@@ -46,6 +49,8 @@ class DDCassi(SDCassi):
     >>> system(torch.ones(1, 3, 4, 6)).shape
     torch.Size([1, 1, 4, 6])
     """
+
+    coding: Tensor
 
     def __init__(
         self,
@@ -65,8 +70,14 @@ class DDCassi(SDCassi):
             raise ValueError(f"bands, width: expected at least 1, got {bands} and {width}")
         if offsets is None:
             offsets = spaced_offsets(bands, step)
-        coded = code_bands(as_mask(mask), bands, offsets, axis, width)
+        given = as_mask(mask)
+        coded = code_bands(given, bands, offsets, axis, width)
         super().__init__(coded, bands, step=0, axis=axis)
+        length = given.shape[axis]
+        reach = max(length, coded.shape[axis] + math.ceil(max(offsets)))
+        places = torch.arange(reach, device=given.device) % length
+        coding = given.detach().index_select(axis, places)
+        self.register_buffer("coding", coding, persistent=False)
         self.mask_step = step
         self.mask_offsets = tuple(offsets)
 
