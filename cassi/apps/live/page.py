@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import panel as pn
-from PIL import Image
 
 from cassi.apps.live.engine import Live, View
 from cassi.apps.view.pages.parts import field, heading, say, table, text
@@ -105,6 +104,8 @@ class Page:
 
 def png(picture: np.ndarray) -> bytes:
     """Return a picture as a PNG."""
+    from PIL import Image
+
     stream = io.BytesIO()
     Image.fromarray(picture).save(stream, "PNG", compress_level=1)
     return stream.getvalue()
