@@ -14,6 +14,8 @@ COMPONENTS = 4
 """Spectral components that motion is found with."""
 STILL = 0.03
 """Change of a motion, in pixels at the border, that counts as none."""
+SHIFTS = (0, -8, 8, -16, 16)
+"""Pixels, tried down and right where nothing is known of the motion."""
 FIRST = ((8, 5), (4, 5), (2, 4), (0, 5))
 """Radius of the smoothing in pixels, and steps at most, where nothing is known of the motion."""
 NEXT = ((2, 2), (0, 3))
@@ -40,7 +42,7 @@ def find_motion(x: Tensor, y: Tensor, system: Any, motion: Tensor | None = None)
     """
     basis = spectral_basis(x, COMPONENTS)
     components, side = to_subspace(x, basis), max(x.shape[-2:])
-    found = x.new_tensor([[1, 0, 0], [0, 1, 0]]) if motion is None else motion
+    found = _guess(components, y, system, basis) if motion is None else motion
     for radius, steps in FIRST if motion is None else NEXT:
         smooth = _smooth(components, radius)
         for _ in range(steps):
@@ -48,6 +50,21 @@ def find_motion(x: Tensor, y: Tensor, system: Any, motion: Tensor | None = None)
             found = found + change
             if float(change.abs().max()) * side / 2 < STILL:
                 break
+    return found
+
+
+def _guess(x: Tensor, y: Tensor, system: Any, basis: Tensor) -> Tensor:
+    """Return the shift of a coarse grid that fits the snapshot best."""
+    smooth, size = _smooth(x, FIRST[0][0]), x.new_tensor(x.shape[-2:])
+    found, least = x.new_tensor([[1, 0, 0], [0, 1, 0]]), torch.inf
+    for down in SHIFTS:
+        for right in SHIFTS:
+            shift = 2 * x.new_tensor([down, right]) / (size - 1)
+            motion = torch.cat((torch.eye(2).to(x), shift[:, None]), 1)
+            moved = move(smooth, motion, "bilinear")
+            error = float((y - system.forward_subspace(moved, basis)).abs().mean())
+            if error < least:
+                found, least = motion, error
     return found
 
 

@@ -29,11 +29,12 @@ def shifted(x, down, right):
     return move(x, torch.tensor([[1, 0, 2 * down / side[0]], [0, 1, 2 * right / side[1]]]))
 
 
-def test_motion_is_found_through_the_camera(scene, camera):
-    moved = shifted(scene, 1.5, -2.0)
+@pytest.mark.parametrize("shift", [(1.5, -2.0), (-11.0, 7.0)])
+def test_motion_is_found_through_the_camera(scene, camera, shift):
+    moved = shifted(scene, *shift)
     found = find_motion(scene, camera(moved), camera)
     side = torch.tensor(scene.shape[-2:]) - 1
-    assert found[:, 2] * side / 2 == pytest.approx([1.5, -2.0], abs=0.1)
+    assert found[:, 2] * side / 2 == pytest.approx(shift, abs=0.1)
     assert found[:, :2] == pytest.approx(torch.eye(2), abs=5e-3)
 
 

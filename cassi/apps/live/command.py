@@ -111,7 +111,7 @@ def serve(given: argparse.Namespace) -> None:
         at_end.callback(source.close)
         live = Live(settings, source, given.record)
         pn.extension()
-        server = make_server(partial(make_page, live), {}, {}, given.port, "cassi-live")
+        server = make_server(lambda: make_page(live), {}, {}, given.port, "cassi-live")
         at_end.callback(server.stop)
         print(f"cassi-live: {server.entrance}\nCtrl-C ends it", flush=True)
         worker = threading.Thread(target=live.run, name="reconstruct", daemon=True)

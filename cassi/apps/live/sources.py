@@ -9,7 +9,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -160,26 +160,35 @@ class VideoSource:
             raise FileNotFoundError(f"source: no file {path}")
         self.spool = spool
         try:
-            self.frames: Iterator[Any] = iter(imageio.imiter(path))
+            self.frames = _each(imageio.imiter(path))
         except Exception as error:
             raise ValueError(f"source: imageio cannot read {path}: {error}") from None
 
     def poll(self) -> list[Frame]:
         """Return the next frame; none at the end."""
         try:
-            frame = np.asarray(next(self.frames))
+            frame = next(self.frames)
         except StopIteration:
             return []
         except Exception as error:  # of the library: the rest of the file is lost
-            self.frames = iter(())
+            self.frames = _each(())
             return [self.spool.broken(f"imageio cannot read on: {error}")]
-        if frame.ndim == 3:
-            frame = frame[..., :3].astype(np.float32).sum(-1)
         return [self.spool.put(frame)]
 
     def close(self) -> None:
         """Remove the files."""
         self.spool.close()
+
+
+def _each(found: Iterable[Any]) -> Iterator[np.ndarray]:
+    """Yield frames `(H, W)`; imageio may give all pages of a file at once, and colours last."""
+    for array in map(np.asarray, found):
+        if array.ndim == 3 and array.shape[-1] in (3, 4):
+            yield array[..., :3].astype(np.float32).sum(-1)
+        elif array.ndim > 2:
+            yield from _each(array)
+        else:
+            yield array
 
 
 class SocketSource:
