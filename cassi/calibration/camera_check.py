@@ -34,8 +34,8 @@ ERRORS = 3
 REVERSED = -0.1
 """Of `direction`: below it spectra are taken to be in reverse."""
 DOUBTFUL = -1.5
-"""The same where lamp and sensor may be in the spectra: none of 140 right cubes reached it, by
-`scripts/benchmarks/camera_check.py --lamp 6`; with -0.1 it is one of 20 in even light."""
+"""The same where lamp and sensor may be in the spectra: none of 80 right cubes reached it, by
+`scripts/benchmarks/camera_check.py --lamp 3`; with -0.1 it is one of 20 in even light."""
 ORDINARY = 6.0
 """Of the mean spectrum in `strangeness`: beyond, lamp and sensor are in it, and it says nothing."""
 COMB, COMB_BETWEEN = 0.05, 0.12
