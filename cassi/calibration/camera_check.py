@@ -33,9 +33,6 @@ ERRORS = 3
 """Standard errors that a step or shift must be off."""
 REVERSED = -0.1
 """Of `direction`: below it spectra are taken to be in reverse."""
-DOUBTFUL = -1.5
-"""The same where lamp and sensor may be in the spectra: none of 140 right cubes reached it, by
-`scripts/benchmarks/camera_check.py --lamp 6`; with -0.1 it is one of 20 in even light."""
 ORDINARY = 6.0
 """Of the mean spectrum in `strangeness`: beyond, lamp and sensor are in it, and it says nothing."""
 COMB, COMB_BETWEEN = 0.05, 0.12
@@ -175,8 +172,8 @@ def check_spectra(
         x: cube `(1, C, H, W)`.
         system: the camera.
         wavelengths: nm, one per band, increasing.
-        reflectance: x is known to be one. Else lamp and sensor may be in it, and more must speak
-            against a direction.
+        reflectance: x is known to be one. Else lamp and sensor may be in it, and where its mean
+            spectrum is unlike that of ordinary scenes nothing is said of the direction.
     """
     if wavelengths is None and getattr(system, "codes_frames", False):
         return CameraCheck()  # the bands are frames, which have no spectra
@@ -206,7 +203,7 @@ def check_spectra(
             f"{UNKNOWN}; the recovered spectra hold more than the scene (lamp, sensor), and do not "
             "show it."
         )
-    elif score < (REVERSED if reflectance else DOUBTFUL):
+    elif score < REVERSED:
         note = f"{UNKNOWN}; the recovered spectra look reversed ({score:+.1f})."
         message = (
             "spectra are more like those of ordinary scenes with the bands in reverse "

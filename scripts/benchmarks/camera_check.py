@@ -38,7 +38,6 @@ from cassi.apps.evaluate.problems import load_benchmark
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Evaluate
 from cassi.calibration.camera_check import (
-    DOUBTFUL,
     POSES,
     REVERSED,
     CameraCheck,
@@ -167,11 +166,9 @@ def look_under_lamps(count: int) -> None:
     def between(low: float, high: float) -> float:
         return low + (high - low) * float(torch.rand((), generator=random))
 
-    table = Table(
-        *("light", "limit", "cubes", "right, warned of", "reversed, warned of", "not judged")
-    )
+    table = Table("light", "cubes", "right, warned of", "reversed, warned of", "not judged")
     for light, many in (("even", 1), ("lamps", count)):
-        scores, silent = [], 0
+        right, wrong, silent, total = 0, 0, 0, 0
         for skipped, cube in enumerate(cubes):
             known = summarize([each for k, each in enumerate(cubes) if k != skipped], given)
             for _ in range(many):
@@ -185,14 +182,12 @@ def look_under_lamps(count: int) -> None:
                 x = part * (shape / shape.max()).float().view(-1, 1, 1)
                 costs = strangeness(x, given.tolist(), known)
                 assert costs is not None
-                if holds_more(costs):
-                    silent += 1
-                else:
-                    scores.append(sum(costs[1]) - sum(costs[0]))
-        for limit in (REVERSED, DOUBTFUL):
-            right = sum(score < limit for score in scores)
-            wrong = sum(-score < limit for score in scores)
-            table.print(light, limit, len(scores) + silent, right, wrong, silent)
+                score, total = sum(costs[1]) - sum(costs[0]), total + 1
+                judged = not holds_more(costs)
+                silent += not judged
+                right += judged and score < REVERSED
+                wrong += judged and -score < REVERSED
+        table.print(light, total, right, wrong, silent)
 
 
 def main() -> None:

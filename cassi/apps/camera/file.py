@@ -118,6 +118,9 @@ def _check_value(name: str, value: Any, found: Values, path: Path) -> None:
     try:
         if name in KINDS and isinstance(value, dict):
             check_described(name, {"_target_": usual} | value)
+        elif name == "response" and isinstance(value, dict):
+            for key, inner in value.items():
+                check_plain(inner, f"{name}.{str(key)[:80]}")
         else:
             check_plain(value, name)
     except ValueError as error:
