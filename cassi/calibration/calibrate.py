@@ -13,8 +13,8 @@ from cassi.calibration.fit import Fit, PlainScenes
 from cassi.calibration.geometry import Geometry, moved_camera
 from cassi.calibration.heldout import Prepare, WithheldPixels
 from cassi.calibration.lines import tells_dispersion
-from cassi.calibration.parameters import FURTHER, PARAMETERS, PLACE, SHARED, TILT
-from cassi.calibration.search import farthest_bend, fit_starts
+from cassi.calibration.parameters import FURTHER, PARAMETERS, PLACE
+from cassi.calibration.search import farthest_bend, fit_curves, fit_places, with_richer
 from cassi.calibration.selection import Selection, Stage
 from cassi.calibration.windows import Frame
 from cassi.systems import SDCassi, System, TiltedCassi
@@ -151,16 +151,15 @@ def calibrate(
     began = time.perf_counter()
     scenes = PlainScenes(frames, system)
     curve = [f"dispersion_{order}" for order in range(2, min(degree, system.bands - 1) + 1)]
-    place: tuple[str, ...] = PLACE[:-1]
-    further: tuple[str, ...] = FURTHER
-    fits, told = fit_starts(scenes, radius, place, further), True
+    place, further, told = PLACE[:-1], FURTHER, True
+    fits = fit_places(scenes, radius)
     if system.bands > 1:
-        moved = fit_starts(scenes, radius, PLACE, (*curve, *FURTHER))
-        curves = [fit for fit in moved if not set(fit.keys) & {*FURTHER, *TILT, *SHARED}]
-        deepest = min(curves, key=lambda fit: fit.objective).geometry
+        moved = fit_curves(scenes, radius, bool(curve), fits[0])
+        deepest = min(moved, key=lambda fit: fit.objective).geometry
         told = tells_dispersion(frames, system, deepest, fits[0].geometry)
         if told:
             place, further, fits = PLACE, (*curve, *FURTHER), moved
+    fits = with_richer(scenes, fits, radius, further)
     fitted, tested = _hold_out(frames, system, fits[0].geometry, prepare, seed)
     compare = Comparison(scenes, fitted, tested, gain)
     selection = Selection(compare, place, further, began)

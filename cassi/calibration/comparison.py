@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from cassi.calibration.fit import PlainScenes
+from cassi.calibration.fit import SURE, PlainScenes
 from cassi.calibration.geometry import Geometry
 from cassi.calibration.heldout import Prediction, WithheldPixels
 
 _CLEAR = 3  # times `gain`, by which another valley must predict better
-_SURE = 3.0  # standard errors, by which plain scenes fit one camera better
 _SURER = 2.0  # standard errors, by which the held-out error of a richer model is lower
 
 
@@ -44,7 +43,7 @@ class Comparison:
 
     def is_sure(self, geometry: Geometry, other: Geometry) -> bool:
         """Tell whether plain scenes fit one geometry significantly better than another."""
-        return self.scenes.sureness(geometry, other) > _SURE
+        return self.scenes.sureness(geometry, other) > SURE
 
     def is_contradicted(
         self, start: Geometry, reached: Prediction, other: Geometry, tried: Prediction

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cassi.calibration.geometry import Geometry, placed
+from cassi.calibration.geometry import Geometry, moved_offsets, placed
 from cassi.calibration.parameters import PARAMETERS, changed, place_of
 from cassi.calibration.windows import Derivatives, Frame, Windows
 from cassi.systems import SDCassi
@@ -18,6 +18,9 @@ LEAST_WINDOWS = 20
 """Lit windows of a frame: fewer tell nothing."""
 CLEAR = 5.0
 """Standard errors, of what is asked for beyond the place: of many parameters the largest counts."""
+
+SURE = 3.0
+"""Standard errors, by which plain scenes fit one camera better than another."""
 
 
 @dataclass(frozen=True)
@@ -171,6 +174,10 @@ class PlainScenes:
         spread = each.std() / len(each) ** 0.5 if len(each) > 1 else each.new_tensor(math.inf)
         return float(each.mean() / spread.clamp_min(1e-12))
 
+    def is_surer(self, fit: Fit, other: Fit) -> bool:
+        """Tell whether plain scenes fit one significantly better than another."""
+        return self.sureness(fit.geometry, other.geometry) > SURE
+
     def objective(self, geometry: Geometry) -> float:
         """Return the objective of a geometry, over all windows."""
         total = sum(len(part) * part.objective(geometry) for part in self.parts if len(part))
@@ -202,6 +209,11 @@ def are_near(a: Geometry, b: Geometry, system: SDCassi) -> bool:
     """Tell whether two places are the same minimum."""
     parameters = [PARAMETERS[key] for key in place_of(a)]
     return all(abs(each.read(a) - each.read(b)) < 3 * each.step(system) for each in parameters)
+
+
+def bands_apart(a: Geometry, b: Geometry, system: SDCassi) -> float:
+    """Return by how many pixels a band of two geometries lies apart, at most."""
+    return float((moved_offsets(system, a) - moved_offsets(system, b)).abs().max())
 
 
 def _covariance(found: Derivatives) -> Tensor:
