@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from cassi.calibration.comparison import Comparison
-from cassi.calibration.fit import Fit, PlainScenes
+from cassi.calibration.comparison import CLEAR, Comparison
+from cassi.calibration.fit import Fit, PlainScenes, Watch, silent
 from cassi.calibration.geometry import Geometry, moved_camera
 from cassi.calibration.heldout import Prepare, WithheldPixels
 from cassi.calibration.lines import tells_dispersion
@@ -121,6 +121,7 @@ def calibrate(
     degree: int = 2,
     gain: float = 0.02,
     seed: int = 0,
+    watch: Watch = silent,
 ) -> Calibration:
     """Find how far a camera is from its nominal model.
 
@@ -142,6 +143,7 @@ def calibrate(
         degree: highest of the dispersion curve.
         gain: by which share the held-out error must fall for a further parameter.
         seed: of the draws of withheld pixels.
+        watch: is told what is being tried, every few seconds.
 
     Raises:
         ValueError: the camera has a mask per sample, the frames do not fit it or are too dark or
@@ -149,7 +151,7 @@ def calibrate(
     """
     _check(frames, system, radius, degree, gain)
     began = time.perf_counter()
-    scenes = PlainScenes(frames, system)
+    scenes = PlainScenes(frames, system, watch=watch)
     curve = [f"dispersion_{order}" for order in range(2, min(degree, system.bands - 1) + 1)]
     place, further, told = PLACE[:-1], FURTHER, True
     fits = fit_places(scenes, radius)
@@ -160,12 +162,12 @@ def calibrate(
         if told:
             place, further, fits = PLACE, (*curve, *FURTHER), moved
     fits = with_richer(scenes, fits, radius, further)
-    fitted, tested = _hold_out(frames, system, fits[0].geometry, prepare, seed)
+    fitted, tested = _hold_out(scenes, fits[0].geometry, prepare, seed)
     compare = Comparison(scenes, fitted, tested, gain)
     selection = Selection(compare, place, further, began)
     model, geometry = selection.run(fits)
     before, after = selection.nominal, tested.predict(geometry)
-    lower = compare.is_better(after, before)
+    lower = compare.is_better(after, before, 1 if told else CLEAR)
     selection.note(model, geometry, after, lower)
     if not lower:
         model, geometry, after = (), Geometry(), before
@@ -184,10 +186,10 @@ def calibrate(
 
 
 def _hold_out(
-    frames: Sequence[Frame], system: SDCassi, start: Geometry, prepare: Prepare, seed: int
+    scenes: PlainScenes, start: Geometry, prepare: Prepare, seed: int
 ) -> list[WithheldPixels]:
     """Withhold pixels of the snapshots to fit the camera to, and others to test it by."""
-    shown = [frame for frame in frames if frame.points is None]
+    system, shown = scenes.system, [frame for frame in scenes.frames if frame.points is None]
     y, good = torch.cat([frame.y for frame in shown]), None
     camera: System = moved_camera(system, start)
     if any(frame.good is not None for frame in shown):
@@ -197,7 +199,7 @@ def _hold_out(
         camera = camera.weighted(bad_pixels=~good)
     reconstruct = prepare(y, camera)
     return [
-        WithheldPixels(y, system, reconstruct, share, 2 * seed + k, _PIXELS, good)
+        WithheldPixels(y, system, reconstruct, share, 2 * seed + k, _PIXELS, good, scenes.watch)
         for k, share in enumerate((FITTED, _TESTED))
     ]
 

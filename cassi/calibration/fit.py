@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,14 @@ LEAST_WINDOWS = 20
 """Lit windows of a frame: fewer tell nothing."""
 CLEAR = 5.0
 """Standard errors, of what is asked for beyond the place: of many parameters the largest counts."""
+
+Watch = Callable[[str], None]
+"""Is told what is being tried, every second or so."""
+
+
+def silent(tried: str) -> None:
+    """Say nothing of what is being tried."""
+
 
 SURE = 3.0
 """Standard errors, by which plain scenes fit one camera better than another."""
@@ -82,10 +90,17 @@ class PlainScenes:
         frames: of one camera.
         system: the nominal camera.
         central: use the middle of the frames only.
+        watch: is told what is fitted.
     """
 
-    def __init__(self, frames: Sequence[Frame], system: SDCassi, central: bool = False) -> None:
-        self.frames, self.system = frames, system
+    def __init__(
+        self,
+        frames: Sequence[Frame],
+        system: SDCassi,
+        central: bool = False,
+        watch: Watch = silent,
+    ) -> None:
+        self.frames, self.system, self.watch = frames, system, watch
         self.parts = [Windows(frame, system, central=central) for frame in frames]
 
     def fit(self, start: Geometry, keys: Sequence[str] | None = None, iterations: int = 15) -> Fit:
@@ -111,6 +126,7 @@ class PlainScenes:
                 f"{count}; take a larger or brighter frame"
             )
         keys = place_of(start) if keys is None else tuple(keys)
+        self.watch(f"plain scenes, {' '.join(keys)}")
         steps = [PARAMETERS[key].step(self.system) for key in keys]
         geometry, damping = start, 1e-3
         found = self._derivatives(geometry, keys)

@@ -36,6 +36,7 @@ def fit_places(scenes: PlainScenes, radius: int) -> list[Fit]:
         scenes: the frames.
         radius: of the search for the shift, whole pixels.
     """
+    scenes.watch("shifts")
     starts = search_start(scenes.frames, scenes.system, NOMINAL, radius, moving=False)
     fits = sorted((scenes.fit(each, PLACE[:-1]) for each in starts), key=_objective)
     fits = [fit for fit in fits if fit.objective <= fits[0].objective + _TIE]
@@ -60,9 +61,12 @@ def fit_curves(scenes: PlainScenes, radius: int, bent: bool, still: Fit) -> list
     """
     frames, system = scenes.frames, scenes.system
     across = round(still.geometry.split_shift(system.axis)[0])
+    scenes.watch("steps of the dispersion")
     starts = search_start(frames, system, NOMINAL, radius, across=across)
     if bent:
+        scenes.watch("bent dispersions")
         starts += search_start(frames, system, NOMINAL, radius, bent=_BENT, across=across)
+        scenes.watch("dispersions of prisms")
         starts += search_prisms(frames, system, NOMINAL, radius, still.geometry, across)
     fits = _different(sorted(map(scenes.fit, starts), key=_objective), system)
     tied = [fit for fit in fits if fit is fits[0] or not scenes.is_surer(fits[0], fit)]
@@ -131,6 +135,7 @@ def _fit_shared(scenes: PlainScenes, radius: int, fit: Fit) -> list[Fit]:
     """
     halfway = Geometry(whole=0, interpolated=0.5)
     across = round(fit.geometry.split_shift(scenes.system.axis)[0])
+    scenes.watch("masks between pixels")
     starts = search_start(scenes.frames, scenes.system, halfway, radius, across=across)
     fits = [scenes.fit(start, (*PLACE, *SHARED)) for start in starts]
     found = [[fit, *_fit_tilted(scenes, fit)] for fit in fits if fit.is_clear(SHARED[0])]
