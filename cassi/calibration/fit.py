@@ -101,6 +101,7 @@ class PlainScenes:
         watch: Watch = silent,
     ) -> None:
         self.frames, self.system, self.watch = frames, system, watch
+        self._known: dict[Geometry, list[tuple[Tensor, Tensor]]] = {}
         self.parts = [Windows(frame, system, central=central) for frame in frames]
 
     def fit(self, start: Geometry, keys: Sequence[str] | None = None, iterations: int = 15) -> Fit:
@@ -182,8 +183,7 @@ class PlainScenes:
         Of the fall of the objective, between the sixteenths of the frames.
         """
         means = []
-        for part in self.parts:
-            (a, place), (b, _) = (part.variances(each) for each in (geometry, other))
+        for (a, place), (b, _) in zip(*map(self._variances, (geometry, other)), strict=True):
             falls = b.log() - a.log()
             means += [falls[place == sixteenth].mean() for sixteenth in place.unique()]
         each = torch.stack(means)
@@ -196,8 +196,14 @@ class PlainScenes:
 
     def objective(self, geometry: Geometry) -> float:
         """Return the objective of a geometry, over all windows."""
-        total = sum(len(part) * part.objective(geometry) for part in self.parts if len(part))
-        return total / sum(len(part) for part in self.parts)
+        found = [variance for variance, _ in self._variances(geometry)]
+        return float(torch.cat(found).log().mean())
+
+    def _variances(self, geometry: Geometry) -> list[tuple[Tensor, Tensor]]:
+        """Return the residual variances of a geometry, and keep them: searches come back to it."""
+        if geometry not in self._known:
+            self._known[geometry] = [part.variances(geometry) for part in self.parts]
+        return self._known[geometry]
 
     def _derivatives(self, geometry: Geometry, keys: Sequence[str]) -> Derivatives:
         """Return those of all frames, on the CPU."""

@@ -24,6 +24,7 @@ _LEAST_BENT = 4.5  # spans of the bands, over the bend: beyond, a curve turns ba
 _THIRD = 0.2  # of the bend, the third degree of a prism's curve
 _TRIED = 4  # bends are fitted
 _VALLEYS = 2  # of these, richer models are tried
+_FITTED = 6  # starts of a curve are fitted
 _NEAR = 1.0  # pixels: bands this near are the same valley
 NOMINAL = Geometry(whole=0)
 """The camera as it is given, bands between pixels."""
@@ -68,7 +69,8 @@ def fit_curves(scenes: PlainScenes, radius: int, bent: bool, still: Fit) -> list
         starts += search_start(frames, system, NOMINAL, radius, bent=_BENT, across=across)
         scenes.watch("dispersions of prisms")
         starts += search_prisms(frames, system, NOMINAL, radius, still.geometry, across)
-    fits = _different(sorted(map(scenes.fit, starts), key=_objective), system)
+    fits = [scenes.fit(start) for start in _best_starts(scenes, starts, _FITTED)]
+    fits = _different(sorted(fits, key=_objective), system)
     tied = [fit for fit in fits if fit is fits[0] or not scenes.is_surer(fits[0], fit)]
     ends = [_moved_ends(fit, system) for fit in tied]
     near = [fit for fit, end in zip(tied, ends, strict=True) if end < min(ends) + _NEAR]
@@ -117,6 +119,12 @@ def with_richer(
     return _different([*fits, *richer], system)
 
 
+def _best_starts(scenes: PlainScenes, starts: Sequence[Geometry], most: int) -> list[Geometry]:
+    """Return the starts that plain scenes fit best, none of them far worse than the best."""
+    found = sorted((scenes.objective(start), k) for k, start in enumerate(starts))[:most]
+    return [starts[k] for value, k in found if value <= found[0][0] + 2 * _TIE]
+
+
 def _objective(fit: Fit) -> float:
     return fit.objective
 
@@ -137,6 +145,7 @@ def _fit_shared(scenes: PlainScenes, radius: int, fit: Fit) -> list[Fit]:
     across = round(fit.geometry.split_shift(scenes.system.axis)[0])
     scenes.watch("masks between pixels")
     starts = search_start(scenes.frames, scenes.system, halfway, radius, across=across)
+    starts = _best_starts(scenes, starts, _VALLEYS)
     fits = [scenes.fit(start, (*PLACE, *SHARED)) for start in starts]
     found = [[fit, *_fit_tilted(scenes, fit)] for fit in fits if fit.is_clear(SHARED[0])]
     return [fit for both in found for fit in both]
