@@ -145,7 +145,7 @@ def find_camera(
         frames: the snapshots, then those of known light.
         nominal: the camera as it is thought to be.
         solver: that predicts pixels which were withheld from it.
-        settings: `radius`, `degree`, `gain` and `seed` of `cassi.calibration.calibrate`.
+        settings: `radius`, `degree`, `gain`, `seed` and `watch` of `cassi.calibration.calibrate`.
 
     Returns:
         What was found, the camera, and the spectra of the frames of known light.

@@ -10,6 +10,7 @@ import select
 import signal
 import sys
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +32,8 @@ from cassi.checks import printable
 from cassi.data import door
 from cassi.plugins import load_plugins
 from cassi.threads import free_cores
+
+_PAUSE = 3.0  # seconds between lines on what is being tried
 
 FAILED = 1
 """Exit status where some results are missing and the rest is done."""
@@ -257,6 +260,25 @@ def refuse_torchrun() -> None:
             "torchrun is for cassi-train; without it, give processes="
             f"{count}, or cluster=dask for several machines"
         )
+
+
+def announce(name: str, visible: bool = True) -> Callable[[str], None]:
+    """Return what says on stderr, every few seconds, what is being tried.
+
+    Args:
+        name: of what takes long.
+        visible: say it.
+    """
+    start = last = time.perf_counter()
+
+    def watch(tried: str) -> None:
+        nonlocal last
+        now = time.perf_counter()
+        if visible and now - last > _PAUSE:
+            print(f"{name}: {now - start:.0f} s, {tried}", file=sys.stderr, flush=True)
+            last = now
+
+    return watch
 
 
 def choose_device(name: str) -> torch.device:

@@ -15,7 +15,7 @@ from cassi import ops
 from cassi.apps import results
 from cassi.apps.camera.guide import add_guide, describe_guide
 from cassi.apps.camera.response import add_unit
-from cassi.apps.command import choose_device
+from cassi.apps.command import announce, choose_device
 from cassi.apps.inputs import Inputs, good_pixels, load_inputs, name_scene
 from cassi.apps.printing import is_quiet, marked
 from cassi.apps.reconstructors import Recipe, build_solver
@@ -107,7 +107,13 @@ def _calibrated(inputs: Inputs, settings: Reconstruct) -> Inputs:
     start, nominal = time.perf_counter(), inputs.system.plain
     chosen = build_solver(settings) if settings.model is None else None
     solver = chosen if isinstance(chosen, Solver) else None
-    found, camera = calibrate_on(inputs.measurement, inputs.system, solver, seed=settings.seed)
+    found, camera = calibrate_on(
+        inputs.measurement,
+        inputs.system,
+        solver,
+        seed=settings.seed,
+        watch=announce("calibrate", settings.output.progress),
+    )
     numbers = results.summarize_calibration(found) | {
         "offsets": {"nominal": nominal.offsets, "calibrated": camera.offsets},
         "seconds": time.perf_counter() - start,

@@ -8,17 +8,15 @@ import torch
 from torch import Tensor
 
 from cassi.calibration.fit import LEAST_WINDOWS, PlainScenes
-from cassi.calibration.geometry import Geometry, moved_offsets
+from cassi.calibration.geometry import moved_offsets
 from cassi.calibration.lines import LEAST, SHADES, SURE, tells_dispersion
 from cassi.calibration.parameters import PLACE
-from cassi.calibration.search import search_prisms, search_start
+from cassi.calibration.search import NOMINAL, fit_curves
 from cassi.calibration.windows import Frame, Windows
 from cassi.systems import SDCassi
 
 _ASKED = 128  # windows
 _RADIUS = 2  # pixels
-_BENT = 0.5  # pixels at the last band
-_TRIED = 2  # starts of each kind
 _AWAY = 1.5  # pixels: less is for a calibration to find
 
 
@@ -43,19 +41,16 @@ def find_bands(y: Tensor, system: SDCassi, good: Tensor | None) -> tuple[float, 
     lines, other = (Windows(each, system, most=_ASKED) for each in (frame, every))
     if len(lines) < LEAST_WINDOWS:
         return None
-    nominal = Geometry(whole=0)
-    falls = lines.variances(nominal)[0].log() - other.variances(nominal)[0].log()
+    falls = lines.variances(NOMINAL)[0].log() - other.variances(NOMINAL)[0].log()
     if float(falls.mean()) < max(LEAST, SURE * float(falls.std()) / len(falls) ** 0.5):
         return None
     scenes = PlainScenes([frame], system)
-    straight = scenes.fit(nominal, PLACE[:-1])
-    starts = search_start([frame], system, nominal, _RADIUS, bent=_BENT)[:_TRIED]
-    prisms = search_prisms([frame], system, nominal, _RADIUS, straight.geometry)[:_TRIED]
-    fits = [scenes.fit(start) for start in (*starts, *prisms)]
-    best = min(fits, key=lambda fit: fit.objective).geometry
-    if scenes.sureness(best, straight.geometry) < SURE:
+    still = scenes.fit(NOMINAL, PLACE[:-1])
+    found = fit_curves(scenes, _RADIUS, True, still)[0]
+    if not scenes.is_surer(found, still):
         return None
-    if not tells_dispersion([frame], system, best, straight.geometry):
+    best = found.geometry
+    if not tells_dispersion([frame], system, best, still.geometry):
         return None
     offsets = moved_offsets(system, best)
     away = float((offsets - torch.tensor(system.offsets).to(offsets)).abs().max())

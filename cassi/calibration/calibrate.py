@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 import torch
 
-from cassi.calibration.comparison import Comparison
-from cassi.calibration.fit import Fit, PlainScenes
+from cassi.calibration.comparison import CLEAR, Comparison
+from cassi.calibration.fit import Fit, PlainScenes, Watch, silent
 from cassi.calibration.geometry import Geometry, moved_camera
 from cassi.calibration.heldout import Prepare, WithheldPixels
 from cassi.calibration.lines import tells_dispersion
-from cassi.calibration.parameters import FURTHER, PARAMETERS, PLACE, SHARED, TILT
-from cassi.calibration.search import farthest_bend, fit_starts
+from cassi.calibration.parameters import FURTHER, PARAMETERS, PLACE
+from cassi.calibration.search import farthest_bend, fit_curves, fit_places, with_richer
 from cassi.calibration.selection import Selection, Stage
 from cassi.calibration.windows import Frame
 from cassi.systems import SDCassi, System, TiltedCassi
@@ -121,6 +121,7 @@ def calibrate(
     degree: int = 2,
     gain: float = 0.02,
     seed: int = 0,
+    watch: Watch = silent,
 ) -> Calibration:
     """Find how far a camera is from its nominal model.
 
@@ -142,6 +143,7 @@ def calibrate(
         degree: highest of the dispersion curve.
         gain: by which share the held-out error must fall for a further parameter.
         seed: of the draws of withheld pixels.
+        watch: is told what is being tried, every few seconds.
 
     Raises:
         ValueError: the camera has a mask per sample, the frames do not fit it or are too dark or
@@ -149,24 +151,23 @@ def calibrate(
     """
     _check(frames, system, radius, degree, gain)
     began = time.perf_counter()
-    scenes = PlainScenes(frames, system)
+    scenes = PlainScenes(frames, system, watch=watch)
     curve = [f"dispersion_{order}" for order in range(2, min(degree, system.bands - 1) + 1)]
-    place: tuple[str, ...] = PLACE[:-1]
-    further: tuple[str, ...] = FURTHER
-    fits, told = fit_starts(scenes, radius, place, further), True
+    place, further, told = PLACE[:-1], FURTHER, True
+    fits = fit_places(scenes, radius)
     if system.bands > 1:
-        moved = fit_starts(scenes, radius, PLACE, (*curve, *FURTHER))
-        curves = [fit for fit in moved if not set(fit.keys) & {*FURTHER, *TILT, *SHARED}]
-        deepest = min(curves, key=lambda fit: fit.objective).geometry
+        moved = fit_curves(scenes, radius, bool(curve), fits[0])
+        deepest = min(moved, key=lambda fit: fit.objective).geometry
         told = tells_dispersion(frames, system, deepest, fits[0].geometry)
         if told:
             place, further, fits = PLACE, (*curve, *FURTHER), moved
-    fitted, tested = _hold_out(frames, system, fits[0].geometry, prepare, seed)
+    fits = with_richer(scenes, fits, radius, further)
+    fitted, tested = _hold_out(scenes, fits[0].geometry, prepare, seed)
     compare = Comparison(scenes, fitted, tested, gain)
     selection = Selection(compare, place, further, began)
     model, geometry = selection.run(fits)
     before, after = selection.nominal, tested.predict(geometry)
-    lower = compare.is_better(after, before)
+    lower = compare.is_better(after, before, 1 if told else CLEAR)
     selection.note(model, geometry, after, lower)
     if not lower:
         model, geometry, after = (), Geometry(), before
@@ -185,10 +186,10 @@ def calibrate(
 
 
 def _hold_out(
-    frames: Sequence[Frame], system: SDCassi, start: Geometry, prepare: Prepare, seed: int
+    scenes: PlainScenes, start: Geometry, prepare: Prepare, seed: int
 ) -> list[WithheldPixels]:
     """Withhold pixels of the snapshots to fit the camera to, and others to test it by."""
-    shown = [frame for frame in frames if frame.points is None]
+    system, shown = scenes.system, [frame for frame in scenes.frames if frame.points is None]
     y, good = torch.cat([frame.y for frame in shown]), None
     camera: System = moved_camera(system, start)
     if any(frame.good is not None for frame in shown):
@@ -198,7 +199,7 @@ def _hold_out(
         camera = camera.weighted(bad_pixels=~good)
     reconstruct = prepare(y, camera)
     return [
-        WithheldPixels(y, system, reconstruct, share, 2 * seed + k, _PIXELS, good)
+        WithheldPixels(y, system, reconstruct, share, 2 * seed + k, _PIXELS, good, scenes.watch)
         for k, share in enumerate((FITTED, _TESTED))
     ]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from cassi.calibration.fit import PlainScenes
+from cassi.calibration.fit import SURE, PlainScenes
 from cassi.calibration.geometry import Geometry
 from cassi.calibration.heldout import Prediction, WithheldPixels
 
-_CLEAR = 3  # times `gain`, by which another valley must predict better
-_SURE = 3.0  # standard errors, by which plain scenes fit one camera better
+CLEAR = 3
+"""Times `gain`, by which another valley must predict better, or another place of the mask where the
+dispersion is not told: shift and rotation then make up for a wrong one."""
 _SURER = 2.0  # standard errors, by which the held-out error of a richer model is lower
 
 
@@ -27,15 +28,20 @@ class Comparison:
         self.scenes, self.system = scenes, scenes.system
         self.fitted, self.tested, self.gain = fitted, tested, gain
 
-    def is_better(self, rich: Prediction, plain: Prediction) -> bool:
+    def is_better(self, rich: Prediction, plain: Prediction, times: float = 1) -> bool:
         """Tell whether a richer model predicts better, by enough and in most parts of the frames.
 
         Parts are compared by the ratio of their errors, and pixels weighted: a few that no camera
         predicts, at edges, would decide else.
+
+        Args:
+            rich: of the richer model.
+            plain: of the other.
+            times: of `gain`, by which it must be better.
         """
         place, weights = self.tested.place, plain.weights
         squares = [weights * each.residual.square() for each in (plain, rich)]
-        if squares[1].sum() >= (1 - self.gain) ** 2 * squares[0].sum():
+        if squares[1].sum() >= (1 - times * self.gain) ** 2 * squares[0].sum():
             return False
         many = int(place.max()) + 1
         parts = [value.new_zeros(many).index_add_(0, place, value) for value in squares]
@@ -44,7 +50,7 @@ class Comparison:
 
     def is_sure(self, geometry: Geometry, other: Geometry) -> bool:
         """Tell whether plain scenes fit one geometry significantly better than another."""
-        return self.scenes.sureness(geometry, other) > _SURE
+        return self.scenes.sureness(geometry, other) > SURE
 
     def is_contradicted(
         self, start: Geometry, reached: Prediction, other: Geometry, tried: Prediction
@@ -53,7 +59,7 @@ class Comparison:
 
         Where a reconstruction from nothing ends depends on details, in noise by some per cent.
         """
-        least = 1 - _CLEAR * self.gain
+        least = 1 - CLEAR * self.gain
         if tried.error > least * reached.error:
             return False
         ends = [self.fitted.predict(each) for each in (start, other)]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from cassi.calibration.geometry import Geometry, placed
+from cassi.calibration.geometry import Geometry, moved_offsets, placed
 from cassi.calibration.parameters import PARAMETERS, changed, place_of
 from cassi.calibration.windows import Derivatives, Frame, Windows
 from cassi.systems import SDCassi
@@ -18,6 +18,17 @@ LEAST_WINDOWS = 20
 """Lit windows of a frame: fewer tell nothing."""
 CLEAR = 5.0
 """Standard errors, of what is asked for beyond the place: of many parameters the largest counts."""
+
+Watch = Callable[[str], None]
+"""Is told what is being tried, every second or so."""
+
+
+def silent(tried: str) -> None:
+    """Say nothing of what is being tried."""
+
+
+SURE = 3.0
+"""Standard errors, by which plain scenes fit one camera better than another."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +90,18 @@ class PlainScenes:
         frames: of one camera.
         system: the nominal camera.
         central: use the middle of the frames only.
+        watch: is told what is fitted.
     """
 
-    def __init__(self, frames: Sequence[Frame], system: SDCassi, central: bool = False) -> None:
-        self.frames, self.system = frames, system
+    def __init__(
+        self,
+        frames: Sequence[Frame],
+        system: SDCassi,
+        central: bool = False,
+        watch: Watch = silent,
+    ) -> None:
+        self.frames, self.system, self.watch = frames, system, watch
+        self._known: dict[Geometry, list[tuple[Tensor, Tensor]]] = {}
         self.parts = [Windows(frame, system, central=central) for frame in frames]
 
     def fit(self, start: Geometry, keys: Sequence[str] | None = None, iterations: int = 15) -> Fit:
@@ -108,6 +127,7 @@ class PlainScenes:
                 f"{count}; take a larger or brighter frame"
             )
         keys = place_of(start) if keys is None else tuple(keys)
+        self.watch(f"plain scenes, {' '.join(keys)}")
         steps = [PARAMETERS[key].step(self.system) for key in keys]
         geometry, damping = start, 1e-3
         found = self._derivatives(geometry, keys)
@@ -163,18 +183,27 @@ class PlainScenes:
         Of the fall of the objective, between the sixteenths of the frames.
         """
         means = []
-        for part in self.parts:
-            (a, place), (b, _) = (part.variances(each) for each in (geometry, other))
+        for (a, place), (b, _) in zip(*map(self._variances, (geometry, other)), strict=True):
             falls = b.log() - a.log()
             means += [falls[place == sixteenth].mean() for sixteenth in place.unique()]
         each = torch.stack(means)
         spread = each.std() / len(each) ** 0.5 if len(each) > 1 else each.new_tensor(math.inf)
         return float(each.mean() / spread.clamp_min(1e-12))
 
+    def is_surer(self, fit: Fit, other: Fit) -> bool:
+        """Tell whether plain scenes fit one significantly better than another."""
+        return self.sureness(fit.geometry, other.geometry) > SURE
+
     def objective(self, geometry: Geometry) -> float:
         """Return the objective of a geometry, over all windows."""
-        total = sum(len(part) * part.objective(geometry) for part in self.parts if len(part))
-        return total / sum(len(part) for part in self.parts)
+        found = [variance for variance, _ in self._variances(geometry)]
+        return float(torch.cat(found).log().mean())
+
+    def _variances(self, geometry: Geometry) -> list[tuple[Tensor, Tensor]]:
+        """Return the residual variances of a geometry, and keep them: searches come back to it."""
+        if geometry not in self._known:
+            self._known[geometry] = [part.variances(geometry) for part in self.parts]
+        return self._known[geometry]
 
     def _derivatives(self, geometry: Geometry, keys: Sequence[str]) -> Derivatives:
         """Return those of all frames, on the CPU."""
@@ -202,6 +231,11 @@ def are_near(a: Geometry, b: Geometry, system: SDCassi) -> bool:
     """Tell whether two places are the same minimum."""
     parameters = [PARAMETERS[key] for key in place_of(a)]
     return all(abs(each.read(a) - each.read(b)) < 3 * each.step(system) for each in parameters)
+
+
+def bands_apart(a: Geometry, b: Geometry, system: SDCassi) -> float:
+    """Return by how many pixels a band of two geometries lies apart, at most."""
+    return float((moved_offsets(system, a) - moved_offsets(system, b)).abs().max())
 
 
 def _covariance(found: Derivatives) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
+from cassi.calibration.fit import Watch, silent
 from cassi.calibration.geometry import Geometry, moved_camera, placed_camera
 from cassi.solvers import heldout as solvers_heldout
 from cassi.solvers.heldout import draw_heldout
@@ -60,6 +61,7 @@ class WithheldPixels:
         pixels: of all samples together that are looked at: of a large frame the brightest rows
             (columns for a camera that disperses along rows).
         good: bool, shaped like y: the others are neither seen nor predicted; None for all.
+        watch: is told of each prediction.
     """
 
     def __init__(
@@ -71,7 +73,9 @@ class WithheldPixels:
         seed: int,
         pixels: int,
         good: Tensor | None = None,
+        watch: Watch = silent,
     ) -> None:
+        self.watch = watch
         self.system, self.reconstruct = system, reconstruct
         self.lines = brightest_lines(y, system, pixels)
         start, stop = self.lines
@@ -98,6 +102,7 @@ class WithheldPixels:
             geometry: of the camera.
             start: cube of the same lines to start from.
         """
+        self.watch("pixels held out")
         camera = moved_camera(self.system, geometry, self.lines)
         x = self.reconstruct(self.y * self.given, camera.weighted(bad_pixels=~self.given), start)
         residual = (self.y - camera(x)) * self._where

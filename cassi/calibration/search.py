@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import torch
 
-from cassi.calibration.fit import LEAST_WINDOWS, Fit, PlainScenes, are_near
-from cassi.calibration.geometry import Geometry
+from cassi.calibration.fit import LEAST_WINDOWS, Fit, PlainScenes, are_near, bands_apart
+from cassi.calibration.geometry import Geometry, moved_offsets
 from cassi.calibration.parameters import PLACE, SHARED, TILT
 from cassi.calibration.windows import Frame, Windows
 from cassi.systems import SDCassi
@@ -24,35 +24,83 @@ _LEAST_BENT = 4.5  # spans of the bands, over the bend: beyond, a curve turns ba
 _THIRD = 0.2  # of the bend, the third degree of a prism's curve
 _TRIED = 4  # bends are fitted
 _VALLEYS = 2  # of these, richer models are tried
+_FITTED = 6  # starts of a curve are fitted
+_NEAR = 1.0  # pixels: bands this near are the same valley
+NOMINAL = Geometry(whole=0)
+"""The camera as it is given, bands between pixels."""
 
 
-def fit_starts(
-    scenes: PlainScenes, radius: int, place: Sequence[str], further: Sequence[str]
-) -> list[Fit]:
-    """Fit plain scenes: the place in each valley, then what else they ask for; best first.
+def fit_places(scenes: PlainScenes, radius: int) -> list[Fit]:
+    """Fit plain scenes with the dispersion as it is given, in each valley; the best first.
 
     Args:
         scenes: the frames.
         radius: of the search for the shift, whole pixels.
-        place: keys of the parameters of the place.
-        further: keys of those that may be added.
     """
-    system, nominal = scenes.system, Geometry(whole=0)
-    moving = "dispersion" in place
-    places = search_start(scenes.frames, system, nominal, radius, moving=moving)
-    fits = [scenes.fit(start, place) for start in places]
-    fits = _different(sorted(fits, key=lambda fit: fit.objective), system)
+    scenes.watch("shifts")
+    starts = search_start(scenes.frames, scenes.system, NOMINAL, radius, moving=False)
+    fits = sorted((scenes.fit(each, PLACE[:-1]) for each in starts), key=_objective)
     fits = [fit for fit in fits if fit.objective <= fits[0].objective + _TIE]
-    richer = []
-    if "dispersion_2" in further:
-        bent = search_start(scenes.frames, system, nominal, radius, bent=_BENT)
-        richer = [scenes.fit(start) for start in bent]
-        best = min((*fits, *richer), key=lambda fit: fit.objective).geometry
-        prisms = search_prisms(scenes.frames, system, nominal, radius, best)
-        richer += [scenes.fit(start) for start in prisms]
+    return _different(fits, scenes.system)
+
+
+def fit_curves(scenes: PlainScenes, radius: int, bent: bool, still: Fit) -> list[Fit]:
+    """Fit plain scenes with the dispersion free, from straight and from bent curves on.
+
+    Curves that share light alike fit nearly as well, though their bands lie pixels apart. What is
+    known of a camera is where its outermost bands fall: of curves that plain scenes do not tell
+    apart, the one that leaves those nearest to their places comes first.
+
+    Args:
+        scenes: the frames.
+        radius: of the search for the shift, whole pixels.
+        bent: look for curves, too.
+        still: the best fit with the dispersion as it is given.
+
+    Returns:
+        Curves that are not clearly worse than the best, the likeliest first.
+    """
+    frames, system = scenes.frames, scenes.system
+    across = round(still.geometry.split_shift(system.axis)[0])
+    scenes.watch("steps of the dispersion")
+    starts = search_start(frames, system, NOMINAL, radius, across=across)
+    if bent:
+        scenes.watch("bent dispersions")
+        starts += search_start(frames, system, NOMINAL, radius, bent=_BENT, across=across)
+        scenes.watch("dispersions of prisms")
+        starts += search_prisms(frames, system, NOMINAL, radius, still.geometry, across)
+    fits = [scenes.fit(start) for start in _best_starts(scenes, starts, _FITTED)]
+    fits = _different(sorted(fits, key=_objective), system)
+    tied = [fit for fit in fits if fit is fits[0] or not scenes.is_surer(fits[0], fit)]
+    ends = [_moved_ends(fit, system) for fit in tied]
+    near = [fit for fit, end in zip(tied, ends, strict=True) if end < min(ends) + _NEAR]
+    # Of one valley, the simplest curve that will do.
+    alike = [
+        fit
+        for fit in near
+        if bands_apart(fit.geometry, near[0].geometry, system) < _NEAR
+        and not scenes.is_surer(near[0], fit)
+    ]
+    first = min(alike, key=lambda fit: len(fit.keys))
+    return [first, *(fit for fit in tied if fit is not first)]
+
+
+def with_richer(
+    scenes: PlainScenes, fits: Sequence[Fit], radius: int, further: Sequence[str]
+) -> list[Fit]:
+    """Return fits of the place, and such with what else the best of them ask for.
+
+    Args:
+        scenes: the frames.
+        fits: of the place, the likeliest first.
+        radius: of the search for the shift, whole pixels.
+        further: keys of parameters that may be added.
+    """
+    system, richer = scenes.system, list[Fit]()
+    moving = "dispersion" in fits[0].keys
     for fit in fits[:_VALLEYS]:
         # Without a blur that there is, shift and step make up for it.
-        blurred = scenes.fit(fit.geometry, (*place, "blur"))
+        blurred = scenes.fit(fit.geometry, (*fit.keys, "blur"))
         if blurred.is_clear("blur"):
             fit = blurred
             richer.append(fit)
@@ -64,22 +112,41 @@ def fit_starts(
         if asked:
             richer.append(scenes.fit(fit.geometry, (*fit.keys, *asked)))
     if moving and any(fit.is_between(system) for fit in (*fits, *richer)):
-        richer += _fit_shared(scenes, radius, place)
+        richer += _fit_shared(scenes, radius, fits[0])
     # More parameters fit better where they are right.
     richer = [fit for fit in richer if fit.objective <= fits[0].objective + _TIE]
     richer.sort(key=lambda fit: (len(fit.keys), fit.objective))
     return _different([*fits, *richer], system)
 
 
-def _fit_shared(scenes: PlainScenes, radius: int, place: Sequence[str]) -> list[Fit]:
+def _best_starts(scenes: PlainScenes, starts: Sequence[Geometry], most: int) -> list[Geometry]:
+    """Return the starts that plain scenes fit best, none of them far worse than the best."""
+    found = sorted((scenes.objective(start), k) for k, start in enumerate(starts))[:most]
+    return [starts[k] for value, k in found if value <= found[0][0] + 2 * _TIE]
+
+
+def _objective(fit: Fit) -> float:
+    return fit.objective
+
+
+def _moved_ends(fit: Fit, system: SDCassi) -> float:
+    """Return by how much a fit moves the outermost bands at most, pixels."""
+    moved = moved_offsets(system, fit.geometry)[[0, -1]]
+    return float((moved - torch.tensor(system.offsets)[[0, -1]].to(moved)).abs().max())
+
+
+def _fit_shared(scenes: PlainScenes, radius: int, fit: Fit) -> list[Fit]:
     """Fit plain scenes with the mask between pixels too, and a tilt if they ask for it.
 
     The search begins with the mask half a pixel between: without that, bands between pixels have
     valleys beside each other, and the step that fits best is wrong.
     """
     halfway = Geometry(whole=0, interpolated=0.5)
-    starts = search_start(scenes.frames, scenes.system, halfway, radius)
-    fits = [scenes.fit(start, (*place, *SHARED)) for start in starts]
+    across = round(fit.geometry.split_shift(scenes.system.axis)[0])
+    scenes.watch("masks between pixels")
+    starts = search_start(scenes.frames, scenes.system, halfway, radius, across=across)
+    starts = _best_starts(scenes, starts, _VALLEYS)
+    fits = [scenes.fit(start, (*PLACE, *SHARED)) for start in starts]
     found = [[fit, *_fit_tilted(scenes, fit)] for fit in fits if fit.is_clear(SHARED[0])]
     return [fit for both in found for fit in both]
 
@@ -111,6 +178,7 @@ def search_start(
     radius: int,
     bent: float = 0.0,
     moving: bool = True,
+    across: int | None = None,
 ) -> list[Geometry]:
     """Find where to start: shift and dispersion on a grid, then a short fit of each best shift.
 
@@ -126,13 +194,13 @@ def search_start(
         bent: pixels; if not 0, dispersion curves of second degree that are bent by so much either
             way are tried, each with three steps.
         moving: look for the step too.
+        across: shift across the dispersion, whole pixels, where it is known.
 
     Returns:
         Different places, the best first; `start` alone where nothing is searched.
     """
     frames, system = _middle(frames, system)
-    side = range(-radius, radius + 1)
-    shifts = list(itertools.product(side, side))
+    shifts = _shifts(radius, across)
     parts = [Windows(frame, system, central=True, most=_SEARCHED) for frame in frames]
     parts = [part for part in parts if len(part)]
     if radius == 0 or sum(len(part) for part in parts) < LEAST_WINDOWS:
@@ -158,7 +226,12 @@ def search_start(
 
 
 def search_prisms(
-    frames: Sequence[Frame], system: SDCassi, start: Geometry, radius: int, best: Geometry
+    frames: Sequence[Frame],
+    system: SDCassi,
+    start: Geometry,
+    radius: int,
+    best: Geometry,
+    across: int | None = None,
 ) -> list[Geometry]:
     """Find where curves like those of prisms start, which bend too far for a fit to find them.
 
@@ -172,6 +245,7 @@ def search_prisms(
         start: the middle of the search.
         radius: pixels, of the shift; 0 searches nothing.
         best: what fits best without a bend.
+        across: as for `search_start`.
 
     Returns:
         Curves of third degree that fit the middle of the frames better, the best first.
@@ -182,14 +256,13 @@ def search_prisms(
     if radius == 0 or system.bands < 4 or sum(len(part) for part in parts) < LEAST_WINDOWS:
         return []
     most = farthest_bend(system)
-    side = range(-radius, radius + 1)
-    shifts, found = list(itertools.product(side, side)), []
+    shifts, found = _shifts(radius, across), []
     for bend in (sign * size for size in range(1, most + 1) for sign in (1, -1)):
         # The outermost bands stay where they are.
         slope = start.dispersion[0] + 2 * _THIRD * bend / (system.bands - 1)
         curve = replace(start, dispersion=(slope, float(bend), -_THIRD * bend))
-        across, along = start.split_shift(system.axis)
-        curve = curve.with_shift(across, along - bend, system.axis)
+        aside, along = start.split_shift(system.axis)
+        curve = curve.with_shift(aside, along - bend, system.axis)
         found.append(_best_shift(parts, system, curve, shifts))
     scenes = PlainScenes(frames, system, central=True)
     chosen = sorted(found, key=lambda each: each[0])[:_TRIED]
@@ -205,6 +278,12 @@ def farthest_bend(system: SDCassi) -> int:
     With a larger one bands change places, as those of a prism do not.
     """
     return min(_BENDS, math.floor(abs(system.offsets[-1] - system.offsets[0]) / _LEAST_BENT))
+
+
+def _shifts(radius: int, across: int | None) -> list[tuple[int, int]]:
+    """Return the whole shifts that are searched, pixels across and along the dispersion."""
+    side = range(-radius, radius + 1)
+    return list(itertools.product(side if across is None else [across], side))
 
 
 def _best_shift(

@@ -77,6 +77,7 @@ class Selection:
     ) -> None:
         """Note that a model was tried."""
         seconds = time.perf_counter() - self.began
+        self.scenes.watch(f"{' '.join(model) or 'nominal'}: held-out error {found.error:.4f}")
         self.stages.append(Stage(model, geometry, found.error, taken, seconds))
 
     def run(self, fits: Sequence[Fit]) -> tuple[tuple[str, ...], Geometry]:

@@ -49,6 +49,10 @@ ABOUT = ("mask", "step", "shift", "curve", "direction", "detector", "spectra")
 """Warnings that say that the camera is wrong."""
 FAR = 3.0
 """Pixels, by which a line is wrong in its middle and must be found or warned of."""
+FOUND = 1.0
+"""dB below the true camera, at which a dispersion is found."""
+NOT_TOLD = "dispersion: as it was given"
+"""Begins the line of a calibration that says that no frame tells."""
 BARS = 1.645
 
 
@@ -240,6 +244,10 @@ def summarize(rows: Sequence[Row]) -> None:
     table.print("`calibrate=true` worse than the default by 0.1 dB", sum(d > 0.1 for d in worse))
     table.print("a line that is 3 px wrong in its middle: warned of", f"{warned} of {len(far)}")
     table.print(
+        "the same with `calibrate=true`: found, or said that the frame does not tell",
+        f"{sum(map(_found_or_said, far))} of {len(far)}",
+    )
+    table.print(
         "the true camera warned of",
         f"{sum(_warned(row.runs['true']) for row in rows)} of {many}"
         + (f" ({', '.join(sorted(set(false)))})" if false else ""),
@@ -255,6 +263,11 @@ def summarize(rows: Sequence[Row]) -> None:
         "`calibrate=true`, CPU seconds, median / most",
         f"{median(seconds):.0f} / {max(seconds):.0f}",
     )
+
+
+def _found_or_said(row: Row) -> bool:
+    run = row.runs["calibrated"]
+    return NOT_TOLD in run.said or row.runs["true"].level - run.level < FOUND
 
 
 def _warned(run: Run) -> bool:

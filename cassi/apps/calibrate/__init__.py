@@ -14,7 +14,7 @@ from torch import Tensor
 from cassi import ops
 from cassi.apps.calibrate.filters import calibrate_by_filters
 from cassi.apps.calibrate.results import HEADER, camera_values
-from cassi.apps.command import Run, choose_device, prepare_process, run_command
+from cassi.apps.command import Run, announce, choose_device, prepare_process, run_command
 from cassi.apps.inputs import Inputs, good_pixels, load_inputs
 from cassi.apps.reconstructors import build_solver
 from cassi.apps.results import environment, say_estimates, summarize_calibration, write_json
@@ -49,7 +49,9 @@ def calibrate_camera(settings: Calibrate, run: Run) -> float:
     start = time.perf_counter()
     names = ("radius", "degree", "gain", "seed")
     numbers = {name: getattr(settings, name) for name in names}
-    found, system, lights = find_camera(problem.frames, problem.system, solver, **numbers)
+    found, system, lights = find_camera(
+        problem.frames, problem.system, solver, watch=announce("calibrate"), **numbers
+    )
     gain = None if settings.white is None else lights[0].level
     seconds = time.perf_counter() - start
     result = Result(settings, problem.frames, problem.system, found, system, gain, seconds)
