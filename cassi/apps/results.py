@@ -134,8 +134,8 @@ def save_pictures(
     shown = reported_numbers(numbers)
     halves = None if bars is None else {"reconstruction": NORMAL * bars.std}
     scene = encode_scene(name, {"reconstruction": cube}, truth, {"reconstruction": shown}, halves)
-    about = {"illuminant": light, "warnings": say_warnings(numbers), "unit": unit}
-    page = make_report([scene], wavelengths, title=name, **about)
+    said = say_warnings(numbers)
+    page = make_report([scene], wavelengths, title=name, illuminant=light, warnings=said, unit=unit)
     write_bytes(folder / "report.html", page)
 
 

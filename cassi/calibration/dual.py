@@ -12,7 +12,7 @@ from cassi.calibration.calibrate import Calibration
 from cassi.calibration.fit import PlainScenes
 from cassi.calibration.geometry import Geometry, moved_mask
 from cassi.calibration.parameters import FURTHER, PARAMETERS, PLACE, changed
-from cassi.calibration.search import fit_starts
+from cassi.calibration.search import fit_curves, fit_places, with_richer
 from cassi.calibration.windows import Frame
 from cassi.systems import DDCassi, SDCassi, System
 
@@ -55,7 +55,9 @@ def calibrate_dual(
         offsets=[-offset for offset in nominal.mask_offsets],
         detector=nominal.detector,
     )
-    fits = fit_starts(PlainScenes([frame], twin), radius, PLACE, FURTHER)
+    scenes = PlainScenes([frame], twin)
+    curves = fit_curves(scenes, radius, bent=False, still=fit_places(scenes, radius)[0])
+    fits = with_richer(scenes, curves, radius, FURTHER)
     tried = {}
     for fit in sorted(fits, key=lambda fit: fit.objective)[:_TRIED]:
         # The whole shift is the mask's: the scene lies where the detector has it.

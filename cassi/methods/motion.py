@@ -85,8 +85,10 @@ def _places(motion: Tensor, height: int, width: int) -> Tensor:  # (H, W, 2)
 
 
 def _coordinates(like: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    each = {"dtype": like.dtype, "device": like.device}
-    lines = torch.linspace(-1, 1, height, **each), torch.linspace(-1, 1, width, **each)
+    lines = (
+        torch.linspace(-1, 1, size, dtype=like.dtype, device=like.device)
+        for size in (height, width)
+    )
     u, v = torch.meshgrid(*lines, indexing="ij")
     return u, v
 

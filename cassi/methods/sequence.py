@@ -66,8 +66,9 @@ class Sequence(Wrapper):
     def __post_init__(self) -> None:
         """Check the parts."""
         super().__post_init__()
-        fits = isinstance(self.method, Solver) and isinstance(self.method.prior, Subspace)
-        if not fits or not isinstance(self.method.algorithm, ADMM):
+        method: Any = self.method
+        fits = isinstance(method, Solver) and isinstance(method.prior, Subspace)
+        if not fits or not isinstance(method.algorithm, ADMM):
             raise TypeError(
                 "sequence: expected a solver of ADMM with a prior on spectral components, such as "
                 f"solver=auto, got {type(self.method).__name__}; leave sequence=true out"

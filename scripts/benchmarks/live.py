@@ -85,7 +85,8 @@ def main() -> None:
         thread.start()
         words = [str(folder), str(options.rate), str(options.seconds)]
         feed = subprocess.Popen([sys.executable, "-c", _FEED, *words])
-        delays, memory, first = [], 0.0, 0.0
+        delays: list[float] = []
+        memory, first = 0.0, 0.0
         while feed.poll() is None:
             view = live.view
             if view is not None and len(delays) < view.number:

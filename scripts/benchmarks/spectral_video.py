@@ -16,6 +16,7 @@ import math
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -63,8 +64,7 @@ def _look(
     half = (cube.shape[-1] - 1) / 2
     places = rows * zoom / half + 2 * pan[0], columns * zoom / half + 2 * pan[1]
     grid = torch.stack(torch.meshgrid(*places, indexing="ij"), -1).flip(-1)[None]
-    mode = {"mode": "bicubic", "padding_mode": "reflection", "align_corners": True}
-    return grid_sample(cube[None], grid, **mode)[0]
+    return grid_sample(cube[None], grid, "bicubic", "reflection", align_corners=True)[0]
 
 
 def read(path: Path) -> Tensor:
@@ -124,8 +124,8 @@ def main() -> None:
         _print(table, "mean", means)
 
 
-def _print(table: Table, name: str, row: object) -> None:
-    (alone, first), (joined, second) = row  # type: ignore[misc]
+def _print(table: Table, name: str, row: Sequence[Sequence[float]]) -> None:
+    (alone, first), (joined, second) = row
     cells = f"{alone:.2f}", f"{joined:.2f}", f"{joined - alone:+.2f}"
     table.print(name, *cells, f"{first:.2f}", f"{second:.2f}", f"{second / first:.2f}")
 

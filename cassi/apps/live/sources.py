@@ -209,7 +209,7 @@ class SocketSource:
         except ImportError:
             raise ValueError("source: zmq:// takes pyzmq; pip install pyzmq") from None
         self.zmq, self.spool = zmq, spool
-        self.socket = zmq.Context.instance().socket(zmq.PULL)
+        self.socket: Any = zmq.Context.instance().socket(zmq.PULL)
         self.socket.setsockopt(zmq.RCVHWM, 4)
         self.socket.setsockopt(zmq.MAXMSGSIZE, LARGEST)
         self.socket.setsockopt(zmq.LINGER, 0)
