@@ -153,7 +153,9 @@ def calibrate(
     began = time.perf_counter()
     scenes = PlainScenes(frames, system, watch=watch)
     curve = [f"dispersion_{order}" for order in range(2, min(degree, system.bands - 1) + 1)]
-    place, further, told = PLACE[:-1], FURTHER, True
+    place: tuple[str, ...] = PLACE[:-1]
+    further: tuple[str, ...] = FURTHER
+    told = True
     fits = fit_places(scenes, radius)
     if system.bands > 1:
         moved = fit_curves(scenes, radius, bool(curve), fits[0])
