@@ -13,6 +13,7 @@ COMMANDS = {
     "evaluate": ("cassi.apps.evaluate", "methods on a data set, in one table"),
     "calibrate": ("cassi.apps.calibrate", "where mask and bands really fall"),
     "export": ("cassi.apps.export", "a method as a file that runs without cassi"),
+    "live": ("cassi.apps.live.command", "frames as they come, in the browser"),
     "camera": ("cassi.apps.camera.command", "what a camera's file comes to"),
     "view": ("cassi.apps.view.command", "snapshots and results in the browser"),
 }

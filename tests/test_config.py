@@ -96,7 +96,7 @@ def test_every_file_composes_and_builds(group, name, networks):
 def test_every_file_is_reached():
     reached = {CONF / group / f"{name}.yaml" for group, name in OPTIONS}
     reached |= set((CONF / "hydra").rglob("*.yaml"))
-    commands = ("calibrate", "camera", "reconstruct", "train", "evaluate")
+    commands = ("calibrate", "camera", "export", "reconstruct", "train", "evaluate")
     reached |= {CONF / f"{name}.yaml" for name in commands}
     reached |= {file for group in TRAINING | EVALUATION for file in (CONF / group).glob("*.yaml")}
     reached |= set((CONF / "experiment").glob("*train_*.yaml"))
