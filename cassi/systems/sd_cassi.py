@@ -45,11 +45,7 @@ class Operands:
 
     def is_current(self) -> bool:
         """Tell whether they are those of the mask as it is, without a gradient."""
-        return (
-            self.source._version == self.version
-            and not self.source.requires_grad
-            and not torch.compiler.is_compiling()
-        )
+        return self.source._version == self.version and not self.source.requires_grad
 
     def know(self, v: Tensor, y: Tensor, rho: Any) -> bool:
         """Tell whether tensors like these have passed all checks."""
@@ -263,13 +259,11 @@ class SDCassi(CodedSystem):
 
     def _operands(self) -> Operands | None:
         """Return mask and gram as operators take them; None where they may have a gradient."""
+        if torch.compiler.is_compiling():
+            return None  # before the version of the mask, which a compiler cannot guard on
         kept = self._kept
         if kept is None or kept.source is not self._buffers.get("mask") or not kept.is_current():
-            if (
-                torch.compiler.is_compiling()
-                or self.shifts is not None
-                or "mask" not in self._buffers
-            ):
+            if self.shifts is not None or "mask" not in self._buffers:
                 return None
             gram = self._current_gram()
             if gram is None or is_transformed() or self.mask.is_inference():
