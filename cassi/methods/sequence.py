@@ -19,7 +19,7 @@ from cassi.priors import Subspace
 from cassi.priors.subspace import block_means
 from cassi.solvers import ADMM, Geometric, Iteration, LinearSystem, Solution, Solver, Statistics
 from cassi.solvers.base import Options, take
-from cassi.solvers.linear_system import begin_system, seen
+from cassi.solvers.linear_system import seen
 from cassi.solvers.schedules import as_schedule
 
 EVERY = 5
@@ -158,7 +158,7 @@ class Following:
 
     def _follow(self, y: Tensor, system: Any, given: Options) -> Solution | None:
         last = self.cube
-        fits = hasattr(system, "forward_subspace") and not hasattr(system, "pull")
+        fits = hasattr(system, "forward_subspace") and not hasattr(system, "around_prior")
         if (
             last is None
             or len(last) > 1
@@ -173,12 +173,13 @@ class Following:
         cube = move(last, motion)
         there = inside(motion, *cube.shape[-2:])
         level = self.known.level.to(cube)
-        near = Predicted(system, cube / level, self.of.weight * there, self.of.tolerance)
+        smooth = self.shorter.prior.begin()
+        near = Predicted(smooth, cube / level, self.of.weight * there, self.of.tolerance)
         history: list[Iteration] = []
         counted = Counted(given.get("callback"), history, time.perf_counter() - began)
         more: Options = {"x0": cube, "statistics": self.known, "callback": counted}
-        shorter = replace(self.shorter, iterations=self.count)
-        solution: Solution = shorter.run(y, near, **more)
+        shorter = replace(self.shorter, prior=near, iterations=self.count)
+        solution: Solution = shorter.run(y, system, **more)
         if not solution.history:
             return None
         self.motion, self.joined = motion, near.joined
@@ -186,35 +187,57 @@ class Following:
 
 
 class Predicted:
-    """A camera with a prediction of the cube; solvers on components are pulled towards it.
+    """The prior of one run on spectral components, with a pull towards a prediction of the cube.
 
     Args:
-        system: the camera.
+        prior: of the run, on components; what is not defined here is its own.
         cube: p, in signal levels, `(1, C, H, W)`.
         weight: of the pull, `(H, W)`.
         tolerance: see `Sequence`.
 
     Attributes:
-        joined: share of the scene that is as predicted, in the last call.
+        joined: share of the scene that is as predicted, in the last look.
     """
 
     side = 8
 
-    def __init__(self, system: Any, cube: Tensor, weight: Tensor, tolerance: float) -> None:
-        self.system, self.cube, self.weight, self.tolerance = system, cube, weight, tolerance
+    def __init__(self, prior: Any, cube: Tensor, weight: Tensor, tolerance: float) -> None:
+        self.prior, self.cube, self.weight, self.tolerance = prior, cube, weight, tolerance
         self.calls, self.joined = 0, 1.0
-        self.basis: Tensor | None = None
+        self.aimed: Any = None  # the basis of the aim
 
-    def pull(self, components: Tensor, synthesis: Tensor, analysis: Tensor) -> Tensor:
-        """Pull components c of a cube F c towards those of the prediction."""
-        if self.basis is not synthesis:
-            aim = analysis.mT @ self.cube.to(analysis.dtype).flatten(2)
-            self.aim, self.basis = aim.view_as(components), synthesis
-        away = self.aim - components
+    def __getattr__(self, name: str) -> Any:
+        """Return the prior's attribute: basis, penalty, …."""
+        if name == "prior":
+            raise AttributeError(name)
+        return getattr(self.prior, name)
+
+    def __call__(self, x: Tensor, sigma: Any) -> Tensor:
+        """Apply the prior to a cube, for an algorithm that works on no components: no pull."""
+        result: Tensor = self.prior(x, sigma)
+        return result
+
+    @property
+    def memory(self) -> None:
+        """None: the host looks at what has changed, so no call is recorded as a graph."""
+        return
+
+    def count(self, components: Tensor, sigma: Any) -> None:
+        """Let the prior note its call; it sees what it returned, and not what was pulled."""
+        self.prior.count(self.smooth, sigma)
+
+    def apply(self, components: Tensor, sigma: Any) -> Tensor:
+        """Apply the prior to components c of a cube F c, and pull them to the prediction's."""
+        c = self.smooth = self.prior.apply(components, sigma)
+        basis = self.prior.basis
+        if self.aimed is not basis:
+            aim = basis.analysis.mT @ self.cube.to(basis.analysis.dtype).flatten(2)
+            self.aim, self.aimed = aim.view_as(c), basis
+        away = self.aim - c
         if self.calls % EVERY == 0:
-            self.map = self._weigh(away, synthesis)
+            self.map = self._weigh(away, basis.synthesis)
         self.calls += 1
-        return torch.addcmul(components, away, self.map)
+        return torch.addcmul(c, away, self.map)
 
     def _weigh(self, away: Tensor, synthesis: Tensor) -> Tensor:
         sizes = synthesis.square().sum(1)[..., None, None] / synthesis.shape[1]
@@ -225,19 +248,3 @@ class Predicted:
         size = away.shape[-2:]
         smooth = interpolate(trust, size=size, mode="bilinear", align_corners=False)
         return smooth * self.weight
-
-    def begin(self) -> Predicted:
-        """Return what a run uses: this, around the camera's own."""
-        self.system = begin_system(self.system)
-        return self
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return A x."""
-        y: Tensor = self.system(x)
-        return y
-
-    def __getattr__(self, name: str) -> Any:
-        """Return the camera's."""
-        if name == "system":
-            raise AttributeError(name)
-        return getattr(self.system, name)

@@ -43,12 +43,13 @@ def begin(prior: Prior, system: LinearSystem | None = None) -> Prior:
     """Return the prior for one run: `prior.begin()`, or the prior itself if it has no `begin`.
 
     The result keeps the method `penalty` of the prior, if there is one. A camera that knows more of
-    the scene than its measurement has a method `around`, and puts what it knows around the prior.
+    the scene than its measurement has a method `around_prior`: it puts what it knows around the
+    prior.
     """
     run: Any = prior.begin() if hasattr(prior, "begin") else prior
     if hasattr(prior, "penalty") and not hasattr(run, "penalty"):
         run.penalty = prior.penalty  # a function made for this run alone
-    around: Any = getattr(system, "around", None)
+    around: Any = getattr(system, "around_prior", None)
     return run if around is None else cast(Prior, around(run))
 
 

@@ -193,7 +193,7 @@ class Guided(Around):
         other._set(self.system, self.guide, self.noise, self.movable, motion, True)
         return other
 
-    def around(self, prior: Any) -> Any:
+    def around_prior(self, prior: Any) -> Any:
         """Return the prior of a run, pulled towards the picture if it has spectral components."""
         return Following(prior, self) if hasattr(prior, "apply") else prior
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from cassi.methods import auto
 from cassi.systems import SDCassi, WideCassi
 
 
@@ -51,3 +52,11 @@ def test_light_within_the_detector_is_kept():
 def test_a_width_that_is_none_is_refused(width):
     with pytest.raises(ValueError, match="band_width: expected 1 to 100"):
         WideCassi(_mask(4, 5), bands=2, band_width=width)
+
+
+def test_a_solver_reconstructs_from_it():
+    wide = WideCassi(_mask(16, 16), bands=3, step=2)
+    y = wide(torch.rand(1, 3, 16, 16, dtype=torch.float64))
+    solution = auto().run(y, wide)
+    assert solution.x.shape == (1, *wide.cube_shape)
+    assert solution.history[-1].residual < 0.1
