@@ -83,7 +83,7 @@ def calibrate_on(
             narrow = narrow.weighted(system.variance, ~system.good)
         found, camera = calibrate_on(y, narrow, solver, white=white, seed=seed, **settings)
         if isinstance(camera, SDCassi):
-            camera = WideCassi.around(camera, nominal.band_width)
+            camera = WideCassi.like(camera, nominal.band_width)
         return found, camera
     if type(nominal) is not SDCassi:
         raise ValueError(f"calibrate: expected SDCassi, got {type(nominal).__name__}")

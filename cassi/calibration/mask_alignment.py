@@ -87,7 +87,7 @@ def align(y: Tensor, system: System, misses: Misses) -> Alignment | None:
     geometry = fit_geometry([frame], nominal, Geometry(), KEYS).geometry
     moved: System = moved_camera(nominal, geometry)
     if isinstance(given, WideCassi) and isinstance(moved, SDCassi):
-        moved = WideCassi.around(moved, given.band_width)
+        moved = WideCassi.like(moved, given.band_width)
     if isinstance(system, Weighted):
         moved = moved.weighted(system.variance, ~system.good)
     before, after = misses(system), misses(moved)

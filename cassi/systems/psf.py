@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from cassi.ops._recording import unwrapped
 from cassi.systems.arguments import check_shape
 from cassi.systems.blurred import BlurredCassi, band_kernels
 from cassi.systems.conjugate import Apply
@@ -166,8 +167,8 @@ class PsfCassi(BlurredCassi):
 
     def _precondition(self, rho: Tensor) -> Apply | None:
         """Divide by Σ_c |p̂[c]|² + ρ, what AAᵀ + ρ is away from the rim of an open mask."""
-        mask = self.mask.detach()
-        if not self._summed or self.shots > 1 or float(mask.amin()) < _OPEN * float(mask.amax()):
+        mask, whole = self.mask.detach(), unwrapped(self.mask)
+        if not self._summed or self.shots > 1 or float(whole.amin()) < _OPEN * float(whole.amax()):
             return None
         power = self._current().abs().square().sum(0)
         power = power * mask.mean().to(power.dtype).square()

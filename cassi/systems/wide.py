@@ -71,7 +71,7 @@ class WideCassi(SDCassi):
         self.refresh()
 
     @classmethod
-    def around(cls, camera: SDCassi, band_width: float | None = None) -> WideCassi:
+    def like(cls, camera: SDCassi, band_width: float | None = None) -> WideCassi:
         """Return a camera with mask and offsets of another, and bands of this width."""
         where: dict[str, Any] = {
             "offsets": camera.offsets,
@@ -91,7 +91,7 @@ class WideCassi(SDCassi):
 
     def part(self, start: int, stop: int) -> WideCassi:
         """Return the camera of rows (columns for `axis=-2`) start to stop; see `System.part`."""
-        return WideCassi.around(super().part(start, stop), self.band_width)
+        return WideCassi.like(super().part(start, stop), self.band_width)
 
     def extra_repr(self) -> str:
         """Describe the camera in one line."""

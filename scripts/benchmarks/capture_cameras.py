@@ -88,7 +88,7 @@ def main() -> None:
             for said, geometry in geometries(y, system, good, camera == "tsa_real"):
                 moved = moved_camera(system, geometry)
                 assert type(moved) is SDCassi
-                for band, tried in (("one pixel", moved), ("¼ ½ ¼", WideCassi.around(moved))):
+                for band, tried in (("one pixel", moved), ("¼ ½ ¼", WideCassi.like(moved))):
                     used = tried if good is None else tried.weighted(bad_pixels=~good)
                     lines = hold_out(y, used, arguments.lines)
                     start = time.perf_counter()

@@ -80,7 +80,7 @@ def test_curves_of_filters_from_a_file(scene, tmp_path):
     given = [f"truth={tmp_path / 'truth.tif'}", f"mask={tmp_path / 'mask.npy'}", "system=bayer"]
     inputs, _ = _inputs(*given, f"system.response={tmp_path / 'bayer.csv'}")
     np.testing.assert_allclose(inputs.system.response.numpy(), curves, atol=1e-5)
-    with pytest.raises(FileNotFoundError, match=r"system\.response: no file"):
+    with pytest.raises(FileNotFoundError, match=r"system\.response: expected a file .*no file"):
         _inputs(*given, f"system.response={tmp_path / 'absent.csv'}")
 
 
