@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from cassi.calibration.calibrate import Calibration
-from cassi.calibration.fit import PlainScenes
+from cassi.calibration.fit import Fit, PlainScenes
 from cassi.calibration.geometry import Geometry, moved_mask
 from cassi.calibration.parameters import FURTHER, PARAMETERS, PLACE, SHARED, changed
 from cassi.calibration.search import fit_curves, fit_places, with_richer
