@@ -64,7 +64,7 @@ def calibrate_on(
         system: the nominal camera, a `SDCassi`, `WideCassi` or `DDCassi`, its bad pixels left out
             or not.
         solver: predicts the held-out pixels; None: `cassi.methods.auto`.
-        white: `(1, 1, H', W')`, a frame of a white, evenly lit scene; or None.
+        white: `(1, 1, H', W')`, a frame of a white, evenly lit scene; or None, as for a `DDCassi`.
         seed: of what the solver draws, and of which pixels are held out.
         settings: of `cassi.calibration.calibrate`.
 
@@ -75,7 +75,9 @@ def calibrate_on(
         ValueError: it is another camera, or the frames are too dark or small.
     """
     nominal = system.plain if isinstance(system, System) else system
-    if type(nominal) is DDCassi and white is None:
+    if type(nominal) is DDCassi:
+        if white is not None:
+            raise ValueError("calibrate: expected no white frame for a DDCassi; leave white out")
         return _calibrate_dual(y, system, nominal, settings.get("radius", 2))
     if isinstance(nominal, WideCassi):  # where the bands lie does not depend on their width
         narrow: System = nominal.narrow()
@@ -86,7 +88,9 @@ def calibrate_on(
             camera = WideCassi.like(camera, nominal.band_width)
         return found, camera
     if type(nominal) is not SDCassi:
-        raise ValueError(f"calibrate: expected SDCassi, got {type(nominal).__name__}")
+        raise ValueError(
+            f"calibrate: expected SDCassi, WideCassi or DDCassi, got {type(nominal).__name__}"
+        )
     good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
     y = system.without_bad_pixels(y)
     frames = [Frame.snapshot(y, nominal.bands, good)]

@@ -9,15 +9,17 @@ from dataclasses import replace
 import torch
 
 from cassi.calibration.calibrate import Calibration
-from cassi.calibration.fit import PlainScenes
+from cassi.calibration.fit import Fit, PlainScenes
 from cassi.calibration.geometry import Geometry, moved_mask
-from cassi.calibration.parameters import FURTHER, PARAMETERS, PLACE, changed
+from cassi.calibration.parameters import FURTHER, PARAMETERS, PLACE, SHARED, changed
 from cassi.calibration.search import fit_curves, fit_places, with_richer
 from cassi.calibration.windows import Frame
 from cassi.systems import DDCassi, SDCassi, System
 
 _TRIED = 4
 """Fits of plain scenes that are tried by reconstructions."""
+_STEPS = (-0.05, 0.0, 0.05)
+"""Pixels per band that the step may be off, where fits with a mask between pixels start."""
 _SCALES = (1.0, 0.5, 0.25)
 """Of the steps of `Parameter.step`, a tenth of a pixel, one round each."""
 
@@ -56,8 +58,10 @@ def calibrate_dual(
         detector=nominal.detector,
     )
     scenes = PlainScenes([frame], twin)
-    curves = fit_curves(scenes, radius, bent=False, still=fit_places(scenes, radius)[0])
+    still = fit_places(scenes, radius)[0]
+    curves = fit_curves(scenes, radius, bent=False, still=still)
     fits = with_richer(scenes, curves, radius, FURTHER)
+    fits += _between_pixels(scenes, still.geometry)
     tried = {}
     for fit in sorted(fits, key=lambda fit: fit.objective)[:_TRIED]:
         # The whole shift is the mask's: the scene lies where the detector has it.
@@ -83,6 +87,19 @@ def calibrate_dual(
         best,
         searched={"down": radius, "right": radius},
     )
+
+
+def _between_pixels(scenes: PlainScenes, still: Geometry) -> list[Fit]:
+    """Fit plain scenes with a mask between pixels, from several steps on.
+
+    A mask that is off by a fraction of a pixel is interpolated once more than its bands. Without
+    this blur in the model, a step that is off to the other side fits best.
+    """
+    along = still.along(scenes.system.axis)
+    whole = math.floor(along)
+    between = replace(still, whole=whole, interpolated=along - whole)
+    starts = [replace(between, dispersion=(step,)) for step in _STEPS]
+    return [scenes.fit(start, (*PLACE, *SHARED)) for start in starts]
 
 
 def _polished(
