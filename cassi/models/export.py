@@ -64,10 +64,17 @@ class _Record(TorchFunctionMode):
     ) -> Any:
         if func not in self.functions:
             return func(*args, **(kwargs or {}))
+        if func is Tensor.tolist:  # tensors that are traced make it of `item`
+            with self:
+                return _list_items(*args)
         if self.again is not None:
             return next(self.again)
         self.kept.append(func(*args, **(kwargs or {})))
         return self.kept[-1]
+
+
+def _list_items(x: Tensor) -> Any:
+    return [_list_items(part) for part in x] if x.ndim else x.item()
 
 
 def export(

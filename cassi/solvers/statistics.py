@@ -64,12 +64,13 @@ class Statistics:
     def of_another(self, parts: Parts) -> Statistics:
         """Return the statistics of another measurement by the same camera.
 
-        Noise, gain, largest eigenvalue and what solvers remember are those of this one.
+        Noise, gain, largest eigenvalue and what solvers remember are those of this one; what is
+        remembered of a tensor is not.
         """
         other = Statistics(parts, self.axis)
         kept = ("noise", "gain", "largest_eigenvalue")
         vars(other).update({name: getattr(self, name) for name in kept})
-        other._found.extend(self._found)
+        other._found.extend(kept for kept in self._found if not isinstance(kept[0], Tensor))
         return other
 
     def brightest(self) -> tuple[Tensor, LinearSystem]:

@@ -276,11 +276,12 @@ def test_a_lesson_without_a_camera_needs_no_mask_of_its_size(train):
 def test_a_rehearsal_says_what_a_training_takes_and_writes_nothing(train, tmp_path):
     recipe = ("experiment=train_saunet", *TINY, "data=bundled", "callbacks=ema", "data.workers=0")
     outcome = train("--dry-run", *recipe, "data.steps_per_epoch=1000", "data.batch_size=2").ok()
-    scenes, work, cost, last = outcome.out.splitlines()
+    scenes, work, cost, parts, last = outcome.out.splitlines()
     assert "1 training scenes, 0.4" in scenes
     assert work == "300000 steps of 2 crops of 16×16, 300 epochs of 1000"
     assert "s on cpu (" in cost
     assert "GiB at its peak: " in cost
+    assert parts.startswith("of a step: ")
     assert str(tmp_path / "run") in last
     assert list(tmp_path.iterdir()) == []
 
