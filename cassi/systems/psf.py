@@ -92,7 +92,7 @@ class PsfCassi(BlurredCassi):
 
     Raises:
         TypeError: as `BlurredCassi`.
-        ValueError: as `BlurredCassi`, or the kernels do not fit.
+        ValueError: as `BlurredCassi`, the kernels do not fit, or there is a `point_spread` too.
 
     >>> camera = PsfCassi(torch.ones(4, 6), bands=3, kernels=TurningPsf(length=2))
     >>> camera(torch.ones(1, 3, 4, 6)).shape
@@ -112,6 +112,8 @@ class PsfCassi(BlurredCassi):
         kernels: Any,
         **further: Any,
     ) -> None:
+        if further.get("point_spread") is not None:
+            raise ValueError("point_spread: expected None: the kernels are the spread")
         super().__init__(mask, bands, step, axis, **further)
         drawn = kernels.draw(bands) if isinstance(kernels, TurningPsf) else kernels
         stack = band_kernels("kernels", drawn, bands)

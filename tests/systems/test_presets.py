@@ -101,6 +101,11 @@ def test_a_psf_is_the_blur_of_its_kernels():
     torch.testing.assert_close(sharp(x), SDCassi(mask, 4, step=1)(x), rtol=0, atol=1e-12)
 
 
+def test_a_psf_has_no_second_spread():
+    with pytest.raises(ValueError, match="point_spread: expected None"):
+        PsfCassi(torch.ones(8, 9), 2, kernels=TurningPsf(length=2), point_spread=1.0)
+
+
 @pytest.mark.parametrize("mask", [torch.ones(20, 24), rand(20, 24), 0.9 + 0.1 * rand(2, 1, 20, 24)])
 def test_sums_of_bands_before_a_mask_are_those_behind_it(mask):
     mask, x = mask.double(), rand(2, 3, 20, 24)
