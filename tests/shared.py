@@ -1,5 +1,6 @@
 """What tests of several folders make their inputs of."""
 
+import faulthandler
 import inspect
 import os
 import signal
@@ -54,6 +55,7 @@ def run_command(name, arguments, folder, outputs, environment):
         os.dup2(opened, number)
         os.close(opened)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    faulthandler.register(signal.SIGUSR2)
     torch.set_num_threads(1)
     sys.argv = [f"cassi-{name}", *arguments]
     import_module(f"cassi.apps.{name}").main()

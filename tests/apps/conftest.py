@@ -119,7 +119,10 @@ class Fork:
 
     def wait(self, timeout=None):
         self.process.join(timeout)
-        assert self.returncode is not None, "it goes on"
+        if self.returncode is None:
+            self.send_signal(signal.SIGUSR2)  # it writes where its threads are
+            self.process.join(1)
+        assert self.returncode is not None, f"it goes on\n{self.err.read_text()}"
         return self.returncode
 
     def communicate(self, timeout=None):
