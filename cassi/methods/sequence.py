@@ -24,6 +24,8 @@ from cassi.solvers.schedules import as_schedule
 
 EVERY = 5
 """Iterations from one look at what has changed to the next."""
+KEPT, RANK = 50.0, 8
+"""With a prediction weak components are kept down to 1/50 of the energy, and 8 at the start."""
 JOINED = 0.3
 """Share of the scene below which a prediction counts as none: the scene is another one."""
 
@@ -205,6 +207,7 @@ class Predicted:
         self.prior, self.cube, self.weight, self.tolerance = prior, cube, weight, tolerance
         self.calls, self.joined = 0, 1.0
         self.aimed: Any = None  # the basis of the aim
+        prior.keep(KEPT, RANK)
 
     def __getattr__(self, name: str) -> Any:
         """Return the prior's attribute: basis, penalty, …."""
