@@ -211,7 +211,8 @@ def _publish(
             os.replace(temporary, final)  # noqa: PTH105
     except BaseException:
         for temporary, final, old in moves:
-            if not os.path.lexists(temporary):  # it was renamed
+            is_renamed = not os.path.lexists(temporary)
+            if is_renamed and (len(moves) > 1 or os.path.lexists(old)):  # one file alone is whole
                 _remove([final])
             if not os.path.lexists(final):
                 with contextlib.suppress(OSError):

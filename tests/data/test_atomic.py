@@ -47,6 +47,23 @@ def _write_text(text, *finals, error=None):
             raise error
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_an_interrupt_right_behind_the_rename_keeps_a_whole_file(tmp_path, monkeypatch, before):
+    file, replace = tmp_path / "last.ckpt", os.replace
+    if before:
+        file.write_text("old")
+
+    def interrupted(source, target):
+        replace(source, target)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        _write_text("new", file)
+    assert file.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [file]
+
+
 def test_atomic_path(tmp_path):
     final = tmp_path / ("n" * 250 + ".csv")
     with atomic_path(final) as temporary:
