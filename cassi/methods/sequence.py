@@ -50,7 +50,7 @@ class Sequence(Wrapper):
 
     Args:
         method: a solver with ADMM on spectral components, such as `cassi.methods.auto`.
-        iterations: of a snapshot that has a prediction, >= 1.
+        iterations_each: of a snapshot that has a prediction, >= 1.
         start: strength of the prior in the first of them, relative to the signal level, > 0.
         weight: of the prediction, in [0, 1].
         tolerance: e at which the weight is halved, > 0.
