@@ -12,12 +12,13 @@ PACKAGE = Path(__file__).resolve().parents[1] / "cassi"
 PARTS = {
     # part: the parts of cassi it may import, itself aside
     "ops": set(),
-    "systems": {"ops"},
+    "pulled_prior": set(),
+    "systems": {"ops", "pulled_prior"},
     "priors": {"ops", "precision"},
     "plain_scenes": set(),
     "precision": set(),
     "solvers": {"plain_scenes", "precision"},
-    "methods": {"solvers", "priors"},
+    "methods": {"solvers", "priors", "pulled_prior"},
     "models": {"solvers", "priors", "ops", "methods", "precision", "plugins"},
     "data": {"systems", "ops", "checks", "control_groups"},
     "calibration": {"ops", "systems", "solvers", "plain_scenes"},

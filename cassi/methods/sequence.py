@@ -17,6 +17,7 @@ from cassi.methods.restarts import Counted
 from cassi.methods.wrapper import Wrapper
 from cassi.priors import Subspace
 from cassi.priors.subspace import block_means
+from cassi.pulled_prior import PulledPrior
 from cassi.solvers import ADMM, Geometric, Iteration, LinearSystem, Solution, Solver, Statistics
 from cassi.solvers.base import Options, take
 from cassi.solvers.linear_system import seen
@@ -188,7 +189,7 @@ class Following:
         return replace(solution, history=history)
 
 
-class Predicted:
+class Predicted(PulledPrior):
     """The prior of one run on spectral components, with a pull towards a prediction of the cube.
 
     Args:
@@ -204,34 +205,14 @@ class Predicted:
     side = 8
 
     def __init__(self, prior: Any, cube: Tensor, weight: Tensor, tolerance: float) -> None:
-        self.prior, self.cube, self.weight, self.tolerance = prior, cube, weight, tolerance
+        super().__init__(prior, KEPT, RANK)
+        self.cube, self.weight, self.tolerance = cube, weight, tolerance
         self.calls, self.joined = 0, 1.0
         self.aimed: Any = None  # the basis of the aim
-        prior.keep(KEPT, RANK)
 
-    def __getattr__(self, name: str) -> Any:
-        """Return the prior's attribute: basis, penalty, …."""
-        if name == "prior":
-            raise AttributeError(name)
-        return getattr(self.prior, name)
-
-    def __call__(self, x: Tensor, sigma: Any) -> Tensor:
-        """Apply the prior to a cube, for an algorithm that works on no components: no pull."""
-        result: Tensor = self.prior(x, sigma)
-        return result
-
-    @property
-    def memory(self) -> None:
-        """None: the host looks at what has changed, so no call is recorded as a graph."""
-        return
-
-    def count(self, components: Tensor, sigma: Any) -> None:
-        """Let the prior note its call; it sees what it returned, and not what was pulled."""
-        self.prior.count(self.smooth, sigma)
-
-    def apply(self, components: Tensor, sigma: Any) -> Tensor:
-        """Apply the prior to components c of a cube F c, and pull them to the prediction's."""
-        c = self.smooth = self.prior.apply(components, sigma)
+    def pull(self, components: Tensor, sigma: Any) -> Tensor:
+        """Pull components c of a cube F c to those of the prediction."""
+        c = components
         basis = self.prior.basis
         if self.aimed is not basis:
             aim = basis.analysis.mT @ self.cube.to(basis.analysis.dtype).flatten(2)

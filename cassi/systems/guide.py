@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cassi import ops
+from cassi.pulled_prior import PulledPrior
 from cassi.systems.arguments import check_shape
 from cassi.systems.base import Around, System
 from cassi.systems.motion import Movable, corners, step_towards
@@ -286,7 +287,7 @@ class Found:
     motion: Tensor
 
 
-class Following:
+class Following(PulledPrior):
     """The prior of one run on spectral components, with a pull towards a guide's picture.
 
         c ← c + GᵀRᵀ (R F GᵀRᵀ + ν m I)⁻¹ (D g − R F c)
@@ -306,31 +307,13 @@ class Following:
     """
 
     def __init__(self, prior: Any, camera: Guided) -> None:
-        self.prior, self.camera, self.calls = prior, camera, 0
+        super().__init__(prior, KEPT, RANK)
+        self.camera, self.calls = camera, 0
         self.picture, self.seen, self.motion = camera.picture, camera.seen, camera.motion
-        prior.keep(KEPT, RANK)
 
-    def __getattr__(self, name: str) -> Any:
-        """Return the prior's attribute: basis, rotation, penalty, …."""
-        return getattr(self.prior, name)
-
-    def __call__(self, x: Tensor, sigma: Any) -> Tensor:
-        """Apply the prior to a cube, for an algorithm that works on no components: no pull."""
-        result: Tensor = self.prior(x, sigma)
-        return result
-
-    @property
-    def memory(self) -> None:
-        """None: the picture is looked at on the host, so no call is recorded as a graph."""
-        return
-
-    def count(self, components: Tensor, sigma: Any) -> None:
-        """Let the prior note its call; it sees what it returned, and not what was pulled."""
-        self.prior.count(self.smooth, sigma)
-
-    def apply(self, components: Tensor, sigma: Any) -> Tensor:
-        """Apply the prior to components `(B, R, H, W)`, and pull them."""
-        c = self.smooth = self.prior.apply(components, sigma)
+    def pull(self, components: Tensor, sigma: Any) -> Tensor:
+        """Move the picture where that is due, and pull components `(B, R, H, W)` to it."""
+        c = components
         synthesis, analysis = self.prior.basis.synthesis, self.prior.basis.analysis
         self.calls += 1
         r = self.camera.guide.response.to(c.dtype)

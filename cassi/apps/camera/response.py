@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -102,12 +101,8 @@ def _numbers(given: Any, bands: int, wavelengths: Sequence[float] | None) -> Res
             f"response: expected a file of numbers, {' '.join(CURVES)}, got {path}; a frame of a "
             "white surface is response={white: FILE}"
         )
-    values, errors = (torch.from_numpy(each) for each in _curve(path, bands, wavelengths))
+    values, errors = map(torch.from_numpy, read_curve(path, bands, wavelengths, "response"))
     return Response(values.float(), errors.float())
-
-
-def _curve(path: Path, bands: int, wavelengths: Sequence[float] | None) -> Any:
-    return read_curve(path, bands, wavelengths, "response")
 
 
 def _say(given: Any) -> str:

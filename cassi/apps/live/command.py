@@ -8,17 +8,14 @@ import shutil
 import sys
 import tempfile
 import threading
-import webbrowser
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from cassi.apps.arguments import told_plugins
-from cassi.apps.command import USAGE_ERROR, prepare_process
-from cassi.apps.errors import describe, is_usage_error
+from cassi.apps.command import prepare_process
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Reconstruct
-from cassi.apps.view.one_time_link import SECONDS, OneTimeLink
+from cassi.apps.view.launch import run_until_interrupted, show
 from cassi.plugins import load_plugins
 
 _HELP = "Reconstruct frames as they come, and look at the cubes in a browser on this machine."
@@ -32,21 +29,12 @@ _MORE = (
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    try:
+
+    def command() -> None:
         load_plugins(told_plugins(words))
         serve(parse(words))
-    except KeyboardInterrupt:
-        print("cassi-live: ended")
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] not in ("panel", "bokeh", "tornado", "param"):
-            raise
-        print(f"cassi-live: error: {error}; pip install 'cassi[app]'", file=sys.stderr)
-        sys.exit(USAGE_ERROR)
-    except Exception as error:
-        if not is_usage_error(error):
-            raise
-        print(f"cassi-live: error: {describe(error)}", file=sys.stderr)
-        sys.exit(USAGE_ERROR)
+
+    run_until_interrupted("cassi-live", command)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -118,10 +106,4 @@ def serve(given: argparse.Namespace) -> None:
         at_end.callback(worker.join, 10)
         at_end.callback(live.stop)
         worker.start()
-        if not given.no_browser:
-            link = OneTimeLink(given.output.resolve(), server.link_address)
-            at_end.callback(link.close)
-            server.guard.link = link
-            server.io_loop.call_later(SECONDS, link.close)
-            server.io_loop.run_in_executor(None, partial(webbrowser.open, link.path.as_uri()))
-        server.io_loop.start()
+        show(server, given.output, at_end, given.no_browser)

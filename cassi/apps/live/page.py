@@ -11,6 +11,7 @@ import numpy as np
 import panel as pn
 
 from cassi.apps.live.engine import Live, View
+from cassi.apps.view.pages.figures import grey
 from cassi.apps.view.pages.parts import field, heading, say, table, text
 from cassi.viz.points import choose_points, region_spectrum
 
@@ -109,12 +110,6 @@ def png(picture: np.ndarray) -> bytes:
     stream = io.BytesIO()
     Image.fromarray(picture).save(stream, "PNG", compress_level=1)
     return stream.getvalue()
-
-
-def grey(band: np.ndarray) -> np.ndarray:
-    """Return a band `(H, W)` from black, 0, to white, its 99.5th percentile: uint8."""
-    white = float(np.quantile(band[::2, ::2], 0.995))
-    return np.asarray((band / max(white, 1e-12)).clip(0, 1) * 255, np.uint8)
 
 
 def _marked(picture: np.ndarray, regions: Sequence[tuple[int, int]]) -> np.ndarray:

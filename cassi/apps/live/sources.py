@@ -57,7 +57,8 @@ class Source(Protocol):
 class FolderSource:
     """A folder that fills. A file counts when its size has stayed the same for 50 ms.
 
-    The newest file that is there at the start is the first frame. Links and hidden files are none.
+    The newest file that is there at the start is the first frame. Links and hidden files are left
+    out.
 
     Raises:
         NotADirectoryError: it is no folder.
@@ -129,7 +130,7 @@ class Spool:
         return Frame(name, path, time.time())
 
     def broken(self, problem: str) -> Frame:
-        """Return a frame that is none."""
+        """Return a broken frame."""
         self.count += 1
         return Frame(f"{self.count - 1:06d}", None, time.time(), problem)
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-import webbrowser
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from cassi.apps.arguments import told_plugins
-from cassi.apps.command import USAGE_ERROR
-from cassi.apps.errors import describe, is_usage_error
-from cassi.apps.view.one_time_link import SECONDS, OneTimeLink
+from cassi.apps.view.launch import run_until_interrupted, show
 from cassi.checks import reading_only
 from cassi.plugins import load_plugins
 
@@ -25,21 +21,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     given = parse([word for word in words if not word.startswith("plugins=")])
-    try:
+
+    def command() -> None:
         load_plugins(told_plugins(words))
         serve(given)
-    except KeyboardInterrupt:
-        print("cassi-view: ended")
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] not in ("panel", "bokeh", "tornado", "param"):
-            raise
-        print(f"cassi-view: error: {error}; pip install 'cassi[app]'", file=sys.stderr)
-        sys.exit(USAGE_ERROR)
-    except Exception as error:
-        if not is_usage_error(error):
-            raise
-        print(f"cassi-view: error: {describe(error)}", file=sys.stderr)
-        sys.exit(USAGE_ERROR)
+
+    run_until_interrupted("cassi-view", command)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -73,12 +60,4 @@ def serve(given: argparse.Namespace) -> None:
         at_end.enter_context(reading_only(application.allowed.check_opened))
         at_end.callback(server.stop)
         at_end.callback(application.close)
-        if not given.no_browser:
-            link = OneTimeLink(application.output, server.link_address)
-            at_end.callback(link.close)
-            server.guard.link = link
-            server.io_loop.call_later(SECONDS, link.close)
-            # Some browsers run in the terminal, and return when they are left.
-            start = partial(webbrowser.open, link.path.as_uri())
-            server.io_loop.run_in_executor(None, start)
-        server.io_loop.start()
+        show(server, application.output, at_end, given.no_browser)

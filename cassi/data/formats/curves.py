@@ -63,10 +63,8 @@ def read_curve(
     if table.shape in ((1, bands), (bands, 1)):
         return table.ravel(), np.zeros(bands)
     nm = table[:, 0]
-    if table.shape[1] in (2, 3) and len(table) > 1 and bool((np.diff(nm) > 0).all()):
-        if wavelengths is None:
-            raise ValueError(f"{name}: {path} needs the bands' wavelengths=[…], nm")
-        at = np.asarray(wavelengths, np.float64)
+    if table.shape[1] in (2, 3) and _is_rising(table):
+        at = _places(path, name, wavelengths)
         if at[0] < nm[0] - _BEYOND or at[-1] > nm[-1] + _BEYOND:
             raise ValueError(
                 f"{name}: expected a curve of {at[0]:g} to {at[-1]:g} nm as the bands, got "
@@ -100,19 +98,24 @@ def read_curves(
     table = read_table(path, name)
     if table.shape == (channels, bands):
         return table.astype(np.float32)
-    rising = len(table) > 1 and bool((np.diff(table[:, 0]) > 0).all())
-    if table.shape[1] == channels + 1 and rising:
-        if wavelengths is None:
-            raise ValueError(f"{name}: {path} needs the bands' wavelengths=[…], nm")
-        curves = [
-            np.interp(np.asarray(wavelengths), table[:, 0], curve, left=0, right=0)
-            for curve in table[:, 1:].T
-        ]
+    if table.shape[1] == channels + 1 and _is_rising(table):
+        at, nm = _places(path, name, wavelengths), table[:, 0]
+        curves = [np.interp(at, nm, curve, left=0, right=0) for curve in table[:, 1:].T]
         return np.stack(curves).astype(np.float32)
     raise ValueError(
         f"{name}: expected {channels} lines of {bands} numbers, or lines of nm (rising) "
         f"and {channels} values, got {table.shape[0]} lines of {table.shape[1]} in {path}"
     )
+
+
+def _is_rising(table: np.ndarray) -> bool:
+    return len(table) > 1 and bool((np.diff(table[:, 0]) > 0).all())
+
+
+def _places(path: Path, name: str, wavelengths: Sequence[float] | None) -> np.ndarray:
+    if wavelengths is None:
+        raise ValueError(f"{name}: {path} needs the bands' wavelengths=[…], nm")
+    return np.asarray(wavelengths, np.float64)
 
 
 def _npy(path: Path) -> np.ndarray:

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("panel", reason="needs panel")
 from tornado.httputil import HTTPHeaders
 
-from cassi.apps.view import command, one_time_link
+from cassi.apps.view import launch, one_time_link
 from cassi.apps.view import server as server_module
 from cassi.apps.view.command import main, parse
 from cassi.apps.view.one_time_link import OneTimeLink
@@ -216,7 +216,7 @@ def test_the_browser_is_given_no_secret(tmp_path, monkeypatch, capsys):
         return servers[0]
 
     monkeypatch.setattr(server_module, "make_server", make)
-    monkeypatch.setattr(command.webbrowser, "open", open_browser)
+    monkeypatch.setattr(launch.webbrowser, "open", open_browser)
     main([str(tmp_path), "--output", str(tmp_path / "out")])
     (address,) = given
     assert address.startswith("file:///")

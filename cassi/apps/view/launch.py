@@ -1,0 +1,46 @@
+"""How a command with a page runs: its errors in a line, its page in the browser until Ctrl-C."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cassi.apps.command import USAGE_ERROR
+from cassi.apps.errors import describe, is_usage_error
+from cassi.apps.printing import marked
+from cassi.apps.view.one_time_link import SECONDS, OneTimeLink
+
+_PANEL = ("panel", "bokeh", "tornado", "param")
+
+
+def run_until_interrupted(name: str, command: Callable[[], Any]) -> None:
+    """Run a command; a user's mistake, or a missing panel, is one line and status 2."""
+    try:
+        command()
+    except KeyboardInterrupt:
+        print(f"{name}: ended")
+    except Exception as error:
+        missing = isinstance(error, ImportError) and (error.name or "").partition(".")[0] in _PANEL
+        if not missing and not is_usage_error(error):
+            raise
+        said = f"{error}; pip install 'cassi[app]'" if missing else describe(error)
+        print(f"{name}: {marked('error')} {said}", file=sys.stderr)
+        sys.exit(USAGE_ERROR)
+
+
+def show(server: Any, output: Path, at_end: ExitStack, no_browser: bool) -> None:
+    """Serve until Ctrl-C, and open the browser by a file that only the user can read."""
+    if not no_browser:
+        link = OneTimeLink(output.resolve(), server.link_address)
+        at_end.callback(link.close)
+        server.guard.link = link
+        server.io_loop.call_later(SECONDS, link.close)
+        # Some browsers run in the terminal, and return when they are left.
+        start = partial(webbrowser.open, link.path.as_uri())
+        server.io_loop.run_in_executor(None, start)
+    server.io_loop.start()
