@@ -424,7 +424,8 @@ def infer_bands(
     elif extra == 0:
         hint = "equal sizes leave no room for dispersion (only 1 band, or step 0)"
     else:
-        options = ", ".join(f"{count} bands x step {size}" for count, size in fits)
+        near = sorted(fits, key=lambda fit: abs(fit[1] - abs(step)))
+        options = ", ".join(f"{count} bands x step {size}" for count, size in near)
         hint = f"what would fit: {options} (either sign)"
         hint = _with_detector(hint, detector_length, extra, step, bands)
     raise ValueError(
@@ -435,13 +436,13 @@ def infer_bands(
 
 def _with_detector(hint: str, detector: int, extra: int, step: float, bands: int | None) -> str:
     """Return a hint with the detector's end before it, where that is likelier, or behind it."""
-    if step == 0 or bands == 1:
+    count = bands or (math.floor(extra / abs(step) + 1e-9) + 1 if step else 1)
+    if step == 0 or count == 1:
         return hint
-    count = bands or math.floor(extra / abs(step) + 1e-9) + 1
     beyond = extra - (count - 1) * abs(step)
     longer = f"set system.detector={detector}"
     if bands is None:
-        return f"{hint}; or set system.bands={count} {longer}"
+        longer = f"set system.bands={count} system.detector={detector}"
     if abs(beyond) < _NEAR:  # no other camera, a detector that ends a little further on
         return f"{longer}, which {say_end(beyond)}; {hint}"
     return f"{hint}; or {longer} if it reaches beyond the bands" if 0 <= beyond < extra else hint

@@ -187,14 +187,16 @@ def test_number_of_bands(arguments, expected):
     [
         (
             (256, 310, 4),
-            "310 pixels .* a mask of 256, step 4; what would fit: 55 bands x step 1, 28",
+            "310 pixels .* a mask of 256, step 4; set system.bands=14 system.detector=310, which "
+            "reaches 2 pixels beyond the bands; what would fit: 19 bands x step 3, 28 bands",
         ),
         ((256, 310, 2, 31), r"31 bands and step 2; what would fit: .* \(either sign\)"),
+        ((256, 316, 8), "step 8; what would fit: 11 bands x step 6, .*; or set system.bands=8"),
         ((256, 310, 0), "step 0; what would fit: 55 bands x step 1"),
         ((256, 310, 0, 28), "28 bands and step 0; what would fit"),
         ((256, 250, 2), "the measurement is smaller than the mask"),
         ((256, 256, 2, 28), "equal sizes leave no room for dispersion"),
-        ((256, 278, 1.5), "mask of 256, step 1.5; what would fit: 23 bands x step 1, 12"),
+        ((256, 278, 1.5), "step 1.5; set system.bands=15 .* what would fit: 23 bands x step 1, 12"),
         ((256, 279, 1.5, 15), "15 bands and step 1.5; set system.detector=279, .* what would fit"),
         ((240, 264, -1.5, 16), "reaches 1.5 pixels beyond the bands; what would fit: 25 bands"),
         ((256, 289, 1.5, 15), "15 bands and step 1.5; what would fit.* or set system.detector=289"),
