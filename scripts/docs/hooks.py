@@ -45,6 +45,7 @@ DEVELOPMENT = {
 }
 # Pages that stand first in their folder; the others follow by name.
 GUIDES = (
+    "how-do-i",
     "snapshot",
     "methods",
     "self-supervised",
@@ -56,7 +57,12 @@ GUIDES = (
 )
 EXPLANATION = ("index", "inverses", "algorithms", "measures", "compare")
 REFERENCE = ("settings", "outputs", "networks", "leaderboard", "operators")
-NOTEBOOKS = ("your_first_reconstruction", "bring_your_own_camera", "train_and_evaluate")
+NOTEBOOKS = (
+    "your_first_reconstruction",
+    "the_first_hour",
+    "bring_your_own_camera",
+    "train_and_evaluate",
+)
 TUTORIALS = {f"notebooks/{name}.ipynb": f"tutorials/{name}.md" for name in NOTEBOOKS}
 PICTURES = {
     f".github/images/{file.name}": f"images/{file.name}"

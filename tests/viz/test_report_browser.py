@@ -363,6 +363,27 @@ def test_curves_are_saved_as_svg(open_page, tmp_path):
     assert "wavelength / nm" in text
 
 
+def test_reference_spectra_are_drawn_beside_the_cubes(open_page, tmp_path):
+    page = open_page("sure.html")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save spectra").click()
+    download.value.save_as(tmp_path / "saved.csv")
+    (tmp_path / "leaf.csv").write_text("nm;green leaf;red leaf\n440;0,1;0,2\n660;0,5;0,4\n")
+    (tmp_path / "broken.csv").write_text("no spectrum\n")
+    field = page.locator("input[type=file]")
+    said = page.locator("#said")
+    field.set_input_files([tmp_path / "leaf.csv"])
+    said.get_by_text("2 reference spectra").wait_for()
+    names = "document.querySelector('#spectrum').data.map(({ name }) => name)"
+    assert any(str(name).startswith("green leaf ×") for name in page.evaluate(names))
+    drawn = "document.querySelector('#spectrum').data.find(({ name }) => name?.startsWith('red'))"
+    assert page.evaluate(f"{drawn}.x") == [450, 650]  # as far as the cube reaches
+    field.set_input_files([tmp_path / "saved.csv"])
+    said.get_by_text("8 reference spectra").wait_for()
+    field.set_input_files([tmp_path / "broken.csv"])
+    said.get_by_text("expected nm and a spectrum").wait_for()
+
+
 def test_where_it_is_dark_a_ratio_is_none(open_page, folder):
     cube = np.ones((2, 40, 60), np.float32)
     cube[0, :, :30] = 0

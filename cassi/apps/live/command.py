@@ -88,7 +88,7 @@ def serve(given: argparse.Namespace) -> None:
     from cassi.apps.live.engine import Live
     from cassi.apps.live.page import make_page
     from cassi.apps.live.sources import open_source
-    from cassi.apps.view.server import make_server
+    from cassi.apps.view.server import Server
 
     given.output.mkdir(parents=True, exist_ok=True)
     prepare_process(settings)
@@ -99,11 +99,14 @@ def serve(given: argparse.Namespace) -> None:
         at_end.callback(source.close)
         live = Live(settings, source, given.record)
         pn.extension()
-        server = make_server(lambda: make_page(live), {}, {}, given.port, "cassi-live")
+        server = Server(given.port, "cassi-live")
         at_end.callback(server.stop)
-        print(f"cassi-live: {server.entrance}\nCtrl-C ends it", flush=True)
         worker = threading.Thread(target=live.run, name="reconstruct", daemon=True)
         at_end.callback(worker.join, 10)
         at_end.callback(live.stop)
         worker.start()
-        show(server, given.output, at_end, given.no_browser)
+
+        async def load() -> None:
+            server.open(lambda: make_page(live))
+
+        show(server, given.output, at_end, given.no_browser, load)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from cassi.apps.arguments import told_plugins
+from cassi.apps.view.allowed_paths import AllowedPaths
 from cassi.apps.view.launch import run_until_interrupted, show
 from cassi.checks import reading_only
 from cassi.plugins import load_plugins
@@ -50,14 +54,22 @@ def serve(given: argparse.Namespace) -> None:
     Raises:
         OSError: a folder is missing, or the port is taken.
     """
-    from cassi.apps.view.pages.app import Application
-    from cassi.apps.view.server import make_server
+    if find_spec("panel") is None:
+        raise ModuleNotFoundError("No module named 'panel'", name="panel")
+    from cassi.apps.view.server import Server
 
-    application = Application(given.folders or [Path()], given.output)
-    server = make_server(application.page, application.reports, application.inboxes, given.port)
-    print(f"cassi-view: {server.entrance}\nCtrl-C ends it", flush=True)
+    folders = given.folders or [Path()]
+    AllowedPaths(folders)
+    given.output.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as at_end:
-        at_end.enter_context(reading_only(application.allowed.check_opened))
+        server = Server(given.port)
         at_end.callback(server.stop)
-        at_end.callback(application.close)
-        show(server, application.output, at_end, given.no_browser)
+
+        async def load() -> None:
+            pages = await asyncio.to_thread(import_module, "cassi.apps.view.pages.app")
+            application = pages.Application(folders, given.output)
+            at_end.callback(application.close)
+            at_end.enter_context(reading_only(application.allowed.check_opened))
+            server.open(application.page, application.reports, application.inboxes)
+
+        show(server, given.output, at_end, given.no_browser, load)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sys
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cassi.apps.command import USAGE_ERROR
-from cassi.apps.errors import describe, is_usage_error
 from cassi.apps.printing import marked
 from cassi.apps.view.one_time_link import SECONDS, OneTimeLink
 
@@ -25,6 +23,9 @@ def run_until_interrupted(name: str, command: Callable[[], Any]) -> None:
     except KeyboardInterrupt:
         print(f"{name}: ended")
     except Exception as error:
+        from cassi.apps.command import USAGE_ERROR  # the first page does not wait for these
+        from cassi.apps.errors import describe, is_usage_error
+
         missing = isinstance(error, ImportError) and (error.name or "").partition(".")[0] in _PANEL
         if not missing and not is_usage_error(error):
             raise
@@ -33,8 +34,23 @@ def run_until_interrupted(name: str, command: Callable[[], Any]) -> None:
         sys.exit(USAGE_ERROR)
 
 
-def show(server: Any, output: Path, at_end: ExitStack, no_browser: bool) -> None:
-    """Serve until Ctrl-C, and open the browser by a file that only the user can read."""
+def show(
+    server: Any,
+    output: Path,
+    at_end: ExitStack,
+    no_browser: bool,
+    load: Callable[[], Awaitable[None]],
+) -> None:
+    """Serve until Ctrl-C, and open the browser by a file that only the user can read.
+
+    Args:
+        server: that listens.
+        output: folder of the command, where the file may lie.
+        at_end: closes the file.
+        no_browser: open none.
+        load: makes the application while the browser starts; what it raises ends the command.
+    """
+    print(f"{server.name}: {server.entrance}\nCtrl-C ends it", flush=True)
     if not no_browser:
         link = OneTimeLink(output.resolve(), server.link_address)
         at_end.callback(link.close)
@@ -43,4 +59,16 @@ def show(server: Any, output: Path, at_end: ExitStack, no_browser: bool) -> None
         # Some browsers run in the terminal, and return when they are left.
         start = partial(webbrowser.open, link.path.as_uri())
         server.io_loop.run_in_executor(None, start)
+    failures = []
+
+    async def loading() -> None:
+        try:
+            await load()
+        except Exception as error:
+            failures.append(error)
+            server.io_loop.stop()
+
+    server.io_loop.add_callback(loading)
     server.io_loop.start()
+    if failures:
+        raise failures[0]

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import secrets
 from collections.abc import Callable, Mapping
 from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qs
 
+from tornado.httpserver import HTTPServer
 from tornado.httputil import HTTPServerRequest
 from tornado.ioloop import IOLoop
+from tornado.netutil import bind_sockets
 from tornado.routing import Matcher, Rule
-from tornado.web import HTTPError, RequestHandler, stream_request_body
+from tornado.web import Application, HTTPError, RequestHandler, stream_request_body
 
-from cassi.apps.view.jobs import explain
 from cassi.apps.view.one_time_link import OneTimeLink
 from cassi.apps.view.uploads import LARGEST, Inbox
 
@@ -27,16 +31,22 @@ _LONGEST_UPLOAD = 24 * 3600
 """Seconds."""
 _SLOWEST = 30
 """Seconds in which the headers of a request, and then its body, must have come."""
+_WAITING = """\
+<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{name}</title>
+<style>{style}</style>
+<header><h1>{name}</h1></header>
+<main><section aria-label="Start"><p class="lead" role="status">Starting …</p></section></main>
+<script>fetch("/ready").then(() => location.reload())</script>
+</html>
+"""
 
 
-def make_server(
-    page: Callable[[], Any],
-    reports: Mapping[str, bytes],
-    inboxes: Mapping[str, Inbox],
-    port: int = 0,
-    name: str = "cassi-view",
-) -> Any:
-    """Start a server that shows a page to a browser that has the token.
+class Server:
+    """A server that listens at once, and shows a page that waits until the application is there.
 
     The first request has the token in its address, `/?token=…`, and gets a cookie. Every other
     request needs the cookie, for files, reports and websockets too. A request to another host name
@@ -45,50 +55,98 @@ def make_server(
     Who is refused hears it when the headers have come: no body is kept. Slow senders are cut off.
 
     Args:
-        page: makes the page of a tab.
-        reports: HTML by random key, served at `/report/KEY`.
-        inboxes: for uploads by random key, which come as `PUT /upload/KEY/DROP?name=…`.
         port: to listen on; 0 takes a free one.
         name: of the command.
 
-    Returns:
-        A server of Bokeh, started, with its address as `server.entrance`, the
-        address of one-time links as `server.link_address`, and its `server.guard`.
+    Attributes:
+        entrance: the address with the token.
+        link_address: that of one-time links.
+        guard: of every request.
 
     Raises:
         OSError: the port is taken.
     """
-    from panel.io.server import get_server
 
-    token = secrets.token_urlsafe(24)
-    server: Any = get_server(
-        page,
-        port=port,
-        address=ADDRESS,
-        websocket_origin="localhost",  # the right one when the port is known
-        title=name,
-        http_server_kwargs={
-            "max_body_size": _LARGEST,
-            "idle_connection_timeout": _SLOWEST,
-            "body_timeout": _SLOWEST,
-        },
-        extra_patterns=[
-            ("/report/([A-Za-z0-9_-]+)", Report, {"reports": reports}),
-            ("/upload/([A-Za-z0-9_-]+)/([0-9]+)", Upload, {"inboxes": inboxes}),
-        ],
-        start=False,
-    )
-    hosts = {f"{name}:{server.port}" for name in (ADDRESS, "localhost")}
-    server._tornado._websocket_origins.clear()
-    server._tornado._websocket_origins.update(hosts)
-    guard = Guard(token, hosts, f"{name}-{server.port}")
-    rules = server._tornado.default_router.rules
-    rules.insert(0, Rule(guard, Door, {"guard": guard}))
-    server.guard = guard
-    address = f"http://{ADDRESS}:{server.port}"
-    server.entrance, server.link_address = f"{address}/?token={token}", f"{address}{ENTER}"
-    server.start()
-    return server
+    def __init__(self, port: int = 0, name: str = "cassi-view") -> None:
+        sockets = bind_sockets(port, ADDRESS)
+        self.io_loop, self.name = IOLoop.current(), name
+        self.port: int = sockets[0].getsockname()[1]
+        self._hosts = {f"{host}:{self.port}" for host in (ADDRESS, "localhost")}
+        token = secrets.token_urlsafe(24)
+        self.guard = Guard(token, self._hosts, f"{name}-{self.port}")
+        address = f"http://{ADDRESS}:{self.port}"
+        self.entrance, self.link_address = f"{address}/?token={token}", f"{address}{ENTER}"
+        self._ready = asyncio.Event()
+        waiting = {"ready": self._ready, "name": name}
+        self._door = Rule(self.guard, Door, {"guard": self.guard})
+        self._http = HTTPServer(
+            Application([self._door, ("/(ready)?", Waiting, waiting)]),  # type: ignore[list-item]
+            max_body_size=_LARGEST,
+            idle_connection_timeout=_SLOWEST,
+            body_timeout=_SLOWEST,
+        )
+        self._http.add_sockets(sockets)
+        self._application: Any = None
+
+    def open(
+        self,
+        page: Callable[[], Any],
+        reports: Mapping[str, bytes] = MappingProxyType({}),
+        inboxes: Mapping[str, Inbox] = MappingProxyType({}),
+    ) -> None:
+        """Show an application.
+
+        Args:
+            page: makes the page of a tab.
+            reports: HTML by random key, served at `/report/KEY`.
+            inboxes: for uploads by random key, which come as `PUT /upload/KEY/DROP?name=…`.
+        """
+        from panel.io.server import get_server
+
+        server: Any = get_server(
+            page,
+            address=ADDRESS,
+            websocket_origin="localhost",  # the right ones below
+            title=self.name,
+            extra_patterns=[
+                ("/report/([A-Za-z0-9_-]+)", Report, {"reports": reports}),
+                ("/upload/([A-Za-z0-9_-]+)/([0-9]+)", Upload, {"inboxes": inboxes}),
+            ],
+            start=False,
+        )
+        server._http.stop()  # its requests come by the server that listens already
+        server._tornado._websocket_origins.clear()
+        server._tornado._websocket_origins.update(self._hosts)
+        server._tornado.default_router.rules.insert(0, self._door)
+        server.start()
+        self._application = server
+        self._http.request_callback = server._tornado
+        self._ready.set()
+
+    def stop(self) -> None:
+        """Listen no longer."""
+        self._http.stop()
+        if self._application is not None:
+            self._application.stop()
+
+
+class Waiting(RequestHandler):
+    """The page that waits for the application, and what tells it that it is there."""
+
+    def initialize(self, ready: asyncio.Event, name: str) -> None:
+        """Take the event and the name of the command."""
+        self.ready, self.name = ready, name
+
+    async def get(self, asked: str | None) -> None:
+        """Answer with the page; or, when the application is there, with nothing."""
+        self.set_header("Cache-Control", "no-store")
+        if asked:
+            await self.ready.wait()
+            self.set_status(204)
+            return
+        style = Path(__file__).with_name("pages").joinpath("page.html").read_text("utf-8")
+        style = style.partition("<style>")[2].partition("</style>")[0]
+        self.finish(_WAITING.format(name=self.name, style=style))
 
 
 class Report(RequestHandler):
@@ -173,6 +231,8 @@ class Upload(RequestHandler):
             self._loop.remove_timeout(end)
 
     def _refuse(self, error: Exception) -> None:
+        from cassi.apps.view.jobs import explain
+
         self.set_status(413 if isinstance(error, ValueError) else 507)
         self.finish(explain(error))
 

@@ -267,7 +267,8 @@ function drawLive() {
   find("#spot").textContent = `${number ? `${name} ${number}: ` : ""}${state.live.words}`;
   const lines = state.curves === "cubes" ? curvesOfCubes(scene, state.live)
     : curvesOfMarks(scene, state.sources[1], scene.marks, state.live);
-  drawSpectrum(find("#spectrum"), lines, state.band);
+  const { mean } = state.live.statistics(scene.cubes.get(state.sources[1]));
+  drawSpectrum(find("#spectrum"), [...lines, ...referenceLines(mean)], state.band);
 }
 
 // Of the right picture's cube at the band of the slider.
@@ -449,8 +450,21 @@ function listenToTools() {
     drawLive();
     drawCards();
   };
+  listenToReferences(find(".curves"), find("#reference"), find("#reference + input"));
   find("#table-of-spectra").onclick = () => saveSpectra(current());
   find("#curves-as-svg").onclick = () => saveCurves(find("#spectrum"), `${current().name} spectra`);
+}
+
+// Files of reference spectra are dropped on the curves, or chosen.
+function listenToReferences(place, button, input) {
+  const add = async (files) => { find("#said").textContent = await addReferences(files); drawLive(); };
+  button.onclick = () => input.click();
+  input.onchange = async () => { await add([...input.files]); input.value = ""; };
+  place.addEventListener("dragover", (event) => event.preventDefault());
+  place.addEventListener("drop", (event) => {
+    event.preventDefault();
+    add([...event.dataTransfer.files]);
+  });
 }
 
 // The method of report.html#METHOD.

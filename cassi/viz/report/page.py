@@ -18,7 +18,9 @@ from cassi.viz.color import band_colors, encode, rendering_matrix
 from cassi.viz.points import choose_points
 from cassi.viz.report.codec import BYTES_PER_PIXEL, MOST_PIXELS, block_size, compress, confine
 
-_SCRIPTS = ("scene", "region", "comparison", "picture", "curves", "table", "files", "page")
+_SCRIPTS = (
+    *("scene", "region", "comparison", "picture", "curves", "reference", "table", "files", "page"),
+)
 _MARKED = 3  # points marked when the page opens
 _FINE_PIXELS = 2**22
 

@@ -27,11 +27,14 @@ function paint(canvas, width, height, color) {
   canvas.height = height;
   const context = canvas.getContext("2d");
   const image = context.createImageData(width, height);
+  const { data } = image;
   const pixel = [0, 0, 0];
-  for (let i = 0; i < width * height; i++) {
+  for (let i = 0, at = 0; i < width * height; i++, at += 4) {
     color(i, pixel);
-    image.data.set(pixel, 4 * i);
-    image.data[4 * i + 3] = 255;
+    data[at] = pixel[0];
+    data[at + 1] = pixel[1];
+    data[at + 2] = pixel[2];
+    data[at + 3] = 255;
   }
   context.putImageData(image, 0, 0);
 }

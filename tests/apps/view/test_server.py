@@ -15,7 +15,7 @@ from cassi.apps.view import launch, one_time_link
 from cassi.apps.view import server as server_module
 from cassi.apps.view.command import main, parse
 from cassi.apps.view.one_time_link import OneTimeLink
-from cassi.apps.view.server import ENTER, Guard, make_server
+from cassi.apps.view.server import ENTER, Guard, Server
 from cassi.apps.view.uploads import LARGEST, Inbox
 
 HOST = "127.0.0.1:1234"
@@ -49,8 +49,14 @@ def test_the_token_is_taken_at_the_door_alone(guard):
     assert not guard.admits(_request())
 
 
+def _serve(inboxes=None):
+    server = Server()
+    server.open(lambda: None, {}, inboxes or {})
+    return server
+
+
 def test_a_server_listens_on_this_machine_and_draws_a_token():
-    servers = [make_server(lambda: None, {}, {}) for _ in range(2)]
+    servers = [_serve(), Server()]
     try:
         for server in servers:
             assert server.entrance.startswith(f"http://127.0.0.1:{server.port}/?token=")
@@ -77,9 +83,30 @@ async def _ask(port, head, body=b"", wait=10):
 
 @pytest.fixture
 def server():
-    server = make_server(lambda: None, {}, {})
+    server = _serve()
     yield server
     server.stop()
+
+
+def test_a_page_waits_until_the_application_is_there():
+    server = Server()
+    head = "GET {} HTTP/1.1\r\nHost: HOST\r\nConnection: close\r\n"
+    known = head + f"Cookie: {server.guard.cookie}={server.guard.token}\r\n"
+
+    async def follow():
+        assert (await _ask(server.port, head.format("/") + "\r\n")).startswith("HTTP/1.1 403")
+        assert "Starting" in await _ask(server.port, known.format("/") + "\r\n")
+        told = asyncio.ensure_future(_ask(server.port, known.format("/ready") + "\r\n"))
+        await asyncio.sleep(0.1)
+        assert not told.done()
+        server.open(lambda: None)
+        assert (await told).startswith("HTTP/1.1 204")
+        assert "Starting" not in await _ask(server.port, known.format("/") + "\r\n")
+
+    try:
+        server.io_loop.run_sync(follow)
+    finally:
+        server.stop()
 
 
 def test_refusals_come_before_bodies(server):
@@ -103,7 +130,7 @@ def test_bodies_are_short_before_anybody_is_known(server, tmp_path):
 
 def test_slow_senders_are_cut_off(monkeypatch):
     monkeypatch.setattr(server_module, "_SLOWEST", 0.2)
-    server = make_server(lambda: None, {}, {})
+    server = _serve()
     head = "POST / HTTP/1.1\r\nHost: HOST\r\n"
     try:
         for unfinished in (head, f"{head}Content-Length: 9\r\n\r\n"):
@@ -125,7 +152,7 @@ def _put(server, path, origin="http://HOST", length=4, cookie=True):
 
 def test_uploads_come_from_the_page_alone(tmp_path):
     inbox = Inbox(tmp_path)
-    server = make_server(lambda: None, {}, {inbox.key: inbox})
+    server = _serve({inbox.key: inbox})
     try:
         path = f"/upload/{inbox.key}/1?name=a.npy"
         assert _put(server, path).startswith("HTTP/1.1 204")
@@ -145,7 +172,7 @@ def test_uploads_come_from_the_page_alone(tmp_path):
 def test_an_upload_that_stands_still_is_cut_off(tmp_path, monkeypatch):
     monkeypatch.setattr(server_module, "_SLOWEST", 0.3)
     inbox = Inbox(tmp_path)
-    server = make_server(lambda: None, {}, {inbox.key: inbox})
+    server = _serve({inbox.key: inbox})
     try:
         start = time.monotonic()
         assert _put(server, f"/upload/{inbox.key}/1?name=a.npy", length=9) == ""
@@ -211,11 +238,11 @@ def test_the_browser_is_given_no_secret(tmp_path, monkeypatch, capsys):
     servers, loop = [], []
 
     def make(*args):
-        servers.append(make_server(*args))
+        servers.append(Server(*args))
         loop.append(servers[0].io_loop.asyncio_loop)
         return servers[0]
 
-    monkeypatch.setattr(server_module, "make_server", make)
+    monkeypatch.setattr(server_module, "Server", make)
     monkeypatch.setattr(launch.webbrowser, "open", open_browser)
     main([str(tmp_path), "--output", str(tmp_path / "out")])
     (address,) = given
