@@ -23,8 +23,8 @@ WORKERS = [LOCAL, pytest.param(DASK, marks=pytest.mark.release)]
 
 @pytest.fixture
 def day(write_day):
-    """Options for eight snapshots that take a second each."""
-    return write_day("01234567", 400)
+    """Options for eight snapshots that take half a second each."""
+    return write_day("01234567", 200)
 
 
 def wait_until(condition, process=None, seconds=200):
@@ -106,7 +106,9 @@ def test_a_killed_worker_loses_nothing(reconstruct, start, day, tmp_path, worker
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.release)]
+)
 def test_workers_end_with_their_command(reconstruct, start, day, tmp_path, workers, number):
     folder = tmp_path / "two"
     process = start("reconstruct", *day, f"hydra.run.dir={folder}", *workers)
