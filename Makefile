@@ -34,7 +34,7 @@ SIDE_BY_SIDE = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive PYTHONDONTWRITEBYTECODE
 PYTEST = pytest -n $(JOBS) --dist worksteal
 
 test: install emulate
-	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST) -m "not release"
+	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST) -m "not release" --durations=20 --durations-min=2
 
 # For the inner loop: what takes seconds, of cassi alone.
 test-fast: install

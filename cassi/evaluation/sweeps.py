@@ -1,4 +1,4 @@
-"""Results of methods over a change of the camera or its noise: tables and plots."""
+"""Results of methods over a change of the camera or its noise, as tables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cassi.data.atomic import atomic_path
 from cassi.evaluation import tables
 from cassi.evaluation.jobs import Job
 from cassi.evaluation.records import Record
@@ -20,24 +19,25 @@ def write_sweep(
     methods: Sequence[str],
     *,
     parameter: str,
-    label: str,
     preset: str,
     settings: Mapping[str, Any],
     environment: Mapping[str, Any],
-) -> None:
-    """Write sweep.csv, sweep.json, sweep.png, sweep.pdf and timing.json.
+) -> dict[str, list[tuple[float, float]]]:
+    """Write sweep.csv, sweep.json and timing.json.
 
     Args:
         folder: where they go.
         records: one per point, method and scene.
         points: name → value of the parameter.
         scenes: in the order of the table.
-        methods: in the order of table and legend.
+        methods: in the order of the table.
         parameter: name of its column in the table.
-        label: text of the axis, with the unit.
-        preset: of the PSNR that is drawn.
+        preset: of the PSNR that is returned.
         settings: of the evaluation, written into sweep.json.
         environment: device, versions, ….
+
+    Returns:
+        Of each method (value, mean PSNR in dB), where that is known.
     """
     found = {record.job: record for record in records}
     rows: list[dict[str, Any]] = []
@@ -73,13 +73,11 @@ def write_sweep(
         ),
     }
     tables.write_texts(folder, texts)
-    name = f"psnr/{preset}"
-    curves = {
-        method: [(value, means[point][method].get(name)) for point, value in points.items()]
-        for method in methods
+    psnr = {method: [means[p][method].get(f"psnr/{preset}") for p in points] for method in methods}
+    return {
+        method: [(at, y) for at, y in zip(points.values(), values, strict=True) if y is not None]
+        for method, values in psnr.items()
     }
-    count = f"{len(scenes)} scene{'s' if len(scenes) > 1 else ''}"
-    _plot(folder, curves, label, f"mean of {count}, {preset}")
 
 
 def _only(means: Mapping[str, Mapping[str, Any]], names: set[str], inside: bool) -> dict[str, Any]:
@@ -87,75 +85,3 @@ def _only(means: Mapping[str, Mapping[str, Any]], names: set[str], inside: bool)
         method: {name: value for name, value in values.items() if (name in names) == inside}
         for method, values in means.items()
     }
-
-
-def _plot(
-    folder: Path, curves: Mapping[str, Sequence[tuple[float, Any]]], label: str, title: str
-) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.2, 3.6), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    markers = "osD^vP*X<>"
-    for index, (method, curve) in enumerate(curves.items()):
-        known = [(x, y) for x, y in curve if y is not None]
-        if known:
-            marker = markers[index % len(markers)]
-            axes.plot(*zip(*known, strict=True), marker=marker, markersize=4, label=method)
-    axes.set_xlabel(label)
-    axes.set_ylabel("PSNR (dB)")
-    axes.set_title(title, fontsize="small")
-    axes.grid(alpha=0.3)
-    if axes.lines:
-        axes.legend(fontsize="small")
-    _save(figure, folder, "sweep")
-
-
-def plot_cases(
-    folder: Path, records: Sequence[Record], cases: Sequence[str], scenes: int, preset: str
-) -> None:
-    """Draw cases.png and cases.pdf: the mean PSNR of every case, a bar per method.
-
-    Args:
-        folder: where they go.
-        records: one per case (`point`), method and scene.
-        cases: in their order, from the top.
-        scenes: number of them.
-        preset: of the PSNR.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    methods = list(dict.fromkeys(record.method for record in records))
-    means = {c: tables.average([r for r in records if r.point == c], methods) for c in cases}
-    name = f"psnr/{preset}"
-    figure = Figure(figsize=(5.6, 1.0 + 0.3 * len(cases) * max(1, len(methods))), layout="tight")
-    FigureCanvasAgg(figure)
-    axes, height = figure.add_subplot(), 0.8 / max(1, len(methods))
-    found: list[float] = []
-    for index, method in enumerate(methods):
-        values = [means[case][method].get(name) for case in cases]
-        known = [(place, v) for place, v in enumerate(values) if isinstance(v, float)]
-        places = [place + (index - (len(methods) - 1) / 2) * height for place, _ in known]
-        bars = axes.barh(places, [v for _, v in known], height, label=method)
-        axes.bar_label(bars, fmt="%.2f", padding=2, fontsize="small")
-        found += [v for _, v in known]
-    axes.set_yticks(range(len(cases)), list(cases), fontsize="small")
-    axes.invert_yaxis()
-    if found:
-        axes.set_xlim(min(found) - 2, max(found) + 2)  # differences are what matters
-    axes.set_xlabel("PSNR (dB)")
-    axes.set_title(f"mean of {scenes} scene{'s' if scenes > 1 else ''}, {preset}", fontsize="small")
-    if len(methods) > 1:
-        axes.legend(fontsize="small")
-    _save(figure, folder, "cases")
-
-
-def _save(figure: Any, folder: Path, name: str) -> None:
-    for suffix in (".png", ".pdf"):
-        with atomic_path(folder / f"{name}{suffix}") as temporary:
-            # No date: the same numbers make the same file.
-            metadata = {"CreationDate": None} if suffix == ".pdf" else None
-            figure.savefig(temporary, dpi=200, metadata=metadata)

@@ -7,6 +7,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -146,6 +147,7 @@ def _load_into(network: nn.Module, path: str | os.PathLike[str], ema: bool | Non
     network.eval()
 
 
+@cache
 def _shapes(name: str, bands: int) -> dict[str, torch.Size]:
     """Return the shapes of a network's weights, made without memory."""
     try:

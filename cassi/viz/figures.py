@@ -29,6 +29,7 @@ _CELL = 1.45  # width of a picture, inches: five fit across two columns of a jou
 _GAP, _SIDE, _HEAD, _MARGIN = 0.05, 0.28, 0.42, 0.08
 _CURVE, _CURVE_HIGH, _ENTRY = 1.5, 1.35, 0.125  # axes of a region; a line of its legend
 _ENLARGED, _FRAME = 0.46, "#ffe000"  # side of an enlarged square, per cell; its frame
+_DOTS = 10  # curves of up to so many points show them
 _HANDLE = 2.4  # line and space before a name in a legend, in units of the letters' size
 
 
@@ -170,18 +171,24 @@ def save_comparison(
     save_both(figure, Path(folder), name)
 
 
-def save_convergence(
-    folder: str | os.PathLike[str], curves: Mapping[str, Sequence[tuple[float, float]]]
+def save_curves(
+    folder: str | os.PathLike[str],
+    name: str,
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    label: str,
+    title: str = "",
 ) -> None:
-    """Writes ``convergence.png`` and ``convergence.pdf``: PSNR against seconds for all methods.
+    """Writes ``<name>.png`` and ``<name>.pdf``: PSNR of all methods against another quantity.
 
-    A method with one pair, such as a network, is a dot. The seconds are logarithmic where they span
-    more than a factor of 30.
+    A method with one pair, such as a network, is a dot. The axis is logarithmic where its values
+    are positive and span more than a factor of 30.
 
     Args:
         folder: where to write; it exists.
-        curves: of each method (seconds, PSNR in dB), in the order of time; what is not finite is
-            left out.
+        name: of the files, without suffix.
+        curves: of each method (value, PSNR in dB), in rising order; what is not finite is left out.
+        label: of the axis, with the unit.
+        title: above the figure.
 
     Raises:
         OSError: if the folder is missing or cannot be written.
@@ -191,25 +198,65 @@ def save_convergence(
     known = {m: curve[np.isfinite(curve).all(axis=1)] for m, curve in pairs.items()}
     known = {m: curve for m, curve in known.items() if len(curve)}
     if not known:
-        raise ValueError("expected (seconds, PSNR) of at least one method, got none: pass some")
+        raise ValueError("expected (value, PSNR) of at least one method, got none: pass some")
     figure = make_figure(4.6, 3.1)
-    axes = figure.add_axes((0.12, 0.15, 0.85, 0.82))
+    axes = figure.subplots()
     for index, (method, curve) in enumerate(known.items()):
         style = {"color": COLORS[index % len(COLORS)], "label": literal(method)}
         style["ls"] = ("-", "--", ":", "-.")[index // len(COLORS) % 4]
-        axes.plot(
-            curve[:, 0], curve[:, 1], marker="o" if len(curve) == 1 else None, lw=1.4, **style
-        )
-    seconds = np.concatenate([curve[:, 0] for curve in known.values()])
-    positive = seconds[seconds > 0]
-    if len(positive) and positive.max() > 30 * positive.min():
+        marker = "o" if len(curve) <= _DOTS else None
+        axes.plot(curve[:, 0], curve[:, 1], marker=marker, ms=4, lw=1.4, **style)
+    values = np.concatenate([curve[:, 0] for curve in known.values()])
+    if 0 < 30 * values.min() < values.max():
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
-    axes.set_xlabel("seconds", fontsize=BODY)
+    axes.set_xlabel(label, fontsize=BODY)
     axes.set_ylabel("PSNR / dB", fontsize=BODY)
+    axes.set_title(title, fontsize=BODY)
     tidy(axes)
     axes.legend(fontsize=SMALL + 0.5, frameon=False, labelcolor=INK)
-    save_both(figure, Path(folder), "convergence")
+    figure.tight_layout(pad=0.6)
+    save_both(figure, Path(folder), name)
+
+
+def save_bars(
+    folder: str | os.PathLike[str],
+    name: str,
+    levels: Mapping[str, Mapping[str, float | None]],
+    title: str,
+) -> None:
+    """Writes ``<name>.png`` and ``<name>.pdf``: a bar for the PSNR of each method in each case.
+
+    Args:
+        folder: where to write; it exists.
+        name: of the files, without suffix.
+        levels: case → method → PSNR in dB, from the top; None where it is not known.
+        title: above the figure.
+    """
+    methods = list(dict.fromkeys(method for each in levels.values() for method in each))
+    height = 0.8 / max(1, len(methods))
+    figure = make_figure(5.6, 1.0 + 0.3 * len(levels) * max(1, len(methods)))
+    axes = figure.subplots()
+    found: list[float] = []
+    for index, method in enumerate(methods):
+        psnr = [each.get(method) for each in levels.values()]
+        known = {place: value for place, value in enumerate(psnr) if value is not None}
+        places = [place + (index - (len(methods) - 1) / 2) * height for place in known]
+        color = COLORS[index % len(COLORS)]
+        bars = axes.barh(places, known.values(), height, color=color, label=literal(method))
+        axes.bar_label(bars, fmt="%.2f", padding=2, fontsize=SMALL)
+        found += known.values()
+    axes.set_yticks(range(len(levels)), list(levels))
+    axes.invert_yaxis()
+    if found:
+        axes.set_xlim(min(found) - 2, max(found) + 2)  # differences are what matters
+    axes.set_xlabel("PSNR / dB", fontsize=BODY)
+    axes.set_title(title, fontsize=BODY)
+    tidy(axes)
+    if len(methods) > 1:
+        axes.legend(fontsize=SMALL + 0.5, frameon=False, labelcolor=INK)
+    figure.tight_layout(pad=0.6)
+    save_both(figure, Path(folder), name)
 
 
 def _tinted(level: np.ndarray, tint: np.ndarray) -> np.ndarray:

@@ -48,8 +48,7 @@ from cassi.calibration.spectra import strangeness
 from cassi.data.bundled import bundled_path
 from cassi.data.manifest import read_manifest
 from cassi.systems import SDCassi, Weighted
-from scripts.benchmarks.captures import CAPTURES
-from scripts.benchmarks.problems import load_problem
+from scripts.benchmarks.captures import CAPTURES, load_capture
 from scripts.benchmarks.tables import Parser, Table
 from scripts.data.spectra import summarize
 
@@ -84,11 +83,10 @@ def frames(kaist: bool) -> Iterator[Frame]:
         yield _simulated(scene, avg_pool2d(cube, 2), mask, known)
     for camera, scenes in CAPTURES.items():
         for scene in scenes:
-            problem = load_problem(f"experiment={camera}", f"scene={scene}")
-            wavelengths, system = problem.settings.given_wavelengths, problem.system
+            y, system, wavelengths = load_capture(camera, scene)
             system = system.system if isinstance(system, Weighted) else system
             assert isinstance(system, SDCassi)
-            yield f"{camera} {scene}", problem.measurement, system, wavelengths
+            yield f"{camera} {scene}", y, system, wavelengths
     if kaist:
         benchmark = load_benchmark(compose_settings(["data=kaist_snapshot"], kind=Evaluate))
         for scene in benchmark.scenes:

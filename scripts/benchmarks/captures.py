@@ -1,17 +1,13 @@
-"""What the commands' defaults make of real captures, and of noise that nobody told them of.
+"""What the commands' defaults make of real captures.
 
     python scripts/benchmarks/captures.py                          # captures of two cameras
     python scripts/benchmarks/captures.py --methods auto gap_tv --pictures outputs/captures
-    python scripts/benchmarks/captures.py --fixed                  # against fixed noise values
 
 Of a real capture there is no truth. Printed are where the mask is found, if it is moved, the
 relative residual, the error at 5 % of the detector pixels that the method was not given
 (`heldout=0.05`: the brightest lines), and of the resolution target, which is chrome on glass under
 one lamp, the mean spectral angle of its bright ground to its own mean spectrum and the contrast
 (max − min) / (max + min) of three coarse bars.
-With --fixed held-out errors of captures are
-compared: the default's, and those of the same solver with a fixed noise value, without the weights
-of components (`solver.balance=0 solver.heldout=0 solver.noise=…`), over the 128 brightest lines.
 """
 
 from __future__ import annotations
@@ -26,19 +22,25 @@ from torch import Tensor
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
+from cassi.apps.inputs import load_inputs
 from cassi.apps.reconstructors import Recipe, compose_settings, settings_of, understand
 from cassi.camera_search import align
-from cassi.solvers.early_stopping import LINES
-from cassi.solvers.heldout import brightest, measure_heldout
+from cassi.solvers.heldout import measure_heldout
+from cassi.systems import System
 from cassi.viz import save_rgb
-from scripts.benchmarks.problems import load_problem
 from scripts.benchmarks.tables import Parser, Table
 
 CAPTURES = {
     "smem": ("resolution_target", "fern_root", "blood_sample1"),
     "tsa_real": ("scene1", "scene2", "scene3", "scene4", "scene5"),
 }
-FIXED = (0.02, 0.05, 0.1, 0.2)
+
+
+def load_capture(camera: str, scene: str) -> tuple[Tensor, System, tuple[float, ...] | None]:
+    """Return measurement, camera and wavelengths (nm) of `experiment=CAMERA scene=SCENE`."""
+    settings = compose_settings([f"experiment={camera}", f"scene={scene}"])
+    inputs = load_inputs(settings, torch.device("cpu"))
+    return inputs.measurement, inputs.system, settings.given_wavelengths
 
 
 def bright_ground(x: Tensor) -> Tensor:
@@ -73,8 +75,7 @@ def look_at_captures(methods: list[str], pictures: Path | None) -> None:
     table = Table(*columns, "s")
     for camera, names in CAPTURES.items():
         for name in names:
-            problem = load_problem(f"experiment={camera}", f"scene={name}")
-            y, system = problem.measurement, problem.system
+            y, system, wavelengths = load_capture(camera, name)
             if (moved := align(y, system)) is not None:
                 print(f"{camera} {name}: {moved}")
                 system = moved.system
@@ -94,24 +95,7 @@ def look_at_captures(methods: list[str], pictures: Path | None) -> None:
                 if pictures is not None:
                     pictures.mkdir(parents=True, exist_ok=True)
                     file = pictures / f"{camera}_{name}_{method}.png"
-                    save_rgb(file, x[0], problem.settings.given_wavelengths)
-
-
-def compare_with_fixed() -> None:
-    """Print the held-out error of the default and of fixed noise values, for each capture."""
-    table = Table("camera", "capture", "default", *map(str, FIXED), "difference")
-    for camera, names in CAPTURES.items():
-        for name in names:
-            problem = load_problem(f"experiment={camera}", f"scene={name}")
-            y, system = brightest(problem.measurement, problem.system, 3 * LINES)
-            errors = []
-            for noise in (None, *FIXED):
-                fixed = ["solver.balance=0", "solver.heldout=0", f"solver.noise={noise}"]
-                settings = compose_settings(["experiment=auto", *(fixed if noise else [])])
-                reconstructor, _ = Recipe(settings, y.device).make(system.cube_shape[0])
-                errors.append(measure_heldout(y, system, reconstructor, 0.05).error)
-            share = errors[0] / min(errors[1:]) - 1
-            table.print(camera, name, *(f"{error:.4f}" for error in errors), f"{share:+.1%}")
+                    save_rgb(file, x[0], wavelengths)
 
 
 def main() -> None:
@@ -119,12 +103,8 @@ def main() -> None:
     parser = Parser(__doc__)
     parser.add_argument("--methods", nargs="+", default=["auto", "pretrained"])
     parser.add_argument("--pictures", type=Path, help="folder for a picture of each cube")
-    parser.add_argument("--fixed", action="store_true")
     arguments = parser.parse_args()
-    if arguments.fixed:
-        compare_with_fixed()
-    else:
-        look_at_captures(arguments.methods, arguments.pictures)
+    look_at_captures(arguments.methods, arguments.pictures)
 
 
 if __name__ == "__main__":

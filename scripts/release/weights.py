@@ -50,8 +50,8 @@ from cassi.models.pretrained import FILE, load_shipped
 from cassi.solvers.heldout import measure_heldout
 from cassi.training.module import merge_bands
 from cassi.viz import save_rgb
+from scripts.benchmarks.captures import load_capture
 from scripts.benchmarks.kinds import compare_kinds, read_scenes
-from scripts.benchmarks.problems import load_problem
 from scripts.benchmarks.tables import Table
 
 BETTER, WORSE = 0.02, 0.25
@@ -208,8 +208,7 @@ def judge_instruments(methods: dict[str, Any], pictures: Path | None) -> list[st
     if pictures is not None:
         pictures.mkdir(parents=True, exist_ok=True)
     for camera, name in CAPTURES:
-        problem = load_problem(f"experiment={camera}", f"scene={name}")
-        y, system = problem.measurement, problem.system
+        y, system, wavelengths = load_capture(camera, name)
         errors = {key: measure_heldout(y, system, run).error for key, run in methods.items()}
         printed.print(f"{camera} {name}", *(f"{error:.4f}" for error in errors.values()))
         if errors[new] > MORE_ERROR * errors.get("shipped", torch.inf):
@@ -217,8 +216,8 @@ def judge_instruments(methods: dict[str, Any], pictures: Path | None) -> list[st
         if pictures is None:
             continue
         for key, run in methods.items():
-            x, waves = run.run(y, system).x[0], problem.settings.wavelengths
-            save_rgb(pictures / f"{camera}_{name}_{key}.png", x, waves)
+            picture = pictures / f"{camera}_{name}_{key}.png"
+            save_rgb(picture, run.run(y, system).x[0], wavelengths)
     return faults
 
 

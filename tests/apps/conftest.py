@@ -230,6 +230,22 @@ class Camera:
 
 
 @pytest.fixture
+def write_day(camera, tmp_path):
+    """Write snapshots of a moving scene into the folder `day`; return the options for them."""
+
+    def write(names, iterations=3):
+        (tmp_path / "day").mkdir(exist_ok=True)
+        for index, name in enumerate(names):
+            frame = camera.system(camera.cube.roll(index, -1))[0, 0].numpy()
+            np.save(tmp_path / "day" / f"{name}.npy", frame)
+        solver = ("solver=gap", "prior=tv", f"solver.iterations={iterations}")
+        given = (f"measurement={tmp_path / 'day'}", *camera.given("mask"))
+        return (*given, *solver, "output.pictures=false")
+
+    return write
+
+
+@pytest.fixture
 def camera(tmp_path):
     """Write measurement, mask and truth of a small camera."""
     generator = torch.Generator().manual_seed(7)

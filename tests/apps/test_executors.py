@@ -9,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from shared import invert, workers_of
 
@@ -23,15 +22,9 @@ WORKERS = [LOCAL, pytest.param(DASK, marks=pytest.mark.release)]
 
 
 @pytest.fixture
-def day(camera, tmp_path):
-    """Options for eight snapshots that take a second each."""
-    folder = tmp_path / "day"
-    folder.mkdir()
-    for index in range(8):
-        frame = camera.system(camera.cube.roll(index, -1))[0, 0].numpy()
-        np.save(folder / f"{index}.npy", frame)
-    solver = ("solver=gap", "prior=tv", "solver.iterations=400", "output.pictures=false")
-    return (f"measurement={folder}", *camera.given("mask"), *solver)
+def day(write_day):
+    """Options for eight snapshots that take half a second each."""
+    return write_day("01234567", 200)
 
 
 def wait_until(condition, process=None, seconds=200):
@@ -113,7 +106,9 @@ def test_a_killed_worker_loses_nothing(reconstruct, start, day, tmp_path, worker
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.release)]
+)
 def test_workers_end_with_their_command(reconstruct, start, day, tmp_path, workers, number):
     folder = tmp_path / "two"
     process = start("reconstruct", *day, f"hydra.run.dir={folder}", *workers)

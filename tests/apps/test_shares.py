@@ -2,7 +2,6 @@
 
 import csv
 
-import numpy as np
 import pytest
 
 from cassi.apps import folders
@@ -13,15 +12,9 @@ TASK = {"SLURM_PROCID": "1", "SLURM_NTASKS": "3"}
 
 
 @pytest.fixture
-def day(camera, tmp_path):
+def day(write_day):
     """Options for three snapshots."""
-    folder = tmp_path / "day"
-    folder.mkdir()
-    for index, name in enumerate("abc"):
-        frame = camera.system(camera.cube.roll(index, -1))[0, 0].numpy()
-        np.save(folder / f"{name}.npy", frame)
-    solver = ("solver=gap", "prior=tv", "solver.iterations=3", "output.pictures=false")
-    return (f"measurement={folder}", *camera.given("mask"), *solver)
+    return write_day("abc")
 
 
 @pytest.mark.parametrize(

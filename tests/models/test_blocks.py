@@ -134,7 +134,10 @@ def test_random_clusters_repeat_with_the_seed(make):
     assert not torch.equal(results[0], results[2])
 
 
-@pytest.mark.parametrize("name", ["mst_s", "cst_s", "bisrnet"])
+@pytest.mark.parametrize(
+    "name",
+    ["mst_s", *(pytest.param(name, marks=pytest.mark.release) for name in ("cst_s", "bisrnet"))],
+)
 def test_one_graph(make, name):
     net, camera = make(name, BANDS, blocks=(1, 1)).eval(), _camera()
     y = camera(torch.rand(1, BANDS, 18, 23))

@@ -1,5 +1,7 @@
 """Every camera under the transforms of `torch.func`, with respect to cube, measurement and mask."""
 
+import itertools
+
 import pytest
 import torch
 from shared import rand
@@ -13,6 +15,8 @@ from cassi.systems.examples import EXAMPLES
 # One of each class, and further ones whose operators are others.
 KINDS = {type(make()): name for name, make in EXAMPLES.items()}
 SOME = [*KINDS.values(), "sd_offsets", "sd_two_shots", "tilted"]
+# Second derivatives of these take seconds.
+DEAR = ["blurred_detector_array", "psf_wide", "stacked_blurred", "warped_three_shots"]
 close = torch.testing.assert_close
 
 
@@ -69,19 +73,24 @@ def _grad_of_samples(function, values):
     close(curved, grad(lambda value: (grad(loss)(value) * values[1]).sum())(values[0]))
 
 
-samples = pytest.param(_grad_of_samples, marks=pytest.mark.slow)
+BEFORE_A_PUSH = {
+    _vjp: EXAMPLES,
+    _jvp: EXAMPLES,
+    _jacobians: SOME,
+    _grad_of_samples: [name for name in SOME if name not in DEAR],
+}
 
 
-def _cases():
-    """Yield both products for every camera before a push; for `SOME`, what is made of them too."""
-    for name in EXAMPLES:
-        rare = [] if name in SOME else [pytest.mark.release]
-        yield from ((name, _vjp), (name, _jvp))
-        yield pytest.param(name, _jacobians, marks=rare)
-        yield pytest.param(name, _grad_of_samples, marks=[*rare, pytest.mark.slow])
+def _cases(names, *checks):
+    """Both products of every camera before a push; of some, what is made of them too."""
+    for name, check in itertools.product(names, checks):
+        marks = [pytest.mark.slow] if check is _grad_of_samples else []
+        if name not in BEFORE_A_PUSH[check]:
+            marks.append(pytest.mark.release)
+        yield pytest.param(name, check, marks=marks)
 
 
-@pytest.mark.parametrize(("name", "check"), _cases())
+@pytest.mark.parametrize(("name", "check"), _cases(EXAMPLES, *BEFORE_A_PUSH))
 def test_transforms(name, check):
     for function, values in _methods(EXAMPLES[name]()).values():
         check(function, values)
@@ -96,8 +105,7 @@ class _Result(torch.nn.Module):
         return self.function(self.system)
 
 
-@pytest.mark.parametrize("name", SOME)
-@pytest.mark.parametrize("check", [_vjp, _jvp, samples])
+@pytest.mark.parametrize(("name", "check"), _cases(SOME, _vjp, _jvp, _grad_of_samples))
 def test_transforms_of_the_mask(name, check):
     system = EXAMPLES[name]()
     if "mask" not in system.state_dict():
@@ -115,7 +123,9 @@ def test_transforms_of_the_mask(name, check):
     assert torch.equal(system.data_step(x, y, 0.3), before)  # nothing of a transform is left
 
 
-@pytest.mark.parametrize("check", [_vjp, _jvp, samples])
+@pytest.mark.parametrize(
+    "check", [_vjp, _jvp, pytest.param(_grad_of_samples, marks=pytest.mark.release)]
+)
 def test_transforms_of_a_map(check):
     system = EXAMPLES["warped"]()
     x, y = rand(1, *system.cube_shape), rand(1, *system.measurement_shape, seed=1)

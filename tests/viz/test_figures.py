@@ -192,8 +192,9 @@ def test_a_layout_outside_of_the_scene_is_refused(layout, words, cube, wavelengt
 
 def test_convergence_draws_curves_and_dots_and_leaves_out_what_is_not_finite(tmp_path):
     curve = [(0.1 * i, 20 + i) for i in range(1, 50)] + [(6.0, float("nan"))]
-    figures.save_convergence(tmp_path, {"gap_tv": curve, "_net$": [(0.3, 30.0)], "none": []})
+    curves = {"gap_tv": curve, "_net$": [(0.3, 30.0)], "none": []}
+    figures.save_curves(tmp_path, "convergence", curves, "seconds")
     assert _files(tmp_path) == ["convergence.pdf", "convergence.png"]
     assert _read(tmp_path / "convergence.png").std() > 0.02
     with pytest.raises(ValueError, match="at least one method"):
-        figures.save_convergence(tmp_path, {"none": [(1.0, float("inf"))]})
+        figures.save_curves(tmp_path, "none", {"none": [(1.0, float("inf"))]}, "seconds")

@@ -17,7 +17,7 @@ from cassi.data.store import Store, file_name, fingerprint
 from cassi.evaluation import Job, Record, RecordFolder
 from cassi.evaluation.records import Values
 from cassi.plugins import parts
-from cassi.viz.figures import Layout, save_comparison, save_convergence
+from cassi.viz.figures import Layout, save_comparison, save_curves
 
 LoadItem = Callable[[str], Item]
 
@@ -127,7 +127,7 @@ class Pictures:
         if curves:
             place = folder / f"{name}_convergence"
             place.mkdir(exist_ok=True)
-            save_convergence(place, curves)
+            save_curves(place, "convergence", curves, "seconds")
 
     def _cubes(self, records: Iterable[Record]) -> dict[str, Tensor]:
         cubes: dict[str, Tensor] = {}

@@ -24,7 +24,8 @@ from cassi.data.atomic import SUMS, write_sums
 from cassi.data.benchmarks import Benchmark
 from cassi.evaluation import Job, Record, RecordFolder, write_results, write_sweep
 from cassi.evaluation.protocols import COLUMNS, write_benchmark, write_timing
-from cassi.evaluation.sweeps import plot_cases
+from cassi.evaluation.tables import average
+from cassi.viz.figures import save_bars, save_curves
 
 RESULTS = (
     "results.*",
@@ -116,8 +117,10 @@ class Results:
         }
         if settings.sweep is not None and plan.swept:
             values = dict(zip(plan.points, settings.sweep.values, strict=True))
-            more |= {"parameter": settings.sweep.parameter, "label": settings.sweep.label}
-            write_sweep(root, found, values, plan.scenes, plan.methods, **more)
+            more["parameter"] = settings.sweep.parameter
+            curves = write_sweep(root, found, values, plan.scenes, plan.methods, **more)
+            if any(curves.values()):
+                save_curves(root, "sweep", curves, settings.sweep.label, self._title())
             print(f"{len(found)} runs -> {root / 'sweep.csv'}")
         elif plan.swept and settings.twin is not None:
             self._write_benchmark(found, more, timed=True)
@@ -126,7 +129,11 @@ class Results:
             named = [replace(r, point="", method=row_name(r.method, r.point)) for r in found]
             print(write_results(root, named, plan.scenes, rows, **more), end="")
             if settings.figures:
-                plot_cases(root, found, plan.points, len(plan.scenes), settings.preset)
+                levels, name = {}, f"psnr/{settings.preset}"
+                for point in plan.points:
+                    means = average([r for r in found if r.point == point], plan.methods)
+                    levels[point] = {method: row.get(name) for method, row in means.items()}
+                save_bars(root, "cases", levels, self._title())
             print(f"{len(found)} runs -> {root / 'results.md'}")
         else:
             print(write_results(root, found, plan.scenes, plan.methods, **more), end="")
@@ -148,6 +155,10 @@ class Results:
         scores = [record.metrics.get(f"psnr/{settings.preset}") for record in first]
         known = [value for value in scores if value is not None]
         return (sum(known) / len(known) if known else float("nan")), bool(failed)
+
+    def _title(self) -> str:
+        number = len(self.plan.scenes)
+        return f"mean of {number} scene{'s' if number > 1 else ''}, {self.settings.preset}"
 
     def _write_benchmark(
         self, found: Sequence[Record], more: dict[str, Any], timed: bool = False

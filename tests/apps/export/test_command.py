@@ -81,13 +81,15 @@ def test_a_network_in_onnx(export, results, camera, tmp_path):
 
 NETWORK = {"start": 4, "stages": 2, "widths": (4, 4, 4)}
 METHODS = {
-    "solver=auto": ["solver.iterations=6"],
+    "solver=auto": ["solver.iterations=2"],
     "model=cassi_net": ["model.weights=random", *(f"model.{k}={v}" for k, v in NETWORK.items())],
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", ["solver=auto", pytest.param("model=cassi_net", marks=pytest.mark.release)]
+)
 def test_a_method_that_decides_by_values(method, export, camera, tmp_path):
     """The exported one has the noise of the example, and the signal level of every snapshot."""
     options = [option.replace("(", "[").replace(")", "]") for option in METHODS[method]]
@@ -102,7 +104,7 @@ def test_a_method_that_decides_by_values(method, export, camera, tmp_path):
     torch.manual_seed(0)
     network = cassi.create_model("cassi_net", bands=BANDS, **NETWORK).eval()
     with torch.no_grad():
-        ours = network(y, camera) if "model" in method else auto(iterations=6)(y, camera)
+        ours = network(y, camera) if "model" in method else auto(iterations=2)(y, camera)
     got = _run_python(folder, "second.f32")
     np.testing.assert_allclose(got / 3, ours.numpy().ravel() / 3, **CLOSE)
 

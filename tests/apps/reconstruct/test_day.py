@@ -14,23 +14,14 @@ from cassi.data.record_log import read_records
 
 xarray = pytest.importorskip("xarray", reason="needs the extra xarray")
 pytest.importorskip("zarr", reason="needs the extra xarray")
-SHORT = ("solver=gap", "prior=tv", "solver.iterations=2", "output.pictures=false")
 NM = [450, 500, 550, 600, 650]
 
 
 @pytest.fixture
-def day(camera, tmp_path):
+def day(write_day):
     """Write snapshots of these names; return the options for them."""
-
-    def write(names, factor=1.0):
-        (tmp_path / "day").mkdir(exist_ok=True)
-        for index, name in enumerate(names):
-            frame = camera.system(factor * camera.cube.roll(index, -1))[0, 0].numpy()
-            np.save(tmp_path / "day" / f"{name}.npy", frame)
-        listed = f"wavelengths=[{','.join(map(str, NM))}]"
-        return (f"measurement={tmp_path / 'day'}", *camera.given("mask"), *SHORT, listed)
-
-    return write
+    listed = f"wavelengths=[{','.join(map(str, NM))}]"
+    return lambda names: (*write_day(names, 2), listed)
 
 
 def test_one_store_has_the_cubes_of_all(reconstruct, day, tmp_path):
@@ -81,8 +72,9 @@ def test_a_thousand_frames_from_two_workers_of_which_one_is_killed(start, tmp_pa
     np.save(tmp_path / "mask.npy", mask)
     for index in range(1000):
         np.save(tmp_path / "day" / f"{index:04}.npy", np.full((64, 68), 1 + index, np.float32))
-    options = (f"measurement={tmp_path / 'day'}", f"mask={tmp_path / 'mask.npy'}", *SHORT)
-    options += ("system.step=1", "output.cube=day.zarr", f"hydra.run.dir={tmp_path / 'run'}")
+    options = (f"measurement={tmp_path / 'day'}", f"mask={tmp_path / 'mask.npy'}", "solver=gap")
+    options += ("prior=tv", "solver.iterations=2", "output.pictures=false", "system.step=1")
+    options += ("output.cube=day.zarr", f"hydra.run.dir={tmp_path / 'run'}")
     options += ("processes=2", "align=false")
     process = start("reconstruct", *options)
     log = tmp_path / "run" / ".done"

@@ -20,22 +20,19 @@ from cassi.data.atomic import check_sums
 from cassi.data.record_log import read_records
 from cassi.models.load import Card, create_model, save_model
 
-SHORT = ("solver=gap", "prior=tv", "solver.iterations=3", "output.pictures=false")
 NAMES = ("a", "b", "c")
 
 
 @pytest.fixture
-def day(camera, tmp_path):
+def day(camera, write_day, tmp_path):
     """Three snapshots and a note, truths of them, in folders `day` and `truths`."""
-    folder = tmp_path / "day"
-    folder.mkdir()
+    options = write_day(NAMES)
     (tmp_path / "truths").mkdir()
     for index, name in enumerate(NAMES):
-        cube = camera.cube.roll(index, -1) * (1 + 0.2 * index)
-        np.save(folder / f"{name}.npy", camera.system(cube)[0, 0].numpy())
+        cube = camera.cube.roll(index, -1)
         cassi.write_cube(tmp_path / "truths" / f"{name}.npz", cube, [450, 500, 550, 600, 650])
-    (folder / "readme.txt").write_text("taken on a rainy day")
-    return (f"measurement={folder}", *camera.given("mask"), *SHORT)
+    (tmp_path / "day" / "readme.txt").write_text("taken on a rainy day")
+    return options
 
 
 def rows(folder):
