@@ -26,11 +26,17 @@ from cassi.solvers import (
 from cassi.solvers.base import Options, take
 from cassi.solvers.early_stopping import StoppingPoint
 from cassi.solvers.function import one_iteration
-from cassi.solvers.linear_system import seen
+from cassi.solvers.heldout import Lines, draw_seen, weighted_mean
+from cassi.solvers.linear_system import is_camera, seen
 from cassi.solvers.refine import VISIBLE
 
-BLEND = 0.2
-"""Share of the start's cube in what shipped weights return."""
+SHARES = ((1.0,), (0.2, 0.8), (0.2, 0.2, 0.6))
+"""Of one cube, two or three in their mean, on average over scenes: the start's, the network's and
+the refined one, in this order."""
+TRUST = 4.0
+"""In what held-out pixels say of the weights of a scene, see `Lines.weigh`."""
+HELDOUT = 0.01
+"""Share of the detector pixels that the cubes are made without, to find the shares of a scene."""
 
 Choose = Callable[[float], Reconstructor]
 """The noise relative to the root mean square of y → the method that goes on from the cube."""
@@ -60,16 +66,19 @@ class Inference(nn.Module):
     """Runs a network in evaluation mode and, where asked, makes its cube consistent with y.
 
         x₀ = start(y),  x₁ = net(y, system, x₀),  x₂ = solver(y, from x₁),
-        x = refine((1 − b) x₂ + b x₀),   see `cassi.solvers.refine`
+        x = refine(x(w)),   see `cassi.solvers.refine`
 
-    Errors of several methods are partly independent: their mean has less of them. It is a
-    `cassi.solvers.Reconstructor`, with one iteration.
+    Errors of several methods are partly independent: their mean has less of them. Where there is a
+    solver, all three are made without some detector pixels. The weights of their means over the
+    bands are those that predict these pixels, see `cassi.solvers.heldout.Lines.weigh`: on a scene
+    unlike those of the training the network's cube gives way.
+
+    It is a `cassi.solvers.Reconstructor`, with one iteration.
 
     Args:
         network: `net(y, system) -> x`.
         refined: refine the cube.
         start: finds the first cube and what noise there is, for a network that takes them.
-        blend: b, the share of the start's cube in what follows.
         solver: is given the noise relative to the root mean square of y, and returns the solver
             that goes on from the cube before it is refined.
         precision: one of `cassi.precision.PRECISIONS`; "auto" is what is fast on the device for a
@@ -89,7 +98,6 @@ class Inference(nn.Module):
         *,
         refined: bool = False,
         start: Solver | None = None,
-        blend: float = 0.0,
         solver: Choose | None = None,
         precision: str = "auto",
         check: Callable[[Any], None] | None = None,
@@ -100,7 +108,7 @@ class Inference(nn.Module):
             precision = "32-true"
         self.network = network.eval()
         self.refined, self.precision, self.check = refined, precision, check
-        self.start, self.blend, self.solver = start, blend, solver
+        self.start, self.solver = start, solver
         # The solver is chosen for all samples of a batch.
         self.shares_batch = solver is None and (start is None or start.shares_batch)
 
@@ -145,20 +153,51 @@ class Inference(nn.Module):
         return x, first, noise
 
     def _reconstruct(self, y: Tensor, system: Any, statistics: Statistics | None) -> Tensor:
-        x, first, noise = self.begin(y, system, statistics)
+        if not self.refined:
+            return self.begin(y, system, statistics)[0]
+        lines = None
+        if self.solver is not None and is_camera(system):
+            statistics = statistics or Statistics(lambda: [(y, system)])
+            lines = Lines(y, system, draw_seen(y, system, HELDOUT))
+        seen_by = lines.camera if lines else system
+        cubes, noise = self._recover_all(seen(y, seen_by), seen_by, statistics)
+        shares = SHARES[len(cubes) - 1]
+        weights = None
+        if lines is not None and statistics is not None:
+            find = partial(self._weigh, statistics, lines, cubes, shares)
+            weights = statistics.remember(self.solver, find)
+        x = weighted_mean(cubes, shares, weights)
         # A cube that is not finite is for the caller to report.
-        if not self.refined or not bool(x.isfinite().all()):
+        if not bool(x.isfinite().all()):
             return x
+        # What plain windows alone show may be texture; what a start went by was looked into.
+        visible = VISIBLE if self.start is None else 0.0
+        return refine(x, y, system, noise=noise, visible=visible, statistics=statistics)
+
+    def _recover_all(
+        self, y: Tensor, system: Any, statistics: Statistics | None
+    ) -> tuple[list[Tensor], Tensor]:
+        """Return the cubes whose mean is the result, in the order of `SHARES`, and the noise."""
+        x, first, noise = self.begin(y, system, statistics)
         if noise is None:
             given: Any = getattr(self.network, "noise", "auto")
             noise = relative_noise(y, system, given, statistics)
-        if self.solver is not None:
-            x = self.solver(float(noise.max())).run(y, system, x0=x, statistics=statistics).x
-        if first is not None:
-            x = torch.lerp(x, first, self.blend)
-        # What plain windows alone show may be texture; what a start went by was looked into.
-        visible = VISIBLE if first is None else 0.0
-        return refine(x, y, system, noise=noise, visible=visible, statistics=statistics)
+        cubes = [x] if first is None else [first, x]
+        if self.solver is not None and bool(x.isfinite().all()):
+            chosen = self.solver(float(noise.max()))
+            cubes.append(chosen.run(y, system, x0=x, statistics=statistics).x)
+        return cubes, noise
+
+    def _weigh(
+        self, whole: Statistics, lines: Lines, cubes: list[Tensor], shares: tuple[float, ...]
+    ) -> Tensor:
+        """Return the weights of the cubes, of the whole scene also where y is a part of it."""
+        y, camera = whole.brightest()
+        y = seen(y, camera)
+        if y.shape != lines.y.shape or not torch.equal(y, lines.y):
+            lines = Lines(y, camera, draw_seen(y, camera, HELDOUT))
+            cubes = self._recover_all(seen(y, lines.camera), lines.camera, whole)[0]
+        return lines.weigh(cubes, shares, TRUST)
 
     @torch.no_grad()
     def _look(self, statistics: Statistics, start: Solver, found: StoppingPoint | None) -> Solver:
@@ -266,7 +305,6 @@ def prepare(
         network,
         refined=refined,
         start=shipped.start,
-        blend=BLEND,
         solver=shipped.solver if refined else None,
         precision=precision,
         check=shipped.check,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -61,6 +61,42 @@ class Lines:
         rest, size = self._norm(self._seen - self.system(x)), self._size
         return torch.where(size > 0, rest / size.clamp_min(torch.finfo(torch.float64).tiny), 0)
 
+    def weigh(self, cubes: Sequence[Tensor], shares: Sequence[float], trust: float) -> Tensor:
+        r"""Return the weights w of the `weighted_mean` x(w) that predicts the held-out pixels.
+
+            argmin_w ‖(y − A x(w))_H‖² / ‖(y − A x(s))_H‖² + ‖w − s‖² / t,   Σ w_i = 1
+
+        The pixels decide where the cubes differ by more than they miss the pixels by, else the
+        shares do. The pixels do not show all of an error: that is why t does not grow with their
+        number.
+
+        Args:
+            cubes: x_i `(B, C, H, W)` each, all reconstructed without these pixels.
+            shares: s_i, weights that are good on average, of sum 1.
+            trust: t > 0; the larger, the further the weights may be from the shares.
+
+        Returns:
+            `(M, B)`, of sum 1.
+
+        Source: Breiman, "Stacked regressions", Machine Learning 24, 1996.
+        """
+        chosen = self.heldout.to(cubes[0].device)
+
+        def seen_there(x: Tensor) -> Tensor:  # (B, N), float64
+            return torch.where(chosen, self.system(x), 0).flatten(1).double()
+
+        missed = torch.where(chosen, self._seen, 0).flatten(1).double()
+        missed = missed - seen_there(weighted_mean(cubes, shares))
+        grey = [x.mean(1, keepdim=True) for x in cubes]
+        ways = [seen_there((one - grey[-1]).expand_as(cubes[0])) for one in grey[:-1]]
+        told = torch.stack(ways, 1) if ways else missed[:, None][:, :0]  # (B, M − 1, N)
+        level = (missed.square().sum(1) / trust).clamp_min(torch.finfo(torch.float64).tiny)
+        norm = (torch.eye(len(ways)) + 1).to(told)  # ‖w − s‖², of all weights but the last
+        gram = told @ told.mT + level[:, None, None] * norm
+        change = torch.linalg.solve(gram, (told @ missed[..., None])[..., 0]).T
+        change = torch.cat((change, -change.sum(0, keepdim=True)))
+        return change + torch.tensor(shares, dtype=change.dtype, device=change.device)[:, None]
+
     def error(self, x: Tensor) -> float:
         """Return the `heldout_error` of a cube, the root mean square of a batch."""
         return float(self.errors(x).square().mean().sqrt())
@@ -77,6 +113,28 @@ class Lines:
         """Return the norm of the held-out pixels, `(B,)`, float64."""
         chosen = self.heldout.to(value.device)
         return torch.where(chosen, value, 0).flatten(1).double().norm(dim=1)
+
+
+def weighted_mean(
+    cubes: Sequence[Tensor], shares: Sequence[float], weights: Tensor | None = None
+) -> Tensor:
+    r"""Return a mean of cubes whose mean over the bands has weights of its own.
+
+        x(w) = Σ_i s_i x_i + Σ_i (w_i − s_i) g(x_i)
+
+    g(x) has the mean over the bands of x in every band. A detector pixel is a sum over bands. It
+    says how bright a place is, and little of how the light is shared out over the bands.
+
+    Args:
+        cubes: x_i `(B, C, H, W)` each.
+        shares: s_i, of sum 1.
+        weights: w `(M, B)`, of sum 1; None: the shares.
+    """
+    x = sum(share * cube for share, cube in zip(shares, cubes, strict=True))
+    if weights is not None:
+        for weight, share, cube in zip(weights.to(cubes[0]), shares, cubes, strict=True):
+            x = x + (weight - share).view(-1, 1, 1, 1) * cube.mean(1, keepdim=True)
+    return cast(Tensor, x)
 
 
 def check_share(share: Any) -> None:

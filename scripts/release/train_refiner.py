@@ -35,9 +35,10 @@ from cassi.apps.settings import Train
 from cassi.apps.train import inputs
 from cassi.data.atomic import atomic_path
 from cassi.methods.refining import refining
-from cassi.models.inference import BLEND
+from cassi.models.inference import SHARES
 from cassi.models.pretrained import SMOOTHER, refining_denoiser
 from cassi.solvers.base import begin
+from cassi.solvers.heldout import weighted_mean
 from cassi.solvers.linear_system import begin_system, seen
 from cassi.solvers.refine import no_closer
 from cassi.solvers.schedules import as_schedule
@@ -108,8 +109,7 @@ class Unrolled:
     def __call__(self, sample: Sample) -> Tensor:
         """Return the cube that is compared with the truth."""
         x, first = sample.x.float(), sample.first.float()
-        blended = refining(float(sample.noise.max()), _Smoothed(self.denoiser))
-        solver: Any = blended.method
+        solver: Any = refining(float(sample.noise.max()), _Smoothed(self.denoiser))
         system, algorithm, count = sample.system, solver.algorithm, solver.iterations
         level = signal_level(sample.y, system)
         y = sample.y / level
@@ -122,7 +122,7 @@ class Unrolled:
                 state = algorithm.step(state, y, running, prior, strength, rho(k, count))
         stepped = system.data_step(state.x, y, rho(count - 1, count))
         refined = no_closer(state.x, stepped, y, system, sample.noise) * level
-        return torch.lerp(torch.lerp(refined, x, blended.share), first, BLEND)
+        return weighted_mean((first, x, refined), SHARES[2])
 
 
 class _Smoothed:
@@ -166,7 +166,7 @@ def fit(network: nn.Module, unrolled: Unrolled, samples: list[Sample], options: 
             truth = sample.truth.float()
             loss = loss_of(unrolled(sample), truth)
             (loss / options.batch).backward()
-            unrefined = torch.lerp(sample.x.float(), sample.first.float(), BLEND)
+            unrefined = torch.lerp(sample.x.float(), sample.first.float(), SHARES[1][0])
             gains.append(float(loss_of(unrefined, truth) - loss.detach()) * 20 / math.log(10))
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()

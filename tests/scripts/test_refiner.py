@@ -7,9 +7,10 @@ import torch
 
 import cassi
 from cassi.methods.refining import refining
-from cassi.models.inference import BLEND
+from cassi.models.inference import SHARES
 from cassi.models.pretrained import SMOOTHER, refining_denoiser
 from cassi.priors import Compose
+from cassi.solvers.heldout import weighted_mean
 from scripts.release import train_refiner
 from scripts.release.train_refiner import Sample, Unrolled
 
@@ -32,17 +33,17 @@ def sample(request):
 def test_the_loop_that_is_fitted_is_the_one_that_refines(sample, monkeypatch):
     # Few iterations: what is rounded differs with the number of threads, and grows with each.
     def few(noise, prior):
-        blended = refining(noise, prior)
-        return replace(blended, method=replace(blended.method, iterations=3))
+        return replace(refining(noise, prior), iterations=3)
 
     monkeypatch.setattr(train_refiner, "refining", few)
     denoiser = replace(refining_denoiser(), precision="32-true")
     solver = few(float(sample.noise), Compose([SMOOTHER, denoiser]))
-    x = solver.run(sample.y, sample.system, x0=sample.x.float()).x
-    expected = torch.lerp(x, sample.first.float(), BLEND)
+    x, first = sample.x.float(), sample.first.float()
+    refined = solver.run(sample.y, sample.system, x0=x).x
+    expected = weighted_mean((first, x, refined), SHARES[2])
     found = Unrolled(replace(denoiser, learns=True), last=2)(sample)
     # Of the directions of noise in these cubes, none is before the other: rounding turns them.
-    change = (expected - torch.lerp(sample.x.float(), sample.first.float(), BLEND)).norm()
+    change = (expected - weighted_mean((first, x, x), SHARES[2])).norm()
     assert float((found.detach() - expected).norm() / change) < 0.1
 
 
