@@ -1,28 +1,42 @@
-"""Measure a method against `solver=auto` on scenes of many kinds, for docs/development/experiments.
+"""Measure methods on a panel of scenes and cameras, for docs/development/experiments.
 
     python scripts/benchmarks/kinds.py                                # the weights of the package
     python scripts/benchmarks/kinds.py --weights DIR/ema.safetensors  # others beside them
-    python scripts/benchmarks/kinds.py --kinds text speckle --size 256
+    python scripts/benchmarks/kinds.py --rows text page laser --masks
 
-PSNR in dB of auto, and how much more each set of weights reaches, by kind: drawn scenes
-(`cassi.data.synthetic.patterns`), and the validation scenes of CAVE as they are, under another
-light, and as a photograph of them would be lifted to; the latter need `$CASSI_DATA`. The camera is
-a crop of the bundled mask, half of whose frames have noise of 35 dB. The last column counts frames
-in which `cassi.calibration.align` would move the mask, which is where it should be.
+dB of auto, and how much more each set of weights reaches, by row:
+
+- kinds of scenes, 128×128, through the bundled mask, every second frame with noise of 35 dB: drawn
+  scenes (`cassi.data.synthetic.patterns`); the validation scenes of CAVE as they are, under another
+  light, lifted from a photograph, and under measured lights of narrow bands; pairs of metamers,
+  printed pages, and speckle of lasers, from measured spectra;
+- cameras, that take the validation scenes: masks, noise, steps, numbers of bands, masks of other
+  instruments, and digital twins, whose camera is not quite the one that methods are told;
+- captures of two instruments, of which nobody knows the truth: −20 log₁₀ of the error at detector
+  pixels held out.
+
+Drawn kinds need no data; all others need `$CASSI_DATA`, and are left out without it. `--masks`
+counts the frames in which `cassi.calibration.align` would move the mask.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from hydra import initialize_config_module
-from torch import Tensor
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
+from scipy.io import loadmat
+from torch import Generator, Tensor
+from torch.nn.functional import avg_pool2d, interpolate
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
@@ -34,12 +48,18 @@ from cassi.data.bundled import bundled_path
 from cassi.data.datasets import load_split
 from cassi.data.scenes import Scene
 from cassi.data.synthetic.patterns import PATTERNS, draw_pattern
+from cassi.data.synthetic.twin import Twin
+from cassi.methods.auto import auto
 from cassi.metrics import psnr
 from cassi.models.inference import prepare
 from cassi.models.pretrained import FILE, load_shipped
+from cassi.solvers.heldout import measure_heldout
+from cassi.training.module import merge_bands
+from cassi.viz.color import cie_response
+from scripts.benchmarks.captures import load_capture
 from scripts.benchmarks.tables import Parser, Table
 
-BANDS, STEP, SNR_DB = 28, 2, 35.0
+BANDS = 28
 PLAIN = Augment(flip=False, rotate=False, splice=0.0, scale=(0.5, 0.5))
 TAKEN = {
     "scenes": PLAIN,
@@ -47,57 +67,245 @@ TAKEN = {
     "lifted": Augment(**{**vars(PLAIN), "lift": 1.0}),
 }
 """Kinds that begin with a scene that was taken, and how it is varied."""
-KINDS = (*TAKEN, *PATTERNS)
+KINDS = (*TAKEN, *PATTERNS, "narrow lights", "metamers", "page", "laser")
+
+Problem = tuple[Tensor | None, Tensor, Any]
+"""Truth `(1, C, H, W)`, or None; measurement; the camera that methods are told."""
 
 
-def draw_scenes(
-    kind: str, count: int, size: int, scenes: Sequence[Scene]
-) -> Iterator[tuple[Tensor, Tensor, cassi.SDCassi]]:
-    """Yield truths, measurements and cameras of a kind: always the same ones."""
-    mask = cassi.read_mask(bundled_path("mask.tif"))[..., :size, :size]
-    system = cassi.SDCassi(mask, BANDS, STEP)
-    for k in range(count):
-        random = torch.Generator().manual_seed(1000 * KINDS.index(kind) + k)
-        if kind in TAKEN:
-            x = augmented_crop([scenes[k % len(scenes)]], size, size, TAKEN[kind], random)
-        else:
-            x = draw_pattern(kind, BANDS, size, size, random)
-        y = system(x[None])
-        if k % 2:
-            noise = torch.randn(y.shape, generator=random)
-            y = y + noise * y.square().mean().sqrt() * 10 ** (-SNR_DB / 20)
-        yield x[None], y, system
+class Row(NamedTuple):
+    """A row of the panel: scenes and the camera that takes them, or a capture.
 
-
-def compare_kinds(
-    methods: Mapping[str, Any],
-    scenes: Sequence[Scene],
-    *,
-    kinds: Sequence[str] | None = None,
-    count: int = 4,
-    size: int = 128,
-) -> dict[str, dict[str, float]]:
-    """Return the mean PSNR of every method, `(y, system) -> x`, by kind; print each as it is known.
-
-    The first method is what the others are compared with. Without scenes the kinds that begin with
-    one are left out. By default all `KINDS` are compared.
+    Attributes:
+        kind: of the scenes, one of `KINDS`; or the capture of an experiment, "EXPERIMENT/NAME".
+        mask: a file below `$CASSI_DATA`, "bundled", or "random" with the share of open pixels; 0
+            is a grey one.
+        bands: those of the scenes are averaged to so many, or interpolated.
+        step: pixels per band.
+        axis: of the dispersion.
+        noise: signal to noise ratio in dB, of the scenes in turn; None is without noise.
+        twin: of `conf/twin`, which takes the frames.
+        count: scenes.
+        size: rows and columns.
     """
-    first, *others = methods
-    gains_of = (f"{name} − {first}" for name in others)
-    table = Table("kind", f"{first}, dB", *gains_of, "masks moved")
-    found: dict[str, dict[str, float]] = {}
-    for kind in kinds or KINDS:
-        if kind in TAKEN and not scenes:
-            continue
-        problems = list(draw_scenes(kind, count, size, scenes))
-        found[kind] = scores = {
-            name: mean(float(psnr(run(y, system), x).mean()) for x, y, system in problems)
-            for name, run in methods.items()
-        }
-        gains = (f"{scores[name] - scores[first]:+.2f}" for name in others)
-        moved = sum(align(y, system) is not None for _, y, system in problems)
-        table.print(kind, f"{scores[first]:.2f}", *gains, f"{moved} of {len(problems)}")
-    return found
+
+    kind: str
+    mask: str = "bundled"
+    bands: int = BANDS
+    step: float = 2
+    axis: int = -1
+    noise: tuple[float | None, ...] = (None,)
+    twin: str | None = None
+    count: int = 3
+    size: int = 256
+
+    @property
+    def is_capture(self) -> bool:
+        """Tell whether nobody knows its truth."""
+        return "/" in self.kind
+
+    @property
+    def needs_data(self) -> bool:
+        """Tell whether something of it is read from `$CASSI_DATA`."""
+        return self.kind not in PATTERNS or self.mask != "bundled"
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield the problems: always the same ones."""
+        if self.is_capture:
+            experiment, scene = self.kind.split("/")
+            y, camera, _ = load_capture(experiment, scene)
+            yield None, y, camera
+            return
+        mask = _mask(self.mask, self.size)
+        mask = mask[:, : self.bands]
+        system = cassi.SDCassi(mask, self.bands, self.step, axis=self.axis)
+        for k in range(self.count):
+            random = torch.Generator().manual_seed(1000 * KINDS.index(self.kind) + k)
+            x = draw_scene(self.kind, k, self.size, random)[None]
+            if self.bands < BANDS:
+                x = merge_bands(x, self.bands)
+            elif self.bands > BANDS:
+                x = interpolate(x[None], (self.bands, *x.shape[2:]), mode="trilinear")[0]
+            y, snr_db, camera = system(x), self.noise[k % len(self.noise)], system
+            if snr_db is not None:
+                noise = torch.randn(y.shape, generator=random)
+                y = y + noise * y.square().mean().sqrt() * 10 ** (-snr_db / 20)
+            if self.twin is not None:
+                twin = _twin(self.twin)
+                known = twin.true_camera(system)
+                y = twin.measure(x, system, random) - known.dark
+                camera = system.weighted(bad_pixels=known.bad)
+            yield x, y, camera
+
+
+def _camera(mask: str = "tsa/mask.mat", *noise: float, **more: Any) -> Row:
+    return Row("scenes", mask, noise=noise or (None,), **more)
+
+
+PANEL: dict[str, Row] = {
+    **{kind: Row(kind, noise=(None, 35.0), count=4, size=128) for kind in KINDS},
+    "TSA mask": _camera(),
+    "TSA mask, 30 dB": _camera("tsa/mask.mat", 30),
+    "TSA mask, 20 dB": _camera("tsa/mask.mat", 20),
+    "binary mask": _camera("random 0.5"),
+    "binary mask, 30 dB": _camera("random 0.5", 30),
+    "binary, 20 % open": _camera("random 0.2"),
+    "grey mask": _camera("random 0"),
+    "binary mask of DynaSpec": _camera("masks/dynaspec_dd_binary.mat"),
+    "a mask per band, of DDIP": _camera("masks/ddip_dd_mask.mat"),
+    "mask of the endomicroscope": _camera("smem/mask.mat"),
+    "step 1": _camera(step=1),
+    "step 1.5": _camera(step=1.5),
+    "step 3": _camera(step=3),
+    "step -2.5": _camera(step=-2.5),
+    "step -3": _camera(step=-3),
+    "rows, binary": _camera("random 0.5", step=1, axis=-2),
+    "40 bands": _camera(bands=40),
+    "16 bands": _camera(bands=16),
+    "8 bands, binary": _camera("random 0.5", bands=8),
+    "4 bands": _camera(bands=4),
+    "twin, mask off and blurred": _camera(twin="blurred"),
+    "twin, all a little off": _camera(twin="camera"),
+    "capture of TSA": Row("tsa_real/scene1"),
+    "capture of the endomicroscope": Row("smem/resolution_target"),
+}
+"""The rows by name."""
+
+
+def draw_scene(kind: str, k: int, size: int, random: Generator) -> Tensor:
+    """Draw the scene k of a kind: `(28, size, size)`, the largest value about 1."""
+    if kind in PATTERNS:
+        return draw_pattern(kind, BANDS, size, size, random)
+    if kind in _FROM_SPECTRA:
+        return _FROM_SPECTRA[kind](size, random)
+    scene = [validation_scenes()[k % 3]]
+    x = augmented_crop(scene, size, size, TAKEN.get(kind, PLAIN), random)
+    if kind in TAKEN:
+        return x
+    lamps = read_spectra("spd_houser")  # those whose light is in few bands
+    peaked = lamps[(lamps.amax(1) / lamps.mean(1)).argsort(descending=True)[:40]]
+    lit = x * (peaked[_whole(40, random)] + 0.01)[:, None, None]
+    return lit / lit.amax()
+
+
+def _metamers(size: int, random: Generator) -> Tensor:
+    """A chart whose patches are pairs of halves: the same colour under even light, two spectra."""
+    papers = read_spectra("sur_nickerson")
+    observer = torch.from_numpy(cie_response(wavelengths()))
+    unseen = torch.eye(BANDS) - torch.linalg.pinv(observer) @ observer
+    side = 16
+    chart = torch.full((BANDS, size, size), 0.03)
+    for top in range(0, size - side + 1, side):
+        for left in range(0, size - side + 1, side):
+            paper, other = papers[torch.randint(len(papers), (2,), generator=random)]
+            change = (other - paper) @ unseen.T  # Wyszecki's metameric black
+            change[change.abs() < 1e-6] = 0
+            room = (torch.where(change > 0, 1 - paper, -paper) / change).nan_to_num(8, 8, 8)
+            pair = torch.stack((paper, paper + 0.95 * room.min().clamp(0, 8) * change))
+            inside = chart[:, top + 1 : top + side - 1, left + 1 : left + side - 1]
+            inside[:, :, : side // 2 - 1] = pair[0, :, None, None]
+            inside[:, :, side // 2 - 1 :] = pair[1, :, None, None]
+    return chart
+
+
+def _page(size: int, random: Generator) -> Tensor:
+    """A printed page: letters with soft edges, inks on bright paper, unevenly lit."""
+    papers = read_spectra("sur_nickerson")
+    order = papers.mean(1).argsort(descending=True)
+    letters = draw_pattern("text", 2, 2 * size, 2 * size, random)[:1]
+    letters = avg_pool2d(letters - letters.amin(), 2) / (letters.amax() - letters.amin())
+    ink = letters if letters.mean() < 0.5 else 1 - letters
+    inks = papers[order[-60:]][torch.randint(60, (4,), generator=random)]
+    inks = inks.repeat_interleave(math.ceil(size / 4), 0)[:size].T[:, :, None]
+    x = torch.lerp(papers[order[_whole(20, random)]][:, None, None], inks, ink)
+    return x * draw_pattern("gradients", 1, size, size, random)
+
+
+def _laser(size: int, random: Generator) -> Tensor:
+    """A scene that one to three lasers light, with speckle of their own, and a dim white lamp."""
+    at = torch.arange(BANDS).float()
+    scene = draw_pattern("leaves", BANDS, size, size, random)
+    x = 0.03 * scene
+    for _ in range(1 + _whole(3, random)):
+        grains = draw_pattern("speckle", 1, size, size, random)
+        line = torch.exp(-(((at - _whole(BANDS, random)) / 1.2) ** 2))
+        x += line[:, None, None] * scene * grains / grains.mean()
+    return x / torch.quantile(x.amax(0), 0.999)
+
+
+_FROM_SPECTRA = {"metamers": _metamers, "page": _page, "laser": _laser}
+
+
+def _whole(below: int, random: Generator) -> int:
+    return int(torch.randint(below, (), generator=random))
+
+
+def _data() -> Path:
+    return Path(os.environ["CASSI_DATA"])
+
+
+def _mask(name: str, size: int) -> Tensor:
+    if name.startswith("random"):
+        density = float(name.split()[1])
+        random = torch.Generator().manual_seed(7 if density else 8)
+        drawn = torch.rand(1, 1, 256, 256, generator=random)
+        drawn = (drawn < density).float() if density else drawn
+    else:
+        path = bundled_path("mask.tif") if name == "bundled" else _data() / name
+        drawn = cassi.read_mask(path)
+    return drawn[..., :size, :size]
+
+
+@lru_cache
+def _twin(name: str) -> Twin:
+    with initialize_config_module("cassi.conf", version_base="1.3"):
+        values = OmegaConf.to_container(compose("evaluate", overrides=[f"twin={name}"]).twin)
+    return Twin(**values)  # type: ignore[arg-type]
+
+
+@lru_cache
+def wavelengths() -> tuple[float, ...]:
+    """Return the wavelengths of the scenes, nm."""
+    with initialize_config_module("cassi.conf", version_base="1.3"):
+        return tuple(compose("train", overrides=["data=cave"]).data.wavelengths)
+
+
+@lru_cache
+def validation_scenes() -> list[Scene]:
+    """Read the validation scenes of CAVE, at their full size."""
+    return load_split(_data(), "validation", manifest="cave", wavelengths=wavelengths())
+
+
+@lru_cache
+def read_spectra(name: str) -> Tensor:
+    """Read measured spectra, at the wavelengths of the scenes: `(N, 28)`, at most 1."""
+    table = loadmat(_data() / "spectra" / f"{name}.mat")
+    first, step, count = table[f"S_{name.partition('_')[2]}"][0]
+    at = first + step * np.arange(count)
+    rows = [np.interp(wavelengths(), at, spectrum) for spectrum in table[name].T]
+    return torch.from_numpy(np.stack(rows)).float().clamp(0, 1)
+
+
+def score(run: Any, truth: Tensor | None, y: Tensor, system: Any) -> float:
+    """Return the PSNR of a reconstructor, or of a capture −20 log₁₀ of the held-out error, dB."""
+    if truth is None:
+        return -20 * math.log10(measure_heldout(y, system, run).error)
+    return float(psnr(run(y, system), truth).mean())
+
+
+def compare(row: Row, methods: Mapping[str, Any]) -> dict[str, float]:
+    """Return the mean score of every method, dB."""
+    problems = list(row.problems())
+    return {
+        name: mean(score(run, *problem) for problem in problems) for name, run in methods.items()
+    }
+
+
+def usable_rows(names: Sequence[str]) -> dict[str, Row]:
+    """Return rows by name, those alone whose data are there."""
+    rows = {name: PANEL[name] for name in names}
+    there = "CASSI_DATA" in os.environ
+    return {name: row for name, row in rows.items() if there or not row.needs_data}
 
 
 def main() -> None:
@@ -105,31 +313,24 @@ def main() -> None:
     parser = Parser(__doc__, threads=torch.get_num_threads())
     parser.add_argument("--weights", type=Path, nargs="*", default=[], help="further files")
     parser.add_argument("--sizes", nargs="+", default=["large"], help="of the network")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--count", type=int, default=4, help="scenes of each kind")
-    parser.add_argument("--size", type=int, default=128, help="rows and columns")
+    parser.add_argument("--rows", nargs="+", choices=list(PANEL), default=list(PANEL))
+    parser.add_argument("--masks", action="store_true", help="count the masks that would be moved")
     arguments = parser.parse_args()
-    methods: dict[str, Any] = {"auto": lambda y, system: cassi.reconstruct(y, system)}
+    methods: dict[str, Any] = {"auto": auto()}
     for size in arguments.sizes:
         for path in [FILE, *arguments.weights]:
             name = size if path == FILE else f"{path.parent.name} {size}"
-            methods[name] = prepare(load_shipped(path, size))
+            methods[name] = prepare(load_shipped(path, size), True, "32-true")
     store_models()
-    scenes: list[Scene] = []
-    if (root := os.environ.get("CASSI_DATA")) is not None:
-        scenes = read_scenes(root)
-    compare_kinds(
-        methods, scenes, kinds=arguments.kinds, count=arguments.count, size=arguments.size
-    )
-
-
-def read_scenes(root: str) -> list[Scene]:
-    """Read the validation scenes of CAVE, at their full size."""
-    from hydra import compose
-
-    with initialize_config_module("cassi.conf", version_base="1.3"):
-        wavelengths = compose("train", overrides=["data=cave"]).data.wavelengths
-    return load_split(root, "validation", manifest="cave", wavelengths=list(wavelengths))
+    first, *others = methods
+    table = Table("row", f"{first}, dB", *(f"{name} − {first}" for name in others))
+    for name, row in usable_rows(arguments.rows).items():
+        scores = compare(row, methods)
+        gains = [f"{scores[other] - scores[first]:+.2f}" for other in others]
+        if arguments.masks:
+            moved = [align(y, system) is not None for _, y, system in row.problems()]
+            gains.append(f"{sum(moved)} of {len(moved)} masks moved")
+        table.print(name, f"{scores[first]:.2f}", *gains)
 
 
 if __name__ == "__main__":

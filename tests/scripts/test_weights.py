@@ -6,6 +6,7 @@ from shared import seeded, uniform
 
 from cassi import SDCassi
 from cassi.models.cassi_net import CassiNet
+from cassi.viz.color import cie_response
 from scripts.benchmarks import kinds
 from scripts.release import weights as gate
 from scripts.release.untie import untie
@@ -29,7 +30,8 @@ def test_untied_stages_begin_with_the_same_outputs():
 
 @pytest.mark.parametrize("kind", ["text", "stripes"])
 def test_a_kind_has_always_the_same_scenes(kind):
-    one, other = (list(kinds.draw_scenes(kind, 2, 24, [])) for _ in range(2))
+    row = kinds.Row(kind, noise=(None, 35.0), count=2, size=24)
+    one, other = (list(row.problems()) for _ in range(2))
     for (x, y, system), (again, *_) in zip(one, other, strict=True):
         assert torch.equal(x, again)
         assert x.shape == (1, *system.cube_shape) == (1, 28, 24, 24)
@@ -38,20 +40,59 @@ def test_a_kind_has_always_the_same_scenes(kind):
     assert not torch.equal(one[1][1], one[1][2](one[1][0]))
 
 
+@pytest.mark.parametrize("name", ["metamers", "page", "laser", "narrow lights", "40 bands"])
+def test_a_row_is_what_its_name_says(name, data_dir, monkeypatch):
+    monkeypatch.setenv("CASSI_DATA", str(data_dir))
+    row = kinds.PANEL[name]._replace(count=1, size=48)
+    truth, y, system = next(row.problems())
+    assert truth.shape == (1, row.bands, 48, 48)
+    assert truth.min() >= 0
+    assert 0.2 < truth.max() < 1.6
+    assert torch.equal(y, system(truth))
+
+
+def test_metamers_have_one_colour_and_two_spectra(data_dir, monkeypatch):
+    monkeypatch.setenv("CASSI_DATA", str(data_dir))
+    chart = kinds.draw_scene("metamers", 0, 48, seeded())
+    left, right = chart[:, 8, 4], chart[:, 8, 12]
+    observer = torch.from_numpy(cie_response(kinds.wavelengths()))
+    torch.testing.assert_close(observer @ left, observer @ right, atol=2e-4, rtol=0)
+    assert (left - right).abs().max() > 0.02
+
+
 @pytest.mark.parametrize(
-    ("auto", "old", "new", "passes"),
-    [(0.1, 0.1, 0.101, True), (0.1, 0.2, 0.19, True), (0.1, 0.2, 0.21, False)],
+    ("auto", "old", "new", "shares", "fault"),
+    [
+        (30.0, 31.0, 31.1, [0.9, 0.9], None),
+        (30.0, 29.8, 29.95, [0.84, 0.95], None),
+        (30.0, 29.0, 29.8, [0.9, 0.9], "text: -0.20 dB beside auto"),
+        (30.0, 31.0, 30.7, [0.9, 0.9], "text: -0.30 dB beside the weights of the package"),
+        (30.0, 31.0, 31.01, [0.9, 0.9], "mean of the panel: +0.01 dB beside the weights of"),
+        (30.0, 31.0, 31.1, [0.8, 0.95], "error bars, TSA mask: 87.5 (80.0, 95.0) %"),
+        (30.0, 31.0, 31.1, [0.94, 0.95], "error bars, mean of all: 94.5 %"),
+    ],
 )
-def test_a_kind_far_below_auto_must_not_get_worse(monkeypatch, auto, old, new, passes):
-    truth, system = uniform(1, 3, 8, 8), SDCassi(uniform(8, 8), 3, 1)
-    drawn = [(truth, system(truth), system)]
-    monkeypatch.setattr(kinds, "draw_scenes", lambda *_: drawn)
-    monkeypatch.setattr(kinds, "KINDS", ("text",))
-    monkeypatch.setattr(gate, "read_scenes", lambda _: [])
-    noise = torch.randn(truth.shape, generator=seeded())
-    methods = {
-        name: lambda y, camera, far=far: truth + far * noise
-        for name, far in (("auto", auto), ("shipped", old), ("new", new))
-    }
-    faults = gate.judge_kinds(methods, "")
-    assert (faults == []) == passes
+def test_the_gate_names_the_row_that_fails(auto, old, new, shares, fault):
+    rows = {"text": {"auto": auto, "package": old, "new": new}}
+    faults = gate.find_faults(rows, {"TSA mask": shares})
+    assert faults == [] if fault is None else any(fault in one for one in faults)
+
+
+def test_what_is_measured_is_kept_for_these_weights_alone(tmp_path):
+    file, other = tmp_path / "one", tmp_path / "other"
+    file.write_bytes(b"1")
+    other.write_bytes(b"2")
+    gate.Kept(tmp_path, {"new": file}).note("rows", "text", {"auto": 30.0})
+    assert gate.Kept(tmp_path, {"new": file}).figures["rows"] == {"text": {"auto": 30.0}}
+    with pytest.raises(SystemExit, match="other weights"):
+        gate.Kept(tmp_path, {"new": other})
+
+
+def test_the_card_has_every_row_and_the_verdict():
+    rows = {"text": {"auto": 30.0, "package": 30.5}, "TSA mask": {"auto": 29.0, "package": 28.8}}
+    bars = {"TSA mask": [0.9, 0.91]}
+    card = gate.make_card(gate.FILE, rows, bars, gate.find_faults(rows, bars))
+    assert "| text | 30.00 | +0.50 |" in card
+    assert "| TSA mask | 29.00 | -0.20 |" in card
+    assert "**FAIL**.\n\n- TSA mask: -0.20 dB beside auto" in card
+    assert "| TSA mask | 90.5 (90.0, 91.0) % |" in card
