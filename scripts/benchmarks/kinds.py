@@ -85,7 +85,7 @@ class Row(NamedTuple):
         axis: of the dispersion.
         noise: signal to noise ratio in dB, of the scenes in turn; None is without noise.
         twin: of `conf/twin`, which takes the frames.
-        count: scenes.
+        scenes: how many of them.
         size: rows and columns.
     """
 
@@ -96,7 +96,7 @@ class Row(NamedTuple):
     axis: int = -1
     noise: tuple[float | None, ...] = (None,)
     twin: str | None = None
-    count: int = 3
+    scenes: int = 3
     size: int = 256
 
     @property
@@ -119,7 +119,7 @@ class Row(NamedTuple):
         mask = _mask(self.mask, self.size)
         mask = mask[:, : self.bands]
         system = cassi.SDCassi(mask, self.bands, self.step, axis=self.axis)
-        for k in range(self.count):
+        for k in range(self.scenes):
             random = torch.Generator().manual_seed(1000 * KINDS.index(self.kind) + k)
             x = draw_scene(self.kind, k, self.size, random)[None]
             if self.bands < BANDS:
@@ -143,7 +143,7 @@ def _camera(mask: str = "tsa/mask.mat", *noise: float, **more: Any) -> Row:
 
 
 PANEL: dict[str, Row] = {
-    **{kind: Row(kind, noise=(None, 35.0), count=4, size=128) for kind in KINDS},
+    **{kind: Row(kind, noise=(None, 35.0), scenes=4, size=128) for kind in KINDS},
     "TSA mask": _camera(),
     "TSA mask, 30 dB": _camera("tsa/mask.mat", 30),
     "TSA mask, 20 dB": _camera("tsa/mask.mat", 20),

@@ -56,7 +56,7 @@ GUIDES = (
     "data",
 )
 EXPLANATION = ("index", "inverses", "algorithms", "measures", "compare")
-REFERENCE = ("settings", "outputs", "networks", "leaderboard", "operators")
+REFERENCE = ("settings", "outputs", "networks", "model-card", "leaderboard", "operators")
 NOTEBOOKS = (
     "your_first_reconstruction",
     "the_first_hour",

@@ -183,7 +183,8 @@ def make_card(path: Path, rows: Rows, bars: Mapping[str, list[float]], faults: l
             f"No test scene was used. On average over {len(gains)} rows the weights gain "
             f"{mean(gains.values()):.2f} dB over `auto`. The least gain is {gains[worst]:+.2f} dB "
             f"({worst}). The gate says {'**PASS**' if not faults else '**FAIL**'}.",
-            *(f"\n- {fault}" for fault in faults),
+            *([""] if faults else []),
+            *(f"- {fault}" for fault in faults),
             "",
             "## Kinds of scenes",
             "",

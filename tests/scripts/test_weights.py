@@ -30,7 +30,7 @@ def test_untied_stages_begin_with_the_same_outputs():
 
 @pytest.mark.parametrize("kind", ["text", "stripes"])
 def test_a_kind_has_always_the_same_scenes(kind):
-    row = kinds.Row(kind, noise=(None, 35.0), count=2, size=24)
+    row = kinds.Row(kind, noise=(None, 35.0), scenes=2, size=24)
     one, other = (list(row.problems()) for _ in range(2))
     for (x, y, system), (again, *_) in zip(one, other, strict=True):
         assert torch.equal(x, again)
@@ -43,7 +43,7 @@ def test_a_kind_has_always_the_same_scenes(kind):
 @pytest.mark.parametrize("name", ["metamers", "page", "laser", "narrow lights", "40 bands"])
 def test_a_row_is_what_its_name_says(name, data_dir, monkeypatch):
     monkeypatch.setenv("CASSI_DATA", str(data_dir))
-    row = kinds.PANEL[name]._replace(count=1, size=48)
+    row = kinds.PANEL[name]._replace(scenes=1, size=48)
     truth, y, system = next(row.problems())
     assert truth.shape == (1, row.bands, 48, 48)
     assert truth.min() >= 0
