@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ def write_sweep(
         environment: device, versions, ….
 
     Returns:
-        Of each method (value, mean PSNR in dB), where that is known.
+        Of each method (value, mean PSNR in dB), where that is known and finite.
     """
     found = {record.job: record for record in records}
     rows: list[dict[str, Any]] = []
@@ -75,7 +76,11 @@ def write_sweep(
     tables.write_texts(folder, texts)
     psnr = {method: [means[p][method].get(f"psnr/{preset}") for p in points] for method in methods}
     return {
-        method: [(at, y) for at, y in zip(points.values(), values, strict=True) if y is not None]
+        method: [
+            (at, y)
+            for at, y in zip(points.values(), values, strict=True)
+            if y is not None and math.isfinite(y)
+        ]
         for method, values in psnr.items()
     }
 

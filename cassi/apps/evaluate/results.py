@@ -129,10 +129,12 @@ class Results:
             named = [replace(r, point="", method=row_name(r.method, r.point)) for r in found]
             print(write_results(root, named, plan.scenes, rows, **more), end="")
             if settings.figures:
-                levels, name = {}, f"psnr/{settings.preset}"
+                levels: dict[str, dict[str, float | None]] = {}
                 for point in plan.points:
                     means = average([r for r in found if r.point == point], plan.methods)
-                    levels[point] = {method: row.get(name) for method, row in means.items()}
+                    levels[point] = {
+                        m: row.get(f"psnr/{settings.preset}") for m, row in means.items()
+                    }
                 save_bars(root, "cases", levels, self._title())
             print(f"{len(found)} runs -> {root / 'results.md'}")
         else:
