@@ -450,9 +450,9 @@ def _with_detector(hint: str, detector: int, extra: int, step: float, bands: int
 
 def say_end(beyond: float) -> str:
     """Say by how many pixels a detector ends beyond the bands, or before them."""
-    if beyond >= 0:
-        return f"reaches {beyond:.3g} pixels beyond the bands"
-    return f"ends {-beyond:.3g} pixels before the bands do"
+    size = f"{abs(beyond):.3g}"
+    size += " pixel" if size == "1" else " pixels"
+    return f"reaches {size} beyond the bands" if beyond >= 0 else f"ends {size} before the bands do"
 
 
 def _fractional_fit(extra: int, step: float, bands: int | None) -> int | None:

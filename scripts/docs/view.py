@@ -34,7 +34,7 @@ def open_page(folder: Path) -> Iterator[tuple[Any, float, float]]:
     with sync_playwright() as play:
         options = ["--no-sandbox", "--disable-gpu"]
         chromium = play.chromium.launch(executable_path=browser, args=options)
-        page = chromium.new_page(viewport={"width": 1400, "height": 900})
+        page = chromium.new_page(viewport={"width": 1280, "height": 800})
         page.set_default_timeout(120_000)
         start = time.perf_counter()
         command = [sys.executable, "-m", "cassi.apps.view", str(folder), "--no-browser"]
@@ -59,7 +59,7 @@ def main() -> None:
         page.get_by_role("button", name="Take the example").click()
         page.get_by_text("28 bands of").wait_for()
         page.wait_for_timeout(1500)
-        cut = {"width": 1100, "height": page.get_by_text("3 Reconstruct").bounding_box()["y"]}
+        cut = {"width": 1280, "height": page.get_by_text("3 Reconstruct").bounding_box()["y"]}
         whole = FOLDER / "view_camera.png"
         page.screenshot(path=whole, full_page=True, clip={"x": 0, "y": 0, **cut})
         page.get_by_role("button", name="Reconstruct", exact=True).click()

@@ -13,7 +13,17 @@ import panel as pn
 from cassi.apps.view.input_summary import InputSummary
 from cassi.apps.view.jobs import FAILED, STOPPED, Job, Jobs, explain
 from cassi.apps.view.pages.figures import PAIR, PictureFigure, grey, with_mask
-from cassi.apps.view.pages.parts import TABLE, button, field, heading, later, say, table, text
+from cassi.apps.view.pages.parts import (
+    CARD,
+    TABLE,
+    button,
+    field,
+    heading,
+    later,
+    say,
+    table,
+    text,
+)
 from cassi.apps.view.runs import calibrate
 from cassi.apps.view.session import Session
 
@@ -74,7 +84,12 @@ class CameraSection:
             self.message,
             self.table,
             pn.Card(
-                pn.FlexBox(*rest, margin=0), title="Sensor", collapsed=True, width=_LEFT, margin=10
+                pn.FlexBox(*rest, margin=0),
+                title="Sensor",
+                collapsed=True,
+                width=_LEFT,
+                margin=10,
+                stylesheets=[CARD],
             ),
             width=_LEFT + 20,
         )

@@ -14,7 +14,7 @@ from cassi.apps.view.pages.parts import later
 from cassi.viz.checks import white_level
 from cassi.viz.color import encode
 
-_WIDTH, _TALLEST = 370, 620
+_WIDTH, _TALLEST = 348, 620  # two beside each other fit on a tablet
 _COLUMNS = ("image", "x", "y", "dw", "dh")
 _LARGEST = 2**22  # pixels sent to the page; more are thinned
 
@@ -42,7 +42,9 @@ class PictureFigure:
         self.figure.toolbar.logo = None
         self.figure.grid.visible = False
         self.figure.background_fill_color = self.figure.border_fill_color = None  # the page's
-        self.figure.axis.major_label_text_color = "#7b8794"  # readable on light and on dark
+        line = "#7b8794"  # readable on light and on dark
+        self.figure.axis.major_label_text_color = self.figure.axis.axis_line_color = line
+        self.figure.axis.major_tick_line_color = self.figure.outline_line_color = line
         self.figure.axis.minor_tick_line_color = None
         self._data = ColumnDataSource({name: [] for name in _COLUMNS})
         self.figure.image_rgba(**{name: name for name in _COLUMNS}, source=self._data)

@@ -26,6 +26,10 @@ BUTTON = """
 .bk-btn.bk-btn { font-size: 14px; border-radius: 6px; border: 1px solid var(--line) !important }
 .bk-btn.bk-btn-primary { color: var(--raised) !important; border-color: var(--accent) !important }
 """
+CARD = """
+:host { box-shadow: none; border: 1px solid var(--line); border-radius: 6px; background: none }
+.card-header { background: none; color: var(--ink) }
+"""
 DROP = """
 .zone { position: relative; display: block; padding: 22px 14px; border: 2px dashed var(--line);
   border-radius: 10px; background: var(--page); color: var(--ink); font-size: 14px;
