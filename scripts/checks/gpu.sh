@@ -36,7 +36,9 @@ pack() {
     [ -e "$found/$package" ] && cp -rL "$found/$package" "$stage/cassi-gpu/carried"
   done
   find "$stage" -name __pycache__ -o -name '*.pyc' | xargs rm -rf
-  cp "$($python -c 'import cassi, pathlib; print(pathlib.Path(cassi.ops.__file__).parent)')/_cpu.so" "$stage/cassi-gpu/lib"
+  # An installation for development has its library in another folder than its sources.
+  cp "$($python -c 'import cassi, glob; print(*(f for p in cassi.ops.__path__ for f in glob.glob(p + "/_cpu.so")))')" \
+    "$stage/cassi-gpu/lib" || exit 2
   if [ -f build/gpu/_cuda.so ]; then
     cp build/gpu/_cuda.so "$stage/cassi-gpu/lib"
   elif [ "$DEVICE" = cuda ]; then
@@ -62,7 +64,7 @@ rehearse() {
   cat outputs/gpu.tar.xz.* | tar xJ -C "$place"
   real=$($python -c 'import sys, os; print(os.path.realpath(sys.executable))')
   while [ $status = 75 ]; do
-    env -i PATH=/usr/bin:/bin HOME="$place" DEVICE=cpu SECONDS_EACH="$each" PYTHON="$real -s" \
+    env -i PATH=/usr/bin:/bin HOME="$place" ${OMP_NUM_THREADS:+OMP_NUM_THREADS=$OMP_NUM_THREADS} DEVICE=cpu SECONDS_EACH="$each" PYTHON="$real -s" \
       PYTHONPATH="$place/bare" bash "$place/cassi-gpu/scripts/checks/gpu.sh" "$@"
     status=$?
   done
