@@ -90,15 +90,15 @@ def test_networks_let_the_host_run_ahead(name):
 
 
 @pytest.mark.parametrize(
-    ("method", "operations", "waits"),
+    ("method", "operations", "waits", "decompositions"),
     [
-        ("gap_tv", 2_000, 30),
-        ("admm_tv", 2_700, 30),
-        ("auto", 6_000, 105),
-        ("pretrained", 10_000, 180),
+        ("gap_tv", 2_000, 30, 0),
+        ("admm_tv", 2_700, 30, 0),
+        ("auto", 6_000, 105, 50),
+        ("pretrained", 10_000, 180, 100),
     ],
 )
-def test_methods_seldom_make_a_device_wait(method, operations, waits):
+def test_methods_seldom_make_a_device_wait(method, operations, waits, decompositions):
     mask = (torch.rand(64, 64) > 0.5).float()
     y = cassi.SDCassi(mask, bands=28, step=2)(smooth_scene(28, 64, 64).float())
     y += 0.02 * torch.randn_like(y)
@@ -110,6 +110,7 @@ def test_methods_seldom_make_a_device_wait(method, operations, waits):
         assert cassi.reconstruct(there, camera, method).device == DEVICE
         assert watched.operations.total() <= operations
         assert watched.reads.total() + watched.copies.total() <= waits
+        assert watched.decompositions <= decompositions
 
 
 def test_iterations_are_recorded_without_the_host(monkeypatch):

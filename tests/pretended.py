@@ -101,6 +101,8 @@ class Watched(TorchDispatchMode):
         operations: how often each ran on the device, views and allocations left out.
         reads: which operations made the host wait for a value.
         copies: which copied between host and device.
+        decompositions: how many matrices or batches of them had their eigenvectors found, on the
+            host too.
     """
 
     running: ClassVar[Watched | None] = None
@@ -111,6 +113,7 @@ class Watched(TorchDispatchMode):
         self.operations: Counter[str] = Counter()
         self.reads: Counter[str] = Counter()
         self.copies: Counter[str] = Counter()
+        self.decompositions = 0
 
     def __enter__(self) -> Any:
         """Begin; torch.tensor(…, device=…) makes a tensor of the host first, which is seen."""
@@ -135,6 +138,7 @@ class Watched(TorchDispatchMode):
         there = asked == DEVICE if asked is not None else bool(inner)
         if asked == DEVICE:
             kwargs["device"] = torch.device("cpu")
+        self.decompositions += name == "_linalg_eigh"
         if inner:
             self._count(func, name, given, there)
         out = func(*tree_map(_value, args), **tree_map(_value, kwargs))

@@ -198,7 +198,7 @@ class _Run:
 
     def _give_up(self, moments: Tensor | None) -> None:
         """Drop the components of the last call that were weak."""
-        if moments is None or not bool(moments.isfinite().all()):
+        if moments is None or not bool(moments.isfinite().all()) or _exceeds(moments, self.energy):
             return
         values, _ = decompose(moments, cast(Tensor, self.known).dtype)
         kept = (values > self.energy * values[:, :1]).sum(1).clamp_min(2)
@@ -270,6 +270,16 @@ def spectral_moments(x: Tensor) -> Tensor:
     # One product per sample: a batched one may sum in another order than that of a single sample.
     each = [sample @ sample.mT / sample.shape[1] for sample in spectra]
     return each[0][None] if len(each) == 1 else torch.stack(each)
+
+
+def _exceeds(moments: Tensor, share: float) -> bool:
+    """Tell, without eigenvalues, that all are above a share of the greatest; False if in doubt.
+
+    M − s·trace(M)·I is positive definite, and the trace is at least the greatest eigenvalue.
+    """
+    bound = share * moments.diagonal(dim1=1, dim2=2).sum(1)
+    least = moments - torch.diag_embed(bound[:, None].expand(moments.shape[:2]))
+    return not bool(torch.linalg.cholesky_ex(least)[1].any())
 
 
 def _to_host(moments: Tensor, more: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -34,9 +34,10 @@ static void run_as(const ForwardTaps& a, int64_t begin, int64_t end) {
           as_mask(mask_part(a.mask, sample, k, tile.h), g.bands, tile.rows, g.width, m_space);
       clear(y, tile.rows, pitch);
       for (int64_t c = 0; c < g.bands; ++c) {
-        const int64_t at = before + start_of(a.taps, sample, c, g.width, a.detector);
+        const int64_t start = start_of(a.taps, sample, c, g.width, a.detector);
+        if (start >= a.detector || start + g.width + a.taps.count <= 1) continue;  // it is not seen
         for (int64_t r = 0; r < tile.rows; ++r)
-          spread_row(y.at(0, r), at, x.at(c, r), m.at(c, r), weight + c * a.taps.count,
+          spread_row(y.at(0, r), before + start, x.at(c, r), m.at(c, r), weight + c * a.taps.count,
                      a.taps.count, g.width, ahead);
       }
       Part out = cube_part(a.y, sample, tile.h);

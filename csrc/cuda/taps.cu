@@ -1,4 +1,5 @@
-// The camera that moves and spreads each band by itself: a thread gathers one element.
+// The camera that moves and spreads each band by itself: a thread gathers one element. A block of
+// the forward kernel takes a tile of the detector, and passes over the bands that cannot reach it.
 #include "device.cuh"
 
 namespace cassi {
@@ -38,21 +39,43 @@ CASSI_DEVICE_INLINE T collect(const Spread<T>& spread, const View& y, int64_t de
   return sum;
 }
 
+// A tile of the detector, a thread for each pixel, and so many bands that are listed at a time.
+constexpr int kColumns = 32, kRows = 8, kListed = kColumns * kRows;
+
 template <class T>
-__global__ void __launch_bounds__(256)
-    forward_kernel(const __grid_constant__ ForwardTaps a, int64_t rows) {
+__global__ void __launch_bounds__(kListed)
+    forward_kernel(const __grid_constant__ ForwardTaps a, int64_t across, int64_t tiles) {
   const Geometry& g = a.g;
-  for (int64_t row = first_row(); row < rows; row += rows_apart()) {
-    const int64_t h = row % g.height, k = row / g.height % g.shots;
-    const int64_t b = row / g.height / g.shots;
+  int64_t* const starts = reinterpret_cast<int64_t*>(shared_memory());  // by rank
+  const int thread = static_cast<int>(threadIdx.y * kColumns + threadIdx.x);
+  const int64_t down = (g.height + kRows - 1) / kRows, lowest = -(g.width + a.taps.count);
+  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const int64_t left = tile % across * kColumns, column = left + threadIdx.x;
+    const int64_t h = tile / across % down * kRows + threadIdx.y;
+    const int64_t k = tile / across / down % g.shots, b = tile / across / down / g.shots;
+    const bool inside = h < g.height && column < a.detector;
     const Spread<T> spread = {a.taps, b};
     // From left to right, as `forward` sums: bands that move by whole pixels give its bits.
     const bool falling = spread.start(g.bands - 1) < spread.start(0);
-    for (int64_t column = threadIdx.x; column < a.detector; column += blockDim.x) {
-      T sum = T(0);
-      for (int64_t rank = 0; rank < g.bands; ++rank) {
-        const int64_t c = falling ? g.bands - 1 - rank : rank;
-        const int64_t from = column - spread.start(c);
+    const auto reaches = [&](int64_t start) {
+      return start < left + kColumns && start + g.width + a.taps.count > left + 1;
+    };
+    T sum = T(0);
+    for (int64_t first = 0; first < g.bands; first += kListed) {
+      const int64_t rest = g.bands - first;
+      const int count = static_cast<int>(rest < kListed ? rest : kListed);
+      const auto band = [&](int64_t rank) { return falling ? g.bands - 1 - rank : rank; };
+      __syncthreads();
+      if (thread < count) {
+        const int64_t start = spread.start(band(first + thread));
+        starts[thread] = start < lowest ? lowest : start > a.detector ? a.detector : start;
+      }
+      __syncthreads();
+      int low = 0, high = inside ? count : 0;  // ranks of the bands that reach the tile
+      while (low < high && !reaches(starts[low])) ++low;
+      while (low < high && !reaches(starts[high - 1])) --high;
+      for (int rank = low; rank < high; ++rank) {
+        const int64_t c = band(first + rank), from = column - starts[rank];
         for (int64_t t = 0; t < a.taps.count; ++t) {
           const int64_t w = from - t;
           if (w < 0 || w >= g.width) continue;
@@ -60,8 +83,8 @@ __global__ void __launch_bounds__(256)
           sum += spread.weight(c, t) * m * load<T>(a.x, index(a.x, b, c, h, w));
         }
       }
-      store(a.y, index(a.y, b, k, h, column), sum);
     }
+    if (inside) store(a.y, index(a.y, b, k, h, column), sum);
   }
 }
 
@@ -111,9 +134,12 @@ __global__ void __launch_bounds__(256)
 
 void launch(const ForwardTaps& a, void* stream) {
   using namespace cuda;
-  const Lines lines = {a.g.batch * a.g.shots * a.g.height, a.detector};
-  with_sums(a.sums,
-            [&](auto t) { run_lines(forward_kernel<decltype(t)>, lines, stream, a, lines.rows); });
+  const int64_t across = (a.detector + kColumns - 1) / kColumns;
+  const int64_t tiles = a.g.batch * a.g.shots * ((a.g.height + kRows - 1) / kRows) * across;
+  with_sums(a.sums, [&](auto t) {
+    run(forward_kernel<decltype(t)>, tiles, dim3(kColumns, kRows), kListed * sizeof(int64_t),
+        stream, a, across, tiles);
+  });
 }
 
 void launch(const AdjointTaps& a, void* stream) {

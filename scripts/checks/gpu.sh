@@ -20,7 +20,7 @@ set -u
 cd "$(dirname "$0")/../.." || exit 2
 LARGEST=16000000 # bytes of an archive
 PACKAGES="hydra omegaconf antlr4 yaml safetensors tqdm tabulate.py tabulate typing_extensions.py packaging \
-  _pytest pytest pluggy iniconfig pytest_timeout.py pygments lightning lightning_utilities torchmetrics"
+  _pytest pytest pluggy iniconfig pytest_timeout.py pytest_timeout-*.dist-info pygments lightning lightning_utilities torchmetrics"
 BARE="torch torchgen functorch numpy numpy.libs scipy scipy.libs tifffile h5py h5py.libs sympy mpmath \
   networkx jinja2 markupsafe filelock fsspec setuptools"
 
@@ -32,11 +32,13 @@ pack() {
     | grep -zvE 'plotly|^data/video|^cassi/viz/report' | xargs -0 cp --parents -t "$stage/cassi-gpu"
   found=$($python -c 'import torch, pathlib; print(pathlib.Path(torch.__file__).parents[1])')
   ln -s ../conf "$stage/cassi-gpu/cassi/conf" # as an installation has it
-  for package in $PACKAGES; do
-    [ -e "$found/$package" ] && cp -rL "$found/$package" "$stage/cassi-gpu/carried"
+  for package in $(cd "$found" && ls -d $PACKAGES 2> /dev/null); do
+    cp -rL "$found/$package" "$stage/cassi-gpu/carried"
   done
   find "$stage" -name __pycache__ -o -name '*.pyc' | xargs rm -rf
-  cp "$($python -c 'import cassi, pathlib; print(pathlib.Path(cassi.ops.__file__).parent)')/_cpu.so" "$stage/cassi-gpu/lib"
+  # An installation for development has its library in another folder than its sources.
+  cp "$($python -c 'import cassi, glob; print(*(f for p in cassi.ops.__path__ for f in glob.glob(p + "/_cpu.so")))')" \
+    "$stage/cassi-gpu/lib" || exit 2
   if [ -f build/gpu/_cuda.so ]; then
     cp build/gpu/_cuda.so "$stage/cassi-gpu/lib"
   elif [ "$DEVICE" = cuda ]; then
@@ -62,7 +64,7 @@ rehearse() {
   cat outputs/gpu.tar.xz.* | tar xJ -C "$place"
   real=$($python -c 'import sys, os; print(os.path.realpath(sys.executable))')
   while [ $status = 75 ]; do
-    env -i PATH=/usr/bin:/bin HOME="$place" DEVICE=cpu SECONDS_EACH="$each" PYTHON="$real -s" \
+    env -i PATH=/usr/bin:/bin HOME="$place" ${OMP_NUM_THREADS:+OMP_NUM_THREADS=$OMP_NUM_THREADS} DEVICE=cpu SECONDS_EACH="$each" PYTHON="$real -s" \
       PYTHONPATH="$place/bare" bash "$place/cassi-gpu/scripts/checks/gpu.sh" "$@"
     status=$?
   done

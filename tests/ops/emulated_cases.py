@@ -160,6 +160,15 @@ def test_bands_of_every_reach(shots, limit, blocks, parity, damping_per_pixel, m
         parity("band_solve", _channels_last(r), gram.double(), damping)
 
 
+@pytest.mark.parametrize("blocks", [1, 1000])
+def test_more_bands_than_a_block_lists(blocks, parity, monkeypatch):
+    """Samples with offsets of their own follow each other in a block."""
+    monkeypatch.setenv("CASSI_EMULATED_BLOCKS", str(blocks))
+    x, mask = torch.rand(2, 300, 9, 7), torch.rand(2, 1, 1, 9, 7)
+    starts = torch.randint(-20, 80, (2, 300))
+    parity("forward_taps", x, mask, torch.rand(2, 300, 2), starts, 70)
+
+
 @pytest.mark.parametrize("blocks", [1, 3])
 def test_groups_in_few_blocks(blocks, parity, monkeypatch):
     """More groups than blocks, more numbers and patches in all than a block has threads."""

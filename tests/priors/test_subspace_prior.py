@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cassi.priors import TV, Compose, Stages, Subspace
-from cassi.priors.subspace import block_means
+from cassi.priors.subspace import _exceeds, block_means
 
 
 def _scene(rank=3, bands=8, noise=0.0):
@@ -51,6 +51,13 @@ def test_rank_comes_from_the_data_once_sigma_has_settled():
         u = run(x, sigma)
     assert seen == [6, 6, 6, 3]
     torch.testing.assert_close(u, x, rtol=0, atol=1e-2)
+
+
+def test_strong_components_are_told_without_eigenvalues():
+    turn = torch.linalg.qr(torch.rand(3, 3, dtype=torch.float64))[0]
+    moments = (turn * torch.tensor([1.0, 0.5, 0.01])) @ turn.mT
+    assert _exceeds(moments[None], 1e-3)
+    assert not _exceeds(torch.stack((turn @ turn.mT, moments)), 0.02)
 
 
 def test_each_sample_has_its_own_rank():
