@@ -16,7 +16,7 @@ from tornado.httpserver import HTTPServer
 from tornado.httputil import HTTPServerRequest
 from tornado.ioloop import IOLoop
 from tornado.netutil import bind_sockets
-from tornado.routing import Matcher, Rule
+from tornado.routing import Matcher, Router, Rule
 from tornado.web import Application, HTTPError, RequestHandler, stream_request_body
 
 from cassi.apps.view.one_time_link import OneTimeLink
@@ -79,8 +79,10 @@ class Server:
         self._ready = asyncio.Event()
         waiting = {"ready": self._ready, "name": name}
         self._door = Rule(self.guard, Door, {"guard": self.guard})
+        rules: Any = [self._door, ("/(ready)?", Waiting, waiting)]
+        self._router = _Switch(Application(rules))
         self._http = HTTPServer(
-            Application([self._door, ("/(ready)?", Waiting, waiting)]),  # type: ignore[list-item]
+            self._router,
             max_body_size=_LARGEST,
             idle_connection_timeout=_SLOWEST,
             body_timeout=_SLOWEST,
@@ -120,7 +122,7 @@ class Server:
         server._tornado.default_router.rules.insert(0, self._door)
         server.start()
         self._application = server
-        self._http.request_callback = server._tornado
+        self._router.application = server._tornado
         self._ready.set()
 
     def stop(self) -> None:
@@ -128,6 +130,17 @@ class Server:
         self._http.stop()
         if self._application is not None:
             self._application.stop()
+
+
+class _Switch(Router):
+    """Asks the present application when a request has come; a connection may be older."""
+
+    def __init__(self, application: Any) -> None:
+        self.application = application
+
+    def find_handler(self, request: HTTPServerRequest, **kwargs: Any) -> Any:
+        """Return who answers."""
+        return self.application.find_handler(request, **kwargs)
 
 
 class Waiting(RequestHandler):

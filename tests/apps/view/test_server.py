@@ -96,12 +96,21 @@ def test_a_page_waits_until_the_application_is_there():
     async def follow():
         assert (await _ask(server.port, head.format("/") + "\r\n")).startswith("HTTP/1.1 403")
         assert "Starting" in await _ask(server.port, known.format("/") + "\r\n")
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        again = known.replace("Connection: close\r\n", "").replace(
+            "HOST", f"127.0.0.1:{server.port}"
+        )
+        writer.write(again.format("/").encode() + b"\r\n")
+        await reader.readuntil(b"</html>\n")
         told = asyncio.ensure_future(_ask(server.port, known.format("/ready") + "\r\n"))
         await asyncio.sleep(0.1)
         assert not told.done()
         server.open(lambda: None)
         assert (await told).startswith("HTTP/1.1 204")
         assert "Starting" not in await _ask(server.port, known.format("/") + "\r\n")
+        writer.write(again.format("/static/js/bokeh.min.js").encode() + b"\r\n")
+        assert b"200" in await reader.readline()  # on a connection of before
+        writer.close()
 
     try:
         server.io_loop.run_sync(follow)
