@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 import tifffile
 import torch
+from PIL import Image
 from scipy.io import savemat
 from tabulate import tabulate
 
@@ -155,6 +156,8 @@ def write_files(folder: Path) -> None:
     frames = {"snapshot": y[0] / y[0].max(), "dark": 0 * y[0], "flat": 0 * y[0] + 1, "mask": plane}
     for name, frame in frames.items():
         tifffile.imwrite(folder / f"{name}.tif", frame.astype(np.float32))
+        counts = np.round(4000 * frame).astype(np.uint16)  # of 12 bits
+        Image.fromarray(counts).save(folder / f"{name}.png")
     cassi.write_cube(folder / "four.npz", cubes[0][0, ::9], [450, 500, 550, 600])
     (folder / "calibration.csv").write_text("wavelength,pixel\n440,0\n520,3\n610,6\n")
     for part in ("day", "truths", "cubes", "captures", "masks", "scenes/train", "scenes/validation",

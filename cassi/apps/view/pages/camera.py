@@ -63,7 +63,7 @@ class CameraSection:
         self.message = text("Choose a snapshot and a mask, or take the example.")
         self.table = pn.pane.HTML("", stylesheets=[TABLE], width=_LEFT, margin=(0, 10))
         self.frame = PictureFigure("Frame")
-        self.predicted = PictureFigure("Predicted frame of a plain scene")
+        self.predicted = PictureFigure("Predicted frame")
         self.calibrate = button("Calibrate", 150)
         self.calibrate.on_click(lambda event: self._calibrate())
         self.estimates = text()
