@@ -159,7 +159,7 @@ class CameraSection:
             return
         offset = found.offsets[min(self.band.value, len(found.offsets)) - 1]
         picture = with_mask(found.frame, found.mask, offset, found.axis)
-        self.frame.show(picture, "frame, mask in red")
+        self.frame.show(picture, "mask in red")
 
     def _calibrate(self) -> None:
         try:
