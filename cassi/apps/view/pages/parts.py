@@ -27,7 +27,8 @@ BUTTON = """
 .bk-btn.bk-btn-primary { color: var(--raised) !important; border-color: var(--accent) !important }
 """
 CARD = """
-:host(.card) { box-shadow: none; border: 1px solid var(--line); border-radius: 6px; background: none }
+:host(.card) { box-shadow: none; border: 1px solid var(--line); border-radius: 6px;
+  background: none }
 .card-header { background: none; color: var(--ink) }
 """
 DROP = """
