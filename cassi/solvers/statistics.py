@@ -48,10 +48,15 @@ class Statistics:
     _found: list[tuple[Any, Any]] = field(default_factory=list, init=False, repr=False)
 
     def remember(self, of: Any, find: Callable[[], Any]) -> Any:
-        """Return `find()`, called once for each object `of`: a result that a solver keeps."""
+        """Return `find()`, called once for each object `of`: a result that a solver keeps.
+
+        Of tensors the last one alone is kept: frames of a sequence would fill the memory.
+        """
         for known, value in self._found:
             if known is of:
                 return value
+        if isinstance(of, Tensor):
+            self._found[:] = [each for each in self._found if not isinstance(each[0], Tensor)]
         self._found.append((of, find()))
         return self._found[-1][1]
 

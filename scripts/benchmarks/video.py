@@ -1,4 +1,7 @@
-"""Video snapshots of the benchmark that papers use: ``python scripts/benchmarks/video.py``.
+"""Video snapshots of the benchmark that papers use.
+
+    python scripts/benchmarks/video.py
+    python scripts/benchmarks/video.py --methods gap_tv video --threads 1
 
 Reads kobe, traffic and runner (256 × 256, 8 frames in one) below ``$CASSI_DATA/cacti``. Prints PSNR
 (dB, peak 1, cube cut to [0, 1], mean over frames) and seconds of each method, as Markdown.
@@ -6,16 +9,19 @@ Reads kobe, traffic and runner (256 × 256, 8 frames in one) below ``$CASSI_DATA
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
 
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
+
 import cassi
+from scripts.benchmarks.tables import Parser, Table
 
 METHODS = {
     "gap_tv": "gap_tv",
@@ -37,16 +43,13 @@ def read(folder: Path, name: str) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = Parser(__doc__)
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
     folder = Path(os.environ["CASSI_DATA"]) / "cacti"
     names = sorted(path.stem for path in folder.glob("sample*.json"))
     scenes = [json.loads((folder / f"{name}.json").read_text())["scene_id"] for name in names]
-    print("| method |", " | ".join(scenes), "| mean |", flush=True)
-    print("|---|" + "---|" * (len(names) + 1))
+    table = Table("method", *scenes, "mean")
     for method in options.methods:
         cells, values = [], []
         for name in names:
@@ -58,8 +61,7 @@ def main() -> None:
             error = (x.clamp(0, 1) - truth).square().mean((-2, -1))
             values.append(float(-10 * error.log10().mean()))
             cells.append(f"{values[-1]:.2f} ({seconds:.1f} s)")
-        mean = sum(values) / len(values)
-        print(f"| {method} |", " | ".join(cells), f"| {mean:.2f} |", flush=True)
+        table.print(method, *cells, f"{sum(values) / len(values):.2f}")
 
 
 if __name__ == "__main__":

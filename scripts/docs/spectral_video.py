@@ -2,7 +2,7 @@
 
     python scripts/docs/spectral_video.py
 
-Columns: truth, frame by frame, `sequence=true`. Rows: the picture, and four times the error of the
+Columns: truth, frame by frame, `sequence=true`. Rows: the picture, and eight times the error of the
 cube, as the root mean square over bands. It needs cave_test below $CASSI_DATA.
 """
 
@@ -24,6 +24,7 @@ from cassi.viz.color import exposure_of, srgb
 from scripts.benchmarks.spectral_video import BANDS, SIZE, STEP, draw_sequence, read
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "gallery" / "spectral_video.gif"
+COLORS = 128
 WAVELENGTHS = np.linspace(450, 650, BANDS)
 
 
@@ -43,10 +44,11 @@ def main() -> None:
         cubes = [x, method.run(y, camera).x[0], following.run(y, camera).x[0]]
         pictures = [srgb(cube.numpy(), WAVELENGTHS, exposure=exposure) for cube in cubes]
         errors = [(cube - x).square().mean(0).sqrt().numpy() for cube in cubes]
-        shown = [(1020 * error).clip(0, 255).astype(np.uint8) for error in errors]
+        shown = [(2040 * error).clip(0, 255).astype(np.uint8) for error in errors]
         grey = [np.repeat(each[..., None], 3, 2) for each in shown]
         page = np.concatenate([np.concatenate(pictures, 1), np.concatenate(grey, 1)])
-        pages.append(Image.fromarray(page).resize((576, 384), Image.Resampling.LANCZOS))
+        small = Image.fromarray(page).resize((576, 384), Image.Resampling.LANCZOS)
+        pages.append(small.quantize(COLORS, Image.Quantize.MAXCOVERAGE))
     pages[0].save(FILE, save_all=True, append_images=pages[1:], duration=250, loop=0)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 
@@ -41,15 +43,17 @@ def test_motion_is_found_through_the_camera(scene, camera, shift):
 def test_a_sequence_gets_better_and_the_first_is_the_method(scene, camera):
     frames = [shifted(scene, 1.3 * t, -0.8 * t) for t in range(4)]
     method, following = auto(), Sequence(auto()).begin()
-    gains = []
+    gains, kept = [], []
     for frame in frames:
         y = camera(frame)
+        kept.append(weakref.ref(y))
         alone, joined = method.run(y, camera), following.run(y, camera)
         gains.append(float(psnr(joined.x, frame) - psnr(alone.x, frame)))
     assert gains[0] == 0
     assert gains[-1] > 1.0
     assert len(joined.history) == Sequence(method).iterations_each
     assert following.joined > 0.5
+    assert sum(each() is not None for each in kept) <= 2  # the first and the last
 
 
 def test_another_scene_starts_afresh(scene, camera):
