@@ -146,7 +146,7 @@ quiet="-p no:cacheprovider -o timeout=3000"
 step a_tests "$python -m pytest -q $quiet $marked -ra tests/ops tests/systems tests/solvers"
 # What the kernels of the CPU are tested by: every size, step, dtype, layout and lack of a gradient.
 others='instruction or thread_count or larger_than or every_operator or compiles or lack_of or failed_before or too_little'
-[ "$DEVICE" = cuda ] || others="$others or random or property"
+[ "$DEVICE" = cuda ] || others="$others or random or property or more_than_fits" # shared memory is that of a GPU
 for file in emulated_cases test_compiled test_compiled_camera test_compiled_signal test_compiled_tv; do
   step "a_parity_$file" "CASSI_TEST_DEVICE=$DEVICE $python -m pytest -q $quiet tests/ops/$file.py -k 'not ($others)'"
 done
