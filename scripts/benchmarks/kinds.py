@@ -256,18 +256,22 @@ def _mask(name: str, size: int) -> Tensor:
     return drawn[..., :size, :size]
 
 
+def _compose(command: str, override: str) -> Any:
+    store_models()  # which the groups of the commands name
+    with initialize_config_module("cassi.conf", version_base="1.3"):
+        return compose(command, overrides=[override])
+
+
 @lru_cache
 def _twin(name: str) -> Twin:
-    with initialize_config_module("cassi.conf", version_base="1.3"):
-        values = OmegaConf.to_container(compose("evaluate", overrides=[f"twin={name}"]).twin)
+    values = OmegaConf.to_container(_compose("evaluate", f"twin={name}").twin)
     return Twin(**values)  # type: ignore[arg-type]
 
 
 @lru_cache
 def wavelengths() -> tuple[float, ...]:
     """Return the wavelengths of the scenes, nm."""
-    with initialize_config_module("cassi.conf", version_base="1.3"):
-        return tuple(compose("train", overrides=["data=cave"]).data.wavelengths)
+    return tuple(_compose("train", "data=cave").data.wavelengths)
 
 
 @lru_cache
@@ -321,7 +325,6 @@ def main() -> None:
         for path in [FILE, *arguments.weights]:
             name = size if path == FILE else f"{path.parent.name} {size}"
             methods[name] = prepare(load_shipped(path, size), True, "32-true")
-    store_models()
     first, *others = methods
     table = Table("row", f"{first}, dB", *(f"{name} − {first}" for name in others))
     for name, row in usable_rows(arguments.rows).items():

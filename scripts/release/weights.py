@@ -38,7 +38,6 @@ from safetensors.torch import load_file
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
-from cassi.apps.reconstructors import store_models
 from cassi.data.atomic import atomic_path
 from cassi.methods.auto import auto
 from cassi.models.inference import prepare
@@ -238,7 +237,6 @@ def main() -> None:
         raise SystemExit("set CASSI_DATA to the folder that holds cave_raw and tsa")
     torch.set_num_threads(arguments.threads)
     torch.set_grad_enabled(False)
-    store_models()
     arguments.out.mkdir(parents=True, exist_ok=True)
     kept = Kept(arguments.out, {"package": FILE, "new": arguments.weights})
     methods = make_methods(arguments.weights)
