@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cassi.methods.auto import auto
 from cassi.models.layers import check_counts, level_map, pad_to_multiple
 from cassi.models.network import compute
 from cassi.models.registry import register
 from cassi.ops import convolve3x3
-from cassi.priors.subspace import Subspace, block_means, from_subspace, spectral_basis, to_subspace
+from cassi.priors.subspace import block_means, from_subspace, spectral_basis, to_subspace
 from cassi.solvers import (
     ADMM,
-    Geometric,
     Statistics,
     damped_inverse,
     noise_damping,
@@ -102,8 +103,6 @@ class ComponentNet(nn.Module):
 
 POOL = 16
 """Side of the blocks whose mean spectra give the subspace, see `Subspace`."""
-FIRST_STRENGTH = 2.0
-"""Of total variation at the beginning of the start, relative to the signal level."""
 
 
 @register("cassi_net", any_bands=True)
@@ -126,7 +125,7 @@ class CassiNet(nn.Module):
         rank: components R.
         widths: channels of f at a half, a quarter and an eighth of the resolution.
         blocks: residual blocks there.
-        start: iterations of total variation before the first learned stage.
+        start: iterations of `auto`, the default method, before the first learned stage.
         strength: of total variation at the last of them, relative to the signal level.
         training_start: while training every batch has a start of its own length, from so many
             iterations to `start`, so that one set of weights serves any `start` between.
@@ -161,9 +160,9 @@ class CassiNet(nn.Module):
         widths: Sequence[int] = (32, 64, 96),
         blocks: Sequence[int] = (2, 2, 2),
         start: int = 100,
-        strength: float = 0.06,
+        strength: float = 0.024,
         training_start: int = 40,
-        balance: float = 0.0,
+        balance: float = 1.0,
         noise: float | Literal["auto"] = "auto",
         shared: bool = False,
         checkpointing: bool = False,
@@ -182,8 +181,7 @@ class CassiNet(nn.Module):
         self.start, self.training_start = start, training_start
         check_noise(noise)
         self.noise = noise
-        self.smooth = Subspace(rank=rank, balance=balance)
-        self.strengths = Geometric(FIRST_STRENGTH, strength)
+        self.solver = auto(strength=strength, balance=balance, heldout=0.0)
         self.checkpointing = checkpointing
         carries = [stages > 1] if shared else [k > 0 for k in range(stages)]
         self.nets = nn.ModuleList(
@@ -230,12 +228,13 @@ class CassiNet(nn.Module):
             ValueError: y is not `(B, K, H', W')`, holds NaN, or does not fit the camera.
         """
         given = self.noise if noise is None else noise
+        start = self.begin(y, system, statistics, noise) if start is None else start
         device = y.device.type
         precision = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         # Subspaces and data steps need more than bfloat16.
         with torch.autocast(device, enabled=False):
             y, level, share, damping = _normalize(y, system, given, statistics)
-            x = self._start(y, system, damping) if start is None else start / level
+            x = start / level
             light = system.adjoint(torch.ones_like(y)).mean(1, keepdim=True)
             crowding = math.log10(x[0].numel() / y[0].numel())
             prior = _Components(self, x, light, crowding, system, precision)
@@ -250,15 +249,31 @@ class CassiNet(nn.Module):
                 cubes.insert(0, state.x * level)
         return cubes
 
-    def begin(self, y: Tensor, system: Any) -> Tensor:
-        """Return the cube `(B, C, H, W)` from which the learned stages go on; nothing is learned.
+    @torch.no_grad()
+    def begin(
+        self,
+        y: Tensor,
+        system: Any,
+        statistics: Statistics | None = None,
+        noise: Tensor | float | None = None,
+    ) -> Tensor:
+        """Return the cube `(B, C, H, W)` from which the learned stages go on: that of `auto`.
 
         Raises:
             ValueError: y is not `(B, K, H', W')`, holds NaN, or does not fit the camera.
         """
+        given = self.noise if noise is None else noise
         with torch.autocast(y.device.type, enabled=False):
-            y, level, _, damping = _normalize(y, system, self.noise)
-            return self._start(y, system, damping) * level
+            count = self.start
+            if self.training:
+                low, high = sorted((self.training_start, self.start))
+                count = int(torch.randint(low, high + 1, ()))
+            if count:
+                known = given if isinstance(given, str) else float(torch.as_tensor(given).max())
+                solver = replace(self.solver, iterations=count, noise=known)
+                return solver.run(y.float(), system, statistics=statistics).x
+            y, level, _, damping = _normalize(y, system, given, statistics)
+            return damped_inverse(y, system, damping.clamp_min(0.05)) * level
 
     def denoise(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Remove white noise from a cube by the first learned stage alone: its prior.
@@ -286,20 +301,6 @@ class CassiNet(nn.Module):
             prior.net = self.nets[0]
             sigma = torch.as_tensor(sigma, dtype=x.dtype, device=x.device)
             return prior(x / level, sigma.reshape(-1, 1, 1, 1) / level) * level
-
-    @torch.no_grad()
-    def _start(self, y: Tensor, system: Any, damping: Tensor) -> Tensor:
-        algorithm, prior = ADMM(relaxation=1.6), self.smooth.begin()
-        damping = damping.clamp_min(0.05)
-        state: Any = algorithm.init(y, system, damped_inverse(y, system, damping))
-        count = self.start
-        if self.training:
-            low, high = sorted((self.training_start, self.start))
-            count = int(torch.randint(low, high + 1, ()))
-        for i in range(count):
-            strength = self.strengths(i, count)
-            state = algorithm.step(state, y, system, prior, strength, damping)
-        return state.x
 
 
 def _normalize(

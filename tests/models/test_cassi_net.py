@@ -5,11 +5,10 @@ import torch
 from shared import disc
 
 import cassi
+from cassi.methods import auto
 from cassi.metrics import psnr
 from cassi.models import CassiNet
 from cassi.models.cassi_net import oriented_basis
-from cassi.priors import Subspace
-from cassi.solvers import Geometric
 
 
 def _net(**settings):
@@ -47,21 +46,14 @@ def test_follows_the_brightness_of_the_scene():
         torch.testing.assert_close(net(1000 * y, system), 1000 * net(y, system), rtol=1e-3, atol=1)
 
 
-def test_starts_as_the_solver_with_total_nuclear_variation():
+def test_starts_as_the_default_method():
     net, system = _net(start=30, stages=1), cassi.SDCassi(torch.rand(48, 48), bands=6, step=1)
     with torch.no_grad():
         for parameter in net.nets.parameters():
             parameter.zero_()
     x = disc(6, 48)
     y = system(x)
-    solved = cassi.solve(
-        y,
-        system,
-        prior=Subspace(),
-        algorithm=cassi.ADMM(0.05, 1.6),
-        iterations=30,
-        sigma=Geometric(2.0, 0.06),
-    )
+    solved = auto(iterations=30, heldout=0.0)(y, system)
     # The one stage then is a data step, projected onto the subspace.
     with torch.no_grad():
         estimate = net(y, system)
