@@ -13,6 +13,7 @@ from torch.nn import functional
 from cassi.data.scenes import Scene
 from cassi.data.simulation import draw_integer
 from cassi.data.synthetic.patterns import PATTERNS, draw_pattern
+from cassi.data.synthetic.spectra import Spectra, smooth_spectra
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,9 @@ class Augment:
             in three broad channels, and lit in three broad colours, all drawn at random.
         patterns: probability that a sample is drawn (`cassi.data.synthetic.patterns`) and not cut
             from a scene; half of those are mixed with a crop.
+        spectra: draws the materials of half of the drawn samples, such as
+            `cassi.data.synthetic.spectra.MeasuredSpectra`. Of these every second one keeps the
+            layout of its crop: only the materials change.
 
     Raises:
         ValueError: a probability outside [0, 1], or a range that is not 0 < low <= high.
@@ -49,6 +53,7 @@ class Augment:
     illumination: float = 0.0
     lift: float = 0.0
     patterns: float = 0.0
+    spectra: Spectra | None = None
 
     def __post_init__(self) -> None:
         for name in ("splice", "mix", "lift", "patterns"):
@@ -119,7 +124,7 @@ def augmented_crop(
     """
     sample = _plain_or_spliced(scenes, height, width, augment, generator)
     if augment.patterns and _uniform(generator) < augment.patterns:
-        sample = _drawn(sample, generator)
+        sample = _drawn(sample, augment.spectra, generator)
     if augment.mix and _uniform(generator) < augment.mix:
         other = _plain_or_spliced(scenes, height, width, augment, generator)
         sample = torch.lerp(other, sample, _uniform(generator))
@@ -163,13 +168,29 @@ def _plain_or_spliced(
     return whole
 
 
-def _drawn(cube: Tensor, generator: Generator) -> Tensor:
-    kind = list(PATTERNS)[draw_integer(len(PATTERNS), generator)]
-    bands, height, width = cube.shape
-    drawn = draw_pattern(kind, bands, height, width, generator).mul_(
-        0.2 + 0.8 * _uniform(generator)
-    )
+def _drawn(cube: Tensor, spectra: Spectra | None, generator: Generator) -> Tensor:
+    chosen = draw_integer(4, generator) if spectra is not None else 0
+    if spectra is None or chosen < 2:
+        spectra = smooth_spectra
+    if chosen == 3:
+        drawn = _recoloured(cube, spectra, generator)
+    else:
+        kind = list(PATTERNS)[draw_integer(len(PATTERNS), generator)]
+        drawn = draw_pattern(kind, *cube.shape, generator, spectra)
+    drawn = drawn.mul_(0.2 + 0.8 * _uniform(generator))
     return torch.lerp(cube, drawn, _uniform(generator)) if draw_integer(2, generator) else drawn
+
+
+def _recoloured(cube: Tensor, spectra: Spectra, generator: Generator) -> Tensor:
+    # x ← Σ_k b w_k s_k: b the brightness of a pixel, w_k how much its spectrum is like that of the
+    # k-th of some pixels, softmax of the cosine, s_k another spectrum. The largest value is 1.
+    bands, height, width = cube.shape
+    pixels = cube.flatten(1)
+    unit = functional.normalize(pixels, dim=0)
+    places = torch.randint(height * width, (2 + draw_integer(11, generator),), generator=generator)
+    shares = (100 * unit[:, places].T @ unit).softmax(0) * pixels.mean(0)
+    drawn = spectra(len(places), bands, generator).T @ shares
+    return drawn.div_(drawn.amax().clamp_min(1e-6)).view_as(cube)
 
 
 def _smooth_curve(bands: int, generator: Generator) -> Tensor:

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from scipy.io import savemat
 from shared import seeded, uniform
 
 from cassi.data.augment import Augment, augmented_crop
@@ -9,9 +10,28 @@ from cassi.data.scenes import Scene
 from cassi.data.simulation import Simulator
 from cassi.data.synthetic.cameras import RealCameras
 from cassi.data.synthetic.patterns import PATTERNS, draw_pattern
+from cassi.data.synthetic.spectra import MeasuredSpectra, metamer, observer
 from cassi.data.synthetic.twin import Twin
+from cassi.viz.color import cie_response
 
 SIZE = (5, 24, 30)
+NM = torch.linspace(450, 650, 5)
+FEW = {"flip": False, "rotate": False, "splice": 0.0}
+
+
+@pytest.fixture
+def spectra_folder(tmp_path):
+    """Two reflectances, a light, and a file that covers too little, as of the Psychtoolbox."""
+    first, second = torch.linspace(0.1, 0.9, 31), torch.linspace(0.6, 0.2, 31)
+    sets = {
+        "sur_papers": (torch.stack([first, second], 1), [400, 10, 31]),
+        "sur_narrow": (torch.full((4, 3), 0.99), [500, 10, 4]),
+        "spd_lamp": (torch.full((31, 1), 50.0), [400, 10, 31]),
+    }
+    for name, (values, sampling) in sets.items():
+        samples = {name: values.numpy(), f"S_{name.partition('_')[2]}": [sampling]}
+        savemat(tmp_path / f"{name}.mat", samples)
+    return tmp_path
 
 
 @pytest.mark.parametrize("kind", PATTERNS)
@@ -33,10 +53,85 @@ def test_no_such_pattern():
 
 def test_samples_are_drawn_as_often_as_asked():
     scene = Scene("a", torch.full((4, 16, 16), 0.5), (450.0, 480.0, 520.0, 550.0))
-    plain = Augment(flip=False, rotate=False, splice=0.0, patterns=0.5)
+    plain = Augment(**FEW, patterns=0.5)
     drawn = [augmented_crop([scene], 16, 16, plain, seeded(seed)) for seed in range(60)]
     other = sum(not torch.equal(cube, scene.values(0, 0, 16, 16)) for cube in drawn)
     assert 15 <= other <= 45
+
+
+def test_materials_are_mixtures_of_measured_reflectances(spectra_folder):
+    measured = MeasuredSpectra(spectra_folder, NM, metamers=0, peaks=0)
+    torch.testing.assert_close(measured.reflectances[:, 0], torch.tensor([7 / 30, 16 / 30]))
+    scenes = [(measured.draw_light(seeded(k)), measured(40, 5, seeded(k))) for k in range(8)]
+    assert any(bool((light == 1).all()) for light, _ in scenes)
+    for light, drawn in scenes:
+        band = light.argmax()
+        first, second = measured.reflectances[:, band]
+        share = (drawn[:, band] / light[band] - first) / (second - first)
+        expected = torch.lerp(*measured.reflectances, share[:, None])
+        torch.testing.assert_close(drawn, expected * light, atol=1e-5, rtol=1e-4)
+        assert share.min() > -1e-4
+        assert share.max() < 1 + 1e-4
+    assert torch.equal(measured(3, 5, seeded(1)), measured(3, 5, seeded(1)))
+
+
+def test_metamers_have_one_colour_and_several_spectra(spectra_folder):
+    measured = MeasuredSpectra(spectra_folder, torch.linspace(450, 650, 9), metamers=1, peaks=0)
+    drawn = measured(40, 9, seeded(2))
+    colours = drawn @ observer(measured.nm).T
+    torch.testing.assert_close(colours[::2], colours[1::2], atol=1e-4, rtol=1e-3)
+    r, q, light = uniform(6, 9), uniform(6, 9, seed=1), uniform(9, seed=2)
+    other = metamer(r, q, measured.nm, light)
+    assert other.min() >= 0
+    assert other.max() <= 1
+    # The longest step ends where a reflectance becomes 0 or 1.
+    torch.testing.assert_close(torch.minimum(other, 1 - other).amin(1), torch.zeros(6))
+    seen = observer(measured.nm) * light
+    torch.testing.assert_close(other @ seen.T, r @ seen.T, atol=1e-4, rtol=1e-4)
+    assert ((other - r).norm(dim=1) > 0.1).all()
+
+
+def test_peaks_add_light(spectra_folder):
+    dull, bright = (MeasuredSpectra(spectra_folder, NM, 0, peaks) for peaks in (0, 1))
+    added = bright(20, 5, seeded(3)) - dull(20, 5, seeded(3))
+    assert added.min() > -1e-6
+    assert added.amax() > 0.1
+
+
+def test_the_observer_is_that_of_the_cie():
+    nm = torch.arange(400.0, 701.0, 5.0)
+    expected = torch.as_tensor(cie_response(nm.tolist())).float()
+    found = observer(nm)
+    found = found / found.sum(1, keepdim=True) * expected.sum(1, keepdim=True)
+    assert (found - expected).abs().max() < 0.03 * expected.max()
+
+
+def test_crops_get_other_materials():
+    cube = uniform(4, 16, 16)
+    scene = Scene("a", cube, (450.0, 480.0, 520.0, 550.0))
+    grey = Augment(**FEW, patterns=1.0, spectra=lambda count, bands, _: torch.ones(count, bands))
+    drawn = [augmented_crop([scene], 16, 16, grey, seeded(seed)) for seed in range(60)]
+    brightness = scene.values().mean(0)
+    recoloured = [x for x in drawn if float((x / brightness).std()) < 1e-4]
+    assert 2 <= len(recoloured) <= 20
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"wavelengths": [300, 500]}, r"expected a file sur_NAME.mat that covers 300 to 500 nm"),
+        ({"metamers": 2}, "metamers: expected 0 to 1, got 2"),
+        ({"peaks": -1}, "peaks: expected 0 to 1, got -1"),
+    ],
+)
+def test_spectra_refused(spectra_folder, settings, message):
+    with pytest.raises(ValueError, match=message):
+        MeasuredSpectra(**{"folder": spectra_folder, "wavelengths": NM, **settings})
+
+
+def test_spectra_of_other_bands_are_refused(spectra_folder):
+    with pytest.raises(ValueError, match="expected 5 bands, got 4"):
+        MeasuredSpectra(spectra_folder, NM)(2, 4, seeded())
 
 
 def test_ideal_cameras_are_those_of_the_simulator():

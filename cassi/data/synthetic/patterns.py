@@ -10,11 +10,19 @@ from torch import Generator, Tensor
 from torch.nn import functional
 
 from cassi.data.simulation import draw_integer
+from cassi.data.synthetic.spectra import Spectra, smooth_spectra
 
 _GLYPH = (7, 5)  # rows and columns of the dots of a letter
 
 
-def draw_pattern(kind: str, bands: int, height: int, width: int, generator: Generator) -> Tensor:
+def draw_pattern(
+    kind: str,
+    bands: int,
+    height: int,
+    width: int,
+    generator: Generator,
+    spectra: Spectra = smooth_spectra,
+) -> Tensor:
     """Draw a scene: images a_k(row, column), each with a spectrum s_k, x = Σ_k a_k s_k.
 
     Args:
@@ -23,6 +31,7 @@ def draw_pattern(kind: str, bands: int, height: int, width: int, generator: Gene
         height: rows.
         width: columns.
         generator: of all random numbers.
+        spectra: draws the s_k.
 
     Returns:
         float32 `(C, height, width)`, in [0, 1]; the largest value is 1.
@@ -35,23 +44,15 @@ def draw_pattern(kind: str, bands: int, height: int, width: int, generator: Gene
     """
     if kind not in PATTERNS:
         raise ValueError(f"pattern: expected one of {', '.join(PATTERNS)}, got {kind!r}")
-    cube = PATTERNS[kind](bands, height, width, generator).clamp_(min=0)
+    cube = PATTERNS[kind](bands, height, width, generator, spectra).clamp_(min=0)
     return cube.div_(cube.amax().clamp_min(1e-6))
 
 
-def smooth_spectra(count: int, bands: int, generator: Generator) -> Tensor:
-    """Draw reflectances `(count, C)` in (0, 1): the logistic function of three cosines."""
-    at = (torch.arange(bands) + 0.5) * (math.pi / bands)
-    waves = torch.cos(torch.arange(4)[:, None] * at)  # (4, C)
-    weights = torch.randn(count, 4, generator=generator) * torch.tensor([1.2, 1.5, 1.0, 0.7])
-    return torch.sigmoid(weights @ waves)
-
-
-def _patches(bands: int, height: int, width: int, generator: Generator) -> Tensor:
+def _patches(bands: int, height: int, width: int, generator: Generator, draw: Spectra) -> Tensor:
     # A colour chart: squares of one reflectance each, with dark gaps.
     side = 6 + draw_integer(27, generator)
     rows, columns = height // side + 1, width // side + 1
-    spectra = smooth_spectra(rows * columns, bands, generator)
+    spectra = draw(rows * columns, bands, generator)
     cube = spectra.T.reshape(bands, rows, columns)
     cube = cube.repeat_interleave(side, 1).repeat_interleave(side, 2)[:, :height, :width]
     gap = draw_integer(max(1, side // 4), generator)
@@ -59,7 +60,7 @@ def _patches(bands: int, height: int, width: int, generator: Generator) -> Tenso
     return cube * (0.03 + 0.97 * torch.outer(*inside))
 
 
-def _text(bands: int, height: int, width: int, generator: Generator) -> Tensor:
+def _text(bands: int, height: int, width: int, generator: Generator, draw: Spectra) -> Tensor:
     # Lines of letters of 7x5 dots; a dot is one to four pixels wide.
     dot = 1 + draw_integer(4, generator)
     tall, wide = _GLYPH[0] + 2, _GLYPH[1] + 1
@@ -70,29 +71,29 @@ def _text(bands: int, height: int, width: int, generator: Generator) -> Tensor:
     dots &= torch.rand(rows, columns, 1, 1, generator=generator) < 0.85  # spaces
     ink = dots.permute(0, 2, 1, 3).reshape(rows * tall, columns * wide).float()
     ink = ink.repeat_interleave(dot, 0).repeat_interleave(dot, 1)[:height, :width]
-    paper, colour = smooth_spectra(2, bands, generator)[:, :, None, None]
+    paper, colour = draw(2, bands, generator)[:, :, None, None]
     return torch.lerp(paper.expand(-1, height, width), colour, ink)
 
 
-def _speckle(bands: int, height: int, width: int, generator: Generator) -> Tensor:
+def _speckle(bands: int, height: int, width: int, generator: Generator, draw: Spectra) -> Tensor:
     # Intensity of a circular Gaussian field, low-pass filtered to grains of some pixels.
     grain = 1 + 3 * _uniform(generator)
     fields = torch.randn(2, height, width, generator=generator)
     grains = _blurred(fields, grain / 2).square().sum(0)
-    scene = _gradients(bands, height, width, generator)
+    scene = _gradients(bands, height, width, generator, draw)
     return scene * grains / grains.mean()
 
 
-def _gradients(bands: int, height: int, width: int, generator: Generator) -> Tensor:
+def _gradients(bands: int, height: int, width: int, generator: Generator, draw: Spectra) -> Tensor:
     # Even change from one reflectance to another, along two directions at once.
-    spectra = smooth_spectra(4, bands, generator)
+    spectra = draw(4, bands, generator)
     down = torch.linspace(0, 1, height)[:, None]
     right = torch.linspace(0, 1, width)
     parts = [(1 - down) * (1 - right), (1 - down) * right, down * (1 - right), down * right]
     return torch.einsum("kc,khw->chw", spectra, torch.stack(parts))
 
 
-def _stripes(bands: int, height: int, width: int, generator: Generator) -> Tensor:
+def _stripes(bands: int, height: int, width: int, generator: Generator, draw: Spectra) -> Tensor:
     # Fine periodic texture; half of the time along the columns, where dispersion mostly is.
     period = 2 + 10 * _uniform(generator) ** 2
     angle = 0.0 if draw_integer(2, generator) else math.pi * _uniform(generator)
@@ -100,11 +101,11 @@ def _stripes(bands: int, height: int, width: int, generator: Generator) -> Tenso
     phase = (right * math.cos(angle) + down * math.sin(angle)) * (2 * math.pi / period)
     wave = torch.cos(phase + 2 * math.pi * _uniform(generator))
     wave = (wave > 0).float() if draw_integer(2, generator) else (1 + wave) / 2
-    first, second = smooth_spectra(2, bands, generator)[:, :, None, None]
+    first, second = draw(2, bands, generator)[:, :, None, None]
     return torch.lerp(first.expand(-1, height, width), second, wave)
 
 
-def _lines(bands: int, height: int, width: int, generator: Generator) -> Tensor:
+def _lines(bands: int, height: int, width: int, generator: Generator, draw: Spectra) -> Tensor:
     # Lamps: soft spots, each of one narrow spectral line, on a dim ground.
     count, at = 3 + draw_integer(6, generator), torch.arange(bands).float()
     centres = bands * torch.rand(count, 1, generator=generator)
@@ -114,14 +115,14 @@ def _lines(bands: int, height: int, width: int, generator: Generator) -> Tensor:
     down = torch.arange(height)[:, None] - height * points[0]
     right = torch.arange(width) - width * points[1]
     spots = torch.exp(-(down.square() + right.square()) / (2 * size.square()))
-    ground = 0.1 * _gradients(bands, height, width, generator)
+    ground = 0.1 * _gradients(bands, height, width, generator, draw)
     return torch.einsum("kc,khw->chw", narrow, spots) + ground
 
 
-def _leaves(bands: int, height: int, width: int, generator: Generator) -> Tensor:
+def _leaves(bands: int, height: int, width: int, generator: Generator, draw: Spectra) -> Tensor:
     # Discs of all sizes that hide one another, with the statistics of edges in photographs.
     count = 60
-    spectra = smooth_spectra(count, bands, generator)
+    spectra = draw(count, bands, generator)
     spots = torch.rand(2, count, generator=generator)
     shares = torch.rand(count, generator=generator)
     radii = min(height, width) * 0.04 / (0.1 + shares)
@@ -148,7 +149,7 @@ def _uniform(generator: Generator) -> float:
     return float(torch.rand((), generator=generator))
 
 
-PATTERNS: dict[str, Callable[[int, int, int, Generator], Tensor]] = {
+PATTERNS: dict[str, Callable[[int, int, int, Generator, Spectra], Tensor]] = {
     "patches": _patches,
     "text": _text,
     "speckle": _speckle,

@@ -17,6 +17,7 @@ from cassi.apps.reconstructors import (
 from cassi.apps.settings import Train
 from cassi.apps.train import inputs
 from cassi.config import build
+from cassi.data.synthetic import spectra
 from cassi.models.load import create_model
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
@@ -62,6 +63,7 @@ def make(tmp_path, monkeypatch):
     """Compose, and build every part that needs no data."""
     loaded = type("Loaded", (), {"data": MASK})
     monkeypatch.setattr(inputs, "load_mask", lambda *_, **__: loaded)
+    monkeypatch.setattr(spectra, "_read_sets", lambda *_: CUBE[0, :, 0].T)
     folder = f"data.root={tmp_path}", f"data.simulator.masks.mask={tmp_path / 'mask.pt'}"
 
     def compose_and_build(*options):
