@@ -176,7 +176,8 @@ def _drawn(cube: Tensor, spectra: Spectra | None, generator: Generator) -> Tenso
         drawn = _recoloured(cube, spectra, generator)
     else:
         kind = list(PATTERNS)[draw_integer(len(PATTERNS), generator)]
-        drawn = draw_pattern(kind, *cube.shape, generator, spectra)
+        bands, height, width = cube.shape
+        drawn = draw_pattern(kind, bands, height, width, generator, spectra)
     drawn = drawn.mul_(0.2 + 0.8 * _uniform(generator))
     return torch.lerp(cube, drawn, _uniform(generator)) if draw_integer(2, generator) else drawn
 
