@@ -161,11 +161,15 @@ def invert(tries, number):
 
 
 def workers_of(process):
-    """Return the numbers of the workers that a process has spawned, or Dask for it."""
+    """Return the numbers of the workers that a process has forked, or Dask for it."""
     found = []
-    for task in Path(f"/proc/{process}/task").glob("*"):
-        for child in (task / "children").read_text().split():
-            command = Path(f"/proc/{child}/cmdline").read_bytes().lower()
-            known = any(name in command for name in (b"spawn_main", b"dask worker"))
-            found += [int(child)] if known else []
+    for child in _children(process):
+        command = Path(f"/proc/{child}/cmdline").read_bytes().lower()
+        found += _children(child) if b"forkserver" in command else []
+        found += [child] if b"dask worker" in command else []
     return found
+
+
+def _children(process):
+    tasks = Path(f"/proc/{process}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]

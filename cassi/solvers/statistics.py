@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, cast
@@ -60,10 +60,18 @@ class Statistics:
         self._found.append((of, find()))
         return self._found[-1][1]
 
+    def estimate(self, *names: str) -> dict[str, Tensor]:
+        """Return estimates by name, computed now where they are not yet."""
+        return {name: getattr(self, name) for name in names}
+
+    def take(self, estimates: Mapping[str, Tensor]) -> None:
+        """Use what `estimate` has returned for the same measurement, in another process perhaps."""
+        vars(self).update(estimates)
+
     def without_noise(self) -> Statistics:
         """Return the statistics of the same measurement, with a noise level of zero."""
         same = Statistics(self.parts, self.axis)
-        vars(same)["noise"] = torch.zeros_like(self.noise)
+        same.take({"noise": torch.zeros_like(self.noise)})
         return same
 
     def of_another(self, parts: Parts) -> Statistics:
@@ -73,8 +81,7 @@ class Statistics:
         remembered of a tensor is not.
         """
         other = Statistics(parts, self.axis)
-        kept = ("noise", "gain", "largest_eigenvalue")
-        vars(other).update({name: getattr(self, name) for name in kept})
+        other.take(self.estimate("noise", "gain", "largest_eigenvalue"))
         other._found.extend(kept for kept in self._found if not isinstance(kept[0], Tensor))
         return other
 

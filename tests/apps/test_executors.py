@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from shared import invert, workers_of
 
-from cassi.apps.executors import InThisProcess, LostWorker, once, run_jobs
+from cassi.apps.executors import LostWorker, once, run_jobs
 from cassi.apps.executors.local import LocalWorkers
 from cassi.data.record_log import read_records
 
@@ -63,12 +63,12 @@ def test_jobs_of_this_process_are_done_one_by_one():
         seen.append(number)
         return -number
 
-    running = run_jobs(InThisProcess(), job, iter([1, 2, 3]))
+    running = run_jobs(None, job, iter([1, 2, 3]))
     assert next(running) == (1, -1)
     assert seen == [1]
     assert list(running) == [(2, -2), (3, -3)]
     with pytest.raises(ZeroDivisionError):
-        list(run_jobs(InThisProcess(), lambda _: 1 / 0, [1]))
+        list(run_jobs(None, lambda _: 1 / 0, [1]))
 
 
 def test_what_jobs_share_is_made_once():

@@ -37,8 +37,8 @@ AHEAD = 1000
 
 
 @contextmanager
-def open_executor(settings: Sharing, *, blocks: bool = False) -> Iterator[Executor]:
-    """Yield what runs the jobs that settings ask for.
+def open_executor(settings: Sharing, *, blocks: bool = False) -> Iterator[Executor | None]:
+    """Yield what runs the jobs that settings ask for; None is this process.
 
     Args:
         settings: of the command: `processes`, `cluster`, `threads`.
@@ -61,13 +61,13 @@ def open_executor(settings: Sharing, *, blocks: bool = False) -> Iterator[Execut
             yield Elsewhere(workers, setup)
     else:
         try:
-            yield InThisProcess()
+            yield None
         finally:
             _MADE.clear()
 
 
 def run_jobs(
-    executor: Executor, job: Callable[[J], R], given: Iterable[J]
+    executor: Executor | None, job: Callable[[J], R], given: Iterable[J]
 ) -> Iterator[tuple[J, R | LostWorker]]:
     """Yield what each job returns, as they end.
 
@@ -75,13 +75,16 @@ def run_jobs(
     place of the result, and the others go on.
 
     Args:
-        executor: does them.
+        executor: does them; None: this process, one by one.
         job: the function; what it raises ends all.
         given: its argument, of each job.
 
     Raises:
         ConnectionError: the scheduler of a cluster is lost.
     """
+    if executor is None:
+        yield from ((what, job(what)) for what in given)
+        return
     ended: SimpleQueue[Future[R]] = SimpleQueue()
     running: dict[Future[R], J] = {}
     left = iter(given)
@@ -90,8 +93,6 @@ def run_jobs(
             future = executor.submit(job, what)
             running[future] = what
             future.add_done_callback(ended.put)
-            if not ended.empty():
-                break
         if not running:
             return
         future = ended.get()
@@ -114,19 +115,6 @@ def _outcome(future: Future[Any]) -> Any:
 
 class LostWorker(OSError):
     """A job whose process ended, however often it was tried."""
-
-
-class InThisProcess(Executor):
-    """Does a job when it is submitted."""
-
-    def submit(self, function: Callable[..., R], /, *given: Any, **more: Any) -> Future[R]:
-        """Return the future of a job that is done."""
-        future: Future[R] = Future()
-        try:
-            future.set_result(function(*given, **more))
-        except Exception as error:
-            future.set_exception(error)
-        return future
 
 
 class Setup(NamedTuple):

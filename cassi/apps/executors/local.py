@@ -1,4 +1,8 @@
-"""Processes of this machine, each a pool of one: where one dies, only its job is tried again."""
+"""Processes of this machine, each a pool of one: where one dies, only its job is tried again.
+
+They are forks of a process that has imported the package and does nothing else: its threads and
+GPUs have not begun. That takes one import for all of them, while the command reads its files.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -18,12 +23,13 @@ from cassi.apps.command import WORKER
 
 R = TypeVar("R")
 _THREADS = "OMP_NUM_THREADS"
+_IMPORTED = ("cassi.apps.reconstruct", "cassi.evaluation", "cassi.viz")
 TRIES = 3
 """How often a job is begun whose process ends."""
 
 
 class LocalWorkers(ThreadPoolExecutor):
-    """Starts processes anew (spawn), and each once more where it ends.
+    """Starts processes, and each once more where it ends.
 
     A thread for each process hands it one job after the other. The processes end with this one,
     however it ends, and after an exception in the `with` block.
@@ -35,10 +41,13 @@ class LocalWorkers(ThreadPoolExecutor):
 
     def __init__(self, count: int, threads: int = 1) -> None:
         super().__init__(count, "worker")
-        self._before = os.environ.get(_THREADS)
-        os.environ[_THREADS] = str(threads)
-        self._spawn = multiprocessing.get_context("spawn")
-        self._ends, self._alive = self._spawn.Pipe(duplex=False)
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload([*_IMPORTED])
+        before, os.environ[_THREADS] = os.environ.get(_THREADS), str(threads)
+        forkserver.ensure_running()
+        del os.environ[_THREADS]
+        os.environ |= {} if before is None else {_THREADS: before}
+        self._ends, self._alive = self._context.Pipe(duplex=False)
         self._pools: dict[int, ProcessPoolExecutor] = {}
         self._free: SimpleQueue[int] = SimpleQueue()
         for number in range(count):
@@ -56,8 +65,6 @@ class LocalWorkers(ThreadPoolExecutor):
         for pool in self._pools.values():
             pool.shutdown()
         self._alive.close()
-        os.environ.pop(_THREADS)
-        os.environ.update({} if self._before is None else {_THREADS: self._before})
 
     def _run(self, job: Callable[[], R]) -> R:
         number, tried = self._free.get(), 0
@@ -65,7 +72,7 @@ class LocalWorkers(ThreadPoolExecutor):
             while True:
                 if number not in self._pools:
                     given = (number, self._ends)
-                    self._pools[number] = ProcessPoolExecutor(1, self._spawn, _begin, given)
+                    self._pools[number] = ProcessPoolExecutor(1, self._context, _begin, given)
                 try:
                     return self._pools[number].submit(job).result()
                 except BrokenProcessPool:

@@ -51,7 +51,8 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
     Returns:
         The relative residual, for sweeps that minimise something; of many snapshots the mean.
     """
-    prepare_process(settings, blocks=settings.memory_budget is not None)
+    blocks = settings.memory_budget is not None
+    prepare_process(settings, blocks=blocks)
     refuse_torchrun()
     if is_many(settings.measurement):
         if settings.guide.file is not None:
@@ -62,13 +63,14 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
                 "cassi-calibrate 'measurement=[FILE,FILE]', and give the camera that it writes: "
                 "camera=DIR/camera.yaml"
             )
-        return reconstruct_many(settings, run)
+        with open_executor(settings, blocks=blocks) as executor:
+            return reconstruct_many(settings, run, executor)
     if settings.sequence:
         raise ValueError("sequence: expected false for one snapshot; give a folder of them")
     if settings.share is not None:
         raise ValueError("share: expected null for one snapshot, which is work for one")
     hold_alone(run.folder)
-    if settings.memory_budget is not None:
+    if blocks:
         with open_executor(settings, blocks=True) as executor:
             return reconstruct_in_blocks(settings, run.folder, executor)
     recipe = make_recipe(settings)

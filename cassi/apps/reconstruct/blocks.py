@@ -6,7 +6,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from cassi.apps.executors import InThisProcess, LostWorker, once, run_jobs
+from cassi.apps.executors import LostWorker, once, run_jobs
 from cassi.apps.inputs import Inputs
 from cassi.apps.memory import peak_of
 from cassi.apps.pipeline import fit, make_recipe, read
@@ -42,6 +42,7 @@ from cassi.uncertainty.mask_shift import MaskShift
 
 _READ = 64  # rows at a time, for what is estimated from the whole measurement; a multiple of 16
 _PROBED = 96  # rows of which error bars ask what they must know of the whole scene
+_ESTIMATES = ("level", "noise", "gain")  # of the whole scene, for every block
 _PROBE = 32  # rows of the strip on which memory is measured
 
 
@@ -71,7 +72,6 @@ def reconstruct_in_blocks(
     key = fingerprint_settings(settings, on="cube")
     names = [output.cube, *([UNCERTAINTY] if settings.uncertainty else [])]
     settings, truth = take_truth(settings)
-    executor = InThisProcess() if executor is None else executor
     loaded = once(load_scene, settings)
     inputs, scene, reconstructor = loaded.inputs, loaded.parts, loaded.reconstructor
     for note in inputs.notes:
@@ -115,8 +115,10 @@ def reconstruct_in_blocks(
             def follow(*_: Any) -> None:  # what tqdm returns would stop the solver
                 bar.update()
 
-            job = partial(compute_block, settings, tuple(blocks), probed)
-            here, left = isinstance(executor, InThisProcess), range(len(records), len(blocks))
+            found = scene.statistics.estimate(*_ESTIMATES).items()
+            estimates = {name: value.cpu() for name, value in found}
+            job = partial(compute_block, settings, tuple(blocks), probed, estimates)
+            here, left = executor is None, range(len(records), len(blocks))
             job = partial(job, callback=follow) if here else job
             for index, solved in _in_order(run_jobs(executor, job, left), left.start):
                 bar.set_postfix_str(f"block {index + 1}/{len(blocks)}")
@@ -158,11 +160,16 @@ def compute_block(
     settings: Reconstruct,
     blocks: Sequence[Block],
     probed: Probe | None,
+    estimates: Mapping[str, Tensor],
     index: int,
     callback: Callable[..., Any] | None = None,
 ) -> Solved:
-    """Reconstruct one block of what settings name: a job. See `solve_block`."""
+    """Reconstruct one block of what settings name: a job. See `solve_block`.
+
+    `estimates` are those of the whole scene, by name: found once for all processes.
+    """
     scene = once(load_scene, settings)
+    scene.parts.statistics.take(estimates)
     torch.manual_seed(settings.seed)
     told = (scene.parts, scene.reconstructor, blocks, index, callback, probed, settings.seed)
     return solve_block(*told)
@@ -216,8 +223,7 @@ class Parts:
 
     def bytes_per_line(self, reconstructor: Reconstructor, uncertainty: bool = False) -> float:
         """Measure the memory of a strip, whose working set grows with its lines."""
-        for name in ("level", "noise", "gain"):
-            getattr(self.statistics, name)  # now: it is computed once and not in every block
+        self.statistics.estimate(*_ESTIMATES)  # now: of the scene, not of the strip
         lines = min(_PROBE, self.length)
         y, camera = self.part(0, lines)
 

@@ -13,6 +13,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +27,7 @@ from cassi import methods, metrics
 from cassi.apps import results
 from cassi.apps.command import FAILED, Run
 from cassi.apps.errors import describe_failure
-from cassi.apps.executors import LostWorker, once, open_executor, run_jobs
+from cassi.apps.executors import LostWorker, once, run_jobs
 from cassi.apps.folders import check_shares
 from cassi.apps.inputs import Inputs
 from cassi.apps.pipeline import (
@@ -105,12 +106,13 @@ class Store:
     folders: bool
 
 
-def reconstruct_many(settings: Reconstruct, run: Run) -> float:
+def reconstruct_many(settings: Reconstruct, run: Run, executor: Executor | None) -> float:
     """Reconstruct every snapshot of this command's share that is not done yet.
 
     Args:
         settings: of the command.
         run: where results go, those of a snapshot in a folder of its own.
+        executor: does the snapshots; None: this process.
 
     Returns:
         The mean relative residual of all that are done.
@@ -142,14 +144,13 @@ def reconstruct_many(settings: Reconstruct, run: Run) -> float:
         store = _prepare_store(settings, run.folder, recipe, snapshots) if left else None
         following = _begin_sequence(recipe) if settings.sequence else None
         job = functools.partial(reconstruct_batch, settings, run.folder, store, following)
-        with open_executor(settings, blocks=settings.memory_budget is not None) as executor:
-            for batch, found in run_jobs(executor, job, batches):
-                outcomes = [_failed(found)] * len(batch) if isinstance(found, LostWorker) else found
-                for snapshot, outcome in zip(batch, outcomes, strict=True):
-                    record = _record(keys[snapshot.name], outcome)
-                    log.append(snapshot.name, record)
-                    records[snapshot.name] = record
-                    _say(snapshot, outcome)
+        for batch, found in run_jobs(executor, job, batches):
+            outcomes = [_failed(found)] * len(batch) if isinstance(found, LostWorker) else found
+            for snapshot, outcome in zip(batch, outcomes, strict=True):
+                record = _record(keys[snapshot.name], outcome)
+                log.append(snapshot.name, record)
+                records[snapshot.name] = record
+                _say(snapshot, outcome)
     if share.count > 1:
         records = read_records(folders.log)
     return _write_summary(folders.root, records, keys, own, run.is_multirun)
