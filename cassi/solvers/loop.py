@@ -20,7 +20,7 @@ from cassi.solvers.base import (
     norm,
     wants_cube,
 )
-from cassi.solvers.linear_system import LinearSystem, begin_system, check_order
+from cassi.solvers.linear_system import LinearSystem, begin_system, check_order, seen
 from cassi.solvers.objective import evaluate_objective
 from cassi.solvers.schedules import Schedule
 from cassi.solvers.statistics import Statistics
@@ -72,6 +72,7 @@ def iterate(
     """
     check_order("iterate", y, system)
     start = time.perf_counter() if began is None else began
+    y = seen(y, system)
     light = norm(y).item()
     running = begin_system(system)
     prior = begin(prior, running)

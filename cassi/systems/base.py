@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from typing import Any, cast
 
 import torch
@@ -393,18 +394,24 @@ class Weighted(Around):
 
     def damping(self, rho: float | Tensor) -> Tensor:
         """Return ρ·d, infinite at bad pixels: `(1|B, K, H', W')`; ρ a number, or `(1|B,)`."""
-        weight = torch.as_tensor(rho, dtype=self.variance.dtype, device=self.variance.device)
+        if not isinstance(rho, Tensor):
+            return torch.add(self._excluded, self.variance, alpha=rho)
+        weight = rho.to(self.variance)
         if weight.ndim < 3:
             weight = weight.reshape(-1, 1, 1, 1)
-        return weight * self.variance + self._excluded
+        return torch.addcmul(self._excluded, weight, self.variance)
 
     def _zero_bad_pixels(self, image: Tensor) -> Tensor:
         # What a camera makes is finite, and a product takes a tenth of the time of torch.where.
         return image * self._share.to(image.dtype)
 
     def begin(self) -> Any:
-        """Return what a run of a solver uses in this camera's place."""
-        return self if self.is_closed else WarmStart(self)
+        """Return what a run uses in this camera's place: measurements are zero at bad pixels."""
+        if not self.is_closed:
+            return WarmStart(self)
+        run = copy(self)
+        run.__class__ = _Zeroed
+        return run
 
     @property
     def is_closed(self) -> bool:
@@ -442,6 +449,14 @@ def _fit(name: str, value: Any, shape: tuple[int, int, int], device: torch.devic
             f"got {tuple(tensor.shape)}"
         )
     return tensor.expand(-1, *shape)
+
+
+class _Zeroed(Weighted):
+    """The camera, for measurements that are zero at its bad pixels already."""
+
+    def without_bad_pixels(self, y: Tensor) -> Tensor:
+        """Return y."""
+        return y
 
 
 def dot_test(
