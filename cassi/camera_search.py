@@ -21,6 +21,7 @@ from cassi.calibration import (
     refine_mask,
 )
 from cassi.calibration import align as align_mask
+from cassi.calibration.band_check import AWAY, find_bands
 from cassi.calibration.dual import calibrate_dual
 from cassi.calibration.geometry import moved_camera, placed_camera
 from cassi.calibration.mask import Light
@@ -37,6 +38,9 @@ from cassi.systems import DDCassi, SDCassi, System, TiltedCassi, Weighted, WideC
 def align(y: Tensor, system: System) -> Alignment | None:
     """Return the camera with its mask where the measurement shows that it lies; None: as it is.
 
+    Where light in lines falls elsewhere than the bands, the mask stays: moved, it would make up for
+    a wrong dispersion, and hide it from `check_camera`.
+
     `cassi.methods.auto` predicts the held-out pixels, whatever method reconstructs afterwards; see
     `cassi.calibration.align`.
 
@@ -45,7 +49,9 @@ def align(y: Tensor, system: System) -> Alignment | None:
         system: the nominal camera.
     """
     method = auto()
-    return align_mask(y, system, lambda camera: measure_heldout(y, camera, method).error)
+    found = align_mask(y, system, lambda camera: measure_heldout(y, camera, method).error)
+    bands = None if found is None else find_bands(y, system)
+    return found if bands is None or bands.away < AWAY else None
 
 
 def calibrate_on(
@@ -98,7 +104,8 @@ def calibrate_on(
         frames.append(Frame.snapshot(white, nominal.bands))
     torch.manual_seed(seed)
     found, camera, lights = find_camera(frames, nominal, solver or auto(), seed=seed, **settings)
-    aligned = None if lights else align(y, system)
+    away = max(abs(a - b) for a, b in zip(camera.offsets, nominal.offsets, strict=True))
+    aligned = None if lights or away > AWAY else align(y, system)
     if aligned is not None and _misses(y, system, camera) * (1 - _CLOSE) > aligned.after:
         return _as_aligned(found, aligned, nominal)
     return found, camera

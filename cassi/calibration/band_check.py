@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from cassi.calibration.fit import LEAST_WINDOWS, PlainScenes
 from cassi.calibration.geometry import moved_offsets
-from cassi.calibration.lines import LEAST, SHADES, SURE, tells_dispersion
+from cassi.calibration.lines import SHADES, compare_light, matters, tells_dispersion
 from cassi.calibration.parameters import PLACE
 from cassi.calibration.search import NOMINAL, fit_curves
 from cassi.calibration.windows import Frame, Windows
-from cassi.systems import SDCassi
+from cassi.systems import SDCassi, System
 
+AWAY = 1.5
+"""Pixels by which a band must lie elsewhere; less is for a calibration to find."""
+LEAST_BANDS = 8
+LEAST_SPAN = 12
+"""Pixels of dispersion."""
 _ASKED = 128  # windows
 _RADIUS = 2  # pixels
-_AWAY = 1.5  # pixels: less is for a calibration to find
 
 
-def find_bands(y: Tensor, system: SDCassi, good: Tensor | None) -> tuple[float, list[float]] | None:
+@dataclass(frozen=True)
+class Bands:
+    """What light says of the places of the bands.
+
+    Attributes:
+        shown: it comes in lines, which show them; light of all wavelengths does not.
+        away: pixels by which a band lies elsewhere, at most.
+        offsets: where they lie, pixels.
+    """
+
+    shown: bool
+    away: float = 0.0
+    offsets: tuple[float, ...] = ()
+
+
+def find_bands(y: Tensor, system: System) -> Bands | None:
     """Look for a curve of dispersion where lines of light do not fall as a camera has them.
 
     Light of all wavelengths does not care where bands are. Where plain scenes fit better with it,
@@ -28,33 +48,40 @@ def find_bands(y: Tensor, system: SDCassi, good: Tensor | None) -> tuple[float, 
     curves are searched, as a calibration does, in a few seconds.
 
     Args:
-        y: measurement `(B, K, H', W')`, finite.
-        system: the camera, with one mask for all bands.
-        good: bool, shaped like y, pixels that count; None for all.
+        y: measurement `(B, K, H', W')`.
+        system: the camera.
 
     Returns:
-        By how many pixels a band lies elsewhere, at most, and the offsets; None where bands lie
-        where they should, or nothing tells.
+        Where bands lie; None for another camera than an `SDCassi` with one mask, and where the
+        bands are too few, or the frame too dark or too small to ask.
     """
-    frame = Frame.snapshot(y, system.bands, good)
-    every = Frame.snapshot(y, system.bands, good, SHADES)
-    lines, other = (Windows(each, system, most=_ASKED) for each in (frame, every))
+    camera = system.plain
+    if type(camera) is not SDCassi or camera.mask.ndim > 4 or camera.mask.shape[-3] > 1:
+        return None
+    if camera.bands < LEAST_BANDS or max(camera.offsets) - min(camera.offsets) < LEAST_SPAN:
+        return None
+    good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
+    y = system.without_bad_pixels(y)
+    frame, every = (Frame.snapshot(y, camera.bands, good, shades) for shades in (1, SHADES))
+    lines, other = (Windows(each, camera, most=_ASKED) for each in (frame, every))
     if len(lines) < LEAST_WINDOWS:
         return None
-    falls = lines.variances(NOMINAL)[0].log() - other.variances(NOMINAL)[0].log()
-    if float(falls.mean()) < max(LEAST, SURE * float(falls.std()) / len(falls) ** 0.5):
-        return None
-    scenes = PlainScenes([frame], system)
+    worse = compare_light([lines], NOMINAL, [other], NOMINAL)
+    if worse <= 0:
+        return Bands(shown=worse < 0)
+    scenes = PlainScenes([frame], camera)
     still = scenes.fit(NOMINAL, PLACE[:-1])
+    if not matters(scenes, still.geometry):
+        return Bands(shown=False)
     found = fit_curves(scenes, _RADIUS, True, still)[0]
     if not scenes.is_surer(found, still):
-        return None
+        return Bands(shown=False)
     best = found.geometry
-    if not tells_dispersion([frame], system, best, still.geometry):
-        return None
-    offsets = moved_offsets(system, best)
-    away = float((offsets - torch.tensor(system.offsets).to(offsets)).abs().max())
-    return (away, offsets.tolist()) if away >= _AWAY else None
+    if not tells_dispersion([frame], camera, best, still.geometry):
+        return Bands(shown=False)
+    offsets = moved_offsets(camera, best)
+    away = float((offsets - torch.tensor(camera.offsets).to(offsets)).abs().max())
+    return Bands(True, away, tuple(offsets.tolist()))
 
 
 def say_offsets(offsets: Sequence[float]) -> str:

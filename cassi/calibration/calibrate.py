@@ -12,7 +12,7 @@ from cassi.calibration.comparison import CLEAR, Comparison
 from cassi.calibration.fit import Fit, PlainScenes, Watch, silent
 from cassi.calibration.geometry import Geometry, moved_camera
 from cassi.calibration.heldout import Prepare, WithheldPixels
-from cassi.calibration.lines import tells_dispersion
+from cassi.calibration.lines import matters, tells_dispersion
 from cassi.calibration.parameters import FURTHER, PARAMETERS, PLACE
 from cassi.calibration.search import farthest_bend, fit_curves, fit_places, with_richer
 from cassi.calibration.selection import Selection, Stage
@@ -158,9 +158,11 @@ def calibrate(
     further: tuple[str, ...] = FURTHER
     fits = fit_places(scenes, radius)
     if system.bands > 1:
-        moved = fit_curves(scenes, radius, bool(curve), fits[0])
-        deepest = min(moved, key=lambda fit: fit.objective).geometry
-        told = tells_dispersion(frames, system, deepest, fits[0].geometry)
+        told = matters(scenes, fits[0].geometry)
+        if told:  # else a search of curves would be in vain
+            moved = fit_curves(scenes, radius, bool(curve), fits[0])
+            deepest = min(moved, key=lambda fit: fit.objective).geometry
+            told = tells_dispersion(frames, system, deepest, fits[0].geometry)
         if told:
             place, further, fits = PLACE, (*curve, *FURTHER), moved
     fits = with_richer(scenes, fits, radius, further)

@@ -11,9 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cassi.calibration.band_check import find_bands, say_offsets
+from cassi.calibration.band_check import (
+    AWAY,
+    LEAST_BANDS,
+    LEAST_SPAN,
+    find_bands,
+    say_offsets,
+)
 from cassi.calibration.correlation import Correlation, Ends, Peak, find_ends
-from cassi.calibration.spectra import comb, strangeness
+from cassi.calibration.spectra import Statistics, comb, strangeness
 from cassi.checks import clipped_level
 from cassi.systems import BlurredCassi, DDCassi, SDCassi, System, WideCassi
 from cassi.systems.band_positions import find_places
@@ -34,7 +40,12 @@ ERRORS = 3
 REVERSED = -0.1
 """Of `direction`: below it spectra are taken to be in reverse."""
 ORDINARY = 6.0
-"""Of the mean spectrum in `strangeness`: beyond, lamp and sensor are in it, and it says nothing."""
+"""Of the mean spectrum in `strangeness`: beyond, lamp and sensor are in it."""
+LIT = 4.0
+"""The same in the light of lamps: beyond, the spectra are those of a wrong camera, or of an odd
+light. In right cubes of 20 drawn cameras it was 0.2 to 5.6."""
+LIT_LESS = 5.0
+"""Lamps and sensors differ, so that in their light the direction is so much less sure."""
 COMB, COMB_BETWEEN = 0.05, 0.12
 """Share of the spectra that may alternate from band to band: with bands on whole pixels, and
 between them, where interpolation blurs every band by another fraction. Of 16 right cameras that
@@ -55,9 +66,11 @@ FADED = 0.2
 FAR = 0.25
 """Of the dispersion: so far inside, light does not end with the bands."""
 UNKNOWN = "Direction: cannot be measured in a frame"
+UNSHOWN = (
+    "Its curve between the outermost bands: this light does not show it, frames through filters do "
+    "(cassi-calibrate 'monochromatic=[…]')."
+)
 _CUBE = 2**24  # values of a cube
-_SPAN = 12  # pixels of dispersion, to look for its ends
-_BANDS = 8
 
 Image = Callable[[Tensor], Tensor]
 POSES: dict[str, tuple[str, Image]] = {
@@ -172,8 +185,7 @@ def check_spectra(
         x: cube `(1, C, H, W)`.
         system: the camera.
         wavelengths: nm, one per band, increasing.
-        reflectance: x is known to be one. Else lamp and sensor may be in it, and where its mean
-            spectrum is unlike that of ordinary scenes nothing is said of the direction.
+        reflectance: x is known to be one. Else lamp and sensor may be in it, see `prefer`.
     """
     if wavelengths is None and getattr(system, "codes_frames", False):
         return CameraCheck()  # the bands are frames, which have no spectra
@@ -189,20 +201,14 @@ def check_spectra(
         )
         warnings.append(Finding("spectra", message))
     numbers: dict[str, Any] = {"comb": share}
-    costs = None if wavelengths is None else strangeness(x[0], wavelengths)
-    score = None if costs is None else sum(costs[1]) - sum(costs[0])
+    score = None if wavelengths is None else prefer(x[0], wavelengths, reflectance)
     remedy = _reverse(system)
     if remedy is None:
         return CameraCheck(tuple(warnings), "", numbers)
     numbers["direction"] = score
     if score is None:
-        why = "without wavelengths" if wavelengths is None else "at these wavelengths"
+        why = "without wavelengths" if wavelengths is None else "like these"
         note = f"Direction: cannot be measured in a frame, nor in spectra {why}."
-    elif not reflectance and costs is not None and holds_more(costs):
-        note = (
-            f"{UNKNOWN}; the recovered spectra hold more than the scene (lamp, sensor), and do not "
-            "show it."
-        )
     elif score < REVERSED:
         note = f"{UNKNOWN}; the recovered spectra look reversed ({score:+.1f})."
         message = (
@@ -218,10 +224,37 @@ def check_spectra(
     return CameraCheck(tuple(warnings), note, numbers)
 
 
-def holds_more(costs: Sequence[tuple[float, float]]) -> bool:
-    """Tell whether spectra hold more than a scene, by their `strangeness` both ways."""
-    forward, reverse = (sum(each) for each in costs)
-    return costs[reverse < forward][1] > ORDINARY
+def prefer(
+    x: Tensor,
+    wavelengths: Sequence[float],
+    reflectance: bool = False,
+    known: Statistics | None = None,
+) -> float | None:
+    """Return by how much spectra are likelier as they are than in reverse.
+
+    It is their `direction`. Where a mean spectrum is unlike that of ordinary scenes both ways, lamp
+    and sensor are in it: it is compared with scenes in the light of lamps. Covariances do not count
+    then, for noise and stray light are in those of dark bands.
+
+    Args:
+        x: cube `(C, H, W)`.
+        wavelengths: nm, one per band, increasing.
+        reflectance: x is known to be one.
+        known: statistics of ordinary scenes; those of the package if None.
+
+    Returns:
+        The difference of logarithms; None where too few wavelengths are covered, or where spectra
+        are unlike those of scenes in any light.
+    """
+    costs = strangeness(x, wavelengths, known)
+    if costs is None:
+        return None
+    if not reflectance and min(costs, key=sum)[1] > ORDINARY:
+        costs = [(0.0, mean) for _, mean in strangeness(x, wavelengths, known, lit=True) or costs]
+        if min(costs)[1] > LIT:
+            return None
+        costs = [(0.0, mean / LIT_LESS) for _, mean in costs]
+    return sum(costs[1]) - sum(costs[0])
 
 
 def _reverse(system: System) -> str | None:
@@ -423,26 +456,20 @@ ABOUT_PLACE = {"mask", "step", "shift", "direction", "detector"}
 
 def _with_bands(found: CameraCheck, y: Tensor, system: System) -> CameraCheck:
     """Ask where bands lie, if nothing else is wrong with their place."""
-    camera = system.plain
-    offsets = camera.offsets if type(camera) is SDCassi else ()
-    shared = len(offsets) >= _BANDS and max(offsets) - min(offsets) >= _SPAN
     known = {each.about for each in found.warnings} & ABOUT_PLACE
-    if type(camera) is not SDCassi or not shared or known or camera.mask.shape[-3] > 1:
-        return found
-    if camera.mask.ndim > 4 or "mask" not in found.numbers:
-        return found
-    good = None if system.good_pixels is None else system.good_pixels.expand_as(y)
-    bands = find_bands(system.without_bad_pixels(y), camera, good)
+    bands = None if known or "mask" not in found.numbers else find_bands(y, system)
     if bands is None:
         return found
-    away, places = bands
+    if bands.away < AWAY:
+        unshown = "" if bands.shown else f" {UNSHOWN}"
+        return CameraCheck(found.warnings, found.note + unshown, found.numbers)
     message = (
-        f"light falls in lines up to {away:.1f} pixels from where the camera has its bands: set "
-        f"system.offsets={say_offsets(places)}, or calibrate=true, or find them by frames through "
-        "filters, cassi-calibrate 'monochromatic=[…]'"
+        f"light falls in lines up to {bands.away:.1f} pixels from where the camera has its bands: "
+        f"set system.offsets={say_offsets(bands.offsets)}, or calibrate=true, or find them by "
+        "frames through filters, cassi-calibrate 'monochromatic=[…]'"
     )
     note = found.note.partition(" Dispersion:")[0]
-    numbers = found.numbers | {"bands": {"away": away, "offsets": places}}
+    numbers = found.numbers | {"bands": {"away": bands.away, "offsets": list(bands.offsets)}}
     return CameraCheck((*found.warnings, Finding("curve", message)), note, numbers)
 
 
@@ -456,7 +483,7 @@ def _check_place(
     span = max(offsets) - min(offsets)
     note = f"mask pattern found ({given.score / numbers['chance']:.0f}× above chance)."
     shared = search.mask.shape[1] == 1 and type(system) in (SDCassi, BlurredCassi, WideCassi)
-    if not (shared and bands >= _BANDS and span >= _SPAN):
+    if not (shared and bands >= LEAST_BANDS and span >= LEAST_SPAN):
         # Along the dispersion, coloured light lies elsewhere than white one.
         if abs(down) >= SHIFT:
             warnings.append(_shift(system, down, 0.0))

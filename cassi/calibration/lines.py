@@ -10,7 +10,7 @@ from torch import Tensor
 from cassi.calibration.fit import PlainScenes
 from cassi.calibration.geometry import Geometry
 from cassi.calibration.parameters import PLACE
-from cassi.calibration.windows import Frame
+from cassi.calibration.windows import Frame, Windows
 from cassi.systems import SDCassi
 
 SHADES = 4
@@ -18,9 +18,60 @@ SHADES = 4
 LEAST = 0.02
 """In objective, what lines gain from the dispersion that was found, beyond what the other light
 gains from another."""
-_CLEAR = 0.05  # in objective, by which lines fit better wherever they lie
+_BETTER = 0.05  # in objective, by which lines fit better wherever they lie
 SURE = 3.0
 """Standard errors."""
+
+
+def matters(scenes: PlainScenes, geometry: Geometry) -> bool:
+    """Tell whether it matters to plain scenes if light comes in lines or in all wavelengths.
+
+    Light of all wavelengths fits nearly as well either way: bands that lie a few pixels apart stand
+    for it. Then curves of dispersion need not be searched.
+
+    Args:
+        scenes: with light in lines.
+        geometry: the best with the nominal dispersion; light of all wavelengths has its own.
+
+    Returns:
+        True where wavelengths are known, too, see `tells_dispersion`.
+    """
+    if _is_known(scenes.frames, scenes.system):
+        return True
+    scenes.watch("light in lines or of all wavelengths")
+    other = _in_all_light(scenes)
+    own = other.fit(geometry, PLACE[:-1]).geometry
+    return compare_light(scenes.parts, geometry, other.parts, own) != 0
+
+
+def compare_light(
+    lines: Sequence[Windows], geometry: Geometry, other: Sequence[Windows], own: Geometry
+) -> float:
+    """Return how much worse windows fit with light in lines than with all wavelengths.
+
+    Args:
+        lines: windows of frames with light in lines.
+        geometry: how far the camera is off.
+        other: the same windows with light of all wavelengths.
+        own: the geometry of that.
+
+    Returns:
+        Of the objective; 0 where it is less than `LEAST` or than three standard errors.
+    """
+    fits = [
+        torch.cat([windows.variances(place)[0].log() for windows in parts])
+        for parts, place in ((lines, geometry), (other, own))
+    ]
+    worse = fits[0] - fits[1]
+    least = max(LEAST, SURE * float(worse.std()) / max(len(worse), 1) ** 0.5)
+    return float(worse.mean()) if abs(float(worse.mean())) > least else 0.0
+
+
+def _in_all_light(scenes: PlainScenes) -> PlainScenes:
+    """Return the same snapshots with `SHADES` wavelengths per band, which stand for all."""
+    bands = scenes.system.bands
+    every = [Frame.snapshot(each.y, bands, each.good, SHADES) for each in scenes.frames]
+    return PlainScenes(every, scenes.system)
 
 
 def tells_dispersion(
@@ -44,10 +95,10 @@ def tells_dispersion(
     Returns:
         True where a frame has light of known wavelengths, or the camera a mask per band, too.
     """
-    if system.mask.shape[1] > 1 or any(frame.points is not None for frame in frames):
+    if _is_known(frames, system):
         return True
-    every = [Frame.snapshot(each.y, system.bands, each.good, SHADES) for each in frames]
-    kinds = [PlainScenes(each, system) for each in (frames, every)]
+    lines = PlainScenes(frames, system)
+    kinds = [lines, _in_all_light(lines)]
     own = kinds[1].fit(found).geometry, kinds[1].fit(straight, PLACE[:-1]).geometry
     gains = []
     for lines, other in zip(*(kind.parts for kind in kinds), strict=True):
@@ -58,7 +109,11 @@ def tells_dispersion(
             chosen = place == sixteenth
             gains.append(torch.stack([here[chosen].mean(), (here - there)[chosen].mean()]))
     fits, falls = torch.stack(gains).unbind(1)
-    return _is_sure(fits, _CLEAR) or _is_sure(falls, LEAST)
+    return _is_sure(fits, _BETTER) or _is_sure(falls, LEAST)
+
+
+def _is_known(frames: Sequence[Frame], system: SDCassi) -> bool:
+    return system.mask.shape[1] > 1 or any(frame.points is not None for frame in frames)
 
 
 def _is_sure(gains: Tensor, least: float) -> bool:

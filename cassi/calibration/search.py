@@ -23,6 +23,7 @@ _BENDS = 7  # px at the last band, of prisms' curves: 10 in the middle
 _LEAST_BENT = 4.5  # spans of the bands, over the bend: beyond, a curve turns back
 _THIRD = 0.2  # of the bend, the third degree of a prism's curve
 _TRIED = 4  # bends are fitted
+_WORSE = 0.2  # in objective, than without a bend: such a bend is not fitted
 _VALLEYS = 2  # of these, richer models are tried
 _FITTED = 6  # starts of a curve are fitted
 _NEAR = 1.0  # pixels: bands this near are the same valley
@@ -60,15 +61,19 @@ def fit_curves(scenes: PlainScenes, radius: int, bent: bool, still: Fit) -> list
     Returns:
         Curves that are not clearly worse than the best, the likeliest first.
     """
-    frames, system = scenes.frames, scenes.system
-    across = round(still.geometry.split_shift(system.axis)[0])
+    frames, system, best = scenes.frames, scenes.system, still.geometry
+    aside = best.split_shift(system.axis)[0]
+    across = round(aside)
     scenes.watch("steps of the dispersion")
     starts = search_start(frames, system, NOMINAL, radius, across=across)
     if bent:
         scenes.watch("bent dispersions")
         starts += search_start(frames, system, NOMINAL, radius, bent=_BENT, across=across)
         scenes.watch("dispersions of prisms")
-        starts += search_prisms(frames, system, NOMINAL, radius, still.geometry, across)
+        start = replace(
+            NOMINAL.with_shift(aside - across, 0.0, system.axis), rotation=best.rotation
+        )
+        starts += search_prisms(frames, system, start, radius, best, across)
     fits = [scenes.fit(start) for start in _best_starts(scenes, starts, _FITTED)]
     fits = _different(sorted(fits, key=_objective), system)
     tied = [fit for fit in fits if fit is fits[0] or not scenes.is_surer(fits[0], fit)]
@@ -120,9 +125,17 @@ def with_richer(
 
 
 def _best_starts(scenes: PlainScenes, starts: Sequence[Geometry], most: int) -> list[Geometry]:
-    """Return the starts that plain scenes fit best, none of them far worse than the best."""
+    """Return the starts that plain scenes fit best, none of them far worse than the best.
+
+    Of those that are near each other, only the simplest is returned.
+    """
     found = sorted((scenes.objective(start), k) for k, start in enumerate(starts))[:most]
-    return [starts[k] for value, k in found if value <= found[0][0] + 2 * _TIE]
+    best = [starts[k] for value, k in found if value <= found[0][0] + 2 * _TIE]
+    chosen: list[Geometry] = []
+    for start in sorted(best, key=lambda each: len(each.dispersion)):
+        if not any(are_near(start, other, scenes.system) for other in chosen):
+            chosen.append(start)
+    return chosen
 
 
 def _objective(fit: Fit) -> float:
@@ -266,8 +279,8 @@ def search_prisms(
         found.append(_best_shift(parts, system, curve, shifts))
     scenes = PlainScenes(frames, system, central=True)
     chosen = sorted(found, key=lambda each: each[0])[:_TRIED]
-    fits = [scenes.fit(geometry) for _, geometry in chosen]
     least = scenes.objective(best)
+    fits = [scenes.fit(geometry) for value, geometry in chosen if value <= least + _WORSE]
     fits = sorted((fit for fit in fits if fit.objective < least), key=lambda fit: fit.objective)
     return [fit.geometry for fit in _different(fits, system)]
 

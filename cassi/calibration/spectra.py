@@ -97,7 +97,7 @@ def direction(
 
 
 def strangeness(
-    x: Tensor, wavelengths: Sequence[float], known: Statistics | None = None
+    x: Tensor, wavelengths: Sequence[float], known: Statistics | None = None, lit: bool = False
 ) -> list[tuple[float, float]] | None:
     r"""Return how unlike ordinary scenes a cube's spectra are, as they are and in reverse.
 
@@ -111,6 +111,7 @@ def strangeness(
         x: cube `(C, H, W)`.
         wavelengths: nm, one per band, increasing.
         known: statistics of ordinary scenes; those of the package if None.
+        lit: lamp and sensor are in x: mean and covariance of their logarithms are added to m and B.
 
     Returns:
         Both numbers of both; None where fewer than 8 wavelengths of the statistics are covered.
@@ -123,6 +124,9 @@ def strangeness(
     at = known.wavelengths[kept]
     mean = known.mean[kept] - known.mean[kept].mean()
     within, between = (value[kept][:, kept] for value in (known.within, known.between))
+    if lit:
+        lights = _lights(at)
+        mean, between = mean + lights.mean(0), between + lights.mT.cov(correction=0)
     ridge = _RIDGE * torch.eye(len(at), dtype=torch.float64)
     colours = torch.linalg.inv(within + ridge)
     scenes = torch.linalg.inv(between + within / 50 + ridge)
@@ -134,6 +138,21 @@ def strangeness(
             (float((spread * colours).sum()) / 2, _MEANS * float(away @ scenes @ away) / 2)
         )
     return costs
+
+
+def _lights(at: Tensor) -> Tensor:
+    """Return logarithms, over their mean, of black bodies as sensors see them, `(L, G)`.
+
+    Of 2400 to 6500 K; responses are Gaussians exp(−((λ − b)/w)²), b 550 to 700 nm, w 120 to 300.
+    """
+    kelvin, best, width = torch.cartesian_prod(
+        *(
+            torch.linspace(*ends, 5, dtype=at.dtype)
+            for ends in ((2400, 6500), (550, 700), (120, 300))
+        )
+    ).T[..., None]
+    logs = -4 * at.log() - (1.4388e7 / (at * kelvin)).expm1().log() - ((at - best) / width).square()
+    return logs - logs.mean(1, keepdim=True)
 
 
 def comb(x: Tensor) -> float:

@@ -42,9 +42,8 @@ from cassi.calibration.camera_check import (
     REVERSED,
     CameraCheck,
     check_spectra,
-    holds_more,
+    prefer,
 )
-from cassi.calibration.spectra import strangeness
 from cassi.data.bundled import bundled_path
 from cassi.data.manifest import read_manifest
 from cassi.systems import SDCassi, Weighted
@@ -164,9 +163,9 @@ def look_under_lamps(count: int) -> None:
     def between(low: float, high: float) -> float:
         return low + (high - low) * float(torch.rand((), generator=random))
 
-    table = Table("light", "cubes", "right, warned of", "reversed, warned of", "not judged")
+    table = Table("light", "cubes", "right, warned of", "reversed, warned of")
     for light, many in (("even", 1), ("lamps", count)):
-        right, wrong, silent, total = 0, 0, 0, 0
+        right, wrong, total = 0, 0, 0
         for skipped, cube in enumerate(cubes):
             known = summarize([each for k, each in enumerate(cubes) if k != skipped], given)
             for _ in range(many):
@@ -178,14 +177,10 @@ def look_under_lamps(count: int) -> None:
                 top, left = int(between(0, 96)), int(between(0, 80))
                 part = cube[:, top : top + 160, left : left + 176]
                 x = part * (shape / shape.max()).float().view(-1, 1, 1)
-                costs = strangeness(x, given.tolist(), known)
-                assert costs is not None
-                score, total = sum(costs[1]) - sum(costs[0]), total + 1
-                judged = not holds_more(costs)
-                silent += not judged
-                right += judged and score < REVERSED
-                wrong += judged and -score < REVERSED
-        table.print(light, total, right, wrong, silent)
+                score, total = prefer(x, given.tolist(), known=known) or 0.0, total + 1
+                right += score < REVERSED
+                wrong += -score < REVERSED
+        table.print(light, total, right, wrong)
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from cassi.calibration import Frame, Geometry, calibrate, check_camera
+from cassi.calibration.camera_check import UNSHOWN
 from cassi.calibration.lines import tells_dispersion
 from cassi.camera_search import auto, by_solver
 from cassi.systems import SDCassi
@@ -53,6 +54,8 @@ def test_a_dispersion_that_no_frame_tells_stays():
 @pytest.mark.parametrize(("shades", "warned"), [(1, True), (4, False)])
 def test_the_camera_check_warns_of_a_curve_by_its_offsets(shades, warned):
     straight, y = cameras(shades)
-    said = [each for each in check_camera(y, straight).warnings if each.about == "curve"]
+    check = check_camera(y, straight)
+    said = [each for each in check.warnings if each.about == "curve"]
     assert bool(said) is warned
+    assert (UNSHOWN in check.note) is not warned
     assert all("system.offsets=[" in each.message for each in said)
