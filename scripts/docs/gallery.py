@@ -29,14 +29,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
+
 import cassi
 from cassi.data.bundled import bundled_path
 from cassi.data.io import load_cube
 from cassi.systems.masks import move_mask
+from cassi.uncertainty.error_model import NORMAL
 from cassi.viz import choose_points, exposure_of, save_bands, srgb
 from cassi.viz.color import cie_response
+from scripts.benchmarks.lab import FINE, Lab
 
-FOLDER = Path(__file__).resolve().parents[2] / "docs" / "gallery"
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs" / "gallery"
 Panel = tuple[str, np.ndarray]  # title, picture
 
 
@@ -195,6 +200,59 @@ def draw_guide() -> None:
     save(picture_row(panels, 4, 2.6)[0], "guide.jpg")
 
 
+def draw_bench() -> None:
+    """The bench of its guide: frames, reflectances, and spectra with error bars."""
+    lab = Lab.drawn(2)
+    with tempfile.TemporaryDirectory() as bench:
+        filters = ",".join(
+            f"{{file: {bench}/filter_{nm}.png, wavelength: {nm}}}" for nm in lab.filters()
+        )
+        for module, *options in (
+            ("scripts.benchmarks.lab", bench),
+            (
+                *(
+                    "cassi.apps.calibrate",
+                    f"camera={bench}/frames.yaml",
+                    f"white={bench}/white.png",
+                ),
+                *(f"monochromatic=[{filters}]", f"hydra.run.dir={bench}/camera"),
+            ),
+            (
+                *("cassi.apps.reconstruct", f"camera={bench}/camera/camera.yaml"),
+                *(f"measurement={bench}/frame.png", "output.unit=reflectance"),
+                *("uncertainty=true", f"hydra.run.dir={bench}/result"),
+            ),
+        ):
+            command = [sys.executable, "-m", module, *options]
+            subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
+        names = {"a snapshot": "frame", "white, 550 nm": "filter_550", "white": "white"}
+        panels: list[Panel] = []
+        for title, name in names.items():
+            with Image.open(Path(bench, f"{name}.png")) as picture:
+                frame = np.asarray(picture).astype(float)
+            panels.append((title, np.minimum(frame / np.quantile(frame, 0.999), 1)))
+        cube, bars = (load_cube(Path(bench, "result", f"{n}.tif")) for n in ("cube", "uncertainty"))
+    assert cube.wavelengths is not None
+    panels += [("reflectance", srgb(cube.data[0], cube.wavelengths)), ("", panels[0][1])]
+    figure, axes = picture_row(panels, 5, 2.6)
+    axes[4].clear()
+    axes[4].set(title="reflectance, 90 %", box_aspect=1, aspect="auto")
+    axes[4].set_axis_on()
+    truth, _, known = bundled()
+    fine = FINE / max(FINE * a / b for a, b in zip(lab.shape, truth.shape[-2:], strict=True))
+    for number, (row, column) in enumerate(choose_points(cube.data[0], 2)):
+        x, error = (each.data[0, :, row, column].numpy() for each in (cube, bars))
+        there = truth[0, :, int((column + 0.5) * fine), int((row + 0.5) * fine)].numpy()
+        there = np.interp(cube.wavelengths, known, there)
+        axes[4].plot(cube.wavelengths, there * (there @ x) / (there @ there), f"C{number}--")
+        axes[4].fill_between(
+            cube.wavelengths, x - NORMAL * error, x + NORMAL * error, color=f"C{number}", alpha=0.4
+        )
+        axes[3].plot(column, row, f"C{number}o", mfc="none")
+    axes[4].tick_params(labelsize=7)
+    save(figure, "bench.jpg")
+
+
 def draw_bands() -> None:
     """All bands of a reconstruction."""
     truth, _, wavelengths = bundled()
@@ -267,6 +325,7 @@ DRAWN: dict[str, Callable[[], None]] = {
     "noise": draw_noise,
     "mistakes": draw_mistakes,
     "guide": draw_guide,
+    "bench": draw_bench,
     "bands": draw_bands,
     **{name: partial(draw_snapshots, name) for name in SNAPSHOTS},
 }
