@@ -161,12 +161,12 @@ def invert(tries, number):
 
 
 def workers_of(process):
-    """Return the numbers of the workers that a process has forked, or Dask for it."""
+    """Return the numbers of the workers that a process has forked, or Dask has spawned for it."""
     found = []
     for child in _children(process):
         command = Path(f"/proc/{child}/cmdline").read_bytes().lower()
         found += _children(child) if b"forkserver" in command else []
-        found += [child] if b"dask worker" in command else []
+        found += [child] if b"spawn_main" in command or b"dask worker" in command else []
     return found
 
 
