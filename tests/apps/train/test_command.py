@@ -346,13 +346,18 @@ def test_a_dry_run_tells_the_memory_of_a_whole_batch(train, monkeypatch):
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_makes_a_step(train, name, tmp_path, monkeypatch):
-    """Of its own network, on the bundled scene; a mask that a recipe reads is drawn."""
+    """Of its own network, on the bundled scene; masks and spectra that recipes read are drawn."""
     monkeypatch.setattr(dry_run, "STEPS", 1)
     (tmp_path / "tsa").mkdir()
+    (tmp_path / "spectra").mkdir()
+    for kind in ("sur", "spd"):
+        drawn = np.random.default_rng(0).random((41, 3)) / 2 + 0.2
+        samples = {f"{kind}_drawn": drawn, "S_drawn": [[380, 10, 41]]}
+        savemat(tmp_path / "spectra" / f"{kind}_drawn.mat", samples)
     mask = np.random.default_rng(0).random((64, 64), np.float32)
     savemat(tmp_path / "tsa" / "mask.mat", {"mask": mask})
     small = ("data=bundled", "data.crop=32", "data.batch_size=2", "data.workers=0")
     options = (*small, *TINY[3:], f"paths.data_dir={tmp_path}")
     outcome = train("--dry-run", f"experiment={name}", *options).ok()
     assert "steps of 2 crops of 32×32" in outcome.out
-    assert [file.name for file in tmp_path.iterdir()] == ["tsa"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["spectra", "tsa"]
