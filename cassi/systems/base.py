@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
-from copy import copy
+from functools import lru_cache
 from typing import Any, cast
 
 import torch
@@ -407,11 +407,7 @@ class Weighted(Around):
 
     def begin(self) -> Any:
         """Return what a run uses in this camera's place: measurements are zero at bad pixels."""
-        if not self.is_closed:
-            return WarmStart(self)
-        run = copy(self)
-        run.__class__ = _Zeroed
-        return run
+        return _Zeroed(self) if self.is_closed else WarmStart(self)
 
     @property
     def is_closed(self) -> bool:
@@ -452,7 +448,18 @@ def _fit(name: str, value: Any, shape: tuple[int, int, int], device: torch.devic
 
 
 class _Zeroed(Weighted):
-    """The camera, for measurements that are zero at its bad pixels already."""
+    """A camera within one run: measurements are zero at its bad pixels, and ρ seldom changes."""
+
+    def __init__(self, camera: Weighted) -> None:
+        nn.Module.__init__(self)
+        self.system = camera.system
+        self._weigh(camera.good, camera.variance)
+        self.conjugate, self.part_axis = camera.conjugate, camera.part_axis
+        self._damping = lru_cache(1)(super().damping)
+
+    def damping(self, rho: float | Tensor) -> Tensor:
+        """Return ρ·d, as the camera does; that of the last ρ is kept."""
+        return self._damping(rho)
 
     def without_bad_pixels(self, y: Tensor) -> Tensor:
         """Return y."""
