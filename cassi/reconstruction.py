@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from cassi import camera_search
 from cassi.guide_search import place_guide, takes_guide
+from cassi.methods.video import for_frames
 from cassi.models.inference import prepare
 from cassi.solvers import Function, Statistics
 from cassi.solvers.linear_system import check_order, seen
@@ -86,10 +87,10 @@ def reconstruct(
         y: measurement `(B, K, H', W')`, of one camera.
         system: the camera, such as `cassi.SDCassi`.
         method: a name as in `experiment=`, `model=` or `reconstructors=`: "auto" (no training, no
-            settings), "gap_tv", "desci", "pretrained", …. Or a file of weights of cassi-train; a
-            mapping such as `{"method": "gap_tv", "overrides": {"solver.iterations": 20}}`; a
-            network; a `cassi.solvers.Reconstructor` such as a `Solver`; any function
-            `(y, system) -> x`.
+            settings; "video" with a warning where the camera codes frames), "gap_tv", "desci",
+            "pretrained", …. Or a file of weights of cassi-train; a mapping such as
+            `{"method": "gap_tv", "overrides": {"solver.iterations": 20}}`; a network; a
+            `cassi.solvers.Reconstructor` such as a `Solver`; any function `(y, system) -> x`.
         seed: of the method's random numbers.
         bad_pixels: not zero at pixels of the detector to leave out, `(H', W')` or as
             `cassi.systems.Weighted` takes them. The values of y there have no influence.
@@ -133,6 +134,7 @@ def reconstruct(
 
             recipe = Recipe(settings_named(method), y.device)
             method, _ = recipe.make(system.cube_shape[0])
+            method = method if guide is not None else _fit_to_axis(method, system)
         found = camera_search.align(y, system) if align else None
         system = system if found is None else found.system
         if guide is not None:
@@ -142,6 +144,19 @@ def reconstruct(
             return _with_uncertainty(y, system, method, seed)
         x: Tensor = method.run(y, system).checked().x
     return x
+
+
+def _fit_to_axis(method: Any, system: Any) -> Any:
+    """Return the method for frames where the camera codes frames, and say so."""
+    frames = getattr(getattr(system, "plain", system), "codes_frames", False)
+    found = for_frames(method) if frames else method
+    if found is not method:
+        warnings.warn(
+            'method: "video" in place of "auto", as each band has its own mask and none is moved, '
+            "as for the frames of a video; for bands give cassi.methods.auto()",
+            stacklevel=3,
+        )
+    return found
 
 
 def _unstacked(y: Tensor, stacked: Stacked) -> tuple[Tensor, Any, Any]:

@@ -55,6 +55,30 @@ def test_a_name_gives_the_bits_of_the_command(scene, tmp_path, method, options):
     assert torch.equal(x, read_cube(tmp_path / "run" / "cube.tif"))
 
 
+def test_auto_is_video_where_the_bands_are_frames(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    random = torch.Generator().manual_seed(0)
+    masks = (torch.rand(3, 24, 26, generator=random) > 0.5).float()
+    system = cassi.SDCassi(masks, bands=3, step=0)
+    y = system(torch.rand(1, 3, 6, 13, generator=random).repeat_interleave(4, 2).repeat(1, 1, 1, 2))
+    for name, values in (("mask.npy", masks), ("y.npy", y[0])):
+        cassi.write_cube(name, values)
+    given = ["measurement=y.npy", "mask=mask.npy", "system.step=0", "output.pictures=false"]
+    found = {}
+    for more in ((), ("wavelengths=[500,550,600]",), ("solver.iterations=99",)):
+        reconstruct(compose_settings([*given, *more]), Run(tmp_path / "run", is_multirun=False))
+        found[more[:1]] = read_cube(tmp_path / "run" / "cube.tif"), capsys.readouterr()
+    video, bands, changed = found.values()
+    with pytest.warns(UserWarning, match=r'"video" in place of "auto".*cassi.methods.auto\(\)'):
+        x = cassi.reconstruct(y, system)
+    assert torch.equal(x, video[0])
+    assert torch.equal(cassi.reconstruct(y, system, "video"), x)
+    assert torch.equal(cassi.reconstruct(y, system, cassi.methods.auto()), bands[0])
+    assert "experiment=video in place of auto" in video[1].out
+    assert "frames" not in video[1].err + bands[1].out + bands[1].err
+    assert "warning: frames: set experiment=video" in changed[1].err  # auto with settings stays
+
+
 def test_a_name_is_composed_once_unless_a_command_says_what_it_means(scene, monkeypatch):
     composed = []
 

@@ -25,6 +25,7 @@ from cassi.data.atomic import atomic_folder
 from cassi.data.io import write_cube
 from cassi.guide_search import takes_guide
 from cassi.methods import NoiseThreshold, Restarts
+from cassi.methods.video import for_frames
 from cassi.priors import Subspace
 from cassi.solvers import Solution, Solver, Statistics
 from cassi.solvers.base import Callback, Reconstructor
@@ -46,6 +47,8 @@ from cassi.calibration import CameraCheck, Finding, Response, check_camera, chec
 from cassi.calibration.response import describe
 from cassi.solvers import Iteration, relative_noise
 from cassi.solvers.base import wants_cube
+
+_FRAMES = "each band has its own mask and none is moved, as for the frames of a video"
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,12 @@ def fit(inputs: Inputs, recipe: Recipe) -> tuple[Inputs, Reconstructor]:
             note += f", trained for {card.wavelengths[0]:g} to {card.wavelengths[-1]:g} nm"
         known = inputs.wavelengths or card.wavelengths
         inputs = replace(inputs, notes=[*inputs.notes, note], wavelengths=known)
+    chosen = reconstructor
+    if _shows_frames(inputs) and settings.guide.file is None:
+        reconstructor = for_frames(chosen)
+    if reconstructor is not chosen:
+        note = f"method: experiment=video in place of auto, as {_FRAMES}; else set wavelengths="
+        inputs = replace(inputs, notes=[*inputs.notes, note])
     # Before minutes of work, not after them.
     results.select_bands(settings.output, torch.zeros(bands, 1, 1), inputs.wavelengths)
     return inputs, reconstructor
@@ -452,14 +461,17 @@ def say(numbers: Mapping[str, Any], name: str = "") -> None:
         )
 
 
+def _shows_frames(inputs: Inputs) -> bool:
+    return inputs.wavelengths is None and getattr(inputs.system.plain, "codes_frames", False)
+
+
 def _check_axis(inputs: Inputs, reconstructor: Reconstructor) -> CameraCheck:
-    frames = inputs.wavelengths is None and getattr(inputs.system.plain, "codes_frames", False)
     spectral = isinstance(getattr(reconstructor, "prior", None), Subspace)
-    if not frames or not (spectral or reconstructor.network is not None):
+    if not _shows_frames(inputs) or not (spectral or reconstructor.network is not None):
         return CameraCheck()
     message = (
-        "set experiment=video, or wavelengths= where the bands are bands: each band has its own "
-        "mask and none is moved, as for the frames of a video, and this method is made for spectra"
+        f"set experiment=video, or wavelengths= where the bands are bands: {_FRAMES}, and this "
+        "method is made for spectra"
     )
     return CameraCheck((Finding("frames", message),))
 

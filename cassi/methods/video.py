@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from cassi.checks import whole_number
+from cassi.methods.auto import auto
 from cassi.methods.blended import Blended
 from cassi.methods.restarts import Restarts
 from cassi.priors import TV, MovingPatches, NonLocalLowRank
@@ -59,3 +60,13 @@ def video(
     )
     later = [Blended(moving, 0.5)] * max(0, passes - 1)
     return Restarts([still, *([moving] if passes else []), *later], start)
+
+
+def for_frames(method: Reconstructor) -> Reconstructor:
+    """Return `video` in place of `auto` as it is, told the same noise; any other method as it is.
+
+    `auto` describes spectra by few components, and frames that move are not like that.
+    """
+    if isinstance(method, Solver) and method == auto(noise=method.noise):
+        return video(noise=method.noise)
+    return method

@@ -90,11 +90,6 @@ class MosaicCassi(SDCassi):
         super().__init__(coded, bands, step, axis, offsets, detector)
         self.pattern, self.response = tile, curves
 
-    @property
-    def codes_frames(self) -> bool:
-        """False: the bands are bands."""
-        return False
-
     def extra_repr(self) -> str:
         """Describe the camera in one line."""
         tile = "x".join(map(str, self.pattern.shape))

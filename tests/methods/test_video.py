@@ -7,7 +7,7 @@ from shared import uniform
 from cassi.methods import video
 from cassi.priors import TV
 from cassi.solvers import GAP, Geometric, Solver
-from cassi.systems import SDCassi
+from cassi.systems import DDCassi, SDCassi
 
 
 @pytest.fixture(scope="module")
@@ -45,3 +45,4 @@ def test_a_camera_for_frames_says_so():
     assert SDCassi(torch.ones(3, 4, 5), bands=3, step=0).codes_frames
     assert not SDCassi(torch.ones(4, 5), bands=3, step=0).codes_frames
     assert not SDCassi(torch.ones(3, 4, 5), bands=3, step=1).codes_frames
+    assert not DDCassi(torch.ones(4, 5), bands=3, step=1).codes_frames
