@@ -99,6 +99,22 @@ def test_only_masks_of_the_detectors_size_are_moved_back():
         assert move_back(system, masks, detector, None) == (masks, {}, None)
 
 
+@pytest.mark.parametrize(
+    ("moved", "said"),
+    [(0, "; set system.step=0 where"), (1, "set system.step=1, by which"), (-3, "step=-3, by")],
+)
+def test_masks_that_the_step_does_not_move_are_refused(moved, said):
+    """Masks of the detector's size, with light everywhere: of frames, or of another step."""
+    random = torch.Generator().manual_seed(0)
+    wide = torch.rand(1, 1, 6, 48, generator=random)
+    masks = [wide[..., 9 - moved * band : 33 - moved * band] for band in range(4)]
+    masks = torch.rand(1, 4, 6, 24, generator=random) if moved == 0 else torch.cat(masks, 1)
+    with pytest.raises(ValueError, match=said):
+        move_back(_system(SD), masks, 24, None)
+    move_back(_system(SD, step=moved or 2), masks if moved else masks[:, :1], 24, None)
+    move_back(_system(SD, step=2), torch.ones_like(masks), 24, None)
+
+
 @pytest.mark.parametrize("side", [0.0, 0.2])
 def test_mask_3d_shift_from_a_file(reconstruct, results, tmp_path, side):
     """As published code stores it: (H, W', C), every band where it falls on the detector."""

@@ -42,6 +42,8 @@ _RIM = 16
 """Pixels by which a frame may be larger than the mask, across the dispersion, and be cut."""
 _END = 2
 """Pixels by which a detector is taken to end elsewhere, and the camera to be right."""
+_UNLIKE, _ALIKE, _STEPS = 0.2, 0.5, 8
+"""Correlations of two bands' masks that differ and that are one, and steps that are tried."""
 _FARTHEST = 2**20
 """Pixels between the first and the last band: what a camera measures takes as much memory."""
 
@@ -106,6 +108,8 @@ def make_camera(
     if note is not None:
         notes.append(note)
     check_mask(mask)
+    if bands is None and mask.shape[1] > 1:
+        bands = mask.shape[1]
     if measurement is not None and not more:
         bands = fit_bands(node, mask, measurement, bands, stated)
     system = build_camera(node, mask, bands or mask.shape[1], wavelengths, length, **more)
@@ -279,6 +283,9 @@ def move_back(
     Returns:
         The mask of the camera, further arguments of the camera, and a note for the user, or None
         where the mask was what it seemed.
+
+    Raises:
+        ValueError: no band's mask is that of the band before it, moved by the step.
     """
     bands, axis = mask.shape[1], system.get("axis", -1)
     if bands == 1 or axis not in (-1, -2) or mask.shape[axis] != detector or is_dual(system):
@@ -293,8 +300,37 @@ def move_back(
     note = f"mask: one per band as it falls on the detector, moved back to {tuple(moved.shape)}"
     if min(shifts) == 0:
         return moved, {}, note
+    if system.get("offsets") is None:
+        _check_copies(mask, round(find_step(system)), axis)
     note += "; it lets light through beside the windows, so the cube is wider than those"
     return moved, {"offsets": [float(shift) for shift in shifts], "detector": length}, note
+
+
+def _check_copies(mask: Tensor, step: int, axis: int) -> None:
+    """Refuse masks per band that light passes everywhere and that the step does not move."""
+    if _likeness(mask, step, axis) > _UNLIKE:
+        return
+    found = max(range(-_STEPS, _STEPS + 1), key=lambda other: _likeness(mask, other, axis))
+    moved = f"system.step={found}, by which they are moved, or "
+    raise ValueError(
+        "mask: expected each band's to be that of the band before it on the detector, moved by "
+        f"system.step={step}; set {moved * (_likeness(mask, found, axis) > _ALIKE)}system.step=0 "
+        "where the bands are frames of a video"
+    )
+
+
+def _likeness(mask: Tensor, step: int, axis: int) -> float:
+    """Return the mean correlation of each band's mask with the next one, moved back by a step."""
+    length = mask.shape[axis] - abs(step)
+    if length < 1:
+        return 0.0
+    first = mask[:, :-1].narrow(axis, max(-step, 0), length).flatten(2)
+    second = mask[:, 1:].narrow(axis, max(step, 0), length).flatten(2)
+    first, second = (each - each.mean(-1, keepdim=True) for each in (first, second))
+    sizes = first.norm(dim=-1) * second.norm(dim=-1)
+    if not bool((sizes > 0).all()):  # an open mask is like any other
+        return 1.0
+    return float(((first * second).sum(-1) / sizes).mean())
 
 
 def fit_bands(
