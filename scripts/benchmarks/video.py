@@ -1,7 +1,8 @@
 """Video snapshots of the benchmark that papers use.
 
     python scripts/benchmarks/video.py
-    python scripts/benchmarks/video.py --methods gap_tv video --threads 1
+    python scripts/benchmarks/video.py --methods gap_tv auto --threads 1
+    python scripts/benchmarks/video.py --json runs/video.json  # for scripts/docs/leaderboard.py
 
 Reads kobe, traffic and runner (256 × 256, 8 frames in one) below ``$CASSI_DATA/cacti``. Prints PSNR
 (dB, peak 1, cube cut to [0, 1], mean over frames) and seconds of each method, as Markdown.
@@ -24,9 +25,9 @@ import cassi
 from scripts.benchmarks.tables import Parser, Table
 
 METHODS = {
+    "auto, of bands": cassi.methods.auto(),
     "gap_tv": "gap_tv",
-    "auto": "auto",
-    "video": "video",
+    "auto": "auto",  # with this camera it is video
     "video, 4 passes": {"method": "video", "overrides": {"solver.passes": 4}},
 }
 
@@ -45,11 +46,12 @@ def main() -> None:
     """Print the table."""
     parser = Parser(__doc__)
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--json", type=Path, help="write PSNR by method and scene there too")
     options = parser.parse_args()
     folder = Path(os.environ["CASSI_DATA"]) / "cacti"
     names = sorted(path.stem for path in folder.glob("sample*.json"))
     scenes = [json.loads((folder / f"{name}.json").read_text())["scene_id"] for name in names]
-    table = Table("method", *scenes, "mean")
+    table, found = Table("method", *scenes, "mean"), {}
     for method in options.methods:
         cells, values = [], []
         for name in names:
@@ -62,6 +64,9 @@ def main() -> None:
             values.append(float(-10 * error.log10().mean()))
             cells.append(f"{values[-1]:.2f} ({seconds:.1f} s)")
         table.print(method, *cells, f"{sum(values) / len(values):.2f}")
+        found[method] = dict(zip(scenes, (round(value, 2) for value in values), strict=True))
+    if options.json is not None:
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

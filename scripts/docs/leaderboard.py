@@ -3,13 +3,14 @@
     cassi-evaluate benchmark=leaderboard hydra.run.dir=runs/leaderboard
     cassi-evaluate benchmark=inversenet data=cave_test hydra.run.dir=runs/inversenet \
         'reconstructors=[gap_tv,auto,pretrained]' 'knowledge=[nominal,told,calibrated]'
-    python scripts/docs/leaderboard.py runs/leaderboard runs/inversenet  # take over, write the page
+    python scripts/benchmarks/video.py --json runs/video.json
+    python scripts/docs/leaderboard.py runs/leaderboard runs/inversenet runs/video.json  # take over
     python scripts/docs/leaderboard.py                                   # write the page
 
-What is taken over from folders of results (results.json, timing.json, benchmark.json) is kept in
-docs/reference/leaderboard.json, from which the page follows to the byte. A condition that is
-measured again takes the place of what stood there. Other conditions than those of the two
-benchmarks are refused.
+What is taken over from folders of results (results.json, timing.json, benchmark.json) and from the
+file is kept in docs/reference/leaderboard.json, from which the page follows to the byte, with
+published_figures.yaml. A condition that is measured again takes the place of what stood there.
+Other conditions than those of the two benchmarks are refused.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import OmegaConf
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,6 +42,9 @@ CONDITIONS = {
 """Condition → heading; the first is the one of which SSIM, SAM and seconds are shown."""
 TRAINED = {"pretrained": "20 CAVE scenes"}
 """What the weights of a method have seen; solvers have seen nothing."""
+VIDEOS = "video snapshots"
+"""Beside the data sets: method → scene → PSNR."""
+FIGURES = Path(__file__).with_name("published_figures.yaml")
 MISSING = "–"
 
 Table = dict[str, dict[str, dict[str, Any]]]
@@ -51,13 +56,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER")
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER|FILE")
     parser.add_argument("--output", type=Path, default=PAGE, metavar="FILE")
     options = parser.parse_args(arguments)
     kept = options.output.with_suffix(".json")
     table: Table = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
     for folder in options.folders:
-        take_over(table, folder)
+        if folder.is_file():
+            table[VIDEOS] = json.loads(folder.read_text(encoding="utf-8"))
+        else:
+            take_over(table, folder)
     kept.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     options.output.write_text(make_page(table), encoding="utf-8")
 
@@ -119,9 +127,27 @@ def _differs(value: Any) -> bool:
 
 def make_page(table: Table) -> str:
     """Return the page."""
-    parts = [f"## `data={data}`\n\n{make_table(table[data])}" for data in sorted(table)]
+    sets = sorted(table.keys() - {VIDEOS})
+    parts = [f"## `data={data}`\n\n{make_table(table[data])}" for data in sets]
     text = TEXT.read_text(encoding="utf-8")
-    return text.replace("<!-- TABLES -->", "\n\n".join(parts) or "Nothing is measured yet.")
+    text = text.replace("<!-- TABLES -->", "\n\n".join(parts) or "Nothing is measured yet.")
+    return text.replace("<!-- VIDEOS -->", make_video_table(table.get(VIDEOS, {})))
+
+
+def make_video_table(measured: Mapping[str, Mapping[str, float]]) -> str:
+    """Make a row for every method, measured or published, the best first."""
+    published = yaml.safe_load(FIGURES.read_text(encoding="utf-8"))["videos"]
+    scenes, link = published["scenes"], "[{text}]({url})".format(**published["source"])
+    rows = [
+        ([found[scene] for scene in scenes], f"`{name}`", "measured")
+        for name, found in measured.items()
+    ]
+    rows += [(values, name, link) for name, values in published["methods"].items()]
+    lines = [f"| method | from | {' | '.join(scenes)} | mean |", "| --- " * (len(scenes) + 3) + "|"]
+    for values, name, origin in sorted(rows, key=lambda row: -sum(row[0])):
+        cells = " | ".join(f"{value:.2f}" for value in [*values, sum(values) / len(values)])
+        lines.append(f"| {name} | {origin} | {cells} |")
+    return "\n".join(lines)
 
 
 def make_table(methods: Mapping[str, Mapping[str, Any]]) -> str:

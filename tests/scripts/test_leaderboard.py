@@ -49,6 +49,16 @@ def test_results_become_a_table_and_the_same_bytes_again(tmp_path):
     assert page.read_bytes() == first
 
 
+def test_video_snapshots_stand_beside_published_figures(tmp_path):
+    file, page = tmp_path / "video.json", tmp_path / "page.md"
+    file.write_text(json.dumps({"auto": {"kobe": 30.0, "traffic": 25.0, "runner": 35.0}}))
+    script.main([str(file), "--output", str(page)])
+    script.main(["--output", str(page)])  # of what is kept, in another order
+    lines = page.read_text().splitlines()
+    assert "| `auto` | measured | 30.00 | 25.00 | 35.00 | 30.00 |" in lines
+    assert any(line.startswith("| DeSCI | [Yuan et al.](https://") for line in lines)
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
