@@ -24,7 +24,8 @@ from cassi.viz.color import exposure_of, srgb
 from scripts.benchmarks.spectral_video import BANDS, SIZE, STEP, draw_sequence, read
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "gallery" / "spectral_video.gif"
-COLORS = 128
+COLORS = 64
+"""Of one palette for all pages, so that nothing flickers."""
 WAVELENGTHS = np.linspace(450, 650, BANDS)
 
 
@@ -47,9 +48,11 @@ def main() -> None:
         shown = [(2040 * error).clip(0, 255).astype(np.uint8) for error in errors]
         grey = [np.repeat(each[..., None], 3, 2) for each in shown]
         page = np.concatenate([np.concatenate(pictures, 1), np.concatenate(grey, 1)])
-        small = Image.fromarray(page).resize((576, 384), Image.Resampling.LANCZOS)
-        pages.append(small.quantize(COLORS, Image.Quantize.MAXCOVERAGE))
-    pages[0].save(FILE, save_all=True, append_images=pages[1:], duration=250, loop=0)
+        pages.append(Image.fromarray(page).resize((576, 384), Image.Resampling.LANCZOS))
+    several = Image.fromarray(np.concatenate([np.asarray(page) for page in pages[::5]]))
+    palette = several.quantize(COLORS, kmeans=2)
+    first, *others = (page.quantize(palette=palette, dither=Image.Dither.NONE) for page in pages)
+    first.save(FILE, save_all=True, append_images=others, duration=250, loop=0)
 
 
 if __name__ == "__main__":

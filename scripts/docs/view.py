@@ -21,36 +21,43 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 
 @contextmanager
-def open_page(folder: Path) -> Iterator[tuple[Any, float, float]]:
-    """Start the command on a folder; yield its page in a browser.
-
-    Also the seconds to the first page, which waits for the application, and to the application.
-    """
+def open_command(module: str, *words: str) -> Iterator[tuple[Any, float]]:
+    """Start a command that shows a page; yield the page in a browser, and when it started."""
     from playwright.sync_api import sync_playwright
 
     browser = next((path for path in map(shutil.which, NAMES) if path), None)
     if browser is None:
-        raise SystemExit(f"view.py: error: none of {', '.join(NAMES)} is installed")
+        raise SystemExit(f"error: none of {', '.join(NAMES)} is installed")
     with sync_playwright() as play:
         options = ["--no-sandbox", "--disable-gpu"]
         chromium = play.chromium.launch(executable_path=browser, args=options)
         page = chromium.new_page(viewport={"width": 1280, "height": 800})
         page.set_default_timeout(120_000)
         start = time.perf_counter()
-        command = [sys.executable, "-m", "cassi.apps.view", str(folder), "--no-browser"]
-        command += ["--output", str(folder / "results")]
+        command = [sys.executable, "-m", module, *words, "--no-browser"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stdout is not None
                 found = re.search(r"http\S+", process.stdout.readline())
                 assert found is not None
                 page.goto(found[0])
-                first = time.perf_counter() - start
-                page.get_by_role("button", name="Take the example").wait_for()
-                yield page, first, time.perf_counter() - start
+                yield page, start
             finally:
                 process.terminate()
                 chromium.close()
+
+
+@contextmanager
+def open_page(folder: Path) -> Iterator[tuple[Any, float, float]]:
+    """Start the command on a folder; yield its page in a browser.
+
+    Also the seconds to the first page, which waits for the application, and to the application.
+    """
+    words = str(folder), "--output", str(folder / "results")
+    with open_command("cassi.apps.view", *words) as (page, start):
+        first = time.perf_counter() - start
+        page.get_by_role("button", name="Take the example").wait_for()
+        yield page, first, time.perf_counter() - start
 
 
 def main() -> None:
