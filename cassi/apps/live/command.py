@@ -13,9 +13,11 @@ from pathlib import Path
 
 from cassi.apps.arguments import told_plugins
 from cassi.apps.command import prepare_process
+from cassi.apps.inputs import file_paths, load_shots
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Reconstruct
 from cassi.apps.view.launch import run_until_interrupted, show
+from cassi.data.io import load_mask
 from cassi.plugins import load_plugins
 
 _HELP = "Reconstruct frames as they come, and look at the cubes in a browser on this machine."
@@ -60,6 +62,7 @@ def make_settings(given: argparse.Namespace) -> Reconstruct:
     """Return the settings of cassi-reconstruct that frames are reconstructed with.
 
     Raises:
+        OSError: the mask cannot be read.
         ValueError: there is no source, a record that is no store, or settings do not fit.
     """
     if not given.source:
@@ -72,6 +75,11 @@ def make_settings(given: argparse.Namespace) -> Reconstruct:
         raise ValueError(f"{found[0]}: expected null in cassi-live; frames come from the source")
     if settings.calibrate or settings.uncertainty or settings.guide.file is not None:
         raise ValueError("cassi-live: expected no calibrate, uncertainty or guide")
+    if settings.mask is None:
+        raise ValueError("mask: expected a file, got none; give mask=FILE")
+    if not isinstance(settings.mask, dict):  # a file that is missing is no fault of the frames
+        hints = {"key": settings.keys.mask, "axes": settings.axes.mask, "bands": settings.bands}
+        load_shots("mask", load_mask, file_paths(settings.mask), **hints)
     return settings
 
 

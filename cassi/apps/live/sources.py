@@ -22,6 +22,8 @@ LARGEST = 2**28
 """Bytes of a frame of a socket."""
 KINDS = ("uint8", "uint16", "uint32", "float32", "float64")
 """Number formats of a frame of a socket."""
+_ARRAYS = set(READ_SUFFIXES) - {".tif", ".tiff"}
+"""Of files that are no video."""
 _SPOOLED = 4  # files of frames that are kept: the newest is read while others come
 
 
@@ -316,10 +318,15 @@ def open_source(value: str, spool: Path) -> Source:
     """
     kind, found, rest = value.partition("://")
     if found and kind == "zmq":
+        port = rest.rpartition(":")[2]
+        if not (port.isdecimal() and 0 < int(port) < 2**16):  # the library takes the rest of one
+            raise ValueError(f"source: expected zmq://HOST:PORT, a port to 65535, got {value}")
         return SocketSource(f"tcp://{rest}", Spool(spool))
     if found and kind == "genicam":
         return CameraSource(Path(rest), Spool(spool))
     if found:
         raise ValueError(f"source: expected zmq://, genicam://, a folder or a file, got {value}")
     path = Path(value).expanduser()
+    if path.is_file() and path.suffix.lower() in _ARRAYS:
+        raise ValueError(f"source: expected a folder or a video file, got {path}; give its folder")
     return FolderSource(path) if path.is_dir() else VideoSource(path, Spool(spool))

@@ -60,6 +60,7 @@ from cassi.data.day_store import DayStore, prepare_store, preview_size
 from cassi.data.record_log import RecordLog, read_records
 from cassi.data.store import stamp
 from cassi.evaluation.tables import csv_text, strict
+from cassi.methods.sequence import Following
 from cassi.shares import find_share
 from cassi.solvers import Iteration, Solution
 from cassi.solvers.base import Reconstructor
@@ -187,7 +188,7 @@ def reconstruct_batch(
     settings: Reconstruct,
     root: Path,
     store: Store | None,
-    following: Reconstructor | None,
+    following: Following | None,
     batch: Sequence[Snapshot],
 ) -> list[Outcome]:
     """Reconstruct snapshots, together where that is possible, and write their results: a job.
@@ -212,7 +213,7 @@ def reconstruct_batch(
     return [_write(settings, root / each.name, store, each, made[each]) for each in batch]
 
 
-def _begin_sequence(recipe: Recipe) -> Reconstructor:
+def _begin_sequence(recipe: Recipe) -> Following:
     method, _ = recipe.make(0)  # no network: any number of bands
     return methods.Sequence(method).begin()
 
@@ -256,7 +257,7 @@ def _compute(
     settings: Reconstruct,
     root: Path,
     recipe: Recipe,
-    following: Reconstructor | None,
+    following: Following | None,
     batch: Sequence[Snapshot],
 ) -> Iterator[tuple[Snapshot, Result | Exception]]:
     groups: list[list[Fitted]] = []
@@ -265,7 +266,8 @@ def _compute(
         if isinstance(fitted, Exception):
             yield snapshot, fitted
             continue
-        fitted = (fitted[0], following or fitted[1])
+        if following is not None and following.method is fitted[1]:  # else bands that are frames
+            fitted = fitted[0], following
         group = next((g for g in groups if can_share(g[0][1], fitted[0], fitted[1])), None)
         if group is None:
             groups.append(group := [])

@@ -124,8 +124,15 @@ def test_a_camera_of_harvesters(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [("ftp://there", "expected zmq://"), ("nothing.mp4", "no file")],
+    [
+        ("ftp://there", "expected zmq://"),
+        ("nothing.mp4", "no file"),
+        ("zmq://127.0.0.1:99999", "a port to 65535"),
+        ("frame.npy", "give its folder"),
+    ],
 )
-def test_what_is_no_source_is_refused(tmp_path, value, said):
+def test_what_is_no_source_is_refused(tmp_path, monkeypatch, value, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "frame.npy").touch()
     with pytest.raises((ValueError, OSError), match=said):
         open_source(value, tmp_path)

@@ -331,3 +331,14 @@ def test_a_sequence_follows_its_scene(reconstruct, camera, tmp_path):
         ("uncertainty=true", "with uncertainty"),
     ):
         assert said in reconstruct(*given, "sequence=true", option).refusal
+
+
+def test_snapshots_of_a_video_do_not_follow_each_other(reconstruct, tmp_path):
+    masks = (torch.rand(3, 24, 26, generator=torch.Generator().manual_seed(0)) > 0.5).float()
+    (tmp_path / "row").mkdir()
+    np.save(tmp_path / "masks.npy", masks.numpy())
+    for name in "ab":
+        np.save(tmp_path / "row" / f"{name}.npy", masks.sum(0).numpy())
+    given = ("measurement=row", "mask=masks.npy", "system.step=0", "output.pictures=false")
+    reconstruct(*given, "sequence=true", f"hydra.run.dir={tmp_path}/out").ok()
+    assert [row["iterations"] for row in rows(tmp_path / "out").values()] == ["30", "30"]
