@@ -134,7 +134,7 @@ def test_missing_values_are_refused(tmp_path):
 
 def test_names_of_dimensions():
     assert letters(("Y", "x", "Band")) == "HWC"
-    assert letters(("y", "row", "band")) == letters(("time",)) == ""
+    assert letters(("y", "row", "band")) == letters(("run",)) == ""
 
 
 def test_even_wavelengths_are_an_even_axis_of_hyperspy(tmp_path):

@@ -24,6 +24,7 @@ FWHM = {"units": "nm", "long_name": "full width at half maximum of the band"}
 _LARGEST_COORDINATE = 1 << 16
 _LETTERS = {
     **dict.fromkeys((*WAVELENGTH_NAMES, "band", "channel", "c", "spectral", "spectrum"), "C"),
+    **dict.fromkeys(("time", "t", "frame", "frames"), "C"),  # of a video, whose bands they are
     **dict.fromkeys(("y", "row", "rows", "line", "lines", "lat", "latitude", "height", "h"), "H"),
     **dict.fromkeys(("x", "column", "columns", "col", "sample", "samples"), "W"),
     **dict.fromkeys(("lon", "longitude", "width", "w"), "W"),
@@ -74,8 +75,8 @@ def as_source(arrays: Mapping[str, Labelled]) -> Source:
 def letters(dimensions: Sequence[str]) -> str:
     """Return one letter for each dimension, such as "CHW"; "" where one is not known.
 
-    >>> letters(("wavelength", "y", "x")), letters(("time", "y", "x"))
-    ('CHW', '')
+    >>> letters(("wavelength", "y", "x")), letters(("y", "x", "time")), letters(("run", "y", "x"))
+    ('CHW', 'HWC', '')
     """
     found = [_LETTERS.get(name.lower(), "") for name in dimensions]
     return "".join(found) if all(found) and len(set(found)) == len(found) else ""
