@@ -23,7 +23,7 @@ from scripts.benchmarks.spectral_video import BANDS, SIZE, STEP, draw_sequence, 
 from scripts.docs.spectral_video import WAVELENGTHS
 from scripts.docs.view import FOLDER, open_command
 
-FILE = FOLDER / "live.jpg"
+FILE = FOLDER / "live.png"
 FRAMES = 8
 """Frames that have come when the picture is taken."""
 PAUSE = 1500
@@ -52,7 +52,7 @@ def main() -> None:
                 page.get_by_text(f"{count} done").wait_for()
                 page.wait_for_timeout(PAUSE)
             cut = {"x": 0, "y": 0, "width": 1220, "height": 724}
-            page.screenshot(path=FILE, quality=85, clip=cut)
+            page.screenshot(path=FILE, clip=cut)
     print(FILE)
 
 
