@@ -5,6 +5,7 @@ from itertools import product
 
 import pytest
 import torch
+from shared import diagonal
 from torch import Tensor
 
 from cassi import ops
@@ -45,8 +46,7 @@ def _turn(args, layout):
     return [layout(a) if isinstance(a, Tensor) and a.ndim > 1 else a for a in args]
 
 
-@every_op
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("name", "dtype"), diagonal(OPS, DTYPES))
 def test_units_of_every_width(name, dtype, parity, camera_arguments):
     """Rows and pixels are copied in units of 2 to 16 bytes, as sizes and addresses permit."""
     for bands, width, step in (
@@ -67,8 +67,9 @@ def test_units_of_every_width(name, dtype, parity, camera_arguments):
         parity(name, *args[:-1], True)
 
 
-@pytest.mark.parametrize("name", [n for n in OPS if n not in ("gram", "gram_solve")])
-@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize(
+    ("name", "limit"), diagonal([n for n in OPS if n not in ("gram", "gram_solve")], LIMITS)
+)
 def test_more_than_fits(name, limit, parity, camera_arguments, monkeypatch):
     """Bands in chunks, and rows that fit the shared memory of some devices only.
 

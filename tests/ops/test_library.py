@@ -85,10 +85,15 @@ def _sequences(samples, dtype):
 
 @pytest.mark.parametrize("name", sorted(_library.SCHEMAS))
 @pytest.mark.parametrize(
-    ("k", "samples", "bands", "dtype"),
-    [(1, 1, 1, torch.float64), (2, B, C, torch.float64), (1, 1, C, torch.bfloat16)],
+    ("k", "samples", "bands", "dtype", "compiled"),
+    [
+        (1, 1, 1, torch.float64, False),
+        (2, B, C, torch.float64, False),
+        pytest.param(2, B, C, torch.float64, True, marks=pytest.mark.release),
+        (1, 1, C, torch.bfloat16, False),
+    ],
 )
-def test_opcheck(name, k, samples, bands, dtype):
+def test_opcheck(name, k, samples, bands, dtype, compiled):
     """A new op without arguments in `_cases` fails here."""
     arguments = _cases(k, samples, bands, dtype)[name]
     if dtype == torch.float64:
@@ -112,8 +117,8 @@ def test_opcheck(name, k, samples, bands, dtype):
     tests = ["test_schema", "test_faketensor"]
     if dtype == torch.float64:
         tests += ["test_autograd_registration"]
-    if k > 1:
-        tests += ["test_aot_dispatch_dynamic"]
+    if compiled:
+        tests = ["test_aot_dispatch_dynamic"]
     torch.library.opcheck(getattr(kernels, name).default, arguments, test_utils=tests)
 
 
