@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 import torch
-from shared import diagonal
+from shared import before_a_push, diagonal
 from torch import Tensor
 
 from cassi import ops
@@ -139,9 +139,7 @@ def test_matrices_of_shots(shots, dtype, parity, camera_arguments):
             parity(name, *args)
 
 
-@pytest.mark.parametrize("shots", [1, 2, 5])
-@pytest.mark.parametrize("limit", [2, 99])
-@pytest.mark.parametrize("blocks", [2, 1000])
+@pytest.mark.parametrize(("shots", "limit", "blocks"), diagonal([1, 2, 5], [99, 2], [2, 1000]))
 def test_bands_of_every_reach(shots, limit, blocks, parity, damping_per_pixel, monkeypatch):
     """A row of the detector by a block, in shared memory, or by a thread where it does not fit.
 
@@ -170,7 +168,7 @@ def test_more_bands_than_a_block_lists(blocks, parity, monkeypatch):
     parity("forward_taps", x, mask, torch.rand(2, 300, 2), starts, 70)
 
 
-@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("blocks", before_a_push([1, 3], [3]))
 def test_groups_in_few_blocks(blocks, parity, monkeypatch):
     """More groups than blocks, more numbers and patches in all than a block has threads."""
     monkeypatch.setenv("CASSI_EMULATED_BLOCKS", str(blocks))
