@@ -7,6 +7,10 @@ from shared import rand
 
 from cassi import ops
 
+SOLVING = ["gram_solve", "data_step", "data_step_backward"]
+CAMERA = ["forward", "adjoint", "add_adjoint", "mask_adjoint", "ratio_inverse", "gram"]
+CAMERA += ["forward_subspace", "adjoint_subspace", *SOLVING]
+"""Operators of a camera with a step; those of SOLVING have a ρ."""
 B, C, H, W, STEP = 2, 3, 4, 5, -2
 WIDE = W + (C - 1) * abs(STEP)
 

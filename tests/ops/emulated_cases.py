@@ -5,14 +5,14 @@ from itertools import product
 
 import pytest
 import torch
+from kernel_calls import CAMERA as OPS
+from kernel_calls import SOLVING
 from shared import before_a_push, diagonal
 from torch import Tensor
 
 from cassi import ops
 from cassi.ops._library import kernels
 
-OPS = ["forward", "adjoint", "add_adjoint", "mask_adjoint", "ratio_inverse", "gram"]
-OPS += ["forward_subspace", "adjoint_subspace", "gram_solve", "data_step", "data_step_backward"]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 # Shared memory that a block may ask for, in KB: none beyond that of every device, RTX, H100.
 LIMITS = [48, 99, 227]
@@ -132,7 +132,7 @@ def test_few_blocks_of_total_variation(norm, limit, parity, monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_matrices_of_shots(shots, dtype, parity, camera_arguments):
     """In a thread's own memory, or in scratch memory where there are more than four shots."""
-    for name in ("gram_solve", "data_step", "data_step_backward"):
+    for name in SOLVING:
         for bands, rho in product((1, 5), ((0.1,), "pixels")):  # one mask is nearly singular
             size, types = (2, 5, 3, 19), (dtype,) * 3
             args = camera_arguments(name, size, 2, shots, mask_bands=bands, dtypes=types, rho=rho)
@@ -211,7 +211,7 @@ def test_two_host_threads(camera_arguments):
         assert all(pool.map(call, range(60)))
 
 
-@pytest.mark.parametrize("name", ["gram_solve", "data_step", "data_step_backward"])
+@pytest.mark.parametrize("name", SOLVING)
 def test_lack_of_scratch_memory_reads_as_such(name, camera_arguments, monkeypatch):
     args = camera_arguments(name, (2, 5, 9, 33), 2, shots=5, mask_bands=5)
     monkeypatch.setenv("CASSI_EMULATED_MEMORY", "1")
