@@ -40,8 +40,8 @@ test: install emulate
 test-fast: install
 	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST) -m "not slow and not release" --ignore=tests/scripts
 
-# What `make test` leaves out: wheel, site, notebooks, other orders of emulated threads, and slow tests
-# of what faster ones reach too.
+# What `make test` leaves out: wheel, site, notebooks, other orders of emulated threads, slow tests of
+# what faster ones reach too, and all cameras and networks where it has one of each class.
 release-check: install emulate
 	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST) -m release
 

@@ -1,5 +1,6 @@
 """Fixtures that several folders share."""
 
+import gc
 import os
 import shutil
 from pathlib import Path
@@ -75,6 +76,12 @@ def pytest_collection_modifyitems(items):
             name = getattr(item, "originalname", item.name).removeprefix("test_")
             if name in SLOW.get(folder if rest else "", "").split():
                 item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish():
+    """Let the collector of cycles pass over what stays: torch, and thousands of tests."""
+    gc.freeze()
+    gc.set_threshold(10_000)
 
 
 @pytest.fixture(autouse=True)

@@ -6,14 +6,12 @@ import pytest
 import torch
 from fake_graphs import CUDAGraph, FakeCuda
 from pretended import DEVICE, Pretended, Watched
-from shared import distinct_networks, smooth_scene
+from shared import before_a_push, distinct_networks, quick_systems, smooth_scene
 from torch import nn
 
 import cassi
 from cassi.solvers.graphs import Graphs
 from cassi.systems.examples import EXAMPLES
-
-LIGHT = ("gap_net", "mst_s", "lambda_net")
 
 
 def moved(module):
@@ -46,7 +44,7 @@ def test_it_refuses_tensors_of_two_devices_and_counts():
             there + torch.rand(3)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", before_a_push(EXAMPLES, quick_systems()))
 @torch.no_grad()
 def test_cameras_stay_on_their_device(name):
     system = EXAMPLES[name]()
@@ -68,11 +66,7 @@ def test_cameras_stay_on_their_device(name):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        name if name in LIGHT else pytest.param(name, marks=pytest.mark.release)
-        for name in [*distinct_networks(), "cassi_net"]
-    ],
+    "name", before_a_push([*distinct_networks(), "cassi_net"], ["gap_net", "mst_s", "lambda_net"])
 )
 @torch.no_grad()
 def test_networks_let_the_host_run_ahead(name):

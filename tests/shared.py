@@ -2,6 +2,7 @@
 
 import faulthandler
 import inspect
+import itertools
 import os
 import signal
 import subprocess
@@ -10,11 +11,13 @@ from importlib import import_module
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from scipy.io import savemat
 
 import cassi.solvers
 from cassi.models.registry import find_model, list_models
+from cassi.systems.examples import EXAMPLES
 
 ALGORITHMS = {
     name: value
@@ -85,6 +88,44 @@ def disc(bands, size):
     return torch.where(inside, 0.3 + 0.7 * at, 0.8 - 0.6 * at)[None]
 
 
+def before_a_push(values, kept):
+    """Return parameters of a test: `make test` has those that are kept, `release-check` the others.
+
+    A value may be a tuple of several arguments.
+    """
+    return [
+        pytest.param(
+            *(value if isinstance(value, tuple) else (value,)),
+            marks=[] if value in kept else [pytest.mark.release],
+        )
+        for value in values
+    ]
+
+
+def diagonal(*axes):
+    """Return all combinations as parameters; `make test` has a diagonal, with every value on it."""
+    axes = [list(axis) for axis in axes]
+    longest = max(map(len, axes))
+    kept = [tuple(axis[i % len(axis)] for axis in axes) for i in range(longest)]
+    return before_a_push(itertools.product(*axes), kept)
+
+
+def first_of_each(names, kind):
+    """Return the first name of each kind, in their order."""
+    return list({kind(name): name for name in reversed(list(names))}.values())[::-1]
+
+
+def systems_of_each_class():
+    """Return one name of `EXAMPLES` for each class of cameras."""
+    return first_of_each(EXAMPLES, lambda name: type(EXAMPLES[name]()))
+
+
+def quick_systems():
+    """Return names of `EXAMPLES`: one of each class, and all with a closed form."""
+    one = systems_of_each_class()
+    return [name for name, make in EXAMPLES.items() if make().is_closed or name in one]
+
+
 def kind_of_network(name):
     """Return what networks have in common that differ in the number of stages only."""
     entry = find_model(name)
@@ -93,8 +134,12 @@ def kind_of_network(name):
 
 def distinct_networks():
     """Return the networks that differ in more than the number of stages, one name of each."""
-    names = list_models(shipped=False)
-    return list({kind_of_network(name): name for name in reversed(names)}.values())[::-1]
+    return first_of_each(list_models(shipped=False), kind_of_network)
+
+
+def networks_of_each_class():
+    """Return one name for each class of networks, of `s`, `m` and `l` the smallest."""
+    return first_of_each(distinct_networks()[::-1], lambda name: find_model(name).make)
 
 
 def smooth_scene(bands, height, width, disk=False):

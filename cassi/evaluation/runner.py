@@ -322,13 +322,18 @@ class PeakMemory:
         except OSError:
             pass  # no Linux, or not allowed
 
-    def read(self) -> int | None:
-        """Return the rise in bytes, or None where the system does not tell."""
+    def highest(self) -> int | None:
+        """Return bytes, what was in use before included; None where the system does not tell."""
         if self.before is None:
             return None
         if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device) - self.before
-        return max(_status("VmHWM") - self.before, 0)
+            return torch.cuda.max_memory_allocated(self.device)
+        return _status("VmHWM")
+
+    def read(self) -> int | None:
+        """Return the rise in bytes, or None where the system does not tell."""
+        highest = self.highest()
+        return None if highest is None or self.before is None else max(highest - self.before, 0)
 
 
 def _status(name: str) -> int:

@@ -1,31 +1,24 @@
 """Measure how many snapshots and jobs are shared, by each executor.
 
     python scripts/benchmarks/many_snapshots.py speed --snapshots 64 --size 256 --method gap_tv
-    python scripts/benchmarks/many_snapshots.py overhead --jobs 500
-    python scripts/benchmarks/many_snapshots.py records --snapshots 100000
     python scripts/benchmarks/many_snapshots.py scene --size 2048 --budget 1GiB
 
 speed: the whole command on a folder, with one and with two workers, one thread each; the seconds a
 snapshot are those between the first and the last result, without the start. A machine that does
 other things spoils the seconds of the clock; those of the processor show what two workers would
-gain on free cores. overhead: jobs that do nothing, in ms each. records: a command that finds
-everything done, its seconds, and how many calls with a file name it makes for each snapshot (with
-strace, of Linux). scene: the whole command on one big scene in blocks.
+gain on free cores. scene: the whole command on one big scene in blocks.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -34,11 +27,7 @@ import torch
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 from cassi import SDCassi
-from cassi.apps.executors import open_executor, run_jobs
-from cassi.apps.reconstruct.many import Folders
-from cassi.apps.reconstruct.snapshots import find_snapshots
-from cassi.apps.reconstructors import compose_settings
-from cassi.data.record_log import RecordLog, read_records
+from cassi.data.record_log import read_records
 from scripts.benchmarks.big_scenes import make_scene
 
 EXECUTORS = {
@@ -65,9 +54,9 @@ def write_day(folder: Path, count: int, size: int, bands: int) -> tuple[str, ...
     return (*camera, "output.pictures=false", f"system.bands={bands}")
 
 
-def run(*options: str, before: tuple[str, ...] = ()) -> tuple[float, float]:
+def run(*options: str) -> tuple[float, float]:
     """Run cassi-reconstruct; return seconds of the clock and of the processor."""
-    command = [*before, sys.executable, "-m", "cassi.apps.reconstruct", *options]
+    command = [sys.executable, "-m", "cassi.apps.reconstruct", *options]
     spent, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     silent = subprocess.DEVNULL
     subprocess.run(command, check=True, stdout=silent, stderr=silent)
@@ -125,55 +114,6 @@ def print_gains(seconds: dict[str, float], what: str) -> None:
                 print(f"{two} over {one}: {seconds[one] / seconds[two]:.2f} times, {what}")
 
 
-def measure_overhead(told: argparse.Namespace, folder: Path) -> None:
-    """Print what a job costs that does nothing, once the workers are there."""
-    for name, chosen in EXECUTORS.items():
-        settings = compose_settings(chosen)
-        job: Callable[[float], float] = math.sqrt
-        with open_executor(settings) as executor:
-            list(run_jobs(executor, job, [1.0] * 50))
-            start = time.perf_counter()
-            list(run_jobs(executor, job, [2.0] * told.jobs))
-            cost = (time.perf_counter() - start) / told.jobs
-        print(f"{name:18}{1e3 * cost:8.2f} ms a job", flush=True)
-
-
-def measure_records(told: argparse.Namespace, folder: Path) -> None:
-    """Print what a command costs that finds all snapshots done."""
-    counts = (told.snapshots // 10, told.snapshots)
-    calls = []
-    for count in counts:
-        place = folder / str(count)
-        place.mkdir()
-        options = write_day(place, count, 8, 3)
-        finish(place, options)
-        into = f"hydra.run.dir={place / 'run'}"
-        seconds, used = run(*options, into)
-        print(f"{count} snapshots done: {seconds:.1f} s, {used:.1f} s of the processor", flush=True)
-        if shutil.which("strace"):
-            counted = place / "strace.txt"
-            strace = ("strace", "-f", "-c", "-e", "trace=%file", "-o", str(counted))
-            run(*options, into, before=strace)
-            calls.append(int(counted.read_text().splitlines()[-1].split()[-3]))
-    if len(calls) == 2:
-        each = (calls[1] - calls[0]) / (counts[1] - counts[0])
-        print(f"calls with a file name: {each:.2f} for each snapshot")
-
-
-def finish(place: Path, options: tuple[str, ...]) -> None:
-    """Leave what a command leaves that has done all snapshots."""
-    settings = compose_settings(options)
-    folders = Folders(place / "run", settings)
-    row = {"iterations": 1, "seconds": 0.1, "relative_residual": 0.1, "warnings": ""}
-    with RecordLog(folders.log, "share-1-of-1") as log:
-        for snapshot in find_snapshots(settings)[0]:
-            made = folders.root / snapshot.name
-            made.mkdir()
-            record = {"row": row, "path": snapshot.name, "files": {"cube.tif": 0, "SHA256SUMS": 0}}
-            changed = made.stat().st_mtime_ns
-            log.append(snapshot.name, {"key": folders.key(snapshot), **record, "changed": changed})
-
-
 def main() -> None:
     """Read the arguments and measure."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -188,11 +128,8 @@ def main() -> None:
         mode.add_argument("--method", default="gap_tv")
         mode.add_argument("--executors", nargs="*", help="only those with one of these words")
         mode.add_argument("--options", nargs="*", default=[], help="of cassi-reconstruct")
-    modes.add_parser("overhead").add_argument("--jobs", type=int, default=500)
-    modes.add_parser("records").add_argument("--snapshots", type=int, default=100_000)
     told = parser.parse_args()
     measure = {"speed": measure_speed, "scene": measure_scene}
-    measure |= {"overhead": measure_overhead, "records": measure_records}
     print(json.dumps({"processors": os.cpu_count(), "torch": torch.__version__}))
     with tempfile.TemporaryDirectory() as folder:
         measure[told.mode](told, Path(folder))

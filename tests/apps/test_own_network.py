@@ -23,6 +23,7 @@ QUICK = {
 """What is left out of the lines."""
 
 
+@pytest.mark.release
 @pytest.mark.usefixtures("own_plugins")
 def test_every_line_works(commands, tmp_path, results):
     (tmp_path / "mymod.py").write_text(FILE)

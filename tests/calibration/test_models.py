@@ -24,7 +24,7 @@ from cassi.calibration.refine import refine, slopes
 from cassi.camera_search import by_solver
 from cassi.systems import SDCassi
 from cassi.systems.masks import blur_mask, move_mask
-from tests.shared import smooth_scene
+from tests.shared import before_a_push, smooth_scene
 
 BANDS, HEIGHT, WIDTH = 8, 72, 88
 SHIFTED = Geometry((0.4, -0.3))
@@ -63,7 +63,7 @@ def find(scene, camera, prepare, geometry, noise=0.0, **settings):
     return calibrate([Frame.snapshot(y, BANDS)], camera, prepare, **settings)
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.02])
+@pytest.mark.parametrize("noise", before_a_push([0.0, 0.02], [0.02]))
 def test_nothing_is_found_where_nothing_is_wrong(camera, scene, prepare, noise):
     found = find(scene, camera, prepare, Geometry(), noise)
     assert found.model == ()
@@ -92,10 +92,15 @@ def test_a_shift_is_found_and_nothing_else(camera, scene, prepare):
             replace(SHIFTED, rotation=0.4, dispersion=(0.06,)),
             {"rotation": 0.05, "dispersion": 0.01},
         ),
-        (replace(SHIFTED, dispersion=(0.0, 0.5)), {"dispersion_2": 0.1}),
-        (replace(SHIFTED, magnification=1.01), {"magnification": 0.002}),
-        (replace(SHIFTED, variance=0.5), {"blur": 0.1}),
         (replace(SHIFTED, contrast=0.6), {"contrast": 0.12}),
+        *before_a_push(
+            [
+                (replace(SHIFTED, dispersion=(0.0, 0.5)), {"dispersion_2": 0.1}),
+                (replace(SHIFTED, magnification=1.01), {"magnification": 0.002}),
+                (replace(SHIFTED, variance=0.5), {"blur": 0.1}),
+            ],
+            [],
+        ),
     ],
 )
 def test_finds_each_parameter(prepare, geometry, within):

@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 import torch
-from shared import distinct_networks
+from shared import before_a_push, diagonal, distinct_networks, networks_of_each_class
 from torch import nn
 
 from cassi import DDCassi, SDCassi
@@ -50,10 +50,10 @@ LOSES_CHANNELS_LAST = {
 
 
 NETWORKS = distinct_networks()
-every_model = pytest.mark.parametrize("name", NETWORKS)
-# One of those that differ in size or in what they repeat: where it is the camera that is tested.
-FAMILIES = {find_model(name).make: name for name in reversed(NETWORKS)}
-every_family = pytest.mark.parametrize("name", sorted(FAMILIES.values()))
+# Of those that differ in size or in what they repeat, one before a push.
+every_model = pytest.mark.parametrize("name", before_a_push(NETWORKS, networks_of_each_class()))
+# Where it is the camera that is tested.
+every_family = pytest.mark.parametrize("name", networks_of_each_class())
 
 
 def _shoot(height=24, width=36, batch=1, **camera):
@@ -80,18 +80,13 @@ def _assert_close(name, got, wanted, tolerance=1e-3):
         assert (got - wanted).abs().max() <= tolerance * wanted.abs().max()
 
 
-@every_family
 @pytest.mark.parametrize(
-    ("size", "camera"),
-    [
-        ((17, 23), {"step": -3}),
-        ((5, 6), {"step": 0}),
-        ((3, 2), {"step": 1, "axis": -2}),
-    ],
-    ids=str,
+    ("name", "shape"),
+    diagonal(networks_of_each_class(), [(17, 23, -3, -1), (5, 6, 0, -1), (3, 2, 1, -2)]),
 )
-def test_gives_a_cube_for_any_size_and_dispersion(make, name, size, camera):
-    y, system = _shoot(*size, batch=2, **camera)
+def test_gives_a_cube_for_any_size_and_dispersion(make, name, shape):
+    *size, step, axis = shape
+    y, system = _shoot(*size, batch=2, step=step, axis=axis)
     with torch.no_grad():
         x = make(name).eval()(y, system)
     assert x.shape == (2, BANDS, *size)
@@ -267,14 +262,13 @@ def test_mirrored_padding_goes_on_where_torch_stops():
     assert pad_to_multiple(torch.ones(1, 1, 1, 3), 4, "mirror").shape == (1, 1, 4, 4)
 
 
-@every_family
-def test_every_network_takes_any_camera(make, name):
-    net = make(name).eval()
-    for camera in (make() for make in CAMERAS.values()):
-        with torch.no_grad():
-            x = net(_expose(camera), camera)
-        assert x.shape == (1, BANDS, HEIGHT, WIDTH)
-        assert x.isfinite().all()
+@pytest.mark.parametrize(("name", "camera"), diagonal(networks_of_each_class(), CAMERAS))
+def test_every_network_takes_any_camera(make, name, camera):
+    net, system = make(name).eval(), CAMERAS[camera]()
+    with torch.no_grad():
+        x = net(_expose(system), system)
+    assert x.shape == (1, BANDS, HEIGHT, WIDTH)
+    assert x.isfinite().all()
 
 
 @pytest.mark.parametrize("name", ["gap_net", "dauhst_2stg", "mst_s", "rdluf_mixs2_3stg"])

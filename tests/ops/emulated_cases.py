@@ -5,13 +5,14 @@ from itertools import product
 
 import pytest
 import torch
+from kernel_calls import CAMERA as OPS
+from kernel_calls import SOLVING
+from shared import before_a_push, diagonal
 from torch import Tensor
 
 from cassi import ops
 from cassi.ops._library import kernels
 
-OPS = ["forward", "adjoint", "add_adjoint", "mask_adjoint", "ratio_inverse", "gram"]
-OPS += ["forward_subspace", "adjoint_subspace", "gram_solve", "data_step", "data_step_backward"]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 # Shared memory that a block may ask for, in KB: none beyond that of every device, RTX, H100.
 LIMITS = [48, 99, 227]
@@ -45,8 +46,7 @@ def _turn(args, layout):
     return [layout(a) if isinstance(a, Tensor) and a.ndim > 1 else a for a in args]
 
 
-@every_op
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("name", "dtype"), diagonal(OPS, DTYPES))
 def test_units_of_every_width(name, dtype, parity, camera_arguments):
     """Rows and pixels are copied in units of 2 to 16 bytes, as sizes and addresses permit."""
     for bands, width, step in (
@@ -67,8 +67,9 @@ def test_units_of_every_width(name, dtype, parity, camera_arguments):
         parity(name, *args[:-1], True)
 
 
-@pytest.mark.parametrize("name", [n for n in OPS if n not in ("gram", "gram_solve")])
-@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize(
+    ("name", "limit"), diagonal([n for n in OPS if n not in ("gram", "gram_solve")], LIMITS)
+)
 def test_more_than_fits(name, limit, parity, camera_arguments, monkeypatch):
     """Bands in chunks, and rows that fit the shared memory of some devices only.
 
@@ -131,16 +132,14 @@ def test_few_blocks_of_total_variation(norm, limit, parity, monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_matrices_of_shots(shots, dtype, parity, camera_arguments):
     """In a thread's own memory, or in scratch memory where there are more than four shots."""
-    for name in ("gram_solve", "data_step", "data_step_backward"):
+    for name in SOLVING:
         for bands, rho in product((1, 5), ((0.1,), "pixels")):  # one mask is nearly singular
             size, types = (2, 5, 3, 19), (dtype,) * 3
             args = camera_arguments(name, size, 2, shots, mask_bands=bands, dtypes=types, rho=rho)
             parity(name, *args)
 
 
-@pytest.mark.parametrize("shots", [1, 2, 5])
-@pytest.mark.parametrize("limit", [2, 99])
-@pytest.mark.parametrize("blocks", [2, 1000])
+@pytest.mark.parametrize(("shots", "limit", "blocks"), diagonal([1, 2, 5], [99, 2], [2, 1000]))
 def test_bands_of_every_reach(shots, limit, blocks, parity, damping_per_pixel, monkeypatch):
     """A row of the detector by a block, in shared memory, or by a thread where it does not fit.
 
@@ -169,7 +168,7 @@ def test_more_bands_than_a_block_lists(blocks, parity, monkeypatch):
     parity("forward_taps", x, mask, torch.rand(2, 300, 2), starts, 70)
 
 
-@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("blocks", before_a_push([1, 3], [3]))
 def test_groups_in_few_blocks(blocks, parity, monkeypatch):
     """More groups than blocks, more numbers and patches in all than a block has threads."""
     monkeypatch.setenv("CASSI_EMULATED_BLOCKS", str(blocks))
@@ -212,7 +211,7 @@ def test_two_host_threads(camera_arguments):
         assert all(pool.map(call, range(60)))
 
 
-@pytest.mark.parametrize("name", ["gram_solve", "data_step", "data_step_backward"])
+@pytest.mark.parametrize("name", SOLVING)
 def test_lack_of_scratch_memory_reads_as_such(name, camera_arguments, monkeypatch):
     args = camera_arguments(name, (2, 5, 9, 33), 2, shots=5, mask_bands=5)
     monkeypatch.setenv("CASSI_EMULATED_MEMORY", "1")

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from kernel_calls import CAMERA
 from shared import python
 from torch import Tensor
 
 from cassi import ops
 from cassi.ops._library import SCHEMAS, kernels
 
-CAMERA = ["forward", "adjoint", "mask_adjoint", "ratio_inverse", "gram", "gram_solve"]
-CAMERA += ["add_adjoint", "forward_subspace", "adjoint_subspace", "data_step", "data_step_backward"]
 # Arguments of the other operators, in float32.
 OTHERS = {
     "tv_prox": lambda: [_rand(2, 5, 9, 33), torch.tensor([0.1, 0.2]), 3, True],

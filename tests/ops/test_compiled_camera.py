@@ -4,12 +4,11 @@ from itertools import product
 
 import pytest
 import torch
+from kernel_calls import CAMERA as OPS
+from kernel_calls import SOLVING
 from torch import Tensor
 
-OPS = ["forward", "adjoint", "add_adjoint", "mask_adjoint", "ratio_inverse", "gram"]
-OPS += ["forward_subspace", "adjoint_subspace", "gram_solve", "data_step", "data_step_backward"]
 MANY_SHOTS = [name for name in OPS if name != "ratio_inverse"]
-SOLVING = OPS[-3:]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 STEPS = [0, 1, -1, 2, -2, 3, -5, 16, 17, -40]
 # (B, C, H, W): rows shorter than a vector, of whole vectors, and with a rest.

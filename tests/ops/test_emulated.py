@@ -40,17 +40,19 @@ def _run(library, command, **settings):
     python(*command, CASSI_LIBRARY_DIR=str(library), OMP_NUM_THREADS="1", **names)
 
 
-def _pytest(*names):
+def _pytest(*names, chosen="release or not release"):
     files = [str(path) for name in names for path in sorted(HERE.glob(f"{name}.py"))]
-    return ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", LEFT_OUT, *files]
+    command = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", LEFT_OUT]
+    return [*command, "-m", chosen, *files]
 
 
 @pytest.mark.parametrize(
-    "names", ["emulated_cases", pytest.param("test_compiled*", marks=pytest.mark.release)]
+    "chosen", ["not release", pytest.param("release", marks=pytest.mark.release)]
 )
-def test_kernels(library, names):
+def test_kernels(library, chosen):
     """Threads between two barriers may run in any order."""
-    _run(library, _pytest(names), order="shuffled")
+    names = ["emulated_cases"] if chosen == "not release" else ["emulated_cases", "test_compiled*"]
+    _run(library, _pytest(*names, chosen=chosen), order="shuffled")
 
 
 @pytest.mark.release

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 import torch
+from kernel_calls import STEP, WIDE, B, C, H, W, kernel_calls
 from shared import rand
 from torch import Tensor
 
@@ -14,83 +15,23 @@ from cassi import ops
 from cassi.ops import _library
 from cassi.ops._library import kernels
 
-B, C, H, W, STEP = 2, 3, 4, 5, -2
 WITHOUT_GRADIENT = ("shrink_groups", "convolve3x3")  # only called where none is recorded
-WIDE = W + (C - 1) * abs(STEP)
-
-
 _rand = partial(rand, low=0.1)
-
-
-def _turned(value):
-    """Equal values, other strides."""
-    return value.movedim(1, -1).contiguous().movedim(-1, 1)
-
-
-def _cases(k, samples, bands, dtype):
-    """Arguments of every kernel, for K shots and one way to share the mask."""
-    x, y, m = _rand(B, C, H, W), _rand(B, k, H, WIDE), _rand(samples, k, bands, H, W)
-    g = ops.gram(m, C, STEP)
-    x, y, m, g = (_turned(value).to(dtype) for value in (x, y, m, g))
-    rho = _rand(B, dtype=torch.float32 if dtype.itemsize < 8 else dtype)
-    damping = _rand(samples, k, H, WIDE).to(rho.dtype) if k > 1 else rho.view(-1, 1, 1, 1)
-    dual = (_rand(B, 2, C, H, W) * 0.01).to(rho.dtype)
-    taps = _rand(samples, C, 2).to(dtype)
-    starts = torch.tensor([[0, 1, 3]]).expand(samples, -1).contiguous()
-    band = ops.gram_taps(m[0].double(), taps[0].double(), starts[0], WIDE)
-    return {
-        "forward": (x, m, STEP),
-        "adjoint": (y, m, C, STEP),
-        "add_adjoint": (x, y, m, STEP),
-        "forward_subspace": (x[:, :2], _rand(samples, C, 2).to(dtype), m, STEP),
-        "adjoint_subspace": (y, _rand(samples, C, 2).to(dtype), m, STEP),
-        "mask_adjoint": (x, y, STEP, samples > 1, bands > 1),
-        "ratio_inverse": (y[:, :1], m[:, :1], C, STEP),
-        "gram": (m, C, STEP),
-        "gram_solve": (y, g, damping),
-        "data_step": (x, y, m, g, damping, STEP),
-        "convolve1d": (_rand(6, 4, dtype=dtype).mT, _rand(4, 3, dtype=dtype)),
-        "correlate1d": (_rand(6, 4, dtype=dtype).mT, _rand(4, 3, dtype=dtype)),
-        "trilinear": (_rand(4, 2, 8, dtype=dtype).mT, _rand(4, 3, dtype=dtype)),
-        "trilinear_backward": (
-            _rand(2, 4, dtype=dtype).mT,
-            _rand(4, 2, 8, dtype=dtype).mT,
-            _rand(4, 3, dtype=dtype),
-        ),
-        "data_step_backward": (x * 0.5, x, y, m, g, damping, STEP, True, True),
-        "forward_taps": (x, m, taps, starts, WIDE),
-        "adjoint_taps": (y, m, taps, starts),
-        "mask_adjoint_taps": (x, y, taps, starts, samples > 1, bands > 1),
-        "band_solve": (y, band, damping),
-        "selective_scan": _sequences(samples, dtype),
-        "selective_scan_backward": (_rand(B, 5, 3, dtype=dtype), *_sequences(samples, dtype)),
-        "shrink_groups": (x, torch.tensor([[[0, 7, 1]], [[3, 2, 3]]]), rho, 2),
-        "convolve3x3": (x, *_convolution(samples, dtype), x if samples > 1 else None, k > 1),
-        "tv_prox": (x, rho * 0.1, 2, samples > 1),
-        "tv_prox_dual": (x, rho * 0.1, dual, 2, samples > 1),
-        "tv_prox_backward": (x, dual, x, rho * 0.1, dual, 2, samples > 1),
-    }
-
-
-def _convolution(samples, dtype):
-    """A weight and a bias; as many outputs as inputs."""
-    return _turned(_rand(C, C, 3, 3)).to(dtype), _rand(samples * C).to(dtype)[:C]
-
-
-def _sequences(samples, dtype):
-    """Arguments of a scan: u, Δ, rates, b, c."""
-    u, b = _rand(B, 5, 3, dtype=dtype), _rand(B, 5, 2, dtype=dtype)
-    return u, _turned(u * 0.5), -_rand(samples, 3, 2, dtype=dtype), b, _turned(b * 0.5)
 
 
 @pytest.mark.parametrize("name", sorted(_library.SCHEMAS))
 @pytest.mark.parametrize(
-    ("k", "samples", "bands", "dtype"),
-    [(1, 1, 1, torch.float64), (2, B, C, torch.float64), (1, 1, C, torch.bfloat16)],
+    ("k", "samples", "bands", "dtype", "compiled"),
+    [
+        (1, 1, 1, torch.float64, False),
+        (2, B, C, torch.float64, False),
+        pytest.param(2, B, C, torch.float64, True, marks=pytest.mark.release),
+        (1, 1, C, torch.bfloat16, False),
+    ],
 )
-def test_opcheck(name, k, samples, bands, dtype):
-    """A new op without arguments in `_cases` fails here."""
-    arguments = _cases(k, samples, bands, dtype)[name]
+def test_opcheck(name, k, samples, bands, dtype, compiled):
+    """A new op without arguments in `kernel_calls` fails here."""
+    arguments = kernel_calls(k, samples, bands, dtype)[name]
     if dtype == torch.float64:
         floating = (
             a.requires_grad_() if isinstance(a, Tensor) and a.is_floating_point() else a
@@ -112,8 +53,8 @@ def test_opcheck(name, k, samples, bands, dtype):
     tests = ["test_schema", "test_faketensor"]
     if dtype == torch.float64:
         tests += ["test_autograd_registration"]
-    if k > 1:
-        tests += ["test_aot_dispatch_dynamic"]
+    if compiled:
+        tests = ["test_aot_dispatch_dynamic"]
     torch.library.opcheck(getattr(kernels, name).default, arguments, test_utils=tests)
 
 

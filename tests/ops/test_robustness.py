@@ -8,54 +8,17 @@ from itertools import product
 
 import pytest
 import torch
+from kernel_calls import STEP, WIDE, B, C, H, W, kernel_calls
 from torch import Tensor
 
 from cassi.ops._library import kernels
 
 pytestmark = pytest.mark.usefixtures("compiled")
-B, C, K, H, W, STEP = 2, 3, 2, 4, 5, 2
-WIDE = W + (C - 1) * STEP
-
-X, Y, M = torch.ones(B, C, H, W), torch.ones(B, K, H, WIDE), torch.ones(B, K, C, H, W)
-GRAM, EACH, RHO = torch.ones(B, K, K, H, WIDE), torch.ones(B), torch.ones(B, K, H, WIDE)
-ROWS, CELLS, POINTS = torch.ones(B, W), torch.ones(B, 8, C), torch.ones(B, 3)
-TAPS, STARTS = torch.ones(B, C, 2), torch.tensor([[0, 1, 3]] * B)
-PLANES, BASIS = torch.ones(B, 2, H, W), torch.ones(B, C, 2)
-FITTING = {
-    "forward": (X, M, STEP),
-    "adjoint": (Y, M, C, STEP),
-    "add_adjoint": (X, Y, M, STEP),
-    "forward_subspace": (PLANES, BASIS, M, STEP),
-    "adjoint_subspace": (Y, BASIS, M, STEP),
-    "mask_adjoint": (X, Y, STEP, False, True),
-    "ratio_inverse": (Y[:, :1], M[:, :1], C, STEP),
-    "gram": (M, C, STEP),
-    "gram_solve": (Y, GRAM, RHO),
-    "data_step": (X, Y, M, GRAM, RHO, STEP),
-    "data_step_backward": (X, X, Y, M, GRAM, RHO, STEP, True, True),
-    "tv_prox": (X, EACH, 3, False),
-    "tv_prox_dual": (X, EACH, torch.ones(B, 2, C, H, W), 3, True),
-    "convolve1d": (ROWS, torch.ones(B, H)),
-    "correlate1d": (ROWS, torch.ones(B, H)),
-    "trilinear": (CELLS, POINTS),
-    "trilinear_backward": (torch.ones(B, C), CELLS, POINTS),
-    "forward_taps": (X, M, TAPS, STARTS, WIDE),
-    "adjoint_taps": (Y, M, TAPS, STARTS),
-    "mask_adjoint_taps": (X, Y, TAPS, STARTS, False, True),
-    "band_solve": (Y, torch.ones(B, 2 * K, K, H, WIDE), RHO),
-    "shrink_groups": (X, torch.zeros(B, 3, 2, dtype=torch.int64), EACH, 2),
-    "convolve3x3": (X, torch.ones(C + 1, C, 3, 3), torch.ones(C + 1), None, True),
-    "selective_scan": (X[:, 0], X[:, 0], -torch.ones(B, W, K), Y[:, 0, :, :K], Y[:, 0, :, :K]),
-    "selective_scan_backward": (
-        X[:, 0],
-        X[:, 0],
-        X[:, 0],
-        -torch.ones(B, W, K),
-        Y[:, 0, :, :K],
-        Y[:, 0, :, :K],
-    ),
-}
+K = 2
+FITTING = kernel_calls(K, B, C, torch.float32)
+del FITTING["tv_prox_backward"]  # which is not compiled
 every_op = pytest.mark.parametrize("name", FITTING)
+OPTIONAL = {"tv_prox_dual": 2, "convolve3x3": 3}
 SMALL_STEPS = ("forward", "forward_subspace", "gram")  # which have no measurement to fit
 # Sizes that an operator takes as they are, since another argument has none to compare them with.
 # Operator → (argument, dimension).
@@ -74,6 +37,7 @@ FREE = {
     "forward_taps": [(1, 1), (2, 2)],  # shots, taps
     "adjoint_taps": [(0, 3), (1, 4), (2, 2)],  # columns of the detector and of the cube, taps
     "mask_adjoint_taps": [(0, 3), (1, 1), (1, 3), (2, 2)],
+    "band_solve": [(1, 0)],  # one gram for all samples, or one each
 }
 
 
@@ -120,7 +84,7 @@ RANKS_AND_DTYPES = [
 KINDS = [
     lambda t: t.to("meta"),
     lambda t: t.to_sparse(),
-    lambda t: t.to_mkldnn() if t.is_floating_point() else t.to("meta"),
+    lambda t: t.to_mkldnn() if t.dtype == torch.float32 else t.to("meta"),
     lambda t: torch._efficientzerotensor(t.shape),
     lambda t: torch._neg_view(t),
 ]
@@ -130,8 +94,8 @@ KINDS = [
 def test_wrong_ranks_and_dtypes(name):
     for change in RANKS_AND_DTYPES:
         for i, args in _replaced(name, change):
-            if name == "tv_prox_dual" and i == 2 and args[2] is None:
-                continue  # this one is optional
+            if args[i] is None and OPTIONAL.get(name) == i:
+                continue
             with pytest.raises((RuntimeError, TypeError, AttributeError)):
                 _call(name, *args)
 

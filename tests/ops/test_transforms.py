@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from torch import nn
+from kernel_calls import STEP, WIDE, B, C, H, W, kernel_calls
+from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.func import grad, jacfwd, jacrev, jvp, vjp, vmap
 from torch.utils._pytree import tree_leaves
@@ -12,8 +13,7 @@ from cassi import ops
 from cassi.ops import _library
 from cassi.ops._library import kernels
 
-N, B, C, H, W, STEP = 3, 2, 3, 4, 5, 1
-WIDE = W + (C - 1) * STEP
+N = 3
 
 
 def _rand(*shape):
@@ -21,65 +21,31 @@ def _rand(*shape):
 
 
 X, Y, M, RHO = _rand(N, B, C, H, W), _rand(N, B, 2, H, WIDE), _rand(N, 1, 2, 1, H, W), _rand(N, B)
-EACH, PIXELS = RHO[..., None, None, None], _rand(N, 1, 2, H, WIDE)
-G = torch.stack([kernels.gram(m, C, STEP) for m in M])
-DUAL = _rand(N, B, 2, C, H, W) * 0.01
-BASIS = _rand(N, 1, C, 2)
-GROUPS = torch.tensor([[[0, 7, 1], [2, 2, 11]]] * B)
-TAPS, STARTS = _rand(N, 1, C, 2), torch.tensor([[0, 1, 3]])
-BAND = torch.stack([ops.gram_taps(m[0], TAPS[0, 0], STARTS[0], WIDE) for m in M])
-# op: a call on one entry's tensors, tensors with N entries each
-MAPPED = {
-    "forward": (lambda x, m: kernels.forward(x, m, STEP), (X, M)),
-    "adjoint": (lambda y, m: kernels.adjoint(y, m, C, STEP), (Y, M)),
-    "add_adjoint": (lambda x, y, m: kernels.add_adjoint(x, y, m, STEP), (X, Y, M)),
-    "forward_subspace": (
-        lambda a, e, m: kernels.forward_subspace(a, e, m, STEP),
-        (X[:, :, :2], BASIS, M),
-    ),
-    "adjoint_subspace": (lambda y, e, m: kernels.adjoint_subspace(y, e, m, STEP), (Y, BASIS, M)),
-    "mask_adjoint": (lambda x, y: kernels.mask_adjoint(x, y, STEP, False, True), (X, Y)),
-    "ratio_inverse": (
-        lambda y, m: kernels.ratio_inverse(y, m, C, STEP),
-        (Y[:, :, :1], M[:, :, :1]),
-    ),
-    "gram": (lambda m: kernels.gram(m, C, STEP), (M,)),
-    "gram_solve": (lambda y, g, r: kernels.gram_solve(y, g, r), (Y, G, EACH)),
-    "data_step": (
-        lambda x, y, m, g, r: kernels.data_step(x, y, m, g, r, STEP),
-        (X, Y, M, G, PIXELS),
-    ),
-    "forward_taps": (lambda x, m, a: kernels.forward_taps(x, m, a, STARTS, WIDE), (X, M, TAPS)),
-    "adjoint_taps": (lambda y, m, a: kernels.adjoint_taps(y, m, a, STARTS), (Y, M, TAPS)),
-    "mask_adjoint_taps": (
-        lambda x, y, a: kernels.mask_adjoint_taps(x, y, a, STARTS, False, True),
-        (X, Y, TAPS),
-    ),
-    "band_solve": (lambda y, g, r: kernels.band_solve(y, g, r), (Y, BAND, PIXELS)),
-    "tv_prox": (lambda x, w: kernels.tv_prox(x, w, 3, True), (X, RHO)),
-    "tv_prox_dual": (lambda x, w, d: kernels.tv_prox_dual(x, w, d, 3, False), (X, RHO, DUAL)),
-    "convolve1d": (lambda a, v: kernels.convolve1d(a, v), (X[:, 0, 0], Y[:, 0, 0])),
-    "correlate1d": (lambda a, v: kernels.correlate1d(a, v), (Y[:, 0, 0], X[:, 0, 0])),
-    "selective_scan": (
-        lambda u, delta, rates, b, c: kernels.selective_scan(u, delta, -rates, b, c),
-        (X[:, :, 0], X[:, :, 1], _rand(N, 1, W, 2), Y[:, :, 0, :, :2], Y[:, :, 1, :, :2]),
-    ),
-    "shrink_groups": (lambda x, t: kernels.shrink_groups(x, GROUPS, t, 2), (X, RHO)),
-    "convolve3x3": (
-        lambda x, w, b: kernels.convolve3x3(x, w, b, None, False),
-        (_rand(N, 2, 3, 4, 5), _rand(N, 2, 3, 3, 3), _rand(N, 2)),
-    ),
-    "trilinear": (lambda f, p: kernels.trilinear(f, p), (_rand(N, 4, 8, 2), _rand(N, 4, 3))),
-}
+PIXELS = _rand(N, 1, 2, H, WIDE)
+NAMES = sorted(name for name in _library.SCHEMAS if not name.endswith("_backward"))
+# Operators whose kernels have no gradient: the public functions choose the reference.
+NOT_OF_THE_KERNEL = {"shrink_groups": ops.shrink_groups, "convolve3x3": ops.convolve3x3}
 
 
-def test_every_differentiable_op_is_here():
-    assert set(MAPPED) == {name for name in _library.SCHEMAS if not name.endswith("_backward")}
+def _mapped(name, kernel):
+    """Return a call on one entry's tensors of numbers, and such tensors with N entries each."""
+    shots = 1 if name == "gram_solve" else 2  # one ρ for each sample, or for each pixel
+    bands = C if name.startswith("mask_adjoint") else 1
+    draws = [kernel_calls(shots, 1, bands, torch.float32, seed=n)[name] for n in range(N)]
+    places = [i for i, v in enumerate(draws[0]) if isinstance(v, Tensor) and v.is_floating_point()]
+
+    def call(*tensors):
+        given = list(draws[0])
+        for place, tensor in zip(places, tensors, strict=True):
+            given[place] = tensor
+        return kernel(*given)
+
+    return call, [torch.stack([draw[i] for draw in draws]) for i in places]
 
 
-@pytest.mark.parametrize("name", sorted(MAPPED))
+@pytest.mark.parametrize("name", NAMES)
 def test_vmap_equals_a_loop(name):
-    function, tensors = MAPPED[name]
+    function, tensors = _mapped(name, getattr(kernels, name))
     for shared in range(-1, len(tensors) - 1):  # one tensor at a time is not mapped
         arguments = [t[0] if i == shared else t for i, t in enumerate(tensors)]
         dims = tuple(None if i == shared else 0 for i in range(len(tensors)))
@@ -95,18 +61,10 @@ def test_vmap_equals_a_loop(name):
             torch.testing.assert_close(mapped, torch.stack(rows))
 
 
-# Operators whose kernels have no gradient: the public functions choose the reference.
-NOT_OF_THE_KERNEL = {
-    "shrink_groups": lambda x, t: ops.shrink_groups(x, GROUPS, t, 2),
-    "convolve3x3": lambda x, w, b: ops.convolve3x3(x, w, b),
-}
-
-
-@pytest.mark.parametrize("name", sorted(MAPPED))
+@pytest.mark.parametrize("name", NAMES)
 def test_tangents_and_gradients(name):
     """vjp, jvp, jacrev, jacfwd, vmap of grad and grad of vmap, with respect to all tensors."""
-    function, tensors = MAPPED[name]
-    function = NOT_OF_THE_KERNEL.get(name, function)
+    function, tensors = _mapped(name, NOT_OF_THE_KERNEL.get(name, getattr(kernels, name)))
     many = [t.double() for t in tensors]
     if name == "data_step":  # a function of the mask
         many[3] = torch.stack([kernels.gram(m, C, STEP) for m in many[2]])
@@ -140,10 +98,9 @@ def test_tangents_and_gradients(name):
     torch.testing.assert_close(curved, back)
 
 
-@pytest.mark.parametrize("name", sorted(MAPPED))
+@pytest.mark.parametrize("name", NAMES)
 def test_tangents_without_a_transform(name):
-    function, tensors = MAPPED[name]
-    function = NOT_OF_THE_KERNEL.get(name, function)
+    function, tensors = _mapped(name, NOT_OF_THE_KERNEL.get(name, getattr(kernels, name)))
     one, ways = ([t[i].double() for t in tensors] for i in (0, 1))
     if name == "data_step":
         one[3] = kernels.gram(one[2], C, STEP)

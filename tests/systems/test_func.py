@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from shared import rand
+from shared import before_a_push, rand, systems_of_each_class
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, jacfwd, jacrev, jvp, vjp, vmap
 
@@ -13,10 +13,9 @@ from cassi.systems import BlurredCassi, SDCassi, TiltedCassi, WarpedCassi
 from cassi.systems.examples import EXAMPLES
 
 # One of each class, and further ones whose operators are others.
-KINDS = {type(make()): name for name, make in EXAMPLES.items()}
-SOME = [*KINDS.values(), "sd_offsets", "sd_two_shots", "tilted"]
-# Second derivatives of these take seconds.
-DEAR = ["blurred_detector_array", "psf_wide", "stacked_blurred", "warped_three_shots"]
+SOME = [*systems_of_each_class(), "sd_offsets", "sd_two_shots"]
+# All derivatives of these take little; of cameras that iterate one stands for the others.
+QUICK = [name for name in SOME if EXAMPLES[name]().is_closed or name == "tilted"]
 close = torch.testing.assert_close
 
 
@@ -73,24 +72,16 @@ def _grad_of_samples(function, values):
     close(curved, grad(lambda value: (grad(loss)(value) * values[1]).sum())(values[0]))
 
 
-BEFORE_A_PUSH = {
-    _vjp: EXAMPLES,
-    _jvp: EXAMPLES,
-    _jacobians: SOME,
-    _grad_of_samples: [name for name in SOME if name not in DEAR],
-}
-
-
 def _cases(names, *checks):
-    """Both products of every camera before a push; of some, what is made of them too."""
-    for name, check in itertools.product(names, checks):
-        marks = [pytest.mark.slow] if check is _grad_of_samples else []
-        if name not in BEFORE_A_PUSH[check]:
-            marks.append(pytest.mark.release)
-        yield pytest.param(name, check, marks=marks)
+    """Both products of some cameras before a push, and of quick ones what is made of them."""
+    products = itertools.product(SOME, (_vjp, _jvp))
+    kept = {*products, *itertools.product(QUICK, (_jacobians, _grad_of_samples))}
+    return before_a_push(itertools.product(names, checks), kept)
 
 
-@pytest.mark.parametrize(("name", "check"), _cases(EXAMPLES, *BEFORE_A_PUSH))
+@pytest.mark.parametrize(
+    ("name", "check"), _cases(EXAMPLES, _vjp, _jvp, _jacobians, _grad_of_samples)
+)
 def test_transforms(name, check):
     for function, values in _methods(EXAMPLES[name]()).values():
         check(function, values)

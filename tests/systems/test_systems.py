@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from shared import rand
+from shared import before_a_push, first_of_each, quick_systems, rand, systems_of_each_class
 
 import cassi.systems
 from cassi.systems import BlurredCassi, SDCassi, System, WarpedCassi, dot_test
@@ -15,6 +15,7 @@ from cassi.systems.examples import EXAMPLES
 
 every_system = pytest.mark.parametrize("name", EXAMPLES)
 BATCH = 2
+most_systems = pytest.mark.parametrize("name", before_a_push(EXAMPLES, quick_systems()))
 
 
 _rand = partial(rand, low=-0.3)
@@ -148,7 +149,7 @@ def _damping(system, samples):
     return torch.where(_rand(*rho.shape, seed=8) > 0.4, torch.inf, rho)
 
 
-@every_system
+@most_systems
 @pytest.mark.parametrize("samples", [1, BATCH])
 def test_one_rho_per_detector_pixel(name, samples):
     system = EXAMPLES[name]()
@@ -172,7 +173,7 @@ def test_one_rho_per_detector_pixel(name, samples):
         assert torch.equal(system.begin().data_step(v, other, rho), x)
 
 
-@every_system
+@most_systems
 def test_one_value_spread_over_all_pixels_gives_the_same_bits(name):
     system = EXAMPLES[name]()
     v, y = _pair(system)
@@ -239,7 +240,7 @@ def test_gradient_of_the_mask(name):
     assert (mask.grad * mask).sum().item() == pytest.approx(value.item(), rel=1e-12)
 
 
-@every_system
+@most_systems
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_moves_to_a_dtype(name, dtype):
     system = EXAMPLES[name]()
@@ -254,7 +255,7 @@ def test_moves_to_a_dtype(name, dtype):
     assert all(value.dtype == dtype and value.isfinite().all() for value in got)
 
 
-@every_system
+@most_systems
 def test_state_dict_round_trip(name):
     system, other = EXAMPLES[name](), EXAMPLES[name]()
     x, y = _pair(system)
@@ -271,7 +272,7 @@ def test_state_dict_round_trip(name):
         assert torch.equal(a, b)
 
 
-@every_system
+@most_systems
 def test_deepcopy_is_independent(name):
     system = EXAMPLES[name]()
     x, y = _pair(system)
@@ -285,11 +286,13 @@ def test_deepcopy_is_independent(name):
         assert torch.equal(a, b)
 
 
-# One of each class, along columns and rows, by steps and by offsets.
-KINDS = {(type(make()), make().axis, "offsets" in name): name for name, make in EXAMPLES.items()}
+def _kind(name):
+    return type(EXAMPLES[name]()), EXAMPLES[name]().axis, "offsets" in name
 
 
-@pytest.mark.parametrize("name", KINDS.values())
+@pytest.mark.parametrize(
+    "name", before_a_push(first_of_each(EXAMPLES, _kind), systems_of_each_class())
+)
 def test_compiles_whole(name):
     system = EXAMPLES[name]()
     x, y = _pair(system)

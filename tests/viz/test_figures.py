@@ -149,7 +149,7 @@ def test_a_comparison_says_what_does_not_fit(change, words, tmp_path):
     [
         figures.Layout(zoom="auto"),
         figures.Layout([460, 610.2], (0, 0, 20), [(1, 2)]),
-        figures.Layout(zoom=(0, 0, 37)),
+        pytest.param(figures.Layout(zoom=(0, 0, 37)), marks=pytest.mark.release),
     ],
 )
 def test_a_comparison_shows_what_its_layout_says(layout, cube, wavelengths, tmp_path):

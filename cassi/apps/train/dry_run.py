@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import resource
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from cassi.apps.results import peak_memory
 from cassi.apps.settings import Train
+from cassi.evaluation.runner import PeakMemory
 
 STEPS = 3
 """Steps of a whole batch that are made: the first pays for what later ones find done."""
@@ -154,7 +153,7 @@ def rehearse(settings: Train, fit: Callable[[Train, list[Any]], Any]) -> str:
                 alone = trainer.world_size == 1 and device.type == "cpu" and tried == most
                 self.size = next_size(done, self.whole) or 1 if alone else self.whole
             batch.data = batch[: self.size]  # in place: the step is given this tensor
-            _forget_peak(device)
+            self.memory = PeakMemory(device)
             self.parts.clear()
             self.began = time.perf_counter()
 
@@ -162,7 +161,8 @@ def rehearse(settings: Train, fit: Callable[[Train, list[Any]], Any]) -> str:
             ended = self.now()
             waited, self.ended = self.began - self.ended, ended
             parts = {"data": waited, **self.parts, "optimizer": ended - self.followed}
-            done.append(Step(self.size, waited, ended - self.began, _peak(self.device), parts))
+            peak = self.memory.highest() or peak_memory(self.device)
+            done.append(Step(self.size, waited, ended - self.began, peak, parts))
             size = next_size(done, self.whole)
             # Processes that measured different times stop together.
             trainer.should_stop = trainer.strategy.reduce_boolean_decision(size is None, all=False)
@@ -213,21 +213,6 @@ def _cost(seconds: float, steps: int, peak: int, device: str) -> str:
     threads = f" ({torch.get_num_threads()} threads)" if device == "cpu" else ""
     text = f"a step takes {seconds:.3g} s on {device}{threads}, {peak / 2**30:.2f} GiB at its peak"
     return text if steps <= 0 else f"{text}: {duration(seconds * steps)} without validation"
-
-
-def _forget_peak(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    else:
-        with contextlib.suppress(OSError):  # then the peak is that of the process so far
-            Path("/proc/self/clear_refs").write_text("5")
-
-
-def _peak(device: torch.device) -> int:
-    """Return bytes: of tensors on a GPU, of the whole process on a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def duration(seconds: float) -> str:

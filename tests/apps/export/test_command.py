@@ -62,11 +62,13 @@ def _run_python(folder, snapshot):
     return _run(folder, *PYTHON, code)
 
 
-def test_a_network_in_onnx(export, results, camera, tmp_path):
-    pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
+@pytest.mark.parametrize("kind", ["onnx", "torch_export"])
+def test_a_network(kind, export, results, camera, tmp_path):
+    if kind == "onnx":
+        pytest.importorskip("onnxruntime")
+        pytest.importorskip("onnxscript")
     model = ("model=gap_net", "model.weights=random", "model.stages=2")
-    done = export(*CAMERA, "measurement=first.npy", "format=onnx", *model).ok()
+    done = export(*CAMERA, "measurement=first.npy", f"format={kind}", *model).ok()
     assert "ours: " in done.out
     assert "exported: " in done.out
     numbers = results("export.json")
@@ -87,9 +89,8 @@ METHODS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "method", ["solver=auto", pytest.param("model=cassi_net", marks=pytest.mark.release)]
-)
+@pytest.mark.release
+@pytest.mark.parametrize("method", METHODS)
 def test_a_method_that_decides_by_values(method, export, camera, tmp_path):
     """The exported one has the noise of the example, and the signal level of every snapshot."""
     options = [option.replace("(", "[").replace(")", "]") for option in METHODS[method]]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from shared import write_toolbox
+from shared import before_a_push, write_toolbox
 
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Train
@@ -136,7 +136,9 @@ def test_a_training_by_a_recipe_can_be_resumed(tmp_path):
         add_earlier_options(resumed)
 
 
-@pytest.mark.parametrize("name", ["multistep_by_epoch", "cosine_by_epoch"])
+@pytest.mark.parametrize(
+    "name", before_a_push(["multistep_by_epoch", "cosine_by_epoch"], ["cosine_by_epoch"])
+)
 def test_a_schedule_of_epochs_goes_on_in_a_resumed_run(train, results, root, tmp_path, name):
     options = (
         *("experiment=paper/mst_s", "model=gap_net", "model.stages=1", f"data.root={root}", *TINY),

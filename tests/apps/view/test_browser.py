@@ -274,22 +274,7 @@ def test_two_tabs_are_apart_and_everything_has_a_name(open_view):
 
 @pytest.mark.slow
 def test_nothing_is_hard_to_perceive_or_to_reach(open_view):
-    """The rules of axe-core, which has none for what a person must judge."""
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe").Axe()
-    page = open_view()
-    page.get_by_role("button", name="Take the example").click()
-    _see(page, "nothing speaks against this camera")
-    _reconstruct(page, "gap_tv: of the literature", "solver.iterations=3\noutput.report=false")
-    _see(page, "done: 3 iterations")
-    _report(page)
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)
-        found = axe.run(page).response["violations"]
-        assert [(each["impact"], each["id"], each["nodes"][0]["html"]) for each in found] == []
-
-
-@pytest.mark.slow
-def test_with_a_first_cube_the_steps_before_it_fold(open_view):
+    """With a first cube the steps before it fold; then the rules of axe-core."""
     page = open_view()
     page.get_by_role("button", name="Take the example").click()
     _see(page, "nothing speaks against this camera")
@@ -297,5 +282,10 @@ def test_with_a_first_cube_the_steps_before_it_fold(open_view):
     _see(page, "done: 3 iterations")
     _report(page)
     page.get_by_role("button", name="Show Camera").wait_for()
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe").Axe()
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        found = axe.run(page).response["violations"]
+        assert [(each["impact"], each["id"], each["nodes"][0]["html"]) for each in found] == []
     page.get_by_role("navigation").get_by_role("link", name="Camera").press("Enter")
     page.get_by_role("button", name="Fold Camera").wait_for()
