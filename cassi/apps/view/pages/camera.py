@@ -21,6 +21,7 @@ from cassi.apps.view.pages.parts import (
     heading,
     later,
     say,
+    select,
     table,
     text,
 )
@@ -56,7 +57,7 @@ class CameraSection:
         for name, (label, hint) in _FIELDS.items():
             self.fields[name] = field(label, hint, 170)
             self.fields[name].param.watch(partial(self._given, name), "value")
-        self.axis = pn.widgets.Select(name="Dispersion along", options=list(_AXES), width=170)
+        self.axis = select("Dispersion along", list(_AXES), 170)
         self.axis.param.watch(lambda event: self._set("system.axis", _AXES[event.new]), "value")
         self.band = pn.widgets.IntSlider(name="Mask at band", start=1, end=2, width=330)
         self.band.param.watch(lambda event: self._draw_frame(), "value")

@@ -26,6 +26,10 @@ BUTTON = """
 .bk-btn.bk-btn { font-size: 14px; border-radius: 6px; border: 1px solid var(--line) !important }
 .bk-btn.bk-btn-primary { color: var(--raised) !important; border-color: var(--accent) !important }
 """
+SELECT = """
+select.bk-input.bk-input { appearance: auto; background-image: none }
+"""
+"""The arrow of the browser: Bokeh's own is black in dark mode too."""
 CARD = """
 :host(.card) { box-shadow: none; border: 1px solid var(--line); border-radius: 6px;
   background: none }
@@ -107,3 +111,8 @@ def button(name: str, width: int = 150, primary: bool = False) -> Any:
     """Return a button."""
     kind = "primary" if primary else "default"
     return pn.widgets.Button(name=name, width=width, button_type=kind, stylesheets=[BUTTON])
+
+
+def select(name: str, options: Any, width: int) -> Any:
+    """Return a list of which one entry is chosen."""
+    return pn.widgets.Select(name=name, options=options, width=width, stylesheets=[SELECT])
