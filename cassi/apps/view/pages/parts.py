@@ -30,6 +30,11 @@ SELECT = """
 select.bk-input.bk-input { appearance: auto; background-image: none }
 """
 """The arrow of the browser: Bokeh's own is black in dark mode too."""
+BARS = """
+progress[value], progress[value]::-webkit-progress-bar, .noUi-target.noUi-target {
+  background: var(--page); border-color: var(--line); box-shadow: inset 0 0 0 1px var(--line) }
+"""
+"""Of progress and sliders, where nothing is yet."""
 CARD = """
 :host(.card) { box-shadow: none; border: 1px solid var(--line); border-radius: 6px;
   background: none }
