@@ -1,29 +1,31 @@
 """Recover a hyperspectral cube from one coded-aperture snapshot (CASSI)."""
 
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import cassi.threads  # noqa: F401 - first of all, before torch is loaded
-from cassi import adapters, metrics, models, ops, uncertainty
-from cassi.calibration.camera_check import check_camera
-from cassi.data.io import read_cube, read_mask, read_measurement, write_cube
-from cassi.models.load import create_model, load_model, load_published
-from cassi.models.registry import list_models
-from cassi.models.registry import register as register_model
-from cassi.plugins import register_dataset, register_loss, register_metric, register_prior
-from cassi.priors import TV
-from cassi.reconstruction import Reconstruction, calibrate, read_camera, reconstruct, simulate
-from cassi.solvers import ADMM, GAP, Solver, solve
-from cassi.systems import (
-    BlurredCassi,
-    DDCassi,
-    Guide,
-    MosaicCassi,
-    PsfCassi,
-    SDCassi,
-    Stacked,
-    WarpedCassi,
-    dot_test,
-)
+
+if TYPE_CHECKING:
+    from cassi import adapters, metrics, models, ops, uncertainty
+    from cassi.calibration.camera_check import check_camera
+    from cassi.data.io import read_cube, read_mask, read_measurement, write_cube
+    from cassi.models.load import create_model, load_model, load_published
+    from cassi.models.registry import list_models, register_model
+    from cassi.plugins import register_dataset, register_loss, register_metric, register_prior
+    from cassi.priors import TV
+    from cassi.reconstruction import Reconstruction, calibrate, read_camera, reconstruct, simulate
+    from cassi.solvers import ADMM, GAP, Solver, solve
+    from cassi.systems import (
+        BlurredCassi,
+        DDCassi,
+        Guide,
+        MosaicCassi,
+        PsfCassi,
+        SDCassi,
+        Stacked,
+        WarpedCassi,
+        dot_test,
+    )
 
 __all__ = [
     "ADMM",
@@ -66,10 +68,45 @@ __all__ = [
     "write_cube",
 ]
 
+# Where the public names are that are no modules: each is imported when it is first asked for, as
+# torch takes a second.
+_HOMES = {
+    "calibration.camera_check": ("check_camera",),
+    "data.io": ("read_cube", "read_mask", "read_measurement", "write_cube"),
+    "models.load": ("create_model", "load_model", "load_published"),
+    "models.registry": ("list_models", "register_model"),
+    "plugins": ("register_dataset", "register_loss", "register_metric", "register_prior"),
+    "priors": ("TV",),
+    "reconstruction": ("Reconstruction", "calibrate", "read_camera", "reconstruct", "simulate"),
+    "solvers": ("ADMM", "GAP", "Solver", "solve"),
+    "systems": (
+        *("BlurredCassi", "DDCassi", "Guide", "MosaicCassi", "PsfCassi", "SDCassi", "Stacked"),
+        *("WarpedCassi", "dot_test"),
+    ),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":  # read when asked for: importlib.metadata searches the whole path
+    if name == "__version__":  # importlib.metadata searches the whole path
         from importlib.metadata import version
 
         return version("cassi")
-    raise AttributeError(f"module 'cassi' has no attribute {name!r}")
+    value: Any = None
+    if name in _HOME:
+        value = getattr(import_module(f"cassi.{_HOME[name]}"), name)
+    elif not name.startswith("_"):
+        place = f"cassi.{name}"
+        try:
+            value = import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name != place:
+                raise
+    if value is None:
+        raise AttributeError(f"module 'cassi' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -14,7 +14,7 @@ CODE = (
     "    def find_spec(self, name, *rest):\n"
     "        if name == 'torch': raise SystemExit(os.environ.get('GOMP_SPINCOUNT', 'None'))\n"
     "sys.meta_path.insert(0, Look())\n"
-    "import cassi"
+    "from cassi import ops"
 )
 
 

@@ -84,7 +84,7 @@ def paper_recipes() -> list[str]:
 def config_folders(arguments: Iterable[str]) -> list[Path]:
     """Return the folders that `--config-dir` and `--config-path` name."""
     found, words = [], list(arguments)
-    for word, following in zip(words, [*words, ""][1:], strict=True):
+    for word, following in _with_next(words):
         flag, equals, value = word.partition("=")
         if re.fullmatch("--config-dir|-cd|--config-path|-cp", flag):
             found.append(Path(value if equals else following))
@@ -149,17 +149,21 @@ def _names(value: Any, place: str) -> list[str]:
 def _flag(arguments: Sequence[str], *flags: str) -> str | None:
     """Return the value of a flag, the last one where it stands there several times."""
     found = None
-    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for word, following in _with_next(arguments):
         flag, equals, value = word.partition("=")
         if flag in flags:
             found = value if equals else following
     return found
 
 
+def _with_next(words: Sequence[str]) -> Iterable[tuple[str, str]]:
+    """Return each word with the one behind it, "" behind the last."""
+    return zip(words, [*words, ""][1:], strict=True)
+
+
 def asked(arguments: Sequence[str], known: Sequence[str]) -> bool:
     """Tell whether `--info` stands there by itself, without a word of Hydra's after it."""
-    following = [*arguments[1:], ""]
-    return any(a == INFO and b not in known for a, b in zip(arguments, following, strict=True))
+    return any(a == INFO and b not in known for a, b in _with_next(arguments))
 
 
 def write_nothing(arguments: Sequence[str]) -> tuple[list[str], str]:

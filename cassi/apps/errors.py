@@ -125,7 +125,10 @@ def _describe(error: BaseException) -> str:
     if isinstance(error, YAMLError):
         return "the config file is not valid YAML: " + " ".join(str(error).split())
     if isinstance(error, OverrideParseException):
-        return f"{_first_line(error)}; write key=value, in quotes if there are spaces in it"
+        bare = re.match("mismatched input '(.+)' expecting ID", _first_line(error))
+        said = f"expected key=value, got {bare[1]}" if bare else _first_line(error)
+        example = "a file is measurement=FILE" if bare else "write key=value"
+        return f"{said}; {example}, in quotes if there are spaces in it"
     if (found := _find_cause(error)) is not None:
         return found
     # A text of this package is one line, but for the names of files in it.

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from cassi.methods.auto import auto
 from cassi.models.layers import check_counts, level_map, pad_to_multiple
 from cassi.models.network import compute
-from cassi.models.registry import register
+from cassi.models.registry import register_model
 from cassi.ops import convolve3x3
 from cassi.priors.subspace import block_means, from_subspace, spectral_basis, to_subspace
 from cassi.solvers import (
@@ -105,7 +105,7 @@ POOL = 16
 """Side of the blocks whose mean spectra give the subspace, see `Subspace`."""
 
 
-@register("cassi_net", any_bands=True)
+@register_model("cassi_net", any_bands=True)
 class CassiNet(nn.Module):
     """ADMM whose prior is total nuclear variation at first, and then learned, stage by stage.
 

@@ -13,7 +13,7 @@ from cassi.methods.refining import refining
 from cassi.models.denoisers.drunet import DRUNet
 from cassi.models.inference import Choose, Shipped
 from cassi.models.load import make_network, read_card
-from cassi.models.registry import register
+from cassi.models.registry import register_model
 from cassi.priors import TV, Compose, Denoiser
 from cassi.solvers import Solver
 
@@ -134,7 +134,7 @@ def list_doubts(system: Any, noise: float) -> list[str]:
     return doubts
 
 
-@register("pretrained", shipped=True, files=FILES, any_bands=True)
+@register_model("pretrained", shipped=True, files=FILES, any_bands=True)
 def shipped_network(
     bands: int | None = None,
     *,

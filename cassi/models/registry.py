@@ -61,7 +61,7 @@ class Card:
 _ENTRIES: dict[str, Entry] = {}
 
 
-def register(
+def register_model(
     name: str,
     *,
     shipped: bool = False,
@@ -85,11 +85,11 @@ def register(
     Raises:
         ValueError: the name is taken, or none of Python.
     """
-    check_name("register", name)
+    check_name("register_model", name)
 
     def enter(make: Made) -> Made:
         if name in _ENTRIES and not same_thing(_ENTRIES[name].make, make):
-            raise ValueError(f"register: the name {name!r} is taken by {_ENTRIES[name].make}")
+            raise ValueError(f"register_model: the name {name!r} is taken by {_ENTRIES[name].make}")
         _ENTRIES[name] = Entry(make, settings, shipped, files, any_bands, owner(make))
         return make
 

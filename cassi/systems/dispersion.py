@@ -425,7 +425,7 @@ def infer_bands(
         hint = "equal sizes leave no room for dispersion (only 1 band, or step 0)"
     else:
         near = sorted(fits, key=lambda fit: abs(fit[1] - abs(step)))
-        options = ", ".join(f"{count} bands x step {size}" for count, size in near)
+        options = ", ".join(f"{count} bands x step {size}" for count, size in near[:4])
         hint = f"what would fit: {options} (either sign)"
         hint = _with_detector(hint, detector_length, extra, step, bands)
     raise ValueError(

@@ -49,8 +49,8 @@ def defined(module: Path) -> list[str]:
 
 def sources(module: Path) -> dict[str, str]:
     """Return where each name that a module imports comes from, as a dotted name."""
-    body = ast.parse(module.read_text()).body
-    imports = [node for node in body if isinstance(node, ast.ImportFrom)]
+    tree = ast.walk(ast.parse(module.read_text()))  # some are there for types alone
+    imports = [node for node in tree if isinstance(node, ast.ImportFrom)]
     return {
         alias.asname or alias.name: f"{node.module}.{alias.name}"
         for node in imports

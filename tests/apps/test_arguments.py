@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from cassi.apps.arguments import arrange, spell
+from cassi.apps.arguments import arrange, asked, spell, told_plugins
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,8 @@ def test_a_closed_pipe_ends_quietly():
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_command_may_have_no_arguments():
+    assert told_plugins([]) == []
+    assert not asked([], ())

@@ -389,9 +389,9 @@ def fit_bands(
     if found == 1 and bands is None:
         raise ValueError(
             f"system.bands: expected more room for bands, mask and measurement have {length} "
-            "pixels each along the dispersion; a frame in white light is no mask: give the mask "
-            f"alone, of fewer pixels, or with system.bands=C system.detector={detector}; "
-            "system.bands=1 for an image of one band"
+            f"pixels each along the dispersion; give system.bands=C system.detector={detector} for "
+            "a frame that was cut, truth=FILE for a cube, mask=FILE of the mask alone, which a "
+            "frame in white light is not, or system.bands=1 for an image of one band"
         )
     return found
 

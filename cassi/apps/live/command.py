@@ -10,15 +10,14 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cassi.apps.arguments import told_plugins
-from cassi.apps.command import prepare_process
-from cassi.apps.inputs import file_paths, load_shots
-from cassi.apps.reconstructors import compose_settings
-from cassi.apps.settings import Reconstruct
 from cassi.apps.view.launch import run_until_interrupted, show
-from cassi.data.io import load_mask
 from cassi.plugins import load_plugins
+
+if TYPE_CHECKING:
+    from cassi.apps.settings import Reconstruct
 
 _HELP = "Reconstruct frames as they come, and look at the cubes in a browser on this machine."
 _MORE = (
@@ -65,6 +64,10 @@ def make_settings(given: argparse.Namespace) -> Reconstruct:
         OSError: the mask cannot be read.
         ValueError: there is no source, a record that is no store, or settings do not fit.
     """
+    from cassi.apps.inputs import file_paths, load_shots  # the help does not wait for torch
+    from cassi.apps.reconstructors import compose_settings
+    from cassi.data.io import load_mask
+
     if not given.source:
         raise ValueError("source: expected source=FOLDER, a video file, zmq://… or genicam://…")
     if given.record is not None and given.record.suffix != ".zarr":
@@ -93,6 +96,7 @@ def serve(given: argparse.Namespace) -> None:
     settings = make_settings(given)
     import panel as pn
 
+    from cassi.apps.command import prepare_process
     from cassi.apps.live.engine import Live
     from cassi.apps.live.page import make_page
     from cassi.apps.live.sources import open_source

@@ -37,6 +37,7 @@ _WAITING = """\
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{name}</title>
+<link rel="icon" href="data:,">
 <style>{style}</style>
 <header><h1>{name}</h1></header>
 <main><section aria-label="Start"><p class="lead" role="status">Starting …</p></section></main>

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cassi.models.layers import Conv, LayerNorm, PreNorm, Residuals, UNet, in_order, on_images
 from cassi.models.published.mst import StageRow
-from cassi.models.registry import register
+from cassi.models.registry import register_model
 
 
 def straight_through(value: Tensor, surrogate: Tensor) -> Tensor:
@@ -198,7 +198,7 @@ class BinaryUNet(UNet):
         return self.pass_through(x) + x
 
 
-@register("bisrnet")
+@register_model("bisrnet")
 class BiSRNet(StageRow):
     """The binarized network for snapshots, with the published names of weights.
 

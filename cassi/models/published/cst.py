@@ -22,7 +22,7 @@ from cassi.models.layers import (
     u_net,
 )
 from cassi.models.network import Network
-from cassi.models.registry import register
+from cassi.models.registry import register_model
 
 
 class HashAttention(nn.Module):
@@ -228,10 +228,10 @@ def _chain(x: Tensor, first: nn.Module, second: nn.Module, third: nn.Module) -> 
     return third(F.leaky_relu(second(F.leaky_relu(first(x), 0.1)), 0.1))
 
 
-@register("cst_s", blocks=(1, 1, 2))
-@register("cst_m", blocks=(2, 2, 2))
-@register("cst_l", blocks=(2, 4, 6), estimators=2)
-@register("cst_l_plus", blocks=(2, 4, 6), estimators=2, sparse=False)
+@register_model("cst_s", blocks=(1, 1, 2))
+@register_model("cst_m", blocks=(2, 2, 2))
+@register_model("cst_l", blocks=(2, 4, 6), estimators=2)
+@register_model("cst_l_plus", blocks=(2, 4, 6), estimators=2, sparse=False)
 class CST(Network):
     """The coarse-to-fine sparse transformer, with the published names of weights.
 

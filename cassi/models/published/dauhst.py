@@ -25,7 +25,7 @@ from cassi.models.layers import (
     pooled_mlp,
 )
 from cassi.models.network import Unrolled
-from cassi.models.registry import register
+from cassi.models.registry import register_model
 from cassi.solvers import HQS
 
 SCALES = 3
@@ -190,10 +190,10 @@ class ParameterNet(nn.Module):
         return alpha, beta
 
 
-@register("dauhst_2stg", stages=2)
-@register("dauhst_3stg", stages=3)
-@register("dauhst_5stg", stages=5)
-@register("dauhst_9stg", stages=9)
+@register_model("dauhst_2stg", stages=2)
+@register_model("dauhst_3stg", stages=3)
+@register_model("dauhst_5stg", stages=5)
+@register_model("dauhst_9stg", stages=9)
 class DAUHST(Unrolled):
     """Unrolled half-quadratic splitting; ρ and σ of every stage are estimated from y and the mask.
 

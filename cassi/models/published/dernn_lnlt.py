@@ -40,7 +40,7 @@ from cassi.models.layers import (
     widen,
 )
 from cassi.models.network import Unrolled
-from cassi.models.registry import register
+from cassi.models.registry import register_model
 from cassi.solvers import HQS
 
 PARTS = 8
@@ -210,10 +210,10 @@ class RecurrentSplitting(Unrolled):
         return gather_bands(state.x, shifts, width)
 
 
-@register("dernn_lnlt_5stg", stages=5)
-@register("dernn_lnlt_7stg", stages=7)
-@register("dernn_lnlt_9stg", stages=9)
-@register("dernn_lnlt_9stg_star", stages=9, blocks=2)
+@register_model("dernn_lnlt_5stg", stages=5)
+@register_model("dernn_lnlt_7stg", stages=7)
+@register_model("dernn_lnlt_9stg", stages=9)
+@register_model("dernn_lnlt_9stg_star", stages=9, blocks=2)
 class DERNNLNLT(RecurrentSplitting):
     """Unrolled half-quadratic splitting with one set of weights for all stages.
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from cassi.models.grid import Camera, initial_cube, overlay, windows
 from cassi.models.layers import ConvPair, Residuals, check_counts, pad_to_multiple
 from cassi.models.network import Network
-from cassi.models.registry import register
+from cassi.models.registry import register_model
 
 
 def convolution(inputs: int, outputs: int, kernel: int = 3) -> nn.Conv2d:
@@ -96,7 +96,7 @@ def filtered(x: Iterator[Tensor], cores: Tensor, bands: int) -> Tensor:
     return total / square.clamp_min(1e-24).sqrt()
 
 
-@register("dgsmp")
+@register_model("dgsmp")
 class DGSMP(Network):
     """The deep Gaussian scale mixture prior, with the published names of weights.
 

@@ -27,7 +27,7 @@ from cassi.models.layers import (
     u_net,
 )
 from cassi.models.network import Staged
-from cassi.models.registry import register
+from cassi.models.registry import register_model
 from cassi.solvers import HQS
 from cassi.solvers.base import State
 
@@ -301,8 +301,8 @@ class PenaltyNet(nn.Module):
         return self.mlp(pool_rectified(cast(nn.Conv2d, self.conv[0]), x)) + 1e-6
 
 
-@register("dpu_5stg", stages=5)
-@register("dpu_9stg", stages=9)
+@register_model("dpu_5stg", stages=5)
+@register_model("dpu_9stg", stages=9)
 class DPU(Staged):
     """Unrolled multiplier method with two priors: x = z − r, an image less its degradation.
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from cassi.models.grid import Camera, Wide, offsets, roll_bands
 from cassi.models.layers import ConvPair, beside, in_order, pad_to_multiple, u_net
 from cassi.models.network import Unrolled
-from cassi.models.registry import register
+from cassi.models.registry import register_model
 from cassi.solvers import ADMM, GAP
 from cassi.solvers.base import Algorithm
 
@@ -84,7 +84,7 @@ class _UNetStages(Unrolled):
         return 0.0
 
 
-@register("gap_net")
+@register_model("gap_net")
 class GAPNet(_UNetStages):
     """Unrolled generalized alternating projection.
 
@@ -98,7 +98,7 @@ class GAPNet(_UNetStages):
     algorithm = GAP(accelerated=False)
 
 
-@register("admm_net")
+@register_model("admm_net")
 class ADMMNet(_UNetStages):
     """Unrolled alternating direction method of multipliers, with a learned ρ = γ_i per stage.
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from cassi.models.grid import Camera, initial_cube
 from cassi.models.layers import ConvPair, Residuals, check_counts
 from cassi.models.network import Network
-from cassi.models.registry import register
+from cassi.models.registry import register_model
 
 
 def residual(width: int) -> Residuals:
@@ -85,7 +85,7 @@ class FeatureFusion(nn.Module):
         return torch.cat(fused, 1)
 
 
-@register("hdnet")
+@register_model("hdnet")
 class HDNet(Network):
     """The high-resolution dual-domain network, with the published names of weights.
 

@@ -36,7 +36,7 @@ from cassi.models.published.rdluf_mixs2 import (
     StageTransformer,
     channel_weights,
 )
-from cassi.models.registry import register
+from cassi.models.registry import register_model
 
 PATCHES = 4
 """Parts of an image along each side, of which the prior knows one token each."""
@@ -359,10 +359,10 @@ class LearnedProjection(LearnedMatrix):
         return self.DL_grad(torch.cat((x, camera.adjoint(residual)), 1))
 
 
-@register("lade_dun_3stg", stages=3, shared=False)
-@register("lade_dun_5stg", stages=5)
-@register("lade_dun_7stg", stages=7)
-@register("lade_dun_9stg", stages=9)
+@register_model("lade_dun_3stg", stages=3, shared=False)
+@register_model("lade_dun_5stg", stages=5)
+@register_model("lade_dun_7stg", stages=7)
+@register_model("lade_dun_9stg", stages=9)
 class LADEDUN(SharedStages):
     """Unrolled learned projections whose denoisers attend to a prior, drawn by diffusion.
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from cassi.models.grid import Camera, gather_bands, moved_masks, offsets
 from cassi.models.layers import beside, check_counts, in_order, pad_to_multiple, u_net
 from cassi.models.network import Network
-from cassi.models.registry import register
+from cassi.models.registry import register_model
 
 SCALES = 6
 """Resolutions, each half of the one before."""
@@ -61,7 +61,7 @@ class GlobalAttention(nn.Module):
         return x + self.gamma * attended
 
 
-@register("lambda_net")
+@register_model("lambda_net")
 class LambdaNet(Network):
     """The generator of λ-Net, with the names of weights of the code that accompanies MST.
 

@@ -23,7 +23,7 @@ from cassi.models.layers import (
 )
 from cassi.models.network import Staged
 from cassi.models.published.ssr import HALVINGS, Modulation, RectifyingUNet, RelaxationNet
-from cassi.models.registry import register
+from cassi.models.registry import register_model
 
 
 def modulation_block(dim: int) -> Residuals:
@@ -105,9 +105,9 @@ def orthonormalize(spectra: Tensor) -> Tensor:
         return torch.linalg.qr(wide.mT)[0].mT
 
 
-@register("lrdun_3stg", stages=3)
-@register("lrdun_6stg", stages=6)
-@register("lrdun_9stg", stages=9)
+@register_model("lrdun_3stg", stages=3)
+@register_model("lrdun_6stg", stages=6)
+@register_model("lrdun_9stg", stages=9)
 class LRDUN(Staged):
     """Unrolled proximal gradient descent on x = Σ_k a_k e_k, images a_k times spectra e_k.
 

@@ -13,7 +13,7 @@ from cassi.models.attention import WINDOW, attend, from_windows, to_windows
 from cassi.models.grid import Camera
 from cassi.models.layers import GatedFeedForward, draw_narrow, spread
 from cassi.models.published.dernn_lnlt import MULTIPLE, RecurrentSplitting, normed_blocks
-from cassi.models.registry import register
+from cassi.models.registry import register_model
 
 
 class WindowedAttention(nn.Module):
@@ -182,9 +182,9 @@ class ThreeScans(nn.Module):
         return (pixels + across[0].permute(0, 3, 2, 1) + across[1].permute(0, 2, 3, 1)) / 3
 
 
-@register("mijun_3stg", stages=3)
-@register("mijun_5stg", stages=5)
-@register("mijun_9stg", stages=9)
+@register_model("mijun_3stg", stages=3)
+@register_model("mijun_5stg", stages=5)
+@register_model("mijun_9stg", stages=9)
 class MiJUN(RecurrentSplitting):
     """Unrolled half-quadratic splitting that looks ahead, with one set of weights for all stages.
 

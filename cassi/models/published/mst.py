@@ -25,7 +25,7 @@ from cassi.models.layers import (
     spread,
 )
 from cassi.models.network import Network
-from cassi.models.registry import register
+from cassi.models.registry import register_model
 
 
 class SpectralAttention(nn.Module):
@@ -181,9 +181,9 @@ class SpectralUNet(UNet):
         self.build(dim, levels, block, fuse=Conv, halvings=1 + guided)
 
 
-@register("mst_s", blocks=(2, 2, 2))
-@register("mst_m", blocks=(2, 4, 4))
-@register("mst_l", blocks=(4, 7, 5))
+@register_model("mst_s", blocks=(2, 2, 2))
+@register_model("mst_m", blocks=(2, 4, 4))
+@register_model("mst_l", blocks=(4, 7, 5))
 class MST(Network, SpectralUNet):
     """The mask-guided spectral-wise transformer, with the published names of weights.
 
@@ -265,7 +265,7 @@ class StageRow(Network):
         return (self.conv_out(self.body(x)) + x)[:, :height, :width].permute(0, 3, 1, 2)
 
 
-@register("mst_plus_plus")
+@register_model("mst_plus_plus")
 class MSTPlusPlus(StageRow):
     """MST++ for snapshots, with the published names of weights.
 

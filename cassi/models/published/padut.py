@@ -32,7 +32,7 @@ from cassi.models.layers import (
     spread,
 )
 from cassi.models.network import Unrolled
-from cassi.models.registry import register
+from cassi.models.registry import register_model
 from cassi.solvers import GAP
 from cassi.solvers.base import Prior
 
@@ -217,10 +217,10 @@ def restore(
     return cube[..., :height, :width], (entered, left)
 
 
-@register("padut_3stg", stages=3)
-@register("padut_5stg", stages=5)
-@register("padut_7stg", stages=7)
-@register("padut_12stg", stages=12)
+@register_model("padut_3stg", stages=3)
+@register_model("padut_5stg", stages=5)
+@register_model("padut_7stg", stages=7)
+@register_model("padut_12stg", stages=12)
 class PADUT(Unrolled):
     """Unrolled projections of learned length; each stage's spectra guide the next.
 

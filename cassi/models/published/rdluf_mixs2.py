@@ -26,7 +26,7 @@ from cassi.models.layers import (
     spread_pixels,
 )
 from cassi.models.network import Unrolled
-from cassi.models.registry import register
+from cassi.models.registry import register_model
 
 
 class Inception(nn.Module):
@@ -296,10 +296,10 @@ class SharedStages(Unrolled):
         return [(self.head_GD, self.head_PM), *body, (self.tail_GD, self.tail_PM)]
 
 
-@register("rdluf_mixs2_3stg", stages=3, shared=False)
-@register("rdluf_mixs2_5stg", stages=5)
-@register("rdluf_mixs2_7stg", stages=7)
-@register("rdluf_mixs2_9stg", stages=9)
+@register_model("rdluf_mixs2_3stg", stages=3, shared=False)
+@register_model("rdluf_mixs2_5stg", stages=5)
+@register_model("rdluf_mixs2_7stg", stages=7)
+@register_model("rdluf_mixs2_9stg", stages=9)
 class RDLUFMixS2(SharedStages):
     """Unrolled gradient descent whose sensing matrix and denoisers are learned.
 

@@ -23,7 +23,7 @@ from cassi.models.layers import (
 )
 from cassi.models.network import Unrolled
 from cassi.models.published.dauhst import ParameterNet
-from cassi.models.registry import register
+from cassi.models.registry import register_model
 
 SCALES = 3
 """Resolutions of a denoiser, each half of the one before."""
@@ -129,12 +129,12 @@ class ConvolutionalTransformer(UNet):
         return padded(restore, x, MULTIPLE)
 
 
-@register("saunet_1stg", stages=1)
-@register("saunet_2stg", stages=2)
-@register("saunet_3stg", stages=3)
-@register("saunet_5stg", stages=5)
-@register("saunet_9stg", stages=9)
-@register("saunet_13stg", stages=13)
+@register_model("saunet_1stg", stages=1)
+@register_model("saunet_2stg", stages=2)
+@register_model("saunet_3stg", stages=3)
+@register_model("saunet_5stg", stages=5)
+@register_model("saunet_9stg", stages=9)
+@register_model("saunet_13stg", stages=13)
 class SAUNet(Unrolled):
     """Unrolled ADMM with a learned step γ_i of the multiplier.
 

@@ -31,7 +31,7 @@ from cassi.models.layers import (
     u_net,
 )
 from cassi.models.network import Staged
-from cassi.models.registry import register
+from cassi.models.registry import register_model
 from cassi.solvers import GAP
 
 HALVINGS = 2
@@ -213,9 +213,9 @@ class RelaxationNet(nn.Module):
         return self.mlp(pool_rectified(self.fusion, x)) + self.bias
 
 
-@register("ssr_s", stages=3)
-@register("ssr_m", stages=6)
-@register("ssr_l", stages=9)
+@register_model("ssr_s", stages=3)
+@register_model("ssr_m", stages=6)
+@register_model("ssr_l", stages=9)
 class SSR(Staged):
     """Unrolled alternating projection, relaxed by ρ_i that is estimated from x.
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from cassi.models.grid import Camera, band_masks, initial_cube
 from cassi.models.layers import check_counts, in_order, pad_to_multiple
 from cassi.models.network import Network
-from cassi.models.registry import register
+from cassi.models.registry import register_model
 
 Pair = tuple[int, int]
 
@@ -230,7 +230,7 @@ class Decoder(nn.Module):
         return self.layer3(self.layer2(torch.cat((self.layer1(x), passed), 1)))
 
 
-@register("tsa_net")
+@register_model("tsa_net")
 class TSANet(Network):
     """The network with triple attention, with the published names of weights.
 

@@ -193,8 +193,15 @@ function setBand(band) {
     press(find("#view"), state.view);
   }
   drawPictures();
-  drawLive();
-  drawCards();
+  soon(() => { drawLive(); drawCards(); });
+}
+
+// The picture comes first. Curves follow when it is on the screen, once for many steps of the slider.
+let following = false;
+function soon(draw) {
+  if (following) return;
+  following = true;
+  requestAnimationFrame(() => setTimeout(() => { following = false; draw(); }));
 }
 
 // The part of both pictures that is shown: so many times larger, from (x, y) on.

@@ -12,47 +12,50 @@ const CURVE = Uint8Array.from({ length: 4097 }, (_, i) => {
 const encode = (linear) => CURVE[Math.max(0, Math.min(4096, Math.round(4096 * linear)))];
 
 const SIGNED = [[33, 102, 172], [247, 247, 247], [178, 24, 43]]; // blue, white, red
-const NOTHING = [128, 128, 128];
+const pack = (colors) =>
+  new Uint32Array(Uint8ClampedArray.from(colors.flatMap((c) => [...c, 255])).buffer);
+const [NOTHING, UNSURE] = pack([[128, 128, 128], [112, 112, 128]]);
 
-const rampTable = (anchors) => Array.from({ length: 256 }, (_, i) => {
+const rampTable = (anchors) => pack(Array.from({ length: 256 }, (_, i) => {
   const place = (i / 255) * (anchors.length - 1);
   const below = Math.min(anchors.length - 2, Math.floor(place));
   return anchors[below].map((v, c) => v + (place - below) * (anchors[below + 1][c] - v));
-});
+}));
 const [HEAT_TABLE, SIGNED_TABLE] = [HEAT, SIGNED].map(rampTable);
-const GREY_TABLE = Array.from({ length: 256 }, (_, i) => new Array(3).fill(encode(i / 255)));
+const GREY_TABLE = pack(Array.from(CURVE, (level) => [level, level, level]));
 
-function paint(canvas, width, height, color) {
-  canvas.width = width;
-  canvas.height = height;
+// `fill` writes the pixels, a number each.
+function paint(canvas, { width, height }, fill) {
+  if (canvas.width !== width) canvas.width = width;
+  if (canvas.height !== height) canvas.height = height;
   const context = canvas.getContext("2d");
   const image = context.createImageData(width, height);
-  const { data } = image;
-  const pixel = [0, 0, 0];
-  for (let i = 0, at = 0; i < width * height; i++, at += 4) {
-    color(i, pixel);
-    data[at] = pixel[0];
-    data[at + 1] = pixel[1];
-    data[at + 2] = pixel[2];
-    data[at + 3] = 255;
-  }
+  fill(new Uint32Array(image.data.buffer), image.data);
   context.putImageData(image, 0, 0);
 }
 
-function paintGrey(canvas, scene, values, white) {
-  paint(canvas, scene.width, scene.height, (i, pixel) => pixel.fill(encode(values[i] / white)));
+function paintColor(canvas, scene, [r, g, b], exposure) {
+  paint(canvas, scene, (_, bytes) => {
+    for (let i = 0, at = 0; i < r.length; i++, at += 4) {
+      bytes[at] = encode(exposure * r[i]);
+      bytes[at + 1] = encode(exposure * g[i]);
+      bytes[at + 2] = encode(exposure * b[i]);
+      bytes[at + 3] = 255;
+    }
+  });
 }
 
 function paintTable(canvas, scene, values, [low, high], table) {
-  paint(canvas, scene.width, scene.height, (i, pixel) => {
-    const level = Math.max(0, Math.min(255, Math.round((255 * (values[i] - low)) / (high - low))));
-    [pixel[0], pixel[1], pixel[2]] = table[level] ?? NOTHING; // of NaN there is none
+  const last = table.length - 1;
+  paint(canvas, scene, (pixels) => {
+    for (let i = 0; i < pixels.length; i++) {
+      const level = Math.max(0, Math.min(last, Math.round((last * (values[i] - low)) / (high - low))));
+      pixels[i] = table[level] ?? NOTHING; // of NaN there is none
+    }
   });
 }
 
 const mostUnsure = (scene) => Math.max(...[...scene.bars.values()].map((cube) => cube.peak));
-
-const UNSURE = [112, 112, 128, 255];
 
 // Greys out the pixels whose interval is wider than the limit, a share of white.
 function hideUnsure(canvas, scene, key, view, band, limit) {
@@ -61,30 +64,23 @@ function hideUnsure(canvas, scene, key, view, band, limit) {
   const half = scene.halfWidth(key, single ? band : null);
   const most = limit * scene.white(band);
   const cover = document.createElement("canvas");
-  [cover.width, cover.height] = [scene.width, scene.height];
-  const context = cover.getContext("2d");
-  const image = context.createImageData(scene.width, scene.height);
-  half.forEach((value, i) => { if (value > most) image.data.set(UNSURE, 4 * i); });
-  context.putImageData(image, 0, 0);
+  paint(cover, scene, (pixels) => {
+    half.forEach((value, i) => { if (value > most) pixels[i] = UNSURE; });
+  });
   canvas.getContext("2d").drawImage(cover, 0, 0);
 }
 
 // Draws one source (a method or the truth) of a scene; what has no partner keeps its band.
 function drawPicture(canvas, scene, key, view, band, comparison) {
   if (view === "color") {
-    const [exposure, [r, g, b]] = [scene.exposure(), scene.color(key)];
-    paint(canvas, scene.width, scene.height, (i, pixel) => {
-      pixel[0] = encode(exposure * r[i]);
-      pixel[1] = encode(exposure * g[i]);
-      pixel[2] = encode(exposure * b[i]);
-    });
+    paintColor(canvas, scene, scene.color(key), scene.exposure());
   } else if (view === "bars" && scene.bars.has(key)) {
     paintTable(canvas, scene, scene.halfWidth(key, band), [0, mostUnsure(scene)], HEAT_TABLE);
   } else if (isComparison(view) && comparison.partner(key)) {
     const table = view === "index" ? SIGNED_TABLE : HEAT_TABLE;
     paintTable(canvas, scene, comparison.picture(key), comparison.range, table);
   } else {
-    paintGrey(canvas, scene, scene.band(key, band), scene.white(band));
+    paintTable(canvas, scene, scene.band(key, band), [0, scene.white(band)], GREY_TABLE);
   }
 }
 
@@ -114,7 +110,8 @@ function drawScale(element, scene, view, band, comparison) {
     const [low, high] = compared ? comparison.range
       : [0, view === "bars" ? mostUnsure(scene) : scene.white(band)];
     const ramp = document.createElement("canvas");
-    paint(ramp, 256, 1, (i, pixel) => { [pixel[0], pixel[1], pixel[2]] = table[i]; });
+    const levels = Array.from({ length: 256 }, (_, i) => i);
+    paintTable(ramp, { width: 256, height: 1 }, levels, [0, 255], table);
     element.append(sensible(low), ramp, sensible(high), " ");
   }
   const text = document.createElement("span");

@@ -14,6 +14,7 @@ from cassi.apps.view.input_summary import InputSummary
 from cassi.apps.view.jobs import FAILED, STOPPED, Job, Jobs, explain
 from cassi.apps.view.pages.figures import PAIR, PictureFigure, grey, with_mask
 from cassi.apps.view.pages.parts import (
+    BARS,
     CARD,
     TABLE,
     button,
@@ -21,6 +22,7 @@ from cassi.apps.view.pages.parts import (
     heading,
     later,
     say,
+    select,
     table,
     text,
 )
@@ -56,9 +58,11 @@ class CameraSection:
         for name, (label, hint) in _FIELDS.items():
             self.fields[name] = field(label, hint, 170)
             self.fields[name].param.watch(partial(self._given, name), "value")
-        self.axis = pn.widgets.Select(name="Dispersion along", options=list(_AXES), width=170)
+        self.axis = select("Dispersion along", list(_AXES), 170)
         self.axis.param.watch(lambda event: self._set("system.axis", _AXES[event.new]), "value")
-        self.band = pn.widgets.IntSlider(name="Mask at band", start=1, end=2, width=330)
+        self.band = pn.widgets.IntSlider(
+            name="Mask at band", start=1, end=2, width=330, stylesheets=[BARS]
+        )
         self.band.param.watch(lambda event: self._draw_frame(), "value")
         self.message = text("Choose a snapshot and a mask, or take the example.")
         self.table = pn.pane.HTML("", stylesheets=[TABLE], width=_LEFT, margin=(0, 10))

@@ -12,7 +12,7 @@ import panel as pn
 import param
 
 from cassi.apps.view.jobs import explain
-from cassi.apps.view.pages.parts import DROP, button, heading, later, say, text
+from cassi.apps.view.pages.parts import DROP, button, heading, later, say, select, text
 from cassi.apps.view.session import Session
 from cassi.apps.view.uploads import LARGEST, Inbox, keep_upload
 from cassi.data.io import READ_SUFFIXES
@@ -68,7 +68,7 @@ class FilesSection:
             names = {_NONE: _NONE} | {
                 name: str(path) for name, path in session.allowed.list_files(suffixes).items()
             }
-            choice = pn.widgets.Select(name=f"{title} from the folder", options=names, width=330)
+            choice = select(f"{title} from the folder", names, 330)
             choice.param.watch(lambda event, role=role: self._chosen(role, event.new), "value")
             self.drops[role], self.lists[role] = drop, choice
         example = button("Take the example", 180)

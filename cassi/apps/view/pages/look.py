@@ -13,7 +13,7 @@ import panel as pn
 
 from cassi.apps.view.cubes import Shown, report_on
 from cassi.apps.view.jobs import explain
-from cassi.apps.view.pages.parts import heading, later, say, text
+from cassi.apps.view.pages.parts import heading, later, say, select, text
 from cassi.apps.view.session import Session
 
 # The page may run its scripts and give files to keep; it shares no origin with the application.
@@ -36,7 +36,7 @@ class LookSection:
         self, session: Session, reports: dict[str, bytes], changed: Callable[[Shown], Any]
     ) -> None:
         self.session, self.reports, self.changed = session, reports, changed
-        self.cube = pn.widgets.Select(name="Cube", options=[], width=330)
+        self.cube = select("Cube", [], 330)
         self.cube.param.watch(self._choose, "value")
         self.message = text()
         self.frame = pn.pane.HTML("", margin=0)

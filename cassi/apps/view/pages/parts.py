@@ -26,6 +26,15 @@ BUTTON = """
 .bk-btn.bk-btn { font-size: 14px; border-radius: 6px; border: 1px solid var(--line) !important }
 .bk-btn.bk-btn-primary { color: var(--raised) !important; border-color: var(--accent) !important }
 """
+SELECT = """
+select.bk-input.bk-input { appearance: auto; background-image: none }
+"""
+"""The arrow of the browser: Bokeh's own is black in dark mode too."""
+BARS = """
+progress[value], progress[value]::-webkit-progress-bar, .noUi-target.noUi-target {
+  background: var(--page); border-color: var(--line); box-shadow: inset 0 0 0 1px var(--line) }
+"""
+"""Of progress and sliders, where nothing is yet."""
 CARD = """
 :host(.card) { box-shadow: none; border: 1px solid var(--line); border-radius: 6px;
   background: none }
@@ -107,3 +116,8 @@ def button(name: str, width: int = 150, primary: bool = False) -> Any:
     """Return a button."""
     kind = "primary" if primary else "default"
     return pn.widgets.Button(name=name, width=width, button_type=kind, stylesheets=[BUTTON])
+
+
+def select(name: str, options: Any, width: int) -> Any:
+    """Return a list of which one entry is chosen."""
+    return pn.widgets.Select(name=name, options=options, width=width, stylesheets=[SELECT])

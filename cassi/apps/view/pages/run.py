@@ -10,7 +10,7 @@ import panel as pn
 
 from cassi.apps.view.cubes import Shown
 from cassi.apps.view.jobs import DONE, STOPPED, Job, Jobs, explain
-from cassi.apps.view.pages.parts import button, heading, say, text
+from cassi.apps.view.pages.parts import BARS, button, heading, say, select, text
 from cassi.apps.view.runs import reconstruct
 from cassi.apps.view.runs import say as say_result
 from cassi.apps.view.session import METHODS, SUFFIX, Session, list_methods
@@ -30,7 +30,7 @@ class RunSection:
 
     def __init__(self, session: Session, jobs: Jobs, done: Callable[[Shown], Any]) -> None:
         self.session, self.jobs, self.done = session, jobs, done
-        self.method = pn.widgets.Select(name="Method", options=dict(METHODS), width=420)
+        self.method = select("Method", dict(METHODS), 420)
         self.calibrate = pn.widgets.CheckBoxGroup(name="Camera", options=[_CALIBRATE])
         self.more = pn.widgets.TextAreaInput(
             name="Further settings, one a line, as on the command line",
@@ -42,7 +42,9 @@ class RunSection:
         self.start.disabled = self.stop.disabled = True
         self.start.on_click(lambda event: self._start())
         self.stop.on_click(lambda event: self._job.stop() if self._job else None)
-        self.bar = pn.indicators.Progress(name="Progress", value=0, max=100, width=420)
+        self.bar = pn.indicators.Progress(
+            name="Progress", value=0, max=100, width=420, stylesheets=[BARS]
+        )
         self.message = text()
         self.picture = pn.pane.PNG(None, alt_text="The cube so far, in colour", width=420)
         left = pn.Column(
