@@ -24,8 +24,8 @@ EVERY, LAST = 5, 80
 FILLED = 3
 """From call 80 on every third call fills in what the moved picture cannot show."""
 SURE, AT_ONCE = 0.2, 3
-"""A run whose first σ is not above 0.2 starts from a good cube: its first call moves thrice, and the
-picture is filled in from then on."""
+"""A run whose first σ is not above 0.2 starts from a good cube: its first call moves thrice, and
+fills in, as every third call does from then on."""
 LEAST = 0.15
 """Pixels: a picture whose corners are less far off is left as it is."""
 MOST = 0.12
