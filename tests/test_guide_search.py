@@ -10,7 +10,7 @@ from cassi.guide_search import find_motion, place_guide, takes_guide
 from cassi.methods import auto, self_supervised
 from cassi.solvers import ADMM, GAP, Solver
 from cassi.systems import Guide, Guided, SDCassi, Stacked
-from cassi.systems.motion import Movable, corners, describe_motion, step_towards
+from cassi.systems.motion import Movable, corners, describe_motion, inverse, step_towards
 
 
 def _scene(size=96, bands=8, seed=0):
@@ -69,18 +69,23 @@ def test_a_run_finds_a_picture_out_of_place_and_leaves_one_in_its_place():
     assert describe_motion(MOTION)["shift"] == [2.0, -1.5]
     for motion, most in ((torch.zeros(4, dtype=torch.float64), 0.0), (MOTION, 0.2)):
         # The scene beyond the border is not known; the picture shows it as NaN.
-        shown = Movable(picture)(_inverse(motion))
+        shown = Movable(picture)(inverse(motion))
         guided = Guided(camera, shown, RESPONSE).moved(0.7 * motion)
         auto().run(camera(x), guided)
         assert float(corners(guided.found.motion - motion, 96, 96)) <= most
         assert torch.equal(guided.motion, 0.7 * motion)
 
 
-def _inverse(motion):
-    down, right, angle, size = motion.tolist()
-    c, s = math.cos(angle) * math.exp(-size), math.sin(angle) * math.exp(-size)
-    shift = [-(c * down + s * right), -(-s * down + c * right)]
-    return torch.tensor([*shift, -angle, -size], dtype=torch.float64)
+def test_a_picture_is_filled_in_by_what_is_predicted():
+    predicted = _picture(_scene())
+    torch.testing.assert_close(inverse(inverse(MOTION)), MOTION)
+    shown = Movable(Movable(predicted)(inverse(MOTION)))
+    sampled, filled = shown(MOTION), shown.filled(MOTION, predicted)
+    there = filled.isfinite()
+    torch.testing.assert_close(filled[there], predicted[there], rtol=0, atol=1e-5)
+    rough = torch.where(sampled.isfinite(), sampled, predicted)
+    half = shown.filled(MOTION, 0.5 * rough)  # the exposure is fitted
+    assert (2 * half - predicted)[there].norm() < (sampled - predicted)[there].norm()
 
 
 def test_a_guide_of_this_scene_is_taken_and_one_of_another_is_refused():

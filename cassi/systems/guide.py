@@ -21,8 +21,11 @@ KEPT, RANK = 50.0, 6
 """With a guide weak components are kept down to 1/50 of the energy, and 6 at the start."""
 EVERY, LAST = 5, 80
 """Every fifth call of a run may move the picture, up to call 80."""
+FILLED = 3
+"""From call 80 on every third call fills in what the moved picture cannot show."""
 SURE, AT_ONCE = 0.2, 3
-"""A run whose first σ is not above 0.2 starts from a good cube: its first call moves thrice."""
+"""A run whose first σ is not above 0.2 starts from a good cube: its first call moves thrice, and
+fills in, as every third call does from then on."""
 LEAST = 0.15
 """Pixels: a picture whose corners are less far off is left as it is."""
 MOST = 0.12
@@ -299,7 +302,9 @@ class Following(PulledPrior):
 
     Where the camera follows, some calls first move the picture towards R F c by a step of
     Gauss–Newton. The measurement holds the components where they belong, so these steps end where
-    the picture lies.
+    the picture lies. A picture that is sampled anew has lost what lies between its pixels. So late
+    calls follow p + V (D g − W p), p = R F c, in its place: the difference is taken in the
+    picture's pixels (W moves there, V back), and the cube keeps what the picture cannot show.
 
     Args:
         prior: of the run, on components; what is not defined here is its own.
@@ -308,7 +313,7 @@ class Following(PulledPrior):
 
     def __init__(self, prior: Any, camera: Guided) -> None:
         super().__init__(prior, KEPT, RANK)
-        self.camera, self.calls = camera, 0
+        self.camera, self.calls, self.sure = camera, 0, False
         self.picture, self.seen, self.motion = camera.picture, camera.seen, camera.motion
 
     def pull(self, components: Tensor, sigma: Any) -> Tensor:
@@ -319,8 +324,14 @@ class Following(PulledPrior):
         r = self.camera.guide.response.to(c.dtype)
         through, back = r @ synthesis, analysis.mT @ r.mT  # (B, G, R), (B, R, G)
         p = (through @ c.flatten(2)).view(-1, len(r), *c.shape[2:])
-        for _ in range(self._moves(sigma) if self.camera.follow else 0):
+        if self.calls == 1:
+            self.sure = float(torch.as_tensor(sigma).max()) <= SURE
+        moves = self._moves() if self.camera.follow else 0
+        for _ in range(moves):
             self._move(p)
+        late = self.sure or self.calls >= LAST
+        if late and (moves or self.calls % FILLED == 0):
+            self._show(self.camera.movable.filled(self.motion, p))
         gram = through @ back
         eye = torch.eye(len(r), dtype=gram.dtype, device=gram.device)
         size = gram.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
@@ -332,9 +343,9 @@ class Following(PulledPrior):
         flat = c.flatten(2)
         return torch.baddbmm(flat, back.expand(len(flat), -1, -1), left).view_as(c)
 
-    def _moves(self, sigma: Any) -> int:
+    def _moves(self) -> int:
         if self.calls == 1:
-            return AT_ONCE if float(torch.as_tensor(sigma).max()) <= SURE else 0
+            return AT_ONCE if self.sure else 0
         return int(self.calls % EVERY == 0 and self.calls <= LAST)
 
     def _move(self, predicted: Tensor) -> None:
@@ -345,9 +356,11 @@ class Following(PulledPrior):
             return  # also where it is not finite
         if float(corners(motion, *size)) < LEAST:
             motion = torch.zeros_like(motion)
-        g = self.camera.movable(motion)
-        self.picture, self.seen = torch.nan_to_num(g), g.isfinite().all(1, True).to(g.dtype)
+        self._show(self.camera.movable(motion))
         self.motion = self.camera.found.motion = motion
+
+    def _show(self, g: Tensor) -> None:
+        self.picture, self.seen = torch.nan_to_num(g), g.isfinite().all(1, True).to(g.dtype)
 
 
 def as_response(response: Any) -> Tensor:  # (G, C)

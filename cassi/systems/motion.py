@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, grid_sample, pad
+from torch.nn.functional import grid_sample, pad
 
-TAPS, SHAPE = 8, 4.0
-"""Half the taps of the filter between two pixels, and the shape of its Kaiser window."""
+from cassi import ops
+
+REACH = 12
+"""Pixels: what lies farther has no influence on a coefficient, but 1e-7."""
 
 
 def corners(motion: Tensor, height: int, width: int) -> Tensor:
@@ -37,29 +39,33 @@ def _moved(
     return c * i - s * j + (height - 1) / 2 + down, s * i + c * j + (width - 1) / 2 + right
 
 
-class Movable(nn.Module):
-    """A picture that is sampled at any place.
+def inverse(motion: Tensor) -> Tensor:
+    """Return the motion from the picture to the cube."""
+    down, right, angle, size = motion
+    c, s = torch.cos(angle) * (-size).exp(), torch.sin(angle) * (-size).exp()
+    return torch.stack((-c * down - s * right, s * down - c * right, -angle, -size))
 
-    Samples halfway between two pixels come from a sinc filter in a Kaiser window; the others come
-    from these and the pixels by bicubic interpolation.
+
+class Movable(nn.Module):
+    """A picture that is sampled at any place, by cubic B-splines.
 
     Args:
         g: the picture, `(B, G, H, W)`; NaN where it saw nothing.
     """
 
     picture: Tensor
-    fine: Tensor
+    splines: Tensor
     there: Tensor
 
     def __init__(self, g: Tensor) -> None:
         super().__init__()
         there = g.isfinite().all(1, keepdim=True)
-        fine = torch.where(there, g, 0)
-        for axis, length in zip((2, 3), g.shape[2:], strict=True):
-            fine = _halved(fine, axis) if length > TAPS else fine
+        splines = torch.where(there, g, 0)
+        for _ in range(2):
+            splines = _coefficients(splines).mT
         self.whole = bool(there.all())
         self.register_buffer("picture", g if self.whole else torch.where(there, g, torch.nan))
-        self.register_buffer("fine", fine)
+        self.register_buffer("splines", splines)
         self.register_buffer("there", there.to(g.dtype))
 
     def forward(self, motion: Tensor) -> Tensor:
@@ -71,33 +77,61 @@ class Movable(nn.Module):
         if not bool(motion.any()):
             return self.picture
         height, width = self.picture.shape[2:]
-        like = self.fine
+        like = self.splines
         rows = torch.arange(height, dtype=like.dtype, device=like.device)[:, None].expand(-1, width)
         columns = torch.arange(width, dtype=like.dtype, device=like.device).expand(height, -1)
         i, j = _moved(motion, rows, columns, height, width)
         inside = (i >= 0) & (i <= height - 1) & (j >= 0) & (j <= width - 1)
+        if not self.whole:
+            inside = inside & (_bilinear(self.there, i, j) > 0.999)
+        # All four weights of a cubic B-spline are positive: two linear samples along an axis.
+        down, right = (_pairs(at) for at in (i, j))
+        found = torch.zeros_like(self.picture)
+        for down_weight, row in down:
+            for right_weight, column in right:
+                found.addcmul_(_bilinear(like, row, column), down_weight * right_weight)
+        return torch.where(inside, found, torch.nan)
 
-        def sample(value: Tensor, mode: str) -> Tensor:
-            # The last pixel of the fine grid lies half a pixel beyond that of the picture.
-            places = []
-            for at, length, count in zip((j, i), (width, height), value.shape[:1:-1], strict=True):
-                places.append(2 * at * (count // length) / max(1, count - 1) - 1)
-            points = torch.stack(places, -1).expand(len(value), -1, -1, -1)
-            return grid_sample(value, points, mode, padding_mode="border", align_corners=True)
+    def filled(self, motion: Tensor, predicted: Tensor) -> Tensor:
+        """Return p + V (D g − W p): W moves to the picture, V back, both as `forward`; NaN outside.
 
-        kept = inside if self.whole else inside & (sample(self.there, "bilinear") > 0.999)
-        return torch.where(kept, sample(self.fine, "bicubic"), torch.nan)
+        It predicts the pixels of the picture, and keeps what these cannot show of p. D are the
+        exposures that fit best.
+
+        Args:
+            motion: as for `forward`.
+            predicted: p, `(B, G, H, W)`.
+        """
+        if not bool(motion.any()):
+            return self.picture
+        shown = Movable(predicted)(inverse(motion))
+        left, _ = exposed(torch.where(shown.isfinite(), self.picture, torch.nan), shown)
+        back = Movable(torch.where(self.there > 0, left, torch.nan))(motion)
+        return predicted + back
 
 
-def _halved(g: Tensor, axis: int) -> Tensor:
-    # Twice as many samples along an axis: each pixel, and what is half a pixel behind it.
-    at = torch.arange(-TAPS, TAPS, dtype=torch.float64) + 0.5
-    window = torch.special.i0(SHAPE * (1 - (at / TAPS).square()).sqrt())
-    taps = torch.sinc(at) * window
-    kernel = (taps / taps.sum()).to(g).view((1, 1, -1, 1) if axis == 2 else (1, 1, 1, -1))
-    around = (0, 0, TAPS - 1, TAPS) if axis == 2 else (TAPS - 1, TAPS, 0, 0)
-    between = conv2d(pad(g, around, mode="reflect").flatten(0, 1)[:, None], kernel)
-    return torch.stack((g, between.view_as(g)), axis + 1).flatten(axis, axis + 1)
+def _coefficients(g: Tensor) -> Tensor:
+    # Of the cubic B-splines through the pixels along the last axis, one more on either side.
+    at = torch.arange(-REACH, REACH + 1, dtype=torch.float64).abs()
+    kernel = (math.sqrt(3) * (math.sqrt(3) - 2) ** at).to(g)
+    wide = pad(g, (REACH + 1, REACH + 1, 0, 0), mode="replicate")
+    return ops.convolve1d(wide, kernel).narrow(-1, 2 * REACH, g.shape[-1] + 2)
+
+
+def _pairs(at: Tensor) -> list[tuple[Tensor, Tensor]]:
+    # Weights and places, in the array of coefficients, of the linear samples that make a spline.
+    start = at.floor()
+    f = at - start
+    first = ((1 - f) ** 3 + 4 - 6 * f**2 + 3 * f**3) / 6
+    before = (4 - 6 * f**2 + 3 * f**3) / 6 / first
+    behind = f**3 / 6 / (1 - first)
+    return [(first, start + before), (1 - first, start + 2 + behind)]
+
+
+def _bilinear(value: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    places = [2 * at / (n - 1) - 1 for at, n in ((column, value.shape[3]), (row, value.shape[2]))]
+    points = torch.stack(places, -1).expand(len(value), -1, -1, -1)
+    return grid_sample(value, points, padding_mode="border", align_corners=True)
 
 
 def exposed(g: Tensor, predicted: Tensor) -> tuple[Tensor, Tensor]:

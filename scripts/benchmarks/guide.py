@@ -36,7 +36,6 @@ from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Evaluate
 from cassi.guide_search import place_guide
 from cassi.systems import Guide, Guided, SDCassi
-from cassi.systems.motion import Movable
 from cassi.viz.color import cie_response
 from scripts.benchmarks.tables import Parser, Table
 
@@ -157,7 +156,6 @@ def print_method(method: str, scenes: list[Scene], rounds: int, aligned: bool) -
         right = [s.response(kind) for s in scenes]
         pictures = [scene.picture(kind) for scene in scenes]
         moved = [scene.picture(kind, MOTION) for scene in scenes]
-        known = [Movable(picture)(MOTION) for picture in moved]
         other = pictures[1:] + pictures[:1]
         for name, shown in (("", pictures), ("out of place", moved), ("another scene", other)):
             given = list(zip(shown, right, strict=True))
@@ -167,9 +165,13 @@ def print_method(method: str, scenes: list[Scene], rounds: int, aligned: bool) -
                 break
         if aligned:
             continue
-        for name, shown in (("as it lies", pictures), ("out of place, known", known)):
+        for name, shown, motion in (
+            ("as it lies", pictures, None),
+            ("out of place, known", moved, MOTION),
+        ):
             parts = zip(scenes, shown, right, strict=True)
-            row(f"{kind} {name}", [run(s, None, Guided(s.system, g, r)) for s, g, r in parts])
+            cameras = [(s, Guided(s.system, g, r, motion=motion)) for s, g, r in parts]
+            row(f"{kind} {name}", [run(s, None, camera) for s, camera in cameras])
     if aligned:
         return
     print()

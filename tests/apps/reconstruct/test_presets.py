@@ -102,4 +102,4 @@ def test_the_camera_file_of_a_preset(scene, tmp_path):
     )
     inputs, _ = _inputs(f"camera={tmp_path / 'camera.yaml'}", f"truth={tmp_path / 'truth.tif'}")
     assert inputs.system.kernels.shape[0] == BANDS
-    assert inputs.system.conjugate.iterations == 10
+    assert inputs.system.conjugate.iterations == 4  # of the preset
