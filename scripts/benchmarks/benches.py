@@ -43,7 +43,7 @@ from cassi.apps.settings import Calibrate
 from cassi.calibration import check_camera, check_spectra
 from cassi.calibration.camera_check import UNSHOWN
 from cassi.systems import SDCassi
-from scripts.benchmarks.lab import Lab
+from scripts.benchmarks.lab import Lab, read_scene
 from scripts.benchmarks.tables import Parser, Table
 
 ABOUT = ("mask", "step", "shift", "curve", "direction", "detector", "spectra")
@@ -175,7 +175,7 @@ def by_filters(lab: Lab, folder: Path) -> tuple[float, float]:
 def look(seed: int, folder: Path, scenes: Sequence[Path], say: bool) -> Row:
     """Draw a camera, and run what its user runs."""
     lab, path = Lab.drawn(seed), scenes[seed % len(scenes)]
-    scene = lab.scene(cassi.read_cube(path))
+    scene = lab.scene(*read_scene(path))
     with contextlib.redirect_stderr(io.StringIO()):
         lab.files(folder, scene)
         first, options = first_command(folder)
