@@ -313,8 +313,8 @@ class Lab:
         truth, inner = scene.mean(1), (..., slice(4, -4), slice(4, -4))
 
         def tried(down: int, right: int) -> tuple[float, Tensor, Tensor]:
-            there = avg_pool2d(truth.roll((-down, -right), (-2, -1)), FINE)[inner]
-            mine = x[inner]
+            there = avg_pool2d(truth.roll((-down, -right), (-2, -1)), FINE)
+            there, mine = there[..., : x.shape[-2], : x.shape[-1]][inner], x[inner]
             scale = (there * mine).sum() / mine.square().sum().clamp_min(1e-30)
             return float((scale * mine - there).square().mean()), scale, there
 
