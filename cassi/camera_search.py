@@ -21,7 +21,7 @@ from cassi.calibration import (
     refine_mask,
 )
 from cassi.calibration import align as align_mask
-from cassi.calibration.band_check import AWAY, find_bands
+from cassi.calibration.band_check import AWAY, Bands, find_bands
 from cassi.calibration.dual import calibrate_dual
 from cassi.calibration.geometry import moved_camera, placed_camera
 from cassi.calibration.mask import Light
@@ -38,6 +38,17 @@ from cassi.systems import DDCassi, SDCassi, System, TiltedCassi, Weighted, WideC
 def align(y: Tensor, system: System) -> Alignment | None:
     """Return the camera with its mask where the measurement shows that it lies; None: as it is.
 
+    Args:
+        y: measurement `(B, K, H', W')`, all samples by one camera.
+        system: the nominal camera.
+    """
+    found = find_place(y, system)
+    return found if isinstance(found, Alignment) else None
+
+
+def find_place(y: Tensor, system: System) -> Alignment | Bands | None:
+    """Find where the mask lies, or that it is the bands which lie elsewhere; None: as it is.
+
     Where light in lines falls elsewhere than the bands, the mask stays: moved, it would make up for
     a wrong dispersion, and hide it from `check_camera`.
 
@@ -51,7 +62,7 @@ def align(y: Tensor, system: System) -> Alignment | None:
     method = auto()
     found = align_mask(y, system, lambda camera: measure_heldout(y, camera, method).error)
     bands = None if found is None else find_bands(y, system)
-    return found if bands is None or bands.away < AWAY else None
+    return found if bands is None or bands.away < AWAY else bands
 
 
 def calibrate_on(

@@ -20,7 +20,7 @@ from cassi.apps.inputs import Inputs, good_pixels, load_inputs, name_scene
 from cassi.apps.printing import is_quiet, marked
 from cassi.apps.reconstructors import Recipe, build_solver
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
-from cassi.camera_search import align, calibrate_on
+from cassi.camera_search import calibrate_on, find_place
 from cassi.data.atomic import atomic_folder
 from cassi.data.io import write_cube
 from cassi.guide_search import takes_guide
@@ -43,7 +43,7 @@ from tqdm import tqdm
 
 from cassi import metrics
 from cassi.apps.results import describe_solve
-from cassi.calibration import CameraCheck, Finding, Response, check_camera, check_spectra
+from cassi.calibration import Alignment, CameraCheck, Finding, Response, check_camera, check_spectra
 from cassi.calibration.response import describe
 from cassi.solvers import Iteration, relative_noise
 from cassi.solvers.base import wants_cube
@@ -95,9 +95,9 @@ def find_camera(inputs: Inputs, settings: Reconstruct) -> Inputs:
 
 
 def _aligned(inputs: Inputs) -> Inputs:
-    found = align(inputs.measurement, inputs.system)
-    if found is None:
-        return inputs
+    found = find_place(inputs.measurement, inputs.system)
+    if not isinstance(found, Alignment):
+        return replace(inputs, bands=found)
     values = {"down": found.geometry.shift[0], "right": found.geometry.shift[1]}
     names = ("rotation", "magnification", "blur")
     values |= {name: getattr(found.geometry, name) for name in names}
@@ -432,7 +432,7 @@ def check(
     """
     start = time.perf_counter()
     y, system = inputs.measurement, inputs.system
-    found = check_camera(y, system)
+    found = check_camera(y, system, bands=inputs.bands)
     white = response is not None and inputs.unit is not None and inputs.unit.name != "radiance"
     spectra = response.scene(x) if white and response is not None else x
     found += check_spectra(spectra, system.plain, inputs.wavelengths, white)

@@ -161,8 +161,7 @@ def calibrate(
         told = matters(scenes, fits[0].geometry)
         if told:  # else a search of curves would be in vain
             moved = fit_curves(scenes, radius, bool(curve), fits[0])
-            deepest = min(moved, key=lambda fit: fit.objective).geometry
-            told = tells_dispersion(frames, system, deepest, fits[0].geometry)
+            told = tells_dispersion(frames, system, moved[0].geometry, fits[0].geometry)
         if told:
             place, further, fits = PLACE, (*curve, *FURTHER), moved
     fits = with_richer(scenes, fits, radius, further)

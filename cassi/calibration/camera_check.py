@@ -15,6 +15,7 @@ from cassi.calibration.band_check import (
     AWAY,
     LEAST_BANDS,
     LEAST_SPAN,
+    Bands,
     find_bands,
     say_offsets,
 )
@@ -41,9 +42,9 @@ REVERSED = -0.1
 """Of `direction`: below it spectra are taken to be in reverse."""
 ORDINARY = 6.0
 """Of the mean spectrum in `strangeness`: beyond, lamp and sensor are in it."""
-LIT = 4.0
+LIT = 5.5
 """The same in the light of lamps: beyond, the spectra are those of a wrong camera, or of an odd
-light. In right cubes of 20 drawn cameras it was 0.2 to 5.6."""
+light. In right cubes of 20 drawn cameras it is 0.3 to 2.7, under lamps above 5.5 in 3 of 120."""
 LIT_LESS = 5.0
 """Lamps and sensors differ, so that in their light the direction is so much less sure."""
 COMB, COMB_BETWEEN = 0.05, 0.12
@@ -128,7 +129,11 @@ class CameraCheck:
 
 @torch.no_grad()
 def check_camera(
-    y: Tensor, system: System, x: Tensor | None = None, wavelengths: Sequence[float] | None = None
+    y: Tensor,
+    system: System,
+    x: Tensor | None = None,
+    wavelengths: Sequence[float] | None = None,
+    bands: Bands | None = None,
 ) -> CameraCheck:
     r"""Ask a measurement whether its camera can be right.
 
@@ -145,6 +150,7 @@ def check_camera(
         system: the camera; of one that is no `cassi.SDCassi` fewer things are asked.
         x: cube `(1, C, H, W)` that was reconstructed; its spectra are checked too.
         wavelengths: nm, one per band, increasing; without them x does not tell the sign.
+        bands: where light in lines falls, if that is known; else it is looked for.
 
     Returns:
         Warnings, each with the value to set; a line on what is seen; numbers.
@@ -167,7 +173,7 @@ def check_camera(
     plain, good = system.plain, system.good_pixels
     found = _check_light(y, good) + _check_detector(y, plain, good)
     if isinstance(plain, CodedSystem):
-        found = _with_bands(found + _check_mask(y, plain, good), y, system)
+        found = _with_bands(found + _check_mask(y, plain, good), y, system, bands)
     if x is not None:
         found += check_spectra(x, plain, wavelengths)
     return found
@@ -454,10 +460,12 @@ ABOUT_PLACE = {"mask", "step", "shift", "direction", "detector"}
 """What else may be wrong with the place of the bands: while it is, a curve is not asked for."""
 
 
-def _with_bands(found: CameraCheck, y: Tensor, system: System) -> CameraCheck:
+def _with_bands(found: CameraCheck, y: Tensor, system: System, bands: Bands | None) -> CameraCheck:
     """Ask where bands lie, if nothing else is wrong with their place."""
     known = {each.about for each in found.warnings} & ABOUT_PLACE
-    bands = None if known or "mask" not in found.numbers else find_bands(y, system)
+    if known or "mask" not in found.numbers:
+        return found
+    bands = find_bands(y, system) if bands is None else bands
     if bands is None:
         return found
     if bands.away < AWAY:

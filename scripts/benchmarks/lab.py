@@ -30,10 +30,8 @@ SHADES = (1, 4)
 """Wavelengths per band: light in lines, as cubes are usually measured in simulations, or of all
 wavelengths, as it is."""
 BANDS = 18
-SCENES = (450.0, 650.0)
-"""Nanometres, of the first and the last band of a scene."""
 RANGE = (455.0, 645.0)
-"""Nanometres, of the first and the last band of a camera: half a band less on either side."""
+"""Nanometres, of the first and the last band of a camera."""
 FILTER = 10.0
 """Nanometres that a filter lets through; of light in lines it is one of them."""
 KINDS = ("binary", "DMD", "chrome", "grey")
@@ -152,19 +150,21 @@ class Lab:
         silicon = 0.62 * math.exp(-(((wavelength - 630) / 210) ** 2))
         return planck * silicon / 1e24
 
-    def scene(self, cube: Tensor) -> Tensor:
+    def scene(self, cube: Tensor, wavelengths: Sequence[float]) -> Tensor:
         """Return what a scene sends into the camera, `(C, shades, 4 H, 4 W)`, its largest 1.
 
         Args:
-            cube: `(1, C', h, w)`, reflectance at wavelengths spaced evenly over `SCENES`.
+            cube: `(1, C', h, w)`, reflectance.
+            wavelengths: of its bands, nm; beyond them reflectance stays as it is.
         """
         height, width = (FINE * side for side in self.shape)
         scale = max(height / cube.shape[-2], width / cube.shape[-1])
         size = [math.ceil(length * scale) for length in cube.shape[-2:]]
         shades = []
-        for wavelength in self.lights().flatten().tolist():
-            at = (wavelength - SCENES[0]) / (SCENES[1] - SCENES[0]) * (cube.shape[1] - 1)
-            at = min(max(at, 0.0), cube.shape[1] - 1.001)
+        lights = self.lights().flatten().tolist()
+        bands = cube.shape[1]
+        places = np.interp(lights, wavelengths, np.arange(bands)).clip(max=bands - 1.001)
+        for wavelength, at in zip(lights, places.tolist(), strict=True):
             image = torch.lerp(cube[:, int(at)], cube[:, int(at) + 1], at - int(at))[:, None]
             image = interpolate(image.float(), size=size, mode="bicubic", align_corners=False)
             shades.append(image[0, 0, :height, :width].clamp_min(0) * self.light(wavelength))
@@ -313,8 +313,8 @@ class Lab:
         truth, inner = scene.mean(1), (..., slice(4, -4), slice(4, -4))
 
         def tried(down: int, right: int) -> tuple[float, Tensor, Tensor]:
-            there = avg_pool2d(truth.roll((-down, -right), (-2, -1)), FINE)[inner]
-            mine = x[inner]
+            there = avg_pool2d(truth.roll((-down, -right), (-2, -1)), FINE)
+            there, mine = there[..., : x.shape[-2], : x.shape[-1]][inner], x[inner]
             scale = (there * mine).sum() / mine.square().sum().clamp_min(1e-30)
             return float((scale * mine - there).square().mean()), scale, there
 
@@ -322,6 +322,16 @@ class Lab:
         down = min((tried(down, best)[0], down) for down in range(-2, 3))[1]
         _, scale, there = tried(down, best)
         return scale, there
+
+
+def read_scene(path: Path) -> tuple[Tensor, tuple[float, ...]]:
+    """Read a cube `(1, C, h, w)` and the wavelengths that its file states, nm."""
+    from cassi.data.io import load_cube
+
+    found = load_cube(path)
+    if found.wavelengths is None:
+        raise ValueError(f"{path}: expected a file that states its wavelengths")
+    return found.data, found.wavelengths
 
 
 def _draw_masks(
@@ -365,7 +375,6 @@ FRAMES = ("bits", "dark", "flat", "bad_pixels", "wavelengths")
 
 def main() -> None:
     """Write the files of a camera into a folder, with `frames.yaml`: what raw frames go through."""
-    import cassi
     from cassi.data.bundled import bundled_path
 
     parser = argparse.ArgumentParser(
@@ -377,8 +386,8 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     lab = Lab.drawn(arguments.seed)
-    cube = cassi.read_cube(arguments.scene or bundled_path("scene.tif"))
-    camera = lab.files(arguments.folder, lab.scene(cube))
+    scene = lab.scene(*read_scene(arguments.scene or bundled_path("scene.tif")))
+    camera = lab.files(arguments.folder, scene)
     frames = {name: camera[name] for name in FRAMES} | {"system": {"axis": lab.axis}}
     (arguments.folder / "frames.yaml").write_text(yaml.safe_dump(frames, sort_keys=False))
     filters = ", ".join(f"{each:.0f} nm" for each in lab.filters())

@@ -20,6 +20,7 @@ import io
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
@@ -30,14 +31,13 @@ from torch.nn.functional import avg_pool2d
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
-import cassi
 from cassi.apps import pipeline
 from cassi.apps.calibrate.filters import calibrate_by_filters
 from cassi.apps.command import Run as RunOf
 from cassi.apps.reconstructors import Recipe, compose_settings
 from cassi.apps.settings import Calibrate
 from cassi.uncertainty import region
-from scripts.benchmarks.lab import FINE, SCENES, Lab
+from scripts.benchmarks.lab import FINE, Lab, read_scene
 from scripts.benchmarks.tables import Parser, Table
 
 BARS = 1.645
@@ -50,34 +50,30 @@ GREY, WHITE = 0.5, 0.9
 INNER = 3
 """Pixels that are left out on every side of a patch: it need not lie on the pixels of the cube."""
 LEVELS = ((0.15, 0.75), (0.70, 0.10), (0.30, 0.65))
-"""Reflectance of the patch in the first and the last wavelength; cameras take turns."""
+"""Reflectance of the patch, blue and red; cameras take turns."""
 
 
-def with_patches(cube: Tensor, lab: Lab, seed: int) -> Tensor:
-    """Return a cube `(1, C, h, w)` of the field's shape with both patches in it."""
+def with_patches(
+    cube: Tensor, wavelengths: Sequence[float], lab: Lab, seed: int
+) -> tuple[Tensor, Sequence[float]]:
+    """Return a cube `(1, C, h, w)` of the field's shape with patches in it, and its wavelengths."""
     height, width = lab.shape
     scale = max(height / cube.shape[-2], width / cube.shape[-1])
     size = [-(-round(1e6 * side * scale) // 10**6) for side in cube.shape[-2:]]
     x = torch.nn.functional.interpolate(cube.float(), size=size, mode="area")
     x = x[..., :height, :width] / x.max()
     for number, (top, left) in enumerate(PLACES):
-        spectrum = patch_spectrum(number, cube.shape[1], seed)
+        spectrum = patch_spectrum(number, wavelengths, seed)
         x[0, :, top : top + SIDE, left : left + SIDE] = spectrum[:, None, None]
-    return x
+    return x, wavelengths
 
 
-def patch_spectrum(number: int, count: int, seed: int) -> Tensor:
-    """Return the reflectance of a patch at wavelengths spaced evenly over `SCENES`."""
+def patch_spectrum(number: int, wavelengths: Sequence[float], seed: int) -> Tensor:
+    """Return the reflectance of a patch at wavelengths, nm."""
     if number > 0:
-        return torch.full((count,), WHITE if number == 1 else GREY)
+        return torch.full((len(wavelengths),), WHITE if number == 1 else GREY)
     low, high = LEVELS[seed % len(LEVELS)]
-    return low + (high - low) * torch.sigmoid(5 * torch.linspace(-1, 1, count))
-
-
-def truth_of(lab: Lab, number: int, seed: int) -> Tensor:
-    """Return the reflectance of a patch in each band, `(C,)`."""
-    at = (torch.tensor(lab.wavelengths) - SCENES[0]) / (SCENES[1] - SCENES[0]) * 200
-    return patch_spectrum(number, 201, seed)[at.round().long().clamp(0, 200)]
+    return low + (high - low) * torch.sigmoid((torch.tensor(wavelengths) - 550) / 20)
 
 
 def angle(a: Tensor, b: Tensor) -> float:
@@ -95,7 +91,7 @@ def place(lab: Lab, number: int) -> list[int]:
 def look(seed: int, folder: Path, scenes: list[Path], say: bool) -> list[tuple[str, ...]]:
     """Draw a camera and return what each way of calibrating it shows."""
     lab = Lab.drawn(seed)
-    scene = lab.scene(with_patches(cassi.read_cube(scenes[seed % len(scenes)]), lab, seed))
+    scene = lab.scene(*with_patches(*read_scene(scenes[seed % len(scenes)]), lab, seed))
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         lab.files(folder, scene)
@@ -141,7 +137,7 @@ def judge(found: pipeline.Result, lab: Lab, scene: Tensor, seed: int) -> tuple[s
         top, left, height, width = place(lab, number)
         where = (slice(top, top + height), slice(left, left + width))
         patch = region(SimpleNamespace(x=x, std=bars.std, pattern=bars.pattern), where)
-        mean, truth = patch.mean[0], truth_of(lab, number, seed)
+        mean, truth = patch.mean[0], patch_spectrum(number, lab.wavelengths, seed)
         # The exposures of frame and white differ: the level is free, the spectrum is not.
         level = (mean * truth).sum() / truth.square().sum()
         covered = ((mean - level * truth).abs() <= BARS * patch.std[0]).float().mean()
