@@ -53,7 +53,7 @@ def refining_denoiser(weights: Path | None = None, learns: bool = False) -> Deno
     return Denoiser(
         network,
         weights=weights or REFINER,
-        domain="subspace",
+        domain="components",
         sigma_range=(0.0, 0.3),
         precision="auto",
         learns=learns,

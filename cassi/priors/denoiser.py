@@ -25,7 +25,7 @@ Network = Callable[[Tensor, Tensor], Tensor]
 SHIPPED = Path(__file__).parents[1] / "models" / "weights" / "denoiser.safetensors"
 """Weights that come with the package, for the network of `prior=drunet_small`."""
 
-DOMAINS = ("band", "subspace", "window", "cube")
+DOMAINS = ("band", "subspace", "components", "window", "cube")
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +40,8 @@ class Denoiser:
     - `subspace`: the `rank` leading spectral components of each sample, each as a grey image,
       shifted by o and scaled by s to [0, 1]. The part of the cube outside their span is dropped.
       The images are few and less noisy: the fastest choice.
+    - `components`: each band as such an image, where the bands are components already, as those
+      that a `Subspace` gives its prior.
     - `window`: each band with its neighbours; `window` channels in and one out. At the ends the
       first and the last band are repeated.
     - `cube`: all bands at once; C channels in and out.
@@ -143,6 +145,8 @@ class Denoiser:
             padded = F.pad(cube[:, None], (0, 0, 0, 0, reach, reach), mode="replicate")[:, 0]
             windows = padded.unfold(1, self.window, 1).movedim(-1, 2).flatten(0, 1)
             u = self._run(windows, level.expand(-1, bands).flatten(), outputs=1)
+        elif self.domain == "components":
+            u = self._components(cube, level)
         else:
             u = self._subspace(cube, level)
         return u.reshape(batch, bands, height, width).to(x.dtype)
@@ -154,12 +158,13 @@ class Denoiser:
         basis = decompose(moments, cube.dtype)[1][..., : self.rank]
         # Of the two signs, that with the larger sum: the image of a component is mostly positive.
         basis = torch.where(basis.sum(1, keepdim=True) < 0, -basis, basis).to(cube.device)
-        components = to_subspace(cube, basis)
+        return from_subspace(self._components(to_subspace(cube, basis), level), basis)
+
+    def _components(self, components: Tensor, level: Tensor) -> Tensor:
         images = _images(components)
         low, high = images.amin((1, 2, 3)), images.amax((1, 2, 3))
         levels = level.expand(-1, components.shape[1]).flatten()
-        u = self._run(images, levels, offset=low, scale=high - low)
-        return from_subspace(u.view_as(components), basis)
+        return self._run(images, levels, offset=low, scale=high - low).view_as(components)
 
     def _run(
         self,

@@ -28,6 +28,7 @@ def _network(domain, bands=5):
     return {
         "band": FFDNet(width=4, depth=3),
         "subspace": FFDNet(width=4, depth=3),
+        "components": FFDNet(width=4, depth=3),
         "window": FFDNet(channels=7, outputs=1, width=4, depth=3),
         "cube": DRUNet(channels=bands, widths=(4, 4, 4, 4), blocks=1),
     }[domain]
@@ -103,20 +104,23 @@ def test_a_subspace_keeps_its_components_and_drops_the_rest():
     torch.testing.assert_close(u.flatten(2) @ residual.mT, torch.zeros(2, 5, 5), atol=1e-4, rtol=0)
 
 
-def test_components_are_given_between_zero_and_one_with_the_noise_of_that_scale():
+@pytest.mark.parametrize(("domain", "images_in_all"), [("subspace", 6), ("components", 10)])
+def test_components_are_given_between_zero_and_one_with_the_noise_of_that_scale(
+    domain, images_in_all
+):
     seen = []
 
     def network(x, sigma):
         seen.append((x, sigma))
         return x
 
-    Denoiser(network, domain="subspace", rank=3, sigma_range=(0, 10))(5 * _cube(), 0.1)
+    Denoiser(network, domain=domain, rank=3, sigma_range=(0, 10))(5 * _cube(), 0.1)
     (images, sigma) = seen[0]
-    assert images.shape == (6, 1, 9, 12)
-    torch.testing.assert_close(images.amin((1, 2, 3)), torch.zeros(6))
-    torch.testing.assert_close(images.amax((1, 2, 3)), torch.ones(6))
+    assert images.shape == (images_in_all, 1, 9, 12)
+    torch.testing.assert_close(images.amin((1, 2, 3)), torch.zeros(images_in_all))
+    torch.testing.assert_close(images.amax((1, 2, 3)), torch.ones(images_in_all))
     assert (sigma < 0.1).all()
-    Denoiser(network, domain="subspace", rank=3, sigma_range=(0, 10))(50 * _cube(), 1.0)
+    Denoiser(network, domain=domain, rank=3, sigma_range=(0, 10))(50 * _cube(), 1.0)
     torch.testing.assert_close(seen[1][1], sigma)
 
 
@@ -255,7 +259,11 @@ def test_pickled_objects_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"domain": "bands"}, ValueError, "expected band, subspace, window or cube, got 'bands'"),
+        (
+            {"domain": "bands"},
+            ValueError,
+            "band, subspace, components, window or cube, got 'bands'",
+        ),
         ({"rank": 0}, ValueError, "Denoiser rank: expected a whole number of at least 1, got 0"),
         ({"window": 4}, ValueError, "Denoiser window: expected an odd number, got 4"),
         ({"strength": -1.0}, ValueError, r"Denoiser strength: expected a number >= 0, got -1\.0"),
