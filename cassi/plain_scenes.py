@@ -19,6 +19,7 @@ WINDOWS = 600
 """More do not make an estimate better, for camera and noise are the same everywhere."""
 _USABLE = 0.7  # of a window's pixels: with fewer, little is left to see noise in
 _LEAST = 32  # pixels of a window beyond the unknowns
+_RIDGE = 1e-12  # of a sum of squares, for images that depend on one another and perfect fits
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,12 @@ def fit_windows(
         usable = shares.amin(1) > _USABLE
         data, columns, share = data[usable], columns[usable], shares[usable]
         freedom = share * pixels - unknowns
-    q, _ = torch.linalg.qr(columns.mT)
-    data = data[..., None]
-    rest = data - q @ (q.mT @ data)
-    return Residual(rest.square().sum((2, 3)) / freedom, freedom, data.mean((2, 3)) / share)
+    # The last diagonal element of the Cholesky factor of the Gram matrix of images and window is the
+    # length of what they leave of it. A GPU factors thousands of small matrices at once, and has QR
+    # decompositions one by one.
+    both = torch.cat((columns, data[..., None, :]), 2).double()
+    gram = both @ both.mT
+    squares = gram.diagonal(dim1=2, dim2=3)
+    squares += _RIDGE * squares + torch.finfo(gram.dtype).tiny
+    rest = torch.linalg.cholesky_ex(gram).L[..., -1, -1].square().to(data)
+    return Residual(rest / freedom, freedom, data.mean(2) / share)

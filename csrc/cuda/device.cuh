@@ -155,12 +155,14 @@ struct Same {
 };
 
 // Queues a kernel. Every kernel strides over its work by the size of the grid, so a grid may be
-// shorter than the work.
+// shorter than the work. Shared memory is declared as units of 16 bytes: the compiler may read the
+// whole of its last one.
 template <class... P>
 void run(void (*kernel)(P...), int64_t blocks, dim3 threads, int64_t shared, void* stream,
          typename Same<P>::type... args) {
   constexpr int64_t most = 0x7fffffff, by_default = 48 << 10;
   if (blocks == 0) return;
+  shared = (shared + 15) / 16 * 16;
   if (shared > by_default) raise_shared_limit(reinterpret_cast<const void*>(kernel));
   void* pointers[] = {static_cast<void*>(&args)...};
   check(
