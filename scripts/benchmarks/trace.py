@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
@@ -79,8 +80,14 @@ def _busy(run: Callable[[], Tensor], device: torch.device, file: Path | None) ->
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     with profile(activities=kinds) as found:
         seconds = _seconds(run, device)
-    name = "self_device_time_total" if on_gpu else "self_cpu_time_total"
-    busy = sum(getattr(event, name) for event in found.key_averages()) / 1e6
+    # Of a GPU, kernels alone: the operations that launched them are told the same times.
+    kind, name = (
+        (DeviceType.CUDA, "self_device_time_total")
+        if on_gpu
+        else (DeviceType.CPU, "self_cpu_time_total")
+    )
+    events = [event for event in found.key_averages() if event.device_type == kind]
+    busy = sum(getattr(event, name) for event in events) / 1e6
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         found.export_chrome_trace(str(file))

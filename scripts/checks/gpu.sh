@@ -74,6 +74,7 @@ rehearse() {
 }
 
 DEVICE=${DEVICE:-cuda}
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-4} # the reference of the tests runs on the CPU, on small tensors
 python=${PYTHON:-.venv/bin/python}
 each=${SECONDS_EACH:-540}
 [ -d carried ] && python=${PYTHON:-python3} && export PYTHONPATH=$PWD:$PWD/carried:${PYTHONPATH:-} CASSI_LIBRARY_DIR=$PWD/lib
@@ -163,7 +164,7 @@ for tool in memcheck racecheck synccheck; do
 done
 
 # C: speed.
-[ "$DEVICE" = cuda ] && sizes= small= shape=4x28x256x256 || sizes="--sizes 64" small="--shapes 1x8x64x64 --no-large --no-compile" shape=1x8x64x64
+[ "$DEVICE" = cuda ] && sizes= small="--shapes 16x28x256x256 --no-compile --seconds 0.1" shape=4x28x256x256 || sizes="--sizes 64" small="--shapes 1x8x64x64 --no-large --no-compile" shape=1x8x64x64
 for dtype in float32 bfloat16; do
   step "c_ops_$dtype" "$python scripts/benchmarks/ops.py --device $DEVICE --dtype $dtype --csv $out/c_ops_$dtype.csv --workload operators $small"
 done
@@ -171,7 +172,8 @@ step c_ops_channels_last "$python scripts/benchmarks/ops.py --device $DEVICE --c
 step c_cameras "$python scripts/benchmarks/ops.py --device $DEVICE --workload cameras --shapes $shape --csv $out/c_cameras.csv"
 step c_models "$python scripts/benchmarks/models.py --device $DEVICE $sizes --models dauhst_2stg mst_s cassi_net --csv $out/c_models.csv"
 step c_train "$python scripts/benchmarks/models.py --device $DEVICE $sizes --train --models dauhst_2stg mst_s cassi_net --csv $out/c_train.csv"
-step c_methods "$python scripts/benchmarks/trace.py --device $DEVICE --trace $out/c_trace"
+step c_methods "$python scripts/benchmarks/trace.py --device $DEVICE"
+step c_trace "$python scripts/benchmarks/trace.py --device $DEVICE --batches 1 --trace $out/c_trace"
 
 # D: training, resumed in each sitting.
 [ "$DEVICE" = cuda ] && count=300 more=trainer.precision=bf16-mixed || count=4 more="data.crop=32 model.start=2 model.training_start=2"
