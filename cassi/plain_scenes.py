@@ -101,9 +101,9 @@ def fit_windows(
         usable = shares.amin(1) > _USABLE
         data, columns, share = data[usable], columns[usable], shares[usable]
         freedom = share * pixels - unknowns
-    # The last diagonal element of the Cholesky factor of the Gram matrix of images and window is the
-    # length of what they leave of it. A GPU factors thousands of small matrices at once, and has QR
-    # decompositions one by one.
+    # The last diagonal element of the Cholesky factor of the Gram matrix of images and window is
+    # the length of what they leave of it. A GPU factors thousands of small matrices at once, and
+    # takes QR decompositions one by one.
     both = torch.cat((columns, data[..., None, :]), 2).double()
     gram = both @ both.mT
     squares = gram.diagonal(dim1=2, dim2=3)
