@@ -1,27 +1,32 @@
 """Fit the denoising network that refines to what it is for: cubes of the network of the package.
 
     python scripts/release/train_refiner.py OUT                 # needs $CASSI_DATA
-    python scripts/release/train_refiner.py OUT --weights cassi/models/weights/denoiser.safetensors
+    python scripts/release/train_refiner.py OUT --device cuda --batch 32 --last 20 --seconds 200
 
-It begins with the weights of the package, or with `--weights`, such as those of a denoiser of white
-noise, as the first of them did. Crops of CAVE's training scenes are measured by the
-cameras of `experiment=train_cassi_net_real`, most of them ideal, and go through the network of the
-package; those cubes are computed once. Then each step takes some of them through the twenty
-iterations of plug-and-play ADMM that refine (`cassi.methods.refining`), and back
-through the last few of these, with TV and the directions of the subspace as constants. The loss is
-the logarithm of the root mean square error of the mean with the start's cube. The moving average of
-the weights goes into OUT/refiner.safetensors, in half precision.
+It begins with the weights of the package, or with `--weights`. Crops of CAVE's training scenes,
+and drawn ones with measured spectra, are measured by the cameras of
+`experiment=train_cassi_net_spectra`, most of them ideal, and go through the network of the package;
+those cubes are computed once. Then each step takes a batch of them through the twenty iterations of
+plug-and-play ADMM that refine (`cassi.methods.refining`), and back through the last few of these,
+with TV and the directions of the subspace as constants. The loss is the logarithm of the root mean
+square error of the mean with the start's cube. The moving average of the weights goes into
+OUT/refiner.safetensors, in half precision.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import math
 import os
 import random
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import cache, partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +38,9 @@ import cassi
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Train
 from cassi.apps.train import inputs
+from cassi.config import build
 from cassi.data.atomic import atomic_path
+from cassi.data.datasets import TrainingCrops
 from cassi.methods.refining import refining
 from cassi.models.inference import SHARES
 from cassi.models.pretrained import SMOOTHER, refining_denoiser
@@ -46,53 +53,89 @@ from cassi.solvers.statistics import damped_schedule, signal_level
 from cassi.training import LogRMSE
 from cassi.training.module import combine_seeds, merge_bands
 
-BANDS = (28, 28, 28, 14, 28, 28, 20, 28)
-"""Of the samples, in turn."""
+BANDS = (28, 28, 14, 28, 20)
+"""Of the batches, in turn."""
+CAMERAS = (
+    (1, 55, 90),
+    (1, 33, 55),
+    (0, 55, 90),
+    (1, 55, 90),
+    (1, 27, 33),
+    (1, 55, 90),
+    (1, 40, 60),
+)
+"""Of the batches, in turn: 1 for ideal cameras or 0 for twins, least and largest SNR, dB."""
+DRAWN = 0.35
+"""Share of drawn scenes."""
 NOISY = 0.06
-"""Noise relative to the root mean square of y, beyond which a sample is left out."""
+"""Noise relative to the root mean square of y, beyond which a batch is left out."""
 DECAY = 0.998
 """Of the moving average of the weights."""
 
 
 class Sample(NamedTuple):
-    """What the fit is given of a snapshot; cubes in half precision."""
+    """What the fit is given of a batch of snapshots; cubes in half precision."""
 
     truth: Tensor
     y: Tensor
     system: Any
     x: Tensor
-    """The network's cube."""
+    """The network's cubes."""
     first: Tensor
-    """Its start's."""
+    """Its starts'."""
     noise: Tensor
 
 
-def gather(count: int, size: int, seed: int) -> list[Sample]:
-    """Measure crops, and let the network of the package reconstruct them."""
-    options = ["experiment=train_cassi_net_real", "data=cave", f"data.crop={size}", f"seed={seed}"]
-    options += ["data.simulator.ideal=0.75", "data.simulator.noise.snr_db=[27,90]"]
-    settings = compose_settings(options, os.environ["CASSI_DATA"], Train)
-    settings = replace(settings, data=replace(settings.data, root=os.environ["CASSI_DATA"]))
-    crops = inputs.load_data(settings).samples
-    simulate = inputs.build_simulator(
-        settings.data.simulator, inputs.data_wavelengths(settings.data)
-    )
-    net = cassi.create_model("pretrained", precision="bf16-mixed")
-    found: list[Sample] = []
-    for k in range(count):
-        own = combine_seeds(seed, k)
-        torch.manual_seed(own)
-        truth = merge_bands(crops[k][None], BANDS[k % len(BANDS)])
-        y, system = simulate(truth, torch.Generator().manual_seed(own))
-        y = seen(y, system)
-        x, first, noise = net.begin(y, system)
+@cache
+def _sources(size: int, seed: int, manifest: str) -> tuple[TrainingCrops, tuple[Any, ...]]:
+    """Return crops, and a simulator for each of `CAMERAS`."""
+    root = os.environ["CASSI_DATA"]
+    options = ["experiment=train_cassi_net_spectra", "data=cave", f"data.crop={size}", "folder=."]
+    options += [f"data.augment.patterns={DRAWN}", f"data.manifest={manifest}"]
+
+    def settings(*more: str) -> Train:
+        composed: Train = compose_settings([*options, *more], root, Train)
+        return replace(composed, data=replace(composed.data, root=root))
+
+    data = settings().data
+    wavelengths = inputs.data_wavelengths(data)
+    scenes = inputs.load_scenes(data, "train", wavelengths)
+    crops = TrainingCrops(scenes, size=size, length=1, seed=seed, augment=build(data.augment))
+    simulators = []
+    for ideal, low, high in CAMERAS:
+        noise = f"data.simulator.noise.snr_db=[{low},{high}]"
+        own = settings(f"data.simulator.ideal={ideal}", noise).data.simulator
+        simulators.append(inputs.build_simulator(own, wavelengths))
+    return crops, tuple(simulators)
+
+
+def measure(batch: int, size: int, seed: int, manifest: str, k: int) -> bytes:
+    """Measure batch k of crops: truth, y and camera, as `torch.save` writes them."""
+    torch.set_num_threads(1)
+    crops, simulators = _sources(size, seed, manifest)
+    own = combine_seeds(seed, k)
+    torch.manual_seed(own)
+    truth = torch.stack([crops[batch * k + i] for i in range(batch)])
+    truth = merge_bands(truth, BANDS[k % len(BANDS)])
+    simulate = simulators[k % len(simulators)]
+    y, system = simulate(truth, torch.Generator().manual_seed(own))
+    stream = io.BytesIO()
+    torch.save((truth.half(), seen(y, system), system), stream)
+    return stream.getvalue()
+
+
+def gather(options: Any, pool: ProcessPoolExecutor) -> Iterator[Sample]:
+    """Let the network of the package reconstruct batches of crops."""
+    device = torch.device(options.device)
+    net = cassi.create_model("pretrained", precision="bf16-mixed").to(device)
+    run = partial(measure, options.batch, options.size, options.seed, options.manifest)
+    for made in pool.map(run, range(options.batches)):
+        truth, y, system = torch.load(io.BytesIO(made), map_location=device, weights_only=False)
+        x, first, noise = net.begin(y, system.to(device))
         assert first is not None
         assert noise is not None
         if float(noise.max()) < NOISY:
-            found.append(Sample(truth.half(), y, system, x.half(), first.half(), noise))
-        if (k + 1) % 50 == 0:
-            print(f"{k + 1} of {count} snapshots", flush=True)
-    return found
+            yield Sample(truth, y, system.to(device), x.half(), first.half(), noise)
 
 
 class Unrolled:
@@ -143,43 +186,38 @@ class _Smoothed:
         return u
 
 
-def fit(network: nn.Module, unrolled: Unrolled, samples: list[Sample], options: Any) -> None:
+def fit(
+    network: nn.Module, unrolled: Unrolled, samples: list[Sample], seconds: float, options: Any
+) -> None:
     """Minimise the loss; write the average of the weights now and then, and at the end."""
     loss_of = LogRMSE()
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=options.rate, betas=(0.9, 0.99), weight_decay=0
     )
-    rising = torch.optim.lr_scheduler.LambdaLR(
-        optimizer,
-        lambda k: min(
-            (k + 1) / 50, 0.02 + 0.98 * (0.5 + 0.5 * math.cos(math.pi * k / options.steps))
-        ),
-    )
     average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(DECAY))
     order: list[int] = []
-    begun, gains = time.perf_counter(), []
-    for step in range(options.steps):
+    begun, gains, step, done = time.perf_counter(), list[Tensor](), 0, 0.0
+    while done < 1:
+        rate = options.rate * min((step + 1) / 50, 0.51 + 0.49 * math.cos(math.pi * done))
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        order = order or random.sample(range(len(samples)), len(samples))
+        sample = samples[order.pop()]
+        truth = sample.truth.float()
+        loss = loss_of(unrolled(sample), truth)
         optimizer.zero_grad()
-        for _ in range(options.batch):
-            order = order or random.sample(range(len(samples)), len(samples))
-            sample = samples[order.pop()]
-            truth = sample.truth.float()
-            loss = loss_of(unrolled(sample), truth)
-            (loss / options.batch).backward()
-            unrefined = torch.lerp(sample.x.float(), sample.first.float(), SHARES[1][0])
-            gains.append(float(loss_of(unrefined, truth) - loss.detach()) * 20 / math.log(10))
+        loss.backward()
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
-        rising.step()
         average.update_parameters(network)
-        if (step + 1) % 50 == 0:
-            recent = gains[-400:]
-            print(
-                f"{step + 1:6d} {sum(recent) / len(recent):+.3f} dB by refining, "
-                f"{time.perf_counter() - begun:.0f} s",
-                flush=True,
-            )
-        if (step + 1) % 250 == 0 or step + 1 == options.steps:
+        unrefined = torch.lerp(sample.x.float(), sample.first.float(), SHARES[1][0])
+        gains.append((loss_of(unrefined, truth) - loss.detach()) * 20 / math.log(10))
+        step, passed = step + 1, time.perf_counter() - begun
+        done = max(step / options.steps, passed / seconds)
+        if step % 50 == 0 or done >= 1:
+            gain = float(torch.stack(gains[-100:]).mean())
+            print(f"{step:6d} {gain:+.3f} dB by refining, {passed:.0f} s", flush=True)
+        if step % 250 == 0 or done >= 1:
             write(average.module, options.out)
 
 
@@ -197,25 +235,39 @@ def main() -> None:
     """Gather, fit, write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--samples", type=int, default=1900)
+    parser.add_argument("--batches", type=int, default=950)
+    parser.add_argument("--batch", type=int, default=2, help="snapshots, of as many masks")
     parser.add_argument("--size", type=int, default=128, help="of a crop, pixels")
     parser.add_argument("--steps", type=int, default=6000)
-    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="of all, at most")
     parser.add_argument("--last", type=int, default=5, help="iterations to go back through")
     parser.add_argument("--rate", type=float, default=2e-4)
     parser.add_argument("--weights", type=Path, help="to begin with; those of the package if none")
     parser.add_argument("--seed", type=int, default=501)
+    parser.add_argument("--manifest", default="cave", help="of the scenes in $CASSI_DATA")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--workers", type=int, default=1, help="processes that measure")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     if "CASSI_DATA" not in os.environ:
-        sys.exit("set CASSI_DATA to the folder that holds cave_train and tsa")
+        sys.exit("set CASSI_DATA to the folder that holds cave_train, spectra and tsa")
     torch.set_num_threads(options.threads)
     random.seed(options.seed)
-    samples = gather(options.samples, options.size, options.seed)
+    begun, samples = time.perf_counter(), list[Sample]()
+    with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
+        for sample in gather(options, pool):
+            samples.append(sample)
+            if len(samples) % 10 == 0:
+                print(f"{len(samples)} batches, {time.perf_counter() - begun:.0f} s", flush=True)
+            if time.perf_counter() - begun > 0.4 * options.seconds:
+                pool.shutdown(wait=False, cancel_futures=True)
+                break
     denoiser = refining_denoiser(weights=options.weights, learns=True)
     network = denoiser.network
     assert isinstance(network, nn.Module)
-    fit(network, Unrolled(denoiser, options.last), samples, options)
+    network.to(options.device)
+    seconds = options.seconds - (time.perf_counter() - begun)
+    fit(network, Unrolled(denoiser, options.last), samples, seconds, options)
 
 
 if __name__ == "__main__":
