@@ -272,6 +272,7 @@ def test_two_tabs_are_apart_and_everything_has_a_name(open_view):
     assert first.evaluate("document.activeElement !== document.body")
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_nothing_is_hard_to_perceive_or_to_reach(open_view):
     """With a first cube the steps before it fold; then the rules of axe-core."""
