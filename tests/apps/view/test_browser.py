@@ -147,6 +147,7 @@ def test_sections_fold_away_and_empty_ones_are_no_cards(open_view):
     _see(page, "28 bands of 256 × 256 pixels")
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_a_drop_of_200_megabytes_arrives(open_view, output, tmp_path):
     large = tmp_path / "large.npy"
