@@ -1,8 +1,8 @@
 """Fixtures that several folders share."""
 
-import copy
 import gc
 import os
+import pickle
 import shutil
 from pathlib import Path
 
@@ -98,8 +98,8 @@ def _configs_read_once():
     def read_once(source, file):
         key = source.provider, str(file)
         if key not in kept:
-            kept[key] = read(source, file)
-        return copy.deepcopy(kept[key])  # what composes it changes it
+            kept[key] = pickle.dumps(read(source, file))
+        return pickle.loads(kept[key])  # what composes it changes it
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kind, "_read_config", read_once)
