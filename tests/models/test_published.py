@@ -34,8 +34,6 @@ SLOW_MS = 4000
 """The authors' forward pass on two cores, from which on a vector takes long."""
 DISCONTINUOUS = {"dpu_5stg", "cst_s", "bisrnet"}
 """Networks that sort or threshold: what rounding decides differs from machine to machine."""
-LONG = {"dgsmp", "dpu_5stg", "bisrnet", "mijun_3stg", "rdluf_mixs2_5stg"}
-"""Networks that take five seconds or more: before a release."""
 PHASES = {"padut_3stg"}
 """Networks that take a phase: where rounding turns one near ±π, every pixel moves a little."""
 
@@ -62,8 +60,7 @@ def _marks(file, first):
     """Of each kind of network one vector is checked by `make test`, others before a release."""
     with np.load(file) as vector:
         slow = not float(vector["forward_ms"]) < SLOW_MS
-    later = not first or _model_name(file) in LONG
-    return [*[pytest.mark.slow] * slow, *[pytest.mark.release] * later]
+    return [*[pytest.mark.slow] * slow, *[pytest.mark.release] * (not first)]
 
 
 def _set_weights(net, vector):
