@@ -11,7 +11,7 @@ CLEAR = 3
 UNTOLD = 10
 """The same of another place of the mask where the dispersion is not told: it then makes up for a
 wrong curve, and moves bands to other wavelengths. Of drawn cameras one predicts 10 % better and is
-worse by 0.5 dB, eight predict 23 to 75 % better and none of them is worse."""
+worse by 0.5 dB, ten predict 23 to 75 % better and none of them is worse."""
 _SURER = 2.0  # standard errors, by which the held-out error of a richer model is lower
 
 
