@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pickle
 import shutil
 from pathlib import Path
 
@@ -82,6 +83,27 @@ def pytest_collection_finish():
     """Let the collector of cycles pass over what stays: torch, and thousands of tests."""
     gc.freeze()
     gc.set_threshold(10_000)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _configs_read_once():
+    """Read each config file of the package once: Hydra reads them for every command."""
+    from hydra._internal.sources_registry import SourcesRegistry
+    from hydra.core.plugins import Plugins
+
+    Plugins.instance()  # registers the sources
+    kind, kept = SourcesRegistry.instance().resolve("pkg"), {}
+    read = kind._read_config
+
+    def read_once(source, file):
+        key = source.provider, str(file)
+        if key not in kept:
+            kept[key] = pickle.dumps(read(source, file))
+        return pickle.loads(kept[key])  # what composes it changes it
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, "_read_config", read_once)
+        yield
 
 
 @pytest.fixture(autouse=True)

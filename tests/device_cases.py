@@ -66,7 +66,7 @@ def test_cameras_stay_on_their_device(name):
 
 
 @pytest.mark.parametrize(
-    "name", before_a_push([*distinct_networks(), "cassi_net"], ["gap_net", "mst_s", "lambda_net"])
+    "name", before_a_push([*distinct_networks(), "cassi_net"], ["gap_net", "mst_s"])
 )
 @torch.no_grad()
 def test_networks_let_the_host_run_ahead(name):
@@ -85,12 +85,15 @@ def test_networks_let_the_host_run_ahead(name):
 
 @pytest.mark.parametrize(
     ("method", "operations", "waits", "decompositions"),
-    [
-        ("gap_tv", 2_000, 30, 0),
-        ("admm_tv", 2_700, 30, 0),
-        ("auto", 6_000, 105, 50),
-        ("pretrained", 9_900, 165, 80),
-    ],
+    before_a_push(
+        [
+            ("gap_tv", 2_000, 30, 0),
+            ("admm_tv", 2_700, 30, 0),
+            ("auto", 6_000, 105, 50),
+            ("pretrained", 9_900, 165, 80),
+        ],
+        [("gap_tv", 2_000, 30, 0), ("auto", 6_000, 105, 50)],
+    ),
 )
 def test_methods_seldom_make_a_device_wait(method, operations, waits, decompositions):
     mask = (torch.rand(64, 64) > 0.5).float()
@@ -107,7 +110,10 @@ def test_methods_seldom_make_a_device_wait(method, operations, waits, decomposit
         assert watched.decompositions <= decompositions
 
 
-def test_iterations_are_recorded_without_the_host(monkeypatch):
+@pytest.mark.parametrize(
+    ("method", "replays", "operations"), [("auto", 140, 3_000), ("pretrained", 200, 5_300)]
+)
+def test_iterations_are_recorded_without_the_host(monkeypatch, method, replays, operations):
     mask = (torch.rand(64, 64) > 0.5).float()
     y = cassi.SDCassi(mask, bands=28, step=2)(smooth_scene(28, 64, 64).float())
     y += 0.02 * torch.randn_like(y)
@@ -124,6 +130,6 @@ def test_iterations_are_recorded_without_the_host(monkeypatch):
     with Watched() as watched:
         camera, there = cassi.SDCassi(Pretended(mask), bands=28, step=2), Pretended(y)
         watched.operations.clear()
-        assert cassi.reconstruct(there, camera, "auto").device == DEVICE
-        assert watched.operations["replay"] > 60
-        assert watched.operations.total() <= 5_000
+        assert cassi.reconstruct(there, camera, method).device == DEVICE
+        assert watched.operations["replay"] > replays
+        assert watched.operations.total() <= operations

@@ -27,7 +27,8 @@ class CUDAGraph:
             if func.is_view or func._schema.is_mutable:
                 continue  # the same memory
             for old, new in zip(tree_leaves(results), tree_leaves(again), strict=True):
-                old.copy_(new)
+                if isinstance(old, torch.Tensor):  # some tell how the host goes on
+                    old.copy_(new)
 
 
 class _Recording(TorchDispatchMode):

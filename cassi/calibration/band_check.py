@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cassi.calibration.fit import LEAST_WINDOWS, PlainScenes
 from cassi.calibration.geometry import moved_offsets
-from cassi.calibration.lines import SHADES, compare_light, matters, tells_dispersion
+from cassi.calibration.lines import BETTER, SHADES, compare_light, matters, tells_dispersion
 from cassi.calibration.parameters import PLACE
 from cassi.calibration.search import NOMINAL, fit_curves
 from cassi.calibration.windows import Frame, Windows
@@ -68,7 +68,7 @@ def find_bands(y: Tensor, system: System) -> Bands | None:
         return None
     worse = compare_light([lines], NOMINAL, [other], NOMINAL)
     if worse <= 0:
-        return Bands(shown=worse < 0)
+        return Bands(shown=worse < -BETTER)
     scenes = PlainScenes([frame], camera)
     still = scenes.fit(NOMINAL, PLACE[:-1])
     if not matters(scenes, still.geometry):
@@ -80,8 +80,10 @@ def find_bands(y: Tensor, system: System) -> Bands | None:
     if not tells_dispersion([frame], camera, best, still.geometry):
         return Bands(shown=False)
     offsets = moved_offsets(camera, best)
-    away = float((offsets - torch.tensor(camera.offsets).to(offsets)).abs().max())
-    return Bands(True, away, tuple(offsets.tolist()))
+    away = (offsets - torch.tensor(camera.offsets).to(offsets)).abs()
+    if float(away[[0, -1]].max()) >= AWAY:  # where light ends is known better than the curve
+        return Bands(shown=False)
+    return Bands(True, float(away.max()), tuple(offsets.tolist()))
 
 
 def say_offsets(offsets: Sequence[float]) -> str:

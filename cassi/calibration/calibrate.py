@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from cassi.calibration.comparison import CLEAR, Comparison
+from cassi.calibration.comparison import UNTOLD, Comparison
 from cassi.calibration.fit import Fit, PlainScenes, Watch, silent
 from cassi.calibration.geometry import Geometry, moved_camera
 from cassi.calibration.heldout import Prepare, WithheldPixels
@@ -170,7 +170,7 @@ def calibrate(
     selection = Selection(compare, place, further, began)
     model, geometry = selection.run(fits)
     before, after = selection.nominal, tested.predict(geometry)
-    lower = compare.is_better(after, before, 1 if told else CLEAR)
+    lower = compare.is_better(after, before, 1 if told else UNTOLD)
     selection.note(model, geometry, after, lower)
     if not lower:
         model, geometry, after = (), Geometry(), before

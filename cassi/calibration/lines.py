@@ -21,7 +21,8 @@ _GAIN = 0.01
 """In objective, what lines gain from the dispersion that was found, beyond what the other light
 gains from another: its lower bound at two standard errors. Of drawn cameras it is 0.012 and more
 in lines, and at most 0.009 in light of all wavelengths."""
-_BETTER = 0.05  # in objective, by which lines fit better wherever they lie
+BETTER = 0.05
+"""In objective, by which lines fit better wherever they lie."""
 SURE = 3.0
 """Standard errors."""
 
@@ -112,7 +113,7 @@ def tells_dispersion(
             chosen = place == sixteenth
             gains.append(torch.stack([here[chosen].mean(), (here - there)[chosen].mean()]))
     fits, falls = torch.stack(gains).unbind(1)
-    better = float(fits.mean()) > _BETTER and _lower(fits, SURE) > 0
+    better = float(fits.mean()) > BETTER and _lower(fits, SURE) > 0
     return better or _lower(falls, 2) > _GAIN
 
 

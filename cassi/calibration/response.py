@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import max_pool1d
 
 from cassi.systems import System
 
@@ -16,6 +17,7 @@ _STRIPS = 8
 _SMALL = 1e-8  # of the diagonal: spectra that hardly differ on the detector stay small
 _TOGETHER = 25  # neighbouring pixels of a cube err together
 _SURE = 2.0  # standard errors
+_BESIDE = 2  # bands, into which a method puts light of a band
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,15 @@ class Response:
         return x / self._like(self.values, x)
 
     def scene_std(self, x: Tensor, std: Tensor) -> Tensor:
-        """Return the standard error of `scene(x)`, for that of x; both `(…, C, H, W)`."""
+        """Return the standard error of `scene(x)`, for that of x; both `(…, C, H, W)`.
+
+        Methods put light into a band beside its own. Where lamp and sensor are weak, that is much
+        of what is there, and σ of x is too small. So σ is at least that of two bands either way.
+        """
         r, e = self._like(self.values, x), self._like(self.errors, x)
+        bands = std.movedim(-3, -1)
+        most = max_pool1d(bands.flatten(0, -2), 2 * _BESIDE + 1, 1, _BESIDE)
+        std = most.view(bands.shape).movedim(-1, -3)
         return torch.hypot(std / r, x * e / r.square())
 
     @staticmethod

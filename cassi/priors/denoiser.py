@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -93,6 +93,8 @@ class Denoiser:
     pixels: int = 1 << 19
     precision: str = "32-true"
     learns: bool = False
+    memory: ClassVar[tuple[Tensor, ...]] = ()
+    """It keeps nothing from call to call."""
 
     def __post_init__(self) -> None:
         """Check the numbers, take a copy of the network, load its weights."""
@@ -120,7 +122,8 @@ class Denoiser:
             sigma: standard deviation in the unit of the cube, >= 0: one number, or one per sample.
 
         Raises:
-            ValueError: σ is negative or of another shape, or the network returns another shape.
+            ValueError: σ is a negative number or of another shape, or the network returns another
+                shape. The values of a tensor are not looked at.
         """
         with torch.set_grad_enabled(self.learns and torch.is_grad_enabled()):
             return self._denoise(x, sigma)
@@ -128,9 +131,9 @@ class Denoiser:
     def _denoise(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         batch, bands, height, width = x.shape
         cube = x.float()
-        level = torch.as_tensor(sigma, dtype=torch.float32)
-        if not (level >= 0).all():  # of a number without a look at a device
+        if not isinstance(sigma, Tensor) and not sigma >= 0:  # of a tensor a device would wait
             raise ValueError(f"sigma: expected a number >= 0, got {sigma}")
+        level = torch.as_tensor(sigma, dtype=torch.float32)
         level = self.strength * level.to(x.device)
         if level.numel() not in (1, batch):
             raise ValueError(

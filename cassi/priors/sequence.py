@@ -40,17 +40,40 @@ class Compose:
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
         """Apply all to a cube `(B, C, H, W)`."""
-        for prior in _parts("Compose", self.priors):
+        return _Composed(_parts("Compose", self.priors))(x, sigma)
+
+    def begin(self) -> _Composed:
+        """Return the prior of one run, made of those of the parts."""
+        return _Composed([_begin(prior) for prior in _parts("Compose", self.priors)])
+
+
+class _Composed:
+    """One run of Compose."""
+
+    def __init__(self, parts: list[Any]) -> None:
+        self.parts = parts
+
+    def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
+        for prior in self.parts:
             x = prior(x, sigma)
         return x
 
-    def begin(self) -> Compose:
-        """Return the prior of one run, made of those of the parts."""
-        return Compose([_begin(prior) for prior in _parts("Compose", self.priors)])
-
     def turn(self, rotation: Tensor) -> None:
         """Pass a change of the spectral basis, x ← Rᵀx, to the parts with a memory."""
-        _turn(_parts("Compose", self.priors), rotation)
+        _turn(self.parts, rotation)
+
+    @property
+    def memory(self) -> Sequence[Tensor] | None:
+        """What the parts keep; None where one keeps more than tensors."""
+        kept = [getattr(part, "memory", None) for part in self.parts]
+        return None if None in kept else [value for each in kept for value in each or ()]
+
+    @memory.setter
+    def memory(self, values: Sequence[Tensor]) -> None:
+        rest = list(values)
+        for part in self.parts:
+            if count := len(part.memory):
+                part.memory, rest = rest[:count], rest[count:]
 
 
 @dataclass(frozen=True)

@@ -160,9 +160,11 @@ class _Run:
         self.known, analysis = basis / scale[:, None], basis * scale[:, None]
         before = None if self.basis is None else self.basis.synthesis
         self.basis = Basis.found(self.known, analysis, last, before, means.device)
-        if before is not None and hasattr(self.prior, "turn"):
-            self.prior.turn(self.basis.rotation)
         return True
+
+    def turn(self, rotation: Tensor) -> None:
+        if hasattr(self.prior, "turn"):
+            self.prior.turn(rotation)
 
     @property
     def memory(self) -> Sequence[Tensor] | None:
@@ -171,7 +173,8 @@ class _Run:
 
     @memory.setter
     def memory(self, values: Sequence[Tensor]) -> None:
-        self.prior.memory = values
+        if values:
+            self.prior.memory = values
 
     def apply(self, components: Tensor, sigma: float | Tensor) -> Tensor:
         result: Tensor = self.prior(components, sigma)
@@ -186,8 +189,11 @@ class _Run:
             self.smoothed = spectral_moments((self.means(result) * lengths).detach())
 
     def __call__(self, x: Tensor, sigma: float | Tensor) -> Tensor:
-        if self.is_due and not self.find(self.means(x)):
-            return x  # has no eigenvectors; the solver stops at such a cube
+        if self.is_due:
+            if not self.find(self.means(x)):
+                return x  # has no eigenvectors; the solver stops at such a cube
+            if self.basis.before is not None:
+                self.turn(self.basis.rotation)
         components = self.apply(to_subspace(x, self.basis.analysis), sigma)
         self.count(components, sigma)
         return from_subspace(components, self.basis.synthesis).to(x.dtype)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from cassi.solvers.base import Length
 from cassi.solvers.graphs import begin_graphs, directly
@@ -56,6 +57,10 @@ class ComponentPrior(Protocol):
 
     def find(self, means: Tensor) -> bool:
         """Find the basis; False, and nothing changes, where the means are not finite."""
+        ...
+
+    def turn(self, rotation: Tensor) -> None:
+        """Let the memory of its prior follow a change of the basis, see `Basis.rotation`."""
         ...
 
     @property
@@ -122,7 +127,11 @@ class Components:
     dtype: torch.dtype
     """Of the cube."""
     run: Any
-    """Runs the iterations between two bases; see `cassi.solvers.graphs`."""
+    """Runs what an iteration does on the device; see `cassi.solvers.graphs`."""
+    size: Tensor
+    """Norms of the components, `(B, R)`."""
+    change: Tensor
+    """Those of c − P c', with c' of the state before, and the norm of what of F' c' is lost."""
 
     @cached_property
     def x(self) -> Tensor:
@@ -131,24 +140,14 @@ class Components:
 
     def norm(self) -> Length:
         """Return ‖x‖: the columns of F are orthogonal."""
-        return Length(_sizes(self.components), self.basis.lengths)
+        return Length(self.size, self.basis.lengths)
 
     def distance(self, other: Any) -> Length:
-        """Return ‖x − x'‖.
-
-        Where the bases differ, F P c' is the projection of x' onto the directions of x, and
-        ‖x − x'‖² = ‖F (c − P c')‖² + ‖F' c'‖² − ‖F P c'‖².
-        """
-        basis, same = self.basis, isinstance(other, Components)
-        if same and other.basis is basis:
-            return Length(_sizes(self.components - other.components), basis.lengths)
-        if not same or other.basis.synthesis is not basis.before:
+        """Return ‖x − x'‖ from the state before."""
+        if not isinstance(other, Components):
             return Length((self.x - other.x).norm())
-        flat = other.components.flatten(2)
-        there = (basis.rotation.mT @ flat).view_as(self.components)
-        lost = (basis.lost * (flat @ flat.mT)).sum((1, 2)).clamp_min(0).sqrt()
-        parts = _sizes(self.components - there) * basis.lengths
-        return Length(torch.cat((parts, lost[:, None]), 1))
+        lengths, lost = self.basis.lengths, self.change.shape[1] - self.size.shape[1]
+        return Length(self.change, pad(lengths, (0, lost), value=1.0) if lost else lengths)
 
 
 def _sizes(components: Tensor) -> Tensor:
@@ -164,15 +163,15 @@ def begin_components(x: Tensor, y: Tensor, system: LinearSystem, prior: Componen
     prior.keep(y.shape[1] ** 2)
     if not prior.find(prior.means(x)):
         return None
-    analysis = prior.basis.analysis
-    components = analysis.mT @ x.to(analysis.dtype).flatten(2)
-    components = components.unflatten(2, x.shape[2:])
+    basis, analysis = prior.basis, prior.basis.analysis
+    components = (analysis.mT @ x.to(analysis.dtype).flatten(2)).unflatten(2, x.shape[2:])
     image = system(x)
     light = torch.zeros_like(y)
     closed = getattr(system, "is_closed", False)  # conjugate gradients look at their residuals
     run = begin_graphs(y.device) if closed and prior.memory is not None else directly
-    residual, basis = y - image, prior.basis
-    return Components(components, components, light, image, image, residual, basis, x.dtype, run)
+    parts = components, components, light, image, image, y - image
+    unread = basis.lengths  # in the place of norms
+    return Components(*parts, basis, x.dtype, run, unread, unread)
 
 
 def step_components(
@@ -186,74 +185,90 @@ def step_components(
 ) -> Components:
     """Fit the measurement, apply the prior, update the multiplier; see `ADMM`."""
     # Several shots leave little undecided: more than whole steps, in a basis that is late, swing.
-    r = relaxation if y.shape[1] == 1 else 1.0
+    step = _Step(y, system, prior, relaxation if y.shape[1] == 1 else 1.0)
+    parts = state.components, state.total, state.light, state.image, state.measured
+    basis, memory = state.basis, tuple(prior.memory or ())
     if not prior.is_due:
-        return _step_in_basis(state, y, system, prior, sigma, rho, r)
-    # The data step v = 2x − t + Aᵀz, and t ← t + r (v − x) = (1 − r) t + r x + r Aᵀz.
-    z = system.gram_solve(torch.add(y + state.image, state.measured, alpha=-2), rho)
-    total = torch.lerp(state.total, state.components, r)
-    light = torch.lerp(state.light, z, r)
-    means = prior.means(system.adjoint(light))
-    means = means + make_cube(prior.means(total), state.basis.synthesis)
-    if not prior.find(means):  # there is no basis; the loop stops at such a residual
-        return replace(state, residual=torch.full_like(y, torch.nan))
-    basis = prior.basis
-    total = (basis.rotation.mT @ total.flatten(2)).unflatten(2, total.shape[2:])
-    image = system.forward_subspace(total, basis.synthesis) + system.gram_product(light)
-    components = prior.apply(total + system.adjoint_subspace(light, basis.analysis), sigma)
-    prior.count(components, sigma)
-    measured = system.forward_subspace(components, basis.synthesis)
-    return Components(
-        components, total, light, image, measured, y - measured, basis, state.dtype, state.run
-    )
+        known = basis.synthesis, basis.analysis
+        found = state.run(step.stay, *parts, *known, sigma, rho, *memory)
+    else:
+        total, light, means = state.run(step.fit, *parts, basis.synthesis, rho)
+        if not prior.find(means):  # there is no basis; the loop stops at such a residual
+            return replace(state, residual=torch.full_like(y, torch.nan))
+        basis = prior.basis
+        turned = basis.synthesis, basis.analysis, basis.rotation, basis.lost
+        found = state.run(step.turn, state.components, total, light, *turned, sigma, *memory)
+    _remember(prior, found[8:])
+    prior.count(found[0], sigma)
+    names = "components", "total", "light", "image", "measured", "residual", "size", "change"
+    return replace(state, **dict(zip(names, found, strict=False)), basis=basis)
 
 
-def _step_in_basis(
-    state: Components,
-    y: Tensor,
-    system: SubspaceSystem,
-    prior: ComponentPrior,
-    sigma: Any,
-    rho: Any,
-    r: float,
-) -> Components:
-    """Take a step that keeps the basis: all of it on the device, so that it can be recorded."""
+@dataclass(frozen=True)
+class _Step:
+    """What an iteration does on the device, in parts that can be recorded.
 
-    def body(
-        components: Tensor,
-        total: Tensor,
-        light: Tensor,
-        image: Tensor,
-        measured: Tensor,
-        synthesis: Tensor,
-        analysis: Tensor,
-        sigma: Any,
-        rho: Any,
-        *memory: Tensor,
+    The data step is v = 2x − t + Aᵀz, and t ← t + r (v − x) = (1 − r) t + r x + r Aᵀz.
+    """
+
+    y: Tensor
+    system: SubspaceSystem
+    prior: ComponentPrior
+    r: float
+
+    def stay(self, *values: Any) -> tuple[Tensor, ...]:
+        """Take a step that keeps the basis; return all of the next state, and the memory."""
+        components, total, light, image, measured, synthesis, analysis, sigma, rho, *memory = values
+        _remember(self.prior, memory)
+        total, light, z = self._fit(components, total, light, image, measured, rho)
+        image = torch.lerp(image, measured + self.system.gram_product(z), self.r)
+        found, *rest = self._apply(total, light, image, synthesis, analysis, sigma)
+        return found, *rest[:5], _sizes(found), _sizes(found - components), *rest[5:]
+
+    def fit(self, *values: Any) -> tuple[Tensor, ...]:
+        """Take a step up to the basis; return a, s, and the means of F a + Aᵀs."""
+        components, total, light, image, measured, synthesis, rho = values
+        total, light, _ = self._fit(components, total, light, image, measured, rho)
+        means = self.prior.means(self.system.adjoint(light))
+        return total, light, means + make_cube(self.prior.means(total), synthesis)
+
+    def turn(self, *values: Any) -> tuple[Tensor, ...]:
+        """Take the rest of a step, in the basis found; return as `stay`.
+
+        F P c' is the projection of x' = F' c' onto the directions of x, and
+        ‖x − x'‖² = ‖F (c − P c')‖² + ‖F' c'‖² − ‖F P c'‖².
+        """
+        components, total, light, synthesis, analysis, rotation, lost, sigma, *memory = values
+        _remember(self.prior, memory)
+        self.prior.turn(rotation)
+        total = make_cube(total, rotation.mT)
+        image = self.system.forward_subspace(total, synthesis) + self.system.gram_product(light)
+        found, *rest = self._apply(total, light, image, synthesis, analysis, sigma)
+        flat = components.flatten(2)
+        beside = (lost * (flat @ flat.mT)).sum((1, 2)).clamp_min(0).sqrt()
+        there = make_cube(components, rotation.mT)
+        change = torch.cat((_sizes(found - there), beside[:, None]), 1)
+        return found, *rest[:5], _sizes(found), change, *rest[5:]
+
+    def _fit(
+        self, components: Any, total: Any, light: Any, image: Any, measured: Any, rho: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        z = self.system.gram_solve(torch.add(self.y + image, measured, alpha=-2), rho)
+        return torch.lerp(total, components, self.r), torch.lerp(light, z, self.r), z
+
+    def _apply(
+        self, total: Any, light: Any, image: Any, synthesis: Any, analysis: Any, sigma: Any
     ) -> tuple[Tensor, ...]:
-        z = system.gram_solve(torch.add(y + image, measured, alpha=-2), rho)
-        total, light = torch.lerp(total, components, r), torch.lerp(light, z, r)
-        image = torch.lerp(image, measured + system.gram_product(z), r)
-        if known:
-            prior.memory = memory
-        components = prior.apply(total + system.adjoint_subspace(light, analysis), sigma)
-        measured = system.forward_subspace(components, synthesis)
-        after = prior.memory if known else ()
-        return components, total, light, image, measured, y - measured, *(after or ())
+        given = total + self.system.adjoint_subspace(light, analysis)
+        components = self.prior.apply(given, sigma)
+        measured = self.system.forward_subspace(components, synthesis)
+        rest = total, light, image, measured, self.y - measured
+        return components, *rest, *(self.prior.memory or ())
 
-    basis, memory = state.basis, prior.memory
-    known = memory is not None
-    components, total, light, image, measured, residual, *after = state.run(
-        body,
-        *(state.components, state.total, state.light, state.image, state.measured),
-        *(basis.synthesis, basis.analysis, sigma, rho, *(memory or ())),
-    )
-    if known:
-        prior.memory = after
-    prior.count(components, sigma)
-    return Components(
-        components, total, light, image, measured, residual, basis, state.dtype, state.run
-    )
+
+def _remember(prior: ComponentPrior, memory: Sequence[Tensor]) -> None:
+    if prior.memory is not None:
+        prior.memory = memory
 
 
 def make_cube(components: Tensor, synthesis: Tensor) -> Tensor:

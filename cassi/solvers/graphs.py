@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -11,6 +13,10 @@ from torch import Tensor
 
 Body = Callable[..., tuple[Tensor, ...]]
 """Tensors and numbers → tensors. It reads no value on the host, and keeps nothing."""
+
+LARGEST = 1 << 25
+"""Bytes of the arguments, at most: kernels on more take longer than the host needs to launch them,
+and a graph keeps copies of its arguments and results."""
 
 
 def directly(body: Body, *values: Any) -> tuple[Tensor, ...]:
@@ -24,7 +30,7 @@ def begin_graphs(device: torch.device) -> Any:
 
 
 class Graphs:
-    """Runs a body as a CUDA graph, one for each kind of arguments: shapes, layouts and dtypes.
+    """Runs bodies as CUDA graphs, one for each name and kind of arguments: shapes, layouts, dtypes.
 
     The first call of a kind runs operation by operation, which warms up. The second records, and
     that and all later ones copy their arguments into the buffers that were recorded, launch the
@@ -34,11 +40,11 @@ class Graphs:
     A body that cannot be recorded runs operation by operation; a warning says so, once.
 
     Args:
-        cuda: has `CUDAGraph` and `graph`; torch.cuda if None.
+        cuda: has `CUDAGraph` and `graph`, as torch.cuda; `Recorder` if None.
     """
 
     def __init__(self, cuda: Any = None) -> None:
-        self.cuda = torch.cuda if cuda is None else cuda
+        self.cuda = Recorder() if cuda is None else cuda
         self.works = True
         self._recorded: dict[tuple[Any, ...], _Recorded | None] = {}
 
@@ -47,8 +53,13 @@ class Graphs:
         if not self.works or torch.is_grad_enabled():
             return body(*values)
         like = next(value for value in values if isinstance(value, Tensor))
-        given = [v if isinstance(v, Tensor) else torch.full_like(like[:0].sum(), v) for v in values]
-        kind = tuple((v.shape, v.stride(), v.dtype, v.device) for v in given)
+        given = [
+            v if isinstance(v, Tensor) else torch.full((), v, dtype=like.dtype, device=like.device)
+            for v in values
+        ]
+        if sum(v.numel() * v.itemsize for v in given) > LARGEST:
+            return body(*given)
+        kind = body.__name__, *((v.shape, v.stride(), v.dtype, v.device) for v in given)
         if kind not in self._recorded:
             self._recorded[kind] = None
             return body(*given)
@@ -66,6 +77,42 @@ class Graphs:
                 )
                 return body(*given)
         return recorded(given)
+
+
+class _Memory(threading.local):
+    """Of a thread: for each stream that launches graphs, one to record on, and the first graph."""
+
+    def __init__(self) -> None:
+        self.known: dict[Any, tuple[Any, Any]] = {}
+
+
+_MEMORY = _Memory()
+
+
+class Recorder:
+    """Records as `torch.cuda.graph`, which waits for the device and gives its free memory back.
+
+    All that runs afterwards then allocates anew. Here graphs of one thread and stream record into
+    the same memory, which stays: no two of them run at once, and `Graphs` keeps none of its results
+    there.
+    """
+
+    def CUDAGraph(self) -> Any:
+        """Return an empty graph."""
+        return torch.cuda.CUDAGraph()
+
+    @contextlib.contextmanager
+    def graph(self, graph: Any) -> Iterator[None]:
+        """Record what runs inside."""
+        place = torch.cuda.current_stream()
+        side, first = _MEMORY.known.get(place) or (torch.cuda.Stream(), None)
+        with torch.cuda.stream(side):
+            graph.capture_begin(pool=None if first is None else first.pool())
+            try:
+                yield
+            finally:
+                graph.capture_end()
+        _MEMORY.known.setdefault(place, (side, graph))
 
 
 class _Recorded:

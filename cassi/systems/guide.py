@@ -314,16 +314,15 @@ class Following(PulledPrior):
     def __init__(self, prior: Any, camera: Guided) -> None:
         super().__init__(prior, KEPT, RANK)
         self.camera, self.calls, self.sure = camera, 0, False
-        self.picture, self.seen, self.motion = camera.picture, camera.seen, camera.motion
+        self.motion, self.known = camera.motion, None
+        self._show(torch.where(camera.seen > 0, camera.picture, torch.nan))
 
     def pull(self, components: Tensor, sigma: Any) -> Tensor:
         """Move the picture where that is due, and pull components `(B, R, H, W)` to it."""
-        c = components
-        synthesis, analysis = self.prior.basis.synthesis, self.prior.basis.analysis
+        through, back = self._matrices()
+        c, channels = components.flatten(2), through.shape[1]
         self.calls += 1
-        r = self.camera.guide.response.to(c.dtype)
-        through, back = r @ synthesis, analysis.mT @ r.mT  # (B, G, R), (B, R, G)
-        p = (through @ c.flatten(2)).view(-1, len(r), *c.shape[2:])
+        p = (through @ c).view(-1, channels, *components.shape[2:])
         if self.calls == 1:
             self.sure = float(torch.as_tensor(sigma).max()) <= SURE
         moves = self._moves() if self.camera.follow else 0
@@ -332,16 +331,26 @@ class Following(PulledPrior):
         late = self.sure or self.calls >= LAST
         if late and (moves or self.calls % FILLED == 0):
             self._show(self.camera.movable.filled(self.motion, p))
-        gram = through @ back
-        eye = torch.eye(len(r), dtype=gram.dtype, device=gram.device)
-        size = gram.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
-        damped = gram + DAMPING * max(1.0, self.camera.noise / 0.01) * size * eye
-        g, p = self.picture.flatten(2), (p * self.seen).flatten(2)  # both 0 where g saw nothing
-        gain = torch.linalg.vecdot(g, p) / torch.linalg.vecdot(g, g)
-        left = torch.addcmul(-p, gain.clamp_min(0)[..., None], g)
-        back = torch.linalg.solve(damped, back.mT).mT  # the matrix is symmetric
-        flat = c.flatten(2)
-        return torch.baddbmm(flat, back.expand(len(flat), -1, -1), left).view_as(c)
+        g, p = self.picture.flatten(2), p.flatten(2)
+        if not self.whole:
+            p = p * self.seen.flatten(2)  # both 0 where g saw nothing
+        gain = (torch.linalg.vecdot(g, p) / self.power).clamp_min(0)[..., None]
+        left = torch.addcmul(-p, gain, g)
+        return torch.baddbmm(c, back.expand(len(c), -1, -1), left).view_as(components)
+
+    def _matrices(self) -> tuple[Tensor, Tensor]:
+        """Return R F, `(B, G, R)`, and what is added per unit of D g − R F c, `(B, R, G)`."""
+        basis = self.prior.basis
+        if basis is not self.known:
+            r = self.camera.guide.response.to(basis.synthesis.dtype)
+            through, back = r @ basis.synthesis, basis.analysis.mT @ r.mT
+            gram = through @ back  # symmetric
+            size = gram.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+            eye = torch.eye(len(r), dtype=gram.dtype, device=gram.device)
+            damped = gram + DAMPING * max(1.0, self.camera.noise / 0.01) * size * eye
+            self.known = basis
+            self.matrices = through, torch.linalg.solve(damped, back.mT).mT.contiguous()
+        return self.matrices
 
     def _moves(self) -> int:
         if self.calls == 1:
@@ -360,7 +369,10 @@ class Following(PulledPrior):
         self.motion = self.camera.found.motion = motion
 
     def _show(self, g: Tensor) -> None:
-        self.picture, self.seen = torch.nan_to_num(g), g.isfinite().all(1, True).to(g.dtype)
+        seen = g.isfinite().all(1, True)
+        self.whole = bool(seen.all())
+        self.picture, self.seen = g if self.whole else torch.nan_to_num(g), seen.to(g.dtype)
+        self.power = torch.linalg.vecdot(self.picture.flatten(2), self.picture.flatten(2))
 
 
 def as_response(response: Any) -> Tensor:  # (G, C)

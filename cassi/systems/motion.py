@@ -78,19 +78,20 @@ class Movable(nn.Module):
             return self.picture
         height, width = self.picture.shape[2:]
         like = self.splines
-        rows = torch.arange(height, dtype=like.dtype, device=like.device)[:, None].expand(-1, width)
-        columns = torch.arange(width, dtype=like.dtype, device=like.device).expand(height, -1)
+        rows = torch.arange(height, dtype=like.dtype, device=like.device)[:, None]
+        columns = torch.arange(width, dtype=like.dtype, device=like.device)[None]
         i, j = _moved(motion, rows, columns, height, width)
         inside = (i >= 0) & (i <= height - 1) & (j >= 0) & (j <= width - 1)
         if not self.whole:
-            inside = inside & (_bilinear(self.there, i, j) > 0.999)
+            places = (_place(at, n) for at, n in ((i, height), (j, width)))
+            inside = inside & (_sample(self.there, *places) > 0.999)
         # All four weights of a cubic B-spline are positive: two linear samples along an axis.
-        down, right = (_pairs(at) for at in (i, j))
+        down, right = (_pairs(at, n + 2) for at, n in ((i, height), (j, width)))
         found = torch.zeros_like(self.picture)
         for down_weight, row in down:
             for right_weight, column in right:
-                found.addcmul_(_bilinear(like, row, column), down_weight * right_weight)
-        return torch.where(inside, found, torch.nan)
+                found.addcmul_(_sample(like, row, column), down_weight * right_weight)
+        return found.masked_fill_(~inside, torch.nan)
 
     def filled(self, motion: Tensor, predicted: Tensor) -> Tensor:
         """Return p + V (D g − W p): W moves to the picture, V back, both as `forward`; NaN outside.
@@ -118,19 +119,26 @@ def _coefficients(g: Tensor) -> Tensor:
     return ops.convolve1d(wide, kernel).narrow(-1, 2 * REACH, g.shape[-1] + 2)
 
 
-def _pairs(at: Tensor) -> list[tuple[Tensor, Tensor]]:
+def _pairs(at: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
     # Weights and places, in the array of coefficients, of the linear samples that make a spline.
     start = at.floor()
     f = at - start
-    first = ((1 - f) ** 3 + 4 - 6 * f**2 + 3 * f**3) / 6
-    before = (4 - 6 * f**2 + 3 * f**3) / 6 / first
-    behind = f**3 / 6 / (1 - first)
-    return [(first, start + before), (1 - first, start + 2 + behind)]
+    square = f * f
+    cube = square * f
+    outer = 4 - 6 * square + 3 * cube  # of the second coefficient, times 6
+    first = outer + (1 - f) ** 3
+    return [
+        (first / 6, _place(start + outer / first, size)),
+        (1 - first / 6, _place(start + 2 + cube / (6 - first), size)),
+    ]
 
 
-def _bilinear(value: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    places = [2 * at / (n - 1) - 1 for at, n in ((column, value.shape[3]), (row, value.shape[2]))]
-    points = torch.stack(places, -1).expand(len(value), -1, -1, -1)
+def _place(at: Tensor, size: int) -> Tensor:
+    return at * (2 / (size - 1)) - 1  # as `grid_sample` counts
+
+
+def _sample(value: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    points = torch.stack((column, row), -1).expand(len(value), -1, -1, -1)
     return grid_sample(value, points, padding_mode="border", align_corners=True)
 
 

@@ -25,7 +25,7 @@ from cassi.systems.arguments import (
 from cassi.systems.coded import CodedSystem
 from cassi.systems.conjugate import ConjugateGradients
 
-_DATA_STEP = kernels.data_step.default
+_DATA_STEP, _GRAM_SOLVE = kernels.data_step.default, kernels.gram_solve.default
 
 
 class Operands:
@@ -47,23 +47,22 @@ class Operands:
         """Tell whether they are those of the mask as it is, without a gradient."""
         return self.source._version == self.version and not self.source.requires_grad
 
-    def know(self, v: Tensor, y: Tensor, rho: Any) -> bool:
+    def know(self, rho: Any, *given: Tensor) -> bool:
         """Tell whether tensors like these have passed all checks."""
-        plain = type(v) is Tensor and type(y) is Tensor
         return (
-            plain
-            and (not isinstance(rho, Tensor) or rho.device == v.device)
-            and _kind(v, y) in self._known
+            all(type(value) is Tensor for value in given)
+            and (not isinstance(rho, Tensor) or rho.device == given[0].device)
+            and _kind(given) in self._known
         )
 
-    def note(self, v: Tensor, y: Tensor) -> None:
+    def note(self, *given: Tensor) -> None:
         """Remember that tensors like these have passed all checks."""
-        if type(v) is Tensor and type(y) is Tensor and v.ndim == y.ndim == 4:
-            self._known.add(_kind(v, y))
+        if all(type(value) is Tensor and value.ndim == 4 for value in given):
+            self._known.add(_kind(given))
 
 
-def _kind(v: Tensor, y: Tensor) -> tuple[Any, ...]:
-    return v.shape, v.dtype, v.device, v.layout, y.shape, y.dtype, y.device, y.layout
+def _kind(given: tuple[Tensor, ...]) -> tuple[Any, ...]:
+    return tuple([(value.shape, value.dtype, value.device, value.layout) for value in given])
 
 
 class SDCassi(CodedSystem):
@@ -233,19 +232,26 @@ class SDCassi(CodedSystem):
         At every detector pixel by itself, in the Moore–Penrose sense, where bands move by whole
         pixels. Along every detector row otherwise, see `cassi.ops.band_solve`.
         """
+        operands = self._operands()
+        if operands is not None and operands.know(rho, r):
+            r, rho = self.turn(r), self._turn_damping(rho)
+            return self.turn(call(_GRAM_SOLVE, r, operands.gram, damping(rho, r, r)))
         if tuple(r.shape[-3:]) != self.measurement_shape:
             refuse_shape("y", r, self.measurement_shape)
         gram = self._current_gram()
         gram = self._gram() if gram is None else gram
-        r, rho = self.turn(r), self._turn_damping(rho)
-        if gram.shape[-4] == gram.shape[-3]:
-            return self.turn(ops.gram_solve(r, gram, rho))
-        return self.turn(solve_lines(r, gram, rho, self.offsets))
+        turned, rho = self.turn(r), self._turn_damping(rho)
+        if gram.shape[-4] != gram.shape[-3]:
+            return self.turn(solve_lines(turned, gram, rho, self.offsets))
+        z = ops.gram_solve(turned, gram, rho)
+        if operands is not None:
+            operands.note(r)
+        return self.turn(z)
 
     def data_step(self, v: Tensor, y: Tensor, rho: float | Tensor = 0.0) -> Tensor:
         """Solve argmin_x ½‖Ax − y‖² + ρ/2‖x − v‖² in closed form, see `System.data_step`."""
         operands = self._operands()
-        if operands is not None and operands.know(v, y, rho):
+        if operands is not None and operands.know(rho, v, y):
             v, y, rho = self.turn(v), self.turn(y), self._turn_damping(rho)
             weight = damping(rho, v, y)
             x = call(_DATA_STEP, v, y, operands.mask, operands.gram, weight, self.step)

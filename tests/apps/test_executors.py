@@ -93,13 +93,17 @@ def test_a_job_that_kills_its_process_is_named_and_the_others_are_done(tmp_path)
 @pytest.mark.parametrize("workers", WORKERS)
 def test_a_killed_worker_loses_nothing(reconstruct, start, day, tmp_path, workers):
     folder = tmp_path / "two"
+    (tmp_path / "day" / "bad.npy").write_text("no array")
     process = start("reconstruct", *day, f"hydra.run.dir={folder}", *workers)
     wait_until(lambda: done(folder), process)
     os.kill(workers_of(process.pid)[0], signal.SIGKILL)
-    _, err = process.communicate(timeout=200)
-    assert process.returncode == 0, err
-    assert set(rows(folder).values()) == {"done"}
-    reconstruct(*day, f"hydra.run.dir={tmp_path / 'whole'}").ok()
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 1, err
+    assert "bad failed: cannot read" in err
+    assert rows(folder) == dict.fromkeys("01234567", "done") | {"bad": "failed"}
+    said = [line for line in out.splitlines() if " iterations in " in line]
+    assert {line[0] for line in said} == set("01234567")
+    assert reconstruct(*day, f"hydra.run.dir={tmp_path / 'whole'}").status == 1
     assert cubes(folder) == cubes(tmp_path / "whole")
     assert len(cubes(folder)) == 8
 

@@ -146,6 +146,7 @@ def test_every_noise_in_a_simulated_measurement(name, reconstruct, camera, resul
     assert results()["preprocessing"] is None
 
 
+@pytest.mark.release
 def test_hot_pixels_of_a_simulated_frame_are_left_out(reconstruct, results):
     hot = ("noise=sensor", "noise.hot=0.001", "noise.hot_level=0.9")
     scores = []

@@ -72,7 +72,7 @@ def test_the_last_share_writes_the_table(reconstruct, day, tmp_path, monkeypatch
 def test_runs_of_an_evaluation_are_shared(evaluate, tmp_path):
     options = ("reconstructors=[{name: a, method: gap_tv, overrides: {solver.iterations: 1}}]",
                "data=bundled", "report=false", "figures=false", "progress=false", "sweep=noise",
-               "sweep.values=[20,30]", "align=false")  # fmt: skip
+               "sweep.values=[20,30]", "align=false", "data.evaluation.crop=64")  # fmt: skip
     assert "1 runs are left to other shares" in evaluate(*options, "share=1/2").ok().out
     assert not (tmp_path / "run" / "sweep.csv").exists()
     evaluate(*options, "share=2/2").ok()

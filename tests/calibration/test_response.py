@@ -54,6 +54,13 @@ def test_errors_of_value_and_response_add():
     assert_close(response.scene_std(x, std).item(), (0.3**2 + 0.2**2) ** 0.5)
 
 
+def test_a_band_is_no_surer_than_those_beside_it():
+    std = torch.tensor([0.9, 0.1, 0.1, 0.1, 0.4])[:, None, None]
+    exact = Response(torch.ones(5), torch.zeros(5))
+    found = exact.scene_std(torch.ones(5, 1, 1), std)
+    assert_close(found.flatten(), torch.tensor([0.9, 0.9, 0.9, 0.4, 0.4]))
+
+
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
 def test_a_band_without_light_is_named(value):
     values = LIGHT.clone()

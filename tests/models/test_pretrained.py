@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from shared import before_a_push
 
 import cassi
 from cassi.apps.reconstructors import Recipe, settings_of, understand
@@ -81,7 +82,7 @@ def test_the_start_has_a_share_of_the_result(bundled, monkeypatch):
     assert not torch.equal(net(y, system), mixed)
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.02, 0.1])
+@pytest.mark.parametrize("noise", before_a_push([0.0, 0.02, 0.1], [0.02]))
 def test_the_large_one_goes_on_with_a_denoiser(bundled, noise):
     truth, system, y = bundled
     random = torch.Generator().manual_seed(0)

@@ -151,7 +151,7 @@ def test_every_parameter_gets_a_finite_gradient(make, name):
     assert _without_gradient(net) == set()
 
 
-@every_model
+@pytest.mark.parametrize("name", before_a_push(NETWORKS, ["mst_s", "hdnet", "dauhst_2stg"]))
 def test_trains_in_bfloat16_and_channels_last(make, name):
     y, system = _shoot(16, 20, batch=2)  # processors without bfloat16 take long
     net = make(name).eval()

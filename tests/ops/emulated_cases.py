@@ -95,7 +95,9 @@ def test_more_than_fits(name, limit, parity, camera_arguments, monkeypatch):
                 parity(name, *args[:-1], True)
 
 
-@every_op
+@pytest.mark.parametrize(
+    "name", before_a_push(OPS, ["forward", "adjoint", "mask_adjoint", "data_step", "gram_solve"])
+)
 def test_few_blocks(name, parity, camera_arguments, monkeypatch):
     """A block that goes on to other rows, with the shared memory that it leaves.
 
@@ -139,7 +141,10 @@ def test_matrices_of_shots(shots, dtype, parity, camera_arguments):
             parity(name, *args)
 
 
-@pytest.mark.parametrize(("shots", "limit", "blocks"), diagonal([1, 2, 5], [99, 2], [2, 1000]))
+@pytest.mark.parametrize(
+    ("shots", "limit", "blocks"),
+    before_a_push(product([1, 2, 5], [99, 2], [2, 1000]), [(1, 99, 2), (2, 2, 1000)]),
+)
 def test_bands_of_every_reach(shots, limit, blocks, parity, damping_per_pixel, monkeypatch):
     """A row of the detector by a block, in shared memory, or by a thread where it does not fit.
 
@@ -168,7 +173,8 @@ def test_more_bands_than_a_block_lists(blocks, parity, monkeypatch):
     parity("forward_taps", x, mask, torch.rand(2, 300, 2), starts, 70)
 
 
-@pytest.mark.parametrize("blocks", before_a_push([1, 3], [3]))
+@pytest.mark.release
+@pytest.mark.parametrize("blocks", [1, 3])
 def test_groups_in_few_blocks(blocks, parity, monkeypatch):
     """More groups than blocks, more numbers and patches in all than a block has threads."""
     monkeypatch.setenv("CASSI_EMULATED_BLOCKS", str(blocks))

@@ -3,17 +3,14 @@
 import contextlib
 import csv
 import io
-import sys
 
 import pytest
 import torch
 
 import cassi
 from scripts.benchmarks import ops as benchmark
-from scripts.benchmarks import timing
 
 TINY = ["--shapes", "2x3x6x8", "--rounds", "1"]
-HALF = ["--dtype", "bfloat16", "--channels-last"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,13 +48,6 @@ def test_all_workloads(tmp_path):
     assert all(row["device"] and row["torch"] == torch.__version__ for row in written)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
-@pytest.mark.parametrize("layout", [[], ["--channels-last"]])
-def test_dtypes_and_layouts(dtype, layout):
-    given = ["--workload", "operators", *TINY, "--dtype", dtype, *layout]
-    assert not benchmark.main(given)[1]
-
-
 def test_a_wrong_implementation_is_not_timed(monkeypatch):
     def wrong(problem):
         return {"forward": lambda x, mask: problem.new_measurement(x)}
@@ -65,21 +55,6 @@ def test_a_wrong_implementation_is_not_timed(monkeypatch):
     monkeypatch.setitem(benchmark.FORMS, "scatter_add_, gather", wrong)
     with pytest.raises(benchmark.Mismatch, match="scatter_add_"):
         benchmark.main(["--workload", "operators", *TINY])
-
-
-def test_what_does_not_run_is_left_out_with_a_note(monkeypatch, capsys):
-    def compile_nothing(function, **options):
-        def fail(*arguments):
-            raise RuntimeError("no compiler")
-
-        return fail
-
-    monkeypatch.setattr(torch, "compile", compile_nothing)
-    monkeypatch.setitem(sys.modules, "skimage.restoration", None)
-    assert len(benchmark.main(TINY)[1]) == 3
-    printed = capsys.readouterr().out
-    assert "note: compiled eager loop does not run here (RuntimeError: no compiler)" in printed
-    assert "note: denoise_tv_chambolle does not run here" in printed
 
 
 def test_the_public_iteration_is_ours():
@@ -96,19 +71,3 @@ def test_the_public_iteration_is_ours():
     wide, _ = public.iterate(wide, y[0, 0].double().numpy(), before)
     other = torch.from_numpy(public.shift_back(wide).transpose(2, 0, 1).copy())
     assert torch.allclose(other.float(), found, rtol=1e-5, atol=1e-6)
-
-
-def test_rounds_follow_the_speed():
-    calls = {"fast": 0, "slow": 0}
-
-    def count(name):
-        calls[name] += 1
-
-    candidates = [timing.Candidate(name, lambda name=name: count(name)) for name in calls]
-    timings = timing.measure(candidates, rounds=3)
-    assert [timings[name].rounds for name in calls] == [3, 3]
-    assert min(calls.values()) >= 3
-    assert timing._visits(1e-6, 1.0) == timing.MAX_ROUNDS
-    assert timing._visits(0.05, 1.0) == 20
-    assert timing._visits(0.1, 1.0) == timing.MIN_ROUNDS
-    assert timing._visits(2.0, 1.0) == timing.FEWEST_ROUNDS

@@ -1,5 +1,7 @@
 """Iterations as CUDA graphs, recorded by a stand-in: the same bits, and what cannot be recorded."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from fake_graphs import FakeCuda
@@ -7,9 +9,10 @@ from shared import seeded, smooth_scene
 
 import cassi
 from cassi.methods.auto import auto
-from cassi.priors import TV, Subspace
-from cassi.solvers import ADMM, Geometric, Solver
-from cassi.solvers.graphs import Graphs, begin_graphs, directly
+from cassi.methods.refining import refining
+from cassi.priors import TV, Compose, Denoiser, Subspace
+from cassi.solvers import ADMM, Geometric, Solver, graphs
+from cassi.solvers.graphs import Graphs, Recorder, begin_graphs, directly
 from cassi.systems import BlurredCassi
 
 
@@ -30,30 +33,64 @@ def problem(shots=1, noise=0.02):
 @torch.no_grad()
 def test_replays_with_new_arguments_into_new_memory():
     fake = FakeCuda()
-    graphs, kept = Graphs(fake), torch.tensor([10.0, 20.0])
-    first = [graphs(lambda a, s: (a * s + kept,), torch.full((2,), float(k)), k) for k in range(5)]
+    run, kept = Graphs(fake), torch.tensor([10.0, 20.0])
+    first = [run(lambda a, s: (a * s + kept,), torch.full((2,), float(k)), k) for k in range(5)]
     assert [r[0].tolist() for r in first] == [[k * k + 10.0, k * k + 20.0] for k in range(5)]
     assert [graph.replays for graph in fake.graphs] == [4]
-    graphs(lambda a, s: (a * s,), torch.ones(3), 1.0)  # of another kind: it warms up
+    run(lambda a, s: (a * s,), torch.ones(3), 1.0)  # of another kind: it warms up
     assert len(fake.graphs) == 1
 
 
 @torch.no_grad()
 def test_what_reads_a_value_runs_on_and_says_so_once():
-    graphs, body = Graphs(FakeCuda()), lambda a: (a * a.sum().item(),)
-    graphs(body, torch.ones(2))
+    run, body = Graphs(FakeCuda()), lambda a: (a * a.sum().item(),)
+    run(body, torch.ones(2))
     with pytest.warns(RuntimeWarning, match="without a CUDA graph.*_local_scalar_dense"):
-        assert graphs(body, torch.ones(2))[0].tolist() == [2.0, 2.0]
-    assert graphs(body, torch.ones(2))[0].tolist() == [2.0, 2.0]  # warnings are errors here
+        assert run(body, torch.ones(2))[0].tolist() == [2.0, 2.0]
+    assert run(body, torch.ones(2))[0].tolist() == [2.0, 2.0]  # warnings are errors here
 
 
 def test_gradients_are_recorded_by_autograd_instead():
     fake = FakeCuda()
-    graphs, x = Graphs(fake), torch.ones(2, requires_grad=True)
+    run, x = Graphs(fake), torch.ones(2, requires_grad=True)
     for _ in range(3):
-        graphs(lambda a: (a * a,), x)[0].sum().backward()
+        run(lambda a: (a * a,), x)[0].sum().backward()
     assert not fake.graphs
     assert x.grad.tolist() == [6.0, 6.0]
+
+
+@torch.no_grad()
+def test_large_arguments_are_not_copied(monkeypatch):
+    monkeypatch.setattr(graphs, "LARGEST", 16)
+    fake = FakeCuda()
+    run = Graphs(fake)
+    for _ in range(3):
+        assert run(lambda a: (2 * a,), torch.ones(5))[0].tolist() == [2.0] * 5
+        run(lambda a: (a + 1,), torch.ones(4))
+    assert len(fake.graphs) == 1
+
+
+def test_graphs_of_a_stream_record_into_the_same_memory(monkeypatch):
+    class Graph:
+        def __init__(self, pools):
+            self.capture_begin, self.capture_end = lambda pool: pools.append(pool), lambda: None
+
+        def pool(self):
+            return self
+
+    pools = []
+    first, second, third = (Graph(pools) for _ in range(3))
+    monkeypatch.setattr(graphs, "_MEMORY", graphs._Memory())
+    monkeypatch.setattr(torch.cuda, "Stream", object)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "default")
+    with pytest.raises(RuntimeError, match="reads"), Recorder().graph(first):
+        raise RuntimeError("reads a value")
+    for recorder in (Recorder(), Recorder()):
+        for graph in (second, third):
+            with recorder.graph(graph):
+                pass
+    assert pools == [None, None, second, second, second]
 
 
 def test_only_cuda_has_them():
@@ -65,11 +102,21 @@ def test_only_cuda_has_them():
 def test_the_default_gives_the_same_bits(cuda, monkeypatch, shots):
     y, system = problem(shots)
     recorded = auto(iterations=60).run(y, system)
-    assert sum(graph.replays for graph in cuda.graphs) > 30
+    assert sum(graph.replays for graph in cuda.graphs) > 40
     monkeypatch.undo()
     expected = auto(iterations=60).run(y, system)
     assert torch.equal(recorded.x, expected.x)
     assert [i.residual for i in recorded.history] == [i.residual for i in expected.history]
+
+
+def test_what_refines_a_cube_gives_the_same_bits(cuda, monkeypatch):
+    y, system = problem()
+    network = Denoiser(lambda x, sigma: x * (1 - sigma.view(-1, 1, 1, 1)), domain="components")
+    solver = refining(0.02, Compose([TV(norm="nuclear", warm=True), network]))
+    recorded = solver.run(y, system, x0=system.pinv(y))
+    assert sum(graph.replays for graph in cuda.graphs) > 10
+    monkeypatch.undo()
+    assert torch.equal(recorded.x, solver.run(y, system, x0=system.pinv(y)).x)
 
 
 @pytest.mark.parametrize("weigh", [False, True])

@@ -61,7 +61,7 @@ def add_guide(inputs: Inputs, settings: GuidePicture) -> Inputs:
         "taken": found.taken,
         "response": name,
         "misfit": found.misfit,
-        "heldout_error": {"without": found.without, "with": found.error},
+        "correlation": found.correlation,
     }
     notes = [*inputs.notes, loaded.note, f"guide: {found}"]
     return replace(inputs, system=found.system, guide=numbers, notes=notes)

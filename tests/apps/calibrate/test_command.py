@@ -85,7 +85,7 @@ def test_bad_and_saturated_pixels_have_no_influence(calibrate, results, bench, t
     found = []
     for value in (np.nan, 30.0):
         np.save(tmp_path / "spoilt.npy", np.where(bad, value, frame.clip(max=level)))
-        calibrate("measurement=[spoilt.npy,second.npy]", *options).ok()
+        calibrate("measurement=spoilt.npy", *options).ok()
         found.append(results("calibration.json")["estimates"])
     assert found[0] == found[1]
     assert [entry["value"] for entry in found[0][:4]] == pytest.approx(
@@ -97,7 +97,7 @@ def test_bad_and_saturated_pixels_have_no_influence(calibrate, results, bench, t
 
 def test_known_light_gives_gain_and_mask(calibrate, results, bench, tmp_path):
     calibrate(
-        *("measurement=[first.npy,second.npy]", "mask=mask.npy", "white=white.npy", *QUICK),
+        *("measurement=first.npy", "mask=mask.npy", "white=white.npy", *QUICK),
         *("monochromatic.file=single.npy", "monochromatic.wavelength=500"),
         "wavelengths=[480,490,500,510,520,530]",
     ).ok()

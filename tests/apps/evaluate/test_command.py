@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from shared import before_a_push
 
 import cassi
 from cassi.models.load import Card, create_model, save_model
@@ -150,13 +151,15 @@ def test_two_processes_give_the_bytes_of_one(evaluate, data, tmp_path):
 
 def launcher(name):
     """Options that choose one of Hydra's launchers, or a skip."""
+    if name == "basic":
+        return ("--multirun",)
     if name == "joblib":
         return ("--multirun", "hydra/launcher=joblib", "hydra.launcher.n_jobs=1")
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="needs the extra slurm")
     return ("--multirun", "hydra/launcher=submitit_local")
 
 
-@pytest.mark.parametrize("name", ["joblib", pytest.param("submitit", marks=pytest.mark.release)])
+@pytest.mark.parametrize("name", before_a_push(["basic", "joblib", "submitit"], ["basic"]))
 def test_a_multirun_makes_one_table(name, evaluate, data, results, tmp_path):
     options = (*data, *PLAIN, reconstructors(SHORT, NETWORK))
     many = (*launcher(name), f"hydra.sweep.dir={tmp_path / 'many'}")

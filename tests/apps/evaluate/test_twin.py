@@ -161,6 +161,7 @@ def test_the_help_names_the_group(evaluate):
     assert "twin: blurred, camera, none, shifted, shot" in outcome.out
 
 
+@pytest.mark.release
 def test_a_snapshot_tells_where_the_mask_is(evaluate, results):
     """The real calibration, on the middle of the bundled scene."""
     options = ("data=bundled", "data.evaluation.crop=64", "twin=shifted", "reconstructors=[gap_tv]")

@@ -140,6 +140,7 @@ def test_eigenvectors_are_not_for_onnx(export, camera, tmp_path):
     assert not (tmp_path / "run" / "export.json").exists()
 
 
+@pytest.mark.release
 def test_bands_between_pixels_are_refused(export, camera, tmp_path):
     other = cassi.SDCassi(camera.mask[0, 0], BANDS, 1.5)
     np.save(tmp_path / "first.npy", other(_scene(0))[0, 0].numpy())

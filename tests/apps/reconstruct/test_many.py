@@ -237,29 +237,6 @@ def test_a_memory_budget_holds_for_each(reconstruct, day, camera, tmp_path):
     assert "3 of them done before" in outcome.out
 
 
-@pytest.mark.parametrize(
-    "workers",
-    [
-        ["processes=2"],
-        pytest.param(["cluster=dask", "cluster.workers=2"], marks=pytest.mark.release),
-    ],
-)
-def test_other_processes_give_the_bytes_of_this_one(reconstruct, start, day, tmp_path, workers):
-    if "cluster=dask" in workers:
-        pytest.importorskip("distributed", reason="needs the extra dask")
-    (tmp_path / "day" / "bad.npy").write_text("no array")
-    assert reconstruct(*day, f"hydra.run.dir={tmp_path / 'one'}").status == 1
-    two = tmp_path / "two"
-    process = start("reconstruct", *day, f"hydra.run.dir={two}", *workers)
-    out, err = process.communicate(timeout=400)
-    assert process.returncode == 1, err
-    assert "bad failed: cannot read" in err
-    assert cubes(two) == cubes(tmp_path / "one")
-    said = [line for line in out.splitlines() if " iterations in " in line]
-    assert sorted(line[0] for line in said) == list(NAMES)
-    assert list(rows(two)) == ["a", "b", "bad", "c"]
-
-
 def test_a_killed_run_goes_on(reconstruct, start, day, tmp_path):
     options = (*day, "solver.iterations=400")
     folder = tmp_path / "killed"

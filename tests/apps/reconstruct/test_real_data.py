@@ -1,11 +1,13 @@
 """The figures the README quotes, on the data of the literature."""
 
+import pytest
 import torch
 
 import cassi
 from cassi.apps.reconstructors import build_solver, compose_settings
 
 
+@pytest.mark.release
 def test_default_reaches_the_best_public_gap_tv(data_dir):
     # 24.87 dB is the best public GAP-TV code measured on these files.
     solver = build_solver(compose_settings())

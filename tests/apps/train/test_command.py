@@ -333,6 +333,7 @@ def test_the_first_step_of_a_dry_run_counts_only_alone():
     assert took == pytest.approx(0.5 + 0.8)
 
 
+@pytest.mark.release
 def test_a_dry_run_tells_the_memory_of_a_whole_batch(train, monkeypatch):
     options = ("--dry-run", "model=gap_net", "model.stages=1", "data.crop=128", "data.batch_size=8")
     options = (*options, "data.workers=0", "trainer.accelerator=cpu", "threads=1")

@@ -147,6 +147,7 @@ def test_sections_fold_away_and_empty_ones_are_no_cards(open_view):
     _see(page, "28 bands of 256 × 256 pixels")
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_a_drop_of_200_megabytes_arrives(open_view, output, tmp_path):
     large = tmp_path / "large.npy"
@@ -272,6 +273,7 @@ def test_two_tabs_are_apart_and_everything_has_a_name(open_view):
     assert first.evaluate("document.activeElement !== document.body")
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_nothing_is_hard_to_perceive_or_to_reach(open_view):
     """With a first cube the steps before it fold; then the rules of axe-core."""
