@@ -55,20 +55,15 @@ from cassi.training.module import combine_seeds, merge_bands
 
 BANDS = (28, 28, 14, 28, 20)
 """Of the batches, in turn."""
-CAMERAS = (
-    (1, 55, 90),
-    (1, 33, 55),
-    (0, 55, 90),
-    (1, 55, 90),
-    (1, 27, 33),
-    (1, 55, 90),
-    (1, 40, 60),
-)
+CLEAN = (1, 55, 90)
+CAMERAS = (CLEAN, (1, 33, 55), (0, 55, 90), CLEAN, (1, 27, 33), CLEAN, (1, 40, 60))
 """Of the batches, in turn: 1 for ideal cameras or 0 for twins, least and largest SNR, dB."""
 DRAWN = 0.35
 """Share of drawn scenes."""
 NOISY = 0.06
 """Noise relative to the root mean square of y, beyond which a batch is left out."""
+GATHERING = 0.4
+"""Share of `--seconds` in which batches are made, at most."""
 DECAY = 0.998
 """Of the moving average of the weights."""
 
@@ -131,11 +126,12 @@ def gather(options: Any, pool: ProcessPoolExecutor) -> Iterator[Sample]:
     run = partial(measure, options.batch, options.size, options.seed, options.manifest)
     for made in pool.map(run, range(options.batches)):
         truth, y, system = torch.load(io.BytesIO(made), map_location=device, weights_only=False)
-        x, first, noise = net.begin(y, system.to(device))
+        system = system.to(device)
+        x, first, noise = net.begin(y, system)
         assert first is not None
         assert noise is not None
         if float(noise.max()) < NOISY:
-            yield Sample(truth, y, system.to(device), x.half(), first.half(), noise)
+            yield Sample(truth, y, system, x.half(), first.half(), noise)
 
 
 class Unrolled:
@@ -259,9 +255,11 @@ def main() -> None:
             samples.append(sample)
             if len(samples) % 10 == 0:
                 print(f"{len(samples)} batches, {time.perf_counter() - begun:.0f} s", flush=True)
-            if time.perf_counter() - begun > 0.4 * options.seconds:
+            if time.perf_counter() - begun > GATHERING * options.seconds:
                 pool.shutdown(wait=False, cancel_futures=True)
                 break
+    if not samples:
+        sys.exit("no batch is ready; give more --batches or --seconds")
     denoiser = refining_denoiser(weights=options.weights, learns=True)
     network = denoiser.network
     assert isinstance(network, nn.Module)
