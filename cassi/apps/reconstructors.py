@@ -56,14 +56,14 @@ KEYS = ("method", "model", "name", "overrides", "weights")
 class Recipe:
     """What settings describe: a solver, or a network that is made for each number of bands.
 
-    A network beside a method with a start joins it as an ensemble; with `adapt`, that of `ADAPT`.
+    A network beside a method with a start makes its first cube; with `adapt`, that of `ADAPT`.
 
     Attributes:
         bands: the number that a file of weights was made for, if it says one.
 
     Raises:
         OSError: a file of weights is missing.
-        ValueError: it is no solver, or a network without weights.
+        ValueError: it is no solver, a network without weights, or a network beside another start.
     """
 
     def __init__(self, settings: Reconstruct, device: torch.device) -> None:
@@ -77,6 +77,11 @@ class Recipe:
         if settings.model is None:
             self._method = build_method(settings)
         elif has_start(settings):
+            if settings.solver["start"] != "auto":
+                raise ValueError(
+                    f"solver.start: expected auto beside model=…, whose cube is the first one, got "
+                    f"{settings.solver['start']!r}"
+                )
             alone = replace(settings, solver=settings.solver | {"start": None})
             network = NamedNetwork(alone, Recipe(alone, torch.device("cpu")))
             self._method = build_method(settings, network=network)
@@ -115,7 +120,7 @@ def adapted(settings: Any) -> Any:
 
 
 def has_start(settings: Any) -> bool:
-    """Tell whether the method begins at another's cube: a network then joins it as an ensemble."""
+    """Tell whether the method begins at another's cube: a network's then, where there is one."""
     return settings.solver is not None and settings.solver.get("start") is not None
 
 
@@ -136,8 +141,9 @@ def build_method(settings: Any, **parts: Reconstructor) -> Reconstructor:
     elif not node["_target_"].startswith("cassi.methods."):
         raise ValueError("prior: expected one with this solver, such as prior=tv, got null")
     start = node.pop("start", None)
-    if start is not None:
-        parts["start"] = _build_start(start, node.get("noise", "auto"))
+    if start is not None and "network" not in parts:
+        made = _build_start(start, node.get("noise", "auto"))
+        parts["network" if isinstance(made, NamedNetwork) else "start"] = made
     method: Reconstructor = build(node, prior=prior, **parts)
     if not hasattr(method, "run"):
         raise ValueError(f"solver: expected a reconstructor, got {type(method).__name__}")

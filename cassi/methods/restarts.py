@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 import torch
@@ -47,15 +47,11 @@ class Checkpoint(Protocol):
 class Restarts:
     """Run methods one after another, each from the result of the one before it.
 
-        x ← (1 − w) pass_k(y, x) + w z,   k = 1, 2, …
-
-    z is the cube of a further method, such as a network, which runs once. Its share in the result
-    grows from pass to pass.
+        x ← (1 − w) pass_k(y, x) + w x₀,   k = 1, 2, …
 
     Args:
         passes: at least one method that takes a first cube.
-        start: makes the first cube where none is given; its iterations are not counted.
-        ensemble: makes z; None leaves z out.
+        start: makes the first cube x₀ where none is given; its iterations are not counted.
         weight: w, in [0, 1).
 
     Raises:
@@ -65,8 +61,7 @@ class Restarts:
 
     passes: Sequence[Reconstructor]
     start: Reconstructor | None = None
-    ensemble: Reconstructor | None = None
-    weight: float = field(default=0.25, kw_only=True)
+    weight: float = 0.0
     network: ClassVar[None] = None
 
     def __post_init__(self) -> None:
@@ -75,16 +70,14 @@ class Restarts:
             raise ValueError("Restarts passes: expected at least one, got none")
         for method in self.passes:
             check_method("Restarts passes", method)
-        for name in ("start", "ensemble"):
-            if getattr(self, name) is not None:
-                check_method(name, getattr(self, name))
+        if self.start is not None:
+            check_method("start", self.start)
         if not 0 <= self.weight < 1:
             raise ValueError(f"weight: expected a share from 0 to below 1, got {self.weight}")
 
     @property
     def _all(self) -> list[Reconstructor]:
-        others = (self.start, self.ensemble)
-        return [*self.passes, *(method for method in others if method is not None)]
+        return [*self.passes, *([] if self.start is None else [self.start])]
 
     @property
     def iterations(self) -> int:
@@ -124,11 +117,10 @@ class Restarts:
         if (kept := None if checkpoint is None else checkpoint.read()) is not None:
             first, x, history = kept.passes, kept.x.to(y), list(kept.history)
             began -= history[-1].seconds
-        other = None
-        if self.ensemble is not None and first < len(self.passes):
-            other = self.ensemble.run(y, system, statistics=statistics).checked().x
-        if x is None and self.start is not None:
-            x = self.start.run(y, system, statistics=statistics).checked().x
+        needed = x is None or (self.weight > 0 and first < len(self.passes))
+        if x0 is None and self.start is not None and needed:
+            x0 = self.start.run(y, system, statistics=statistics).checked().x
+        x = x0 if x is None else x
         solution = Solution(y if x is None else x, history, "iterations")  # where all are done
         for k, method in enumerate(self.passes[first:], first):
             counted = Counted(callback, history, time.perf_counter() - began)
@@ -138,8 +130,8 @@ class Restarts:
             x = solution.x
             if counted.is_stopped or solution.reason == "diverged":
                 break
-            if other is not None:
-                x = torch.lerp(x, other, self.weight)
+            if x0 is not None and self.weight > 0:
+                x = torch.lerp(x, x0, self.weight)
                 solution = replace(solution, x=x)
             if checkpoint is not None:
                 checkpoint.write(Pass(k + 1, x, history))

@@ -1,4 +1,4 @@
-"""Reconstructors around reconstructors: starts, restarts, ensembles, stops and limits."""
+"""Reconstructors around reconstructors: starts, restarts, stops and limits."""
 
 from __future__ import annotations
 
@@ -82,16 +82,20 @@ def test_every_pass_begins_at_the_result_of_the_last(scene):
     assert (method.iterations, method.halo, method.shares_batch) == (6, 40, True)
 
 
-def test_an_ensemble_has_a_share_of_every_pass(scene):
+def test_the_first_cube_has_a_share_of_every_pass(scene):
     system, y, _ = scene
-    other = Noted([])
-    method = restarts(2, 2, ensemble=other)
-    x, z = SMOOTH(y, system), SMOOTH(y, system)
+    start = Noted([])
+    method = restarts(2, 2, start=start, weight=0.3)
+    x = first = SMOOTH(y, system)
     for once in method.passes:
-        x = torch.lerp(once.run(y, system, x0=x).x, z, method.weight)
-    torch.testing.assert_close(method(y, system), x)
-    assert len(other.seen) == 1
+        x = torch.lerp(once.run(y, system, x0=x).x, first, 0.3)
+    kept = Kept()
+    torch.testing.assert_close(method.run(y, system, checkpoint=kept).x, x)
+    assert len(start.seen) == 1
     assert method.halo == 96
+    torch.testing.assert_close(method.run(y, system, checkpoint=kept).x, x)
+    assert len(start.seen) == 2
+    torch.testing.assert_close(method.run(y, system, x0=first).x, x)
 
 
 class Kept:

@@ -74,15 +74,18 @@ def test_what_is_damaged_or_of_another_run_is_computed_again(
     assert "finished already" not in outcome.out
 
 
-def test_a_network_is_the_partner_of_a_solver_with_a_start(reconstruct, camera, results):
+def test_a_network_is_the_start_of_a_solver_that_has_one(reconstruct, camera, results):
     network = ("model=gap_net", "model.weights=random", "model.stages=1")
     few = ("solver.passes=2", "solver.iterations=2", "output.pictures=false")
-    reconstruct(*camera.given(), *METHOD, *few, *network).ok()
+    given = (*camera.given(), *METHOD, *few, *network)
+    reconstruct(*given, "solver.start=auto").ok()
     assert results()["iterations"] == 2
+    refusal = reconstruct(*given).refusal
+    assert "solver.start: expected auto beside model=…, whose cube is the first one" in refusal
 
 
-def test_adapt_puts_a_network_beside_passes(reconstruct, camera, monkeypatch, tmp_path):
-    passes = (*METHOD, "solver.passes=2", "solver.iterations=2")
+def test_adapt_puts_a_network_before_passes(reconstruct, camera, monkeypatch, tmp_path):
+    passes = (*METHOD, "solver.passes=2", "solver.iterations=2", "solver.start=auto")
     monkeypatch.setattr(reconstructors, "ADAPT", passes)
     network = ("model=gap_net", "model.weights=random", "model.stages=1", "output.pictures=false")
     given = (*camera.given(), *network)
