@@ -289,7 +289,7 @@ def _command(experiment: str, scene: str, *further: str) -> np.ndarray:
     with tempfile.TemporaryDirectory() as folder:
         options = (f"experiment={experiment}", f"scene={scene}", f"hydra.run.dir={folder}")
         quiet = ("output.pictures=false", "output.report=false", "output.progress=false")
-        program = (sys.executable, "-m", "cassi.apps.reconstruct")
+        program = (sys.executable, "-m", "cassi", "reconstruct")
         subprocess.run(
             [*program, *options, *quiet, *further], check=True, stdout=subprocess.DEVNULL
         )

@@ -149,9 +149,11 @@ def start(server, tmp_path_factory):
     def run(name, *arguments, launcher=(), fork=True, **environment):
         environment |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         starts = any(word.startswith(("processes=", "cluster=")) for word in arguments)
+        # Lightning starts further processes by the module, without what stood before the options.
+        module = ["cassi.apps.train"] if name == "train" else ["cassi", name]
         if launcher or starts or not fork:
             return subprocess.Popen(
-                [sys.executable, *launcher, "-m", f"cassi.apps.{name}", *arguments],
+                [sys.executable, *launcher, "-m", *module, *arguments],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,

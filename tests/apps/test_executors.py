@@ -225,7 +225,7 @@ class Machines:
         self.running[number].append(start_dask(name, *told, before=self.inside(number)))
 
     def command(self, number, *options):
-        started = [*self.inside(number), sys.executable, "-m", "cassi.apps.reconstruct", *options]
+        started = [*self.inside(number), sys.executable, "-m", "cassi", "reconstruct", *options]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         self.running[number].append(subprocess.Popen(started, **streams))
         return self.running[number][-1]
