@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from cassi.apps.command import Run, prepare_process, run_command
-from cassi.apps.pipeline import find_camera, fit, make_recipe, read
+from cassi.apps.pipeline import make_recipe, prepare
 from cassi.apps.reconstructors import rewrite_model_path
 from cassi.apps.results import write_json
 from cassi.apps.settings import Export
@@ -52,7 +52,7 @@ def export_method(settings: Export, run: Run) -> float:
     prepare_process(settings)
     settings = replace(settings, precision="32-true", device="cpu")
     recipe = make_recipe(settings)
-    inputs, method = fit(find_camera(read(settings, recipe), settings), recipe)
+    inputs, method = prepare(settings, recipe)
     y, system = inputs.measurement, inputs.system
     print(*inputs.notes, sep="\n")
 
