@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cassi import ops
+from cassi.apps.arguments import quoted
 from cassi.apps.calibrate.results import camera_values, write_calibration
 from cassi.apps.command import Run, choose_device, prepare_process
 from cassi.apps.inputs import file_path, load_inputs, read_frame
@@ -176,7 +177,6 @@ def _look(settings: Calibrate, folder: Path) -> None:
     file = settings.measurement
     if isinstance(file, list) and len(file) == 1:
         (file,) = file
-    name = str(folder / "camera.yaml").replace("\\", "\\\\").replace("'", "\\'")
-    with_camera = compose_settings([f"camera='{name}'"])
+    with_camera = compose_settings([f"camera={quoted(str(folder / 'camera.yaml'))}"])
     inputs = load_inputs(replace(with_camera, measurement=file), torch.device("cpu"))
     print(*check_camera(inputs.measurement, inputs.system).lines(), sep="\n")

@@ -19,7 +19,7 @@ from torch import Tensor
 from cassi.apps.command import Run, prepare_process, run_command
 from cassi.apps.pipeline import make_recipe, prepare
 from cassi.apps.reconstructors import rewrite_model_path
-from cassi.apps.results import write_json
+from cassi.apps.results import write_numbers
 from cassi.apps.settings import Export
 from cassi.data.atomic import atomic_folder
 from cassi.models.export import (
@@ -91,8 +91,7 @@ def export_method(settings: Export, run: Run) -> float:
             "seconds_to_export": seconds,
             "bytes": sum(part.stat().st_size for part in stage.glob("network.*")),
         }
-        files = sorted(part.name for part in stage.iterdir())
-        write_json(stage / "export.json", numbers | {"files": files})
+        write_numbers(stage / "export.json", numbers)
     for name, value in took.items():
         print(f"{name}: {1e3 * value:.4g} ms a frame, {1 / value:.3g} frames/s")
     print(f"largest difference: {difference:.1e}, of values up to {float(x.abs().max()):.3g}")
