@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import multiprocessing
 import os
@@ -19,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from hydra.core.config_store import ConfigStore
-from shared import run_command
+from shared import read_rows, run_command
 
 import cassi
 from cassi import plugins
@@ -208,8 +207,7 @@ def results(tmp_path):
     def read(name="metrics.json", folder="run"):
         path = tmp_path / folder / name
         if path.suffix == ".csv":
-            with path.open(newline="") as stream:
-                return list(csv.DictReader(stream))
+            return read_rows(path)
         return json.loads(path.read_text(), parse_constant=refuse)
 
     return read
