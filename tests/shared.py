@@ -1,5 +1,6 @@
 """What tests of several folders make their inputs of."""
 
+import csv
 import faulthandler
 import inspect
 import itertools
@@ -7,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from importlib import import_module
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import torch
 from scipy.io import savemat
 
 import cassi.solvers
+from cassi.data.io import write_cube
 from cassi.models.registry import find_model, list_models
 from cassi.systems.examples import EXAMPLES
 
@@ -153,6 +156,57 @@ def smooth_scene(bands, height, width, disk=False):
         inside = (rows - 40) ** 2 + (columns - 70) ** 2 < 400
         cube = torch.where(inside, 0.9 - 0.8 * (at - 0.5).abs(), cube)
     return cube[None]
+
+
+def read_rows(path):
+    """Return the rows of a table."""
+    with path.open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def snapshots_in(folder):
+    """Return the rows of the table of many snapshots by their names."""
+    return {row["name"]: row for row in read_rows(folder / "results.csv")}
+
+
+def cubes_in(folder):
+    """Return the bytes of the cubes of many snapshots by their names."""
+    return {path.parent.name: path.read_bytes() for path in folder.glob("*/cube.tif")}
+
+
+def stamps(folder, pattern="*/*.json"):
+    """Return when each file of a pattern was written."""
+    return {path: path.stat().st_mtime_ns for path in folder.glob(pattern)}
+
+
+def wait_until(condition, process=None, seconds=200):
+    """Wait for something that a process brings about, if it goes on."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process is None or process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def write_scene(folder, size, bands, centres):
+    """Write `truth.tif` and `mask.npy` of a smooth scene `(C, size, size)`; return the scene.
+
+    Args:
+        folder: of the files.
+        size: rows and columns.
+        bands: from 450 to 650 nm.
+        centres: of the spectra that it is mixed of, 0 for the first band and 1 for the last.
+    """
+    random = seeded()
+    maps = torch.rand(1, len(centres), size // 8, size // 8, generator=random)
+    maps = torch.nn.functional.interpolate(maps, size=(size, size), mode="bicubic")[0].clamp(0, 1)
+    wave = torch.linspace(0, 1, bands)
+    spectra = torch.stack([torch.exp(-(((wave - c) / 0.4) ** 2)) for c in centres])
+    x = torch.einsum("khw,kc->chw", maps, spectra) / 2
+    write_cube(folder / "truth.tif", x, wavelengths=np.linspace(450, 650, bands))
+    mask = (torch.rand(size, size, generator=random) > 0.5).numpy().astype(np.uint8)
+    np.save(folder / "mask.npy", mask)
+    return x
 
 
 def write_toolbox(root, side, crop, cubes=None):

@@ -21,6 +21,12 @@ HYDRA_INFO = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpa
 _GEOMETRY = ("bands", "step", "axis", "offsets", "detector")
 
 
+def quoted(text: str) -> str:
+    """Return text in quotes, as a value that Hydra takes for this very text."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
 def arrange(arguments: list[str]) -> list[str]:
     """Return the arguments of a command with flags before values, as Hydra wants them."""
     flags: list[str] = []

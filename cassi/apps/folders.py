@@ -16,6 +16,7 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, read_write
 
+from cassi.apps.arguments import quoted
 from cassi.shares import ALL, Share, find_share
 
 _PATIENCE = 2.0
@@ -80,12 +81,12 @@ class OneCommand(Callback):
             return
         told = config.hydra.sweep.dir
         if (folder := str(_reserve(config, config.hydra.sweep))) != told:
-            _tell_jobs(config.hydra, f"hydra.sweep.dir={_quoted(folder)}")
+            _tell_jobs(config.hydra, f"hydra.sweep.dir={quoted(folder)}")
         common = common_keys(OmegaConf.select(config, "hydra.overrides.task") or [])
         key = "hydra.job.config.override_dirname.exclude_keys"
         if common:
             names = [*(OmegaConf.select(config, key) or []), *common]
-            _tell_jobs(config.hydra, f"{key}=[{','.join(map(_quoted, names))}]")
+            _tell_jobs(config.hydra, f"{key}=[{','.join(map(quoted, names))}]")
 
 
 def _tell_jobs(hydra: Any, *options: str) -> None:
@@ -93,11 +94,6 @@ def _tell_jobs(hydra: Any, *options: str) -> None:
     if OmegaConf.select(hydra, "overrides.hydra") is not None:
         with read_write(hydra):
             hydra.overrides.hydra += list(options)
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def common_keys(options: Sequence[str]) -> list[str]:

@@ -188,6 +188,25 @@ def preprocess(
     return made.y, made.bad, made.done, [f"measurement: {said}"] if said else []
 
 
+def read_frame(settings: Snapshots, file: Any) -> tuple[Tensor, Tensor, str]:
+    """Read one more frame of the camera, such as a white one, as its measurements are read.
+
+    Returns:
+        The corrected frame `(1, K, H', W')`, the pixels of it that count, and a note.
+
+    Raises:
+        OSError: a file is missing or cannot be read.
+        ValueError: a file is unfit.
+    """
+    chain = make_preprocessing(vars(settings), settings.system)
+    hints: dict[str, Any] = {"finite": False, "counts": chain.bits is not None}
+    hints |= {"key": settings.keys.measurement, "axes": settings.axes.measurement}
+    loaded = load_shots("measurement", io.load_measurement, file_paths(file), **hints)
+    y, bad, _, _ = preprocess(chain, loaded.data, loaded.full_scale)
+    good = torch.ones_like(y, dtype=torch.bool) if bad is None else ~bad
+    return y, good, loaded.note
+
+
 def describe_white(
     chain: Preprocessing, y: Tensor, system: System, mask: Tensor, full_scale: float | None
 ) -> list[str]:

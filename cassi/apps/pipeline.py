@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
+from tqdm import tqdm
 
-from cassi import ops
+from cassi import metrics, ops
 from cassi.apps import results
 from cassi.apps.camera.guide import add_guide, describe_guide
 from cassi.apps.camera.response import add_unit
@@ -19,7 +21,10 @@ from cassi.apps.command import announce, choose_device
 from cassi.apps.inputs import Inputs, good_pixels, load_inputs, name_scene
 from cassi.apps.printing import is_quiet, marked
 from cassi.apps.reconstructors import Recipe, build_solver
+from cassi.apps.results import describe_solve
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
+from cassi.calibration import Alignment, CameraCheck, Finding, Response, check_camera, check_spectra
+from cassi.calibration.response import describe
 from cassi.camera_search import calibrate_on, find_place
 from cassi.data.atomic import atomic_folder
 from cassi.data.io import write_cube
@@ -27,8 +32,8 @@ from cassi.guide_search import takes_guide
 from cassi.methods import NoiseThreshold, Restarts
 from cassi.methods.video import for_frames
 from cassi.priors import Subspace
-from cassi.solvers import Solution, Solver, Statistics
-from cassi.solvers.base import Callback, Reconstructor
+from cassi.solvers import Iteration, Solution, Solver, Statistics, relative_noise
+from cassi.solvers.base import Callback, Reconstructor, wants_cube
 from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.linear_system import seen
 from cassi.systems import System
@@ -36,17 +41,6 @@ from cassi.uncertainty import Uncertainty, estimate, score
 
 if TYPE_CHECKING:
     from cassi.apps.reconstruct.journal import Passes
-from collections.abc import Mapping
-
-from torch import Tensor
-from tqdm import tqdm
-
-from cassi import metrics
-from cassi.apps.results import describe_solve
-from cassi.calibration import Alignment, CameraCheck, Finding, Response, check_camera, check_spectra
-from cassi.calibration.response import describe
-from cassi.solvers import Iteration, relative_noise
-from cassi.solvers.base import wants_cube
 
 _FRAMES = "each band has its own mask and none is moved, as for the frames of a video"
 
@@ -92,6 +86,11 @@ def find_camera(inputs: Inputs, settings: Reconstruct) -> Inputs:
     if settings.guide.file is not None:
         inputs = add_guide(inputs, settings.guide)
     return add_unit(inputs, settings)
+
+
+def prepare(settings: Reconstruct, recipe: Recipe) -> tuple[Inputs, Reconstructor]:
+    """Go the way of a snapshot until it can be recovered; see `read`, `find_camera` and `fit`."""
+    return fit(find_camera(read(settings, recipe), settings), recipe)
 
 
 def _aligned(inputs: Inputs) -> Inputs:
@@ -358,8 +357,7 @@ def write_results(
         )
         if more is not None:
             more(stage)
-        files = sorted(file.name for file in stage.iterdir())
-        results.write_json(stage / "metrics.json", result.numbers | {"files": files})
+        results.write_numbers(stage / "metrics.json", result.numbers)
 
 
 class Progress:

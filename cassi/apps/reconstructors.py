@@ -23,7 +23,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor, nn
 
-from cassi.apps.arguments import is_training, paper_recipes, spell
+from cassi.apps.arguments import is_training, paper_recipes, quoted, spell
 from cassi.apps.errors import describe
 from cassi.apps.settings import Reconstruct, influence, read_settings
 from cassi.checks import did_you_mean
@@ -336,8 +336,8 @@ def rewrite_model_path(arguments: list[str]) -> list[str]:
     for argument in arguments:
         key, _, value = argument.partition("=")
         if key == "model" and value.strip("'\"").endswith(FILE_SUFFIX):
-            path = value.strip("'\"").replace("\\", "\\\\").replace("'", "\\'")
-            result += ["model=file", f"model.path='{path}'"]
+            path = value.strip("'\"")
+            result += ["model=file", f"model.path={quoted(path)}"]
         elif key == "guide" and not value.startswith("{"):
             result.append(f"guide.file={value}")
         else:

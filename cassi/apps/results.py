@@ -57,6 +57,12 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(strict(value), indent=2, allow_nan=False) + "\n")
 
 
+def write_numbers(path: Path, numbers: Mapping[str, Any]) -> None:
+    """Write numbers as JSON, with the names of the files that lie beside them."""
+    files = sorted(file.name for file in path.parent.iterdir())
+    write_json(path, {**numbers, "files": files})
+
+
 def select_bands(
     output: Output,
     cube: Tensor,

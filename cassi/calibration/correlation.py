@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, conv1d, pad
 
+from cassi.systems.psf import fast_length
+
 REACH = 16
 """Pixels: how far the mask is looked for in both directions."""
 BANDS = 8
@@ -113,7 +115,7 @@ class Correlation:
     def __init__(self, y: Tensor, good: Tensor | None = None) -> None:
         self.shape = y.shape[-2:]
         self.y = flatten(y.float(), good).sum(0)  # (K, H, W'); the mask is the same in all samples
-        self.size = tuple(_fast_length(length + REACH + _OWN) for length in self.shape)
+        self.size = tuple(fast_length(length + REACH + _OWN) for length in self.shape)
         self.transformed = torch.fft.rfft2(self.y, s=self.size)
 
     def find(self, mask: Tensor, offsets: Sequence[float]) -> Peak:
@@ -159,7 +161,7 @@ class Correlation:
         flat = flat[:, max(down, 0) : flat.shape[-2] + min(down, 0)]
         seen = self.y[:, max(down, 0) : self.y.shape[-2] + min(down, 0)]
         rows = flat.shape[-2] // _PARTS * _PARTS
-        size = _fast_length(
+        size = fast_length(
             self.shape[1] + max(last - self.shape[1] + flat.shape[-1], 0) + 2 * REACH + _OWN
         )
         a, b = (torch.fft.rfft(value[:, :rows], n=size) for value in (seen, flat))
@@ -361,15 +363,3 @@ def _spaced(count: int, most: int) -> list[int]:
     if count <= most:
         return list(range(count))
     return [round(k * (count - 1) / (most - 1)) for k in range(most)]
-
-
-def _fast_length(least: int) -> int:
-    """Return the next length whose transform is fast: of factors 2, 3 and 5."""
-    while True:
-        rest = least
-        for factor in (2, 3, 5):
-            while rest % factor == 0:
-                rest //= factor
-        if rest == 1:
-            return least
-        least += 1

@@ -566,6 +566,20 @@ def blur_mask(mask: Tensor, variance: float) -> Tensor:
     return blurred[..., reach:-reach, reach:-reach].to(mask.dtype).contiguous()
 
 
+def likeness_of_bands(mask: Tensor, step: int, axis: int) -> float:
+    """Return the mean correlation of each band's mask with the next one, moved back by a step."""
+    length = mask.shape[axis] - abs(step)
+    if length < 1:
+        return 0.0
+    first = mask[:, :-1].narrow(axis, max(-step, 0), length).flatten(2)
+    second = mask[:, 1:].narrow(axis, max(step, 0), length).flatten(2)
+    first, second = (each - each.mean(-1, keepdim=True) for each in (first, second))
+    sizes = first.norm(dim=-1) * second.norm(dim=-1)
+    if not bool((sizes > 0).all()):  # an open mask is like any other
+        return 1.0
+    return float(((first * second).sum(-1) / sizes).mean())
+
+
 def unshift_masks(
     masks: Tensor, offsets: Sequence[int], axis: int = -1, tolerance: float = 1e-6
 ) -> tuple[Tensor, tuple[int, ...], int]:

@@ -129,7 +129,7 @@ class PsfCassi(BlurredCassi):
     def refresh(self) -> None:
         """Transform the present kernels."""
         sides = zip(self.mask.shape[-2:], self.kernels.shape[-2:], strict=True)
-        self._sides = [_fast(a + b - 1) for a, b in sides]
+        self._sides = [fast_length(a + b - 1) for a, b in sides]
         wide = self.kernels.to(torch.promote_types(self.kernels.dtype, torch.float32))
         padded = pad(wide, (0, self._sides[1] - wide.shape[-1], 0, self._sides[0] - wide.shape[-2]))
         # The middle of a kernel becomes its first pixel.
@@ -237,7 +237,7 @@ class _Blur(torch.autograd.Function):
         return moved
 
 
-def _fast(length: int) -> int:
+def fast_length(length: int) -> int:
     """Return the least length, no less than this one, of factors 2, 3 and 5."""
     while True:
         rest = length

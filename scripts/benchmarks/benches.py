@@ -92,9 +92,7 @@ def command(lab: Lab, scene: Tensor, folder: Path, *options: str) -> Run:
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         quiet = ("output.progress=false",)
         settings = compose_settings([f"measurement={folder / 'frame.png'}", *quiet, *options])
-        recipe = Recipe(settings, torch.device("cpu"))
-        inputs = pipeline.find_camera(pipeline.read(settings, recipe), settings)
-        inputs, method = pipeline.fit(inputs, recipe)
+        inputs, method = pipeline.prepare(settings, Recipe(settings, torch.device("cpu")))
         found = pipeline.recover(
             inputs, method, settings.seed, False, uncertainty=settings.uncertainty
         )
@@ -184,20 +182,11 @@ def by_filters(lab: Lab, folder: Path) -> tuple[float, float]:
     Returns:
         By how much offsets are off at most, and the largest standard error, pixels.
     """
-    frames = [
-        {"file": str(folder / f"filter_{each:.0f}.png"), "wavelength": each}
-        for each in lab.filters()
-    ]
-    several = ", ".join(
-        f"{{file: {each['file']}, wavelength: {each['wavelength']}}}" for each in frames
-    )
-    options = [f"camera={folder / 'camera.yaml'}", f"monochromatic=[{several}]"]
-    settings = compose_settings(options, kind=Calibrate)
+    settings = compose_settings(lab.filter_options(folder), kind=Calibrate)
     with contextlib.redirect_stdout(io.StringIO()):
         stated = calibrate_by_filters(settings, RunOf(folder / "filters", False))
     found = cassi.read_camera(folder / "filters" / "camera.yaml").system
-    wanted = lab.places - (lab.crop() - round(lab.crop()))
-    away = (torch.tensor(found.offsets, dtype=wanted.dtype) - wanted).abs()
+    away = (torch.tensor(found.offsets) - lab.offsets()).abs()
     return float(away.max()), stated
 
 

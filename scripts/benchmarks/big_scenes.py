@@ -93,7 +93,7 @@ def reconstruct(
         "code = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL).returncode; "
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(code)"
     )
-    command = [sys.executable, "-m", "cassi.apps.reconstruct", *settings]
+    command = [sys.executable, "-m", "cassi", "reconstruct", *settings]
     start = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-c", program, *command], check=True, stdout=subprocess.PIPE, text=True

@@ -31,8 +31,7 @@ from cassi.calibration.mask_alignment import KEYS
 from cassi.methods import auto
 from cassi.solvers.heldout import hold_out
 from cassi.systems import SDCassi, WideCassi
-from scripts.benchmarks.captures import CAPTURES
-from scripts.benchmarks.problems import load_problem
+from scripts.benchmarks.captures import CAPTURES, load_capture
 from scripts.benchmarks.tables import Parser, Table
 
 PUBLISHED = (1 / 0.9996, 0.50, 0.40)
@@ -80,11 +79,9 @@ def main() -> None:
     )
     for camera in arguments.cameras:
         for name in arguments.scenes or CAPTURES[camera]:
-            problem = load_problem(f"experiment={camera}", f"scene={name}")
-            y, system = problem.measurement, problem.system.plain
-            assert isinstance(system, WideCassi)
-            system = system.narrow()
-            good = problem.system.good_pixels
+            y, given, _ = load_capture(camera, name)
+            assert isinstance(given.plain, WideCassi)
+            system, good = given.plain.narrow(), given.good_pixels
             for said, geometry in geometries(y, system, good, camera == "tsa_real"):
                 moved = moved_camera(system, geometry)
                 assert type(moved) is SDCassi

@@ -9,7 +9,6 @@ of `cave_test` below $CASSI_DATA. Another process writes them; every 20th file i
 
 from __future__ import annotations
 
-import os
 import resource
 import subprocess
 import sys
@@ -19,16 +18,13 @@ import time
 from pathlib import Path
 
 import numpy as np
-import torch
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
-import cassi
 from cassi.apps.live.engine import Live
 from cassi.apps.live.sources import FolderSource
 from cassi.apps.reconstructors import compose_settings
-from cassi.data.scenes import find_scenes
-from scripts.benchmarks.spectral_video import BANDS, SIZE, STEP, draw_sequence, read
+from scripts.benchmarks.spectral_video import BANDS, STEP, first_sequence
 from scripts.benchmarks.tables import Parser, Table
 
 _FEED = """
@@ -66,15 +62,11 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=2.5, help="frames a second that come")
     parser.add_argument("--record", action="store_true", help="into a Zarr store as well")
     options = parser.parse_args()
-    paths = find_scenes(Path(os.environ["CASSI_DATA"]) / "cave_test")
-    truth = draw_sequence(read(paths[0]), read(paths[1]))
-    random = torch.Generator().manual_seed(0)
-    mask = (torch.rand(SIZE, SIZE, generator=random) > 0.5).float()
-    camera = cassi.SDCassi(mask, bands=BANDS, step=STEP)
+    truth, camera = first_sequence()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "in").mkdir()
-        np.save(folder / "mask.npy", mask.numpy())
+        np.save(folder / "mask.npy", camera.mask[0, 0].numpy())
         np.savez(folder / "frames.npz", frames=camera(truth)[:, 0].numpy())
         given = [f"mask={folder}/mask.npy", f"system.step={STEP}", f"system.bands={BANDS}"]
         settings = compose_settings([*given, f"threads={options.threads}"])

@@ -58,7 +58,7 @@ def write_day(folder: Path, count: int, size: int, bands: int) -> tuple[str, ...
 
 def run(*options: str) -> tuple[float, float]:
     """Run cassi-reconstruct; return seconds of the clock and of the processor."""
-    command = [sys.executable, "-m", "cassi.apps.reconstruct", *options]
+    command = [sys.executable, "-m", "cassi", "reconstruct", *options]
     spent, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     silent = subprocess.DEVNULL
     subprocess.run(command, check=True, stdout=silent, stderr=silent)

@@ -141,7 +141,7 @@ def reconstruct(folder: Path, camera: str, *options: str) -> Tensor:
     results = folder / "results"
     run = subprocess.run(
         (
-            *(sys.executable, "-m", "cassi.apps.reconstruct"),
+            *(sys.executable, "-m", "cassi", "reconstruct"),
             f"camera={folder / camera}",
             f"measurement={folder / 'frame.png'}",
             *("output.pictures=false", "output.report=false"),

@@ -20,25 +20,28 @@ import torch
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 from cassi import SDCassi, metrics
+from cassi.apps.inputs import load_inputs
+from cassi.apps.reconstructors import build_solver, compose_settings
 from cassi.config import build
-from scripts.benchmarks.problems import load_problem
 from scripts.benchmarks.tables import Parser
 
 
 def compare(optics: str, method: str, crop: int, overrides: list[str]) -> None:
     """Print a line for either camera."""
     experiment = f"experiment=[cave_test,{optics},{method}]"
-    problem = load_problem(experiment, "scene=scene01", *overrides)
-    truth, node = problem.truth, problem.settings.system
+    settings = compose_settings([experiment, "scene=scene01", *overrides])
+    inputs, node = load_inputs(settings, torch.device("cpu")), settings.system
+    truth = inputs.truth
+    assert truth is not None
     height, width = ((side - min(crop, side)) // 2 for side in truth.shape[-2:])
     truth = truth[..., height : height + crop, width : width + crop].contiguous()
-    mask: torch.Tensor = problem.system.mask  # type: ignore[assignment]
+    mask: torch.Tensor = inputs.system.mask  # type: ignore[assignment]
     mask = mask[..., height : height + crop, width : width + crop].contiguous()
     camera = build(node, mask=mask, bands=truth.shape[1])
     y = camera(truth)
     plain = SDCassi(mask, truth.shape[1], node["step"], node["axis"])
     for name, system in (("plain", plain), ("true", camera)):
-        solution = problem.solver.run(y, system)
+        solution = build_solver(settings).run(y, system)
         line = f"{optics} {method} {name}: {metrics.psnr(solution.x, truth).item():.2f} dB"
         line += f" in {solution.history[-1].seconds:.1f} s, ‖y − Ax‖/‖y‖ "
         line += f"{solution.history[-1].residual:.1e}"

@@ -18,7 +18,7 @@ import torch
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
-from cassi.apps.pipeline import find_camera, fit, read, recover
+from cassi.apps.pipeline import prepare, recover
 from cassi.apps.reconstructors import Recipe, compose_settings
 from cassi.viz.color import srgb
 from scripts.benchmarks.tables import Parser, Table
@@ -43,8 +43,7 @@ PRESETS = {
 def reconstruct(options: list[str]) -> tuple[Any, Any]:
     """Return the inputs and the result of a command line."""
     settings = compose_settings([*options, "output.progress=false"])
-    recipe = Recipe(settings, torch.device("cpu"))
-    inputs, method = fit(find_camera(read(settings, recipe), settings), recipe)
+    inputs, method = prepare(settings, Recipe(settings, torch.device("cpu")))
     return inputs, recover(inputs, method, settings.seed, visible=False)
 
 

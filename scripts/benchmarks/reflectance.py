@@ -95,12 +95,8 @@ def look(seed: int, folder: Path, scenes: list[Path], say: bool) -> list[tuple[s
     output = io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         lab.files(folder, scene)
-        filters = ", ".join(
-            f"{{file: {folder}/filter_{each:.0f}.png, wavelength: {each}}}"
-            for each in lab.filters()
-        )
-        options = [f"camera={folder}/camera.yaml", f"monochromatic=[{filters}]"]
-        settings = compose_settings([*options, f"white={folder}/white.png"], kind=Calibrate)
+        options = [*lab.filter_options(folder), f"white={folder}/white.png"]
+        settings = compose_settings(options, kind=Calibrate)
         calibrate_by_filters(settings, RunOf(folder / "filters", False))
     rows = []
     patch = f"response={{patch: {place(lab, 1)}, reflectance: {WHITE}}}"
@@ -116,9 +112,7 @@ def look(seed: int, folder: Path, scenes: list[Path], say: bool) -> list[tuple[s
                     *("output.unit=reflectance", "uncertainty=true", *more),
                 ]
             )
-            recipe = Recipe(settings, torch.device("cpu"))
-            inputs = pipeline.find_camera(pipeline.read(settings, recipe), settings)
-            inputs, method = pipeline.fit(inputs, recipe)
+            inputs, method = pipeline.prepare(settings, Recipe(settings, torch.device("cpu")))
             found = pipeline.recover(inputs, method, 0, False, uncertainty=True)
             pipeline.say(found.numbers)
         rows.append((name, *judge(found, lab, scene, seed)))

@@ -75,6 +75,19 @@ def read(path: Path) -> Tensor:
     return cube[:, top : top + SIZE, left : left + SIZE].contiguous()
 
 
+def draw_camera(random: torch.Generator) -> cassi.SDCassi:
+    """Return the camera of all sequences; its mask is drawn."""
+    mask = (torch.rand(SIZE, SIZE, generator=random) > 0.5).float()
+    return cassi.SDCassi(mask, bands=BANDS, step=STEP)
+
+
+def first_sequence(frames: int = 16) -> tuple[Tensor, cassi.SDCassi]:
+    """Return the sequence of the first two scenes of `cave_test`, and the camera."""
+    first, second, *_ = find_scenes(Path(os.environ["CASSI_DATA"]) / "cave_test")
+    truth = draw_sequence(read(first), read(second), frames)
+    return truth, draw_camera(torch.Generator().manual_seed(0))
+
+
 def main() -> None:
     """Read the options, and print the table."""
     parser = Parser(__doc__)
@@ -87,8 +100,7 @@ def main() -> None:
     paths = find_scenes(Path(os.environ["CASSI_DATA"]) / options.data)
     names = options.scenes or [path.stem for path in paths]
     random = torch.Generator().manual_seed(0)
-    mask = (torch.rand(SIZE, SIZE, generator=random) > 0.5).float()
-    camera = cassi.SDCassi(mask, bands=BANDS, step=STEP)
+    camera = draw_camera(random)
     stems = [path.stem for path in paths]
     table = None
     totals = []
@@ -103,7 +115,7 @@ def main() -> None:
             for y, s in zip(snapshots, spread, strict=True)
         ]
         if options.write is not None:
-            write(options.write / name, mask, snapshots, truth)
+            write(options.write / name, camera, snapshots, truth)
             continue
         if table is None:
             columns = ("frame by frame, dB", "sequence, dB", "gain", "s a frame", "s, sequence")
@@ -130,11 +142,11 @@ def _print(table: Table, name: str, row: Sequence[Sequence[float]]) -> None:
     table.print(name, *cells, f"{first:.2f}", f"{second:.2f}", f"{second / first:.2f}")
 
 
-def write(folder: Path, mask: Tensor, snapshots: list[Tensor], truth: Tensor) -> None:
+def write(folder: Path, camera: cassi.SDCassi, snapshots: list[Tensor], truth: Tensor) -> None:
     """Write snapshots and truth as .npy files, and the mask."""
     for part in ("snapshots", "truth"):
         (folder / part).mkdir(parents=True, exist_ok=True)
-    np.save(folder / "mask.npy", mask.numpy())
+    np.save(folder / "mask.npy", camera.mask[0, 0].numpy())
     for place, (y, x) in enumerate(zip(snapshots, truth, strict=True)):
         np.save(folder / "snapshots" / f"{place:04d}.npy", y[0, 0].numpy())
         np.save(folder / "truth" / f"{place:04d}.npy", x.numpy())

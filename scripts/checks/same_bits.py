@@ -6,7 +6,7 @@
 Every method is run on the bundled scene: each experiment without data of its own, each solver with
 its default prior, each prior that needs no file, each camera, the weights of the package, a scene
 in blocks, and a folder of snapshots. Runs are shortened to a few iterations. A command is anything
-a shell would start, so `"python -m cassi.apps.reconstruct"` is one too. Prints a table; the exit
+a shell would start, so `"python -m cassi reconstruct"` is one too. Prints a table; the exit
 status is 1 where a cube differs or a run fails.
 """
 

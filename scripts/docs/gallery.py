@@ -204,26 +204,20 @@ def draw_bench() -> None:
     """The bench of its guide: frames, reflectances, and spectra with error bars."""
     lab = Lab.drawn(2)
     with tempfile.TemporaryDirectory() as bench:
-        filters = ",".join(
-            f"{{file: {bench}/filter_{nm}.png, wavelength: {nm}}}" for nm in lab.filters()
-        )
-        for module, *options in (
+        filters = lab.filter_options(Path(bench), "frames.yaml")
+        for words in (
             ("scripts.benchmarks.lab", bench),
             (
-                *(
-                    "cassi.apps.calibrate",
-                    f"camera={bench}/frames.yaml",
-                    f"white={bench}/white.png",
-                ),
-                *(f"monochromatic=[{filters}]", f"hydra.run.dir={bench}/camera"),
+                *("cassi", "calibrate", *filters, f"white={bench}/white.png"),
+                f"hydra.run.dir={bench}/camera",
             ),
             (
-                *("cassi.apps.reconstruct", f"camera={bench}/camera/camera.yaml"),
+                *("cassi", "reconstruct", f"camera={bench}/camera/camera.yaml"),
                 *(f"measurement={bench}/frame.png", "output.unit=reflectance"),
                 *("uncertainty=true", f"hydra.run.dir={bench}/result"),
             ),
         ):
-            command = [sys.executable, "-m", module, *options]
+            command = [sys.executable, "-m", *words]
             subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
         names = {"a snapshot": "frame", "white, 550 nm": "filter_550", "white": "white"}
         panels: list[Panel] = []
@@ -289,7 +283,7 @@ def _command(experiment: str, scene: str, *further: str) -> np.ndarray:
     with tempfile.TemporaryDirectory() as folder:
         options = (f"experiment={experiment}", f"scene={scene}", f"hydra.run.dir={folder}")
         quiet = ("output.pictures=false", "output.report=false", "output.progress=false")
-        program = (sys.executable, "-m", "cassi.apps.reconstruct")
+        program = (sys.executable, "-m", "cassi", "reconstruct")
         subprocess.run(
             [*program, *options, *quiet, *further], check=True, stdout=subprocess.DEVNULL
         )

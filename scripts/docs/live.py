@@ -7,19 +7,14 @@ The frames are those of `spectral_video.py`. It needs cave_test below $CASSI_DAT
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 
-import torch
-
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
-import cassi
-from cassi.data.scenes import find_scenes
-from scripts.benchmarks.spectral_video import BANDS, SIZE, STEP, draw_sequence, read, write
+from scripts.benchmarks.spectral_video import STEP, first_sequence, write
 from scripts.docs.spectral_video import WAVELENGTHS
 from scripts.docs.view import FOLDER, open_command
 
@@ -32,19 +27,15 @@ PAUSE = 1500
 
 def main() -> None:
     """Feed the folder, and take the picture."""
-    paths = find_scenes(Path(os.environ["CASSI_DATA"]) / "cave_test")
-    truth = draw_sequence(read(paths[0]), read(paths[1]), FRAMES)
-    random = torch.Generator().manual_seed(0)
-    mask = (torch.rand(SIZE, SIZE, generator=random) > 0.5).float()
-    camera = cassi.SDCassi(mask, bands=BANDS, step=STEP)
+    truth, camera = first_sequence(FRAMES)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write(folder, mask, [camera(frame[None]) for frame in truth], truth)
+        write(folder, camera, [camera(frame[None]) for frame in truth], truth)
         (folder / "in").mkdir()
         nm = ",".join(f"{value:.1f}" for value in WAVELENGTHS)
         words = [f"source={folder}/in", f"mask={folder}/mask.npy", f"system.step={STEP}"]
         words += [f"wavelengths=[{nm}]", "--output", str(folder / "out")]
-        with open_command("cassi.apps.live", *words) as (page, _):
+        with open_command("live", *words) as (page, _):
             page.get_by_text("waits for the first frame").wait_for()
             for count, frame in enumerate(sorted((folder / "snapshots").iterdir()), 1):
                 shutil.copy(frame, folder / "in" / f".{frame.name}")  # with the time of now

@@ -8,20 +8,17 @@ cube, as the root mean square over bands. It needs cave_test below $CASSI_DATA.
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 import numpy as np
-import torch
 from PIL import Image
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the scripts, as scripts.*
 
 import cassi
-from cassi.data.scenes import find_scenes
 from cassi.viz.color import exposure_of, srgb
-from scripts.benchmarks.spectral_video import BANDS, SIZE, STEP, draw_sequence, read
+from scripts.benchmarks.spectral_video import BANDS, first_sequence
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "gallery" / "spectral_video.gif"
 COLORS = 64
@@ -31,11 +28,7 @@ WAVELENGTHS = np.linspace(450, 650, BANDS)
 
 def main() -> None:
     """Reconstruct the sequence, and write the file."""
-    paths = find_scenes(Path(os.environ["CASSI_DATA"]) / "cave_test")
-    truth = draw_sequence(read(paths[0]), read(paths[1]))
-    random = torch.Generator().manual_seed(0)
-    mask = (torch.rand(SIZE, SIZE, generator=random) > 0.5).float()
-    camera = cassi.SDCassi(mask, bands=BANDS, step=STEP)
+    truth, camera = first_sequence()
     method = cassi.methods.auto()
     following = cassi.methods.Sequence(method).begin()
     exposure = exposure_of(truth[0].numpy(), WAVELENGTHS)

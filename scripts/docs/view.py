@@ -21,7 +21,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 
 @contextmanager
-def open_command(module: str, *words: str) -> Iterator[tuple[Any, float]]:
+def open_command(name: str, *words: str) -> Iterator[tuple[Any, float]]:
     """Start a command that shows a page; yield the page in a browser, and when it started."""
     from playwright.sync_api import sync_playwright
 
@@ -34,7 +34,7 @@ def open_command(module: str, *words: str) -> Iterator[tuple[Any, float]]:
         page = chromium.new_page(viewport={"width": 1280, "height": 800})
         page.set_default_timeout(120_000)
         start = time.perf_counter()
-        command = [sys.executable, "-m", module, *words, "--no-browser"]
+        command = [sys.executable, "-m", "cassi", name, *words, "--no-browser"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stdout is not None
@@ -54,7 +54,7 @@ def open_page(folder: Path) -> Iterator[tuple[Any, float, float]]:
     Also the seconds to the first page, which waits for the application, and to the application.
     """
     words = str(folder), "--output", str(folder / "results")
-    with open_command("cassi.apps.view", *words) as (page, start):
+    with open_command("view", *words) as (page, start):
         first = time.perf_counter() - start
         page.get_by_role("button", name="Take the example").wait_for()
         yield page, first, time.perf_counter() - start

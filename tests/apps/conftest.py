@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import multiprocessing
 import os
@@ -19,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from hydra.core.config_store import ConfigStore
-from shared import run_command
+from shared import read_rows, run_command
 
 import cassi
 from cassi import plugins
@@ -149,9 +148,11 @@ def start(server, tmp_path_factory):
     def run(name, *arguments, launcher=(), fork=True, **environment):
         environment |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         starts = any(word.startswith(("processes=", "cluster=")) for word in arguments)
+        # Lightning starts further processes by the module, without what stood before the options.
+        module = ["cassi.apps.train"] if name == "train" else ["cassi", name]
         if launcher or starts or not fork:
             return subprocess.Popen(
-                [sys.executable, *launcher, "-m", f"cassi.apps.{name}", *arguments],
+                [sys.executable, *launcher, "-m", *module, *arguments],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -206,8 +207,7 @@ def results(tmp_path):
     def read(name="metrics.json", folder="run"):
         path = tmp_path / folder / name
         if path.suffix == ".csv":
-            with path.open(newline="") as stream:
-                return list(csv.DictReader(stream))
+            return read_rows(path)
         return json.loads(path.read_text(), parse_constant=refuse)
 
     return read

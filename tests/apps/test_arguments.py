@@ -52,7 +52,7 @@ def test_a_closed_pipe_ends_quietly():
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
-        [sys.executable, "-m", "cassi.apps.reconstruct", "--help"],
+        [sys.executable, "-m", "cassi", "reconstruct", "--help"],
         stdout=writing,
         stderr=subprocess.PIPE,
         check=False,

@@ -1,6 +1,5 @@
 """Jobs of many processes: whoever does them, whatever is killed."""
 
-import csv
 import functools
 import os
 import signal
@@ -10,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from shared import invert, workers_of
+from shared import cubes_in, invert, snapshots_in, stamps, wait_until, workers_of
 
 from cassi.apps.executors import LostWorker, once, run_jobs
 from cassi.apps.executors.local import LocalWorkers
@@ -27,14 +26,6 @@ def day(write_day):
     return write_day("01234567", 200)
 
 
-def wait_until(condition, process=None, seconds=200):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process is None or process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def is_there(process):
     """Whether a process runs; one that has ended may not have been waited for."""
     try:
@@ -47,13 +38,8 @@ def done(folder):
     return read_records(folder / ".done")
 
 
-def cubes(folder):
-    return {path.parent.name: path.read_bytes() for path in folder.glob("*/cube.tif")}
-
-
-def rows(folder):
-    with (folder / "results.csv").open(newline="") as stream:
-        return {row["name"]: row["status"] for row in csv.DictReader(stream)}
+def statuses(folder):
+    return {name: row["status"] for name, row in snapshots_in(folder).items()}
 
 
 def test_jobs_of_this_process_are_done_one_by_one():
@@ -100,12 +86,12 @@ def test_a_killed_worker_loses_nothing(reconstruct, start, day, tmp_path, worker
     out, err = process.communicate(timeout=200)
     assert process.returncode == 1, err
     assert "bad failed: cannot read" in err
-    assert rows(folder) == dict.fromkeys("01234567", "done") | {"bad": "failed"}
+    assert statuses(folder) == dict.fromkeys("01234567", "done") | {"bad": "failed"}
     said = [line for line in out.splitlines() if " iterations in " in line]
     assert {line[0] for line in said} == set("01234567")
     assert reconstruct(*day, f"hydra.run.dir={tmp_path / 'whole'}").status == 1
-    assert cubes(folder) == cubes(tmp_path / "whole")
-    assert len(cubes(folder)) == 8
+    assert cubes_in(folder) == cubes_in(tmp_path / "whole")
+    assert len(cubes_in(folder)) == 8
 
 
 @pytest.mark.slow
@@ -126,10 +112,10 @@ def test_workers_end_with_their_command(reconstruct, start, day, tmp_path, worke
         lines = [line for line in err.splitlines() if "interrupted" in line]
         assert lines == err.splitlines()[-1:]
     wait_until(lambda: not any(map(is_there, started)), seconds=30)
-    before = {path: path.stat().st_mtime_ns for path in folder.glob("*/cube.tif")}
+    before = stamps(folder, "*/cube.tif")
     kept = set(done(folder))
     reconstruct(*day, f"hydra.run.dir={folder}").ok()
-    after = {path: path.stat().st_mtime_ns for path in folder.glob("*/cube.tif")}
+    after = stamps(folder, "*/cube.tif")
     assert all(after[path] == at for path, at in before.items() if path.parent.name in kept)
     assert len(after) == 8
 
@@ -154,9 +140,9 @@ def test_a_lost_scheduler_ends_the_command_and_the_next_goes_on(reconstruct, sta
     with Far(place):
         out, err = start("reconstruct", *options).communicate(timeout=200)
     assert f"{len(kept)} of them done before" in out, err
-    assert set(rows(folder).values()) == {"done"}
+    assert set(statuses(folder).values()) == {"done"}
     reconstruct(*day, f"hydra.run.dir={tmp_path / 'whole'}").ok()
-    assert cubes(folder) == cubes(tmp_path / "whole")
+    assert cubes_in(folder) == cubes_in(tmp_path / "whole")
 
 
 ONE_THREAD = ("--nthreads", "1", "--no-nanny", "--death-timeout", "60")
@@ -225,7 +211,7 @@ class Machines:
         self.running[number].append(start_dask(name, *told, before=self.inside(number)))
 
     def command(self, number, *options):
-        started = [*self.inside(number), sys.executable, "-m", "cassi.apps.reconstruct", *options]
+        started = [*self.inside(number), sys.executable, "-m", "cassi", "reconstruct", *options]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         self.running[number].append(subprocess.Popen(started, **streams))
         return self.running[number][-1]
@@ -265,8 +251,8 @@ def test_a_lost_machine_loses_nothing(reconstruct, day, tmp_path):
         _, err = process.communicate(timeout=200)
     assert process.returncode == 0, err
     reconstruct(*day, f"hydra.run.dir={tmp_path / 'whole'}").ok()
-    assert len(cubes(folder)) == 8
-    assert cubes(folder) == cubes(tmp_path / "whole")
+    assert len(cubes_in(folder)) == 8
+    assert cubes_in(folder) == cubes_in(tmp_path / "whole")
 
 
 @pytest.mark.release
@@ -294,7 +280,7 @@ def test_a_lost_machine_with_the_scheduler_ends_the_command(reconstruct, day, tm
         _, err = process.communicate(timeout=200)
     assert process.returncode == 0, err
     reconstruct(*day, f"hydra.run.dir={tmp_path / 'whole'}").ok()
-    assert cubes(folder) == cubes(tmp_path / "whole")
+    assert cubes_in(folder) == cubes_in(tmp_path / "whole")
 
 
 def test_torchrun_is_refused(reconstruct, day, monkeypatch):

@@ -164,7 +164,7 @@ def test_jobs_of_a_sweep_are_named_after_what_differs(train, tmp_path):
     [*(pytest.param(one, marks=pytest.mark.release) for one in (">&-", "2>&-")), ">&- 2>&-"],
 )
 def test_a_closed_output_is_no_error(camera, tmp_path, closed):
-    command = [sys.executable, "-m", "cassi.apps.reconstruct", *camera.given(), *QUICK]
+    command = [sys.executable, "-m", "cassi", "reconstruct", *camera.given(), *QUICK]
     command = f"exec {shlex.join(command)} hydra.run.dir=run {closed}"
     done = subprocess.run(
         ["sh", "-c", command], cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False

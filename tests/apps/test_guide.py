@@ -6,23 +6,16 @@ import numpy as np
 import pytest
 import tifffile
 import torch
+from shared import write_scene
 
 from cassi.apps.camera.guide import read_response
-from cassi.apps.pipeline import find_camera, fit, read
+from cassi.apps.pipeline import prepare
 from cassi.apps.reconstructors import Recipe, compose_settings
-from cassi.data.io import load_guide, read_measurement, write_cube
+from cassi.data.io import load_guide, read_measurement
 
 
 def _write_scene(folder, size=64, bands=6):
-    random = torch.Generator().manual_seed(0)
-    maps = torch.rand(1, 2, 8, 8, generator=random)
-    maps = torch.nn.functional.interpolate(maps, size=(size, size), mode="bicubic")[0].clamp(0, 1)
-    wave = torch.linspace(0, 1, bands)
-    spectra = torch.stack([torch.exp(-(((wave - c) / 0.4) ** 2)) for c in (0.2, 0.8)])
-    x = torch.einsum("khw,kc->chw", maps, spectra) / 2
-    write_cube(folder / "truth.tif", x, wavelengths=np.linspace(450, 650, bands))
-    mask = (torch.rand(size, size, generator=random) > 0.5).numpy().astype(np.uint8)
-    np.save(folder / "mask.npy", mask)
+    x = write_scene(folder, size, bands, (0.2, 0.8))
     tifffile.imwrite(folder / "pan.tif", x.mean(0).numpy().astype(np.float32))
     return x
 
@@ -31,7 +24,7 @@ def _run(folder, *options):
     common = [f"truth={folder / 'truth.tif'}", f"mask={folder / 'mask.npy'}", "system.step=1"]
     settings = compose_settings([*common, "align=false", *options])
     recipe = Recipe(settings, torch.device("cpu"))
-    return fit(find_camera(read(settings, recipe), settings), recipe)
+    return prepare(settings, recipe)
 
 
 def test_a_panchromatic_guide(tmp_path):

@@ -13,34 +13,10 @@ from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Evaluate
 from cassi.data import io
 from cassi.data.bundled import bundled_path
-from cassi.data.sensor import Sensor
 
 NOISES = sorted(f.stem for f in (Path(__file__).parents[2] / "conf/noise").glob("*.yaml"))
 QUIET = ("output.pictures=false", "output.progress=false")
 SHORT = ("solver=gap", "solver.iterations=4", *QUIET)
-CAMERA = {"shot": "poisson", "full_well": 1e4, "gain": 2.5, "bits": 12}
-
-
-SIDE, WIDE = 112, 112 + 2 * 27
-
-
-@pytest.fixture
-def capture(tmp_path):
-    """Frames of a part of the bundled scene by a camera: raw, dark, flat."""
-    truth = io.load_cube(bundled_path("scene.tif")).data[..., :SIDE, :SIDE]
-    mask = io.load_mask(bundled_path("mask.tif")).data[..., :SIDE, :SIDE]
-    clean = SDCassi(mask, bands=28, step=2)(truth)
-    np.save(tmp_path / "mask.npy", mask.squeeze().numpy())
-    np.save(tmp_path / "truth.npy", truth[0].numpy())
-    options = CAMERA | {"read": 2.5, "offset": 64.0, "dark": 300.0, "saturate": True}
-    sensor = Sensor(**options, prnu=0.03, hot=0.002, hot_level=0.4, raw=True)
-    random, still = torch.Generator().manual_seed(0), torch.zeros(1, 16, SIDE, WIDE)
-    even = still + 0.5 * sensor.electrons / sensor.unit(28)
-    for name, y in (("raw", clean), ("dark", still), ("flat", even)):
-        np.save(tmp_path / f"{name}.npy", sensor(y, 28, random)[0].numpy())
-    noisy = Sensor(**options)(clean, 28, random)  # even response, no hot pixels, offset taken off
-    np.save(tmp_path / "noisy.npy", noisy[0].numpy())
-    return ["mask=mask.npy", "truth=truth.npy", *QUIET]
 
 
 @pytest.fixture
@@ -82,24 +58,6 @@ def test_shots_that_do_not_fit_are_one_line(reconstruct, two_shots, options, sai
     assert said in reconstruct(two_shots, *options, *SHORT).refusal
 
 
-def test_the_chain_undoes_a_sensor(reconstruct, capture, results):
-    def psnr(*options):
-        reconstruct(*capture, "experiment=gap_tv", "solver.iterations=40", *options).ok()
-        return results()["metrics"]["matlab-uint8"]["psnr"]
-
-    noisy, raw = psnr("measurement=noisy.npy"), psnr("measurement=raw.npy")
-    mended = psnr("measurement=raw.npy", "dark=dark.npy", "flat=flat.npy", "bad_pixels=8")
-    assert raw < noisy - 3
-    assert mended == pytest.approx(noisy, abs=0.4)
-    done = results()["preprocessing"]
-    hot = round(0.002 * SIDE * WIDE)
-    assert hot <= done["bad_pixels"]["found"] <= hot + 2
-    assert done["dark"]["source"] == "dark.npy"
-    assert 0.85 < done["flat"]["lowest"] < 1 < done["flat"]["highest"] < 1.15
-    assert (done["saturation"], done["window"], done["scale"]) == (None, None, 1)
-    assert "hot" not in " ".join(results()["files"])
-
-
 def test_every_step_is_in_metrics(reconstruct, camera, results, tmp_path):
     frame = np.zeros((20, 30), np.float32)
     frame[3:15, 4:25] = np.load(camera.measurement)
@@ -120,14 +78,6 @@ def test_every_step_is_in_metrics(reconstruct, camera, results, tmp_path):
     }
     assert results()["measurement_shape"] == [1, 12, 21]
     assert "1 pixels left out" in outcome.out
-
-
-def test_saturated_pixels_are_warned_of(reconstruct, camera, results):
-    outcome = reconstruct(*camera.given(), *SHORT, "saturation=1")
-    assert "are saturated, at 1 or more" in outcome.err
-    done = results()["preprocessing"]["saturation"]
-    count = int((np.load(camera.measurement) >= 1).sum())
-    assert (done["pixels"], done["fraction"]) == (count, pytest.approx(count / (12 * 21)))
 
 
 @pytest.mark.parametrize("name", NOISES)

@@ -1,8 +1,7 @@
 """Job arrays: commands that share the jobs without an engine."""
 
-import csv
-
 import pytest
+from shared import snapshots_in
 
 from cassi.apps import folders
 from cassi.shares import ALL, Share, find_share
@@ -48,11 +47,6 @@ def test_shares_are_all_and_do_not_overlap():
     assert str(Share(2, 16)) == "3/16"
 
 
-def names(folder):
-    with (folder / "results.csv").open(newline="") as stream:
-        return [row["name"] for row in csv.DictReader(stream)]
-
-
 def test_the_last_share_writes_the_table(reconstruct, day, tmp_path, monkeypatch):
     (tmp_path / "day" / "d.npy").write_text("no array")
     monkeypatch.setenv("SLURM_ARRAY_TASK_COUNT", "2")
@@ -64,7 +58,7 @@ def test_the_last_share_writes_the_table(reconstruct, day, tmp_path, monkeypatch
     assert not (tmp_path / "run" / "results.csv").exists()
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
     assert reconstruct(*day).status == 1  # d.npy
-    assert names(tmp_path / "run") == ["a", "b", "c", "d"]
+    assert list(snapshots_in(tmp_path / "run")) == ["a", "b", "c", "d"]
     again = reconstruct(*day, "share=1/1")
     assert "4 snapshots, 3 of them done before" in again.out
 

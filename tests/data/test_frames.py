@@ -62,10 +62,12 @@ def test_dark_window_and_scale():
     assert describe(done) == "dark level 0.5 subtracted, window [1, 2, 4, 5], times 3"
 
 
-def test_dark_level_of_the_edges():
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_dark_level_of_the_edges(axis):
     frame = torch.rand(1, 1, 6, 12) + 5
     frame[..., :2] = frame[..., -2:] = 0.25
-    y, done = _apply(Preprocessing(dark="auto", step=-2), frame)
+    frame = frame.transpose(-1, axis)
+    y, done = _apply(Preprocessing(dark="auto", step=-2, axis=axis), frame)
     assert done["dark"] == {"source": "edges", "level": 0.25}
     torch.testing.assert_close(y, frame - 0.25)
 

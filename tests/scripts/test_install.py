@@ -39,8 +39,8 @@ def test_the_extra_train_has_them():
 
 def test_reconstruct_runs_without_them(tmp_path):
     blocked = f"import runpy, sys; sys.modules.update(dict.fromkeys({sorted(TRAINING)}))"
-    code = f"{blocked}; runpy.run_module('cassi.apps.reconstruct', run_name='__main__')"
-    options = ["solver=gap", "solver.iterations=1", "output.pictures=false"]
+    code = f"{blocked}; runpy.run_module('cassi', run_name='__main__')"
+    options = ["reconstruct", "solver=gap", "solver.iterations=1", "output.pictures=false"]
     options += [f"hydra.run.dir={tmp_path / 'run'}"]
     python("-c", code, *options)
     assert (tmp_path / "run/cube.tif").is_file()

@@ -7,24 +7,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from cassi import ops
 from cassi.apps.calibrate.filters import calibrate_by_filters
-from cassi.apps.calibrate.results import HEADER, camera_values
+from cassi.apps.calibrate.results import camera_values, write_calibration
 from cassi.apps.command import Run, announce, choose_device, prepare_process, run_command
 from cassi.apps.inputs import Inputs, good_pixels, load_inputs
 from cassi.apps.reconstructors import build_solver
-from cassi.apps.results import environment, say_estimates, summarize_calibration, write_json
-from cassi.apps.settings import Calibrate, to_yaml
+from cassi.apps.results import environment, say_estimates, summarize_calibration
+from cassi.apps.settings import Calibrate
 from cassi.calibration import Calibration, Frame
 from cassi.camera_search import find_camera
-from cassi.data.atomic import atomic_folder
 from cassi.data.synthetic.twin import Twin
 from cassi.evaluation import scene_generator
-from cassi.systems import SDCassi, TiltedCassi, WideCassi
+from cassi.systems import SDCassi, WideCassi
 
 
 def main() -> None:
@@ -53,11 +51,20 @@ def calibrate_camera(settings: Calibrate, run: Run) -> float:
         problem.frames, problem.system, solver, watch=announce("calibrate"), **numbers
     )
     gain = None if settings.white is None else lights[0].level
-    seconds = time.perf_counter() - start
-    result = Result(settings, problem.frames, problem.system, found, system, gain, seconds)
-    more = environment(device, ops.backend(device)) | {"inputs": problem.notes}
-    written = write_results(run.folder, result, more, problem.wavelengths)
-    print(say(written), f"-> {run.folder}", sep="\n")
+    result = {
+        **summarize_calibration(found),
+        "gain": gain,
+        "offsets": {"nominal": problem.system.offsets, "calibrated": system.offsets},
+        "seconds": time.perf_counter() - start,
+    }
+    write_calibration(
+        run.folder,
+        system.mask.clamp(0, 1),  # more contrast may pass 1
+        camera_values(settings, system, gain, problem.wavelengths),
+        lambda path: _draw(path, found, problem.system),
+        result | environment(device, ops.backend(device)) | {"inputs": problem.notes},
+    )
+    print(say(result), f"-> {run.folder}", sep="\n")
     return found.after
 
 
@@ -155,61 +162,14 @@ def _place(wavelength: float | None, wavelengths: tuple[float, ...] | None) -> f
     return above - 1 + (wavelength - low) / (high - low)
 
 
-@dataclass(frozen=True)
-class Result:
-    """A calibration and what it was made from."""
-
-    settings: Calibrate
-    frames: list[Frame]
-    nominal: SDCassi
-    found: Calibration
-    system: SDCassi | TiltedCassi
-    """With the refined mask, where there is one."""
-    gain: float | None
-    seconds: float
-
-
-def write_results(
-    folder: Path,
-    result: Result,
-    more: dict[str, Any],
-    wavelengths: tuple[float, ...] | None,
-) -> dict[str, Any]:
-    """Write mask, camera, picture and numbers, all or none; return the numbers."""
+def _draw(path: Path, found: Calibration, nominal: SDCassi) -> None:
     from cassi.viz.calibration import save_calibration
 
-    found = result.found
-    numbers = summarize(result)
-    mask = result.system.mask.clamp(0, 1).cpu().numpy()  # more contrast may pass 1
-    while mask.ndim > 2 and len(mask) == 1:
-        mask = mask[0]
-    with atomic_folder(folder) as stage:
-        np.save(stage / "mask.npy", mask)
-        camera = HEADER.format(folder=folder) + to_yaml(describe_camera(result, wavelengths))
-        (stage / "camera.yaml").write_text(camera)
-        models = [
-            (entry.model[-1] if entry.model else "nominal", entry.error, entry.taken)
-            for entry in found.stages
-        ]
-        save_calibration(stage / "calibration.png", models, found.standings(result.nominal))
-        files = sorted(file.name for file in stage.iterdir())
-        write_json(stage / "calibration.json", numbers | more | {"files": files})
-    return numbers
-
-
-def describe_camera(result: Result, wavelengths: tuple[float, ...] | None) -> dict[str, Any]:
-    """Return what the file of the calibrated camera holds, which lies beside `mask.npy`."""
-    return camera_values(result.settings, result.system, result.gain, wavelengths)
-
-
-def summarize(result: Result) -> dict[str, Any]:
-    """Return what calibration.json holds of the calibration itself."""
-    return {
-        **summarize_calibration(result.found),
-        "gain": result.gain,
-        "offsets": {"nominal": result.nominal.offsets, "calibrated": result.system.offsets},
-        "seconds": result.seconds,
-    }
+    models = [
+        (entry.model[-1] if entry.model else "nominal", entry.error, entry.taken)
+        for entry in found.stages
+    ]
+    save_calibration(path, models, found.standings(nominal))
 
 
 def say(numbers: dict[str, Any]) -> str:

@@ -7,20 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from cassi import ops
-from cassi.apps.calibrate.results import HEADER, camera_values
+from cassi.apps.arguments import quoted
+from cassi.apps.calibrate.results import camera_values, write_calibration
 from cassi.apps.command import Run, choose_device, prepare_process
-from cassi.apps.inputs import file_path, load_inputs, load_shots, make_preprocessing, preprocess
-from cassi.apps.results import environment, write_json
-from cassi.apps.settings import Calibrate, to_yaml
+from cassi.apps.inputs import file_path, load_inputs, read_frame
+from cassi.apps.results import environment
+from cassi.apps.settings import Calibrate
 from cassi.calibration import check_camera, find_response
 from cassi.calibration.filters import FilteredCamera, find_filtered_camera
-from cassi.data import io
-from cassi.data.atomic import atomic_folder
 from cassi.systems import SDCassi
 
 
@@ -63,14 +61,10 @@ def calibrate_by_filters(settings: Calibrate, run: Run) -> float:
     white_of = None if response is None else response.values
     numbers = describe(found, wavelengths, gain, white_of) | {"seconds": seconds}
     numbers["inputs"] = [note for _, _, note in loaded]
-    with atomic_folder(run.folder) as stage:
-        np.save(stage / "mask.npy", system.mask[0, 0].numpy())
-        camera = HEADER.format(folder=run.folder) + to_yaml(values)
-        (stage / "camera.yaml").write_text(camera)
-        _draw(stage / "calibration.png", found, wavelengths)
-        files = sorted(file.name for file in stage.iterdir())
-        more = environment(device, ops.backend(device)) | {"files": files}
-        write_json(stage / "calibration.json", numbers | more)
+    numbers |= environment(device, ops.backend(device))
+    write_calibration(
+        run.folder, system.mask, values, lambda path: _draw(path, found, wavelengths), numbers
+    )
     print(*numbers["inputs"], say(numbers), f"-> {run.folder}", sep="\n")
     if settings.measurement is not None:
         _look(settings, run.folder)
@@ -96,21 +90,10 @@ def _check(settings: Calibrate) -> tuple[tuple[float, ...], int]:
 
 def _read(settings: Calibrate, file: str) -> tuple[Tensor, Tensor, str]:
     """Return a corrected frame `(H', W')`, the pixels of it that count, and a note."""
-    chain = make_preprocessing(vars(settings), settings.system)
-    hints = {"key": settings.keys.measurement, "axes": settings.axes.measurement}
-    loaded = load_shots(
-        "monochromatic",
-        io.load_measurement,
-        [file_path(file)],
-        finite=False,
-        counts=chain.bits is not None,
-        **hints,
-    )
-    y, bad, _, _ = preprocess(chain, loaded.data, loaded.full_scale)
+    y, good, note = read_frame(settings, file)
     if y.shape[:2] != (1, 1):
         raise ValueError(f"monochromatic: expected one frame in {file}, got {tuple(y.shape[:2])}")
-    good = torch.ones_like(y, dtype=torch.bool) if bad is None else ~bad
-    return y[0, 0], good[0, 0], loaded.note
+    return y[0, 0], good[0, 0], note
 
 
 def _turn(image: Tensor, axis: int) -> Tensor:
@@ -194,7 +177,6 @@ def _look(settings: Calibrate, folder: Path) -> None:
     file = settings.measurement
     if isinstance(file, list) and len(file) == 1:
         (file,) = file
-    name = str(folder / "camera.yaml").replace("\\", "\\\\").replace("'", "\\'")
-    with_camera = compose_settings([f"camera='{name}'"])
+    with_camera = compose_settings([f"camera={quoted(str(folder / 'camera.yaml'))}"])
     inputs = load_inputs(replace(with_camera, measurement=file), torch.device("cpu"))
     print(*check_camera(inputs.measurement, inputs.system).lines(), sep="\n")

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from torch import Tensor
+
 from cassi.apps.camera.file import FRAME, NEUTRAL, load_camera, with_files
-from cassi.apps.settings import Calibrate
+from cassi.apps.results import write_numbers
+from cassi.apps.settings import Calibrate, to_yaml
+from cassi.data.atomic import atomic_folder
 from cassi.systems import SDCassi, TiltedCassi
 
 HEADER = """\
@@ -14,6 +20,31 @@ HEADER = """\
 #     cassi-reconstruct camera={folder}/camera.yaml measurement=FILE
 # Paths are relative to this file.
 """
+
+
+def write_calibration(
+    folder: Path,
+    mask: Tensor,
+    camera: dict[str, Any],
+    draw: Callable[[Path], None],
+    numbers: dict[str, Any],
+) -> None:
+    """Write mask, camera, picture and numbers, all or none.
+
+    Args:
+        folder: of the results.
+        mask: of any shape; leading dimensions of 1 are left out.
+        camera: as `camera_values` returns it.
+        draw: writes the picture to a path.
+        numbers: of calibration.json.
+    """
+    while mask.ndim > 2 and len(mask) == 1:
+        mask = mask[0]
+    with atomic_folder(folder) as stage:
+        np.save(stage / "mask.npy", mask.cpu().numpy())
+        (stage / "camera.yaml").write_text(HEADER.format(folder=folder) + to_yaml(camera))
+        draw(stage / "calibration.png")
+        write_numbers(stage / "calibration.json", numbers)
 
 
 def camera_values(

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cassi.apps.arguments import quoted
 from cassi.apps.camera.file import load_camera
 from cassi.apps.camera.system import Fitted, make_camera
 from cassi.apps.inputs import file_paths, load_inputs, load_shots, make_preprocessing
@@ -72,8 +73,8 @@ class Camera:
 def open_camera(path: str | os.PathLike[str]) -> Camera:
     """Read the file of a camera, and the files that it names; see `cassi.read_camera`."""
     values = load_camera(path)
-    name = os.fspath(path).replace("\\", "\\\\").replace("'", "\\'")
-    settings = compose_settings([f"camera='{name}'", f"measurement={_FRAME}"])
+    name = quoted(os.fspath(path))
+    settings = compose_settings([f"camera={name}", f"measurement={_FRAME}"])
     wavelengths = settings.given_wavelengths
     hints = {"key": settings.keys.mask, "axes": settings.axes.mask}
     found = make_alone(settings.mask, settings.system, wavelengths, hints)

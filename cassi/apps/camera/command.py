@@ -11,7 +11,7 @@ from torch import Tensor
 from cassi.apps.camera.camera import make_alone
 from cassi.apps.command import Run, prepare_process, run_command
 from cassi.apps.inputs import load_inputs
-from cassi.apps.results import write_json
+from cassi.apps.results import write_numbers
 from cassi.apps.settings import Reconstruct
 from cassi.data.atomic import atomic_folder
 from cassi.systems import System
@@ -65,8 +65,7 @@ def show_camera(settings: Reconstruct, run: Run) -> float:
     with atomic_folder(run.folder) as stage:
         spans = [(place.offset, place.offset + mask.shape[axis]) for place in places]
         save_camera(stage / "camera.png", frame, mask, spans, axis, wavelengths)
-        files = sorted(file.name for file in stage.iterdir())
-        write_json(stage / "camera.json", numbers | {"files": files})
+        write_numbers(stage / "camera.json", numbers)
     print(f"-> {run.folder}")
     if (loss := describe_loss(places, axis)) is not None:
         raise ValueError(

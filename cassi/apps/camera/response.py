@@ -7,21 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from cassi.apps.inputs import (
-    Inputs,
-    file_path,
-    file_paths,
-    load_shots,
-    make_preprocessing,
-    preprocess,
-)
+from cassi.apps.inputs import Inputs, file_path, read_frame
 from cassi.apps.settings import Reconstruct
 from cassi.calibration import Patch, Response, find_response
 from cassi.calibration.response import Source, Unit
 from cassi.checks import did_you_mean, is_number
-from cassi.data import io
 from cassi.data.formats.curves import read_curve
 
 CURVES = (".csv", ".txt", ".npy")
@@ -66,8 +57,8 @@ def read_response(given: Any, inputs: Inputs, settings: Reconstruct) -> tuple[So
     if given.get("patch") is not None:
         place = tuple(given["patch"])
         return Patch(place, reflectance), f"of a patch in the scene, {list(place)}"
-    y, good, note = _read_white(given["white"], inputs, settings)
-    known = inputs.system.good_pixels
+    y, good, note = read_frame(settings, given["white"])
+    y, known = y.to(inputs.measurement), inputs.system.good_pixels
     good = good if known is None else good & known.cpu()
     camera = inputs.system.plain.weighted(bad_pixels=~good.to(y.device))
     return find_response(camera.without_bad_pixels(y), camera, reflectance), f"of {note}"
@@ -107,20 +98,3 @@ def _numbers(given: Any, bands: int, wavelengths: Sequence[float] | None) -> Res
 
 def _say(given: Any) -> str:
     return "as given" if isinstance(given, list) else str(given)
-
-
-def _read_white(file: Any, inputs: Inputs, settings: Reconstruct) -> tuple[Tensor, Tensor, str]:
-    """Return a corrected frame `(1, K, H', W')`, its good pixels, and a note."""
-    chain = make_preprocessing(vars(settings), settings.system)
-    hints = {"key": settings.keys.measurement, "axes": settings.axes.measurement}
-    loaded = load_shots(
-        "measurement",
-        io.load_measurement,
-        file_paths(file),
-        finite=False,
-        counts=chain.bits is not None,
-        **hints,
-    )
-    y, bad, _, _ = preprocess(chain, loaded.data, loaded.full_scale)
-    good = torch.ones_like(y, dtype=torch.bool) if bad is None else ~bad
-    return y.to(inputs.measurement), good, loaded.note

@@ -34,6 +34,7 @@ from cassi.systems import (
 )
 from cassi.systems.band_positions import check_places, describe_loss, find_places
 from cassi.systems.dispersion import say_end
+from cassi.systems.masks import likeness_of_bands
 from cassi.systems.mosaic import count_filters
 
 Wavelengths = Sequence[float] | None
@@ -308,29 +309,16 @@ def move_back(
 
 def _check_copies(mask: Tensor, step: int, axis: int) -> None:
     """Refuse masks per band that light passes everywhere and that the step does not move."""
-    if _likeness(mask, step, axis) > _UNLIKE:
+    if likeness_of_bands(mask, step, axis) > _UNLIKE:
         return
-    found = max(range(-_STEPS, _STEPS + 1), key=lambda other: _likeness(mask, other, axis))
+    found = max(range(-_STEPS, _STEPS + 1), key=lambda other: likeness_of_bands(mask, other, axis))
     moved = f"system.step={found}, by which they are moved, or "
+    alike = likeness_of_bands(mask, found, axis) > _ALIKE
     raise ValueError(
         "mask: expected each band's to be that of the band before it on the detector, moved by "
-        f"system.step={step}; set {moved * (_likeness(mask, found, axis) > _ALIKE)}system.step=0 "
+        f"system.step={step}; set {moved * alike}system.step=0 "
         "where the bands are frames of a video"
     )
-
-
-def _likeness(mask: Tensor, step: int, axis: int) -> float:
-    """Return the mean correlation of each band's mask with the next one, moved back by a step."""
-    length = mask.shape[axis] - abs(step)
-    if length < 1:
-        return 0.0
-    first = mask[:, :-1].narrow(axis, max(-step, 0), length).flatten(2)
-    second = mask[:, 1:].narrow(axis, max(step, 0), length).flatten(2)
-    first, second = (each - each.mean(-1, keepdim=True) for each in (first, second))
-    sizes = first.norm(dim=-1) * second.norm(dim=-1)
-    if not bool((sizes > 0).all()):  # an open mask is like any other
-        return 1.0
-    return float(((first * second).sum(-1) / sizes).mean())
 
 
 def fit_bands(

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from cassi.apps.command import Run, prepare_process, run_command
-from cassi.apps.pipeline import find_camera, fit, make_recipe, read
+from cassi.apps.pipeline import make_recipe, prepare
 from cassi.apps.reconstructors import rewrite_model_path
-from cassi.apps.results import write_json
+from cassi.apps.results import write_numbers
 from cassi.apps.settings import Export
 from cassi.data.atomic import atomic_folder
 from cassi.models.export import (
@@ -52,7 +52,7 @@ def export_method(settings: Export, run: Run) -> float:
     prepare_process(settings)
     settings = replace(settings, precision="32-true", device="cpu")
     recipe = make_recipe(settings)
-    inputs, method = fit(find_camera(read(settings, recipe), settings), recipe)
+    inputs, method = prepare(settings, recipe)
     y, system = inputs.measurement, inputs.system
     print(*inputs.notes, sep="\n")
 
@@ -91,8 +91,7 @@ def export_method(settings: Export, run: Run) -> float:
             "seconds_to_export": seconds,
             "bytes": sum(part.stat().st_size for part in stage.glob("network.*")),
         }
-        files = sorted(part.name for part in stage.iterdir())
-        write_json(stage / "export.json", numbers | {"files": files})
+        write_numbers(stage / "export.json", numbers)
     for name, value in took.items():
         print(f"{name}: {1e3 * value:.4g} ms a frame, {1 / value:.3g} frames/s")
     print(f"largest difference: {difference:.1e}, of values up to {float(x.abs().max()):.3g}")

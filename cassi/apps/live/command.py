@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cassi.apps.arguments import told_plugins
-from cassi.apps.view.launch import run_until_interrupted, show
+from cassi.apps.view.launch import read_words, run_until_interrupted, show
 from cassi.plugins import load_plugins
 
 if TYPE_CHECKING:
@@ -44,13 +44,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("settings", nargs="*", metavar="source=… KEY=VALUE")
     said = "a Zarr store for raw frames and cubes"
     parser.add_argument("--record", type=Path, metavar="FILE.zarr", help=said)
-    said = "folder for frames of sockets and cameras (outputs/live)"
-    parser.add_argument("--output", type=Path, default=Path("outputs/live"), help=said)
-    said = "to listen on; 0, the default, takes a free one"
-    parser.add_argument("--port", type=int, default=0, help=said)
-    said = "print the address and open no browser"
-    parser.add_argument("--no-browser", action="store_true", help=said)
-    given = parser.parse_args(list(arguments))
+    given = read_words(parser, arguments, "outputs/live", "for frames of sockets and cameras")
     named = [word for word in given.settings if word.startswith("source=")]
     given.source = named[-1].partition("=")[2] if named else ""
     given.settings = [word for word in given.settings if word not in named]

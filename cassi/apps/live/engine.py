@@ -17,7 +17,7 @@ from torch import Tensor
 from cassi.apps.errors import describe_failure
 from cassi.apps.inputs import Inputs, make_preprocessing, preprocess
 from cassi.apps.live.sources import Frame, Source
-from cassi.apps.pipeline import find_camera, fit, make_recipe, read
+from cassi.apps.pipeline import make_recipe, prepare
 from cassi.apps.settings import Reconstruct
 from cassi.calibration import check_camera
 from cassi.checks import printable
@@ -188,7 +188,7 @@ class Live:
     def _begin(self, path: Path) -> None:
         """Make camera and method for the first frame; they stay."""
         told = replace(self.settings, measurement=str(path))
-        inputs, method = fit(find_camera(read(told, self.recipe), told), self.recipe)
+        inputs, method = prepare(told, self.recipe)
         try:
             self._method = Sequence(method).begin() if isinstance(method, Solver) else method
         except TypeError:  # no method on spectral components: each frame by itself

@@ -15,7 +15,7 @@ from cassi.apps.command import (
 )
 from cassi.apps.executors import open_executor
 from cassi.apps.folders import hold_alone
-from cassi.apps.pipeline import find_camera, fit, make_recipe, read, recover, say, write_results
+from cassi.apps.pipeline import make_recipe, prepare, recover, say, write_results
 from cassi.apps.reconstruct.blocks import reconstruct_in_blocks
 from cassi.apps.reconstruct.info import describe
 from cassi.apps.reconstruct.journal import Passes, forget_passes
@@ -74,7 +74,7 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
         with open_executor(settings, blocks=True) as executor:
             return reconstruct_in_blocks(settings, run.folder, executor)
     recipe = make_recipe(settings)
-    inputs, reconstructor = fit(find_camera(read(settings, recipe), settings), recipe)
+    inputs, reconstructor = prepare(settings, recipe)
     for note in inputs.notes:
         print(note)
     if inputs.calibration is not None:

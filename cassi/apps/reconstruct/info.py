@@ -16,7 +16,7 @@ from torch import Tensor
 from cassi import ops
 from cassi.apps.inputs import Inputs
 from cassi.apps.memory import peak_of
-from cassi.apps.pipeline import find_camera, fit, read
+from cassi.apps.pipeline import prepare
 from cassi.apps.reconstruct.blocks import Parts
 from cassi.apps.reconstruct.snapshots import find_snapshots, is_many, settings_of_snapshot
 from cassi.apps.reconstructors import Recipe
@@ -44,9 +44,7 @@ def describe(settings: Reconstruct, recipe: Recipe, into: str) -> list[str]:
     if is_many(settings.measurement):
         snapshots, _ = find_snapshots(settings)
         many, settings = len(snapshots), settings_of_snapshot(settings, snapshots[0])
-    inputs, reconstructor = fit(
-        find_camera(read(settings, recipe), replace(settings, calibrate=False)), recipe
-    )
+    inputs, reconstructor = prepare(replace(settings, calibrate=False), recipe)
     bands, height, width = inputs.system.cube_shape
     nm = inputs.wavelengths
     span = "" if nm is None else f", {nm[0]:g} to {nm[-1]:g} nm"

@@ -111,8 +111,7 @@ def finish(
             if bars:
                 results.save_map(stage, shrink(bars[0]), inputs.wavelengths)
         numbers["peak_memory_bytes"] = results.peak_memory(inputs.measurement.device)
-        files = sorted(file.name for file in stage.iterdir())
-        results.write_json(stage / "metrics.json", numbers | {"files": files})
+        results.write_numbers(stage / "metrics.json", numbers)
     print(results.one_line(numbers), f"-> {folder}", sep="\n")
     say(numbers)
     return float(numbers["relative_residual"])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cassi.apps.arguments import told_plugins
 from cassi.apps.view.allowed_paths import AllowedPaths
-from cassi.apps.view.launch import run_until_interrupted, show
+from cassi.apps.view.launch import read_words, run_until_interrupted, show
 from cassi.checks import reading_only
 from cassi.plugins import load_plugins
 
@@ -38,14 +38,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("cassi-view", description=_HELP, epilog=_MORE)
     said = "with snapshots, masks, cameras or results, which may be read (the current one)"
     parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help=said)
-    said = "folder of results and uploads (outputs/view)"
-    parser.add_argument("--output", type=Path, default=Path("outputs/view"), help=said)
-    parser.add_argument(
-        "--port", type=int, default=0, help="to listen on; 0, the default, takes a free one"
-    )
-    said = "print the address and open no browser"
-    parser.add_argument("--no-browser", action="store_true", help=said)
-    return parser.parse_args(arguments)
+    return read_words(parser, arguments, "outputs/view", "of results and uploads")
 
 
 def serve(given: argparse.Namespace) -> None:

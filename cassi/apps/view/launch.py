@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import webbrowser
-from collections.abc import Awaitable, Callable
+from argparse import ArgumentParser, Namespace
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,19 @@ from cassi.apps.printing import marked
 from cassi.apps.view.one_time_link import SECONDS, OneTimeLink
 
 _PANEL = ("panel", "bokeh", "tornado", "param")
+
+
+def read_words(
+    parser: ArgumentParser, arguments: Sequence[str] | None, folder: str, said: str
+) -> Namespace:
+    """Read a command line with the flags of a page, and of the folder that it writes into."""
+    said = f"folder {said} ({folder})"
+    parser.add_argument("--output", type=Path, default=Path(folder), help=said)
+    said = "to listen on; 0, the default, takes a free one"
+    parser.add_argument("--port", type=int, default=0, help=said)
+    said = "print the address and open no browser"
+    parser.add_argument("--no-browser", action="store_true", help=said)
+    return parser.parse_args(arguments)
 
 
 def run_until_interrupted(name: str, command: Callable[[], Any]) -> None:

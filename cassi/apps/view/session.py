@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from cassi.apps.arguments import quoted
 from cassi.apps.inputs import Inputs, load_inputs
 from cassi.apps.reconstruct.snapshots import is_many
 from cassi.apps.reconstructors import compose_settings, list_experiments
@@ -70,8 +71,7 @@ class Session:
         text = str(path)
         if not text.startswith("bundled:"):
             text = str(self.allowed.resolve_data(text))
-        escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-        self.set(name, f"'{escaped}'")
+        self.set(name, quoted(text))
 
     def say_wavelengths(self, text: str) -> None:
         """Take a list of wavelengths in nm, or the first and the last, `450-650`.

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from cassi import read_camera
-from cassi.apps.calibrate import Result, describe_camera
+from cassi.apps.calibrate.results import camera_values
 from cassi.apps.reconstructors import compose_settings
 from cassi.apps.settings import Calibrate
-from cassi.calibration import Calibration, Fit, Geometry, moved_camera
+from cassi.calibration import Geometry, moved_camera
 from cassi.data.atomic import SUMS, check_sums
 from cassi.evaluation import Twin
 from cassi.systems import SDCassi, TiltedCassi
@@ -215,12 +215,8 @@ def test_the_file_of_a_tilted_camera_is_read_back(tmp_path):
     nominal = SDCassi(torch.rand(20, 24), 3)
     camera = moved_camera(nominal, Geometry((0.2, -0.3), tilt=0.4))
     settings = compose_settings(kind=Calibrate)
-    fit = Fit(Geometry(), {}, torch.zeros(0, 0), [], 0)
-    found = Calibration(Geometry(), (), {}, camera, [], 1.0, 0.5, fit)
-    result = Result(settings, [], nominal, found, camera, None, 0.0)
     np.save(tmp_path / "mask.npy", camera.mask[0, 0].numpy())
-    described = describe_camera(result, None)
-    (tmp_path / "camera.yaml").write_text(json.dumps(described))
+    (tmp_path / "camera.yaml").write_text(json.dumps(camera_values(settings, camera, None, None)))
     back = read_camera(tmp_path / "camera.yaml").system
     assert isinstance(back, TiltedCassi)
     x = torch.rand(1, 3, 20, 24)

@@ -5,6 +5,8 @@ import pytest
 import torch
 
 import cassi
+from cassi.apps.evaluate import rows
+from cassi.calibration import Calibration, Fit, moved_camera
 
 NANOMETRES = [450, 500, 550, 600, 650]
 
@@ -27,3 +29,22 @@ def data(tmp_path):
         *("data=folder", f"data.root={folder}", f"mask={tmp_path / 'mask.npy'}"),
         *(f"data.wavelengths=[{nm}]", "system.step=1"),
     )
+
+
+@pytest.fixture
+def finds(monkeypatch):
+    """Let every calibration find one geometry; return the measurements it was asked of."""
+
+    def choose(geometry):
+        frames = []
+
+        def find(y, system):
+            frames.append(y)
+            camera = moved_camera(system, geometry)
+            nothing = Fit(geometry, {}, torch.zeros(0, 0), [], 0)
+            return Calibration(geometry, (), {}, camera, [], 1.0, 0.5, nothing), camera
+
+        monkeypatch.setattr(rows, "calibrate_on", find)
+        return frames
+
+    return choose

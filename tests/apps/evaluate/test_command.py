@@ -2,12 +2,11 @@
 
 import os
 import signal
-import time
 
 import numpy as np
 import pytest
 import torch
-from shared import before_a_push
+from shared import before_a_push, stamps, wait_until
 
 import cassi
 from cassi.models.load import Card, create_model, save_model
@@ -20,10 +19,6 @@ NETWORK = "{model: gap_net, weights: random, overrides: {model.stages: 1}}"
 
 def reconstructors(*specs):
     return f"reconstructors=[{','.join(specs)}]"
-
-
-def stamps(folder):
-    return {f.relative_to(folder): f.stat().st_mtime_ns for f in folder.rglob("*.json")}
 
 
 def test_tables_of_solvers_and_a_network(evaluate, data, results, tmp_path):
@@ -124,11 +119,7 @@ def test_a_killed_run_loses_the_scene_in_hand_only(evaluate, start, data, tmp_pa
     folder = tmp_path / "killed"
     process = start("evaluate", *options, f"hydra.run.dir={folder}")
     record = folder / "records" / "one" / "slow.json"
-    deadline = time.monotonic() + 120
-    while not record.exists():
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    wait_until(record.exists, process)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     assert not (folder / "results.json").exists()

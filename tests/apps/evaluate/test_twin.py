@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-import torch
+from shared import stamps
 
 import cassi
-from cassi.apps.evaluate import rows
-from cassi.calibration import Calibration, Fit, Geometry, moved_camera
+from cassi.calibration import Geometry
 from cassi.evaluation import Job, RecordFolder, Twin
 
 PLAIN = ("report=false", "figures=false", "progress=false")
@@ -16,23 +15,9 @@ ROWS = ["gap", "gap (calibrated)", "gap (told)"]
 
 
 @pytest.fixture
-def found(monkeypatch):
-    """Count calibrations, which find the shift of `twin=shifted`; the scenes are too small."""
-    frames = []
-
-    def find(y, system):
-        frames.append(y)
-        geometry = Geometry((0.4, -0.3))
-        camera = moved_camera(system, geometry)
-        nothing = Fit(geometry, {}, torch.zeros(0, 0), [], 0)
-        return Calibration(geometry, (), {}, camera, [], 1.0, 0.5, nothing), camera
-
-    monkeypatch.setattr(rows, "calibrate_on", find)
-    return frames
-
-
-def stamps(folder):
-    return {f.relative_to(folder): f.stat().st_mtime_ns for f in folder.rglob("*.json")}
+def found(finds):
+    """The shift of `twin=shifted` is found; the scenes are too small for a calibration."""
+    return finds(Geometry((0.4, -0.3)))
 
 
 def test_each_method_has_three_rows(evaluate, data, found, results, tmp_path):

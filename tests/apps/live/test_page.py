@@ -27,7 +27,7 @@ def test_frames_are_shown_as_they_come(open_tab, tmp_path):
     np.save(folder / "one.npy", camera(cube)[0, 0].numpy())
     words = [f"source={folder}", f"mask={tmp_path}/mask.npy", "system.step=1"]
     words += [f"system.bands={bands}", "--no-browser", "--output", str(tmp_path / "out")]
-    command = [sys.executable, "-m", "cassi.apps.live", *words]
+    command = [sys.executable, "-m", "cassi", "live", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             address = re.search(r"http\S+", process.stdout.readline())[0]

@@ -2,11 +2,10 @@
 
 import os
 import signal
-import time
 
 import numpy as np
 import pytest
-from shared import workers_of
+from shared import stamps, wait_until, workers_of
 
 import cassi
 from cassi.apps.reconstruct import many
@@ -49,7 +48,7 @@ def test_new_ones_come_after_those_that_are_there(reconstruct, day, tmp_path, mo
     monkeypatch.setattr(many, "FEW", 1)
     store = tmp_path / "run" / "day.zarr"
     reconstruct(*day("bcd"), "output.cube=day.zarr").ok()
-    first = {path: path.stat().st_mtime_ns for path in (store / "cube" / "c").rglob("0")}
+    first = stamps(store / "cube" / "c", "**/0")
     assert not (tmp_path / "run" / "b").exists()
     (store / "cube" / "c" / "1" / "0" / "0" / "0").unlink()
     (tmp_path / "day" / "d.npy").unlink()
@@ -78,9 +77,7 @@ def test_a_thousand_frames_from_two_workers_of_which_one_is_killed(start, tmp_pa
     options += ("processes=2", "align=false")
     process = start("reconstruct", *options)
     log = tmp_path / "run" / ".done"
-    while len(read_records(log)) < 50:
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.1)
+    wait_until(lambda: len(read_records(log)) >= 50, process)
     os.kill(workers_of(process.pid)[0], signal.SIGKILL)
     _, err = process.communicate(timeout=280)
     assert process.returncode == 0, err

@@ -1,15 +1,14 @@
 """cassi-reconstruct on a folder of snapshots: what is written, skipped, continued, shared."""
 
-import csv
 import errno
 import json
 import os
 import signal
-import time
 
 import numpy as np
 import pytest
 import torch
+from shared import cubes_in, read_rows, snapshots_in, stamps, wait_until
 
 import cassi
 from cassi.apps import reconstructors
@@ -35,21 +34,8 @@ def day(camera, write_day, tmp_path):
     return options
 
 
-def rows(folder):
-    with (folder / "results.csv").open(newline="") as stream:
-        return {row["name"]: row for row in csv.DictReader(stream)}
-
-
-def cubes(folder, names=NAMES):
-    return {name: (folder / name / "cube.tif").read_bytes() for name in names}
-
-
 def done(folder):
     return read_records(folder / ".done").keys()
-
-
-def stamps(folder):
-    return {path: path.stat().st_mtime_ns for path in folder.glob("*/metrics.json")}
 
 
 def test_each_is_as_if_it_were_the_only_one(reconstruct, day, tmp_path):
@@ -59,7 +45,7 @@ def test_each_is_as_if_it_were_the_only_one(reconstruct, day, tmp_path):
     one = (*one, f"truth={tmp_path / 'truths' / 'b.npz'}", f"hydra.run.dir={tmp_path / 'one'}")
     reconstruct(*one).ok()
     many = tmp_path / "run"
-    assert cubes(many, ["b"])["b"] == (tmp_path / "one" / "cube.tif").read_bytes()
+    assert cubes_in(many)["b"] == (tmp_path / "one" / "cube.tif").read_bytes()
     for name in NAMES:
         found = {path.name for path in check_sums(many / name)} | {"SHA256SUMS"}
         expected = {path.name for path in (tmp_path / "one").iterdir()} - {".hydra"}
@@ -67,7 +53,7 @@ def test_each_is_as_if_it_were_the_only_one(reconstruct, day, tmp_path):
     numbers = json.loads((many / "b" / "metrics.json").read_text())
     alone = json.loads((tmp_path / "one" / "metrics.json").read_text())
     assert numbers["metrics"] == alone["metrics"]
-    table = rows(many)
+    table = snapshots_in(many)
     assert list(table) == list(NAMES)
     assert {row["status"] for row in table.values()} == {"done"}
     assert float(table["b"]["relative_residual"]) == alone["relative_residual"]
@@ -83,15 +69,15 @@ def test_one_that_fails_is_named_and_made_up_for(reconstruct, day, camera, tmp_p
     assert lines[0].startswith("cassi-reconstruct: bad failed: cannot read ")
     assert lines[-1].startswith("cassi-reconstruct: 1 of 4 snapshots failed")
     folder = tmp_path / "run"
-    assert rows(folder)["bad"]["status"] == "failed"
-    assert "cannot read" in rows(folder)["bad"]["error"]
+    assert snapshots_in(folder)["bad"]["status"] == "failed"
+    assert "cannot read" in snapshots_in(folder)["bad"]["error"]
     first = stamps(folder)
     assert len(first) == 3
     np.save(bad, camera.system(camera.cube)[0, 0].numpy())
     outcome = reconstruct(*day).ok()
     assert "4 snapshots, 3 of them done before" in outcome.out
     assert first.items() < stamps(folder).items()
-    assert "error" not in rows(folder)["bad"]
+    assert "error" not in snapshots_in(folder)["bad"]
 
 
 def test_what_results_depend_on_decides_what_is_done_again(reconstruct, day, camera, tmp_path):
@@ -105,7 +91,7 @@ def test_what_results_depend_on_decides_what_is_done_again(reconstruct, day, cam
     assert "1 of them done before" in reconstruct(*day).out
     assert {p.parent.name for p, at in stamps(folder).items() if at != first[p]} == {"b", "c"}
     reconstruct(*day, "solver.iterations=4").ok()
-    assert all(row["iterations"] == "4" for row in rows(folder).values())
+    assert all(row["iterations"] == "4" for row in snapshots_in(folder).values())
 
 
 def test_a_pattern_over_folders(reconstruct, day, tmp_path):
@@ -116,7 +102,7 @@ def test_a_pattern_over_folders(reconstruct, day, tmp_path):
         *day[1:], "measurement='*/[a-c].npy'", f"truth='{tmp_path}/truths/*.npz'"
     ).ok()
     assert "truth: none for 1 of 3: c" in outcome.out
-    table = rows(tmp_path / "run")
+    table = snapshots_in(tmp_path / "run")
     assert list(table) == ["day/b", "day/c", "night/a"]
     assert (tmp_path / "run" / "night" / "a" / "cube.tif").exists()
     assert table["day/b"]["psnr"]
@@ -153,7 +139,7 @@ def test_what_is_wrong_with_all_is_one_line(reconstruct, day, tmp_path, options,
 def test_a_mask_among_the_snapshots_is_none_of_them(reconstruct, day, camera, tmp_path):
     camera.mask.rename(tmp_path / "day" / "mask.npy")
     reconstruct(*day, f"mask={tmp_path / 'day' / 'mask.npy'}").ok()
-    assert list(rows(tmp_path / "run")) == list(NAMES)
+    assert list(snapshots_in(tmp_path / "run")) == list(NAMES)
 
 
 def test_a_batch_gives_what_each_alone_gives(reconstruct, day, tmp_path):
@@ -165,13 +151,13 @@ def test_a_batch_gives_what_each_alone_gives(reconstruct, day, tmp_path):
         both = [cassi.read_cube(tmp_path / run / name / "cube.tif") for run in ("run", "alone")]
         torch.testing.assert_close(*both, rtol=1e-5, atol=1e-6)
         files = [tmp_path / run / name / "convergence.csv" for run in ("run", "alone")]
-        batch, alone = (list(csv.DictReader(file.open())) for file in files)
+        batch, alone = map(read_rows, files)
         for mine, other in zip(batch, alone, strict=True):
             for key in ("iteration", "residual", "psnr", "sigma"):
                 assert float(mine[key]) == pytest.approx(float(other[key]), rel=1e-4)
     found = json.loads((tmp_path / "run" / "a" / "metrics.json").read_text())
     assert found["batch"] == 3
-    assert rows(tmp_path / "run").keys() == rows(tmp_path / "alone").keys()
+    assert snapshots_in(tmp_path / "run").keys() == snapshots_in(tmp_path / "alone").keys()
 
 
 def test_what_cannot_share_a_batch_goes_alone(reconstruct, day, tmp_path, monkeypatch):
@@ -218,7 +204,7 @@ def test_a_defect_says_where_it_is(reconstruct, day, tmp_path, monkeypatch):
     monkeypatch.setattr(many, "recover", fail)
     outcome = reconstruct(*day)
     assert outcome.status == 1
-    error = rows(tmp_path / "run")["a"]["error"]
+    error = snapshots_in(tmp_path / "run")["a"]["error"]
     assert error.startswith("ZeroDivisionError: half of nothing (")
     assert "test_many.py:" in error
 
@@ -228,7 +214,7 @@ def test_a_memory_budget_holds_for_each(reconstruct, day, camera, tmp_path):
     assert reconstruct(*day, f"hydra.run.dir={tmp_path / 'whole'}").status == 1
     outcome = reconstruct(*day, "memory_budget=1GiB")
     assert outcome.status == 1
-    assert list(rows(tmp_path / "run")) == ["a", "b", "bad", "c"]
+    assert list(snapshots_in(tmp_path / "run")) == ["a", "b", "bad", "c"]
     for name in NAMES:
         both = [cassi.read_cube(tmp_path / run / name / "cube.tif") for run in ("run", "whole")]
         torch.testing.assert_close(*both, rtol=1e-4, atol=1e-4)
@@ -241,11 +227,7 @@ def test_a_killed_run_goes_on(reconstruct, start, day, tmp_path):
     options = (*day, "solver.iterations=400")
     folder = tmp_path / "killed"
     process = start("reconstruct", *options, f"hydra.run.dir={folder}")
-    deadline = time.monotonic() + 300
-    while "a" not in done(folder):
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    wait_until(lambda: "a" in done(folder), process)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     kept = [folder / name / "metrics.json" for name in done(folder)]
@@ -253,7 +235,7 @@ def test_a_killed_run_goes_on(reconstruct, start, day, tmp_path):
     reconstruct(*options, f"hydra.run.dir={folder}").ok()
     assert all(stamps(folder)[path] == before[path] for path in kept)
     reconstruct(*options, f"hydra.run.dir={tmp_path / 'whole'}").ok()
-    assert cubes(folder) == cubes(tmp_path / "whole")
+    assert cubes_in(folder) == cubes_in(tmp_path / "whole")
 
 
 def test_results_of_other_shipped_weights_are_done_again(monkeypatch, tmp_path):
@@ -285,8 +267,8 @@ def test_a_multirun_makes_one_table(reconstruct, day, tmp_path):
         "hydra.sweep.subdir=job${hydra.job.num}",
     )  # fmt: skip
     assert outcome.status == 1
-    with (tmp_path / "sweep" / "results.csv").open(newline="") as stream:
-        found = [(row["job"], row["name"], row["status"]) for row in csv.DictReader(stream)]
+    table = read_rows(tmp_path / "sweep" / "results.csv")
+    found = [(row["job"], row["name"], row["status"]) for row in table]
     assert found == [("job0", "a", "done"), ("job1", "b", "done"), ("job1", "bad", "failed")]
 
 
@@ -300,7 +282,7 @@ def test_a_sequence_follows_its_scene(reconstruct, camera, tmp_path):
     run = tmp_path / "out"
     outcome = reconstruct(*given, "sequence=true", f"hydra.run.dir={run}")
     assert "1b failed" in outcome.err
-    found = rows(run)
+    found = snapshots_in(run)
     assert [found[name]["iterations"] for name in ("0", "1", "2")] == ["100", "36", "36"]
     for option, said in (
         ("processes=2", "with processes"),
@@ -318,4 +300,4 @@ def test_snapshots_of_a_video_do_not_follow_each_other(reconstruct, tmp_path):
         np.save(tmp_path / "row" / f"{name}.npy", masks.sum(0).numpy())
     given = ("measurement=row", "mask=masks.npy", "system.step=0", "output.pictures=false")
     reconstruct(*given, "sequence=true", f"hydra.run.dir={tmp_path}/out").ok()
-    assert [row["iterations"] for row in rows(tmp_path / "out").values()] == ["30", "30"]
+    assert [row["iterations"] for row in snapshots_in(tmp_path / "out").values()] == ["30", "30"]

@@ -79,11 +79,6 @@ def test_refusals(reconstruct, camera, network, tmp_path, overrides, said):
     assert said in outcome.refusal
 
 
-def test_random_weights_may_be_asked_for(reconstruct, camera):
-    options = ("model=gap_net", "model.weights=random", "model.stages=1")
-    reconstruct(*options, *camera.given(), *TINY).ok()
-
-
 def simulated(tmp_path, bands=6, size=48):
     system = SDCassi((torch.rand(size, size) < 0.5).float(), bands, step=1)
     at = torch.linspace(0.2, 1, bands).view(1, -1, 1, 1)

@@ -10,7 +10,6 @@ import cassi
 from cassi.apps.results import write_json
 from cassi.data import io
 from cassi.data.atomic import SUMS, check_sums
-from cassi.data.frames.pixels import edge_level
 from cassi.data.wavelengths import interpolate_spectra
 
 TINY = ("solver.iterations=3", "solver.consistent=false")
@@ -83,19 +82,6 @@ def test_scale_and_dark_level(recover, camera, results):
     np.save(camera.measurement, np.load(camera.measurement) + 3)
     torch.testing.assert_close(recover("dark=3"), plain, atol=1e-5, rtol=0)
     assert "dark level 3" in results()["inputs"][-1]
-
-
-def test_dark_level_from_the_edges():
-    frame = torch.zeros(1, 1, 4, 12)
-    frame[..., 3:9] = 5
-    assert edge_level(frame + 0.25, step=2) == 0.25
-    assert edge_level(frame.mT + 0.25, step=-2, axis=-2) == 0.25
-
-
-@pytest.mark.parametrize("name", ["cube.mat", "cube.npz", "cube.h5", "cube.hdr", "cube.npy"])
-def test_other_formats(reconstruct, camera, tmp_path, name):
-    reconstruct(*camera.given(), *PLAIN, f"output.cube={name}").ok()
-    assert io.read_cube(tmp_path / "run" / name, axes=None).shape == (1, 5, 12, 17)
 
 
 def test_a_second_run_deletes_nothing_and_names_its_files(reconstruct, camera, results, tmp_path):

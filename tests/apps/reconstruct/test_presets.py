@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from shared import write_scene
 
-from cassi.apps.pipeline import find_camera, fit, read
+from cassi.apps.pipeline import prepare
 from cassi.apps.reconstructors import Recipe, compose_settings
-from cassi.data.io import write_cube
 from cassi.systems import MosaicCassi, PsfCassi, TurningPsf
 
 PRESETS = {
@@ -25,22 +25,13 @@ BANDS, SIZE = 12, 48
 
 @pytest.fixture
 def scene(tmp_path):
-    random = torch.Generator().manual_seed(0)
-    maps = torch.rand(1, 3, 6, 6, generator=random)
-    maps = torch.nn.functional.interpolate(maps, size=(SIZE, SIZE), mode="bicubic")[0].clamp(0, 1)
-    wave = torch.linspace(0, 1, BANDS)
-    spectra = torch.stack([torch.exp(-(((wave - c) / 0.4) ** 2)) for c in (0.1, 0.5, 0.9)])
-    x = torch.einsum("khw,kc->chw", maps, spectra) / 2
-    write_cube(tmp_path / "truth.tif", x, wavelengths=np.linspace(450, 650, BANDS))
-    mask = (torch.rand(SIZE, SIZE, generator=random) > 0.5).numpy().astype(np.uint8)
-    np.save(tmp_path / "mask.npy", mask)
-    return x
+    return write_scene(tmp_path, SIZE, BANDS, (0.1, 0.5, 0.9))
 
 
 def _inputs(*options):
     settings = compose_settings(list(options))
     recipe = Recipe(settings, torch.device("cpu"))
-    return fit(find_camera(read(settings, recipe), settings), recipe)
+    return prepare(settings, recipe)
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from scipy.io import savemat
-from shared import before_a_push
+from shared import before_a_push, wait_until
 
 from cassi.apps.train import dry_run
 from cassi.apps.train.files import add_earlier_options, read_checkpoint
@@ -69,7 +68,9 @@ def test_end_to_end(train, results, tmp_path):
 
     events = EventAccumulator(str(folder / "tensorboard"))
     events.Reload()
-    assert len(events.Images("validation (estimate, truth)")) == 4
+    pictures = {"validation (estimate, truth)", "validation spectra"}
+    assert set(events.Tags()["images"]) == pictures
+    assert all(len(events.Images(name)) == 4 for name in pictures)
     assert {"loss", "val_psnr", "lr-Adam"} <= set(events.Tags()["scalars"])
 
 
@@ -104,11 +105,7 @@ def test_kill_and_resume_is_as_if_nothing_had_happened(train, start, results, tm
 
     process = start("train", *options, f"hydra.run.dir={killed}")
     last = killed / "checkpoints" / "last.ckpt"
-    deadline = time.monotonic() + 120
-    while not last.exists() or read_checkpoint(last)["global_step"] < 4:
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: last.exists() and read_checkpoint(last)["global_step"] >= 4, process)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     assert 4 <= read_checkpoint(last)["global_step"] < 12
@@ -242,9 +239,7 @@ def test_a_dry_run_names_the_bottleneck(train):
 
 def test_an_interrupt_ends_a_process_in_a_line(start, tmp_path):
     process = start("train", *ENDLESS, f"hydra.run.dir={tmp_path}")
-    while not (tmp_path / "checkpoints" / "last.ckpt").exists():
-        assert process.poll() is None
-        time.sleep(0.05)
+    wait_until((tmp_path / "checkpoints" / "last.ckpt").exists, process)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130

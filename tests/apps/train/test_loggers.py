@@ -13,16 +13,6 @@ TINY = (
 NAMES = ("validation (estimate, truth)", "validation spectra")
 
 
-def test_tensorboard_has_pictures_and_spectra(train, tmp_path):
-    train(*TINY, "logger=[csv,tensorboard]").ok()
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
-    events.Reload()
-    assert set(events.Tags()["images"]) == set(NAMES)
-    assert (tmp_path / "run" / "metrics.csv").exists()
-
-
 def test_csv_alone(train, tmp_path):
     train(*TINY, "logger=csv").ok()
     assert not (tmp_path / "run" / "tensorboard").exists()

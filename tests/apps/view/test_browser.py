@@ -41,7 +41,7 @@ def output(tmp_path_factory):
 def address(folder, output):
     """The command, started; the address that it prints."""
     options = ["--no-browser", "--output", str(output)]
-    command = [sys.executable, "-m", "cassi.apps.view", str(folder), *options]
+    command = [sys.executable, "-m", "cassi", "view", str(folder), *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield re.search(r"http\S+", process.stdout.readline())[0]
@@ -115,7 +115,7 @@ def test_a_browser_comes_in_by_the_one_time_link(browser, folder, output):
     )
     program.chmod(0o755)
     said = program.with_name(f"{program.name}.said")
-    command = [sys.executable, "-m", "cassi.apps.view", str(folder), "--output", str(output)]
+    command = [sys.executable, "-m", "cassi", "view", str(folder), "--output", str(output)]
     environment = os.environ | {"BROWSER": f"{program} %s"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
@@ -231,7 +231,7 @@ def test_the_path_of_a_stranger(open_view, folder, output):
     said = page.get_by_text("to repeat it:").inner_text()
     words = said.partition("cassi-reconstruct ")[2].split()
     words[-1] = f"hydra.run.dir={output / 'repeated'}"
-    subprocess.run([sys.executable, "-m", "cassi.apps.reconstruct", *words], check=True)
+    subprocess.run([sys.executable, "-m", "cassi", "reconstruct", *words], check=True)
     first, second = (read_cube(output / each / "cube.tif") for each in ("stranger", "repeated"))
     assert torch.equal(first, second)
     saved = {file.name for file in (output / "stranger").iterdir()}

@@ -1,5 +1,0 @@
-"""``python -m cassi.apps.live``."""
-
-from cassi.apps.live.command import main
-
-main()
