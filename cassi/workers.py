@@ -33,10 +33,12 @@ _IMPORTED = ["cassi.apps.reconstruct", "cassi.evaluation", "cassi.viz"]
 def prepare_workers() -> None:
     """Start the process of which workers are forks, where it does not run."""
     _FORKS.set_forkserver_preload(_IMPORTED)
-    before = os.environ.copy()
-    os.environ["OMP_NUM_THREADS"] = "1"  # libraries beside torch ask when they are loaded
+    told = {"OMP_NUM_THREADS": "1", WORKER: "0"}  # libraries ask for the first when they are loaded
+    before = {name: os.environ[name] for name in told if name in os.environ}
+    os.environ |= told
     forkserver.ensure_running()
-    del os.environ["OMP_NUM_THREADS"]
+    for name in told.keys() - before.keys():
+        del os.environ[name]
     os.environ |= before
 
 
@@ -95,5 +97,5 @@ def _begin(number: int, ends: Connection) -> None:
 def begin_early() -> None:
     """Call `prepare_workers` in a command whose line asks for `processes=N`."""
     asked = any(re.fullmatch(r"processes=\d+", word) for word in sys.argv[1:])
-    if asked and multiprocessing.parent_process() is None:
+    if asked and WORKER not in os.environ and multiprocessing.parent_process() is None:
         prepare_workers()

@@ -31,7 +31,9 @@ from cassi.plugins import load_plugins, loaded_names
 from cassi.threads import free_cores
 from cassi.workers import WORKER, LocalWorkers
 
-J, R, S = TypeVar("J"), TypeVar("R"), TypeVar("S")
+J = TypeVar("J")
+R = TypeVar("R")
+S = TypeVar("S")
 Submit = Callable[[bytes], "Future[Any]"]
 """Has a pickled job done in another process."""
 AHEAD = 1000
