@@ -106,7 +106,7 @@ def run_jobs(
         del future  # its result may be large
 
 
-def _outcome(future: Future[R]) -> R | LostWorker:
+def _outcome(future: Future[Any]) -> Any:
     try:
         return future.result()
     except CancelledError:
