@@ -37,12 +37,9 @@ ALL = Share(0, 1)
 
 
 def find_share(told: str | None, environment: Mapping[str, str] = os.environ) -> Share:
-    """Return the share of this command.
+    """Return the share of this command: `told`, such as "3/16", or what SLURM says.
 
-    Args:
-        told: the setting `share`, such as "3/16"; None for what SLURM says: the task of an array,
-            and in it the process of srun.
-        environment: variables by name.
+    That is the task of an array, and in it the process of srun.
 
     Raises:
         ValueError: the text is no share, or the array has gaps.

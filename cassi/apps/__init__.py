@@ -1,1 +1,5 @@
 """The commands."""
+
+from cassi.workers import begin_early
+
+begin_early()  # before torch is loaded

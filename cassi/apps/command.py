@@ -32,6 +32,7 @@ from cassi.checks import printable
 from cassi.data import door
 from cassi.plugins import load_plugins
 from cassi.threads import free_cores
+from cassi.workers import WORKER
 
 _PAUSE = 3.0  # seconds between lines on what is being tried
 
@@ -43,8 +44,6 @@ TERMINATED = 143
 """Of a shell: 128 and the number of the signal."""
 CLOSED = 141
 """The same for SIGPIPE: nobody reads what the command prints."""
-WORKER = "CASSI_WORKER"
-"""Environment variable: the number of this process among those of a command on its machine."""
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,10 @@ def use_huge_pages() -> None:
 class _Count(TorchDispatchMode):
     """Adds up the storages that operations return, while they are alive."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # to tell it so, torch would import it for more than a second
+
     def __init__(self) -> None:
         super().__init__()
         self.now = self.peak = 0

@@ -7,12 +7,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from shared import cubes_in, invert, snapshots_in, stamps, wait_until, workers_of
 
-from cassi.apps.executors import LostWorker, once, run_jobs
-from cassi.apps.executors.local import LocalWorkers
+from cassi.apps.executors import LostWorker, once, open_executor, run_jobs
 from cassi.data.record_log import read_records
 
 DASK = ("cluster=dask", "cluster.workers=2")
@@ -68,8 +68,8 @@ def test_what_jobs_share_is_made_once():
 @pytest.mark.slow
 def test_a_job_that_kills_its_process_is_named_and_the_others_are_done(tmp_path):
     job = functools.partial(invert, tmp_path / "tries")
-    with LocalWorkers(2) as workers:
-        found = dict(run_jobs(workers, job, [1, 0, 2, 4]))
+    with open_executor(SimpleNamespace(processes=2, cluster=None, threads=1)) as submit:
+        found = dict(run_jobs(submit, job, [1, 0, 2, 4]))
     assert isinstance(found.pop(0), LostWorker)
     assert found == {1: 1, 2: 0.5, 4: 0.25}
     assert (tmp_path / "tries").read_text() == "xxx"

@@ -63,16 +63,16 @@ def reconstruct(settings: Reconstruct, run: Run) -> float:
                 "cassi-calibrate 'measurement=[FILE,FILE]', and give the camera that it writes: "
                 "camera=DIR/camera.yaml"
             )
-        with open_executor(settings, blocks=blocks) as executor:
-            return reconstruct_many(settings, run, executor)
+        with open_executor(settings, blocks=blocks) as submit:
+            return reconstruct_many(settings, run, submit)
     if settings.sequence:
         raise ValueError("sequence: expected false for one snapshot; give a folder of them")
     if settings.share is not None:
         raise ValueError("share: expected null for one snapshot, which is work for one")
     hold_alone(run.folder)
     if blocks:
-        with open_executor(settings, blocks=True) as executor:
-            return reconstruct_in_blocks(settings, run.folder, executor)
+        with open_executor(settings, blocks=True) as submit:
+            return reconstruct_in_blocks(settings, run.folder, submit)
     recipe = make_recipe(settings)
     inputs, reconstructor = prepare(settings, recipe)
     for note in inputs.notes:

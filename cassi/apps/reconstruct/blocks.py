@@ -7,7 +7,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import pairwise
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from cassi.apps.executors import LostWorker, once, run_jobs
+from cassi.apps.executors import LostWorker, Submit, once, run_jobs
 from cassi.apps.inputs import Inputs
 from cassi.apps.memory import peak_of
 from cassi.apps.pipeline import fit, make_recipe, read
@@ -47,14 +46,14 @@ _PROBE = 32  # rows of the strip on which memory is measured
 
 
 def reconstruct_in_blocks(
-    settings: Reconstruct, folder: Path, executor: Executor | None = None
+    settings: Reconstruct, folder: Path, submit: Submit | None = None
 ) -> float:
     """Reconstruct what settings name within `memory_budget`, and write the results.
 
     Args:
         settings: of one scene.
         folder: of the results.
-        executor: computes the blocks, each of its processes within the budget; None: this process.
+        submit: has blocks computed in other processes, each within the budget; None: this one.
 
     Returns:
         The relative residual.
@@ -118,9 +117,9 @@ def reconstruct_in_blocks(
             found = scene.statistics.estimate(*_ESTIMATES).items()
             estimates = {name: value.cpu() for name, value in found}
             job = partial(compute_block, settings, tuple(blocks), probed, estimates)
-            here, left = executor is None, range(len(records), len(blocks))
+            here, left = submit is None, range(len(records), len(blocks))
             job = partial(job, callback=follow) if here else job
-            for index, solved in _in_order(run_jobs(executor, job, left), left.start):
+            for index, solved in _in_order(run_jobs(submit, job, left), left.start):
                 bar.set_postfix_str(f"block {index + 1}/{len(blocks)}")
                 bar.update(0 if here else reconstructor.iterations)
                 tail = journal.tail(index - 1) if index else None

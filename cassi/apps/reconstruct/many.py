@@ -13,7 +13,6 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,7 +26,7 @@ from cassi import methods, metrics
 from cassi.apps import results
 from cassi.apps.command import FAILED, Run
 from cassi.apps.errors import describe_failure
-from cassi.apps.executors import LostWorker, once, run_jobs
+from cassi.apps.executors import LostWorker, Submit, once, run_jobs
 from cassi.apps.folders import check_shares
 from cassi.apps.inputs import Inputs
 from cassi.apps.pipeline import (
@@ -107,13 +106,13 @@ class Store:
     folders: bool
 
 
-def reconstruct_many(settings: Reconstruct, run: Run, executor: Executor | None) -> float:
+def reconstruct_many(settings: Reconstruct, run: Run, submit: Submit | None) -> float:
     """Reconstruct every snapshot of this command's share that is not done yet.
 
     Args:
         settings: of the command.
         run: where results go, those of a snapshot in a folder of its own.
-        executor: does the snapshots; None: this process.
+        submit: has snapshots done in other processes; None: this process.
 
     Returns:
         The mean relative residual of all that are done.
@@ -145,7 +144,7 @@ def reconstruct_many(settings: Reconstruct, run: Run, executor: Executor | None)
         store = _prepare_store(settings, run.folder, recipe, snapshots) if left else None
         following = _begin_sequence(recipe) if settings.sequence else None
         job = functools.partial(reconstruct_batch, settings, run.folder, store, following)
-        for batch, found in run_jobs(executor, job, batches):
+        for batch, found in run_jobs(submit, job, batches):
             outcomes = [_failed(found)] * len(batch) if isinstance(found, LostWorker) else found
             for snapshot, outcome in zip(batch, outcomes, strict=True):
                 record = _record(keys[snapshot.name], outcome)

@@ -1,0 +1,101 @@
+"""Processes of this machine, each a pool of one: where one dies, only its job is tried again.
+
+They are forks of a process that has imported the package and does nothing else: its threads and
+GPUs have not begun. This file does without torch, so that a command can start that process first of
+all: both import at the same time.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from typing import Any
+
+WORKER = "CASSI_WORKER"
+"""Environment variable: the number of this process among those of a command on its machine."""
+TRIES = 3
+"""How often a job is begun whose process ends."""
+_FORKS = multiprocessing.get_context("forkserver")
+_IMPORTED = ["cassi.apps.reconstruct", "cassi.evaluation", "cassi.viz"]
+
+
+def prepare_workers() -> None:
+    """Start the process of which workers are forks, where it does not run."""
+    _FORKS.set_forkserver_preload(_IMPORTED)
+    told = {"OMP_NUM_THREADS": "1", WORKER: "0"}  # libraries ask for the first when they are loaded
+    before = {name: os.environ[name] for name in told if name in os.environ}
+    os.environ |= told
+    forkserver.ensure_running()
+    for name in told.keys() - before.keys():
+        del os.environ[name]
+    os.environ |= before
+
+
+class LocalWorkers(ThreadPoolExecutor):
+    """Starts `count` processes, and each once more where it ends.
+
+    A thread for each process hands it one job after the other. The processes end with this one,
+    however it ends, and after an exception in the `with` block.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        prepare_workers()
+        self._ends, self._alive = _FORKS.Pipe(duplex=False)
+        self._free: SimpleQueue[tuple[int, ProcessPoolExecutor]] = SimpleQueue()
+        for number in range(count):
+            self._free.put((number, self._pool(number)))
+
+    def submit(self, job: Callable[..., Any], /, *given: Any, **more: Any) -> Future[Any]:
+        """Return the future of a job; a `BrokenProcessPool` where its process ended three times."""
+        return super().submit(self._run, partial(job, *given, **more))
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        """Wait for all jobs; after an exception, end their processes."""
+        if error is not None:
+            self._alive.close()
+        self.shutdown(cancel_futures=error is not None)
+        while not self._free.empty():
+            self._free.get()[1].shutdown()
+        self._alive.close()
+
+    def _pool(self, number: int) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(1, _FORKS, _begin, (number, self._ends))
+
+    def _run(self, job: Callable[[], Any]) -> Any:
+        (number, pool), tried = self._free.get(), 0
+        try:
+            while True:
+                try:
+                    return pool.submit(job).result()
+                except BrokenProcessPool:
+                    pool, tried = self._pool(number), tried + 1
+                    if tried == TRIES or self._alive.closed:
+                        raise
+        finally:
+            self._free.put((number, pool))
+
+
+def _begin(number: int, ends: Connection) -> None:
+    """Prepare a new process: Ctrl-C is for the one that started it, whose end is its own."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ[WORKER] = str(number)
+    threading.Thread(target=lambda: (ends.poll(None), os._exit(1)), daemon=True).start()
+
+
+def begin_early() -> None:
+    """Call `prepare_workers` in a command whose line asks for `processes=N`."""
+    asked = any(re.fullmatch(r"processes=\d+", word) for word in sys.argv[1:])
+    if asked and WORKER not in os.environ and multiprocessing.parent_process() is None:
+        prepare_workers()
