@@ -28,7 +28,8 @@ class Subspace:
     s̄ are the mean spectra of blocks of `pool` × `pool` pixels. Errors of a snapshot move light
     between bands from pixel to pixel and average out; the spectra of materials stay. On simulated
     snapshots this subspace is nearly as good as the true one. The first `settle` calls of a run
-    estimate it, and then every call number `renew`.
+    estimate it, and then every call number `renew`: the first by an eigen-decomposition, the others
+    by steps of orthogonal iteration from the last estimate.
 
     The rank follows from the data. A run starts with `rank` components. Once σ has fallen to
     0.4, components with less than `energy` times the energy of the first, in the block means,
@@ -131,6 +132,7 @@ class _Run:
         self.basis: Any = None
         self.ranks: Tensor | None = None  # (B,), those of the next basis, on the host
         self.known: Tensor | None = None  # the synthesis on the host
+        self.frame: Tensor | None = None  # the leading eigenvectors, float64, on the host
         self.smoothed: Tensor | None = None  # moments of the components of the last call
         self.calls = 0
         self.is_due = True
@@ -151,8 +153,11 @@ class _Run:
             return False
         self._give_up(smoothed)
         count = self.rank if self.ranks is None else int(self.ranks.max())
-        values, vectors = decompose(moments, means.dtype)
-        basis, scale = vectors[..., :count], self._scale(values[:, :count])
+        found = None if self.frame is None else follow(moments, self.frame)
+        values, vectors = found or decompose(moments, moments.dtype)
+        self.frame = vectors[..., : self.rank]
+        dtype = torch.promote_types(means.dtype, torch.float32)
+        basis, scale = self.frame[..., :count].to(dtype), self._scale(values[:, :count].to(dtype))
         if self.ranks is not None:
             kept = torch.arange(basis.shape[2]) < self.ranks[:, None]
             basis = basis * kept[:, None]
@@ -316,6 +321,35 @@ def decompose(moments: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     dtype = torch.promote_types(dtype, torch.float32)
     values, vectors = torch.linalg.eigh(moments)
     return values.flip(-1).clamp_min(0).to(dtype), vectors.flip(-1).to(dtype)
+
+
+def follow(moments: Tensor, frame: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Take two steps of orthogonal iteration, V ← Q of the QR decomposition of (M + εI) V.
+
+    V is near the leading eigenvectors where those of similar moments are given. Where two
+    eigenvalues are nearly equal, V may mix their vectors. ε = 1e-9·trace(M). Their signs change:
+    a denoising network errs otherwise on −c than on c, and its errors average out.
+
+    Args:
+        moments: `spectral_moments` M, `(B, C, C)`.
+        frame: V, orthonormal, `(B, C, R)`.
+
+    Returns:
+        Rayleigh quotients `(B, R)`, >= 0, and the next −V; None where the columns of MV are nearly
+        dependent, which an M unlike that of V's can do.
+
+    Source: Golub, Van Loan, "Matrix computations", 4th ed., 2013, section 8.2.4.
+    """
+    shift = 1e-9 * moments.diagonal(dim1=1, dim2=2).sum(1)[:, None, None]
+    for _ in range(2):
+        image = torch.baddbmm(shift * frame, moments, frame)
+        gram = image.mT @ image  # its Cholesky factor is R: scales of columns do no harm
+        factor = torch.linalg.cholesky_ex(gram).L
+        pivots, squares = (each.diagonal(dim1=1, dim2=2) for each in (factor, gram))
+        if not bool((pivots.square() > 1e-6 * squares).all()):
+            return None
+        frame = torch.linalg.solve_triangular(factor.mT, image, upper=True, left=False)
+    return (frame * (moments @ frame)).sum(1).clamp_min(0), -frame
 
 
 def spectral_basis(x: Tensor, rank: int) -> Tensor:
