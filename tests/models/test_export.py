@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from shared import before_a_push, networks_of_each_class
 
 import cassi
 from cassi.models.export import OfMeasurement, export, export_onnx
@@ -14,16 +15,8 @@ from cassi.ops._library import kernels
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/export.md"
 QUICK = ("gap_net", "hdnet", "lambda_net")
 DATA_DEPENDENT = ("cassi_net", "pretrained")
-OTHERS = [name for name in list_architectures() if name not in DATA_DEPENDENT]
-networks = pytest.mark.parametrize(
-    "name",
-    [
-        name if name in QUICK else pytest.param(name, marks=[pytest.mark.slow, pytest.mark.release])
-        for name in OTHERS
-    ],
-)
-SORTED = {"cst_m": 5e-4, "cst_l": 3e-3, "cst_l_plus": 5e-3}
-"""They sort numbers, and nearly equal ones in the order of their rounding."""
+OTHERS = [name for name in networks_of_each_class() if name not in DATA_DEPENDENT]
+networks = pytest.mark.parametrize("name", before_a_push(OTHERS, QUICK))
 every_one = pytest.mark.filterwarnings("ignore")
 
 
@@ -54,8 +47,7 @@ def test_onnx_gives_the_network(name, tmp_path):
     session = onnxruntime.InferenceSession(tmp_path / "network.onnx")
     (got,) = session.run(["x"], {"y": y.numpy()})
     wanted = _cube(network, y, system)
-    far = SORTED.get(name, 1e-4)
-    torch.testing.assert_close(torch.from_numpy(got), wanted, rtol=0, atol=far)
+    torch.testing.assert_close(torch.from_numpy(got), wanted, rtol=0, atol=1e-4)
 
 
 @networks

@@ -16,14 +16,13 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from shared import kind_of_network
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import cassi
 from cassi.models.load import create_model
 from cassi.models.published.mst import SpectralAttention
-from cassi.models.registry import list_models
+from cassi.models.registry import find_model, list_models
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("CASSI_DATA") or ROOT.parent / "shared" / "data")
@@ -49,7 +48,7 @@ def _vectors(pattern):
     if not files:
         skip = pytest.mark.skip(reason=f"no vectors of published networks in {VECTORS}")
         return [pytest.param(None, marks=skip)]
-    kinds = [kind_of_network(_model_name(file)) for file in files]
+    kinds = [find_model(_model_name(file)).make for file in files]
     return [
         pytest.param(file, id=file.stem, marks=_marks(file, first=kinds.index(kind) == index))
         for index, (file, kind) in enumerate(zip(files, kinds, strict=True))
@@ -57,7 +56,7 @@ def _vectors(pattern):
 
 
 def _marks(file, first):
-    """Of each kind of network one vector is checked by `make test`, others before a release."""
+    """Of each class of networks `make test` checks one vector, and `release-check` the others."""
     with np.load(file) as vector:
         slow = not float(vector["forward_ms"]) < SLOW_MS
     return [*[pytest.mark.slow] * slow, *[pytest.mark.release] * (not first)]
