@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 BASE := $(VENV)/.base
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-fast coverage mutations sanitize emulate emulate-all fuzz lint format docs wheel release release-check commands clean
+.PHONY: install demo test test-all test-fast coverage mutations sanitize emulate emulate-all fuzz lint format docs wheel release release-check commands clean
 
 install: $(STAMP)
 
@@ -40,10 +40,14 @@ test: install emulate
 test-fast: install
 	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST) -m "not slow and not release" --ignore=tests/scripts
 
-# What `make test` leaves out: wheel, site, notebooks, other orders of emulated threads, slow tests of
-# what faster ones reach too, and all cameras and networks where it has one of each class.
+# What `make test` leaves out: wheel, site, notebooks, operators in emulated kernels, other formats of
+# networks, further recorded vectors, workers of a cluster.
 release-check: install emulate
-	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST) -m release
+	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST) -m "release and not orders"
+
+# Both in one session: what they start with is collected and compiled once.
+test-all: install emulate
+	$(SIDE_BY_SIDE) $(BIN)/python -m $(PYTEST) -m "not orders"
 
 # The share of random changes of a package that its tests notice.
 PACKAGE ?= metrics
@@ -55,7 +59,7 @@ mutations: install
 coverage: export COVERAGE_FILE := $(abspath .coverage)
 coverage: install
 	$(BIN)/coverage erase
-	$(SIDE_BY_SIDE) $(BIN)/coverage run -m $(PYTEST)
+	$(SIDE_BY_SIDE) $(BIN)/coverage run -m $(PYTEST) -m "not orders"
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report $(COVERED)
 

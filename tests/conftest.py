@@ -1,11 +1,13 @@
 """Fixtures that several folders share."""
 
+import functools
 import gc
 import os
 import pickle
 import shutil
 from pathlib import Path
 
+import omegaconf.base
 import pytest
 import torch
 
@@ -82,12 +84,12 @@ def pytest_collection_modifyitems(items):
 def pytest_collection_finish():
     """Let the collector of cycles pass over what stays: torch, and thousands of tests."""
     gc.freeze()
-    gc.set_threshold(10_000)
+    gc.set_threshold(100_000)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _configs_read_once():
-    """Read each config file of the package once: Hydra reads them for every command."""
+    """Read each config file of the package, and parse each value, once for all commands."""
     from hydra._internal.sources_registry import SourcesRegistry
     from hydra.core.plugins import Plugins
 
@@ -103,6 +105,7 @@ def _configs_read_once():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kind, "_read_config", read_once)
+        patch.setattr("omegaconf.base.parse", functools.cache(omegaconf.base.parse))
         yield
 
 

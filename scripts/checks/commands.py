@@ -117,7 +117,7 @@ def commands_in(page: Path) -> Iterator[str]:
             begun = ""
 
 
-RUNNERS = ("clean", "commands", "release-check")
+RUNNERS = ("clean", "commands", "release-check", "test-all")
 
 
 def targets_of_makefile() -> list[str]:

@@ -1,4 +1,4 @@
-"""The checks that deepinv and PyLops make of their own operators, on every camera.
+"""The checks that deepinv and PyLops make of their own operators, on a camera of each class.
 
 deepinv: its `tests/test_physics.py` by its public functions. PyLops: its dot test and the algebra
 of its operators.
@@ -14,14 +14,14 @@ import numpy as np
 import pylops
 import pytest
 import torch
-from shared import rand
+from shared import rand, systems_of_each_class
 from torch.autograd import gradcheck
 
 from cassi.adapters import as_physics, as_pylops
 from cassi.systems.examples import EXAMPLES
 
 pytestmark = pytest.mark.release
-every_camera = pytest.mark.parametrize("name", EXAMPLES)
+every_camera = pytest.mark.parametrize("name", systems_of_each_class())
 OF_IMAGES = ("torchvision", "natsort")  # deepinv imports them for its data sets
 
 

@@ -159,13 +159,9 @@ def test_jobs_of_a_sweep_are_named_after_what_differs(train, tmp_path):
     assert "seed=0" in alone.name
 
 
-@pytest.mark.parametrize(
-    "closed",
-    [*(pytest.param(one, marks=pytest.mark.release) for one in (">&-", "2>&-")), ">&- 2>&-"],
-)
-def test_a_closed_output_is_no_error(camera, tmp_path, closed):
+def test_a_closed_output_is_no_error(camera, tmp_path):
     command = [sys.executable, "-m", "cassi", "reconstruct", *camera.given(), *QUICK]
-    command = f"exec {shlex.join(command)} hydra.run.dir=run {closed}"
+    command = f"exec {shlex.join(command)} hydra.run.dir=run >&- 2>&-"
     done = subprocess.run(
         ["sh", "-c", command], cwd=tmp_path, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False
     )

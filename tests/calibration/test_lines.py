@@ -9,7 +9,7 @@ from cassi.calibration.lines import tells_dispersion
 from cassi.camera_search import auto, by_solver
 from cassi.systems import SDCassi
 
-BANDS, SIDE, BEND = 12, 128, 2.0
+BANDS, SIDE, BEND = 12, 96, 2.0
 
 
 def cameras(shades):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.io import savemat
-from shared import before_a_push, write_toolbox
+from shared import write_toolbox
 from torch.utils.data import DataLoader
 
 from cassi.data.mst import FOLDERS, Toolbox, ToolboxBatches, cut, draw_batch, list_scenes
@@ -103,8 +103,8 @@ def test_copies_in_a_cache_have_the_same_values(root, tmp_path):
 
 
 @pytest.mark.parametrize("batch_size", [2, 5])
-@pytest.mark.parametrize(("side", "size"), before_a_push([(20, 16), (260, 256)], [(20, 16)]))
-def test_batches_equal_those_of_the_toolbox(side, size, batch_size, tmp_path):
+def test_batches_equal_those_of_the_toolbox(batch_size, tmp_path):
+    side, size = 20, 16
     root = write_toolbox(tmp_path, side=side, crop=size)
     scenes, paths = load(root), list_scenes(root, "cave_1024_28")
     cubes = [published_values(root, "cave_1024_28", path.name) for path in paths]

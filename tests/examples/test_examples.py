@@ -39,7 +39,7 @@ def test_it_runs(name, capsys):
 
 
 def test_calibration_finds_the_shift(capsys):
-    nominal, calibrated = run("calibration", size=80)
+    nominal, calibrated = run("calibration", size=64)
     assert calibrated > nominal + 0.5
 
 

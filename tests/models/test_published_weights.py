@@ -9,7 +9,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from safetensors.torch import save_file
-from shared import before_a_push, distinct_networks, networks_of_each_class
+from shared import networks_of_each_class
 from torch import Tensor, nn
 
 from cassi.apps.reconstructors import build_network, model_node
@@ -21,9 +21,7 @@ BANDS = 4
 SMALL = {"stages": 2, "size": (64, 64), "channels": 8}
 EXAMPLE = "rdluf_mixs2_3stg"
 """Has frozen parameters, which an average of the trained ones leaves out."""
-every_model = pytest.mark.parametrize(
-    "name", before_a_push(distinct_networks(), networks_of_each_class())
-)
+every_model = pytest.mark.parametrize("name", networks_of_each_class())
 
 
 def _settings(name):
@@ -240,10 +238,10 @@ def test_an_average_by_name_that_lacks_something_is_not_mixed(tmp_path):
 
 
 def test_counters_of_batches_may_lack(tmp_path):
-    plain, _ = _states("tsa_net")
+    plain, _ = _states("hdnet")
     lacking = {k: v for k, v in plain.items() if not k.endswith("num_batches_tracked")}
     assert len(lacking) < len(plain)
-    _assert_equal(_load(_save(lacking, tmp_path), "tsa_net"), plain)
+    _assert_equal(_load(_save(lacking, tmp_path), "hdnet"), plain)
 
 
 @pytest.mark.parametrize("old", [True, False], ids=["old container", "zip"])

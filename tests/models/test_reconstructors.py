@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 import torch
-from shared import before_a_push, diagonal, distinct_networks, networks_of_each_class
+from shared import before_a_push, diagonal, networks_of_each_class
 from torch import nn
 
 from cassi import DDCassi, SDCassi
@@ -49,11 +49,8 @@ LOSES_CHANNELS_LAST = {
 """The first operator after which bands are no longer last in memory; other networks keep them."""
 
 
-NETWORKS = distinct_networks()
-# Of those that differ in size or in what they repeat, one before a push.
-every_model = pytest.mark.parametrize("name", before_a_push(NETWORKS, networks_of_each_class()))
-# Where it is the camera that is tested.
-every_family = pytest.mark.parametrize("name", networks_of_each_class())
+NETWORKS = networks_of_each_class()
+every_model = pytest.mark.parametrize("name", NETWORKS)
 
 
 def _shoot(height=24, width=36, batch=1, **camera):
@@ -82,7 +79,7 @@ def _assert_close(name, got, wanted, tolerance=1e-3):
 
 @pytest.mark.parametrize(
     ("name", "shape"),
-    diagonal(networks_of_each_class(), [(17, 23, -3, -1), (5, 6, 0, -1), (3, 2, 1, -2)]),
+    diagonal(NETWORKS, [(17, 23, -3, -1), (5, 6, 0, -1), (3, 2, 1, -2)]),
 )
 def test_gives_a_cube_for_any_size_and_dispersion(make, name, shape):
     *size, step, axis = shape
@@ -94,7 +91,7 @@ def test_gives_a_cube_for_any_size_and_dispersion(make, name, shape):
     assert x.isfinite().all()
 
 
-@every_family
+@every_model
 def test_takes_a_mask_per_band_and_per_sample(make, name):
     net = make(name).eval()
     masks = torch.rand(2, 1, BANDS, 24, 36)
@@ -107,7 +104,7 @@ def test_takes_a_mask_per_band_and_per_sample(make, name):
             _assert_close(name, together[i : i + 1], alone)
 
 
-@every_family
+@every_model
 def test_dispersion_along_rows_is_that_along_columns_of_the_turned_scene(make, name):
     net = make(name).eval()
     mask = torch.rand(24, 36)
@@ -204,7 +201,7 @@ def test_checkpointing_changes_no_gradient(make, name):
     torch.testing.assert_close(gradients[0], gradients[1])
 
 
-@every_family
+@every_model
 def test_refuses_cameras_and_measurements_that_do_not_fit(make, name):
     net = make(name)
     y, system = _shoot()
@@ -221,10 +218,11 @@ def test_refuses_cameras_and_measurements_that_do_not_fit(make, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.release)]
-)
-@pytest.mark.parametrize(
-    "name", ["gap_net", pytest.param("dauhst_2stg", marks=pytest.mark.release)]
+    ("name", "backend"),
+    before_a_push(
+        [("gap_net", "aot_eager"), ("gap_net", "inductor"), ("dauhst_2stg", "aot_eager")],
+        [("gap_net", "aot_eager")],
+    ),
 )
 def test_compiles_as_one_graph(make, name, backend):
     y, system = _shoot()
@@ -262,7 +260,7 @@ def test_mirrored_padding_goes_on_where_torch_stops():
     assert pad_to_multiple(torch.ones(1, 1, 1, 3), 4, "mirror").shape == (1, 1, 4, 4)
 
 
-@pytest.mark.parametrize(("name", "camera"), diagonal(networks_of_each_class(), CAMERAS))
+@pytest.mark.parametrize(("name", "camera"), diagonal(NETWORKS, CAMERAS))
 def test_every_network_takes_any_camera(make, name, camera):
     net, system = make(name).eval(), CAMERAS[camera]()
     with torch.no_grad():

@@ -16,6 +16,7 @@ from cassi.ops._library import kernels
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 # Shared memory that a block may ask for, in KB: none beyond that of every device, RTX, H100.
 LIMITS = [48, 99, 227]
+CHUNKED = [name for name in OPS if name not in ("gram", "gram_solve")]
 every_op = pytest.mark.parametrize("name", OPS)
 
 
@@ -46,7 +47,9 @@ def _turn(args, layout):
     return [layout(a) if isinstance(a, Tensor) and a.ndim > 1 else a for a in args]
 
 
-@pytest.mark.parametrize(("name", "dtype"), diagonal(OPS, DTYPES))
+@pytest.mark.parametrize(
+    ("name", "dtype"), before_a_push(product(OPS, DTYPES), diagonal(OPS, DTYPES))
+)
 def test_units_of_every_width(name, dtype, parity, camera_arguments):
     """Rows and pixels are copied in units of 2 to 16 bytes, as sizes and addresses permit."""
     for bands, width, step in (
@@ -68,7 +71,7 @@ def test_units_of_every_width(name, dtype, parity, camera_arguments):
 
 
 @pytest.mark.parametrize(
-    ("name", "limit"), diagonal([n for n in OPS if n not in ("gram", "gram_solve")], LIMITS)
+    ("name", "limit"), before_a_push(product(CHUNKED, LIMITS), diagonal(CHUNKED, LIMITS))
 )
 def test_more_than_fits(name, limit, parity, camera_arguments, monkeypatch):
     """Bands in chunks, and rows that fit the shared memory of some devices only.

@@ -21,6 +21,7 @@ LEFT_OUT = (
     "not instruction and not thread_count and not row_sums and not column_tiles"
     " and not larger_than and not compiles and not memory_is_kept and not export"
 )
+ORDERED = ["ascending", "descending"]
 
 
 @pytest.fixture(scope="module")
@@ -51,17 +52,20 @@ def _pytest(*names, chosen="release or not release"):
 )
 def test_kernels(library, chosen):
     """Threads between two barriers may run in any order."""
-    names = ["emulated_cases"] if chosen == "not release" else ["emulated_cases", "test_compiled*"]
-    _run(library, _pytest(*names, chosen=chosen), order="shuffled")
+    _run(library, _pytest("emulated_cases", chosen=chosen), order="shuffled")
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("order", ["ascending", "descending"])
-def test_operators_in_other_orders(library, order):
+@pytest.mark.parametrize(
+    "order",
+    ["shuffled", *(pytest.param(name, marks=pytest.mark.orders) for name in ORDERED)],
+)
+def test_operators(library, order):
     """As functions with gradients of any order too, against dense matrices and other libraries."""
     names = "forward_adjoint data_step gradients taps tv signal dtypes transforms"
-    operators = (f"test_{name}" for name in names.split())
-    _run(library, _pytest("emulated_cases", "test_compiled*", *operators), order=order)
+    files = ["test_compiled*", *(f"test_{name}" for name in names.split())]
+    files += ["emulated_cases"] if order in ORDERED else []
+    _run(library, _pytest(*files), order=order)
 
 
 @pytest.mark.release

@@ -21,15 +21,10 @@ _rand = partial(rand, low=0.1)
 
 @pytest.mark.parametrize("name", sorted(_library.SCHEMAS))
 @pytest.mark.parametrize(
-    ("k", "samples", "bands", "dtype", "compiled"),
-    [
-        (1, 1, 1, torch.float64, False),
-        (2, B, C, torch.float64, False),
-        pytest.param(2, B, C, torch.float64, True, marks=pytest.mark.release),
-        (1, 1, C, torch.bfloat16, False),
-    ],
+    ("k", "samples", "bands", "dtype"),
+    [(1, 1, 1, torch.float64), (2, B, C, torch.float64), (1, 1, C, torch.bfloat16)],
 )
-def test_opcheck(name, k, samples, bands, dtype, compiled):
+def test_opcheck(name, k, samples, bands, dtype):
     """A new op without arguments in `kernel_calls` fails here."""
     arguments = kernel_calls(k, samples, bands, dtype)[name]
     if dtype == torch.float64:
@@ -53,8 +48,6 @@ def test_opcheck(name, k, samples, bands, dtype, compiled):
     tests = ["test_schema", "test_faketensor"]
     if dtype == torch.float64:
         tests += ["test_autograd_registration"]
-    if compiled:
-        tests = ["test_aot_dispatch_dynamic"]
     torch.library.opcheck(getattr(kernels, name).default, arguments, test_utils=tests)
 
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from shared import before_a_push, systems_of_each_class
+from shared import systems_of_each_class
 from torch import Tensor, nn
 
 from cassi.methods import TimeLimit
@@ -141,7 +141,7 @@ def test_a_prior_smooths_what_the_network_returns(scene):
         torch.testing.assert_close(state.residual, y - system(state.x))
 
 
-@pytest.mark.parametrize("name", before_a_push(EXAMPLES, systems_of_each_class()))
+@pytest.mark.parametrize("name", systems_of_each_class())
 def test_takes_every_camera(name):
     system = EXAMPLES[name]().float()
     y = system(torch.rand(1, *system.cube_shape, generator=torch.Generator().manual_seed(1)))

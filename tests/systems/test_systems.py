@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from shared import before_a_push, first_of_each, quick_systems, rand, systems_of_each_class
+from shared import before_a_push, quick_systems, rand, systems_of_each_class
 
 import cassi.systems
 from cassi.systems import BlurredCassi, SDCassi, System, WarpedCassi, dot_test
@@ -15,7 +15,7 @@ from cassi.systems.examples import EXAMPLES
 
 every_system = pytest.mark.parametrize("name", EXAMPLES)
 BATCH = 2
-most_systems = pytest.mark.parametrize("name", before_a_push(EXAMPLES, quick_systems()))
+most_systems = pytest.mark.parametrize("name", quick_systems())
 
 
 _rand = partial(rand, low=-0.3)
@@ -149,7 +149,7 @@ def _damping(system, samples):
     return torch.where(_rand(*rho.shape, seed=8) > 0.4, torch.inf, rho)
 
 
-@most_systems
+@pytest.mark.parametrize("name", before_a_push(EXAMPLES, quick_systems()))
 @pytest.mark.parametrize("samples", [1, BATCH])
 def test_one_rho_per_detector_pixel(name, samples):
     system = EXAMPLES[name]()
@@ -286,13 +286,7 @@ def test_deepcopy_is_independent(name):
         assert torch.equal(a, b)
 
 
-def _kind(name):
-    return type(EXAMPLES[name]()), EXAMPLES[name]().axis, "offsets" in name
-
-
-@pytest.mark.parametrize(
-    "name", before_a_push(first_of_each(EXAMPLES, _kind), systems_of_each_class())
-)
+@pytest.mark.parametrize("name", systems_of_each_class())
 def test_compiles_whole(name):
     system = EXAMPLES[name]()
     x, y = _pair(system)

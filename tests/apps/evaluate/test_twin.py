@@ -22,7 +22,8 @@ def found(finds):
 
 def test_each_method_has_three_rows(evaluate, data, found, results, tmp_path):
     outcome = evaluate(
-        *data, "progress=false", f"reconstructors=[{GAP},{NETWORK}]", "twin=shifted"
+        *(*data, f"reconstructors=[{GAP},{NETWORK}]", "twin=shifted"),
+        *("figures=false", "progress=false"),
     ).ok()
     metrics = results("results.json")["metrics"]
     rows = results("results.csv")

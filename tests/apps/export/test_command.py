@@ -81,7 +81,7 @@ def test_a_network(kind, export, results, camera, tmp_path):
     np.testing.assert_allclose(_run_python(folder, "snapshot.f32"), cube, **CLOSE)
 
 
-NETWORK = {"start": 4, "stages": 2, "widths": (4, 4, 4)}
+NETWORK = {"start": 2, "stages": 1, "widths": (4, 4, 4)}
 METHODS = {
     "solver=auto": ["solver.iterations=2"],
     "model=cassi_net": ["model.weights=random", *(f"model.{k}={v}" for k, v in NETWORK.items())],
@@ -113,7 +113,7 @@ def test_a_method_that_decides_by_values(method, export, camera, tmp_path):
 @pytest.mark.slow
 @pytest.mark.release
 def test_a_compiled_network_in_cpp(export, camera, tmp_path):
-    model = ("model=dauhst_2stg", "model.weights=random")
+    model = ("model=gap_net", "model.stages=1", "model.weights=random")
     export(*CAMERA, "measurement=first.npy", "format=aotinductor", *model).ok()
     folder, torch_ = tmp_path / "run", torch.__path__[0]
     cube = np.fromfile(folder / "cube.f32", np.float32)
