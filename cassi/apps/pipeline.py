@@ -32,6 +32,7 @@ from cassi.solvers.base import Callback, Reconstructor
 from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.linear_system import seen
 from cassi.systems import System
+from cassi.systems.dispersion import off_a_prism
 from cassi.uncertainty import Uncertainty, estimate, score
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ from tqdm import tqdm
 from cassi import metrics
 from cassi.apps.results import describe_solve
 from cassi.calibration import Alignment, CameraCheck, Finding, Response, check_camera, check_spectra
+from cassi.calibration.band_check import AWAY
 from cassi.calibration.response import describe
 from cassi.solvers import Iteration, relative_noise
 from cassi.solvers.base import wants_cube
@@ -436,6 +438,7 @@ def check(
     white = response is not None and inputs.unit is not None and inputs.unit.name != "radiance"
     spectra = response.scene(x) if white and response is not None else x
     found += check_spectra(spectra, system.plain, inputs.wavelengths, white)
+    found += _check_line(inputs, found)
     found += _check_axis(inputs, reconstructor)
     found += _check_weights(y, system, reconstructor)
     numbers = {"note": found.note, **found.numbers, "seconds": time.perf_counter() - start}
@@ -463,6 +466,23 @@ def say(numbers: Mapping[str, Any], name: str = "") -> None:
 
 def _shows_frames(inputs: Inputs) -> bool:
     return inputs.wavelengths is None and getattr(inputs.system.plain, "codes_frames", False)
+
+
+def _check_line(inputs: Inputs, found: CameraCheck) -> CameraCheck:
+    """Warn of even bands where nothing shows that they are: in a sensor's frame of all light."""
+    dark = (inputs.preprocessing or {}).get("dark", {}).get("level", 0)
+    if not dark or inputs.wavelengths is None or found.numbers.get("curve_shown", True):
+        return CameraCheck()
+    away = off_a_prism(getattr(inputs.system.plain, "offsets", ()), inputs.wavelengths)
+    if away < AWAY:
+        return CameraCheck()
+    message = (
+        "bands of even wavelengths lie at even distances, as behind a grating; behind a prism they "
+        f"lie up to {away:.1f} pixels elsewhere, and spectra have other wavelengths. This light "
+        "does not show which: give frames through filters, cassi-calibrate 'monochromatic=[…]', or "
+        "system.offsets"
+    )
+    return CameraCheck((Finding("curve", message),))
 
 
 def _check_axis(inputs: Inputs, reconstructor: Reconstructor) -> CameraCheck:
