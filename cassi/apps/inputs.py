@@ -55,6 +55,8 @@ class Inputs:
     """Where light in lines falls, if the search for the mask came upon that."""
     guide: dict[str, Any] | None = None
     """Where a guide's picture lies, and what it does to the error at pixels held out."""
+    assumes_line: bool = False
+    """Whether the bands lie at even distances because nobody gave their places."""
     unit: Unit | None = None
     """In which unit the cube is written; None for what the camera counts."""
 
@@ -140,6 +142,7 @@ def load_inputs(
         wavelengths,
         [*notes, *more],
         done,
+        assumes_line=settings.system.get("offsets") is None,
     )
 
 

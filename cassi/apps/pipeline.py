@@ -24,6 +24,7 @@ from cassi.apps.reconstructors import Recipe, build_solver
 from cassi.apps.results import describe_solve
 from cassi.apps.settings import UNCERTAINTY, Reconstruct
 from cassi.calibration import Alignment, CameraCheck, Finding, Response, check_camera, check_spectra
+from cassi.calibration.band_check import AWAY
 from cassi.calibration.response import describe
 from cassi.camera_search import calibrate_on, find_place
 from cassi.data.atomic import atomic_folder
@@ -37,6 +38,7 @@ from cassi.solvers.base import Callback, Reconstructor, wants_cube
 from cassi.solvers.heldout import measure_heldout
 from cassi.solvers.linear_system import seen
 from cassi.systems import System
+from cassi.systems.dispersion import off_a_prism
 from cassi.uncertainty import Uncertainty, estimate, score
 
 if TYPE_CHECKING:
@@ -434,6 +436,7 @@ def check(
     white = response is not None and inputs.unit is not None and inputs.unit.name != "radiance"
     spectra = response.scene(x) if white and response is not None else x
     found += check_spectra(spectra, system.plain, inputs.wavelengths, white)
+    found += _check_line(inputs, found)
     found += _check_axis(inputs, reconstructor)
     found += _check_weights(y, system, reconstructor)
     numbers = {"note": found.note, **found.numbers, "seconds": time.perf_counter() - start}
@@ -461,6 +464,27 @@ def say(numbers: Mapping[str, Any], name: str = "") -> None:
 
 def _shows_frames(inputs: Inputs) -> bool:
     return inputs.wavelengths is None and getattr(inputs.system.plain, "codes_frames", False)
+
+
+def _check_line(inputs: Inputs, found: CameraCheck) -> CameraCheck:
+    """Warn of even bands where nobody said so, and a sensor's frame of all light cannot show it."""
+    dark = (inputs.preprocessing or {}).get("dark", {}).get("level", 0)
+    known = not inputs.assumes_line or found.numbers.get("curve_shown", True)
+    if not dark or inputs.wavelengths is None or known:
+        return CameraCheck()
+    offsets = getattr(inputs.system.plain, "offsets", ())
+    away = off_a_prism(offsets, inputs.wavelengths)
+    if away < AWAY:
+        return CameraCheck()
+    step = (offsets[-1] - offsets[0]) / (len(offsets) - 1)
+    message = (
+        "bands of even wavelengths lie at even distances, as behind a grating; behind a prism they "
+        f"lie up to {away:.1f} pixels elsewhere, and spectra have other wavelengths. This light "
+        "does not show which: give frames through filters, cassi-calibrate 'monochromatic=[…]', or "
+        "system.offsets; for a grating 'system.offsets={_target_: cassi.systems.Linear, "
+        f"step: {step:g}}}'"
+    )
+    return CameraCheck((Finding("curve", message),))
 
 
 def _check_axis(inputs: Inputs, reconstructor: Reconstructor) -> CameraCheck:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cassi.calibration.fit import LEAST_WINDOWS, PlainScenes
 from cassi.calibration.geometry import moved_offsets
-from cassi.calibration.lines import BETTER, SHADES, compare_light, matters, tells_dispersion
+from cassi.calibration.lines import SHADES, compare_light, matters, tells_dispersion
 from cassi.calibration.parameters import PLACE
 from cassi.calibration.search import NOMINAL, fit_curves
 from cassi.calibration.windows import Frame, Windows
@@ -21,6 +21,9 @@ AWAY = 1.5
 LEAST_BANDS = 8
 LEAST_SPAN = 12
 """Pixels of dispersion."""
+SHOWN = 0.2
+"""In objective, by which lines fit better where they show the places of bands. Light of all
+wavelengths through a wrong curve reached 0.1."""
 _ASKED = 128  # windows
 _RADIUS = 2  # pixels
 
@@ -68,7 +71,7 @@ def find_bands(y: Tensor, system: System) -> Bands | None:
         return None
     worse = compare_light([lines], NOMINAL, [other], NOMINAL)
     if worse <= 0:
-        return Bands(shown=worse < -BETTER)
+        return Bands(shown=worse < -SHOWN)
     scenes = PlainScenes([frame], camera)
     still = scenes.fit(NOMINAL, PLACE[:-1])
     if not matters(scenes, still.geometry):
@@ -77,7 +80,7 @@ def find_bands(y: Tensor, system: System) -> Bands | None:
     if not scenes.is_surer(found, still):
         return Bands(shown=False)
     best = found.geometry
-    if not tells_dispersion([frame], camera, best, still.geometry):
+    if not tells_dispersion([frame], camera, best, still.geometry, certain=True):
         return Bands(shown=False)
     offsets = moved_offsets(camera, best)
     away = (offsets - torch.tensor(camera.offsets).to(offsets)).abs()

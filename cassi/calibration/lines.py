@@ -79,7 +79,11 @@ def _in_all_light(scenes: PlainScenes) -> PlainScenes:
 
 
 def tells_dispersion(
-    frames: Sequence[Frame], system: SDCassi, found: Geometry, straight: Geometry
+    frames: Sequence[Frame],
+    system: SDCassi,
+    found: Geometry,
+    straight: Geometry,
+    certain: bool = False,
 ) -> bool:
     r"""Tell whether frames show that bands lie where a geometry has them.
 
@@ -95,6 +99,8 @@ def tells_dispersion(
         system: the nominal camera.
         found: with the dispersion that fits best.
         straight: the best with the nominal dispersion.
+        certain: lines must also fit better than the other light with the nominal dispersion, by
+            `_GAIN`: where both fit alike either may be right.
 
     Returns:
         True where a frame has light of known wavelengths, or the camera a mask per band, too.
@@ -108,11 +114,12 @@ def tells_dispersion(
     for lines, other in zip(*(kind.parts for kind in kinds), strict=True):
         (a, place), (c, _) = (lines.variances(each) for each in (found, straight))
         (b, _), (d, _) = (other.variances(each) for each in own)
-        here, there = b.log() - a.log(), d.log() - c.log()
-        for sixteenth in place.unique():
-            chosen = place == sixteenth
-            gains.append(torch.stack([here[chosen].mean(), (here - there)[chosen].mean()]))
-    fits, falls = torch.stack(gains).unbind(1)
+        a, b, c, d = (each.log() for each in (a, b, c, d))
+        each = torch.stack([b - a, b - a - (d - c), d - a])
+        gains += [each[:, place == sixteenth].mean(1) for sixteenth in place.unique()]
+    fits, falls, beside = torch.stack(gains).unbind(1)
+    if certain and float(beside.mean()) <= _GAIN:
+        return False
     better = float(fits.mean()) > BETTER and _lower(fits, SURE) > 0
     return better or _lower(falls, 2) > _GAIN
 

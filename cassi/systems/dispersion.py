@@ -62,6 +62,33 @@ def refractive_index(glass: str, wavelength: float) -> float:
     return math.sqrt(1 + sum(b * square / (square - c) for b, c in terms))
 
 
+def off_a_prism(offsets: Sequence[float], wavelengths: Sequence[float]) -> float:
+    """Return by how many pixels at most even bands lie off those of a prism with the same ends.
+
+    Its bands lie about as the index of its glass, here N-BK7. Where wavelengths or offsets are not
+    even a curve is known, and it is 0.
+
+    Args:
+        offsets: of the bands, pixels.
+        wavelengths: nm, one per band, 300 to 2500.
+
+    >>> round(off_a_prism([2.0 * band for band in range(20)], range(450, 650, 10)), 1)
+    4.8
+    """
+    for values in (offsets, wavelengths):
+        gaps = [after - before for before, after in pairwise(values)]
+        if not gaps or max(gaps) - min(gaps) > _EVEN * abs(sum(gaps)) / len(gaps):
+            return 0.0
+    index = [refractive_index("N-BK7", value) for value in wavelengths]
+    scale = (offsets[-1] - offsets[0]) / (index[-1] - index[0])
+    return max(
+        abs(offsets[0] + scale * (each - index[0]) - offset)
+        for each, offset in zip(index, offsets, strict=True)
+    )
+
+
+_EVEN = 0.01
+"""Of the distance of bands, by which even ones may differ."""
 _LARGEST_TABLE = 1 << 20  # bytes
 _BEYOND = 0.2
 """Of a table's length, by which it may be extrapolated."""

@@ -16,6 +16,8 @@ from cassi.uncertainty.features import Features
 
 STRANGE = 0.1
 """Share of the values unlike those of the calibration, above which that is said."""
+ROUGH = 1.5
+"""Times the root mean square of σ, by which rough spectra raise it, above which that is said."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,11 @@ def judge(result: BootstrapResult, system: System, level: float, model: ErrorMod
     predicted, strange = model.predict(features)
     # Of a camera, bands or a mask unlike those of the training: what is worse than all of it.
     sigma = (predicted * model.excess(features)).to(result.x.dtype)
+    smooth = float(sigma.square().mean().sqrt())
+    if not getattr(system.plain, "codes_frames", False):  # frames of a video have no spectra
+        for band in range(features.bands):
+            sigma[0, band] = torch.maximum(sigma[0, band], features.roughness(band).to(sigma))
+    wider = float(sigma.square().mean().sqrt()) / max(smooth, torch.finfo(sigma.dtype).tiny)
     pattern = result.repeated / level / sigma
     pattern = pattern / pattern.square().mean().sqrt().clamp_min(torch.finfo(pattern.dtype).tiny)
     total = float(sigma.square().mean().sqrt()) * level
@@ -106,7 +113,7 @@ def judge(result: BootstrapResult, system: System, level: float, model: ErrorMod
         sources,
         result.probed.mask_shift.shift,
         result.probed.heldout,
-        tuple(_doubts(result, features, model, strange)),
+        tuple(_doubts(result, features, model, strange, wider)),
     )
 
 
@@ -126,9 +133,14 @@ def _split(result: BootstrapResult, total: float) -> dict[str, float]:
 
 
 def _doubts(
-    result: BootstrapResult, features: Features, model: ErrorModel, strange: float
+    result: BootstrapResult, features: Features, model: ErrorModel, strange: float, wider: float
 ) -> list[str]:
     doubts = []
+    if wider > ROUGH:
+        doubts.append(
+            f"spectra are rough from band to band, as those of scenes are not: error bars are "
+            f"{wider:.1f} times as wide for that"
+        )
     if result.probed.mask_shift.is_significant:
         down, right = result.probed.mask_shift.shift
         doubts.append(

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import cassi
-from cassi.calibration.camera_check import POSES, check_camera, check_spectra
+from cassi.calibration.camera_check import POSES, _ends_of_bands, check_camera, check_spectra
+from cassi.calibration.correlation import Ends
 from cassi.calibration.spectra import comb, direction, read_statistics
 from cassi.systems import BlurredCassi, DDCassi, SDCassi
 from tests.shared import uniform
@@ -237,3 +238,9 @@ def test_a_lamp_does_not_hide_the_direction():
     for cube, reversed_ in ((x, False), (x.flip(1), True)):
         found = check_spectra(cube, system, nm.tolist())
         assert ("direction" in {each.about for each in found.warnings}) is reversed_
+
+
+@pytest.mark.parametrize(("level", "believed"), [(0.3, False), (0.8, True)])
+def test_faint_light_far_outside_the_bands_may_be_chance(level, believed):
+    ends = Ends(-18.0, 28.5, (0.1, 0.1), 0.1, (-1.0, 28.6), (0.02, 0.01), (level, 3.9), 0.02)
+    assert _ends_of_bands(ends, 28.0) == (-18.0 if believed else -1.0, 28.5)

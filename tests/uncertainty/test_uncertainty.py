@@ -242,3 +242,15 @@ def test_bars_widen_by_what_is_worse_than_all_of_the_training():
     assert model.excess(SimpleNamespace(numbers=known | {"bands": 2.0})) == 1
     worse = known | {"heldout": 0.3, "motion": 0.1}
     assert model.excess(SimpleNamespace(numbers=worse)) == pytest.approx(10**0.3)
+
+
+@pytest.mark.parametrize("bands", [3, 12])
+def test_rough_spectra_show_an_error(bands):
+    signs = (-1.0) ** torch.arange(bands).view(-1, 1, 1)
+    smooth = torch.linspace(1, 2, bands).view(-1, 1, 1).expand(-1, 32, 32)
+    for size in (0.0, 0.1):
+        cube = SimpleNamespace(x=(smooth + size * signs)[None], bands=bands)
+        found = torch.stack([Features.roughness(cube, band) for band in range(bands)])
+        # An alternation of 0.1 has a fourth difference of 1.6; noise of σ has one of √70 σ.
+        wanted = 1.6 / 70**0.5 if bands > 4 and size else 0.0
+        assert found == pytest.approx(wanted, abs=1e-5)

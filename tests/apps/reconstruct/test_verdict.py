@@ -1,10 +1,14 @@
 """What is said of the camera beside every reconstruction."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 import cassi
+from cassi.apps import pipeline
+from cassi.calibration import CameraCheck
 from cassi.models.pretrained import list_doubts
 from cassi.systems import SDCassi
 from tests.shared import uniform
@@ -67,3 +71,25 @@ def test_what_the_weights_have_not_seen(reconstruct, camera, results):
     outcome = reconstruct(*given, *more).ok()
     assert "weights" in [each["about"] for each in results()["warnings"]]
     assert "5 pixels per band (trained with 1 to 3)" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("level", "last", "shown", "assumed", "warned"),
+    [
+        (9, 640, False, True, True),
+        (0, 640, False, True, False),
+        (9, 700, False, True, False),
+        (9, 640, True, True, False),
+        (9, 640, False, False, False),
+    ],
+)
+def test_a_line_that_a_raw_frame_does_not_show(level, last, shown, assumed, warned):
+    camera = SDCassi(uniform(48, 48), 20, step=2)
+    inputs = SimpleNamespace(
+        system=camera,
+        wavelengths=(*range(450, 640, 10), last),
+        preprocessing={"dark": {"level": level}},
+        assumes_line=assumed,
+    )
+    found = pipeline._check_line(inputs, CameraCheck(numbers={"curve_shown": shown}))
+    assert bool(found.warnings) is warned
