@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -472,7 +472,7 @@ def _check_line(inputs: Inputs, found: CameraCheck) -> CameraCheck:
     known = not inputs.assumes_line or found.numbers.get("curve_shown", True)
     if not dark or inputs.wavelengths is None or known:
         return CameraCheck()
-    offsets = getattr(inputs.system.plain, "offsets", ())
+    offsets: Sequence[float] = getattr(inputs.system.plain, "offsets", ())
     away = off_a_prism(offsets, inputs.wavelengths)
     if away < AWAY:
         return CameraCheck()
