@@ -87,10 +87,10 @@ def test_networks_let_the_host_run_ahead(name):
         [
             ("gap_tv", 2_000, 30, 0),
             ("admm_tv", 2_700, 30, 0),
-            ("auto", 6_000, 105, 8),
-            ("pretrained", 9_900, 165, 20),
+            ("auto", 6_000, 100, 8),
+            ("pretrained", 9_900, 157, 20),
         ],
-        [("gap_tv", 2_000, 30, 0), ("auto", 6_000, 105, 8)],
+        [("gap_tv", 2_000, 30, 0), ("auto", 6_000, 100, 8)],
     ),
 )
 def test_methods_seldom_make_a_device_wait(method, operations, waits, decompositions):

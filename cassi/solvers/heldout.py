@@ -93,7 +93,7 @@ class Lines:
         level = (missed.square().sum(1) / trust).clamp_min(torch.finfo(torch.float64).tiny)
         norm = (torch.eye(len(ways)) + 1).to(told)  # ‖w − s‖², of all weights but the last
         gram = told @ told.mT + level[:, None, None] * norm
-        change = torch.linalg.solve(gram, (told @ missed[..., None])[..., 0]).T
+        change = torch.linalg.solve_ex(gram, (told @ missed[..., None])[..., 0])[0].T
         change = torch.cat((change, -change.sum(0, keepdim=True)))
         return change + torch.tensor(shares, dtype=change.dtype, device=change.device)[:, None]
 

@@ -60,7 +60,7 @@ def refine(
     share = relative_noise(y, system, noise, statistics)
     rho = noise_damping(y, system, share, statistics)
     # Small enough to lose no digits, large enough for pixels that no light reaches.
-    rho = rho.clamp_min(1e-5 * float(system(system.adjoint(torch.ones_like(y))).mean()))
+    rho = rho.clamp_min(1e-5 * system(system.adjoint(torch.ones_like(y))).mean().to(rho))
     wanted = torch.where(share < visible, residual, share.clamp_min(residual))
     floor = torch.where(share < visible, 0, share)
     running = begin_system(system)
@@ -90,8 +90,6 @@ def no_closer(x: Tensor, stepped: Tensor, y: Tensor, system: LinearSystem, noise
     """
     with torch.no_grad():
         t = _way(y - system(stepped), y - system(x), y, noise).to(x)
-    if bool((t == 1).all()):
-        return stepped
     return torch.where(t < 1, torch.lerp(x, stepped, t), stepped)
 
 
