@@ -9,7 +9,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from safetensors.torch import save_file
-from shared import networks_of_each_class
+from shared import before_a_push, distinct_networks, networks_of_each_class
 from torch import Tensor, nn
 
 from cassi.apps.reconstructors import build_network, model_node
@@ -21,7 +21,9 @@ BANDS = 4
 SMALL = {"stages": 2, "size": (64, 64), "channels": 8}
 EXAMPLE = "rdluf_mixs2_3stg"
 """Has frozen parameters, which an average of the trained ones leaves out."""
-every_model = pytest.mark.parametrize("name", networks_of_each_class())
+every_model = pytest.mark.parametrize(
+    "name", before_a_push(distinct_networks(), networks_of_each_class())
+)
 
 
 def _settings(name):

@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 import torch
-from shared import before_a_push, diagonal, networks_of_each_class
+from shared import before_a_push, diagonal, distinct_networks, networks_of_each_class
 from torch import nn
 
 from cassi import DDCassi, SDCassi
@@ -50,7 +50,8 @@ LOSES_CHANNELS_LAST = {
 
 
 NETWORKS = networks_of_each_class()
-every_model = pytest.mark.parametrize("name", NETWORKS)
+# Of those that differ in size or in what they repeat, one before a push.
+every_model = pytest.mark.parametrize("name", before_a_push(distinct_networks(), NETWORKS))
 
 
 def _shoot(height=24, width=36, batch=1, **camera):

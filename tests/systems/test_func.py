@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from shared import rand, systems_of_each_class
+from shared import before_a_push, rand, systems_of_each_class
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, jacfwd, jacrev, jvp, vjp, vmap
 
@@ -73,8 +73,9 @@ def _grad_of_samples(function, values):
 
 
 def _cases(*further):
-    """Both products of all these cameras, and of the quick ones what is made of them."""
-    return [*itertools.product(SOME, (_vjp, _jvp)), *itertools.product(QUICK, further)]
+    """Both products of some cameras before a push, and of the quick ones what is made of them."""
+    kept = [*itertools.product(SOME, (_vjp, _jvp)), *itertools.product(QUICK, further)]
+    return before_a_push(itertools.product(EXAMPLES, (_vjp, _jvp, *further)), kept)
 
 
 @pytest.mark.parametrize(("name", "check"), _cases(_jacobians, _grad_of_samples))

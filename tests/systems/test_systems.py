@@ -15,7 +15,7 @@ from cassi.systems.examples import EXAMPLES
 
 every_system = pytest.mark.parametrize("name", EXAMPLES)
 BATCH = 2
-most_systems = pytest.mark.parametrize("name", quick_systems())
+most_systems = pytest.mark.parametrize("name", before_a_push(EXAMPLES, quick_systems()))
 
 
 _rand = partial(rand, low=-0.3)
