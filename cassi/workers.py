@@ -1,17 +1,14 @@
 """Processes of this machine, each a pool of one: where one dies, only its job is tried again.
 
 They are forks of a process that has imported the package and does nothing else: its threads and
-GPUs have not begun. This file does without torch, so that a command can start that process first of
-all: both import at the same time.
+GPUs have not begun. That takes one import for all of them, while the command reads its files.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import re
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -30,7 +27,7 @@ _FORKS = multiprocessing.get_context("forkserver")
 _IMPORTED = ["cassi.apps.reconstruct", "cassi.evaluation", "cassi.viz"]
 
 
-def prepare_workers() -> None:
+def _prepare() -> None:
     """Start the process of which workers are forks, where it does not run."""
     _FORKS.set_forkserver_preload(_IMPORTED)
     told = {"OMP_NUM_THREADS": "1", WORKER: "0"}  # libraries ask for the first when they are loaded
@@ -51,7 +48,7 @@ class LocalWorkers(ThreadPoolExecutor):
 
     def __init__(self, count: int) -> None:
         super().__init__(count)
-        prepare_workers()
+        _prepare()
         self._ends, self._alive = _FORKS.Pipe(duplex=False)
         self._free: SimpleQueue[tuple[int, ProcessPoolExecutor]] = SimpleQueue()
         for number in range(count):
@@ -92,10 +89,3 @@ def _begin(number: int, ends: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ[WORKER] = str(number)
     threading.Thread(target=lambda: (ends.poll(None), os._exit(1)), daemon=True).start()
-
-
-def begin_early() -> None:
-    """Call `prepare_workers` in a command whose line asks for `processes=N`."""
-    asked = any(re.fullmatch(r"processes=\d+", word) for word in sys.argv[1:])
-    if asked and WORKER not in os.environ and multiprocessing.parent_process() is None:
-        prepare_workers()

@@ -1,5 +1,1 @@
 """The commands."""
-
-from cassi.workers import begin_early
-
-begin_early()  # before torch is loaded

@@ -478,10 +478,10 @@ def _check_line(inputs: Inputs, found: CameraCheck) -> CameraCheck:
         return CameraCheck()
     step = (offsets[-1] - offsets[0]) / (len(offsets) - 1)
     message = (
-        "bands of even wavelengths lie at even distances, as behind a grating; behind a prism they "
-        f"lie up to {away:.1f} pixels elsewhere, and spectra have other wavelengths. This light "
-        "does not show which: give frames through filters, cassi-calibrate 'monochromatic=[…]', or "
-        "system.offsets; for a grating 'system.offsets={_target_: cassi.systems.Linear, "
+        "nobody gave the places of the bands, and this light does not show them. They are taken to "
+        f"lie at even distances, as behind a grating. Behind a prism they lie up to {away:.1f} "
+        "pixels elsewhere. Give frames through filters, cassi-calibrate 'monochromatic=[…]', or "
+        "system.offsets. For a grating give 'system.offsets={_target_: cassi.systems.Linear, "
         f"step: {step:g}}}'"
     )
     return CameraCheck((Finding("curve", message),))
