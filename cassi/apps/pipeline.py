@@ -44,6 +44,8 @@ from cassi.uncertainty import Uncertainty, estimate, score
 if TYPE_CHECKING:
     from cassi.apps.reconstruct.journal import Passes
 
+OBJECTIVE_EVERY = 10
+"""Iterations from one objective to the next; one takes as long as an iteration."""
 _FRAMES = "each band has its own mask and none is moved, as for the frames of a video"
 
 
@@ -193,7 +195,7 @@ def recover(
         passes.rows, more["checkpoint"] = progress.rows, passes
     with progress.bar:
         solution = reconstructor.run(
-            y, system, callback=progress, objective=True, statistics=statistics, **more
+            y, system, callback=progress, objective=OBJECTIVE_EVERY, statistics=statistics, **more
         )
     result = conclude(inputs, solution, progress.rows, reconstructor)
     result = predict(result, reconstructor, seed, heldout)
@@ -399,7 +401,7 @@ class Progress:
             "seconds": iteration.seconds,
             "change": iteration.change,
             "sigma": iteration.sigma,
-            "objective": iteration.objective,  # None is written as an empty field
+            "objective": iteration.objective,  # None, an empty field, where it was not asked for
         }
         shown = {"residual": f"{iteration.residual:.2e}"}
         solve = describe_solve(self.system)

@@ -188,20 +188,20 @@ class Options(TypedDict, total=False):
     Attributes:
         x0: first cube `(B, C, H, W)`, in the units of the result.
         callback: called after every iteration with statistics and cube; True stops.
-        objective: record the objective, where there is one; of a solver in units of the squared
-            signal level.
+        objective: record the objective of the first iteration and of every so many, where there is
+            one; of a solver in units of the squared signal level. 1 or True is of each, 0 of none.
         statistics: of the whole measurement, where y is a part of one.
     """
 
     x0: Tensor | None
     callback: Callback | None
-    objective: bool
+    objective: int
     statistics: Statistics | None
 
 
 def take(
     given: Options, owner: str = ""
-) -> tuple[Tensor | None, Callback | None, bool, Statistics | None]:
+) -> tuple[Tensor | None, Callback | None, int, Statistics | None]:
     """Return first cube, callback, objective and statistics.
 
     Args:
@@ -218,7 +218,7 @@ def take(
     x0 = given.get("x0")
     if owner and x0 is not None:
         raise ValueError(f"x0: expected None, a {owner} takes no first cube")
-    return x0, given.get("callback"), given.get("objective", False), given.get("statistics")
+    return x0, given.get("callback"), given.get("objective", 0), given.get("statistics")
 
 
 class Reconstructor(Protocol):

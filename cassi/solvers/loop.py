@@ -42,7 +42,7 @@ def iterate(
     x0: Tensor | Callable[[], Tensor | None] | None = None,
     tol: float = 0.0,
     callback: Callback | None = None,
-    objective: bool = False,
+    objective: int = 0,
     statistics: Statistics | None = None,
     began: float | None = None,
 ) -> Solution:
@@ -60,7 +60,8 @@ def iterate(
             memory; the minimum-norm solution `pinv(y)` if None.
         tol: stop when ‖x − x_previous‖ <= tol·‖x‖; 0 never stops early.
         callback: called after every iteration; returning True stops the loop.
-        objective: record the objective of every iteration, see `evaluate_objective`.
+        objective: record the objective of the first iteration and of every so many, see
+            `evaluate_objective`; 1 or True is of each, 0 of none.
         statistics: of the whole measurement, where y is a part of it.
         began: `time.perf_counter()` from which seconds are counted; now if None.
 
@@ -97,7 +98,7 @@ def iterate(
                 break
             finite, unread = following, []
         pause = time.perf_counter()
-        if objective:
+        if objective and (index == 0 or (index + 1) % objective == 0):
             value = evaluate_objective(algorithm, prior, following, y, system, strength, damping)
             record.note("objective", value)
         state = following
