@@ -33,11 +33,11 @@ from cassi.apps.pipeline import (
     Result,
     assess,
     conclude,
-    find_camera,
     fit,
     in_unit,
     make_recipe,
     predict,
+    prepare,
     read,
     recover,
     say,
@@ -261,7 +261,7 @@ def _compute(
 ) -> Iterator[tuple[Snapshot, Result | Exception]]:
     groups: list[list[Fitted]] = []
     for snapshot in batch:
-        fitted = _attempt(_fit, settings_of_snapshot(settings, snapshot), recipe)
+        fitted = _attempt(prepare, settings_of_snapshot(settings, snapshot), recipe)
         if isinstance(fitted, Exception):
             yield snapshot, fitted
             continue
@@ -273,10 +273,6 @@ def _compute(
         group.append((snapshot, *fitted))
     for group in groups:
         yield from _recover(settings, root, group)
-
-
-def _fit(settings: Reconstruct, recipe: Recipe) -> tuple[Inputs, Reconstructor]:
-    return fit(find_camera(read(settings, recipe), settings), recipe)
 
 
 def _recover(
