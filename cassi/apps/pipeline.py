@@ -44,8 +44,8 @@ from cassi.uncertainty import Uncertainty, estimate, score
 if TYPE_CHECKING:
     from cassi.apps.reconstruct.journal import Passes
 
-OBJECTIVE_EVERY = 10
-"""Iterations from one objective to the next; one takes as long as an iteration."""
+EVERY = 10
+"""Iterations from one objective and PSNR to the next; each takes as long as an iteration."""
 _FRAMES = "each band has its own mask and none is moved, as for the frames of a video"
 
 
@@ -195,7 +195,7 @@ def recover(
         passes.rows, more["checkpoint"] = progress.rows, passes
     with progress.bar:
         solution = reconstructor.run(
-            y, system, callback=progress, objective=OBJECTIVE_EVERY, statistics=statistics, **more
+            y, system, callback=progress, objective=EVERY, statistics=statistics, **more
         )
     result = conclude(inputs, solution, progress.rows, reconstructor)
     result = predict(result, reconstructor, seed, heldout)
@@ -364,6 +364,11 @@ def write_results(
         results.write_numbers(stage / "metrics.json", result.numbers)
 
 
+def is_sampled(iteration: Iteration, last: int) -> bool:
+    """Return whether an iteration is the first, one of every `EVERY`, or the last."""
+    return iteration.index in (1, last) or iteration.index % EVERY == 0
+
+
 class Progress:
     """Shows residual and PSNR on a progress bar and keeps the rows of convergence.csv.
 
@@ -378,7 +383,8 @@ class Progress:
         self, inputs: Inputs, iterations: int, visible: bool, watch: Callback | None = None
     ) -> None:
         self.rows: list[dict[str, Any]] = []
-        self.watch = watch
+        self.shown: dict[str, str] = {}
+        self.watch, self.last = watch, iterations
         self.truth = None if inputs.truth is None else inputs.truth.to(inputs.measurement.device)
         self.system = inputs.system
         # A log file gets a line now and then, a terminal a moving bar.
@@ -389,7 +395,7 @@ class Progress:
 
     def wants(self, iteration: Iteration) -> bool:
         """Return whether the cube is looked at: for its PSNR, or by `watch`."""
-        if self.truth is not None:
+        if self.truth is not None and is_sampled(iteration, self.last):
             return True
         return self.watch is not None and wants_cube(self.watch, iteration)
 
@@ -403,16 +409,16 @@ class Progress:
             "sigma": iteration.sigma,
             "objective": iteration.objective,  # None, an empty field, where it was not asked for
         }
-        shown = {"residual": f"{iteration.residual:.2e}"}
+        self.shown["residual"] = f"{iteration.residual:.2e}"
         solve = describe_solve(self.system)
         if solve is not None:  # None from the first iteration on, or never
             row["inner_iterations"] = solve["iterations"]
             row["inner_residual"] = solve["relative_residual"]
-        if self.truth is not None and x is not None:
+        if x is not None and self.truth is not None and is_sampled(iteration, self.last):
             row["psnr"] = metrics.psnr(x, self.truth).mean().item()
-            shown["PSNR"] = f"{row['psnr']:.2f} dB"
+            self.shown["PSNR"] = f"{row['psnr']:.2f} dB"
         self.rows.append(row)
-        self.bar.set_postfix(shown, refresh=False)
+        self.bar.set_postfix(self.shown, refresh=False)
         self.bar.update(iteration.index - self.bar.n)  # an earlier run may have done some
         if self.watch is not None:
             self.watch(iteration, x)

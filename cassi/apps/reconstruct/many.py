@@ -35,6 +35,7 @@ from cassi.apps.pipeline import (
     conclude,
     fit,
     in_unit,
+    is_sampled,
     make_recipe,
     predict,
     prepare,
@@ -508,7 +509,8 @@ def recover_together(
                 "seconds": iteration.seconds / len(batch),
                 "sigma": iteration.sigma,
             }
-            if (truth := truths[index]) is not None:
+            truth = truths[index]
+            if truth is not None and is_sampled(iteration, reconstructor.iterations):
                 row["psnr"] = metrics.psnr(x[index : index + 1], truth).mean().item()
             own.append(row)
 
