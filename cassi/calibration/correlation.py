@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool2d, conv1d, pad
+from torch.nn.functional import conv1d, conv2d, pad
 
 from cassi.systems.psf import fast_length
 
@@ -356,7 +356,8 @@ def _peak(score: Tensor) -> Peak:
 def _smooth(image: Tensor) -> Tensor:
     shape = image.shape
     wide = pad(image.reshape(-1, 1, *shape[-2:]), (_LOCAL,) * 4, mode="replicate")
-    return avg_pool2d(wide, 2 * _LOCAL + 1, 1).reshape(shape)
+    kernel = wide.new_full((1, 1, 2 * _LOCAL + 1, 1), 1 / (2 * _LOCAL + 1))
+    return conv2d(conv2d(wide, kernel), kernel.mT).reshape(shape)  # a fifth of avg_pool2d's time
 
 
 def _spaced(count: int, most: int) -> list[int]:
