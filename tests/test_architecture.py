@@ -95,8 +95,8 @@ def check_imports(path):
         "apps/errors.py",
         "apps/camera/file.py",
     )
-    doors += ("apps/reconstructors.py", "apps/evaluate/results.py", "apps/reconstruct/many.py")
-    doors += ("apps/folders.py",)
+    doors += ("apps/folders.py", "apps/evaluate/results.py", "apps/reconstruct/many.py")
+    doors += ("apps/reconstructors/compose.py", "apps/reconstructors/names.py")
     if path.relative_to(PACKAGE).as_posix() not in doors:
         assert not {name.split(".")[0] for name in names} & CONFIG_LIBRARIES
     if path != PACKAGE / "ops" / "_library.py":

@@ -5,12 +5,11 @@ import torch
 from hydra import initialize_config_module
 
 import cassi
-from cassi.apps import reconstructors
 from cassi.apps.calibrate import calibrate_camera
 from cassi.apps.command import Run
 from cassi.apps.inputs import load_inputs
 from cassi.apps.reconstruct import reconstruct
-from cassi.apps.reconstructors import compose_settings, settings_named, settings_of
+from cassi.apps.reconstructors import compose_settings, names, settings_named, settings_of
 from cassi.apps.settings import Calibrate
 from cassi.data.io import load_mask, read_cube
 from cassi.data.sensor import Sensor
@@ -86,8 +85,8 @@ def test_a_name_is_composed_once_unless_a_command_says_what_it_means(scene, monk
         composed.append(spec["method"])
         return settings_of(spec, *more)
 
-    monkeypatch.setattr(reconstructors, "settings_of", count)
-    reconstructors._settings_once.cache_clear()
+    monkeypatch.setattr(names, "settings_of", count)
+    names._settings_once.cache_clear()
     y, system = scene[1:3]
     cubes = [cassi.reconstruct(y, system, "twist") for _ in range(2)]
     assert composed == ["twist"]

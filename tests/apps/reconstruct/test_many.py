@@ -11,10 +11,9 @@ import torch
 from shared import cubes_in, read_rows, snapshots_in, stamps, wait_until
 
 import cassi
-from cassi.apps import reconstructors
 from cassi.apps.reconstruct import many
 from cassi.apps.reconstruct.many import batch_size
-from cassi.apps.reconstructors import compose_settings, fingerprint_settings
+from cassi.apps.reconstructors import compose_settings, fingerprint_settings, identity
 from cassi.data.atomic import check_sums
 from cassi.data.record_log import read_records
 from cassi.models.load import Card, create_model, save_model
@@ -246,7 +245,7 @@ def test_results_of_other_shipped_weights_are_done_again(monkeypatch, tmp_path):
     assert fingerprint_settings(settings) == before
     (tmp_path / "other.safetensors").write_bytes(b"other weights")
     files = [tmp_path / "other.safetensors"]
-    monkeypatch.setattr(reconstructors, "weight_files", lambda name: files * (name == "pretrained"))
+    monkeypatch.setattr(identity, "weight_files", lambda name: files * (name == "pretrained"))
     assert fingerprint_settings(settings) != before
 
 

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 import cassi
-from cassi.apps import reconstructors
 from cassi.apps.reconstruct.journal import Passes
-from cassi.apps.reconstructors import compose_settings, identity_of
+from cassi.apps.reconstructors import compose_settings, identity_of, recipe
 
 METHOD = ("experiment=self_supervised", "solver.start=gap_tv", "solver.noise=0")
 FEW = (*METHOD, "solver.passes=3", "solver.iterations=6", "output.pictures=false")
@@ -86,7 +85,7 @@ def test_a_network_is_the_start_of_a_solver_that_has_one(reconstruct, camera, re
 
 def test_adapt_puts_a_network_before_passes(reconstruct, camera, monkeypatch, tmp_path):
     passes = (*METHOD, "solver.passes=2", "solver.iterations=2", "solver.start=auto")
-    monkeypatch.setattr(reconstructors, "ADAPT", passes)
+    monkeypatch.setattr(recipe, "ADAPT", passes)
     network = ("model=gap_net", "model.weights=random", "model.stages=1", "output.pictures=false")
     given = (*camera.given(), *network)
     reconstruct(*given, "solver.noise=0", "adapt=true").ok()
@@ -97,7 +96,7 @@ def test_adapt_puts_a_network_before_passes(reconstruct, camera, monkeypatch, tm
 
 def test_adapt_is_as_its_experiment_and_for_networks_only(reconstruct, camera):
     adapt = compose_settings(["model=pretrained", "adapt=true"])
-    spelled = compose_settings(["model=pretrained", *reconstructors.ADAPT])
+    spelled = compose_settings(["model=pretrained", *recipe.ADAPT])
     alone = compose_settings(["model=pretrained"])
     cpu = torch.device("cpu")
     identities = [identity_of(each, 28, cpu) for each in (adapt, spelled, alone)]

@@ -1,0 +1,44 @@
+"""Reconstructors from settings.
+
+`compose` makes settings of options, by Hydra. `names` says what a name means: a method, a network
+or a file. `networks` makes the network of a node `model`, `recipe` the reconstructor of settings.
+`identity` says what results depend on.
+"""
+
+from cassi.apps.reconstructors.compose import (
+    compose_settings,
+    config_search,
+    list_experiments,
+    rewrite_model_path,
+    search_also,
+    searched_folders,
+    settings_of_file,
+    store_models,
+    store_parts,
+)
+from cassi.apps.reconstructors.identity import fingerprint_settings, identity_of
+from cassi.apps.reconstructors.names import settings_named, settings_of, understand
+from cassi.apps.reconstructors.networks import build_network, model_node
+from cassi.apps.reconstructors.recipe import Recipe, build_method, build_solver
+
+__all__ = [
+    "Recipe",
+    "build_method",
+    "build_network",
+    "build_solver",
+    "compose_settings",
+    "config_search",
+    "fingerprint_settings",
+    "identity_of",
+    "list_experiments",
+    "model_node",
+    "rewrite_model_path",
+    "search_also",
+    "searched_folders",
+    "settings_named",
+    "settings_of",
+    "settings_of_file",
+    "store_models",
+    "store_parts",
+    "understand",
+]

@@ -1,0 +1,117 @@
+"""What a name means: a method, a network, a file of weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from hydra.core.global_hydra import GlobalHydra
+
+from cassi.apps.reconstructors.compose import FILE_SUFFIX, compose_settings, list_experiments
+from cassi.apps.settings import Reconstruct
+from cassi.checks import did_you_mean
+from cassi.models.registry import list_models
+
+KEYS = ("method", "model", "name", "overrides", "weights")
+"""Of an item of `reconstructors`."""
+
+
+def understand(item: Any, place: str = "reconstructors") -> dict[str, Any]:
+    """Return the mapping that an item of `reconstructors` stands for, with a name.
+
+    Raises:
+        ValueError: there is nothing of that name, or the mapping has other keys than `KEYS`.
+    """
+    if isinstance(item, str):
+        networks, methods = list_models(), list_experiments()
+        if item.endswith(FILE_SUFFIX) or item in networks:
+            return {"name": _short(item), "model": item}
+        if item not in methods:
+            hint = did_you_mean(item, [*methods, *networks]) or f"; there is {', '.join(methods)}"
+            raise ValueError(f"{place}: no method, network or {FILE_SUFFIX} file {item!r}{hint}")
+        return {"name": item, "method": item}
+    unknown = sorted(set(map(str, item)) - set(KEYS)) if isinstance(item, dict) else ()
+    if unknown:
+        near = did_you_mean(unknown[0], KEYS) or f"; there is {', '.join(KEYS)}"
+        raise ValueError(f"reconstructors: no key {unknown[0]!r}{near}")
+    if not isinstance(item, dict) or ("method" in item) == ("model" in item):
+        raise ValueError(
+            f"reconstructors: expected a name, or a mapping with method or model, got {item!r}"
+        )
+    what = item.get("method", item.get("model"))
+    name = item.get("name") or ("+".join(what) if isinstance(what, list) else _short(str(what)))
+    return {**item, "name": str(name)}
+
+
+def settings_named(item: Any) -> Reconstruct:
+    """Return the settings that an item of `reconstructors` stands for, outside of any command.
+
+    Each is composed once: that takes as long as half a reconstruction. Where Hydra is set up, its
+    folders decide what a name means.
+
+    Raises:
+        ValueError: there is nothing of that name, or the mapping does not fit.
+    """
+    if GlobalHydra.instance().is_initialized() or not isinstance(item, str | dict):
+        return settings_of(understand(item))
+    return _settings_once(json.dumps(item, default=str))
+
+
+@lru_cache
+def _settings_once(item: str) -> Reconstruct:
+    return settings_of(understand(json.loads(item)))
+
+
+def settings_of(
+    spec: dict[str, Any], more: Iterable[str] = (), data_dir: str | None = None
+) -> Reconstruct:
+    """Return the settings that an item of `reconstructors` stands for.
+
+    Args:
+        spec: of `understand`.
+        more: options that a data set has for solvers.
+        data_dir: `paths.data_dir` of the command that asks.
+
+    Raises:
+        ValueError: names, weights and options do not fit.
+    """
+    given = spec.get("overrides") or []
+    # A mapping says the same, and needs no quotes on the command line.
+    pairs = [f"{key}={value}" for key, value in given.items()] if isinstance(given, dict) else given
+    overrides = list(map(str, pairs))
+    if "model" not in spec:
+        if "weights" in spec:
+            raise ValueError("weights: expected with model only; a method takes overrides")
+        wanted = spec["method"] if isinstance(spec["method"], list) else [spec["method"]]
+        if networks := [name for name in wanted if name in list_models()]:
+            raise ValueError(
+                f"{networks[0]} is a network: write {{model: {networks[0]}, weights: FILE}}"
+            )
+        methods: Reconstruct = compose_settings(
+            [f"experiment=[{','.join(wanted)}]", *more, *overrides], data_dir
+        )
+        return methods
+    known = spec["model"] in list_models() or str(spec["model"]).endswith(FILE_SUFFIX)
+    if not known and spec["model"] in list_experiments():
+        raise ValueError(f"{spec['model']} is a method: write {{method: {spec['model']}}}")
+    settings: Reconstruct = compose_settings([f"model={spec['model']}", *overrides], data_dir)
+    if "weights" in spec:
+        settings = replace(settings, model=settings.model | {"weights": spec["weights"]})
+    if settings.model.get("weights", "") is None:
+        raise ValueError(
+            f"expected weights, got none: write {{model: {spec['model']}, weights: FILE}}, or "
+            "weights: random, which recovers nothing but takes as long"
+        )
+    return settings
+
+
+def _short(item: str) -> str:
+    path = Path(item)
+    if path.suffix != FILE_SUFFIX:
+        return item
+    # A training calls every file model.safetensors, and its folder tells which.
+    return path.parent.name if path.stem == "model" and path.parent.name else path.stem

@@ -1,0 +1,106 @@
+"""The node `model`: a registered network, or a file of weights."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from cassi.checks import did_you_mean
+from cassi.models.load import load_model, make_network, read_card
+from cassi.models.registry import Card, Entry, find_model, plugins_of
+
+
+def model_node(name: str) -> dict[str, Any]:
+    """Return the config of a registered network: its name, weights, which of them, and settings."""
+    entry = find_model(name)
+    settings: dict[str, Any] = _settings(entry)
+    if entry.shipped:
+        # As the solver would take it: an experiment knows its camera.
+        return {"name": name} | settings | {"noise": "${oc.select:solver.noise,auto}"}
+    return {"name": name, "weights": None, "ema": None} | settings
+
+
+def _settings(entry: Entry) -> dict[str, Any]:
+    parameters = inspect.signature(entry.make).parameters.values()
+    missing = inspect.Parameter.empty
+    settings = {
+        p.name: "???" if p.default is missing else p.default
+        for p in parameters
+        if p.name != "bands" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }
+    return settings | dict(entry.settings)
+
+
+def build_network(node: dict[str, Any], bands: int) -> tuple[nn.Module, Card]:
+    """Make the network of a `model` node.
+
+    Args:
+        node: with the name of a network, a file of weights or null or `random`, and settings; or
+            with the path of a file that a training exported.
+        bands: number C of bands of the camera.
+
+    Returns:
+        The network and what it is.
+
+    Raises:
+        OSError: a file is missing.
+        ValueError: name, settings, weights and bands do not fit.
+    """
+    if missing := [key for key, value in node.items() if value == "???"]:
+        raise ValueError(f"config: model.{missing[0]} has no value; give it one")
+    # Lists of a config are tuples in Python; a network may unpack or hash them.
+    settings: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in node.items()
+    }
+    path = settings.pop("path", None)
+    if path is not None:
+        card = read_card(path)
+        if card.bands != bands and not find_model(card.name).any_bands:
+            raise ValueError(
+                f"model {path}: made for {card.bands} bands, but the camera has {bands}"
+            )
+        network, card = load_model(path)
+        return network, card if card.bands == bands else _for_any(card, bands)
+    name, weights = settings.pop("name"), settings.pop("weights", None)
+    ema = settings.pop("ema", None)
+    known = _settings(find_model(name))
+    if unknown := sorted(settings.keys() - known):
+        near = did_you_mean(unknown[0], known, place="model.") or f"; there is {', '.join(known)}"
+        raise ValueError(f"no config value {f'model.{unknown[0]}'!r} of {name}{near}")
+    if ema not in (None, True, False):
+        raise ValueError(f"model.ema: expected true, false or null, got {ema!r}")
+    given = None if weights in (None, "random") else weights
+    network = make_network(name, bands, given, ema, **settings)
+    shipped = getattr(network, "shipped", None)
+    if shipped is not None:
+        return network, _for_any(shipped.card, bands)
+    return network, Card(name=name, bands=bands, settings=settings, plugins=plugins_of(name))
+
+
+def _for_any(card: Card, bands: int) -> Card:
+    """What a network for any number of bands was trained with says nothing about a camera's."""
+    return replace(card, bands=bands, wavelengths=None)
+
+
+def check_model(node: dict[str, Any]) -> Card | None:
+    """Look at a `model` node before anything is read that it is needed for.
+
+    Returns:
+        What the file of an exported network says about itself; None for a network by name.
+
+    Raises:
+        OSError: the file is missing.
+        ValueError: it is no such file; or a network is named and no weights are.
+    """
+    if "path" in node:
+        return read_card(node["path"])
+    if not find_model(node["name"]).shipped and node["weights"] is None:
+        raise ValueError(
+            f"model.weights: expected a file, got none: an untrained {node['name']} recovers "
+            "nothing; give model.weights=FILE, or model=FILE.safetensors, or model.weights=random "
+            "to time it"
+        )
+    return None
