@@ -121,7 +121,6 @@ def test_workers_end_with_their_command(reconstruct, start, day, tmp_path, worke
 
 
 @pytest.mark.release
-@pytest.mark.slow
 def test_a_lost_scheduler_ends_the_command_and_the_next_goes_on(reconstruct, start, day, tmp_path):
     folder, place = tmp_path / "far", tmp_path / "scheduler.json"
     options = (*day, f"hydra.run.dir={folder}", "cluster=dask", f"cluster.address={place}")
@@ -240,7 +239,6 @@ SCHEDULER = ("--port", "8786", "--no-dashboard", "--host")
 
 
 @pytest.mark.release
-@pytest.mark.slow
 def test_a_lost_machine_loses_nothing(reconstruct, day, tmp_path):
     pytest.importorskip("distributed", reason="needs the extra dask")
     folder, address = tmp_path / "two", ADDRESS.format(1)
@@ -260,7 +258,6 @@ def test_a_lost_machine_loses_nothing(reconstruct, day, tmp_path):
 
 
 @pytest.mark.release
-@pytest.mark.slow
 def test_a_lost_machine_with_the_scheduler_ends_the_command(reconstruct, day, tmp_path):
     pytest.importorskip("distributed", reason="needs the extra dask")
     folder = tmp_path / "two"

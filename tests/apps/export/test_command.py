@@ -88,7 +88,6 @@ METHODS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.release
 @pytest.mark.parametrize("method", before_a_push(METHODS, ["solver=auto"], "thorough"))
 def test_a_method_that_decides_by_values(method, export, camera, tmp_path):
@@ -110,7 +109,6 @@ def test_a_method_that_decides_by_values(method, export, camera, tmp_path):
     np.testing.assert_allclose(got / 3, ours.numpy().ravel() / 3, **CLOSE)
 
 
-@pytest.mark.slow
 @pytest.mark.thorough
 def test_a_compiled_network_in_cpp(export, camera, tmp_path):
     model = ("model=gap_net", "model.stages=1", "model.weights=random")

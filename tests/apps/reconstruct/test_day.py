@@ -64,7 +64,6 @@ def test_new_ones_come_after_those_that_are_there(reconstruct, day, tmp_path, mo
 
 
 @pytest.mark.release
-@pytest.mark.slow
 def test_many_frames_from_two_workers_of_which_one_is_killed(start, tmp_path):
     (tmp_path / "day").mkdir()
     mask = np.random.default_rng(0).random((64, 64)).astype(np.float32)

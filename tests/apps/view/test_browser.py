@@ -148,7 +148,6 @@ def test_sections_fold_away_and_empty_ones_are_no_cards(open_view):
 
 
 @pytest.mark.release
-@pytest.mark.slow
 def test_a_drop_of_200_megabytes_arrives(open_view, output, tmp_path):
     large = tmp_path / "large.npy"
     values = np.lib.format.open_memmap(large, "w+", np.float32, (7000, 7200))
@@ -274,7 +273,6 @@ def test_two_tabs_are_apart_and_everything_has_a_name(open_view):
 
 
 @pytest.mark.release
-@pytest.mark.slow
 def test_nothing_is_hard_to_perceive_or_to_reach(open_view):
     """With a first cube the steps before it fold; then the rules of axe-core."""
     page = open_view()
