@@ -6,7 +6,13 @@ import pytest
 import torch
 from fake_graphs import CUDAGraph, FakeCuda
 from pretended import DEVICE, Pretended, Watched
-from shared import before_a_push, networks_of_each_class, quick_systems, smooth_scene
+from shared import (
+    before_a_push,
+    networks_of_each_class,
+    quick_systems,
+    small_settings,
+    smooth_scene,
+)
 from torch import nn
 
 import cassi
@@ -68,9 +74,9 @@ def test_cameras_stay_on_their_device(name):
 @pytest.mark.parametrize("name", before_a_push(networks_of_each_class(), ["gap_net", "mst_s"]))
 @torch.no_grad()
 def test_networks_let_the_host_run_ahead(name):
-    net = cassi.create_model(name, bands=28).eval()
-    system = cassi.SDCassi(torch.rand(32, 32), bands=28, step=2)
-    y = system(torch.rand(1, 28, 32, 32))
+    net = cassi.create_model(name, bands=8, **small_settings(name)).eval()
+    system = cassi.SDCassi(torch.rand(32, 32), bands=8, step=2)
+    y = system(torch.rand(1, 8, 32, 32))
     with Watched() as watched:
         there, camera = moved(net), moved(system)
         watched.reads.clear()
@@ -90,7 +96,7 @@ def test_networks_let_the_host_run_ahead(name):
             ("auto", 6_000, 100, 8),
             ("pretrained", 9_900, 157, 20),
         ],
-        [("gap_tv", 2_000, 30, 0), ("auto", 6_000, 100, 8)],
+        [("gap_tv", 2_000, 30, 0)],
     ),
 )
 def test_methods_seldom_make_a_device_wait(method, operations, waits, decompositions):

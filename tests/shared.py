@@ -90,15 +90,16 @@ def disc(bands, size):
     return torch.where(inside, 0.3 + 0.7 * at, 0.8 - 0.6 * at)[None]
 
 
-def before_a_push(values, kept):
-    """Return parameters of a test: `make test` has those that are kept, `release-check` the others.
+def before_a_push(values, kept, others="release"):
+    """Return parameters of a test: `make test` has those that are kept, others have a mark.
 
     A value may be a tuple of several arguments.
     """
+    mark = getattr(pytest.mark, others)
     return [
         pytest.param(
             *(value if isinstance(value, tuple) else (value,)),
-            marks=[] if value in kept else [pytest.mark.release],
+            marks=[] if value in kept else [mark],
         )
         for value in values
     ]
@@ -138,9 +139,30 @@ def distinct_networks():
     return first_of_each(list_models(shipped=False), kind_of_network)
 
 
+SMALL = {
+    "stages": 2,
+    "size": (64, 64),
+    "start": 3,
+    "training_start": 3,
+    "channels": 8,
+}
+
+
+def small_settings(name):
+    """Return the settings that make a network small, of those that it knows."""
+    known = inspect.signature(find_model(name).make).parameters
+    return {key: value for key, value in SMALL.items() if key in known}
+
+
 def networks_of_each_class():
     """Return one name for each class of networks, of `s`, `m` and `l` the smallest."""
     return first_of_each(distinct_networks()[::-1], lambda name: find_model(name).make)
+
+
+every_network = pytest.mark.parametrize(
+    "name", before_a_push(distinct_networks(), networks_of_each_class(), "thorough")
+)
+"""A test of all networks: of those that differ in size or in what they repeat, CI has one."""
 
 
 def smooth_scene(bands, height, width, disk=False):

@@ -1,6 +1,6 @@
 """Run commands where something is short, and look at how they end and how they go on.
 
-    python scripts/checks/limits.py --runs 60 --seed 0
+    python scripts/checks/limits.py --runs 60 --kills 100 --seed 0
 
 Each run has one hindrance, drawn with its size: a full disk (a tmpfs where it may be mounted, else
 a limit on the size of a file), a read-only disk, few open files, few addresses, outputs that are
@@ -8,7 +8,8 @@ closed or that nobody reads any more, a temporary folder or a working folder tha
 The runs are those of `kills.py`. Each must end with a known status; where that is a failure, in
 lines of its own and without a traceback. Every final file must be readable, no temporary one left,
 and no process. Then the same command is given again without the hindrance, and must give what an
-undisturbed run gives. The exit status is 1 where something was not as it should be.
+undisturbed run gives. With `--kills`, runs are killed too, as `kills.py` does. The exit status is 1
+where something was not as it should be.
 """
 
 from __future__ import annotations
@@ -173,6 +174,7 @@ def main() -> None:
     """Read the options, and check."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=60)
+    parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     kills.prepare()
@@ -181,9 +183,9 @@ def main() -> None:
         root = Path(place)
         (root / "data").mkdir()
         checker = Checker(kills.make_cases(root / "data"), root, Counter(faults=0))
-        sizes = {}
+        sizes, seconds = {}, {}
         for name in checker.cases:
-            checker.run_undisturbed(name)
+            seconds[name] = checker.run_undisturbed(name)
             files = (root / f"whole-{name}").rglob("*")
             sizes[name] = sum(file.stat().st_size for file in files if file.is_file())
         mounts = can_mount(root / "mount")
@@ -191,7 +193,8 @@ def main() -> None:
         for number in range(arguments.runs):
             name = names[number % len(names)]
             kind, hindrance = draw_hindrance(draw, sizes[name], mounts)
-            run_once(checker, name, root / f"{name}-{number}", kind, hindrance)
+            run_once(checker, name, root / f"{name}-limited-{number}", kind, hindrance)
+        checker.kill_many(arguments.kills, arguments.seed, seconds)
     checker.conclude("runs")
 
 

@@ -121,7 +121,6 @@ def test_workers_end_with_their_command(reconstruct, start, day, tmp_path, worke
 
 
 @pytest.mark.release
-@pytest.mark.slow
 def test_a_lost_scheduler_ends_the_command_and_the_next_goes_on(reconstruct, start, day, tmp_path):
     folder, place = tmp_path / "far", tmp_path / "scheduler.json"
     options = (*day, f"hydra.run.dir={folder}", "cluster=dask", f"cluster.address={place}")
@@ -148,11 +147,15 @@ def test_a_lost_scheduler_ends_the_command_and_the_next_goes_on(reconstruct, sta
 ONE_THREAD = ("--nthreads", "1", "--no-nanny", "--death-timeout", "60")
 
 
+SOON = os.environ | {"DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "11s"}
+"""Who does not answer is given up after 11 s instead of 30."""
+
+
 def start_dask(name, *told, before=()):
     """Start a scheduler or a worker, as one does on a machine of a cluster."""
     command = [*before, sys.executable, "-m", f"distributed.cli.dask_{name}", *told]
     silent = subprocess.DEVNULL
-    return subprocess.Popen(command, stdout=silent, stderr=silent)
+    return subprocess.Popen(command, stdout=silent, stderr=silent, env=SOON)
 
 
 class Far:
@@ -213,7 +216,7 @@ class Machines:
     def command(self, number, *options):
         started = [*self.inside(number), sys.executable, "-m", "cassi", "reconstruct", *options]
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        self.running[number].append(subprocess.Popen(started, **streams))
+        self.running[number].append(subprocess.Popen(started, **streams, env=SOON))
         return self.running[number][-1]
 
     def lose(self, number):
@@ -236,7 +239,6 @@ SCHEDULER = ("--port", "8786", "--no-dashboard", "--host")
 
 
 @pytest.mark.release
-@pytest.mark.slow
 def test_a_lost_machine_loses_nothing(reconstruct, day, tmp_path):
     pytest.importorskip("distributed", reason="needs the extra dask")
     folder, address = tmp_path / "two", ADDRESS.format(1)
@@ -256,7 +258,6 @@ def test_a_lost_machine_loses_nothing(reconstruct, day, tmp_path):
 
 
 @pytest.mark.release
-@pytest.mark.slow
 def test_a_lost_machine_with_the_scheduler_ends_the_command(reconstruct, day, tmp_path):
     pytest.importorskip("distributed", reason="needs the extra dask")
     folder = tmp_path / "two"

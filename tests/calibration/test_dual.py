@@ -17,7 +17,7 @@ def scene():
     return load_cube(bundled_path("scene.tif")).data[:, ::2, 64:160, 64:160]
 
 
-@pytest.mark.parametrize("axis", before_a_push([-1, -2], [-1]))
+@pytest.mark.parametrize("axis", before_a_push([-1, -2], [-1], "thorough"))
 def test_shift_and_step_are_found(scene, axis):
     mask = RandomMask(seed=3).draw(*((96, 128) if axis == -1 else (128, 96)))
     moved = move_mask(mask, (0.4, -0.7), 0.2)

@@ -63,7 +63,7 @@ def find(scene, camera, prepare, geometry, noise=0.0, **settings):
     return calibrate([Frame.snapshot(y, BANDS)], camera, prepare, **settings)
 
 
-@pytest.mark.parametrize("noise", before_a_push([0.0, 0.02], [0.02]))
+@pytest.mark.parametrize("noise", before_a_push([0.0, 0.02], [0.02], "thorough"))
 def test_nothing_is_found_where_nothing_is_wrong(camera, scene, prepare, noise):
     found = find(scene, camera, prepare, Geometry(), noise)
     assert found.model == ()

@@ -40,7 +40,7 @@ def test_the_search_leads_to_the_true_place(bench):
     assert fit.geometry.values() == pytest.approx(TRUE.values(), abs=0.05)
 
 
-@pytest.mark.parametrize("sign", before_a_push([1, -1], [1]))
+@pytest.mark.parametrize("sign", before_a_push([1, -1], [1], "thorough"))
 def test_a_bend_of_seven_pixels_is_found(sign):
     at = torch.linspace(0, 1, 14, dtype=torch.float64)
     prism = (1 + 0.6 * at) ** -2

@@ -136,7 +136,7 @@ def test_random_clusters_repeat_with_the_seed(make):
 
 @pytest.mark.parametrize(
     "name",
-    ["mst_s", *(pytest.param(name, marks=pytest.mark.release) for name in ("cst_s", "bisrnet"))],
+    ["mst_s", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("cst_s", "bisrnet"))],
 )
 def test_one_graph(make, name):
     net, camera = make(name, BANDS, blocks=(1, 1)).eval(), _camera()

@@ -16,7 +16,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs/reference/export.md"
 QUICK = ("gap_net", "hdnet", "lambda_net")
 DATA_DEPENDENT = ("cassi_net", "pretrained")
 OTHERS = [name for name in networks_of_each_class() if name not in DATA_DEPENDENT]
-networks = pytest.mark.parametrize("name", before_a_push(OTHERS, QUICK))
+networks = pytest.mark.parametrize("name", before_a_push(OTHERS, QUICK, "thorough"))
 every_one = pytest.mark.filterwarnings("ignore")
 
 
@@ -25,9 +25,9 @@ def _case(name, stages=2):
     mask = (torch.rand(32, 32, generator=generator) > 0.5).float()
     system = cassi.SDCassi(mask, bands=8, step=2)
     y, other = (system(torch.rand(1, 8, 32, 32, generator=generator)) for _ in range(2))
-    # More stages are more of the same.
-    small = {"stages": stages, "blocks": 1 if "dernn" in name else None}
-    few = {key: small[key] for key in small.keys() & find_model(name).settings if small[key]}
+    # More stages and blocks are more of the same.
+    small = {"stages": stages, "blocks": 1 if "dernn" in name else (1, 1, 1)}
+    few = {key: small[key] for key in small.keys() & find_model(name).settings}
     torch.manual_seed(0)
     return cassi.create_model(name, bands=8, **few).eval(), system, y, other
 

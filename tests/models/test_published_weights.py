@@ -1,7 +1,6 @@
 """Files of weights as authors write them: every form gives the same network, others are refused."""
 
 import argparse
-import inspect
 from functools import cache
 
 import numpy as np
@@ -9,26 +8,15 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from safetensors.torch import save_file
-from shared import before_a_push, distinct_networks, networks_of_each_class
-from torch import Tensor, nn
+from shared import every_network, small_settings
+from torch import nn
 
 from cassi.apps.reconstructors import build_network, model_node
 from cassi.models.load import Card, create_model, load_model, load_published, save_model
-from cassi.models.registry import find_model
 
-State = dict[str, Tensor]
 BANDS = 4
-SMALL = {"stages": 2, "size": (64, 64), "channels": 8}
 EXAMPLE = "rdluf_mixs2_3stg"
 """Has frozen parameters, which an average of the trained ones leaves out."""
-every_model = pytest.mark.parametrize(
-    "name", before_a_push(distinct_networks(), networks_of_each_class())
-)
-
-
-def _settings(name):
-    known = inspect.signature(find_model(name).make).parameters
-    return {key: value for key, value in SMALL.items() if key in known}
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +45,7 @@ def _states(name):
 
 @cache
 def _network(name):
-    return create_model(name, bands=BANDS, **_settings(name))
+    return create_model(name, bands=BANDS, **small_settings(name))
 
 
 def _parameters(name, trained=False):
@@ -66,7 +54,7 @@ def _parameters(name, trained=False):
 
 
 def _load(file, name, **more):
-    net = load_published(name, file, BANDS, **_settings(name), **more)
+    net = load_published(name, file, BANDS, **small_settings(name), **more)
     assert not net.training
     return net.state_dict()
 
@@ -110,7 +98,7 @@ def _averages(values):
     return {"decay": 0.999, "num_updates": 7, "shadow_params": shadow, "collected_params": None}
 
 
-@every_model
+@every_network
 def test_the_authors_form_of_every_network_gives_the_same_bits(name, tmp_path):
     plain, average = _states(name)
     parallel = _save(_before("module.", plain), tmp_path)
@@ -260,7 +248,7 @@ def test_safetensors_and_files_of_cassi_train(tmp_path):
     file = tmp_path / "weights.safetensors"
     save_file(_before("module.", plain), file)
     _assert_equal(_load(file, EXAMPLE), plain)
-    settings = _settings(EXAMPLE)
+    settings = small_settings(EXAMPLE)
     save_model(file, plain, Card(EXAMPLE, BANDS, settings))
     _assert_equal(_load(file, EXAMPLE), plain)
     net, card = load_model(file)
@@ -285,7 +273,7 @@ def test_numbers_of_earlier_numpy_releases(tmp_path):
 def test_configs_say_which_weights(ema, tmp_path):
     plain, average = _states(EXAMPLE)
     file = _save({"model": plain, "ema": average}, tmp_path)
-    node = model_node(EXAMPLE) | _settings(EXAMPLE) | {"weights": str(file), "ema": ema}
+    node = model_node(EXAMPLE) | small_settings(EXAMPLE) | {"weights": str(file), "ema": ema}
     net, _ = build_network(OmegaConf.create(node), BANDS)
     _assert_equal(net.state_dict(), plain if ema is False else average)
     with pytest.raises(ValueError, match=r"model\.ema: expected true, false or null, got 'maybe'"):

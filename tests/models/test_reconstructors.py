@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 import torch
-from shared import before_a_push, diagonal, distinct_networks, networks_of_each_class
+from shared import before_a_push, diagonal, every_network, networks_of_each_class
 from torch import nn
 
 from cassi import DDCassi, SDCassi
@@ -50,8 +50,6 @@ LOSES_CHANNELS_LAST = {
 
 
 NETWORKS = networks_of_each_class()
-# Of those that differ in size or in what they repeat, one before a push.
-every_model = pytest.mark.parametrize("name", before_a_push(distinct_networks(), NETWORKS))
 
 
 def _shoot(height=24, width=36, batch=1, **camera):
@@ -92,7 +90,7 @@ def test_gives_a_cube_for_any_size_and_dispersion(make, name, shape):
     assert x.isfinite().all()
 
 
-@every_model
+@every_network
 def test_takes_a_mask_per_band_and_per_sample(make, name):
     net = make(name).eval()
     masks = torch.rand(2, 1, BANDS, 24, 36)
@@ -105,7 +103,7 @@ def test_takes_a_mask_per_band_and_per_sample(make, name):
             _assert_close(name, together[i : i + 1], alone)
 
 
-@every_model
+@every_network
 def test_dispersion_along_rows_is_that_along_columns_of_the_turned_scene(make, name):
     net = make(name).eval()
     mask = torch.rand(24, 36)
@@ -134,7 +132,7 @@ def _keep_statistics(net, y, system):
         layer.eval()
 
 
-@every_model
+@every_network
 def test_every_parameter_gets_a_finite_gradient(make, name):
     # Some networks share one stage among all but the first and the last.
     stages = {"stages": 3} if name.startswith(("rdluf", "lade")) else {}
@@ -149,7 +147,7 @@ def test_every_parameter_gets_a_finite_gradient(make, name):
     assert _without_gradient(net) == set()
 
 
-@pytest.mark.parametrize("name", before_a_push(NETWORKS, ["mst_s", "hdnet", "dauhst_2stg"]))
+@pytest.mark.parametrize("name", before_a_push(NETWORKS, ["mst_s", "hdnet"], "thorough"))
 def test_trains_in_bfloat16_and_channels_last(make, name):
     y, system = _shoot(16, 20, batch=2)  # processors without bfloat16 take long
     net = make(name).eval()
@@ -164,7 +162,7 @@ def test_trains_in_bfloat16_and_channels_last(make, name):
     assert all(p.grad.isfinite().all() for p in net.parameters() if p.grad is not None)
 
 
-@every_model
+@every_network
 def test_channels_last_changes_nothing(make, name):
     y, system = _shoot(batch=2)
     net = make(name).eval()
@@ -175,7 +173,7 @@ def test_channels_last_changes_nothing(make, name):
     _assert_close(name, got, wanted)
 
 
-@every_model
+@every_network
 def test_which_operator_loses_channels_last(make, name):
     y, system = _shoot(batch=2)
     net = make(name).to(memory_format=torch.channels_last)
@@ -202,7 +200,7 @@ def test_checkpointing_changes_no_gradient(make, name):
     torch.testing.assert_close(gradients[0], gradients[1])
 
 
-@every_model
+@every_network
 def test_refuses_cameras_and_measurements_that_do_not_fit(make, name):
     net = make(name)
     y, system = _shoot()
@@ -223,6 +221,7 @@ def test_refuses_cameras_and_measurements_that_do_not_fit(make, name):
     before_a_push(
         [("gap_net", "aot_eager"), ("gap_net", "inductor"), ("dauhst_2stg", "aot_eager")],
         [("gap_net", "aot_eager")],
+        "thorough",
     ),
 )
 def test_compiles_as_one_graph(make, name, backend):

@@ -256,10 +256,11 @@ def test_same_bits_for_every_thread_count(name, camera_arguments, assert_same_bi
     assert_same_bits(run)
 
 
+@pytest.mark.release
 @pytest.mark.parametrize(
     "isa",
     [
-        pytest.param("baseline", marks=pytest.mark.release),
+        "baseline",
         pytest.param(
             "avx2",
             marks=pytest.mark.skipif(

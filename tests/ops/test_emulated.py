@@ -41,31 +41,28 @@ def _run(library, command, **settings):
     python(*command, CASSI_LIBRARY_DIR=str(library), OMP_NUM_THREADS="1", **names)
 
 
-def _pytest(*names, chosen="release or not release"):
+def _pytest(*names, chosen):
     files = [str(path) for name in names for path in sorted(HERE.glob(f"{name}.py"))]
-    command = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", LEFT_OUT]
-    return [*command, "-m", chosen, *files]
+    command = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
+    return [*command, "-k", f"{LEFT_OUT} and ({chosen})", *files]
 
 
-@pytest.mark.parametrize(
-    "chosen", ["not release", pytest.param("release", marks=pytest.mark.release)]
-)
-def test_kernels(library, chosen):
+def test_kernels(library):
     """Threads between two barriers may run in any order."""
-    _run(library, _pytest("emulated_cases", chosen=chosen), order="shuffled")
+    _run(library, _pytest("emulated_cases", chosen="not release"), order="shuffled")
 
 
 @pytest.mark.release
 @pytest.mark.parametrize(
     "order",
-    ["shuffled", *(pytest.param(name, marks=pytest.mark.orders) for name in ORDERED)],
+    ["shuffled", *(pytest.param(name, marks=pytest.mark.thorough) for name in ORDERED)],
 )
 def test_operators(library, order):
     """As functions with gradients of any order too, against dense matrices and other libraries."""
     names = "forward_adjoint data_step gradients taps tv signal dtypes transforms"
-    files = ["test_compiled*", *(f"test_{name}" for name in names.split())]
-    files += ["emulated_cases"] if order in ORDERED else []
-    _run(library, _pytest(*files), order=order)
+    files = ["test_compiled*", *(f"test_{name}" for name in names.split()), "emulated_cases"]
+    chosen = "not emulated_cases or release" if order == "shuffled" else "test"
+    _run(library, _pytest(*files, chosen=chosen), order=order)
 
 
 @pytest.mark.release

@@ -127,7 +127,7 @@ def _gradients(function, batch):
     return [result, *(g for g in gradients if g is not None)]
 
 
-@pytest.mark.release
+@pytest.mark.thorough
 @pytest.mark.usefixtures("dynamo")
 @pytest.mark.parametrize("name", PUBLIC_NAMES)
 def test_compiles_whole(name):

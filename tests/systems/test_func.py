@@ -73,9 +73,9 @@ def _grad_of_samples(function, values):
 
 
 def _cases(*further):
-    """Both products of some cameras before a push, and of the quick ones what is made of them."""
+    """Both products of each class of cameras, and of the quick ones what is made of them."""
     kept = [*itertools.product(SOME, (_vjp, _jvp)), *itertools.product(QUICK, further)]
-    return before_a_push(itertools.product(EXAMPLES, (_vjp, _jvp, *further)), kept)
+    return before_a_push(itertools.product(EXAMPLES, (_vjp, _jvp, *further)), kept, "thorough")
 
 
 @pytest.mark.parametrize(("name", "check"), _cases(_jacobians, _grad_of_samples))

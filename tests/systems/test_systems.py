@@ -15,7 +15,7 @@ from cassi.systems.examples import EXAMPLES
 
 every_system = pytest.mark.parametrize("name", EXAMPLES)
 BATCH = 2
-most_systems = pytest.mark.parametrize("name", before_a_push(EXAMPLES, quick_systems()))
+most_systems = pytest.mark.parametrize("name", before_a_push(EXAMPLES, quick_systems(), "thorough"))
 
 
 _rand = partial(rand, low=-0.3)
@@ -149,7 +149,7 @@ def _damping(system, samples):
     return torch.where(_rand(*rho.shape, seed=8) > 0.4, torch.inf, rho)
 
 
-@pytest.mark.parametrize("name", before_a_push(EXAMPLES, quick_systems()))
+@most_systems
 @pytest.mark.parametrize("samples", [1, BATCH])
 def test_one_rho_per_detector_pixel(name, samples):
     system = EXAMPLES[name]()

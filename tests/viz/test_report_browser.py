@@ -78,7 +78,17 @@ def _click(page, x, y, panel=0):
     page.wait_for_timeout(100)
 
 
-def test_pictures_and_spectra_are_those_of_the_cubes(open_page):
+def _drag(page, first, last, panel=0):
+    """Drags between two places (x, y), shares of a picture."""
+    box = page.locator(".frame > canvas").nth(panel).bounding_box()
+    places = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in (first, last)]
+    page.mouse.move(*places[0])
+    page.mouse.down()
+    page.mouse.move(*places[1], steps=5)
+    page.mouse.up()
+
+
+def test_pictures_and_spectra_are_those_of_the_cubes_at_any_point(open_page):
     page = open_page("both.html")
     expression = "Array.from(scenes[0].cubes.get('good').spectrum(20 * 60 + 30))"
     bands = np.linspace(0, 1, 6)
@@ -92,9 +102,21 @@ def test_pictures_and_spectra_are_those_of_the_cubes(open_page):
     )
     assert red > blue  # the right of the scene is bright at long wavelengths
 
+    # Names stay text.
+    assert page.locator("h1").inner_text() == f"Two {HOSTILE}"
+    assert page.locator("b").count() == 0
+    assert HOSTILE in " ".join(page.locator("#spectrum .legendtext").all_text_contents())
 
-def test_a_click_changes_the_spectrum_and_keeps_the_point(open_page):
-    page = open_page("both.html")
+    # The pointer alone shows the spectrum under it.
+    page.locator(".frame > canvas").first.hover(position={"x": 5, "y": 5})
+    page.wait_for_timeout(100)
+    first, marked = _spectrum(page), page.locator(".card").count()
+    page.locator(".frame > canvas").first.hover(position={"x": 300, "y": 5})
+    page.wait_for_timeout(100)
+    assert not np.allclose(first, _spectrum(page))
+    assert page.locator(".card").count() == marked
+
+    # A click keeps the point.
     before, marked = _spectrum(page), page.locator(".card").count()
     _click(page, 0.93, 0.93)
     after = _spectrum(page)
@@ -104,19 +126,14 @@ def test_a_click_changes_the_spectrum_and_keeps_the_point(open_page):
     page.locator(".card button").last.click()
     assert page.locator(".card").count() == marked
 
-
-def test_the_pointer_alone_shows_the_spectrum_under_it(open_page):
-    page = open_page("both.html")
-    page.locator(".frame > canvas").first.hover(position={"x": 5, "y": 5})
-    page.wait_for_timeout(100)
-    first, marked = _spectrum(page), page.locator(".card").count()
-    page.locator(".frame > canvas").first.hover(position={"x": 300, "y": 5})
-    page.wait_for_timeout(100)
-    assert not np.allclose(first, _spectrum(page))
-    assert page.locator(".card").count() == marked
+    # Nothing stands over the edge.
+    for width in (1366, 800, 420):
+        page.set_viewport_size({"width": width, "height": 700})
+        page.wait_for_timeout(300)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_the_slider_and_the_arrow_keys_change_the_picture(open_page):
+def test_pickers_views_and_bands_change_the_pictures(open_page):
     page = open_page("both.html")
     color = _picture(page)
     page.locator("#band").fill("1")
@@ -128,9 +145,7 @@ def test_the_slider_and_the_arrow_keys_change_the_picture(open_page):
     assert "570 nm" in page.locator("#band-name").inner_text()
     assert _picture(page) != second
 
-
-def test_the_difference_has_one_scale_for_all_methods(open_page):
-    page = open_page("both.html")
+    # The difference has one scale for all methods.
     page.click("#view [data-key=difference]")
     scale, good = page.locator("#scale").inner_text(), _picture(page)
     page.locator(".panel select").nth(1).select_option(HOSTILE)
@@ -139,9 +154,8 @@ def test_the_difference_has_one_scale_for_all_methods(open_page):
     page.click("#view [data-key=rms]")
     assert "mean over bands" in page.locator("#scale").inner_text()
 
-
-def test_the_pickers_change_scene_and_method(open_page):
-    page = open_page("both.html")
+    page.click("#view [data-key=band]")
+    page.locator(".panel select").nth(1).select_option("good")
     first, spectrum = _picture(page), _spectrum(page)
     page.locator(".panel select").nth(1).select_option(HOSTILE)
     other = _picture(page)
@@ -153,7 +167,7 @@ def test_the_pickers_change_scene_and_method(open_page):
     assert page.locator(".panel select").nth(1).input_value() == HOSTILE
 
 
-def test_the_table_sorts_by_any_column(open_page):
+def test_the_table_sorts_and_leads_to_the_worst_scene(open_page):
     page = open_page("both.html")
     assert [text.strip() for text in _column(page, 2)] == ["26.25", "15.00", "–"]
     page.click("#table th[data-key=seconds] button")
@@ -170,9 +184,7 @@ def test_the_table_sorts_by_any_column(open_page):
     page.wait_for_timeout(300)
     assert page.locator("#scene").input_value() == "1"
 
-
-def test_the_worst_scene_of_the_best_method_is_two_clicks_away(open_page):
-    page = open_page("both.html")
+    # The worst scene of the best method is two clicks away.
     assert page.locator("#rows button").nth(1).inner_text() == "Scenes of good"
     page.click("#rows [data-key=own]")
     assert _column(page, 2) == ["good", "good"]
@@ -187,10 +199,11 @@ def test_the_worst_scene_of_the_best_method_is_two_clicks_away(open_page):
     assert _column(page, 2) == [HOSTILE, HOSTILE]
 
 
-def test_a_hidden_curve_stays_hidden(open_page):
+def test_marks_are_made_by_clicks_and_by_dragging(open_page):
     page = open_page("both.html")
     names = page.locator(".card p").first.inner_text()
     assert HOSTILE in names
+    # A hidden curve stays hidden.
     page.locator("#spectrum .legendtoggle").nth(1).click()
     page.wait_for_timeout(700)  # plotly waits for a double click
     shown = "document.getElementById('spectrum').data.map((d) => d.visible)"
@@ -204,100 +217,7 @@ def test_a_hidden_curve_stays_hidden(open_page):
     page.wait_for_timeout(700)
     assert page.evaluate(shown) == [True, True, True]
 
-
-def test_names_stay_text(open_page):
-    page = open_page("both.html")
-    assert page.locator("h1").inner_text() == f"Two {HOSTILE}"
-    assert page.locator("b").count() == 0
-    assert HOSTILE in " ".join(page.locator("#spectrum .legendtext").all_text_contents())
-
-
-def test_a_capture_without_truth_and_wavelengths(open_page):
-    page = open_page("capture.html", color_scheme="dark")
-    assert page.locator("#view button").all_inner_texts() == [
-        *("Colour", "Band", "Difference", "Ratio", "Index")
-    ]
-    assert page.locator(".panel:visible").count() == 1
-    assert page.locator("#rows, #scene").locator("visible=true").count() == 0
-    assert "band 4 of 6" in page.locator("#band-name").inner_text()
-    before = _picture(page, 0)
-    page.locator("body").press("ArrowLeft")
-    assert _picture(page, 0) != before
-    assert len(_spectrum(page)) == 1
-
-
-@pytest.mark.parametrize("width", [1366, 800, 420])
-def test_nothing_stands_over_the_edge(width, open_page):
-    page = open_page("both.html")
-    page.set_viewport_size({"width": width, "height": 700})
-    page.wait_for_timeout(300)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-
-
-def test_unsure_pixels_are_hidden_and_intervals_shaded(open_page):
-    page = open_page("sure.html")
-    traces = page.evaluate("document.getElementById('spectrum').data.map((d) => d.fill ?? '')")
-    assert traces == ["", "", "toself"]
-    page.get_by_role("button", name="Uncertainty").click()
-    heat = _picture(page)
-    page.get_by_role("button", name="Band", exact=True).click()
-    everything = _picture(page)
-    assert heat != everything
-    page.locator("#surer input").fill("70")
-    assert "surer than" in page.locator("#surer span").inner_text()
-    row = page.evaluate(
-        "[...document.querySelectorAll('.frame > canvas')[1]"
-        ".getContext('2d').getImageData(0, 20, 60, 1).data]"
-    )
-    grey = [row[4 * at : 4 * at + 3] == [112, 112, 128] for at in (2, 57)]
-    assert grey == [False, True]
-    page.locator("#surer input").fill("100")
-    assert _picture(page) == everything
-
-
-def test_without_bars_there_is_no_slider(open_page):
-    assert open_page("capture.html").locator("#surer").is_hidden()
-
-
-def _drag(page, first, last, panel=0):
-    """Drags between two places (x, y), shares of a picture."""
-    box = page.locator(".frame > canvas").nth(panel).bounding_box()
-    places = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in (first, last)]
-    page.mouse.move(*places[0])
-    page.mouse.down()
-    page.mouse.move(*places[1], steps=5)
-    page.mouse.up()
-
-
-def test_a_region_has_mean_and_spread_of_its_pixels(open_page, tmp_path):
-    page = open_page("sure.html")
-    page.get_by_role("button", name="Remove marks").click()
-    for name, value in (("Row", 30), ("Column", 50), ("Rows", 99), ("Columns", 99)):
-        page.get_by_role("spinbutton", name=name, exact=True).fill(str(value))
-    page.get_by_role("button", name="Add region").click()
-    assert "rows 30–39, columns 50–59" in page.locator(".card h3").inner_text()
-    with page.expect_download() as download:
-        page.get_by_role("button", name="Save spectra").click()
-    download.value.save_as(tmp_path / "s.csv")
-    rows = list(csv.DictReader((tmp_path / "s.csv").read_text().splitlines()))
-    assert [(row["cube"], row["pixels"]) for row in rows] == 6 * [("truth", "100")] + 6 * [
-        ("good", "100")
-    ]
-    y, x = np.mgrid[30:40, 50:60] / 60
-    for row, band in zip(rows[6:], np.linspace(0, 1, 6), strict=True):
-        part = 0.2 + 0.6 * np.exp(-(((band - x) / 0.4) ** 2)) * (0.5 + y)
-        assert float(row["wavelength_nm"]) == 450 + 200 * band
-        assert float(row["mean"]) == pytest.approx(part.mean(), abs=0.01)
-        assert float(row["spread"]) == pytest.approx(part.std(), abs=0.01)
-        assert float(row["error"]) == pytest.approx((0.01 + 0.2 * x).mean(), abs=0.01)
-    page.get_by_role("spinbutton", name="Row", exact=True).fill("40")
-    page.get_by_role("button", name="Add region").click()
-    assert "no pixel" in page.locator("#said").inner_text()
-    assert page.locator(".card").count() == 1
-
-
-def test_rectangles_and_outlines_are_drawn_by_dragging(open_page):
-    page = open_page("both.html")
+    # Rectangles and outlines are dragged.
     page.get_by_role("button", name="Remove marks").click()
     _drag(page, (0.51, 0.51), (0.74, 0.99))
     assert "rows 20–39, columns 30–44" in page.locator(".card h3").first.inner_text()
@@ -311,6 +231,19 @@ def test_rectangles_and_outlines_are_drawn_by_dragging(open_page):
     page.get_by_role("button", name="One cube, all marks").click()
     names = page.evaluate("document.getElementById('spectrum').data.map((d) => d.name)")
     assert names[:2] == ["1: rows 20–39, columns 30–44", "1: truth"]
+
+    # Pictures are enlarged and moved together.
+    page.get_by_role("button", name="Larger").click()
+    page.get_by_role("button", name="Move", exact=True).click()
+    _drag(page, (0.5, 0.5), (2, 2))  # the canvas is twice as large as its frame
+    styles = page.locator(".frame > canvas").evaluate_all(
+        "all => all.map((c) => c.style.transform)"
+    )
+    assert styles == 2 * ["scale(2) translate(0%, 0%)"]
+    _click(page, 0.26, 0.26)
+    assert "row 10, column 15" in page.locator(".card h3").last.inner_text()
+    page.get_by_role("button", name="Whole picture").click()
+    assert page.evaluate("state.zoom.scale") == 1
 
 
 def test_cubes_and_bands_are_compared(open_page, tmp_path):
@@ -336,9 +269,7 @@ def test_cubes_and_bands_are_compared(open_page, tmp_path):
     download.value.save_as(tmp_path / "p.png")
     assert Image.open(tmp_path / "p.png").size == (60, 40)
 
-
-def test_the_left_picture_slides_over_the_right(open_page):
-    page = open_page("both.html")
+    # The left picture slides over the right.
     page.click("#view [data-key=band]")
 
     def pixels(panel):
@@ -351,9 +282,6 @@ def test_the_left_picture_slides_over_the_right(open_page):
     assert (pixels(1)[:, :30] == left[:, :30]).all()
     assert (pixels(1)[:, 30:] == right[:, 30:]).all()
 
-
-def test_curves_are_saved_as_svg(open_page, tmp_path):
-    page = open_page("both.html")
     with page.expect_download() as download:
         page.get_by_role("button", name="Save curves as SVG").click()
     assert download.value.suggested_filename.endswith(".svg")
@@ -361,6 +289,67 @@ def test_curves_are_saved_as_svg(open_page, tmp_path):
     text = (tmp_path / "curves.svg").read_text()
     assert text.startswith("<svg")
     assert "wavelength / nm" in text
+
+
+def test_a_capture_without_truth_wavelengths_and_bars(open_page):
+    page = open_page("capture.html", color_scheme="dark")
+    assert page.locator("#view button").all_inner_texts() == [
+        *("Colour", "Band", "Difference", "Ratio", "Index")
+    ]
+    assert page.locator(".panel:visible").count() == 1
+    assert page.locator("#rows, #scene").locator("visible=true").count() == 0
+    assert "band 4 of 6" in page.locator("#band-name").inner_text()
+    before = _picture(page, 0)
+    page.locator("body").press("ArrowLeft")
+    assert _picture(page, 0) != before
+    assert len(_spectrum(page)) == 1
+    assert page.locator("#surer").is_hidden()
+
+
+def test_unsure_pixels_are_hidden_and_a_region_has_mean_and_spread(open_page, tmp_path):
+    page = open_page("sure.html")
+    traces = page.evaluate("document.getElementById('spectrum').data.map((d) => d.fill ?? '')")
+    assert traces == ["", "", "toself"]
+    page.get_by_role("button", name="Uncertainty").click()
+    heat = _picture(page)
+    page.get_by_role("button", name="Band", exact=True).click()
+    everything = _picture(page)
+    assert heat != everything
+    page.locator("#surer input").fill("70")
+    assert "surer than" in page.locator("#surer span").inner_text()
+    row = page.evaluate(
+        "[...document.querySelectorAll('.frame > canvas')[1]"
+        ".getContext('2d').getImageData(0, 20, 60, 1).data]"
+    )
+    grey = [row[4 * at : 4 * at + 3] == [112, 112, 128] for at in (2, 57)]
+    assert grey == [False, True]
+    page.locator("#surer input").fill("100")
+    assert _picture(page) == everything
+
+    # Mean and spread of the pixels of a region.
+    page.get_by_role("button", name="Remove marks").click()
+    for name, value in (("Row", 30), ("Column", 50), ("Rows", 99), ("Columns", 99)):
+        page.get_by_role("spinbutton", name=name, exact=True).fill(str(value))
+    page.get_by_role("button", name="Add region").click()
+    assert "rows 30–39, columns 50–59" in page.locator(".card h3").inner_text()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save spectra").click()
+    download.value.save_as(tmp_path / "s.csv")
+    rows = list(csv.DictReader((tmp_path / "s.csv").read_text().splitlines()))
+    assert [(row["cube"], row["pixels"]) for row in rows] == 6 * [("truth", "100")] + 6 * [
+        ("good", "100")
+    ]
+    y, x = np.mgrid[30:40, 50:60] / 60
+    for row, band in zip(rows[6:], np.linspace(0, 1, 6), strict=True):
+        part = 0.2 + 0.6 * np.exp(-(((band - x) / 0.4) ** 2)) * (0.5 + y)
+        assert float(row["wavelength_nm"]) == 450 + 200 * band
+        assert float(row["mean"]) == pytest.approx(part.mean(), abs=0.01)
+        assert float(row["spread"]) == pytest.approx(part.std(), abs=0.01)
+        assert float(row["error"]) == pytest.approx((0.01 + 0.2 * x).mean(), abs=0.01)
+    page.get_by_role("spinbutton", name="Row", exact=True).fill("40")
+    page.get_by_role("button", name="Add region").click()
+    assert "no pixel" in page.locator("#said").inner_text()
+    assert page.locator(".card").count() == 1
 
 
 def test_reference_spectra_are_drawn_beside_the_cubes(open_page, tmp_path):
@@ -396,21 +385,6 @@ def test_where_it_is_dark_a_ratio_is_none(open_page, folder):
         value = page.evaluate("comparison().picture('good')[3]")
         assert np.isnan(value) == (kind == "ratio")  # the other band is bright there
     assert page.locator(".frame > canvas").first.evaluate(reading) == [128, 128, 128, 255]
-
-
-def test_pictures_are_enlarged_and_moved_together(open_page):
-    page = open_page("both.html")
-    page.get_by_role("button", name="Larger").click()
-    page.get_by_role("button", name="Move", exact=True).click()
-    _drag(page, (0.5, 0.5), (2, 2))  # the canvas is twice as large as its frame
-    styles = page.locator(".frame > canvas").evaluate_all(
-        "all => all.map((c) => c.style.transform)"
-    )
-    assert styles == 2 * ["scale(2) translate(0%, 0%)"]
-    _click(page, 0.26, 0.26)
-    assert "row 10, column 15" in page.locator(".card h3").last.inner_text()
-    page.get_by_role("button", name="Whole picture").click()
-    assert page.evaluate("state.zoom.scale") == 1
 
 
 def test_an_address_names_the_method_that_is_shown(open_page):

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from shared import ROOT
+from shared import ROOT, before_a_push
 
 import cassi
 from cassi.data.atomic import SUMS, check_sums
@@ -88,9 +88,8 @@ METHODS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.release
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", before_a_push(METHODS, ["solver=auto"], "thorough"))
 def test_a_method_that_decides_by_values(method, export, camera, tmp_path):
     """The exported one has the noise of the example, and the signal level of every snapshot."""
     options = [option.replace("(", "[").replace(")", "]") for option in METHODS[method]]
@@ -110,8 +109,7 @@ def test_a_method_that_decides_by_values(method, export, camera, tmp_path):
     np.testing.assert_allclose(got / 3, ours.numpy().ravel() / 3, **CLOSE)
 
 
-@pytest.mark.slow
-@pytest.mark.release
+@pytest.mark.thorough
 def test_a_compiled_network_in_cpp(export, camera, tmp_path):
     model = ("model=gap_net", "model.stages=1", "model.weights=random")
     export(*CAMERA, "measurement=first.npy", "format=aotinductor", *model).ok()

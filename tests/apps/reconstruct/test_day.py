@@ -64,12 +64,11 @@ def test_new_ones_come_after_those_that_are_there(reconstruct, day, tmp_path, mo
 
 
 @pytest.mark.release
-@pytest.mark.slow
-def test_a_thousand_frames_from_two_workers_of_which_one_is_killed(start, tmp_path):
+def test_many_frames_from_two_workers_of_which_one_is_killed(start, tmp_path):
     (tmp_path / "day").mkdir()
     mask = np.random.default_rng(0).random((64, 64)).astype(np.float32)
     np.save(tmp_path / "mask.npy", mask)
-    for index in range(1000):
+    for index in range(200):
         np.save(tmp_path / "day" / f"{index:04}.npy", np.full((64, 68), 1 + index, np.float32))
     options = (f"measurement={tmp_path / 'day'}", f"mask={tmp_path / 'mask.npy'}", "solver=gap")
     options += ("prior=tv", "solver.iterations=2", "output.pictures=false", "system.step=1")
@@ -77,12 +76,12 @@ def test_a_thousand_frames_from_two_workers_of_which_one_is_killed(start, tmp_pa
     options += ("processes=2", "align=false")
     process = start("reconstruct", *options)
     log = tmp_path / "run" / ".done"
-    wait_until(lambda: len(read_records(log)) >= 50, process)
+    wait_until(lambda: len(read_records(log)) >= 20, process)
     os.kill(workers_of(process.pid)[0], signal.SIGKILL)
     _, err = process.communicate(timeout=280)
     assert process.returncode == 0, err
     with xarray.open_zarr(tmp_path / "run" / "day.zarr", consolidated=False) as opened:
-        assert list(opened.name.values) == [f"{index:04}" for index in range(1000)]
+        assert list(opened.name.values) == [f"{index:04}" for index in range(200)]
         levels = opened.cube.mean(("wavelength", "y", "x")).values
     assert np.isfinite(levels).all()
     assert (np.diff(levels) > 0).all()  # each in its place

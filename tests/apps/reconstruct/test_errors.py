@@ -186,9 +186,6 @@ def test_diverging_prior_is_reported(refused, monkeypatch):
     [
         (hostile_files.zarr_pipe, "cube/c/0/0/0 is not a regular file"),
         (hostile_files.zarr_zero, "cube/c/0/0/0 is a link, which is not followed"),
-        pytest.param(
-            hostile_files.zarr_zlib, "reading it takes more than", marks=pytest.mark.release
-        ),
         (hostile_files.tiff_strips, "two of its strips or tiles share the bytes"),
         (hostile_files.bundled_path, "bundled: expected a name such as mask.tif"),
     ],

@@ -24,7 +24,7 @@ RECIPES = sorted(file.stem for file in (CONF / "experiment").glob("train_*.yaml"
 RECIPES += [f"paper/{n}" for n in ("mst_s", "tsa_net", "lambda_net", "gap_net", "dgsmp", "bisrnet")]
 TINY = (
     *("model=gap_net", "model.stages=1", "data.crop=16", "data.validation.crop=32"),
-    *("trainer.enable_progress_bar=false", "trainer.accelerator=cpu"),
+    *("trainer.enable_progress_bar=false", "trainer.accelerator=cpu", "logger=csv"),
 )
 
 
@@ -43,7 +43,7 @@ def equal(a, b):
 def test_end_to_end(train, results, tmp_path):
     outcome = train(
         *TINY, "data.crop=32", "data.batch_size=4", "data.steps_per_epoch=10", "optimizer.lr=5e-3",
-        "trainer.max_steps=40", "trainer.log_every_n_steps=1", "callbacks=ema",
+        "trainer.max_steps=40", "trainer.log_every_n_steps=1", "callbacks=ema", "logger=default",
     ).ok()  # fmt: skip
     folder = tmp_path / "run"
     assert {file.name for file in folder.iterdir()} == {
@@ -127,7 +127,7 @@ def test_kill_and_resume_is_as_if_nothing_had_happened(train, start, results, tm
     assert scores[0] == scores[1]
 
 
-@pytest.mark.parametrize("launched", [pytest.param("by Lightning", marks=pytest.mark.release), ""])
+@pytest.mark.parametrize("launched", [pytest.param("by Lightning", marks=pytest.mark.thorough), ""])
 def test_two_processes_give_the_gradient_of_one(train, start, tmp_path, ranks, launched):
     # One step of plain descent at rate 1 moves the weights by the gradient.
     np.save(tmp_path / "mask.npy", np.random.default_rng(0).random((16, 16)).astype(np.float32))

@@ -148,7 +148,6 @@ def test_sections_fold_away_and_empty_ones_are_no_cards(open_view):
 
 
 @pytest.mark.release
-@pytest.mark.slow
 def test_a_drop_of_200_megabytes_arrives(open_view, output, tmp_path):
     large = tmp_path / "large.npy"
     values = np.lib.format.open_memmap(large, "w+", np.float32, (7000, 7200))
@@ -166,7 +165,7 @@ def test_a_drop_of_200_megabytes_arrives(open_view, output, tmp_path):
 
 
 @pytest.mark.release
-def test_the_path_of_a_stranger(open_view, folder, output):
+def test_the_path_of_a_stranger(open_view, commands, folder, output):
     page = open_view()
     assert page.url.endswith("/")  # the token does not stay in the address
 
@@ -231,7 +230,7 @@ def test_the_path_of_a_stranger(open_view, folder, output):
     said = page.get_by_text("to repeat it:").inner_text()
     words = said.partition("cassi-reconstruct ")[2].split()
     words[-1] = f"hydra.run.dir={output / 'repeated'}"
-    subprocess.run([sys.executable, "-m", "cassi", "reconstruct", *words], check=True)
+    commands("reconstruct")(*words).ok()
     first, second = (read_cube(output / each / "cube.tif") for each in ("stranger", "repeated"))
     assert torch.equal(first, second)
     saved = {file.name for file in (output / "stranger").iterdir()}
@@ -257,7 +256,7 @@ def test_two_tabs_are_apart_and_everything_has_a_name(open_view):
     first.get_by_role("button", name="Take the example").click()
     _see(first, "28 bands of 256 × 256 pixels")
     assert second.get_by_text("28 bands of").count() == 0
-    _reconstruct(first, "gap_tv: of the literature", "solver.iterations=3")
+    _reconstruct(first, "gap_tv: of the literature", "solver.iterations=3\noutput.report=false")
     _see(first, "done: 3 iterations")
     assert second.get_by_text("done:").count() == 0
     first.wait_for_timeout(1000)  # sliders are named twice a second
@@ -274,7 +273,6 @@ def test_two_tabs_are_apart_and_everything_has_a_name(open_view):
 
 
 @pytest.mark.release
-@pytest.mark.slow
 def test_nothing_is_hard_to_perceive_or_to_reach(open_view):
     """With a first cube the steps before it fold; then the rules of axe-core."""
     page = open_view()
